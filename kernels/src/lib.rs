@@ -5,6 +5,7 @@
 //! training: numbers that a run depends on, such as the [`Draws`] of a dropout mask, are arguments.
 //!
 //! ```text
+//! attention/ attention in tiles, whose scores never exist as a whole on the CPU
 //! gelu/      GELU and its gradient, vectorized on the CPU
 //! gated/     the activation of one projection times another: SwiGLU, GEGLU
 //! product/   matmul and linear, in f32 and half precision on the CPU
@@ -42,6 +43,7 @@
 //!
 //! `flex` (default) is Burn's CPU backend; `cube` is every backend that runs CubeCL kernels.
 
+mod attention;
 mod device;
 mod draws;
 mod dropout;
@@ -62,6 +64,7 @@ mod residual;
 #[cfg(test)]
 mod testing;
 
+pub use attention::{Attending, Reads, attention, attention_of_joint};
 pub use draws::Draws;
 pub use dropout::{DropMask, DropoutOps, Dropping, Site, dropout};
 pub use embedding::{EmbeddingOps, EmbeddingRows, embedding};

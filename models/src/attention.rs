@@ -1,40 +1,36 @@
-//! Scaled dot-product attention, its masks, and the causal self-attention of GPT-2.
+//! Scaled dot-product attention, what its positions read, and the causal self-attention of GPT-2.
+
+use std::ops::Range;
 
 use burn::module::Module;
-use burn::tensor::{Bool, Device, FloatDType, Tensor, TensorData, activation};
+use burn::tensor::{Device, Tensor};
 use firebrick_datasets::{Inputs, TokenBatch};
-use firebrick_kernels::{cast, matmul};
+use firebrick_kernels::{Attending, Reads, attention, attention_of_joint};
 use firebrick_strategies::{Dropout, Pass};
 
 use super::Linear;
 use super::gpt_shape::Shape;
 use super::key_value::{KeyValue, behind};
 
-/// Computes `softmax(query · keyᵀ + bias) · value` (Vaswani et al., 2017, arXiv:1706.03762), shape
-/// `[batch, heads, length, size]`. The query must already be scaled.
+/// Computes `softmax(scale · query · keyᵀ + bias) · value` (Vaswani et al., 2017, arXiv:1706.03762), shape
+/// `[batch, heads, length, size]`.
 ///
-/// - `key` and `value` are `[batch, heads, read, size]`.
-/// - `masked` is true where a position must not read another; it broadcasts to `[batch, heads, length, read]`.
-/// - `bias` is added to the scores in f32 and broadcasts like `masked`.
+/// - `key` and `value` are `[batch, key_heads, read, size]`.
+/// - `bias` is `[1 or batch, heads, length, read]`, and is added in f32.
 pub(super) fn attend(
-    query: Tensor<4>,
-    key: Tensor<4>,
-    value: Tensor<4>,
-    masked: Tensor<4, Bool>,
+    [query, key, value]: [Tensor<4>; 3],
     bias: Option<Tensor<4>>,
+    scale: f64,
+    reads: &Reads,
     dropout: &Dropout,
     pass: &Pass,
 ) -> Tensor<4> {
-    let dtype = FloatDType::from(query.dtype());
-    // Softmax in f32, as autocast does: its sum runs over the whole row.
-    let scores = cast(matmul(query, key.transpose()), FloatDType::F32);
-    let scores = match bias {
-        Some(bias) => scores + cast(bias, FloatDType::F32),
-        None => scores,
-    };
-    let scores = scores.mask_fill(masked, f32::NEG_INFINITY);
-    let weights = cast(activation::softmax(scores, 3), dtype);
-    matmul(dropout.forward_along(weights, &[2, 3], pass), value)
+    attention(query, key, value, bias, Attending { reads, scale, dropout: dropout.at(pass) })
+}
+
+/// The scale of the scores of heads of this size.
+pub(super) fn scale_of(size: usize) -> f64 {
+    (size as f64).powf(-0.5)
 }
 
 /// `[batch, length, heads * size]` to `[batch, heads, length, size]`.
@@ -49,48 +45,58 @@ pub(super) fn join_heads(x: Tensor<4>) -> Tensor<3> {
     x.swap_dims(1, 2).reshape([batch, length, heads * size])
 }
 
-/// The causal mask of a batch, `[batch, 1, length - 1, length - 1]`: true where a position must not read a later one,
-/// another sample, or padding. Padding may read padding, because softmax is undefined for a position that reads
-/// nothing.
-pub(super) fn mask_of(batch: &TokenBatch, device: &Device) -> Tensor<4, Bool> {
-    let [rows, length] = batch.shape();
-    let read = length - 1;
-    let together = batch.block_mask(device).unwrap_or_else(|| alike(batch.mask(device)));
-    let apart = together.slice([0..rows, 0..read, 0..read]).bool_not().unsqueeze_dim::<4>(1);
-    apart.bool_or(future_mask(read, device).expand([rows, 1, read, read]))
+/// What each of the first `length` positions of a row reads: those up to itself with its own label. `labels` has
+/// `columns` per row: the samples of a row, or which tokens are real. Padding reads padding, since softmax is undefined
+/// for a position that reads nothing.
+pub(super) fn causal_reads<T: PartialEq>(labels: &[T], columns: usize, length: usize) -> Reads {
+    let mut starts = Vec::new();
+    for row in labels.chunks(columns.max(1)) {
+        let mut start = 0;
+        for (at, label) in row.iter().enumerate().take(length) {
+            start = if at > 0 && row[at - 1] != *label { at } else { start };
+            starts.push(start);
+        }
+    }
+    let rows = labels.len() / columns.max(1);
+    Reads::new([rows, length, length], |row, query| starts[row * length + query]..query + 1)
 }
 
-/// The causal mask for real positions `[batch, length]`, `[batch, 1, length, length]`: true where a position must not
-/// read a later one, or a real position padding. Padding may read padding.
-pub(super) fn causal_mask(real: Tensor<2, Bool>) -> Tensor<4, Bool> {
-    let ([rows, length], device) = (real.dims(), real.device());
-    let apart = alike(real).bool_not().unsqueeze_dim::<4>(1);
-    apart.bool_or(future_mask(length, &device).expand([rows, 1, length, length]))
+/// What a batch's causal model reads. The last token is only a label and is not an input.
+pub(super) fn reads_of(batch: &TokenBatch) -> Reads {
+    let [_, columns] = batch.shape();
+    match batch.host_segments() {
+        Some(samples) => causal_reads(samples, columns, columns - 1),
+        None => causal_reads(batch.host_mask(), columns, columns - 1),
+    }
 }
 
-/// `[batch, length, length]`, true if both positions are real or both are padding.
-fn alike(real: Tensor<2, Bool>) -> Tensor<3, Bool> {
-    let [rows, length] = real.dims();
-    let shape = [rows, length, length];
-    let reader = real.clone().unsqueeze_dim::<3>(2).expand(shape);
-    reader.equal(real.unsqueeze_dim::<3>(1).expand(shape))
+/// The columns of each row's real tokens, which every position of an encoder reads. A row that is all padding reads all
+/// of it, since softmax is undefined for a position that reads nothing.
+#[derive(Clone, Debug)]
+pub(super) struct RealColumns {
+    rows: Vec<Range<usize>>,
+    columns: usize,
 }
 
-/// `[1, 1, length, length]`, true where a position would read a later one.
-pub(super) fn future_mask(length: usize, device: &Device) -> Tensor<4, Bool> {
-    Tensor::<2, Bool>::tril_mask([length, length], 0, device).unsqueeze()
-}
+impl RealColumns {
+    pub fn of(inputs: &Inputs) -> Self {
+        let [_, columns] = inputs.shape();
+        let row = |row: &[bool]| -> Range<usize> {
+            let first = row.iter().position(|real| *real).unwrap_or(0);
+            first..row.iter().rposition(|real| *real).map_or(columns, |last| last + 1)
+        };
+        Self { rows: inputs.host_mask().chunks(columns.max(1)).map(row).collect(), columns }
+    }
 
-/// `[batch, 1, 1, length]`, true for padding, which no position of an encoder reads. A row that is all padding reads
-/// all of it, because softmax is undefined for a position that reads nothing.
-pub(super) fn padding_mask(inputs: &Inputs, device: &Device) -> Tensor<4, Bool> {
-    let [rows, length] = inputs.shape();
-    let row = |row: &[bool]| -> Vec<bool> {
-        let some = row.contains(&true);
-        row.iter().map(|real| some && !real).collect()
-    };
-    let masked: Vec<bool> = inputs.host_mask().chunks(length.max(1)).flat_map(row).collect();
-    Tensor::from_data(TensorData::new(masked, [rows, 1, 1, length]), device)
+    /// Every one of `queries` positions reads them.
+    pub fn read_by(&self, queries: usize) -> Reads {
+        Reads::new([self.rows.len(), queries, self.columns], |row, _| self.rows[row].clone())
+    }
+
+    /// Selects rows by index; rows may be left out or repeated.
+    pub fn select(&self, rows: &[usize]) -> Self {
+        Self { rows: rows.iter().map(|&row| self.rows[row].clone()).collect(), ..*self }
+    }
 }
 
 /// The column of each row's first real token, or 0 if the row has none.
@@ -121,22 +127,33 @@ impl Attention {
         }
     }
 
-    /// `[batch, length, width]` to the same shape, continuing after the keys and values in `past`. Also returns the
-    /// keys and values of both; `masked` is `[1 or batch, 1, length, past + length]`.
+    /// `[batch, length, width]` to the same shape.
+    pub(super) fn forward(&self, x: Tensor<3>, reads: &Reads, pass: &Pass) -> Tensor<3> {
+        let joint = self.query_key_value.forward(x);
+        let mixed = attention_of_joint(joint, self.heads, self.attending(reads, pass));
+        self.dropout.forward(self.output.forward(join_heads(mixed)), pass)
+    }
+
+    /// Like `forward`, but continues after the keys and values in `past`, and also returns the keys and values of both.
     pub(super) fn read_on(
         &self,
         x: Tensor<3>,
         past: Option<KeyValue>,
-        masked: Tensor<4, Bool>,
+        reads: &Reads,
         pass: &Pass,
     ) -> (Tensor<3>, KeyValue) {
-        let [_, _, width] = x.dims();
+        let [batch, length, width] = x.dims();
         // [batch, length, 3 * width] -> three of [batch, heads, length, size]
-        let joined = self.query_key_value.forward(x);
-        let part = |i: usize| split_heads(joined.clone().narrow(2, i * width, width), self.heads);
-        let query = part(0) / ((width / self.heads) as f64).sqrt();
+        let joint =
+            self.query_key_value.forward(x).reshape([batch, length, 3 * self.heads, width / self.heads]);
+        let part = |i: usize| joint.clone().narrow(2, i * self.heads, self.heads).swap_dims(1, 2);
         let (keys, values) = behind(past, part(1), part(2));
-        let mixed = attend(query, keys.clone(), values.clone(), masked, None, &self.weight_dropout, pass);
+        let mixed = attention(part(0), keys.clone(), values.clone(), None, self.attending(reads, pass));
         (self.dropout.forward(self.output.forward(join_heads(mixed)), pass), (keys, values))
+    }
+
+    fn attending<'a>(&self, reads: &'a Reads, pass: &'a Pass) -> Attending<'a> {
+        let [_, width] = self.output.weight.dims();
+        Attending { reads, scale: scale_of(width / self.heads), dropout: self.weight_dropout.at(pass) }
     }
 }

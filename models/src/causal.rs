@@ -1,22 +1,22 @@
 //! The inputs of a causal language model, and its loss.
 
-use burn::tensor::{Bool, Int, Tensor};
+use burn::tensor::{Int, Tensor};
 use firebrick_datasets::{Batch, TokenBatch};
-use firebrick_kernels::Head;
+use firebrick_kernels::{Head, Reads};
 use firebrick_strategies::Pass;
 
-use super::attention::{future_mask, mask_of, starts_of};
+use super::attention::{reads_of, starts_of};
 use super::output_layer::output_loss;
 use firebrick::Loss;
 
-/// Tokens with their positions and mask.
+/// Tokens with their positions, and what they read.
 pub(crate) struct Placed {
     /// `[batch, length]`.
     pub ids: Tensor<2, Int>,
     /// The position of each token in its sample, from 0: `[batch, length]`, or `[1, length]` for all rows alike.
     pub places: Tensor<2, Int>,
-    /// True where a position must not read another: `[batch, 1, length, length]`, or with 1 row for all rows alike.
-    pub masked: Tensor<4, Bool>,
+    /// What each position reads.
+    pub reads: Reads,
 }
 
 impl Placed {
@@ -24,7 +24,7 @@ impl Placed {
     pub fn in_columns(ids: Tensor<2, Int>) -> Self {
         let ([_, length], device) = (ids.dims(), ids.device());
         let places = Tensor::<1, Int>::arange(0..length as i64, &device).unsqueeze();
-        Self { ids, places, masked: future_mask(length, &device) }
+        Self { ids, places, reads: Reads::causal(length) }
     }
 }
 
@@ -45,7 +45,7 @@ pub(super) fn next_token_loss(
         Some(places) => {
             let places = places.slice([0..rows, 0..length - 1]);
             let pass = pass.starting_at(starts_of(batch.host_mask(), length));
-            hidden(Placed { ids, places, masked: mask_of(&batch, device) }, &pass)
+            hidden(Placed { ids, places, reads: reads_of(&batch) }, &pass)
         }
     };
     Loss { sum: output_loss(hidden, head, &labels, pass), items: batch.items() }

@@ -2,9 +2,9 @@
 
 use burn::module::{Module, Param};
 use burn::nn::{Embedding, EmbeddingConfig};
-use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
+use burn::tensor::{Device, FloatDType, Int, Tensor};
 use firebrick_datasets::{Inputs, TokenBatch};
-use firebrick_kernels::{Head, cast};
+use firebrick_kernels::{Head, Reads, cast};
 use firebrick_strategies::{Dropout, Pass};
 use serde::{Deserialize, Serialize};
 
@@ -126,16 +126,16 @@ impl Gpt {
     ///
     /// If `length` exceeds the [context](Self::context), or an id is not in the vocabulary.
     pub fn forward(&self, tokens: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
-        let Placed { ids, places, masked } = Placed::in_columns(tokens);
-        self.forward_placed(ids, places, masked, pass)
+        let Placed { ids, places, reads } = Placed::in_columns(tokens);
+        self.forward_placed(ids, places, reads, pass)
     }
 
     /// Like [`forward`](Self::forward), for rows in which a token's position in its sample differs from its column:
     /// several samples per row, or padding before the first.
     ///
     /// - `places` holds the positions from 0, `[batch, length]`, or `[1, length]` for all rows alike.
-    /// - `masked` is `[batch, 1, length, length]`, or with 1 row for all rows alike: true where a position (the third
-    ///   axis) must not read another (the fourth). Each position must read at least one.
+    /// - `reads` are the positions that each position reads, with 1 row for all rows alike, or `batch`:
+    ///   [`Reads::causal`], or a range that also starts after other samples and padding.
     /// - `pass` must know [where rows start](Pass::starting_at) if they are padded at the left; otherwise dropout
     ///   depends on the amount of padding.
     ///
@@ -146,17 +146,17 @@ impl Gpt {
         &self,
         tokens: Tensor<2, Int>,
         places: Tensor<2, Int>,
-        masked: Tensor<4, Bool>,
+        reads: Reads,
         pass: &Pass,
     ) -> Tensor<3> {
-        self.head().logits(self.hidden(Placed { ids: tokens, places, masked }, pass))
+        self.head().logits(self.hidden(Placed { ids: tokens, places, reads }, pass))
     }
 
     /// The normalised hidden state, `[batch, length, width]`.
-    fn hidden(&self, Placed { ids, places, masked }: Placed, pass: &Pass) -> Tensor<3> {
+    fn hidden(&self, Placed { ids, places, reads }: Placed, pass: &Pass) -> Tensor<3> {
         let x = self.blocks.iter().fold(self.embedded(ids, places, pass), |x, block| {
-            let run = |block: &Block, (x, masked), pass: &Pass| block.forward(x, masked, pass);
-            pass.segment(block, (x, masked.clone()), run)
+            let run = |block: &Block, (x, reads), pass: &Pass| block.forward(x, reads, pass);
+            pass.segment(block, (x, reads.clone()), run)
         });
         self.norm.forward(x)
     }
@@ -198,13 +198,13 @@ impl ReadsOn for Gpt {
         past: Option<Past>,
         pass: &Pass,
     ) -> (Tensor<2>, Past) {
-        let Placed { ids, places, masked } = read;
+        let Placed { ids, places, reads } = read;
         let mut past = past.map(|past| past.own.into_iter());
         let (mut x, mut own) = (self.embedded(ids, places, pass), Vec::new());
         for block in &self.blocks {
             let past = past.as_mut().and_then(Iterator::next);
-            let run = |block: &Block, (x, past, masked), pass: &Pass| block.read_on(x, past, masked, pass);
-            let (read, kept) = pass.segment(block, (x, past, masked.clone()), run);
+            let run = |block: &Block, (x, past, reads), pass: &Pass| block.read_on(x, past, reads, pass);
+            let (read, kept) = pass.segment(block, (x, past, reads.clone()), run);
             x = read;
             own.push(kept);
         }
@@ -257,8 +257,10 @@ impl Block {
     }
 
     /// `[batch, length, width]` to the same shape.
-    fn forward(&self, x: Tensor<3>, masked: Tensor<4, Bool>, pass: &Pass) -> Tensor<3> {
-        self.read_on(x, None, masked, pass).0
+    fn forward(&self, x: Tensor<3>, reads: Reads, pass: &Pass) -> Tensor<3> {
+        let (x, normed) = self.attention_norm.with_input(x);
+        let mixed = self.attention.forward(normed, &reads, pass);
+        self.fed_forward(x, mixed, pass)
     }
 
     /// Like `forward`, but continues after the keys and values in `past`, and also returns the keys and values of
@@ -267,14 +269,19 @@ impl Block {
         &self,
         x: Tensor<3>,
         past: Option<KeyValue>,
-        masked: Tensor<4, Bool>,
+        reads: Reads,
         pass: &Pass,
     ) -> (Tensor<3>, KeyValue) {
         let (x, normed) = self.attention_norm.with_input(x);
-        let (mixed, kept) = self.attention.read_on(normed, past, masked, pass);
+        let (mixed, kept) = self.attention.read_on(normed, past, &reads, pass);
+        (self.fed_forward(x, mixed, pass), kept)
+    }
+
+    /// The feed-forward layer on the sum of `x` and what attention mixed.
+    fn fed_forward(&self, x: Tensor<3>, mixed: Tensor<3>, pass: &Pass) -> Tensor<3> {
         let (x, normed) = self.feed_forward_norm.of_sum(x, mixed);
         let hidden = self.activation.forward(self.widen.forward(normed));
-        (self.dropout.forward_onto(x, self.narrow.forward(hidden), pass), kept)
+        self.dropout.forward_onto(x, self.narrow.forward(hidden), pass)
     }
 }
 

@@ -1,6 +1,8 @@
 //! A cache of the keys and values of tokens that a decoder has read.
 
-use burn::tensor::{Bool, Int, Tensor};
+use burn::tensor::{Int, Tensor};
+
+use super::attention::RealColumns;
 
 /// Keys and values of one block, each `[batch, heads, length, size]`.
 pub(crate) type KeyValue = (Tensor<4>, Tensor<4>);
@@ -27,8 +29,8 @@ pub(crate) struct Past {
 pub(crate) struct PastSource {
     /// The keys and values of each block.
     pub blocks: Vec<KeyValue>,
-    /// `[batch, 1, 1, length]`, true for padding.
-    pub masked: Tensor<4, Bool>,
+    /// The columns of the sources that are read.
+    pub real: RealColumns,
 }
 
 impl Past {
@@ -47,12 +49,15 @@ impl Past {
     }
 
     /// Selects rows by index; rows may be left out or repeated.
-    pub fn select(self, rows: &Tensor<1, Int>) -> Self {
-        let select =
-            |(keys, values): KeyValue| (keys.select(0, rows.clone()), values.select(0, rows.clone()));
-        let source = self.source.map(|PastSource { blocks, masked }| PastSource {
+    pub fn select(self, rows: &[usize]) -> Self {
+        let indices: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
+        let select = |(keys, values): KeyValue| {
+            let indices = Tensor::<1, Int>::from_data(indices.as_slice(), &keys.device());
+            (keys.select(0, indices.clone()), values.select(0, indices))
+        };
+        let source = self.source.map(|PastSource { blocks, real }| PastSource {
             blocks: blocks.into_iter().map(select).collect(),
-            masked: masked.select(0, rows.clone()),
+            real: real.select(rows),
         });
         Self { own: self.own.into_iter().map(select).collect(), source }
     }

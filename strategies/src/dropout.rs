@@ -100,8 +100,18 @@ impl Dropout {
     ///
     /// The same as [`forward`](Self::forward).
     pub fn forward_along<const D: usize>(&self, x: Tensor<D>, positions: &[usize], pass: &Pass) -> Tensor<D> {
-        let site = site(pass);
-        if pass.is_training() { dropout(x, self.prob, positions, site) } else { x }
+        match self.at(pass) {
+            Some((prob, site)) => dropout(x, prob, positions, site),
+            None => x,
+        }
+    }
+
+    /// Takes the next site of the pass for an operation that drops by itself, such as
+    /// [`attention`](firebrick_kernels::attention()), and returns the probability. `None` if the pass doesn't train.
+    pub fn at<'a>(&self, pass: &'a Pass) -> Option<(f64, Site<'a>)> {
+        // Each call takes a site, so that later sites do not depend on whether it drops.
+        let site = Site { draws: pass.draws(), number: pass.next_site(), starts: pass.starts() };
+        pass.is_training().then_some((self.prob, site))
     }
 
     /// Returns `x + self.forward(y, pass)`, in one pass over memory on the CPU: the end of a residual branch. In half
@@ -112,14 +122,11 @@ impl Dropout {
     /// The same as [`forward`](Self::forward), and if the shapes cannot be broadcast or the dtypes differ.
     pub fn forward_onto<const D: usize>(&self, x: Tensor<D>, y: Tensor<D>, pass: &Pass) -> Tensor<D> {
         let positions: &[usize] = if D > 2 { &[1] } else { &[] };
-        let site = site(pass);
-        if pass.is_training() { add_dropout(x, y, self.prob, positions, site) } else { add(x, y) }
+        match self.at(pass) {
+            Some((prob, site)) => add_dropout(x, y, prob, positions, site),
+            None => add(x, y),
+        }
     }
-}
-
-/// Each call takes a site, so that later sites do not depend on whether it drops.
-fn site(pass: &Pass) -> Site<'_> {
-    Site { draws: pass.draws(), number: pass.next_site(), starts: pass.starts() }
 }
 
 #[cfg(test)]

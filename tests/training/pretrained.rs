@@ -1,8 +1,9 @@
 //! Models of Hugging Face folders compared with transformers; see `tests/golden/README.md`.
 
 use burn::optim::GradientsParams;
-use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData};
+use burn::tensor::{FloatDType, Int, Tensor, TensorData};
 use firebrick::datasets::{Batch, TokenBatch};
+use firebrick::kernels::Reads;
 use firebrick::strategies::{Draws, Setup};
 use firebrick::{Amp, Keep, Objective, Pass, Recompute, Strategy};
 use firebrick_models::pretrained::Pretrained;
@@ -155,25 +156,24 @@ fn bert_guesses_hidden_tokens() {
     }
 }
 
-/// Returns what a causal model reads of a batch: ids, positions and the mask.
-fn placed(batch: &TokenBatch) -> (Tensor<2, Int>, Tensor<2, Int>, Tensor<4, Bool>) {
+/// Returns what a causal model reads of a batch: ids, positions, and what each position reads.
+fn placed(batch: &TokenBatch) -> (Tensor<2, Int>, Tensor<2, Int>, Reads) {
     let ([rows, length], device, real) = (batch.shape(), device(), batch.host_mask());
     let columns = || Tensor::<1, Int>::arange(0..length as i64, &device).unsqueeze();
-    let masked = |at: usize| {
-        let (row, query, key) = (at / (length * length), at / length % length, at % length);
-        key > query || real[row * length + key] != real[row * length + query]
-    };
-    let masked: Vec<bool> = (0..rows * length * length).map(masked).collect();
-    let masked = Tensor::from_data(TensorData::new(masked, [rows, 1, length, length]), &device);
-    (batch.ids(&device), batch.position_ids(&device).unwrap_or_else(columns), masked)
+    let reads = Reads::new([rows, length, length], |row, query| {
+        let real = &real[row * length..][..query + 1];
+        let alike = real.iter().rev().take_while(|is_real| **is_real == real[query]).count();
+        query + 1 - alike..query + 1
+    });
+    (batch.ids(&device), batch.position_ids(&device).unwrap_or_else(columns), reads)
 }
 
 #[test]
 fn gpt2_continues_texts() {
     for name in ["gpt2", "gpt2-untied"] {
         golden::<Gpt, _>(name, Case::causal, |model, case, batch, pass| {
-            let (ids, places, masked) = placed(batch);
-            case.real(model.forward_placed(ids, places, masked, pass), &case.rows)
+            let (ids, places, reads) = placed(batch);
+            case.real(model.forward_placed(ids, places, reads, pass), &case.rows)
         });
     }
 }
@@ -182,8 +182,8 @@ fn gpt2_continues_texts() {
 fn llama_continues_texts() {
     for name in ["llama", "llama3", "qwen2"] {
         golden::<Llama, _>(name, Case::causal, |model, case, batch, pass| {
-            let (ids, places, masked) = placed(batch);
-            case.real(model.forward_placed(ids, places, masked, pass), &case.rows)
+            let (ids, places, reads) = placed(batch);
+            case.real(model.forward_placed(ids, places, reads, pass), &case.rows)
         });
     }
 }

@@ -9,7 +9,7 @@ use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 use crate::Draws;
 
 /// A word of 32 bits, or a tensor of them: the hash is written once for both.
-pub trait Word: Clone {
+pub(crate) trait Word: Clone {
     fn plus(self, other: Self) -> Self;
     fn xor(self, other: Self) -> Self;
     fn times(self, factor: u32) -> Self;
@@ -74,13 +74,13 @@ fn fold<W: Word>(x: W) -> W {
 /// The state of a position after mixing in the coordinates along its first axes. It has two words, because among a
 /// hundred thousand single words some would be equal.
 #[derive(Clone, Copy, Debug)]
-pub struct Key<W>(W, W);
+pub(crate) struct Key<W>(pub W, pub W);
 
 impl<W: Word> Key<W> {
     /// Mixes in a step along the next axis. The step enters the two words differently, so equal words do not stay
     /// equal.
     #[inline(always)]
-    fn enter(self, step: W) -> Self {
+    pub(crate) fn enter(self, step: W) -> Self {
         let Self(a, b) = self;
         let first = hash(a.clone().plus(step.clone()), b.clone());
         Self(fold(first), fold(hash(b.xor(step), a)))
@@ -105,8 +105,7 @@ impl Axis<'_> {
     /// row's sample are negative, which is equally valid.
     fn steps(&self, row: usize) -> impl Iterator<Item = u32> {
         let start = self.starts.map_or(0, |starts| starts[row]);
-        // The golden ratio, as in Weyl's sequence.
-        (0..self.length).map(move |at| (at.wrapping_sub(start) as u32).wrapping_mul(0x9e37_79b9))
+        (0..self.length).map(move |at| spread(at.wrapping_sub(start)))
     }
 
     /// Returns whether all rows have the same coordinates.
@@ -169,7 +168,14 @@ impl<'a> Places<'a> {
     }
 }
 
-fn words(key: u64) -> [u32; 2] {
+/// Spreads a coordinate over all 32 bits, with the golden ratio, as in Weyl's sequence.
+#[inline(always)]
+pub(crate) fn spread(at: usize) -> u32 {
+    (at as u32).wrapping_mul(0x9e37_79b9)
+}
+
+/// The words of a row's key.
+pub(crate) fn words(key: u64) -> [u32; 2] {
     [key as u32, (key >> 32) as u32]
 }
 

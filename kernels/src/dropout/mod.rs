@@ -10,7 +10,7 @@
 //! ```
 
 mod drop_mask;
-mod mask;
+pub(crate) mod mask;
 mod ops;
 #[cfg(test)]
 mod tests;

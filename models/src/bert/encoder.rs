@@ -2,13 +2,13 @@
 
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
-use burn::tensor::{Bool, Device, Int, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 use firebrick_datasets::Inputs;
-use firebrick_kernels::cast;
+use firebrick_kernels::{Reads, cast};
 use firebrick_strategies::{Dropout, Pass};
 
 use super::BertConfig;
-use crate::attention::{attend, join_heads, padding_mask, split_heads, starts_of};
+use crate::attention::{RealColumns, attend, join_heads, scale_of, split_heads, starts_of};
 use crate::embedded::embedded;
 use crate::{Activation, Linear, Norm};
 
@@ -40,11 +40,11 @@ impl Bert {
     pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<3> {
         let device = pass.device();
         let pass = &pass.starting_at(starts_of(inputs.host_mask(), inputs.shape()[1]));
-        let masked = padding_mask(inputs, device);
+        let reads = RealColumns::of(inputs).read_by(inputs.shape()[1]);
         let x = self.embeddings.forward(inputs.ids(device), inputs.type_ids(device), pass);
         self.blocks.iter().fold(x, |x, block| {
-            let run = |block: &Block, (x, masked), pass: &Pass| block.forward(x, masked, pass);
-            pass.segment(block, (x, masked.clone()), run)
+            let run = |block: &Block, (x, reads), pass: &Pass| block.forward(x, &reads, pass);
+            pass.segment(block, (x, reads.clone()), run)
         })
     }
 
@@ -144,12 +144,12 @@ impl Block {
         }
     }
 
-    /// `[batch, length, hidden_size]` to the same shape; `masked` is `[batch, 1, 1, length]`.
-    fn forward(&self, x: Tensor<3>, masked: Tensor<4, Bool>, pass: &Pass) -> Tensor<3> {
+    /// `[batch, length, hidden_size]` to the same shape.
+    fn forward(&self, x: Tensor<3>, reads: &Reads, pass: &Pass) -> Tensor<3> {
         let part = |linear: &Linear| split_heads(linear.forward(x.clone()), self.heads);
         let (query, key, value) = (part(&self.query), part(&self.key), part(&self.value));
-        let query = query.clone() / (query.dims()[3] as f64).sqrt();
-        let mixed = attend(query, key, value, masked, None, &self.weight_dropout, pass);
+        let scale = scale_of(query.dims()[3]);
+        let mixed = attend([query, key, value], None, scale, reads, &self.weight_dropout, pass);
         let attended = self.dropout.forward(self.output.forward(join_heads(mixed)), pass);
         let x = self.attention_norm.of_sum(x, attended).1;
         let hidden = self.activation.forward(self.widen.forward(x.clone()));

@@ -2,14 +2,14 @@
 
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
-use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
+use burn::tensor::{Device, FloatDType, Int, Tensor};
 use firebrick_datasets::{Inputs, TokenBatch};
-use firebrick_kernels::{Head, add, cast};
+use firebrick_kernels::{Head, Reads, add, cast};
 use firebrick_strategies::{Dropout, Pass};
 
 use super::rope::{Rope, rotate};
 use super::{LlamaConfig, keys};
-use crate::attention::{attend, join_heads, split_heads};
+use crate::attention::{attend, join_heads, scale_of, split_heads};
 use crate::causal::{Placed, next_token_loss};
 use crate::embedded::embedded;
 use crate::key_value::{KeyValue, Past, behind};
@@ -58,8 +58,8 @@ impl Llama {
     ///
     /// If an id is not in the vocabulary.
     pub fn forward(&self, tokens: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
-        let Placed { ids, places, masked } = Placed::in_columns(tokens);
-        self.forward_placed(ids, places, masked, pass)
+        let Placed { ids, places, reads } = Placed::in_columns(tokens);
+        self.forward_placed(ids, places, reads, pass)
     }
 
     /// Like [`forward`](Self::forward), for rows in which a token's position in its sample differs from its column.
@@ -72,21 +72,20 @@ impl Llama {
         &self,
         tokens: Tensor<2, Int>,
         places: Tensor<2, Int>,
-        masked: Tensor<4, Bool>,
+        reads: Reads,
         pass: &Pass,
     ) -> Tensor<3> {
-        self.head().logits(self.hidden(Placed { ids: tokens, places, masked }, pass))
+        self.head().logits(self.hidden(Placed { ids: tokens, places, reads }, pass))
     }
 
     /// The normalised hidden state, `[batch, length, width]`.
-    fn hidden(&self, Placed { ids, places, masked }: Placed, pass: &Pass) -> Tensor<3> {
+    fn hidden(&self, Placed { ids, places, reads }: Placed, pass: &Pass) -> Tensor<3> {
         let angles = self.rope.angles(places, &ids.device());
         let x = cast(embedded(&self.tokens, ids), pass.dtype());
-        let mut masks = Masks::of(masked);
+        let mut ranges = Ranges::of(reads);
         let x = self.blocks.iter().zip(&self.windows).fold(x, |x, (block, window)| {
-            let run =
-                |block: &Block, (x, angles, masked), pass: &Pass| block.forward(x, angles, masked, pass);
-            pass.segment(block, (x, angles.clone(), masks.within(*window)), run)
+            let run = |block: &Block, (x, angles, reads), pass: &Pass| block.forward(x, angles, reads, pass);
+            pass.segment(block, (x, angles.clone(), ranges.within(*window)), run)
         });
         self.norm.forward(x)
     }
@@ -117,17 +116,17 @@ impl ReadsOn for Llama {
         past: Option<Past>,
         pass: &Pass,
     ) -> (Tensor<2>, Past) {
-        let Placed { ids, places, masked } = read;
+        let Placed { ids, places, reads } = read;
         let angles = self.rope.angles(places, &ids.device());
         let mut past = past.map(|past| past.own.into_iter());
         let (mut x, mut own) = (cast(embedded(&self.tokens, ids), pass.dtype()), Vec::new());
-        let mut masks = Masks::of(masked);
+        let mut ranges = Ranges::of(reads);
         for (block, window) in self.blocks.iter().zip(&self.windows) {
             let past = past.as_mut().and_then(Iterator::next);
-            let run = |block: &Block, (x, past, angles, masked), pass: &Pass| {
-                block.read_on(x, past, angles, masked, pass)
+            let run = |block: &Block, (x, past, angles, reads), pass: &Pass| {
+                block.read_on(x, past, angles, reads, pass)
             };
-            let (read, kept) = pass.segment(block, (x, past, angles.clone(), masks.within(*window)), run);
+            let (read, kept) = pass.segment(block, (x, past, angles.clone(), ranges.within(*window)), run);
             x = read;
             own.push(kept);
         }
@@ -187,33 +186,29 @@ impl Pretrained for Llama {
     }
 }
 
-/// The mask of all tokens, and the mask within a window.
-struct Masks {
-    all: Tensor<4, Bool>,
-    /// The mask of the last requested window; all blocks with a window have the same one.
-    windowed: Option<(usize, Tensor<4, Bool>)>,
+/// What each token reads among all tokens, and within a window.
+struct Ranges {
+    all: Reads,
+    /// The ranges within the last requested window; all blocks with a window have the same ones.
+    windowed: Option<(usize, Reads)>,
 }
 
-impl Masks {
-    fn of(all: Tensor<4, Bool>) -> Self {
+impl Ranges {
+    fn of(all: Reads) -> Self {
         Self { all, windowed: None }
     }
 
-    /// Also masks tokens that are `window` or more columns before the token that reads. The tokens of a sample stand
+    /// Leaves out tokens that are `window` or more columns before the token that reads. The tokens of a sample stand
     /// side by side, so the distance in columns is the distance in positions.
-    fn within(&mut self, window: Option<usize>) -> Tensor<4, Bool> {
-        let [rows, _, length, columns] = self.all.dims();
+    fn within(&mut self, window: Option<usize>) -> Reads {
+        let [_, _, columns] = self.all.shape();
         let Some(window) = window.filter(|window| *window < columns) else { return self.all.clone() };
-        if let Some((_, masked)) = self.windowed.as_ref().filter(|(known, _)| *known == window) {
-            return masked.clone();
+        if let Some((_, reads)) = self.windowed.as_ref().filter(|(known, _)| *known == window) {
+            return reads.clone();
         }
-        // Row `i` stands in column `columns - length + i` and reads from the column `window - 1` before it.
-        let first = (columns - length) as i64 + 1 - window as i64;
-        let far = Tensor::<2, Bool>::triu_mask([length, columns], first, &self.all.device());
-        let far = far.unsqueeze::<4>().expand([rows, 1, length, columns]);
-        let masked = self.all.clone().bool_or(far);
-        self.windowed = Some((window, masked.clone()));
-        masked
+        let reads = self.all.within(window);
+        self.windowed = Some((window, reads.clone()));
+        reads
     }
 }
 
@@ -261,26 +256,19 @@ impl Block {
         }
     }
 
-    /// `[batch, length, width]` to the same shape; `angles` are the rotations of the positions, and `masked` is
-    /// `[1 or batch, 1, length, length]`.
-    fn forward(
-        &self,
-        x: Tensor<3>,
-        angles: (Tensor<4>, Tensor<4>),
-        masked: Tensor<4, Bool>,
-        pass: &Pass,
-    ) -> Tensor<3> {
-        self.read_on(x, None, angles, masked, pass).0
+    /// `[batch, length, width]` to the same shape; `angles` are the rotations of the positions.
+    fn forward(&self, x: Tensor<3>, angles: (Tensor<4>, Tensor<4>), reads: Reads, pass: &Pass) -> Tensor<3> {
+        self.read_on(x, None, angles, reads, pass).0
     }
 
     /// Like `forward`, but continues after the keys and values in `past`, and also returns the keys and values of
-    /// both; `masked` covers both too.
+    /// both; `reads` covers both too.
     fn read_on(
         &self,
         x: Tensor<3>,
         past: Option<KeyValue>,
         angles: (Tensor<4>, Tensor<4>),
-        masked: Tensor<4, Bool>,
+        reads: Reads,
         pass: &Pass,
     ) -> (Tensor<3>, KeyValue) {
         let (x, normed) = self.attention_norm.with_input(x);
@@ -288,25 +276,14 @@ impl Block {
         let key = split_heads(self.key.forward(normed.clone()), self.key_value_heads);
         let value = split_heads(self.value.forward(normed), self.key_value_heads);
         let query = rotate(query, angles.clone());
-        let query = query.clone() / (query.dims()[3] as f64).sqrt();
         let (keys, values) = behind(past, rotate(key, angles), value);
-        let (key, value) = (self.shared(keys.clone()), self.shared(values.clone()));
-        let mixed = attend(query, key, value, masked, None, &self.weight_dropout, pass);
+        let scale = scale_of(query.dims()[3]);
+        let parts = [query, keys.clone(), values.clone()];
+        let mixed = attend(parts, None, scale, &reads, &self.weight_dropout, pass);
         let (x, normed) = self.feed_forward_norm.of_sum(x, self.output.forward(join_heads(mixed)));
         let gate = self.gate.forward(normed.clone());
         let hidden = self.activation.gated(gate, self.widen.forward(normed));
         (add(x, self.narrow.forward(hidden)), (keys, values))
-    }
-
-    /// Repeats keys or values `[batch, key_value_heads, length, size]` for each attention head.
-    fn shared(&self, x: Tensor<4>) -> Tensor<4> {
-        let [batch, kept, length, size] = x.dims();
-        let readers = self.heads / kept;
-        if readers == 1 {
-            return x;
-        }
-        let repeated = x.unsqueeze_dim::<5>(2).expand([batch, kept, readers, length, size]);
-        repeated.reshape([batch, self.heads, length, size])
     }
 }
 

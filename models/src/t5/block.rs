@@ -1,7 +1,8 @@
 //! Blocks of T5's encoder and decoder.
 
 use burn::module::Module;
-use burn::tensor::{Bool, Device, Tensor};
+use burn::tensor::{Device, Tensor};
+use firebrick_kernels::Reads;
 use firebrick_strategies::{Dropout, Pass};
 
 use super::T5Config;
@@ -39,11 +40,11 @@ impl Attention {
         x: Tensor<3>,
         read: Tensor<3>,
         bias: Option<Tensor<4>>,
-        masked: Tensor<4, Bool>,
+        reads: Reads,
         pass: &Pass,
     ) -> Tensor<3> {
         let kept = self.key_value(read);
-        self.attended(x, kept, bias, masked, pass)
+        self.attended(x, kept, bias, reads, pass)
     }
 
     /// Keys and values of `read`, `[batch, read, d_model]`.
@@ -58,11 +59,11 @@ impl Attention {
         x: Tensor<3>,
         (key, value): KeyValue,
         bias: Option<Tensor<4>>,
-        masked: Tensor<4, Bool>,
+        reads: Reads,
         pass: &Pass,
     ) -> Tensor<3> {
         let query = split_heads(self.query.forward(x), self.heads);
-        let mixed = attend(query, key, value, masked, bias, &self.dropout, pass);
+        let mixed = attend([query, key, value], bias, 1.0, &reads, &self.dropout, pass);
         self.dropout.forward(self.output.forward(join_heads(mixed)), pass)
     }
 }
@@ -124,9 +125,9 @@ impl EncoderBlock {
     }
 
     /// `[batch, length, d_model]` to the same shape.
-    pub fn forward(&self, x: Tensor<3>, bias: Tensor<4>, masked: Tensor<4, Bool>, pass: &Pass) -> Tensor<3> {
+    pub fn forward(&self, x: Tensor<3>, bias: Tensor<4>, reads: Reads, pass: &Pass) -> Tensor<3> {
         let (x, normed) = self.attention_norm.with_input(x);
-        let mixed = self.attention.forward(normed.clone(), normed, Some(bias), masked, pass);
+        let mixed = self.attention.forward(normed.clone(), normed, Some(bias), reads, pass);
         self.feed_forward.forward(x, mixed, pass)
     }
 }
@@ -152,19 +153,19 @@ impl DecoderBlock {
         }
     }
 
-    /// `[batch, length, d_model]` to the same shape; `source` holds the encoder's output and its mask.
+    /// `[batch, length, d_model]` to the same shape; `source` holds the encoder's output and what is read of it.
     pub fn forward(
         &self,
         x: Tensor<3>,
         bias: Tensor<4>,
-        masked: Tensor<4, Bool>,
-        (source, source_masked): (Tensor<3>, Tensor<4, Bool>),
+        reads: Reads,
+        (source, source_reads): (Tensor<3>, Reads),
         pass: &Pass,
     ) -> Tensor<3> {
         let (x, normed) = self.attention_norm.with_input(x);
-        let mixed = self.attention.forward(normed.clone(), normed, Some(bias), masked, pass);
+        let mixed = self.attention.forward(normed.clone(), normed, Some(bias), reads, pass);
         let (x, normed) = self.source_norm.of_sum(x, mixed);
-        let mixed = self.source.forward(normed, source, None, source_masked, pass);
+        let mixed = self.source.forward(normed, source, None, source_reads, pass);
         self.feed_forward.forward(x, mixed, pass)
     }
 
@@ -180,16 +181,16 @@ impl DecoderBlock {
         x: Tensor<3>,
         past: Option<KeyValue>,
         bias: Tensor<4>,
-        masked: Tensor<4, Bool>,
-        (of_source, source_masked): (KeyValue, Tensor<4, Bool>),
+        reads: Reads,
+        (of_source, source_reads): (KeyValue, Reads),
         pass: &Pass,
     ) -> (Tensor<3>, KeyValue) {
         let (x, normed) = self.attention_norm.with_input(x);
         let (key, value) = self.attention.key_value(normed.clone());
         let own = behind(past, key, value);
-        let mixed = self.attention.attended(normed, own.clone(), Some(bias), masked, pass);
+        let mixed = self.attention.attended(normed, own.clone(), Some(bias), reads, pass);
         let (x, normed) = self.source_norm.of_sum(x, mixed);
-        let mixed = self.source.attended(normed, of_source, None, source_masked, pass);
+        let mixed = self.source.attended(normed, of_source, None, source_reads, pass);
         (self.feed_forward.forward(x, mixed, pass), own)
     }
 }

@@ -2,15 +2,15 @@
 
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
-use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
+use burn::tensor::{Device, FloatDType, Int, Tensor};
 use firebrick_datasets::{Batch, IGNORE, Inputs, Seq2SeqBatch};
-use firebrick_kernels::{Head, cast};
+use firebrick_kernels::{Head, Reads, cast};
 use firebrick_strategies::{Dropout, Pass};
 
 use super::block::{DecoderBlock, EncoderBlock};
 use super::relative_bias::RelativeBias;
 use super::{T5Config, keys};
-use crate::attention::{causal_mask, padding_mask, starts_of};
+use crate::attention::{RealColumns, causal_reads, starts_of};
 use crate::causal::Placed;
 use crate::decoding::{Prompt, Text};
 use crate::embedded::embedded;
@@ -58,8 +58,7 @@ pub struct T5 {
 pub struct Encoded {
     /// `[batch, source length, d_model]`.
     states: Tensor<3>,
-    /// `[batch, 1, 1, source length]`, true for padding.
-    masked: Tensor<4, Bool>,
+    real: RealColumns,
 }
 
 impl T5 {
@@ -77,9 +76,10 @@ impl T5 {
     fn hidden(&self, batch: &Seq2SeqBatch, pass: &Pass) -> Tensor<3> {
         let device = pass.device();
         let encoded = self.encode(batch.source(), pass);
-        let starts = starts_of(batch.host_decoder_mask(), batch.target_shape()[1]);
-        let (ids, real) = (batch.decoder_ids(device), batch.decoder_mask(device));
-        self.decoded(ids, real, encoded, &pass.starting_at(starts))
+        let (real, [_, length]) = (batch.host_decoder_mask(), batch.target_shape());
+        let reads = causal_reads(real, length, length);
+        let pass = pass.starting_at(starts_of(real, length));
+        self.decoded(batch.decoder_ids(device), reads, encoded, &pass)
     }
 
     /// Makes evaluation generate and score a text for each source.
@@ -120,30 +120,24 @@ impl T5 {
     pub fn encode(&self, source: &Inputs, pass: &Pass) -> Encoded {
         let [_, length] = source.shape();
         let pass = &pass.starting_at(starts_of(source.host_mask(), length));
-        let masked = padding_mask(source, pass.device());
+        let real = RealColumns::of(source);
         let x = cast(embedded(&self.tokens, source.ids(pass.device())), pass.dtype());
-        Encoded { states: self.encoder.forward(x, masked.clone(), pass), masked }
+        Encoded { states: self.encoder.forward(x, real.read_by(length), pass), real }
     }
 
-    /// Computes the logits of the token after each of `ids`, `[batch, length]`. Ids that are not `real` are padding.
-    /// `pass` must know [where rows start](Pass::starting_at) if they are padded at the left.
+    /// Computes the logits of the token after each of `ids`, `[batch, length]`. `reads` are the ids that each id reads,
+    /// with 1 row for all rows alike, or `batch`. `pass` must know [where rows start](Pass::starting_at) if they are padded at the left.
     ///
     /// # Panics
     ///
     /// If an id is not in the vocabulary.
-    pub fn decode(
-        &self,
-        ids: Tensor<2, Int>,
-        real: Tensor<2, Bool>,
-        source: Encoded,
-        pass: &Pass,
-    ) -> Tensor<3> {
-        self.head().logits(self.decoded(ids, real, source, pass))
+    pub fn decode(&self, ids: Tensor<2, Int>, reads: Reads, source: Encoded, pass: &Pass) -> Tensor<3> {
+        self.head().logits(self.decoded(ids, reads, source, pass))
     }
 
-    fn decoded(&self, ids: Tensor<2, Int>, real: Tensor<2, Bool>, source: Encoded, pass: &Pass) -> Tensor<3> {
+    fn decoded(&self, ids: Tensor<2, Int>, reads: Reads, source: Encoded, pass: &Pass) -> Tensor<3> {
         let x = cast(embedded(&self.tokens, ids), pass.dtype());
-        self.scaled(self.decoder.forward(x, causal_mask(real), source, pass))
+        self.scaled(self.decoder.forward(x, reads, source, pass))
     }
 
     fn scaled(&self, x: Tensor<3>) -> Tensor<3> {
@@ -176,14 +170,14 @@ impl ReadsOn for T5 {
         past: Option<Past>,
         pass: &Pass,
     ) -> (Tensor<2>, Past) {
-        let Placed { ids, masked, .. } = read;
+        let Placed { ids, reads, .. } = read;
         let x = cast(embedded(&self.tokens, ids), pass.dtype());
         let (own, of_source) = match past {
             Some(Past { own, source }) => (Some(own), source),
             None => (None, source.map(|source| self.decoder.of_source(self.encode(source, pass), pass))),
         };
         let of_source = of_source.expect("a T5 decoder has a source");
-        let (x, own) = self.decoder.read_on(x, masked, &of_source, own, pass);
+        let (x, own) = self.decoder.read_on(x, reads, &of_source, own, pass);
         let logits = self.head().logits(self.scaled(last_column(x)));
         (logits.squeeze_dim(1), Past { own, source: Some(of_source) })
     }
@@ -260,12 +254,12 @@ struct Encoder {
 }
 
 impl Encoder {
-    fn forward(&self, x: Tensor<3>, masked: Tensor<4, Bool>, pass: &Pass) -> Tensor<3> {
+    fn forward(&self, x: Tensor<3>, reads: Reads, pass: &Pass) -> Tensor<3> {
         let bias = self.bias.forward(x.dims()[1], &x.device());
         let x = self.blocks.iter().fold(self.dropout.forward(x, pass), |x, block| {
             let run =
-                |block: &EncoderBlock, (x, bias, masked), pass: &Pass| block.forward(x, bias, masked, pass);
-            pass.segment(block, (x, bias.clone(), masked.clone()), run)
+                |block: &EncoderBlock, (x, bias, reads), pass: &Pass| block.forward(x, bias, reads, pass);
+            pass.segment(block, (x, bias.clone(), reads.clone()), run)
         });
         self.dropout.forward(self.norm.forward(x), pass)
     }
@@ -280,14 +274,14 @@ struct Decoder {
 }
 
 impl Decoder {
-    fn forward(&self, x: Tensor<3>, masked: Tensor<4, Bool>, source: Encoded, pass: &Pass) -> Tensor<3> {
+    fn forward(&self, x: Tensor<3>, reads: Reads, source: Encoded, pass: &Pass) -> Tensor<3> {
         let bias = self.bias.forward(x.dims()[1], &x.device());
-        let source = (source.states, source.masked);
+        let source = (source.states, source.real.read_by(x.dims()[1]));
         let x = self.blocks.iter().fold(self.dropout.forward(x, pass), |x, block| {
-            let run = |block: &DecoderBlock, (x, bias, masked, source), pass: &Pass| {
-                block.forward(x, bias, masked, source, pass)
+            let run = |block: &DecoderBlock, (x, bias, reads, source), pass: &Pass| {
+                block.forward(x, bias, reads, source, pass)
             };
-            pass.segment(block, (x, bias.clone(), masked.clone(), source.clone()), run)
+            pass.segment(block, (x, bias.clone(), reads.clone(), source.clone()), run)
         });
         self.dropout.forward(self.norm.forward(x), pass)
     }
@@ -298,29 +292,30 @@ impl Decoder {
             let run = |block: &DecoderBlock, states, _: &Pass| block.of_source(states);
             pass.segment(block, source.states.clone(), run)
         };
-        PastSource { blocks: self.blocks.iter().map(of_block).collect(), masked: source.masked }
+        PastSource { blocks: self.blocks.iter().map(of_block).collect(), real: source.real }
     }
 
     /// Decodes further columns after the keys and values in `past`, and also returns the keys and values of both.
     fn read_on(
         &self,
         x: Tensor<3>,
-        masked: Tensor<4, Bool>,
+        reads: Reads,
         source: &PastSource,
         past: Option<Vec<KeyValue>>,
         pass: &Pass,
     ) -> (Tensor<3>, Vec<KeyValue>) {
-        let [_, _, length, columns] = masked.dims();
+        let [_, length, columns] = reads.shape();
+        let source_reads = source.real.read_by(length);
         let bias = self.bias.forward(columns, &x.device()).narrow(2, columns - length, length);
         let mut past = past.map(Vec::into_iter);
         let (mut x, mut own) = (self.dropout.forward(x, pass), Vec::new());
         for (block, of_source) in self.blocks.iter().zip(&source.blocks) {
             let past = past.as_mut().and_then(Iterator::next);
-            let source = (of_source.clone(), source.masked.clone());
-            let run = |block: &DecoderBlock, (x, past, bias, masked, source), pass: &Pass| {
-                block.read_on(x, past, bias, masked, source, pass)
+            let source = (of_source.clone(), source_reads.clone());
+            let run = |block: &DecoderBlock, (x, past, bias, reads, source), pass: &Pass| {
+                block.read_on(x, past, bias, reads, source, pass)
             };
-            let (read, kept) = pass.segment(block, (x, past, bias.clone(), masked.clone(), source), run);
+            let (read, kept) = pass.segment(block, (x, past, bias.clone(), reads.clone(), source), run);
             x = read;
             own.push(kept);
         }

@@ -2,11 +2,11 @@
 
 use burn::tensor::{FloatDType, Int, Tensor, TensorData, TensorReadError};
 use firebrick_datasets::Inputs;
+use firebrick_kernels::Reads;
 use firebrick_strategies::Pass;
 use firebrick_world::{Communicator, is_host};
 
 use super::reads_on::ReadsOn;
-use crate::attention::causal_mask;
 use crate::causal::Placed;
 use crate::decoding::{DecodingError, NextToken, Prompt};
 use crate::key_value::Past;
@@ -100,15 +100,13 @@ impl<'a, M: ReadsOn> Caching<'a, M> {
         let starts = || self.starts.iter().copied();
         let places = |start| (before..columns).map(move |column: usize| column.saturating_sub(start) as i64);
         let places: Vec<i64> = starts().flat_map(places).collect();
-        let real = |start| (0..columns).map(move |column| column >= start);
-        let real: Vec<bool> = starts().flat_map(real).collect();
-        let real = Tensor::from_data(TensorData::new(real, [rows, columns]), device);
+        // Padding reads padding.
+        let reads = Reads::new([rows, length, columns], |row, query| {
+            let (column, start) = (before + query, self.starts[row]);
+            if column < start { 0..column + 1 } else { start..column + 1 }
+        });
         let grid = |values| Tensor::<2, Int>::from_data(TensorData::new(values, [rows, length]), device);
-        let read = Placed {
-            ids: grid(ids),
-            places: grid(places),
-            masked: causal_mask(real).narrow(2, before, length),
-        };
+        let read = Placed { ids: grid(ids), places: grid(places), reads };
         let (model, pass) = self.enter()?;
         let (logits, past) = model.read_on(read, self.source, self.past.take(), &pass);
         pass.check()?;
@@ -125,8 +123,7 @@ impl<'a, M: ReadsOn> Caching<'a, M> {
         match (&self.past, self.source) {
             // The encoder ran at the start, so the other ranks continue from its output.
             (Some(past), Some(_)) => {
-                let first = Tensor::<1, Int>::from_data([0], self.pass.device());
-                (alike.starts, alike.past) = (vec![self.starts[0]], Some(past.clone().select(&first)));
+                (alike.starts, alike.past) = (vec![self.starts[0]], Some(past.clone().select(&[0])));
                 alike.read_on(vec![0], 1).map(drop)
             }
             _ => alike.read().map(drop),
@@ -187,9 +184,7 @@ impl<M: ReadsOn> NextToken for Caching<'_, M> {
             return self.read();
         }
         if !stays {
-            let rows: Vec<i64> = from.iter().map(|&row| row as i64).collect();
-            let rows = Tensor::<1, Int>::from_data(rows.as_slice(), self.pass.device());
-            self.past = self.past.take().map(|past| past.select(&rows));
+            self.past = self.past.take().map(|past| past.select(from));
         }
         self.read_on(tokens.iter().map(|&token| i64::from(token)).collect(), 1)
     }

@@ -7,6 +7,7 @@ use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use firebrick_datasets::{
     Collator, Drawn, Encoder, Inputs, Padding, Seq2Seq, Seq2SeqSample, Side, Tokenizer, Tokens,
 };
+use firebrick_kernels::Reads;
 use firebrick_strategies::{Pass, Setup, Strategy, Zero};
 use firebrick_world::Communicator;
 
@@ -152,11 +153,8 @@ fn a_t5_generates_the_same_in_any_batch() {
                     let encoded = model.encode(&alone, &pass);
                     let ids: Vec<i64> = row.tokens.iter().map(|&id| i64::from(id)).collect();
                     let ids = Tensor::from_data(TensorData::new(ids, [1, row.tokens.len()]), &device);
-                    let real = Tensor::<2, burn::tensor::Bool>::from_data(
-                        TensorData::new(vec![true; row.tokens.len()], [1, row.tokens.len()]),
-                        &device,
-                    );
-                    let last = last_column(model.decode(ids, real, encoded, &pass));
+                    let reads = Reads::causal(row.tokens.len());
+                    let last = last_column(model.decode(ids, reads, encoded, &pass));
                     logits.extend(last.into_data().iter::<f32>());
                 }
                 Ok::<_, TrainError>(logits)

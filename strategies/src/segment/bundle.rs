@@ -1,6 +1,7 @@
 //! The inputs and outputs of a segment.
 
 use burn::tensor::{Bool, Int, Tensor};
+use firebrick_kernels::Reads;
 
 /// A map over the tensors of a [`Bundle`].
 pub trait TensorMap {
@@ -19,7 +20,7 @@ pub trait TensorMap {
 }
 
 /// The tensors that a segment reads or returns: a tensor, a tuple of up to six bundles, an option or a vector of
-/// bundles.
+/// bundles, or the [`Reads`] of an attention.
 ///
 /// Implement it for your own structure of tensors by mapping each tensor, always in the same order:
 ///
@@ -59,6 +60,13 @@ impl<const D: usize> Bundle for Tensor<D, Int> {
 impl<const D: usize> Bundle for Tensor<D, Bool> {
     fn map_tensors(self, map: &mut impl TensorMap) -> Self {
         map.bool(self)
+    }
+}
+
+/// The keys that queries read, which are known on the host.
+impl Bundle for Reads {
+    fn map_tensors(self, _: &mut impl TensorMap) -> Self {
+        self
     }
 }
 

@@ -1,0 +1,85 @@
+//! The dropped weights of a tile: the mask of [`dropout`](crate::dropout()), computed where it is read.
+
+use pulp::Simd;
+
+use super::ops::Plan;
+use crate::Site;
+use crate::dropout::mask::{Key, spread, words};
+
+/// Which weights of an attention are dropped, by their positions: rows are samples, and positions along queries and
+/// keys count from the start of the row's sample.
+#[derive(Clone, Debug)]
+pub struct Drops {
+    keys: Vec<u64>,
+    starts: Option<Vec<usize>>,
+    /// p·2³², rounded down.
+    threshold: u32,
+    /// 1 / (1 - p).
+    factor: f32,
+}
+
+impl Drops {
+    /// Returns `None` if nothing is dropped.
+    ///
+    /// # Panics
+    ///
+    /// If the site has starts for fewer rows.
+    pub fn new(prob: f64, site: Site, rows: usize) -> Option<Self> {
+        let Site { draws, number, starts } = site;
+        let known = starts.map_or(rows, <[usize]>::len);
+        assert!(
+            known >= rows,
+            "attention: the pass knows the starts of {known} rows, but the query has {rows}"
+        );
+        let keys = (0..rows).map(|row| draws.of_row(number, row)).collect();
+        let starts = starts.map(<[usize]>::to_vec);
+        let (threshold, factor) = ((prob * 4_294_967_296.0) as u32, (1.0 / (1.0 - prob)) as f32);
+        (threshold > 0).then_some(Self { keys, starts, threshold, factor })
+    }
+}
+
+/// The state of the hash for each query of a block.
+#[derive(Debug)]
+pub struct DroppedKeys {
+    first: Vec<u32>,
+    second: Vec<u32>,
+    start: usize,
+    threshold: u32,
+    factor: f32,
+}
+
+impl DroppedKeys {
+    /// The queries of one row and head from `query`; there are `queries` of them.
+    pub fn of(plan: &Plan, [row, head, query]: [usize; 3], queries: usize) -> Option<Self> {
+        let drops = plan.drops.as_deref()?;
+        let start = drops.starts.as_ref().map_or(0, |starts| starts[row]);
+        let [a, b] = words(drops.keys[row]);
+        let of_head = Key(a, b).enter(spread(head));
+        let keys = (query..query + queries).map(|query| of_head.enter(spread(query.wrapping_sub(start))));
+        let (first, second) = keys.map(|Key(a, b)| (a, b)).unzip();
+        Some(Self { first, second, start, threshold: drops.threshold, factor: drops.factor })
+    }
+
+    /// Returns 0 for the dropped weights of a vector of queries, and 1 / (1 - p) for the others.
+    #[inline(always)]
+    pub fn factor<S: Simd>(&self, simd: S, at: usize, key: usize) -> S::f32s {
+        let [first, second] = [&self.first, &self.second].map(|words| S::as_simd_u32s(words).0[at]);
+        let step = simd.splat_u32s(spread(key.wrapping_sub(self.start)));
+        let word = hash(simd, simd.add_u32s(step, first), second);
+        let is_dropped = simd.less_than_u32s(word, simd.splat_u32s(self.threshold));
+        simd.select_f32s(is_dropped, simd.splat_f32s(0.0), simd.splat_f32s(self.factor))
+    }
+}
+
+/// The hash of [`Key::element`], of a vector of words.
+#[inline(always)]
+fn hash<S: Simd>(simd: S, x: S::u32s, key: S::u32s) -> S::u32s {
+    let x = simd.xor_u32s(mixed(simd, x, 16, 0x7feb_352d), key);
+    mixed(simd, x, 15, 0x846c_a68b)
+}
+
+#[inline(always)]
+fn mixed<S: Simd>(simd: S, x: S::u32s, bits: u32, factor: u32) -> S::u32s {
+    let shifted = simd.wrapping_dyn_shr_u32s(x, simd.splat_u32s(bits));
+    simd.mul_u32s(simd.xor_u32s(x, shifted), simd.splat_u32s(factor))
+}

@@ -1,0 +1,202 @@
+//! The gradients of the queries that read one head's keys.
+
+use std::ops::Range;
+
+use pulp::{Simd, WithSimd};
+
+use super::block::{Block, Inputs, KEYS, LINE, Scratch, turn};
+use super::drops::DroppedKeys;
+use super::product::{Size, Straight, Turned, product};
+use super::rows::{self, Rows};
+use super::scores::{Bounds, Known, Tile, slope};
+use super::view::{Stored, View};
+
+/// The gradients that are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub query: bool,
+    pub key: bool,
+    pub value: bool,
+    pub bias: bool,
+}
+
+/// What the forward pass kept, and the gradient of its output.
+#[derive(Clone, Copy)]
+pub struct Kept<'a, T> {
+    pub output: View<'a, T>,
+    pub grad: View<'a, T>,
+    /// `[batch, heads, blocks of queries, LINE]`.
+    pub logs: &'a [f32],
+}
+
+/// Blocks of queries that one task computes: those in `steps` among the blocks of all heads that read a head of keys,
+/// for each row of `rows` in turn.
+pub struct Unit<'a, 'b, T> {
+    pub inputs: Inputs<'a, T>,
+    pub kept: Kept<'a, T>,
+    pub wanted: Wanted,
+    /// The rows of the queries' gradient.
+    pub of_query: Option<&'a Rows<'b, T>>,
+    pub of_bias: Option<&'a Rows<'b, f32>>,
+    pub rows: Range<usize>,
+    pub key_head: usize,
+    pub steps: Range<usize>,
+    pub scratch: &'a mut Scratch,
+}
+
+/// Sums of the gradients of one head's keys and values, `[keys, width]`, over some queries.
+#[derive(Default)]
+pub struct Partial {
+    pub row: usize,
+    pub key_head: usize,
+    /// The first key of the sums; the queries read none outside them.
+    pub first: usize,
+    /// Empty if not wanted.
+    pub key: Vec<f32>,
+    pub value: Vec<f32>,
+}
+
+impl<T: Stored> WithSimd for Unit<'_, '_, T> {
+    type Output = Vec<Partial>;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> Vec<Partial> {
+        let Self { inputs, kept, wanted, of_query, of_bias, rows, key_head, steps, scratch } = self;
+        let place = |row: usize, step: usize| {
+            let blocks = inputs.query.shape[2].div_ceil(inputs.columns());
+            [row, key_head * inputs.group() + step / blocks, step % blocks * inputs.columns()]
+        };
+        let bias_block = |step: usize| {
+            let [row, head, query] = place(rows.start, step);
+            Some(of_bias?.take(row % inputs.bias?.shape[0], head, query))
+        };
+        let mut of_bias: Vec<_> = steps.clone().filter_map(bias_block).collect();
+        // Loops instead of closures: code of vectors must be inlined to be compiled for them.
+        let mut partials = Vec::with_capacity(rows.len());
+        for row in rows {
+            let blocks: Vec<_> = steps.clone().map(|step| Block::new(inputs, place(row, step))).collect();
+            let first = blocks.iter().filter_map(|block| block.tiles().next()).min().unwrap_or(0);
+            let end = blocks.iter().filter_map(|block| block.tiles().last()).max();
+            let keys = end.map_or(0, |last| last + KEYS - first);
+            let zeros = |wanted: bool| vec![0.0; if wanted { keys * inputs.width() } else { 0 }];
+            let mut sums =
+                Partial { row, key_head, first, key: zeros(wanted.key), value: zeros(wanted.value) };
+            for (at, block) in blocks.into_iter().enumerate() {
+                let of_query = of_query.map(|rows| rows.take(block.at[0], block.at[1], block.at[2]));
+                let step = Step { block, kept, wanted, scratch };
+                step.run(simd, of_query, of_bias.get_mut(at), &mut sums);
+            }
+            partials.push(sums);
+        }
+        partials
+    }
+}
+
+/// One block of queries.
+struct Step<'a, 'c, T> {
+    block: Block<'a, T>,
+    kept: Kept<'a, T>,
+    wanted: Wanted,
+    scratch: &'c mut Scratch,
+}
+
+impl<T: Stored> Step<'_, '_, T> {
+    #[inline(always)]
+    fn run<S: Simd>(
+        self,
+        simd: S,
+        of_query: Option<rows::Block<T>>,
+        mut of_bias: Option<&mut rows::Block<f32>>,
+        sums: &mut Partial,
+    ) {
+        let Self { block, kept, wanted, scratch } = self;
+        let Block { inputs, columns, .. } = block;
+        let (size, width) = (inputs.size(), inputs.width());
+        block.load_queries(scratch);
+        let inner = load_grads(&block, &kept, scratch);
+        let dropped = DroppedKeys::of(inputs.plan, block.at, columns);
+        let [row, head, query] = block.at;
+        let line =
+            (row * inputs.query.shape[1] + head) * inputs.query.shape[2].div_ceil(columns) + query / columns;
+        let known = Known { logs: &kept.logs[line * LINE..][..columns], inner: &inner };
+        let Scratch {
+            queries,
+            queries_turned,
+            grads,
+            grads_turned,
+            key,
+            value,
+            scores,
+            slopes,
+            turned,
+            bounds,
+            ..
+        } = scratch;
+        let (from, to) = bounds.split_at(columns);
+        let bounds = Bounds { from, to };
+        turned.fill(0.0);
+        let of_scores = wanted.query || wanted.key || wanted.bias;
+        for first in block.tiles() {
+            let keys = inputs.load_keys(block.key_row(), first, key, Some(value));
+            let (inner, across, along) = (
+                Size { rows: keys, depth: size, columns },
+                Size { rows: keys, depth: columns, columns: width },
+                Size { rows: width, depth: keys, columns },
+            );
+            product(simd, Straight { values: key, stride: width }, queries_turned, scores, inner, false);
+            block.add_bias(scores, first, keys);
+            if of_scores {
+                product(simd, Straight { values: value, stride: width }, grads_turned, slopes, inner, false);
+            }
+            let masked = (!block.is_all_read(first, keys)).then_some(&bounds);
+            let tile = Tile { first, keys, queries: columns, bounds: masked, dropped: dropped.as_ref() };
+            slope(simd, tile, scores, slopes, known);
+            let at = (first - sums.first) * width;
+            if wanted.value {
+                let left = Straight { values: scores, stride: columns };
+                product(simd, left, grads, &mut sums.value[at..], across, true);
+            }
+            if wanted.key {
+                let left = Straight { values: slopes, stride: columns };
+                product(simd, left, queries, &mut sums.key[at..], across, true);
+            }
+            if wanted.query {
+                product(simd, Turned { values: key, stride: width }, slopes, turned, along, true);
+            }
+            if let Some(rows) = of_bias.as_deref_mut() {
+                for query in 0..block.count {
+                    let sums = rows.row(query)[first..].iter_mut().take(keys);
+                    for (sum, slope) in sums.zip(slopes[query..].iter().step_by(columns)) {
+                        *sum += slope;
+                    }
+                }
+            }
+        }
+        if let Some(mut rows) = of_query {
+            let scale = inputs.plan.scale as f32;
+            for query in 0..rows.len() {
+                let wide = &mut key[..size];
+                for (value, sum) in wide.iter_mut().zip(turned[query..].iter().step_by(columns)) {
+                    *value = sum * scale;
+                }
+                T::narrow(wide, rows.row(query));
+            }
+        }
+    }
+}
+
+/// Loads the gradients of a block's outputs, also turned, and their products with the outputs.
+#[inline(always)]
+fn load_grads<T: Stored>(block: &Block<T>, kept: &Kept<T>, scratch: &mut Scratch) -> [f32; LINE] {
+    let width = block.inputs.width();
+    let Scratch { grads, grads_turned, outputs, .. } = scratch;
+    kept.grad.widen(block.at, block.count, grads, width);
+    kept.output.widen(block.at, block.count, outputs, width);
+    turn(grads, width, 1.0, grads_turned, block.columns);
+    let rows = grads.chunks_exact(width).zip(outputs.chunks_exact(width));
+    let mut sums = [0.0; LINE];
+    for (sum, (grads, outputs)) in sums.iter_mut().zip(rows) {
+        *sum = grads.iter().zip(outputs).map(|(grad, output)| grad * output).sum();
+    }
+    sums
+}

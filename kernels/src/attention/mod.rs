@@ -1,0 +1,206 @@
+//! Scaled dot-product attention whose scores never exist as a whole on the CPU.
+//!
+//! Flex computes tiles of 64 queries and 64 keys on all cores, forward and backward, and skips tiles that no query
+//! reads (Dao, 2023, arXiv:2307.08691). Products, softmax and dropout of a tile stay in the caches; sums are in f32 in
+//! every dtype. Other backends, and f64, compute scores and weights with Burn's operations.
+//!
+//! ```text
+//! reads.rs     the range of keys that each query reads
+//! ops.rs       attention as operations of a backend
+//! backward.rs  the gradient, registered once for all forms of inputs
+//! composed.rs  the same of Burn's operations
+//! flex.rs      blocks of queries on all cores
+//! block.rs     a block of queries, the tiles that it reads, and the memory of a task
+//! forward.rs   the output of a block
+//! gradient.rs  the gradients of blocks
+//! product.rs   products of small matrices in vector registers
+//! scores.rs    softmax and its gradient on a tile, in vectors
+//! drops.rs     the dropped weights of a tile
+//! view.rs      rows of a strided tensor, widened to f32
+//! rows.rs      rows of a buffer that several tasks write
+//! ```
+
+mod backward;
+#[cfg(feature = "flex")]
+mod block;
+mod composed;
+mod drops;
+#[cfg(feature = "flex")]
+mod flex;
+#[cfg(feature = "flex")]
+mod forward;
+#[cfg(feature = "flex")]
+mod gradient;
+mod ops;
+#[cfg(feature = "flex")]
+mod product;
+mod reads;
+#[cfg(feature = "flex")]
+mod rows;
+#[cfg(feature = "flex")]
+mod scores;
+#[cfg(test)]
+mod tests;
+#[cfg(feature = "flex")]
+mod view;
+
+use burn::backend::Dispatch;
+use burn::tensor::{FloatDType, Tensor};
+
+use self::composed::{composed, is_tiled};
+use self::drops::Drops;
+use self::ops::{AttentionOps, Plan};
+use crate::device::is_flex;
+use crate::{Site, cast};
+
+pub use reads::Reads;
+
+/// What an [`attention`] computes, apart from its tensors.
+#[derive(Clone, Copy, Debug)]
+pub struct Attending<'a> {
+    /// The keys that each query reads.
+    pub reads: &'a Reads,
+    /// The factor of the products of queries and keys: 1 / √size in most models.
+    pub scale: f64,
+    /// The probability of dropping a weight, and the site of its mask, which is the one that
+    /// [`dropout`](crate::dropout()) draws for weights `[batch, heads, length, read]` with positions along axes 2 and 3.
+    pub dropout: Option<(f64, Site<'a>)>,
+}
+
+impl Attending<'_> {
+    fn plan(&self, rows: usize) -> Plan {
+        let drops = self.dropout.and_then(|(prob, site)| Drops::new(prob, site, rows));
+        Plan { reads: self.reads.clone(), scale: self.scale, drops: drops.map(Into::into) }
+    }
+}
+
+/// Computes `softmax(scale · query · keyᵀ + bias) · value` of the keys that each query reads (Vaswani et al., 2017,
+/// arXiv:1706.03762), of shape `[batch, heads, length, size]`. A query that reads nothing gives zeros.
+///
+/// - `query` is `[batch, heads, length, size]`.
+/// - `key` and `value` are `[batch, key_heads, read, size]`; consecutive query heads share a key head (Ainslie et al.,
+///   2023, arXiv:2305.13245).
+/// - `bias` is `[1 or batch, heads, length, read]`, of any float dtype, and is added in f32.
+///
+/// On Flex, in f32, bf16 and f16, inputs with a contiguous last axis are read where they stand, such as the views of
+/// split heads. The output is stored as `[batch, length, heads, size]`, so that joining the heads copies nothing. The
+/// backward pass keeps the inputs, the output, and 4 bytes per head and query (rounded up to 64 queries); it computes
+/// weights again, and only the gradients of inputs that are tracked. Results are the same on any number of threads, but
+/// may differ in rounding between processors with different vectors. Where a key or value that a query does not read
+/// isn't finite, its output and gradients are unspecified.
+///
+/// Elsewhere, and in f64, the backward pass keeps what Burn's operations keep: several tensors
+/// `[batch, heads, length, read]`.
+///
+/// ```
+/// use burn::tensor::{Device, Distribution, Tensor};
+/// use firebrick_kernels::{Attending, Reads, attention};
+///
+/// let device = Device::flex().autodiff();
+/// let x = || Tensor::<4>::random([2, 4, 10, 16], Distribution::Default, &device).require_grad();
+/// let (query, key, value) = (x(), x(), x());
+/// let reads = Reads::causal(10);
+/// let how = Attending { reads: &reads, scale: 0.25, dropout: None };
+/// let y = attention(query, key, value.clone(), None, how);
+/// // The first query reads the first key only.
+/// let first = |x: Tensor<4>| x.narrow(2, 0, 1).into_data();
+/// first(y.clone()).assert_approx_eq::<f32>(&first(value.clone()), Default::default());
+/// let gradient = value.grad(&y.sum().backward()).unwrap();
+/// assert_eq!(gradient.dims(), [2, 4, 10, 16]);
+/// ```
+///
+/// # Panics
+///
+/// If shapes or dtypes do not fit each other or the [`Reads`], or if the dropout's site has starts for fewer rows than
+/// the batch.
+pub fn attention(
+    query: Tensor<4>,
+    key: Tensor<4>,
+    value: Tensor<4>,
+    bias: Option<Tensor<4>>,
+    how: Attending,
+) -> Tensor<4> {
+    let shapes @ [[batch, heads, length, size], [_, key_heads, read, _], _] =
+        [query.dims(), key.dims(), value.dims()];
+    let fits = shapes[1] == [batch, key_heads, read, size] && shapes[2] == shapes[1];
+    assert!(
+        fits && key_heads > 0 && heads.is_multiple_of(key_heads),
+        "attention: key and value must be [batch, key_heads, read, size] for a query of {:?}, where heads is a \
+         multiple of key_heads; found {:?} and {:?}",
+        shapes[0],
+        shapes[1],
+        shapes[2],
+    );
+    let dtypes = [query.dtype(), key.dtype(), value.dtype()];
+    assert!(
+        dtypes == [dtypes[0]; 3],
+        "attention: query, key and value must have one dtype, found {dtypes:?}"
+    );
+    check_reads(how.reads, [batch, length, read]);
+    if let Some(bias) = &bias {
+        let found = bias.dims();
+        assert!(
+            found == [found[0], heads, length, read] && (found[0] == 1 || found[0] == batch),
+            "attention: bias must be [1 or {batch}, {heads}, {length}, {read}], found {found:?}"
+        );
+    }
+    let is_empty = shapes.iter().any(|shape| shape.contains(&0));
+    if is_empty || !is_flex(&query.device()) || !is_tiled(dtypes[0]) {
+        return composed(query, key, value, bias, how);
+    }
+    let plan = how.plan(batch);
+    let [query, key, value] = [query, key, value].map(Tensor::into_dispatch);
+    Tensor::from_dispatch(match bias {
+        None => <Dispatch as AttentionOps>::attention(query, key, value, plan),
+        Some(bias) => {
+            let bias = cast(bias, FloatDType::F32).into_dispatch();
+            <Dispatch as AttentionOps>::attention_biased(query, key, value, bias, plan)
+        }
+    })
+}
+
+/// Like [`attention`] of queries, keys and values that one linear layer projects: they are the thirds of `joint`,
+/// `[batch, length, 3 * width]`, and each is split into `heads` of `width / heads`. Returns
+/// `[batch, heads, length, width / heads]`.
+///
+/// On Flex, it reads the thirds where they stand and writes one gradient. The backward pass keeps `joint` and what
+/// [`attention`] keeps of the output.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use firebrick_kernels::{Attending, Reads, attention_of_joint};
+///
+/// let joint = Tensor::<3>::ones([2, 10, 3 * 64], &Device::flex());
+/// let reads = Reads::causal(10);
+/// let y = attention_of_joint(joint, 4, Attending { reads: &reads, scale: 0.25, dropout: None });
+/// assert_eq!(y.dims(), [2, 4, 10, 16]);
+/// ```
+///
+/// # Panics
+///
+/// If the last axis isn't three times a multiple of `heads`, and as [`attention`].
+pub fn attention_of_joint(joint: Tensor<3>, heads: usize, how: Attending) -> Tensor<4> {
+    let [batch, length, width] = joint.dims();
+    assert!(
+        heads > 0 && width.is_multiple_of(3 * heads),
+        "attention: a joint projection to {heads} heads must be 3 · {heads} · size wide, found {width}"
+    );
+    check_reads(how.reads, [batch, length, length]);
+    if joint.dims().contains(&0) || !is_flex(&joint.device()) || !is_tiled(joint.dtype()) {
+        let [query, key, value] = [0, 1, 2].map(|part| {
+            let part = joint.clone().narrow(2, part * width / 3, width / 3);
+            part.reshape([batch, length, heads, width / 3 / heads]).swap_dims(1, 2)
+        });
+        return composed(query, key, value, None, how);
+    }
+    let plan = how.plan(batch);
+    Tensor::from_dispatch(<Dispatch as AttentionOps>::attention_of_joint(joint.into_dispatch(), heads, plan))
+}
+
+fn check_reads(reads: &Reads, [batch, length, read]: [usize; 3]) {
+    let [rows, queries, keys] = reads.shape();
+    assert!(
+        (rows == 1 || rows == batch) && [queries, keys] == [length, read],
+        "attention: {length} queries of {read} keys in {batch} rows were given {reads:?}"
+    );
+}

@@ -1,0 +1,74 @@
+//! Attention as operations of a backend.
+
+use std::sync::Arc;
+
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, backend_extension};
+
+use super::drops::Drops;
+use super::reads::Reads;
+
+/// What an attention computes, apart from its tensors.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub(super) reads: Reads,
+    /// The factor of the products of queries and keys.
+    pub(super) scale: f64,
+    pub(super) drops: Option<Arc<Drops>>,
+}
+
+/// Attention whose scores never exist as a whole. Call [`attention`](crate::attention()) and
+/// [`attention_of_joint`](crate::attention_of_joint), which take tensors.
+///
+/// `query` is `[batch, heads, length, size]`, `key` and `value` `[batch, key_heads, read, size]`, in f32, bf16 or f16;
+/// `bias` is `[1 or batch, heads, length, read]` in f32. No axis has the length 0.
+#[backend_extension(
+    Flex: cfg(feature = "flex"),
+    Autodiff,
+)]
+pub trait AttentionOps: Backend {
+    /// Returns the output, `[batch, heads, length, size]`.
+    fn attention(
+        query: FloatTensor<Self>,
+        key: FloatTensor<Self>,
+        value: FloatTensor<Self>,
+        plan: Plan,
+    ) -> FloatTensor<Self>;
+
+    /// Returns the output of scores with a bias.
+    fn attention_biased(
+        query: FloatTensor<Self>,
+        key: FloatTensor<Self>,
+        value: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        plan: Plan,
+    ) -> FloatTensor<Self>;
+
+    /// Returns the output of queries, keys and values that are the thirds of `joint`, `[batch, length, 3 * width]`.
+    fn attention_of_joint(joint: FloatTensor<Self>, heads: usize, plan: Plan) -> FloatTensor<Self>;
+}
+
+/// The inputs of an attention.
+#[derive(Clone, Debug)]
+pub enum Source<T> {
+    Apart { query: T, key: T, value: T, bias: Option<T> },
+    Joint { joint: T, heads: usize },
+}
+
+/// The gradients of the inputs: of query, key, value and bias, or of a joint projection alone.
+pub type Gradients<T> = [Option<T>; 4];
+
+/// A backend's tiles, forward and backward.
+pub trait Tiled: Backend {
+    /// Returns the output and the logarithms of the sums of the scores' powers.
+    fn tiled(source: Source<FloatTensor<Self>>, plan: &Plan) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// Returns the wanted gradients, given what [`tiled`](Self::tiled) returned and the gradient of the output.
+    fn tiled_gradients(
+        source: Source<FloatTensor<Self>>,
+        plan: &Plan,
+        kept: [FloatTensor<Self>; 2],
+        grad: FloatTensor<Self>,
+        wanted: [bool; 4],
+    ) -> Gradients<FloatTensor<Self>>;
+}

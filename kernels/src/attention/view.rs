@@ -1,0 +1,116 @@
+//! Rows of a tensor `[batch, heads, positions, size]` on Flex, widened to f32.
+
+use burn::backend::Element;
+use burn::backend::flex::FlexTensor;
+use burn::tensor::{bf16, f16};
+use bytemuck::Pod;
+use half::slice::HalfFloatSliceExt;
+use half::vec::HalfBitsVecExt;
+
+use crate::half::bf16 as conversion;
+
+/// A dtype in which tensors are stored.
+pub trait Stored: Element + Pod + Send + Sync {
+    fn widen(from: &[Self], to: &mut [f32]);
+    fn narrow(from: &[f32], to: &mut [Self]);
+    fn zeros(count: usize) -> Vec<Self>;
+}
+
+impl Stored for f32 {
+    #[inline(always)]
+    fn widen(from: &[f32], to: &mut [f32]) {
+        to.copy_from_slice(from);
+    }
+
+    #[inline(always)]
+    fn narrow(from: &[f32], to: &mut [f32]) {
+        to.copy_from_slice(from);
+    }
+
+    fn zeros(count: usize) -> Vec<f32> {
+        vec![0.0; count]
+    }
+}
+
+impl Stored for bf16 {
+    #[inline(always)]
+    fn widen(from: &[Self], to: &mut [f32]) {
+        conversion::widen(from, to);
+    }
+
+    #[inline(always)]
+    fn narrow(from: &[f32], to: &mut [Self]) {
+        conversion::narrow(from, to);
+    }
+
+    fn zeros(count: usize) -> Vec<Self> {
+        vec![0u16; count].reinterpret_into()
+    }
+}
+
+impl Stored for f16 {
+    #[inline(always)]
+    fn widen(from: &[Self], to: &mut [f32]) {
+        from.convert_to_f32_slice(to);
+    }
+
+    #[inline(always)]
+    fn narrow(from: &[f32], to: &mut [Self]) {
+        to.convert_from_f32_slice(from);
+    }
+
+    fn zeros(count: usize) -> Vec<Self> {
+        vec![0u16; count].reinterpret_into()
+    }
+}
+
+/// Returns the tensor itself if [`View`] can read it, or a copy.
+pub fn readable(x: FlexTensor) -> FlexTensor {
+    let (shape, strides) = (x.layout().shape(), x.layout().strides());
+    let last = shape.num_dims() - 1;
+    let is_readable = (strides[last] == 1 || shape[last] == 1) && strides.iter().all(|stride| *stride >= 0);
+    if is_readable { x } else { x.to_contiguous() }
+}
+
+/// The elements of a [`readable`] tensor of four axes.
+#[derive(Clone, Copy)]
+pub struct View<'a, T> {
+    values: &'a [T],
+    start: usize,
+    pub shape: [usize; 4],
+    strides: [usize; 3],
+}
+
+impl<'a, T: Stored> View<'a, T> {
+    pub fn of(x: &'a FlexTensor) -> Self {
+        let (shape, strides) = (x.layout().shape(), x.layout().strides());
+        Self {
+            values: x.storage(),
+            start: x.layout().start_offset(),
+            shape: [shape[0], shape[1], shape[2], shape[3]],
+            strides: [strides[0], strides[1], strides[2]].map(|stride| stride as usize),
+        }
+    }
+
+    /// Returns one row, of `size` elements. Batches of 1 are broadcast.
+    #[inline(always)]
+    pub fn row(&self, row: usize, head: usize, position: usize) -> &'a [T] {
+        let row = if self.shape[0] == 1 { 0 } else { row };
+        let at = self.start + row * self.strides[0] + head * self.strides[1] + position * self.strides[2];
+        &self.values[at..][..self.shape[3]]
+    }
+
+    /// Widens `count` rows from `position` into rows of `stride` elements, and fills the rest of `to` with zeros except
+    /// the ends of rows.
+    #[inline(always)]
+    pub fn widen(&self, [row, head, position]: [usize; 3], count: usize, to: &mut [f32], stride: usize) {
+        let size = self.shape[3];
+        for (at, to) in to.chunks_exact_mut(stride).enumerate() {
+            if at < count {
+                T::widen(self.row(row, head, position + at), &mut to[..size]);
+            } else {
+                to.fill(0.0);
+            }
+        }
+    }
+}
