@@ -3,8 +3,9 @@
     python3 benches/beside_torch.py [--cases NAME ...] [--pairs 9] [--steps 8] [--warmup 3] [--threads N]
         [--firebrick PATH] [--list]
 
-Needs torch (`pip install torch`), and builds firebrick with cargo unless `--firebrick` names it. `--list` prints the
-names of the cases. Cases that end in `recompute` compare firebrick with itself: recompute of every block with none.
+Needs torch (`pip install torch`; the build for CPUs, since libraries for GPUs count as resident memory), and builds
+firebrick with cargo unless `--firebrick` names it. `--list` prints the names of the cases. Cases that end in
+`recompute` compare firebrick with itself: recompute of every block with none.
 
 A pair is one process of each side, one after the other, and pairs alternate which side goes first. A process makes
 `--warmup` updates that do not count and `--steps` that do; its time is the median of these. PyTorch runs eagerly and,
@@ -165,7 +166,8 @@ def of_firebrick(case, recompute, program, options, folder):
     strategies += ["Recompute(every: 1)"] if recompute else []
     output = os.path.join(folder, "run")
     train, valid = (os.path.join(folder, name) for name in ["train.txt", "valid.txt"])
-    letters = [chr(0x4E00 + at) for at in range(case["vocabulary"])]
+    # The data have one token more than the letters of the text.
+    letters = [chr(0x4E00 + at) for at in range(case["vocabulary"] - 1)]
     draw = random.Random(1)
     needed = (options.steps + options.warmup + 1) * case["batch"] * (case["block"] + 1)
     with open(train, "w", encoding="utf-8") as file:

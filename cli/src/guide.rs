@@ -25,7 +25,7 @@ pages! {
         "firebrick::Offload" "firebrick::Recompute" "firebrick::Trained::save_weights" "firebrick::Trainer"
         "firebrick::World" "firebrick::World::deadline" "firebrick::World::on" "firebrick::Zero"
         "firebrick::checkpoints" "firebrick::datasets::Collator" "firebrick::datasets::Fingerprinted"
-        "firebrick::kernels::gelu" "firebrick::memory::keep_freed" "firebrick::optim::Adafactor"
+        "firebrick::kernels" "firebrick::kernels::gelu" "firebrick::memory::keep_freed" "firebrick::optim::Adafactor"
         "firebrick::optim::AdamW" "firebrick::optim::AdamW8bit" "firebrick::optim::Groups" "firebrick::optim::Lamb"
         "firebrick::schedule" "firebrick::strategies#writing-a-strategy" "firebrick::strategies::Stage"
         "firebrick_models::decoding" "firebrick_models::pretrained::Folder::load_later"

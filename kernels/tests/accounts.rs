@@ -6,7 +6,7 @@ use std::thread;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams};
-use burn::tensor::{Device, Tensor, activation::softmax};
+use burn::tensor::{Device, FloatDType, Tensor, activation::softmax};
 use firebrick_kernels::memory::{Account, Beyond, Counting, Usage, in_use, reset_peak};
 
 #[global_allocator]
@@ -95,6 +95,24 @@ fn without_an_account_the_whole_process_is_measured() {
     assert_eq!(Usage::of_process().unwrap().peak, 256 * MEGABYTE);
     reset_peak();
     assert_eq!(Usage::of_process().unwrap().peak, 0);
+}
+
+/// A thread's first product allocates panels that the thread keeps: they are not part of the work that is measured.
+#[test]
+fn a_product_puts_its_result_alone_on_the_account() {
+    let device = Device::flex();
+    let x = Tensor::<2>::ones([700, 700], &device);
+    for dtype in [FloatDType::F32, FloatDType::BF16] {
+        let x = firebrick_kernels::cast(x.clone(), dtype);
+        let usage = thread::spawn(move || {
+            let account = Account::new();
+            let _on_it = account.enter();
+            let result = firebrick_kernels::matmul(x.clone(), x.transpose());
+            (account.usage().unwrap(), result.into_data().bytes().len())
+        });
+        let (usage, bytes) = usage.join().unwrap();
+        assert!(usage.live >= bytes && usage.peak < bytes + (64 << 10), "{usage:?} for {bytes}");
+    }
 }
 
 /// Rows of a matrix that is large enough for Flex to distribute each operation among threads.

@@ -1,7 +1,7 @@
 //! Models of Hugging Face folders compared with transformers; see `tests/golden/README.md`.
 
 use burn::optim::GradientsParams;
-use burn::tensor::{FloatDType, Int, Tensor, TensorData};
+use burn::tensor::{FloatDType, Int, Tensor};
 use firebrick::datasets::{Batch, TokenBatch};
 use firebrick::kernels::Reads;
 use firebrick::strategies::{Draws, Setup};

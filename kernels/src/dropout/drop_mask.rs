@@ -3,6 +3,7 @@
 use rayon::prelude::*;
 
 use super::mask::{Key, Places};
+use crate::elements::BLOCK;
 
 /// The least elements per task.
 const TASK: usize = 1 << 14;
@@ -54,19 +55,22 @@ impl DropMask {
     /// Writes the scaled elements of `x`, which start at the element `at` of the tensor, or 0 for those that are dropped.
     #[inline(always)]
     pub(crate) fn drop_from(&self, at: usize, x: &[f32], to: &mut [f32]) {
-        // Locals, so that the compiler knows that writing an element changes none of them.
+        // Locals, so that the compiler knows that writing an element changes none of what it reads.
+        let mut kept = [0.0; BLOCK];
         let (threshold, scale) = (self.threshold, self.scale);
         let (mut at, mut from) = (at, 0);
         while from < x.len() {
             let (line, col) = (at / self.length, at % self.length);
             let key = self.keys[line];
-            let run = (self.length - col).min(x.len() - from);
+            let run = (self.length - col).min(x.len() - from).min(BLOCK);
             let steps = &self.steps_of(line)[col..][..run];
-            let (x, to) = (&x[from..][..run], &mut to[from..][..run]);
-            for ((x, to), &step) in x.iter().zip(to).zip(steps) {
+            let x = &x[from..][..run];
+            for ((kept, x), &step) in kept[..run].iter_mut().zip(x).zip(steps) {
                 // Chosen, not multiplied by 0: a dropped infinity becomes 0 too.
-                *to = if key.element(step) < threshold { 0.0 } else { x * scale };
+                let scaled = x * scale;
+                *kept = if key.element(step) < threshold { 0.0 } else { scaled };
             }
+            to[from..][..run].copy_from_slice(&kept[..run]);
             (at, from) = (at + run, from + run);
         }
     }

@@ -1,5 +1,7 @@
 //! Functions of the corresponding elements of tensors of one shape, computed in f32 in one pass over memory.
 
+use std::mem::MaybeUninit;
+
 use burn::backend::TensorMetadata;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::tensor::{Bytes, DType, bf16, f16};
@@ -169,7 +171,7 @@ impl<T: Float, const N: usize, F: Fn(usize, [&[f32]; N], &mut [f32])> NullaryFnO
     #[inline(always)]
     fn call(self) {
         let Self { at, slices, out, of } = self;
-        let (mut rooms, mut own) = ([T::ROOM; N], [0.0; BLOCK]);
+        let (mut rooms, mut own) = ([T::ROOM; N], MaybeUninit::uninit());
         let x = operands(&slices, out, &mut rooms, &mut own);
         T::narrowed(out, |out| of(at, x, out));
     }
@@ -189,16 +191,19 @@ impl<T: Float, const N: usize, F: Fn([f32; N]) -> [f32; 2]> NullaryFnOnce for To
     fn call(self) -> Self::Output {
         let Self { slices, second, of } = self;
         let length = second.len();
-        let (mut rooms, mut own) = ([T::ROOM; N], [0.0; BLOCK]);
-        let x = operands(&slices, second, &mut rooms, &mut own).map(|x| &x[..length]);
+        let (mut rooms, mut own) = ([T::ROOM; N], MaybeUninit::uninit());
+        let x = operands(&slices, second, &mut rooms, &mut own);
+        // Results in local memory share nothing with the operands. Otherwise the compiler would have to compare the
+        // places of all slices, and leaves a loop over so many of them without vectors.
+        let mut results = [[0.0; BLOCK]; 2];
+        let [left, right] = &mut results;
+        let x = x.map(|x| &x[..length]);
+        for (at, (left, right)) in left[..length].iter_mut().zip(&mut right[..length]).enumerate() {
+            [*left, *right] = of(x.map(|x| x[at]));
+        }
         let mut first = [T::default(); BLOCK];
-        T::narrowed(&mut first[..length], |first| {
-            T::narrowed(second, |second| {
-                for (at, (first, second)) in first.iter_mut().zip(second).enumerate() {
-                    [*first, *second] = of(x.map(|x| x[at]));
-                }
-            });
-        });
+        T::narrow(&results[0][..length], &mut first[..length]);
+        T::narrow(&results[1][..length], second);
         first
     }
 }
@@ -209,13 +214,15 @@ fn operands<'a, T: Float, const N: usize>(
     slices: &[Option<&'a [T]>; N],
     place: &[T],
     rooms: &'a mut [T::Room; N],
-    own: &'a mut [f32; BLOCK],
+    own: &'a mut MaybeUninit<[f32; BLOCK]>,
 ) -> [&'a [f32]; N] {
-    let own = &mut own[..place.len()];
-    if slices.iter().any(Option::is_none) {
+    let own: &[f32] = if slices.iter().any(Option::is_none) {
+        let own = &mut own.write([0.0; BLOCK])[..place.len()];
         T::widen(place, own);
-    }
-    let own: &[f32] = own;
+        own
+    } else {
+        &[]
+    };
     let mut rooms = rooms.iter_mut();
     slices.map(|slice| match (slice, rooms.next()) {
         (Some(slice), Some(room)) => T::widened(slice, room),

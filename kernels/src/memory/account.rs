@@ -109,8 +109,9 @@ pub(super) fn of(account: u8) -> &'static Counters {
 /// A block stays on the account of the thread that allocated it, even if another thread resizes or frees it. Burn's CPU
 /// backend allocates each result on the calling thread, before it distributes the work among rayon's threads, and
 /// autodiff runs the backward pass on the calling thread. An account therefore includes parameters, activations,
-/// gradients and moments. Allocations of other threads are only counted for the process: the packed panels of matrix
-/// products and the tiles of convolutions, which rayon's threads keep, and batches from the threads that prepare them.
+/// gradients and moments. The packed panels of this crate's matrix products, and the allocations of other threads, are
+/// only counted for the process: panels and the tiles of convolutions, which rayon's threads keep, and batches from the
+/// threads that prepare them.
 ///
 /// ```
 /// use firebrick_kernels::memory::{Account, Counting, Usage};
@@ -170,6 +171,12 @@ impl Account {
     pub fn usage(&self) -> Option<Usage> {
         of(self.0).usage()
     }
+}
+
+/// Puts the allocations of this thread on the process alone until the guard is dropped: for buffers that outlive the
+/// work for which the thread is on its account.
+pub(crate) fn apart() -> Entered<'static> {
+    Entered { before: CURRENT.replace(0), on: PhantomData }
 }
 
 /// Resets the peak of an account to the live bytes.

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use burn::tensor::{Device, Tensor};
 
+pub(crate) use account::apart;
 pub use account::{Account, Entered};
 pub use counting::Counting;
 pub use freed::keep_freed;

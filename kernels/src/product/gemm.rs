@@ -7,6 +7,8 @@ use std::sync::Once;
 use gemmkit::{BiasDim, FusedScalar, Parallelism};
 use rayon::prelude::*;
 
+use crate::memory::apart;
+
 /// Multiplications that are worth a task of their own: some tens of microseconds.
 const TASK: usize = 1 << 20;
 
@@ -211,6 +213,8 @@ impl Part {
         let [a_row, a_col, b_row, b_col] =
             [lhs.row_stride, lhs.col_stride, rhs.row_stride, rhs.col_stride].map(|stride| stride as isize);
         let (to, inner) = (out.as_mut_ptr().cast::<T>(), lhs.cols);
+        // gemmkit keeps its panels for the thread's next product.
+        let _apart = apart();
         // SAFETY: the assertions above and the one in `Matrices::new` keep each element of both operands inside its
         // slice; strides are not negative. `out` has room for the rows of the block, is borrowed mutably, and so overlaps
         // neither operand nor the bias. It is not read, because `beta` is 0. The bias has one element for each column.

@@ -25,9 +25,7 @@ impl Sums for Flex {
             #[inline(always)]
             |at, [x, y]: [&[f32]; 2], sum: &mut [f32]| {
                 mask.drop_from(at, y, sum);
-                for (sum, x) in sum.iter_mut().zip(x) {
-                    *sum += x;
-                }
+                sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
             },
         )
     }
