@@ -6,7 +6,7 @@ mod beside;
 
 use std::time::Instant;
 
-use beside::beside;
+use beside::{beside, finish};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Device, Distribution, FloatDType, Int, Tensor, TensorData};
 use firebrick_kernels::{Head, HeadWeight, cast, head_loss, matmul, memory};
@@ -32,10 +32,10 @@ fn compare(rows: usize, width: usize, classes: usize, dtype: FloatDType) {
     let ids = Tensor::<1, Int>::from_data(TensorData::from(&*labels), &device);
     let ours = || {
         let head = Head { weight: HeadWeight::Embedding(weight.clone()), bias: None };
-        let _ = head_loss(hidden.clone(), &head, &labels, 0.0).backward();
+        finish(head_loss(hidden.clone(), &head, &labels, 0.0), true);
     };
     let burns = || {
-        let _ = composed(hidden.clone(), weight.clone(), ids.clone()).backward();
+        finish(composed(hidden.clone(), weight.clone(), ids.clone()), true);
     };
     let [bytes, of_burn] = [&ours as &dyn Fn(), &burns].map(peak);
     let mut about = json!({

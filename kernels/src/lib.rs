@@ -8,6 +8,7 @@
 //! gelu/      GELU and its gradient, vectorized on the CPU
 //! embedding/ rows of a table, with a gradient summed by rows
 //! loss/      cross-entropy, and that of an output layer without all logits at once
+//! rotary/    rotary positions in one pass
 //! norm/      layer norm and RMS norm, with the sum before them
 //! half/      matmul, linear and cast in half precision, as fast as f32 on the CPU
 //! dropout/   dropout whose mask is a function of each element's position
@@ -50,6 +51,7 @@ mod loss;
 pub mod memory;
 mod norm;
 pub mod optim;
+mod rotary;
 #[cfg(test)]
 mod testing;
 
@@ -60,3 +62,4 @@ pub use gelu::{Gelu, GeluOps, gelu};
 pub use half::{Convert, HalfOps, cast, linear, matmul};
 pub use loss::{Head, HeadWeight, IGNORED, LossOps, LossRows, cross_entropy, head_loss};
 pub use norm::{NormKind, NormOps, NormRows, norm, norm_and_input, norm_of_sum};
+pub use rotary::{RotaryOps, RotaryRows, rotary};

@@ -77,10 +77,10 @@ impl LossRows for Flex {
         lhs: FloatTensor<Self>,
         rhs: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
-        match total {
-            Some(total) if total.dtype() == DType::F32 => add_product(total, lhs, rhs),
-            Some(total) => Self::float_add(total, Self::float_matmul(lhs, rhs)),
-            None => Self::float_matmul(lhs, rhs),
+        match (lhs.dtype(), total) {
+            (DType::F32, total) => add_product(total, lhs, rhs),
+            (_, Some(total)) => Self::float_add(total, Self::float_matmul(lhs, rhs)),
+            (_, None) => Self::float_matmul(lhs, rhs),
         }
     }
 

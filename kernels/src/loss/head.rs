@@ -66,7 +66,7 @@ pub(super) fn loss<B: LossRows + Convert>(
         let part =
             if end - start == rows { hidden.clone() } else { B::float_slice(hidden.clone(), &[range]) };
         let part = B::convert(part, computed);
-        let logits = wide::<B>(B::float_matmul(part.clone(), to_logits.clone()));
+        let logits = B::add_product(None, part.clone(), to_logits.clone());
         let logits = match &bias {
             Some(bias) => B::float_add(logits, bias.clone()),
             None => logits,
@@ -84,7 +84,7 @@ pub(super) fn loss<B: LossRows + Convert>(
         }
         let slopes = B::convert(slopes, computed);
         if wanted[0] {
-            of_hidden.push(wide::<B>(B::float_matmul(slopes.clone(), to_hidden.clone())));
+            of_hidden.push(B::add_product(None, slopes.clone(), to_hidden.clone()));
         }
         if wanted[1] {
             let (lhs, rhs) = match form.transposed {

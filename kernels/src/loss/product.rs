@@ -1,13 +1,14 @@
-//! Addition of a product to a matrix, in place.
+//! Products that are added to a matrix, in place.
 //!
-//! Burn has no such operation: the product would be a second matrix of the size of a head's weight, and their sum a third
-//! pass over memory.
+//! Burn has no such operation: the product would be a second matrix of the size of a head's weight, and their sum a pass
+//! of its own. Flex also holds each product twice for a moment, because it copies the result to aligned memory.
 #![allow(unsafe_code)] // The matrix product takes pointers, of which the bounds are checked here.
 
 use burn::backend::flex::FlexTensor;
+use burn::tensor::Shape;
 use gemm::Parallelism;
 
-use crate::flex::adjacent;
+use crate::flex::{adjacent, tensor};
 
 /// Products of fewer multiplications than this run on one core.
 const PARALLEL: usize = 192 * 192 * 192;
@@ -38,14 +39,19 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Adds the product of `[m, k]` and `[k, n]` to `total`, `[m, n]`, all in f32. It copies `total` if others read it.
+/// Adds the product of `[m, k]` and `[k, n]` to `total`, `[m, n]`, or to zeros, all in f32. It copies `total` if others
+/// read it.
 ///
 /// # Panics
 ///
 /// If the shapes do not fit.
-pub(super) fn add_product(total: FlexTensor, lhs: FlexTensor, rhs: FlexTensor) -> FlexTensor {
-    let mut total = adjacent(total);
+pub(super) fn add_product(total: Option<FlexTensor>, lhs: FlexTensor, rhs: FlexTensor) -> FlexTensor {
     let ([m, k], [inner, n]) = (lhs.layout().shape().dims(), rhs.layout().shape().dims());
+    let adds = total.is_some();
+    let mut total = match total {
+        Some(total) => adjacent(total),
+        None => tensor(vec![0f32; m * n], Shape::new([m, n])),
+    };
     let found: [usize; 2] = total.layout().shape().dims();
     assert_eq!((inner, found), (k, [m, n]), "a product is added to a matrix of its shape");
     let [lhs, rhs] = [lhs, rhs].map(|x| if Matrix::of(&x).is_some() { x } else { x.to_contiguous() });
@@ -67,7 +73,7 @@ pub(super) fn add_product(total: FlexTensor, lhs: FlexTensor, rhs: FlexTensor) -
             out.as_mut_ptr(),
             1,
             n as isize,
-            true,
+            adds,
             lhs.pointer(),
             lhs_right,
             lhs_down,
@@ -108,11 +114,12 @@ mod tests {
             for (lhs, rhs) in operands {
                 let total = waves([m, n]);
                 let of = |x: &Tensor<2>| x.clone().try_into_primitive::<Flex>().unwrap();
-                let found = add_product(of(&total), of(&lhs), of(&rhs));
-                let found = Tensor::<2>::from_primitive::<Flex>(found);
-                let expected = if k == 0 { total } else { total + lhs.matmul(rhs) };
-                let apart = (found - expected).abs().into_data();
-                assert!(apart.iter::<f32>().all(|apart| apart < 1e-4), "{m} {k} {n}");
+                let product = if k == 0 { total.zeros_like() } else { lhs.clone().matmul(rhs.clone()) };
+                for (total, expected) in [(Some(of(&total)), total + product.clone()), (None, product)] {
+                    let found = add_product(total, of(&lhs), of(&rhs));
+                    let apart = (Tensor::<2>::from_primitive::<Flex>(found) - expected).abs().into_data();
+                    assert!(apart.iter::<f32>().all(|apart| apart < 1e-4), "{m} {k} {n}");
+                }
             }
         }
     }

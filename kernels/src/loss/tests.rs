@@ -20,7 +20,7 @@ fn values<const D: usize>(x: Tensor<D>) -> Vec<f64> {
 
 /// Labels of which one in `ignored` is -100; none if it is 0.
 fn labels(rows: usize, classes: usize, ignored: usize) -> Vec<i32> {
-    let label = |row: usize| match ignored > 0 && row % ignored == 0 {
+    let label = |row: usize| match ignored > 0 && row.is_multiple_of(ignored) {
         true => IGNORED,
         false => ((row * 7 + 3) % classes) as i32,
     };

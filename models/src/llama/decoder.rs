@@ -4,10 +4,10 @@ use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
 use firebrick_datasets::{Inputs, TokenBatch};
-use firebrick_kernels::{Head, cast};
+use firebrick_kernels::{Head, cast, rotary};
 use firebrick_strategies::{Dropout, Pass};
 
-use super::rope::{Rope, rotate};
+use super::rope::Rope;
 use super::{LlamaConfig, keys};
 use crate::attention::{attend, join_heads, split_heads};
 use crate::causal::{Placed, next_token_loss};
@@ -279,7 +279,7 @@ impl Block {
         &self,
         x: Tensor<3>,
         past: Option<KeyValue>,
-        angles: (Tensor<4>, Tensor<4>),
+        (cos, sin): (Tensor<4>, Tensor<4>),
         masked: Tensor<4, Bool>,
         pass: &Pass,
     ) -> (Tensor<3>, KeyValue) {
@@ -287,9 +287,9 @@ impl Block {
         let query = split_heads(self.query.forward(normed.clone()), self.heads);
         let key = split_heads(self.key.forward(normed.clone()), self.key_value_heads);
         let value = split_heads(self.value.forward(normed), self.key_value_heads);
-        let query = rotate(query, angles.clone());
+        let query = rotary(query, cos.clone(), sin.clone());
         let query = query.clone() / (query.dims()[3] as f64).sqrt();
-        let (keys, values) = behind(past, rotate(key, angles), value);
+        let (keys, values) = behind(past, rotary(key, cos, sin), value);
         let (key, value) = (self.shared(keys.clone()), self.shared(values.clone()));
         let mixed = attend(query, key, value, masked, None, &self.weight_dropout, pass);
         let (x, normed) = self.feed_forward_norm.of_sum(x, self.output.forward(join_heads(mixed)));
