@@ -78,9 +78,11 @@ impl<'a, T: Lane, I: Iterator<Item = (&'a [T], &'a [f32], &'a [f32])>> NullaryFn
             let (one, other) = row.split_at(half);
             let (Some(first), Some(second)) = (pieces.next(), pieces.next()) else { return };
             // Makes the equal lengths visible to the compiler.
-            let (other, cos, sin) = (&other[..half], &cos[..half], &sin[..half]);
-            first.write(|at| T::narrow(one[at].wide() * cos[at] - other[at].wide() * (sign * sin[at])));
-            second.write(|at| T::narrow(other[at].wide() * cos[at] + one[at].wide() * (sign * sin[at])));
+            let (one, other) = (&one[..half], &other[..half]);
+            let (cos, sin) = (&cos[..half], &sin[..half]);
+            first.write(half, |at| T::narrow(one[at].wide() * cos[at] - other[at].wide() * (sign * sin[at])));
+            second
+                .write(half, |at| T::narrow(other[at].wide() * cos[at] + one[at].wide() * (sign * sin[at])));
         }
     }
 }
