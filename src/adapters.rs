@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::path::Path;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::{DType, Tensor, TensorData};
-use firebrick_strategies::{Adaptation, LowRank, Paths};
-use firebrick_world::on_host;
+use burn::module::Module;
+use burn::tensor::{DType, TensorData};
+use firebrick_strategies::{Adaptation, LowRank, Paths, each_distinct_param};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
@@ -45,29 +44,21 @@ type Named<'a> = Box<dyn Fn(&str) -> Option<(String, bool)> + 'a>;
 impl Adapters {
     /// Collects the adapters of an adapted model, gathered whole. Returns `None` without low-rank adaptation.
     pub(crate) fn of<M: Module>(model: &M, adaptation: &Adaptation) -> Option<Self> {
-        struct Values<'a> {
-            adaptation: &'a Adaptation,
-            factors: HashSet<ParamId>,
-            found: Vec<(ParamId, TensorData)>,
-        }
-        impl ModuleVisitor for Values<'_> {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                let is_wanted = self.factors.contains(&param.id) || self.adaptation.is_whole(param.id);
-                if is_wanted && self.found.iter().all(|(id, _)| *id != param.id) {
-                    self.found.push((param.id, on_host(param.base()).convert_dtype(DType::F32)));
-                }
-            }
-        }
         let low_rank = adaptation.low_rank()?;
         let paths = Paths::of(model);
         let factors = paths.places().iter().filter(|place| place.reparameterizes.is_some());
-        let factors = factors.map(|place| place.id).collect();
-        let mut values = Values { adaptation, factors, found: Vec::new() };
-        model.visit(&mut values);
+        let factors: HashSet<_> = factors.map(|place| place.id).collect();
+        let mut values = Vec::new();
+        each_distinct_param(model, |param| {
+            let id = param.id();
+            if factors.contains(&id) || adaptation.is_whole(id) {
+                values.push((id, param.to_host().convert_dtype(DType::F32)));
+            }
+        });
         let mut adapters = Self { low_rank, factors: Vec::new(), whole: Vec::new() };
         // The model visits A before B.
         let mut first: Option<TensorData> = None;
-        for (id, data) in values.found {
+        for (id, data) in values {
             let Some(place) = paths.places().iter().find(|place| place.id == id) else { continue };
             let Some(path) = &place.reparameterizes else {
                 adapters.whole.push((place.path.clone(), data));

@@ -41,13 +41,13 @@ pub struct Data<B> {
 #[serde(deny_unknown_fields)]
 pub struct Fingerprints {
     /// Of the training data.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub train: Option<Fingerprint>,
     /// Of the validation data, unless it is a part of the training data.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub valid: Option<Fingerprint>,
     /// Of the tokenizer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<Fingerprint>,
 }
 
@@ -64,15 +64,13 @@ impl<B: Batch> Data<B> {
     }
 
     /// Evaluates on epoch 0 of this stream.
-    pub fn valid(mut self, valid: impl Batches<Batch = B>) -> Self {
-        self.valid = Some(Arc::new(valid));
-        self
+    pub fn valid(self, valid: impl Batches<Batch = B>) -> Self {
+        Self { valid: Some(Arc::new(valid)), ..self }
     }
 
     /// Sets the number of samples in a micro-batch.
-    pub fn micro_batch(mut self, samples: usize) -> Self {
-        self.micro_batch = Amount::Samples(samples);
-        self
+    pub fn micro_batch(self, samples: usize) -> Self {
+        Self { micro_batch: Amount::Samples(samples), ..self }
     }
 
     /// Sets the size of a micro-batch in tokens: it takes as many samples as fit into `tokens`, padding included.
@@ -80,16 +78,14 @@ impl<B: Batch> Data<B> {
     /// The global batch is then at most `tokens` times its number of micro-batches. It is cut first, so a window may
     /// need more micro-batches. On several ranks [`Accumulate`](crate::Accumulate) must therefore sum them, at least as
     /// `Accumulate(1)`.
-    pub fn micro_tokens(mut self, tokens: usize) -> Self {
-        self.micro_batch = Amount::Tokens(tokens);
-        self
+    pub fn micro_tokens(self, tokens: usize) -> Self {
+        Self { micro_batch: Amount::Tokens(tokens), ..self }
     }
 
     /// Sets the number of threads that collate batches ahead of the trainer; with 0 the trainer collates them itself.
     /// The batches are the same.
-    pub fn workers(mut self, threads: usize) -> Self {
-        self.workers = threads;
-        self
+    pub fn workers(self, threads: usize) -> Self {
+        Self { workers: threads, ..self }
     }
 
     /// Sets the fingerprint of the training data. Checkpoints store it, and a run refuses to resume with other data

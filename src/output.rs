@@ -129,10 +129,7 @@ impl Output {
     ///
     /// Another run is using the folder, it is not writable, or there is no such checkpoint.
     pub fn reopen(folder: &Path, resume: &Resume) -> Result<Option<Self>, TrainError> {
-        let lock = match folder.join(LOCK).exists() {
-            true => Some(lock(folder)?),
-            false => None,
-        };
+        let lock = if folder.join(LOCK).exists() { Some(lock(folder)?) } else { None };
         if lock.is_some() {
             remove_left(folder)?;
         }
@@ -287,10 +284,7 @@ pub fn is_abandoned(folder: &Path) -> bool {
 fn followed(path: &Path) -> PathBuf {
     // Without the trailing slash, with which the system follows the link by itself.
     let path: PathBuf = path.components().collect();
-    match path.is_symlink() {
-        true => path.canonicalize().unwrap_or(path),
-        false => path,
-    }
+    if path.is_symlink() { path.canonicalize().unwrap_or(path) } else { path }
 }
 
 fn keep_earlier(folder: &Path) -> Result<PathBuf, TrainError> {

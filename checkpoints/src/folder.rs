@@ -72,9 +72,8 @@ impl Folder {
     }
 
     /// Uses another implementation of the operations that change the disk, for tests.
-    pub fn with_disk(mut self, disk: Arc<dyn Disk>) -> Self {
-        self.disk = disk;
-        self
+    pub fn with_disk(self, disk: Arc<dyn Disk>) -> Self {
+        Self { disk, ..self }
     }
 
     /// Returns the folder's path.

@@ -38,9 +38,9 @@ pub struct FileEntry {
 struct FileFields {
     name: String,
     bytes: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     sha256: Option<Hex>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     blake3: Option<Hex>,
 }
 
@@ -116,9 +116,9 @@ fn is_yes(sound: &bool) -> bool {
 #[serde(deny_unknown_fields)]
 struct Sealed {
     manifest: Manifest,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     sha256: Option<Hex>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     blake3: Option<Hex>,
 }
 
@@ -164,21 +164,18 @@ impl Manifest {
     }
 
     /// Sets the metric, such as the validation loss. A non-finite number counts as none.
-    pub fn metric(mut self, metric: f64) -> Self {
-        self.metric = Some(metric).filter(|metric| metric.is_finite());
-        self
+    pub fn metric(self, metric: f64) -> Self {
+        Self { metric: Some(metric).filter(|metric| metric.is_finite()), ..self }
     }
 
-    /// Sets the scale of the products of low-rank factors.
-    pub fn lora_scale(mut self, scale: f64) -> Self {
-        self.lora_scale = Some(scale);
-        self
+    /// Sets the scale of the products of low-rank factors, if there are any.
+    pub fn lora_scale(self, scale: impl Into<Option<f64>>) -> Self {
+        Self { lora_scale: scale.into(), ..self }
     }
 
     /// Sets whether all of its numbers and losses are finite.
-    pub fn sound(mut self, sound: bool) -> Self {
-        self.sound = sound;
-        self
+    pub fn sound(self, sound: bool) -> Self {
+        Self { sound, ..self }
     }
 
     /// Returns the total bytes of its files.

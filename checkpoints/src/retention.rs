@@ -39,9 +39,8 @@ impl Keep {
     }
 
     /// Also keeps the `n` with the lowest metric, preferring the newest among equals. Ignores those without a metric.
-    pub fn best(mut self, n: usize) -> Self {
-        self.best = n;
-        self
+    pub fn best(self, n: usize) -> Self {
+        Self { best: n, ..self }
     }
 
     /// Makes [`best`](Self::best) prefer the highest metric.
@@ -51,9 +50,8 @@ impl Keep {
     }
 
     /// Also keeps those whose step is a multiple of `steps`; 0 means none.
-    pub fn every(mut self, steps: u64) -> Self {
-        self.every = Some(steps).filter(|steps| *steps > 0);
-        self
+    pub fn every(self, steps: u64) -> Self {
+        Self { every: Some(steps).filter(|steps| *steps > 0), ..self }
     }
 
     /// Returns the steps to keep, of checkpoints in publication order.

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use firebrick::optim::AdamW;
 use firebrick::{Clip, Report, Schedule, Show, Trainer};
-use firebrick_cli::{DataRun, TaskData};
+use firebrick_cli::DataRun;
+use firebrick_datasets::LabeledBatch;
 use firebrick_models::pretrained::{Folder, save};
 use firebrick_models::{BertConfig, BertTokenClassifier};
 
@@ -29,7 +30,7 @@ pub fn fine_tune(
           data: (path: {train:?}, valid: {valid:?}, tokenizer: File({model:?}), max_length: 128))"
     );
     let data = DataRun::parse("the task", &task, &[""; 0])?.load(|doing| eprintln!("{doing}"))?;
-    let TaskData::TokenClassification(batches, labels) = data.data else {
+    let (Some(batches), Some(labels)) = (data.data.batches::<LabeledBatch>(), data.labels) else {
         return Err("the task has no labels for tokens".into());
     };
 

@@ -10,12 +10,13 @@ use firebrick_datasets::Cursor;
 use firebrick_kernels::Draws;
 use serde::Serialize;
 
-use crate::run::{Parts, Trainable};
+use crate::run::Parts;
 use crate::{DataRun, Run, RunError};
 use firebrick::engine::feed::{Feed, MicroBatch, Share};
 use firebrick::memory::{Usage, reset_peak};
 use firebrick::observe::report::median;
 use firebrick::{AnyModel, Pass, Report, Schedule, StepNumbers, TrainError};
+use firebrick_models::family::Trainable;
 use firebrick_models::pretrained::Folder;
 
 /// The length of a benchmark.

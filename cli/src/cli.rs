@@ -13,10 +13,10 @@ use crate::commands::export::{ExportArgs, export};
 use crate::commands::import::{ImportArgs, import};
 use crate::commands::page::{ReportArgs, WatchArgs, report, watch};
 use crate::commands::plan::{PlanArgs, plan};
-use crate::commands::run_args::{FileArgs, ReportFormat, RunArgs, print_json};
+use crate::commands::run_args::{FileArgs, ReportFormat, RunArgs};
 use crate::commands::summary::{bench_summary, tokenized_summary, trained_summary};
 use crate::commands::trained::{EvalArgs, GenerateArgs, PredictArgs, eval, generate, predict};
-use crate::console::{print, tell, terminal_width};
+use crate::console::{tell, terminal_width};
 use crate::log_lines::print_messages;
 use crate::run::Process;
 use crate::signals;
@@ -254,10 +254,7 @@ fn train(args: &TrainArgs) -> Result<Exit, RunError> {
     }
     let described = run.describe(&launched);
     let report = &launched.report;
-    match args.run.file.report {
-        ReportFormat::Text => print(&trained_summary(&run, &launched)),
-        ReportFormat::Json => print_json(report),
-    }
+    args.run.file.report.print(report, || trained_summary(&run, &launched));
     if let Some(reason) = &report.checkpoint_error {
         return Err(RunError::NotSaved(reason.clone()));
     }
@@ -282,10 +279,7 @@ fn train(args: &TrainArgs) -> Result<Exit, RunError> {
 fn bench(args: &BenchArgs) -> Result<(), RunError> {
     let run = args.run.read()?;
     let bench = Bench { steps: args.steps, warmup: args.warmup, rounds: args.rounds, raw: args.raw };
-    let beside = match args.beside.is_empty() {
-        true => None,
-        false => Some(args.run.read_with(&args.beside)?),
-    };
+    let beside = if args.beside.is_empty() { None } else { Some(args.run.read_with(&args.beside)?) };
     let leads = Process::this()?.leads();
     let report = bench.run(&run, beside.as_ref(), |doing| {
         if leads {
@@ -295,10 +289,7 @@ fn bench(args: &BenchArgs) -> Result<(), RunError> {
     if !leads {
         return Ok(());
     }
-    match args.run.file.report {
-        ReportFormat::Text => print(&bench_summary(&report)),
-        ReportFormat::Json => print_json(&report),
-    }
+    args.run.file.report.print(&report, || bench_summary(&report));
     Ok(())
 }
 
@@ -306,35 +297,26 @@ fn data(args: &DataArgs) -> Result<(), RunError> {
     let run = DataRun::read(&args.file.run, &args.file.overrides)?;
     let loaded = run.load(tell)?;
     let preview = run.preview(&loaded, args.batches.into(), args.rows.into())?;
-    match args.file.report {
-        ReportFormat::Text => {
-            let color = match args.color {
-                Color::Always => true,
-                Color::Never => false,
-                Color::Auto => stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none(),
-            };
-            let width = args.width.or_else(terminal_width).unwrap_or(100).into();
-            print(&preview.draw(Look { width, color }));
-        }
-        ReportFormat::Json => print_json(&preview.numbers),
-    }
+    args.file.report.print(&preview.numbers, || {
+        let color = match args.color {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none(),
+        };
+        let width = args.width.or_else(terminal_width).unwrap_or(100).into();
+        preview.draw(Look { width, color })
+    });
     Ok(())
 }
 
 fn tokenize(args: &TokenizeArgs) -> Result<(), RunError> {
     let run = DataRun::read(&args.file.run, &args.file.overrides)?;
     let tokenized = run.tokenize(&args.output, &signals::interrupter(None), tell)?;
-    match args.file.report {
-        ReportFormat::Text => print(&tokenized_summary(&tokenized)),
-        ReportFormat::Json => print_json(&tokenized),
-    }
+    args.file.report.print(&tokenized, || tokenized_summary(&tokenized));
     Ok(())
 }
 
 fn devices(args: &DevicesArgs) {
     let listing = Listing::of_this_machine();
-    match args.report {
-        ReportFormat::Text => print(&listing.to_string()),
-        ReportFormat::Json => print_json(&listing),
-    }
+    args.report.print(&listing, || listing.to_string());
 }

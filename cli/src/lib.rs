@@ -26,7 +26,6 @@
 //! bench.rs       times steps, compared with a plain Burn loop or other settings
 //! preview/       the first batches, readable
 //! trained_run/   evaluates a trained run, predicts and generates with it
-//! answers/       a trained model's answers to texts
 //! import/        converts a DeepSpeed configuration and Hugging Face's training arguments to a run file
 //! watch/         follows a run from another terminal
 //! report_page/   one HTML page of a run, from the run's files alone
@@ -36,7 +35,6 @@
 //! log_lines.rs   prints what the libraries report
 //! ```
 
-pub mod answers;
 mod bench;
 pub mod cli;
 mod commands;
@@ -58,8 +56,9 @@ pub use plan::{FoundBatch, Plan, PlanError, Planned, Sent};
 pub use preview::{Cell, Grid, Kind, Legible, Look, Names, Numbers, Preview, Row};
 pub use program::Program;
 pub use run::{
-    Attention, BatchConfig, BertShape, CheckpointsConfig, Corpus, DataConfig, DataRun, Families, Family,
-    LabelKind, Launched, LlamaShape, Loaded, ModelConfig, ParamGroupConfig, Paths, Rows, Run, RunError,
-    RunStrategy, SampleConfig, Sizes, T5Shape, TaskConfig, TaskData, Tokenized, TokenizerConfig, Trainable,
+    BatchConfig, CausalLmTask, CheckpointsConfig, Corpus, DataConfig, DataRun, Families, LabelSettings,
+    Launched, Loaded, Loading, MaskedLmTask, ModelConfig, Paths, Rows, Run, RunError, RunStrategy,
+    SampleConfig, Seq2SeqTask, SequenceClassificationTask, Task, TaskConfig, TaskData, Tasks,
+    TokenClassificationTask, Tokenized, TokenizerConfig, Writing, record_json,
 };
 pub use trained_run::{Evaluated, Predicted, TrainedRun};

@@ -13,7 +13,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::cli::Cli;
-use crate::{Families, Trainable};
+use crate::{Families, Task, TaskConfig, Tasks};
+use firebrick_models::family::Trainable;
 
 /// The program `firebrick`, whose run files can name techniques of your own. Write a `main` that runs it:
 ///
@@ -37,6 +38,7 @@ pub struct Program {
     strategies: Strategies<AnyModel>,
     schedules: Schedules,
     families: Families,
+    tasks: Tasks,
 }
 
 impl Default for Program {
@@ -53,6 +55,7 @@ impl Program {
             strategies: Strategies::built_in(),
             schedules: Schedules::built_in(),
             families: Families::built_in(),
+            tasks: Tasks::built_in(),
         }
     }
 
@@ -87,6 +90,14 @@ impl Program {
         Self { families: self.families.model::<M>(name), ..self }
     }
 
+    /// Adds a task by the name that it has in run files. [`Task`] has an example of one.
+    pub fn task<T>(self, name: &'static str) -> Self
+    where
+        T: Task + PartialEq + Serialize + DeserializeOwned,
+    {
+        Self { tasks: self.tasks.with(name, TaskConfig::named::<T>), ..self }
+    }
+
     /// Runs the command of this process's arguments and returns its exit code. Errors go to standard error.
     pub fn run(self) -> ExitCode {
         self.run_from(env::args_os())
@@ -100,6 +111,7 @@ impl Program {
         self.strategies.install();
         self.schedules.install();
         self.families.install();
+        self.tasks.install();
         Cli::parse_from(arguments).run()
     }
 }

@@ -49,9 +49,8 @@ pub struct Padding {
 
 impl Padding {
     /// Sets the side on which padding is added. Default: the right.
-    pub fn side(mut self, side: Side) -> Self {
-        self.side = side;
-        self
+    pub fn side(self, side: Side) -> Self {
+        Self { side, ..self }
     }
 
     /// Rounds the length up to a multiple of `tokens`, which suits tensor cores. Default: no rounding.

@@ -6,11 +6,15 @@
 //!
 //! ```text
 //! gelu/      GELU and its gradient, vectorized on the CPU
+//! gated/     the activation of one projection times another: SwiGLU, GEGLU
+//! product/   matmul and linear, in f32 and half precision on the CPU
+//! half/      casts between half precision and f32
+//! elements/  passes over the elements of the CPU's tensors
+//! residual/  sums of a residual branch and its input, with dropout
 //! embedding/ rows of a table, with a gradient summed by rows
 //! loss/      cross-entropy, and that of an output layer without all logits at once
 //! rotary/    rotary positions in one pass
 //! norm/      layer norm and RMS norm, with the sum before them
-//! half/      matmul, linear and cast in half precision, as fast as f32 on the CPU
 //! dropout/   dropout whose mask is a function of each element's position
 //! draws.rs   counter-based random numbers, without a stateful generator
 //! optim/     updates of a parameter in one pass over memory
@@ -42,24 +46,32 @@
 mod device;
 mod draws;
 mod dropout;
+#[cfg(feature = "flex")]
+mod elements;
 mod embedding;
 #[cfg(feature = "flex")]
 mod flex;
+mod gated;
 mod gelu;
 mod half;
 mod loss;
 pub mod memory;
 mod norm;
 pub mod optim;
+mod product;
+mod residual;
 mod rotary;
 #[cfg(test)]
 mod testing;
 
 pub use draws::Draws;
-pub use dropout::{Site, dropout};
+pub use dropout::{DropMask, DropoutOps, Dropping, Site, dropout};
 pub use embedding::{EmbeddingOps, EmbeddingRows, embedding};
+pub use gated::{Gate, GatedOps, Gates, gated};
 pub use gelu::{Gelu, GeluOps, gelu};
-pub use half::{Convert, HalfOps, cast, linear, matmul};
+pub use half::{HalfOps, cast};
 pub use loss::{Head, HeadWeight, IGNORED, LossOps, LossRows, cross_entropy, head_loss};
 pub use norm::{NormKind, NormOps, NormRows, norm, norm_and_input, norm_of_sum};
+pub use product::{ProductOps, Products, linear, matmul};
+pub use residual::{ResidualOps, Sums, add, add_dropout};
 pub use rotary::{RotaryOps, RotaryRows, rotary};

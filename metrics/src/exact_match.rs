@@ -141,10 +141,6 @@ impl Metric for ExactMatch {
         let ([answers, exact], [f1]) = counts_and_sums(Self::NAME, counts)?;
         Ok(Self { answers, exact, f1 })
     }
-
-    fn same_settings(&self, _: &Self) -> bool {
-        true
-    }
 }
 
 #[cfg(test)]

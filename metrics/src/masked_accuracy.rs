@@ -67,10 +67,6 @@ impl Metric for MaskedAccuracy {
         let [correct, items] = whole_array(Self::NAME, counts)?;
         Ok(Self { correct, items })
     }
-
-    fn same_settings(&self, _: &Self) -> bool {
-        true
-    }
 }
 
 #[cfg(test)]

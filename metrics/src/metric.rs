@@ -47,8 +47,12 @@ pub trait Metric: Sized {
     /// 2^53, as every count is.
     fn from_counts(settings: &Self, counts: &[f64]) -> Result<Self, MetricError>;
 
-    /// Returns whether another metric has the same settings, so that the two can be merged.
-    fn same_settings(&self, other: &Self) -> bool;
+    /// Returns whether another metric has the same settings, so that the two can be merged. Default: there are no
+    /// settings.
+    fn same_settings(&self, other: &Self) -> bool {
+        let _ = other;
+        true
+    }
 
     /// Adds everything that was added to another metric.
     ///

@@ -66,10 +66,6 @@ impl Metric for Perplexity {
         let ([items], [losses]) = counts_and_sums(Self::NAME, counts)?;
         Ok(Self { losses, items })
     }
-
-    fn same_settings(&self, _: &Self) -> bool {
-        true
-    }
 }
 
 #[cfg(test)]

@@ -207,10 +207,6 @@ impl Metric for Rouge {
         let ([segments], sums) = counts_and_sums(Self::NAME, counts)?;
         Ok(Self { segments, sums })
     }
-
-    fn same_settings(&self, _: &Self) -> bool {
-        true
-    }
 }
 
 #[cfg(test)]

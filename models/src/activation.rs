@@ -1,7 +1,7 @@
 //! Activation functions, with the names that Hugging Face gives them.
 
 use burn::tensor::{Tensor, activation};
-use firebrick_kernels::{Gelu, gelu};
+use firebrick_kernels::{Gate, Gelu, gated, gelu};
 use serde::{Deserialize, Serialize};
 
 /// An element-wise activation function of a feed-forward layer.
@@ -45,6 +45,20 @@ impl Activation {
             Self::Tanh => x.tanh(),
         }
     }
+
+    /// Applies the function to each element of `gate` and multiplies by `up` (Shazeer, 2020, arXiv:2002.05202).
+    ///
+    /// # Panics
+    ///
+    /// If the shapes or the dtypes differ.
+    pub fn gated<const D: usize>(self, gate: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
+        match self {
+            Self::Gelu => gated(gate, up, Gate::Gelu(Gelu::Exact)),
+            Self::GeluNew => gated(gate, up, Gate::Gelu(Gelu::Tanh)),
+            Self::Silu => gated(gate, up, Gate::Silu),
+            Self::Relu | Self::Tanh => self.forward(gate) * up,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -70,6 +84,22 @@ mod tests {
                 (Activation::Tanh, x.tanh()),
             ] {
                 assert!((of(function) - expected).abs() < 1e-5, "{function:?}({x}) = {}", of(function));
+            }
+        }
+    }
+
+    #[test]
+    fn gated_activations_are_products() {
+        let of = |x: [f32; 3]| Tensor::<1>::from_data(x, &testing::device());
+        let (gate, up) = (of([-1.0, 0.5, 2.0]), of([3.0, -2.0, 0.5]));
+        for function in
+            [Activation::Gelu, Activation::GeluNew, Activation::Relu, Activation::Silu, Activation::Tanh]
+        {
+            let values = |x: Tensor<1>| x.into_data().iter::<f32>().collect::<Vec<_>>();
+            let found = values(function.gated(gate.clone(), up.clone()));
+            let expected = values(function.forward(gate.clone()) * up.clone());
+            for (found, expected) in found.into_iter().zip(expected) {
+                assert!((found - expected).abs() < 1e-6, "{function:?}: {found} {expected}");
             }
         }
     }

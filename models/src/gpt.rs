@@ -274,7 +274,7 @@ impl Block {
         let (mixed, kept) = self.attention.read_on(normed, past, masked, pass);
         let (x, normed) = self.feed_forward_norm.of_sum(x, mixed);
         let hidden = self.activation.forward(self.widen.forward(normed));
-        (x + self.dropout.forward(self.narrow.forward(hidden), pass), kept)
+        (self.dropout.forward_onto(x, self.narrow.forward(hidden), pass), kept)
     }
 }
 

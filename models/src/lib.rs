@@ -5,10 +5,13 @@
 //! gpt.rs             GPT-2 and related decoders
 //! ├── gpt_shape.rs      its settings and layers
 //! ├── gpt2.rs           its Hugging Face format
+//! ├── gpt_family.rs     its entry in a run file, and predictions
 //! └── causal.rs         the inputs of a causal model, and its loss
+//! family/            what a run needs to know about a family of models
 //! bert/              BERT, RoBERTa and related models, with heads
 //! llama/             Llama, Mistral and Qwen2
 //! t5/                T5: an encoder and a decoder
+//! inference/         predictions of a trained model for new texts
 //! decoding/          from logits to texts: greedy, sampling, beam search
 //! writing/           text generation with trained models
 //! └── key_value.rs      the cache of keys and values of tokens that a decoder has read
@@ -34,9 +37,12 @@ mod causal;
 mod cross_entropy;
 pub mod decoding;
 mod embedded;
+pub mod family;
 mod gpt;
 mod gpt2;
+mod gpt_family;
 mod gpt_shape;
+pub mod inference;
 mod key_value;
 mod linear;
 mod llama;
@@ -55,18 +61,18 @@ mod writing;
 mod written_scores;
 
 pub use activation::Activation;
-pub use bert::{Bert, BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier};
+pub use bert::{Bert, BertConfig, BertMaskedLm, BertSequenceClassifier, BertShape, BertTokenClassifier};
 pub use cross_entropy::{cross_entropy, smoothed_cross_entropy};
 pub use gpt::drawn_now;
 pub use gpt::{Gpt, GptConfig};
 pub use gpt2::Gpt2Config;
 pub use linear::Linear;
-pub use llama::{Llama, LlamaConfig};
+pub use llama::{Llama, LlamaConfig, LlamaShape};
 pub use norm::Norm;
 pub use rms_norm::RmsNorm;
 pub use sequence_loss::sequence_loss;
 pub use sequence_scores::SequenceScores;
-pub use t5::{Encoded, T5, T5Config};
+pub use t5::{Encoded, T5, T5Config, T5Shape};
 pub use token_scores::TokenScores;
 pub use writing::Continues;
 pub use written_scores::WrittenScores;

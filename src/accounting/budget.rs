@@ -85,10 +85,7 @@ pub struct OverBudget {
 impl OverBudget {
     /// Returns an error if `found` exceeds the budget.
     pub(crate) fn check(budget: usize, found: OnDevice, moment: Moment) -> Result<(), Box<Self>> {
-        match found.total() <= budget {
-            true => Ok(()),
-            false => Err(Box::new(Self { budget, found, moment })),
-        }
+        if found.total() <= budget { Ok(()) } else { Err(Box::new(Self { budget, found, moment })) }
     }
 
     /// Lists remedies, the cheapest first, each with its run file entry, its Rust call and its effect.

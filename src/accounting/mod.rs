@@ -3,13 +3,11 @@
 pub mod budget;
 pub mod byte_size;
 
-use std::collections::HashSet;
-
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::Module;
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device};
 
-use firebrick_strategies::{Paths, Trained, trained};
+use firebrick_strategies::{Paths, Trained, each_distinct_param, each_param, trained};
 
 use crate::memory::{Storages, in_use};
 
@@ -78,15 +76,9 @@ impl ParameterBytes {
 
 /// Returns the path and dtype of each float parameter and running state.
 pub fn dtypes<M: Module>(model: &M) -> Vec<(String, DType)> {
-    struct Dtypes(Vec<DType>);
-    impl ModuleVisitor for Dtypes {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.push(param.base().dtype());
-        }
-    }
-    let mut dtypes = Dtypes(Vec::new());
-    model.visit(&mut dtypes);
-    Paths::of(model).places().iter().map(|place| place.path.clone()).zip(dtypes.0).collect()
+    let mut dtypes = Vec::new();
+    each_param(model, |param| dtypes.push(param.dtype()));
+    Paths::of(model).places().iter().map(|place| place.path.clone()).zip(dtypes).collect()
 }
 
 /// Measures an optimizer's state as the bytes that its first update leaves in use, because counting the state would
@@ -129,19 +121,9 @@ pub(crate) fn trainable_bytes<M: Module>(model: &M) -> usize {
 
 /// Returns the number of a model's float parameters. A tied parameter counts once.
 fn elements<M: Module>(model: &M) -> usize {
-    #[derive(Default)]
-    struct Elements(HashSet<ParamId>, usize);
-    impl ModuleVisitor for Elements {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if self.0.insert(param.id) {
-                // Does not initialize a lazy parameter.
-                self.1 += param.lazy_shape().num_elements();
-            }
-        }
-    }
-    let mut elements = Elements::default();
-    model.visit(&mut elements);
-    elements.1
+    let mut elements = 0;
+    each_distinct_param(model, |param| elements += param.shape().iter().product::<usize>());
+    elements
 }
 
 #[cfg(test)]

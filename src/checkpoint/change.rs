@@ -39,10 +39,7 @@ impl Settings {
     }
 
     fn described_schedule(&self) -> String {
-        match self.rates_by_function {
-            true => "a function".into(),
-            false => format!("{:?}", self.schedule),
-        }
+        if self.rates_by_function { "a function".into() } else { format!("{:?}", self.schedule) }
     }
 
     /// The changes of the data. Data without a fingerprint, as in an older checkpoint, is not compared.

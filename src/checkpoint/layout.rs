@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::Tensor;
-use firebrick_strategies::{Paths, Shard, Stages};
+use burn::module::{Module, ParamId};
+use firebrick_strategies::{Paths, Shard, Stages, each_param};
 use firebrick_world::Communicator;
 
 /// The float parameters of a master, each once, with the names and parts that checkpoints use.
@@ -34,19 +33,12 @@ impl Layout {
     /// Creates the layout of a run's master. Parameters that all ranks hold in full are distributed among the ranks,
     /// so that each rank writes about the same number of bytes.
     pub fn of<M: Module>(master: &M, stages: &mut Stages<M>, world: &Communicator) -> Self {
-        struct Sizes(Vec<(ParamId, usize, usize)>);
-        impl ModuleVisitor for Sizes {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                let value = param.base();
-                self.0.push((param.id, D, value.shape().num_elements() * value.dtype().size()));
-            }
-        }
-        let mut sizes = Sizes(Vec::new());
-        master.visit(&mut sizes);
+        let mut sizes = Vec::new();
+        each_param(master, |param| sizes.push((param.id(), param.shape().len(), param.bytes())));
         let paths = Paths::of(master);
         let (mut parameters, mut aliases) = (HashMap::<ParamId, Place>::new(), BTreeMap::new());
         let mut written = vec![0usize; world.size()];
-        for (place, (id, axes, bytes)) in paths.places().iter().zip(sizes.0) {
+        for (place, (id, axes, bytes)) in paths.places().iter().zip(sizes) {
             if let Some(first) = parameters.get(&id) {
                 aliases.insert(place.path.clone(), first.path.clone());
                 continue;

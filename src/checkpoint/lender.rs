@@ -5,15 +5,16 @@
 //! parts report. An optimizer whose part for all parameters is a [`Lender`] therefore yields a record of any given
 //! tensors, and an optimizer that hands all but a few parameters to a [`Lender`] yields a record of those few.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
+use burn::module::{Module, ParamGroup, ParamId};
 use burn::optim::{
     DynOptimizer, DynState, ModuleOptimizer, OptimizerRecord, SgdConfig, StateSink, StateSource,
 };
 use burn::tensor::kind::BridgeTensor;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, TensorData};
+use firebrick_strategies::each_distinct_param;
 
 use super::ResumeError;
 
@@ -81,26 +82,19 @@ impl StateSize {
 
 /// The parameters of a model, each once, in runs of about [`AT_ONCE`] bytes.
 fn few<M: Module>(model: &M) -> Vec<Vec<ParamId>> {
-    struct Few(HashSet<ParamId>, usize, Vec<Vec<ParamId>>);
-    impl ModuleVisitor for Few {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if !self.0.insert(param.id) {
-                return;
-            }
-            let bytes = param.lazy_shape().num_elements() * param.base().dtype().size();
-            if self.2.is_empty() || self.1 + bytes > AT_ONCE {
-                self.2.push(Vec::new());
-                self.1 = 0;
-            }
-            self.1 += bytes;
-            if let Some(run) = self.2.last_mut() {
-                run.push(param.id);
-            }
+    let (mut runs, mut sum) = (Vec::<Vec<ParamId>>::new(), 0);
+    each_distinct_param(model, |param| {
+        let bytes = param.bytes();
+        if runs.is_empty() || sum + bytes > AT_ONCE {
+            runs.push(Vec::new());
+            sum = 0;
         }
-    }
-    let mut few = Few(HashSet::new(), 0, Vec::new());
-    model.visit(&mut few);
-    few.2
+        sum += bytes;
+        if let Some(run) = runs.last_mut() {
+            run.push(param.id());
+        }
+    });
+    runs
 }
 
 /// An optimizer part that updates nothing and reports the states that it was given.

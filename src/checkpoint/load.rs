@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ParamId};
 use burn::tensor::{Bytes, DType, Tensor, TensorData};
 use burn::train::Interrupter;
 use firebrick_checkpoints::{Dtype, Tensors};
-use firebrick_strategies::{ParamMap, Shard, map_params, relift};
+use firebrick_strategies::{ParamMap, Shard, each_param, map_params, relift};
 
 use super::ResumeError;
 use super::dtype::of_tensor;
@@ -35,37 +35,28 @@ pub(crate) fn load<M: Module>(
 
 /// Compares names and shapes.
 fn require_same<M: Module>(model: &M, layout: &Layout, saved: &Tensors) -> Result<(), ResumeError> {
-    struct Compare<'a> {
-        layout: &'a Layout,
-        saved: &'a Tensors,
-        known: BTreeSet<String>,
-        differences: Vec<String>,
-    }
-    impl ModuleVisitor for Compare<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let Some(place) = self.layout.place(param.id) else { return };
-            if !self.known.insert(place.path.clone()) {
-                return;
-            }
-            let mut shape = param.base().dims().to_vec();
-            if let (Some(shard), Some(rows)) = (&place.shard, shape.first_mut()) {
-                *rows = shard.whole;
-            }
-            match self.saved.info(&place.path) {
-                None => self.differences.push(format!("`{}` is not in it", place.path)),
-                Some(info) if info.shape != shape => self
-                    .differences
-                    .push(format!("`{}` is {:?} in it and {shape:?} in the model", place.path, info.shape)),
-                Some(info) if !is_float(info.dtype) => self
-                    .differences
-                    .push(format!("`{}` is {:?} in it and a float in the model", place.path, info.dtype)),
-                Some(_) => {}
-            }
+    let (mut known, mut differences) = (BTreeSet::new(), Vec::new());
+    each_param(model, |param| {
+        let Some(place) = layout.place(param.id()) else { return };
+        let path = &place.path;
+        if !known.insert(path.clone()) {
+            return;
         }
-    }
-    let mut compare = Compare { layout, saved, known: BTreeSet::new(), differences: Vec::new() };
-    model.visit(&mut compare);
-    let Compare { known, mut differences, .. } = compare;
+        let mut shape = param.shape();
+        if let (Some(shard), Some(rows)) = (&place.shard, shape.first_mut()) {
+            *rows = shard.whole;
+        }
+        differences.extend(match saved.info(path) {
+            None => Some(format!("`{path}` is not in it")),
+            Some(info) if info.shape != shape => {
+                Some(format!("`{path}` is {:?} in it and {shape:?} in the model", info.shape))
+            }
+            Some(info) if !is_float(info.dtype) => {
+                Some(format!("`{path}` is {:?} in it and a float in the model", info.dtype))
+            }
+            Some(_) => None,
+        });
+    });
     let unknown = saved.names().filter(|name| !known.contains(*name));
     differences.extend(unknown.map(|name| format!("the model has no `{name}`")));
     let more = differences.len().saturating_sub(LISTED);
@@ -73,10 +64,7 @@ fn require_same<M: Module>(model: &M, layout: &Layout, saved: &Tensors) -> Resul
         differences.truncate(LISTED);
         differences.push(format!("and {more} more"));
     }
-    match differences.is_empty() {
-        true => Ok(()),
-        false => Err(ResumeError::OtherModel(differences)),
-    }
+    if differences.is_empty() { Ok(()) } else { Err(ResumeError::OtherModel(differences)) }
 }
 
 struct Put<'a> {

@@ -210,10 +210,7 @@ impl Resumed {
         if !cannot_be.is_empty() {
             return Err(ResumeError::Impossible(cannot_be));
         }
-        match changes.is_empty() || allowed {
-            true => Ok(changes),
-            false => Err(ResumeError::Changed(changes)),
-        }
+        if changes.is_empty() || allowed { Ok(changes) } else { Err(ResumeError::Changed(changes)) }
     }
 }
 

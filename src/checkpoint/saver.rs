@@ -289,12 +289,9 @@ impl Saver {
                 Manifest::new(&self.run_id, save.step, self.world.size(), env!("CARGO_PKG_VERSION"))
                     .aliases(self.layout.aliases.clone())
                     .metric(save.metric.unwrap_or(f64::NAN))
+                    .lora_scale(self.layout.lora_scale)
                     .sound(save.sound)
                     .files(entries);
-            let manifest = match self.layout.lora_scale {
-                Some(scale) => manifest.lora_scale(scale),
-                None => manifest,
-            };
             let (staging, folder, policy) = (save.staging.clone(), self.folder.clone(), self.policy);
             Beside::start(move || {
                 let saved = staging.publish(manifest, &trainer)?;

@@ -1,13 +1,13 @@
 //! A copy of a run's state at a step boundary.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::Module;
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
-use burn::tensor::{Bytes, Device, Tensor, TensorData};
+use burn::tensor::{Bytes, Device};
 use firebrick_checkpoints::{Piece, RankState};
-use firebrick_world::{Communicator, is_host, on_host};
+use firebrick_strategies::each_distinct_param;
+use firebrick_world::{Communicator, is_host};
 
 use super::layout::Layout;
 use super::pieces::piece;
@@ -85,21 +85,12 @@ fn into_bytes(record: OptimizerRecord) -> Result<Bytes, ResumeError> {
 
 /// Copies each parameter that this rank writes.
 fn copied<M: Module>(layout: &Layout, model: &M) -> Vec<Piece> {
-    struct Copy<'a>(&'a Layout, HashSet<ParamId>, Vec<(ParamId, TensorData)>);
-    impl ModuleVisitor for Copy<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let is_written = self.0.place(param.id).is_some_and(|place| place.is_written());
-            if is_written && self.1.insert(param.id) {
-                self.2.push((param.id, on_host(param.base())));
-            }
+    let mut pieces = Vec::new();
+    each_distinct_param(model, |param| {
+        if let Some(place) = layout.place(param.id()).filter(|place| place.is_written()) {
+            let (bytes, shape, dtype) = param.to_host().into_parts();
+            pieces.extend(piece(place, place.path.clone(), dtype, &shape, bytes));
         }
-    }
-    let mut copy = Copy(layout, HashSet::new(), Vec::new());
-    model.visit(&mut copy);
-    let pieces = copy.2.into_iter().filter_map(|(id, data)| {
-        let place = layout.place(id)?;
-        let (bytes, shape, dtype) = data.into_parts();
-        piece(place, place.path.clone(), dtype, &shape, bytes)
     });
-    pieces.collect()
+    pieces
 }

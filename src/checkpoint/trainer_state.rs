@@ -33,7 +33,6 @@ pub struct TrainerState {
     /// The length of the log.
     log_bytes: u64,
     /// The checksum of the log's bytes. Older checkpoints have none.
-    #[serde(default)]
     log_sum: Option<Fingerprint>,
     /// The run file, if the run has one.
     pub(crate) run: Option<String>,

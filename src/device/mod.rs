@@ -164,8 +164,5 @@ fn not_present(asked: &str) -> DeviceError {
 
 fn names(kept: impl Fn(&Backend) -> bool) -> String {
     let names: Vec<_> = BACKENDS.iter().filter(|backend| kept(backend)).map(|backend| backend.name).collect();
-    match names.is_empty() {
-        true => "none".into(),
-        false => names.join(", "),
-    }
+    if names.is_empty() { "none".into() } else { names.join(", ") }
 }

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor, TensorData};
-use firebrick_strategies::Paths;
+use firebrick_strategies::{Paths, each_distinct_param};
 
 use crate::TrainError;
 use crate::engine::dry_run::caught;
@@ -74,9 +74,13 @@ fn updated<M: Module>(
         small.visit(&mut grads);
         small = optimizer.step(RATE, small, grads.grads);
     }
-    let mut values = Values(HashMap::new());
-    small.visit(&mut values);
-    values.0
+    let mut values = HashMap::new();
+    each_distinct_param(&small, |param| {
+        if !param.shape().is_empty() {
+            values.insert(param.id(), param.to_host().iter().collect());
+        }
+    });
+    values
 }
 
 /// Generates numbers that look random, with sizes that differ from row to row, so that the norms of the halves differ.
@@ -131,17 +135,6 @@ impl ModuleVisitor for GradientsOf<'_> {
         if D > 0 && self.seen.insert(param.id) {
             let phase = 31.0 * (self.update + 1) as f32;
             self.grads.register(param.id, made_up::<D>(self.part, phase, self.device));
-        }
-    }
-}
-
-/// The values of each parameter at its first occurrence; the other occurrences of a tied one are skipped.
-struct Values(HashMap<ParamId, Vec<f32>>);
-
-impl ModuleVisitor for Values {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if D > 0 {
-            self.0.entry(param.id).or_insert_with(|| param.base().into_data().iter().collect());
         }
     }
 }

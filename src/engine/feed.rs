@@ -146,10 +146,7 @@ pub(crate) fn updates_in_epochs<B: Batch>(
     for epoch in 0..counted {
         sum += windows_in_epoch(data, epoch, per_window, ranks)?;
     }
-    Ok(match epochs > counted {
-        true => (sum as f64 / counted as f64 * epochs as f64) as u64,
-        false => sum,
-    })
+    Ok(if epochs > counted { (sum as f64 / counted as f64 * epochs as f64) as u64 } else { sum })
 }
 
 /// Returns the micro-batches of the first epoch, prefetched as in training.

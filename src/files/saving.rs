@@ -236,10 +236,7 @@ fn all_staged() -> MutexGuard<'static, Vec<PathBuf>> {
 
 /// Removes a staged file, or a folder of them.
 fn remove_any(path: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(path)?.is_dir() {
-        true => fs::remove_dir_all(path),
-        false => fs::remove_file(path),
-    }
+    if fs::symlink_metadata(path)?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
 }
 
 /// Removes the staged files of this process, which is about to end without unwinding.

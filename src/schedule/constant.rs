@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ScheduleError, ScheduleRecipe, SharedSettings, Warmup, check};
+use super::decay::{After, Decay};
+use super::{SharedSettings, Warmup};
 
 /// A constant rate of `lr` after the warmup.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,34 +19,15 @@ pub struct Constant {
     pub from_zero: bool,
 }
 
-impl ScheduleRecipe for Constant {
-    fn rate(&self, update: u64, total: u64) -> f64 {
-        let Self { lr, warmup, from_zero, .. } = *self;
-        warmup.then(lr, from_zero, update, total, |_, _| lr)
+impl Decay for Constant {
+    const ENDS: bool = false;
+
+    fn settings(&mut self) -> (f64, SharedSettings<'_>) {
+        let Self { lr, warmup, from_zero } = self;
+        (*lr, SharedSettings { min_lr: None, warmup: Some(warmup), from_zero: Some(from_zero) })
     }
 
-    fn peak(&self) -> f64 {
-        self.lr
-    }
-
-    fn check_numbers(&self) -> Result<(), ScheduleError> {
-        check::above_zero("lr", self.lr)?;
-        check::share(self.warmup)
-    }
-
-    fn warmup_updates(&self, total: u64) -> u64 {
-        self.warmup.updates(total)
-    }
-
-    fn needs_length(&self) -> Option<&'static str> {
-        self.warmup.needs_length()
-    }
-
-    fn shared(&mut self) -> SharedSettings<'_> {
-        SharedSettings {
-            warmup: Some(&mut self.warmup),
-            from_zero: Some(&mut self.from_zero),
-            ..SharedSettings::default()
-        }
+    fn share(&self, _: After) -> f64 {
+        1.0
     }
 }

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ScheduleError, ScheduleRecipe, SharedSettings, Warmup, check, decay};
+use super::decay::{self, After, Decay};
+use super::{SharedSettings, Warmup};
 
 /// `min_lr + (lr - min_lr) · (1 + cos πp) / 2` (Loshchilov & Hutter, 2017, arXiv:1608.03983).
 ///
@@ -24,37 +25,13 @@ pub struct Cosine {
     pub from_zero: bool,
 }
 
-impl ScheduleRecipe for Cosine {
-    fn rate(&self, update: u64, total: u64) -> f64 {
-        let Self { lr, warmup, from_zero, .. } = *self;
-        warmup.then(lr, from_zero, update, total, |done, rest| {
-            decay::between(self.min_lr, lr, decay::cosine(decay::progress(done, rest)))
-        })
+impl Decay for Cosine {
+    fn settings(&mut self) -> (f64, SharedSettings<'_>) {
+        let Self { lr, min_lr, warmup, from_zero } = self;
+        (*lr, SharedSettings { min_lr: Some(min_lr), warmup: Some(warmup), from_zero: Some(from_zero) })
     }
 
-    fn peak(&self) -> f64 {
-        self.lr
-    }
-
-    fn check_numbers(&self) -> Result<(), ScheduleError> {
-        check::above_zero("lr", self.lr)?;
-        check::at_most("min_lr", self.min_lr, "lr", self.lr)?;
-        check::share(self.warmup)
-    }
-
-    fn warmup_updates(&self, total: u64) -> u64 {
-        self.warmup.updates(total)
-    }
-
-    fn needs_length(&self) -> Option<&'static str> {
-        Some(check::TAKE_ONE_WITHOUT_END)
-    }
-
-    fn shared(&mut self) -> SharedSettings<'_> {
-        SharedSettings {
-            min_lr: Some(&mut self.min_lr),
-            warmup: Some(&mut self.warmup),
-            from_zero: Some(&mut self.from_zero),
-        }
+    fn share(&self, after: After) -> f64 {
+        decay::cosine(after.progress())
     }
 }

@@ -1,10 +1,113 @@
-//! Decay shapes that fall from 1 at `progress` 0 to 0 at `progress` 1.
+//! Decays after a warmup, and their shapes, which fall from 1 at `progress` 0 to 0 at `progress` 1.
 
 use std::f64::consts::PI;
+use std::fmt::Debug;
 
-/// Returns the progress `done` updates after the warmup, of `rest`: 1 at the end and after it.
-pub(super) fn progress(done: u64, rest: u64) -> f64 {
-    (done as f64 / rest as f64).min(1.0)
+use super::{ScheduleError, ScheduleRecipe, SharedSettings, Warmup, check};
+
+/// A schedule whose rate after the [warmup](Warmup) is `min_lr + (lr - min_lr) · share`. Such schedules differ in the
+/// share alone.
+pub(super) trait Decay: Copy + Debug + Send + Sync {
+    /// Whether the share depends on the length of the run.
+    const ENDS: bool = true;
+
+    /// Returns the highest rate, and the other settings that such schedules have.
+    fn settings(&mut self) -> (f64, SharedSettings<'_>);
+
+    /// Returns the share of the way from the lowest to the highest rate.
+    fn share(&self, after: After) -> f64;
+
+    /// Checks the ranges of settings that only this schedule has. Default: there are none.
+    fn check_own(&self) -> Result<(), ScheduleError> {
+        Ok(())
+    }
+}
+
+/// A place after the warmup.
+pub(super) struct After {
+    /// Updates since the warmup.
+    done: u64,
+    /// Updates from the warmup to the end of the run.
+    rest: u64,
+    /// Updates of the warmup.
+    warmup: u64,
+}
+
+/// The values of a decay's settings.
+struct Values {
+    lr: f64,
+    min_lr: f64,
+    warmup: Warmup,
+    from_zero: bool,
+}
+
+impl Values {
+    fn of(mut decay: impl Decay) -> Self {
+        let (lr, SharedSettings { min_lr, warmup, from_zero }) = decay.settings();
+        Self {
+            lr,
+            min_lr: min_lr.copied().unwrap_or_default(),
+            warmup: warmup.copied().unwrap_or_default(),
+            from_zero: from_zero.copied().unwrap_or_default(),
+        }
+    }
+}
+
+impl<D: Decay> ScheduleRecipe for D {
+    fn rate(&self, update: u64, total: u64) -> f64 {
+        let Values { lr, min_lr, warmup, from_zero } = Values::of(*self);
+        warmup.then(lr, from_zero, update, total, |done, rest| {
+            between(min_lr, lr, self.share(After { done, rest, warmup: warmup.updates(total) }))
+        })
+    }
+
+    fn peak(&self) -> f64 {
+        Values::of(*self).lr
+    }
+
+    fn check_numbers(&self) -> Result<(), ScheduleError> {
+        let Values { lr, min_lr, warmup, .. } = Values::of(*self);
+        check::above_zero("lr", lr)?;
+        check::at_most("min_lr", min_lr, "lr", lr)?;
+        self.check_own()?;
+        check::share(warmup)
+    }
+
+    fn warmup_updates(&self, total: u64) -> u64 {
+        Values::of(*self).warmup.updates(total)
+    }
+
+    fn needs_length(&self) -> Option<&'static str> {
+        if D::ENDS { Some(check::TAKE_ONE_WITHOUT_END) } else { Values::of(*self).warmup.needs_length() }
+    }
+
+    fn shared(&mut self) -> SharedSettings<'_> {
+        self.settings().1
+    }
+}
+
+impl After {
+    /// Returns the progress through the run: 1 at its end and after it.
+    pub(super) fn progress(&self) -> f64 {
+        (self.done as f64 / self.rest as f64).min(1.0)
+    }
+
+    /// Returns the progress within the current one of `cycles` equal cycles; 1 at the end of the last. Integer
+    /// arithmetic finds the first update of a cycle, which `cycles · p mod 1` in floats may miss.
+    pub(super) fn progress_in_cycle(&self, cycles: u64) -> f64 {
+        if self.done >= self.rest {
+            return 1.0;
+        }
+        let within = u128::from(self.done) * u128::from(cycles) % u128::from(self.rest);
+        within as f64 / self.rest as f64
+    }
+
+    /// `√(τ / (t + τ))`, `t` updates after the warmup. It approaches 0 but never reaches it. `τ` defaults to the length
+    /// of the warmup, or to 10000 without one.
+    pub(super) fn inverse_sqrt(&self, timescale: Option<u64>) -> f64 {
+        let timescale = timescale.unwrap_or(if self.warmup == 0 { 10_000 } else { self.warmup }) as f64;
+        (timescale / (self.done as f64 + timescale)).sqrt()
+    }
 }
 
 /// Returns the rate at a share of the way from the lowest to the highest.
@@ -27,23 +130,6 @@ pub(super) fn one_minus_sqrt(progress: f64) -> f64 {
     1.0 - progress.sqrt()
 }
 
-/// Returns the progress within the current one of `cycles` equal cycles in `rest` updates; 1 at the end of the last.
-/// Integer arithmetic finds the first update of a cycle, which `cycles · p mod 1` in floats may miss.
-pub(super) fn in_cycle(done: u64, rest: u64, cycles: u64) -> f64 {
-    if done >= rest {
-        return 1.0;
-    }
-    let within = u128::from(done) * u128::from(cycles) % u128::from(rest);
-    within as f64 / rest as f64
-}
-
-/// `√(τ / (t + τ))`, `t` updates after the warmup. It approaches 0 but never reaches it. `τ` defaults to the length of
-/// the warmup, or to 10000 without one.
-pub(super) fn inverse_sqrt(done: u64, timescale: Option<u64>, warmup: u64) -> f64 {
-    let timescale = timescale.unwrap_or(if warmup == 0 { 10_000 } else { warmup }) as f64;
-    (timescale / (done as f64 + timescale)).sqrt()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,6 +141,10 @@ mod tests {
             let half = shape(0.5);
             assert!(0.2 < half && half < 0.6, "{half}");
         }
+    }
+
+    fn in_cycle(done: u64, rest: u64, cycles: u64) -> f64 {
+        After { done, rest, warmup: 0 }.progress_in_cycle(cycles)
     }
 
     #[test]
@@ -70,8 +160,10 @@ mod tests {
 
     #[test]
     fn an_inverse_root_halves_at_three_times_its_scale() {
+        let inverse_sqrt = |done, timescale, warmup| After { done, rest: 1, warmup }.inverse_sqrt(timescale);
         assert_eq!(inverse_sqrt(30, Some(10), 99), 0.5);
         assert_eq!(inverse_sqrt(60, None, 20), 0.5);
+        let inverse_sqrt = |done, timescale, warmup| After { done, rest: 1, warmup }.inverse_sqrt(timescale);
         assert_eq!(inverse_sqrt(30_000, None, 0), 0.5);
     }
 }

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ScheduleError, ScheduleRecipe, SharedSettings, Warmup, check, decay};
+use super::decay::{After, Decay};
+use super::{ScheduleError, SharedSettings, Warmup, check};
 
 /// `lr · √(timescale / (t - w + timescale))`: the rate falls for as long as the run continues, which needs no end
 /// (Zhai et al., 2022, arXiv:2106.04560).
@@ -13,7 +14,6 @@ pub struct InverseSqrt {
     pub lr: f64,
     /// Number of updates after the warmup at which the rate is `lr / √2`. Default: the length of the warmup, or 10000
     /// without one.
-    #[serde(default)]
     pub timescale: Option<u64>,
     /// Length of the warmup. Default: no warmup.
     #[serde(default)]
@@ -23,37 +23,19 @@ pub struct InverseSqrt {
     pub from_zero: bool,
 }
 
-impl ScheduleRecipe for InverseSqrt {
-    fn rate(&self, update: u64, total: u64) -> f64 {
-        let Self { lr, warmup, from_zero, .. } = *self;
-        warmup.then(lr, from_zero, update, total, |done, _| {
-            lr * decay::inverse_sqrt(done, self.timescale, warmup.updates(total))
-        })
+impl Decay for InverseSqrt {
+    const ENDS: bool = false;
+
+    fn settings(&mut self) -> (f64, SharedSettings<'_>) {
+        let Self { lr, warmup, from_zero, .. } = self;
+        (*lr, SharedSettings { min_lr: None, warmup: Some(warmup), from_zero: Some(from_zero) })
     }
 
-    fn peak(&self) -> f64 {
-        self.lr
+    fn share(&self, after: After) -> f64 {
+        after.inverse_sqrt(self.timescale)
     }
 
-    fn check_numbers(&self) -> Result<(), ScheduleError> {
-        check::above_zero("lr", self.lr)?;
-        check::not_zero("timescale", self.timescale.unwrap_or(1))?;
-        check::share(self.warmup)
-    }
-
-    fn warmup_updates(&self, total: u64) -> u64 {
-        self.warmup.updates(total)
-    }
-
-    fn needs_length(&self) -> Option<&'static str> {
-        self.warmup.needs_length()
-    }
-
-    fn shared(&mut self) -> SharedSettings<'_> {
-        SharedSettings {
-            warmup: Some(&mut self.warmup),
-            from_zero: Some(&mut self.from_zero),
-            ..SharedSettings::default()
-        }
+    fn check_own(&self) -> Result<(), ScheduleError> {
+        check::not_zero("timescale", self.timescale.unwrap_or(1))
     }
 }

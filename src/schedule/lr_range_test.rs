@@ -48,10 +48,7 @@ impl ScheduleRecipe for LrRangeTest {
     fn rate(&self, update: u64, _: u64) -> f64 {
         // Validation rejects a step size of 0 before any rate is computed.
         let size = self.step_size.max(1);
-        let steps = match self.staircase {
-            true => (update / size) as f64,
-            false => update as f64 / size as f64,
-        };
+        let steps = if self.staircase { (update / size) as f64 } else { update as f64 / size as f64 };
         self.min_lr * (1.0 + self.step_rate * steps)
     }
 

@@ -36,13 +36,13 @@ pub struct OneCycle {
     #[serde(default = "two_thousand", alias = "cycle_first_step_size")]
     pub first_step_size: u64,
     /// Number of updates on the way down; 0 drops immediately. Default: `first_step_size`.
-    #[serde(default, alias = "cycle_second_step_size")]
+    #[serde(alias = "cycle_second_step_size")]
     pub second_step_size: Option<u64>,
     /// Number of stairs on the way up. Default: 0, a straight line.
     #[serde(default, alias = "cycle_first_stair_count")]
     pub first_stair_count: u64,
     /// Number of stairs on the way down. Default: `first_stair_count`.
-    #[serde(default, alias = "cycle_second_stair_count")]
+    #[serde(alias = "cycle_second_stair_count")]
     pub second_stair_count: Option<u64>,
     /// Growth of the divisor per `decay_step_size` updates after the cycle. Default: 0, no decay.
     #[serde(default)]

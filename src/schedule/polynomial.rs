@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ScheduleError, ScheduleRecipe, SharedSettings, Warmup, check, decay};
+use super::decay::{self, After, Decay};
+use super::{ScheduleError, SharedSettings, Warmup, check};
 
 /// `min_lr + (lr - min_lr) · (1 - p)^power`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,38 +29,17 @@ fn linear_power() -> f64 {
     1.0
 }
 
-impl ScheduleRecipe for Polynomial {
-    fn rate(&self, update: u64, total: u64) -> f64 {
-        let Self { lr, warmup, from_zero, .. } = *self;
-        warmup.then(lr, from_zero, update, total, |done, rest| {
-            decay::between(self.min_lr, lr, decay::linear(decay::progress(done, rest)).powf(self.power))
-        })
+impl Decay for Polynomial {
+    fn settings(&mut self) -> (f64, SharedSettings<'_>) {
+        let Self { lr, min_lr, warmup, from_zero, .. } = self;
+        (*lr, SharedSettings { min_lr: Some(min_lr), warmup: Some(warmup), from_zero: Some(from_zero) })
     }
 
-    fn peak(&self) -> f64 {
-        self.lr
+    fn share(&self, after: After) -> f64 {
+        decay::linear(after.progress()).powf(self.power)
     }
 
-    fn check_numbers(&self) -> Result<(), ScheduleError> {
-        check::above_zero("lr", self.lr)?;
-        check::at_most("min_lr", self.min_lr, "lr", self.lr)?;
-        check::above_zero("power", self.power)?;
-        check::share(self.warmup)
-    }
-
-    fn warmup_updates(&self, total: u64) -> u64 {
-        self.warmup.updates(total)
-    }
-
-    fn needs_length(&self) -> Option<&'static str> {
-        Some(check::TAKE_ONE_WITHOUT_END)
-    }
-
-    fn shared(&mut self) -> SharedSettings<'_> {
-        SharedSettings {
-            min_lr: Some(&mut self.min_lr),
-            warmup: Some(&mut self.warmup),
-            from_zero: Some(&mut self.from_zero),
-        }
+    fn check_own(&self) -> Result<(), ScheduleError> {
+        check::above_zero("power", self.power)
     }
 }

@@ -86,10 +86,7 @@ impl From<u64> for Warmup {
 
 /// Returns the progress of update `update` in the warmup as a numerator and a denominator.
 pub(super) fn risen(update: u64, warmup: u64, from_zero: bool) -> (f64, f64) {
-    match from_zero {
-        false => (update as f64 + 1.0, warmup as f64 + 1.0),
-        true => (update as f64, warmup as f64),
-    }
+    if from_zero { (update as f64, warmup as f64) } else { (update as f64 + 1.0, warmup as f64 + 1.0) }
 }
 
 /// The form in a run file, where a number means updates.

@@ -39,7 +39,7 @@ pub struct WarmupCosineLr {
     #[serde(default)]
     pub warmup_type: WarmupType,
     /// The update at which the decay ends. Default: the length of the run.
-    #[serde(default, alias = "total_num_steps")]
+    #[serde(alias = "total_num_steps")]
     pub total: Option<u64>,
 }
 

@@ -36,7 +36,7 @@ pub struct Wsd {
     #[serde(default, alias = "num_warmup_steps")]
     pub warmup: Warmup,
     /// Number of updates at `lr`. Default: the rest of the run between warmup and decay.
-    #[serde(default, alias = "num_stable_steps")]
+    #[serde(alias = "num_stable_steps")]
     pub stable: Option<u64>,
     /// Number of updates of the decay.
     #[serde(alias = "num_decay_steps")]

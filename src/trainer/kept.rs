@@ -32,21 +32,18 @@ impl<S> Trainer<S> {
     /// best evaluation; `metrics.jsonl` with a line per step and evaluation; and burn-train's metric files. If the
     /// folder holds an earlier run, that run is kept under another name once this one has made its first update. A
     /// folder that holds anything else is rejected.
-    pub fn output(mut self, folder: impl AsRef<Path>) -> Self {
-        self.output = Some(Destination::Folder(folder.as_ref().into()));
-        self
+    pub fn output(self, folder: impl AsRef<Path>) -> Self {
+        Self { output: Some(Destination::Folder(folder.as_ref().into())), ..self }
     }
 
     /// Writes into a folder that is already claimed.
-    pub fn claimed(mut self, output: Arc<Output>) -> Self {
-        self.output = Some(Destination::Claimed(output));
-        self
+    pub fn claimed(self, output: Arc<Output>) -> Self {
+        Self { output: Some(Destination::Claimed(output)), ..self }
     }
 
     /// Names the folder that the first rank, in another process, writes into.
-    pub fn saved_elsewhere(mut self, folder: &Path) -> Self {
-        self.output = Some(Destination::Elsewhere(folder.into()));
-        self
+    pub fn saved_elsewhere(self, folder: &Path) -> Self {
+        Self { output: Some(Destination::Elsewhere(folder.into())), ..self }
     }
 
     /// Saves checkpoints into `checkpoints` in the output folder, from which you can [resume](Self::resume) the run.
@@ -69,9 +66,8 @@ impl<S> Trainer<S> {
     /// assert_eq!(trained.report.steps, 6);
     /// # Ok::<(), TrainError>(())
     /// ```
-    pub fn checkpoints(mut self, checkpoints: Checkpoints) -> Self {
-        self.checkpoints = Some(checkpoints);
-        self
+    pub fn checkpoints(self, checkpoints: Checkpoints) -> Self {
+        Self { checkpoints: Some(checkpoints), ..self }
     }
 
     /// Continues from a checkpoint: losses, weights, the order of samples and all random numbers are those of an
@@ -80,21 +76,18 @@ impl<S> Trainer<S> {
     /// You may change the number of ranks and the strategies as long as an update sees the same number of samples:
     /// the run then continues as it would on those ranks, up to rounding. You may also change the length, which
     /// changes a schedule that is stretched over it. A different seed, schedule, global batch or number of samples is
-    /// an error, unless you [allow](Self::allow_changes) it.
-    pub fn resume(mut self, from: Resume) -> Self {
-        self.resume = Some(from);
-        self
+    /// an error, unless you [allow](Self::allow_changes) it. `None` starts a new run.
+    pub fn resume(self, from: impl Into<Option<Resume>>) -> Self {
+        Self { resume: from.into(), ..self }
     }
 
     /// Lets a [resumed](Self::resume) run continue with changes to settings that affect its result.
-    pub fn allow_changes(mut self, allow: bool) -> Self {
-        self.allow_changes = allow;
-        self
+    pub fn allow_changes(self, allow: bool) -> Self {
+        Self { allow_changes: allow, ..self }
     }
 
     /// Sets the run file, which is saved and compared with a checkpoint's.
-    pub fn described(mut self, run: RunText) -> Self {
-        self.run = Some(run);
-        self
+    pub fn described(self, run: RunText) -> Self {
+        Self { run: Some(run), ..self }
     }
 }

@@ -231,25 +231,22 @@ impl<S> Trainer<S> {
     /// assert_eq!(trained.cursor.consumed, 3 * 8);
     /// # Ok::<(), TrainError>(())
     /// ```
-    pub fn over(mut self, world: World) -> Self {
-        self.world = Some(world);
-        self
+    pub fn over(self, world: World) -> Self {
+        Self { world: Some(world), ..self }
     }
 
     /// Seeds the model's random draws during training, made through [`Pass::draws`](crate::Pass::draws): the masks of
     /// [`Dropout`](crate::strategies::Dropout). Default: 0. Burn's own random layers and the model's initial weights
     /// draw from the device's generator instead, which [`Device::seed`](burn::tensor::Device::seed) seeds.
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
-        self
+    pub fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
     }
 
     /// Sets the [patterns](crate::strategies::Paths) of newly initialized parameters, such as a head that a pretrained
     /// folder lacked: a strategy that freezes the rest of the model, such as [`Lora`](crate::Lora), trains them whole.
     /// Default: none.
-    pub fn fresh<P: Into<String>>(mut self, patterns: impl IntoIterator<Item = P>) -> Self {
-        self.fresh = patterns.into_iter().map(Into::into).collect();
-        self
+    pub fn fresh<P: Into<String>>(self, patterns: impl IntoIterator<Item = P>) -> Self {
+        Self { fresh: patterns.into_iter().map(Into::into).collect(), ..self }
     }
 
     /// Smooths the labels of losses over classes during training: spreads this share of each label, at least 0 and
@@ -258,27 +255,23 @@ impl<S> Trainer<S> {
     ///
     /// Firebrick's models support it. A model of your own supports it if its loss is a
     /// `firebrick_models::smoothed_cross_entropy`; otherwise `fit` rejects the setting.
-    pub fn label_smoothing(mut self, share: f64) -> Self {
-        self.label_smoothing = share;
-        self
+    pub fn label_smoothing(self, share: f64) -> Self {
+        Self { label_smoothing: share, ..self }
     }
 
     /// Ends after this many updates, over as many epochs as needed.
-    pub fn steps(mut self, updates: u64) -> Self {
-        self.length = Length::Steps(updates);
-        self
+    pub fn steps(self, updates: u64) -> Self {
+        Self { length: Length::Steps(updates), ..self }
     }
 
     /// Ends after this many epochs.
-    pub fn epochs(mut self, epochs: u64) -> Self {
-        self.length = Length::Epochs(epochs);
-        self
+    pub fn epochs(self, epochs: u64) -> Self {
+        Self { length: Length::Epochs(epochs), ..self }
     }
 
     /// Evaluates after every `updates` updates and at the end, instead of after each epoch.
-    pub fn evaluate_every(mut self, updates: u64) -> Self {
-        self.evaluate_every = Some(updates);
-        self
+    pub fn evaluate_every(self, updates: u64) -> Self {
+        Self { evaluate_every: Some(updates), ..self }
     }
 
     /// Adds a score of evaluations, which is computed from their [sums](crate::EvaluationSums): it is shown, logged and
@@ -310,16 +303,14 @@ impl<S> Trainer<S> {
 
     /// Selects the best evaluation by one of the [scores](crate::Objective::scores) instead of the validation loss, for the best model, the best checkpoints and early stopping. The score itself defines whether higher is
     /// better.
-    pub fn best_by(mut self, score: impl Into<String>) -> Self {
-        self.best_by = Some(score.into());
-        self
+    pub fn best_by(self, score: impl Into<String>) -> Self {
+        Self { best_by: Some(score.into()), ..self }
     }
 
     /// Ends the run once the validation loss, or the [score](Self::best_by), has not improved for this many
     /// evaluations.
-    pub fn early_stopping(mut self, evaluations: usize) -> Self {
-        self.patience = Some(evaluations);
-        self
+    pub fn early_stopping(self, evaluations: usize) -> Self {
+        Self { patience: Some(evaluations), ..self }
     }
 
     /// Ends the run with [`TrainError::OverBudget`](crate::TrainError::OverBudget) if more than this many bytes are
@@ -330,15 +321,13 @@ impl<S> Trainer<S> {
     /// what counts; activations count only if the program counts its memory, with
     /// [`memory::Counting`](crate::memory::Counting), or the device has a memory pool that does. If ranks are
     /// threads, each rank counts its own bytes.
-    pub fn device_budget(mut self, bytes: usize) -> Self {
-        self.device_budget = Some(bytes);
-        self
+    pub fn device_budget(self, bytes: usize) -> Self {
+        Self { device_budget: Some(bytes), ..self }
     }
 
     /// Sets a lower bound on the tensors of parameter size that the optimizer keeps per parameter.
-    pub fn optimizer_states(mut self, tensors: f64) -> Self {
-        self.optimizer_states = tensors;
-        self
+    pub fn optimizer_states(self, tensors: f64) -> Self {
+        Self { optimizer_states: tensors, ..self }
     }
 
     /// Adds an observer, which sees each step, evaluation and save, and the end of the run.
@@ -348,20 +337,17 @@ impl<S> Trainer<S> {
     }
 
     /// Sets how to show the progress.
-    pub fn show(mut self, show: Show) -> Self {
-        self.show = show;
-        self
+    pub fn show(self, show: Show) -> Self {
+        Self { show, ..self }
     }
 
     /// Sets the run's name in the progress display.
-    pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.label = label.into();
-        self
+    pub fn label(self, label: impl Into<String>) -> Self {
+        Self { label: label.into(), ..self }
     }
 
     /// Stops at the next step boundary once this handle requests it, and saves everything.
-    pub fn interrupter(mut self, interrupter: Interrupter) -> Self {
-        self.interrupter = Interrupted(interrupter);
-        self
+    pub fn interrupter(self, interrupter: Interrupter) -> Self {
+        Self { interrupter: Interrupted(interrupter), ..self }
     }
 }

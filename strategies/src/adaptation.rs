@@ -110,10 +110,7 @@ impl Adaptation {
         struct Thaw<'a>(&'a HashSet<ParamId>);
         impl ModuleMapper for Thaw<'_> {
             fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-                match self.0.contains(&param.id) {
-                    true => param.set_require_grad(true),
-                    false => param,
-                }
+                if self.0.contains(&param.id) { param.set_require_grad(true) } else { param }
             }
         }
         let model = if self.low_rank.is_some() { model.materialize() } else { model };

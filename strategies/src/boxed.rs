@@ -21,7 +21,7 @@ use crate::{Adaptation, Effects, SettingError, Setup, Stages, Strategy, Strategy
 /// strategies.push(BoxedStrategy::new(Clip::norm(1.0)));
 /// assert_eq!(format!("{:?}", strategies[0]), "Accumulate(4)");
 /// ```
-pub struct BoxedStrategy<M>(Arc<dyn AnyStrategy<M>>);
+pub struct BoxedStrategy<M>(Arc<dyn Strategy<M>>);
 
 impl<M: 'static> BoxedStrategy<M> {
     /// Erases the type of `strategy`.
@@ -29,56 +29,8 @@ impl<M: 'static> BoxedStrategy<M> {
         Self(Arc::new(strategy))
     }
 
-    pub(crate) fn of(strategy: Arc<dyn AnyStrategy<M>>) -> Self {
+    pub(crate) fn of(strategy: Arc<dyn Strategy<M>>) -> Self {
         Self(strategy)
-    }
-}
-
-/// A dyn-compatible version of [`Strategy`], which every strategy implements.
-pub trait AnyStrategy<M>: Debug + Send + Sync {
-    /// [`Strategy::effects`].
-    fn effects(&self) -> Effects;
-    /// [`Strategy::check`].
-    ///
-    /// # Errors
-    ///
-    /// The same.
-    fn check(&self) -> Result<(), SettingError>;
-    /// [`Strategy::world`].
-    fn world(&self) -> Option<&World>;
-    /// [`Strategy::adapt`].
-    ///
-    /// # Errors
-    ///
-    /// The same.
-    fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError>;
-    /// [`Strategy::start`].
-    ///
-    /// # Errors
-    ///
-    /// The same.
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError>;
-}
-
-impl<M: 'static, S: Strategy<M>> AnyStrategy<M> for S {
-    fn effects(&self) -> Effects {
-        Strategy::effects(self)
-    }
-
-    fn check(&self) -> Result<(), SettingError> {
-        Strategy::check(self)
-    }
-
-    fn world(&self) -> Option<&World> {
-        Strategy::world(self)
-    }
-
-    fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
-        Strategy::adapt(self, model, adaptation)
-    }
-
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        Strategy::start(self, setup)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use firebrick_kernels::{Site, dropout};
+use firebrick_kernels::{Site, add, add_dropout, dropout};
 
 use crate::Pass;
 
@@ -100,13 +100,26 @@ impl Dropout {
     ///
     /// The same as [`forward`](Self::forward).
     pub fn forward_along<const D: usize>(&self, x: Tensor<D>, positions: &[usize], pass: &Pass) -> Tensor<D> {
-        // Each call takes a site, so that later sites do not depend on whether it drops.
-        let site = Site { draws: pass.draws(), number: pass.next_site(), starts: pass.starts() };
-        match pass.is_training() {
-            true => dropout(x, self.prob, positions, site),
-            false => x,
-        }
+        let site = site(pass);
+        if pass.is_training() { dropout(x, self.prob, positions, site) } else { x }
     }
+
+    /// Returns `x + self.forward(y, pass)`, in one pass over memory on the CPU: the end of a residual branch. In half
+    /// precision, the sum alone is rounded.
+    ///
+    /// # Panics
+    ///
+    /// The same as [`forward`](Self::forward), and if the shapes cannot be broadcast or the dtypes differ.
+    pub fn forward_onto<const D: usize>(&self, x: Tensor<D>, y: Tensor<D>, pass: &Pass) -> Tensor<D> {
+        let positions: &[usize] = if D > 2 { &[1] } else { &[] };
+        let site = site(pass);
+        if pass.is_training() { add_dropout(x, y, self.prob, positions, site) } else { add(x, y) }
+    }
+}
+
+/// Each call takes a site, so that later sites do not depend on whether it drops.
+fn site(pass: &Pass) -> Site<'_> {
+    Site { draws: pass.draws(), number: pass.next_site(), starts: pass.starts() }
 }
 
 #[cfg(test)]

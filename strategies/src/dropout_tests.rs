@@ -53,6 +53,20 @@ fn the_mask_is_that_of_f32_in_every_dtype() {
     assert_eq!(zeros(FloatDType::F32), zeros(FloatDType::F16));
 }
 
+/// A residual branch that ends in one pass drops what it would drop in two, and takes the same site.
+#[test]
+fn a_branch_drops_the_same_in_one_pass() {
+    let dropout = Dropout::new(0.5);
+    for pass in [pass(Draws { seed: 4, epoch: 1, first: 2 }), Pass::evaluate(&device())] {
+        let [x, y] = [1.0, 2.0].map(|x| Tensor::<3>::full([3, 4, 50], x, &device()));
+        let apart = pass.apart();
+        let sum = dropout.forward_onto(x.clone(), y.clone(), &pass);
+        let next = dropout.forward(y.clone(), &pass);
+        assert_eq!(values(sum), values(x + dropout.forward(y.clone(), &apart)));
+        assert_eq!(values(next), values(dropout.forward(y, &apart)));
+    }
+}
+
 #[test]
 fn gradients_pass_where_elements_did() {
     let x = Tensor::<3>::ones([3, 4, 50], &device().autodiff()).require_grad();

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     AverageStage, Effects, ParamMap, SettingError, Setup, Stage, StageState, Stages, Strategy, StrategyError,
-    map_params, relift,
+    map_params, relift, trained,
 };
 
 const NAME: &str = "Ema";
@@ -85,10 +85,7 @@ impl Ema {
     /// Returns the decay of the update that follows `updates` updates.
     fn decay_after(&self, updates: u64) -> f64 {
         let updates = updates as f64;
-        match self.warmup {
-            true => self.decay.min((1.0 + updates) / (10.0 + updates)),
-            false => self.decay,
-        }
+        if self.warmup { self.decay.min((1.0 + updates) / (10.0 + updates)) } else { self.decay }
     }
 }
 
@@ -104,9 +101,8 @@ impl<M: Module + 'static> Strategy<M> for Ema {
 
     fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         self.declare(setup)?;
-        let mut trained = Trained::default();
-        setup.model().visit(&mut trained);
-        Ok(Stages::of(Averaging { ema: self.clone(), updates: 0, trained: trained.0, average: None }))
+        let trained = trained(setup.model()).into_iter().map(|param| param.id).collect();
+        Ok(Stages::of(Averaging { ema: self.clone(), updates: 0, trained, average: None }))
     }
 }
 
@@ -160,18 +156,6 @@ impl<M: Module> AverageStage<M> for Averaging<M> {
 
     fn resume_average(&mut self, averaged: M) {
         self.average = Some(map_params(averaged, &mut Copied(&self.trained)));
-    }
-}
-
-/// The parameters that an optimizer updates.
-#[derive(Default)]
-struct Trained(HashSet<ParamId>);
-
-impl ModuleVisitor for Trained {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if param.base().is_require_grad() {
-            self.0.insert(param.id);
-        }
     }
 }
 

@@ -80,10 +80,7 @@ struct Freezing<'a> {
 
 impl ModuleMapper for Freezing<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        match self.frozen.contains(&param.id) {
-            true => self.adaptation.freeze(param),
-            false => param,
-        }
+        if self.frozen.contains(&param.id) { self.adaptation.freeze(param) } else { param }
     }
 }
 

@@ -155,6 +155,7 @@ pub mod conformance;
 pub mod cost;
 mod dropout;
 mod dtypes;
+mod each_param;
 pub mod effects;
 mod ema;
 mod error;
@@ -194,6 +195,7 @@ pub use boxed::BoxedStrategy;
 pub use clip::Clip;
 pub use dropout::Dropout;
 pub use dtypes::{Float, cast_params, float_name, require_dtype, supported_floats};
+pub use each_param::{AnyParam, each_distinct_param, each_param, learns};
 pub use effects::{Effects, Offloads, Reduces};
 pub use ema::Ema;
 pub use error::StrategyError;
@@ -207,9 +209,7 @@ pub use named_strategies::{NamedStrategy, Strategies};
 pub use offload::Offload;
 pub use order::Order;
 pub use outcome::Outcome;
-pub use params::{
-    ParamMap, Trained, apart, learns, map_params, relift, tie, tied, trained, trained_here, untie,
-};
+pub use params::{ParamMap, Trained, apart, map_params, relift, tie, tied, trained, trained_here, untie};
 pub use pass::Pass;
 pub use paths::{PathError, Paths, Place};
 pub use recompute::Recompute;
@@ -226,7 +226,7 @@ pub use state::{SavedStates, StageState};
 pub use strategy::Strategy;
 pub use zero::{Gathered, Part, Rows, Sharding, Zero};
 
-impl<M: burn::module::Module + 'static> registry::Registered for dyn registry::AnyStrategy<M> {
+impl<M: burn::module::Module + 'static> registry::Registered for dyn Strategy<M> {
     const KIND: &'static str = "a strategy";
 
     fn built_in() -> Strategies<M> {

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::boxed::AnyStrategy;
 use crate::registry::{Named, Registered, Registry};
 use crate::{BoxedStrategy, Strategy};
 
 /// Any [registered](Strategies) strategy for the model `M`: `Clip(norm: 1.0)`.
-pub type NamedStrategy<M> = Named<dyn AnyStrategy<M>>;
+pub type NamedStrategy<M> = Named<dyn Strategy<M>>;
 
 /// The strategies that a run file can name, for the model `M`.
 ///
@@ -24,7 +23,7 @@ pub type NamedStrategy<M> = Named<dyn AnyStrategy<M>>;
 /// let strategies: Strategies<Linear> = Registry::built_in().strategy::<Clip>("Bound"); // `Bound(norm: 1.0)`
 /// assert!(strategies.names().contains(&"Bound"));
 /// ```
-pub type Strategies<M> = Registry<dyn AnyStrategy<M>>;
+pub type Strategies<M> = Registry<dyn Strategy<M>>;
 
 impl<M: 'static> NamedStrategy<M> {
     /// Names a recipe that is registered by this name.
@@ -41,7 +40,7 @@ impl<M: 'static> NamedStrategy<M> {
 
 impl<M: 'static> Strategies<M>
 where
-    dyn AnyStrategy<M>: Registered,
+    dyn Strategy<M>: Registered,
 {
     /// Registers a strategy by a name; a later one replaces an earlier one of the same name.
     pub fn strategy<R>(self, name: &'static str) -> Self

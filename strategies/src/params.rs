@@ -7,8 +7,10 @@
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{DType, Tensor};
+
+use crate::each_param;
 
 /// A map over the values of float parameters, for tensors of any rank.
 pub trait ParamMap {
@@ -61,37 +63,17 @@ pub fn relift<const D: usize>(value: Tensor<D>, like: &Tensor<D>) -> Tensor<D> {
     leaf.set_require_grad(like.is_require_grad())
 }
 
-/// Returns whether the parameter requires a gradient in training. Does not initialize a lazy parameter.
-pub fn learns<const D: usize>(param: &Param<Tensor<D>>) -> bool {
-    if param.is_initialized() {
-        return param.base().is_require_grad();
-    }
-    let number = Tensor::zeros([1; D], &param.lazy_device().inner());
-    // A lazy parameter's replacement inherits its setting, which training mode then applies.
-    param.clone().transform_for_load(number, param.id).train().is_require_grad()
-}
-
 /// Separates a lazy parameter from its clones, which share its initializer and would all get a setting made on one of
 /// them. Does not initialize it.
 pub fn apart<const D: usize>(param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-    match param.is_initialized() {
-        true => param,
-        false => param.init_mapper(|value| value),
-    }
+    if param.is_initialized() { param } else { param.init_mapper(|value| value) }
 }
 
 /// Returns whether some parameter appears at more than one place of the model.
 pub fn tied<M: Module>(model: &M) -> bool {
-    #[derive(Default)]
-    struct Seen(HashSet<ParamId>, bool);
-    impl ModuleVisitor for Seen {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.1 |= !self.0.insert(param.id);
-        }
-    }
-    let mut seen = Seen::default();
-    model.visit(&mut seen);
-    seen.1
+    let (mut seen, mut tied) = (HashSet::new(), false);
+    each_param(model, |param| tied |= !seen.insert(param.id()));
+    tied
 }
 
 /// A parameter that requires a gradient.
@@ -126,22 +108,13 @@ pub fn trained_here<M: Module>(model: &M) -> Vec<Trained> {
 }
 
 fn trained_of<M: Module>(model: &M, wakes: bool) -> Vec<Trained> {
-    struct Find(bool, HashSet<ParamId>, Vec<Trained>);
-    impl ModuleVisitor for Find {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if !self.0 && !param.is_initialized() {
-                return;
-            }
-            let value = param.base();
-            if value.is_require_grad() && self.1.insert(param.id) {
-                let shape = value.dims().to_vec();
-                self.2.push(Trained { id: param.id, shape, dtype: value.dtype() });
-            }
+    let (mut seen, mut trained) = (HashSet::new(), Vec::new());
+    each_param(model, |param| {
+        if (wakes || param.is_initialized()) && param.requires_grad() && seen.insert(param.id()) {
+            trained.push(Trained { id: param.id(), shape: param.shape(), dtype: param.dtype() });
         }
-    }
-    let mut find = Find(wakes, HashSet::new(), Vec::new());
-    model.visit(&mut find);
-    find.2
+    });
+    trained
 }
 
 /// Gives every place of a tied parameter the tensor of its first place.

@@ -87,10 +87,7 @@ fn names_as_phrase(names: &[String]) -> String {
     let quoted: Vec<_> = names.iter().take(MOST).map(|name| format!("`{name}`")).collect();
     let more = names.len() - quoted.len();
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    match quoted.is_empty() {
-        true => String::new(),
-        false => format!("; name one of {}{more}", quoted.join(", ")),
-    }
+    if quoted.is_empty() { String::new() } else { format!("; name one of {}{more}", quoted.join(", ")) }
 }
 
 /// Replaces each list index of a path by `*`.
@@ -180,10 +177,7 @@ impl Paths {
     pub fn modules_matching(&self, pattern: &str) -> Result<Vec<&str>, PathError> {
         let parsed = parse(pattern)?;
         let found: Vec<_> = self.modules().filter(|module| parsed.matches(module)).collect();
-        match found.is_empty() {
-            false => Ok(found),
-            true => Err(self.no_match("module", pattern, std::iter::empty())),
-        }
+        if found.is_empty() { Err(self.no_match("module", pattern, std::iter::empty())) } else { Ok(found) }
     }
 
     /// Returns the path of a part of the model, such as one of its blocks. `None` if the part has no parameter of the

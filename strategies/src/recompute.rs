@@ -195,10 +195,7 @@ impl<M: Module> Stage<M> for Recomputing {
     }
 
     fn master(&mut self) -> Option<&mut dyn MasterStage<M>> {
-        match self.elementwise {
-            true => Some(self),
-            false => None,
-        }
+        if self.elementwise { Some(self) } else { None }
     }
 }
 

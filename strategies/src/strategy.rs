@@ -6,7 +6,7 @@ use firebrick_world::World;
 
 use crate::{Adaptation, Effects, SettingError, Setup, Stages, StrategyError};
 
-/// A recipe for one training technique: cheap to clone, without live state, and checked by [`start`](Self::start).
+/// A recipe for one training technique: without live state, and checked by [`start`](Self::start).
 ///
 /// See [Writing a strategy](crate#writing-a-strategy) in the crate's documentation.
 #[diagnostic::on_unimplemented(
@@ -14,7 +14,7 @@ use crate::{Adaptation, Effects, SettingError, Setup, Stages, StrategyError};
     label = "passed to `.with(..)`, but does not implement `Strategy`",
     note = "see \"Writing a strategy\" in the documentation of `firebrick-strategies`"
 )]
-pub trait Strategy<M>: Clone + Debug + Send + Sync + 'static {
+pub trait Strategy<M>: Debug + Send + Sync + 'static {
     /// Returns what the strategy does, as far as others must know. Compositions have the effects of their parts.
     fn effects(&self) -> Effects {
         Effects::none(std::any::type_name::<Self>())

@@ -16,12 +16,12 @@ use firebrick::{
 use firebrick_models::Gpt;
 
 /// Compares the run, saved after every update, with its continuations from these steps.
-fn continues<S: Strategy<Gpt>>(ranks: usize, micro_batches: usize, strategies: S, from: &[u64]) {
+fn continues<S: Strategy<Gpt> + Clone>(ranks: usize, micro_batches: usize, strategies: S, from: &[u64]) {
     continues_on(Way::on(ranks, micro_batches), strategies, from);
 }
 
 /// The same for another run.
-pub fn continues_on<S: Strategy<Gpt>>(way: Way, strategies: S, from: &[u64]) {
+pub fn continues_on<S: Strategy<Gpt> + Clone>(way: Way, strategies: S, from: &[u64]) {
     let folder = tempfile::tempdir().unwrap();
     let whole = folder.path().join("whole");
     let expected = way.train(&whole, strategies.clone()).unwrap();

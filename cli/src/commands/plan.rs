@@ -3,8 +3,8 @@
 use clap::Args;
 
 use crate::RunError;
-use crate::commands::run_args::{ReportFormat, RunArgs, print_json};
-use crate::console::{print, tell};
+use crate::commands::run_args::RunArgs;
+use crate::console::tell;
 use crate::run::Process;
 use firebrick::ByteSize;
 
@@ -37,12 +37,8 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<(), RunError> {
     if args.find_batch {
         let found = run.find_batch(args.budget, say)?;
         if leads {
-            match args.run.file.report {
-                ReportFormat::Text => {
-                    print(&format!("batch: (micro: {}, accumulate: {}),\n", found.micro, found.accumulate));
-                }
-                ReportFormat::Json => print_json(&found),
-            }
+            let text = || format!("batch: (micro: {}, accumulate: {}),\n", found.micro, found.accumulate);
+            args.run.file.report.print(&found, text);
         }
         return Ok(());
     }
@@ -50,9 +46,6 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<(), RunError> {
         return Ok(());
     }
     let plan = run.plan(args.budget, say)?;
-    match args.run.file.report {
-        ReportFormat::Text => print(&plan.summary()),
-        ReportFormat::Json => print_json(&plan),
-    }
+    args.run.file.report.print(&plan, || plan.summary());
     Ok(())
 }

@@ -63,6 +63,16 @@ impl RunArgs {
     }
 }
 
+impl ReportFormat {
+    /// Prints a result in this format.
+    pub fn print(self, result: &impl Serialize, text: impl FnOnce() -> String) {
+        match self {
+            Self::Text => print(&text()),
+            Self::Json => print_json(result),
+        }
+    }
+}
+
 pub(crate) fn print_json(report: &impl Serialize) {
     print(&(serde_json::to_string(report).unwrap_or_default() + "\n"));
 }

@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::RunError;
 use crate::commands::decoding_args::DecodingArgs;
-use crate::commands::run_args::{ReportFormat, print_json};
+use crate::commands::run_args::ReportFormat;
 use crate::commands::summary::Rows;
 use crate::console::{print, tell, with_progress};
 use crate::run::{Paths, Process};
@@ -106,10 +106,7 @@ impl RecordArgs {
 /// Runs `firebrick eval`.
 pub(crate) fn eval(args: &EvalArgs) -> Result<(), RunError> {
     let evaluated = args.trained.open()?.evaluate(args.records.paths(), tell)?;
-    match args.report {
-        ReportFormat::Text => print(&summary(&evaluated)),
-        ReportFormat::Json => print_json(&evaluated),
-    }
+    args.report.print(&evaluated, || summary(&evaluated));
     Ok(())
 }
 

@@ -8,12 +8,13 @@ use serde::Serialize;
 
 use super::longest::Longest;
 use super::{Limit, PlanError};
+use crate::run::Parts;
 use crate::run::sum;
-use crate::run::{Parts, Trainable};
 use crate::{DataRun, Run, RunError};
 use firebrick::data::Stream;
 use firebrick::engine::dry_run::caught;
 use firebrick::{AnyModel, ByteSize, Schedule, TrainError};
+use firebrick_models::family::Trainable;
 use firebrick_models::pretrained::Folder;
 
 /// The largest micro-batch with which a training step of the run succeeds.
@@ -199,10 +200,7 @@ fn largest(
     let Some(mut largest) = below else { return Ok(None) };
     while largest + 1 < above {
         let middle = largest.midpoint(above);
-        match fits(middle)? {
-            true => largest = middle,
-            false => above = middle,
-        }
+        if fits(middle)? { largest = middle } else { above = middle }
     }
     Ok(Some(largest))
 }

@@ -1,7 +1,8 @@
 //! Counts the floating-point operations of an update, as is customary in the field.
 
 use super::parameters::ParamLayout;
-use crate::run::{Attention, Shape};
+use crate::run::Shape;
+use firebrick_models::family::Attention;
 
 /// The tokens of an update, over all ranks. Padding is included because it is computed like any other token.
 #[derive(Clone, Copy, Debug)]
@@ -58,8 +59,8 @@ impl Work {
 mod tests {
     use super::super::parameters::ParamBytes;
     use super::*;
-    use crate::run::Family;
     use firebrick_models::T5Config;
+    use firebrick_models::family::Family;
 
     #[test]
     fn the_operations_of_a_model_by_hand() {

@@ -31,12 +31,12 @@ use firebrick_world::Kind;
 use serde::Serialize;
 
 use crate::run::{
-    Family, Parts, Process, Shape, Trainable, data_parallel, first_effect, insert_before_window, shapes,
-    strategies_line,
+    Parts, Process, Shape, data_parallel, first_effect, insert_before_window, shapes, strategies_line,
 };
 use crate::{DataRun, Run, RunError, RunStrategy};
 use firebrick::memory::of_machine;
 use firebrick::{ByteSize, TrainError};
+use firebrick_models::family::{Family, Trainable};
 use firebrick_models::pretrained::Folder;
 use firebrick_strategies::Order;
 use firebrick_strategies::cost::{Held, sent};

@@ -7,11 +7,12 @@ use firebrick_strategies::cost::PlannedParam;
 use firebrick_strategies::{Adaptation, Paths, Strategy};
 use firebrick_world::Communicator;
 
-use crate::run::{Parts, Shape, Trainable, recipes, skeleton};
+use crate::run::{Parts, Shape, recipes, skeleton};
 use crate::{Run, RunError, RunStrategy};
 use firebrick::AnyModel;
 use firebrick::accounting::dtypes;
 use firebrick::engine::session::Prepared;
+use firebrick_models::family::Trainable;
 
 /// How strategies treat a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]

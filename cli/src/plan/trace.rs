@@ -17,13 +17,14 @@ use firebrick_world::{Communicator, host_device};
 use super::PlanError;
 use super::longest::Longest;
 use super::recomputed::{Lines, Traced, mixed};
-use crate::run::{Family, Parts, Trainable, recipes, skeleton, written};
+use crate::run::{Parts, recipes, skeleton, written};
 use crate::{Run, RunError, RunStrategy};
 use firebrick::engine::dry_run::caught;
 use firebrick::engine::session::{Prepared, checked};
 use firebrick::memory::{Account, Beyond};
 use firebrick::{AnyModel, Objective, TrainError};
 use firebrick_models::drawn_now;
+use firebrick_models::family::{Family, Trainable};
 
 /// Number of blocks of the smaller model.
 const FEW: usize = 2;

@@ -84,9 +84,8 @@ impl<'a> Chart<'a> {
     }
 
     /// Labels the chart by a curve's value at each step, instead of the step.
-    pub fn along(mut self, name: &'a str, curve: &Curve) -> Self {
-        self.along = Some((name, curve.points())).filter(|(_, readings)| !readings.is_empty());
-        self
+    pub fn along(self, name: &'a str, curve: &Curve) -> Self {
+        Self { along: Some((name, curve.points())).filter(|(_, readings)| !readings.is_empty()), ..self }
     }
 
     /// The label's name, and its value at a step.

@@ -27,6 +27,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use firebrick::files::saving::Staged;
+
 use finished::Finished;
 use page::Page;
 use predictions::Predictions;
@@ -88,22 +90,14 @@ pub enum ReportPageError {
 pub fn write(folder: &Path, versions: &[(String, String)]) -> Result<PathBuf, ReportPageError> {
     let html = read(folder, versions)?.html();
     let path = folder.join(PAGE);
-    // The name is unique to this process, so that two processes writing the page do not interfere.
-    let staged = folder.join(format!(".staged-{}-{PAGE}", std::process::id()));
-    let written = write_synced(&staged, &html).and_then(|()| fs::rename(&staged, &path));
+    let written = Staged::create(&path).and_then(|mut file| {
+        file.write_all(html.as_bytes())?;
+        file.finish()
+    });
     match written {
         Ok(()) => Ok(path),
-        Err(error) => {
-            let _ = fs::remove_file(&staged);
-            Err(ReportPageError::Write { path, error })
-        }
+        Err(error) => Err(ReportPageError::Write { path, error }),
     }
-}
-
-fn write_synced(path: &Path, text: &str) -> io::Result<()> {
-    let mut file = File::create(path)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()
 }
 
 /// Reads the files of a run.

@@ -7,10 +7,11 @@ use firebrick_models::pretrained::Folder;
 
 use super::launch::Launch;
 use super::saved_weights::{Exported, Exporting};
-use super::{Launched, RunError, Trainable};
+use super::{Launched, RunError};
 use crate::bench::{BenchReport, Benched};
 use crate::plan::{Finding, FoundBatch, Plan, Planning};
 use crate::trained_run::{Evaluated, Evaluating, Generating, Predicted, Predicting};
+use firebrick_models::family::Trainable;
 
 /// A [`Trainable`] whose type is only known when the run file is read. Each command is a method.
 ///

@@ -22,7 +22,7 @@ enum Meaning {
 }
 
 /// Fields, each with those below it; the first match counts. Any other field affects the result.
-const MEANINGS: [(&str, Meaning); 23] = [
+const MEANINGS: [(&str, Meaning); 22] = [
     ("steps", Meaning::Free),
     ("epochs", Meaning::Free),
     ("evaluate_every", Meaning::Free),
@@ -42,8 +42,6 @@ const MEANINGS: [(&str, Meaning); 23] = [
     ("data.valid", Meaning::Free),
     ("data.malformed", Meaning::OfResult),
     ("model", Meaning::Impossible),
-    // Text generated in evaluation does not affect what the model learns.
-    ("task.Seq2Seq.generate", Meaning::Free),
     ("task", Meaning::Impossible),
     ("data.tokenizer", Meaning::Impossible),
     ("optimizer.kind", Meaning::Impossible),
@@ -59,11 +57,12 @@ fn meaning(path: &str) -> Meaning {
 /// Compares the texts of two run files, both with their overrides applied.
 pub(super) fn compare(saved: &str, now: &str) -> Compared {
     let parsed = |text: &str| Run::parse("the checkpoint's run file", text, &[] as &[&str]);
-    let (fixed, changeable, saved, now) = match (parsed(saved), parsed(now)) {
+    let (free, fixed, changeable, saved, now) = match (parsed(saved), parsed(now)) {
         (Ok(saved), Ok(now)) => {
             let fixed = [fixed_settings(&saved), fixed_settings(&now)].concat();
             let changeable = [changeable_settings(&saved), changeable_settings(&now)].concat();
-            (fixed, changeable, fields(&saved), fields(&now))
+            let free = [free_settings(&saved), free_settings(&now)].concat();
+            (free, fixed, changeable, fields(&saved), fields(&now))
         }
         (Err(error), _) | (_, Err(error)) => {
             let change = Change {
@@ -84,6 +83,7 @@ pub(super) fn compare(saved: &str, now: &str) -> Compared {
         let change = Change { field: path.clone(), saved: of(&saved), now: of(&now) };
         match meaning(path) {
             _ if change.saved == change.now => {}
+            _ if free.contains(path) => {}
             _ if changeable.contains(path) => compared.of_result.push(change),
             _ if fixed.contains(path) => compared.impossible.push(change),
             Meaning::Free => {}
@@ -118,6 +118,12 @@ fn fixed_settings(run: &Run) -> Vec<String> {
 fn changeable_settings(run: &Run) -> Vec<String> {
     let settings = run.model.changeable().iter();
     settings.map(|setting| format!("model.{}.{setting}", run.model.name())).collect()
+}
+
+/// Returns the paths of the task's settings that do not affect what the model learns.
+fn free_settings(run: &Run) -> Vec<String> {
+    let settings = run.task.changeable().iter();
+    settings.map(|setting| format!("task.{}.{setting}", run.task.name())).collect()
 }
 
 /// Writes out the strategies on which the result depends in this way.

@@ -1,12 +1,13 @@
 //! Checks values of a run file that parse but are invalid.
 
-use super::param_group_config::param_groups;
+use super::param_groups::param_groups;
 use super::problem::{FromRunFile, Problem, require};
 use super::{
-    BatchConfig, CheckpointsConfig, DataConfig, DataRun, Paths, Rows, Run, RunError, RunStrategy, TaskConfig,
-    TokenizerConfig, ron_path, written,
+    BatchConfig, CheckpointsConfig, DataConfig, DataRun, Paths, Run, RunError, RunStrategy, TokenizerConfig,
+    ron_path, written,
 };
 use firebrick::ByteSize;
+use firebrick_strategies::SettingError;
 
 /// Rejects invalid or contradictory values before anything is read or allocated.
 pub(super) fn check(run: &impl FromRunFile, file: &str, text: &str) -> Result<(), RunError> {
@@ -45,10 +46,6 @@ impl FromRunFile for Run {
                 require((0.0..1.0).contains(&share), "label_smoothing", expected, share)
             })
             .or_else(|| sample(self))
-            .or_else(|| match self.task {
-                TaskConfig::Seq2Seq { generate: Some(tokens), .. } => positive("task.generate", tokens),
-                _ => None,
-            })
             .or_else(|| ranks(self))
             .or_else(|| require(!self.output.as_os_str().is_empty(), "output", "a folder", "\"\""))
     }
@@ -58,8 +55,9 @@ impl FromRunFile for DataRun {
     fn first_problem(&self) -> Option<Problem> {
         batch(&self.batch)
             .or_else(|| strategies(&self.strategies, &self.batch))
-            .or_else(|| source(&self.data, &self.task))
-            .or_else(|| sizes(&self.data, &self.task))
+            .or_else(|| source(&self.data))
+            .or_else(|| task(self))
+            .or_else(|| sizes(&self.data))
             .or_else(|| data(&self.data))
     }
 }
@@ -113,32 +111,17 @@ fn batch(batch: &BatchConfig) -> Option<Problem> {
 }
 
 /// Checks where the samples come from.
-fn source(data: &DataConfig, task: &TaskConfig) -> Option<Problem> {
+fn source(data: &DataConfig) -> Option<Problem> {
     let one = data.path.is_some() == data.mix.is_empty();
     let found = if data.path.is_some() { "both" } else { "neither" };
     let empty = |paths: &Paths| paths.as_slice().is_empty();
     require(one, "data.path", "given, or else `data.mix`, and not both", found)
         .or_else(|| require(!data.path.as_ref().is_some_and(empty), "data.path", "at least one path", "[]"))
         .or_else(|| {
-            let expected = "left out where rows are windows of one text: `CausalLm(rows: Samples)` mixes";
-            require(data.mix.is_empty() || !task.is_windows(), "data.mix", expected, data.mix.len())
-        })
-        .or_else(|| {
-            let expected = "left out where rows are windows: a token file is what streams them";
-            let found = data.stream.unwrap_or(0);
-            require(data.stream.is_none() || !task.is_windows(), "data.stream", expected, found)
-        })
-        .or_else(|| {
             let both = data.stream.is_some() && !data.mix.is_empty();
             require(!both, "data.stream", "left out where `data.mix` is given", "both")
         })
         .or_else(|| positive("data.stream", data.stream.unwrap_or(1)))
-        .or_else(|| unused(data, task))
-        .or_else(|| {
-            let packed = matches!(task, TaskConfig::CausalLm { rows: Rows::Packed, .. });
-            let expected = "left out where samples are packed: that takes all of their lengths";
-            require(data.stream.is_none() || !packed, "data.stream", expected, "given")
-        })
         .or_else(|| {
             let mut weights = data.mix.iter().enumerate();
             let wrong = weights.find(|(_, corpus)| !(corpus.weight > 0.0 && corpus.weight.is_finite()))?;
@@ -146,40 +129,20 @@ fn source(data: &DataConfig, task: &TaskConfig) -> Option<Problem> {
         })
 }
 
-/// Rejects settings that the task does not use.
-fn unused(data: &DataConfig, task: &TaskConfig) -> Option<Problem> {
-    let windows = "left out where rows are windows of one text";
-    let pairs = "left out for Seq2Seq, whose pairs are not split";
-    let packed = matches!(task, TaskConfig::CausalLm { rows: Rows::Packed, .. });
-    let prompt = matches!(task, TaskConfig::CausalLm { prompt: Some(_), .. });
-    let is_windows = task.is_windows();
-    [
-        (is_windows && prompt, "task.prompt", windows),
-        (is_windows && data.max_length.is_some(), "data.max_length", windows),
-        (is_windows && data.stride.is_some(), "data.stride", windows),
-        (is_windows && data.padding.is_some(), "data.padding", windows),
-        (is_windows && data.group_by_length, "data.group_by_length", windows),
-        (packed && data.group_by_length, "data.group_by_length", "left out where samples are packed"),
-        (matches!(task, TaskConfig::Seq2Seq { .. }) && data.stride.is_some(), "data.stride", pairs),
-    ]
-    .into_iter()
-    .find_map(|(is_unused, field, expected)| require(!is_unused, field, expected, "given"))
+fn task(DataRun { task, data, .. }: &DataRun) -> Option<Problem> {
+    let of = |place, checked: Result<(), SettingError>| {
+        checked.err().map(|error| Problem::of_setting(place, "task", &error))
+    };
+    of("data", task.check_data(data)).or_else(|| of("task", task.check(data)))
 }
 
 /// Checks the lengths of samples.
-fn sizes(data: &DataConfig, task: &TaskConfig) -> Option<Problem> {
-    let needs = |holds: bool, field, expected| require(holds, field, expected, "nothing");
-    needs(!task.is_windows() || data.block.is_some(), "data.block", "given: tokens that a window predicts")
-        .or_else(|| positive("data.block", data.block.unwrap_or(1)))
+fn sizes(data: &DataConfig) -> Option<Problem> {
+    positive("data.block", data.block.unwrap_or(1))
         .or_else(|| positive("data.max_length", data.max_length.unwrap_or(1)))
         .or_else(|| {
             let padded = data.padding.map_or(1, |padding| padding.length(1));
             require(padded <= LONGEST_ROW, "data.padding", "of at most a million tokens", padded)
-        })
-        .or_else(|| {
-            let rows = matches!(task, TaskConfig::CausalLm { rows: Rows::Samples | Rows::Packed, .. });
-            let given = data.max_length.is_some() || data.block.is_some();
-            needs(!rows || given, "data.max_length", "given: the most tokens of a sample")
         })
         .or_else(|| {
             let most = data.max_length.unwrap_or(usize::MAX);
@@ -238,9 +201,8 @@ fn strategies(strategies: &[RunStrategy], batch: &BatchConfig) -> Option<Problem
 
 fn sample(run: &Run) -> Option<Problem> {
     let sample = run.sample.as_ref()?;
-    let writes = matches!(run.task, TaskConfig::CausalLm { .. } | TaskConfig::Seq2Seq { .. });
-    let expected = "left out, or the task one that writes, `CausalLm` or `Seq2Seq`";
-    require(writes, "sample", expected, run.task.name())
+    let expected = "left out, or the task one that writes, such as `CausalLm` or `Seq2Seq`";
+    require(run.task.writing().is_some(), "sample", expected, run.task.name())
         .or_else(|| positive("sample.tokens", sample.tokens))
         .or_else(|| {
             let possible = sample.temperature >= 0.0 && sample.temperature.is_finite();

@@ -6,43 +6,28 @@ use firebrick::Checkpoints;
 
 /// When the run saves a checkpoint to resume from: `checkpoints: (every: 500, keep_last: 3)`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct CheckpointsConfig {
     /// Updates between two checkpoints; the run then also saves at its end. Default: the run saves only when it is
     /// interrupted.
-    #[serde(default)]
     pub every: Option<u64>,
     /// Number of newest checkpoints to keep. Default: 2.
-    #[serde(default = "default_keep_last")]
     pub keep_last: usize,
     /// Number of checkpoints with the best evaluation of their own weights to keep as well, by [`Run::best_by`](super::Run::best_by).
     /// Default: 0.
-    #[serde(default)]
     pub keep_best: usize,
     /// Also keeps every checkpoint whose step is a multiple of this. Default: none.
-    #[serde(default)]
     pub keep_every: Option<u64>,
     /// How often a failed save is retried, at the next step boundaries. Default: 2.
-    #[serde(default = "default_retries")]
     pub retries: u32,
     /// Seconds that an interrupted run has for its last step and its save; after that it ends without saving. Default:
     /// no limit.
-    #[serde(default)]
     pub grace: Option<u64>,
-}
-
-fn default_keep_last() -> usize {
-    2
-}
-
-fn default_retries() -> u32 {
-    2
 }
 
 impl Default for CheckpointsConfig {
     fn default() -> Self {
-        let (keep_last, retries) = (default_keep_last(), default_retries());
-        Self { every: None, keep_last, keep_best: 0, keep_every: None, retries, grace: None }
+        Self { every: None, keep_last: 2, keep_best: 0, keep_every: None, retries: 2, grace: None }
     }
 }
 

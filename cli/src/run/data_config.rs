@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 pub struct DataConfig {
     /// A file, a folder, or a pattern with `*`; or a list of them. `.gz` and `.zst` files are decompressed while they
     /// are read. Give either this or `mix`.
-    #[serde(default)]
     pub path: Option<Paths>,
     /// Several corpora, each sampled in proportion to its weight.
     #[serde(default)]
@@ -22,10 +21,8 @@ pub struct DataConfig {
     pub mix_until: Until,
     /// The validation data. Default: the last `valid_fraction` of the training data; a `mix` of several
     /// corpora or a `stream` has no default.
-    #[serde(default)]
     pub valid: Option<Paths>,
     /// The format of the files. Default: determined by their extensions.
-    #[serde(default)]
     pub format: Option<Format>,
     /// Extensions of the files that are read from a folder. Default: `txt` and `md`.
     #[serde(default)]
@@ -39,26 +36,21 @@ pub struct DataConfig {
     #[serde(default)]
     pub special: SpecialNames,
     /// The number of tokens that a window of a causal language model predicts, which is the model's context length.
-    #[serde(default)]
     pub block: Option<usize>,
     /// The most tokens of a sample, special tokens included; longer samples are truncated. Default: `block + 1` if
     /// `block` is given, otherwise the tokenizer's `model_max_length`, if it has one.
-    #[serde(default)]
     pub max_length: Option<usize>,
     /// Turns the truncated part of a sample into further samples, each of which repeats this many tokens of the one
     /// before. Default: the truncated part is dropped.
-    #[serde(default)]
     pub stride: Option<usize>,
     /// How rows are padded: `(side: Right, multiple_of: 8, to: Longest)`. Default: to the longest row, on the side that
     /// the tokenizer defines, otherwise on the right.
-    #[serde(default)]
     pub padding: Option<Padding>,
     /// Whether batches are made of samples of similar length. Default: no.
     #[serde(default)]
     pub group_by_length: bool,
     /// Reads samples from the files as they are needed, and shuffles them within a window of this many. Default: all
     /// samples are loaded into memory and shuffled together.
-    #[serde(default)]
     pub stream: Option<usize>,
     /// The share of the data, taken from its end, that is used for validation if `valid` is not given. Default: 0.1.
     #[serde(default = "default_valid_fraction")]
@@ -148,7 +140,6 @@ pub struct Corpus {
     /// The corpus's share of the samples, relative to the other weights.
     pub weight: f64,
     /// The format of the files, as in `data.format`.
-    #[serde(default)]
     pub format: Option<Format>,
 }
 

@@ -3,11 +3,17 @@
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use firebrick_datasets::Amount;
+use burn::train::Interrupter;
+use firebrick_datasets::{Amount, Skipped};
 
+use super::attended::attended;
 use super::launcher::number_of_ranks;
+use super::load::{Prints, tell_skipped};
 use super::settled::Settled;
-use super::{BatchConfig, DataConfig, Run, RunStrategy, TaskConfig, default_seed, first_effect};
+use super::{
+    BatchConfig, DataConfig, Loaded, Loading, Run, RunError, RunStrategy, TaskConfig, default_seed,
+    first_effect,
+};
 
 /// The data part of a [`Run`]: everything that the data depends on, without the model and the training settings. It is
 /// read from the same files, so you can inspect a data set before there is a model.
@@ -24,95 +30,68 @@ use super::{BatchConfig, DataConfig, Run, RunStrategy, TaskConfig, default_seed,
 /// # Ok::<(), firebrick_cli::RunError>(())
 /// ```
 #[derive(Clone, Debug, Deserialize)]
-#[serde(rename = "Run", deny_unknown_fields)]
+#[serde(from = "Fields")]
 pub struct DataRun {
     /// Seeds the order of the samples and the masking.
-    #[serde(default = "default_seed")]
     pub seed: u64,
     /// The task.
-    #[serde(default)]
     pub task: TaskConfig,
     /// The data and how it is cut into samples.
     pub data: DataConfig,
     /// How many samples an update takes.
     pub batch: BatchConfig,
     /// The strategies; one of them may set the number of micro-batches per update.
-    #[serde(default)]
     pub strategies: Vec<RunStrategy>,
     /// Ranks that train together. They share the global batch by which samples are grouped. Default: one for each
     /// process that a launcher started.
-    #[serde(default)]
     pub ranks: Option<usize>,
-
     /// Settings that are resolved before the data is read.
-    #[serde(skip)]
     pub(crate) settled: Settled,
+}
 
-    // The other names that a run file may contain.
-    #[serde(default, rename = "device")]
-    _device: Option<IgnoredAny>,
-    #[serde(default, rename = "device_budget")]
-    _device_budget: Option<IgnoredAny>,
-    #[serde(default, rename = "model")]
-    _model: Option<IgnoredAny>,
-    #[serde(default, rename = "optimizer")]
-    _optimizer: Option<IgnoredAny>,
-    #[serde(default, rename = "param_groups")]
-    _param_groups: Option<IgnoredAny>,
-    #[serde(default, rename = "layer_decay")]
-    _layer_decay: Option<IgnoredAny>,
-    #[serde(default, rename = "schedule")]
-    _schedule: Option<IgnoredAny>,
-    #[serde(default, rename = "steps")]
-    _steps: Option<IgnoredAny>,
-    #[serde(default, rename = "epochs")]
-    _epochs: Option<IgnoredAny>,
-    #[serde(default, rename = "evaluate_every")]
-    _evaluate_every: Option<IgnoredAny>,
-    #[serde(default, rename = "early_stopping")]
-    _early_stopping: Option<IgnoredAny>,
-    #[serde(default, rename = "best_by")]
-    _best_by: Option<IgnoredAny>,
-    #[serde(default, rename = "checkpoints")]
-    _checkpoints: Option<IgnoredAny>,
-    #[serde(default, rename = "deadline")]
-    _deadline: Option<IgnoredAny>,
-    #[serde(default, rename = "nccl")]
-    _nccl: Option<IgnoredAny>,
-    #[serde(default, rename = "output")]
-    _output: Option<IgnoredAny>,
-    #[serde(default, rename = "sample")]
-    _sample: Option<IgnoredAny>,
+/// All fields that a run file may contain. The data does not depend on those after `ranks`.
+#[derive(Deserialize)]
+#[serde(rename = "Run", deny_unknown_fields)]
+#[expect(dead_code, reason = "the fields that nothing reads are known names")]
+struct Fields {
+    #[serde(default = "default_seed")]
+    seed: u64,
+    #[serde(default)]
+    task: TaskConfig,
+    data: DataConfig,
+    batch: BatchConfig,
+    #[serde(default)]
+    strategies: Vec<RunStrategy>,
+    ranks: Option<usize>,
+    device: Option<IgnoredAny>,
+    device_budget: Option<IgnoredAny>,
+    model: Option<IgnoredAny>,
+    optimizer: Option<IgnoredAny>,
+    param_groups: Option<IgnoredAny>,
+    layer_decay: Option<IgnoredAny>,
+    schedule: Option<IgnoredAny>,
+    steps: Option<IgnoredAny>,
+    epochs: Option<IgnoredAny>,
+    evaluate_every: Option<IgnoredAny>,
+    early_stopping: Option<IgnoredAny>,
+    best_by: Option<IgnoredAny>,
+    checkpoints: Option<IgnoredAny>,
+    deadline: Option<IgnoredAny>,
+    nccl: Option<IgnoredAny>,
+    output: Option<IgnoredAny>,
+    sample: Option<IgnoredAny>,
+}
+
+impl From<Fields> for DataRun {
+    fn from(Fields { seed, task, data, batch, strategies, ranks, .. }: Fields) -> Self {
+        Self { seed, task, data, batch, strategies, ranks, settled: Settled::default() }
+    }
 }
 
 impl From<&Run> for DataRun {
     fn from(run: &Run) -> Self {
-        Self {
-            seed: run.seed,
-            task: run.task.clone(),
-            data: run.data.clone(),
-            batch: run.batch.clone(),
-            strategies: run.strategies.clone(),
-            ranks: run.ranks,
-            settled: Settled::default(),
-            _device: None,
-            _device_budget: None,
-            _model: None,
-            _optimizer: None,
-            _param_groups: None,
-            _layer_decay: None,
-            _schedule: None,
-            _steps: None,
-            _epochs: None,
-            _evaluate_every: None,
-            _early_stopping: None,
-            _best_by: None,
-            _checkpoints: None,
-            _deadline: None,
-            _nccl: None,
-            _output: None,
-            _sample: None,
-        }
+        let Run { seed, task, data, batch, strategies, ranks, .. } = run.clone();
+        Self { seed, task, data, batch, strategies, ranks, settled: Settled::default() }
     }
 }
 
@@ -127,5 +106,42 @@ impl DataRun {
         let strategies =
             first_effect(&self.strategies, |effects| effects.sums).map(|sums| sums.micro_batches);
         self.batch.accumulate.or(strategies).unwrap_or(1)
+    }
+}
+
+impl DataRun {
+    /// Reads and tokenizes the data, and reports progress through `say`.
+    ///
+    /// # Errors
+    ///
+    /// The data cannot be read, or does not fit the task.
+    pub fn load(&self, say: impl Fn(&str)) -> Result<Loaded, RunError> {
+        self.load_until(&Interrupter::new(), say)
+    }
+
+    /// Like [`load`](Self::load), but stops immediately when `interrupter` receives a stop request.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`load`](Self::load), and [`RunError::Interrupted`].
+    pub fn load_until(&self, interrupter: &Interrupter, say: impl Fn(&str)) -> Result<Loaded, RunError> {
+        let run = self.clone();
+        let loaded = attended(interrupter, "preparing", &say, move |say| run.task.load(&run.loading(say)))?;
+        tell_skipped(&loaded.skipped, say);
+        Ok(loaded)
+    }
+
+    pub(super) fn loading<'a>(&'a self, say: &'a dyn Fn(&str)) -> Loading<'a> {
+        Loading {
+            config: &self.data,
+            settled: &self.settled,
+            seed: self.seed,
+            micro_batch: self.batch.amount(),
+            global_batch: self.global_batch(),
+            texts: &self.task,
+            say,
+            skipped: Skipped::default(),
+            prints: Prints::default(),
+        }
     }
 }

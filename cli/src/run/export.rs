@@ -10,12 +10,12 @@ use firebrick_datasets::{ForModel, Tokenizer};
 use serde_json::Value;
 
 use super::RunError;
-use super::family::Family;
 use super::prepare::Parts;
-use super::trainable::Trainable;
 use firebrick::checkpoint::best::BEST;
 use firebrick::files::saving;
 use firebrick::{TrainError, Trained};
+use firebrick_models::family::Family;
+use firebrick_models::family::Trainable;
 use firebrick_models::pretrained;
 use firebrick_models::pretrained::CONFIG;
 

@@ -5,20 +5,18 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use firebrick_datasets::{Amount, Tokenizer};
 
-use super::trainable::Trainable;
-use super::{LabelKind, Run, RunError, SampleConfig, TaskConfig};
-use crate::answers::{Inference, Kind};
+use super::{Run, RunError, SampleConfig, Writing};
 use firebrick_models::decoding::Decoding;
+use firebrick_models::family::{Family, Trainable};
+use firebrick_models::inference::Inference;
 use firebrick_models::pretrained::Folder;
 
 impl Run {
     /// Returns the most tokens of a row that the model is asked about, padding included; `Some(None)` if there is no
     /// limit, and `None` for a causal language model, which reads as much of the end of a text as it can.
     pub(crate) fn asked_rows(&self, tokenizer: &Tokenizer) -> Option<Option<usize>> {
-        match self.task {
-            TaskConfig::CausalLm { .. } => None,
-            _ => Some(self.data.longest_row(tokenizer)),
-        }
+        let reads_end = self.task.writing() == Some(Writing::Continuation);
+        (!reads_end).then(|| self.data.longest_row(tokenizer))
     }
 
     /// Returns the settings of predictions. Texts end at the end tokens of the model's folder and of the
@@ -41,24 +39,19 @@ impl Run {
         }
         let encoder = self.data.encoder(tokenizer, None);
         Ok(Inference {
-            encoder: match &self.task {
-                // A truncated word needs an answer too.
-                TaskConfig::TokenClassification { .. } => encoder.stride(self.data.stride.or(Some(0))),
-                _ => encoder.stride(None),
+            encoder: match self.task.predicts_in_parts() {
+                true => encoder.stride(self.data.stride.or(Some(0))),
+                false => encoder.stride(None),
             },
             padding: self.data.padding(tokenizer),
             rows: match self.batch.amount() {
                 Amount::Samples(samples) => samples,
                 Amount::Tokens(_) => 16,
             },
-            labels: M::label_names(config).unwrap_or_default(),
-            kind: match &self.task {
-                TaskConfig::SequenceClassification { kind: LabelKind::Number, .. } => Kind::Number,
-                TaskConfig::SequenceClassification { kind: LabelKind::Classes, .. } => Kind::Classes,
-                _ => Kind::Class,
-            },
+            labels: config.label_names().unwrap_or_default(),
+            kind: self.task.labels().and_then(|labels| labels.kind).unwrap_or_default(),
             decoding,
-            start: self.task.start_id(M::start_of(config), tokenizer)?.unwrap_or(0),
+            start: self.task.start_id(config.start(), tokenizer)?.unwrap_or(0),
             first: 0,
             among: None,
             tokenizer: tokenizer.clone(),

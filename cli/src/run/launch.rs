@@ -7,15 +7,14 @@ use burn::train::Interrupter;
 use serde_json::Value;
 
 use super::attended::attended;
-use super::family::Family;
 use super::prepare::Parts;
-use super::trainable::Trainable;
-use super::{Process, Run, RunError, TaskConfig, changes, export};
-use crate::answers::Question;
+use super::{Process, Run, RunError, Writing, changes, export};
 use crate::console::tell;
 use firebrick::checkpoint::RunText;
 use firebrick::output::{Output, RUN};
 use firebrick::{AnyModel, Report, Resume, Show, TrainError, Trained, memory};
+use firebrick_models::family::{Family, Trainable};
+use firebrick_models::inference::Question;
 use firebrick_models::pretrained::{CONFIG, Folder, config_text, save_adapters};
 
 /// A run that has been trained.
@@ -110,12 +109,9 @@ impl Launch<'_> {
             .label(format!("{} parameters, {}", model.num_params(), parts.device_name))
             .interrupter(interrupter.clone())
             .checkpoints(run.checkpoints.policy())
+            .resume(resume.clone())
             .allow_changes(allow_changes)
             .described(RunText { text: run.to_ron(), compare: changes::compare });
-        let trainer = match &resume {
-            Some(resume) => trainer.resume(resume.clone()),
-            None => trainer,
-        };
         let (schedule, data) = (run.schedule.clone(), parts.data.clone());
         let model = AnyModel::new::<M::Batch>(model);
         if !leads {
@@ -230,8 +226,8 @@ fn write_sample<M: Trainable>(run: &Run, model: &M, parts: &Parts<M>) -> Result<
     )?;
     let answers = model.clone().valid().answers(&[Question::Text(sample.prompt.clone())], &inference)?;
     let written = answers.first().and_then(|answer| answer.get("predicted")?.as_str());
-    Ok(written.map(|written| match run.task {
-        TaskConfig::Seq2Seq { .. } => written.to_string(),
+    Ok(written.map(|written| match run.task.writing() {
+        Some(Writing::FromSource { .. }) => written.to_string(),
         _ => sample.prompt.clone() + written,
     }))
 }

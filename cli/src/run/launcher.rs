@@ -39,10 +39,7 @@ impl Process {
 
     /// Checks this process against whether the program was built with MPI.
     fn with_mpi(self, has_mpi: bool) -> Result<Self, RunError> {
-        match self.of > 1 && !has_mpi {
-            true => Err(RunError::NoMpi(self.of)),
-            false => Ok(self),
-        }
+        if self.of > 1 && !has_mpi { Err(RunError::NoMpi(self.of)) } else { Ok(self) }
     }
 
     /// Whether this process owns the output folder and the display.

@@ -10,15 +10,14 @@ mod data_run;
 mod error;
 mod export;
 mod extensions;
-mod family;
-mod fits;
+mod families;
 mod inference;
 mod launch;
 mod launcher;
 mod load;
 mod many_ranks;
 mod model_config;
-mod param_group_config;
+mod param_groups;
 mod parse;
 mod prepare;
 mod problem;
@@ -29,15 +28,14 @@ mod saved_weights;
 mod settled;
 mod shapes;
 mod strategies;
-mod task_config;
+mod task;
 mod tokenize;
-mod trainable;
 
 use std::path::PathBuf;
 
 use firebrick_datasets::Amount;
 use firebrick_strategies::Float;
-use firebrick_strategies::optim::BoxedOptimizer;
+use firebrick_strategies::optim::{BoxedOptimizer, Group};
 use serde::{Deserialize, Serialize};
 
 use firebrick::{ByteSize, Schedule};
@@ -47,13 +45,12 @@ pub use data_config::{Corpus, DataConfig, Paths, TokenizerConfig};
 pub use data_run::DataRun;
 pub use error::RunError;
 pub(crate) use export::{PRETRAINED, is_exported};
-pub use family::{Attention, BertShape, Families, Family, LlamaShape, Sizes, T5Shape};
+pub use families::Families;
 pub use launch::Launched;
 pub(crate) use launcher::Process;
 pub(crate) use load::open;
-pub use load::{Loaded, TaskData};
+pub use load::{Loaded, Loading, TaskData};
 pub use model_config::ModelConfig;
-pub use param_group_config::ParamGroupConfig;
 pub(crate) use prepare::Parts;
 pub(crate) use settled::Settled;
 pub(crate) use shapes::{Shape, parameters, shapes, skeleton};
@@ -61,9 +58,11 @@ pub use strategies::RunStrategy;
 pub(crate) use strategies::{
     data_parallel, first_effect, insert_before_window, recipes, strategies_line, sum, written,
 };
-pub use task_config::{LabelKind, Rows, TaskConfig};
+pub use task::{
+    CausalLmTask, LabelSettings, MaskedLmTask, Rows, Seq2SeqTask, SequenceClassificationTask, Task,
+    TaskConfig, Tasks, TokenClassificationTask, Writing, record_json,
+};
 pub use tokenize::Tokenized;
-pub use trainable::Trainable;
 
 /// Everything that describes a run: what to train, on which data, and how.
 ///
@@ -95,7 +94,6 @@ pub struct Run {
     pub device: String,
     /// The most bytes that may be on the device, as in `"2GB"`, `"512MiB"` or `2000000000`. A run that needs more stops
     /// with an error that suggests what would help. Default: no limit.
-    #[serde(default)]
     pub device_budget: Option<ByteSize>,
     /// The task. Default: `CausalLm()`, in windows of one long text.
     #[serde(default)]
@@ -105,16 +103,15 @@ pub struct Run {
     /// The model.
     pub model: ModelConfig,
     /// One of the [registered optimizers](firebrick_strategies::optim::Optimizers). Weight decay applies to matrices;
-    /// vectors (biases and the scales of norms) decay only if a [group](ParamGroupConfig) says so.
+    /// vectors (biases and the scales of norms) decay only if a [group](Group) says so.
     pub optimizer: BoxedOptimizer,
     /// Parameters with their own learning rate or weight decay. If several groups match a parameter, the first one
     /// counts. Default: none.
     #[serde(default)]
-    pub param_groups: Vec<ParamGroupConfig>,
+    pub param_groups: Vec<Group>,
     /// The factor that multiplies the learning rates of the blocks, once more for each block nearer to the input; see
     /// [`Groups::layer_decay`](firebrick_strategies::optim::Groups::layer_decay). Default: all blocks have the same
     /// rate.
-    #[serde(default)]
     pub layer_decay: Option<f64>,
     /// The learning rate of each update.
     pub schedule: Schedule,
@@ -125,27 +122,20 @@ pub struct Run {
     /// How many samples an update takes.
     pub batch: BatchConfig,
     /// Number of updates. Either this or `epochs`.
-    #[serde(default)]
     pub steps: Option<u64>,
     /// Number of passes over the data. Either this or `steps`.
-    #[serde(default)]
     pub epochs: Option<u64>,
     /// Updates between two evaluations. Default: at the end of each epoch.
-    #[serde(default)]
     pub evaluate_every: Option<u64>,
     /// The metric that selects the best evaluation, for the best model, the best checkpoints and early stopping.
     /// Default: the validation loss.
-    #[serde(default)]
     pub best_by: Option<String>,
     /// Number of evaluations without an improvement after which the run ends. Default: never.
-    #[serde(default)]
     pub early_stopping: Option<usize>,
     /// Ranks that train together, over all processes: threads of this process, or of each one that `mpirun` started.
     /// Default: one for each process.
-    #[serde(default)]
     pub ranks: Option<usize>,
     /// Seconds that a rank waits for the others before the run ends. Default: 600.
-    #[serde(default)]
     pub deadline: Option<u64>,
     /// Whether NCCL may sum the gradients if the ranks are threads with a CUDA device each. Default: true.
     #[serde(default = "yes")]
@@ -159,7 +149,6 @@ pub struct Run {
     #[serde(default)]
     pub checkpoints: CheckpointsConfig,
     /// Text to generate at the end. Default: none.
-    #[serde(default)]
     pub sample: Option<SampleConfig>,
 }
 
@@ -180,16 +169,12 @@ fn default_device() -> String {
 #[serde(deny_unknown_fields)]
 pub struct BatchConfig {
     /// Samples in a micro-batch. Either this or `micro_tokens`.
-    #[serde(default)]
     pub micro: Option<usize>,
     /// Instead of `micro`: the most tokens of a micro-batch, padding included.
-    #[serde(default)]
     pub micro_tokens: Option<usize>,
     /// Micro-batches in an update. Default: as `strategies` say, otherwise 1.
-    #[serde(default)]
     pub accumulate: Option<usize>,
     /// The dtype in which their gradients are summed and held. Default: `f32`.
-    #[serde(default)]
     pub accumulate_dtype: Option<Float>,
 }
 
@@ -205,38 +190,23 @@ impl BatchConfig {
 
 /// Text that the trained model generates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct SampleConfig {
     /// The prompt. Default: a newline.
-    #[serde(default = "default_prompt")]
     pub prompt: String,
     /// Number of tokens to generate. Default: 200.
-    #[serde(default = "default_sample_tokens")]
     pub tokens: usize,
     /// Sampling temperature: below 1 is more certain, above 1 more varied, and 0 takes the most likely token. Default:
     /// 0.8.
-    #[serde(default = "default_temperature")]
     pub temperature: f64,
     /// Samples from this many of the most likely tokens; 0 samples from all. Default: 0.
-    #[serde(default)]
     pub top_k: usize,
     /// Samples from the fewest most likely tokens whose probabilities sum to at least this. Default: 1, all tokens.
-    #[serde(default = "default_top_p")]
     pub top_p: f64,
 }
 
-fn default_top_p() -> f64 {
-    1.0
-}
-
-fn default_prompt() -> String {
-    "\n".into()
-}
-
-fn default_sample_tokens() -> usize {
-    200
-}
-
-fn default_temperature() -> f64 {
-    0.8
+impl Default for SampleConfig {
+    fn default() -> Self {
+        Self { prompt: "\n".into(), tokens: 200, temperature: 0.8, top_k: 0, top_p: 1.0 }
+    }
 }

@@ -9,7 +9,7 @@ use firebrick_strategies::SettingError;
 use firebrick_strategies::registry::Named;
 use serde::{Deserialize, Serialize};
 
-use super::family::{Family, Sizes};
+use firebrick_models::family::{Family, Sizes};
 
 /// The model, one of the registered [families](super::Families). The task determines its head.
 ///

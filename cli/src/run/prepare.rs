@@ -10,14 +10,14 @@ use firebrick_datasets::{DataError, Labels, SpecialTokens, Tokenizer};
 use firebrick_strategies::{Adaptation, Setup, Strategy};
 use firebrick_world::{World, host_device};
 
-use super::family::{Family, Sizes};
 use super::inference::end_tokens;
 use super::shapes::{parameters, skeleton};
-use super::trainable::Trainable;
-use super::{DataRun, Loaded, Run, RunError, Settled, TaskConfig, recipes};
+use super::{DataRun, Loaded, Run, RunError, Settled, recipes};
 use firebrick::BestBy;
 use firebrick::{AnyModel, ByteSize, Data, Trainer, device};
 use firebrick_models::decoding::Decoding;
+use firebrick_models::family::{Family, Sizes, Trainable};
+use firebrick_models::inference::LabelKind;
 use firebrick_models::pretrained::{CLASSIFIER, Folder, HubConfig};
 use firebrick_models::{WrittenScores, drawn_now};
 
@@ -126,7 +126,9 @@ impl Run {
         // Try strategies and groups first, on a model of the same parts with the smallest parameters: an invalid order
         // is found before anything is read or allocated.
         let folder = match folder {
-            Some(folder) if self.task.has_new_head() => Some(folder.without_head::<M>(&config, CLASSIFIER)),
+            Some(folder) if self.task.labels().is_some_and(|labels| labels.new_head) => {
+                Some(folder.without_head::<M>(&config, CLASSIFIER))
+            }
             folder => folder,
         };
         let fresh = folder.as_ref().map_or_else(Vec::new, |folder| folder.fresh_paths::<M>(&config));
@@ -144,7 +146,9 @@ impl Run {
         };
         let mut asked = DataRun::from(self);
         if let Some(folder) = &folder {
-            asked.settled = Settled::to_train::<M>(folder, &config, &self.task)?;
+            let labels = self.task.labels();
+            let is_number = labels.is_some_and(|labels| labels.kind == Some(LabelKind::Number));
+            asked.settled = Settled::to_train::<M>(folder, &config, is_number)?;
         }
         asked.settled.tokenizer = own_tokenizer;
         let own = asked.settled.tokenizer.clone();
@@ -154,8 +158,8 @@ impl Run {
             }
             _ => error,
         });
-        let Loaded { tokenizer, data, longest_row, .. } = loaded?;
-        let (data, labels) = M::batches(data).ok_or_else(|| self.other_task())?;
+        let Loaded { tokenizer, data, labels, longest_row, .. } = loaded?;
+        let data = data.batches::<M::Batch>().ok_or_else(|| self.other_task())?;
         let data = data.tokenizer(&tokenizer)?;
         if self.early_stopping.is_some() && data.valid.is_none() {
             let place = "the validation part, which `early_stopping` needs,".to_string();
@@ -172,7 +176,7 @@ impl Run {
     /// Returns the model's configuration: from its folder, or from the run file.
     fn config<M: Trainable>(&self, folder: Option<&Folder>, sizes: Sizes<'_>) -> Result<M::Config, RunError> {
         match folder {
-            Some(folder) => M::config_of(folder),
+            Some(folder) => Ok(folder.config()?),
             None => self.model.config(sizes).ok_or_else(|| self.other_task()),
         }
     }
@@ -188,7 +192,8 @@ impl Run {
         let longest = longest_row.map(|tokens| self.task.read_of(tokens));
         let vocabulary = tokenizer.vocab_size();
         let fresh = Sizes { vocabulary, positions: longest.unwrap_or(0), special: tokenizer.special() };
-        let config = self.config::<M>(folder, fresh)?.labelled(&self.task, labels);
+        let config = self.config::<M>(folder, fresh)?;
+        let config = config.labelled(self.task.labels().and_then(|labels| labels.kind), labels);
         // Text generated from the exported folder starts with the token that training used.
         let config = match self.task.start_id(config.start(), tokenizer)? {
             Some(start) => config.starting_from(start),
@@ -290,7 +295,7 @@ impl Run {
         folder: Option<&Folder>,
         tokenizer: &Arc<Tokenizer>,
     ) -> Result<M, RunError> {
-        let TaskConfig::Seq2Seq { generate: Some(tokens), .. } = self.task else { return Ok(model) };
+        let Some(tokens) = self.task.evaluated_tokens() else { return Ok(model) };
         let end_tokens = end_tokens(folder, tokenizer)?;
         let decoding = Decoding { max_new_tokens: tokens, end_tokens, ..Decoding::default() };
         Ok(model.scoring(WrittenScores::new(tokenizer.clone(), decoding)))

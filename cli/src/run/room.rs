@@ -2,14 +2,14 @@
 
 use firebrick_datasets::{Batch, Cursor, DataError, Requests, SampleError};
 
-use super::family::{Attention, Family};
 use super::prepare::Parts;
 use super::shapes::{MOST_LAYERS, parameters};
 use super::shapes::{Shape, shapes};
-use super::trainable::Trainable;
 use super::{DataRun, Process, Run, RunError};
 use firebrick::engine::feed::{Share, cut};
 use firebrick::{Data, memory};
+use firebrick_models::family::Trainable;
+use firebrick_models::family::{Attention, Family};
 
 impl Run {
     /// Rejects more ranks than a process can run and, on the CPU, a run that needs more memory than the machine has:

@@ -7,11 +7,11 @@ use firebrick_checkpoints::{Checkpoint, Consolidate, What, consolidate};
 use firebrick_datasets::Tokenizer;
 
 use super::export::{known_by, mark, read, save_beside};
-use super::trainable::Trainable;
 use super::{Run, RunError, TokenizerConfig};
 use firebrick::checkpoint::ResumeError;
 use firebrick::checkpoint::best::BEST;
 use firebrick::{Resume, TrainError};
+use firebrick_models::family::Trainable;
 use firebrick_models::pretrained;
 use firebrick_models::pretrained::Folder;
 
@@ -72,7 +72,7 @@ pub(crate) struct Exporting<'a> {
 impl Exporting<'_> {
     pub fn with<M: Trainable>(self, described: &Folder) -> Result<Exported, RunError> {
         let Self { run, output, weights, folder } = self;
-        let config = M::config_of(described)?;
+        let config = described.config::<M::Config>()?;
         let failed = |error| TrainError::file(folder, "making the folder", error);
         fs::create_dir_all(folder).map_err(failed)?;
         // Taken before the weights are read, because a run in progress may replace them.

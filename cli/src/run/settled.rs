@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use firebrick_datasets::Labels;
 
-use super::trainable::Trainable;
-use super::{RunError, TaskConfig};
+use super::RunError;
+use firebrick_models::family::{Family, Trainable};
 use firebrick_models::pretrained::{CLASSIFIER, Folder};
 
 /// Settings that are resolved before the data is read.
@@ -33,7 +33,8 @@ pub(crate) struct Classifier {
 }
 
 impl Settled {
-    /// Returns the settings for a run that continues to train the folder's model.
+    /// Returns the settings for a run that continues to train the folder's model. `is_number` says whether the task
+    /// learns a number.
     ///
     /// # Errors
     ///
@@ -41,20 +42,20 @@ impl Settled {
     pub fn to_train<M: Trainable>(
         folder: &Folder,
         config: &M::Config,
-        task: &TaskConfig,
+        is_number: bool,
     ) -> Result<Self, RunError> {
         let classifier = Classifier::of::<M>(folder, config, false);
-        if let Some(classifier) = classifier.as_ref().filter(|one| task.is_number() && one.names.len() != 1) {
+        if let Some(classifier) = classifier.as_ref().filter(|one| is_number && one.names.len() != 1) {
             return Err(classifier.refuse("the task learns a number (`kind: Number`)".into()));
         }
-        Ok(Self { classifier, start: M::start_of(config), ..Self::default() })
+        Ok(Self { classifier, start: config.start(), ..Self::default() })
     }
 
     /// Returns the settings for a trained run that answers texts.
     pub fn trained<M: Trainable>(folder: &Folder, config: &M::Config) -> Self {
         Self {
             classifier: Classifier::of::<M>(folder, config, true),
-            start: M::start_of(config),
+            start: config.start(),
             ..Self::default()
         }
     }
@@ -62,7 +63,7 @@ impl Settled {
 
 impl Classifier {
     fn of<M: Trainable>(folder: &Folder, config: &M::Config, is_trained: bool) -> Option<Self> {
-        let names = M::label_names(config).filter(|_| folder.has_head::<M>(config, CLASSIFIER))?;
+        let names = config.label_names().filter(|_| folder.has_head::<M>(config, CLASSIFIER))?;
         Some(Self { folder: folder.path().into(), names, is_trained })
     }
 

@@ -2,15 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 
-use burn::module::{ModuleVisitor, Param, ParamId};
-use burn::tensor::{Device, Tensor};
+use burn::module::ParamId;
+use burn::tensor::Device;
 use firebrick::AnyModel;
 use firebrick_models::drawn_now;
-use firebrick_strategies::{Adaptation, LowRank, Paths, Place, Strategy};
+use firebrick_strategies::{Adaptation, LowRank, Paths, Place, Strategy, each_param};
 
-use super::family::Family;
-use super::trainable::Trainable;
 use super::{RunError, RunStrategy, recipes};
+use firebrick_models::family::Family;
+use firebrick_models::family::Trainable;
 
 /// A parameter of the future model. Tied parameters appear once.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,19 +44,15 @@ pub(crate) fn shapes<M: Trainable>(
     strategies: &[RunStrategy],
     fresh: &[String],
 ) -> Result<Vec<Shape>, RunError> {
-    struct Shapes(HashMap<ParamId, Vec<usize>>);
-    impl ModuleVisitor for Shapes {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.insert(param.id, param.lazy_shape().to_vec());
-        }
-    }
     let whole = M::init(config, &Device::flex());
-    let mut visited = Shapes(HashMap::new());
-    whole.visit(&mut visited);
+    let mut shapes = HashMap::new();
+    each_param(&whole, |param| {
+        shapes.insert(param.id(), param.shape());
+    });
     let whole: HashMap<String, Vec<usize>> = Paths::of(&whole)
         .places()
         .iter()
-        .map(|place| (place.path.clone(), visited.0[&place.id].clone()))
+        .map(|place| (place.path.clone(), shapes[&place.id].clone()))
         .collect();
     let mut adaptation = Adaptation::default().with_fresh(fresh);
     let skeleton: M = skeleton(config.clone(), &Device::flex().autodiff());
@@ -67,10 +63,7 @@ pub(crate) fn shapes<M: Trainable>(
     let shape_of = |place: &Place| match (&place.reparameterizes, adaptation.low_rank()) {
         (Some(matrix), Some(LowRank { rank, .. })) => {
             let shape = &whole[matrix];
-            match place.path.ends_with(".a") {
-                true => vec![shape[0], rank],
-                false => vec![rank, shape[shape.len() - 1]],
-            }
+            if place.path.ends_with(".a") { vec![shape[0], rank] } else { vec![rank, shape[shape.len() - 1]] }
         }
         _ => whole[&place.path].clone(),
     };

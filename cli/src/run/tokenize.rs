@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::attended::attended;
 use super::load::{Loading, Part, tell_skipped};
-use super::{DataRun, Paths, RunError, TaskConfig, TokenizerConfig};
+use super::{CausalLmTask, DataRun, Paths, RunError, TokenizerConfig};
 use firebrick::TrainError;
 
 /// A corpus written as a file of token ids.
@@ -44,25 +44,22 @@ impl DataRun {
         interrupter: &Interrupter,
         say: impl Fn(&str),
     ) -> Result<Tokenized, RunError> {
-        let (TaskConfig::CausalLm { end, .. }, Some(paths)) = (&self.task, &self.data.path) else {
+        let (Some(task), Some(paths)) = (self.task.downcast_ref::<CausalLmTask>(), &self.data.path) else {
             return Err(RunError::Tokenize(self.task.name()));
         };
-        let loading = Loading::new(self, &say);
+        let loading = self.loading(&say);
         let plain = loading.is_plain_text(paths);
         let (run, of) = (self.clone(), paths.clone());
         let tokenizer = attended(interrupter, "preparing", &say, move |say| {
-            let loading = Loading::new(&run, say);
-            loading.tokenizer(|| match plain {
-                true => loading.text_of(&of),
-                false => loading.all_text(),
-            })
+            let loading = run.loading(say);
+            loading.tokenizer_of(|| if plain { loading.text_of(&of) } else { loading.all_text() })
         })?;
         let mut writer = TokenWriter::create(output, &tokenizer)?;
         say(&format!("tokenizing {}", paths.summary()));
         let go_on = || if interrupter.should_stop() { Err(RunError::Interrupted) } else { Ok(()) };
         match plain {
-            true => write_files(&loading, paths, &tokenizer, *end, &mut writer, go_on)?,
-            false => loading.each_document((Part::Train, paths), &tokenizer, *end, |ids| {
+            true => write_files(&loading, paths, &tokenizer, task.end, &mut writer, go_on)?,
+            false => loading.each_document((Part::Train, paths), &tokenizer, task.documents(), |ids| {
                 go_on()?;
                 Ok(writer.document(ids)?)
             })?,

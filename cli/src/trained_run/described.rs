@@ -2,7 +2,7 @@
 
 use super::TrainedRun;
 use crate::report_page;
-use crate::run::TaskConfig;
+use crate::run::Writing;
 use crate::{Launched, Run, RunError};
 use firebrick::files::saving;
 use firebrick_models::decoding::Decoding;
@@ -35,7 +35,7 @@ impl Run {
     }
 
     fn write_predictions(&self) -> Result<(), RunError> {
-        if matches!(self.task, TaskConfig::CausalLm { .. }) || self.data.valid.is_none() {
+        if self.task.writing() == Some(Writing::Continuation) || self.data.valid.is_none() {
             return Ok(());
         }
         let trained = TrainedRun::open(&self.output, None, &[""; 0])?.on(&self.device);

@@ -8,11 +8,12 @@ use firebrick_strategies::Pass;
 use serde::Serialize;
 
 use super::TrainedRun;
-use crate::run::{DataRun, Paths, Settled, Trainable};
+use crate::run::{DataRun, Paths, Settled};
 use crate::{Run, RunError};
 use firebrick::engine::feed::first_epoch;
 use firebrick::engine::session::checked;
 use firebrick::{Evaluation, EvaluationSums, Scores, TrainError, device};
+use firebrick_models::family::Trainable;
 use firebrick_models::pretrained::Folder;
 
 /// The result of an evaluation.
@@ -56,7 +57,7 @@ impl Evaluating<'_> {
     pub fn with<M: Trainable>(self, folder: Folder) -> Result<Evaluated, RunError> {
         let Self { run, data, say } = self;
         let (device, _) = device::find(&run.device)?;
-        let config = M::config_of(&folder)?;
+        let config = folder.config::<M::Config>()?;
         let mut asked = DataRun::from(run);
         asked.settled = Settled::trained::<M>(&folder, &config);
         if let Some(paths) = data {
@@ -69,7 +70,7 @@ impl Evaluating<'_> {
         let loaded = asked.load(say)?;
         let tokenizer = loaded.tokenizer;
         run.task.require_fit(&config, &tokenizer, Some(loaded.longest_row))?;
-        let (data, _) = M::batches(loaded.data).ok_or_else(|| run.other_task())?;
+        let data = loaded.data.batches::<M::Batch>().ok_or_else(|| run.other_task())?;
         let data = match (is_whole, data.valid.clone()) {
             (true, _) => data.without_valid(),
             (false, Some(valid)) => data.train_on(valid).without_valid(),

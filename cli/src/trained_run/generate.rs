@@ -8,13 +8,14 @@ use firebrick_world::Communicator;
 use serde_json::Value;
 
 use super::{TrainedRun, shared};
-use crate::answers::{Answers, Inference, Question};
-use crate::run::{TaskConfig, Trainable, parameters};
+use crate::run::{Writing, parameters};
 use crate::{Run, RunError};
 use firebrick::engine::gather::gather;
 use firebrick::engine::ranks::each_rank;
 use firebrick::{TrainError, device};
 use firebrick_models::decoding::Decoding;
+use firebrick_models::family::Trainable;
+use firebrick_models::inference::{Answers, Inference, Question};
 use firebrick_models::pretrained::Folder;
 
 impl TrainedRun {
@@ -29,10 +30,10 @@ impl TrainedRun {
     ///
     /// The task generates no text, a setting is invalid, or a device or a rank fails.
     pub fn generate(&self, prompts: &[String], decoding: &Decoding) -> Result<Vec<Vec<String>>, RunError> {
-        if !matches!(self.run.task, TaskConfig::CausalLm { .. } | TaskConfig::Seq2Seq { .. }) {
+        let Some(writing) = self.run.task.writing() else {
             return Err(RunError::WritesNothing(self.run.task.name()));
-        }
-        let generating = Generating { run: &self.run, prompts, decoding };
+        };
+        let generating = Generating { run: &self.run, writing, prompts, decoding };
         let folder = self.weights()?;
         self.run.model_in(&folder)?.generate(generating, folder)
     }
@@ -41,24 +42,22 @@ impl TrainedRun {
 /// Texts to be generated, by a model of any type.
 pub(crate) struct Generating<'a> {
     run: &'a Run,
+    writing: Writing,
     prompts: &'a [String],
     decoding: &'a Decoding,
 }
 
 impl Generating<'_> {
     pub fn with<M: Trainable>(self, folder: Folder) -> Result<Vec<Vec<String>>, RunError> {
-        let Self { run, prompts, decoding } = self;
+        let Self { run, writing, prompts, decoding } = self;
         let (device, name) = device::find(&run.device)?;
-        let config = M::config_of(&folder)?;
+        let config = folder.config::<M::Config>()?;
         let tokenizer = Tokenizer::from_file(folder.path())?.with_special(run.data.special.clone())?;
         run.task.require_fit(&config, &tokenizer, None)?;
         let tokenizer = Arc::new(tokenizer);
         let writer = Writer {
             inference: run.inference::<M>(&config, Some(&folder), &tokenizer, &device, decoding.clone())?,
-            before: match &run.task {
-                TaskConfig::Seq2Seq { prefix, .. } => Before::Source(prefix.clone()),
-                _ => Before::Text,
-            },
+            writing,
         };
         if run.number_of_ranks() == 1 {
             let model = folder.load::<M>(&config, &device)?.model;
@@ -85,24 +84,15 @@ impl Generating<'_> {
 #[derive(Clone)]
 struct Writer {
     inference: Inference,
-    before: Before,
-}
-
-/// The text to put before the generated text.
-#[derive(Clone)]
-enum Before {
-    /// The prompt.
-    Text,
-    /// Nothing; the prompt is a source, and this prefix is prepended to it.
-    Source(String),
+    writing: Writing,
 }
 
 impl Writer {
     /// Generates the texts of each prompt.
     fn write<M: Answers>(&self, model: &M, prompts: &[String]) -> Result<Vec<Vec<String>>, TrainError> {
-        let question = |prompt: &String| match &self.before {
-            Before::Text => Question::Text(prompt.clone()),
-            Before::Source(prefix) => Question::Text(format!("{prefix}{prompt}")),
+        let question = |prompt: &String| match &self.writing {
+            Writing::Continuation => Question::Text(prompt.clone()),
+            Writing::FromSource { prefix } => Question::Text(format!("{prefix}{prompt}")),
         };
         let questions: Vec<_> = prompts.iter().map(question).collect();
         let answers = model.answers(&questions, &self.inference)?;
@@ -112,9 +102,9 @@ impl Writer {
                 _ => answer.remove("predicted").into_iter().collect(),
             };
             let written = texts.into_iter().filter_map(|text| text.as_str().map(str::to_owned));
-            let whole = |text: String| match &self.before {
-                Before::Text => format!("{prompt}{text}"),
-                Before::Source(_) => text,
+            let whole = |text: String| match &self.writing {
+                Writing::Continuation => format!("{prompt}{text}"),
+                Writing::FromSource { .. } => text,
             };
             written.map(whole).collect()
         });

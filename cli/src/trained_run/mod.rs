@@ -18,7 +18,7 @@ mod shared;
 use std::path::{Path, PathBuf};
 
 use crate::console::tell;
-use crate::run::{ModelConfig, PRETRAINED, Process, TaskConfig, TokenizerConfig, is_exported};
+use crate::run::{ModelConfig, PRETRAINED, Process, TokenizerConfig, is_exported};
 use crate::{Run, RunError};
 use firebrick_models::pretrained::{Folder, PretrainedError};
 
@@ -112,10 +112,7 @@ impl TrainedRun {
 
     /// The maximum number of tokens of texts generated in the run's evaluations, if they generate texts.
     pub(crate) fn written_tokens(&self) -> Option<usize> {
-        match self.run.task {
-            TaskConfig::Seq2Seq { generate, .. } => generate,
-            _ => None,
-        }
+        self.run.task.evaluated_tokens()
     }
 
     fn weights(&self) -> Result<Folder, PretrainedError> {

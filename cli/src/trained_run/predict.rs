@@ -3,15 +3,16 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use firebrick_datasets::{DataError, Record, Skipped, Tokenizer, Value as Field};
+use firebrick_datasets::{Skipped, Tokenizer};
 use serde_json::{Map, Value, json};
 
 use super::TrainedRun;
-use crate::answers::{Answer, Answers, Inference, Question};
-use crate::run::{Paths, TaskConfig, Trainable, open};
+use crate::run::{Paths, open};
 use crate::{Run, RunError};
 use firebrick::{TrainError, device};
 use firebrick_models::decoding::Decoding;
+use firebrick_models::family::Trainable;
+use firebrick_models::inference::{Answer, Answers, Inference, Question};
 use firebrick_models::pretrained::Folder;
 
 /// The number of predictions.
@@ -72,19 +73,13 @@ pub(crate) struct Predicting<'a> {
     say: &'a dyn Fn(&str),
 }
 
-/// A record's input and expected value.
-struct Asked {
-    question: Question,
-    expected: Option<Value>,
-}
-
 /// The number of records to tokenize and sort together.
 const TOGETHER: usize = 256;
 
 impl Predicting<'_> {
     pub fn with<M: Trainable>(mut self, folder: &Folder) -> Result<Predicted, RunError> {
         let (device, _) = device::find(&self.run.device)?;
-        let config = M::config_of(folder)?;
+        let config = folder.config::<M::Config>()?;
         let tokenizer = Tokenizer::from_file(folder.path())?.with_special(self.run.data.special.clone())?;
         let tokenizer = Arc::new(tokenizer);
         self.run.task.require_fit(&config, &tokenizer, self.run.asked_rows(&tokenizer))?;
@@ -101,7 +96,7 @@ impl Predicting<'_> {
                 if predicted.answers + waiting.len() >= most {
                     break 'parts;
                 }
-                waiting.push(asked(&self.run.task, &record?)?);
+                waiting.push(self.run.task.question(&record?)?);
                 if waiting.len() == TOGETHER {
                     self.answer(&model, &inference, &mut waiting, &mut predicted)?;
                 }
@@ -117,11 +112,10 @@ impl Predicting<'_> {
         &mut self,
         model: &M,
         inference: &Inference,
-        waiting: &mut Vec<Asked>,
+        waiting: &mut Vec<(Question, Option<Value>)>,
         predicted: &mut Predicted,
     ) -> Result<(), RunError> {
-        let (questions, expected): (Vec<_>, Vec<_>) =
-            waiting.drain(..).map(|asked| (asked.question, asked.expected)).unzip();
+        let (questions, expected): (Vec<_>, Vec<_>) = waiting.drain(..).unzip();
         let inference = Inference { first: predicted.answers as u64, ..inference.clone() };
         let answers = model.answers(&questions, &inference)?;
         for ((question, expected), answer) in questions.iter().zip(expected).zip(answers) {
@@ -144,48 +138,4 @@ fn line(question: &Question, expected: Option<Value>, answer: Answer) -> Map<Str
     line.extend(answer);
     line.extend(expected.map(|expected| ("expected".to_string(), expected)));
     line
-}
-
-/// The input and the expected value of a record, from the task's fields.
-fn asked(task: &TaskConfig, record: &Record) -> Result<Asked, DataError> {
-    let text = |field: &str| record.text(field).map(str::to_owned);
-    let expected = |field: &str| record.get(field).map(json_of);
-    Ok(match task {
-        TaskConfig::TokenClassification { words, labels, .. } => {
-            let words = record.texts(words)?.into_iter().map(str::to_owned).collect();
-            Asked { question: Question::Words(words), expected: expected(labels) }
-        }
-        TaskConfig::SequenceClassification { text: first, pair, label, .. } => {
-            let question = match pair {
-                Some(second) => Question::Pair(text(first)?, text(second)?),
-                None => Question::Text(text(first)?),
-            };
-            Asked { question, expected: expected(label) }
-        }
-        TaskConfig::MaskedLm { text: field, .. } => {
-            Asked { question: Question::Text(text(field)?), expected: None }
-        }
-        TaskConfig::CausalLm { text: field, prompt, .. } => match prompt {
-            Some(prompt) => Asked { question: Question::Text(text(prompt)?), expected: expected(field) },
-            None => Asked { question: Question::Text(text(field)?), expected: None },
-        },
-        TaskConfig::Seq2Seq { source, target, prefix, .. } => {
-            let question = Question::Text(prefix.clone() + &text(source)?);
-            Asked { question, expected: expected(target) }
-        }
-    })
-}
-
-fn json_of(field: &Field) -> Value {
-    match field {
-        Field::Null => Value::Null,
-        Field::Bool(value) => json!(value),
-        Field::Integer(value) => json!(value),
-        Field::Float(value) => json!(value),
-        Field::Text(value) => json!(value),
-        Field::List(values) => values.iter().map(json_of).collect(),
-        Field::Map(values) => {
-            Value::Object(values.iter().map(|(name, value)| (name.clone(), json_of(value))).collect())
-        }
-    }
 }

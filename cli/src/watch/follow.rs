@@ -102,9 +102,10 @@ impl Follower {
                 None => (part, false),
             };
             self.too_long |= self.begun.len() + part.len() > LONGEST;
-            match self.too_long {
-                true => self.begun.clear(),
-                false => self.begun.extend(part),
+            if self.too_long {
+                self.begun.clear()
+            } else {
+                self.begun.extend(part)
             }
             if ended {
                 match LogLine::parse(&self.begun) {

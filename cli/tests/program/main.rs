@@ -20,6 +20,7 @@ mod own_model;
 mod own_program;
 mod own_recipes;
 mod own_schedule;
+mod own_task;
 mod plan_command;
 mod ranks_command;
 mod resume_command;

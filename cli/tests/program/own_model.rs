@@ -5,11 +5,12 @@ use std::fs;
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Device, Int, Tensor};
-use firebrick::datasets::{Batch, Labels, TokenBatch};
-use firebrick::{Data, Loss, Objective, Pass, TrainError};
-use firebrick_cli::answers::{Answer, Answers, Inference, Question};
-use firebrick_cli::{Attention, Family, Paths, Run, Sizes, TaskData, Trainable, TrainedRun};
+use firebrick::datasets::{Batch, TokenBatch};
+use firebrick::{Loss, Objective, Pass, TrainError};
+use firebrick_cli::{Paths, Run, TrainedRun};
 use firebrick_models::decoding::Decoding;
+use firebrick_models::family::{Attention, Family, Sizes, Trainable};
+use firebrick_models::inference::{Answer, Answers, Inference, Question};
 use firebrick_models::pretrained::{HubConfig, KeyMap, Part, Pretrained, PretrainedError};
 use firebrick_models::smoothed_cross_entropy;
 use firebrick_strategies::SettingError;
@@ -142,10 +143,6 @@ impl Trainable for Bigram {
     const TASK: &'static str = "CausalLm";
 
     type Batch = TokenBatch;
-
-    fn batches(data: TaskData) -> Option<(Data<TokenBatch>, Option<Labels>)> {
-        data.causal_lm()
-    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ use firebrick_cli::Program;
 use crate::own_model::Bigram;
 use crate::own_recipes::{SignSgd, SkipAbove};
 use crate::own_schedule::Halved;
+use crate::own_task::Backwards;
 
 /// Runs the program in this process and returns whether it succeeded. It has all techniques, because they are known to
 /// the whole process, in which the tests of the others run too.
@@ -17,7 +18,8 @@ pub fn run(arguments: &[&str], sets: &[&str]) -> bool {
         .optimizer::<SignSgd>("SignSgd")
         .strategy::<SkipAbove>("SkipAbove")
         .schedule::<Halved>("Halved")
-        .model::<Bigram>("Bigram");
+        .model::<Bigram>("Bigram")
+        .task::<Backwards>("Backwards");
     let code = program.run_from(arguments.map(String::from).collect::<Vec<_>>());
     format!("{code:?}") == format!("{:?}", ExitCode::SUCCESS)
 }

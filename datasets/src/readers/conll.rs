@@ -85,9 +85,9 @@ impl ConllReader {
     }
 
     /// Sets whether every line that starts with `#` is a comment, or none is. By default, only lines that cannot be
-    /// words of the file are comments; the reader's description lists them.
-    pub fn comments(mut self, comments: bool) -> Self {
-        self.columns.comments = Some(comments);
+    /// words of the file are comments, as with `None`; the reader's description lists them.
+    pub fn comments(mut self, comments: impl Into<Option<bool>>) -> Self {
+        self.columns.comments = comments.into();
         self
     }
 
@@ -108,9 +108,8 @@ impl ConllReader {
     }
 
     /// Sets the maximum number of bytes in a sentence; a longer one is malformed. Default: 64 MiB.
-    pub fn longest(mut self, bytes: usize) -> Self {
-        self.longest = bytes;
-        self
+    pub fn longest(self, bytes: usize) -> Self {
+        Self { longest: bytes, ..self }
     }
 
     fn sentences(&self, part: usize) -> Result<Sentences, DataError> {

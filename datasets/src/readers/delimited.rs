@@ -54,27 +54,23 @@ impl DelimitedReader {
     }
 
     /// Sets the delimiter, an ASCII character.
-    pub fn delimiter(mut self, delimiter: char) -> Self {
-        self.delimiter = delimiter;
-        self
+    pub fn delimiter(self, delimiter: char) -> Self {
+        Self { delimiter, ..self }
     }
 
     /// Sets the quote around values that contain a delimiter or a newline: an ASCII character, or `None`.
-    pub fn quote(mut self, quote: Option<char>) -> Self {
-        self.quote = quote;
-        self
+    pub fn quote(self, quote: Option<char>) -> Self {
+        Self { quote, ..self }
     }
 
-    /// Sets the names of the fields, for files whose first row does not contain them.
-    pub fn names(mut self, names: Vec<String>) -> Self {
-        self.names = Some(names);
-        self
+    /// Sets the names of the fields, for files whose first row does not contain them, as it does with `None`.
+    pub fn names(self, names: impl Into<Option<Vec<String>>>) -> Self {
+        Self { names: names.into(), ..self }
     }
 
     /// Sets the maximum number of bytes in a row; a longer one ends the file with an error. Default: 64 MiB.
-    pub fn longest(mut self, bytes: usize) -> Self {
-        self.longest = bytes;
-        self
+    pub fn longest(self, bytes: usize) -> Self {
+        Self { longest: bytes, ..self }
     }
 
     fn rows(&self, path: &Arc<std::path::Path>) -> Result<Rows, DataError> {

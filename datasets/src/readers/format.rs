@@ -61,7 +61,6 @@ pub enum Format {
         #[serde(default = "double_quote")]
         quote: Option<char>,
         /// The names of the columns. Default: the first row.
-        #[serde(default)]
         names: Option<Vec<String>>,
     },
     /// Columns separated by tabs, without quotes. The first row names them.
@@ -76,7 +75,6 @@ pub enum Format {
         label: i32,
         /// Whether every line that starts with `#` is a comment, or none is. Default: `None`, only lines that cannot be
         /// words of the file.
-        #[serde(default)]
         comments: Option<bool>,
         /// Whether to skip the ranges and empty nodes of CoNLL-U. Default: no.
         #[serde(default)]
@@ -174,18 +172,11 @@ impl Format {
             Self::Jsonl => Box::new(JsonlReader::new(found()?)),
             Self::Csv { delimiter, quote, names } => {
                 let reader = DelimitedReader::csv(found()?).delimiter(*delimiter).quote(*quote);
-                Box::new(match names {
-                    Some(names) => reader.names(names.clone()),
-                    None => reader,
-                })
+                Box::new(reader.names(names.clone()))
             }
             Self::Tsv => Box::new(DelimitedReader::tsv(found()?)),
             Self::Conll { word, label, comments, tokens_only, tags } => {
-                let reader = ConllReader::new(found()?).word(*word).label(*label);
-                let reader = match comments {
-                    Some(comments) => reader.comments(*comments),
-                    None => reader,
-                };
+                let reader = ConllReader::new(found()?).word(*word).label(*label).comments(*comments);
                 Box::new(reader.tokens_only(*tokens_only).tags(*tags))
             }
             Self::Parallel { source, target, keep_blank } => {

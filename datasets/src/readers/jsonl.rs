@@ -45,9 +45,8 @@ impl JsonlReader {
     }
 
     /// Sets the maximum number of bytes in a line; a longer one is malformed. Default: 64 MiB.
-    pub fn longest(mut self, bytes: usize) -> Self {
-        self.longest = bytes;
-        self
+    pub fn longest(self, bytes: usize) -> Self {
+        Self { longest: bytes, ..self }
     }
 }
 

@@ -57,21 +57,18 @@ impl ParallelReader {
     }
 
     /// Sets the names of the fields. Default: `source` and `target`.
-    pub fn fields(mut self, source: &str, target: &str) -> Self {
-        self.names = [source.into(), target.into()];
-        self
+    pub fn fields(self, source: &str, target: &str) -> Self {
+        Self { names: [source.into(), target.into()], ..self }
     }
 
     /// Sets whether a pair with a blank side is a record, with an empty text. By default it is malformed.
-    pub fn keep_blank(mut self, keep_blank: bool) -> Self {
-        self.keep_blank = keep_blank;
-        self
+    pub fn keep_blank(self, keep_blank: bool) -> Self {
+        Self { keep_blank, ..self }
     }
 
     /// Sets the maximum number of bytes in a line; a longer one is malformed. Default: 64 MiB.
-    pub fn longest(mut self, bytes: usize) -> Self {
-        self.longest = bytes;
-        self
+    pub fn longest(self, bytes: usize) -> Self {
+        Self { longest: bytes, ..self }
     }
 }
 

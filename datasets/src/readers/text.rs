@@ -64,21 +64,18 @@ impl TextReader {
     }
 
     /// Sets the part of a text that makes a record. Default: a line.
-    pub fn unit(mut self, unit: TextUnit) -> Self {
-        self.unit = unit;
-        self
+    pub fn unit(self, unit: TextUnit) -> Self {
+        Self { unit, ..self }
     }
 
     /// Sets whether a blank line is a record too, if records are lines. Default: no.
-    pub fn keep_blank(mut self, keep_blank: bool) -> Self {
-        self.keep_blank = keep_blank;
-        self
+    pub fn keep_blank(self, keep_blank: bool) -> Self {
+        Self { keep_blank, ..self }
     }
 
     /// Sets the maximum number of bytes in a record; a longer one is malformed. Default: 64 MiB.
-    pub fn longest(mut self, bytes: usize) -> Self {
-        self.longest = bytes;
-        self
+    pub fn longest(self, bytes: usize) -> Self {
+        Self { longest: bytes, ..self }
     }
 }
 

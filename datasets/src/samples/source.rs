@@ -83,15 +83,13 @@ impl<C: Collator> Source<C> {
     }
 
     /// Sets what to do about malformed records.
-    pub fn malformed(mut self, malformed: Malformed) -> Self {
-        self.malformed = malformed;
-        self
+    pub fn malformed(self, malformed: Malformed) -> Self {
+        Self { malformed, ..self }
     }
 
     /// Adds skipped records to an existing count.
-    pub fn counting(mut self, skipped: Skipped) -> Self {
-        self.skipped = skipped;
-        self
+    pub fn counting(self, skipped: Skipped) -> Self {
+        Self { skipped, ..self }
     }
 
     /// Returns the same source, with a separate count of the records skipped from now on.

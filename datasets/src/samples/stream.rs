@@ -107,9 +107,8 @@ impl<C: Collator> Stream<C> {
     }
 
     /// Shuffles parts and windows by the seed and the epoch.
-    pub fn shuffled(mut self, seed: u64) -> Self {
-        self.seed = Some(seed);
-        self
+    pub fn shuffled(self, seed: u64) -> Self {
+        Self { seed: Some(seed), ..self }
     }
 
     /// Returns the source, which counts the skipped records.

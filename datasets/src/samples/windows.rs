@@ -84,9 +84,8 @@ impl Windows {
     ///
     /// Two successive epochs never cut the text at the same positions (unless `block` is 1), and `block` successive
     /// epochs cut it at every position.
-    pub fn shuffled(mut self, seed: u64) -> Self {
-        self.seed = Some(seed);
-        self
+    pub fn shuffled(self, seed: u64) -> Self {
+        Self { seed: Some(seed), ..self }
     }
 
     /// Returns how many tokens before the start of the text the epoch's first window would begin.

@@ -145,10 +145,7 @@ impl Tokens {
     /// Keeps `len` tokens: the last ones if `left`, otherwise the first ones.
     pub(super) fn keep(&mut self, len: usize, left: bool) {
         fn keep<T>(values: &mut Vec<T>, len: usize, left: bool) {
-            match left {
-                true => drop(values.drain(..values.len().saturating_sub(len))),
-                false => values.truncate(len),
-            }
+            if left { drop(values.drain(..values.len().saturating_sub(len))) } else { values.truncate(len) }
         }
         keep(&mut self.ids, len, left);
         keep(&mut self.words, len, left);

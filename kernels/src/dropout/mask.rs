@@ -5,12 +5,11 @@
 //! 32 bits because WGSL has no wider integers.
 
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
-use rayon::prelude::*;
 
 use crate::Draws;
 
 /// A word of 32 bits, or a tensor of them: the hash is written once for both.
-trait Word: Clone {
+pub trait Word: Clone {
     fn plus(self, other: Self) -> Self;
     fn xor(self, other: Self) -> Self;
     fn times(self, factor: u32) -> Self;
@@ -74,8 +73,8 @@ fn fold<W: Word>(x: W) -> W {
 
 /// The state of a position after mixing in the coordinates along its first axes. It has two words, because among a
 /// hundred thousand single words some would be equal.
-#[derive(Clone, Copy)]
-struct Key<W>(W, W);
+#[derive(Clone, Copy, Debug)]
+pub struct Key<W>(W, W);
 
 impl<W: Word> Key<W> {
     /// Mixes in a step along the next axis. The step enters the two words differently, so equal words do not stay
@@ -89,7 +88,7 @@ impl<W: Word> Key<W> {
 
     /// Returns the word of the element at this step along the last axis.
     #[inline(always)]
-    fn element(self, step: W) -> W {
+    pub fn element(self, step: W) -> W {
         hash(step.plus(self.0), self.1)
     }
 }
@@ -123,33 +122,18 @@ pub struct Places<'a> {
     pub axes: Vec<Axis<'a>>,
 }
 
-/// The least elements per task.
-const TASK: usize = 1 << 14;
-
 impl<'a> Places<'a> {
     pub fn new(draws: &Draws, site: u64, rows: usize, axes: Vec<Axis<'a>>) -> Self {
         Self { keys: (0..rows).map(|row| draws.of_row(site, row)).collect(), axes }
     }
 
-    /// Computes the mask on the host's threads, row by row: true if the element's word is below `threshold`.
-    pub fn on_host(&self, threshold: u32) -> Vec<bool> {
-        let Some((last, middle)) = self.axes.split_last() else { return Vec::new() };
-        let lines = middle.iter().fold(1, |lines, axis| lines * axis.length);
-        let mut mask = vec![false; self.keys.len() * lines * last.length];
-        if mask.is_empty() {
-            return mask;
-        }
-        let keys: Vec<Key<u32>> = (0..self.keys.len()).flat_map(|row| self.keys_of(row, middle)).collect();
+    /// Returns the key of each line along the last axis, and the coordinates along it: once if all rows have the same,
+    /// otherwise those of each row.
+    pub fn lines(&self) -> (Vec<Key<u32>>, Vec<Vec<u32>>) {
+        let Some((last, middle)) = self.axes.split_last() else { return Default::default() };
+        let keys = (0..self.keys.len()).flat_map(|row| self.keys_of(row, middle)).collect();
         let rows = if last.is_one_for_all() { 1 } else { self.keys.len() };
-        let steps: Vec<Vec<u32>> = (0..rows).map(|row| last.steps(row).collect()).collect();
-        let tasks = mask.par_chunks_mut(last.length).with_min_len(TASK.div_ceil(last.length));
-        tasks.zip(&keys).enumerate().for_each(|(line, (mask, key))| {
-            let steps = &steps[(line / lines).min(rows - 1)];
-            for (dropped, &step) in mask.iter_mut().zip(steps) {
-                *dropped = key.element(step) < threshold;
-            }
-        });
-        mask
+        (keys, (0..rows).map(|row| last.steps(row).collect()).collect())
     }
 
     /// Returns the keys of one row's lines along the last axis.

@@ -1,8 +1,27 @@
 //! Dropout with a mask that is a function of each element's position, not of earlier draws.
+//!
+//! On Flex, one pass on all cores computes the mask and applies it, forward and backward, and no mask is stored: the
+//! backward pass keeps 8 bytes for each line along the last axis, and 4 for each element of such a line.
+//!
+//! ```text
+//! mask.rs       the hash of a position, on the host and on a device
+//! drop_mask.rs  the mask of one dropout on the host
+//! ops.rs        the operation of a backend, and its gradient
+//! ```
 
+mod drop_mask;
 mod mask;
+mod ops;
+#[cfg(test)]
+mod tests;
 
-use burn::tensor::{Bool, Device, Tensor, TensorData};
+use std::sync::Arc;
+
+use burn::backend::Dispatch;
+use burn::tensor::{DType, Tensor, TensorData};
+
+pub use self::drop_mask::DropMask;
+pub use self::ops::{DropoutOps, Dropping};
 
 use self::mask::{Axis, Places};
 use crate::Draws;
@@ -42,10 +61,48 @@ pub struct Site<'a> {
 ///
 /// If `starts` has fewer columns than `x` has rows.
 pub fn dropout<const D: usize>(x: Tensor<D>, prob: f64, positions: &[usize], site: Site) -> Tensor<D> {
+    if let Some(mask) = mask_of(&x, prob, positions, site) {
+        return Tensor::from_dispatch(<Dispatch as DropoutOps>::own_dropout(x.into_dispatch(), mask));
+    }
+    let (dims, device) = (x.dims(), x.device());
+    let Some((places, threshold)) = places(dims, prob, positions, site) else { return x };
+    let dropped = match D {
+        _ if is_flex(&device) => {
+            let mask = DropMask::new(&places, threshold, 1.0);
+            Tensor::from_data(TensorData::new(mask.dropped(), dims), &device)
+        }
+        1 => places.on_device::<2>(threshold, &device).reshape(dims),
+        _ => places.on_device(threshold, &device),
+    };
+    // Fill instead of multiply: a dropped infinity becomes 0 too. The backward pass keeps only the mask.
+    x.mask_fill(dropped, 0.0) * (1.0 / (1.0 - prob))
+}
+
+/// Returns the mask of [`dropout`] if this crate applies it: on Flex, in f32 and half precision.
+pub(crate) fn mask_of<const D: usize>(
+    x: &Tensor<D>,
+    prob: f64,
+    positions: &[usize],
+    site: Site,
+) -> Option<Arc<DropMask>> {
+    let narrow = matches!(x.dtype(), DType::F32 | DType::BF16 | DType::F16);
+    if !narrow || !is_flex(&x.device()) {
+        return None;
+    }
+    let (places, threshold) = places(x.dims(), prob, positions, site)?;
+    Some(Arc::new(DropMask::new(&places, threshold, 1.0 / (1.0 - prob))))
+}
+
+/// Returns the positions of the elements, and the number of words that drop an element. `None` if none does.
+fn places<'a, const D: usize>(
+    dims: [usize; D],
+    prob: f64,
+    positions: &[usize],
+    site: Site<'a>,
+) -> Option<(Places<'a>, u32)> {
     let threshold = (prob * 4_294_967_296.0) as u32; // p * 2^32, rounded down
-    let dims = x.dims();
     if threshold == 0 || dims.contains(&0) {
-        return x;
+        return None;
     }
     let Site { draws, number, starts } = site;
     assert!(
@@ -56,24 +113,5 @@ pub fn dropout<const D: usize>(x: Tensor<D>, prob: f64, positions: &[usize], sit
     );
     let axis = |at: usize| Axis { length: dims[at], starts: starts.filter(|_| positions.contains(&at)) };
     let axes = if D == 1 { vec![Axis { length: 1, starts: None }] } else { (1..D).map(axis).collect() };
-    let dropped = mask(&Places::new(&draws, number, dims[0], axes), threshold, &x.device(), dims);
-    // Fill instead of multiply: a dropped infinity becomes 0 too. The backward pass keeps only the mask.
-    x.mask_fill(dropped, 0.0) * (1.0 / (1.0 - prob))
-}
-
-/// Computes the mask in the faster place. Flex's element-wise operations run single-threaded on host memory, so there
-/// the host's threads fill the mask directly; on other backends the device computes it.
-fn mask<const D: usize>(
-    places: &Places,
-    threshold: u32,
-    device: &Device,
-    dims: [usize; D],
-) -> Tensor<D, Bool> {
-    if is_flex(device) {
-        return Tensor::from_data(TensorData::new(places.on_host(threshold), dims), device);
-    }
-    if D == 1 {
-        return places.on_device::<2>(threshold, device).reshape(dims);
-    }
-    places.on_device(threshold, device)
+    Some((Places::new(&draws, number, dims[0], axes), threshold))
 }

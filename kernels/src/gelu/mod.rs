@@ -18,12 +18,13 @@ mod ops;
 #[cfg(test)]
 mod tests;
 #[cfg(feature = "flex")]
-mod vectors;
+pub(crate) mod vectors;
 
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 
 pub use ops::{Gelu, GeluOps};
+pub(crate) use ops::{narrow, wide};
 #[cfg(feature = "flex")]
 pub(crate) use vectors::exp;
 

@@ -58,14 +58,16 @@ pub(super) fn gradient<B: Backend>(x: FloatTensor<B>, grad: FloatTensor<B>, form
     narrow::<B>(B::float_mul(slope, wide::<B>(grad)), dtype)
 }
 
-fn wide<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
+/// Casts to f32 if the tensor is narrower.
+pub(crate) fn wide<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
     match x.dtype() {
         DType::F16 | DType::BF16 => B::float_cast(x, FloatDType::F32),
         _ => x,
     }
 }
 
-fn narrow<B: Backend>(x: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
+/// Casts to `dtype`.
+pub(crate) fn narrow<B: Backend>(x: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
     if x.dtype() == dtype { x } else { B::float_cast(x, dtype.into()) }
 }
 

@@ -86,3 +86,10 @@ pub fn approximate_slope(x: f32) -> f32 {
 fn inner(x: f32) -> f32 {
     TANH_SCALE as f32 * x * (1.0 + CUBE as f32 * x * x)
 }
+
+/// Returns x · σ(x) and its derivative.
+#[inline(always)]
+pub fn silu(x: f32) -> [f32; 2] {
+    let share = 1.0 / (1.0 + exp(-within(x, 87.0)));
+    [x * share, share + x * share * (1.0 - share)]
+}

@@ -11,7 +11,7 @@ use bytemuck::Pod;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
-use super::{bf16, ops::Convert};
+use super::{bf16, ops::HalfOps};
 
 /// Elements that one task converts: tens of microseconds of work, so that small tensors stay on
 /// one core.
@@ -20,15 +20,8 @@ const TASK: usize = 1 << 15;
 /// Elements converted at a time: they fit the L1 cache, and hold many runs of a view.
 const BLOCK: usize = 256;
 
-impl Convert for Flex {
-    fn computes_in(dtype: DType) -> DType {
-        match dtype {
-            DType::BF16 | DType::F16 => DType::F32,
-            dtype => dtype,
-        }
-    }
-
-    fn convert(x: FloatTensor<Self>, dtype: FloatDType) -> FloatTensor<Self> {
+impl HalfOps for Flex {
+    fn fast_cast(x: FloatTensor<Self>, dtype: FloatDType) -> FloatTensor<Self> {
         match (x.dtype(), DType::from(dtype)) {
             (from, to) if from == to => x,
             (DType::BF16, DType::F32) => converted(&x, bf16::widen),

@@ -12,7 +12,6 @@ use burn::tensor::DType;
 use super::head::{self, Found};
 use super::ops::{Form, LossOps};
 use super::rows::{Labels, LossRows};
-use crate::half::Convert;
 
 /// Computes the gradient from the logits.
 #[derive(Debug)]
@@ -46,7 +45,7 @@ impl<B: LossRows> Backward<B, 3> for Known {
     }
 }
 
-impl<B: LossRows + Convert, C: CheckpointStrategy> LossOps for Autodiff<B, C> {
+impl<B: LossRows, C: CheckpointStrategy> LossOps for Autodiff<B, C> {
     fn cross_entropy(
         logits: FloatTensor<Self>,
         labels: IntTensor<Self>,

@@ -9,13 +9,17 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use super::IGNORED;
-use super::product::add_product;
 use super::rows::{Labels, LossRows, losses, slopes, wide};
 use super::vectors::{Loss, LossAndSlope, Scaled, Slopes, Target};
 use crate::flex::{Buffer, Lane, TASK, adjacent, elements, tensor, widened};
 use crate::half::HalfOps;
+use crate::product::{Products, add_product};
 
 impl LossRows for Flex {
+    fn computes_in(dtype: DType) -> DType {
+        if matches!(dtype, DType::BF16 | DType::F16) { DType::F32 } else { dtype }
+    }
+
     fn losses(
         logits: FloatTensor<Self>,
         labels: Labels<Self>,
@@ -77,10 +81,10 @@ impl LossRows for Flex {
         lhs: FloatTensor<Self>,
         rhs: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
-        match (lhs.dtype(), total) {
-            (DType::F32, total) => add_product(total, lhs, rhs),
-            (_, Some(total)) => Self::float_add(total, Self::float_matmul(lhs, rhs)),
-            (_, None) => Self::float_matmul(lhs, rhs),
+        match total {
+            Some(total) if total.dtype() == DType::F32 => add_product(total, lhs, rhs),
+            Some(total) => Self::float_add(total, Self::float_matmul(lhs, rhs)),
+            None => Self::product(lhs, rhs),
         }
     }
 

@@ -6,7 +6,6 @@ use burn::tensor::{FloatDType, Shape, Slice};
 
 use super::ops::Form;
 use super::rows::{Labels, LossRows, wide};
-use crate::half::Convert;
 
 /// Logits of a chunk, in elements: 16 MiB in f32.
 const LOGITS: usize = 1 << 22;
@@ -30,7 +29,7 @@ pub(super) struct Found<B: LossRows> {
 }
 
 /// Computes the loss, and the gradients that are wanted of hidden state, weight and bias.
-pub(super) fn loss<B: LossRows + Convert>(
+pub(super) fn loss<B: LossRows>(
     hidden: FloatTensor<B>,
     weight: FloatTensor<B>,
     bias: FloatTensor<B>,
@@ -40,7 +39,7 @@ pub(super) fn loss<B: LossRows + Convert>(
 ) -> Found<B> {
     let computed = FloatDType::from(B::computes_in(hidden.dtype()));
     // The weight is widened once for all chunks.
-    let weight = B::convert(weight, computed);
+    let weight = B::fast_cast(weight, computed);
     let transpose = B::float_transpose;
     let (to_logits, to_hidden) = match form.transposed {
         true => (transpose(weight.clone()), weight),
@@ -65,8 +64,8 @@ pub(super) fn loss<B: LossRows + Convert>(
         let range = Slice::new(start as isize, Some(end as isize), 1);
         let part =
             if end - start == rows { hidden.clone() } else { B::float_slice(hidden.clone(), &[range]) };
-        let part = B::convert(part, computed);
-        let logits = B::add_product(None, part.clone(), to_logits.clone());
+        let part = B::fast_cast(part, computed);
+        let logits = wide::<B>(B::product(part.clone(), to_logits.clone()));
         let logits = match &bias {
             Some(bias) => B::float_add(logits, bias.clone()),
             None => logits,
@@ -82,9 +81,9 @@ pub(super) fn loss<B: LossRows + Convert>(
             let over_rows = B::float_sum_dim(slopes.clone(), 0);
             added(&mut of_bias, B::float_reshape(over_rows, Shape::new([classes])));
         }
-        let slopes = B::convert(slopes, computed);
+        let slopes = B::fast_cast(slopes, computed);
         if wanted[0] {
-            of_hidden.push(B::add_product(None, slopes.clone(), to_hidden.clone()));
+            of_hidden.push(wide::<B>(B::product(slopes.clone(), to_hidden.clone())));
         }
         if wanted[1] {
             let (lhs, rhs) = match form.transposed {

@@ -11,7 +11,6 @@
 //! rows.rs       rows of logits, with Burn's operations for backends without kernels
 //! backward.rs   the gradients, once for every backend
 //! flex.rs       rows on all cores
-//! product.rs    addition of a product in place
 //! vectors.rs    one row, which the compiler turns into vectors
 //! ```
 
@@ -20,8 +19,6 @@ mod backward;
 mod flex;
 mod head;
 mod ops;
-#[cfg(feature = "flex")]
-mod product;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -35,7 +32,8 @@ pub use ops::LossOps;
 pub use rows::LossRows;
 
 use crate::device::is_flex;
-use crate::half::{cast, linear};
+use crate::half::cast;
+use crate::product::linear;
 use ops::Form;
 
 /// The label of a row without a loss, as in PyTorch and transformers.

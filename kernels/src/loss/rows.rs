@@ -4,6 +4,8 @@ use burn::backend::tensor::{BoolTensor, FloatTensor, IntTensor};
 use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::{DType, FloatDType, IndexingUpdateOp, Shape, Slice};
 
+use crate::product::Products;
+
 /// Labels of rows.
 #[derive(Debug)]
 pub struct Labels<B: Backend> {
@@ -43,7 +45,12 @@ impl<B: Backend> Labels<B> {
 }
 
 /// Losses of rows on one backend. The defaults use Burn's operations.
-pub trait LossRows: Backend {
+pub trait LossRows: Products {
+    /// Returns the dtype of the products of a head, of which the operands are in `dtype`.
+    fn computes_in(dtype: DType) -> DType {
+        dtype
+    }
+
     /// Returns the sum of the losses, `[1]`, and the logarithm of each row's sum of exponentials, `[rows, 1]`, both in
     /// f32 or wider.
     fn losses(
@@ -85,7 +92,7 @@ pub trait LossRows: Backend {
         lhs: FloatTensor<Self>,
         rhs: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
-        let product = wide::<Self>(Self::float_matmul(lhs, rhs));
+        let product = wide::<Self>(Self::product(lhs, rhs));
         match total {
             Some(total) => Self::float_add(total, product),
             None => product,

@@ -81,6 +81,9 @@ pub fn settle(device: &Device) {
         let x = Tensor::<2>::ones([128, 128], &device.clone().inner());
         // The operands' layout determines which one goes through that buffer.
         x.clone().transpose().matmul(x.clone().matmul(x.clone().transpose()));
+        // Our products keep a buffer of their own.
+        let x = Tensor::<2>::ones([512, 512], &device.clone().inner());
+        crate::matmul(x.clone().transpose(), x);
     }
 }
 

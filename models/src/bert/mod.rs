@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! config.rs    config.json
+//! family.rs    the entry of a run file, and predictions
 //! encoder.rs   embeddings and blocks
 //! heads.rs     the heads, and their losses and scores
 //! keys.rs      the names of the parameters in files
@@ -9,9 +10,11 @@
 
 mod config;
 mod encoder;
+mod family;
 mod heads;
 mod keys;
 
 pub use config::BertConfig;
 pub use encoder::Bert;
+pub use family::BertShape;
 pub use heads::{BertMaskedLm, BertSequenceClassifier, BertTokenClassifier};

@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
 use firebrick_datasets::{Inputs, TokenBatch};
-use firebrick_kernels::{Head, cast, rotary};
+use firebrick_kernels::{Head, add, cast, rotary};
 use firebrick_strategies::{Dropout, Pass};
 
 use super::rope::Rope;
@@ -293,8 +293,9 @@ impl Block {
         let (key, value) = (self.shared(keys.clone()), self.shared(values.clone()));
         let mixed = attend(query, key, value, masked, None, &self.weight_dropout, pass);
         let (x, normed) = self.feed_forward_norm.of_sum(x, self.output.forward(join_heads(mixed)));
-        let gate = self.activation.forward(self.gate.forward(normed.clone()));
-        (x + self.narrow.forward(gate * self.widen.forward(normed)), (keys, values))
+        let gate = self.gate.forward(normed.clone());
+        let hidden = self.activation.gated(gate, self.widen.forward(normed));
+        (add(x, self.narrow.forward(hidden)), (keys, values))
     }
 
     /// Repeats keys or values `[batch, key_value_heads, length, size]` for each attention head.

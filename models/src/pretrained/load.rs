@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, Param};
 use burn::store::{FloatCastAdapter, ModuleAdapter, ModuleContext, ModuleSnapshot, PyTorchToBurnAdapter};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use burn_pack::Tensor as StoredTensor;
-use firebrick_strategies::learns;
+use firebrick_strategies::{Paths, each_param, learns};
 
 use super::folder::is_read;
 use super::key_map::Key;
@@ -236,25 +236,7 @@ impl ModuleMapper for Later {
 
 /// The shape of each float parameter by path. It does not initialize lazy parameters.
 fn shapes_of<M: Module>(model: &M) -> BTreeMap<String, Vec<usize>> {
-    #[derive(Default)]
-    struct Shapes {
-        path: Vec<String>,
-        shapes: HashMap<String, Vec<usize>>,
-    }
-    impl ModuleVisitor for Shapes {
-        fn enter_module(&mut self, name: &str, _: &str) {
-            self.path.push(name.to_owned());
-        }
-
-        fn exit_module(&mut self, _: &str, _: &str) {
-            self.path.pop();
-        }
-
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.shapes.insert(self.path.join("."), param.lazy_shape().to_vec());
-        }
-    }
-    let mut found = Shapes::default();
-    model.visit(&mut found);
-    found.shapes.into_iter().collect()
+    let mut shapes = Vec::new();
+    each_param(model, |param| shapes.push(param.shape()));
+    Paths::of(model).places().iter().map(|place| place.path.clone()).zip(shapes).collect()
 }

@@ -98,11 +98,11 @@ impl FeedForward {
         let (x, normed) = self.norm.of_sum(x, y);
         let widened = self.widen.forward(normed.clone());
         let hidden = match &self.gate {
-            Some(gate) => self.activation.forward(gate.forward(normed)) * widened,
+            Some(gate) => self.activation.gated(gate.forward(normed), widened),
             None => self.activation.forward(widened),
         };
         let narrowed = self.narrow.forward(self.dropout.forward(hidden, pass));
-        x + self.dropout.forward(narrowed, pass)
+        self.dropout.forward_onto(x, narrowed, pass)
     }
 }
 

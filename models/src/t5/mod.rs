@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! config.rs         config.json
+//! family.rs         the entry of a run file, and predictions
 //! model.rs          both, with the head
 //! block.rs          their blocks
 //! relative_bias.rs  the bias of attention scores by the distance of two positions
@@ -10,9 +11,11 @@
 
 mod block;
 mod config;
+mod family;
 mod keys;
 mod model;
 mod relative_bias;
 
 pub use config::T5Config;
+pub use family::T5Shape;
 pub use model::{Encoded, T5};

@@ -46,10 +46,7 @@ impl<'a, M: ReadsOn> Caching<'a, M> {
         prompts: &[Prompt],
         source: Option<&'a Inputs>,
     ) -> Result<Self, TrainError> {
-        let row = |prompt: &Prompt| match prompt.tokens.is_empty() {
-            true => vec![0],
-            false => prompt.tokens.clone(),
-        };
+        let row = |prompt: &Prompt| if prompt.tokens.is_empty() { vec![0] } else { prompt.tokens.clone() };
         let rows = prompts.iter().map(row).collect();
         let (whole, _) = pass.enter(model)?;
         let (vocabulary, positions) = (whole.vocabulary(), whole.positions().unwrap_or(usize::MAX));

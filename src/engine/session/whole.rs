@@ -1,8 +1,8 @@
 //! The model that a session returns: whole, and in the structure of the input model.
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ParamId};
 use burn::tensor::Tensor;
-use firebrick_strategies::{Adaptation, LowRank, ParamMap, Shard, map_params, relift};
+use firebrick_strategies::{Adaptation, LowRank, ParamMap, Shard, each_param, map_params, relift};
 use firebrick_world::{host_device, is_host, on_host};
 
 use super::Session;
@@ -90,15 +90,9 @@ impl<M: Module> Session<M> {
 
     /// The length of each parameter's first axis.
     fn rows(&self, model: &M) -> impl Iterator<Item = (ParamId, usize)> + use<M> {
-        struct Rows(Vec<(ParamId, usize)>);
-        impl ModuleVisitor for Rows {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                self.0.extend(param.lazy_shape().first().map(|rows| (param.id, *rows)));
-            }
-        }
-        let mut rows = Rows(Vec::new());
-        model.visit(&mut rows);
-        rows.0.into_iter()
+        let mut all = Vec::new();
+        each_param(model, |param| all.extend(param.shape().first().map(|rows| (param.id(), *rows))));
+        all.into_iter()
     }
 }
 

@@ -52,10 +52,7 @@ where
     }
 
     pub(super) fn save_if_due(&mut self) -> Result<(), TrainError> {
-        match self.wants_save()? {
-            true => self.save(),
-            false => Ok(()),
-        }
+        if self.wants_save()? { self.save() } else { Ok(()) }
     }
 
     fn save(&mut self) -> Result<(), TrainError> {

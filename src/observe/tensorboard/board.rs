@@ -152,10 +152,7 @@ impl TensorBoard {
         let written = write_record(&mut record, event);
         written.map_err(|error| TensorBoardError { doing: "writing", path: self.path.clone(), error })?;
         self.file.add(&record);
-        match self.file.behind() < HELD {
-            true => Ok(()),
-            false => self.flush(),
-        }
+        if self.file.behind() < HELD { Ok(()) } else { self.flush() }
     }
 }
 

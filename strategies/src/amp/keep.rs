@@ -105,10 +105,7 @@ impl Kind {
             Self::Embeddings => ("embeddings", of(&is_embedding)),
             Self::Head => {
                 let found = of(&is_head);
-                match found.is_empty() {
-                    true => ("head", first_embedding(paths)),
-                    false => ("head", found),
-                }
+                if found.is_empty() { ("head", first_embedding(paths)) } else { ("head", found) }
             }
         };
         match found.is_empty() {

@@ -74,10 +74,7 @@ impl<M: Module> MasterStage<M> for Mixing {
     }
 
     fn evaluator(&mut self, master: &M, replica: M) -> Result<M, StrategyError> {
-        Ok(match self.evaluation == self.dtype {
-            true => replica,
-            false => self.cast(master.clone(), self.evaluation),
-        })
+        Ok(if self.evaluation == self.dtype { replica } else { self.cast(master.clone(), self.evaluation) })
     }
 }
 

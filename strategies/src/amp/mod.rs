@@ -167,15 +167,13 @@ impl Amp {
     /// `Amp::bf16().evaluate_in(FloatDType::F32)` evaluates the master itself.
     /// `Amp::f32().evaluate_in(FloatDType::BF16)`, also known as full bf16 evaluation, needs a bf16 copy of the weights
     /// during evaluation, and half of the memory for activations.
-    pub fn evaluate_in(mut self, dtype: FloatDType) -> Self {
-        self.evaluation = Some(dtype);
-        self
+    pub fn evaluate_in(self, dtype: FloatDType) -> Self {
+        Self { evaluation: Some(dtype), ..self }
     }
 
     /// Scales the loss before the backward pass. Default: only [`f16`](Self::f16) does.
-    pub fn scaled_by(mut self, scale: LossScale) -> Self {
-        self.scale = Some(scale);
-        self
+    pub fn scaled_by(self, scale: LossScale) -> Self {
+        Self { scale: Some(scale), ..self }
     }
 
     /// Keeps these parameters in f32 (master, replica and gradients), in addition to earlier ones.

@@ -57,17 +57,17 @@ impl<'de> Visitor<'de> for Within {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Amp, A::Error> {
         let (mut dtype, mut keep, mut evaluation, mut scale) = (None, None, None::<Option<Float>>, None);
         let mut first = true;
-        while let Some(Name(name)) = map.next_key()? {
-            match name.as_str() {
-                "dtype" => once(&mut dtype, "dtype", &mut map)?,
-                "keep_f32" => once(&mut keep, "keep_f32", &mut map)?,
-                "evaluate_in" => once(&mut evaluation, "evaluate_in", &mut map)?,
-                "loss_scale" => once(&mut scale, "loss_scale", &mut map)?,
-                dtype if first => {
-                    let read = Precision::deserialize(dtype.into_deserializer());
-                    return read.map(Amp::of).map_err(|_: A::Error| unknown(dtype));
+        while let Some(name) = map.next_key()? {
+            match name {
+                Name::Dtype => once(&mut dtype, "dtype", &mut map)?,
+                Name::KeepF32 => once(&mut keep, "keep_f32", &mut map)?,
+                Name::EvaluateIn => once(&mut evaluation, "evaluate_in", &mut map)?,
+                Name::LossScale => once(&mut scale, "loss_scale", &mut map)?,
+                Name::Other(dtype) if first => {
+                    let read = Precision::deserialize(dtype.as_str().into_deserializer());
+                    return read.map(Amp::of).map_err(|_: A::Error| unknown(&dtype));
                 }
-                other => return Err(unknown(other)),
+                Name::Other(name) => return Err(unknown(&name)),
             }
             first = false;
         }
@@ -96,22 +96,12 @@ fn once<'de, A: MapAccess<'de>, T: Deserialize<'de>>(
 }
 
 /// A name before a colon, or by itself.
-struct Name(String);
-
-impl<'de> Deserialize<'de> for Name {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl Visitor<'_> for Text {
-            type Value = Name;
-
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("a name")
-            }
-
-            fn visit_str<E>(self, name: &str) -> Result<Name, E> {
-                Ok(Name(name.into()))
-            }
-        }
-        deserializer.deserialize_identifier(Text)
-    }
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "snake_case")]
+enum Name {
+    Dtype,
+    KeepF32,
+    EvaluateIn,
+    LossScale,
+    Other(String),
 }

@@ -21,13 +21,12 @@ use std::ops::Range;
 use std::panic::resume_unwind;
 use std::thread;
 
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 use firebrick_world::{Communicator, World};
 
 use crate::{
     Accumulate, Adaptation, BoxedStrategy, Effects, Identity, Paths, SavedStates, Setup, Stack, Strategy,
-    StrategyError, Zero,
+    StrategyError, Zero, each_param,
 };
 use drive::{Drive, Spread};
 
@@ -96,7 +95,11 @@ pub enum ConformanceError {
 /// # Errors
 ///
 /// The first law that the strategy breaks, or its own error.
-pub fn check(recipe: &impl Strategy<Probe>, device: &Device, tolerance: f64) -> Result<(), ConformanceError> {
+pub fn check(
+    recipe: &(impl Strategy<Probe> + Clone),
+    device: &Device,
+    tolerance: f64,
+) -> Result<(), ConformanceError> {
     let mut whole = run(recipe, device, 0..6)?;
     check_effects(recipe, device)?;
     // What the first run has changed in the recipe, a second one would begin with.
@@ -198,7 +201,7 @@ pub fn check_identity(recipe: &impl Strategy<Probe>, device: &Device) -> Result<
 ///
 /// The ranks train another model, or the strategy returns an error.
 pub fn check_on_ranks(
-    recipe: &impl Strategy<Probe>,
+    recipe: &(impl Strategy<Probe> + Clone),
     device: &Device,
     ranks: usize,
     tolerance: f64,
@@ -285,15 +288,9 @@ fn same(
 
 /// Returns the values of each parameter.
 fn values(model: &Probe) -> Vec<Vec<f64>> {
-    struct Values(Vec<Vec<f64>>);
-    impl ModuleVisitor for Values {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.push(param.base().into_data().iter().collect());
-        }
-    }
-    let mut values = Values(Vec::new());
-    model.visit(&mut values);
-    values.0
+    let mut values = Vec::new();
+    each_param(model, |param| values.push(param.to_host().iter().collect()));
+    values
 }
 
 #[cfg(test)]

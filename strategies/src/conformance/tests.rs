@@ -1,8 +1,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use burn::module::ParamId;
-use burn::tensor::FloatDType;
+use burn::module::{Module, ParamId};
+use burn::tensor::{FloatDType, Tensor};
 
 use super::*;
 use crate::effects::{Reduces, Sums};

@@ -2,11 +2,10 @@
 
 use std::collections::HashSet;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::Tensor;
+use burn::module::{Module, ParamId};
 
 use super::NAME;
-use crate::{Paths, Place, SettingError, StrategyError};
+use crate::{Paths, Place, SettingError, StrategyError, each_param};
 
 /// Modules that compute queries, keys and values.
 const READ: [&str; 8] = ["query", "key", "value", "query_key_value", "qkv", "q_proj", "k_proj", "v_proj"];
@@ -41,17 +40,13 @@ pub(super) fn targets<M: Module>(
 
 /// Returns the parameters with two axes.
 fn matrices<M: Module>(model: &M) -> HashSet<ParamId> {
-    struct Matrices(HashSet<ParamId>);
-    impl ModuleVisitor for Matrices {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if D == 2 {
-                self.0.insert(param.id);
-            }
+    let mut matrices = HashSet::new();
+    each_param(model, |param| {
+        if param.shape().len() == 2 {
+            matrices.insert(param.id());
         }
-    }
-    let mut matrices = Matrices(HashSet::new());
-    model.visit(&mut matrices);
-    matrices.0
+    });
+    matrices
 }
 
 fn projections(paths: &Paths, matrices: &HashSet<ParamId>) -> Result<HashSet<ParamId>, StrategyError> {

@@ -250,7 +250,7 @@ fn another_scale_than_the_saved_one_is_refused() {
 fn what_has_started_anew_is_trained_whole_unless_it_was_frozen() {
     let model = || vec![linear(), linear(), linear()];
     let lora = Lora::rank(2).on(["0.weight"]);
-    let adapt = |strategy: &dyn crate::boxed::AnyStrategy<Vec<Linear>>| {
+    let adapt = |strategy: &dyn crate::Strategy<Vec<Linear>>| {
         let mut adaptation = Adaptation::seeded(1).with_fresh(["1".to_string(), "2.bias".to_string()]);
         (strategy.adapt(model(), &mut adaptation).unwrap(), adaptation)
     };

@@ -1,14 +1,14 @@
 //! Groups of parameters, each with its own learning rate and weight decay.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ParamId};
 use burn::optim::{ModuleOptimizer, Optimizer};
-use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{Alike, ModelGroups, OptimizerRecipe, layer_decay};
-use crate::{PathError, Paths, SettingError};
+use crate::{PathError, Paths, SettingError, each_distinct_param};
 
 /// Parameter groups with their own learning rate and weight decay.
 ///
@@ -45,12 +45,21 @@ pub struct Groups {
     layer_decay: Option<f64>,
 }
 
-/// Parameters at some paths, and their settings.
-#[derive(Clone, Debug, PartialEq)]
+/// Parameters with their own optimizer settings, in a run file `(paths: ["tokens"], lr_scale: 0.1, weight_decay: 0.0)`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Group {
-    paths: Vec<String>,
-    lr_scale: f64,
-    weight_decay: Option<f32>,
+    /// Paths of the parameters, or of modules that contain them; `*` stands for any characters.
+    pub paths: Vec<String>,
+    /// The factor of their learning rate. Default: 1.
+    #[serde(default = "unscaled")]
+    pub lr_scale: f64,
+    /// Their weight decay, which also applies to biases and norms. Default: the optimizer's, for matrices only.
+    pub weight_decay: Option<f32>,
+}
+
+fn unscaled() -> f64 {
+    1.0
 }
 
 /// Groups that do not fit the model. Groups count from 0.
@@ -115,7 +124,7 @@ impl Group {
     /// Selects the parameters that these [patterns](Paths) match, such as `tokens`, `blocks.0.*` and `*.gamma`.
     pub fn of(paths: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let paths = paths.into_iter().map(Into::into).collect();
-        Self { paths, lr_scale: 1.0, weight_decay: None }
+        Self { paths, lr_scale: unscaled(), weight_decay: None }
     }
 
     /// Sets the factor of the learning rate, at least 0; at 0 the parameters do not change. Default: 1.
@@ -167,9 +176,9 @@ impl Groups {
     /// [Bao et al., 2021](https://arxiv.org/abs/2106.08254)).
     ///
     /// Blocks are the [elements of the model's lists](Paths::blocks), in order: in an encoder-decoder model, the
-    /// encoder's first.
-    pub fn layer_decay(self, decay: f64) -> Self {
-        Self { layer_decay: Some(decay), ..self }
+    /// encoder's first. `None` has all blocks train at the full rate.
+    pub fn layer_decay(self, decay: impl Into<Option<f64>>) -> Self {
+        Self { layer_decay: decay.into(), ..self }
     }
 
     /// Returns the model's parameters by learning rate factor and weight decay, in the order of the model.
@@ -248,17 +257,9 @@ impl Groups {
 
 /// Returns the float parameters, each once, with their shapes.
 fn params<M: Module>(model: &M) -> Vec<(ParamId, Vec<usize>)> {
-    struct Shapes(Vec<(ParamId, Vec<usize>)>, HashSet<ParamId>);
-    impl ModuleVisitor for Shapes {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if self.1.insert(param.id) {
-                self.0.push((param.id, param.lazy_shape().to_vec()));
-            }
-        }
-    }
-    let mut shapes = Shapes(Vec::new(), HashSet::new());
-    model.visit(&mut shapes);
-    shapes.0
+    let mut params = Vec::new();
+    each_distinct_param(model, |param| params.push((param.id(), param.shape())));
+    params
 }
 
 #[cfg(test)]

@@ -50,15 +50,13 @@ impl Lion {
     }
 
     /// Sets β₁, the share of the momentum in the update, and β₂, the decay rate of the momentum.
-    pub fn betas(mut self, beta_1: f32, beta_2: f32) -> Self {
-        self.betas = (beta_1, beta_2);
-        self
+    pub fn betas(self, beta_1: f32, beta_2: f32) -> Self {
+        Self { betas: (beta_1, beta_2), ..self }
     }
 
     /// Sets λ: each update subtracts the learning rate times λ times the parameter.
-    pub fn weight_decay(mut self, weight_decay: f32) -> Self {
-        self.weight_decay = weight_decay;
-        self
+    pub fn weight_decay(self, weight_decay: f32) -> Self {
+        Self { weight_decay, ..self }
     }
 
     /// Creates an optimizer for a whole model. [Groups](super::Groups) give parameters settings of their own.

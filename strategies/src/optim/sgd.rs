@@ -55,27 +55,23 @@ impl Sgd {
     }
 
     /// Sets μ, the decay rate of the velocity. At 0 there is no velocity.
-    pub fn momentum(mut self, momentum: f32) -> Self {
-        self.momentum = momentum;
-        self
+    pub fn momentum(self, momentum: f32) -> Self {
+        Self { momentum, ..self }
     }
 
     /// Sets τ, the share of each gradient except the first that the velocity omits.
-    pub fn dampening(mut self, dampening: f64) -> Self {
-        self.dampening = dampening;
-        self
+    pub fn dampening(self, dampening: f64) -> Self {
+        Self { dampening, ..self }
     }
 
     /// Sets whether the step looks ahead along the new velocity. It has no effect without momentum.
-    pub fn nesterov(mut self, nesterov: bool) -> Self {
-        self.nesterov = nesterov;
-        self
+    pub fn nesterov(self, nesterov: bool) -> Self {
+        Self { nesterov, ..self }
     }
 
     /// Sets λ: each gradient includes λ times the parameter.
-    pub fn weight_decay(mut self, weight_decay: f32) -> Self {
-        self.weight_decay = weight_decay;
-        self
+    pub fn weight_decay(self, weight_decay: f32) -> Self {
+        Self { weight_decay, ..self }
     }
 
     /// Creates an optimizer for a whole model. [Groups](super::Groups) give parameters settings of their own.

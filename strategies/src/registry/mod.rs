@@ -20,7 +20,6 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use serde::de::DeserializeOwned;
 
-pub use crate::boxed::AnyStrategy;
 pub use named::{Named, Settings};
 
 /// The trait object of a kind of recipe, such as `dyn OptimizerRecipe`.

@@ -124,10 +124,7 @@ impl SegmentPlan {
     /// pass.
     pub(crate) fn comes_after(&self, place: usize, unit: usize) -> Option<usize> {
         let mut order = lock(&self.order);
-        let next = match order.get(place) == Some(&unit) {
-            true => order.get(place + 1).copied(),
-            false => None,
-        };
+        let next = if order.get(place) == Some(&unit) { order.get(place + 1).copied() } else { None };
         if next.is_none() {
             order.truncate(place);
             order.push(unit);

@@ -69,9 +69,6 @@ impl Pass {
 
     /// Lifts a block outside autodiff into this pass, as constants.
     fn lift_block<B: Module>(&self, block: B) -> B {
-        match self.device.is_autodiff() {
-            true => map_params(block, &mut Constant(self)),
-            false => block,
-        }
+        if self.device.is_autodiff() { map_params(block, &mut Constant(self)) } else { block }
     }
 }

@@ -9,6 +9,7 @@ use burn::tensor::{Tensor, TensorData};
 use firebrick_world::on_host;
 
 use super::entered::{Entered, Way};
+use crate::each_param;
 use crate::zero::Part;
 
 /// A unit that a segment has reached.
@@ -52,27 +53,20 @@ impl Unit {
     /// Returns the gradients that the segment will deliver, without data so far: one part for each trained parameter of
     /// this unit.
     pub fn trained<B: Module>(&self, block: &B) -> Vec<Part> {
-        struct Trained<'a>(&'a Entered, Vec<Part>);
-        impl ModuleVisitor for Trained<'_> {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                let id = param.id;
-                if !self.0.delivers(id) || self.1.iter().any(|part| part.id == id) {
-                    return;
-                }
-                let (shape, dtype) = match self.0.stored.get(&id) {
-                    Some(stored) if stored.is_trained => (stored.shape.clone(), stored.dtype),
-                    None if param.base().is_tracked() => {
-                        let value = param.base();
-                        (value.dims().to_vec(), value.dtype())
-                    }
-                    _ => return,
-                };
-                self.1.push(Part { id, shape, dtype, data: None });
+        let mut parts: Vec<Part> = Vec::new();
+        each_param(block, |param| {
+            let id = param.id();
+            if !self.entered.delivers(id) || parts.iter().any(|part| part.id == id) {
+                return;
             }
-        }
-        let mut trained = Trained(&self.entered, Vec::new());
-        block.visit(&mut trained);
-        trained.1
+            let (shape, dtype) = match self.entered.stored.get(&id) {
+                Some(stored) if stored.is_trained => (stored.shape.clone(), stored.dtype),
+                None if param.is_tracked() => (param.shape(), param.dtype()),
+                _ => return,
+            };
+            parts.push(Part { id, shape, dtype, data: None });
+        });
+        parts
     }
 
     /// Stores the gradients of a block: summed over the ranks, on the host, or both. Returns their bytes.

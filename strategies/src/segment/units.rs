@@ -3,11 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::Tensor;
+use burn::module::{Module, ParamId};
 
-use crate::Paths;
 use crate::zero::Sharding;
+use crate::{Paths, each_param};
 
 /// The block of each parameter.
 #[derive(Clone, Debug, Default)]
@@ -60,15 +59,9 @@ impl Units {
     /// Returns the unit that a block is, or is a part of. A block with parameters of several units is not a unit; the
     /// segments inside it are.
     pub fn of_block<B: Module>(&self, block: &B) -> Option<usize> {
-        struct Found<'a>(&'a Units, HashSet<usize>);
-        impl ModuleVisitor for Found<'_> {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                self.1.extend(self.0.unit_of.get(&param.id));
-            }
-        }
-        let mut found = Found(self, HashSet::new());
-        block.visit(&mut found);
-        let mut units = found.1.into_iter();
+        let mut found = HashSet::new();
+        each_param(block, |param| found.extend(self.of_param(param.id())));
+        let mut units = found.into_iter();
         units.next().filter(|_| units.next().is_none())
     }
 }

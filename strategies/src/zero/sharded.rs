@@ -16,7 +16,7 @@ use super::sharding::Sharding;
 use crate::host::host;
 use crate::{
     Grads, MasterStage, Outcome, ParamMap, Setup, Shard, ShardStage, Stage, StrategyError, Trained,
-    map_params, relift, trained,
+    each_param, map_params, relift, trained,
 };
 
 /// [`Zero`](crate::Zero), started.
@@ -115,10 +115,7 @@ impl<M: Module> Stage<M> for Sharded {
 
 impl<M: Module> MasterStage<M> for Sharded {
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
-        let device = match self.master_is_away.load(Relaxed) {
-            true => host(NAME)?,
-            false => self.device.clone(),
-        };
+        let device = if self.master_is_away.load(Relaxed) { host(NAME)? } else { self.device.clone() };
         let model = self.sharding.divide(model, &device)?;
         self.trained = trained(&model);
         for parameter in &mut self.trained {
@@ -147,7 +144,7 @@ impl<M: Module> MasterStage<M> for Sharded {
             return Ok(replica);
         }
         // Already whole, unless a later strategy made it from the master.
-        let shards = Shapes::of(&replica);
+        let shards = rows(&replica);
         let is_shard = |id| {
             let rows = self.sharding.rows(id);
             rows.is_some_and(|rows| {
@@ -187,35 +184,18 @@ impl<M: Module> ShardStage<M> for Sharded {
 
 /// Returns the dtype and device of a model's parameters.
 fn places<M: Module>(model: &M) -> HashMap<ParamId, (DType, Device)> {
-    struct Places(HashMap<ParamId, (DType, Device)>);
-    impl ModuleVisitor for Places {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let value = param.base();
-            self.0.insert(param.id, (value.dtype(), value.device().inner()));
-        }
-    }
-    let mut places = Places(HashMap::new());
-    model.visit(&mut places);
-    places.0
+    let mut places = HashMap::new();
+    each_param(model, |param| {
+        places.insert(param.id(), (param.dtype(), param.device()));
+    });
+    places
 }
 
-/// Reads the number of rows of a model's parameters.
-struct Shapes;
-
-impl Shapes {
-    fn of<M: Module>(model: &M) -> HashMap<ParamId, usize> {
-        struct Rows(HashMap<ParamId, usize>);
-        impl ModuleVisitor for Rows {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                if let Some(&rows) = param.lazy_shape().first() {
-                    self.0.insert(param.id, rows);
-                }
-            }
-        }
-        let mut rows = Rows(HashMap::new());
-        model.visit(&mut rows);
-        rows.0
-    }
+/// Returns the number of rows of a model's parameters.
+fn rows<M: Module>(model: &M) -> HashMap<ParamId, usize> {
+    let mut all = HashMap::new();
+    each_param(model, |param| all.extend(param.shape().first().map(|rows| (param.id(), *rows))));
+    all
 }
 
 /// Makes each shard a view of the whole parameter that was gathered from it.

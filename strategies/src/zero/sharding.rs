@@ -1,15 +1,15 @@
 //! Divides a model's parameters among the ranks and gathers them again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 
 use burn::backend::DispatchTensor;
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ParamId};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use firebrick_world::{Communicator, Gathering, PartShape, host_device, on_host};
 
 use super::rows::Rows;
-use crate::{ParamMap, Reduces, StrategyError, learns, map_params, relift};
+use crate::{ParamMap, Reduces, StrategyError, each_distinct_param, each_param, map_params, relift};
 
 /// Bytes in flight at once: large enough to use a network well, and small beside a model.
 const BUCKET_BYTES: usize = 16 << 20;
@@ -32,22 +32,14 @@ impl fmt::Debug for Sharding {
 impl Sharding {
     /// Shards the parameters that [`Reduces::padded_rows`] says.
     pub fn of<M: Module>(model: &M, world: Communicator, reduces: &Reduces) -> Self {
-        struct Shapes<'a> {
-            rows: HashMap<ParamId, Rows>,
-            ranks: usize,
-            reduces: &'a Reduces,
-        }
-        impl ModuleVisitor for Shapes<'_> {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                let shape = param.lazy_shape();
-                if self.reduces.padded_rows(&shape, learns(param), self.ranks).is_some() {
-                    self.rows.insert(param.id, Rows::of(shape[0], self.ranks));
-                }
+        let (mut rows, ranks) = (HashMap::new(), world.size());
+        each_param(model, |param| {
+            let shape = param.shape();
+            if reduces.padded_rows(&shape, param.learns(), ranks).is_some() {
+                rows.insert(param.id(), Rows::of(shape[0], ranks));
             }
-        }
-        let mut shapes = Shapes { rows: HashMap::new(), ranks: world.size(), reduces };
-        model.visit(&mut shapes);
-        Self { world, rows: shapes.rows, wire: reduces.sum_in }
+        });
+        Self { world, rows, wire: reduces.sum_in }
     }
 
     /// Returns the ranks.
@@ -190,18 +182,13 @@ struct Shards(Vec<(ParamId, usize)>);
 
 impl Shards {
     fn of<M: Module>(model: &M, wanted: impl Fn(ParamId) -> bool) -> Self {
-        struct Find<F>(F, HashSet<ParamId>, Vec<(ParamId, usize)>);
-        impl<F: Fn(ParamId) -> bool> ModuleVisitor for Find<F> {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                if (self.0)(param.id) && self.1.insert(param.id) {
-                    let value = param.base();
-                    self.2.push((param.id, value.shape().num_elements() * value.dtype().size()));
-                }
+        let mut shards = Vec::new();
+        each_distinct_param(model, |param| {
+            if wanted(param.id()) {
+                shards.push((param.id(), param.bytes()));
             }
-        }
-        let mut find = Find(wanted, HashSet::new(), Vec::new());
-        model.visit(&mut find);
-        Self(find.2)
+        });
+        Self(shards)
     }
 
     /// Splits them into runs of about [`BUCKET_BYTES`] each.
@@ -210,17 +197,13 @@ impl Shards {
     }
 
     fn read<M: Module>(&self, model: &M, bucket: &[(ParamId, usize)]) -> Vec<(ParamId, TensorData)> {
-        struct Read(HashMap<ParamId, Option<TensorData>>);
-        impl ModuleVisitor for Read {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                if let Some(data @ None) = self.0.get_mut(&param.id) {
-                    *data = Some(on_host(param.base()));
-                }
+        let mut read: HashMap<_, _> = bucket.iter().map(|(id, _)| (*id, None)).collect();
+        each_param(model, |param| {
+            if let Some(data @ None) = read.get_mut(&param.id()) {
+                *data = Some(param.to_host());
             }
-        }
-        let mut read = Read(bucket.iter().map(|(id, _)| (*id, None)).collect());
-        model.visit(&mut read);
-        bucket.iter().filter_map(|(id, _)| Some((*id, read.0.remove(id)??))).collect()
+        });
+        bucket.iter().filter_map(|(id, _)| Some((*id, read.remove(id)??))).collect()
     }
 }
 

@@ -196,7 +196,7 @@ fn rank_counted<R: Strategy<Model>, T>(
 /// Runs the ranks, and returns the result of each.
 fn ranks<R>(count: usize, recipe: R) -> Vec<Result<(Vec<f32>, f32), StrategyError>>
 where
-    R: Strategy<Model> + 'static,
+    R: Strategy<Model> + Clone,
 {
     let spawn = |world| {
         let recipe = recipe.clone();
@@ -214,13 +214,13 @@ fn zero(stage: u8) -> Zero {
     Zero::stage(stage).replicate_below(40)
 }
 
-fn follows<R: Strategy<Model> + 'static>(count: usize, recipe: R, tolerance: f32) {
+fn follows<R: Strategy<Model> + Clone>(count: usize, recipe: R, tolerance: f32) {
     follows_run(plain(), count, recipe, tolerance);
 }
 
 fn follows_run<R>(expected: (Vec<f32>, f32), count: usize, recipe: R, tolerance: f32)
 where
-    R: Strategy<Model> + 'static,
+    R: Strategy<Model> + Clone,
 {
     follow_found(ranks(count, recipe.clone()), &expected, &recipe, tolerance);
 }

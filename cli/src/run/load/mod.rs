@@ -1,26 +1,26 @@
 //! Loads the data of a run file as streams of batches.
 
+mod labels;
 mod prints;
 mod samples;
 mod task_data;
-mod tasks;
 mod windows;
 
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use burn::train::Interrupter;
 use firebrick_datasets::{
-    Amount, Batch, DataError, Format, ReadError, Reader, Record, SampleError, Skipped, Tokenizer,
+    Amount, Batch, DataError, Encoder, Format, Labels, Padding, ReadError, Reader, Record, SampleError,
+    Skipped, Tokenizer,
 };
 
-use super::attended::attended;
-pub(in crate::run) use prints::Part;
-use prints::Prints;
+pub(in crate::run) use prints::{Part, Prints};
 pub use task_data::TaskData;
+pub(in crate::run) use windows::Documents;
 
-use super::{Corpus, DataConfig, DataRun, Paths, Rows, RunError, TaskConfig, TokenizerConfig};
+use super::{Corpus, DataConfig, Paths, RunError, Settled, TokenizerConfig};
+use crate::preview::Legible;
 use firebrick::Data;
 
 /// The data of a run, ready for training.
@@ -30,32 +30,18 @@ pub struct Loaded {
     pub tokenizer: Arc<Tokenizer>,
     /// The batches.
     pub data: TaskData,
+    /// The names of a classifier's labels.
+    pub labels: Option<Labels>,
     /// The malformed records that were skipped.
     pub skipped: Skipped,
     /// The most tokens that a row may have, padding included; `None` if there is no bound.
     pub longest_row: Option<usize>,
 }
 
-impl DataRun {
-    /// Reads and tokenizes the data, and reports progress through `say`.
-    ///
-    /// # Errors
-    ///
-    /// The data cannot be read, or does not fit the task.
-    pub fn load(&self, say: impl Fn(&str)) -> Result<Loaded, RunError> {
-        self.load_until(&Interrupter::new(), say)
-    }
-
-    /// Like [`load`](Self::load), but stops immediately when `interrupter` receives a stop request.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`load`](Self::load), and [`RunError::Interrupted`].
-    pub fn load_until(&self, interrupter: &Interrupter, say: impl Fn(&str)) -> Result<Loaded, RunError> {
-        let run = self.clone();
-        let loaded = attended(interrupter, "preparing", &say, move |say| Loading::new(&run, say).load())?;
-        tell_skipped(&loaded.skipped, say);
-        Ok(loaded)
+impl Loaded {
+    /// Sets the names of the labels.
+    pub fn labelled(self, labels: Labels) -> Self {
+        Self { labels: Some(labels), ..self }
     }
 }
 
@@ -98,57 +84,87 @@ struct Weighted<T> {
     weight: f64,
 }
 
-/// The state of a load in progress.
-pub(super) struct Loading<'a> {
-    pub run: &'a DataRun,
-    pub config: &'a DataConfig,
-    pub say: &'a dyn Fn(&str),
-    pub skipped: Skipped,
-    prints: Prints,
+/// What says which texts of a record are tokenized.
+pub(in crate::run) trait Texts: Sync {
+    fn texts<'r>(&self, record: &'r Record) -> Result<Vec<&'r str>, DataError>;
 }
 
-impl<'a> Loading<'a> {
-    pub fn new(run: &'a DataRun, say: &'a dyn Fn(&str)) -> Self {
-        Self { run, config: &run.data, say, skipped: Skipped::default(), prints: Prints::default() }
-    }
+/// A load of a run's data in progress, with what a [task](crate::Task) needs to make batches of it.
+pub struct Loading<'a> {
+    pub(in crate::run) config: &'a DataConfig,
+    pub(in crate::run) settled: &'a Settled,
+    pub(in crate::run) seed: u64,
+    pub(in crate::run) micro_batch: Amount,
+    pub(in crate::run) global_batch: Amount,
+    pub(in crate::run) texts: &'a dyn Texts,
+    pub(in crate::run) say: &'a dyn Fn(&str),
+    pub(in crate::run) skipped: Skipped,
+    pub(in crate::run) prints: Prints,
 }
 
 impl Loading<'_> {
-    fn load(self) -> Result<Loaded, RunError> {
-        let (tokenizer, data) = match (&self.run.task, &self.config.path) {
-            (TaskConfig::CausalLm { rows: Rows::Windows, end, .. }, Some(paths)) => {
-                let (tokenizer, data) = self.windows(paths, *end)?;
-                (tokenizer, TaskData::CausalLm(self.cut(data)))
-            }
-            _ => {
-                let tokenizer = Arc::new(self.tokenizer(|| self.all_text())?);
-                let data = self.samples(&tokenizer)?;
-                (tokenizer, data)
-            }
-        };
-        let longest_row = match self.run.task.is_windows() {
-            true => self.config.block.map(|block| block + 1),
-            false => self.config.longest_row(&tokenizer),
-        };
-        Ok(Loaded { tokenizer, data, skipped: self.skipped, longest_row })
+    /// Returns the loaded data of a task, without labels.
+    pub fn loaded<B: Legible>(&self, tokenizer: Arc<Tokenizer>, batches: Data<B>) -> Loaded {
+        let longest_row = self.config.longest_row(&tokenizer);
+        Loaded {
+            tokenizer,
+            labels: None,
+            skipped: self.skipped.clone(),
+            longest_row,
+            data: TaskData::new(batches),
+        }
+    }
+
+    /// The settings of the data.
+    pub fn config(&self) -> &DataConfig {
+        self.config
+    }
+
+    /// The seed of the run.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Returns the encoder of texts; `most` overrides the most tokens of a text.
+    pub fn encoder(&self, tokenizer: &Arc<Tokenizer>, most: Option<usize>) -> Encoder {
+        self.config.encoder(tokenizer, most)
+    }
+
+    /// Returns how rows are padded.
+    pub fn padding(&self, tokenizer: &Tokenizer) -> Padding {
+        self.config.padding(tokenizer)
+    }
+
+    /// Returns the token that the decoder starts with by the configuration of the model's folder.
+    pub fn start_of_model(&self) -> Option<u32> {
+        self.settled.start
+    }
+
+    /// Returns the tokenizer: read from its file, or built from the texts of the training records.
+    ///
+    /// # Errors
+    ///
+    /// The file or the records cannot be read.
+    pub fn tokenizer(&self) -> Result<Arc<Tokenizer>, RunError> {
+        Ok(Arc::new(self.tokenizer_of(|| self.all_text())?))
     }
 
     fn cut<B: Batch>(&self, data: Data<B>) -> Data<B> {
         let data = data.workers(self.config.workers).known_by(self.prints.all());
-        match self.run.batch.amount() {
+        match self.micro_batch {
             Amount::Samples(samples) => data.micro_batch(samples),
             Amount::Tokens(tokens) => data.micro_tokens(tokens),
         }
     }
 
     /// Returns the tokenizer; calls `text` only if the tokenizer is built from the text.
-    pub(super) fn tokenizer(
+    pub(in crate::run) fn tokenizer_of(
         &self,
         text: impl FnOnce() -> Result<String, RunError>,
     ) -> Result<Tokenizer, RunError> {
         let special = self.config.special.clone();
         if let (Some(own), TokenizerConfig::Characters | TokenizerConfig::Bpe { .. }) =
-            (&self.run.settled.tokenizer, &self.config.tokenizer)
+            (&self.settled.tokenizer, &self.config.tokenizer)
         {
             (self.say)(&format!("reading the run's own tokenizer, {}", own.display()));
             return Ok(Tokenizer::from_file(own)?.with_only_special(special)?);
@@ -220,7 +236,9 @@ impl Loading<'_> {
         let mut all = String::new();
         for Weighted { corpus, .. } in self.corpora()? {
             self.each_record(&*corpus, &uncounted, |record| {
-                for text in self.config.malformed.keep(self.texts(&record), &uncounted)?.unwrap_or_default() {
+                for text in
+                    self.config.malformed.keep(self.texts.texts(&record), &uncounted)?.unwrap_or_default()
+                {
                     all += text;
                     all += "\n";
                 }
@@ -234,15 +252,6 @@ impl Loading<'_> {
             );
         }
         Ok(all)
-    }
-
-    /// Returns the texts of a record that are tokenized.
-    fn texts<'r>(&self, record: &'r Record) -> Result<Vec<&'r str>, DataError> {
-        let fields = self.run.task.text_fields();
-        match &self.run.task {
-            TaskConfig::TokenClassification { words, .. } => record.texts(words),
-            _ => fields.into_iter().map(|field| record.text(field)).collect(),
-        }
     }
 
     /// Reports the count every two seconds.

@@ -15,7 +15,7 @@ pub(in crate::run) enum Part {
 
 /// The fingerprints of a load in progress.
 #[derive(Debug, Default)]
-pub(super) struct Prints {
+pub(in crate::run) struct Prints {
     train: RefCell<Vec<Print>>,
     valid: RefCell<Vec<Print>>,
 }

@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime};
 
 use super::*;
 use crate::DataRun;
-use crate::run::TaskData;
 
 const TOKENIZER: &str = "Bpe(vocabulary: 260)";
 
@@ -15,13 +14,8 @@ fn of(folder: &Path, task: &str, data: &str) -> Fingerprints {
     let directory = folder.to_str().unwrap();
     let text = format!("(task: {task}, data: ({data}, tokenizer: {TOKENIZER}), batch: (micro: 2))");
     let run = DataRun::parse("test", &text.replace("DIR", directory), &[] as &[&str]).unwrap();
-    match run.load(|_| ()).unwrap_or_else(|error| panic!("{text}: {error}")).data {
-        TaskData::CausalLm(data) => data.fingerprints,
-        TaskData::MaskedLm(data) => data.fingerprints,
-        TaskData::TokenClassification(data, _) => data.fingerprints,
-        TaskData::SequenceClassification(data, _) => data.fingerprints,
-        TaskData::Seq2Seq(data) => data.fingerprints,
-    }
+    let loaded = run.load(|_| ()).unwrap_or_else(|error| panic!("{text}: {error}"));
+    loaded.data.fingerprints()
 }
 
 /// Checks that the fingerprint depends on the content: `change` is a file, a text in it, and the text that replaces it.
@@ -112,10 +106,8 @@ fn of_columns_and_of_token_files() {
         run.tokenize(&tokens, &burn::train::Interrupter::new(), |_| ()).unwrap();
         let run = "(data: (path: \"DIR/a.tokens\", tokenizer: File(\"DIR/a.tokens.tokenizer\"), block: 2), batch: (micro: 1))";
         let run = run.replace("DIR", folder.path().to_str().unwrap());
-        match DataRun::parse("test", &run, &[] as &[&str]).unwrap().load(|_| ()).unwrap().data {
-            TaskData::CausalLm(data) => data.fingerprints.train.unwrap(),
-            other => panic!("{other:?}"),
-        }
+        let loaded = DataRun::parse("test", &run, &[] as &[&str]).unwrap().load(|_| ()).unwrap();
+        loaded.data.fingerprints().train.unwrap()
     };
     let text = "to be or not to be, that is the question";
     let one = write(text);

@@ -66,7 +66,7 @@ impl Loading<'_> {
     }
 
     /// Returns shuffled batches of samples.
-    pub(super) fn data<C: Collator>(&self, collator: C) -> Result<Data<C::Batch>, RunError> {
+    pub fn batches<C: Collator>(&self, collator: C) -> Result<Data<C::Batch>, RunError> {
         let collator = Arc::new(collator);
         let (train, valid): (AnySamples<C>, _) = match self.config.stream {
             Some(window) => {
@@ -78,7 +78,7 @@ impl Loading<'_> {
                     .ok_or(DataError::Sample(SampleError::EmptyCorpus { corpus: 0 }))?;
                 let stream =
                     Stream::open(self.source(first.corpus, &collator), window, self.progress("samples"))?;
-                (Arc::new(stream.shuffled(self.run.seed)), self.given_valid(&collator)?)
+                (Arc::new(stream.shuffled(self.seed)), self.given_valid(&collator)?)
             }
             None => {
                 let Split { train, valid } = self.in_memory(&collator)?;
@@ -89,7 +89,7 @@ impl Loading<'_> {
             true => self.grouped(train, &collator)?,
             false => train,
         };
-        if let (Amount::Tokens(most), None) = (self.run.batch.amount(), self.config.stream) {
+        if let (Amount::Tokens(most), None) = (self.micro_batch, self.config.stream) {
             require_room(&train, &*collator, most)?;
         }
         let data = Data::new(Batcher::new(train, collator.clone()));
@@ -104,7 +104,7 @@ impl Loading<'_> {
         &self,
         mut corpora: Vec<Weighted<InMemory<S>>>,
     ) -> Result<Arc<dyn Samples<Sample = S>>, RunError> {
-        let seed = self.run.seed;
+        let seed = self.seed;
         if corpora.len() == 1 {
             return Ok(Arc::new(corpora.remove(0).corpus.shuffled(seed)));
         }
@@ -122,10 +122,10 @@ impl Loading<'_> {
         collator: &Arc<C>,
     ) -> Result<AnySamples<C>, RunError> {
         // The batch of all ranks, so that the order does not depend on the number of ranks.
-        let batch = self.run.global_batch();
+        let batch = self.global_batch;
         let collator = collator.clone();
         let length = move |sample: &C::Sample| collator.length(sample);
-        let grouped = GroupedByLength::new(train, self.run.seed, batch, length)?;
+        let grouped = GroupedByLength::new(train, self.seed, batch, length)?;
         match self.config.stream {
             // A group that spans several windows would be read again for each of its batches.
             Some(window) if window < grouped.group() => {
@@ -143,7 +143,7 @@ impl Loading<'_> {
     }
 
     /// Packs whole samples into rows.
-    pub(super) fn packed(
+    pub(in crate::run) fn packed(
         &self,
         causal: CausalLm,
         tokenizer: &Arc<Tokenizer>,
@@ -154,7 +154,7 @@ impl Loading<'_> {
         let packing = Arc::new(Packing::new(causal, capacity));
         let packs = |samples| {
             let length = |sample: &CausalSample| sample.ids.len();
-            Packs::new(samples, self.run.seed, capacity, length)
+            Packs::new(samples, self.seed, capacity, length)
         };
         let data = Data::new(Batcher::new(packs(self.mixed(train)?)?, packing.clone()));
         Ok(self.cut(match valid {

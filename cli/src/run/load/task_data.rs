@@ -1,30 +1,70 @@
-//! The batches of a run, by task.
+//! Batches whose type only the task knows.
+
+use std::any::Any;
+use std::fmt::Debug;
 
 use firebrick::Data;
-use firebrick_datasets::{LabeledBatch, Labels, Seq2SeqBatch, SequenceBatch, TokenBatch};
+use firebrick::data::Fingerprints;
+use firebrick::engine::feed::first_epoch;
+use firebrick_datasets::{Batch, DataError};
 
-/// The batches of a run, of the type that its task uses.
+use crate::preview::{Legible, Names, Preview};
+
+/// The batches of a run, of the type that its task makes.
 #[derive(Debug)]
-pub enum TaskData {
-    /// Batches of `CausalLm`.
-    CausalLm(Data<TokenBatch>),
-    /// Batches of `MaskedLm`.
-    MaskedLm(Data<LabeledBatch>),
-    /// Batches of `TokenClassification`, with the names of the labels.
-    TokenClassification(Data<LabeledBatch>, Labels),
-    /// Batches of `SequenceClassification`, with the names of the classes, unless the label is a number.
-    SequenceClassification(Data<SequenceBatch>, Option<Labels>),
-    /// Batches of `Seq2Seq`.
-    Seq2Seq(Data<Seq2SeqBatch>),
-}
+pub struct TaskData(Box<dyn AnyData>);
 
 impl TaskData {
-    /// Returns the batches of `CausalLm`, which have no names of labels, or `None` for another task. It is
-    /// [`Trainable::batches`](crate::Trainable::batches) of a causal language model.
-    pub fn causal_lm(self) -> Option<(Data<TokenBatch>, Option<Labels>)> {
-        match self {
-            Self::CausalLm(data) => Some((data, None)),
-            _ => None,
-        }
+    pub(super) fn new<B: Legible>(data: Data<B>) -> Self {
+        Self(Box::new(data))
+    }
+
+    /// Returns the batches, or `None` if the task makes batches of another type.
+    pub fn batches<B: Batch>(self) -> Option<Data<B>> {
+        let data: Box<dyn Any> = self.0;
+        data.downcast().ok().map(|data| *data)
+    }
+
+    /// Returns the fingerprints of what was read.
+    pub fn fingerprints(&self) -> Fingerprints {
+        self.0.fingerprints()
+    }
+
+    /// Looks at the first epoch, with so many micro-batches in an update: see [`Preview::of`].
+    pub(crate) fn preview(
+        &self,
+        per_window: usize,
+        names: &Names,
+        batches: usize,
+        rows: usize,
+    ) -> Result<Preview, DataError> {
+        self.0.preview(per_window, names, batches, rows)
+    }
+}
+
+trait AnyData: Any + Debug + Send + Sync {
+    fn fingerprints(&self) -> Fingerprints;
+    fn preview(
+        &self,
+        per_window: usize,
+        names: &Names,
+        batches: usize,
+        rows: usize,
+    ) -> Result<Preview, DataError>;
+}
+
+impl<B: Legible> AnyData for Data<B> {
+    fn fingerprints(&self) -> Fingerprints {
+        self.fingerprints
+    }
+
+    fn preview(
+        &self,
+        per_window: usize,
+        names: &Names,
+        batches: usize,
+        rows: usize,
+    ) -> Result<Preview, DataError> {
+        Preview::of(first_epoch(self, per_window)?, names, batches, rows)
     }
 }

@@ -8,30 +8,33 @@ use firebrick_datasets::{
     Tokenizer, TokenizerError, Windows,
 };
 
-use super::{Loading, Part};
+use super::{Loaded, Loading, Part};
 use crate::run::{Paths, RunError, TokenizerConfig};
 use firebrick::Data;
 
 /// Number of record texts that are tokenized at once, on all cores.
 const CHUNK: usize = 4096;
 
+/// The documents of a long text.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::run) struct Documents<'a> {
+    /// The field of a record that holds one.
+    pub text: &'a str,
+    /// Whether an end token follows each.
+    pub end: Option<bool>,
+}
+
 impl Loading<'_> {
     /// Returns windows of a token file, of plain text files, or of the texts of records.
-    pub(in crate::run) fn windows(
-        &self,
-        paths: &Paths,
-        end: Option<bool>,
-    ) -> Result<(Arc<Tokenizer>, Data<TokenBatch>), RunError> {
+    pub(in crate::run) fn windows(&self, paths: &Paths, of: Documents<'_>) -> Result<Loaded, RunError> {
         (self.say)(&format!("reading {}", paths.summary()));
-        if let [path] = paths.as_slice()
-            && TokenFile::is_one(path)
-        {
-            return self.windows_of_file(path);
-        }
-        match self.is_plain_text(paths) {
-            true => self.windows_of_text(paths),
-            false => self.windows_of_records(paths, end),
-        }
+        let (tokenizer, batches) = match paths.as_slice() {
+            [path] if TokenFile::is_one(path) => self.windows_of_file(path)?,
+            _ if self.is_plain_text(paths) => self.windows_of_text(paths)?,
+            _ => self.windows_of_records(paths, of)?,
+        };
+        let longest_row = self.config.block.map(|block| block + 1);
+        Ok(Loaded { longest_row, ..self.loaded(tokenizer, self.cut(batches)) })
     }
 
     /// Whether the files are read as plain text, with all their line ends.
@@ -56,7 +59,7 @@ impl Loading<'_> {
         };
         (self.say)(&format!("tokenizing {:.1} MB of text", tokenized.len() as f64 / 1e6));
         // A vocabulary of characters must include those of the validation text.
-        let tokenizer = self.tokenizer(|| match self.config.tokenizer {
+        let tokenizer = self.tokenizer_of(|| match self.config.tokenizer {
             TokenizerConfig::Characters => Ok(tokenized),
             _ => Ok(train.clone()),
         })?;
@@ -77,13 +80,13 @@ impl Loading<'_> {
     fn windows_of_records(
         &self,
         paths: &Paths,
-        end: Option<bool>,
+        of: Documents<'_>,
     ) -> Result<(Arc<Tokenizer>, Data<TokenBatch>), RunError> {
-        let tokenizer = self.tokenizer(|| self.all_text())?;
+        let tokenizer = self.tokenizer_of(|| self.all_text())?;
         let tokens = |part, paths| {
             let mut all = Vec::new();
             self.prints.forget(part);
-            self.each_document((part, paths), &tokenizer, end, |ids| {
+            self.each_document((part, paths), &tokenizer, of, |ids| {
                 all.extend_from_slice(ids);
                 Ok(())
             })?;
@@ -100,11 +103,10 @@ impl Loading<'_> {
         &self,
         (part, paths): (Part, &Paths),
         tokenizer: &Tokenizer,
-        end: Option<bool>,
+        of: Documents<'_>,
         mut visit: impl FnMut(&[u32]) -> Result<(), RunError>,
     ) -> Result<(), RunError> {
-        let end = self.end(tokenizer, end)?;
-        let field = self.run.task.text_fields().last().copied().unwrap_or("text").to_owned();
+        let end = self.end(tokenizer, of.end)?;
         let mut progress = self.progress("documents");
         let mut texts: Vec<String> = Vec::new();
         let mut documents = 0;
@@ -121,7 +123,7 @@ impl Loading<'_> {
         };
         let reader = self.open(part, paths, self.config.format.as_ref())?;
         self.each_record(&*reader, &self.skipped, |record: Record| {
-            texts.extend(self.config.malformed.keep(record.text(&field).map(str::to_owned), &self.skipped)?);
+            texts.extend(self.config.malformed.keep(record.text(of.text).map(str::to_owned), &self.skipped)?);
             match texts.len() == CHUNK {
                 true => flush(&mut texts),
                 false => Ok(()),
@@ -150,7 +152,7 @@ impl Loading<'_> {
             let reason = "name the tokenizer that made it: `tokenizer: File(\"tokenizer.json\")`".to_owned();
             return Err(DataError::Read(ReadError::TokenFile { path: path.to_owned(), reason }).into());
         };
-        let tokenizer = self.tokenizer(|| Ok(String::new()))?;
+        let tokenizer = self.tokenizer_of(|| Ok(String::new()))?;
         let open = |part, path: &Path| {
             let file = TokenFile::open(path)?;
             file.require_tokenizer(&tokenizer)?;
@@ -185,9 +187,9 @@ impl Loading<'_> {
             windows.map_err(|error| RunError::Part { part, error })
         };
         let training = windows(train.clone(), 0..cut, "training")?;
-        let data = Data::new(match self.run.settled.is_evaluated {
+        let data = Data::new(match self.settled.is_evaluated {
             true => training,
-            false => training.shuffled(self.run.seed),
+            false => training.shuffled(self.seed),
         });
         Ok(match valid {
             Some(valid) => {

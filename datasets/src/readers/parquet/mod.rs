@@ -59,9 +59,8 @@ impl ParquetReader {
     }
 
     /// Reads only these columns, in this order. You cannot select parts of a column.
-    pub fn columns(mut self, columns: Vec<String>) -> Self {
-        self.columns = Some(columns);
-        self
+    pub fn columns(self, columns: Vec<String>) -> Self {
+        Self { columns: Some(columns), ..self }
     }
 }
 

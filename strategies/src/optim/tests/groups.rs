@@ -1,8 +1,9 @@
 //! Groups: their parameters, and the update of each group.
 
+use burn::module::{ModuleVisitor, Param};
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::optim::GradientsParams;
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 
 use super::super::{AdamW, Sgd};
 use super::*;

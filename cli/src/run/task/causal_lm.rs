@@ -1,0 +1,145 @@
+//! The prediction of the next token.
+
+use firebrick_datasets::{CausalLm, DataError, Record};
+use firebrick_models::inference::Question;
+use firebrick_strategies::SettingError;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::defaults::text;
+use super::record_json;
+use super::{Task, Writing};
+use crate::run::load::{Documents, Loading};
+use crate::run::{DataConfig, Loaded, RunError};
+
+/// `task: CausalLm(..)`: predicts the next token.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CausalLmTask {
+    /// Whether rows are windows of one long text, padded samples, or packed samples. Default: `Windows`.
+    #[serde(default)]
+    pub rows: Rows,
+    /// The field of the text, or of the completion if there is a prompt. Default: `text`.
+    #[serde(default = "text")]
+    pub text: String,
+    /// The field of a prompt, which the model reads but which does not count in the loss. Default: none.
+    #[serde(default)]
+    pub prompt: Option<String>,
+    /// Whether an end token follows each text. Default: yes, if the tokenizer has one.
+    #[serde(default)]
+    pub end: Option<bool>,
+}
+
+/// A row of a causal language model's batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Rows {
+    /// A window of one long text with `data.block` tokens to predict.
+    #[default]
+    Windows,
+    /// A sample, padded.
+    Samples,
+    /// As many whole samples as fit into `data.max_length`, kept apart.
+    Packed,
+}
+
+impl Default for CausalLmTask {
+    fn default() -> Self {
+        Self { rows: Rows::Windows, text: text(), prompt: None, end: None }
+    }
+}
+
+impl CausalLmTask {
+    /// The documents of a long text.
+    pub(in crate::run) fn documents(&self) -> Documents<'_> {
+        Documents { text: &self.text, end: self.end }
+    }
+
+    /// Checks the data's settings for windows of one long text.
+    fn check_windows(data: &DataConfig) -> Result<(), SettingError> {
+        let unused = "left out where `rows` are windows of one text";
+        let mix = "left out where `rows` are windows of one text: only samples are mixed";
+        SettingError::require(data.mix.is_empty(), "mix", mix, data.mix.len())?;
+        let stream = "left out where `rows` are windows: a token file is what streams them";
+        SettingError::require(data.stream.is_none(), "stream", stream, data.stream.unwrap_or(0))?;
+        for (is_given, setting) in [
+            (data.max_length.is_some(), "max_length"),
+            (data.stride.is_some(), "stride"),
+            (data.padding.is_some(), "padding"),
+            (data.group_by_length, "group_by_length"),
+        ] {
+            SettingError::require(!is_given, setting, unused, "given")?;
+        }
+        let needed = "given: tokens that a window predicts";
+        SettingError::require(data.block.is_some(), "block", needed, "nothing")
+    }
+
+    /// Checks the data's settings for padded or packed samples.
+    fn check_samples(&self, data: &DataConfig) -> Result<(), SettingError> {
+        if self.rows == Rows::Packed {
+            let grouped = "left out where samples are packed";
+            SettingError::require(!data.group_by_length, "group_by_length", grouped, "given")?;
+            let stream = "left out where samples are packed: that takes all of their lengths";
+            SettingError::require(data.stream.is_none(), "stream", stream, "given")?;
+        }
+        let is_given = data.max_length.is_some() || data.block.is_some();
+        SettingError::require(is_given, "max_length", "given: the most tokens of a sample", "nothing")
+    }
+
+    fn samples(&self, loading: &Loading<'_>) -> Result<Loaded, RunError> {
+        let tokenizer = loading.tokenizer()?;
+        let collator = CausalLm::new(loading.encoder(&tokenizer, None)).padding(loading.padding(&tokenizer));
+        let collator = match &self.prompt {
+            Some(prompt) => collator.prompted(prompt, &self.text),
+            None => collator.field(&self.text),
+        };
+        let collator = collator.end(self.end.unwrap_or(tokenizer.special().eos.is_some()));
+        let batches = match self.rows {
+            Rows::Packed => loading.packed(collator, &tokenizer)?,
+            Rows::Samples | Rows::Windows => loading.batches(collator)?,
+        };
+        Ok(loading.loaded(tokenizer, batches))
+    }
+}
+
+impl Task for CausalLmTask {
+    fn check(&self, _: &DataConfig) -> Result<(), SettingError> {
+        let is_read = self.rows != Rows::Windows || self.prompt.is_none();
+        SettingError::require(is_read, "prompt", "left out where `rows` are windows of one text", "given")
+    }
+
+    fn check_data(&self, data: &DataConfig) -> Result<(), SettingError> {
+        match self.rows {
+            Rows::Windows => Self::check_windows(data),
+            Rows::Samples | Rows::Packed => self.check_samples(data),
+        }
+    }
+
+    fn texts<'r>(&self, record: &'r Record) -> Result<Vec<&'r str>, DataError> {
+        self.prompt.iter().chain([&self.text]).map(|field| record.text(field)).collect()
+    }
+
+    fn load(&self, loading: &Loading<'_>) -> Result<Loaded, RunError> {
+        match (self.rows, &loading.config().path) {
+            (Rows::Windows, Some(paths)) => loading.windows(paths, self.documents()),
+            _ => self.samples(loading),
+        }
+    }
+
+    /// A record's prompt, with its text as the expected continuation; without a prompt field, its text.
+    fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
+        let text = |field: &str| record.text(field).map(str::to_owned);
+        Ok(match &self.prompt {
+            Some(prompt) => (Question::Text(text(prompt)?), record_json(record, &self.text)),
+            None => (Question::Text(text(&self.text)?), None),
+        })
+    }
+
+    fn writing(&self) -> Option<Writing> {
+        Some(Writing::Continuation)
+    }
+
+    /// The last token is only a label.
+    fn unread(&self) -> usize {
+        1
+    }
+}

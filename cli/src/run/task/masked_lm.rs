@@ -1,0 +1,42 @@
+//! The prediction of masked tokens.
+
+use firebrick_datasets::{DataError, MaskedLm, Masking, Record};
+use firebrick_models::inference::Question;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Task;
+use super::defaults::text;
+use crate::run::load::Loading;
+use crate::run::{Loaded, RunError};
+
+/// `task: MaskedLm(..)`: predicts masked tokens.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MaskedLmTask {
+    /// The field of the text. Default: `text`.
+    #[serde(default = "text")]
+    pub text: String,
+    /// How many tokens are masked, and with what:
+    /// `(probability: 0.15, masked: 0.8, random: 0.1, whole_words: false)`. It uses the run's seed.
+    #[serde(default)]
+    pub masking: Masking,
+}
+
+impl Task for MaskedLmTask {
+    fn texts<'r>(&self, record: &'r Record) -> Result<Vec<&'r str>, DataError> {
+        Ok(vec![record.text(&self.text)?])
+    }
+
+    fn load(&self, loading: &Loading<'_>) -> Result<Loaded, RunError> {
+        let tokenizer = loading.tokenizer()?;
+        let masking = self.masking.seed(loading.seed());
+        let collator = MaskedLm::new(loading.encoder(&tokenizer, None), masking).field(&self.text);
+        let batches = loading.batches(collator.padding(loading.padding(&tokenizer)))?;
+        Ok(loading.loaded(tokenizer, batches))
+    }
+
+    fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
+        Ok((Question::Text(record.text(&self.text)?.into()), None))
+    }
+}

@@ -1,0 +1,271 @@
+//! The task: what a model learns from the data.
+//!
+//! ```text
+//! mod.rs       Task, and the tasks that a run file can name
+//! fits.rs      checks that a model can read the rows of the data
+//! defaults.rs  names of fields that several tasks read
+//! record_json.rs  values of records as JSON
+//! *.rs         one file for each task: its entry in a run file, its data and its predictions
+//! ```
+
+mod causal_lm;
+mod defaults;
+mod fits;
+mod masked_lm;
+mod record_json;
+mod seq2seq;
+mod sequence_classification;
+mod token_classification;
+
+use std::fmt::{self, Debug, Formatter};
+use std::ops::Deref;
+use std::sync::Arc;
+
+use firebrick_datasets::{DataError, Record, Tokenizer};
+use firebrick_models::inference::{LabelKind, Question};
+use firebrick_strategies::SettingError;
+use firebrick_strategies::registry::{Named, Registered, Registry};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::load::{Loading, Texts};
+use super::{DataConfig, Loaded, RunError};
+
+pub use causal_lm::{CausalLmTask, Rows};
+pub use masked_lm::MaskedLmTask;
+pub use record_json::record_json;
+pub use seq2seq::Seq2SeqTask;
+pub use sequence_classification::SequenceClassificationTask;
+pub use token_classification::TokenClassificationTask;
+
+/// The tasks that a run file can name.
+pub type Tasks = Registry<dyn Task>;
+
+impl Registered for dyn Task {
+    const KIND: &'static str = "a task";
+
+    fn built_in() -> Tasks {
+        Tasks::default()
+            .with("CausalLm", TaskConfig::named::<CausalLmTask>)
+            .with("MaskedLm", TaskConfig::named::<MaskedLmTask>)
+            .with("TokenClassification", TaskConfig::named::<TokenClassificationTask>)
+            .with("SequenceClassification", TaskConfig::named::<SequenceClassificationTask>)
+            .with("Seq2Seq", TaskConfig::named::<Seq2SeqTask>)
+    }
+}
+
+/// What a model learns from the data: which fields of a record are read, how they become batches, and how a model of
+/// the task answers new texts.
+///
+/// A type that also implements `PartialEq` and serde's traits is an entry of the run file once it is
+/// [added to the program](crate::Program::task). The models that learn it name it in
+/// [`Trainable::TASK`](firebrick_models::family::Trainable::TASK), or are those of [another task](Self::learned_as) with
+/// the same batches.
+///
+/// ```
+/// use firebrick_cli::{Loaded, Loading, Program, RunError, Task};
+/// use firebrick_datasets::{CausalLm, DataError, Record};
+/// use firebrick_models::inference::Question;
+/// use serde::{Deserialize, Serialize};
+/// use serde_json::Value;
+///
+/// /// `task: Titles(field: "title")` in a run file: predicts the next token of titles.
+/// #[derive(Debug, PartialEq, Serialize, Deserialize)]
+/// #[serde(deny_unknown_fields)]
+/// struct Titles {
+///     field: String,
+/// }
+///
+/// impl Task for Titles {
+///     fn texts<'r>(&self, record: &'r Record) -> Result<Vec<&'r str>, DataError> {
+///         Ok(vec![record.text(&self.field)?])
+///     }
+///
+///     fn load(&self, loading: &Loading<'_>) -> Result<Loaded, RunError> {
+///         let tokenizer = loading.tokenizer()?;
+///         let collator = CausalLm::new(loading.encoder(&tokenizer, None)).field(&self.field);
+///         let batches = loading.batches(collator.padding(loading.padding(&tokenizer)))?;
+///         Ok(loading.loaded(tokenizer, batches))
+///     }
+///
+///     fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
+///         Ok((Question::Text(record.text(&self.field)?.into()), None))
+///     }
+///
+///     fn learned_as(&self) -> Option<&'static str> {
+///         Some("CausalLm")
+///     }
+/// }
+///
+/// let program = Program::new().task::<Titles>("Titles");
+/// ```
+pub trait Task: Debug + Send + Sync + 'static {
+    /// Checks the ranges of the settings, with those of the data.
+    ///
+    /// # Errors
+    ///
+    /// The first setting of the task that is out of range, or contradicts the data's settings.
+    fn check(&self, data: &DataConfig) -> Result<(), SettingError> {
+        let _ = data;
+        Ok(())
+    }
+
+    /// Checks the data's settings: those that the task does not use, and those that it needs.
+    ///
+    /// # Errors
+    ///
+    /// The first setting of `data` that the task cannot use. Settings of the task stand in backticks.
+    fn check_data(&self, data: &DataConfig) -> Result<(), SettingError> {
+        let _ = data;
+        Ok(())
+    }
+
+    /// Returns the settings that a resumed run may change, because they do not affect what the model learns. Default:
+    /// none.
+    fn changeable(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Returns the texts of a record that are tokenized.
+    ///
+    /// # Errors
+    ///
+    /// The record lacks a field.
+    fn texts<'r>(&self, record: &'r Record) -> Result<Vec<&'r str>, DataError>;
+
+    /// Reads the data of a run, and cuts it into batches.
+    ///
+    /// # Errors
+    ///
+    /// The data cannot be read, or does not fit the task.
+    fn load(&self, loading: &Loading<'_>) -> Result<Loaded, RunError>;
+
+    /// Returns what a record asks a trained model, and the answer that it expects, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// The record lacks a field of the question.
+    fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError>;
+
+    /// Another task with the same batches, whose models learn this task too. Default: only models that name this task
+    /// learn it.
+    fn learned_as(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// How a model of the task generates texts from prompts; `None` if it does not.
+    fn writing(&self) -> Option<Writing> {
+        None
+    }
+
+    /// The labels of a classifier, if the model is one.
+    fn labels(&self) -> Option<LabelSettings<'_>> {
+        None
+    }
+
+    /// The last tokens of each row that are labels only, which the model does not read.
+    fn unread(&self) -> usize {
+        0
+    }
+
+    /// Whether a text that is longer than a row is predicted in several rows. Otherwise its end is not read.
+    fn predicts_in_parts(&self) -> bool {
+        false
+    }
+
+    /// The most tokens that each evaluation generates for each source; `None` if it generates none.
+    fn evaluated_tokens(&self) -> Option<usize> {
+        None
+    }
+
+    /// Returns the token that the decoder starts with in training, evaluation and generation. `of_model` is the one in
+    /// the model's configuration.
+    ///
+    /// # Errors
+    ///
+    /// The tokenizer lacks the token that the task names.
+    fn start_id(&self, of_model: Option<u32>, tokenizer: &Tokenizer) -> Result<Option<u32>, DataError> {
+        let _ = (of_model, tokenizer);
+        Ok(None)
+    }
+}
+
+/// How a model generates texts from prompts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Writing {
+    /// It continues the prompt, and reads as much of the prompt's end as it can.
+    Continuation,
+    /// It writes a text from a source: the prompt after this prefix.
+    FromSource {
+        /// The prefix.
+        prefix: String,
+    },
+}
+
+/// The labels of a classifier, as the task's settings name them.
+#[derive(Clone, Copy, Debug)]
+pub struct LabelSettings<'a> {
+    /// The field of a record that holds them.
+    pub field: &'a str,
+    /// What a text's label is; `None` if words have labels.
+    pub kind: Option<LabelKind>,
+    /// Their names, in the order of their ids; if empty, those of the training data.
+    pub names: &'a [String],
+    /// Whether the classifier of a folder is dropped for a new one.
+    pub new_head: bool,
+}
+
+/// The task of a run, one of the registered [tasks](Task).
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TaskConfig(Named<dyn Task>);
+
+impl TaskConfig {
+    /// Creates the entry of a task that is registered by this name.
+    pub fn new<T: Task + PartialEq + Serialize>(name: &'static str, task: T) -> Self {
+        Self(Self::named(name, task))
+    }
+
+    pub(crate) fn named<T: Task + PartialEq + Serialize>(name: &'static str, task: T) -> Named<dyn Task> {
+        let task = Arc::new(task);
+        Named::of(name, task.clone(), task)
+    }
+
+    /// Returns the task's name in a run file.
+    pub fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    /// Returns the task if it is of this type.
+    pub fn downcast_ref<T: 'static>(&self) -> Option<&T> {
+        self.0.downcast_ref()
+    }
+}
+
+/// Returns `CausalLm()`.
+impl Default for TaskConfig {
+    fn default() -> Self {
+        Self::new("CausalLm", CausalLmTask::default())
+    }
+}
+
+impl Deref for TaskConfig {
+    type Target = dyn Task;
+
+    fn deref(&self) -> &Self::Target {
+        &**self.0.recipe()
+    }
+}
+
+impl Texts for TaskConfig {
+    fn texts<'r>(&self, record: &'r Record) -> Result<Vec<&'r str>, DataError> {
+        (**self).texts(record)
+    }
+}
+
+/// Prints the task as its type does.
+impl Debug for TaskConfig {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

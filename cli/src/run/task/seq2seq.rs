@@ -1,0 +1,115 @@
+//! One text from another.
+
+use firebrick_datasets::{DataError, Record, Seq2Seq, Tokenizer};
+use firebrick_models::inference::Question;
+use firebrick_strategies::SettingError;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::record_json;
+use super::{Task, Writing};
+use crate::run::load::Loading;
+use crate::run::{DataConfig, Loaded, RunError};
+
+/// `task: Seq2Seq(..)`: generates one text from another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Seq2SeqTask {
+    /// The field of the input text. Default: `source`.
+    #[serde(default = "source")]
+    pub source: String,
+    /// The field of the output text. Default: `target`.
+    #[serde(default = "target")]
+    pub target: String,
+    /// Text that is added before each source. Default: none.
+    #[serde(default)]
+    pub prefix: String,
+    /// The field of a beginning of the target that does not count in the loss. Default: none.
+    #[serde(default)]
+    pub target_prompt: Option<String>,
+    /// The most tokens of a target. Default: `data.max_length`.
+    #[serde(default)]
+    pub max_target_length: Option<usize>,
+    /// The name of the token that the decoder starts with. Default: the `decoder_start_token_id` in the configuration
+    /// of a `Pretrained` folder, otherwise the padding token.
+    #[serde(default)]
+    pub start: Option<String>,
+    /// The most tokens that each evaluation generates for each source, which adds the metrics of
+    /// [`WrittenScores`](firebrick_models::WrittenScores). Default: evaluation generates none.
+    #[serde(default)]
+    pub generate: Option<usize>,
+}
+
+fn source() -> String {
+    "source".into()
+}
+
+fn target() -> String {
+    "target".into()
+}
+
+/// A number far above any use, so that a typo is reported instead of tried.
+const MOST: usize = 1_000_000_000;
+
+impl Task for Seq2SeqTask {
+    fn check(&self, _: &DataConfig) -> Result<(), SettingError> {
+        let tokens = self.generate.unwrap_or(1);
+        let possible = (1..=MOST).contains(&tokens);
+        SettingError::require(possible, "generate", "at least 1 and at most a billion", tokens)
+    }
+
+    fn check_data(&self, data: &DataConfig) -> Result<(), SettingError> {
+        let expected = "left out for Seq2Seq, whose pairs are not split";
+        SettingError::require(data.stride.is_none(), "stride", expected, "given")
+    }
+
+    /// Text that is generated in evaluation does not affect what the model learns.
+    fn changeable(&self) -> &'static [&'static str] {
+        &["generate"]
+    }
+
+    fn texts<'r>(&self, record: &'r Record) -> Result<Vec<&'r str>, DataError> {
+        let fields = [&self.source, &self.target].into_iter().chain(&self.target_prompt);
+        fields.map(|field| record.text(field)).collect()
+    }
+
+    fn load(&self, loading: &Loading<'_>) -> Result<Loaded, RunError> {
+        let tokenizer = loading.tokenizer()?;
+        let targets = loading.encoder(&tokenizer, self.max_target_length);
+        let padding = loading.padding(&tokenizer);
+        let collator = Seq2Seq::new(loading.encoder(&tokenizer, None), targets)
+            .fields(&self.source, &self.target)
+            .prefix(&self.prefix)
+            .padding(padding, padding);
+        let collator = match &self.target_prompt {
+            Some(field) => collator.target_prompt(field),
+            None => collator,
+        };
+        let collator = match self.start_id(loading.start_of_model(), &tokenizer)? {
+            Some(id) => collator.start_id(id),
+            None => collator,
+        };
+        Ok(loading.loaded(tokenizer, loading.batches(collator)?))
+    }
+
+    fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
+        let source = self.prefix.clone() + record.text(&self.source)?;
+        Ok((Question::Text(source), record_json(record, &self.target)))
+    }
+
+    fn writing(&self) -> Option<Writing> {
+        Some(Writing::FromSource { prefix: self.prefix.clone() })
+    }
+
+    fn evaluated_tokens(&self) -> Option<usize> {
+        self.generate
+    }
+
+    /// The token that the task names, otherwise the one in the model's configuration, otherwise the padding token.
+    fn start_id(&self, of_model: Option<u32>, tokenizer: &Tokenizer) -> Result<Option<u32>, DataError> {
+        match &self.start {
+            Some(name) => tokenizer.id(name).map(Some),
+            None => Ok(of_model.or(tokenizer.special().pad)),
+        }
+    }
+}

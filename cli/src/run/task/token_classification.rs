@@ -1,0 +1,72 @@
+//! A label for each word.
+
+use firebrick_datasets::{DataError, Record, Subwords, TokenClassification};
+use firebrick_models::inference::Question;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::record_json;
+use super::{LabelSettings, Task};
+use crate::run::load::Loading;
+use crate::run::{Loaded, RunError};
+
+/// `task: TokenClassification(..)`: assigns a label to each word.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenClassificationTask {
+    /// The field of the words. Default: `words`.
+    #[serde(default = "words")]
+    pub words: String,
+    /// The field of their labels. Default: `labels`.
+    #[serde(default = "labels")]
+    pub labels: String,
+    /// Which tokens of a word carry its label: `First`, `Inside` or `All`. Default: `First`.
+    #[serde(default)]
+    pub subwords: Subwords,
+    /// The names of the labels, in the order of their ids. Default: those of the training data. If a `Pretrained`
+    /// folder already has a classifier, the names must be the same, and the folder's order applies.
+    #[serde(default)]
+    pub names: Vec<String>,
+    /// Whether to drop the classifier of a `Pretrained` folder and train a new one for these labels. Default: false.
+    #[serde(default)]
+    pub new_head: bool,
+}
+
+fn words() -> String {
+    "words".into()
+}
+
+fn labels() -> String {
+    "labels".into()
+}
+
+impl Task for TokenClassificationTask {
+    fn texts<'r>(&self, record: &'r Record) -> Result<Vec<&'r str>, DataError> {
+        record.texts(&self.words)
+    }
+
+    fn load(&self, loading: &Loading<'_>) -> Result<Loaded, RunError> {
+        let tokenizer = loading.tokenizer()?;
+        let labels = loading.labels(&self.labels, &self.names)?;
+        let collator = TokenClassification::new(loading.encoder(&tokenizer, None), labels.clone())
+            .fields(&self.words, &self.labels)
+            .subwords(self.subwords)?;
+        let batches = loading.batches(collator.padding(loading.padding(&tokenizer)))?;
+        Ok(loading.loaded(tokenizer, batches).labelled(labels))
+    }
+
+    fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
+        let words = record.texts(&self.words)?.into_iter().map(str::to_owned).collect();
+        Ok((Question::Words(words), record_json(record, &self.labels)))
+    }
+
+    fn labels(&self) -> Option<LabelSettings<'_>> {
+        let Self { labels, names, new_head, .. } = self;
+        Some(LabelSettings { field: labels, kind: None, names, new_head: *new_head })
+    }
+
+    /// Each word needs a label.
+    fn predicts_in_parts(&self) -> bool {
+        true
+    }
+}

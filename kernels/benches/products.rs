@@ -1,0 +1,60 @@
+//! Compares products and affine maps with Burn's, in turns, and prints a line of JSON for each: the layers of a GPT of
+//! width 256 (or of the width given as an argument), forward, and their two gradients.
+//!
+//! `cargo bench -p firebrick-kernels --bench products -- 768`; `RAYON_NUM_THREADS=1` measures one core.
+
+#[path = "../../benches/beside/mod.rs"]
+mod beside;
+
+use beside::{beside, finish};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData, module};
+use firebrick_kernels::{linear, matmul};
+use serde_json::json;
+
+/// Rows of activations.
+const ROWS: usize = 2048;
+
+fn waves(shape: [usize; 2], dtype: FloatDType, device: &Device) -> Tensor<2> {
+    let values: Vec<f32> = (0..shape[0] * shape[1]).map(|i| (i as f32 * 0.37).sin()).collect();
+    Tensor::<2>::from_data(TensorData::new(values, shape), device).cast(dtype)
+}
+
+fn products(from: usize, to: usize, dtype: FloatDType) {
+    let device = Device::flex();
+    let [x, weight, grad] = [[ROWS, from], [from, to], [ROWS, to]].map(|shape| waves(shape, dtype, &device));
+    for (name, lhs, rhs) in [
+        ("x . w", x.clone(), weight.clone()),
+        ("g . wT", grad.clone(), weight.clone().transpose()),
+        ("xT . g", x.clone().transpose(), grad.clone()),
+    ] {
+        let gigaflops = 2e-9 * (ROWS * from * to) as f64;
+        beside(
+            json!({ "product": name, "in": from, "out": to, "dtype": format!("{dtype:?}"), "gflop": gigaflops }),
+            || finish(matmul(lhs.clone(), rhs.clone()), false),
+            || finish(lhs.clone().matmul(rhs.clone()), false),
+        );
+    }
+}
+
+fn layers(from: usize, to: usize, dtype: FloatDType) {
+    let device = Device::flex().autodiff();
+    let [x, weight] = [[ROWS, from], [from, to]].map(|shape| waves(shape, dtype, &device).require_grad());
+    let bias = waves([1, to], dtype, &device).reshape([to]).require_grad();
+    beside(
+        json!({ "layer": "with backward", "in": from, "out": to, "dtype": format!("{dtype:?}") }),
+        || finish(linear(x.clone(), weight.clone(), Some(bias.clone())), true),
+        || finish(module::linear(x.clone(), weight.clone(), Some(bias.clone())), true),
+    );
+}
+
+fn main() {
+    // Like the program: otherwise the system clears the pages of each product.
+    firebrick_kernels::memory::keep_freed();
+    let width = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(256);
+    for dtype in [FloatDType::F32, FloatDType::BF16, FloatDType::F16] {
+        for (from, to) in [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)] {
+            products(from, to, dtype);
+            layers(from, to, dtype);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The mask of one dropout, computed where it is read.
+
+use rayon::prelude::*;
+
+use super::mask::{Key, Places};
+
+/// The least elements per task.
+const TASK: usize = 1 << 14;
+
+/// Which elements of a tensor a dropout drops. It holds a key for each line along the last axis (8 bytes) and the
+/// coordinates along that axis (4 bytes), once for all rows or for each row of the batch, from which a word of each
+/// element follows.
+#[derive(Debug)]
+pub struct DropMask {
+    keys: Vec<Key<u32>>,
+    steps: Vec<Vec<u32>>,
+    /// Lines of one row.
+    lines: usize,
+    /// Elements of a line.
+    length: usize,
+    threshold: u32,
+    scale: f32,
+}
+
+impl DropMask {
+    /// Drops elements whose word is below `threshold`, and multiplies the others by `scale`.
+    pub(super) fn new(places: &Places, threshold: u32, scale: f64) -> Self {
+        let (keys, steps) = places.lines();
+        let lines = keys.len() / places.keys.len().max(1);
+        let length = steps.first().map_or(0, Vec::len);
+        Self { keys, steps, lines, length, threshold, scale: scale as f32 }
+    }
+
+    /// The factor of the elements that are kept.
+    pub(super) fn scale(&self) -> f32 {
+        self.scale
+    }
+
+    /// Computes the mask of all elements on the host's threads: true if an element is dropped.
+    pub(super) fn dropped(&self) -> Vec<bool> {
+        let mut mask = vec![false; self.keys.len() * self.length];
+        if mask.is_empty() {
+            return mask;
+        }
+        let tasks = mask.par_chunks_mut(self.length).with_min_len(TASK.div_ceil(self.length));
+        tasks.enumerate().for_each(|(line, mask)| {
+            for (dropped, &step) in mask.iter_mut().zip(self.steps_of(line)) {
+                *dropped = self.keys[line].element(step) < self.threshold;
+            }
+        });
+        mask
+    }
+
+    /// Writes the scaled elements of `x`, which start at the element `at` of the tensor, or 0 for those that are dropped.
+    #[inline(always)]
+    pub(crate) fn drop_from(&self, at: usize, x: &[f32], to: &mut [f32]) {
+        // Locals, so that the compiler knows that writing an element changes none of them.
+        let (threshold, scale) = (self.threshold, self.scale);
+        let (mut at, mut from) = (at, 0);
+        while from < x.len() {
+            let (line, col) = (at / self.length, at % self.length);
+            let key = self.keys[line];
+            let run = (self.length - col).min(x.len() - from);
+            let steps = &self.steps_of(line)[col..][..run];
+            let (x, to) = (&x[from..][..run], &mut to[from..][..run]);
+            for ((x, to), &step) in x.iter().zip(to).zip(steps) {
+                // Chosen, not multiplied by 0: a dropped infinity becomes 0 too.
+                *to = if key.element(step) < threshold { 0.0 } else { x * scale };
+            }
+            (at, from) = (at + run, from + run);
+        }
+    }
+
+    #[inline(always)]
+    fn steps_of(&self, line: usize) -> &[u32] {
+        &self.steps[(line / self.lines).min(self.steps.len() - 1)]
+    }
+}

@@ -1,0 +1,47 @@
+//! Gated activations: the feed-forward layers of Llama and T5 multiply the activation of one projection by another
+//! (Shazeer, 2020, arXiv:2002.05202).
+//!
+//! On Flex, Burn computes SiLU as three passes and the product as a fourth, each on one core, and keeps a tensor of each
+//! for the backward pass. Here the value is one pass on all cores, both gradients together are another, and only the
+//! two projections are kept.
+//!
+//! ```text
+//! ops.rs       values and gradients as operations of a backend
+//! backward.rs  the gradients, once for every backend
+//! flex.rs      slices on all cores
+//! ```
+
+mod backward;
+#[cfg(feature = "flex")]
+mod flex;
+mod ops;
+#[cfg(test)]
+mod tests;
+
+use burn::backend::Dispatch;
+use burn::tensor::Tensor;
+
+pub use ops::{Gate, GatedOps, Gates};
+
+/// Multiplies the activation of `gate` by `up`, element by element. In half precision it computes in f32 and rounds
+/// once. The backward pass keeps `gate` and `up`.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use firebrick_kernels::{Gate, gated};
+///
+/// let device = Device::flex();
+/// let [gate, up] = [[0.0, 1.0], [5.0, 2.0]].map(|x| Tensor::<1>::from_data(x, &device));
+/// let y: Vec<f32> = gated(gate, up, Gate::Silu).into_data().iter().collect();
+/// assert!(y[0] == 0.0 && (y[1] - 1.462117).abs() < 1e-6);
+/// ```
+///
+/// # Panics
+///
+/// If the shapes or the dtypes differ.
+pub fn gated<const D: usize>(gate: Tensor<D>, up: Tensor<D>, form: Gate) -> Tensor<D> {
+    assert_eq!(gate.dims(), up.dims(), "gated: the shapes of gate and up differ");
+    assert_eq!(gate.dtype(), up.dtype(), "gated: the dtypes of gate and up differ");
+    let [gate, up] = [gate, up].map(Tensor::into_dispatch);
+    Tensor::from_dispatch(<Dispatch as GatedOps>::own_gated(gate, up, form))
+}

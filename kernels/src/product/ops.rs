@@ -1,0 +1,82 @@
+//! Products as operations of a backend.
+
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, TensorMetadata, backend_extension};
+use burn::tensor::{DType, Shape};
+
+use crate::half::HalfOps;
+
+/// The products of a backend, without gradients. The defaults are Burn's own operations.
+pub trait Products: HalfOps {
+    /// Returns whether this crate computes products in a dtype. Otherwise they, and their gradients, are Burn's.
+    fn owns(_dtype: DType) -> bool {
+        false
+    }
+
+    /// Multiplies `[.., m, k]` by `[.., k, n]`, of equal rank and dtype; leading axes are broadcast.
+    fn product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::float_matmul(lhs, rhs)
+    }
+
+    /// Returns `x · weight + bias` for `[rows, in]`, `[in, out]` and `[out]`, all in one dtype.
+    fn affine(x: FloatTensor<Self>, weight: FloatTensor<Self>, bias: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::linear(x, weight, Some(bias))
+    }
+
+    /// Sums `[rows, out]` over its rows.
+    fn column_sums(x: FloatTensor<Self>) -> FloatTensor<Self> {
+        column_sums::<Self>(x)
+    }
+}
+
+/// Sums over rows with Burn's operations.
+pub(super) fn column_sums<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
+    let cols = x.shape()[1];
+    B::float_reshape(B::float_sum_dim(x, 0), Shape::new([cols]))
+}
+
+/// Products with gradients of their own where the backend [owns](Products::owns) them.
+///
+/// Call [`matmul`](super::matmul) and [`linear`](super::linear), which take tensors. On backends outside this crate's
+/// features, they panic.
+#[backend_extension(
+    Flex: cfg(feature = "flex"),
+    Cube: cfg(feature = "cube"),
+    Autodiff,
+)]
+pub trait ProductOps: Backend {
+    /// Multiplies `[.., m, k]` by `[.., k, n]`, of equal rank and dtype; leading axes are broadcast.
+    fn own_matmul(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// Returns `x · weight + bias` for `[rows, in]`, `[in, out]` and `[out]`, all in one dtype.
+    fn own_affine(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+}
+
+macro_rules! without_gradients {
+    ($backend:ty) => {
+        impl ProductOps for $backend {
+            fn own_matmul(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
+                Self::product(lhs, rhs)
+            }
+
+            fn own_affine(
+                x: FloatTensor<Self>,
+                weight: FloatTensor<Self>,
+                bias: FloatTensor<Self>,
+            ) -> FloatTensor<Self> {
+                Self::affine(x, weight, bias)
+            }
+        }
+    };
+}
+
+#[cfg(feature = "cube")]
+impl Products for burn::backend::Cube {}
+#[cfg(feature = "cube")]
+without_gradients!(burn::backend::Cube);
+#[cfg(feature = "flex")]
+without_gradients!(burn::backend::Flex);

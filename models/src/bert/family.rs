@@ -1,0 +1,145 @@
+//! BERT, an encoder, and its relatives.
+
+use crate::{BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier};
+use firebrick::TrainError;
+use firebrick_datasets::{LabeledBatch, Labels, SequenceBatch};
+use firebrick_strategies::SettingError;
+use serde::{Deserialize, Serialize};
+
+use crate::family::{Attention, Family, Sizes, Trainable, Transformer, ids};
+use crate::inference::{
+    Answer, Answers, Inference, LabelKind, Question, filled_in, text_classes, word_labels,
+};
+
+/// The shape of a fresh [`BertConfig`](crate::BertConfig).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BertShape {
+    /// Transformer blocks.
+    pub layers: usize,
+    /// Number of attention heads, a divisor of `width`.
+    pub heads: usize,
+    /// Size of the hidden state.
+    pub width: usize,
+    /// The width inside a feed-forward layer. Default: 4 times `width`.
+    #[serde(default)]
+    pub inner: Option<usize>,
+    /// Dropout probability of activations and attention weights. Default: 0.
+    #[serde(default)]
+    pub dropout: f64,
+}
+
+impl Family for BertConfig {
+    type Shape = BertShape;
+
+    const CHANGEABLE: &'static [&'static str] = &["dropout"];
+
+    fn check_shape(shape: &BertShape) -> Result<(), SettingError> {
+        let BertShape { layers, heads, width, inner, dropout } = *shape;
+        Transformer { layers, heads, width, inner, dropout }.check()
+    }
+
+    fn fresh(shape: &BertShape, Sizes { vocabulary, positions, special }: Sizes<'_>) -> Self {
+        let mut rest = ids(special);
+        rest.remove("pad_token_id");
+        Self {
+            vocab_size: vocabulary,
+            max_position_embeddings: positions,
+            hidden_size: shape.width,
+            intermediate_size: shape.inner.unwrap_or(shape.width.saturating_mul(4)),
+            num_hidden_layers: shape.layers,
+            num_attention_heads: shape.heads,
+            hidden_dropout_prob: shape.dropout,
+            attention_probs_dropout_prob: shape.dropout,
+            pad_token_id: special.pad.map(|id| id as usize),
+            rest,
+            ..Self::default()
+        }
+    }
+
+    fn layers(&self) -> usize {
+        self.num_hidden_layers
+    }
+
+    fn with_layers(self, num_hidden_layers: usize) -> Self {
+        Self { num_hidden_layers, ..self }
+    }
+
+    fn smallest(self) -> Self {
+        Self { vocab_size: 1, hidden_size: 1, intermediate_size: 1, num_attention_heads: 1, ..self }
+    }
+
+    fn attention(&self) -> Vec<Attention> {
+        Attention::of_itself(self.num_hidden_layers, self.hidden_size)
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.vocab_size
+    }
+
+    fn positions(&self) -> Option<usize> {
+        Some(self.max_length())
+    }
+
+    fn reads_segments() -> bool {
+        true
+    }
+
+    fn label_names(&self) -> Option<Vec<String>> {
+        Some(BertConfig::label_names(self))
+    }
+
+    fn labelled(mut self, kind: Option<LabelKind>, labels: Option<&Labels>) -> Self {
+        if let Some(kind) = kind {
+            let problem = match kind {
+                LabelKind::Class => "single_label_classification",
+                LabelKind::Classes => "multi_label_classification",
+                LabelKind::Number => "regression",
+            };
+            self.rest.insert("problem_type".into(), problem.into());
+            if kind == LabelKind::Number {
+                return self.with_labels(["LABEL_0"]);
+            }
+        }
+        match labels {
+            Some(labels) => self.with_labels(labels.names()),
+            None => self,
+        }
+    }
+}
+
+impl Trainable for BertMaskedLm {
+    const TASK: &'static str = "MaskedLm";
+
+    type Batch = LabeledBatch;
+}
+
+impl Trainable for BertTokenClassifier {
+    const TASK: &'static str = "TokenClassification";
+
+    type Batch = LabeledBatch;
+}
+
+impl Trainable for BertSequenceClassifier {
+    const TASK: &'static str = "SequenceClassification";
+
+    type Batch = SequenceBatch;
+}
+
+impl Answers for BertMaskedLm {
+    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
+        filled_in(questions, inference, |inputs, pass| self.forward(inputs, pass))
+    }
+}
+
+impl Answers for BertTokenClassifier {
+    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
+        word_labels(questions, inference, |inputs, pass| self.forward(inputs, pass))
+    }
+}
+
+impl Answers for BertSequenceClassifier {
+    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
+        text_classes(questions, inference, |inputs, pass| self.forward(inputs, pass))
+    }
+}

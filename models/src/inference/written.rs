@@ -1,0 +1,96 @@
+//! Texts that continue a prompt, or follow from a source.
+
+use firebrick_datasets::{Inputs, Tokens};
+use serde_json::json;
+
+use super::{Answer, Inference, Question, answer};
+use crate::decoding::{End, Prompt, Text};
+use crate::{Continues, T5};
+use firebrick::TrainError;
+
+/// Answers with the continuation of each text, as `predicted`. It is
+/// [`Answers::answers`](super::Answers::answers) of a causal language model.
+///
+/// An end token that the tokenizer adds is removed before reading.
+///
+/// # Errors
+///
+/// The tokenizer or the device fails.
+pub fn continued<M: Continues>(
+    model: &M,
+    questions: &[Question],
+    inference: &Inference,
+) -> Result<Vec<Answer>, TrainError> {
+    let end = inference.tokenizer.special().eos;
+    let prompts = (0..).zip(questions).map(|(row, question)| {
+        let parts = inference.encode(question)?;
+        let mut ids = parts.into_iter().next().map(|part| part.ids).unwrap_or_default();
+        if ids.last().copied() == end {
+            ids.pop();
+        }
+        Ok(Prompt::new(inference.first + row, ids))
+    });
+    let prompts = prompts.collect::<Result<Vec<_>, TrainError>>()?;
+    let mut answers = Vec::with_capacity(prompts.len());
+    for some in prompts.chunks(inference.rows.max(1)) {
+        let written = match &inference.among {
+            None => model.continued(some, &inference.decoding)?,
+            Some((world, pass)) => model.continued_among(world, pass, some, &inference.decoding)?,
+        };
+        for texts in written {
+            answers.push(of_texts(&texts, inference)?);
+        }
+    }
+    Ok(answers)
+}
+
+/// Answers with the text generated from each source, as `predicted`.
+///
+/// # Errors
+///
+/// The tokenizer or the device fails.
+pub fn written_from(
+    model: &T5,
+    questions: &[Question],
+    inference: &Inference,
+) -> Result<Vec<Answer>, TrainError> {
+    let sources = questions.iter().map(|question| {
+        let part = inference.encode(question)?.into_iter().next();
+        Ok(part.map(|part| Tokens::of(part, inference.encoder.tokenizer())).unwrap_or_default())
+    });
+    let sources = sources.collect::<Result<Vec<_>, TrainError>>()?;
+    let pad = inference.tokenizer.special().pad.unwrap_or(0);
+    let mut answers = Vec::with_capacity(sources.len());
+    for (some, first) in sources.chunks(inference.rows.max(1)).zip((0..).step_by(inference.rows.max(1))) {
+        let rows: Vec<_> = some.iter().collect();
+        let inputs = Inputs::new(&rows, &inference.padding, pad)?;
+        let prompts = (inference.first + first..).take(rows.len());
+        let prompts: Vec<_> = prompts.map(|row| Prompt::new(row, [inference.start])).collect();
+        let written = match &inference.among {
+            None => model.written_from(&inputs, &prompts, &inference.decoding)?,
+            Some((world, pass)) => {
+                model.written_among(world, pass, &inputs, &prompts, &inference.decoding)?
+            }
+        };
+        for texts in written {
+            answers.push(of_texts(&texts, inference)?);
+        }
+    }
+    Ok(answers)
+}
+
+/// The best text, and all texts if several are requested.
+fn of_texts(texts: &[Text], inference: &Inference) -> Result<Answer, TrainError> {
+    let decoded = |text: &Text| inference.tokenizer.decode(text.without_end());
+    let first = texts.first().map(decoded).transpose()?.unwrap_or_default();
+    let mut fields = answer([
+        ("predicted", first.into()),
+        ("log_probability", json!(texts.first().map(|text| text.log_probability))),
+        ("ended", json!(texts.first().is_some_and(|text| text.end == End::Token))),
+    ]);
+    if texts.len() > 1 {
+        let all = texts.iter().map(decoded).collect::<Result<Vec<_>, _>>()?;
+        fields.insert("texts".into(), json!(all));
+    }
+    Ok(fields)
+}

@@ -1,0 +1,113 @@
+//! Llama, a decoder with rotated positions, and its relatives.
+
+use crate::{Llama, LlamaConfig};
+use firebrick::TrainError;
+use firebrick_datasets::TokenBatch;
+use firebrick_strategies::SettingError;
+use serde::{Deserialize, Serialize};
+
+use crate::family::{Attention, Family, Sizes, Trainable, Transformer, ids, yes};
+use crate::inference::{Answer, Answers, Inference, Question, continued};
+
+/// The shape of a fresh [`LlamaConfig`](crate::LlamaConfig).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LlamaShape {
+    /// Transformer blocks.
+    pub layers: usize,
+    /// Number of attention heads, a divisor of `width`.
+    pub heads: usize,
+    /// Number of key and value heads, a divisor of `heads`. Default: `heads`.
+    #[serde(default)]
+    pub key_value_heads: Option<usize>,
+    /// Size of the hidden state.
+    pub width: usize,
+    /// The width inside a feed-forward layer. Default: 8/3 of `width`, rounded up to a multiple of 8.
+    #[serde(default)]
+    pub inner: Option<usize>,
+    /// Dropout probability of attention weights. Default: 0.
+    #[serde(default)]
+    pub dropout: f64,
+    /// Whether the head shares the weights of the token embedding. Default: yes.
+    #[serde(default = "yes")]
+    pub tied: bool,
+}
+
+impl Family for LlamaConfig {
+    type Shape = LlamaShape;
+
+    const CHANGEABLE: &'static [&'static str] = &["dropout"];
+
+    fn check_shape(shape: &LlamaShape) -> Result<(), SettingError> {
+        let LlamaShape { layers, heads, width, inner, dropout, .. } = *shape;
+        Transformer { layers, heads, width, inner, dropout }.check()?;
+        let shared = shape.key_value_heads.unwrap_or(heads);
+        let divides = shared > 0 && heads.is_multiple_of(shared);
+        let expected = format!("a divisor of `heads`, which is {heads}");
+        SettingError::require(divides, "key_value_heads", expected, shared)?;
+        let expected = "an even multiple of `heads`: positions turn pairs of numbers";
+        SettingError::require((width / heads).is_multiple_of(2), "width", expected, width)
+    }
+
+    fn fresh(shape: &LlamaShape, Sizes { vocabulary, positions, special }: Sizes<'_>) -> Self {
+        Self {
+            vocab_size: vocabulary,
+            max_position_embeddings: positions,
+            hidden_size: shape.width,
+            intermediate_size: shape.inner.unwrap_or((shape.width.saturating_mul(8) / 3).next_multiple_of(8)),
+            num_hidden_layers: shape.layers,
+            num_attention_heads: shape.heads,
+            num_key_value_heads: Some(shape.key_value_heads.unwrap_or(shape.heads)),
+            attention_dropout: shape.dropout,
+            tie_word_embeddings: shape.tied,
+            rest: ids(special),
+            ..Self::default()
+        }
+    }
+
+    fn layers(&self) -> usize {
+        self.num_hidden_layers
+    }
+
+    fn with_layers(self, num_hidden_layers: usize) -> Self {
+        Self { num_hidden_layers, ..self }
+    }
+
+    fn smallest(self) -> Self {
+        // Rotary embeddings rotate pairs of numbers.
+        Self {
+            vocab_size: 1,
+            hidden_size: 2,
+            intermediate_size: 1,
+            num_attention_heads: 1,
+            num_key_value_heads: Some(1),
+            head_dim: None,
+            ..self
+        }
+    }
+
+    fn attention(&self) -> Vec<Attention> {
+        let head = self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1));
+        Attention::of_itself(self.num_hidden_layers, self.num_attention_heads * head)
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.vocab_size
+    }
+
+    fn positions(&self) -> Option<usize> {
+        None
+    }
+}
+
+impl Trainable for Llama {
+    const TASK: &'static str = "CausalLm";
+
+    type Batch = TokenBatch;
+}
+
+impl Answers for Llama {
+    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
+        continued(self, questions, inference)
+    }
+}
