@@ -14,6 +14,7 @@
 //! residual/  sums of a residual branch and its input, with dropout
 //! embedding/ rows of a table, with a gradient summed by rows
 //! loss/      cross-entropy, and that of an output layer without all logits at once
+//! rotary/    rotary positions in one pass
 //! norm/      layer norm and RMS norm, with the sum before them
 //! dropout/   dropout whose mask is a function of each element's position
 //! draws.rs   counter-based random numbers, without a stateful generator
@@ -61,6 +62,7 @@ mod norm;
 pub mod optim;
 mod product;
 mod residual;
+mod rotary;
 #[cfg(test)]
 mod testing;
 
@@ -75,3 +77,4 @@ pub use loss::{Head, HeadWeight, IGNORED, LossOps, LossRows, cross_entropy, head
 pub use norm::{NormKind, NormOps, NormRows, norm, norm_and_input, norm_of_sum};
 pub use product::{ProductOps, Products, linear, matmul};
 pub use residual::{ResidualOps, Sums, add, add_dropout};
+pub use rotary::{RotaryOps, RotaryRows, rotary};

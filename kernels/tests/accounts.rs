@@ -1,4 +1,4 @@
-//! Memory accounts, which measure the ranks that run as threads of one process.
+//! Memory accounts, which measure the ranks that run as threads of one process; and what operations keep.
 
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -8,6 +8,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Device, FloatDType, Tensor, activation::softmax};
 use firebrick_kernels::memory::{Account, Beyond, Counting, Usage, in_use, reset_peak};
+use firebrick_kernels::{Head, HeadWeight, NormKind, head_loss, norm};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -217,4 +218,46 @@ fn threads_that_train_at_once_are_measured_as_if_each_were_alone() {
     }
     // Each account has its own bytes, not the sum of several.
     assert!(together[0].0 < together[3].0 / 2, "{together:?}");
+}
+
+/// Returns the bytes that the computation adds while its result lives, and its peak, both beyond those before.
+fn taken<T>(run: impl FnOnce() -> T) -> [usize; 2] {
+    let before = live();
+    reset_peak();
+    let result = run();
+    let kept = live() - before;
+    drop(result);
+    [kept, Usage::of_process().unwrap().peak - before]
+}
+
+/// All logits would take 160 MB, and Burn's loss keeps several tensors of their size.
+#[test]
+fn the_loss_of_a_head_holds_one_chunk_of_its_logits() {
+    let (rows, classes) = (1000, 40_000);
+    let account = Account::new();
+    let _on_it = account.enter();
+    let device = Device::flex().autodiff();
+    let hidden = Tensor::<2>::ones([rows, 4], &device).require_grad();
+    let weight = Tensor::<2>::ones([classes, 4], &device).require_grad();
+    let labels = vec![7; rows];
+    let head = Head { weight: HeadWeight::Embedding(weight), bias: None };
+    let [_, peak] = taken(|| head_loss(hidden.clone(), &head, &labels, 0.1).backward());
+    assert!(peak < 60 * MEGABYTE, "{peak}");
+}
+
+#[test]
+fn a_norm_keeps_its_input_and_8_bytes_for_each_row() {
+    let (rows, width) = (20_000, 8);
+    let account = Account::new();
+    let _on_it = account.enter();
+    let device = Device::flex().autodiff();
+    let x = Tensor::<2>::ones([rows, width], &device).require_grad();
+    let scale = Tensor::<1>::ones([width], &device).require_grad();
+    for (kind, statistics) in
+        [(NormKind::Layer { epsilon: 1e-5 }, 8 * rows), (NormKind::Rms { epsilon: 1e-5 }, 4 * rows)]
+    {
+        let [kept, _] = taken(|| norm(x.clone(), scale.clone(), None, kind));
+        let normed = 4 * rows * width;
+        assert!((normed + statistics..normed + statistics + 40_000).contains(&kept), "{kind:?}: {kept}");
+    }
 }

@@ -68,7 +68,7 @@ fn selected<T: Lane>(table: FlexTensor, ids: FlexTensor) -> FlexTensor {
     found.parts(at_once * width).zip(ids.par_chunks(at_once)).for_each(|(mut part, ids)| {
         for (piece, id) in part.pieces(width).zip(ids) {
             let row = &from[id * width..][..width];
-            piece.write(|at| row[at]);
+            piece.write(width, |at| row[at]);
         }
     });
     tensor(found.finish(), Shape::new([batch, length, width]))

@@ -79,13 +79,20 @@ impl<T> Drop for Part<'_, T> {
 }
 
 impl<'a, T: Pod> Fresh<'a, T> {
-    /// Writes each element, given its index, and returns them.
+    /// Writes each of the `length` elements, given its index, and returns them.
+    ///
+    /// The loop is vectorized if `of` reads slices that were cut to `length`: then no bounds need checks.
+    ///
+    /// # Panics
+    ///
+    /// If there are not `length` elements.
     #[inline(always)]
-    pub fn write(self, of: impl Fn(usize) -> T) -> &'a mut [T] {
-        for (at, element) in self.memory.iter_mut().enumerate() {
+    pub fn write(self, length: usize, of: impl Fn(usize) -> T) -> &'a mut [T] {
+        assert_eq!(self.memory.len(), length, "the elements of a piece are written together");
+        for (at, element) in self.memory[..length].iter_mut().enumerate() {
             element.write(of(at));
         }
-        self.written.set(self.written.get() + self.memory.len());
+        self.written.set(self.written.get() + length);
         // SAFETY: the loop above wrote each element.
         unsafe { self.memory.assume_init_mut() }
     }

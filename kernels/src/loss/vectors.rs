@@ -3,7 +3,7 @@
 
 use pulp::NullaryFnOnce;
 
-use crate::flex::{Lane, Part, sum_of};
+use crate::flex::{self, Lane, Part, sum_of};
 use crate::gelu::exp;
 
 /// Returns e to the power of x, for x up to 0.
@@ -43,7 +43,7 @@ impl Target {
         let of_label = row[self.label].wide();
         match self.smoothing > 0.0 {
             true => {
-                let mean = sum_of(row.len(), |at| row[at].wide()) / row.len() as f32;
+                let mean = sum_of([row], |[x]| x.wide()) / row.len() as f32;
                 (1.0 - self.smoothing) * of_label + self.smoothing * mean
             }
             false => of_label,
@@ -64,7 +64,7 @@ impl<T: Lane> NullaryFnOnce for Loss<'_, T> {
     fn call(self) -> (f32, f32) {
         let Self { row, target } = self;
         let most = largest(row);
-        let logarithm = sum_of(row.len(), |at| share(row[at].wide() - most)).ln();
+        let logarithm = sum_of([row], |[x]| share(x.wide() - most)).ln();
         // In this order, large logits cost no precision.
         (logarithm + (most - target.likely(row)), logarithm + most)
     }
@@ -85,7 +85,7 @@ impl NullaryFnOnce for LossAndSlope<'_> {
         let (most, likely) = (largest(row), target.likely(row));
         let smoothed = target.smoothing / row.len() as f32;
         row.iter_mut().for_each(|x| *x = share(*x - most));
-        let sum = sum_of(row.len(), |at| row[at]);
+        let sum = flex::sum(row);
         let factor = 1.0 / sum;
         row.iter_mut().for_each(|x| *x = *x * factor - smoothed);
         row[target.label] -= 1.0 - target.smoothing;
@@ -116,13 +116,14 @@ impl<T: Lane> NullaryFnOnce for Slopes<'_, '_, T> {
             match target {
                 Some(target) => {
                     let smoothed = target.smoothing / classes as f32;
+                    let row = &row[..classes];
                     let likely = |at: usize| share(row[at].wide() - logarithm);
-                    let found = found.write(|at| T::narrow((likely(at) - smoothed) * by));
+                    let found = found.write(classes, |at| T::narrow((likely(at) - smoothed) * by));
                     let of_label = likely(target.label) - smoothed - (1.0 - target.smoothing);
                     found[target.label] = T::narrow(of_label * by);
                 }
                 None => {
-                    found.write(|_| T::narrow(0.0));
+                    found.write(classes, |_| T::narrow(0.0));
                 }
             }
         }

@@ -28,6 +28,8 @@ impl<T: Lane> NullaryFnOnce for Values<'_, '_, T> {
         let (width, epsilon) = (scale.len(), kind.epsilon() as f32);
         let share = 1.0 / width as f32;
         let mut wide = vec![0.0; width];
+        // Slices of one length leave no bounds to check in loops over them.
+        let (wide, scale, bias) = (&mut wide[..width], &scale[..width], bias.map(|bias| &bias[..width]));
         let mut sums = sums.as_mut().map(|sums| sums.pieces(width));
         let statistics = mean.pieces(1).zip(inverse.pieces(1));
         for (row, (normed, (mean, inverse))) in normed.pieces(width).zip(statistics).enumerate() {
@@ -36,23 +38,22 @@ impl<T: Lane> NullaryFnOnce for Values<'_, '_, T> {
                 (Some(y), Some(sums)) => {
                     let y = &y[row * width..][..width];
                     let sum = sums.next().expect("the sum has as many rows as its terms");
-                    let sum = sum.write(|at| T::narrow(x[at].wide() + y[at].wide()));
+                    let sum = sum.write(width, |at| T::narrow(x[at].wide() + y[at].wide()));
                     wide.iter_mut().zip(sum).for_each(|(wide, sum)| *wide = sum.wide());
                 }
                 _ => wide.iter_mut().zip(x).for_each(|(wide, x)| *wide = x.wide()),
             }
-            let middle = if kind.is_centered() { flex::sum(&wide) * share } else { 0.0 };
-            let square = sum_of(width, |at| (wide[at] - middle) * (wide[at] - middle)) * share;
+            let middle = if kind.is_centered() { flex::sum(wide) * share } else { 0.0 };
+            let square = sum_of([&*wide], |[x]| (x - middle) * (x - middle)) * share;
             let factor = 1.0 / (square + epsilon).sqrt();
-            mean.write(|_| middle);
-            inverse.write(|_| factor);
+            mean.write(1, |_| middle);
+            inverse.write(1, |_| factor);
             match bias {
                 Some(bias) => {
-                    let bias = &bias[..width];
-                    normed.write(|at| T::narrow((wide[at] - middle) * factor * scale[at] + bias[at]));
+                    normed.write(width, |at| T::narrow((wide[at] - middle) * factor * scale[at] + bias[at]));
                 }
                 None => {
-                    normed.write(|at| T::narrow((wide[at] - middle) * factor * scale[at]));
+                    normed.write(width, |at| T::narrow((wide[at] - middle) * factor * scale[at]));
                 }
             }
         }
@@ -83,6 +84,7 @@ impl<T: Lane> NullaryFnOnce for Slopes<'_, '_, T> {
         let width = scale.len();
         let share = 1.0 / width as f32;
         let (mut normal, mut scaled) = (vec![0.0; width], vec![0.0; width]);
+        let (normal, scaled, scale) = (&mut normal[..width], &mut scaled[..width], &scale[..width]);
         let length = if of_parameters { width } else { 0 };
         let (mut of_scale, mut of_bias) = (vec![0.0; length], vec![0.0; length]);
         let mut found = found.as_mut().map(|found| found.pieces(width));
@@ -94,19 +96,19 @@ impl<T: Lane> NullaryFnOnce for Slopes<'_, '_, T> {
                 for at in 0..width {
                     scaled[at] = grad[at].wide() * scale[at];
                 }
-                let (plain, along) = (flex::sum(&scaled), dot(&scaled, &normal));
+                let (plain, along) = (flex::sum(scaled), dot(scaled, normal));
                 let plain = if mean.is_some() { plain * share } else { 0.0 };
                 let along = along * share;
                 let found = found.next().expect("the gradient has as many rows as the sum");
-                let (scaled, normal) = (&scaled[..width], &normal[..width]);
+                let (scaled, normal) = (&*scaled, &*normal);
                 let of_norm = |at: usize| (scaled[at] - plain - normal[at] * along) * factor;
                 match of_sum {
                     Some(own) => {
                         let own = &own[row * width..][..width];
-                        found.write(|at| T::narrow(of_norm(at) + own[at].wide()));
+                        found.write(width, |at| T::narrow(of_norm(at) + own[at].wide()));
                     }
                     None => {
-                        found.write(|at| T::narrow(of_norm(at)));
+                        found.write(width, |at| T::narrow(of_norm(at)));
                     }
                 }
             }

@@ -4,10 +4,10 @@ use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Device, FloatDType, Int, Tensor};
 use firebrick_datasets::{Inputs, TokenBatch};
-use firebrick_kernels::{Head, Reads, add, cast};
+use firebrick_kernels::{Head, Reads, add, cast, rotary};
 use firebrick_strategies::{Dropout, Pass};
 
-use super::rope::{Rope, rotate};
+use super::rope::Rope;
 use super::{LlamaConfig, keys};
 use crate::attention::{attend, join_heads, scale_of, split_heads};
 use crate::causal::{Placed, next_token_loss};
@@ -267,7 +267,7 @@ impl Block {
         &self,
         x: Tensor<3>,
         past: Option<KeyValue>,
-        angles: (Tensor<4>, Tensor<4>),
+        (cos, sin): (Tensor<4>, Tensor<4>),
         reads: Reads,
         pass: &Pass,
     ) -> (Tensor<3>, KeyValue) {
@@ -275,8 +275,8 @@ impl Block {
         let query = split_heads(self.query.forward(normed.clone()), self.heads);
         let key = split_heads(self.key.forward(normed.clone()), self.key_value_heads);
         let value = split_heads(self.value.forward(normed), self.key_value_heads);
-        let query = rotate(query, angles.clone());
-        let (keys, values) = behind(past, rotate(key, angles), value);
+        let query = rotary(query, cos.clone(), sin.clone());
+        let (keys, values) = behind(past, rotary(key, cos, sin), value);
         let scale = scale_of(query.dims()[3]);
         let parts = [query, keys.clone(), values.clone()];
         let mixed = attend(parts, None, scale, &reads, &self.weight_dropout, pass);

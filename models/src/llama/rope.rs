@@ -69,16 +69,6 @@ impl Rope {
     }
 }
 
-/// Rotates `[batch, heads, length, size]` in f32 and returns the input's dtype.
-pub(super) fn rotate(x: Tensor<4>, (cos, sin): (Tensor<4>, Tensor<4>)) -> Tensor<4> {
-    let dtype = FloatDType::from(x.dtype());
-    let x = cast(x, FloatDType::F32);
-    let half = x.dims()[3] / 2;
-    let (one, other) = (x.clone().narrow(3, 0, half), x.narrow(3, half, half));
-    let first = one.clone() * cos.clone() - other.clone() * sin.clone();
-    cast(Tensor::cat(vec![first, other * cos + one * sin], 3), dtype)
-}
-
 /// Early files call the type `type`, and omit it if there is no scaling.
 fn scaling(mut fields: Map<String, Value>) -> serde_json::Result<Scaling> {
     let name = fields.remove("type");
@@ -109,6 +99,8 @@ impl Scaling {
 
 #[cfg(test)]
 mod tests {
+    use firebrick_kernels::rotary;
+
     use super::*;
     use crate::LlamaConfig;
 
@@ -146,7 +138,8 @@ mod tests {
         let x = Tensor::<4>::from_data([[[[0.3, -1.0, 0.7, 2.0]]]], &device);
         let at = |place: i32| {
             let places = Tensor::<2, Int>::from_data([[place]], &device);
-            rotate(x.clone(), rope.angles(places, &device))
+            let (cos, sin) = rope.angles(places, &device);
+            rotary(x.clone(), cos, sin)
         };
         let product = |a, b| (at(a) * at(b)).sum().into_scalar::<f32>();
         assert!((product(0, 3) - product(5, 8)).abs() < 1e-5);

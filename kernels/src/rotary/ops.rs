@@ -1,0 +1,76 @@
+//! The rotation as an operation of a backend.
+
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, TensorMetadata, backend_extension};
+use burn::tensor::{DType, FloatDType, Slice};
+
+/// Rotations by positions. Call [`rotary`](crate::rotary), which takes tensors.
+#[backend_extension(
+    Flex: cfg(feature = "flex"),
+    Cube: cfg(feature = "cube"),
+    Autodiff,
+)]
+pub trait RotaryOps: Backend {
+    /// Rotates `x`, `[batch, heads, length, size]`.
+    fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>) -> FloatTensor<Self>;
+}
+
+/// Rotations on one backend. The default uses Burn's operations.
+pub trait RotaryRows: Backend {
+    /// Rotates `x`, `[batch, heads, length, size]`, or back.
+    fn rotated(
+        x: FloatTensor<Self>,
+        cos: FloatTensor<Self>,
+        sin: FloatTensor<Self>,
+        back: bool,
+    ) -> FloatTensor<Self> {
+        composed::<Self>(x, cos, sin, back)
+    }
+}
+
+/// Rotates with Burn's operations.
+pub(super) fn composed<B: Backend>(
+    x: FloatTensor<B>,
+    cos: FloatTensor<B>,
+    sin: FloatTensor<B>,
+    back: bool,
+) -> FloatTensor<B> {
+    let dtype = x.dtype();
+    let x = match dtype {
+        DType::F16 | DType::BF16 => B::float_cast(x, FloatDType::F32),
+        _ => x,
+    };
+    let cast = |x: FloatTensor<B>, dtype: DType| {
+        if x.dtype() == dtype { x } else { B::float_cast(x, dtype.into()) }
+    };
+    let (cos, sin) = (cast(cos, x.dtype()), cast(sin, x.dtype()));
+    let sin = if back { B::float_neg(sin) } else { sin };
+    let [batch, heads, length, size] = x.shape().dims();
+    let half = |from: usize| {
+        let whole = |size: usize| Slice::new(0, Some(size as isize), 1);
+        let part = Slice::new(from as isize, Some((from + size / 2) as isize), 1);
+        B::float_slice(x.clone(), &[whole(batch), whole(heads), whole(length), part])
+    };
+    let (one, other) = (half(0), half(size / 2));
+    let first =
+        B::float_sub(B::float_mul(one.clone(), cos.clone()), B::float_mul(other.clone(), sin.clone()));
+    let second = B::float_add(B::float_mul(other, cos), B::float_mul(one, sin));
+    cast(B::float_cat(vec![first, second], 3), dtype)
+}
+
+#[cfg(feature = "cube")]
+impl RotaryRows for burn::backend::Cube {}
+
+#[cfg(feature = "cube")]
+impl RotaryOps for burn::backend::Cube {
+    fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::rotated(x, cos, sin, false)
+    }
+}
+
+#[cfg(feature = "flex")]
+impl RotaryOps for burn::backend::Flex {
+    fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::rotated(x, cos, sin, false)
+    }
+}
