@@ -1,6 +1,5 @@
 //! Runs the ranks of this process, a thread each, and selects the error to report.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
@@ -12,6 +11,7 @@ use firebrick_strategies::StrategyError;
 use firebrick_world::{Communicator, WorldError};
 
 use crate::TrainError;
+use crate::engine::dry_run::text_of;
 
 /// Stack size of a program's main thread. The default of a thread is smaller, and deep models recurse.
 pub const STACK_BYTES: usize = 8 << 20;
@@ -111,18 +111,13 @@ fn on_this_thread<T>(
     let _on_it = account.enter();
     let inside = world.clone();
     let result = catch_unwind(AssertUnwindSafe(|| train(inside)))
-        .unwrap_or_else(|panic| Err(TrainError::Panicked(message(&*panic))));
+        .unwrap_or_else(|panic| Err(TrainError::Panicked(text_of(&*panic).into())));
     if let Err(error) = &result
         && !error.is_agreed()
     {
         world.fail(&error.to_string());
     }
     Ended { result, failure: world.failure() }
-}
-
-fn message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message").into()
 }
 
 /// Returns the result of the first rank, or the first error of all.

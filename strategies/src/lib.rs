@@ -18,6 +18,7 @@
 //! setup.rs       what a strategy sees when it starts
 //! outcome.rs     what happens to gradients: apply, hold, skip
 //! grads.rs       gradients on their way to the optimizer, with the facts known about them
+//! each_param.rs  a look at each parameter of a model, whatever its rank
 //! params.rs      maps over a model's parameters that keep tied parameters tied, and which are trained
 //! paths.rs       the paths of a model's parameters, and the patterns that select them
 //! pass.rs        one forward pass: its mode, and the segment around each block

@@ -20,6 +20,7 @@ use crate::engine::session::Session;
 use crate::memory::reset_peak;
 use crate::{Data, Objective, TrainError};
 
+pub(crate) use silence::text_of;
 pub use silence::{Caught, caught};
 
 use watch::{Reads, watched};

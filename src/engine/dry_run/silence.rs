@@ -52,10 +52,15 @@ fn operation(backtrace: &str) -> Option<String> {
     Some(name.strip_prefix("float_").unwrap_or(name).into())
 }
 
+/// Returns the text of a panic.
+pub(crate) fn text_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
+}
+
 /// Returns the message in one line, without the text that every failed assertion has.
 fn message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message");
+    let text = text_of(panic);
     let text = text.strip_prefix("assertion `left == right` failed: ").unwrap_or(text);
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
