@@ -122,7 +122,6 @@ fn forward<T: Stored>(parts: &Parts, plan: &Plan) -> (FlexTensor, FlexTensor) {
     let rows = Rows::by_position(&mut output, shape, columns);
     let arch = Arch::new();
     let of_block = |scratch: &mut Scratch, at: usize| {
-        // The last queries of a causal model read most: they go first, so that no core waits for them at the end.
         let at = [at / (heads * blocks), at / blocks % heads, at % blocks * columns];
         let (block, output) = (Block::new(inputs, at), rows.take(at[0], at[1], at[2]));
         arch.dispatch(Forward { block, scratch, output })

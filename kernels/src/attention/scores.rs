@@ -2,6 +2,8 @@
 //!
 //! Scores are in base 2: they are multiplied by log2(e), so that a weight is 2 to the power of a difference.
 
+use std::f32::consts::LN_2;
+
 use pulp::Simd;
 
 use super::drops::DroppedKeys;
@@ -23,7 +25,7 @@ fn exp2<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     let rounded = simd.add_f32s(x, simd.splat_f32s(ROUNDS));
     let rest = simd.sub_f32s(x, simd.sub_f32s(rounded, simd.splat_f32s(ROUNDS)));
     let mut series = simd.splat_f32s(1.535_336_2e-4);
-    for next in [1.339_887_4e-3, 9.618_437e-3, 5.550_332_6e-2, 0.240_226_48, std::f32::consts::LN_2, 1.0] {
+    for next in [1.339_887_4e-3, 9.618_437e-3, 5.550_332_6e-2, 0.240_226_48, LN_2, 1.0] {
         series = simd.mul_add_e_f32s(series, rest, simd.splat_f32s(next));
     }
     let whole = simd.sub_u32s(simd.transmute_u32s_f32s(rounded), simd.splat_u32s(ROUNDS.to_bits() - 127));
