@@ -8,5 +8,5 @@
 mod float;
 mod map;
 
-pub use float::{BLOCK, Float};
+pub use float::Float;
 pub use map::{in_blocks, is_narrow, mapped, mapped_to_two};
