@@ -1,10 +1,8 @@
 //! Scaled dot-product attention, what its positions read, and the causal self-attention of GPT-2.
 
-use std::ops::Range;
-
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use firebrick_datasets::{Inputs, TokenBatch};
+use firebrick_datasets::TokenBatch;
 use firebrick_kernels::{Attending, Reads, attention, attention_of_joint};
 use firebrick_strategies::{Dropout, Pass};
 
@@ -67,35 +65,6 @@ pub(super) fn reads_of(batch: &TokenBatch) -> Reads {
     match batch.host_segments() {
         Some(samples) => causal_reads(samples, columns, columns - 1),
         None => causal_reads(batch.host_mask(), columns, columns - 1),
-    }
-}
-
-/// The columns of each row's real tokens, which every position of an encoder reads. A row that is all padding reads all
-/// of it, since softmax is undefined for a position that reads nothing.
-#[derive(Clone, Debug)]
-pub(super) struct RealColumns {
-    rows: Vec<Range<usize>>,
-    columns: usize,
-}
-
-impl RealColumns {
-    pub fn of(inputs: &Inputs) -> Self {
-        let [_, columns] = inputs.shape();
-        let row = |row: &[bool]| -> Range<usize> {
-            let first = row.iter().position(|real| *real).unwrap_or(0);
-            first..row.iter().rposition(|real| *real).map_or(columns, |last| last + 1)
-        };
-        Self { rows: inputs.host_mask().chunks(columns.max(1)).map(row).collect(), columns }
-    }
-
-    /// Every one of `queries` positions reads them.
-    pub fn read_by(&self, queries: usize) -> Reads {
-        Reads::new([self.rows.len(), queries, self.columns], |row, _| self.rows[row].clone())
-    }
-
-    /// Selects rows by index; rows may be left out or repeated.
-    pub fn select(&self, rows: &[usize]) -> Self {
-        Self { rows: rows.iter().map(|&row| self.rows[row].clone()).collect(), ..*self }
     }
 }
 

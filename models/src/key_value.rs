@@ -2,7 +2,7 @@
 
 use burn::tensor::{Int, Tensor};
 
-use super::attention::RealColumns;
+use super::real_columns::RealColumns;
 
 /// Keys and values of one block, each `[batch, heads, length, size]`.
 pub(crate) type KeyValue = (Tensor<4>, Tensor<4>);

@@ -16,7 +16,8 @@
 //! writing/           text generation with trained models
 //! └── key_value.rs      the cache of keys and values of tokens that a decoder has read
 //! written_scores.rs  scores of texts that a model generates in evaluation
-//! attention.rs       scaled dot-product attention and its masks
+//! attention.rs       scaled dot-product attention, and what its positions read
+//! real_columns.rs    the columns of real tokens, which an encoder reads
 //! linear.rs          an affine map that is fast in half precision on the CPU
 //! embedded.rs        lookup in an embedding
 //! output_layer.rs    logits and their loss, through a head or tied embeddings
@@ -50,6 +51,7 @@ mod norm;
 mod output_layer;
 mod perplexity;
 pub mod pretrained;
+mod real_columns;
 mod rms_norm;
 mod sequence_loss;
 mod sequence_scores;

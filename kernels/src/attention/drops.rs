@@ -2,7 +2,6 @@
 
 use pulp::Simd;
 
-use super::ops::Plan;
 use crate::Site;
 use crate::dropout::mask::{Key, spread, words};
 
@@ -50,8 +49,8 @@ pub struct DroppedKeys {
 
 impl DroppedKeys {
     /// The queries of one row and head from `query`; there are `queries` of them.
-    pub fn of(plan: &Plan, [row, head, query]: [usize; 3], queries: usize) -> Option<Self> {
-        let drops = plan.drops.as_deref()?;
+    pub fn of(drops: Option<&Drops>, [row, head, query]: [usize; 3], queries: usize) -> Option<Self> {
+        let drops = drops?;
         let start = drops.starts.as_ref().map_or(0, |starts| starts[row]);
         let [a, b] = words(drops.keys[row]);
         let of_head = Key(a, b).enter(spread(head));

@@ -26,7 +26,7 @@ impl<T: Stored> WithSimd for Forward<'_, '_, T> {
         let Block { inputs, columns, .. } = block;
         let (size, width) = (inputs.size(), inputs.width());
         block.load_queries(scratch);
-        let dropped = DroppedKeys::of(inputs.plan, block.at, columns);
+        let dropped = DroppedKeys::of(inputs.plan.drops.as_deref(), block.at, columns);
         let Scratch { queries_turned, key, value, scores, turned, bounds, most, sums, factors, .. } = scratch;
         let (from, to) = bounds.split_at(columns);
         let bounds = super::scores::Bounds { from, to };

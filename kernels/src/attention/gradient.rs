@@ -114,7 +114,7 @@ impl<T: Stored> Step<'_, '_, T> {
         let (size, width) = (inputs.size(), inputs.width());
         block.load_queries(scratch);
         let inner = load_grads(&block, &kept, scratch);
-        let dropped = DroppedKeys::of(inputs.plan, block.at, columns);
+        let dropped = DroppedKeys::of(inputs.plan.drops.as_deref(), block.at, columns);
         let [row, head, query] = block.at;
         let line =
             (row * inputs.query.shape[1] + head) * inputs.query.shape[2].div_ceil(columns) + query / columns;

@@ -9,8 +9,8 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, unary};
 use burn::backend::tensor::{BoolTensor, FloatTensor, IntTensor};
 use burn::tensor::DType;
 
-use super::head::{self, Found};
-use super::ops::{Form, LossOps};
+use super::head::{self, Form, Found};
+use super::ops::LossOps;
 use super::rows::{Labels, LossRows};
 
 /// Computes the gradient from the logits.

@@ -4,8 +4,18 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{FloatDType, Shape, Slice};
 
-use super::ops::Form;
 use super::rows::{Labels, LossRows, wide};
+
+/// What the loss of a head is computed from.
+#[derive(Clone, Copy, Debug)]
+pub struct Form {
+    /// Whether the weight is `[classes, width]` instead of `[width, classes]`.
+    pub transposed: bool,
+    /// Whether the bias is added.
+    pub biased: bool,
+    /// The share of smoothed labels.
+    pub smoothing: f64,
+}
 
 /// Logits of a chunk, in elements: 16 MiB in f32.
 const LOGITS: usize = 1 << 22;

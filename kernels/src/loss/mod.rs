@@ -34,7 +34,7 @@ pub use rows::LossRows;
 use crate::device::is_flex;
 use crate::half::cast;
 use crate::product::linear;
-use ops::Form;
+use head::Form;
 
 /// The label of a row without a loss, as in PyTorch and transformers.
 pub const IGNORED: i32 = -100;

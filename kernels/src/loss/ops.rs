@@ -3,19 +3,8 @@
 use burn::backend::tensor::{BoolTensor, FloatTensor, IntTensor};
 use burn::backend::{Backend, backend_extension};
 
-use super::head;
+use super::head::{self, Form};
 use super::rows::{Labels, LossRows};
-
-/// What the loss of a head is computed from.
-#[derive(Clone, Copy, Debug)]
-pub struct Form {
-    /// Whether the weight is `[classes, width]` instead of `[width, classes]`.
-    pub transposed: bool,
-    /// Whether the bias is added.
-    pub biased: bool,
-    /// The share of smoothed labels.
-    pub smoothing: f64,
-}
 
 /// Cross-entropy losses. Call [`cross_entropy`](crate::cross_entropy) or [`head_loss`](crate::head_loss), which take
 /// tensors.

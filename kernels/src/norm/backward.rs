@@ -10,7 +10,8 @@ use burn::backend::tensor::FloatTensor;
 use burn::tensor::DType;
 
 use super::branch::{Junction, branch};
-use super::ops::{Form, NormOps};
+use super::kind::Form;
+use super::ops::NormOps;
 use super::rows::{Gradients, NormRows, Normed, Statistics, Upstream, Wanted, cast};
 
 #[derive(Debug)]

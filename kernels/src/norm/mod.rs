@@ -5,6 +5,7 @@
 //! that adds.
 //!
 //! ```text
+//! kind.rs      the kinds of norms
 //! ops.rs       the norms as operations of a backend
 //! rows.rs      values and gradients with Burn's operations, for backends without kernels
 //! backward.rs  the gradient, once for every backend
@@ -22,6 +23,7 @@ mod backward;
 mod branch;
 #[cfg(feature = "flex")]
 mod flex;
+mod kind;
 mod ops;
 mod rows;
 #[cfg(test)]
@@ -32,10 +34,11 @@ mod vectors;
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 
-pub use ops::{NormKind, NormOps};
+pub use kind::NormKind;
+pub use ops::NormOps;
 pub use rows::NormRows;
 
-use ops::Form;
+use kind::Form;
 
 /// Normalizes `x`, `[.., width]`, over its last axis, and returns the same shape and dtype.
 ///

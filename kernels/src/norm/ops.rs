@@ -3,43 +3,7 @@
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, backend_extension};
 
-/// What a norm divides by.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum NormKind {
-    /// `(x - mean) / √(variance + ε) · scale + bias` (Ba et al., 2016, arXiv:1607.06450).
-    Layer {
-        /// Added to the variance.
-        epsilon: f64,
-    },
-    /// `x / √(mean(x²) + ε) · scale + bias` (Zhang & Sennrich, 2019, arXiv:1910.07467).
-    Rms {
-        /// Added to the mean square.
-        epsilon: f64,
-    },
-}
-
-impl NormKind {
-    pub(super) fn epsilon(self) -> f64 {
-        match self {
-            Self::Layer { epsilon } | Self::Rms { epsilon } => epsilon,
-        }
-    }
-
-    pub(super) fn is_centered(self) -> bool {
-        matches!(self, Self::Layer { .. })
-    }
-}
-
-/// What to compute.
-#[derive(Clone, Copy, Debug)]
-pub struct Form {
-    /// The kind of norm.
-    pub kind: NormKind,
-    /// Whether the second tensor is added to the first.
-    pub sums: bool,
-    /// Whether the bias is added.
-    pub biased: bool,
-}
+use super::kind::Form;
 
 /// Norms over the last axis. Call [`norm`](crate::norm), [`norm_and_input`](crate::norm_and_input) or
 /// [`norm_of_sum`](crate::norm_of_sum), which take tensors.

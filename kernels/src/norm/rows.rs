@@ -4,7 +4,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::{DType, FloatDType, Shape};
 
-use super::ops::{Form, NormKind};
+use super::kind::{Form, NormKind};
 
 /// The results of a norm, with what its gradient needs.
 #[derive(Clone, Debug)]

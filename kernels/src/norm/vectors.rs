@@ -3,7 +3,7 @@
 
 use pulp::NullaryFnOnce;
 
-use super::ops::NormKind;
+use super::kind::NormKind;
 use crate::flex::{self, Lane, Part, dot, sum_of};
 
 /// Values of some rows.

@@ -156,6 +156,7 @@ pub fn add_product(lhs: &Matrices<f32>, rhs: &Matrices<f32>, total: &mut [f32]) 
         let [a_row, a_col, b_row, b_col] =
             [lhs.row_stride, lhs.col_stride, rhs.row_stride, rhs.col_stride].map(|stride| stride as isize);
         let to = total[row * cols + col..].as_mut_ptr();
+        let _apart = apart();
         // SAFETY: `Matrices::new` checked that each element of both operands is inside its slice; strides are not
         // negative. The block of `total` is inside it, is initialized, and is borrowed mutably.
         unsafe {

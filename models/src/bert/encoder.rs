@@ -8,8 +8,9 @@ use firebrick_kernels::{Reads, cast};
 use firebrick_strategies::{Dropout, Pass};
 
 use super::BertConfig;
-use crate::attention::{RealColumns, attend, join_heads, scale_of, split_heads, starts_of};
+use crate::attention::{attend, join_heads, scale_of, split_heads, starts_of};
 use crate::embedded::embedded;
+use crate::real_columns::RealColumns;
 use crate::{Activation, Linear, Norm};
 
 /// BERT (Devlin et al., 2019, arXiv:1810.04805): post-norm, learned positions; and RoBERTa (Liu et al., 2019,

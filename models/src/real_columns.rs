@@ -1,0 +1,35 @@
+//! The columns of real tokens, which an encoder reads.
+
+use std::ops::Range;
+
+use firebrick_datasets::Inputs;
+use firebrick_kernels::Reads;
+
+/// The columns of each row's real tokens, which every position of an encoder reads. A row that is all padding reads all
+/// of it, since softmax is undefined for a position that reads nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct RealColumns {
+    rows: Vec<Range<usize>>,
+    columns: usize,
+}
+
+impl RealColumns {
+    pub fn of(inputs: &Inputs) -> Self {
+        let [_, columns] = inputs.shape();
+        let row = |row: &[bool]| -> Range<usize> {
+            let first = row.iter().position(|real| *real).unwrap_or(0);
+            first..row.iter().rposition(|real| *real).map_or(columns, |last| last + 1)
+        };
+        Self { rows: inputs.host_mask().chunks(columns.max(1)).map(row).collect(), columns }
+    }
+
+    /// Every one of `queries` positions reads them.
+    pub fn read_by(&self, queries: usize) -> Reads {
+        Reads::new([self.rows.len(), queries, self.columns], |row, _| self.rows[row].clone())
+    }
+
+    /// Selects rows by index; rows may be left out or repeated.
+    pub fn select(&self, rows: &[usize]) -> Self {
+        Self { rows: rows.iter().map(|&row| self.rows[row].clone()).collect(), ..*self }
+    }
+}
