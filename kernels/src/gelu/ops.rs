@@ -89,7 +89,7 @@ fn tanh<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
 
 /// Returns Φ(x) + x · Φ'(x).
 fn slope<B: Backend>(x: FloatTensor<B>, form: Gelu) -> FloatTensor<B> {
-    // Beyond these bounds the density is 0, and inside them a polynomial of x stays finite.
+    // Beyond these bounds x times the density is 0 beside 1, and inside them a polynomial of x stays finite.
     let near = B::float_clamp(x.clone(), (-12f32).into(), 12f32.into());
     let square = B::float_mul(near.clone(), near.clone());
     let density = match form {
@@ -98,12 +98,12 @@ fn slope<B: Backend>(x: FloatTensor<B>, form: Gelu) -> FloatTensor<B> {
             B::float_mul_scalar(bell, DENSITY.into())
         }
         Gelu::Tanh => {
-            let tanh = tanh::<B>(near);
+            let tanh = tanh::<B>(near.clone());
             let bell = B::float_neg(B::float_sub_scalar(B::float_mul(tanh.clone(), tanh), 1f32.into()));
             let inner = B::float_add_scalar(B::float_mul_scalar(square, (3.0 * CUBE).into()), 1f32.into());
             B::float_mul_scalar(B::float_mul(bell, inner), (0.5 * TANH_SCALE).into())
         }
     };
-    let share = share::<B>(x.clone(), form);
-    B::float_add(share, B::float_mul(x, density))
+    let share = share::<B>(x, form);
+    B::float_add(share, B::float_mul(near, density))
 }
