@@ -121,6 +121,10 @@ fn assert_close(case: &Case, found: &[Option<Vec<f64>>], expected: &[Option<Vec<
         };
         assert_eq!(found.len(), expected.len());
         let largest = expected.iter().fold(1f64, |most, value| most.max(value.abs()));
+        // A gradient is a sum over queries of terms that may cancel, such as all of a key that is the only one; each has
+        // the rounding of an inner product with the output.
+        let terms = (case.length * case.group * case.size) as f64;
+        let near = if name == "output" { near } else { near * (terms.sqrt() / 8.0).max(1.0) };
         for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
             let distance = (found - expected).abs();
             assert!(distance <= near * largest, "{name}[{at}] = {found}, not {expected}, of {case:?}");
@@ -164,7 +168,7 @@ proptest! {
     fn outputs_and_gradients_are_those_of_the_composed_one(case in cases()) {
         let device = testing::device().autodiff();
         let expected = results(&case, composed, FloatDType::F64, ALL, &Device::flex().autodiff());
-        assert_close(&case, &results(&case, attention, FloatDType::F32, ALL, &device), &expected, 1e-5);
+        assert_close(&case, &results(&case, attention, FloatDType::F32, ALL, &device), &expected, 3e-6);
         if is_flex(&device) {
             assert_close(&case, &results(&case, attention, FloatDType::BF16, ALL, &device), &expected, 2e-2);
             assert_close(&case, &results(&case, attention, FloatDType::F16, ALL, &device), &expected, 3e-3);
@@ -179,9 +183,12 @@ proptest! {
         let some = results(&case, attention, FloatDType::F32, tracked, &device);
         let untracked = results(&case, attention, FloatDType::F32, [false; 4], &device.clone().inner());
         prop_assert_eq!(&untracked[0], &all[0]);
+        prop_assert_eq!(&results(&case, attention, FloatDType::F32, ALL, &device), &all);
         for (at, found) in some.iter().enumerate() {
             let is_kept = at == 0 || (tracked[at - 1] && (at < 4 || case.bias.is_some()));
-            prop_assert_eq!(found.as_ref(), all[at].as_ref().filter(|_| is_kept), "{}", at);
+            prop_assert_eq!(found.is_some(), is_kept && all[at].is_some(), "{}", at);
+            // Fewer gradients may be summed in another order.
+            assert_close(&case, std::slice::from_ref(found), &[all[at].clone().filter(|_| is_kept)], 3e-6);
         }
     }
 }
