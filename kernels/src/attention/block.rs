@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use super::ops::Plan;
 use super::product::ROWS;
-use super::view::{Stored, View};
+use super::view::View;
+use crate::elements::Float;
 
 /// The most queries of a block.
 pub const LINE: usize = 64;
@@ -24,7 +25,7 @@ pub struct Inputs<'a, T> {
     pub plan: &'a Plan,
 }
 
-impl<'a, T: Stored> Inputs<'a, T> {
+impl<'a, T: Float> Inputs<'a, T> {
     pub fn size(&self) -> usize {
         self.query.shape[3]
     }
@@ -130,7 +131,7 @@ pub struct Block<'a, T> {
     all: [usize; 2],
 }
 
-impl<'a, T: Stored> Block<'a, T> {
+impl<'a, T: Float> Block<'a, T> {
     pub fn new(inputs: Inputs<'a, T>, at: [usize; 3]) -> Self {
         let [row, _, query] = at;
         let columns = inputs.columns();

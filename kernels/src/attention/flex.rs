@@ -4,6 +4,7 @@ use burn::backend::Flex;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{Bytes, DType, Shape, bf16, f16};
+use bytemuck::zeroed_vec;
 use pulp::Arch;
 use rayon::prelude::*;
 
@@ -12,7 +13,8 @@ use super::forward::Forward;
 use super::gradient::{Kept, Partial, Unit, Wanted};
 use super::ops::{AttentionOps, Gradients, Plan, Source, Tiled};
 use super::rows::Rows;
-use super::view::{Stored, View, readable};
+use super::view::{View, readable};
+use crate::elements::Float;
 
 /// Tasks of a backward pass, if it has so many blocks of queries. It depends on shapes only, since it decides in which
 /// order gradients are summed.
@@ -96,7 +98,7 @@ impl Parts {
         }
     }
 
-    fn inputs<'a, T: Stored>(&'a self, plan: &'a Plan) -> Inputs<'a, T> {
+    fn inputs<'a, T: Float>(&'a self, plan: &'a Plan) -> Inputs<'a, T> {
         Inputs {
             query: View::of(&self.query),
             key: View::of(&self.key),
@@ -108,17 +110,17 @@ impl Parts {
 }
 
 /// A tensor `[batch, heads, positions, size]` that is stored as `[batch, positions, heads, size]`.
-fn by_position<T: Stored>(values: Vec<T>, [batch, heads, positions, size]: [usize; 4]) -> FlexTensor {
+fn by_position<T: Float>(values: Vec<T>, [batch, heads, positions, size]: [usize; 4]) -> FlexTensor {
     let layout = Layout::contiguous(Shape::new([batch, positions, heads, size]));
     FlexTensor::new(Bytes::from_elems(values), layout, T::dtype()).transpose(1, 2)
 }
 
-fn forward<T: Stored>(parts: &Parts, plan: &Plan) -> (FlexTensor, FlexTensor) {
+fn forward<T: Float>(parts: &Parts, plan: &Plan) -> (FlexTensor, FlexTensor) {
     let inputs = parts.inputs::<T>(plan);
     let shape @ [batch, heads, length, _] = inputs.query.shape;
     let columns = columns(length);
     let blocks = length.div_ceil(columns);
-    let mut output = T::zeros(shape.iter().product());
+    let mut output = zeroed_vec::<T>(shape.iter().product());
     let rows = Rows::by_position(&mut output, shape, columns);
     let arch = Arch::new();
     let of_block = |scratch: &mut Scratch, at: usize| {
@@ -135,7 +137,7 @@ fn forward<T: Stored>(parts: &Parts, plan: &Plan) -> (FlexTensor, FlexTensor) {
     (by_position(output, shape), logs)
 }
 
-fn backward<T: Stored>(
+fn backward<T: Float>(
     parts: &Parts,
     plan: &Plan,
     [output, logs]: [FlexTensor; 2],
@@ -163,9 +165,9 @@ fn backward<T: Stored>(
             wanted.value.then_some(key_shape),
         ],
     };
-    let mut buffers = shapes.map(|shape| shape.map(|shape| T::zeros(shape.iter().product())));
+    let mut buffers = shapes.map(|shape| shape.map(|shape| zeroed_vec::<T>(shape.iter().product())));
     let bias_shape = inputs.bias.filter(|_| wanted.bias).map(|bias| bias.shape);
-    let mut of_bias = bias_shape.map(|shape| f32::zeros(shape.iter().product()));
+    let mut of_bias = bias_shape.map(|shape| zeroed_vec::<f32>(shape.iter().product()));
     {
         let mut sets = buffers.iter_mut().zip(shapes).zip([columns, KEYS, KEYS]);
         let mut rows = || {
@@ -238,7 +240,7 @@ fn backward<T: Stored>(
 }
 
 /// Writes the sums of one head's keys and values to their rows.
-fn write<T: Stored>(sums: &[&Partial], targets: [(Option<&Rows<T>>, usize); 2], width: usize) {
+fn write<T: Float>(sums: &[&Partial], targets: [(Option<&Rows<T>>, usize); 2], width: usize) {
     let Some(Partial { row, key_head, .. }) = sums.first() else { return };
     for (at, (rows, head)) in targets.into_iter().enumerate() {
         let Some(rows) = rows else { continue };

@@ -7,7 +7,7 @@ use super::drops::DroppedKeys;
 use super::product::{Size, Straight, Turned, product};
 use super::rows;
 use super::scores::{Running, Tile, rescale, weigh};
-use super::view::Stored;
+use crate::elements::Float;
 
 /// Computes one block of queries of one head.
 pub struct Forward<'a, 'b, T> {
@@ -16,7 +16,7 @@ pub struct Forward<'a, 'b, T> {
     pub output: rows::Block<'b, T>,
 }
 
-impl<T: Stored> WithSimd for Forward<'_, '_, T> {
+impl<T: Float> WithSimd for Forward<'_, '_, T> {
     /// The logarithms of the sums of 2 to the power of each score.
     type Output = [f32; LINE];
 

@@ -9,7 +9,8 @@ use super::drops::DroppedKeys;
 use super::product::{Size, Straight, Turned, product};
 use super::rows::{self, Rows};
 use super::scores::{Bounds, Known, Tile, slope};
-use super::view::{Stored, View};
+use super::view::View;
+use crate::elements::Float;
 
 /// The gradients that are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +57,7 @@ pub struct Partial {
     pub value: Vec<f32>,
 }
 
-impl<T: Stored> WithSimd for Unit<'_, '_, T> {
+impl<T: Float> WithSimd for Unit<'_, '_, T> {
     type Output = Vec<Partial>;
 
     #[inline(always)]
@@ -100,7 +101,7 @@ struct Step<'a, 'c, T> {
     scratch: &'c mut Scratch,
 }
 
-impl<T: Stored> Step<'_, '_, T> {
+impl<T: Float> Step<'_, '_, T> {
     #[inline(always)]
     fn run<S: Simd>(
         self,
@@ -187,7 +188,7 @@ impl<T: Stored> Step<'_, '_, T> {
 
 /// Loads the gradients of a block's outputs, also turned, and their products with the outputs.
 #[inline(always)]
-fn load_grads<T: Stored>(block: &Block<T>, kept: &Kept<T>, scratch: &mut Scratch) -> [f32; LINE] {
+fn load_grads<T: Float>(block: &Block<T>, kept: &Kept<T>, scratch: &mut Scratch) -> [f32; LINE] {
     let width = block.inputs.width();
     let Scratch { grads, grads_turned, outputs, .. } = scratch;
     kept.grad.widen(block.at, block.count, grads, width);

@@ -1,68 +1,8 @@
 //! Rows of a tensor `[batch, heads, positions, size]` on Flex, widened to f32.
 
-use burn::backend::Element;
 use burn::backend::flex::FlexTensor;
-use burn::tensor::{bf16, f16};
-use bytemuck::Pod;
-use half::slice::HalfFloatSliceExt;
-use half::vec::HalfBitsVecExt;
 
-use crate::half::bf16 as conversion;
-
-/// A dtype in which tensors are stored.
-pub trait Stored: Element + Pod + Send + Sync {
-    fn widen(from: &[Self], to: &mut [f32]);
-    fn narrow(from: &[f32], to: &mut [Self]);
-    fn zeros(count: usize) -> Vec<Self>;
-}
-
-impl Stored for f32 {
-    #[inline(always)]
-    fn widen(from: &[f32], to: &mut [f32]) {
-        to.copy_from_slice(from);
-    }
-
-    #[inline(always)]
-    fn narrow(from: &[f32], to: &mut [f32]) {
-        to.copy_from_slice(from);
-    }
-
-    fn zeros(count: usize) -> Vec<f32> {
-        vec![0.0; count]
-    }
-}
-
-impl Stored for bf16 {
-    #[inline(always)]
-    fn widen(from: &[Self], to: &mut [f32]) {
-        conversion::widen(from, to);
-    }
-
-    #[inline(always)]
-    fn narrow(from: &[f32], to: &mut [Self]) {
-        conversion::narrow(from, to);
-    }
-
-    fn zeros(count: usize) -> Vec<Self> {
-        vec![0u16; count].reinterpret_into()
-    }
-}
-
-impl Stored for f16 {
-    #[inline(always)]
-    fn widen(from: &[Self], to: &mut [f32]) {
-        from.convert_to_f32_slice(to);
-    }
-
-    #[inline(always)]
-    fn narrow(from: &[f32], to: &mut [Self]) {
-        to.convert_from_f32_slice(from);
-    }
-
-    fn zeros(count: usize) -> Vec<Self> {
-        vec![0u16; count].reinterpret_into()
-    }
-}
+use crate::elements::Float;
 
 /// Returns the tensor itself if [`View`] can read it, or a copy.
 pub fn readable(x: FlexTensor) -> FlexTensor {
@@ -81,7 +21,7 @@ pub struct View<'a, T> {
     strides: [usize; 3],
 }
 
-impl<'a, T: Stored> View<'a, T> {
+impl<'a, T: Float> View<'a, T> {
     pub fn of(x: &'a FlexTensor) -> Self {
         let (shape, strides) = (x.layout().shape(), x.layout().strides());
         Self {

@@ -71,7 +71,8 @@ pub fn norm<const D: usize>(
 
 /// Normalizes `x` like [`norm`] and also returns `x` itself.
 ///
-/// Use the returned tensor in place of `x`: its gradient is then added to that of the norm in one pass.
+/// Use the returned tensor in place of `x`: the backward pass then adds the gradients of both results in one pass over
+/// memory.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -97,8 +98,7 @@ pub fn norm_and_input<const D: usize>(
 
 /// Returns `x + y` and its [`norm`], in one pass over memory.
 ///
-/// `x` and `y` have one shape and dtype. In half precision, the sum is rounded, and the norm is that of the rounded
-/// sum.
+/// `x` and `y` must have the same shape and dtype. In half precision, the sum is rounded before it is normalized.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};

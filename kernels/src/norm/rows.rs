@@ -53,11 +53,11 @@ pub struct Gradients<B: Backend> {
 /// Which gradients are wanted.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// That of the sum.
+    /// Whether the gradient of the sum is wanted.
     pub sum: bool,
-    /// That of the scale.
+    /// Whether the gradient of the scale is wanted.
     pub scale: bool,
-    /// That of the bias.
+    /// Whether the gradient of the bias is wanted.
     pub bias: bool,
 }
 

@@ -26,7 +26,7 @@ use crate::dropout::{DropMask, Site, mask_of};
 
 pub use ops::{ResidualOps, Sums};
 
-/// Adds two tensors of one shape and dtype. The gradient of both is that of the sum.
+/// Adds two tensors of the same shape and dtype. Both receive the gradient of the sum.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
