@@ -9,7 +9,7 @@ mod beside;
 use beside::{beside, finish};
 use burn::nn::DropoutConfig;
 use burn::tensor::{Device, Distribution, FloatDType, Tensor, activation};
-use firebrick_kernels::{Draws, Gate, Gelu, Site, add, add_dropout, gated, gelu};
+use firebrick_kernels::{Draws, Gate, Gelu, Samples, Site, add, add_dropout, gated, gelu};
 use serde_json::json;
 
 /// A feed-forward layer's hidden state: 8 rows of 256 tokens, 4 times 256 wide.
@@ -41,7 +41,7 @@ fn compare(dtype: FloatDType, backward: bool) {
         || finish(add(x.clone(), y.clone()), backward),
         || finish(x.clone() + y.clone(), backward),
     );
-    let site = Site { draws: Draws { seed: 1, epoch: 0, first: 0 }, number: 0, starts: None };
+    let site = Site { draws: Draws { seed: 1, epoch: 0, first: 0 }, number: 0, samples: &Samples::Columns };
     let dropout = DropoutConfig::new(0.1).init();
     beside(
         about("sum with dropout"),

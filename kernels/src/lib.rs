@@ -17,6 +17,7 @@
 //! rotary/    rotary positions in one pass
 //! norm/      layer norm and RMS norm, with the sum before them
 //! dropout/   dropout whose mask is a function of each element's position
+//! ragged.rs  rows of different lengths, one after the other
 //! draws.rs   counter-based random numbers, without a stateful generator
 //! optim/     updates of a parameter in one pass over memory
 //! memory/    bytes in use: by the process or a rank on the CPU, in the device's pool elsewhere
@@ -28,13 +29,13 @@
 //!
 //! ```
 //! use burn::tensor::{Device, FloatDType, Tensor};
-//! use firebrick_kernels::{Draws, Gelu, Site, cast, dropout, gelu, linear};
+//! use firebrick_kernels::{Draws, Gelu, Samples, Site, cast, dropout, gelu, linear};
 //!
 //! let device = Device::flex().autodiff();
 //! let x = cast(Tensor::<2>::ones([4, 8], &device), FloatDType::BF16);
 //! let weight = Tensor::<2>::full([8, 3], 0.25, &device).require_grad();
 //! let y = gelu(linear(x, cast(weight.clone(), FloatDType::BF16), None), Gelu::Exact);
-//! let site = Site { draws: Draws { seed: 1, epoch: 0, first: 0 }, number: 0, starts: None };
+//! let site = Site { draws: Draws { seed: 1, epoch: 0, first: 0 }, number: 0, samples: &Samples::Columns };
 //! let loss = cast(dropout(y, 0.1, &[], site), FloatDType::F32).sum();
 //! let gradient = weight.grad(&loss.backward()).expect("the loss depends on the weight");
 //! assert_eq!(gradient.dims(), [8, 3]);
@@ -61,14 +62,15 @@ pub mod memory;
 mod norm;
 pub mod optim;
 mod product;
+mod ragged;
 mod residual;
 mod rotary;
 #[cfg(test)]
 mod testing;
 
-pub use attention::{Attending, Reads, attention, attention_of_joint};
+pub use attention::{Attending, Reads, attends_in_tiles, attention, attention_of_joint};
 pub use draws::Draws;
-pub use dropout::{DropMask, DropoutOps, Dropping, Site, dropout};
+pub use dropout::{DropMask, DropoutOps, Dropping, Samples, Site, dropout};
 pub use embedding::{EmbeddingOps, EmbeddingRows, embedding};
 pub use gated::{Gate, GatedOps, Gates, gated};
 pub use gelu::{Gelu, GeluOps, gelu};
@@ -76,5 +78,6 @@ pub use half::{HalfOps, cast};
 pub use loss::{Head, HeadWeight, IGNORED, LossOps, LossRows, cross_entropy, head_loss};
 pub use norm::{NormKind, NormOps, NormRows, norm, norm_and_input, norm_of_sum};
 pub use product::{ProductOps, Products, linear, matmul};
+pub use ragged::Ragged;
 pub use residual::{ResidualOps, Sums, add, add_dropout};
 pub use rotary::{RotaryOps, RotaryRows, rotary};

@@ -17,6 +17,7 @@
 //! └── key_value.rs      the cache of keys and values of tokens that a decoder has read
 //! written_scores.rs  scores of texts that a model generates in evaluation
 //! attention.rs       scaled dot-product attention, and what its positions read
+//! ragged.rs          which tokens of a padded batch are computed, and where they stand
 //! real_columns.rs    the columns of real tokens, which an encoder reads
 //! linear.rs          an affine map that is fast in half precision on the CPU
 //! embedded.rs        lookup in an embedding
@@ -51,6 +52,7 @@ mod norm;
 mod output_layer;
 mod perplexity;
 pub mod pretrained;
+mod ragged;
 mod real_columns;
 mod rms_norm;
 mod sequence_loss;

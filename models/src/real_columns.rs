@@ -9,7 +9,7 @@ use firebrick_kernels::Reads;
 /// of it, since softmax is undefined for a position that reads nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct RealColumns {
-    rows: Vec<Range<usize>>,
+    pub rows: Vec<Range<usize>>,
     columns: usize,
 }
 

@@ -83,11 +83,11 @@ impl Dropout {
     /// Drops elements of `x`, `[rows, positions, ...]`, or `[rows, features]`, of any float dtype.
     ///
     /// A row is a sample of the batch, in the batch's order. Positions count along a sample; if samples do not start at
-    /// column 0, tell the pass with [`starting_at`](Pass::starting_at).
+    /// column 0, tell the pass with [`starting_at`](Pass::starting_at) or [`ragged`](Pass::ragged).
     ///
     /// # Panics
     ///
-    /// If the pass has start columns for fewer rows than `x` has.
+    /// If the pass has start columns for fewer rows than `x` has, or ragged rows and `x` isn't `[1, total, ...]`.
     pub fn forward<const D: usize>(&self, x: Tensor<D>, pass: &Pass) -> Tensor<D> {
         let positions: &[usize] = if D > 2 { &[1] } else { &[] };
         self.forward_along(x, positions, pass)
@@ -110,7 +110,7 @@ impl Dropout {
     /// [`attention`](firebrick_kernels::attention()), and returns the probability. `None` if the pass doesn't train.
     pub fn at<'a>(&self, pass: &'a Pass) -> Option<(f64, Site<'a>)> {
         // Each call takes a site, so that later sites do not depend on whether it drops.
-        let site = Site { draws: pass.draws(), number: pass.next_site(), starts: pass.starts() };
+        let site = Site { draws: pass.draws(), number: pass.next_site(), samples: pass.samples() };
         pass.is_training().then_some((self.prob, site))
     }
 

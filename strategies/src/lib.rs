@@ -33,6 +33,7 @@
 //! registry/      recipes by the names that they have in run files
 //! optim/         AdamW, Lion and SGD in one pass over memory, AdamW in 8 bits, Adafactor, LAMB, and parameter groups
 //! accumulate.rs  Accumulate: sums micro-batches into one window
+//! keep_padding.rs  KeepPadding: computes padding, for comparison
 //! freeze.rs      Freeze: excludes parameters from training
 //! lora/          Lora: low-rank factors beside frozen matrices
 //! ema.rs         Ema: an average of the weights over the updates
@@ -163,6 +164,7 @@ mod error;
 mod freeze;
 mod grads;
 mod host;
+mod keep_padding;
 mod lora;
 mod named_strategies;
 mod offload;
@@ -205,6 +207,7 @@ pub use firebrick_world::{Communicator, World, WorldError};
 pub use freeze::Freeze;
 pub use grads::{GradMap, Grads};
 pub use host::host;
+pub use keep_padding::KeepPadding;
 pub use lora::Lora;
 pub use named_strategies::{NamedStrategy, Strategies};
 pub use offload::Offload;
@@ -243,5 +246,6 @@ impl<M: burn::module::Module + 'static> registry::Registered for dyn Strategy<M>
             .strategy::<Lora>("Lora")
             .strategy::<Freeze>("Freeze")
             .strategy::<SkipOutliers>("SkipOutliers")
+            .strategy::<KeepPadding>("KeepPadding")
     }
 }

@@ -9,7 +9,7 @@ use burn::tensor::{Device, FloatDType, Gradients, Tensor};
 
 use crate::segment::Entered;
 use crate::{Grads, SegmentPlan, StrategyError};
-use firebrick_kernels::Draws;
+use firebrick_kernels::{Draws, Ragged, Samples, attends_in_tiles};
 use firebrick_world::Communicator;
 
 /// The state of one forward pass.
@@ -28,8 +28,8 @@ pub struct Pass {
     pub(crate) met: Arc<AtomicU64>,
     /// Counts segments so far, in this segment.
     pub(crate) segments: Arc<AtomicU64>,
-    /// The column at which the sample of each row starts, unless all start at 0.
-    pub(crate) starts: Option<Arc<[usize]>>,
+    /// Where the samples of a batch stand.
+    pub(crate) samples: Samples,
     /// The model of the pass, if segments provide the parameters of its blocks.
     pub(crate) entered: Option<Arc<Entered>>,
     /// Whether the pass is in a block whose parameters have been provided.
@@ -66,7 +66,7 @@ impl Pass {
             segment: 0,
             met: Arc::default(),
             segments: Arc::default(),
-            starts: None,
+            samples: Samples::Columns,
             entered: None,
             inside_unit: false,
             recorded: true,
@@ -233,12 +233,41 @@ impl Pass {
     /// assert_eq!(drop(5, 0), drop(8, 3)); // five positions, without padding and after three padded ones
     /// ```
     pub fn starting_at(&self, starts: Vec<usize>) -> Self {
-        let starts = starts.iter().any(|&start| start > 0).then(|| starts.into());
-        Self { starts, ..self.clone() }
+        let samples = match starts.iter().any(|&start| start > 0) {
+            true => Samples::Starting(starts.into()),
+            false => Samples::Columns,
+        };
+        Self { samples, ..self.clone() }
     }
 
-    pub(crate) fn starts(&self) -> Option<&[usize]> {
-        self.starts.as_deref()
+    /// Creates a pass for tensors `[1, total, ...]` that hold the samples of a batch one after the other, without
+    /// padding. Random numbers are those of samples that each have a row.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use firebrick_kernels::Ragged;
+    /// use firebrick_strategies::{Dropout, Pass};
+    ///
+    /// let device = Device::flex();
+    /// let dropout = Dropout::new(0.5);
+    /// let x = |rows, length| Tensor::<3>::ones([rows, length, 16], &device);
+    /// let padded = dropout.forward(x(2, 5), &Pass::train(&device));
+    /// let ragged = dropout.forward(x(1, 8), &Pass::train(&device).ragged(Ragged::new([3, 5])));
+    /// // The second sample is the second row, and stands after the three positions of the first.
+    /// assert_eq!(ragged.narrow(1, 3, 5).into_data(), padded.narrow(0, 1, 1).into_data());
+    /// ```
+    pub fn ragged(&self, rows: Ragged) -> Self {
+        Self { samples: Samples::Ragged(rows), ..self.clone() }
+    }
+
+    /// Returns whether a model should compute a padded batch as [ragged](Self::ragged) rows of its real tokens: where
+    /// attention [takes them](attends_in_tiles), unless a strategy [keeps the padding](crate::KeepPadding).
+    pub fn drops_padding(&self) -> bool {
+        !self.plan.keeps_padding() && attends_in_tiles(&self.device, self.dtype)
+    }
+
+    pub(crate) fn samples(&self) -> &Samples {
+        &self.samples
     }
 
     /// Returns the id of the next random number site or segment: the same in each pass over the same model, and in each

@@ -5,13 +5,14 @@ use std::ops::Range;
 
 use super::ops::Plan;
 use super::product::ROWS;
+use super::spans::{Spans, columns};
 use super::view::View;
 use crate::elements::Float;
 
 /// The most queries of a block.
 pub const LINE: usize = 64;
-/// The most keys of a tile.
-pub const KEYS: usize = 64;
+/// The most keys of a tile: those of a block of keys.
+pub const KEYS: usize = LINE;
 /// The elements of the widest vectors.
 pub const LANES: usize = 16;
 
@@ -22,6 +23,9 @@ pub struct Inputs<'a, T> {
     pub key: View<'a, T>,
     pub value: View<'a, T>,
     pub bias: Option<View<'a, f32>>,
+    /// Where the queries and the keys of each row stand.
+    pub queries: &'a Spans,
+    pub keys: &'a Spans,
     pub plan: &'a Plan,
 }
 
@@ -35,17 +39,22 @@ impl<'a, T: Float> Inputs<'a, T> {
         self.size().next_multiple_of(LANES)
     }
 
+    /// Heads of queries.
+    pub fn heads(&self) -> usize {
+        self.query.shape[1]
+    }
+
     /// Queries that share a key.
     pub fn group(&self) -> usize {
-        self.query.shape[1] / self.key.shape[1]
+        self.heads() / self.key.shape[1]
     }
 
-    /// Queries of a block: fewer than [`LINE`] if there are no more.
-    pub fn columns(&self) -> usize {
-        columns(self.query.shape[2])
+    /// The memory of a task.
+    pub fn memory(&self, gradient: bool) -> Memory {
+        Memory::new(self.width(), columns(self.queries.longest()), gradient)
     }
 
-    /// Loads the tile of keys from `first`, and returns their number, up to a multiple of [`ROWS`].
+    /// Loads the tile of keys of a row from `first`, and returns their number, up to a multiple of [`ROWS`].
     #[inline(always)]
     pub fn load_keys(
         &self,
@@ -54,64 +63,79 @@ impl<'a, T: Float> Inputs<'a, T> {
         key: &mut [f32],
         value: Option<&mut [f32]>,
     ) -> usize {
-        let count = KEYS.min(self.key.shape[2] - first);
+        let count = KEYS.min(self.keys.length(row) - first);
         let keys = count.next_multiple_of(ROWS);
         let width = self.width();
-        self.key.widen([row, head, first], count, &mut key[..keys * width], width);
+        let [row, position] = self.keys.place(row, first);
+        self.key.widen([row, head, position], count, &mut key[..keys * width], width);
         if let Some(value) = value {
-            self.value.widen([row, head, first], count, &mut value[..keys * width], width);
+            self.value.widen([row, head, position], count, &mut value[..keys * width], width);
         }
         keys
     }
 }
 
-/// Queries of a block, of `length` in all.
-pub fn columns(length: usize) -> usize {
-    length.next_multiple_of(LANES).clamp(LANES, LINE)
+/// The memory of a task, for the largest block of queries.
+pub struct Memory {
+    buffer: Vec<f32>,
+    width: usize,
+    gradient: bool,
 }
 
-/// The memory that one task computes in. Each buffer holds a matrix whose name says its rows; `turned` ones are
-/// `[size, queries]`.
-pub struct Scratch {
-    pub queries: Vec<f32>,
-    pub queries_turned: Vec<f32>,
-    pub grads: Vec<f32>,
-    pub grads_turned: Vec<f32>,
-    pub outputs: Vec<f32>,
-    pub key: Vec<f32>,
-    pub value: Vec<f32>,
-    /// `[keys, queries]`.
-    pub scores: Vec<f32>,
-    pub slopes: Vec<f32>,
-    pub turned: Vec<f32>,
-    pub bounds: Vec<f32>,
-    pub most: Vec<f32>,
-    pub sums: Vec<f32>,
-    pub factors: Vec<f32>,
-}
+impl Memory {
+    /// `width` is the size of a head in whole vectors, `columns` the queries of the largest block.
+    fn new(width: usize, columns: usize, gradient: bool) -> Self {
+        let size = match gradient {
+            true => 2 * KEYS * width + columns * (6 * width + 2 * KEYS + 5),
+            false => 2 * KEYS * width + columns * (3 * width + KEYS + 5),
+        };
+        Self { buffer: vec![0.0; size], width, gradient }
+    }
 
-impl Scratch {
-    /// `width` is the size of a head in whole vectors, `columns` the queries of a block.
-    pub fn new(width: usize, columns: usize, gradient: bool) -> Self {
-        let zeros = |count: usize| vec![0.0; count];
-        let of_gradient = |count: usize| if gradient { zeros(count) } else { Vec::new() };
-        Self {
-            queries: zeros(columns * width),
-            queries_turned: zeros(columns * width),
-            grads: of_gradient(columns * width),
-            grads_turned: of_gradient(columns * width),
-            outputs: of_gradient(columns * width),
-            key: zeros(KEYS * width),
-            value: zeros(KEYS * width),
-            scores: zeros(KEYS * columns),
-            slopes: of_gradient(KEYS * columns),
-            turned: zeros(columns * width),
-            bounds: zeros(2 * columns),
-            most: zeros(columns),
-            sums: zeros(columns),
-            factors: zeros(columns),
+    /// The memory for a block of so many queries.
+    pub fn of_block(&mut self, columns: usize) -> Scratch<'_> {
+        let (width, gradient) = (self.width, usize::from(self.gradient));
+        let mut rest = &mut self.buffer[..];
+        let mut take = |count: usize| rest.split_off_mut(..count).expect("the memory is for larger blocks");
+        Scratch {
+            key: take(KEYS * width),
+            value: take(KEYS * width),
+            queries: take(columns * width),
+            queries_turned: take(columns * width),
+            turned: take(columns * width),
+            grads: take(gradient * columns * width),
+            grads_turned: take(gradient * columns * width),
+            outputs: take(gradient * columns * width),
+            scores: take(KEYS * columns),
+            slopes: take(gradient * KEYS * columns),
+            from: take(columns),
+            to: take(columns),
+            most: take(columns),
+            sums: take(columns),
+            factors: take(columns),
         }
     }
+}
+
+/// The memory that one block of queries is computed in. Each buffer holds a matrix whose name says its rows; `turned` ones
+/// are `[size, queries]`.
+pub struct Scratch<'a> {
+    pub queries: &'a mut [f32],
+    pub queries_turned: &'a mut [f32],
+    pub grads: &'a mut [f32],
+    pub grads_turned: &'a mut [f32],
+    pub outputs: &'a mut [f32],
+    pub turned: &'a mut [f32],
+    pub key: &'a mut [f32],
+    pub value: &'a mut [f32],
+    /// `[keys, queries]`.
+    pub scores: &'a mut [f32],
+    pub slopes: &'a mut [f32],
+    pub from: &'a mut [f32],
+    pub to: &'a mut [f32],
+    pub most: &'a mut [f32],
+    pub sums: &'a mut [f32],
+    pub factors: &'a mut [f32],
 }
 
 /// A block of queries.
@@ -120,6 +144,8 @@ pub struct Block<'a, T> {
     pub inputs: Inputs<'a, T>,
     /// The row of the batch, the head, and the first query.
     pub at: [usize; 3],
+    /// The row of the tensor, the head, and the position of the first query.
+    pub stored: [usize; 3],
     /// Queries of a whole block.
     pub columns: usize,
     /// The queries that there are.
@@ -133,9 +159,10 @@ pub struct Block<'a, T> {
 
 impl<'a, T: Float> Block<'a, T> {
     pub fn new(inputs: Inputs<'a, T>, at: [usize; 3]) -> Self {
-        let [row, _, query] = at;
-        let columns = inputs.columns();
-        let count = columns.min(inputs.query.shape[2] - query);
+        let [row, head, query] = at;
+        let length = inputs.queries.length(row);
+        let (columns, count) = (columns(length), LINE.min(length - query));
+        let [stored_row, position] = inputs.queries.place(row, query);
         let ranges = &inputs.plan.reads.of_row(row)[query..query + count];
         let read = ranges.iter().filter(|[from, to]| from < to);
         let some = [
@@ -146,7 +173,7 @@ impl<'a, T: Float> Block<'a, T> {
             ranges.iter().map(|range| range[0]).max().unwrap_or(0) as usize,
             ranges.iter().map(|range| range[1]).min().unwrap_or(0) as usize,
         ];
-        Self { inputs, at, columns, count, ranges, some, all }
+        Self { inputs, at, stored: [stored_row, head, position], columns, count, ranges, some, all }
     }
 
     /// The row of the batch, and the head of the keys.
@@ -174,15 +201,14 @@ impl<'a, T: Float> Block<'a, T> {
     #[inline(always)]
     pub fn load_queries(&self, scratch: &mut Scratch) {
         let (width, scale) = (self.inputs.width(), self.inputs.plan.scale as f32);
-        self.inputs.query.widen(self.at, self.count, &mut scratch.queries, width);
-        for value in &mut scratch.queries {
+        self.inputs.query.widen(self.stored, self.count, scratch.queries, width);
+        for value in &mut *scratch.queries {
             *value *= scale;
         }
-        turn(&scratch.queries, width, LOG2_E, &mut scratch.queries_turned, self.columns);
-        let (from, to) = scratch.bounds.split_at_mut(self.columns);
-        from.fill(0.0);
-        to.fill(0.0);
-        for ((range, from), to) in self.ranges.iter().zip(from).zip(to) {
+        turn(scratch.queries, width, LOG2_E, scratch.queries_turned, self.columns);
+        scratch.from.fill(0.0);
+        scratch.to.fill(0.0);
+        for ((range, from), to) in self.ranges.iter().zip(&mut *scratch.from).zip(&mut *scratch.to) {
             [*from, *to] = range.map(|bound| bound as f32);
         }
     }

@@ -1,9 +1,9 @@
 //! Attention of Burn's operations, for backends without a kernel of their own and for other dtypes.
 
-use burn::tensor::{DType, FloatDType, Tensor, activation};
+use burn::tensor::{FloatDType, Int, Tensor, activation};
 
 use super::Attending;
-use crate::{cast, dropout, matmul};
+use crate::{Ragged, Samples, Site, cast, dropout, matmul};
 
 /// Computes scores and weights as tensors `[batch, heads, length, read]`.
 pub fn composed(
@@ -16,6 +16,9 @@ pub fn composed(
     let ([batch, heads, _, size], [_, key_heads, read, _]) = (query.dims(), key.dims());
     if query.dims().contains(&0) || read == 0 {
         return query * 0.0;
+    }
+    if let Some([queries, keys]) = how.reads.ragged_rows() {
+        return of_ragged([query, key, value], bias, how, [queries, keys]);
     }
     let dtype = FloatDType::from(query.dtype());
     // Softmax is computed in f32, since its sum runs over the whole row.
@@ -45,7 +48,32 @@ pub fn composed(
     matmul(weights, value)
 }
 
-/// Returns whether tiles compute in this dtype.
-pub fn is_tiled(dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::BF16 | DType::F16)
+/// Pads ragged rows to the longest, and selects the outputs of what isn't padding.
+fn of_ragged(
+    [query, key, value]: [Tensor<4>; 3],
+    bias: Option<Tensor<4>>,
+    how: Attending,
+    [queries, keys]: [&Ragged; 2],
+) -> Tensor<4> {
+    let device = query.device();
+    let select = |x: Tensor<4>, places: Vec<i64>, [rows, positions]: [usize; 2]| -> Tensor<4> {
+        let [_, heads, _, size] = x.dims();
+        let places = Tensor::<1, Int>::from_data(places.as_slice(), &device);
+        let x = x.swap_dims(0, 1).select(2, places); // [heads, 1, rows * positions, size]
+        x.reshape([heads, rows, positions, size]).swap_dims(0, 1)
+    };
+    let padded = |x: Tensor<4>, rows: &Ragged| {
+        // Padding repeats any position, since nothing reads it.
+        let places = |row| (0..rows.longest()).map(move |at| if at < rows.row(row).len() { at } else { 0 });
+        let places = |row| places(row).map(move |at| (rows.row(row).start + at).min(rows.total() - 1) as i64);
+        select(x, (0..rows.len()).flat_map(places).collect(), [rows.len(), rows.longest()])
+    };
+    let reads = how.reads.padded();
+    let dropout = how.dropout.map(|(prob, site)| (prob, Site { samples: &Samples::Columns, ..site }));
+    let how = Attending { reads: &reads, dropout, ..how };
+    let y = composed(padded(query, queries), padded(key, keys), padded(value, keys), bias, how);
+    let [rows, heads, longest, size] = y.dims();
+    let y = y.swap_dims(0, 1).reshape([1, heads, rows * longest, size]);
+    let real = |row| queries.row(row).enumerate().map(move |(at, _)| (row * longest + at) as i64);
+    select(y, (0..rows).flat_map(real).collect(), [1, queries.total()])
 }

@@ -2,8 +2,9 @@
 
 use pulp::Simd;
 
-use crate::Site;
+use super::Reads;
 use crate::dropout::mask::{Key, spread, words};
+use crate::{Samples, Site};
 
 /// Which weights of an attention are dropped, by their positions: rows are samples, and positions along queries and
 /// keys count from the start of the row's sample.
@@ -18,20 +19,27 @@ pub struct Drops {
 }
 
 impl Drops {
-    /// Returns `None` if nothing is dropped.
+    /// Returns `None` if nothing is dropped from a batch of so many rows.
     ///
     /// # Panics
     ///
-    /// If the site has starts for fewer rows.
-    pub fn new(prob: f64, site: Site, rows: usize) -> Option<Self> {
-        let Site { draws, number, starts } = site;
-        let known = starts.map_or(rows, <[usize]>::len);
-        assert!(
-            known >= rows,
-            "attention: the pass knows the starts of {known} rows, but the query has {rows}"
-        );
+    /// If the site has starts for fewer rows, or other ragged rows than the queries.
+    pub fn new(prob: f64, site: Site, reads: &Reads, batch: usize) -> Option<Self> {
+        let Site { draws, number, samples } = site;
+        let (rows, starts) = match (samples, reads.ragged_rows()) {
+            (Samples::Columns, None) => (batch, None),
+            (Samples::Starting(starts), None) => {
+                assert!(
+                    starts.len() >= batch,
+                    "attention: the pass knows the starts of {} rows, but the query has {batch}",
+                    starts.len()
+                );
+                (batch, Some(starts.to_vec()))
+            }
+            (Samples::Ragged(known), Some([rows, _])) if known == rows => (rows.len(), None),
+            _ => panic!("attention: {reads:?} does not fit the pass's {samples:?}"),
+        };
         let keys = (0..rows).map(|row| draws.of_row(number, row)).collect();
-        let starts = starts.map(<[usize]>::to_vec);
         let (threshold, factor) = ((prob * 4_294_967_296.0) as u32, (1.0 / (1.0 - prob)) as f32);
         (threshold > 0).then_some(Self { keys, starts, threshold, factor })
     }

@@ -8,17 +8,15 @@ use bytemuck::zeroed_vec;
 use pulp::Arch;
 use rayon::prelude::*;
 
-use super::block::{Block, Inputs, KEYS, LINE, Scratch, columns};
+use super::block::{Block, Inputs, LINE};
 use super::forward::Forward;
 use super::gradient::{Kept, Partial, Unit, Wanted};
 use super::ops::{AttentionOps, Gradients, Plan, Source, Tiled};
 use super::rows::Rows;
+use super::shares::{Share, shares};
+use super::spans::Spans;
 use super::view::{View, readable};
 use crate::elements::Float;
-
-/// Tasks of a backward pass, if it has so many blocks of queries. It depends on shapes only, since it decides in which
-/// order gradients are summed.
-const UNITS: usize = 32;
 
 impl AttentionOps for Flex {
     fn attention(
@@ -47,7 +45,7 @@ impl AttentionOps for Flex {
 
 impl Tiled for Flex {
     fn tiled(source: Source<FlexTensor>, plan: &Plan) -> (FlexTensor, FlexTensor) {
-        let parts = Parts::of(source);
+        let parts = Parts::of(source, plan);
         match parts.query.dtype() {
             DType::BF16 => forward::<bf16>(&parts, plan),
             DType::F16 => forward::<f16>(&parts, plan),
@@ -62,7 +60,7 @@ impl Tiled for Flex {
         grad: FlexTensor,
         wanted: [bool; 4],
     ) -> Gradients<FlexTensor> {
-        let parts = Parts::of(source);
+        let parts = Parts::of(source, plan);
         match parts.query.dtype() {
             DType::BF16 => backward::<bf16>(&parts, plan, kept, grad, wanted),
             DType::F16 => backward::<f16>(&parts, plan, kept, grad, wanted),
@@ -77,25 +75,31 @@ struct Parts {
     key: FlexTensor,
     value: FlexTensor,
     bias: Option<FlexTensor>,
+    queries: Spans,
+    keys: Spans,
     is_joint: bool,
 }
 
 impl Parts {
-    fn of(source: Source<FlexTensor>) -> Self {
-        match source {
+    fn of(source: Source<FlexTensor>, plan: &Plan) -> Self {
+        let is_joint = matches!(source, Source::Joint { .. });
+        let ([query, key, value], bias) = match source {
             Source::Apart { query, key, value, bias } => {
-                let [query, key, value] = [query, key, value].map(readable);
-                Self { query, key, value, bias: bias.map(readable), is_joint: false }
+                ([query, key, value].map(readable), bias.map(readable))
             }
             Source::Joint { joint, heads } => {
                 let shape = joint.layout().shape();
                 let (batch, length, size) = (shape[0], shape[1], shape[2] / 3 / heads);
                 let joint = joint.reshape(Shape::new([batch, length, 3 * heads, size]));
-                let [query, key, value] =
-                    [0, 1, 2].map(|part| joint.narrow(2, part * heads, heads).transpose(1, 2));
-                Self { query, key, value, bias: None, is_joint: true }
+                ([0, 1, 2].map(|part| joint.narrow(2, part * heads, heads).transpose(1, 2)), None)
             }
-        }
+        };
+        let even = |x: &FlexTensor| Spans::even(x.layout().shape()[0], x.layout().shape()[2]);
+        let (queries, keys) = match plan.reads.ragged_rows() {
+            Some([queries, keys]) => (Spans::ragged(queries), Spans::ragged(keys)),
+            None => (even(&query), even(&key)),
+        };
+        Self { query, key, value, bias, queries, keys, is_joint }
     }
 
     fn inputs<'a, T: Float>(&'a self, plan: &'a Plan) -> Inputs<'a, T> {
@@ -104,37 +108,37 @@ impl Parts {
             key: View::of(&self.key),
             value: View::of(&self.value),
             bias: self.bias.as_ref().map(View::of),
+            queries: &self.queries,
+            keys: &self.keys,
             plan,
         }
     }
 }
 
 /// A tensor `[batch, heads, positions, size]` that is stored as `[batch, positions, heads, size]`.
-fn by_position<T: Float>(values: Vec<T>, [batch, heads, positions, size]: [usize; 4]) -> FlexTensor {
+fn by_position<T: Float>(values: Vec<T>, spans: &Spans, heads: usize, size: usize) -> FlexTensor {
+    let [batch, positions] = spans.shape();
     let layout = Layout::contiguous(Shape::new([batch, positions, heads, size]));
     FlexTensor::new(Bytes::from_elems(values), layout, T::dtype()).transpose(1, 2)
 }
 
 fn forward<T: Float>(parts: &Parts, plan: &Plan) -> (FlexTensor, FlexTensor) {
     let inputs = parts.inputs::<T>(plan);
-    let shape @ [batch, heads, length, _] = inputs.query.shape;
-    let columns = columns(length);
-    let blocks = length.div_ceil(columns);
-    let mut output = zeroed_vec::<T>(shape.iter().product());
-    let rows = Rows::by_position(&mut output, shape, columns);
+    let (heads, size, queries) = (inputs.heads(), inputs.size(), &parts.queries);
+    let mut output = zeroed_vec::<T>(inputs.query.shape.iter().product());
+    let rows = Rows::by_position(&mut output, queries, heads, size);
     let arch = Arch::new();
-    let of_block = |scratch: &mut Scratch, at: usize| {
-        let at = [at / (heads * blocks), at / blocks % heads, at % blocks * columns];
+    let of_block = |memory: &mut _, index: usize| {
+        let at = queries.at(index, heads);
         let (block, output) = (Block::new(inputs, at), rows.take(at[0], at[1], at[2]));
-        arch.dispatch(Forward { block, scratch, output })
+        arch.dispatch(Forward { block, memory, output })
     };
-    let tasks = (0..batch * heads * blocks).into_par_iter();
-    let logs: Vec<[f32; LINE]> =
-        tasks.map_init(|| Scratch::new(inputs.width(), columns, false), of_block).collect();
-    let layout = Layout::contiguous(Shape::new([batch, heads, blocks * LINE]));
+    let tasks = (0..heads * queries.all_blocks()).into_par_iter();
+    let logs: Vec<[f32; LINE]> = tasks.map_init(|| inputs.memory(false), of_block).collect();
+    let layout = Layout::contiguous(Shape::new([logs.len() * LINE]));
     let logs = FlexTensor::new(Bytes::from_elems(logs.into_flattened()), layout, DType::F32);
     drop(rows);
-    (by_position(output, shape), logs)
+    (by_position(output, queries, heads, size), logs)
 }
 
 fn backward<T: Float>(
@@ -152,57 +156,49 @@ fn backward<T: Float>(
     };
     let (output, grad) = (readable(output), readable(grad));
     let kept = Kept { output: View::of(&output), grad: View::of(&grad), logs: logs.storage() };
-    let (shape, key_shape) = (inputs.query.shape, inputs.key.shape);
-    let ([batch, heads, length, size], [_, key_heads, ..]) = (shape, key_shape);
-    let columns = columns(length);
+    let (queries, keys, size) = (&parts.queries, &parts.keys, inputs.size());
+    let (heads, key_heads) = (inputs.heads(), inputs.key.shape[1]);
 
-    // The gradients of a joint projection are one buffer, with thrice the heads.
-    let shapes = match parts.is_joint {
-        true => [Some([batch, 3 * heads, length, size]), None, None],
+    // Where gradients stand, and their heads. Those of a joint projection are one buffer, with thrice the heads.
+    let places = match parts.is_joint {
+        true => [Some((queries, 3 * heads)), None, None],
         false => [
-            wanted.query.then_some(shape),
-            wanted.key.then_some(key_shape),
-            wanted.value.then_some(key_shape),
+            wanted.query.then_some((queries, heads)),
+            wanted.key.then_some((keys, key_heads)),
+            wanted.value.then_some((keys, key_heads)),
         ],
     };
-    let mut buffers = shapes.map(|shape| shape.map(|shape| zeroed_vec::<T>(shape.iter().product())));
+    let zeros = |(spans, heads): (&Spans, usize)| {
+        zeroed_vec::<T>(spans.shape().iter().product::<usize>() * heads * size)
+    };
+    let mut buffers = places.map(|place| place.map(zeros));
     let bias_shape = inputs.bias.filter(|_| wanted.bias).map(|bias| bias.shape);
     let mut of_bias = bias_shape.map(|shape| zeroed_vec::<f32>(shape.iter().product()));
     {
-        let mut sets = buffers.iter_mut().zip(shapes).zip([columns, KEYS, KEYS]);
+        let mut sets = buffers.iter_mut().zip(places);
         let mut rows = || {
-            let ((buffer, shape), length) = sets.next()?;
-            Some(Rows::by_position(buffer.as_mut()?, shape?, if parts.is_joint { columns } else { length }))
+            let (buffer, place) = sets.next()?;
+            let (spans, heads) = place?;
+            Some(Rows::by_position(buffer.as_mut()?, spans, heads, size))
         };
         let rows = [rows(), rows(), rows()];
         let targets = match parts.is_joint {
             true => [(rows[0].as_ref(), heads), (rows[0].as_ref(), 2 * heads)],
             false => [(rows[1].as_ref(), 0), (rows[2].as_ref(), 0)],
         };
-        let bias_rows = of_bias.as_mut().zip(bias_shape);
-        let bias_rows = bias_rows.map(|(buffer, shape)| Rows::by_head(buffer, shape, columns));
+        let bias_spans = bias_shape.map(|shape| Spans::even(shape[0], shape[2]));
+        let bias_rows = of_bias.as_mut().zip(bias_shape).zip(bias_spans.as_ref());
+        let bias_rows =
+            bias_rows.map(|((buffer, shape), spans)| Rows::by_head(buffer, spans, shape[1], shape[3]));
 
         // A bias of all rows alike sums over them, so that one task computes all rows.
-        let together = if bias_shape.is_some_and(|shape| shape[0] < batch) { batch } else { 1 };
-        let steps = inputs.group() * length.div_ceil(columns);
-        let chunks = UNITS.div_ceil(batch / together * key_heads).min(steps);
+        let together = bias_shape.is_some_and(|shape| shape[0] < queries.rows());
+        let shares = shares(queries, inputs.group(), key_heads, together);
         let arch = Arch::new();
-        let of_unit = |scratch: &mut Scratch, at: usize| {
-            let (of_head, chunk) = (at / chunks, at % chunks);
-            let row = of_head / key_heads * together;
-            let unit = Unit {
-                inputs,
-                kept,
-                wanted,
-                of_query: rows[0].as_ref().filter(|_| wanted.query),
-                of_bias: bias_rows.as_ref(),
-                rows: row..row + together,
-                key_head: of_head % key_heads,
-                steps: steps * chunk / chunks..steps * (chunk + 1) / chunks,
-                scratch,
-            };
-            let sums = arch.dispatch(unit);
-            if chunks > 1 {
+        let of_share = |memory: &mut _, share: &Share| {
+            let (of_query, of_bias) = (rows[0].as_ref().filter(|_| wanted.query), bias_rows.as_ref());
+            let sums = arch.dispatch(Unit { inputs, kept, wanted, of_query, of_bias, share, memory });
+            if !share.is_whole {
                 return sums;
             }
             for sum in &sums {
@@ -210,25 +206,25 @@ fn backward<T: Float>(
             }
             Vec::new()
         };
-        let tasks = (0..batch / together * key_heads * chunks).into_par_iter();
         let partials: Vec<Vec<Partial>> =
-            tasks.map_init(|| Scratch::new(inputs.width(), columns, true), of_unit).collect();
+            shares.par_iter().map_init(|| inputs.memory(true), of_share).collect();
         // Each head's sums, in the order of its queries.
-        if chunks > 1 {
-            (0..batch * key_heads).into_par_iter().for_each(|at| {
-                let (row, head) = (at / key_heads, at % key_heads);
-                let first = (row / together * key_heads + head) * chunks;
-                let sums: Vec<_> =
-                    partials[first..][..chunks].iter().map(|sums| &sums[row % together]).collect();
+        let partials: Vec<_> = shares.iter().zip(&partials).filter(|(share, _)| !share.is_whole).collect();
+        let is_of = |share: &Share| (share.rows.start, share.key_head);
+        let of_heads: Vec<_> = partials.chunk_by(|(a, _), (b, _)| is_of(a) == is_of(b)).collect();
+        of_heads.into_par_iter().for_each(|shares| {
+            shares[0].0.rows.clone().into_par_iter().enumerate().for_each(|(at, _)| {
+                let sums: Vec<_> = shares.iter().map(|(_, sums)| &sums[at]).collect();
                 write(&sums, targets, inputs.width());
             });
-        }
+        });
     }
     let mut gradients = [None, None, None, None];
-    for ((gradient, buffer), shape) in gradients.iter_mut().zip(buffers).zip(shapes) {
-        *gradient = buffer.zip(shape).map(|(buffer, shape)| by_position(buffer, shape));
+    for ((gradient, buffer), place) in gradients.iter_mut().zip(buffers).zip(places) {
+        *gradient = buffer.zip(place).map(|(buffer, (spans, heads))| by_position(buffer, spans, heads, size));
     }
     if parts.is_joint {
+        let [batch, length] = queries.shape();
         let flat =
             |joint: FlexTensor| joint.transpose(1, 2).reshape(Shape::new([batch, length, 3 * heads * size]));
         gradients[0] = gradients[0].take().map(flat);
@@ -246,7 +242,7 @@ fn write<T: Float>(sums: &[&Partial], targets: [(Option<&Rows<T>>, usize); 2], w
         let Some(rows) = rows else { continue };
         let size = rows.size();
         let mut wide = vec![0.0; size];
-        for first in rows.blocks() {
+        for first in rows.blocks(*row) {
             let mut block = rows.take(*row, head + key_head, first);
             for at_row in 0..block.len() {
                 wide.fill(0.0);

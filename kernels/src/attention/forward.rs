@@ -2,17 +2,17 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::block::{Block, KEYS, LINE, Scratch};
+use super::block::{Block, KEYS, LINE, Memory, Scratch};
 use super::drops::DroppedKeys;
 use super::product::{Size, Straight, Turned, product};
 use super::rows;
-use super::scores::{Running, Tile, rescale, weigh};
+use super::scores::{Bounds, Running, Tile, rescale, weigh};
 use crate::elements::Float;
 
 /// Computes one block of queries of one head.
 pub struct Forward<'a, 'b, T> {
     pub block: Block<'a, T>,
-    pub scratch: &'a mut Scratch,
+    pub memory: &'a mut Memory,
     pub output: rows::Block<'b, T>,
 }
 
@@ -22,20 +22,20 @@ impl<T: Float> WithSimd for Forward<'_, '_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> [f32; LINE] {
-        let Self { block, scratch, mut output } = self;
+        let Self { block, memory, mut output } = self;
         let Block { inputs, columns, .. } = block;
         let (size, width) = (inputs.size(), inputs.width());
-        block.load_queries(scratch);
+        let mut scratch = memory.of_block(columns);
+        block.load_queries(&mut scratch);
         let dropped = DroppedKeys::of(inputs.plan.drops.as_deref(), block.at, columns);
-        let Scratch { queries_turned, key, value, scores, turned, bounds, most, sums, factors, .. } = scratch;
-        let (from, to) = bounds.split_at(columns);
-        let bounds = super::scores::Bounds { from, to };
+        let Scratch { queries_turned, key, value, scores, turned, from, to, most, sums, factors, .. } =
+            scratch;
+        let bounds = Bounds { from, to };
         most.fill(f32::NEG_INFINITY);
         sums.fill(0.0);
-        let sums_turned = &mut turned[..width * columns];
-        sums_turned.fill(0.0);
+        turned.fill(0.0);
         for first in block.tiles() {
-            let keys = inputs.load_keys(block.key_row(), first, key, Some(value));
+            let keys = inputs.load_keys(block.key_row(), first, key, Some(&mut *value));
             product(
                 simd,
                 Straight { values: key, stride: width },
@@ -48,12 +48,12 @@ impl<T: Float> WithSimd for Forward<'_, '_, T> {
             let masked = (!block.is_all_read(first, keys)).then_some(&bounds);
             let tile = Tile { first, keys, queries: columns, bounds: masked, dropped: dropped.as_ref() };
             weigh(simd, tile, scores, Running { most, sums, factors });
-            rescale(simd, sums_turned, &factors[..columns]);
+            rescale(simd, turned, factors);
             product(
                 simd,
                 Turned { values: value, stride: width },
                 scores,
-                sums_turned,
+                turned,
                 Size { rows: width, depth: keys, columns },
                 true,
             );
@@ -65,7 +65,7 @@ impl<T: Float> WithSimd for Forward<'_, '_, T> {
                 let base = if most[query] == f32::NEG_INFINITY { 0.0 } else { most[query] };
                 logs[query] = base + sums[query].log2();
                 let share = 1.0 / sums[query];
-                for (value, sum) in row.iter_mut().zip(sums_turned[query..].iter().step_by(columns)) {
+                for (value, sum) in row.iter_mut().zip(turned[query..].iter().step_by(columns)) {
                     *value = sum * share;
                 }
             } else {

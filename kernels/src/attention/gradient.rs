@@ -1,14 +1,13 @@
 //! The gradients of the queries that read one head's keys.
 
-use std::ops::Range;
-
 use pulp::{Simd, WithSimd};
 
-use super::block::{Block, Inputs, KEYS, LINE, Scratch, turn};
+use super::block::{Block, Inputs, KEYS, LINE, Memory, Scratch, turn};
 use super::drops::DroppedKeys;
 use super::product::{Size, Straight, Turned, product};
 use super::rows::{self, Rows};
 use super::scores::{Bounds, Known, Tile, slope};
+use super::shares::Share;
 use super::view::View;
 use crate::elements::Float;
 
@@ -26,7 +25,7 @@ pub struct Wanted {
 pub struct Kept<'a, T> {
     pub output: View<'a, T>,
     pub grad: View<'a, T>,
-    /// `[batch, heads, blocks of queries, LINE]`.
+    /// [`LINE`] for each block of queries, in the order of [`Spans::index`](super::spans::Spans::index).
     pub logs: &'a [f32],
 }
 
@@ -39,10 +38,8 @@ pub struct Unit<'a, 'b, T> {
     /// The rows of the queries' gradient.
     pub of_query: Option<&'a Rows<'b, T>>,
     pub of_bias: Option<&'a Rows<'b, f32>>,
-    pub rows: Range<usize>,
-    pub key_head: usize,
-    pub steps: Range<usize>,
-    pub scratch: &'a mut Scratch,
+    pub share: &'a Share,
+    pub memory: &'a mut Memory,
 }
 
 /// Sums of the gradients of one head's keys and values, `[keys, width]`, over some queries.
@@ -62,29 +59,34 @@ impl<T: Float> WithSimd for Unit<'_, '_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> Vec<Partial> {
-        let Self { inputs, kept, wanted, of_query, of_bias, rows, key_head, steps, scratch } = self;
-        let place = |row: usize, step: usize| {
-            let blocks = inputs.query.shape[2].div_ceil(inputs.columns());
-            [row, key_head * inputs.group() + step / blocks, step % blocks * inputs.columns()]
-        };
+        let Self { inputs, kept, wanted, of_query, of_bias, share, memory } = self;
+        let Share { key_head, .. } = *share;
+        let head_of = |step: usize| key_head * inputs.group() + step / share.blocks;
         let bias_block = |step: usize| {
-            let [row, head, query] = place(rows.start, step);
-            Some(of_bias?.take(row % inputs.bias?.shape[0], head, query))
+            Some(of_bias?.take(
+                share.rows.start % inputs.bias?.shape[0],
+                head_of(step),
+                step % share.blocks * LINE,
+            ))
         };
-        let mut of_bias: Vec<_> = steps.clone().filter_map(bias_block).collect();
+        let mut of_bias: Vec<_> = share.steps.clone().filter_map(bias_block).collect();
         // Loops instead of closures: code of vectors must be inlined to be compiled for them.
-        let mut partials = Vec::with_capacity(rows.len());
-        for row in rows {
-            let blocks: Vec<_> = steps.clone().map(|step| Block::new(inputs, place(row, step))).collect();
-            let first = blocks.iter().filter_map(|block| block.tiles().next()).min().unwrap_or(0);
-            let end = blocks.iter().filter_map(|block| block.tiles().last()).max();
+        let mut partials = Vec::with_capacity(share.rows.len());
+        for row in share.rows.clone() {
+            // A short row lacks the last blocks.
+            let steps = share.steps.clone().enumerate();
+            let steps = steps.filter(|(_, step)| step % share.blocks < inputs.queries.blocks(row));
+            let place = |step: usize| [row, head_of(step), step % share.blocks * LINE];
+            let blocks: Vec<_> = steps.map(|(at, step)| (at, Block::new(inputs, place(step)))).collect();
+            let first = blocks.iter().filter_map(|(_, block)| block.tiles().next()).min().unwrap_or(0);
+            let end = blocks.iter().filter_map(|(_, block)| block.tiles().last()).max();
             let keys = end.map_or(0, |last| last + KEYS - first);
             let zeros = |wanted: bool| vec![0.0; if wanted { keys * inputs.width() } else { 0 }];
             let mut sums =
                 Partial { row, key_head, first, key: zeros(wanted.key), value: zeros(wanted.value) };
-            for (at, block) in blocks.into_iter().enumerate() {
+            for (at, block) in blocks {
                 let of_query = of_query.map(|rows| rows.take(block.at[0], block.at[1], block.at[2]));
-                let step = Step { block, kept, wanted, scratch };
+                let step = Step { block, kept, wanted, scratch: memory.of_block(block.columns) };
                 step.run(simd, of_query, of_bias.get_mut(at), &mut sums);
             }
             partials.push(sums);
@@ -98,7 +100,7 @@ struct Step<'a, 'c, T> {
     block: Block<'a, T>,
     kept: Kept<'a, T>,
     wanted: Wanted,
-    scratch: &'c mut Scratch,
+    scratch: Scratch<'c>,
 }
 
 impl<T: Float> Step<'_, '_, T> {
@@ -110,15 +112,14 @@ impl<T: Float> Step<'_, '_, T> {
         mut of_bias: Option<&mut rows::Block<f32>>,
         sums: &mut Partial,
     ) {
-        let Self { block, kept, wanted, scratch } = self;
+        let Self { block, kept, wanted, mut scratch } = self;
         let Block { inputs, columns, .. } = block;
         let (size, width) = (inputs.size(), inputs.width());
-        block.load_queries(scratch);
-        let inner = load_grads(&block, &kept, scratch);
+        block.load_queries(&mut scratch);
+        let inner = load_grads(&block, &kept, &mut scratch);
         let dropped = DroppedKeys::of(inputs.plan.drops.as_deref(), block.at, columns);
         let [row, head, query] = block.at;
-        let line =
-            (row * inputs.query.shape[1] + head) * inputs.query.shape[2].div_ceil(columns) + query / columns;
+        let line = inputs.queries.index([row, head, query / LINE], inputs.heads());
         let known = Known { logs: &kept.logs[line * LINE..][..columns], inner: &inner };
         let Scratch {
             queries,
@@ -130,15 +131,15 @@ impl<T: Float> Step<'_, '_, T> {
             scores,
             slopes,
             turned,
-            bounds,
+            from,
+            to,
             ..
         } = scratch;
-        let (from, to) = bounds.split_at(columns);
         let bounds = Bounds { from, to };
         turned.fill(0.0);
         let of_scores = wanted.query || wanted.key || wanted.bias;
         for first in block.tiles() {
-            let keys = inputs.load_keys(block.key_row(), first, key, Some(value));
+            let keys = inputs.load_keys(block.key_row(), first, key, Some(&mut *value));
             let (inner, across, along) = (
                 Size { rows: keys, depth: size, columns },
                 Size { rows: keys, depth: columns, columns: width },
@@ -191,8 +192,8 @@ impl<T: Float> Step<'_, '_, T> {
 fn load_grads<T: Float>(block: &Block<T>, kept: &Kept<T>, scratch: &mut Scratch) -> [f32; LINE] {
     let width = block.inputs.width();
     let Scratch { grads, grads_turned, outputs, .. } = scratch;
-    kept.grad.widen(block.at, block.count, grads, width);
-    kept.output.widen(block.at, block.count, outputs, width);
+    kept.grad.widen(block.stored, block.count, grads, width);
+    kept.output.widen(block.stored, block.count, outputs, width);
     turn(grads, width, 1.0, grads_turned, block.columns);
     let rows = grads.chunks_exact(width).zip(outputs.chunks_exact(width));
     let mut sums = [0.0; LINE];

@@ -6,12 +6,14 @@
 //!
 //! ```text
 //! reads.rs     the range of keys that each query reads
+//! spans.rs     where rows stand, and their blocks
 //! ops.rs       attention as operations of a backend
 //! backward.rs  the gradient, registered once for all forms of inputs
 //! composed.rs  the same of Burn's operations
 //! flex.rs      blocks of queries on all cores
 //! block.rs     a block of queries, the tiles that it reads, and the memory of a task
 //! forward.rs   the output of a block
+//! shares.rs    how the backward pass is shared out among tasks
 //! gradient.rs  the gradients of blocks
 //! product.rs   products of small matrices in vector registers
 //! scores.rs    softmax and its gradient on a tile, in vectors
@@ -39,15 +41,19 @@ mod reads;
 mod rows;
 #[cfg(feature = "flex")]
 mod scores;
+#[cfg(feature = "flex")]
+mod shares;
+#[cfg(feature = "flex")]
+mod spans;
 #[cfg(test)]
 mod tests;
 #[cfg(feature = "flex")]
 mod view;
 
 use burn::backend::Dispatch;
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor};
 
-use self::composed::{composed, is_tiled};
+use self::composed::composed;
 use self::drops::Drops;
 use self::ops::{AttentionOps, Plan};
 use crate::device::is_flex;
@@ -68,8 +74,8 @@ pub struct Attending<'a> {
 }
 
 impl Attending<'_> {
-    fn plan(&self, rows: usize) -> Plan {
-        let drops = self.dropout.and_then(|(prob, site)| Drops::new(prob, site, rows));
+    fn plan(&self, batch: usize) -> Plan {
+        let drops = self.dropout.and_then(|(prob, site)| Drops::new(prob, site, self.reads, batch));
         Plan { reads: self.reads.clone(), scale: self.scale, drops: drops.map(Into::into) }
     }
 }
@@ -82,6 +88,10 @@ impl Attending<'_> {
 ///   2023, arXiv:2305.13245).
 /// - `bias` is `[1 or batch, heads, length, read]`, of any float dtype, and is added in f32.
 ///
+/// If the rows are [ragged](Reads::ragged), `length` and `read` are their totals, `batch` is 1, and each row computes
+/// what it computes alone. A bias is that of rows padded to the longest, `[1 or rows, heads, longest, longest read]`,
+/// and a dropout drops what it drops from such rows.
+///
 /// On Flex, in f32, bf16 and f16, inputs with a contiguous last axis are read where they stand, such as the views of
 /// split heads. The output is stored as `[batch, length, heads, size]`, so that joining the heads copies nothing. The
 /// backward pass keeps the inputs, the output, and 4 bytes per head and query (rounded up to 64 queries); it computes
@@ -90,7 +100,7 @@ impl Attending<'_> {
 /// isn't finite, its output and gradients are unspecified.
 ///
 /// Elsewhere, and in f64, the backward pass keeps what Burn's operations keep: several tensors
-/// `[batch, heads, length, read]`.
+/// `[batch, heads, length, read]`, in which ragged rows are padded. [`attends_in_tiles`] tells which it is.
 ///
 /// ```
 /// use burn::tensor::{Device, Distribution, Tensor};
@@ -111,8 +121,8 @@ impl Attending<'_> {
 ///
 /// # Panics
 ///
-/// If shapes or dtypes do not fit each other or the [`Reads`], or if the dropout's site has starts for fewer rows than
-/// the batch.
+/// If shapes or dtypes do not fit each other or the [`Reads`], if the dropout's site has starts for fewer rows than the
+/// batch, or if the rows are ragged and the site's are not the same.
 pub fn attention(
     query: Tensor<4>,
     key: Tensor<4>,
@@ -138,14 +148,15 @@ pub fn attention(
     );
     check_reads(how.reads, [batch, length, read]);
     if let Some(bias) = &bias {
-        let found = bias.dims();
+        let rows = how.reads.ragged_rows().map_or(batch, |[rows, _]| rows.len());
+        let ([length, read], found) = (how.reads.longest(), bias.dims());
         assert!(
-            found == [found[0], heads, length, read] && (found[0] == 1 || found[0] == batch),
-            "attention: bias must be [1 or {batch}, {heads}, {length}, {read}], found {found:?}"
+            found == [found[0], heads, length, read] && (found[0] == 1 || found[0] == rows),
+            "attention: bias must be [1 or {rows}, {heads}, {length}, {read}], found {found:?}"
         );
     }
     let is_empty = shapes.iter().any(|shape| shape.contains(&0));
-    if is_empty || !is_flex(&query.device()) || !is_tiled(dtypes[0]) {
+    if is_empty || !attends_in_tiles(&query.device(), dtypes[0].into()) {
         return composed(query, key, value, bias, how);
     }
     let plan = how.plan(batch);
@@ -186,7 +197,9 @@ pub fn attention_of_joint(joint: Tensor<3>, heads: usize, how: Attending) -> Ten
         "attention: a joint projection to {heads} heads must be 3 · {heads} · size wide, found {width}"
     );
     check_reads(how.reads, [batch, length, length]);
-    if joint.dims().contains(&0) || !is_flex(&joint.device()) || !is_tiled(joint.dtype()) {
+    let is_one = how.reads.ragged_rows().is_none_or(|[queries, keys]| queries == keys);
+    assert!(is_one, "attention: queries and keys of a joint projection have the same rows");
+    if joint.dims().contains(&0) || !attends_in_tiles(&joint.device(), joint.dtype().into()) {
         let [query, key, value] = [0, 1, 2].map(|part| {
             let part = joint.clone().narrow(2, part * width / 3, width / 3);
             part.reshape([batch, length, heads, width / 3 / heads]).swap_dims(1, 2)
@@ -197,10 +210,17 @@ pub fn attention_of_joint(joint: Tensor<3>, heads: usize, how: Attending) -> Ten
     Tensor::from_dispatch(<Dispatch as AttentionOps>::attention_of_joint(joint.into_dispatch(), heads, plan))
 }
 
+/// Returns whether [`attention`] computes tiles, which cost [ragged](Reads::ragged) rows no padding: on Flex, in f32, bf16
+/// and f16.
+pub fn attends_in_tiles(device: &Device, dtype: FloatDType) -> bool {
+    is_flex(device) && matches!(dtype, FloatDType::F32 | FloatDType::BF16 | FloatDType::F16)
+}
+
 fn check_reads(reads: &Reads, [batch, length, read]: [usize; 3]) {
     let [rows, queries, keys] = reads.shape();
+    let fits = if reads.ragged_rows().is_some() { batch == 1 } else { rows == 1 || rows == batch };
     assert!(
-        (rows == 1 || rows == batch) && [queries, keys] == [length, read],
+        fits && [queries, keys] == [length, read],
         "attention: {length} queries of {read} keys in {batch} rows were given {reads:?}"
     );
 }

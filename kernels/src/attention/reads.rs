@@ -6,11 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
+use crate::Ragged;
+
 /// The range of keys that each query of an [`attention`](crate::attention()) reads, for one row of the batch or for each.
 ///
 /// Every usual mask is one: [`causal`](Self::causal), [`full`](Self::full), padding on either side, samples packed into a
 /// row, a [sliding window](Self::within), and queries that continue after cached keys. Keys outside a query's range cost
-/// nothing; a query with an empty range reads nothing and gives zeros.
+/// nothing; a query with an empty range reads nothing and gives zeros. Rows of different lengths may stand one after the
+/// other, without padding: [`ragged`](Self::ragged).
 ///
 /// A clone shares the ranges: 8 bytes per query, on the host. Backends without a kernel of their own read them as a mask,
 /// which is created once for each device and lives as long as the ranges.
@@ -33,9 +36,11 @@ use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 pub struct Reads(Arc<Ranges>);
 
 struct Ranges {
-    /// Rows, queries, keys.
+    /// Rows, queries, keys: those of the tensors.
     shape: [usize; 3],
-    /// The first key and the key after the last, `[rows, queries]`.
+    /// Where rows of queries and of keys stand, if each tensor holds all of them in one row.
+    ragged: Option<[Ragged; 2]>,
+    /// The first key of each query and the key after the last, counted from the start of the row's keys.
     ranges: Vec<[u32; 2]>,
     masks: Mutex<Vec<(Device, Tensor<4, Bool>)>>,
 }
@@ -43,7 +48,12 @@ struct Ranges {
 impl fmt::Debug for Reads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [rows, queries, keys] = self.0.shape;
-        write!(f, "Reads({queries} queries of {keys} keys in {rows} rows)")
+        match &self.0.ragged {
+            None => write!(f, "Reads({queries} queries of {keys} keys in {rows} rows)"),
+            Some([rows, _]) => {
+                write!(f, "Reads({queries} queries of {keys} keys of {} rows in one)", rows.len())
+            }
+        }
     }
 }
 
@@ -56,19 +66,53 @@ impl Reads {
     /// If a range that isn't empty ends after the last key, or if there are more than 2²⁴ keys.
     pub fn new(shape: [usize; 3], range: impl Fn(usize, usize) -> Range<usize>) -> Self {
         let [rows, queries, keys] = shape;
-        assert!(keys <= 1 << 24, "Reads: there may be at most 2^24 keys, found {keys}");
-        let of = |row, query| {
-            let Range { start, end } = range(row, query);
-            let is_empty = start >= end;
-            assert!(
-                is_empty || end <= keys,
-                "Reads: query {query} of row {row} reads keys {start}..{end}, but there are {keys}"
-            );
-            if is_empty { [0, 0] } else { [start as u32, end as u32] }
-        };
-        let ranges = (0..rows).flat_map(|row| (0..queries).map(move |query| (row, query)));
-        let ranges = ranges.map(|(row, query)| of(row, query)).collect();
-        Self(Arc::new(Ranges { shape, ranges, masks: Mutex::default() }))
+        Self::of_rows(shape, None, (0..rows).map(|_| [queries, keys]), range)
+    }
+
+    /// Like [`new`](Self::new), for rows of different lengths that stand one after the other: `queries` places those of
+    /// queries `[1, heads, total, size]`, `keys` those of keys and values. Query `query` of row `row` reads the keys of
+    /// that row that `range` returns. Queries, keys and ranges count from the start of their row.
+    ///
+    /// ```
+    /// use firebrick_kernels::{Ragged, Reads};
+    ///
+    /// let rows = Ragged::new([2, 3]);
+    /// let reads = Reads::ragged(&rows, &rows, |_, query| 0..query + 1);
+    /// assert_eq!((reads.shape(), reads.of(1, 2)), ([1, 5, 5], 0..3));
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If there are not as many rows of queries as of keys, and as [`new`](Self::new).
+    pub fn ragged(queries: &Ragged, keys: &Ragged, range: impl Fn(usize, usize) -> Range<usize>) -> Self {
+        let rows = queries.len();
+        assert_eq!(rows, keys.len(), "Reads: there must be one row of keys for each row of queries");
+        let lengths = (0..rows).map(|row| [queries.row(row).len(), keys.row(row).len()]);
+        let shape = [1, queries.total(), keys.total()];
+        Self::of_rows(shape, Some([queries.clone(), keys.clone()]), lengths, range)
+    }
+
+    /// The ranges of rows with these numbers of queries and keys.
+    fn of_rows(
+        shape: [usize; 3],
+        ragged: Option<[Ragged; 2]>,
+        rows: impl Iterator<Item = [usize; 2]>,
+        range: impl Fn(usize, usize) -> Range<usize>,
+    ) -> Self {
+        let mut ranges = Vec::with_capacity(shape[0] * shape[1]);
+        for (row, [queries, keys]) in rows.enumerate() {
+            assert!(keys <= 1 << 24, "Reads: there may be at most 2^24 keys, found {keys}");
+            for query in 0..queries {
+                let Range { start, end } = range(row, query);
+                let is_empty = start >= end;
+                assert!(
+                    is_empty || end <= keys,
+                    "Reads: query {query} of row {row} reads keys {start}..{end}, but there are {keys}"
+                );
+                ranges.push(if is_empty { [0, 0] } else { [start as u32, end as u32] });
+            }
+        }
+        Self(Arc::new(Ranges { shape, ragged, ranges, masks: Mutex::default() }))
     }
 
     /// Each query reads the keys up to its own, in all rows alike.
@@ -88,27 +132,31 @@ impl Reads {
     ///
     /// If there are more queries than keys.
     pub fn within(&self, window: usize) -> Self {
-        let [_, queries, keys] = self.0.shape;
-        assert!(queries <= keys, "Reads: a window needs a key for each of {queries} queries, found {keys}");
-        Self::new(self.0.shape, |row, query| {
+        let within = |row: usize, query: usize| {
+            let [queries, keys] = self.lengths(row);
+            assert!(
+                queries <= keys,
+                "Reads: a window needs a key for each of {queries} queries, found {keys}"
+            );
             let (own, range) = (query + keys - queries, self.of(row, query));
             range.start.max((own + 1).saturating_sub(window))..range.end.min(own + 1)
-        })
+        };
+        let rows = (0..self.rows()).map(|row| self.lengths(row));
+        Self::of_rows(self.0.shape, self.0.ragged.clone(), rows, within)
     }
 
-    /// Keeps the given queries.
-    ///
-    /// # Panics
-    ///
-    /// If there are fewer queries.
-    pub fn of_queries(&self, queries: Range<usize>) -> Self {
-        let [rows, _, keys] = self.0.shape;
-        Self::new([rows, queries.len(), keys], |row, query| self.of(row, queries.start + query))
-    }
-
-    /// The number of rows, which is 1 if all rows of a batch are alike, of queries and of keys.
+    /// The number of rows, which is 1 if all rows of a batch are alike, of queries and of keys; of
+    /// [ragged](Self::ragged) rows, `[1, total, total]`, as in the tensors.
     pub fn shape(&self) -> [usize; 3] {
         self.0.shape
+    }
+
+    /// The most queries and the most keys of a row.
+    pub fn longest(&self) -> [usize; 2] {
+        match &self.0.ragged {
+            None => [self.0.shape[1], self.0.shape[2]],
+            Some(rows) => rows.each_ref().map(Ragged::longest),
+        }
     }
 
     /// Returns the keys that a query reads.
@@ -117,16 +165,45 @@ impl Reads {
     ///
     /// If there is no such row or query.
     pub fn of(&self, row: usize, query: usize) -> Range<usize> {
-        let [rows, queries, _] = self.0.shape;
-        assert!(row < rows && query < queries, "Reads: no query {query} of row {row} in {self:?}");
-        let [start, end] = self.0.ranges[row * queries + query];
+        let is_there = row < self.rows() && query < self.lengths(row)[0];
+        assert!(is_there, "Reads: no query {query} of row {row} in {self:?}");
+        let [start, end] = self.of_row(row)[query];
         start as usize..end as usize
+    }
+
+    /// Where rows of queries and of keys stand, if all are in one row of their tensor.
+    pub(crate) fn ragged_rows(&self) -> Option<&[Ragged; 2]> {
+        self.0.ragged.as_ref()
+    }
+
+    /// The same of rows that are padded at the right. Padding reads nothing.
+    pub(crate) fn padded(&self) -> Self {
+        let [queries, keys] = self.longest();
+        Self::new([self.rows(), queries, keys], |row, query| {
+            if query < self.lengths(row)[0] { self.of(row, query) } else { 0..0 }
+        })
+    }
+
+    /// The number of rows, which is 1 if all rows of a batch are alike.
+    fn rows(&self) -> usize {
+        self.0.ragged.as_ref().map_or(self.0.shape[0], |[rows, _]| rows.len())
+    }
+
+    /// The number of queries and of keys of a row.
+    fn lengths(&self, row: usize) -> [usize; 2] {
+        match &self.0.ragged {
+            None => [self.0.shape[1], self.0.shape[2]],
+            Some(rows) => rows.each_ref().map(|rows| rows.row(row).len()),
+        }
     }
 
     /// The ranges of one row of a batch.
     pub(crate) fn of_row(&self, row: usize) -> &[[u32; 2]] {
         let [rows, queries, _] = self.0.shape;
-        &self.0.ranges[(row % rows) * queries..][..queries]
+        match &self.0.ragged {
+            None => &self.0.ranges[(row % rows) * queries..][..queries],
+            Some([rows, _]) => &self.0.ranges[rows.row(row)],
+        }
     }
 
     /// Returns whether a query reads nothing.
@@ -155,8 +232,10 @@ impl Reads {
             // Burn cannot expand to a dimension of 0.
             return Tensor::from_data(TensorData::new(Vec::<bool>::new(), shape), device);
         }
+        let first = |row: usize| self.0.ragged.as_ref().map_or(0, |[_, keys]| keys.row(row).start as i64);
         let bound = |at: usize| {
-            let bounds = self.0.ranges.iter().map(|range| i64::from(range[at])).collect::<Vec<_>>();
+            let row = |row| self.of_row(row).iter().map(move |range| first(row) + i64::from(range[at]));
+            let bounds = (0..self.rows()).flat_map(row).collect::<Vec<_>>();
             Tensor::<4, Int>::from_data(TensorData::new(bounds, [rows, 1, queries, 1]), device).expand(shape)
         };
         let key = Tensor::<1, Int>::arange(0..keys as i64, device).reshape([1, 1, 1, keys]).expand(shape);

@@ -40,14 +40,15 @@ impl<'a, T: Float> View<'a, T> {
         &self.values[at..][..self.shape[3]]
     }
 
-    /// Widens `count` rows from `position` into rows of `stride` elements, and fills the rest of `to` with zeros except
-    /// the ends of rows.
+    /// Widens `count` rows from `position` into rows of `stride` elements, and fills the rest of `to` with zeros.
     #[inline(always)]
     pub fn widen(&self, [row, head, position]: [usize; 3], count: usize, to: &mut [f32], stride: usize) {
         let size = self.shape[3];
         for (at, to) in to.chunks_exact_mut(stride).enumerate() {
             if at < count {
-                T::widen(self.row(row, head, position + at), &mut to[..size]);
+                let (values, end) = to.split_at_mut(size);
+                T::widen(self.row(row, head, position + at), values);
+                end.fill(0.0);
             } else {
                 to.fill(0.0);
             }

@@ -30,7 +30,8 @@ impl DropMask {
     /// Drops elements whose word is below `threshold`, and multiplies the others by `scale`.
     pub(super) fn new(places: &Places, threshold: u32, scale: f64) -> Self {
         let (keys, steps) = places.lines();
-        let lines = keys.len() / places.keys.len().max(1);
+        // Ragged rows have different numbers of lines, and the same coordinates along them.
+        let lines = (keys.len() / places.keys.len().max(1)).max(1);
         let length = steps.first().map_or(0, Vec::len);
         Self { keys, steps, lines, length, threshold, scale: scale as f32 }
     }

@@ -6,6 +6,7 @@
 
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 
+use super::Samples;
 use crate::Draws;
 
 /// A word of 32 bits, or a tensor of them: the hash is written once for both.
@@ -96,26 +97,34 @@ impl<W: Word> Key<W> {
 /// One axis after the row axis.
 pub struct Axis<'a> {
     pub length: usize,
-    /// The column at which each row's sample starts, if coordinates count from there.
-    pub starts: Option<&'a [usize]>,
+    /// Where the samples stand, if coordinates count from their starts.
+    pub samples: Option<&'a Samples>,
 }
 
 impl Axis<'_> {
     /// Returns the coordinates along the axis in one row, spread over all 32 bits. Coordinates before the start of a
     /// row's sample are negative, which is equally valid.
-    fn steps(&self, row: usize) -> impl Iterator<Item = u32> {
-        let start = self.starts.map_or(0, |starts| starts[row]);
-        (0..self.length).map(move |at| spread(at.wrapping_sub(start)))
+    fn steps(&self, row: usize) -> impl Iterator<Item = u32> + use<> {
+        let (start, length) = match self.samples {
+            None | Some(Samples::Columns) => (0, self.length),
+            Some(Samples::Starting(starts)) => (starts[row], self.length),
+            Some(Samples::Ragged(rows)) => (0, rows.row(row).len()),
+        };
+        (0..length).map(move |at| spread(at.wrapping_sub(start)))
     }
 
     /// Returns whether all rows have the same coordinates.
     fn is_one_for_all(&self) -> bool {
-        self.starts.is_none()
+        matches!(self.samples, None | Some(Samples::Columns))
+    }
+
+    fn is_ragged(&self) -> bool {
+        matches!(self.samples, Some(Samples::Ragged(_)))
     }
 }
 
 /// The positions of a tensor's elements: keys of its rows, and at least one further axis. A position in a sample does
-/// not depend on the padding of its row.
+/// not depend on the padding of its row. If rows are ragged, the first axis holds all of them, and there are at least two.
 pub struct Places<'a> {
     pub keys: Vec<u64>,
     pub axes: Vec<Axis<'a>>,
@@ -144,17 +153,22 @@ impl<'a> Places<'a> {
         })
     }
 
-    /// Computes the same mask on the device. The host only sends the rows' keys and the coordinates of each axis.
+    /// Computes the same mask on the device. The host only sends keys, of the rows or of the positions in ragged rows, and
+    /// the coordinates of each further axis.
     pub fn on_device<const D: usize>(&self, threshold: u32, device: &Device) -> Tensor<D, Bool> {
-        let rows = self.keys.len();
         let tensor = |values: Vec<u32>, shape: [usize; D]| -> Tensor<D, Int> {
             Tensor::from_data(TensorData::new(values, shape), (device, DType::U32))
         };
-        let word = |of: usize| {
-            let mut shape = [1; D];
-            shape[0] = rows;
-            tensor(self.keys.iter().map(|&key| words(key)[of]).collect(), shape)
-        };
+        let rows = self.keys.len();
+        // The axes up to this one have entered the keys.
+        let entered = usize::from(self.axes.first().is_some_and(Axis::is_ragged));
+        let keys: Vec<_> = (0..rows).flat_map(|row| self.keys_of(row, &self.axes[..entered])).collect();
+        let mut shape = [1; D];
+        shape[entered] = keys.len();
+        let key = Key(
+            tensor(keys.iter().map(|key| key.0).collect(), shape),
+            tensor(keys.iter().map(|key| key.1).collect(), shape),
+        );
         let steps = |at: usize| {
             let axis = &self.axes[at];
             let mut shape = [1; D];
@@ -163,7 +177,7 @@ impl<'a> Places<'a> {
             tensor((0..shape[0]).flat_map(|row| axis.steps(row)).collect(), shape)
         };
         let last = self.axes.len() - 1;
-        let key = (0..last).fold(Key(word(0), word(1)), |key, at| key.enter(steps(at)));
+        let key = (entered..last).fold(key, |key, at| key.enter(steps(at)));
         key.element(steps(last)).lower_scalar(threshold)
     }
 }

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::super::drop_mask::DropMask;
 use super::*;
+use crate::Ragged;
 
 fn on_host(places: &Places, threshold: u32) -> Vec<bool> {
     DropMask::new(places, threshold, 1.0).dropped()
@@ -12,7 +13,7 @@ fn on_host(places: &Places, threshold: u32) -> Vec<bool> {
 const HALF: u32 = 1 << 31;
 
 fn axis(length: usize) -> Axis<'static> {
-    Axis { length, starts: None }
+    Axis { length, samples: None }
 }
 
 /// Returns the mask of the rows starting at `first`, `[rows, positions, features]`.
@@ -116,8 +117,9 @@ proptest! {
         (seed, epoch, first, site) in any::<(u64, u64, u64, u64)>(),
         threshold in prop_oneof![any::<u32>(), Just(u32::MAX), Just(1)],
     ) {
+        let samples = Samples::Starting(starts.into());
         let axes = lengths.iter().zip(&counted).map(|(&length, &counted)| {
-            Axis { length, starts: counted.then_some(&starts[..]) }
+            Axis { length, samples: counted.then_some(&samples) }
         });
         let places = Places::new(&Draws { seed, epoch, first }, site, rows, axes.collect());
         let found = match lengths.len() {
@@ -128,13 +130,42 @@ proptest! {
         };
         prop_assert_eq!(found, on_host(&places, threshold));
     }
+
+    /// Rows that stand one after the other are dropped as in rows of their own, on the host and on the device.
+    #[test]
+    fn ragged_rows_are_dropped_as_alone(
+        lengths in prop::collection::vec(0_usize..6, 1..6),
+        further in prop::collection::vec(1_usize..6, 1..3),
+        (seed, first) in any::<(u64, u64)>(),
+    ) {
+        let draws = Draws { seed, epoch: 1, first };
+        let axes = |length, samples| -> Vec<Axis> {
+            let further = further.iter().map(|&length| axis(length));
+            std::iter::once(Axis { length, samples }).chain(further).collect()
+        };
+        let rows = Ragged::new(lengths.iter().copied());
+        let samples = Samples::Ragged(rows.clone());
+        prop_assume!(rows.total() > 0);
+        let places = Places::new(&draws, 4, rows.len(), axes(rows.total(), Some(&samples)));
+        let alone = lengths.iter().enumerate().flat_map(|(row, &length)| {
+            let draws = Draws { first: first.wrapping_add(row as u64), ..draws };
+            on_host(&Places::new(&draws, 4, 1, axes(length, None)), HALF)
+        });
+        let found = on_host(&places, HALF);
+        prop_assert_eq!(&found, &alone.collect::<Vec<_>>());
+        let on_device = match further.len() {
+            1 => on_device::<3>(&places, HALF),
+            _ => on_device::<4>(&places, HALF),
+        };
+        prop_assert_eq!(found, on_device);
+    }
 }
 
 /// With enough elements that the host uses several tasks.
 #[test]
 fn the_device_agrees_with_the_host_on_many_elements() {
-    let starts = [0, 200, 17];
-    let counted = |length| Axis { length, starts: Some(&starts[..]) };
+    let samples = Samples::Starting([0, 200, 17].into());
+    let counted = |length| Axis { length, samples: Some(&samples) };
     let draws = Draws { seed: u64::MAX, epoch: 3, first: 1 << 40 };
     let places = Places::new(&draws, 1, 3, vec![axis(2), counted(128), counted(300)]);
     assert_eq!(on_device::<4>(&places, HALF / 5), on_host(&places, HALF / 5));

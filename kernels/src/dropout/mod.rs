@@ -4,6 +4,7 @@
 //! backward pass keeps 8 bytes for each line along the last axis, and 4 for each element of such a line.
 //!
 //! ```text
+//! samples.rs    where the samples of a batch stand in a tensor
 //! mask.rs       the hash of a position, on the host and on a device
 //! drop_mask.rs  the mask of one dropout on the host
 //! ops.rs        the operation of a backend, and its gradient
@@ -12,6 +13,7 @@
 mod drop_mask;
 pub(crate) mod mask;
 mod ops;
+mod samples;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +24,7 @@ use burn::tensor::{DType, Tensor, TensorData};
 
 pub use self::drop_mask::DropMask;
 pub use self::ops::{DropoutOps, Dropping};
+pub use self::samples::Samples;
 
 use self::mask::{Axis, Places};
 use crate::Draws;
@@ -34,8 +37,8 @@ pub struct Site<'a> {
     pub draws: Draws,
     /// The number of the call in the model: two sites of a model draw apart.
     pub number: u64,
-    /// The column at which each row's sample starts, from which positions count. `None`: column 0.
-    pub starts: Option<&'a [usize]>,
+    /// Where the samples stand, from whose starts positions count.
+    pub samples: &'a Samples,
 }
 
 /// Drops elements of `x`, `[rows, ...]`, with probability `prob`, and scales the others by 1 / (1 - `prob`) (Srivastava
@@ -43,23 +46,29 @@ pub struct Site<'a> {
 ///
 /// A row is a sample. The mask is a function of the [`Draws`], the site, the row and the element's position in it, the
 /// same on every device. `positions` are the axes along which positions count from the start of the row's sample:
-/// `&[1]` for `[rows, positions, width]`, `&[2, 3]` for attention weights `[rows, heads, query, key]`.
+/// `&[1]` for `[rows, positions, width]`, `&[2, 3]` for attention weights `[rows, heads, query, key]`. Rows that are
+/// [ragged](Samples::Ragged) have the masks that they have in rows of their own.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
-/// use firebrick_kernels::{Draws, Site, dropout};
+/// use firebrick_kernels::{Draws, Ragged, Samples, Site, dropout};
 ///
 /// let x = Tensor::<3>::ones([4, 3, 8], &Device::flex());
-/// let site = |first| Site { draws: Draws { seed: 7, epoch: 0, first }, number: 0, starts: None };
+/// let site = |first, samples| Site { draws: Draws { seed: 7, epoch: 0, first }, number: 0, samples };
 /// // Rows 2 and 3 of a batch are rows 0 and 1 of one that starts two samples later.
-/// let whole = dropout(x.clone(), 0.5, &[1], site(0)).narrow(0, 2, 2);
-/// let later = dropout(x.narrow(0, 2, 2), 0.5, &[1], site(2));
-/// assert_eq!(whole.into_data(), later.into_data());
+/// let whole = dropout(x.clone(), 0.5, &[1], site(0, &Samples::Columns));
+/// let later = dropout(x.clone().narrow(0, 2, 2), 0.5, &[1], site(2, &Samples::Columns));
+/// assert_eq!(whole.clone().narrow(0, 2, 2).into_data(), later.into_data());
+/// // So they are if they stand one after the other.
+/// let samples = Samples::Ragged(Ragged::new([3; 4]));
+/// let ragged = dropout(x.reshape([1, 12, 8]), 0.5, &[1], site(0, &samples));
+/// assert_eq!(ragged.reshape([4, 3, 8]).into_data(), whole.into_data());
 /// ```
 ///
 /// # Panics
 ///
-/// If `starts` has fewer columns than `x` has rows.
+/// If the samples are fewer than the rows of `x`; or if they are ragged and `x` isn't `[1, total, ...]` of at least
+/// three axes with positions along axis 1.
 pub fn dropout<const D: usize>(x: Tensor<D>, prob: f64, positions: &[usize], site: Site) -> Tensor<D> {
     if let Some(mask) = mask_of(&x, prob, positions, site) {
         return Tensor::from_dispatch(<Dispatch as DropoutOps>::own_dropout(x.into_dispatch(), mask));
@@ -104,14 +113,30 @@ fn places<'a, const D: usize>(
     if threshold == 0 || dims.contains(&0) {
         return None;
     }
-    let Site { draws, number, starts } = site;
-    assert!(
-        starts.is_none_or(|starts| starts.len() >= dims[0]),
-        "Dropout: the pass knows the starts of {} rows, but the tensor has {}: a row must be a sample",
-        starts.map_or(0, <[usize]>::len),
-        dims[0],
-    );
-    let axis = |at: usize| Axis { length: dims[at], starts: starts.filter(|_| positions.contains(&at)) };
-    let axes = if D == 1 { vec![Axis { length: 1, starts: None }] } else { (1..D).map(axis).collect() };
-    Some((Places::new(&draws, number, dims[0], axes), threshold))
+    let Site { draws, number, samples } = site;
+    let rows = match samples {
+        Samples::Columns => dims[0],
+        Samples::Starting(starts) => {
+            assert!(
+                starts.len() >= dims[0],
+                "Dropout: the pass knows the starts of {} rows, but the tensor has {}: a row must be a sample",
+                starts.len(),
+                dims[0],
+            );
+            dims[0]
+        }
+        Samples::Ragged(rows) => {
+            assert!(
+                D > 2 && dims[..2] == [1, rows.total()] && positions == [1],
+                "Dropout: rows in one must be [1, {}, ..] with positions along axis 1, found {dims:?} with positions \
+                 along {positions:?}",
+                rows.total(),
+            );
+            rows.len()
+        }
+    };
+    let axis =
+        |at: usize| Axis { length: dims[at], samples: Some(samples).filter(|_| positions.contains(&at)) };
+    let axes = if D == 1 { vec![Axis { length: 1, samples: None }] } else { (1..D).map(axis).collect() };
+    Some((Places::new(&draws, number, rows, axes), threshold))
 }

@@ -51,7 +51,7 @@ pub fn add<const D: usize>(x: Tensor<D>, y: Tensor<D>) -> Tensor<D> {
 ///
 /// # Panics
 ///
-/// If the shapes cannot be broadcast or the dtypes differ, or `starts` has fewer columns than `y` has rows.
+/// If the shapes cannot be broadcast or the dtypes differ, or as [`dropout`](crate::dropout()).
 pub fn add_dropout<const D: usize>(
     x: Tensor<D>,
     y: Tensor<D>,

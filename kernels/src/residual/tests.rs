@@ -3,12 +3,12 @@ use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use proptest::prelude::*;
 
 use super::{add, add_dropout};
-use crate::{Draws, Site, cast, dropout};
+use crate::{Draws, Samples, Site, cast, dropout};
 
 const DTYPES: [FloatDType; 3] = [FloatDType::F32, FloatDType::BF16, FloatDType::F16];
 
 fn site() -> Site<'static> {
-    Site { draws: Draws { seed: 3, epoch: 1, first: 5 }, number: 2, starts: None }
+    Site { draws: Draws { seed: 3, epoch: 1, first: 5 }, number: 2, samples: &Samples::Columns }
 }
 
 fn waves(shape: [usize; 3], seed: usize, dtype: FloatDType, device: &Device) -> Tensor<3> {

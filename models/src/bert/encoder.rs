@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Device, Tensor};
 use firebrick_datasets::Inputs;
 use firebrick_kernels::{Reads, cast};
 use firebrick_strategies::{Dropout, Pass};
@@ -10,7 +10,7 @@ use firebrick_strategies::{Dropout, Pass};
 use super::BertConfig;
 use crate::attention::{attend, join_heads, scale_of, split_heads, starts_of};
 use crate::embedded::embedded;
-use crate::real_columns::RealColumns;
+use crate::ragged::Tokens;
 use crate::{Activation, Linear, Norm};
 
 /// BERT (Devlin et al., 2019, arXiv:1810.04805): post-norm, learned positions; and RoBERTa (Liu et al., 2019,
@@ -39,10 +39,14 @@ impl Bert {
     /// If `length` exceeds the configuration's [`max_length`](BertConfig::max_length), or an id or segment is out of
     /// range.
     pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<3> {
-        let device = pass.device();
-        let pass = &pass.starting_at(starts_of(inputs.host_mask(), inputs.shape()[1]));
-        let reads = RealColumns::of(inputs).read_by(inputs.shape()[1]);
-        let x = self.embeddings.forward(inputs.ids(device), inputs.type_ids(device), pass);
+        self.hidden(inputs, &Tokens::padded(inputs), pass)
+    }
+
+    /// The hidden states of some tokens, of their shape.
+    pub(super) fn hidden(&self, inputs: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<3> {
+        let pass = &tokens.pass(pass, || starts_of(inputs.host_mask(), inputs.shape()[1]));
+        let reads = tokens.read_whole_rows();
+        let x = self.embeddings.forward(inputs, tokens, pass);
         self.blocks.iter().fold(x, |x, block| {
             let run = |block: &Block, (x, reads), pass: &Pass| block.forward(x, &reads, pass);
             pass.segment(block, (x, reads.clone()), run)
@@ -83,25 +87,37 @@ impl Embeddings {
         }
     }
 
-    /// Both inputs are `[batch, length]`, the result is `[batch, length, hidden_size]`.
-    fn forward(&self, ids: Tensor<2, Int>, segments: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
+    /// The embeddings of some tokens, `[batch, length, hidden_size]` of their shape.
+    fn forward(&self, inputs: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<3> {
+        let device = pass.device();
+        let ids = tokens.ints(inputs.host_ids(), device);
+        let segments = tokens.ints(inputs.host_type_ids(), device);
         let one_segment = self.segments.weight.dims()[0] == 1;
         let segments = if one_segment { segments.zeros_like() } else { segments };
-        let places = self.places(ids.clone());
+        let places = tokens.ints(&self.places(inputs), device);
         let of = |embedding: &Embedding, ids| cast(embedded(embedding, ids), pass.dtype());
         let x = of(&self.tokens, ids) + of(&self.segments, segments) + of(&self.positions, places);
         self.dropout.forward(self.norm.forward(x), pass)
     }
 
-    /// Rows of the position embedding, `[batch or 1, length]`.
-    fn places(&self, ids: Tensor<2, Int>) -> Tensor<2, Int> {
-        let [_, length] = ids.dims();
+    /// The row of the position embedding for each token of a batch, row by row.
+    fn places(&self, inputs: &Inputs) -> Vec<i32> {
+        let [_, length] = inputs.shape();
+        let rows = inputs.host_ids().chunks(length.max(1));
         match self.before {
-            None => Tensor::<1, Int>::arange(0..length as i64, &ids.device()).unsqueeze(),
+            None => rows.flat_map(|row| 0..row.len() as i32).collect(),
             // Number the real tokens consecutively, wherever they stand; padding gets its own id.
             Some(pad) => {
-                let real = ids.not_equal_scalar(pad as i64).int();
-                real.clone().cumsum(1) * real + pad as i64
+                let pad = pad as i32;
+                let mut all = Vec::with_capacity(inputs.host_ids().len());
+                for row in rows {
+                    let mut last = pad;
+                    for id in row {
+                        last += i32::from(*id != pad);
+                        all.push(if *id == pad { pad } else { last });
+                    }
+                }
+                all
             }
         }
     }

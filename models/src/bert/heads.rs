@@ -12,6 +12,7 @@ use crate::attention::starts_of;
 use crate::output_layer::{output_layer, output_loss};
 use crate::perplexity::{counted, perplexity};
 use crate::pretrained::{HubConfig, KeyMap, Pretrained, PretrainedError};
+use crate::ragged::Tokens;
 use crate::{Activation, Linear, Norm, SequenceScores, TokenScores, sequence_loss, smoothed_cross_entropy};
 use firebrick::{Evaluation, Loss, Objective, Score};
 
@@ -51,21 +52,31 @@ impl BertTokenClassifier {
     ///
     /// See [`Bert::forward`].
     pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<3> {
-        let x = self.bert.forward(inputs, pass);
-        self.classifier.forward(self.dropout.forward(x, &pass_of(inputs, pass)))
+        self.logits(inputs, &Tokens::padded(inputs), pass)
+    }
+
+    /// The logits of some tokens, of their shape.
+    fn logits(&self, inputs: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<3> {
+        let x = self.bert.hidden(inputs, tokens, pass);
+        let pass = tokens.pass(pass, || starts_of(inputs.host_mask(), inputs.shape()[1]));
+        self.classifier.forward(self.dropout.forward(x, &pass))
     }
 }
 
 impl Objective<LabeledBatch> for BertTokenClassifier {
     fn loss(&self, batch: LabeledBatch, pass: &Pass) -> Loss {
-        token_loss(self.forward(batch.inputs(), pass), &batch, pass)
+        let tokens = Tokens::of(batch.inputs(), pass);
+        token_loss(self.logits(batch.inputs(), &tokens, pass), &batch, &tokens, pass)
     }
 
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
-        let logits = self.forward(batch.inputs(), pass);
+        let tokens = Tokens::of(batch.inputs(), pass);
+        let logits = self.logits(batch.inputs(), &tokens, pass);
         let length = batch.inputs().shape()[1];
-        let counts = self.scores.counts(&likeliest(logits.clone()), batch.host_labels(), length);
-        Evaluation { loss: token_loss(logits, &batch, pass), counts }
+        // Padding has no label, so that its class doesn't count.
+        let classes = tokens.put_back(likeliest(logits.clone()), 0);
+        let counts = self.scores.counts(&classes, batch.host_labels(), length);
+        Evaluation { loss: token_loss(logits, &batch, &tokens, pass), counts }
     }
 
     /// The scores of [`TokenScores`].
@@ -119,7 +130,12 @@ impl BertSequenceClassifier {
     ///
     /// See [`Bert::forward`].
     pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<2> {
-        let x = first_of(self.bert.forward(inputs, pass), inputs);
+        self.logits(inputs, &Tokens::padded(inputs), pass)
+    }
+
+    /// The logits, computed from some tokens.
+    fn logits(&self, inputs: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<2> {
+        let x = tokens.first_of(self.bert.hidden(inputs, tokens, pass));
         let x = if self.drops_first { self.dropout.forward(x, pass) } else { x };
         let x = self.dense.forward(x).tanh();
         self.classifier.forward(self.dropout.forward(x, pass))
@@ -128,11 +144,13 @@ impl BertSequenceClassifier {
 
 impl Objective<SequenceBatch> for BertSequenceClassifier {
     fn loss(&self, batch: SequenceBatch, pass: &Pass) -> Loss {
-        sequence_loss(self.forward(batch.inputs(), pass), &batch, pass)
+        let tokens = Tokens::of(batch.inputs(), pass);
+        sequence_loss(self.logits(batch.inputs(), &tokens, pass), &batch, pass)
     }
 
     fn evaluate(&self, batch: SequenceBatch, pass: &Pass) -> Evaluation {
-        let logits = cast(self.forward(batch.inputs(), pass), FloatDType::F32);
+        let tokens = Tokens::of(batch.inputs(), pass);
+        let logits = cast(self.logits(batch.inputs(), &tokens, pass), FloatDType::F32);
         let host: Vec<f32> = logits.clone().into_data().iter().collect();
         let counts = self.scores.counts(&host, &batch);
         Evaluation { loss: sequence_loss(logits, &batch, pass), counts }
@@ -188,12 +206,12 @@ impl BertMaskedLm {
     ///
     /// See [`Bert::forward`].
     pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<3> {
-        self.head().logits(self.hidden(inputs, pass))
+        self.head().logits(self.hidden(inputs, &Tokens::padded(inputs), pass))
     }
 
-    /// The input of the head, `[batch, length, hidden_size]`.
-    fn hidden(&self, inputs: &Inputs, pass: &Pass) -> Tensor<3> {
-        let x = self.transform.forward(self.bert.forward(inputs, pass));
+    /// The input of the head for some tokens, of their shape.
+    fn hidden(&self, inputs: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<3> {
+        let x = self.transform.forward(self.bert.hidden(inputs, tokens, pass));
         self.norm.forward(self.activation.forward(x))
     }
 
@@ -206,19 +224,22 @@ impl BertMaskedLm {
 
 impl Objective<LabeledBatch> for BertMaskedLm {
     fn loss(&self, batch: LabeledBatch, pass: &Pass) -> Loss {
-        let sum = output_loss(self.hidden(batch.inputs(), pass), &self.head(), batch.host_labels(), pass);
+        let tokens = Tokens::of(batch.inputs(), pass);
+        let (x, labels) = (self.hidden(batch.inputs(), &tokens, pass), tokens.select(batch.host_labels()));
+        let sum = output_loss(x, &self.head(), &labels, pass);
         Loss { sum, items: batch.items() }
     }
 
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
-        let (head, x) = (self.head(), self.hidden(batch.inputs(), pass));
-        let all = batch.host_labels();
-        let masked = (0..).zip(all).filter(|(_, label)| **label != IGNORE);
+        let tokens = Tokens::of(batch.inputs(), pass);
+        let (head, x) = (self.head(), self.hidden(batch.inputs(), &tokens, pass));
+        let all = tokens.select(batch.host_labels());
+        let masked = (0..).zip(&all).filter(|(_, label)| **label != IGNORE);
         let (places, labels): (Vec<i32>, Vec<i32>) = masked.unzip();
         let places = Tensor::<1, Int>::from_data(places.as_slice(), &x.device());
         let guesses = head.likeliest(x.clone().flatten::<2>(0, 1).select(0, places)).into_data();
         let right = guesses.iter::<i32>().zip(labels).filter(|(guess, label)| guess == label).count();
-        let loss = Loss { sum: output_loss(x, &head, all, pass), items: batch.items() };
+        let loss = Loss { sum: output_loss(x, &head, &all, pass), items: batch.items() };
         let Evaluation { loss, mut counts } = counted(loss);
         counts.push(right as f64);
         Evaluation { loss, counts }
@@ -284,23 +305,6 @@ fn named(config: &BertConfig, classes: [&'static str; 4]) -> &'static str {
     found.map_or(classes[0], |(_, class)| class)
 }
 
-/// The pass with the row starts of `inputs`.
-fn pass_of(inputs: &Inputs, pass: &Pass) -> Pass {
-    pass.starting_at(starts_of(inputs.host_mask(), inputs.shape()[1]))
-}
-
-/// Selects the first real token of each row: `[batch, length, width]` to `[batch, width]`.
-fn first_of(x: Tensor<3>, inputs: &Inputs) -> Tensor<2> {
-    let [rows, length, width] = x.dims();
-    let starts = starts_of(inputs.host_mask(), length);
-    if starts.iter().all(|&start| start == 0) {
-        return x.narrow(1, 0, 1).squeeze_dim(1);
-    }
-    let starts: Vec<i64> = starts.into_iter().map(|start| start as i64).collect();
-    let at = Tensor::<1, Int>::from_data(starts.as_slice(), &x.device());
-    x.gather(1, at.reshape([rows, 1, 1]).expand([rows, 1, width])).squeeze_dim(1)
-}
-
 /// How this configuration scores texts.
 fn scores_of(config: &BertConfig) -> SequenceScores {
     match config.rest.get("problem_type").and_then(|kind| kind.as_str()) {
@@ -316,8 +320,8 @@ fn likeliest(logits: Tensor<3>) -> Vec<i32> {
     logits.argmax(2).into_data().iter().collect()
 }
 
-fn token_loss(logits: Tensor<3>, batch: &LabeledBatch, pass: &Pass) -> Loss {
-    let labels = batch.labels(&logits.device());
+fn token_loss(logits: Tensor<3>, batch: &LabeledBatch, tokens: &Tokens, pass: &Pass) -> Loss {
+    let labels = tokens.ints(batch.host_labels(), &logits.device());
     let sum = smoothed_cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1), pass);
     Loss { sum, items: batch.items() }
 }

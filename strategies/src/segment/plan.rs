@@ -21,6 +21,7 @@ pub struct SegmentPlan {
     pub(super) recompute: Option<Which>,
     pub(super) host: Option<Device>,
     elementwise: bool,
+    keeps_padding: bool,
     handling: Handling,
     /// The units in the order in which the last pass reached them.
     order: Mutex<Vec<usize>>,
@@ -72,7 +73,8 @@ impl SegmentPlan {
             Which::Within(budget) => Which::within(lock(budget).bytes()),
         });
         let (host, elementwise, paths) = (self.host.clone(), self.elementwise, self.paths.clone());
-        Self { recompute, host, elementwise, paths, handling: self.handling.clone(), ..Self::default() }
+        let (handling, keeps_padding) = (self.handling.clone(), self.keeps_padding);
+        Self { recompute, host, elementwise, keeps_padding, paths, handling, ..Self::default() }
     }
 
     /// Returns the paths of the model's parameters and modules.
@@ -94,6 +96,16 @@ impl SegmentPlan {
     /// Recomputes the operations between matrix products, with Burn's own scheme.
     pub fn recompute_elementwise(&mut self) {
         self.elementwise = true;
+    }
+
+    /// Computes padding instead of dropping it.
+    pub fn keep_padding(&mut self) {
+        self.keeps_padding = true;
+    }
+
+    /// Returns whether models compute padding.
+    pub fn keeps_padding(&self) -> bool {
+        self.keeps_padding
     }
 
     /// Returns how the parameters of blocks are handled.

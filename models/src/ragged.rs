@@ -1,0 +1,110 @@
+//! Rows of a padded batch as they are computed: as they are, or as one row of their real tokens.
+
+use std::ops::Range;
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use firebrick_datasets::Inputs;
+use firebrick_kernels::{Ragged, Reads};
+use firebrick_strategies::Pass;
+
+use crate::real_columns::RealColumns;
+
+/// Which tokens of a padded batch `[rows, columns]` are computed, and where: all of them as they stand, or the real ones
+/// of all rows in a single row, `[1, total]`, one after the other.
+#[derive(Clone, Debug)]
+pub(crate) struct Tokens {
+    /// The columns of each row's real tokens. A row without them has all columns.
+    real: Vec<Range<usize>>,
+    columns: usize,
+    /// Where the real tokens stand, if padding is dropped.
+    ragged: Option<Ragged>,
+}
+
+impl Tokens {
+    /// Drops the padding of a batch if there is any and the pass [drops](Pass::drops_padding) it.
+    pub fn of(inputs: &Inputs, pass: &Pass) -> Self {
+        let [_, columns] = inputs.shape();
+        let real = RealColumns::of(inputs).rows;
+        Self::new(real, columns, pass)
+    }
+
+    fn new(real: Vec<Range<usize>>, columns: usize, pass: &Pass) -> Self {
+        let total: usize = real.iter().map(Range::len).sum();
+        let is_ragged = (1..real.len() * columns).contains(&total) && pass.drops_padding();
+        let ragged = is_ragged.then(|| Ragged::new(real.iter().map(Range::len)));
+        Self { real, columns, ragged }
+    }
+
+    /// Keeps all tokens where they stand.
+    pub fn padded(inputs: &Inputs) -> Self {
+        let [_, columns] = inputs.shape();
+        Self { real: RealColumns::of(inputs).rows, columns, ragged: None }
+    }
+
+    /// Returns the shape of the tokens that are computed.
+    pub fn shape(&self) -> [usize; 2] {
+        match &self.ragged {
+            None => [self.real.len(), self.columns],
+            Some(rows) => [1, rows.total()],
+        }
+    }
+
+    /// Selects the values of the tokens that are computed from those of the batch, row by row.
+    pub fn select<T: Copy>(&self, values: &[T]) -> Vec<T> {
+        match &self.ragged {
+            None => values.to_vec(),
+            Some(_) => {
+                let rows = values.chunks(self.columns.max(1)).zip(&self.real);
+                rows.flat_map(|(row, real)| &row[real.clone()]).copied().collect()
+            }
+        }
+    }
+
+    /// Selects values as a tensor of the [shape](Self::shape).
+    pub fn ints(&self, values: &[i32], device: &Device) -> Tensor<2, Int> {
+        Tensor::from_data(TensorData::new(self.select(values), self.shape()), device)
+    }
+
+    /// Puts the values of the tokens that are computed back where they stand in the batch, and `fill` elsewhere.
+    pub fn put_back<T: Copy>(&self, values: Vec<T>, fill: T) -> Vec<T> {
+        let Some(rows) = &self.ragged else { return values };
+        let mut all = vec![fill; self.real.len() * self.columns];
+        for (row, real) in self.real.iter().enumerate() {
+            all[row * self.columns..][real.clone()].copy_from_slice(&values[rows.row(row)]);
+        }
+        all
+    }
+
+    /// Returns the pass that knows where the rows stand.
+    pub fn pass(&self, pass: &Pass, starts: impl FnOnce() -> Vec<usize>) -> Pass {
+        match &self.ragged {
+            None => pass.starting_at(starts()),
+            Some(rows) => pass.ragged(rows.clone()),
+        }
+    }
+
+    /// Each token reads all real tokens of its row.
+    pub fn read_whole_rows(&self) -> Reads {
+        match &self.ragged {
+            None => {
+                Reads::new([self.real.len(), self.columns, self.columns], |row, _| self.real[row].clone())
+            }
+            Some(rows) => Reads::ragged(rows, rows, |row, _| 0..rows.row(row).len()),
+        }
+    }
+
+    /// Returns the first real token of each row, `[rows, width]`, of hidden states of the computed tokens.
+    pub fn first_of(&self, x: Tensor<3>) -> Tensor<2> {
+        let start = |(row, real): (usize, &Range<usize>)| match &self.ragged {
+            None => row * self.columns + real.start,
+            Some(rows) => rows.row(row).start,
+        };
+        let places: Vec<i64> = self.real.iter().enumerate().map(|row| start(row) as i64).collect();
+        let places = Tensor::<1, Int>::from_data(places.as_slice(), &x.device());
+        x.flatten::<2>(0, 1).select(0, places)
+    }
+}
+
+#[cfg(test)]
+#[path = "ragged_tests.rs"]
+mod tests;

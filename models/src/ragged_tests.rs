@@ -1,0 +1,129 @@
+//! A batch without its padding gives what it gives with it.
+
+use std::sync::Arc;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{FloatDType, Gradients, Tensor};
+use firebrick::{Evaluation, Loss, Objective};
+use firebrick_datasets::{
+    Batch, Collator, Drawn, Encoder, IGNORE, LabeledBatch, LabeledTokens, Labels, Padding, Side,
+    TokenClassification, Tokenizer, Tokens as RowTokens,
+};
+use firebrick_strategies::{Draws, Pass, SegmentPlan};
+
+use crate::pretrained::Pretrained;
+use crate::{BertConfig, BertMaskedLm, BertTokenClassifier, testing};
+
+const LENGTHS: [usize; 5] = [3, 9, 1, 70, 5];
+
+fn config(model_type: &str) -> BertConfig {
+    let config = BertConfig {
+        model_type: model_type.into(),
+        vocab_size: 30,
+        hidden_size: 16,
+        num_hidden_layers: 2,
+        num_attention_heads: 2,
+        intermediate_size: 32,
+        max_position_embeddings: 90,
+        hidden_dropout_prob: 0.2,
+        attention_probs_dropout_prob: 0.2,
+        ..Default::default()
+    };
+    config.with_labels(["O", "B-LOC", "I-LOC"])
+}
+
+/// Rows of these lengths with labels for every other token.
+fn batch(lengths: &[usize], side: Side) -> LabeledBatch {
+    let tokenizer = Tokenizer::characters("abcdefghijk").unwrap();
+    let labels = Labels::new(["O", "B-LOC", "I-LOC"]).unwrap();
+    let task = TokenClassification::new(Encoder::new(Arc::new(tokenizer)), labels);
+    let task = task.pad_id(0).padding(Padding::default().side(side).multiple_of(8).unwrap());
+    let row = |(row, &length): (usize, &usize)| {
+        let ids = (0..length).map(|at| (2 + (row * 7 + at * 3) % 27) as u32).collect();
+        let labels = (0..length).map(|at| if at % 2 == 0 { (at / 2 % 3) as i32 } else { IGNORE }).collect();
+        let type_ids = (0..length).map(|at| u32::from(at > 4)).collect();
+        let sample = Arc::new(LabeledTokens { tokens: RowTokens { ids, type_ids }, labels });
+        Drawn { epoch: 0, index: row as u64, sample }
+    };
+    task.collate(&lengths.iter().enumerate().map(row).collect::<Vec<_>>()).unwrap()
+}
+
+/// A pass that trains with dropout, and drops padding or not.
+fn pass(keeps: bool, dtype: FloatDType) -> Pass {
+    let mut plan = SegmentPlan::default();
+    if keeps {
+        plan.keep_padding();
+    }
+    let pass = Pass::train(&testing::device().autodiff()).planned(Arc::new(plan)).computing_in(dtype);
+    pass.drawing(Draws { seed: 3, epoch: 1, first: 40 })
+}
+
+/// The gradients of all parameters.
+fn gradients<M: Module>(model: &M, mut grads: Gradients) -> Vec<(String, Vec<f64>)> {
+    struct Each<'a>(&'a mut Gradients, Vec<(String, Vec<f64>)>);
+    impl ModuleVisitor for Each<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let grad = param.val().grad_remove(self.0);
+            let values = grad.map(|grad| grad.into_data().iter().collect());
+            self.1.push((param.id.to_string(), values.unwrap_or_default()));
+        }
+    }
+    let mut each = Each(&mut grads, Vec::new());
+    model.visit(&mut each);
+    each.1
+}
+
+/// Loss, items, counts and gradients are those of the padded batch, to the rounding of the dtype.
+fn agrees<M: Module + Objective<B>, B: Batch>(model: &M, batch: impl Fn() -> B, dtype: FloatDType) {
+    let near = if dtype == FloatDType::F32 { 1e-5 } else { 3e-2 };
+    let [padded, ragged] = [true, false].map(|keeps| {
+        let Loss { sum, items } = model.loss(batch(), &pass(keeps, dtype));
+        let loss: f64 = sum.clone().into_scalar();
+        (loss, items, gradients(model, sum.backward()))
+    });
+    assert_eq!(padded.1, ragged.1);
+    assert!((padded.0 - ragged.0).abs() <= near * padded.0.abs(), "{} {}", padded.0, ragged.0);
+    for ((name, padded), (_, ragged)) in padded.2.iter().zip(&ragged.2) {
+        assert_eq!(padded.len(), ragged.len(), "{name}");
+        let most = padded.iter().fold(1e-3, |most: f64, value| most.max(value.abs()));
+        for (padded, ragged) in padded.iter().zip(ragged) {
+            assert!((padded - ragged).abs() <= near * most, "{name}: {padded} {ragged} of {most}");
+        }
+    }
+    let evaluated = |keeps| {
+        let Evaluation { counts, .. } = model.evaluate(batch(), &pass(keeps, dtype).evaluating(dtype));
+        counts
+    };
+    if dtype == FloatDType::F32 {
+        for (padded, ragged) in evaluated(true).iter().zip(evaluated(false)) {
+            assert!((padded - ragged).abs() <= 1e-5 * padded.abs(), "{padded} {ragged}");
+        }
+    }
+}
+
+#[test]
+fn encoders_compute_the_same_without_padding() {
+    let device = testing::device().autodiff();
+    for side in [Side::Right, Side::Left] {
+        for family in ["bert", "roberta"] {
+            let config = config(family);
+            let classifier = BertTokenClassifier::init(&config, &device);
+            agrees(&classifier, || batch(&LENGTHS, side), FloatDType::F32);
+            agrees(&classifier, || batch(&LENGTHS, side), FloatDType::BF16);
+            agrees(&classifier, || batch(&[2, 0, 8], side), FloatDType::F32);
+            agrees(&classifier, || batch(&[8, 8], side), FloatDType::F32);
+            agrees(&BertMaskedLm::init(&config, &device), || batch(&LENGTHS, side), FloatDType::F32);
+        }
+    }
+}
+
+/// The computed tokens are the real ones, unless a strategy keeps the padding.
+#[test]
+fn only_real_tokens_are_computed() {
+    let batch = batch(&LENGTHS, Side::Right);
+    let shape = |keeps| super::Tokens::of(batch.inputs(), &pass(keeps, FloatDType::F32)).shape();
+    assert_eq!(shape(true), [5, 72]);
+    if pass(false, FloatDType::F32).drops_padding() {
+        assert_eq!(shape(false), [1, 88]);
+    }
+}
