@@ -21,8 +21,9 @@ pub const BUFFERS: usize = 384 << 10;
 pub const TEXT: usize = 5;
 /// The bytes for each byte of a JSON object: `0,` becomes a value of 32 bytes in a growing list.
 pub const JSON: usize = 56;
-/// The bytes for each byte of a row: a comma adds a value and its name, of which the parser has a copy.
-pub const VALUES: usize = 88;
+/// The bytes for each byte of a row: a comma adds a value and its name, of which the parser has a copy, all in lists that
+/// may just have doubled.
+pub const VALUES: usize = 96;
 /// The bytes for each byte of a sentence: a line of 4 bytes has a word and a label.
 pub const WORDS: usize = 32;
 /// The bytes for each byte of a Parquet file, if no page claims to unpack to far more than it holds.

@@ -5,16 +5,12 @@ use std::ops::Range;
 
 use super::ops::Plan;
 use super::product::ROWS;
-use super::spans::{Spans, columns};
+use super::spans::{LANES, LINE, Spans, columns};
 use super::view::View;
 use crate::elements::Float;
 
-/// The most queries of a block.
-pub const LINE: usize = 64;
 /// The most keys of a tile: those of a block of keys.
 pub const KEYS: usize = LINE;
-/// The elements of the widest vectors.
-pub const LANES: usize = 16;
 
 /// The inputs of an attention.
 #[derive(Clone, Copy)]

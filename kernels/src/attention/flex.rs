@@ -8,13 +8,13 @@ use bytemuck::zeroed_vec;
 use pulp::Arch;
 use rayon::prelude::*;
 
-use super::block::{Block, Inputs, LINE};
+use super::block::{Block, Inputs};
 use super::forward::Forward;
 use super::gradient::{Kept, Partial, Unit, Wanted};
 use super::ops::{AttentionOps, Gradients, Plan, Source, Tiled};
 use super::rows::Rows;
 use super::shares::{Share, shares};
-use super::spans::Spans;
+use super::spans::{LINE, Spans};
 use super::view::{View, readable};
 use crate::elements::Float;
 

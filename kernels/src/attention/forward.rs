@@ -2,11 +2,12 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::block::{Block, KEYS, LINE, Memory, Scratch};
+use super::block::{Block, KEYS, Memory, Scratch};
 use super::drops::DroppedKeys;
 use super::product::{Size, Straight, Turned, product};
 use super::rows;
 use super::scores::{Bounds, Running, Tile, rescale, weigh};
+use super::spans::LINE;
 use crate::elements::Float;
 
 /// Computes one block of queries of one head.

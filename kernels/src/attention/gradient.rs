@@ -2,12 +2,13 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::block::{Block, Inputs, KEYS, LINE, Memory, Scratch, turn};
+use super::block::{Block, Inputs, KEYS, Memory, Scratch, turn};
 use super::drops::DroppedKeys;
 use super::product::{Size, Straight, Turned, product};
 use super::rows::{self, Rows};
 use super::scores::{Bounds, Known, Tile, slope};
 use super::shares::Share;
+use super::spans::LINE;
 use super::view::View;
 use crate::elements::Float;
 

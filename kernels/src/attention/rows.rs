@@ -5,8 +5,7 @@ use std::marker::PhantomData;
 use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::block::LINE;
-use super::spans::Spans;
+use super::spans::{LINE, Spans};
 
 /// Vectors of `size` elements in a buffer that has the axes `[batch, heads, positions, size]` in some order, with `size`
 /// last, in blocks of [`LINE`] positions.

@@ -1,7 +1,11 @@
 //! Where the positions of each row stand in a tensor `[batch, heads, positions, size]`, and their blocks.
 
-use super::block::{LANES, LINE};
 use crate::Ragged;
+
+/// The most queries of a block.
+pub const LINE: usize = 64;
+/// The elements of the widest vectors.
+pub const LANES: usize = 16;
 
 /// Where the positions of each row stand in a tensor `[batch, heads, positions, size]`.
 #[derive(Clone, Debug)]
