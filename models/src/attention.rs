@@ -2,7 +2,6 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use firebrick_datasets::TokenBatch;
 use firebrick_kernels::{Attending, Reads, attention, attention_of_joint};
 use firebrick_strategies::{Dropout, Pass};
 
@@ -57,20 +56,6 @@ pub(super) fn firsts<T: PartialEq>(row: &[T]) -> impl Iterator<Item = usize> {
         start = if at > 0 && row[at - 1] != *label { at } else { start };
         start
     })
-}
-
-/// What a batch's causal model reads. The last token is only a label and is not an input.
-pub(super) fn reads_of(batch: &TokenBatch) -> Reads {
-    let shape = batch.shape();
-    match batch.host_segments() {
-        Some(samples) => causal_reads(&but_last(samples, shape), [shape[0], shape[1] - 1]),
-        None => causal_reads(&but_last(batch.host_mask(), shape), [shape[0], shape[1] - 1]),
-    }
-}
-
-/// The values of all columns but the last.
-fn but_last<T: Copy>(values: &[T], [_, columns]: [usize; 2]) -> Vec<T> {
-    values.chunks(columns.max(1)).flat_map(|row| &row[..columns - 1]).copied().collect()
 }
 
 /// The column of each row's first real token, or 0 if the row has none.

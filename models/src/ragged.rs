@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use firebrick_datasets::{Inputs, Seq2SeqBatch};
+use firebrick_datasets::{Inputs, Seq2SeqBatch, TokenBatch};
 use firebrick_kernels::{Ragged, Reads};
 use firebrick_strategies::Pass;
 
@@ -34,6 +34,19 @@ impl Tokens {
         Self::dropping(Self::padded_both(batch), pass)
     }
 
+    /// The tokens that a causal model reads: all columns but the last or, if padding is dropped, the real tokens of each
+    /// row but its last, which is only a label.
+    pub fn of_readers(batch: &TokenBatch, pass: &Pass) -> Self {
+        let shape @ [_, columns] = batch.shape();
+        let mut real = real_columns(batch.host_mask(), shape);
+        for row in &mut real {
+            row.end = row.start.max(row.end.saturating_sub(1));
+        }
+        let [tokens] =
+            Self::dropping([Self { real, columns: columns.saturating_sub(1), ragged: None }], pass);
+        tokens
+    }
+
     fn dropping<const N: usize>(all: [Self; N], pass: &Pass) -> [Self; N] {
         let kept = all.each_ref().map(|tokens| tokens.real.iter().map(Range::len).sum::<usize>());
         let there = all.each_ref().map(|tokens| tokens.real.len() * tokens.columns);
@@ -54,6 +67,11 @@ impl Tokens {
         let shape @ [_, columns] = batch.target_shape();
         let real = real_columns(batch.host_decoder_mask(), shape);
         [Self::padded(batch.source()), Self { real, columns, ragged: None }]
+    }
+
+    /// Returns whether padding is dropped.
+    pub fn is_ragged(&self) -> bool {
+        self.ragged.is_some()
     }
 
     /// Returns the shape of the tokens that are computed.

@@ -6,13 +6,16 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{FloatDType, Gradients, Tensor};
 use firebrick::{Evaluation, Loss, Objective};
 use firebrick_datasets::{
-    Batch, Collator, Drawn, Encoder, IGNORE, LabeledBatch, LabeledTokens, Labels, Padding, Seq2Seq,
-    Seq2SeqBatch, Seq2SeqSample, Side, TokenClassification, Tokenizer, Tokens as RowTokens,
+    Batch, CausalLm, CausalSample, Collator, Drawn, Encoder, IGNORE, LabeledBatch, LabeledTokens, Labels,
+    Packing, Padding, Seq2Seq, Seq2SeqBatch, Seq2SeqSample, Side, TokenBatch, TokenClassification, Tokenizer,
+    Tokens as RowTokens,
 };
 use firebrick_strategies::{Draws, Pass, SegmentPlan};
 
 use crate::pretrained::Pretrained;
-use crate::{BertConfig, BertMaskedLm, BertTokenClassifier, T5, T5Config, testing};
+use crate::{
+    BertConfig, BertMaskedLm, BertTokenClassifier, GptConfig, Llama, LlamaConfig, T5, T5Config, testing,
+};
 
 const LENGTHS: [usize; 5] = [3, 9, 1, 70, 5];
 
@@ -169,6 +172,60 @@ fn an_encoder_and_its_decoder_compute_the_same_without_padding() {
     }
 }
 
+/// Rows of texts of these lengths, one after the other in each.
+fn texts(rows: &[&[usize]], side: Side, is_packed: bool) -> TokenBatch {
+    let encoder = Encoder::new(Arc::new(Tokenizer::characters("abcdefghijk").unwrap()));
+    let padding = Padding::default().side(side).multiple_of(8).unwrap();
+    let causal = CausalLm::new(encoder).pad_id(0).padding(padding);
+    let text = |(at, length): (usize, &usize)| {
+        let ids = (0..*length).map(|place| (1 + (at * 7 + place * 3 + length) % 28) as u32).collect();
+        Arc::new(CausalSample { ids, prompt: length / 5 })
+    };
+    let packs = rows.iter().map(|row| row.iter().enumerate().map(text).collect::<Vec<_>>());
+    if is_packed {
+        let drawn = packs.map(|pack| Drawn { epoch: 0, index: 0, sample: Arc::new(pack) });
+        return Packing::new(causal, 100).collate(&drawn.collect::<Vec<_>>()).unwrap();
+    }
+    let drawn = packs.flatten().map(|sample| Drawn { epoch: 0, index: 0, sample });
+    causal.collate(&drawn.collect::<Vec<_>>()).unwrap()
+}
+
+#[test]
+fn decoders_compute_the_same_without_padding() {
+    let device = testing::device().autodiff();
+    let shape = GptConfig { layers: 2, heads: 2, width: 16, dropout: 0.2, bias: true, tied: true };
+    let gpt = shape.init(30, 90, &device);
+    let llama = |model_type: &str| LlamaConfig {
+        model_type: model_type.into(),
+        vocab_size: 30,
+        hidden_size: 16,
+        intermediate_size: 24,
+        num_hidden_layers: 2,
+        num_attention_heads: 4,
+        num_key_value_heads: Some(2),
+        attention_dropout: 0.2,
+        sliding_window: Some(Some(7)),
+        ..LlamaConfig::default()
+    };
+    let llamas = ["llama", "mistral"].map(|model_type| Llama::init(&llama(model_type), &device));
+    let alone: &[&[usize]] = &[&[3, 9, 1, 70, 5]];
+    let packs: &[&[usize]] = &[&[3, 9], &[], &[2], &[60, 5, 15], &[1]];
+    for side in [Side::Right, Side::Left] {
+        // Rows without tokens, no padding, and rows that only hold a label.
+        let others: &[&[&[usize]]] = &[&[&[2, 0, 8, 1]], &[&[8, 8]], &[&[1, 1]]];
+        for (rows, is_packed) in [(alone, false), (packs, true)] {
+            for dtype in [FloatDType::F32, FloatDType::BF16] {
+                agrees(&gpt, || texts(rows, side, is_packed), dtype);
+                llamas.iter().for_each(|llama| agrees(llama, || texts(rows, side, is_packed), dtype));
+            }
+        }
+        for rows in others {
+            agrees(&gpt, || texts(rows, side, false), FloatDType::F32);
+            agrees(&llamas[1], || texts(rows, side, false), FloatDType::F32);
+        }
+    }
+}
+
 /// The computed tokens are the real ones, unless a strategy keeps the padding.
 #[test]
 fn only_real_tokens_are_computed() {
@@ -184,5 +241,11 @@ fn only_real_tokens_are_computed() {
     assert_eq!(shapes(true), [[2, 8], [2, 16]]);
     if pass(false, FloatDType::F32).drops_padding() {
         assert_eq!(shapes(false), [[1, 11], [1, 10]]);
+    }
+    let batch = texts(&[&[3, 9, 0, 1]], Side::Left, false);
+    let shape = |keeps| super::Tokens::of_readers(&batch, &pass(keeps, FloatDType::F32)).shape();
+    assert_eq!(shape(true), [4, 15]);
+    if pass(false, FloatDType::F32).drops_padding() {
+        assert_eq!(shape(false), [1, 10]);
     }
 }
