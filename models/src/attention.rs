@@ -2,7 +2,6 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use firebrick_datasets::TokenBatch;
 use firebrick_kernels::{Attending, Reads, attention, attention_of_joint};
 use firebrick_strategies::{Dropout, Pass};
 
@@ -43,29 +42,20 @@ pub(super) fn join_heads(x: Tensor<4>) -> Tensor<3> {
     x.swap_dims(1, 2).reshape([batch, length, heads * size])
 }
 
-/// What each of the first `length` positions of a row reads: those up to itself with its own label. `labels` has
-/// `columns` per row: the samples of a row, or which tokens are real. Padding reads padding, since softmax is undefined
-/// for a position that reads nothing.
-pub(super) fn causal_reads<T: PartialEq>(labels: &[T], columns: usize, length: usize) -> Reads {
-    let mut starts = Vec::new();
-    for row in labels.chunks(columns.max(1)) {
-        let mut start = 0;
-        for (at, label) in row.iter().enumerate().take(length) {
-            start = if at > 0 && row[at - 1] != *label { at } else { start };
-            starts.push(start);
-        }
-    }
-    let rows = labels.len() / columns.max(1);
+/// What each position of these rows reads: those up to itself with its own label. Labels are the samples of a row, or
+/// which tokens are real. Padding reads padding, since softmax is undefined for a position that reads nothing.
+pub(super) fn causal_reads<T: PartialEq>(labels: &[T], [rows, length]: [usize; 2]) -> Reads {
+    let starts: Vec<usize> = labels.chunks(length.max(1)).flat_map(firsts).collect();
     Reads::new([rows, length, length], |row, query| starts[row * length + query]..query + 1)
 }
 
-/// What a batch's causal model reads. The last token is only a label and is not an input.
-pub(super) fn reads_of(batch: &TokenBatch) -> Reads {
-    let [_, columns] = batch.shape();
-    match batch.host_segments() {
-        Some(samples) => causal_reads(samples, columns, columns - 1),
-        None => causal_reads(batch.host_mask(), columns, columns - 1),
-    }
+/// The first position of those with the same label around each position of a row.
+pub(super) fn firsts<T: PartialEq>(row: &[T]) -> impl Iterator<Item = usize> {
+    let mut start = 0;
+    row.iter().enumerate().map(move |(at, label)| {
+        start = if at > 0 && row[at - 1] != *label { at } else { start };
+        start
+    })
 }
 
 /// The column of each row's first real token, or 0 if the row has none.

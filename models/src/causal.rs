@@ -5,8 +5,9 @@ use firebrick_datasets::{Batch, TokenBatch};
 use firebrick_kernels::{Head, Reads};
 use firebrick_strategies::Pass;
 
-use super::attention::{reads_of, starts_of};
+use super::attention::starts_of;
 use super::output_layer::output_loss;
+use super::ragged::Tokens;
 use firebrick::Loss;
 
 /// Tokens with their positions, and what they read.
@@ -29,24 +30,37 @@ impl Placed {
 }
 
 /// The loss of predicting each next token. The last token is only a label and is not an input. `hidden` is the model
-/// without its `head`; it returns `[batch, length - 1, width]`.
+/// without its `head`; it returns `[batch, length, width]` of the shape of its input.
 pub(super) fn next_token_loss(
     batch: TokenBatch,
     pass: &Pass,
     head: &Head,
     hidden: impl FnOnce(Placed, &Pass) -> Tensor<3>,
 ) -> Loss {
-    let [rows, length] = batch.shape();
-    let device = pass.device();
-    let ids = batch.ids(device).slice([0..rows, 0..length - 1]);
-    let labels: Vec<i32> = batch.host_labels().chunks(length).flat_map(|row| &row[1..]).copied().collect();
-    let hidden = match batch.position_ids(device) {
-        None => hidden(Placed::in_columns(ids), pass),
-        Some(places) => {
-            let places = places.slice([0..rows, 0..length - 1]);
-            let pass = pass.starting_at(starts_of(batch.host_mask(), length));
-            hidden(Placed { ids, places, reads: reads_of(&batch) }, &pass)
+    let ([rows, columns], device) = (batch.shape(), pass.device());
+    let tokens = Tokens::of_readers(&batch, pass);
+    let ids = tokens.ints(&but_last(batch.host_ids(), columns), device);
+    let labels: Vec<i32> =
+        batch.host_labels().chunks(columns.max(1)).flat_map(|row| &row[1..]).copied().collect();
+    let placed = match batch.host_position_ids() {
+        None if !tokens.is_ragged() => Placed::in_columns(ids),
+        places => {
+            let places = places.map_or_else(
+                || (0..rows).flat_map(|_| 0..columns.saturating_sub(1) as i32).collect(),
+                |places| but_last(places, columns),
+            );
+            let reads = match batch.host_segments() {
+                Some(samples) => tokens.read_causally(&but_last(samples, columns)),
+                None => tokens.read_causally(&but_last(batch.host_mask(), columns)),
+            };
+            Placed { ids, places: tokens.ints(&places, device), reads }
         }
     };
-    Loss { sum: output_loss(hidden, head, &labels, pass), items: batch.items() }
+    let hidden = hidden(placed, &tokens.pass(pass, || starts_of(batch.host_mask(), columns)));
+    Loss { sum: output_loss(hidden, head, &tokens.select(&labels), pass), items: batch.items() }
+}
+
+/// The values of each row without those of its last column.
+fn but_last<T: Copy>(values: &[T], columns: usize) -> Vec<T> {
+    values.chunks(columns.max(1)).flat_map(|row| &row[..row.len() - 1]).copied().collect()
 }

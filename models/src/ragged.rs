@@ -3,17 +3,18 @@
 use std::ops::Range;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use firebrick_datasets::Inputs;
+use firebrick_datasets::{Inputs, Seq2SeqBatch, TokenBatch};
 use firebrick_kernels::{Ragged, Reads};
 use firebrick_strategies::Pass;
 
-use crate::real_columns::RealColumns;
+use crate::attention::{causal_reads, firsts};
+use crate::real_columns::{RealColumns, real_columns};
 
 /// Which tokens of a padded batch `[rows, columns]` are computed, and where: all of them as they stand, or the real ones
 /// of all rows in a single row, `[1, total]`, one after the other.
 #[derive(Clone, Debug)]
 pub(crate) struct Tokens {
-    /// The columns of each row's real tokens. A row without them has all columns.
+    /// The columns of each row that are computed if padding is dropped.
     real: Vec<Range<usize>>,
     columns: usize,
     /// Where the real tokens stand, if padding is dropped.
@@ -23,22 +24,54 @@ pub(crate) struct Tokens {
 impl Tokens {
     /// Drops the padding of a batch if there is any and the pass [drops](Pass::drops_padding) it.
     pub fn of(inputs: &Inputs, pass: &Pass) -> Self {
-        let [_, columns] = inputs.shape();
-        let real = RealColumns::of(inputs).rows;
-        Self::new(real, columns, pass)
+        let [tokens] = Self::dropping([Self::padded(inputs)], pass);
+        tokens
     }
 
-    fn new(real: Vec<Range<usize>>, columns: usize, pass: &Pass) -> Self {
-        let total: usize = real.iter().map(Range::len).sum();
-        let is_ragged = (1..real.len() * columns).contains(&total) && pass.drops_padding();
-        let ragged = is_ragged.then(|| Ragged::new(real.iter().map(Range::len)));
-        Self { real, columns, ragged }
+    /// Drops the padding of sources and targets if there is any in either and the pass [drops](Pass::drops_padding) it:
+    /// of both or neither, since targets read sources.
+    pub fn of_both(batch: &Seq2SeqBatch, pass: &Pass) -> [Self; 2] {
+        Self::dropping(Self::padded_both(batch), pass)
+    }
+
+    /// The tokens that a causal model reads: all columns but the last or, if padding is dropped, the real tokens of each
+    /// row but its last, which is only a label.
+    pub fn of_readers(batch: &TokenBatch, pass: &Pass) -> Self {
+        let shape @ [_, columns] = batch.shape();
+        let mut real = real_columns(batch.host_mask(), shape);
+        for row in &mut real {
+            row.end = row.start.max(row.end.saturating_sub(1));
+        }
+        let [tokens] =
+            Self::dropping([Self { real, columns: columns.saturating_sub(1), ragged: None }], pass);
+        tokens
+    }
+
+    fn dropping<const N: usize>(all: [Self; N], pass: &Pass) -> [Self; N] {
+        let kept = all.each_ref().map(|tokens| tokens.real.iter().map(Range::len).sum::<usize>());
+        let there = all.each_ref().map(|tokens| tokens.real.len() * tokens.columns);
+        let is_ragged = kept != there && !kept.contains(&0) && pass.drops_padding();
+        let ragged = |real: &[Range<usize>]| is_ragged.then(|| Ragged::new(real.iter().map(Range::len)));
+        all.map(|tokens| Self { ragged: ragged(&tokens.real), ..tokens })
     }
 
     /// Keeps all tokens where they stand.
     pub fn padded(inputs: &Inputs) -> Self {
         let [_, columns] = inputs.shape();
+        // A row without real tokens reads its padding, so that none of it can be dropped.
         Self { real: RealColumns::of(inputs).rows, columns, ragged: None }
+    }
+
+    /// Keeps all tokens of sources and of targets where they stand.
+    pub fn padded_both(batch: &Seq2SeqBatch) -> [Self; 2] {
+        let shape @ [_, columns] = batch.target_shape();
+        let real = real_columns(batch.host_decoder_mask(), shape);
+        [Self::padded(batch.source()), Self { real, columns, ragged: None }]
+    }
+
+    /// Returns whether padding is dropped.
+    pub fn is_ragged(&self) -> bool {
+        self.ragged.is_some()
     }
 
     /// Returns the shape of the tokens that are computed.
@@ -85,11 +118,36 @@ impl Tokens {
 
     /// Each token reads all real tokens of its row.
     pub fn read_whole_rows(&self) -> Reads {
+        self.read_by(self)
+    }
+
+    /// Each token reads those of its row up to itself with its own label: see [`causal_reads`]. `labels` are those of the
+    /// batch.
+    pub fn read_causally<T: Copy + PartialEq>(&self, labels: &[T]) -> Reads {
         match &self.ragged {
-            None => {
-                Reads::new([self.real.len(), self.columns, self.columns], |row, _| self.real[row].clone())
+            None => causal_reads(labels, [self.real.len(), self.columns]),
+            Some(rows) => {
+                let labels = self.select(labels);
+                let starts: Vec<usize> =
+                    (0..rows.len()).flat_map(|row| firsts(&labels[rows.row(row)])).collect();
+                Reads::ragged(rows, rows, |row, query| starts[rows.row(row).start + query]..query + 1)
             }
-            Some(rows) => Reads::ragged(rows, rows, |row, _| 0..rows.row(row).len()),
+        }
+    }
+
+    /// Each of the tokens `readers` reads all real tokens of its row in `self`.
+    ///
+    /// # Panics
+    ///
+    /// If one has padding and the other has dropped it.
+    pub fn read_by(&self, readers: &Self) -> Reads {
+        match (&self.ragged, &readers.ragged) {
+            (Some(rows), Some(readers)) => Reads::ragged(readers, rows, |row, _| 0..rows.row(row).len()),
+            (None, None) => {
+                let shape = [self.real.len(), readers.columns, self.columns];
+                Reads::new(shape, |row, _| self.real[row].clone())
+            }
+            _ => panic!("padding is dropped of both or of neither"),
         }
     }
 

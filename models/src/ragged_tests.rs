@@ -6,13 +6,16 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{FloatDType, Gradients, Tensor};
 use firebrick::{Evaluation, Loss, Objective};
 use firebrick_datasets::{
-    Batch, Collator, Drawn, Encoder, IGNORE, LabeledBatch, LabeledTokens, Labels, Padding, Side,
-    TokenClassification, Tokenizer, Tokens as RowTokens,
+    Batch, CausalLm, CausalSample, Collator, Drawn, Encoder, IGNORE, LabeledBatch, LabeledTokens, Labels,
+    Packing, Padding, Seq2Seq, Seq2SeqBatch, Seq2SeqSample, Side, TokenBatch, TokenClassification, Tokenizer,
+    Tokens as RowTokens,
 };
 use firebrick_strategies::{Draws, Pass, SegmentPlan};
 
 use crate::pretrained::Pretrained;
-use crate::{BertConfig, BertMaskedLm, BertTokenClassifier, testing};
+use crate::{
+    BertConfig, BertMaskedLm, BertTokenClassifier, GptConfig, Llama, LlamaConfig, T5, T5Config, testing,
+};
 
 const LENGTHS: [usize; 5] = [3, 9, 1, 70, 5];
 
@@ -117,6 +120,112 @@ fn encoders_compute_the_same_without_padding() {
     }
 }
 
+/// Sources and targets of these lengths. The first tokens of longer targets have no label.
+fn pairs(lengths: &[[usize; 2]], sides: [Side; 2]) -> Seq2SeqBatch {
+    let encoder = Encoder::new(Arc::new(Tokenizer::characters("abcdefghijk").unwrap()));
+    let [sources, targets] = sides.map(|side| Padding::default().side(side).multiple_of(8).unwrap());
+    let task = Seq2Seq::new(encoder.clone(), encoder).pad_id(0).padding(sources, targets);
+    let ids = |length: usize, row: usize| {
+        (0..length).map(|at| (1 + (row * 7 + at * 3) % 28) as u32).collect::<Vec<_>>()
+    };
+    let row = |(row, &[source, target]): (usize, &[usize; 2])| {
+        let source = RowTokens { ids: ids(source, row), type_ids: vec![0; source] };
+        let (target, prompt) = (ids(target, row + 3), target / 5);
+        let sample = Arc::new(Seq2SeqSample { source, target, prompt, text: "".into() });
+        Drawn { epoch: 0, index: row as u64, sample }
+    };
+    task.collate(&lengths.iter().enumerate().map(row).collect::<Vec<_>>()).unwrap()
+}
+
+#[test]
+fn an_encoder_and_its_decoder_compute_the_same_without_padding() {
+    let config = |dropout_rate, gate: &str, tie_word_embeddings| T5Config {
+        vocab_size: 30,
+        d_model: 16,
+        d_kv: 6,
+        d_ff: 24,
+        num_layers: 2,
+        num_heads: 2,
+        dropout_rate,
+        feed_forward_proj: gate.into(),
+        tie_word_embeddings,
+        ..Default::default()
+    };
+    let device = testing::device().autodiff();
+    let rows = [[3, 9], [66, 1], [1, 70], [9, 4], [5, 30]];
+    for (gate, tied) in [("relu", true), ("gated-gelu", false)] {
+        let model = T5::init(&config(0.2, gate, tied), &device);
+        let right = |lengths: &[[usize; 2]]| pairs(lengths, [Side::Right; 2]);
+        agrees(&model, || right(&rows), FloatDType::F32);
+        agrees(&model, || right(&rows), FloatDType::BF16);
+        // Rows without a source or a target, targets of one token, and padding of one side only.
+        agrees(&model, || right(&[[0, 3], [4, 0], [2, 8]]), FloatDType::F32);
+        agrees(&model, || right(&[[8, 1], [2, 1]]), FloatDType::F32);
+        agrees(&model, || right(&[[8, 3], [8, 8]]), FloatDType::F32);
+        agrees(&model, || right(&[[3, 8], [8, 8]]), FloatDType::F32);
+        agrees(&model, || right(&[[8, 8]]), FloatDType::F32);
+        // The mask of the decoder's attention to a source counts columns if either is padded at the left.
+        let model = T5::init(&config(0.0, gate, tied), &device);
+        for sides in [[Side::Left; 2], [Side::Left, Side::Right], [Side::Right, Side::Left]] {
+            agrees(&model, || pairs(&rows, sides), FloatDType::F32);
+        }
+    }
+}
+
+/// Rows of texts of these lengths, one after the other in each.
+fn texts(rows: &[&[usize]], side: Side, is_packed: bool) -> TokenBatch {
+    let encoder = Encoder::new(Arc::new(Tokenizer::characters("abcdefghijk").unwrap()));
+    let padding = Padding::default().side(side).multiple_of(8).unwrap();
+    let causal = CausalLm::new(encoder).pad_id(0).padding(padding);
+    let text = |(at, length): (usize, &usize)| {
+        let ids = (0..*length).map(|place| (1 + (at * 7 + place * 3 + length) % 28) as u32).collect();
+        Arc::new(CausalSample { ids, prompt: length / 5 })
+    };
+    let packs = rows.iter().map(|row| row.iter().enumerate().map(text).collect::<Vec<_>>());
+    if is_packed {
+        let drawn = packs.map(|pack| Drawn { epoch: 0, index: 0, sample: Arc::new(pack) });
+        return Packing::new(causal, 100).collate(&drawn.collect::<Vec<_>>()).unwrap();
+    }
+    let drawn = packs.flatten().map(|sample| Drawn { epoch: 0, index: 0, sample });
+    causal.collate(&drawn.collect::<Vec<_>>()).unwrap()
+}
+
+#[test]
+fn decoders_compute_the_same_without_padding() {
+    let device = testing::device().autodiff();
+    let shape = GptConfig { layers: 2, heads: 2, width: 16, dropout: 0.2, bias: true, tied: true };
+    let gpt = shape.init(30, 90, &device);
+    let llama = |model_type: &str| LlamaConfig {
+        model_type: model_type.into(),
+        vocab_size: 30,
+        hidden_size: 16,
+        intermediate_size: 24,
+        num_hidden_layers: 2,
+        num_attention_heads: 4,
+        num_key_value_heads: Some(2),
+        attention_dropout: 0.2,
+        sliding_window: Some(Some(7)),
+        ..LlamaConfig::default()
+    };
+    let llamas = ["llama", "mistral"].map(|model_type| Llama::init(&llama(model_type), &device));
+    let alone: &[&[usize]] = &[&[3, 9, 1, 70, 5]];
+    let packs: &[&[usize]] = &[&[3, 9], &[], &[2], &[60, 5, 15], &[1]];
+    for side in [Side::Right, Side::Left] {
+        // Rows without tokens, no padding, and rows that only hold a label.
+        let others: &[&[&[usize]]] = &[&[&[2, 0, 8, 1]], &[&[8, 8]], &[&[1, 1]]];
+        for (rows, is_packed) in [(alone, false), (packs, true)] {
+            for dtype in [FloatDType::F32, FloatDType::BF16] {
+                agrees(&gpt, || texts(rows, side, is_packed), dtype);
+                llamas.iter().for_each(|llama| agrees(llama, || texts(rows, side, is_packed), dtype));
+            }
+        }
+        for rows in others {
+            agrees(&gpt, || texts(rows, side, false), FloatDType::F32);
+            agrees(&llamas[1], || texts(rows, side, false), FloatDType::F32);
+        }
+    }
+}
+
 /// The computed tokens are the real ones, unless a strategy keeps the padding.
 #[test]
 fn only_real_tokens_are_computed() {
@@ -125,5 +234,18 @@ fn only_real_tokens_are_computed() {
     assert_eq!(shape(true), [5, 72]);
     if pass(false, FloatDType::F32).drops_padding() {
         assert_eq!(shape(false), [1, 88]);
+    }
+    let batch = pairs(&[[3, 9], [8, 1]], [Side::Right; 2]);
+    let shapes =
+        |keeps| super::Tokens::of_both(&batch, &pass(keeps, FloatDType::F32)).map(|tokens| tokens.shape());
+    assert_eq!(shapes(true), [[2, 8], [2, 16]]);
+    if pass(false, FloatDType::F32).drops_padding() {
+        assert_eq!(shapes(false), [[1, 11], [1, 10]]);
+    }
+    let batch = texts(&[&[3, 9, 0, 1]], Side::Left, false);
+    let shape = |keeps| super::Tokens::of_readers(&batch, &pass(keeps, FloatDType::F32)).shape();
+    assert_eq!(shape(true), [4, 15]);
+    if pass(false, FloatDType::F32).drops_padding() {
+        assert_eq!(shape(false), [1, 10]);
     }
 }

@@ -16,11 +16,9 @@ pub(crate) struct RealColumns {
 impl RealColumns {
     pub fn of(inputs: &Inputs) -> Self {
         let [_, columns] = inputs.shape();
-        let row = |row: &[bool]| -> Range<usize> {
-            let first = row.iter().position(|real| *real).unwrap_or(0);
-            first..row.iter().rposition(|real| *real).map_or(columns, |last| last + 1)
-        };
-        Self { rows: inputs.host_mask().chunks(columns.max(1)).map(row).collect(), columns }
+        let mut rows = real_columns(inputs.host_mask(), inputs.shape());
+        rows.iter_mut().filter(|row| row.start == row.end).for_each(|row| *row = 0..columns);
+        Self { rows, columns }
     }
 
     /// Every one of `queries` positions reads them.
@@ -32,4 +30,14 @@ impl RealColumns {
     pub fn select(&self, rows: &[usize]) -> Self {
         Self { rows: rows.iter().map(|&row| self.rows[row].clone()).collect(), ..*self }
     }
+}
+
+/// The columns of each row's real tokens; none if the row has none.
+pub(crate) fn real_columns(mask: &[bool], [rows, columns]: [usize; 2]) -> Vec<Range<usize>> {
+    let of_row = |row: usize| {
+        let row = &mask[row * columns..][..columns];
+        let first = row.iter().position(|real| *real).unwrap_or(0);
+        first..row.iter().rposition(|real| *real).map_or(first, |last| last + 1)
+    };
+    (0..rows).map(of_row).collect()
 }

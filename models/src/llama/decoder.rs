@@ -201,7 +201,7 @@ impl Ranges {
     /// Leaves out tokens that are `window` or more columns before the token that reads. The tokens of a sample stand
     /// side by side, so the distance in columns is the distance in positions.
     fn within(&mut self, window: Option<usize>) -> Reads {
-        let [_, _, columns] = self.all.shape();
+        let [_, columns] = self.all.longest();
         let Some(window) = window.filter(|window| *window < columns) else { return self.all.clone() };
         if let Some((_, reads)) = self.windowed.as_ref().filter(|(known, _)| *known == window) {
             return reads.clone();

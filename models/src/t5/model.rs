@@ -10,7 +10,7 @@ use firebrick_strategies::{Dropout, Pass};
 use super::block::{DecoderBlock, EncoderBlock};
 use super::relative_bias::RelativeBias;
 use super::{T5Config, keys};
-use crate::attention::{causal_reads, starts_of};
+use crate::attention::starts_of;
 use crate::causal::Placed;
 use crate::decoding::{Prompt, Text};
 use crate::embedded::embedded;
@@ -18,6 +18,7 @@ use crate::key_value::{KeyValue, Past, PastSource};
 use crate::output_layer::{output_layer, output_loss};
 use crate::perplexity::{counted, perplexity};
 use crate::pretrained::{KeyMap, Pretrained};
+use crate::ragged::Tokens;
 use crate::real_columns::RealColumns;
 use crate::writing::{Caching, ReadsOn, last_column};
 use crate::{Linear, RmsNorm, WrittenScores};
@@ -70,17 +71,25 @@ impl T5 {
     ///
     /// If an id is not in the vocabulary.
     pub fn forward(&self, batch: &Seq2SeqBatch, pass: &Pass) -> Tensor<3> {
-        self.head().logits(self.hidden(batch, pass))
+        self.head().logits(self.hidden(batch, &Tokens::padded_both(batch), pass))
     }
 
-    /// The input of the head for each token of the target, `[batch, target length, d_model]`.
-    fn hidden(&self, batch: &Seq2SeqBatch, pass: &Pass) -> Tensor<3> {
-        let device = pass.device();
-        let encoded = self.encode(batch.source(), pass);
+    /// The input of the head for some tokens of the targets, of their shape.
+    fn hidden(&self, batch: &Seq2SeqBatch, [sources, targets]: &[Tokens; 2], pass: &Pass) -> Tensor<3> {
+        let source = (self.states(batch.source(), sources, pass), sources.read_by(targets));
         let (real, [_, length]) = (batch.host_decoder_mask(), batch.target_shape());
-        let reads = causal_reads(real, length, length);
-        let pass = pass.starting_at(starts_of(real, length));
-        self.decoded(batch.decoder_ids(device), reads, encoded, &pass)
+        let ids = targets.ints(batch.host_decoder_ids(), pass.device());
+        let pass = targets.pass(pass, || starts_of(real, length));
+        self.decoded(ids, targets.read_causally(real), source, &pass)
+    }
+
+    /// The encoder's output for some tokens of a source, of their shape.
+    fn states(&self, source: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<3> {
+        let [_, length] = source.shape();
+        let ids = tokens.ints(source.host_ids(), pass.device());
+        let pass = tokens.pass(pass, || starts_of(source.host_mask(), length));
+        let x = cast(embedded(&self.tokens, ids), pass.dtype());
+        self.encoder.forward(x, tokens.read_whole_rows(), &pass)
     }
 
     /// Makes evaluation generate and score a text for each source.
@@ -119,11 +128,8 @@ impl T5 {
     ///
     /// If an id is not in the vocabulary.
     pub fn encode(&self, source: &Inputs, pass: &Pass) -> Encoded {
-        let [_, length] = source.shape();
-        let pass = &pass.starting_at(starts_of(source.host_mask(), length));
-        let real = RealColumns::of(source);
-        let x = cast(embedded(&self.tokens, source.ids(pass.device())), pass.dtype());
-        Encoded { states: self.encoder.forward(x, real.read_by(length), pass), real }
+        let states = self.states(source, &Tokens::padded(source), pass);
+        Encoded { states, real: RealColumns::of(source) }
     }
 
     /// Computes the logits of the token after each of `ids`, `[batch, length]`. `reads` are the ids that each id reads,
@@ -133,10 +139,19 @@ impl T5 {
     ///
     /// If an id is not in the vocabulary.
     pub fn decode(&self, ids: Tensor<2, Int>, reads: Reads, source: Encoded, pass: &Pass) -> Tensor<3> {
+        let [_, length] = ids.dims();
+        let source = (source.states, source.real.read_by(length));
         self.head().logits(self.decoded(ids, reads, source, pass))
     }
 
-    fn decoded(&self, ids: Tensor<2, Int>, reads: Reads, source: Encoded, pass: &Pass) -> Tensor<3> {
+    /// `source` holds the encoder's output and what is read of it.
+    fn decoded(
+        &self,
+        ids: Tensor<2, Int>,
+        reads: Reads,
+        source: (Tensor<3>, Reads),
+        pass: &Pass,
+    ) -> Tensor<3> {
         let x = cast(embedded(&self.tokens, ids), pass.dtype());
         self.scaled(self.decoder.forward(x, reads, source, pass))
     }
@@ -186,7 +201,9 @@ impl ReadsOn for T5 {
 
 impl Objective<Seq2SeqBatch> for T5 {
     fn loss(&self, batch: Seq2SeqBatch, pass: &Pass) -> Loss {
-        let sum = output_loss(self.hidden(&batch, pass), &self.head(), batch.host_labels(), pass);
+        let tokens @ [_, targets] = &Tokens::of_both(&batch, pass);
+        let (x, labels) = (self.hidden(&batch, tokens, pass), targets.select(batch.host_labels()));
+        let sum = output_loss(x, &self.head(), &labels, pass);
         Loss { sum, items: batch.items() }
     }
 
@@ -256,7 +273,7 @@ struct Encoder {
 
 impl Encoder {
     fn forward(&self, x: Tensor<3>, reads: Reads, pass: &Pass) -> Tensor<3> {
-        let bias = self.bias.forward(x.dims()[1], &x.device());
+        let bias = self.bias.forward(reads.longest()[1], &x.device());
         let x = self.blocks.iter().fold(self.dropout.forward(x, pass), |x, block| {
             let run =
                 |block: &EncoderBlock, (x, bias, reads), pass: &Pass| block.forward(x, bias, reads, pass);
@@ -275,9 +292,8 @@ struct Decoder {
 }
 
 impl Decoder {
-    fn forward(&self, x: Tensor<3>, reads: Reads, source: Encoded, pass: &Pass) -> Tensor<3> {
-        let bias = self.bias.forward(x.dims()[1], &x.device());
-        let source = (source.states, source.real.read_by(x.dims()[1]));
+    fn forward(&self, x: Tensor<3>, reads: Reads, source: (Tensor<3>, Reads), pass: &Pass) -> Tensor<3> {
+        let bias = self.bias.forward(reads.longest()[1], &x.device());
         let x = self.blocks.iter().fold(self.dropout.forward(x, pass), |x, block| {
             let run = |block: &DecoderBlock, (x, bias, reads, source), pass: &Pass| {
                 block.forward(x, bias, reads, source, pass)
