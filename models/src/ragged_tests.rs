@@ -6,15 +6,16 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{FloatDType, Gradients, Tensor};
 use firebrick::{Evaluation, Loss, Objective};
 use firebrick_datasets::{
-    Batch, CausalLm, CausalSample, Collator, Drawn, Encoder, IGNORE, LabeledBatch, LabeledTokens, Labels,
-    Packing, Padding, Seq2Seq, Seq2SeqBatch, Seq2SeqSample, Side, TokenBatch, TokenClassification, Tokenizer,
-    Tokens as RowTokens,
+    Batch, CausalLm, CausalSample, ClassifiedTokens, Collator, Drawn, Encoder, IGNORE, Label, LabeledBatch,
+    LabeledTokens, Labels, Packing, Padding, Seq2Seq, Seq2SeqBatch, Seq2SeqSample, SequenceBatch,
+    SequenceClassification, Side, Target, TokenBatch, TokenClassification, Tokenizer, Tokens as RowTokens,
 };
 use firebrick_strategies::{Draws, Pass, SegmentPlan};
 
 use crate::pretrained::Pretrained;
 use crate::{
-    BertConfig, BertMaskedLm, BertTokenClassifier, GptConfig, Llama, LlamaConfig, T5, T5Config, testing,
+    BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, GptConfig, Llama, LlamaConfig, T5,
+    T5Config, testing,
 };
 
 const LENGTHS: [usize; 5] = [3, 9, 1, 70, 5];
@@ -46,6 +47,21 @@ fn batch(lengths: &[usize], side: Side) -> LabeledBatch {
         let labels = (0..length).map(|at| if at % 2 == 0 { (at / 2 % 3) as i32 } else { IGNORE }).collect();
         let type_ids = (0..length).map(|at| u32::from(at > 4)).collect();
         let sample = Arc::new(LabeledTokens { tokens: RowTokens { ids, type_ids }, labels });
+        Drawn { epoch: 0, index: row as u64, sample }
+    };
+    task.collate(&lengths.iter().enumerate().map(row).collect::<Vec<_>>()).unwrap()
+}
+
+/// Texts of these lengths with a class each.
+fn classified(lengths: &[usize], side: Side) -> SequenceBatch {
+    let tokenizer = Tokenizer::characters("abcdefghijk").unwrap();
+    let labels = Labels::new(["O", "B-LOC", "I-LOC"]).unwrap();
+    let task = SequenceClassification::new(Encoder::new(Arc::new(tokenizer)), Target::Class(labels));
+    let task = task.pad_id(0).padding(Padding::default().side(side).multiple_of(8).unwrap());
+    let row = |(row, &length): (usize, &usize)| {
+        let ids = (0..length).map(|at| (2 + (row * 7 + at * 3) % 27) as u32).collect();
+        let tokens = RowTokens { ids, type_ids: vec![0; length] };
+        let sample = Arc::new(ClassifiedTokens { tokens, label: Label::Class(row as i32 % 3) });
         Drawn { epoch: 0, index: row as u64, sample }
     };
     task.collate(&lengths.iter().enumerate().map(row).collect::<Vec<_>>()).unwrap()
@@ -116,6 +132,9 @@ fn encoders_compute_the_same_without_padding() {
             agrees(&classifier, || batch(&[2, 0, 8], side), FloatDType::F32);
             agrees(&classifier, || batch(&[8, 8], side), FloatDType::F32);
             agrees(&BertMaskedLm::init(&config, &device), || batch(&LENGTHS, side), FloatDType::F32);
+            let classifier = BertSequenceClassifier::init(&config, &device);
+            agrees(&classifier, || classified(&LENGTHS, side), FloatDType::F32);
+            agrees(&classifier, || classified(&[2, 0, 8], side), FloatDType::F32);
         }
     }
 }

@@ -7,8 +7,8 @@ use burn::optim::{AdamWConfig, ModuleOptimizer};
 use burn::tensor::{FloatDType, Tensor};
 use firebrick::datasets::{Batch, Batches};
 use firebrick::strategies::{
-    Accumulate, Adaptation, Amp, BoxedStrategy, Clip, Ema, Freeze, Keep, Lora, LossScale, Offload, Outcome,
-    Paths, Recompute, SavedStates, Settled, Setup, StageState, Stages, Strategy, Zero,
+    Accumulate, Adaptation, Amp, BoxedStrategy, Clip, Ema, Freeze, Keep, KeepPadding, Lora, LossScale,
+    Offload, Outcome, Paths, Recompute, SavedStates, Settled, Setup, StageState, Stages, Strategy, Zero,
 };
 use firebrick::{Data, Loss, Objective, Pass, Schedule, SkipOutliers, StepNumbers, Trainer};
 use firebrick_models::Gpt;
@@ -54,6 +54,7 @@ fn every_strategy() -> Vec<(&'static str, Recipe)> {
             ("Zero in the backward pass", zero(3)),
             ("Recompute", boxed(Recompute::elementwise())),
             ("Ema", boxed(Ema::new(0.9))),
+            ("KeepPadding", boxed(KeepPadding {})),
         ])
         .collect()
 }
@@ -115,6 +116,23 @@ fn identity_settings_change_no_bit() {
         let (found, model) = train(strategies, 8, 10);
         assert_eq!(found, losses, "{name}");
         assert!(parameters(&model) == expected, "{name}");
+    }
+}
+
+/// Dropout included, which depends on the position of a token in its sample.
+#[test]
+fn padding_changes_no_more_than_rounding() {
+    let near = |a: f64, b: f64| (a - b).abs() <= 1e-4 * a.abs().max(0.1);
+    let recomputed = || boxed(Recompute::every_block());
+    for with in [vec![], vec![recomputed()], vec![zero(3)]] {
+        let (losses, model) = train(with.clone(), 4, 6);
+        let kept = [vec![boxed(KeepPadding {})], with].concat();
+        let (kept_losses, kept_model) = train(kept, 4, 6);
+        assert!(losses.iter().zip(&kept_losses).all(|(a, b)| near(*a, *b)), "{losses:?} {kept_losses:?}");
+        let [dropped, kept] = [parameters(&model), parameters(&kept_model)];
+        assert!(dropped.iter().zip(&kept).all(|(a, b)| near(f64::from(*a), f64::from(*b))));
+        // On the CPU, products of other sizes are rounded otherwise.
+        assert!(!is_cpu() || dropped != kept);
     }
 }
 
@@ -264,7 +282,10 @@ fn wrong_orders_are_refused() {
             let result = started.err().map(|error| error.to_string());
             let name = format!("{first:?}, {then:?}: {result:?}");
             match (first_kind, then_kind) {
-                ("Clip", "Clip") | ("SkipOutliers", "SkipOutliers") | ("Freeze", "Freeze") => {
+                ("Clip", "Clip")
+                | ("SkipOutliers", "SkipOutliers")
+                | ("Freeze", "Freeze")
+                | ("KeepPadding", "KeepPadding") => {
                     assert_eq!(result, None, "{name}");
                 }
                 ("Offload" | "Offload of parameters", "Offload" | "Offload of parameters") => {
