@@ -30,6 +30,7 @@ const BERT: &str = r#"
     batch: (micro: 8),
 "#;
 
+// Enough rows that what each thread needs for its tasks, of which no plan knows how many run at once, stays below a tenth.
 const T5: &str = r#"
     task: Seq2Seq(source: "source", target: "target"),
     data: (
@@ -40,7 +41,7 @@ const T5: &str = r#"
         padding: (to: Length(32)),
     ),
     model: T5(layers: 2, heads: 4, width: 64),
-    batch: (micro: 8),
+    batch: (micro: 24),
 "#;
 
 fn folder() -> TempDir {
@@ -48,7 +49,11 @@ fn folder() -> TempDir {
     let line = |i: usize| format!("line {i}: to be or not to be, that is the question {}\n", i * i);
     let text: String = (0..400).map(line).collect();
     fs::write(folder.path().join("text.txt"), text).unwrap();
-    let pair = |i: usize| format!("{{\"source\": \"the number {i}\", \"target\": \"{} and more\"}}\n", i * 7);
+    let pair = |i: usize| {
+        let (source, target) =
+            (format!("the number {i}, as one says it"), format!("{} and no more than that", i * 7));
+        format!("{{\"source\": \"{source}\", \"target\": \"{target}\"}}\n")
+    };
     fs::write(folder.path().join("pairs.jsonl"), (0..400).map(pair).collect::<String>()).unwrap();
     folder
 }
