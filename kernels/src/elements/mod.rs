@@ -7,6 +7,8 @@
 
 mod float;
 mod map;
+#[cfg(test)]
+mod tests;
 
 pub use float::Float;
 pub use map::{in_blocks, is_narrow, mapped, mapped_to_two};
