@@ -1,0 +1,123 @@
+//! Rows of different lengths, one after the other, against the same rows padded.
+
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use proptest::prelude::*;
+
+use super::super::{Attending, Reads, attention};
+use super::{Case, assert_close, cases};
+use crate::device::is_flex;
+use crate::{Draws, Ragged, Samples, Site, testing};
+
+/// The lengths of ragged rows' queries and keys, and what the case of the longest says.
+fn ragged_cases() -> impl Strategy<Value = (Case, Vec<[usize; 2]>)> {
+    let length = || prop_oneof![Just(0usize), 1usize..20, 60usize..140];
+    (cases(), prop::collection::vec([length(), length()], 1..6)).prop_map(|(case, rows)| {
+        let longest = |at: usize| rows.iter().map(|row| row[at]).max().unwrap_or(0).max(1);
+        let (length, read) = (longest(0), longest(1));
+        let bias = case.bias.map(|bias| if bias == 1 { 1 } else { rows.len() });
+        let case = Case { batch: rows.len(), length, read, bias, starts: None, rows: rows.len(), ..case };
+        (case, rows)
+    })
+}
+
+/// What a query of a row reads, of `read` keys.
+fn range_of(case: &Case, row: usize, query: usize, read: usize) -> std::ops::Range<usize> {
+    match case.bounds.len() {
+        0 => 0..(query + 1).min(read),
+        bounds => {
+            let [from, to] = case.bounds[(row * 7 + query) % bounds];
+            from as usize * read / 256..(to as usize * read).div_ceil(256)
+        }
+    }
+}
+
+/// The rows of a padded tensor, one after the other.
+fn joined(x: &Tensor<4>, lengths: impl Iterator<Item = usize>) -> Tensor<4> {
+    let rows = lengths.enumerate().filter(|(_, length)| *length > 0);
+    Tensor::cat(rows.map(|(row, length)| x.clone().narrow(0, row, 1).narrow(2, 0, length)).collect(), 2)
+}
+
+/// The outputs and the gradients of ragged rows, or of the same rows padded: those of the real positions.
+fn of_rows(
+    (case, lengths): &(Case, Vec<[usize; 2]>),
+    is_ragged: bool,
+    dtype: FloatDType,
+    device: &Device,
+) -> Vec<Option<Vec<f64>>> {
+    let inputs = case.inputs().map(|data| Tensor::<4>::from_data(data, device).cast(dtype).require_grad());
+    let [query, key, value, bias] = inputs.clone();
+    let of = |at: usize| lengths.iter().map(move |row| row[at]);
+    let [queries, keys] = [0, 1].map(|at| Ragged::new(of(at)));
+    let samples = if is_ragged { Samples::Ragged(queries.clone()) } else { Samples::Columns };
+    let site = Site { draws: Draws { seed: 5, epoch: 1, first: 3 }, number: 2, samples: &samples };
+    let reads = match is_ragged {
+        true => Reads::ragged(&queries, &keys, |row, query| range_of(case, row, query, lengths[row][1])),
+        false => {
+            Reads::new([case.batch, case.length, case.read], |row, query| match query < lengths[row][0] {
+                true => range_of(case, row, query, lengths[row][1]),
+                false => 0..0,
+            })
+        }
+    };
+    let how = Attending { reads: &reads, scale: 0.7, dropout: case.drop.map(|prob| (prob, site)) };
+    let bias = case.bias.map(|_| bias);
+    let y = match is_ragged {
+        true => attention(joined(&query, of(0)), joined(&key, of(1)), joined(&value, of(1)), bias, how),
+        false => joined(&attention(query, key, value, bias, how), of(0)),
+    };
+    let count = y.shape().num_elements();
+    let slopes: Vec<f32> = (0..count).map(|at| ((at * 7919) % 17) as f32 / 8.0 - 1.0).collect();
+    let slopes = Tensor::<4>::from_data(TensorData::new(slopes, y.dims()), device).cast(dtype);
+    let values = |x: Tensor<4>| -> Vec<f64> { x.into_data().iter().collect() };
+    let output = values(y.clone());
+    let grads = (y * slopes).sum().backward();
+    let found = inputs.map(|input| input.grad(&grads).map(values));
+    std::iter::once(Some(output)).chain(found).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Ragged rows give what padded rows give at their real positions, dropout included.
+    #[test]
+    fn ragged_rows_are_computed_as_padded_ones(rows in ragged_cases()) {
+        let (case, lengths) = &rows;
+        prop_assume!([0, 1].iter().all(|at| lengths.iter().any(|row| row[*at] > 0)));
+        let device = testing::device().autodiff();
+        let expected = of_rows(&rows, false, FloatDType::F64, &Device::flex().autodiff());
+        assert_close(case, &of_rows(&rows, true, FloatDType::F32, &device), &expected, 3e-6);
+        if is_flex(&device) {
+            assert_close(case, &of_rows(&rows, true, FloatDType::BF16, &device), &expected, 2e-2);
+            assert_close(case, &of_rows(&rows, true, FloatDType::F16, &device), &expected, 3e-3);
+            assert_close(case, &of_rows(&rows, true, FloatDType::F64, &device), &expected, 1e-12);
+            let [ragged, padded] = [true, false].map(|is| of_rows(&rows, is, FloatDType::F32, &device));
+            prop_assert_eq!(&ragged[0], &padded[0]);
+        }
+    }
+}
+
+#[test]
+fn ragged_rows_are_the_same_bits_on_any_number_of_threads() {
+    let device = testing::device().autodiff();
+    let lengths = vec![[3, 5], [700, 650], [0, 4], [20, 20], [1, 1]];
+    for bias in [None, Some(1)] {
+        let case = Case { bias, drop: Some(0.1), read: 650, rows: 5, ..Case::plain([5, 2, 700, 8]) };
+        let rows = (case, lengths.clone());
+        let run = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| of_rows(&rows, true, FloatDType::F32, &device))
+        };
+        let one = run(1);
+        assert!([2, 3, 8].into_iter().all(|threads| run(threads) == one), "{bias:?}");
+    }
+}
+
+#[test]
+fn a_ragged_mask_is_block_diagonal() {
+    let rows = Ragged::new([2, 1]);
+    let reads = Reads::ragged(&rows, &rows, |_, query| 0..query + 1);
+    let masked: Vec<bool> = reads.masked(&testing::device()).into_data().iter().collect();
+    assert_eq!(masked, [false, true, true, false, false, true, true, true, false]);
+    let windowed = reads.within(1);
+    assert_eq!([windowed.of(0, 1), windowed.of(1, 0)], [1..2, 0..1]);
+}
