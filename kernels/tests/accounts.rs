@@ -220,6 +220,24 @@ fn threads_that_train_at_once_are_measured_as_if_each_were_alone() {
     assert!(together[0].0 < together[3].0 / 2, "{together:?}");
 }
 
+/// The threads of matrix products and those that prepare batches allocate too; how much depends on their number.
+#[test]
+fn a_pass_without_an_account_is_that_of_its_own_thread() {
+    let device = Device::flex().autodiff();
+    let mine = || vec![1u8; 4 * MEGABYTE];
+    let others = || thread::spawn(|| vec![1u8; 64 * MEGABYTE]).join().unwrap();
+    let pass = Beyond::begin(&device);
+    drop((mine(), others()));
+    let kept = mine();
+    let taken = pass.end(&device);
+    // Besides what it takes to start a thread.
+    let expected = 4 * MEGABYTE..5 * MEGABYTE;
+    assert!(expected.contains(&taken.activations) && expected.contains(&taken.most), "{taken:?}");
+    // The thread is on the process again.
+    assert_eq!(Usage::of_process(), Usage::of_all_accounts());
+    drop(kept);
+}
+
 /// Returns the bytes that the computation adds while its result lives, and its peak, both beyond those before.
 fn taken<T>(run: impl FnOnce() -> T) -> [usize; 2] {
     let before = live();

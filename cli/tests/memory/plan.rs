@@ -30,7 +30,6 @@ const BERT: &str = r#"
     batch: (micro: 8),
 "#;
 
-// Enough rows that what each thread needs for its tasks, of which no plan knows how many run at once, stays below a tenth.
 const T5: &str = r#"
     task: Seq2Seq(source: "source", target: "target"),
     data: (
@@ -41,7 +40,7 @@ const T5: &str = r#"
         padding: (to: Length(32)),
     ),
     model: T5(layers: 2, heads: 4, width: 64),
-    batch: (micro: 24),
+    batch: (micro: 8),
 "#;
 
 fn folder() -> TempDir {

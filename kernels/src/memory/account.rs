@@ -163,8 +163,12 @@ impl Account {
     /// previous account.
     #[must_use = "the thread leaves the account when this is dropped"]
     pub fn enter(&self) -> Entered<'_> {
-        let before = CURRENT.replace(self.0);
-        Entered { before, on: PhantomData }
+        self.entered()
+    }
+
+    /// Like [`enter`](Self::enter), for a guard that is stored with its account.
+    pub(super) fn entered(&self) -> Entered<'static> {
+        Entered { before: CURRENT.replace(self.0), on: PhantomData }
     }
 
     /// Returns the bytes on this account, or `None` if [`Counting`](super::Counting) is not installed.

@@ -99,22 +99,27 @@ pub fn reset_peak() {
 /// parameters' gradients that it produces.
 ///
 /// It knows the gradients of recomputed segments, from the time when each exists: they grow while the activations
-/// shrink. It measures the thread's [`Account`], or else the process; two measurements on the same one at the same time
+/// shrink. On the CPU, it measures what its own thread allocates, whatever the other threads of the process do: on the
+/// thread's [`Account`], or on one that is open for the pass. Two measurements on the same account at the same time
 /// disturb each other.
 #[derive(Debug)]
 pub struct Beyond {
     before: usize,
+    /// The account of the pass, if the thread was on none. The guard is dropped first.
+    own: Option<(Entered<'static>, Account)>,
 }
 
 impl Beyond {
     /// Starts the measurement of a pass.
     pub fn begin(device: &Device) -> Self {
+        let is_on_process = measured().are_of_process() && device.memory_pool_usage().is_none();
+        let own = is_on_process.then(Account::new).map(|account| (account.entered(), account));
         let before = Usage::of(device).map_or(0, |usage| usage.live);
         take_peak(device);
         measured().gradients.store(0, Relaxed);
         measured().most_beyond.store(0, Relaxed);
         measured().most.store(0, Relaxed);
-        Self { before }
+        Self { before, own }
     }
 
     /// Records the bytes of the gradients that a recomputed segment has produced, in the pass that this thread measures.
@@ -131,10 +136,12 @@ impl Beyond {
         Self::left(0, device);
         let beyond = |most: usize| most.saturating_sub(self.before);
         let counters = measured();
-        Taken {
+        let taken = Taken {
             activations: beyond(counters.most_beyond.load(Relaxed)),
             most: beyond(counters.most.load(Relaxed)),
-        }
+        };
+        drop(self.own);
+        taken
     }
 }
 
