@@ -49,9 +49,12 @@ pub(super) fn export<M: Trainable>(
 ) -> Result<PathBuf, RunError> {
     let folder = output.join(PRETRAINED);
     let of = trained.best.as_deref().and_then(known_by);
+    let last_is_best = trained.report.best_step == Some(trained.report.steps);
     match &trained.best {
-        Some(best) => pretrained::save(&read::<M>(&parts.config, best)?, &parts.config, &folder)?,
-        None => {
+        Some(best) if !last_is_best => {
+            pretrained::save(&read::<M>(&parts.config, best)?, &parts.config, &folder)?;
+        }
+        _ => {
             let last = trained.averaged.as_ref().unwrap_or(&trained.model);
             pretrained::save(last, &parts.config, &folder)?;
         }

@@ -173,3 +173,28 @@ fn the_model_comes_together_in_one_place() {
     }
     assert_eq!(ranks, RANKS..RANKS);
 }
+
+/// A thread writes the best model while training goes on. The next update then writes to new memory.
+#[test]
+fn the_best_model_is_written_without_a_copy() {
+    let _alone = alone();
+    if !is_cpu() {
+        return; // The process's heap is the host's memory alone.
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let peak = |output: Option<&Path>| {
+        let data = Data::new(Rows::ragged(8)).micro_batch(1).valid(Rows::ragged(2));
+        let trainer = Trainer::new().steps(1).evaluate_every(1);
+        let trainer = if let Some(output) = output { trainer.output(output) } else { trainer };
+        let model = SHAPE.init(VOCABULARY, 8, &device().autodiff());
+        let before = Looking::begin().unwrap();
+        trainer.fit(model, AdamW::new().init().unwrap(), Schedule::constant(1e-3), data).unwrap();
+        Usage::of_all_accounts().unwrap().peak - before
+    };
+    // The first run also allocates what the process keeps.
+    peak(None);
+    let (alone, written) = (peak(None), peak(Some(&folder.path().join("run"))));
+    let model = 4 * SHAPE.init(VOCABULARY, 8, &device().autodiff()).num_params();
+    let beyond = written.saturating_sub(alone) as f64 / model as f64;
+    assert!(beyond < 0.4, "{beyond} of the model beyond a run that writes nothing");
+}

@@ -41,13 +41,12 @@ impl<M: Module> Session<M> {
         Ok(whole.map(|averaged| self.given_back(self.in_one_place(averaged.valid()))))
     }
 
-    /// Like [`adapted`](Self::adapted), or the average if there is one, but on the first rank alone and copied to
-    /// host memory that training does not touch. Every rank calls it.
-    pub fn copy(&mut self) -> Result<Option<M>, TrainError> {
+    /// Like [`adapted`](Self::adapted), or the average if there is one, but on the first rank alone and in host memory.
+    /// Training does not change it. Every rank calls it.
+    pub fn on_host(&mut self) -> Result<Option<M>, TrainError> {
         let model = self.stages.averaged().unwrap_or_else(|| self.weights.pair().0.clone());
         let whole = self.stages.gather_full(model, Some(0))?;
-        let fresh = |id| self.world.size() > 1 && self.shard(id).is_some();
-        Ok(whole.map(|whole| map_params(whole.valid(), &mut Copy { fresh })))
+        Ok(whole.map(|whole| map_params(whole.valid(), &mut ToHost)))
     }
 
     /// The changes that strategies made to the model.
@@ -96,16 +95,14 @@ impl<M: Module> Session<M> {
     }
 }
 
-/// Copies to the host the tensors that training changes.
-struct Copy<F> {
-    /// Whether a parameter that is on the host is already a copy.
-    fresh: F,
-}
+/// Copies a device's tensors to the host. Those on the host are shared: while others read a tensor, an update writes its
+/// result to new memory.
+struct ToHost;
 
-impl<F: Fn(ParamId) -> bool> ParamMap for Copy<F> {
-    fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
+impl ParamMap for ToHost {
+    fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
         match host_device() {
-            Some(host) if !((self.fresh)(id) && is_host(&value.device())) => {
+            Some(host) if !is_host(&value.device()) => {
                 let dtype = value.dtype();
                 relift(Tensor::from_data(on_host(value.clone()), (&host, dtype)), &value)
             }

@@ -13,7 +13,7 @@ impl<M, B: Batch> TrainingLoop<M, B>
 where
     M: Objective<B> + 'static,
 {
-    /// Copies the model, which a thread then writes. Every rank calls it.
+    /// Hands the model to a thread that writes it. Every rank calls it.
     pub(super) fn keep_best(&mut self) -> Result<(), TrainError> {
         if !self.saves {
             return Ok(());
@@ -21,11 +21,11 @@ where
         if !self.best.poll() {
             self.forget_others();
         }
-        if let (Some(copy), Some(output)) = (self.session.copy()?, &self.output) {
+        if let (Some(model), Some(output)) = (self.session.on_host()?, &self.output) {
             let (output, adaptation) = (output.clone(), self.session.adaptation().clone());
             let step = self.session.updates();
             self.best.put(step, move || {
-                let path = output.save_model(BEST, &adaptation.give_back(copy.clone()))?;
+                let path = output.save_model(BEST, &adaptation.give_back(model.clone()))?;
                 best::remember(&output.current(), step)?;
                 Ok(path)
             });
