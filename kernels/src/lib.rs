@@ -77,7 +77,7 @@ pub use gelu::{Gelu, GeluOps, gelu};
 pub use half::{HalfOps, cast};
 pub use loss::{Head, HeadWeight, IGNORED, LossOps, LossRows, cross_entropy, head_loss};
 pub use norm::{NormKind, NormOps, NormRows, norm, norm_and_input, norm_of_sum};
-pub use product::{ProductOps, Products, linear, matmul};
+pub use product::{ProductOps, Products, linear, matmul, with_unread_products};
 pub use ragged::Ragged;
 pub use residual::{ResidualOps, Sums, add, add_dropout};
 pub use rotary::{RotaryOps, RotaryRows, rotary};

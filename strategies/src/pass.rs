@@ -9,7 +9,7 @@ use burn::tensor::{Device, FloatDType, Gradients, Tensor};
 
 use crate::segment::Entered;
 use crate::{Grads, SegmentPlan, StrategyError};
-use firebrick_kernels::{Draws, Ragged, Samples, attends_in_tiles};
+use firebrick_kernels::{Draws, Ragged, Samples, attends_in_tiles, with_unread_products};
 use firebrick_world::Communicator;
 
 /// The state of one forward pass.
@@ -36,6 +36,8 @@ pub struct Pass {
     pub(crate) inside_unit: bool,
     /// Whether the results may have gradients.
     pub(crate) recorded: bool,
+    /// Whether the pass recomputes its segment for the gradients alone.
+    pub(crate) unread: bool,
     /// Whether this rank contributes nothing to the ranks' collectives.
     pub(crate) silent: bool,
     pub(crate) label_smoothing: f64,
@@ -70,6 +72,7 @@ impl Pass {
             entered: None,
             inside_unit: false,
             recorded: true,
+            unread: false,
             silent: false,
             label_smoothing: 0.0,
             smooths: Arc::default(),
@@ -264,6 +267,30 @@ impl Pass {
     /// attention [takes them](attends_in_tiles), unless a strategy [keeps the padding](crate::KeepPadding).
     pub fn drops_padding(&self) -> bool {
         !self.plan.keeps_padding() && attends_in_tiles(&self.device, self.dtype)
+    }
+
+    /// Runs the end of a segment: its last product, and sums or dropout after it.
+    ///
+    /// Nobody reads the output of a [recomputed](crate::Recompute) segment, only its gradients, and none of these needs
+    /// the value of that product. A recomputation therefore skips it on the CPU, about a third of the products of a
+    /// transformer block. (PyTorch's `checkpoint` stops early for the same reason.) What needs the product's value for a
+    /// gradient, such as a norm or an activation, would get NaN.
+    ///
+    /// ```
+    /// use burn::nn::LinearConfig;
+    /// use burn::tensor::{Device, Tensor};
+    /// use firebrick_strategies::Pass;
+    ///
+    /// let device = Device::flex();
+    /// let block = LinearConfig::new(8, 8).init(&device);
+    /// let x = Tensor::<2>::ones([4, 8], &device);
+    /// let y = Pass::train(&device).segment(&block, x, |block, x, pass| {
+    ///     pass.end_of_segment(|| x.clone() + block.forward(x))
+    /// });
+    /// assert_eq!(y.dims(), [4, 8]);
+    /// ```
+    pub fn end_of_segment<T>(&self, run: impl FnOnce() -> T) -> T {
+        if self.unread { with_unread_products(run) } else { run() }
     }
 
     pub(crate) fn samples(&self) -> &Samples {

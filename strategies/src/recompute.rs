@@ -34,7 +34,8 @@ use firebrick_kernels::memory::Usage;
 /// | [`elementwise()`](Self::elementwise) | the inputs of matrix products | the operations between them |
 ///
 /// A forward pass is about a third of a step, so recomputing everything takes about 4/3 of the time (Chen et al., 2016,
-/// arXiv:1604.06174). Burn's graph takes about 0.1 MB per block in addition.
+/// arXiv:1604.06174); less if a block marks its [end](crate::Pass::end_of_segment), whose product is not computed again on
+/// the CPU. Burn's graph takes about 0.1 MB per block in addition.
 ///
 /// It works on Flex and on the backends that run CubeCL kernels: CUDA, wgpu, Vulkan.
 ///

@@ -14,6 +14,7 @@ use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::{DType, FloatDType, Shape};
 
 use super::ops::{ProductOps, Products};
+use super::unread::value;
 
 /// The checkpointer's node of an operand, or `None` if no gradient reads it.
 type Kept = Option<NodeId>;
@@ -101,14 +102,16 @@ impl<B: Products, C: CheckpointStrategy> ProductOps for Autodiff<B, C> {
             return Self::float_matmul(lhs, rhs);
         }
         let shapes = [lhs.shape(), rhs.shape()];
+        let product =
+            |lhs: FloatTensor<B>, rhs: FloatTensor<B>| value::<B>(lhs, rhs, |lhs, rhs| B::product(lhs, rhs));
         match Matmul.prepare::<C>([lhs.node(), rhs.node()]).compute_bound().stateful() {
             OpsKind::Tracked(mut prep) => {
                 let kept_lhs = rhs.is_tracked().then(|| prep.checkpoint(&lhs));
                 let kept_rhs = lhs.is_tracked().then(|| prep.checkpoint(&rhs));
-                let product = B::product(lhs.into_primitive(), rhs.into_primitive());
+                let product = product(lhs.into_primitive(), rhs.into_primitive());
                 prep.finish((kept_lhs, kept_rhs, shapes), product)
             }
-            OpsKind::UnTracked(prep) => prep.finish(B::product(lhs.into_primitive(), rhs.into_primitive())),
+            OpsKind::UnTracked(prep) => prep.finish(product(lhs.into_primitive(), rhs.into_primitive())),
         }
     }
 
@@ -120,15 +123,18 @@ impl<B: Products, C: CheckpointStrategy> ProductOps for Autodiff<B, C> {
         if !B::owns(x.dtype()) {
             return Self::linear(x, weight, Some(bias));
         }
+        let affine = |x: FloatTensor<B>, weight: FloatTensor<B>, bias: FloatTensor<B>| {
+            value::<B>(x, weight, |x, weight| B::affine(x, weight, bias))
+        };
         match Affine.prepare::<C>([x.node(), weight.node(), bias.node()]).compute_bound().stateful() {
             OpsKind::Tracked(mut prep) => {
                 let kept_x = weight.is_tracked().then(|| prep.checkpoint(&x));
                 let kept_weight = x.is_tracked().then(|| prep.checkpoint(&weight));
-                let y = B::affine(x.into_primitive(), weight.into_primitive(), bias.into_primitive());
+                let y = affine(x.into_primitive(), weight.into_primitive(), bias.into_primitive());
                 prep.finish((kept_x, kept_weight), y)
             }
             OpsKind::UnTracked(prep) => {
-                prep.finish(B::affine(x.into_primitive(), weight.into_primitive(), bias.into_primitive()))
+                prep.finish(affine(x.into_primitive(), weight.into_primitive(), bias.into_primitive()))
             }
         }
     }

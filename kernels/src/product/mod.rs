@@ -31,6 +31,7 @@
 //! flex.rs      tensors as matrices
 //! gemm.rs      products of matrices in slices
 //! sums.rs      sums over the rows of a matrix: the gradient of a bias
+//! unread.rs    products whose gradients alone are needed
 //! ```
 
 mod backward;
@@ -43,6 +44,7 @@ mod ops;
 mod sums;
 #[cfg(test)]
 mod tests;
+mod unread;
 
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Tensor, module};
@@ -50,6 +52,7 @@ use burn::tensor::{DType, Tensor, module};
 #[cfg(feature = "flex")]
 pub(crate) use flex::add_product;
 pub use ops::{ProductOps, Products};
+pub use unread::with_unread_products;
 
 /// Multiplies two matrices `[.., m, k]` and `[.., k, n]`. The product has the shape `[.., m, n]` and their dtype.
 /// Leading axes of size 1 are broadcast.

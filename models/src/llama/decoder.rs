@@ -283,7 +283,8 @@ impl Block {
         let (x, normed) = self.feed_forward_norm.of_sum(x, self.output.forward(join_heads(mixed)));
         let gate = self.gate.forward(normed.clone());
         let hidden = self.activation.gated(gate, self.widen.forward(normed));
-        (add(x, self.narrow.forward(hidden)), (keys, values))
+        let x = pass.end_of_segment(|| add(x, self.narrow.forward(hidden)));
+        (x, (keys, values))
     }
 }
 

@@ -102,8 +102,8 @@ impl FeedForward {
             Some(gate) => self.activation.gated(gate.forward(normed), widened),
             None => self.activation.forward(widened),
         };
-        let narrowed = self.narrow.forward(self.dropout.forward(hidden, pass));
-        self.dropout.forward_onto(x, narrowed, pass)
+        let hidden = self.dropout.forward(hidden, pass);
+        pass.end_of_segment(|| self.dropout.forward_onto(x, self.narrow.forward(hidden), pass))
     }
 }
 

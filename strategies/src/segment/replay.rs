@@ -174,6 +174,7 @@ where
     fn run_again(&self) -> Found {
         let work = lock(&self.work).take().expect("Burn runs each step of a backward pass once");
         let Work { block: stored, input, run, pass, wanted, own, segment, witness } = work;
+        let pass = Pass { unread: witness.is_none(), ..pass };
         let block = segment.provided(&stored, Way::Backward).unwrap_or_else(|| stored.clone());
         if let Some(unit) = segment.unit.as_ref().filter(|unit| unit.is_silent()) {
             unit.deliver(&stored, own, HashMap::new());

@@ -1,5 +1,6 @@
 //! Recomputed segments compared with the same segments without recomputation.
 
+mod end_of_segment;
 mod held;
 mod refused;
 
