@@ -45,6 +45,7 @@
 //!
 //! `flex` (default) is Burn's CPU backend; `cube` is every backend that runs CubeCL kernels.
 
+mod again;
 mod attention;
 mod device;
 mod draws;

@@ -7,8 +7,8 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Device, FloatDType, Tensor, activation::softmax};
-use firebrick_kernels::memory::{Account, Beyond, Counting, Usage, in_use, reset_peak};
-use firebrick_kernels::{Head, HeadWeight, NormKind, head_loss, norm};
+use firebrick_kernels::memory::{Account, Beyond, Counting, Usage, in_use, reset_peak, settle};
+use firebrick_kernels::{Gate, Gelu, Head, HeadWeight, NormKind, gated, gelu, head_loss, linear, norm};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -277,5 +277,29 @@ fn a_norm_keeps_its_input_and_8_bytes_for_each_row() {
         let [kept, _] = taken(|| norm(x.clone(), scale.clone(), None, kind));
         let normed = 4 * rows * width;
         assert!((normed + statistics..normed + statistics + 40_000).contains(&kept), "{kind:?}: {kept}");
+    }
+}
+
+/// The normed rows and the activation are computed again for the gradients of the matrices that multiply them.
+#[test]
+fn a_feed_forward_layer_keeps_its_input_and_what_it_activates() {
+    let (rows, width, inner) = (4000, 64, 256);
+    let account = Account::new();
+    let _on_it = account.enter();
+    let device = Device::flex().autodiff();
+    settle(&device);
+    let leaf = |shape| Tensor::<2>::ones(shape, &device).require_grad();
+    let (x, scale) = (leaf([rows, width]), Tensor::<1>::ones([width], &device).require_grad());
+    let (widen, narrow) = (leaf([width, inner]), leaf([inner, width]));
+    let forward = |activate: &dyn Fn(Tensor<2>) -> Tensor<2>| {
+        let normed = norm(x.clone(), scale.clone(), None, NormKind::Layer { epsilon: 1e-5 });
+        linear(activate(linear(normed, widen.clone(), None)), narrow.clone(), None)
+    };
+    let expected = 4 * rows * (inner + width) + 8 * rows;
+    for activate in [&(|hidden| gelu(hidden, Gelu::Exact)) as &dyn Fn(_) -> _, &|hidden: Tensor<2>| {
+        gated(hidden.clone(), hidden, Gate::Silu)
+    }] {
+        let [kept, _] = taken(|| forward(activate));
+        assert!((expected..expected + 100_000).contains(&kept), "{kept} bytes, expected {expected}");
     }
 }

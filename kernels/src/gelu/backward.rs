@@ -1,4 +1,4 @@
-//! The gradient, which keeps only the input.
+//! The gradient, which keeps only the input. On the CPU, what reads the value for its own gradient keeps nothing more.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,13 +6,14 @@ use std::marker::PhantomData;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::retro_forward::RetroForward;
 use burn::backend::autodiff::checkpoint::state::BackwardStates;
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::checkpoint::strategy::{BalancedCheckpointing, CheckpointStrategy};
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, unary};
 use burn::backend::autodiff::{Autodiff, NodeId};
 use burn::backend::tensor::FloatTensor;
 
 use super::ops::{Gelu, GeluOps};
+use crate::again::is_cheap;
 
 #[derive(Debug)]
 struct Slope;
@@ -49,14 +50,24 @@ impl<B: GeluOps> RetroForward for Again<B> {
 
 impl<B: GeluOps, C: CheckpointStrategy> GeluOps for Autodiff<B, C> {
     fn gelu_value(x: FloatTensor<Self>, form: Gelu) -> FloatTensor<Self> {
-        let again = Again::<B> { input: x.node().id(), form, backend: PhantomData };
-        let prepared = Slope.prepare::<C>([x.node()]).memory_bound().retro_forward(again).parents([&x]);
-        match prepared.stateful() {
-            OpsKind::Tracked(mut prep) => {
-                let kept = prep.checkpoint(&x);
-                prep.finish((kept, form), B::gelu_value(x.into_primitive(), form))
-            }
-            OpsKind::UnTracked(prep) => prep.finish(B::gelu_value(x.into_primitive(), form)),
+        match is_cheap::<B>() {
+            true => value::<B, BalancedCheckpointing>(x, form),
+            false => value::<B, C>(x, form),
         }
+    }
+}
+
+fn value<B: GeluOps, C: CheckpointStrategy>(
+    x: FloatTensor<Autodiff<B, C>>,
+    form: Gelu,
+) -> FloatTensor<Autodiff<B, C>> {
+    let again = Again::<B> { input: x.node().id(), form, backend: PhantomData };
+    let prepared = Slope.prepare::<C>([x.node()]).memory_bound().retro_forward(again).parents([&x]);
+    match prepared.stateful() {
+        OpsKind::Tracked(mut prep) => {
+            let kept = prep.checkpoint(&x);
+            prep.finish((kept, form), B::gelu_value(x.into_primitive(), form))
+        }
+        OpsKind::UnTracked(prep) => prep.finish(B::gelu_value(x.into_primitive(), form)),
     }
 }

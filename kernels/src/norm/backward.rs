@@ -1,18 +1,22 @@
-//! The gradient, which keeps the input and two numbers for each row.
+//! The gradient, which keeps the input and two numbers for each row. On the CPU, what reads the normed rows for its own
+//! gradient keeps nothing more.
 
-use burn::backend::TensorMetadata;
-use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::checkpoint::retro_forward::RetroForward;
+use burn::backend::autodiff::checkpoint::state::BackwardStates;
+use burn::backend::autodiff::checkpoint::strategy::{BalancedCheckpointing, CheckpointStrategy};
 use burn::backend::autodiff::grads::Gradients as Found;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::autodiff::{Autodiff, NodeId};
 use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::DType;
 
-use super::branch::{Junction, branch};
-use super::kind::Form;
+use super::branch::{Junction, branch, branch_again};
+use super::kind::{Form, NormKind};
 use super::ops::NormOps;
 use super::rows::{Gradients, NormRows, Normed, Statistics, Upstream, Wanted, cast};
+use crate::again::is_cheap;
 
 #[derive(Debug)]
 struct Norm;
@@ -68,21 +72,45 @@ impl<B: NormRows, C: CheckpointStrategy> NormOps for Autodiff<B, C> {
         let prepared = Norm.prepare::<C>([x.node(), y.node(), scale.node(), bias.node()]).compute_bound();
         let [x, y, scale, bias] = [x, y, scale, bias].map(<FloatTensor<Self>>::into_primitive);
         let (junction, bias_dtype) = (Junction::new(), bias.dtype());
+        let y = form.sums.then_some(y);
+        let bias = form.biased.then_some(bias);
+        let again = (scale.clone(), bias.clone());
         let (node, sum, normed) = match prepared.stateful() {
             OpsKind::Tracked(prep) => {
-                let y = form.sums.then_some(y);
-                let bias = form.biased.then_some(bias);
                 let Normed { sum, normed, statistics } = B::norm_rows(x, y, scale.clone(), bias, form.kind);
                 let kept = (sum.clone(), statistics, scale, bias_dtype, junction.clone());
                 (prep.finish(kept, sum.clone()), sum, normed)
             }
             OpsKind::UnTracked(prep) => {
-                let (sum, normed) = super::rows::plain::<B>(x, y, scale, bias, form);
+                let Normed { sum, normed, .. } = B::norm_rows(x, y, scale, bias, form.kind);
                 (prep.finish(sum.clone()), sum, normed)
             }
         };
-        let [sum, normed] =
-            [(0, sum), (1, normed)].map(|(number, value)| branch::<B, C>(&node, &junction, number, value));
+        let sum = branch::<B, C>(&node, &junction, 0, sum);
+        let normed = match is_cheap::<B>() {
+            false => branch::<B, C>(&node, &junction, 1, normed),
+            true => {
+                let (scale, bias) = again;
+                let again = Again::<B> { sum: node.node().id(), scale, bias, kind: form.kind };
+                branch_again::<B, BalancedCheckpointing>(&node, &junction, 1, normed, again)
+            }
+        };
         (sum, normed)
+    }
+}
+
+/// Computes the normed rows again if they are not kept.
+#[derive(Debug)]
+struct Again<B: Backend> {
+    sum: NodeId,
+    scale: FloatTensor<B>,
+    bias: Option<FloatTensor<B>>,
+    kind: NormKind,
+}
+
+impl<B: NormRows> RetroForward for Again<B> {
+    fn forward(&self, states: &mut BackwardStates, out_node: NodeId) {
+        let (sum, scale) = (states.get_state::<FloatTensor<B>>(&self.sum), self.scale.clone());
+        states.save(out_node, B::norm_rows(sum, None, scale, self.bias.clone(), self.kind).normed);
     }
 }

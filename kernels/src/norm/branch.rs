@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use burn::backend::Backend;
 use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::retro_forward::RetroForward;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::autodiff::ops::{Backward, ComputePropertyDone, Ops, OpsKind, OpsPrep};
 use burn::backend::tensor::FloatTensor;
 
 /// Where the children of a node leave their gradients.
@@ -51,7 +52,30 @@ pub(super) fn branch<B: Backend, C: CheckpointStrategy>(
     number: usize,
     value: FloatTensor<B>,
 ) -> FloatTensor<Autodiff<B, C>> {
-    match Branch.prepare::<C>([node.node()]).compute_bound().stateful() {
+    finished(Branch.prepare::<C>([node.node()]).compute_bound(), junction, number, value)
+}
+
+/// Like [`branch`], for a result that `again` computes from the value of `node`, if it is not kept.
+pub(super) fn branch_again<B: Backend, C: CheckpointStrategy>(
+    node: &FloatTensor<Autodiff<B, C>>,
+    junction: &Junction<B>,
+    number: usize,
+    value: FloatTensor<B>,
+    again: impl RetroForward,
+) -> FloatTensor<Autodiff<B, C>> {
+    let prepared = Branch.prepare::<C>([node.node()]).memory_bound();
+    finished(prepared.retro_forward(again).parents([node]), junction, number, value)
+}
+
+type Prepared<B, C> = OpsPrep<Branch, B, (Junction<B>, usize), C, 1, ComputePropertyDone>;
+
+fn finished<B: Backend, C: CheckpointStrategy>(
+    prepared: Prepared<B, C>,
+    junction: &Junction<B>,
+    number: usize,
+    value: FloatTensor<B>,
+) -> FloatTensor<Autodiff<B, C>> {
+    match prepared.stateful() {
         OpsKind::Tracked(prep) => prep.finish((junction.clone(), number), value),
         OpsKind::UnTracked(prep) => prep.finish(value),
     }

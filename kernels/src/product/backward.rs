@@ -13,7 +13,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::{DType, FloatDType, Shape};
 
-use super::ops::{ProductOps, Products};
+use super::ops::{ProductOps, Products, of_rows, rows};
 use super::unread::value;
 
 /// The checkpointer's node of an operand, or `None` if no gradient reads it.
@@ -52,11 +52,7 @@ fn of_rhs<B: Products>(lhs: FloatTensor<B>, grad: FloatTensor<B>, shape: Shape) 
     if axes == 0 || !one || of_grad.num_elements() == 0 || of_lhs.num_elements() == 0 {
         return to_shape::<B>(B::float_transpose(lhs), grad, &shape);
     }
-    let rows = |x: FloatTensor<B>, of: Shape| {
-        let cols = of[axes + 1];
-        B::float_reshape(x, Shape::new([of.num_elements() / cols, cols]))
-    };
-    let found = B::product(B::float_transpose(rows(lhs, of_lhs)), rows(grad, of_grad));
+    let found = B::product(B::float_transpose(rows::<B>(lhs)), rows::<B>(grad));
     B::float_reshape(found, shape)
 }
 
@@ -85,10 +81,12 @@ impl<B: Products> Backward<B, 3> for Affine {
         let [to_x, to_weight, to_bias] = ops.parents;
         let grad = grads.consume::<B>(&ops.node);
         if let (Some(node), Some(weight)) = (to_x, weight) {
-            grads.register::<B>(node.id, B::product(grad.clone(), B::float_transpose(weight)));
+            let found = of_rows::<B>(grad.clone(), |grad| B::product(grad, B::float_transpose(weight)));
+            grads.register::<B>(node.id, found);
         }
+        let grad = rows::<B>(grad);
         if let (Some(node), Some(x)) = (to_weight, x) {
-            grads.register::<B>(node.id, B::product(B::float_transpose(x), grad.clone()));
+            grads.register::<B>(node.id, B::product(B::float_transpose(rows::<B>(x)), grad.clone()));
         }
         if let Some(node) = to_bias {
             grads.register::<B>(node.id, B::column_sums(grad));
@@ -121,10 +119,10 @@ impl<B: Products, C: CheckpointStrategy> ProductOps for Autodiff<B, C> {
         bias: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
         if !B::owns(x.dtype()) {
-            return Self::linear(x, weight, Some(bias));
+            return of_rows::<Self>(x, |x| Self::linear(x, weight, Some(bias)));
         }
         let affine = |x: FloatTensor<B>, weight: FloatTensor<B>, bias: FloatTensor<B>| {
-            value::<B>(x, weight, |x, weight| B::affine(x, weight, bias))
+            of_rows::<B>(x, |x| value::<B>(x, weight, |x, weight| B::affine(x, weight, bias)))
         };
         match Affine.prepare::<C>([x.node(), weight.node(), bias.node()]).compute_bound().stateful() {
             OpsKind::Tracked(mut prep) => {

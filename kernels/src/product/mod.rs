@@ -114,19 +114,16 @@ pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tens
     if !is_narrow(&x) || !fits {
         return module::linear(x, weight, bias);
     }
-    let rows = dims[..D - 1].iter().product();
-    let x = x.reshape([rows, from]);
-    let y = match bias {
-        None => matmul(x, weight),
+    if D == 1 {
+        return linear::<2>(x.reshape([1, from]), weight, bias).reshape([to; D]);
+    }
+    match bias {
+        None => matmul(x, weight.unsqueeze()),
         Some(bias) => {
-            let [x, weight] = [x, weight].map(Tensor::into_dispatch);
-            let y = <Dispatch as ProductOps>::own_affine(x, weight, bias.into_dispatch());
-            Tensor::<2>::from_dispatch(y)
+            let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
+            Tensor::from_dispatch(<Dispatch as ProductOps>::own_affine(x, weight, bias.into_dispatch()))
         }
-    };
-    let mut shape = dims;
-    shape[D - 1] = to;
-    y.reshape(shape)
+    }
 }
 
 fn is_narrow<const D: usize>(x: &Tensor<D>) -> bool {

@@ -29,6 +29,26 @@ pub trait Products: HalfOps {
     }
 }
 
+/// Applies `of` to the matrix of all rows of `x`, and restores the axes before the last one.
+pub(super) fn of_rows<B: Backend>(
+    x: FloatTensor<B>,
+    of: impl FnOnce(FloatTensor<B>) -> FloatTensor<B>,
+) -> FloatTensor<B> {
+    let mut shape = x.shape();
+    let found = of(rows::<B>(x));
+    let last = shape.num_dims() - 1;
+    shape[last] = found.shape()[1];
+    B::float_reshape(found, shape)
+}
+
+/// Returns the matrix of all rows of `[.., cols]`.
+pub(super) fn rows<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
+    let shape = x.shape();
+    let last = shape.num_dims() - 1;
+    let rows = (0..last).map(|axis| shape[axis]).product();
+    B::float_reshape(x, Shape::new([rows, shape[last]]))
+}
+
 /// Sums over rows with Burn's operations.
 pub(super) fn column_sums<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
     let cols = x.shape()[1];
@@ -48,7 +68,7 @@ pub trait ProductOps: Backend {
     /// Multiplies `[.., m, k]` by `[.., k, n]`, of equal rank and dtype; leading axes are broadcast.
     fn own_matmul(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self>;
 
-    /// Returns `x · weight + bias` for `[rows, in]`, `[in, out]` and `[out]`, all in one dtype.
+    /// Returns `x · weight + bias` for `[.., in]`, `[in, out]` and `[out]`, all in one dtype.
     fn own_affine(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -68,7 +88,7 @@ macro_rules! without_gradients {
                 weight: FloatTensor<Self>,
                 bias: FloatTensor<Self>,
             ) -> FloatTensor<Self> {
-                Self::affine(x, weight, bias)
+                of_rows::<Self>(x, |rows| Self::affine(rows, weight, bias))
             }
         }
     };
