@@ -18,6 +18,7 @@
 //! report.rs            the result of a run
 //! rank_report.rs       the ranks' part of the report
 //! progress.rs          how far a run is
+//! saved_evaluation.rs  an evaluation in a checkpoint
 //! ```
 
 #[cfg(feature = "tui")]
@@ -35,6 +36,7 @@ pub(crate) mod progress;
 pub mod rank_report;
 pub mod readings;
 pub mod report;
+mod saved_evaluation;
 pub mod show;
 pub mod tensorboard;
 pub mod terminal;

@@ -3,10 +3,12 @@
 use std::collections::VecDeque;
 
 use firebrick_datasets::Cursor;
+use firebrick_strategies::SavedNumber;
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
 use crate::observe::numbers::EvaluationNumbers;
+use crate::observe::saved_evaluation;
 use crate::score::BestBy;
 
 /// Number of windows in the mean of the reported training loss.
@@ -29,7 +31,7 @@ pub(crate) struct Progress {
     #[serde(default)]
     pub round_start: u64,
     /// Loss and items of the recent windows.
-    pub recent: VecDeque<(f64, usize)>,
+    pub recent: VecDeque<(SavedNumber, usize)>,
     /// Windows that made no update.
     pub skipped: u64,
     pub skipped_in_a_row: u64,
@@ -37,7 +39,9 @@ pub(crate) struct Progress {
     pub infinite_in_a_row: u64,
     /// The rank on which it began, if there are several.
     pub infinite_first: Option<usize>,
+    #[serde(default, with = "saved_evaluation")]
     pub validation: Option<EvaluationNumbers>,
+    #[serde(default, with = "saved_evaluation")]
     pub best: Option<EvaluationNumbers>,
     /// Evaluations since the best one.
     pub evaluations_since_best: usize,
@@ -54,7 +58,7 @@ impl Progress {
 
     /// Adds a window's loss, the mean over `items` items.
     pub fn add_loss(&mut self, loss: f64, items: usize) {
-        self.recent.push_back((loss, items));
+        self.recent.push_back((SavedNumber(loss), items));
         if self.recent.len() > RECENT {
             self.recent.pop_front();
         }
@@ -93,7 +97,7 @@ impl Progress {
     /// Returns the mean loss of the recent windows, weighted by items.
     pub fn recent_loss(&self) -> f64 {
         let items: usize = self.recent.iter().map(|(_, items)| items).sum();
-        let sum: f64 = self.recent.iter().map(|(loss, items)| loss * *items as f64).sum();
+        let sum: f64 = self.recent.iter().map(|(loss, items)| loss.0 * *items as f64).sum();
         sum / items.max(1) as f64
     }
 }

@@ -84,6 +84,9 @@ impl<S> Trainer<S> {
             train_samples: data.train.samples(0),
             data: data.fingerprints,
         };
+        if self.output.is_some() {
+            settings.schedule.check_saved()?;
+        }
         let mut start = self.start(&rank, shared, &settings)?;
         let session = prepared.start(optimizer, schedule, self.seed, total)?;
         let session = session.smoothing_labels(self.label_smoothing);

@@ -171,7 +171,7 @@ impl Start {
         let (log, past, board) = match (&self.from, folder) {
             (Some(from), Some(own)) if self.in_place => {
                 let checkpoints = Folder::new(own.join(checkpoint::FOLDER));
-                let (log, past) = Log::going_on(own, &from.state.log(), &marks(&checkpoints), tells)?;
+                let (log, past) = Log::going_on(own, &from.state.log(), &marks(&checkpoints)?, tells)?;
                 let board = Writer::resume(own, past.board_from, &past.board_lines, tells)?;
                 (log, past, Some(board))
             }
