@@ -106,3 +106,28 @@ impl Observer for Tally {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_save_that_succeeds_at_the_second_attempt_leaves_no_error() {
+        let mut tally = Tally::default();
+        let reported = |tally: &Tally| {
+            let report = tally.report(&Progress::default(), ParameterBytes::default(), Vec::new());
+            (report.checkpoint_step, report.checkpoint_error)
+        };
+        let ended = |step, error: Option<&str>| SaveNumbers {
+            step,
+            error: error.map(String::from),
+            ..SaveNumbers::default()
+        };
+        tally.saved(&ended(10, None));
+        tally.saved(&ended(20, Some("disk full")));
+        assert_eq!(reported(&tally), (Some(10), Some("disk full".into())));
+        tally.saved(&ended(20, None));
+        assert_eq!(reported(&tally), (Some(20), None));
+        assert!(!tally.has_gone_on && tally.is_first_step());
+    }
+}

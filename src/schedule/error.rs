@@ -80,7 +80,7 @@ pub enum ScheduleError {
     },
     /// A checkpoint cannot hold the schedule.
     #[error(
-        "the schedule `{schedule}` cannot be saved in a checkpoint: {reason}; give it finite numbers, and settings that JSON has, or train without an output folder"
+        "the schedule `{schedule}` cannot be saved in a checkpoint, which is JSON: {reason}; give it settings that JSON has, such as finite numbers, or train without an output folder"
     )]
     NotSaved {
         /// The name of the schedule.

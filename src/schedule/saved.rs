@@ -22,7 +22,7 @@ impl Schedule {
         let text = json.to_string();
         match serde_json::from_value::<Self>(json) {
             Ok(read) if read == *self => Ok(()),
-            _ => Err(not_saved(format!("{self:?} is not what JSON has, {text}"))),
+            _ => Err(not_saved(format!("expected {self:?}, found {text}"))),
         }
     }
 }
