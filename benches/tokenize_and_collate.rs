@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use burn::tensor::Device;
+use firebrick::datasets::collators::{
+    CausalLm, LabeledBatch, Labels, MaskedLm, Masking, Seq2Seq, Seq2SeqBatch, TokenClassification,
+};
 use firebrick::datasets::{
-    Batch, Batcher, Batches, CausalLm, Collator, ConllReader, DataError, Encoder, Files, LabeledBatch,
-    Labels, Malformed, MaskedLm, Masking, ParallelReader, Reader, Seq2Seq, Seq2SeqBatch, Source, TextReader,
-    TokenBatch, TokenClassification, TokenFile, TokenWriter, Tokenizer,
+    Batch, Batcher, Batches, Collator, ConllReader, DataError, Encoder, Files, Malformed, ParallelReader,
+    Reader, Source, TextReader, TokenBatch, TokenFile, TokenWriter, Tokenizer,
 };
 
 /// Samples of a batch.

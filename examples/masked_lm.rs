@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use burn::tensor::Device;
-use firebrick::datasets::{Batcher, Encoder, Format, MaskedLm, Masking, Source, SpecialNames, Tokenizer};
+use firebrick::datasets::collators::{MaskedLm, Masking};
+use firebrick::datasets::{Batcher, Encoder, Format, Source, SpecialNames, Tokenizer};
 use firebrick::optim::AdamW;
 use firebrick::{Clip, Data, Report, Schedule, Show, Trainer, Warmup};
 use firebrick_models::pretrained::Pretrained;

@@ -5,9 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use burn::tensor::Device;
-use firebrick::datasets::{
-    Batcher, Encoder, Format, Inputs, Padding, Seq2Seq, Source, SpecialNames, Tokenizer, Tokens,
-};
+use firebrick::datasets::collators::{Inputs, Seq2Seq, Tokens};
+use firebrick::datasets::{Batcher, Encoder, Format, Padding, Source, SpecialNames, Tokenizer};
 use firebrick::optim::AdamW;
 use firebrick::{Clip, Data, Schedule, Show, Trainer, Warmup};
 use firebrick_models::decoding::Decoding;

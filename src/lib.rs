@@ -48,6 +48,7 @@
 //! device/        devices by name, and what they support
 //! files/         files that a reader finds whole
 //! output.rs      the output folder of a run
+//! in_ron.rs      values that are read from their RON text
 //! objective.rs, any_model.rs, score.rs, data.rs, adapters.rs, error.rs
 //! ```
 //!
@@ -74,6 +75,8 @@ pub mod device;
 pub mod engine;
 mod error;
 pub mod files;
+#[cfg(feature = "ron")]
+mod in_ron;
 mod objective;
 pub mod observe;
 pub mod output;

@@ -29,7 +29,7 @@ impl Checkpoint {
         &self.path
     }
 
-    /// Returns the text of `trainer.ron`.
+    /// Returns the text of the [trainer's file](Manifest::trainer_file).
     pub fn trainer(&self) -> &str {
         &self.trainer
     }

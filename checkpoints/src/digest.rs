@@ -6,12 +6,14 @@ use std::str::FromStr;
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::FORMAT;
+
 /// The hash function for a checkpoint's files. The format version determines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// SHA-256, of format 1: read, but no longer written.
     Sha256,
-    /// BLAKE3, of format 2: several times faster on any processor.
+    /// BLAKE3, from format 2 on: several times faster on any processor.
     Blake3,
 }
 
@@ -20,7 +22,7 @@ impl Algorithm {
     pub fn of_format(format: u32) -> Option<Self> {
         match format {
             1 => Some(Self::Sha256),
-            2 => Some(Self::Blake3),
+            2 | FORMAT => Some(Self::Blake3),
             _ => None,
         }
     }

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use crate::digest::{Algorithm, Hasher, SEGMENT, SegmentHasher, of_segments};
 use crate::disk::name_of;
 use crate::error::{CheckpointError, Result};
-use crate::file_names::{Holds, MANIFEST, TRAINER, rank_file};
+use crate::file_names::{Holds, MANIFEST, rank_file};
 use crate::header::{Header, LENGTH, MAX_HEADER};
 use crate::regular::{self, Identity};
 use crate::tensors::VerifiedFile;
@@ -41,7 +41,7 @@ pub(crate) fn examine(
     };
     let checked = manifest.files.par_iter().map(|entry| {
         let file = verified(path, entry, &read)?;
-        let header = if entry.name == TRAINER { None } else { Some(header(&file)?) };
+        let header = if entry.name == manifest.trainer_file() { None } else { Some(header(&file)?) };
         only_the_optimizer_has_numbers(&file, header.as_ref())?;
         Ok((file, header))
     });

@@ -7,8 +7,10 @@ pub(crate) const MAX_RANKS: usize = 99_999;
 
 /// The manifest's file.
 pub(crate) const MANIFEST: &str = "manifest.json";
-/// The trainer's file.
-pub(crate) const TRAINER: &str = "trainer.ron";
+/// The trainer's file: its state as JSON.
+pub const TRAINER: &str = "trainer.json";
+/// The trainer's file in formats 1 and 2: its state in [RON](https://docs.rs/ron).
+pub const TRAINER_IN_RON: &str = "trainer.ron";
 /// The file that names the newest checkpoint, and the staged file that replaces it.
 pub(crate) const LATEST: &str = "latest";
 pub(crate) const STAGED_LATEST: &str = ".staged-latest";
@@ -18,6 +20,11 @@ pub(crate) const STAGING: &str = ".staging-";
 pub(crate) const REPLACED: &str = ".replaced-";
 /// The prefix of a checkpoint being removed.
 pub(crate) const REMOVED: &str = ".removed-";
+
+/// Returns the name of the trainer's file in a format.
+pub(crate) fn trainer_file(format: u32) -> &'static str {
+    if format < 3 { TRAINER_IN_RON } else { TRAINER }
+}
 
 /// What a rank's file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

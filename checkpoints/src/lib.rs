@@ -27,7 +27,7 @@
 //!     manifest = manifest.files(staging.write_rank(&state)?);
 //! }
 //! // When all have written, rank 0 publishes, and only then removes old checkpoints.
-//! staging.publish(manifest, "(step: 1000)")?;
+//! staging.publish(manifest, r#"{"step": 1000}"#)?;
 //! folder.prune(&Keep::last(2).best(1))?;
 //!
 //! // Opening checks every file's digest before it uses the content.
@@ -46,7 +46,7 @@
 //! ├── step-00000500
 //! └── step-00001000
 //!     ├── manifest.json                        run, step, world size, aliases, soundness; each file's size and BLAKE3
-//!     ├── trainer.ron                          the trainer's state as text
+//!     ├── trainer.json                         the trainer's state
 //!     ├── parameters-00000-of-00002.safetensors    rank 0 of 2
 //!     ├── parameters-00001-of-00002.safetensors
 //!     ├── optimizer-00000-of-00002.safetensors
@@ -69,15 +69,16 @@
 //! manifest also holds the BLAKE3 digest of its own content, and a sequence number, counted in its folder. The highest
 //! number is the newest checkpoint, even after a run went back to an earlier step.
 //!
-//! This is format 2. Format 1 used SHA-256, in fields named `sha256` instead of `blake3`, and is otherwise the
-//! same. This version reads, verifies and resumes from both. It rejects a checkpoint of any other format with
-//! an error that gives the format's number, and never replaces it.
+//! This is format 3. Formats 1 and 2 have the trainer's state in RON, as `trainer.ron`. Format 1 used SHA-256, in
+//! fields named `sha256` instead of `blake3`. Otherwise the three are the same. This version reads and verifies all
+//! three. It rejects a checkpoint of any other format with an error that gives the format's number, and never replaces
+//! it.
 //!
 //! # The protocol, and why a crash at any moment is harmless
 //!
 //! 1. All ranks write their files into `.staging-step-00001000-ATTEMPT`, sync each and sync the folder. A crash
 //!    leaves a folder without a checkpoint's name: nobody reads it, and [`Folder::clean`] removes it.
-//! 2. The ranks meet (the trainer's barrier). Rank 0 writes `trainer.ron`, checks that each rank's files
+//! 2. The ranks meet (the trainer's barrier). Rank 0 writes `trainer.json`, checks that each rank's files
 //!    exist with the reported sizes, writes `manifest.json`, and syncs files and folder. A crash has the same effect
 //!    as in step 1.
 //! 3. If the step was saved before, rank 0 renames that checkpoint to `.replaced-step-00001000`. A crash now leaves it
@@ -169,6 +170,7 @@ pub use diff::{Change, Diff, Section, diff};
 pub use digest::{Algorithm, Digest};
 pub use disk::{Disk, RealDisk};
 pub use error::{CheckpointError, Result};
+pub use file_names::{TRAINER, TRAINER_IN_RON};
 pub use folder::{Folder, Saved};
 pub use manifest::{FileEntry, Manifest};
 pub use piece::{Bytes, Piece, RankState};
@@ -179,5 +181,5 @@ pub use staging::Staging;
 pub use tensors::{Info, Tensors};
 pub use verify::{Report, verify};
 
-/// The format version that this crate writes. It also reads version 1, which uses SHA-256.
-pub const FORMAT: u32 = 2;
+/// The format version that this crate writes. It also reads versions 1 and 2.
+pub const FORMAT: u32 = 3;

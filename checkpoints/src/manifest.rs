@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Hex;
 use crate::disk::name_of;
 use crate::error::{CheckpointError, Result};
-use crate::file_names::{Holds, MANIFEST, MAX_RANKS, REPLACED, TRAINER, rank_file, step_folder, step_of};
+use crate::file_names::{
+    Holds, MANIFEST, MAX_RANKS, REPLACED, rank_file, step_folder, step_of, trainer_file,
+};
 use crate::header::check_name;
 use crate::regular::{read_small, real_folder};
 use crate::{Algorithm, Digest, FORMAT};
@@ -203,6 +205,12 @@ impl Manifest {
         Algorithm::of_format(self.format).unwrap_or(Algorithm::Blake3)
     }
 
+    /// Returns the name of the trainer's file: [`TRAINER`](crate::TRAINER), or
+    /// [`TRAINER_IN_RON`](crate::TRAINER_IN_RON) in an older format.
+    pub fn trainer_file(&self) -> &'static str {
+        trainer_file(self.format)
+    }
+
     /// Decodes and checks a manifest. `path` is for errors.
     ///
     /// # Errors
@@ -319,7 +327,7 @@ impl Manifest {
             &[Holds::Optimizer, Holds::Parameters]
         };
         let files = kinds.iter().flat_map(|&holds| (0..ranks).map(move |rank| rank_file(holds, rank, ranks)));
-        for (file, expected) in self.files.iter().zip(files.chain([TRAINER.to_owned()])) {
+        for (file, expected) in self.files.iter().zip(files.chain([self.trainer_file().to_owned()])) {
             if file.name != expected {
                 let found: String = file.name.chars().take(80).collect();
                 return Err((format!("the file `{expected}`"), format!("{found:?}")));
@@ -332,7 +340,8 @@ impl Manifest {
         }
         let trainer = self.files.last().map_or(0, |file| file.bytes);
         if trainer > MAX_TRAINER {
-            return Err((format!("`{TRAINER}` of at most {MAX_TRAINER} bytes"), format!("{trainer} bytes")));
+            let file = self.trainer_file();
+            return Err((format!("`{file}` of at most {MAX_TRAINER} bytes"), format!("{trainer} bytes")));
         }
         let sum = self.files.iter().try_fold(0u64, |sum, file| sum.checked_add(file.bytes));
         match sum {

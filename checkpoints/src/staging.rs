@@ -54,7 +54,7 @@ impl Staging {
     }
 
     /// Publishes the files of all ranks as a checkpoint. `manifest` must have the entries of all ranks' files;
-    /// `trainer` is the content of `trainer.ron`.
+    /// `trainer` is the content of `trainer.json`.
     ///
     /// Renames an existing checkpoint of the same step aside, and removes it once `latest` is written. If this
     /// checkpoint is not sound, `latest` keeps naming a sound one.

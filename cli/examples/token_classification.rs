@@ -13,7 +13,7 @@ use burn::tensor::Device;
 use firebrick::optim::AdamW;
 use firebrick::{Clip, Report, Schedule, Show, Trainer};
 use firebrick_cli::DataRun;
-use firebrick_datasets::LabeledBatch;
+use firebrick_datasets::collators::LabeledBatch;
 use firebrick_models::pretrained::{Folder, save};
 use firebrick_models::{BertConfig, BertTokenClassifier};
 

@@ -41,7 +41,8 @@
 #![cfg_attr(feature = "text", doc = "```")]
 #![cfg_attr(not(feature = "text"), doc = "```ignore")]
 //! use std::sync::Arc;
-//! use firebrick_datasets::{Batch, Batcher, Batches, CausalLm, Encoder, JsonlReader, Source, Tokenizer};
+//! use firebrick_datasets::collators::CausalLm;
+//! use firebrick_datasets::{Batch, Batcher, Batches, Encoder, JsonlReader, Source, Tokenizer};
 //!
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("sums.jsonl");
@@ -154,22 +155,7 @@
 //! │   ├── added_tokens     finds added tokens in a text
 //! │   └── word_cache       caches words, so each is encoded only once
 //! └── pieces          cuts a long text at newlines, encodes on all cores
-//! collators    turn records into samples and samples into batches
-//! ├── causal_lm                next tokens of texts or completions
-//! │   └── packing                 several samples in one row
-//! ├── masked_lm                hidden tokens, or whole words
-//! │   ├── masking                 how many tokens are hidden, and what replaces them
-//! │   ├── words                   groups tokens into words
-//! │   └── counter                 random numbers from seed, epoch, sample and position
-//! ├── seq2seq                  one text into another
-//! │   └── seq2seq_batch           padded sources and targets
-//! ├── token_classification     a label for each word
-//! ├── sequence_classification  a label for each text or pair
-//! │   └── sequence_batch          inputs with a label for each row
-//! ├── labels                   class names and ids
-//! ├── inputs                   rows for an encoder: ids, mask, segments
-//! │   └── labeled_batch           inputs with a label for each token
-//! └── roles                    resolves the token of a role
+//! collators    turn records into samples and samples into batches, with one file for each task
 //! whole_file   reads small files, and writes them atomically
 //! strict_json  parses JSON, rejects duplicate names
 //! silent_panics  turns the panics of libraries into errors
@@ -179,7 +165,7 @@ mod batch;
 mod batcher;
 mod collator;
 #[cfg(feature = "text")]
-mod collators;
+pub mod collators;
 mod delivery;
 mod error;
 mod fingerprint;
@@ -207,12 +193,6 @@ mod whole_file;
 pub use batch::{Batch, Batches};
 pub use batcher::Batcher;
 pub use collator::{Collator, Drawn};
-#[cfg(feature = "text")]
-pub use collators::{
-    CausalLm, CausalSample, ClassifiedTokens, Inputs, Label, LabeledBatch, LabeledTokens, Labels,
-    MaskableTokens, MaskedLm, Masking, Pack, Packing, Seq2Seq, Seq2SeqBatch, Seq2SeqSample, SequenceBatch,
-    SequenceClassification, Subwords, Target, TokenClassification, Tokens,
-};
 pub use delivery::{Amount, Cursor, Cut, Prefetch, Request, Requests};
 pub use error::{DataError, ReadError, SampleError, TokenizerError};
 pub use fingerprint::Fingerprint;

@@ -3,10 +3,11 @@
 
 use std::{path::Path, sync::Arc};
 
+use firebrick_datasets::collators::{MaskedLm, Masking};
 use firebrick_datasets::{
-    Amount, Batch, Batcher, Batches, Collator, Cursor, Cut, DataError, Drawn, Encoder, InMemory, MaskedLm,
-    Masking, Mixed, Packs, Place, Prefetch, Reader, Record, Records, Request, Requests, Source, Stream,
-    TokenBatch, TokenFile, TokenWriter, Tokenizer, Until, Value, Windows,
+    Amount, Batch, Batcher, Batches, Collator, Cursor, Cut, DataError, Drawn, Encoder, InMemory, Mixed,
+    Packs, Place, Prefetch, Reader, Record, Records, Request, Requests, Source, Stream, TokenBatch,
+    TokenFile, TokenWriter, Tokenizer, Until, Value, Windows,
 };
 use proptest::prelude::*;
 

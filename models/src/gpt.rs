@@ -3,7 +3,8 @@
 use burn::module::{Module, Param};
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Device, FloatDType, Int, Tensor};
-use firebrick_datasets::{Inputs, TokenBatch};
+use firebrick_datasets::TokenBatch;
+use firebrick_datasets::collators::Inputs;
 use firebrick_kernels::{Head, Reads, cast};
 use firebrick_strategies::{Dropout, Pass};
 use serde::{Deserialize, Serialize};

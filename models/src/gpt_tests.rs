@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use burn::optim::GradientsParams;
-use firebrick_datasets::{
-    Batch, CausalLm, CausalSample, Collator, Drawn, Encoder, Packing, Padding, Side, Tokenizer,
-};
+use firebrick_datasets::collators::{CausalLm, CausalSample, Packing};
+use firebrick_datasets::{Batch, Collator, Drawn, Encoder, Padding, Side, Tokenizer};
 use firebrick_kernels::Draws;
 
 use super::*;

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use firebrick_datasets::{Inputs, Seq2SeqBatch, TokenBatch};
+use firebrick_datasets::TokenBatch;
+use firebrick_datasets::collators::{Inputs, Seq2SeqBatch};
 use firebrick_kernels::{Ragged, Reads};
 use firebrick_strategies::Pass;
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{FloatDType, Gradients, Tensor};
 use firebrick::{Evaluation, Loss, Objective};
-use firebrick_datasets::{
-    Batch, CausalLm, CausalSample, ClassifiedTokens, Collator, Drawn, Encoder, IGNORE, Label, LabeledBatch,
-    LabeledTokens, Labels, Packing, Padding, Seq2Seq, Seq2SeqBatch, Seq2SeqSample, SequenceBatch,
-    SequenceClassification, Side, Target, TokenBatch, TokenClassification, Tokenizer, Tokens as RowTokens,
+use firebrick_datasets::collators::{
+    CausalLm, CausalSample, ClassifiedTokens, Label, LabeledBatch, LabeledTokens, Labels, Packing, Seq2Seq,
+    Seq2SeqBatch, Seq2SeqSample, SequenceBatch, SequenceClassification, Target, TokenClassification,
+    Tokens as RowTokens,
 };
+use firebrick_datasets::{Batch, Collator, Drawn, Encoder, IGNORE, Padding, Side, TokenBatch, Tokenizer};
 use firebrick_strategies::{Draws, Pass, SegmentPlan};
 
 use crate::pretrained::Pretrained;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use firebrick_datasets::Inputs;
+use firebrick_datasets::collators::Inputs;
 use firebrick_kernels::Reads;
 
 /// The columns of each row's real tokens, which every position of an encoder reads. A row that is all padding reads all

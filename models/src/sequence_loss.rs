@@ -1,7 +1,8 @@
 //! The loss of a model of whole texts.
 
 use burn::tensor::{FloatDType, Tensor, activation::log_sigmoid};
-use firebrick_datasets::{Batch, SequenceBatch};
+use firebrick_datasets::Batch;
+use firebrick_datasets::collators::SequenceBatch;
 use firebrick_kernels::cast;
 use firebrick_strategies::Pass;
 

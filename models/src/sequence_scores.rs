@@ -1,6 +1,6 @@
 //! Scores of predictions for whole texts.
 
-use firebrick_datasets::SequenceBatch;
+use firebrick_datasets::collators::SequenceBatch;
 use firebrick_metrics::Classification;
 
 use super::token_scores::{added, class_scores};

@@ -12,7 +12,7 @@ use firebrick::{Score, TrainError};
 /// 100, as in sacrebleu), `rouge1`, `rouge2` and `rougeL` (F1, 0 to 1, as in rouge_score without stemming) and
 /// `exact_match` (0 to 100, as in SQuAD).
 ///
-/// The scores compare with the [target texts](firebrick_datasets::Seq2SeqBatch::host_targets) themselves, not with
+/// The scores compare with the [target texts](firebrick_datasets::collators::Seq2SeqBatch::host_targets) themselves, not with
 /// their decoded labels.
 ///
 /// Transformers calls this `predict_with_generate`. Each evaluation generates the text of each source token by token,

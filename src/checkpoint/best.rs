@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use firebrick_checkpoints::Folder;
 
 use crate::files::saving;
-use crate::{TrainError, TrainerState, checkpoint};
+use crate::{ResumeError, TrainError, TrainerState, checkpoint};
 
 /// The weights of the best evaluation.
 pub const BEST: &str = "best.safetensors";
@@ -70,12 +70,15 @@ pub(crate) fn restore(found: Option<(&Path, u64)>, run: &Path) -> Result<Option<
 pub(crate) fn forget_others(run: &Path, best: Option<u64>) {
     // If the checkpoints cannot be listed, any weights may belong to one of them.
     let Ok(checkpoints) = Folder::new(run.join(checkpoint::FOLDER)).list() else { return };
-    let of_checkpoint = |path: &Path| {
-        let state = TrainerState::parse(&fs::read_to_string(path.join("trainer.ron")).ok()?).ok()?;
-        state.progress.best.map(|best| best.step)
-    };
-    let referred = checkpoints.iter().filter_map(|saved| of_checkpoint(&saved.path));
-    let kept: BTreeSet<_> = referred.chain(best).map(|step| of_step(run, step)).collect();
+    let mut kept: BTreeSet<_> = best.into_iter().map(|step| of_step(run, step)).collect();
+    for saved in checkpoints {
+        match TrainerState::peek(&saved.path) {
+            Ok(state) => kept.extend(state.progress.best.map(|best| of_step(run, best.step))),
+            // Likewise.
+            Err(ResumeError::NeedsRon { .. }) => return,
+            Err(_) => {}
+        }
+    }
     // Ignores a file that cannot be removed: the next call tries again.
     for entry in fs::read_dir(run.join(FOLDER)).into_iter().flatten().flatten() {
         let is_of_step = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));

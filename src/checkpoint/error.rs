@@ -66,11 +66,21 @@ pub enum ResumeError {
     /// The trainer has no folder for checkpoints.
     #[error("checkpoints are kept in the output folder: give the trainer one with `.output(folder)`")]
     NoOutput,
-    /// `trainer.ron` cannot be read.
-    #[error("trainer.ron: {reason}")]
+    /// The trainer's state cannot be read.
+    #[error("{file}: {reason}")]
     State {
+        /// The trainer's file: `trainer.json`, or `trainer.ron` in an older checkpoint.
+        file: &'static str,
         /// The expected and the actual content.
         reason: String,
+    },
+    /// An older version saved the trainer's state, in RON, and `firebrick` was built without the feature `ron`.
+    #[error(
+        "{path}: an older version of Firebrick wrote this, in RON: build the program with the feature `ron` of the crate `firebrick`, or resume with the program `firebrick`, which has it; later checkpoints are in JSON"
+    )]
+    NeedsRon {
+        /// The trainer's file.
+        path: PathBuf,
     },
     /// The checkpoint belongs to another model.
     #[error(

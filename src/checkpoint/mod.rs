@@ -12,13 +12,13 @@
 //! snapshot.rs         a copy of a run's state at a step boundary
 //! pieces.rs           a rank's tensors as pieces of files
 //! optimizer_state.rs  the optimizer's state by path, and back
-//! trainer_state.rs    trainer.ron: everything else that a run depends on
+//! trainer_state.rs    trainer.json: everything else that a run depends on
 //! saver.rs            saves in parallel with training, coordinated among the ranks
 //! saves.rs            the training loop's side of saving, and reports
 //! resume.rs           Resume: which checkpoint a run continues from
 //! resumed.rs          that checkpoint, opened for all ranks of a process
 //! settings.rs         the settings that a resumed run is compared by
-//! recorded_schedule.rs the schedule in trainer.ron
+//! older_schedule.rs   the schedule in trainer.ron of older checkpoints
 //! change.rs           settings that differ from those of the saved run
 //! lender.rs           the optimizer's state, read and restored without a second copy
 //! load.rs             saved tensors into the master of any number of ranks
@@ -34,10 +34,11 @@ mod error;
 mod layout;
 mod lender;
 mod load;
+#[cfg(feature = "ron")]
+mod older_schedule;
 mod optimizer_state;
 mod pieces;
 mod policy;
-mod recorded_schedule;
 mod resume;
 mod resumed;
 mod saver;

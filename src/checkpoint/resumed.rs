@@ -133,13 +133,13 @@ impl Resumed {
     /// Opens the checkpoint in this folder.
     fn open(path: &Path, interrupter: &Interrupter) -> Result<Self, ResumeError> {
         let checkpoint = Checkpoint::open_while(path, |_, _| !interrupter.should_stop())?;
-        let state = TrainerState::parse(checkpoint.trainer())?;
+        let state = TrainerState::of(&checkpoint)?;
         plausible(checkpoint.optimizer().scalars(), state.step)?;
         match state.step == checkpoint.manifest().step {
             true => Ok(Self { checkpoint, state, passed_over: Vec::new() }),
             false => {
                 let reason = format!("it is of step {}, and its checkpoint of another", state.step);
-                Err(ResumeError::State { reason })
+                Err(ResumeError::State { file: checkpoint.manifest().trainer_file(), reason })
             }
         }
     }
@@ -150,9 +150,10 @@ impl Resumed {
         for saved in folder.newest_first()? {
             match Self::open(&saved.path, interrupter) {
                 Ok(resumed) => return Ok(Self { passed_over: problems, ..resumed }),
-                Err(ResumeError::Interrupted) => return Err(ResumeError::Interrupted),
-                Err(ResumeError::State { reason }) => {
-                    problems.push(format!("{}: trainer.ron: {reason}", saved.path.display()));
+                // It is sound as far as this program can tell, so an earlier one would lose updates.
+                Err(error @ (ResumeError::Interrupted | ResumeError::NeedsRon { .. })) => return Err(error),
+                Err(error @ ResumeError::State { .. }) => {
+                    problems.push(format!("{}: {error}", saved.path.display()));
                 }
                 Err(error) => problems.push(error.to_string()),
             }
@@ -176,7 +177,7 @@ impl Resumed {
                     "expected a place in the {found} samples of epoch {}, found {} of them consumed: resume with the data that was saved",
                     cursor.epoch, cursor.consumed
                 );
-                Err(ResumeError::State { reason })
+                Err(ResumeError::State { file: self.checkpoint.manifest().trainer_file(), reason })
             }
         }
     }

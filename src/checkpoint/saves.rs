@@ -121,11 +121,6 @@ impl Saves {
         }
     }
 
-    /// The number of updates at the newest checkpoint of this process, and the error of the last save, if it failed.
-    pub fn outcome(&self) -> (Option<u64>, Option<String>) {
-        (self.saver.newest, self.saver.failed.clone())
-    }
-
     fn report(&mut self, observers: &mut Observers) {
         for Ended { step, seconds, pause, error } in self.saver.done.drain(..) {
             if let (Some(error), true) = (&error, self.tells) {

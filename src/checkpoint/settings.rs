@@ -3,7 +3,6 @@
 use firebrick_datasets::Amount;
 use serde::{Deserialize, Serialize};
 
-use super::recorded_schedule;
 use crate::Schedule;
 use crate::data::Fingerprints;
 
@@ -14,7 +13,7 @@ pub(crate) struct Settings {
     pub seed: u64,
     #[serde(default)]
     pub label_smoothing: f64,
-    #[serde(with = "recorded_schedule")]
+    #[cfg_attr(feature = "ron", serde(deserialize_with = "super::older_schedule::deserialize"))]
     pub schedule: Schedule,
     /// Whether the rates come from a function instead, which cannot be compared.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

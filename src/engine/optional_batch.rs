@@ -79,7 +79,8 @@ impl<B: Batch> Spare<B> {
 mod tests {
     use std::sync::Arc;
 
-    use firebrick_datasets::{Batcher, CausalLm, CausalSample, Encoder, InMemory, TokenBatch, Tokenizer};
+    use firebrick_datasets::collators::{CausalLm, CausalSample};
+    use firebrick_datasets::{Batcher, Encoder, InMemory, TokenBatch, Tokenizer};
 
     use super::*;
 

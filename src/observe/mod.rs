@@ -14,15 +14,15 @@
 //! log_line.rs          one line of it, written and read
 //! tensorboard/         event files for TensorBoard
 //! metric_files.rs      burn-train's metric files
-//! history.rs           what the report needs of all steps
 //! report.rs            the result of a run
+//! tally.rs             what it needs of all steps
 //! rank_report.rs       the ranks' part of the report
 //! progress.rs          how far a run is
+//! saved_evaluation.rs  an evaluation in a checkpoint
 //! ```
 
 #[cfg(feature = "tui")]
 pub(crate) mod dashboard;
-pub(crate) mod history;
 pub mod lines;
 pub mod log;
 pub mod log_line;
@@ -35,6 +35,8 @@ pub(crate) mod progress;
 pub mod rank_report;
 pub mod readings;
 pub mod report;
+mod saved_evaluation;
 pub mod show;
+pub(crate) mod tally;
 pub mod tensorboard;
 pub mod terminal;

@@ -8,6 +8,7 @@ use crate::observe::log::Log;
 use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress, Round, SaveNumbers, StepNumbers};
 use crate::observe::observer::Observer;
 use crate::observe::report::Report;
+use crate::observe::tally::Tally;
 
 /// The program's observers, shared by clones of a trainer.
 #[derive(Clone, Default)]
@@ -29,14 +30,16 @@ impl Debug for SharedObservers {
 pub(crate) struct Observers {
     /// The log, to which checkpoints refer.
     pub log: Log,
+    /// What the report is made from.
+    pub tally: Tally,
     /// The run's own observers, until its training ends.
     own: Vec<Box<dyn Observer>>,
     program: SharedObservers,
 }
 
 impl Observers {
-    pub fn new(log: Log, program: SharedObservers) -> Self {
-        Self { log, own: Vec::new(), program }
+    pub fn new(log: Log, tally: Tally, program: SharedObservers) -> Self {
+        Self { log, tally, own: Vec::new(), program }
     }
 
     /// Adds an observer of the run itself.
@@ -50,6 +53,7 @@ impl Observers {
     }
 
     fn each(&mut self, mut see: impl FnMut(&mut dyn Observer)) {
+        see(&mut self.tally);
         see(&mut self.log);
         self.own.iter_mut().for_each(|observer| see(observer.as_mut()));
         for observer in &self.program.0 {

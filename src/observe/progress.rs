@@ -3,17 +3,22 @@
 use std::collections::VecDeque;
 
 use firebrick_datasets::Cursor;
+use firebrick_strategies::{SavedNumber, SkipReason};
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
-use crate::observe::numbers::EvaluationNumbers;
+use crate::observe::numbers::{EvaluationNumbers, StepNumbers};
+use crate::observe::saved_evaluation;
 use crate::score::BestBy;
 
 /// Number of windows in the mean of the reported training loss.
 pub(crate) const RECENT: usize = 100;
 
 /// Windows in a row with a non-finite loss after which a run counts as diverged.
-pub(crate) const MANY_INFINITE: u64 = 10;
+const MANY_INFINITE: u64 = 10;
+
+/// Skipped updates in a row, or updates in a row with a non-finite loss, after which a run ends with an error.
+const MOST_SKIPS: u64 = 100;
 
 /// The host-side state of a run, which a checkpoint carries to the next process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -29,7 +34,7 @@ pub(crate) struct Progress {
     #[serde(default)]
     pub round_start: u64,
     /// Loss and items of the recent windows.
-    pub recent: VecDeque<(f64, usize)>,
+    pub recent: VecDeque<(SavedNumber, usize)>,
     /// Windows that made no update.
     pub skipped: u64,
     pub skipped_in_a_row: u64,
@@ -37,7 +42,9 @@ pub(crate) struct Progress {
     pub infinite_in_a_row: u64,
     /// The rank on which it began, if there are several.
     pub infinite_first: Option<usize>,
+    #[serde(default, with = "saved_evaluation")]
     pub validation: Option<EvaluationNumbers>,
+    #[serde(default, with = "saved_evaluation")]
     pub best: Option<EvaluationNumbers>,
     /// Evaluations since the best one.
     pub evaluations_since_best: usize,
@@ -52,9 +59,43 @@ impl Progress {
         Self { round_start: round_start.min(updates), ..self }
     }
 
+    /// Adds a step, and counts what shows that the run diverges. `infinite` is the first of several ranks with a
+    /// non-finite part of the loss.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::OnlySkips`] or [`TrainError::Diverged`] after many such steps in a row.
+    pub fn add(&mut self, numbers: &StepNumbers, infinite: Option<usize>) -> Result<(), TrainError> {
+        if self.skipped_in_a_row == 0 && self.infinite_in_a_row == 0 {
+            self.infinite_first = infinite;
+        }
+        // A window without items has no loss.
+        if numbers.items > 0 {
+            let finite = numbers.loss.is_finite();
+            self.infinite_in_a_row = if finite { 0 } else { self.infinite_in_a_row.saturating_add(1) };
+        }
+        match &numbers.skipped {
+            None => self.skipped_in_a_row = 0,
+            Some(reason) => {
+                self.skipped = self.skipped.saturating_add(1);
+                self.skipped_in_a_row = self.skipped_in_a_row.saturating_add(1);
+                if self.skipped_in_a_row >= MOST_SKIPS {
+                    return Err(self.only_skips(reason));
+                }
+            }
+        }
+        if self.infinite_in_a_row >= MOST_SKIPS {
+            return Err(TrainError::Diverged { updates: self.infinite_in_a_row, first: self.infinite_first });
+        }
+        if numbers.skipped.is_none() {
+            self.add_loss(numbers.loss, numbers.items);
+        }
+        Ok(())
+    }
+
     /// Adds a window's loss, the mean over `items` items.
-    pub fn add_loss(&mut self, loss: f64, items: usize) {
-        self.recent.push_back((loss, items));
+    fn add_loss(&mut self, loss: f64, items: usize) {
+        self.recent.push_back((SavedNumber(loss), items));
         if self.recent.len() > RECENT {
             self.recent.pop_front();
         }
@@ -81,8 +122,29 @@ impl Progress {
         !diverged && (validated || self.best.is_none() && self.infinite_in_a_row == 0)
     }
 
+    /// Refuses the weights of a run that was diverging at its end, whose last step was `last`.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::NotFinite`] if the last validation loss is not finite. [`TrainError::OnlySkips`] if the gradients
+    /// of the last windows, or of all, were not finite. A few such windows may be an overflow or a bad sample.
+    pub fn require_finite(&self, last: &StepNumbers) -> Result<(), TrainError> {
+        if let Some(EvaluationNumbers { step, loss, .. }) = self.validation
+            && !loss.is_finite()
+        {
+            return Err(TrainError::NotFinite { step, loss });
+        }
+        let reason = last.skipped.as_ref().filter(|reason| **reason == SkipReason::NonFinite.to_string());
+        match reason {
+            Some(reason) if last.step == 0 || self.skipped_in_a_row >= MANY_INFINITE => {
+                Err(self.only_skips(reason))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Builds the error of a run that makes no more updates, with the reason of the last window.
-    pub fn only_skips(&self, reason: &str) -> TrainError {
+    fn only_skips(&self, reason: &str) -> TrainError {
         TrainError::OnlySkips {
             count: self.skipped_in_a_row,
             reason: reason.into(),
@@ -93,7 +155,7 @@ impl Progress {
     /// Returns the mean loss of the recent windows, weighted by items.
     pub fn recent_loss(&self) -> f64 {
         let items: usize = self.recent.iter().map(|(_, items)| items).sum();
-        let sum: f64 = self.recent.iter().map(|(loss, items)| loss * *items as f64).sum();
+        let sum: f64 = self.recent.iter().map(|(loss, items)| loss.0 * *items as f64).sum();
         sum / items.max(1) as f64
     }
 }

@@ -56,6 +56,6 @@ pub(super) fn own_total(total: Option<u64>, warmup: u64) -> Result<(), ScheduleE
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "ron"))]
 #[path = "check_tests.rs"]
 mod tests;

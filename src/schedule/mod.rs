@@ -25,6 +25,7 @@
 //! check.rs        checks of settings
 //! warmup.rs       Warmup, and its rates
 //! decay.rs        shapes of decays
+//! saved.rs        whether a checkpoint can hold a schedule
 //! lr_schedule.rs  LrSchedule: schedules, functions and Burn's schedulers
 //! *.rs            one file for each kind
 //! ```
@@ -43,6 +44,7 @@ mod lr_schedule;
 mod one_cycle;
 mod polynomial;
 mod recipe;
+mod saved;
 mod warmup;
 mod warmup_cosine_lr;
 mod warmup_decay_lr;
@@ -226,7 +228,7 @@ impl Debug for Schedule {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "ron"))]
 mod properties;
-#[cfg(test)]
+#[cfg(all(test, feature = "ron"))]
 mod tests;

@@ -1,8 +1,5 @@
 //! The length and shape of a warmup.
 
-use std::fmt;
-
-use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// The length of a warmup: `warmup: 50` updates in a run file, or `warmup: Ratio(0.06)` of the run.
@@ -114,32 +111,13 @@ impl From<Written> for Warmup {
     }
 }
 
-/// RON has a way to read an untagged enum that needs the type of the deserializer, which a registry erases. Therefore it
-/// is asked for the text of the value, by the name that its `RawValue` has. Other formats pass over the name.
 impl<'de> Deserialize<'de> for Warmup {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let read = deserializer.deserialize_newtype_struct("$ron::private::RawValue", TextOrValue)?;
-        read.map_err(D::Error::custom)
-    }
-}
-
-struct TextOrValue;
-
-impl<'de> Visitor<'de> for TextOrValue {
-    // RON replaces an error of the visitor with its own.
-    type Value = Result<Warmup, String>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a warmup")
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-        let written: Result<Written, _> = ron::from_str(text);
-        Ok(written.map(Warmup::from).map_err(|error| error.code.to_string()))
-    }
-
-    fn visit_newtype_struct<D: Deserializer<'de>>(self, value: D) -> Result<Self::Value, D::Error> {
-        Written::deserialize(value).map(|written| Ok(written.into()))
+        #[cfg(feature = "ron")]
+        let written = crate::in_ron::deserialize(deserializer, |text| ron::from_str::<Written>(text));
+        #[cfg(not(feature = "ron"))]
+        let written = Written::deserialize(deserializer);
+        written.map(Self::from)
     }
 }
 
@@ -152,7 +130,7 @@ impl From<Warmup> for Written {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "ron"))]
 mod tests {
     use proptest::prelude::*;
     use ron::extensions::Extensions;

@@ -10,7 +10,6 @@ use firebrick_strategies::{Adaptation, Strategy};
 use firebrick_world::{Communicator, World};
 
 use super::{Length, Trained, Trainer};
-use crate::checkpoint::best_file::BestFile;
 use crate::checkpoint::{self, Settings};
 use crate::engine::dry_run::dry_run;
 use crate::engine::feed::{Feed, Share, updates_in_epochs, windows_in_epoch};
@@ -24,7 +23,8 @@ use crate::observe::meters::Meters;
 use crate::observe::metric_files::MetricFiles;
 use crate::observe::observer::Observer;
 use crate::observe::observers::SharedObservers;
-use crate::observe::rank_report::RankReport;
+use crate::observe::rank_report::{Exchanged, RankReport};
+use crate::observe::report::Report;
 use crate::observe::show::Show;
 use crate::output::Output;
 use crate::score::{BestBy, EvaluationSums, require_names};
@@ -84,6 +84,9 @@ impl<S> Trainer<S> {
             train_samples: data.train.samples(0),
             data: data.fingerprints,
         };
+        if self.output.is_some() {
+            settings.schedule.check_saved()?;
+        }
         let mut start = self.start(&rank, shared, &settings)?;
         let session = prepared.start(optimizer, schedule, self.seed, total)?;
         let session = session.smoothing_labels(self.label_smoothing);
@@ -98,19 +101,23 @@ impl<S> Trainer<S> {
         let checkpoints = self.saves(&start, settings, &session, layout, best_by);
         // Those of the program see the run once, on the first rank.
         let program = if rank.rank() == 0 { self.observers.clone() } else { SharedObservers::default() };
-        let (history, observers) = start.history(session.updates(), &rank, program)?;
+        let (progress, best, observers) = start.history(session.updates(), &rank, program)?;
         let mut training = TrainingLoop {
-            feed: Feed::new(&data, history.progress.cursor, window, Share::of(&rank))?,
+            feed: Feed::new(&data, progress.cursor, window, Share::of(&rank))?,
             output: start.output.clone(),
             observers,
             interrupter: self.interrupter.0.clone(),
             scores: self.scores.clone(),
-            best: BestFile::new(history.found_best(), self.tells(&rank)),
-            history,
+            best,
+            progress,
+            exchanged: Exchanged::default(),
             saves: self.output.is_some(),
             checkpoints,
             stops: None,
             has_updated: false,
+            interrupted: false,
+            stopped: None,
+            failed_writes: Vec::new(),
             session,
             data,
             plan,
@@ -201,7 +208,8 @@ where
     M: Objective<B> + 'static,
     B: Batch,
 {
-    let TrainingLoop { mut session, history, output, mut observers, .. } = finished;
+    let TrainingLoop { mut session, output, mut observers, progress, best, exchanged, .. } = finished;
+    let TrainingLoop { interrupted, stopped, failed_writes, .. } = finished;
     let averaged = session.whole_average(root)?;
     let whole = session.adapted(root)?.map(|adapted| {
         let adapters = session.adapters(&adapted);
@@ -216,20 +224,21 @@ where
         _ => None,
     };
     let bytes = session.bytes();
-    let (peak, steps) = (history.peak_bytes, history.last.step);
-    let ranks = RankReport::gather(session.world(), bytes, peak, &history.exchanged, steps);
+    let tally = std::mem::take(&mut observers.tally);
+    let ranks = RankReport::gather(session.world(), bytes, tally.peak_bytes, &exchanged, tally.last.step);
     writing.map_or(Ok(()), Beside::wait)?;
     let Some((model, averaged, adapters)) = whole else { return Ok(None) };
-    let report = history.report(bytes, ranks?);
+    let report = tally.report(&progress, bytes, ranks?);
+    let report = Report { interrupted, stopped, failed_writes, ..report };
     observers.ended(&report);
     Ok(Some(Trained {
         model: session.returned(model),
         averaged: averaged.map(|averaged| session.returned(averaged)),
         adapters,
         report,
-        best: history.best_path,
-        cursor: history.progress.cursor,
-        last_step: history.last,
-        has_gone_on: history.has_gone_on,
+        best: best.found().map(|(path, _)| path.into()),
+        cursor: progress.cursor,
+        last_step: tally.last,
+        has_gone_on: tally.has_gone_on,
     }))
 }

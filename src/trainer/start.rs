@@ -1,6 +1,6 @@
 //! Where a rank starts and where it writes: from the beginning into a new folder, or from a checkpoint.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::module::Module;
@@ -13,11 +13,13 @@ use crate::checkpoint::{Change, Layout, Resumed, Saver, Saves, Settings, Shared,
 use tracing::{info, warn};
 
 use crate::checkpoint::best;
+use crate::checkpoint::best_file::BestFile;
 use crate::engine::session::Session;
-use crate::observe::history::History;
 use crate::observe::log::{Log, Past, marks};
 use crate::observe::observers::{Observers, SharedObservers};
+use crate::observe::progress::Progress;
 use crate::observe::show::Show;
+use crate::observe::tally::Tally;
 use crate::observe::tensorboard::Writer;
 use crate::output::{Output, is_within};
 use crate::score::BestBy;
@@ -158,20 +160,21 @@ impl<S> Trainer<S> {
 }
 
 impl Start {
-    /// Returns the history of the run and its observers, which are the log, TensorBoard's files, and those of the
-    /// program. If the run continues in its own folder, the log keeps the lines up to `updates`. Every rank calls it.
+    /// Returns the progress of the run, the file of its best model, and its observers, which are those of the report and
+    /// the log, TensorBoard's files, and those of the program. If the run continues in its own folder, the log keeps the
+    /// lines up to `updates`. Every rank calls it.
     pub fn history(
         &self,
         updates: u64,
         rank: &Communicator,
         program: SharedObservers,
-    ) -> Result<(History, Observers), TrainError> {
+    ) -> Result<(Progress, BestFile, Observers), TrainError> {
         let folder = self.output.as_ref().map(|output| output.current());
         let (folder, tells) = (folder.as_deref(), self.tells);
         let (log, past, board) = match (&self.from, folder) {
             (Some(from), Some(own)) if self.in_place => {
                 let checkpoints = Folder::new(own.join(checkpoint::FOLDER));
-                let (log, past) = Log::going_on(own, &from.state.log(), &marks(&checkpoints), tells)?;
+                let (log, past) = Log::going_on(own, &from.state.log(), &marks(&checkpoints)?, tells)?;
                 let board = Writer::resume(own, past.board_from, &past.board_lines, tells)?;
                 (log, past, Some(board))
             }
@@ -180,42 +183,48 @@ impl Start {
                 (Log::new(folder, tells)?, Past::default(), board)
             }
         };
-        let mut observers = Observers::new(log, program);
+        if past.has_holes && tells {
+            info!("note: metrics.jsonl lacks steps that were made before: it was changed or lost");
+        }
+        let (tally, progress, best) = match &self.from {
+            None => Default::default(),
+            Some(from) => {
+                let mut progress = from.state.progress.clone().going_on(updates);
+                let best = self.find_best(from, &mut progress, rank)?;
+                (Tally::going_on(updates, past), progress, best)
+            }
+        };
+        let mut observers = Observers::new(log, tally, program);
         if let Some(board) = board {
             observers.add(board);
         }
-        let Some(from) = &self.from else { return Ok((History::default(), observers)) };
-        if past.has_holes && self.tells {
-            info!("note: metrics.jsonl lacks steps that were made before: it was changed or lost");
-        }
-        let mut history = History::going_on(from.state.progress.clone(), updates, past);
-        self.find_best(from, &mut history, rank)?;
-        Ok((history, observers))
+        Ok((progress, BestFile::new(best, tells), observers))
     }
 
-    /// Finds the weights of the best evaluation before the checkpoint. If they are gone, the next evaluation becomes
-    /// the best.
+    /// Finds the weights of the best evaluation before the checkpoint, which the first rank keeps. If they are gone, the
+    /// next evaluation becomes the best.
     fn find_best(
         &self,
         from: &Resumed,
-        history: &mut History,
+        progress: &mut Progress,
         rank: &Communicator,
-    ) -> Result<(), TrainError> {
-        let Some(step) = history.progress.best.as_ref().map(|best| best.step) else { return Ok(()) };
-        if rank.rank() == 0 {
-            history.best_path = run_of(from).and_then(|run| best::find(run, step));
-        }
+    ) -> Result<Option<(PathBuf, u64)>, TrainError> {
+        let Some(step) = progress.best.as_ref().map(|best| best.step) else { return Ok(None) };
+        let found = match rank.rank() {
+            0 => run_of(from).and_then(|run| best::find(run, step)),
+            _ => None,
+        };
         // All ranks must agree on which evaluation is the best, since they gather its weights together.
-        let is_found = broadcast_scalar(rank, f64::from(history.best_path.is_some()))? > 0.0;
+        let is_found = broadcast_scalar(rank, f64::from(found.is_some()))? > 0.0;
         if !is_found {
-            history.progress.best = None;
+            progress.best = None;
             if self.tells {
                 info!(
                     "note: the weights of the best evaluation, of step {step}, are gone: the next is the best"
                 );
             }
         }
-        Ok(())
+        Ok(found.map(|path| (path, step)))
     }
 }
 

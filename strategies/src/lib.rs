@@ -44,6 +44,7 @@
 //! host.rs        the host, for a strategy that keeps tensors there
 //! conformance/   the laws that every strategy obeys, as checks
 //! state.rs       what a stage saves and restores
+//! saved_number.rs  a float in it
 //! error.rs       the errors of a strategy or of a composition
 //! setting.rs     the error for a setting that is out of range
 //! ```
@@ -176,6 +177,7 @@ mod pass;
 mod paths;
 mod recompute;
 pub mod registry;
+mod saved_number;
 mod segment;
 mod setting;
 mod settled;
@@ -217,6 +219,7 @@ pub use params::{ParamMap, Trained, apart, map_params, relift, tie, tied, traine
 pub use pass::Pass;
 pub use paths::{PathError, Paths, Place};
 pub use recompute::Recompute;
+pub use saved_number::SavedNumber;
 pub use segment::{Bundle, SegmentPlan, TensorMap, Units, Which};
 pub use setting::SettingError;
 pub use settled::{Settled, SkipReason};

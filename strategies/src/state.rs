@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use crate::StrategyError;
+use crate::{SavedNumber, StrategyError};
 
 /// The saved state of one stage: its name and some numbers.
 ///
@@ -19,7 +19,7 @@ use crate::StrategyError;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StageState {
     stage: String,
-    values: BTreeMap<String, f64>,
+    values: BTreeMap<String, SavedNumber>,
 }
 
 impl StageState {
@@ -30,7 +30,7 @@ impl StageState {
 
     /// Adds a value. Whole numbers are exact up to 2^53.
     pub fn with(mut self, name: &str, value: f64) -> Self {
-        self.values.insert(name.into(), value);
+        self.values.insert(name.into(), SavedNumber(value));
         self
     }
 
@@ -47,7 +47,7 @@ impl StageState {
     pub fn get(&self, name: &str) -> Result<f64, StrategyError> {
         self.values
             .get(name)
-            .copied()
+            .map(|number| number.0)
             .ok_or_else(|| StrategyError::NoValue { stage: self.stage.clone(), value: name.into() })
     }
 }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
-use firebrick::datasets::{
-    CausalLm, CausalSample, ClassifiedTokens, Collator, Drawn, Encoder, Label, LabeledBatch, LabeledTokens,
-    Labels, Packing, Padding, Seq2Seq, Seq2SeqBatch, Seq2SeqSample, SequenceBatch, SequenceClassification,
-    Side, Target, TokenBatch, TokenClassification, Tokenizer, Tokens,
+use firebrick::datasets::collators::{
+    CausalLm, CausalSample, ClassifiedTokens, Label, LabeledBatch, LabeledTokens, Labels, Packing, Seq2Seq,
+    Seq2SeqBatch, Seq2SeqSample, SequenceBatch, SequenceClassification, Target, TokenClassification, Tokens,
 };
+use firebrick::datasets::{Collator, Drawn, Encoder, Padding, Side, TokenBatch, Tokenizer};
 use firebrick_models::pretrained::{Folder, Pretrained};
 use serde::Deserialize;
 use serde_json::Value;

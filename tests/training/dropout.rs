@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use crate::support::*;
 use burn::optim::SgdConfig;
-use firebrick::datasets::{
-    Batcher, Batches, CausalLm, CausalSample, Encoder, InMemory, Packing, Packs, Padding, Side, TokenBatch,
-    Tokenizer,
-};
+use firebrick::datasets::collators::{CausalLm, CausalSample, Packing};
+use firebrick::datasets::{Batcher, Batches, Encoder, InMemory, Packs, Padding, Side, TokenBatch, Tokenizer};
 use firebrick::strategies::map_params;
 use firebrick::{Accumulate, Data, Schedule, Strategy, Trained, Trainer};
 use firebrick_models::{Gpt, GptConfig};

@@ -93,9 +93,9 @@ fn what_is_written_is_synced_before_it_is_named() {
     assert_eq!(
         points[folder_synced + 1..],
         [
-            "create trainer.ron",
-            "write trainer.ron",
-            "sync trainer.ron",
+            "create trainer.json",
+            "write trainer.json",
+            "sync trainer.json",
             "create manifest.json",
             "write manifest.json",
             "sync manifest.json",

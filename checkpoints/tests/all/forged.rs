@@ -187,8 +187,8 @@ fn headers_have_one_valid_encoding() {
         "{error}"
     );
     assert!(error.path().unwrap().ends_with(parameters), "{error}");
-    let error = forged.with_file("trainer.ron", b"\xff");
-    assert!(error.to_string().contains("a text in UTF-8") && error.path().unwrap().ends_with("trainer.ron"));
+    let error = forged.with_file("trainer.json", b"\xff");
+    assert!(error.to_string().contains("a text in UTF-8") && error.path().unwrap().ends_with("trainer.json"));
 }
 
 #[test]
@@ -202,8 +202,15 @@ fn manifests_have_one_valid_encoding() {
     };
     let name = |name: &'static str| move |manifest: &mut Manifest| manifest.files[0].name = name.into();
     for (error, message) in [
-        (with(&|manifest| manifest.format = 3), "expected a format of 1 to 2, found format 3"),
-        (with(&|manifest| manifest.format = 1), "expected a SHA-256 of `average-00000-of-00001"),
+        (with(&|manifest| manifest.format = 4), "expected a format of 1 to 3, found format 4"),
+        (with(&|manifest| manifest.format = 2), "the file `trainer.ron`, found \"trainer.json\""),
+        (
+            with(&|manifest| {
+                manifest.format = 1;
+                manifest.files[3].name = "trainer.ron".into();
+            }),
+            "expected a SHA-256 of `average-00000-of-00001",
+        ),
         (with(&|manifest| manifest.step = 2), "that of step-00000002"),
         (with(&|manifest| manifest.world_size = 0), "`world_size` between 1 and 99999"),
         (with(&|manifest| manifest.world_size = usize::MAX), "`world_size` between 1 and 99999"),
@@ -227,7 +234,7 @@ fn manifests_have_one_valid_encoding() {
         (with(&name("average-00000-of-00002.safetensors")), "found \"average-00000-of-00002"),
         (with(&|manifest| manifest.files[0].bytes = u64::MAX), "files of less than 2^64 bytes"),
         (with(&|manifest| manifest.files[0].bytes += 1 << 40), "found"),
-        (with(&|manifest| manifest.files[3].bytes = 17 << 20), "`trainer.ron` of at most 16777216 bytes"),
+        (with(&|manifest| manifest.files[3].bytes = 17 << 20), "`trainer.json` of at most 16777216 bytes"),
         (with(&|manifest| manifest.run = String::new()), "`run` of 1 to 256 bytes"),
         (with(&|manifest| manifest.program = "a\u{1b}[2J".into()), "without control characters"),
         (
@@ -253,7 +260,7 @@ fn manifests_have_one_valid_encoding() {
         (json.replacen("\"run\": \"run\"", "\"run\": \"ru\\u006e\"", 1), "in a different encoding"),
         (json.replacen("\"metric\": \"10\"", "\"metric\": \"1e1\"", 1), "in a different encoding"),
         (json.replacen("\"run\": \"run\"", "\"run\": \"ran\"", 1), "expected BLAKE3"),
-        (json.replace("blake3", "sha256"), "expected the BLAKE3 of format 2, found a SHA-256"),
+        (json.replace("blake3", "sha256"), "expected the BLAKE3 of format 3, found a SHA-256"),
         (json.replacen("blake3", "md5", 1), "unknown field `md5`"),
         (json[..json.len() - 2].into(), "EOF"),
         (String::new(), "EOF"),
@@ -285,7 +292,7 @@ fn a_manifest_is_read_back() {
         })
     };
     for metric in [None, Some(0.1 + 0.2), Some(-0.0), Some(5e-324), Some(1.7976931348623157e308)] {
-        let trainer = FileEntry { name: "trainer.ron".into(), bytes: 1, sum: Digest::of(b"") };
+        let trainer = FileEntry { name: "trainer.json".into(), bytes: 1, sum: Digest::of(b"") };
         let mut manifest = Manifest::new("run \"1\" \u{e9}", u64::MAX, 2, "0.1.0")
             .files(entries(1).into_iter().chain(entries(0)).chain([trainer]));
         manifest.files.sort_by(|a, b| a.name.cmp(&b.name));

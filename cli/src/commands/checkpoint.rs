@@ -140,7 +140,7 @@ pub(crate) fn checkpoint(command: &CheckpointCommand) -> Result<Exit, RunError> 
 
 fn show(args: &ShowArgs) -> Result<(), RunError> {
     let checkpoint = open(&args.checkpoint.path)?;
-    let state = TrainerState::parse(checkpoint.trainer()).map_err(TrainError::from)?;
+    let state = TrainerState::of(&checkpoint).map_err(TrainError::from)?;
     let manifest = checkpoint.manifest();
     let sections = [
         ("parameters", Some(checkpoint.parameters())),

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use firebrick_datasets::{
-    Batch, IGNORE, Inputs, LabeledBatch, Labels, Seq2SeqBatch, SequenceBatch, TokenBatch, Tokenizer,
-};
+use firebrick_datasets::collators::{Inputs, LabeledBatch, Labels, Seq2SeqBatch, SequenceBatch};
+use firebrick_datasets::{Batch, IGNORE, TokenBatch, Tokenizer};
 
 use super::cells::{Cell, Kind};
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use burn::train::Interrupter;
-use firebrick_datasets::{DataError, Labels, SpecialTokens, Tokenizer};
+use firebrick_datasets::collators::Labels;
+use firebrick_datasets::{DataError, SpecialTokens, Tokenizer};
 use firebrick_strategies::{Adaptation, Setup, Strategy};
 use firebrick_world::{World, host_device};
 

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use firebrick_datasets::Labels;
+use firebrick_datasets::collators::Labels;
 
 use super::RunError;
 use firebrick_models::family::{Family, Trainable};

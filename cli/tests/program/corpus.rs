@@ -1,4 +1,4 @@
-//! Replays the fuzzing corpora of run files and of `trainer.ron`, with each text also partly changed.
+//! Replays the fuzzing corpora of run files and of the trainer's state, with each text also partly changed.
 
 #[path = "../fuzzed/run_file.rs"]
 mod run_file;
@@ -17,7 +17,7 @@ fn replay(target: &str, check: impl Fn(&[u8])) {
         check(&bytes);
         for place in (0..bytes.len()).step_by(7) {
             check(&bytes[..place]);
-            for other in [b'0', b'-', b'(', b')', b'"', 0xff] {
+            for other in [b'0', b'-', b'(', b')', b'}', b'"', 0xff] {
                 let mut changed = bytes.clone();
                 changed[place] = other;
                 check(&changed);

@@ -15,11 +15,13 @@ use crate::small_run::{RUN, folder_of};
 pub struct Halved {
     lr: f64,
     updates: u64,
+    floor: Option<f64>,
 }
 
 impl ScheduleRecipe for Halved {
     fn rate(&self, update: u64, _: u64) -> f64 {
-        self.lr * 0.5f64.powi((update / self.updates) as i32)
+        let rate = self.lr * 0.5f64.powi((update / self.updates) as i32);
+        self.floor.map_or(rate, |floor| rate.max(floor))
     }
 
     fn peak(&self) -> f64 {
@@ -49,20 +51,23 @@ fn a_program_trains_with_a_schedule_of_its_own() {
         assert_eq!(log.matches(&format!("\"learning_rate\":{rate},")).count(), 2, "{log}");
     }
     assert!(!train("schedule.updates=0"));
+    // Its checkpoints would have no floor.
+    assert!(!train("schedule.floor=-inf"));
 
     // The run file in the output folder names it, and so do its checkpoints and the errors.
     let saved = fs::read_to_string(folder.path().join("out/run.ron")).unwrap();
     let parse = |sets: &[&str]| Run::parse("run.ron", &saved, sets).map_err(|error| error.to_string());
     let schedule = parse(&[]).unwrap().schedule;
-    assert_eq!(schedule.downcast_ref(), Some(&Halved { lr: 0.5, updates: 2 }));
-    let state = fs::read_to_string(folder.path().join("out/checkpoints/step-00000002/trainer.ron")).unwrap();
+    assert_eq!(schedule.downcast_ref(), Some(&Halved { lr: 0.5, updates: 2, floor: None }));
+    let state = fs::read_to_string(folder.path().join("out/checkpoints/step-00000002/trainer.json")).unwrap();
+    assert!(state.contains("\"Halved\": {"), "{state}");
     let state = firebrick::checkpoint::TrainerState::parse(&state).unwrap();
-    assert!(state.to_ron().unwrap().contains("Halved("));
+    assert!(state.to_json().unwrap().contains("Halved"));
     for (set, expected) in [
         ("schedule=Havled()", "unknown name `Havled` (did you mean `Halved`?); expected one of Constant, "),
         (
             "schedule.updaets=2",
-            "unknown name `updaets` (did you mean `updates`?); expected one of lr, updates",
+            "unknown name `updaets` (did you mean `updates`?); expected one of lr, updates, floor",
         ),
         ("schedule.updates=0", "`schedule.updates` must be at least 1, found 0"),
     ] {

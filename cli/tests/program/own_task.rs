@@ -3,9 +3,8 @@
 use std::fs;
 use std::sync::Arc;
 
-use firebrick::datasets::{
-    CausalLm, CausalSample, Collator, DataError, Drawn, Record, TokenBatch, Value as Field,
-};
+use firebrick::datasets::collators::{CausalLm, CausalSample};
+use firebrick::datasets::{Collator, DataError, Drawn, Record, TokenBatch, Value as Field};
 use firebrick_cli::{DataConfig, Loaded, Loading, Paths, Run, RunError, Task, TrainedRun, Writing};
 use firebrick_models::decoding::Decoding;
 use firebrick_models::inference::Question;

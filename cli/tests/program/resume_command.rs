@@ -42,6 +42,46 @@ fn a_run_goes_on_in_its_folder_as_if_it_had_never_ended() {
     differ.code(1).stdout(contains("tokens.weight")).stdout(contains("elements differ"));
 }
 
+/// `golden/older_run` is a run of 8 updates, with its log and the checkpoint of update 4, by the version before
+/// `trainer.json`. Its files came from `firebrick train run.ron` on the text of [`folder`].
+#[test]
+fn a_run_goes_on_from_a_checkpoint_with_the_state_in_ron() {
+    let folder = folder();
+    let golden = Path::new("tests/golden/older_run");
+    for (path, bytes) in contents(golden) {
+        let path = folder.path().join(path.strip_prefix(golden).unwrap());
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+    let out = folder.path().join("out");
+    // Numbers of the log without those of losses, which differ between processors by rounding.
+    let numbers = |folder: &Path| {
+        let lines = log(folder).into_iter().map(|line| {
+            let [kind, step, loss, rate] = line.split(' ').collect::<Vec<_>>().try_into().unwrap();
+            (format!("{kind} {step} {rate}"), loss.parse::<f64>().unwrap())
+        });
+        lines.unzip::<_, _, Vec<_>, Vec<_>>()
+    };
+    let (steps, losses) = numbers(&out);
+    train(folder.path(), &["--resume"]).assert().success().stderr(contains("going on after update 4"));
+    let (steps_now, losses_now) = numbers(&out);
+    assert_eq!(steps_now, steps);
+    for (loss, now) in std::iter::zip(&losses, &losses_now) {
+        assert!((loss - now).abs() < 1e-5, "{losses:?} {losses_now:?}");
+    }
+    let files = |step: &str| names(&out.join("checkpoints").join(step)).join(" ");
+    assert!(files("step-00000004").ends_with("trainer.ron"));
+    assert!(files("step-00000008").ends_with("trainer.json"));
+    assert!(names(&out.join(".best")).contains(&"step-00000004.safetensors".to_owned()));
+    let shown = |step: &str| {
+        let path = out.join("checkpoints").join(step);
+        let shown = firebrick(folder.path()).args(["checkpoint", "show", "--json"]).arg(path).assert();
+        let shown: serde_json::Value = serde_json::from_slice(&shown.success().get_output().stdout).unwrap();
+        shown["trainer"]["settings"].clone()
+    };
+    assert_eq!(shown("step-00000004"), shown("step-00000008"));
+}
+
 #[test]
 fn mistakes_are_told_with_what_to_do() {
     let folder = folder();
@@ -118,7 +158,7 @@ fn auto_goes_on_from_the_newest_sound_checkpoint_and_never_from_zero() {
         .collect();
     for step in &steps {
         let manifest = fs::read_to_string(step.join("manifest.json")).unwrap();
-        fs::write(step.join("manifest.json"), manifest.replace("\"format\": 2", "\"format\": 7")).unwrap();
+        fs::write(step.join("manifest.json"), manifest.replace("\"format\": 3", "\"format\": 7")).unwrap();
     }
     let refused = auto("steps=50").code(1);
     let refused = refused.stderr(contains("no checkpoint here can be resumed"));
@@ -146,7 +186,7 @@ fn a_checkpoint_of_another_format_is_never_replaced() {
     report(&mut train(folder.path(), &[]));
     let newest = folder.path().join("out/checkpoints/step-00000040/manifest.json");
     let manifest = fs::read_to_string(&newest).unwrap();
-    let other = manifest.replace("\"format\": 2", "\"format\": 7");
+    let other = manifest.replace("\"format\": 3", "\"format\": 7");
     assert_ne!(other, manifest);
     fs::write(&newest, &other).unwrap();
     // The run resumes from an older checkpoint; its last save, of the same step, is refused, and the exit code shows
@@ -201,7 +241,7 @@ fn a_start_that_comes_to_nothing_leaves_the_run_that_is_there() {
         &["--resume", "--set", "model=Llama(layers: 1, heads: 2, width: 16)"],
         &["--resume", "no/such/path"],
         &["--resume", "step-31"],
-        &["--resume", "out/checkpoints/step-00000040/trainer.ron"],
+        &["--resume", "out/checkpoints/step-00000040/trainer.json"],
         &["--resume", "out", "--set", "seed=4"],
         &["--device-is-none"],
         &["--set", "device_budget=\"1kB\""],

@@ -25,7 +25,8 @@ use crate::{
 ///
 /// ```
 /// use std::{path::Path, sync::Arc};
-/// use firebrick_datasets::{Batch, CausalLm, Collator, Drawn, Encoder, Place, Record, Tokenizer, Value};
+/// use firebrick_datasets::collators::CausalLm;
+/// use firebrick_datasets::{Batch, Collator, Drawn, Encoder, Place, Record, Tokenizer, Value};
 ///
 /// let tokenizer = Arc::new(Tokenizer::characters("2+3=5.")?);
 /// let task = CausalLm::new(Encoder::new(tokenizer)).prompted("question", "answer").pad_id(0);

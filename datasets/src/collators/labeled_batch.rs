@@ -5,8 +5,8 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use super::{Inputs, Tokens};
 use crate::{Batch, DataError, IGNORE, Padding, SampleError};
 
-/// Encoder inputs with a label for each token, as made by [`TokenClassification`](crate::TokenClassification) and
-/// [`MaskedLm`](crate::MaskedLm).
+/// Encoder inputs with a label for each token, as made by [`TokenClassification`](super::TokenClassification) and
+/// [`MaskedLm`](super::MaskedLm).
 ///
 /// Inputs and labels are `[batch, length]`. A label belongs to the token in its own column; it is [`IGNORE`] for
 /// padding and for tokens that do not count in the loss.

@@ -13,7 +13,7 @@ use crate::{DataError, Malformed, Record, SampleError, Skipped, Value};
 /// # Example
 ///
 /// ```
-/// use firebrick_datasets::Labels;
+/// use firebrick_datasets::collators::Labels;
 ///
 /// let labels = Labels::collect(["B-PER", "O", "B-LOC", "O"])?;
 /// assert_eq!(labels.names(), ["O", "B-LOC", "B-PER"]);
@@ -57,7 +57,7 @@ impl Labels {
     /// themselves the numbers from 0 on, as in data without names, the numbers are the ids of the model's labels.
     ///
     /// ```
-    /// use firebrick_datasets::Labels;
+    /// use firebrick_datasets::collators::Labels;
     ///
     /// let model = ["pos", "neg"].map(String::from);
     /// let labels = Labels::collect(["neg", "pos"])?.ordered_as(&model).unwrap();

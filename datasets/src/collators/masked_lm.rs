@@ -22,9 +22,8 @@ use crate::{Collator, DataError, Drawn, Encoder, IGNORE, Input, Padding, Record,
 ///
 /// ```
 /// use std::{path::Path, sync::Arc};
-/// use firebrick_datasets::{
-///     Collator, Drawn, Encoder, MaskedLm, Masking, Place, Record, Tokenizer, Value,
-/// };
+/// use firebrick_datasets::collators::{MaskedLm, Masking};
+/// use firebrick_datasets::{Collator, Drawn, Encoder, Place, Record, Tokenizer, Value};
 ///
 /// let tokenizer = Arc::new(Tokenizer::from_file("tests/golden/wordpiece/tokenizer.json")?);
 /// let masking = Masking::default().probability(1.0)?.replaced(1.0, 0.0)?;

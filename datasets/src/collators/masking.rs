@@ -13,7 +13,7 @@ use crate::DataError;
 /// # Example
 ///
 /// ```
-/// use firebrick_datasets::Masking;
+/// use firebrick_datasets::collators::Masking;
 ///
 /// let masking = Masking::default().probability(0.3)?.replaced(1.0, 0.0)?.whole_words(true);
 /// assert!(masking.probability(f64::NAN).is_err());

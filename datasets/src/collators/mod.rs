@@ -1,4 +1,23 @@
-//! Turns samples into batches, with one file for each task.
+//! Turns records into samples and samples into batches: a [`Collator`](crate::Collator) for each task, with its samples
+//! and its batches.
+//!
+//! ```text
+//! causal_lm                next tokens of texts or completions
+//! └── packing                 several samples in one row
+//! masked_lm                hidden tokens, or whole words
+//! ├── masking                 how many tokens are hidden, and what replaces them
+//! ├── words                   groups tokens into words
+//! └── counter                 random numbers from seed, epoch, sample and position
+//! seq2seq                  one text into another
+//! └── seq2seq_batch           padded sources and targets
+//! token_classification     a label for each word
+//! sequence_classification  a label for each text or pair
+//! └── sequence_batch          inputs with a label for each row
+//! labels                   class names and ids
+//! inputs                   rows for an encoder: ids, mask, segments
+//! └── labeled_batch           inputs with a label for each token
+//! roles                    resolves the token of a role
+//! ```
 
 mod causal_lm;
 mod counter;

@@ -22,9 +22,8 @@ pub type Pack = Vec<Arc<CausalSample>>;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use firebrick_datasets::{
-///     CausalLm, CausalSample, Collator, Drawn, Encoder, Packing, Tokenizer,
-/// };
+/// use firebrick_datasets::collators::{CausalLm, CausalSample, Packing};
+/// use firebrick_datasets::{Collator, Drawn, Encoder, Tokenizer};
 ///
 /// let tokenizer = Arc::new(Tokenizer::characters("abc")?);
 /// let task = Packing::new(CausalLm::new(Encoder::new(tokenizer)), 6);

@@ -21,7 +21,8 @@ use crate::{
 ///
 /// ```
 /// use std::{path::Path, sync::Arc};
-/// use firebrick_datasets::{Collator, Drawn, Encoder, Place, Record, Seq2Seq, Tokenizer, Value};
+/// use firebrick_datasets::collators::Seq2Seq;
+/// use firebrick_datasets::{Collator, Drawn, Encoder, Place, Record, Tokenizer, Value};
 ///
 /// let tokenizer = Arc::new(Tokenizer::from_file("tests/golden/unigram/tokenizer.json")?);
 /// let encoder = Encoder::new(tokenizer);

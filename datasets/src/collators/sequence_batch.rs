@@ -8,7 +8,7 @@ use crate::Batch;
 /// Encoder inputs with a target for each row.
 ///
 /// The inputs are `[batch, length]`, see [`Inputs`]. A batch has one kind of target, given by the collator's
-/// [`Target`](crate::Target).
+/// [`Target`](super::Target).
 ///
 /// Each row counts as one item; with several classes per row, each class of each row counts, since each is a separate
 /// decision.

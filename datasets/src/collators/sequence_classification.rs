@@ -23,9 +23,8 @@ pub enum Target {
 ///
 /// ```
 /// use std::{path::Path, sync::Arc};
-/// use firebrick_datasets::{
-///     Collator, Drawn, Encoder, Labels, Place, Record, SequenceClassification, Target, Tokenizer, Value,
-/// };
+/// use firebrick_datasets::collators::{Labels, SequenceClassification, Target};
+/// use firebrick_datasets::{Collator, Drawn, Encoder, Place, Record, Tokenizer, Value};
 ///
 /// let tokenizer = Arc::new(Tokenizer::from_file("tests/golden/wordpiece/tokenizer.json")?);
 /// let labels = Labels::new(["contradicts", "follows"])?;

@@ -33,9 +33,8 @@ pub enum Subwords {
 ///
 /// ```
 /// use std::{path::Path, sync::Arc};
-/// use firebrick_datasets::{
-///     Collator, Encoder, Labels, Place, Record, TokenClassification, Tokenizer, Value,
-/// };
+/// use firebrick_datasets::collators::{Labels, TokenClassification};
+/// use firebrick_datasets::{Collator, Encoder, Place, Record, Tokenizer, Value};
 ///
 /// let tokenizer = Arc::new(Tokenizer::from_file("tests/golden/wordpiece/tokenizer.json")?);
 /// let labels = Labels::new(["O", "B-PER", "I-PER"])?;

@@ -1,6 +1,7 @@
 //! Tokens as their own labels.
 
-use firebrick_datasets::{CausalLm, CausalSample, Collator, IGNORE, Input};
+use firebrick_datasets::collators::{CausalLm, CausalSample};
+use firebrick_datasets::{Collator, IGNORE, Input};
 use serde::Deserialize;
 
 use crate::{Pad, Sided, drawn, encoder, flat, golden, numbers, pad_id, record, shared, text};

@@ -2,7 +2,8 @@
 
 use std::{fs, sync::Arc};
 
-use firebrick_datasets::{DataError, Encoder, Input, Tokenizer, TokenizerError, Tokens};
+use firebrick_datasets::collators::Tokens;
+use firebrick_datasets::{DataError, Encoder, Input, Tokenizer, TokenizerError};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 

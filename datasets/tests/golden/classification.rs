@@ -1,9 +1,9 @@
 //! Labels of words and of texts.
 
-use firebrick_datasets::{
-    Batch, Collator, Inputs, LabeledTokens, Labels, SequenceClassification, Subwords, Target,
-    TokenClassification, Tokens, Value,
+use firebrick_datasets::collators::{
+    Inputs, LabeledTokens, Labels, SequenceClassification, Subwords, Target, TokenClassification, Tokens,
 };
+use firebrick_datasets::{Batch, Collator, Value};
 use serde::Deserialize;
 
 use crate::{Pad, Sided, drawn, encoder, flat, golden, list, numbers, pad_id, record, shared, text};

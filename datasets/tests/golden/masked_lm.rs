@@ -1,6 +1,7 @@
 //! Masks without random choices, and word boundaries.
 
-use firebrick_datasets::{Collator, Encoder, Input, MaskableTokens, MaskedLm, Masking, Tokens};
+use firebrick_datasets::collators::{MaskableTokens, MaskedLm, Masking, Tokens};
+use firebrick_datasets::{Collator, Encoder, Input};
 use serde::Deserialize;
 
 use crate::{Pad, Sided, drawn, encoder, flat, golden, numbers, pad_id, record, text};

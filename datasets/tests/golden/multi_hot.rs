@@ -1,6 +1,7 @@
 //! Several classes for each text. The inputs are those of plain padding.
 
-use firebrick_datasets::{Batch, Collator, Labels, SequenceClassification, Target, Value};
+use firebrick_datasets::collators::{Labels, SequenceClassification, Target};
+use firebrick_datasets::{Batch, Collator, Value};
 use serde::Deserialize;
 
 use crate::{Pad, Sided, classification::Theirs, drawn, encoder, flat, golden, pad_id, record, shared, text};

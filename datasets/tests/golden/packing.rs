@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use firebrick_datasets::{Batch, CausalLm, CausalSample, Collator, IGNORE, Input, Pack, Packing, Padding};
+use firebrick_datasets::collators::{CausalLm, CausalSample, Pack, Packing};
+use firebrick_datasets::{Batch, Collator, IGNORE, Input, Padding};
 use serde::Deserialize;
 
 use crate::{Pad, Sided, drawn, encoder, flat, golden, numbers, pad_id, record, shared, text};

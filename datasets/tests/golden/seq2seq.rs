@@ -1,6 +1,7 @@
 //! Sources, targets and decoder inputs.
 
-use firebrick_datasets::{Batch, Collator, IGNORE, Input, Padding, Seq2Seq, Seq2SeqSample, Tokens};
+use firebrick_datasets::collators::{Seq2Seq, Seq2SeqSample, Tokens};
+use firebrick_datasets::{Batch, Collator, IGNORE, Input, Padding};
 use serde::Deserialize;
 
 use crate::{Pad, Sided, drawn, encoder, flat, golden, numbers, pad_id, record, shared, text};

@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Device, Tensor};
-use firebrick_datasets::Inputs;
+use firebrick_datasets::collators::Inputs;
 use firebrick_kernels::{Reads, cast};
 use firebrick_strategies::{Dropout, Pass};
 

@@ -2,7 +2,7 @@
 
 use crate::{BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier};
 use firebrick::TrainError;
-use firebrick_datasets::{LabeledBatch, Labels, SequenceBatch};
+use firebrick_datasets::collators::{LabeledBatch, Labels, SequenceBatch};
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
 

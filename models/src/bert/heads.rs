@@ -2,7 +2,8 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, FloatDType, Int, Tensor};
-use firebrick_datasets::{Batch, IGNORE, Inputs, LabeledBatch, SequenceBatch};
+use firebrick_datasets::collators::{Inputs, LabeledBatch, SequenceBatch};
+use firebrick_datasets::{Batch, IGNORE};
 use firebrick_kernels::{Head, cast};
 use firebrick_metrics::Classification;
 use firebrick_strategies::{Dropout, Pass};

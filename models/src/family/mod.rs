@@ -11,7 +11,8 @@ mod trainable;
 
 use std::fmt::Debug;
 
-use firebrick_datasets::{Labels, SpecialTokens};
+use firebrick_datasets::SpecialTokens;
+use firebrick_datasets::collators::Labels;
 use firebrick_strategies::SettingError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

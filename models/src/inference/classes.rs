@@ -1,7 +1,7 @@
 //! A label for each word, or a class for each text.
 
 use burn::tensor::Tensor;
-use firebrick_datasets::Inputs;
+use firebrick_datasets::collators::Inputs;
 use firebrick_strategies::Pass;
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! The tokens at masked places.
 
 use burn::tensor::Tensor;
-use firebrick_datasets::Inputs;
+use firebrick_datasets::collators::Inputs;
 use firebrick_strategies::Pass;
 use serde_json::{Value, json};
 

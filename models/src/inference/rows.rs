@@ -1,7 +1,8 @@
 //! Tokens in batches, and logits back on the host.
 
 use burn::tensor::{FloatDType, Tensor, TensorReadError};
-use firebrick_datasets::{Encoding, Input, Inputs, Tokens};
+use firebrick_datasets::collators::{Inputs, Tokens};
+use firebrick_datasets::{Encoding, Input};
 use firebrick_kernels::cast;
 use firebrick_strategies::Pass;
 

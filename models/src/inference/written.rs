@@ -1,6 +1,6 @@
 //! Texts that continue a prompt, or follow from a source.
 
-use firebrick_datasets::{Inputs, Tokens};
+use firebrick_datasets::collators::{Inputs, Tokens};
 use serde_json::json;
 
 use super::{Answer, Inference, Question, answer};

@@ -18,12 +18,12 @@
 //!
 //! | `model_type` | Configuration | Model | As in transformers | Learns from |
 //! |---|---|---|---|---|
-//! | `bert`, `roberta`, `xlm-roberta`, `camembert` | [`BertConfig`](super::BertConfig) | [`BertTokenClassifier`](super::BertTokenClassifier) | `BertForTokenClassification` | [`LabeledBatch`](firebrick_datasets::LabeledBatch) |
-//! | | | [`BertSequenceClassifier`](super::BertSequenceClassifier) | `BertForSequenceClassification` | [`SequenceBatch`](firebrick_datasets::SequenceBatch) |
-//! | | | [`BertMaskedLm`](super::BertMaskedLm) | `BertForMaskedLM` | [`LabeledBatch`](firebrick_datasets::LabeledBatch) |
+//! | `bert`, `roberta`, `xlm-roberta`, `camembert` | [`BertConfig`](super::BertConfig) | [`BertTokenClassifier`](super::BertTokenClassifier) | `BertForTokenClassification` | [`LabeledBatch`](firebrick_datasets::collators::LabeledBatch) |
+//! | | | [`BertSequenceClassifier`](super::BertSequenceClassifier) | `BertForSequenceClassification` | [`SequenceBatch`](firebrick_datasets::collators::SequenceBatch) |
+//! | | | [`BertMaskedLm`](super::BertMaskedLm) | `BertForMaskedLM` | [`LabeledBatch`](firebrick_datasets::collators::LabeledBatch) |
 //! | `gpt2` | [`Gpt2Config`](super::Gpt2Config) | [`Gpt`](super::Gpt) | `GPT2LMHeadModel` | [`TokenBatch`](firebrick_datasets::TokenBatch) |
 //! | `llama`, `mistral`, `qwen2` | [`LlamaConfig`](super::LlamaConfig) | [`Llama`](super::Llama) | `LlamaForCausalLM`, `MistralForCausalLM`, `Qwen2ForCausalLM` | [`TokenBatch`](firebrick_datasets::TokenBatch) |
-//! | `t5` | [`T5Config`](super::T5Config) | [`T5`](super::T5) | `T5ForConditionalGeneration` | [`Seq2SeqBatch`](firebrick_datasets::Seq2SeqBatch) |
+//! | `t5` | [`T5Config`](super::T5Config) | [`T5`](super::T5) | `T5ForConditionalGeneration` | [`Seq2SeqBatch`](firebrick_datasets::collators::Seq2SeqBatch) |
 //!
 //! # Fields of `config.json`
 //!

@@ -2,7 +2,7 @@
 
 use crate::{T5, T5Config, WrittenScores};
 use firebrick::TrainError;
-use firebrick_datasets::Seq2SeqBatch;
+use firebrick_datasets::collators::Seq2SeqBatch;
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
 

@@ -3,7 +3,8 @@
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Device, FloatDType, Int, Tensor};
-use firebrick_datasets::{Batch, IGNORE, Inputs, Seq2SeqBatch};
+use firebrick_datasets::collators::{Inputs, Seq2SeqBatch};
+use firebrick_datasets::{Batch, IGNORE};
 use firebrick_kernels::{Head, Reads, cast};
 use firebrick_strategies::{Dropout, Pass};
 

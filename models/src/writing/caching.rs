@@ -1,7 +1,7 @@
 //! A decoder with a cache of keys and values, as decoding drives it.
 
 use burn::tensor::{FloatDType, Int, Tensor, TensorData, TensorReadError};
-use firebrick_datasets::Inputs;
+use firebrick_datasets::collators::Inputs;
 use firebrick_kernels::Reads;
 use firebrick_strategies::Pass;
 use firebrick_world::{Communicator, is_host};

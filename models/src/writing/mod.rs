@@ -14,7 +14,7 @@ mod reads_on;
 mod tests;
 
 use burn::module::Module;
-use firebrick_datasets::Inputs;
+use firebrick_datasets::collators::Inputs;
 use firebrick_strategies::Pass;
 use firebrick_world::Communicator;
 
@@ -88,7 +88,8 @@ impl T5 {
     ///
     /// ```
     /// use burn::tensor::Device;
-    /// use firebrick::datasets::{Inputs, Padding, Tokens};
+    /// use firebrick::datasets::collators::{Inputs, Tokens};
+    /// use firebrick::datasets::Padding;
     /// use firebrick_models::decoding::Decoding;
     /// use firebrick_models::{T5, T5Config};
     /// use firebrick_models::pretrained::Pretrained;

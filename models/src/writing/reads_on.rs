@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::{FloatDType, Tensor};
-use firebrick_datasets::Inputs;
+use firebrick_datasets::collators::Inputs;
 use firebrick_strategies::Pass;
 
 use crate::causal::Placed;

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
-use firebrick_datasets::{
-    Collator, Drawn, Encoder, Inputs, Padding, Seq2Seq, Seq2SeqSample, Side, Tokenizer, Tokens,
-};
+use firebrick_datasets::collators::{Inputs, Seq2Seq, Seq2SeqSample, Tokens};
+use firebrick_datasets::{Collator, Drawn, Encoder, Padding, Side, Tokenizer};
 use firebrick_kernels::Reads;
 use firebrick_strategies::{Pass, Setup, Strategy, Zero};
 use firebrick_world::Communicator;

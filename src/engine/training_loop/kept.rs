@@ -38,7 +38,7 @@ where
     fn forget_others(&self) {
         let is_saving = self.checkpoints.as_ref().is_some_and(Saves::is_under_way);
         if let (Some(output), false) = (&self.output, is_saving) {
-            best::forget_others(output.folder(), self.history.progress.best.as_ref().map(|best| best.step));
+            best::forget_others(output.folder(), self.progress.best.as_ref().map(|best| best.step));
         }
     }
 
@@ -61,7 +61,7 @@ where
             // The save refers to the best model, so wait for its file.
             self.best.wait();
         }
-        saves.begin(&mut self.session, &self.history.progress, &mut self.observers)
+        saves.begin(&mut self.session, &self.progress, &mut self.observers)
     }
 
     /// Writes the last files and waits for all of them.
@@ -70,28 +70,24 @@ where
             return Err(TrainError::NoUpdate { folder: output.folder().into() });
         }
         self.best.finish();
-        self.history.best_path = self.best.found().map(|(path, _)| path.into());
         let result = self.last_checkpoint(is_refused);
         self.forget_others();
         self.observers.flush();
-        self.history
-            .failed_writes
-            .extend(self.best.failed().into_iter().chain(self.observers.failed_writes()));
+        self.failed_writes = self.best.failed().into_iter().chain(self.observers.failed_writes()).collect();
         result
     }
 
     fn last_checkpoint(&mut self, is_refused: bool) -> Result<(), TrainError> {
         let Some(saves) = &self.checkpoints else { return Ok(()) };
         let updates = self.session.updates();
-        let wanted = self.history.interrupted || is_refused;
-        let mut again = saves.wants_at_end(updates, &self.history.progress, wanted);
+        let wanted = self.interrupted || is_refused;
+        let mut again = saves.wants_at_end(updates, &self.progress, wanted);
         loop {
             if again {
                 self.save()?;
             }
             let Some(saves) = &mut self.checkpoints else { return Ok(()) };
             again = saves.finish(&mut self.observers)?;
-            (self.history.saved_step, self.history.save_error) = saves.outcome();
             if !again {
                 return Ok(());
             }

@@ -16,13 +16,14 @@ use tracing::info;
 use crate::engine::feed::Feed;
 use crate::engine::session::Session;
 use crate::engine::step::Step;
-use crate::observe::history::History;
 use crate::observe::numbers::{Round, StepNumbers};
 use crate::observe::observer::Observer;
 use crate::observe::observers::Observers;
+use crate::observe::progress::Progress;
+use crate::observe::rank_report::Exchanged;
 use crate::output::Output;
 use crate::score::{AddedScores, BestBy};
-use crate::{Data, Objective, TrainError};
+use crate::{Data, FailedWrites, Objective, TrainError};
 
 /// A run that is ready to start.
 pub(crate) struct TrainingLoop<M, B: Batch> {
@@ -35,7 +36,10 @@ pub(crate) struct TrainingLoop<M, B: Batch> {
     /// The scores that the program adds to those of the model.
     pub scores: AddedScores,
     pub output: Option<Arc<Output>>,
-    pub history: History,
+    /// How far the run is, as checkpoints store it.
+    pub progress: Progress,
+    /// What was exchanged with other ranks, over all steps.
+    pub exchanged: Exchanged,
     /// Whether any rank has an output folder.
     pub saves: bool,
     /// The file of the best model.
@@ -46,6 +50,12 @@ pub(crate) struct TrainingLoop<M, B: Batch> {
     pub stops: Option<usize>,
     /// Whether this process has made an update.
     pub has_updated: bool,
+    /// Whether the run was asked to end.
+    pub interrupted: bool,
+    /// Why the run ended early.
+    pub stopped: Option<String>,
+    /// The files with a failed write.
+    pub failed_writes: Vec<FailedWrites>,
 }
 
 /// How far the run goes and when it evaluates.
@@ -79,12 +89,12 @@ where
             self.observers.flush();
         }
         let updates = self.session.updates();
-        let progress = &self.history.progress;
+        let progress = &self.progress;
         match (&result, &mut self.checkpoints) {
             // The validation loss was never finite, which does not speak against the weights.
             (Err(TrainError::NotFinite { .. }), _) if progress.is_sound() => {}
             (Err(error), Some(saves)) if error.is_divergence() => saves.disown(updates),
-            (Ok(()), Some(saves)) if !self.history.interrupted => saves.prune(),
+            (Ok(()), Some(saves)) if !self.interrupted => saves.prune(),
             _ => {}
         }
         result
@@ -92,7 +102,7 @@ where
 
     /// The number of the first round, and the number of steps already made in it.
     pub fn begun(&self) -> (usize, u64) {
-        let progress = &self.history.progress;
+        let progress = &self.progress;
         (progress.rounds.saturating_add(1), self.session.updates().saturating_sub(progress.round_start))
     }
 
@@ -100,28 +110,31 @@ where
         let mut ends = self.ends();
         let mut complete = ends;
         while !ends {
-            let progress = &self.history.progress;
+            let progress = &self.progress;
             let number = progress.rounds.saturating_add(1);
             let round = Round { number, start: progress.round_start, updates: self.plan.round_updates };
             self.observers.round_started(&round);
             // A run that was saved between training and evaluation continues with the evaluation.
-            if !self.history.progress.evaluation_due {
+            if !self.progress.evaluation_due {
                 self.train_round()?;
             }
             self.observers.round_trained();
-            if self.interrupted() || !self.evaluate()? {
+            if self.is_interrupted() || !self.evaluate()? {
                 break;
             }
-            self.history.progress.evaluation_due = false;
-            self.history.progress.rounds = number;
-            self.history.progress.round_start = self.session.updates();
+            self.progress.evaluation_due = false;
+            self.progress.rounds = number;
+            self.progress.round_start = self.session.updates();
             self.save_if_due()?;
-            let interrupted = self.interrupted();
+            let interrupted = self.is_interrupted();
             complete = !interrupted && self.ends();
             ends = interrupted || complete;
         }
         let finite = match complete {
-            true => self.history.require_finite().and_then(|()| self.session.require_finite()),
+            true => self
+                .progress
+                .require_finite(&self.observers.tally.last)
+                .and_then(|()| self.session.require_finite()),
             false => Ok(()),
         };
         // Save a rejected model as a checkpoint too, so that you can inspect it or continue from it.
@@ -131,7 +144,7 @@ where
 
     /// Whether the run ends between two rounds.
     fn ends(&mut self) -> bool {
-        let progress = &self.history.progress;
+        let progress = &self.progress;
         if progress.evaluation_due {
             return false;
         }
@@ -140,7 +153,7 @@ where
             let by = &self.plan.best_by;
             let last = progress.validation.as_ref();
             let last = last.map_or(f64::NAN, |last| by.value(last.loss, &last.scores));
-            self.history.stopped = Some(match by {
+            self.stopped = Some(match by {
                 BestBy::Score { name, .. } if !last.is_finite() => format!("{name} is not a number"),
                 BestBy::Loss => "the validation loss no longer falls".into(),
                 BestBy::Score { name, .. } => format!("{name} no longer gets better"),
@@ -153,7 +166,7 @@ where
     fn train_round(&mut self) -> Result<(), TrainError> {
         let mut unread = None;
         let mut before = Instant::now();
-        let (start, begun) = (self.history.progress.round_start, self.session.updates());
+        let (start, begun) = (self.progress.round_start, self.session.updates());
         loop {
             let window = self.feed.window()?;
             let (epoch, after) = (window.epoch, window.after);
@@ -162,7 +175,7 @@ where
             self.stops = step.stops.filter(|_| self.session.world().size() > 1);
             step.seconds = before.elapsed().as_secs_f64();
             before = Instant::now();
-            self.history.progress.cursor = after;
+            self.progress.cursor = after;
             if !self.has_updated && self.session.updates() > begun {
                 self.has_updated = true;
                 self.settle()?;
@@ -172,12 +185,12 @@ where
                 self.record(epoch, step)?;
             }
             // Read the first step's numbers at once: its end marks the start of the run.
-            let is_first = self.history.first_step.is_none();
+            let is_first = self.observers.tally.is_first_step();
             if let Some((epoch, step)) = unread.take_if(|_| is_first) {
                 self.record(epoch, step)?;
             }
-            self.history.progress.evaluation_due = self.round_ends(epoch, start);
-            if self.history.progress.evaluation_due || self.should_stop() {
+            self.progress.evaluation_due = self.round_ends(epoch, start);
+            if self.progress.evaluation_due || self.should_stop() {
                 break;
             }
             if self.wants_save()? {
@@ -203,7 +216,6 @@ where
             info!("kept the earlier run as {}", kept.display());
         }
         // No rank writes its part of a checkpoint before the first rank has settled in the folder.
-        self.history.has_gone_on = true;
         if let Some(output) = &self.output {
             self.best.settle(output.folder())?;
             output.write_descriptions()?;
@@ -222,24 +234,25 @@ where
         self.finished()
             || match self.plan.evaluate_every {
                 Some(every) => updates > start && updates.is_multiple_of(every),
-                None => self.history.progress.cursor.epoch > epoch,
+                None => self.progress.cursor.epoch > epoch,
             }
     }
 
     fn finished(&self) -> bool {
         match self.plan.end_epoch {
-            Some(end) => self.history.progress.cursor.epoch >= end,
+            Some(end) => self.progress.cursor.epoch >= end,
             None => self.session.updates() >= self.plan.total_updates,
         }
     }
 
     /// Reads a step's numbers and reports them to the observers.
     fn record(&mut self, epoch: u64, step: Step) -> Result<(), TrainError> {
-        self.history.exchanged.add(&step.exchanged);
+        self.exchanged.add(&step.exchanged);
         let (numbers, infinite) = step.read(self.session.world())?;
-        let mut numbers = StepNumbers { epoch, ..numbers };
-        self.history.add(&mut numbers, infinite)?;
-        self.observers.step(&numbers);
+        self.progress.add(&numbers, infinite)?;
+        let (skipped_steps, peak_bytes) = (self.progress.skipped, self.observers.tally.peak_bytes);
+        let peak_bytes = peak_bytes.max(numbers.peak_bytes);
+        self.observers.step(&StepNumbers { epoch, skipped_steps, peak_bytes, ..numbers });
         Ok(())
     }
 
@@ -251,12 +264,12 @@ where
         }
     }
 
-    fn interrupted(&mut self) -> bool {
+    fn is_interrupted(&mut self) -> bool {
         let stopped = self.should_stop();
         if stopped {
-            self.history.interrupted = true;
+            self.interrupted = true;
             let own = self.interrupter.should_stop().then(|| self.interrupter.get_message());
-            self.history.stopped = Some(match (own, self.stops) {
+            self.stopped = Some(match (own, self.stops) {
                 (None, Some(rank)) => format!("rank {rank} was interrupted"),
                 (own, _) => own.flatten().unwrap_or_else(|| "interrupted".into()),
             });

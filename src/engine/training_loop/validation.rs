@@ -28,7 +28,7 @@ where
         };
         let started = Instant::now();
         let Some((sums, scores)) = self.sums_of_validation(&valid)? else {
-            self.interrupted();
+            self.is_interrupted();
             return Ok(false);
         };
         if sums.items == 0 {
@@ -42,8 +42,7 @@ where
             scores,
         };
         self.observers.evaluated(&numbers);
-        self.history.has_gone_on = true;
-        if self.history.progress.evaluated(numbers, &self.plan.best_by) {
+        if self.progress.evaluated(numbers, &self.plan.best_by) {
             self.keep_best()?;
         }
         Ok(true)

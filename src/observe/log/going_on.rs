@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use firebrick_checkpoints::Folder;
 
 use super::{LOG, Mark};
-use crate::TrainerState;
 use crate::files::saving::replace_or;
 use crate::observe::log_line::{LogLine, for_each_line};
 use crate::observe::numbers::StepNumbers;
+use crate::{ResumeError, TrainerState};
 
 /// The history of the run according to the kept lines.
 #[derive(Debug, Default)]
@@ -141,13 +141,17 @@ impl Past {
 }
 
 /// The marks of the readable checkpoints in a folder.
-pub(crate) fn marks(checkpoints: &Folder) -> Vec<Mark> {
+///
+/// # Errors
+///
+/// [`ResumeError::NeedsRon`]: the log of such a checkpoint would be lost.
+pub(crate) fn marks(checkpoints: &Folder) -> Result<Vec<Mark>, ResumeError> {
     let saved = checkpoints.list().unwrap_or_default();
-    let states = saved.iter().filter_map(|saved| {
-        let text = fs::read_to_string(saved.path.join("trainer.ron")).ok()?;
-        TrainerState::parse(&text).ok()
+    let states = saved.iter().map(|saved| match TrainerState::peek(&saved.path) {
+        Err(error @ ResumeError::NeedsRon { .. }) => Err(error),
+        state => Ok(state.ok()),
     });
-    states.map(|state| state.log()).collect()
+    states.filter_map(Result::transpose).map(|state| Ok(state?.log())).collect()
 }
 
 /// Whether each mark belongs to a log, that is, whether the log starts with the marked bytes.

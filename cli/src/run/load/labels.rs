@@ -1,6 +1,6 @@
 //! The names of a classifier's labels.
 
-use firebrick_datasets::Labels;
+use firebrick_datasets::collators::Labels;
 
 use super::{Loading, Weighted};
 use crate::run::RunError;

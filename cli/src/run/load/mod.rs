@@ -10,9 +10,10 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use firebrick_datasets::collators::Labels;
 use firebrick_datasets::{
-    Amount, Batch, DataError, Encoder, Format, Labels, Padding, ReadError, Reader, Record, SampleError,
-    Skipped, Tokenizer,
+    Amount, Batch, DataError, Encoder, Format, Padding, ReadError, Reader, Record, SampleError, Skipped,
+    Tokenizer,
 };
 
 pub(in crate::run) use prints::{Part, Prints};

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use firebrick_datasets::collators::{CausalLm, CausalSample, Packing};
 use firebrick_datasets::{
-    Amount, Batcher, CausalLm, CausalSample, Collator, DataError, GroupedByLength, InMemory, Mixed, Packing,
-    Packs, ReadError, Reader, SampleError, Samples, Source, Stream, TokenBatch, Tokenizer,
+    Amount, Batcher, Collator, DataError, GroupedByLength, InMemory, Mixed, Packs, ReadError, Reader,
+    SampleError, Samples, Source, Stream, TokenBatch, Tokenizer,
 };
 
 use super::{Loading, Part, Weighted};

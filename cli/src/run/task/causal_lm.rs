@@ -1,6 +1,7 @@
 //! The prediction of the next token.
 
-use firebrick_datasets::{CausalLm, DataError, Record};
+use firebrick_datasets::collators::CausalLm;
+use firebrick_datasets::{DataError, Record};
 use firebrick_models::inference::Question;
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};

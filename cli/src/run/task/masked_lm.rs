@@ -1,6 +1,7 @@
 //! The prediction of masked tokens.
 
-use firebrick_datasets::{DataError, MaskedLm, Masking, Record};
+use firebrick_datasets::collators::{MaskedLm, Masking};
+use firebrick_datasets::{DataError, Record};
 use firebrick_models::inference::Question;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -64,7 +64,8 @@ impl Registered for dyn Task {
 ///
 /// ```
 /// use firebrick_cli::{Loaded, Loading, Program, RunError, Task};
-/// use firebrick_datasets::{CausalLm, DataError, Record};
+/// use firebrick_datasets::collators::CausalLm;
+/// use firebrick_datasets::{DataError, Record};
 /// use firebrick_models::inference::Question;
 /// use serde::{Deserialize, Serialize};
 /// use serde_json::Value;

@@ -1,6 +1,7 @@
 //! One text from another.
 
-use firebrick_datasets::{DataError, Record, Seq2Seq, Tokenizer};
+use firebrick_datasets::collators::Seq2Seq;
+use firebrick_datasets::{DataError, Record, Tokenizer};
 use firebrick_models::inference::Question;
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};

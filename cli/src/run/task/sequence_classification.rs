@@ -1,6 +1,7 @@
 //! A class, several classes or a number for each text.
 
-use firebrick_datasets::{DataError, Record, SequenceClassification, Target};
+use firebrick_datasets::collators::{SequenceClassification, Target};
+use firebrick_datasets::{DataError, Record};
 use firebrick_models::inference::{LabelKind, Question};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -1,6 +1,7 @@
 //! A label for each word.
 
-use firebrick_datasets::{DataError, Record, Subwords, TokenClassification};
+use firebrick_datasets::collators::{Subwords, TokenClassification};
+use firebrick_datasets::{DataError, Record};
 use firebrick_models::inference::Question;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
