@@ -124,8 +124,9 @@ fn assert_close(case: &Case, found: &[Option<Vec<f64>>], expected: &[Option<Vec<
         assert_eq!(found.len(), expected.len());
         let largest = expected.iter().fold(1f64, |most, value| most.max(value.abs()));
         // A gradient is a sum over queries of terms that may cancel, such as all of a key that is the only one; each has
-        // the rounding of an inner product with the output.
-        let terms = (case.length * case.group * case.size) as f64;
+        // the rounding of an inner product with the output. That of a shared bias is also a sum over the batch.
+        let batches = if name == "bias" && case.bias == Some(1) { case.batch } else { 1 };
+        let terms = (batches * case.length * case.group * case.size) as f64;
         let near = if name == "output" { near } else { near * (terms.sqrt() / 8.0).max(1.0) };
         for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
             let distance = (found - expected).abs();
