@@ -33,6 +33,9 @@ pub(crate) struct Progress {
     /// Updates made before this round. Older checkpoints do not have it.
     #[serde(default)]
     pub round_start: u64,
+    /// Windows of this round so far, those without an update included. Older checkpoints do not have it.
+    #[serde(default)]
+    pub round_windows: u64,
     /// Loss and items of the recent windows.
     pub recent: VecDeque<(SavedNumber, usize)>,
     /// Windows that made no update.
@@ -66,6 +69,7 @@ impl Progress {
     ///
     /// [`TrainError::OnlySkips`] or [`TrainError::Diverged`] after many such steps in a row.
     pub fn add(&mut self, numbers: &StepNumbers, infinite: Option<usize>) -> Result<(), TrainError> {
+        self.round_windows = self.round_windows.saturating_add(1);
         if self.skipped_in_a_row == 0 && self.infinite_in_a_row == 0 {
             self.infinite_first = infinite;
         }

@@ -5,7 +5,7 @@ use std::fs;
 use crate::support::*;
 use burn::module::Module;
 use burn::store::{ModuleSnapshot, SafetensorsStore};
-use firebrick::{Amp, Data, Interrupter, Schedule, Trainer};
+use firebrick::{Amp, Checkpoints, Data, Interrupter, Resume, Schedule, Trainer};
 
 fn model() -> Bigram {
     Bigram::new(&device().autodiff())
@@ -54,6 +54,38 @@ fn a_skipped_step_is_no_reason_to_evaluate_again() {
     let trained = trained.fit(model(), adamw(), Schedule::constant(1e-2), data).unwrap();
     assert_eq!(log(&folder.path().join("run")), "t0 t1 t2 v2 t2 t3 t4 v4");
     assert_eq!(trained.report.skipped_steps, 2);
+}
+
+#[test]
+fn a_resumed_round_keeps_a_line_for_each_window_whether_it_was_skipped_or_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let train = |resume: Option<Resume>| {
+        let mut rows = Rows::ragged(9).0;
+        for skipped in [1, 5, 6] {
+            rows[skipped] = vec![1, POISON];
+        }
+        let data = Data::new(Rows(rows)).valid(Rows::ragged(4)).micro_batch(1);
+        let trainer = Trainer::new().steps(6).evaluate_every(3).output(&run);
+        let trainer = trainer.checkpoints(Checkpoints::every(1).keep_every(1));
+        trainer.resume(resume).fit(model(), adamw(), Schedule::constant(1e-2), data).unwrap();
+        // A window without an update has no loss of its own.
+        let lines = |name: &str, round: usize| {
+            let path = run.join(format!("metrics/train/epoch-{round}/{name}.log"));
+            let values = fs::read_to_string(path).unwrap();
+            values.lines().filter(|line| !line.ends_with("final")).map(String::from).collect::<Vec<_>>()
+        };
+        [1, 2].map(|round| (lines("Skipped_steps", round), lines("Loss", round).len()))
+    };
+    let whole = train(None);
+    assert_eq!(
+        whole.each_ref().map(|(_, losses)| *losses),
+        [4, 5],
+        "three updates, and one and two skipped windows"
+    );
+    for step in 1..6 {
+        assert_eq!(train(Some(Resume::Step(step))), whole, "on from step {step}");
+    }
 }
 
 #[test]

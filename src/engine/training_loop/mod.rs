@@ -100,10 +100,12 @@ where
         result
     }
 
-    /// The number of the first round, and the number of steps already made in it.
+    /// The number of the first round, and the number of windows already computed in it, those without an update included.
     pub fn begun(&self) -> (usize, u64) {
         let progress = &self.progress;
-        (progress.rounds.saturating_add(1), self.session.updates().saturating_sub(progress.round_start))
+        let updates = self.session.updates().saturating_sub(progress.round_start);
+        // Checkpoints of older versions only have the updates.
+        (progress.rounds.saturating_add(1), progress.round_windows.max(updates))
     }
 
     fn rounds(&mut self) -> Result<(), TrainError> {
@@ -125,6 +127,7 @@ where
             self.progress.evaluation_due = false;
             self.progress.rounds = number;
             self.progress.round_start = self.session.updates();
+            self.progress.round_windows = 0;
             self.save_if_due()?;
             let interrupted = self.is_interrupted();
             complete = !interrupted && self.ends();
