@@ -15,7 +15,8 @@ impl Family for Gpt2Config {
 
     fn check_shape(shape: &GptConfig) -> Result<(), SettingError> {
         let GptConfig { layers, heads, width, dropout, .. } = *shape;
-        Transformer { layers, heads, width, inner: None, dropout }.check()
+        Transformer { layers, heads, width, inner: None, default_inner: width.saturating_mul(4), dropout }
+            .check()
     }
 
     fn fresh(shape: &GptConfig, Sizes { vocabulary, positions, special }: Sizes<'_>) -> Self {

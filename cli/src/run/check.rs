@@ -138,7 +138,9 @@ fn task(DataRun { task, data, .. }: &DataRun) -> Option<Problem> {
 
 /// Checks the lengths of samples.
 fn sizes(data: &DataConfig) -> Option<Problem> {
-    positive("data.block", data.block.unwrap_or(1))
+    let block = data.block.unwrap_or(1);
+    let possible = (1..=LONGEST_ROW).contains(&block);
+    require(possible, "data.block", "at least 1 and at most a million tokens", block)
         .or_else(|| positive("data.max_length", data.max_length.unwrap_or(1)))
         .or_else(|| {
             let padded = data.padding.map_or(1, |padding| padding.length(1));
@@ -158,15 +160,25 @@ fn data(data: &DataConfig) -> Option<Problem> {
         .or_else(|| require(data.workers <= 256, "data.workers", "at most 256 threads", data.workers))
         .or_else(|| match data.tokenizer {
             TokenizerConfig::Bpe { vocabulary } => {
-                let expected = "at least 257: 256 bytes and a merge";
-                require(vocabulary > 256, "data.tokenizer.vocabulary", expected, vocabulary)
+                // The most that `config.json` can say.
+                let possible = (257..=1 << 24).contains(&vocabulary);
+                let expected = "at least 257: 256 bytes and a merge, and at most 16777216";
+                require(possible, "data.tokenizer.vocabulary", expected, vocabulary)
             }
             TokenizerConfig::Characters | TokenizerConfig::File(_) => None,
         })
 }
 
 fn model(run: &Run) -> Option<Problem> {
-    run.model.check().err().map(|error| Problem::of_setting("model", "model", &error))
+    let problem = run.model.check().err().map(|error| Problem::of_setting("model", "model", &error));
+    problem.or_else(|| {
+        let most = run.data.max_length.filter(|most| *most > LONGEST_ROW && run.model.learns_positions())?;
+        let expected = format!(
+            "at most a million tokens for a fresh `{}`, which has weights for each position",
+            run.model.name()
+        );
+        require(false, "data.max_length", &expected, most)
+    })
 }
 
 fn optimizer(run: &Run) -> Option<Problem> {

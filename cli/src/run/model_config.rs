@@ -5,6 +5,7 @@ use std::fmt::{self, Debug, Formatter};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use firebrick_datasets::SpecialTokens;
 use firebrick_strategies::SettingError;
 use firebrick_strategies::registry::Named;
 use serde::{Deserialize, Serialize};
@@ -57,6 +58,11 @@ impl ModelConfig {
         self.0.check()
     }
 
+    /// Returns whether the model is fresh and has weights for each position of a row.
+    pub(super) fn learns_positions(&self) -> bool {
+        self.0.learns_positions()
+    }
+
     /// Returns the settings that a resumed run may change.
     pub(super) fn changeable(&self) -> &'static [&'static str] {
         self.0.changeable()
@@ -76,6 +82,9 @@ pub(crate) trait AnyShape: Send + Sync {
 
     /// Returns the family's configuration of fresh weights; a folder has none.
     fn config(&self, sizes: Sizes<'_>) -> Option<Box<dyn Any>>;
+
+    /// Whether fresh weights include some for each position of a row.
+    fn learns_positions(&self) -> bool;
 
     fn changeable(&self) -> &'static [&'static str];
 
@@ -99,6 +108,11 @@ impl<C: Family> AnyShape for ShapeOf<C> {
 
     fn config(&self, sizes: Sizes<'_>) -> Option<Box<dyn Any>> {
         Some(Box::new(C::fresh(&self.0, sizes)))
+    }
+
+    fn learns_positions(&self) -> bool {
+        let special = SpecialTokens::default();
+        C::fresh(&self.0, Sizes { vocabulary: 1, positions: 1, special: &special }).positions().is_some()
     }
 
     fn changeable(&self) -> &'static [&'static str] {
@@ -126,6 +140,10 @@ impl AnyShape for FromFolder {
 
     fn config(&self, _: Sizes<'_>) -> Option<Box<dyn Any>> {
         None
+    }
+
+    fn learns_positions(&self) -> bool {
+        false
     }
 
     fn changeable(&self) -> &'static [&'static str] {

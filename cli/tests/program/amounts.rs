@@ -23,6 +23,11 @@ fn of_a_run() {
     for (example, setting, expected) in [
         ("token_classification", "data.padding=(multiple_of: 1000000)", large),
         ("token_classification", "model.width=100000", large),
+        (
+            "token_classification",
+            "data.max_length=1000001",
+            "at most a million tokens for a fresh `Bert`, which has",
+        ),
         ("causal_lm", "ranks=1000", "`ranks` must be at most 256 in a process"),
         ("causal_lm", "ranks=200000", "`ranks` must be at least 1 and at most 100000"),
         ("causal_lm", "batch.micro=3000000000", "`batch.micro` must be at least 1 and at most a billion"),

@@ -36,7 +36,7 @@ impl Family for BertConfig {
 
     fn check_shape(shape: &BertShape) -> Result<(), SettingError> {
         let BertShape { layers, heads, width, inner, dropout } = *shape;
-        Transformer { layers, heads, width, inner, dropout }.check()
+        Transformer { layers, heads, width, inner, default_inner: width.saturating_mul(4), dropout }.check()
     }
 
     fn fresh(shape: &BertShape, Sizes { vocabulary, positions, special }: Sizes<'_>) -> Self {

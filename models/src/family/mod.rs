@@ -65,7 +65,8 @@ pub trait Family: HubConfig + Clone + Send + Sync + 'static {
     /// The settings of the shape that a resumed run may change. Default: none.
     const CHANGEABLE: &'static [&'static str] = &[];
 
-    /// Checks the ranges of the shape's settings.
+    /// Checks the ranges of the shape's settings. A shape that passes must give a configuration that passes
+    /// [`check`](HubConfig::check), because each model is saved with its configuration.
     ///
     /// # Errors
     ///

@@ -33,6 +33,11 @@ pub struct LlamaShape {
     pub tied: bool,
 }
 
+/// The default width inside a feed-forward layer.
+fn inner_of(width: usize) -> usize {
+    (width.saturating_mul(8) / 3).next_multiple_of(8)
+}
+
 impl Family for LlamaConfig {
     type Shape = LlamaShape;
 
@@ -40,7 +45,7 @@ impl Family for LlamaConfig {
 
     fn check_shape(shape: &LlamaShape) -> Result<(), SettingError> {
         let LlamaShape { layers, heads, width, inner, dropout, .. } = *shape;
-        Transformer { layers, heads, width, inner, dropout }.check()?;
+        Transformer { layers, heads, width, inner, default_inner: inner_of(width), dropout }.check()?;
         let shared = shape.key_value_heads.unwrap_or(heads);
         let divides = shared > 0 && heads.is_multiple_of(shared);
         let expected = format!("a divisor of `heads`, which is {heads}");
@@ -54,7 +59,7 @@ impl Family for LlamaConfig {
             vocab_size: vocabulary,
             max_position_embeddings: positions,
             hidden_size: shape.width,
-            intermediate_size: shape.inner.unwrap_or((shape.width.saturating_mul(8) / 3).next_multiple_of(8)),
+            intermediate_size: shape.inner.unwrap_or_else(|| inner_of(shape.width)),
             num_hidden_layers: shape.layers,
             num_attention_heads: shape.heads,
             num_key_value_heads: Some(shape.key_value_heads.unwrap_or(shape.heads)),

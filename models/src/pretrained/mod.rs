@@ -126,21 +126,25 @@ pub trait Pretrained: Module {
     fn keys(config: &Self::Config) -> KeyMap;
 }
 
+/// The largest size of a dimension: beyond that of any model.
+pub(crate) const MOST_SIZE: usize = 1 << 24;
+
+/// The largest number of layers: beyond that of any model.
+pub(crate) const MOST_LAYERS: usize = 2000;
+
 /// Rejects a size of 0, and sizes beyond those of any model, before allocating memory for them.
 pub(super) fn check_sizes(sizes: &[(&'static str, usize)]) -> Result<(), PretrainedError> {
-    const MOST: usize = 1 << 24;
-    match sizes.iter().find(|(_, size)| !(1..=MOST).contains(size)) {
-        Some((field, size)) => Err(PretrainedError::setting(field, format!("1 to {MOST}"), size)),
+    match sizes.iter().find(|(_, size)| !(1..=MOST_SIZE).contains(size)) {
+        Some((field, size)) => Err(PretrainedError::setting(field, format!("1 to {MOST_SIZE}"), size)),
         None => Ok(()),
     }
 }
 
 /// Rejects more layers than any model has.
 pub(super) fn check_layers(field: &'static str, layers: usize) -> Result<(), PretrainedError> {
-    const MOST: usize = 2000;
-    match layers <= MOST {
+    match layers <= MOST_LAYERS {
         true => Ok(()),
-        false => Err(PretrainedError::setting(field, format!("at most {MOST}"), layers)),
+        false => Err(PretrainedError::setting(field, format!("at most {MOST_LAYERS}"), layers)),
     }
 }
 

@@ -40,7 +40,7 @@ impl Family for T5Config {
 
     fn check_shape(shape: &T5Shape) -> Result<(), SettingError> {
         let T5Shape { layers, heads, width, inner, dropout, .. } = *shape;
-        Transformer { layers, heads, width, inner, dropout }.check()
+        Transformer { layers, heads, width, inner, default_inner: width.saturating_mul(4), dropout }.check()
     }
 
     fn fresh(shape: &T5Shape, Sizes { vocabulary, special, .. }: Sizes<'_>) -> Self {
