@@ -23,6 +23,7 @@ pub(super) fn of(error: &SpannedError, text: &str, reparse: Reparse<'_>) -> (usi
         .or_else(|| fraction(code, text, span.start.line, span.start.col))
         .or_else(|| unnamed_setting(error, text, reparse))
         .or_else(|| text_for_name(error, text, reparse))
+        .or_else(|| unlisted(error, text))
         .unwrap_or_else(|| explain(code, text, span.start.line));
     (line, reason)
 }
@@ -80,6 +81,21 @@ fn text_for_name(error: &SpannedError, text: &str, reparse: Reparse<'_>) -> Opti
     };
     let hint = meant.map_or(String::new(), |meant| format!(": write `{meant}`"));
     Some(format!("expected one of {}, found the text {found}{hint}", expected.join(", ")))
+}
+
+/// Returns the error for a value where a list is expected, as in `strategies: Clip(norm: 1.0)`.
+fn unlisted(error: &SpannedError, text: &str) -> Option<String> {
+    if !error.code.to_string().starts_with("Expected opening `[`") {
+        return None;
+    }
+    let document = ron_scan::document(text).ok()?;
+    // The span starts before the blanks that precede the value.
+    let at = offset(text, error.span.end)?;
+    let around = innermost(&document, offset(text, error.span.start)?)?;
+    let mut values = around.entries.iter().map(|entry| &entry.value);
+    let found = &text[values.find(|value| value.span.start == at)?.span.clone()];
+    let list = if found == "None" { "[]".into() } else { format!("[{found}]") };
+    Some(format!("expected a list, found `{found}`: write `{list}`"))
 }
 
 /// Returns the innermost group around a byte.
@@ -141,7 +157,9 @@ fn fraction(error: &RonError, text: &str, line: usize, column: usize) -> Option<
     let of_number = |c: &char| c.is_ascii_alphanumeric() || "._+-".contains(*c);
     let before = line.get(..column.checked_sub(1)?)?.iter().rev().take_while(|c| of_number(c)).count();
     let number: String = line[column - 1 - before..].iter().take_while(|c| of_number(c)).collect();
-    let is_read = before > 0 || error.to_string().starts_with("Invalid digit");
+    // RON stops where the number is no longer whole. An error behind the number is about something else.
+    let stops = before > 0 && line.get(column - 1).is_some_and(|c| ".eE".contains(*c));
+    let is_read = stops || error.to_string().starts_with("Invalid digit");
     let whole = number.starts_with(|c: char| c.is_ascii_digit() || c == '-') && is_read;
     let value: f64 = number.parse().ok().filter(|_| whole && number.contains(['.', 'e', 'E']))?;
     let fix = match value.fract() == 0.0 && value.abs() < 1e15 {
@@ -262,6 +280,20 @@ mod tests {
             ("model=\"gpt2\"", "write `Pretrained(\"gpt2\")`"),
             ("task=\"causallm\"", "write `CausalLm`"),
             ("schedule=Constant", "the field `lr` is missing"),
+            ("schedule=Cosine(min_lr: 1.0)", "the field `lr` is missing"),
+            ("param_groups=[(lr_scale: 1.0)]", "the field `paths` is missing"),
+            ("param_groups=[(weight_decay: 1e-3)]", "the field `paths` is missing"),
+            ("param_groups=[(lr_scale: 0.5, lr_scale: 0.5)]", "the field `lr_scale` is given twice"),
+            (
+                "param_groups=(paths: [\"a\"])",
+                "expected a list, found `(paths: [\"a\"])`: write `[(paths: [\"a\"])]`",
+            ),
+            ("param_groups=[(paths: \"a\")]", "expected a list, found `\"a\"`: write `[\"a\"]`"),
+            ("param_groups=None", "expected a list, found `None`: write `[]`"),
+            (
+                "strategies=Clip(norm: 1.0)",
+                "expected a list, found `Clip(norm: 1.0)`: write `[Clip(norm: 1.0)]`",
+            ),
         ] {
             let error = Run::parse("run.ron", FILE, &[set]).unwrap_err().to_string();
             assert!(error.contains(expected), "{set}: {error}");
