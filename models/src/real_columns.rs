@@ -23,7 +23,8 @@ impl RealColumns {
 
     /// Every one of `queries` positions reads them.
     pub fn read_by(&self, queries: usize) -> Reads {
-        Reads::new([self.rows.len(), queries, self.columns], |row, _| self.rows[row].clone())
+        let reads = Reads::new([self.rows.len(), queries, self.columns], |row, _| self.rows[row].clone());
+        reads.with_key_starts(self.rows.iter().map(|row| row.start))
     }
 
     /// Selects rows by index; rows may be left out or repeated.

@@ -3,7 +3,8 @@
 use burn::tensor::{FloatDType, Int, Tensor, activation};
 
 use super::Attending;
-use crate::{Ragged, Samples, Site, cast, dropout, matmul};
+use crate::dropout::dropout_along;
+use crate::{Ragged, Samples, Site, cast, matmul};
 
 /// Computes scores and weights as tensors `[batch, heads, length, read]`.
 pub fn composed(
@@ -42,7 +43,15 @@ pub fn composed(
     let weights = if how.reads.has_empty() { weights.mask_fill(masked, 0.0) } else { weights };
     let weights = cast(weights, dtype);
     let weights = match how.dropout {
-        Some((prob, site)) => dropout(weights, prob, &[2, 3], site),
+        Some((prob, site)) => {
+            let starts = how.reads.key_starts(batch).map(|starts| Samples::Starting(starts.into()));
+            dropout_along(
+                weights,
+                prob,
+                &[(2, site.samples), (3, starts.as_ref().unwrap_or(site.samples))],
+                site,
+            )
+        }
         None => weights,
     };
     matmul(weights, value)

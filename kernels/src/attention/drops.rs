@@ -7,11 +7,12 @@ use crate::dropout::mask::{Key, spread, words};
 use crate::{Samples, Site};
 
 /// Which weights of an attention are dropped, by their positions: rows are samples, and positions along queries and
-/// keys count from the start of the row's sample.
+/// keys count from the start of the row's sample, or [of its keys](Reads::with_key_starts).
 #[derive(Clone, Debug)]
 pub struct Drops {
     keys: Vec<u64>,
-    starts: Option<Vec<usize>>,
+    /// The columns where the samples of queries, and of keys, start in each row.
+    starts: [Option<Vec<usize>>; 2],
     /// p·2³², rounded down.
     threshold: u32,
     /// 1 / (1 - p).
@@ -39,6 +40,7 @@ impl Drops {
             (Samples::Ragged(known), Some([rows, _])) if known == rows => (rows.len(), None),
             _ => panic!("attention: {reads:?} does not fit the pass's {samples:?}"),
         };
+        let starts = [starts.clone(), reads.key_starts(batch).or(starts)];
         let keys = (0..rows).map(|row| draws.of_row(number, row)).collect();
         let (threshold, factor) = ((prob * 4_294_967_296.0) as u32, (1.0 / (1.0 - prob)) as f32);
         (threshold > 0).then_some(Self { keys, starts, threshold, factor })
@@ -50,6 +52,7 @@ impl Drops {
 pub struct DroppedKeys {
     first: Vec<u32>,
     second: Vec<u32>,
+    /// The column where the row's sample of keys starts.
     start: usize,
     threshold: u32,
     factor: f32,
@@ -59,12 +62,13 @@ impl DroppedKeys {
     /// The queries of one row and head from `query`; there are `queries` of them.
     pub fn of(drops: Option<&Drops>, [row, head, query]: [usize; 3], queries: usize) -> Option<Self> {
         let drops = drops?;
-        let start = drops.starts.as_ref().map_or(0, |starts| starts[row]);
+        let [start, of_keys] =
+            drops.starts.each_ref().map(|starts| starts.as_ref().map_or(0, |starts| starts[row]));
         let [a, b] = words(drops.keys[row]);
         let of_head = Key(a, b).enter(spread(head));
         let keys = (query..query + queries).map(|query| of_head.enter(spread(query.wrapping_sub(start))));
         let (first, second) = keys.map(|Key(a, b)| (a, b)).unzip();
-        Some(Self { first, second, start, threshold: drops.threshold, factor: drops.factor })
+        Some(Self { first, second, start: of_keys, threshold: drops.threshold, factor: drops.factor })
     }
 
     /// Returns 0 for the dropped weights of a vector of queries, and 1 / (1 - p) for the others.

@@ -33,7 +33,11 @@ use crate::Ragged;
 /// assert_eq!(masked[9..], [false, true, true, true, false, true, true, false, false]);
 /// ```
 #[derive(Clone)]
-pub struct Reads(Arc<Ranges>);
+pub struct Reads {
+    shared: Arc<Ranges>,
+    /// The column where each row's sample of keys starts; `None` means the column where its sample of queries starts.
+    key_starts: Option<Arc<[usize]>>,
+}
 
 struct Ranges {
     /// Rows, queries, keys: those of the tensors.
@@ -47,8 +51,8 @@ struct Ranges {
 
 impl fmt::Debug for Reads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [rows, queries, keys] = self.0.shape;
-        match &self.0.ragged {
+        let [rows, queries, keys] = self.shared.shape;
+        match &self.shared.ragged {
             None => write!(f, "Reads({queries} queries of {keys} keys in {rows} rows)"),
             Some([rows, _]) => {
                 write!(f, "Reads({queries} queries of {keys} keys of {} rows in one)", rows.len())
@@ -112,7 +116,27 @@ impl Reads {
                 ranges.push(if is_empty { [0, 0] } else { [start as u32, end as u32] });
             }
         }
-        Self(Arc::new(Ranges { shape, ragged, ranges, masks: Mutex::default() }))
+        let shared = Arc::new(Ranges { shape, ragged, ranges, masks: Mutex::default() });
+        Self { shared, key_starts: None }
+    }
+
+    /// Says in which column of keys the sample of each row starts, for keys of other rows than the queries': the source
+    /// that a decoder reads, padded at the left. A dropout counts keys from there, so that its mask doesn't depend on
+    /// the padding. Default: where the samples of the queries start. [Ragged](Self::ragged) rows have no padding.
+    ///
+    /// # Panics
+    ///
+    /// If there isn't a start for each row.
+    pub fn with_key_starts(self, starts: impl IntoIterator<Item = usize>) -> Self {
+        let starts: Arc<[usize]> = starts.into_iter().collect();
+        assert_eq!(starts.len(), self.rows(), "Reads: there must be a start of keys for each row");
+        Self { key_starts: Some(starts), ..self }
+    }
+
+    /// The column where the sample of keys starts in each row of a batch of so many rows, if that is known.
+    pub(crate) fn key_starts(&self, batch: usize) -> Option<Vec<usize>> {
+        let starts = self.key_starts.as_ref().filter(|_| self.shared.ragged.is_none())?;
+        Some((0..batch).map(|row| starts[row % starts.len()]).collect())
     }
 
     /// Each query reads the keys up to its own, in all rows alike.
@@ -142,19 +166,20 @@ impl Reads {
             range.start.max((own + 1).saturating_sub(window))..range.end.min(own + 1)
         };
         let rows = (0..self.rows()).map(|row| self.lengths(row));
-        Self::of_rows(self.0.shape, self.0.ragged.clone(), rows, within)
+        let key_starts = self.key_starts.clone();
+        Self { key_starts, ..Self::of_rows(self.shared.shape, self.shared.ragged.clone(), rows, within) }
     }
 
     /// The number of rows, which is 1 if all rows of a batch are alike, of queries and of keys; of
     /// [ragged](Self::ragged) rows, `[1, total, total]`, as in the tensors.
     pub fn shape(&self) -> [usize; 3] {
-        self.0.shape
+        self.shared.shape
     }
 
     /// The most queries and the most keys of a row.
     pub fn longest(&self) -> [usize; 2] {
-        match &self.0.ragged {
-            None => [self.0.shape[1], self.0.shape[2]],
+        match &self.shared.ragged {
+            None => [self.shared.shape[1], self.shared.shape[2]],
             Some(rows) => rows.each_ref().map(Ragged::longest),
         }
     }
@@ -173,7 +198,7 @@ impl Reads {
 
     /// Where rows of queries and of keys stand, if all are in one row of their tensor.
     pub(crate) fn ragged_rows(&self) -> Option<&[Ragged; 2]> {
-        self.0.ragged.as_ref()
+        self.shared.ragged.as_ref()
     }
 
     /// The same of rows that are padded at the right. Padding reads nothing.
@@ -186,36 +211,36 @@ impl Reads {
 
     /// The number of rows, which is 1 if all rows of a batch are alike.
     fn rows(&self) -> usize {
-        self.0.ragged.as_ref().map_or(self.0.shape[0], |[rows, _]| rows.len())
+        self.shared.ragged.as_ref().map_or(self.shared.shape[0], |[rows, _]| rows.len())
     }
 
     /// The number of queries and of keys of a row.
     fn lengths(&self, row: usize) -> [usize; 2] {
-        match &self.0.ragged {
-            None => [self.0.shape[1], self.0.shape[2]],
+        match &self.shared.ragged {
+            None => [self.shared.shape[1], self.shared.shape[2]],
             Some(rows) => rows.each_ref().map(|rows| rows.row(row).len()),
         }
     }
 
     /// The ranges of one row of a batch.
     pub(crate) fn of_row(&self, row: usize) -> &[[u32; 2]] {
-        let [rows, queries, _] = self.0.shape;
-        match &self.0.ragged {
-            None => &self.0.ranges[(row % rows) * queries..][..queries],
-            Some([rows, _]) => &self.0.ranges[rows.row(row)],
+        let [rows, queries, _] = self.shared.shape;
+        match &self.shared.ragged {
+            None => &self.shared.ranges[(row % rows) * queries..][..queries],
+            Some([rows, _]) => &self.shared.ranges[rows.row(row)],
         }
     }
 
     /// Returns whether a query reads nothing.
     pub(crate) fn has_empty(&self) -> bool {
-        self.0.ranges.iter().any(|[start, end]| start == end)
+        self.shared.ranges.iter().any(|[start, end]| start == end)
     }
 
     /// Returns the mask `[rows, 1, queries, keys]`, true where a query must not read a key. It is created once for each
     /// device.
     pub fn masked(&self, device: &Device) -> Tensor<4, Bool> {
         let device = device.clone().inner();
-        let mut masks = self.0.masks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut masks = self.shared.masks.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, mask)) = masks.iter().find(|(known, _)| *known == device) {
             return mask.clone();
         }
@@ -226,13 +251,14 @@ impl Reads {
 
     /// Sends the bounds to the device, which compares them with the keys.
     fn computed(&self, device: &Device) -> Tensor<4, Bool> {
-        let [rows, queries, keys] = self.0.shape;
+        let [rows, queries, keys] = self.shared.shape;
         let shape = [rows, 1, queries, keys];
         if shape.contains(&0) {
             // Burn cannot expand to a dimension of 0.
             return Tensor::from_data(TensorData::new(Vec::<bool>::new(), shape), device);
         }
-        let first = |row: usize| self.0.ragged.as_ref().map_or(0, |[_, keys]| keys.row(row).start as i64);
+        let first =
+            |row: usize| self.shared.ragged.as_ref().map_or(0, |[_, keys]| keys.row(row).start as i64);
         let bound = |at: usize| {
             let row = |row| self.of_row(row).iter().map(move |range| first(row) + i64::from(range[at]));
             let bounds = (0..self.rows()).flat_map(row).collect::<Vec<_>>();

@@ -70,7 +70,17 @@ pub struct Site<'a> {
 /// If the samples are fewer than the rows of `x`; or if they are ragged and `x` isn't `[1, total, ...]` of at least
 /// three axes with positions along axis 1.
 pub fn dropout<const D: usize>(x: Tensor<D>, prob: f64, positions: &[usize], site: Site) -> Tensor<D> {
-    if let Some(mask) = mask_of(&x, prob, positions, site) {
+    dropout_along(x, prob, &counted(positions, &site), site)
+}
+
+/// Like [`dropout`], with samples of its own for each axis of positions.
+pub(crate) fn dropout_along<const D: usize>(
+    x: Tensor<D>,
+    prob: f64,
+    positions: &[(usize, &Samples)],
+    site: Site,
+) -> Tensor<D> {
+    if let Some(mask) = mask_along(&x, prob, positions, site) {
         return Tensor::from_dispatch(<Dispatch as DropoutOps>::own_dropout(x.into_dispatch(), mask));
     }
     let (dims, device) = (x.dims(), x.device());
@@ -94,6 +104,20 @@ pub(crate) fn mask_of<const D: usize>(
     positions: &[usize],
     site: Site,
 ) -> Option<Arc<DropMask>> {
+    mask_along(x, prob, &counted(positions, &site), site)
+}
+
+/// The axes of positions, which count from the starts of the site's samples.
+fn counted<'a>(positions: &[usize], site: &Site<'a>) -> Vec<(usize, &'a Samples)> {
+    positions.iter().map(|axis| (*axis, site.samples)).collect()
+}
+
+fn mask_along<const D: usize>(
+    x: &Tensor<D>,
+    prob: f64,
+    positions: &[(usize, &Samples)],
+    site: Site,
+) -> Option<Arc<DropMask>> {
     let narrow = matches!(x.dtype(), DType::F32 | DType::BF16 | DType::F16);
     if !narrow || !is_flex(&x.device()) {
         return None;
@@ -106,8 +130,8 @@ pub(crate) fn mask_of<const D: usize>(
 fn places<'a, const D: usize>(
     dims: [usize; D],
     prob: f64,
-    positions: &[usize],
-    site: Site<'a>,
+    positions: &[(usize, &'a Samples)],
+    site: Site,
 ) -> Option<(Places<'a>, u32)> {
     let threshold = (prob * 4_294_967_296.0) as u32; // p * 2^32, rounded down
     if threshold == 0 || dims.contains(&0) {
@@ -127,16 +151,17 @@ fn places<'a, const D: usize>(
         }
         Samples::Ragged(rows) => {
             assert!(
-                D > 2 && dims[..2] == [1, rows.total()] && positions == [1],
+                D > 2 && dims[..2] == [1, rows.total()] && matches!(positions, [(1, _)]),
                 "Dropout: rows in one must be [1, {}, ..] with positions along axis 1, found {dims:?} with positions \
-                 along {positions:?}",
+                 along {:?}",
                 rows.total(),
+                positions.iter().map(|(axis, _)| axis).collect::<Vec<_>>(),
             );
             rows.len()
         }
     };
-    let axis =
-        |at: usize| Axis { length: dims[at], samples: Some(samples).filter(|_| positions.contains(&at)) };
+    let samples_of = |at: usize| positions.iter().find(|(axis, _)| *axis == at).map(|(_, samples)| *samples);
+    let axis = |at: usize| Axis { length: dims[at], samples: samples_of(at) };
     let axes = if D == 1 { vec![Axis { length: 1, samples: None }] } else { (1..D).map(axis).collect() };
     Some((Places::new(&draws, number, rows, axes), threshold))
 }

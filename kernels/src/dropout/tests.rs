@@ -30,7 +30,8 @@ fn one_pass_drops_as_the_mask_says() {
             let y = dropout(x.clone(), 0.3, positions, site(&samples));
             let grads = cast(y.clone(), FloatDType::F32).sum().backward();
 
-            let (places, threshold) = places(shape, 0.3, positions, site(&samples)).unwrap();
+            let positions = super::counted(positions, &site(&samples));
+            let (places, threshold) = places(shape, 0.3, &positions, site(&samples)).unwrap();
             let dropped = DropMask::new(&places, threshold, 1.0).dropped();
             assert!(dropped.iter().any(|x| *x) && !dropped.iter().all(|x| *x));
             let factor = |dropped: &bool| if *dropped { 0.0 } else { 1.0 / 0.7f32 };

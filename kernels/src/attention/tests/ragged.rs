@@ -112,6 +112,42 @@ fn ragged_rows_are_the_same_bits_on_any_number_of_threads() {
     }
 }
 
+/// A decoder and its source are padded apart from each other.
+#[test]
+fn padding_at_the_left_of_queries_or_of_keys_changes_no_mask() {
+    let device = testing::device();
+    let [length, read, heads, size] = [5, 70, 2, 8];
+    let waves = |positions: usize, by: f64| -> Tensor<4> {
+        let count = (heads * positions * size) as i64;
+        let waves = (Tensor::<1, burn::tensor::Int>::arange(0..count, &device).float() * by).sin();
+        waves.reshape([1, heads, positions, size])
+    };
+    let attended = |[queries, keys]: [usize; 2], dtype: FloatDType| -> Vec<f64> {
+        let padded = |x: Tensor<4>, start: usize| {
+            let padding = || Tensor::<4>::ones([1, heads, start, size], &device);
+            let x = if start > 0 { Tensor::cat(vec![padding(), x], 2) } else { x };
+            x.cast(dtype)
+        };
+        let query = padded(waves(length, 1.7), queries);
+        let [key, value] = [2.3, 0.9].map(|by| padded(waves(read, by), keys));
+        let reads = Reads::new([1, queries + length, keys + read], |_, _| keys..keys + read);
+        let reads = reads.with_key_starts([keys]);
+        let samples = Samples::Starting([queries].into());
+        let site = Site { draws: Draws { seed: 5, epoch: 1, first: 3 }, number: 2, samples: &samples };
+        let how = Attending { reads: &reads, scale: 0.7, dropout: Some((0.5, site)) };
+        attention(query, key, value, None, how).narrow(2, queries, length).into_data().iter().collect()
+    };
+    for dtype in [FloatDType::F32, FloatDType::F64].into_iter().filter(|dtype| device.supports_dtype(*dtype))
+    {
+        let alone = attended([0, 0], dtype);
+        for starts in [[2, 0], [0, 3], [2, 67], [66, 1]] {
+            let found = attended(starts, dtype);
+            let apart = alone.iter().zip(&found).map(|(alone, found)| (alone - found).abs());
+            assert!(apart.fold(0.0, f64::max) < 1e-6, "{starts:?} in {dtype:?}");
+        }
+    }
+}
+
 #[test]
 fn a_ragged_mask_is_block_diagonal() {
     let rows = Ragged::new([2, 1]);
