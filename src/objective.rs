@@ -1,7 +1,7 @@
 //! The training objective: the loss of a batch, and the scores of an evaluation.
 
 use burn::module::Module;
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 use firebrick_strategies::Pass;
 
 use crate::Score;
@@ -16,6 +16,16 @@ pub struct Loss {
     pub sum: Tensor<1>,
     /// Number of supervised items. It must equal the batch's own count, which the loop uses before the forward pass.
     pub items: usize,
+}
+
+impl Loss {
+    /// The loss of a batch without a token, for which there is nothing to compute: no items, and a sum of 0, `[1]` in f32
+    /// on the pass's device. Its backward pass gives no parameter a gradient.
+    pub fn of_nothing(pass: &Pass) -> Self {
+        let sum = Tensor::zeros([1], (pass.device(), DType::F32));
+        let sum = if pass.device().is_autodiff() { sum.require_grad() } else { sum };
+        Self { sum, items: 0 }
+    }
 }
 
 /// The results of one evaluated batch: its loss, and counts for the scores.

@@ -39,6 +39,9 @@ pub(super) fn next_token_loss(
 ) -> Loss {
     let ([rows, columns], device) = (batch.shape(), pass.device());
     let tokens = Tokens::of_readers(&batch, pass);
+    if tokens.is_empty() {
+        return Loss::of_nothing(pass);
+    }
     let ids = tokens.ints(&but_last(batch.host_ids(), columns), device);
     let labels: Vec<i32> =
         batch.host_labels().chunks(columns.max(1)).flat_map(|row| &row[1..]).copied().collect();

@@ -125,7 +125,7 @@ impl Gpt {
     ///
     /// # Panics
     ///
-    /// If `length` exceeds the [context](Self::context), or an id is not in the vocabulary.
+    /// If there is no token, `length` exceeds the [context](Self::context), or an id is not in the vocabulary.
     pub fn forward(&self, tokens: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
         let Placed { ids, places, reads } = Placed::in_columns(tokens);
         self.forward_placed(ids, places, reads, pass)
@@ -142,7 +142,7 @@ impl Gpt {
     ///
     /// # Panics
     ///
-    /// If a position is not below the [context](Self::context), or an id is not in the vocabulary.
+    /// If there is no token, a position is not below the [context](Self::context), or an id is not in the vocabulary.
     pub fn forward_placed(
         &self,
         tokens: Tensor<2, Int>,

@@ -75,6 +75,11 @@ impl Tokens {
         self.ragged.is_some()
     }
 
+    /// Returns whether there is no token to compute.
+    pub fn is_empty(&self) -> bool {
+        self.shape().contains(&0)
+    }
+
     /// Returns the shape of the tokens that are computed.
     pub fn shape(&self) -> [usize; 2] {
         match &self.ragged {
@@ -146,7 +151,8 @@ impl Tokens {
             (Some(rows), Some(readers)) => Reads::ragged(readers, rows, |row, _| 0..rows.row(row).len()),
             (None, None) => {
                 let shape = [self.real.len(), readers.columns, self.columns];
-                Reads::new(shape, |row, _| self.real[row].clone())
+                let reads = Reads::new(shape, |row, _| self.real[row].clone());
+                reads.with_key_starts(self.real.iter().map(|row| row.start))
             }
             _ => panic!("padding is dropped of both or of neither"),
         }

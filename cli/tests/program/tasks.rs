@@ -269,3 +269,31 @@ fn mistakes_are_told_with_what_to_do() {
     fs::write(output.join("pretrained/model.safetensors"), b"damaged").unwrap();
     firebrick(&["eval", run]).failure().stderr(contains("model.safetensors"));
 }
+
+/// A tokenizer of characters adds no tokens to an empty text, whose batch of one row has none then.
+#[test]
+fn empty_texts_are_trained_on_and_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    for (task, model, table) in [
+        ("SequenceClassification()", "Bert", "label\ttext\na\thello\nb\t\n"),
+        ("Seq2Seq(source: \"text\", target: \"label\")", "T5", "label\ttext\naaa\thello\nbbb\t\n"),
+    ] {
+        let data = path("data.tsv");
+        fs::write(&data, table).unwrap();
+        let run = format!(
+            "(
+                task: {task},
+                data: (
+                    path: {data:?}, valid: {data:?}, tokenizer: Characters, special: (pad: \"h\"), max_length: 8,
+                ),
+                model: {model}(layers: 1, heads: 1, width: 8),
+                optimizer: AdamW(), schedule: Constant(lr: 1e-3), batch: (micro: 1), steps: 4, output: {:?},
+            )",
+            path("run")
+        );
+        fs::write(path("run.ron"), run).unwrap();
+        firebrick(&["train", &path("run.ron")]).success().stderr(contains("panicked").not());
+        firebrick(&["predict", &path("run")]).success().stderr(contains("panicked").not());
+    }
+}

@@ -52,7 +52,7 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Pads the rows.
+    /// Pads the rows. If all are empty, each has padding nevertheless, which a model reads for them.
     ///
     /// # Errors
     ///
@@ -60,7 +60,11 @@ impl Inputs {
     /// longer, and [`TokenizerError::IdTooLarge`](crate::TokenizerError::IdTooLarge) if an id is 2³¹ or more.
     pub fn new(rows: &[&Tokens], padding: &Padding, pad_id: u32) -> Result<Self, DataError> {
         let lengths: Vec<_> = rows.iter().map(|row| row.len()).collect();
-        let shape = padding.shape(&lengths)?;
+        let mut shape = padding.shape(&lengths)?;
+        if !rows.is_empty() {
+            // A row without tokens is read as its padding, so it has some even if all rows are empty.
+            shape[1] = shape[1].max(padding.length(1));
+        }
         let pad_id = signed(pad_id)?;
         let mut inputs = Self { shape, ..Self::default() };
         for row in rows {
@@ -140,6 +144,8 @@ mod tests {
         let inputs = Inputs::new(&[], &Padding::default(), 0).unwrap();
         assert_eq!(inputs.mask(&testing::device()).dims(), [0, 0]);
         let inputs = Inputs::new(&[&Tokens::default()], &Padding::default(), 0).unwrap();
-        assert_eq!(inputs.ids(&testing::device()).dims(), [1, 0]);
+        // A model reads the padding of a row without tokens, with other rows or alone.
+        assert_eq!(inputs.ids(&testing::device()).dims(), [1, 1]);
+        assert_eq!(inputs.host_mask(), [false]);
     }
 }

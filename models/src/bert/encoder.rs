@@ -36,8 +36,8 @@ impl Bert {
     ///
     /// # Panics
     ///
-    /// If `length` exceeds the configuration's [`max_length`](BertConfig::max_length), or an id or segment is out of
-    /// range.
+    /// If there is no token, `length` exceeds the configuration's [`max_length`](BertConfig::max_length), or an id or
+    /// segment is out of range.
     pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<3> {
         self.hidden(inputs, &Tokens::padded(inputs), pass)
     }

@@ -67,11 +67,17 @@ impl BertTokenClassifier {
 impl Objective<LabeledBatch> for BertTokenClassifier {
     fn loss(&self, batch: LabeledBatch, pass: &Pass) -> Loss {
         let tokens = Tokens::of(batch.inputs(), pass);
+        if tokens.is_empty() {
+            return Loss::of_nothing(pass);
+        }
         token_loss(self.logits(batch.inputs(), &tokens, pass), &batch, &tokens, pass)
     }
 
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
         let tokens = Tokens::of(batch.inputs(), pass);
+        if tokens.is_empty() {
+            return Evaluation { loss: Loss::of_nothing(pass), counts: self.scores.counts(&[], &[], 1) };
+        }
         let logits = self.logits(batch.inputs(), &tokens, pass);
         let length = batch.inputs().shape()[1];
         // Padding has no label, so that its class doesn't count.
@@ -146,11 +152,17 @@ impl BertSequenceClassifier {
 impl Objective<SequenceBatch> for BertSequenceClassifier {
     fn loss(&self, batch: SequenceBatch, pass: &Pass) -> Loss {
         let tokens = Tokens::of(batch.inputs(), pass);
+        if tokens.is_empty() {
+            return Loss::of_nothing(pass);
+        }
         sequence_loss(self.logits(batch.inputs(), &tokens, pass), &batch, pass)
     }
 
     fn evaluate(&self, batch: SequenceBatch, pass: &Pass) -> Evaluation {
         let tokens = Tokens::of(batch.inputs(), pass);
+        if tokens.is_empty() {
+            return Evaluation { loss: Loss::of_nothing(pass), counts: self.scores.counts(&[], &batch) };
+        }
         let logits = cast(self.logits(batch.inputs(), &tokens, pass), FloatDType::F32);
         let host: Vec<f32> = logits.clone().into_data().iter().collect();
         let counts = self.scores.counts(&host, &batch);
@@ -226,6 +238,9 @@ impl BertMaskedLm {
 impl Objective<LabeledBatch> for BertMaskedLm {
     fn loss(&self, batch: LabeledBatch, pass: &Pass) -> Loss {
         let tokens = Tokens::of(batch.inputs(), pass);
+        if tokens.is_empty() {
+            return Loss::of_nothing(pass);
+        }
         let (x, labels) = (self.hidden(batch.inputs(), &tokens, pass), tokens.select(batch.host_labels()));
         let sum = output_loss(x, &self.head(), &labels, pass);
         Loss { sum, items: batch.items() }
@@ -233,13 +248,23 @@ impl Objective<LabeledBatch> for BertMaskedLm {
 
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
         let tokens = Tokens::of(batch.inputs(), pass);
+        if tokens.is_empty() {
+            let Evaluation { loss, counts } = counted(Loss::of_nothing(pass));
+            return Evaluation { loss, counts: [counts, vec![0.0]].concat() };
+        }
         let (head, x) = (self.head(), self.hidden(batch.inputs(), &tokens, pass));
         let all = tokens.select(batch.host_labels());
         let masked = (0..).zip(&all).filter(|(_, label)| **label != IGNORE);
         let (places, labels): (Vec<i32>, Vec<i32>) = masked.unzip();
-        let places = Tensor::<1, Int>::from_data(places.as_slice(), &x.device());
-        let guesses = head.likeliest(x.clone().flatten::<2>(0, 1).select(0, places)).into_data();
-        let right = guesses.iter::<i32>().zip(labels).filter(|(guess, label)| guess == label).count();
+        let right = match labels.is_empty() {
+            // Burn has no product of no rows.
+            true => 0,
+            false => {
+                let places = Tensor::<1, Int>::from_data(places.as_slice(), &x.device());
+                let guesses = head.likeliest(x.clone().flatten::<2>(0, 1).select(0, places)).into_data();
+                guesses.iter::<i32>().zip(labels).filter(|(guess, label)| guess == label).count()
+            }
+        };
         let loss = Loss { sum: output_loss(x, &head, &all, pass), items: batch.items() };
         let Evaluation { loss, mut counts } = counted(loss);
         counts.push(right as f64);

@@ -57,7 +57,7 @@ impl Llama {
     ///
     /// # Panics
     ///
-    /// If an id is not in the vocabulary.
+    /// If there is no token, or an id is not in the vocabulary.
     pub fn forward(&self, tokens: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
         let Placed { ids, places, reads } = Placed::in_columns(tokens);
         self.forward_placed(ids, places, reads, pass)
@@ -68,7 +68,7 @@ impl Llama {
     ///
     /// # Panics
     ///
-    /// If an id is not in the vocabulary.
+    /// If there is no token, or an id is not in the vocabulary.
     pub fn forward_placed(
         &self,
         tokens: Tensor<2, Int>,

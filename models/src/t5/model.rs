@@ -70,7 +70,7 @@ impl T5 {
     ///
     /// # Panics
     ///
-    /// If an id is not in the vocabulary.
+    /// If there is no token, or an id is not in the vocabulary.
     pub fn forward(&self, batch: &Seq2SeqBatch, pass: &Pass) -> Tensor<3> {
         self.head().logits(self.hidden(batch, &Tokens::padded_both(batch), pass))
     }
@@ -120,14 +120,15 @@ impl T5 {
         let texts = scores.decoding().write(&mut model, &prompts)?;
         let best =
             |texts: &Vec<Text>| texts.first().map(|text| text.without_end().to_vec()).unwrap_or_default();
-        scores.counts(&texts.iter().map(best).collect::<Vec<_>>(), batch.host_targets())
+        let wanted = &batch.host_targets()[..texts.len()];
+        scores.counts(&texts.iter().map(best).collect::<Vec<_>>(), wanted)
     }
 
     /// Encodes a source `[batch, source length]`.
     ///
     /// # Panics
     ///
-    /// If an id is not in the vocabulary.
+    /// If there is no token, or an id is not in the vocabulary.
     pub fn encode(&self, source: &Inputs, pass: &Pass) -> Encoded {
         let states = self.states(source, &Tokens::padded(source), pass);
         Encoded { states, real: RealColumns::of(source) }
@@ -138,7 +139,7 @@ impl T5 {
     ///
     /// # Panics
     ///
-    /// If an id is not in the vocabulary.
+    /// If there is no token, or an id is not in the vocabulary.
     pub fn decode(&self, ids: Tensor<2, Int>, reads: Reads, source: Encoded, pass: &Pass) -> Tensor<3> {
         let [_, length] = ids.dims();
         let source = (source.states, source.real.read_by(length));
@@ -203,6 +204,9 @@ impl ReadsOn for T5 {
 impl Objective<Seq2SeqBatch> for T5 {
     fn loss(&self, batch: Seq2SeqBatch, pass: &Pass) -> Loss {
         let tokens @ [_, targets] = &Tokens::of_both(&batch, pass);
+        if targets.is_empty() {
+            return Loss::of_nothing(pass);
+        }
         let (x, labels) = (self.hidden(&batch, tokens, pass), targets.select(batch.host_labels()));
         let sum = output_loss(x, &self.head(), &labels, pass);
         Loss { sum, items: batch.items() }
