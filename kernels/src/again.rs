@@ -9,12 +9,9 @@
 
 use std::any::TypeId;
 
-use burn::backend::Backend;
+use burn::backend::{Backend, Flex};
 
 /// Returns whether a backend computes these results again without being asked.
 pub fn is_cheap<B: Backend>() -> bool {
-    #[cfg(feature = "flex")]
-    return TypeId::of::<B>() == TypeId::of::<burn::backend::Flex>();
-    #[cfg(not(feature = "flex"))]
-    false
+    TypeId::of::<B>() == TypeId::of::<Flex>()
 }

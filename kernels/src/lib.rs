@@ -43,17 +43,15 @@
 //!
 //! # Features
 //!
-//! `flex` (default) is Burn's CPU backend; `cube` is every backend that runs CubeCL kernels.
+//! `cube` is every backend that runs CubeCL kernels.
 
 mod again;
 mod attention;
 mod device;
 mod draws;
 mod dropout;
-#[cfg(feature = "flex")]
 mod elements;
 mod embedding;
-#[cfg(feature = "flex")]
 mod flex;
 mod gated;
 mod gelu;

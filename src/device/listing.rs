@@ -195,7 +195,7 @@ fn by_name<S: Serializer>(usage: &Option<Vec<Usage>>, serializer: S) -> Result<S
     map.end()
 }
 
-#[cfg(all(test, feature = "cpu"))]
+#[cfg(test)]
 mod tests {
     use burn::tensor::Tensor;
 

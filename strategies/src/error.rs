@@ -98,11 +98,6 @@ pub enum StrategyError {
         "{0} needs to know how much memory is in use, which nothing counts here: make `firebrick::memory::Counting` the program's global allocator, or name what to recompute"
     )]
     NothingCounts(&'static str),
-    /// The program lacks the CPU backend, which stores tensors in host memory.
-    #[error(
-        "{0} moves tensors to the host, for which this program lacks the CPU backend: build it with `--features cpu`"
-    )]
-    NoHost(&'static str),
     /// A segment reads a tracked tensor that is not part of its input.
     #[error(
         "segment {segment} reads a tensor that carries a gradient but is not part of its input, so the gradient would be lost: make it part of the input that `Pass::segment` is given"

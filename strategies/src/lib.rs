@@ -41,7 +41,6 @@
 //! skip_outliers.rs  SkipOutliers: skips an update whose gradient norm is an outlier
 //! zero/          Zero: data-parallel training with sharded state
 //! offload.rs     Offload: keeps the master and the moments, optionally the replica too, in host memory
-//! host.rs        the host, for a strategy that keeps tensors there
 //! conformance/   the laws that every strategy obeys, as checks
 //! state.rs       what a stage saves and restores
 //! saved_number.rs  a float in it
@@ -164,7 +163,6 @@ mod ema;
 mod error;
 mod freeze;
 mod grads;
-mod host;
 mod keep_padding;
 mod lora;
 mod named_strategies;
@@ -205,10 +203,9 @@ pub use effects::{Effects, Offloads, Reduces};
 pub use ema::Ema;
 pub use error::StrategyError;
 pub use firebrick_kernels::Draws;
-pub use firebrick_world::{Communicator, World, WorldError};
+pub use firebrick_world::{Communicator, World, WorldError, host_device};
 pub use freeze::Freeze;
 pub use grads::{GradMap, Grads};
-pub use host::host;
 pub use keep_padding::KeepPadding;
 pub use lora::Lora;
 pub use named_strategies::{NamedStrategy, Strategies};

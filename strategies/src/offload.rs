@@ -4,11 +4,10 @@
 
 use burn::module::{Module, ParamId};
 use burn::tensor::{Device, Tensor};
-use firebrick_world::on_host;
+use firebrick_world::{host_device, on_host};
 
 use serde::{Deserialize, Serialize};
 
-use crate::host::host;
 use crate::{
     Effects, GradMap, Grads, MasterStage, Offloads, Outcome, ParamMap, Setup, Stage, Stages, Strategy,
     StrategyError, map_params, relift,
@@ -89,7 +88,7 @@ impl<M: Module> Strategy<M> for Offload {
     }
 
     fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        let host = host(NAME)?;
+        let host = host_device();
         self.declare(setup)?;
         let device = setup.device().clone().inner();
         let parameters = self.offloads == Offloads::Parameters;
@@ -196,9 +195,9 @@ mod tests {
             let master = stage.init_master(model.clone()).unwrap();
             let replica = stage.publish(master.clone()).unwrap();
             let of = |model: &Linear| model.weight.val().device().inner();
-            assert_eq!(of(&master), host(NAME).unwrap());
+            assert_eq!(of(&master), host_device());
             let expected =
-                if offload == Offload::parameters() { host(NAME).unwrap() } else { device.clone().inner() };
+                if offload == Offload::parameters() { host_device() } else { device.clone().inner() };
             assert_eq!(of(&replica), expected);
             assert!(replica.weight.is_require_grad() && master.weight.is_require_grad());
             assert_eq!(replica.weight.val().into_data(), model.weight.val().into_data());
@@ -209,7 +208,7 @@ mod tests {
                 panic!("passed on")
             };
             let grad = grads.into_params().get::<2>(model.weight.id).unwrap();
-            assert_eq!(grad.device(), host(NAME).unwrap());
+            assert_eq!(grad.device(), host_device());
         }
     }
 

@@ -4,11 +4,11 @@ use std::collections::HashSet;
 
 use burn::module::{Module, ParamId};
 use burn::tensor::{GradientCheckpointingStrategy, Tensor};
+use firebrick_world::host_device;
 
 use serde::{Deserialize, Serialize};
 
 use crate::effects::{RecomputedBlocks, Recomputes};
-use crate::host::host;
 use crate::segment::Which;
 use crate::{
     Effects, MasterStage, ParamMap, SettingError, Setup, Stage, Stages, Strategy, StrategyError, map_params,
@@ -168,7 +168,7 @@ impl<M: Module> Strategy<M> for Recompute {
             }
             RecomputedBlocks::Within(bytes) => Which::within(*bytes),
         };
-        let host = if self.offloaded { Some(host("Recompute")?) } else { None };
+        let host = self.offloaded.then(host_device);
         setup.segments_mut().recompute(which, host);
         Ok(Stages::of(Recomputing { elementwise: false }))
     }

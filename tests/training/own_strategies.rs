@@ -10,7 +10,7 @@ use firebrick::strategies::effects::{RecomputedBlocks, Recomputes, Sums};
 use firebrick::strategies::{
     Adaptation, BoxedStrategy, Effects, GradMap, Grads, MasterStage, Offloads, Outcome, ParamMap, Part,
     Paths, Reduces, Setup, Shard, ShardStage, Sharding, Stage, Stages, Strategy, StrategyError, Trained,
-    Which, conformance, host, map_params, params_of, relift, trained,
+    Which, conformance, host_device, map_params, params_of, relift, trained,
 };
 use firebrick::{Accumulate, Data, Freeze, Offload, Recompute, Schedule, Trainer, World, Zero};
 
@@ -133,7 +133,7 @@ impl<M: Module> Strategy<M> for ToHost {
 
     fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         self.declare(setup)?;
-        Ok(Stages::of(OnHost { host: host("ToHost")?, device: setup.device().clone().inner() }))
+        Ok(Stages::of(OnHost { host: host_device(), device: setup.device().clone().inner() }))
     }
 }
 

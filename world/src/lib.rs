@@ -53,7 +53,7 @@
 //!
 //! # Features
 //!
-//! `flex` (default) is Burn's CPU backend; `mpi` adds `World::mpi`, and needs an MPI library and libclang to build;
+//! `mpi` adds `World::mpi`, and needs an MPI library and libclang to build;
 //! `cuda` sums between CUDA devices with NCCL, where that is installed.
 
 mod buffers;

@@ -6,12 +6,6 @@ use thiserror::Error;
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// The program was built without the CPU, on which passes are traced.
-    #[error(
-        "a plan traces a pass of the model on the CPU, and this program was built without it: build it with the \
-         feature `cpu`"
-    )]
-    NoHost,
     /// There is no supervised micro-batch to trace.
     #[error(
         "the first {looked} micro-batches have nothing to learn from: look at them with `firebrick data`"

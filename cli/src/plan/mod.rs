@@ -164,7 +164,7 @@ impl Planning<'_> {
         let is_cpu = parts.device_name.starts_with("cpu");
         let limit = Limit::of(run, budget, is_cpu)?;
         let shapes = shapes::<M>(&parts.config, &run.strategies, &parts.fresh)?;
-        let tracer = Tracer::<M>::new(run, &parts, &longest)?;
+        let tracer = Tracer::<M>::new(run, &parts, &longest);
         let mut planner = Planner { run, parts: &parts, shapes: &shapes, tracer, work, limit, say };
         let as_written = planner.plan(&run.strategies, &run.composed())?;
         let [has_bf16, has_f16] =

@@ -141,10 +141,7 @@ impl Run {
         let mut setup = Setup::new(&adapted, &device);
         strategies.start(&mut setup)?;
         let later = setup.order().places_master();
-        let origin = match host_device() {
-            Some(host) if later => host.autodiff(),
-            _ => device.clone(),
-        };
+        let origin = if later { host_device().autodiff() } else { device.clone() };
         let mut asked = DataRun::from(self);
         if let Some(folder) = &folder {
             let labels = self.task.labels();

@@ -23,31 +23,21 @@
 //! ```
 
 mod backward;
-#[cfg(feature = "flex")]
 mod block;
 mod composed;
 mod drops;
-#[cfg(feature = "flex")]
 mod flex;
-#[cfg(feature = "flex")]
 mod forward;
-#[cfg(feature = "flex")]
 mod gradient;
 mod ops;
-#[cfg(feature = "flex")]
 mod product;
 mod reads;
-#[cfg(feature = "flex")]
 mod rows;
-#[cfg(feature = "flex")]
 mod scores;
-#[cfg(feature = "flex")]
 mod shares;
-#[cfg(feature = "flex")]
 mod spans;
 #[cfg(test)]
 mod tests;
-#[cfg(feature = "flex")]
 mod view;
 
 use burn::backend::Dispatch;

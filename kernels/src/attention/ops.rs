@@ -22,10 +22,7 @@ pub struct Plan {
 ///
 /// `query` is `[batch, heads, length, size]`, `key` and `value` `[batch, key_heads, read, size]`, in f32, bf16 or f16;
 /// `bias` is `[1 or batch, heads, length, read]` in f32. No axis has the length 0.
-#[backend_extension(
-    Flex: cfg(feature = "flex"),
-    Autodiff,
-)]
+#[backend_extension(Flex, Autodiff)]
 pub trait AttentionOps: Backend {
     /// Returns the output, `[batch, heads, length, size]`.
     fn attention(

@@ -5,7 +5,6 @@ use rayon::prelude::*;
 use super::mask::{Key, Places};
 
 /// Elements that are computed at a time.
-#[cfg(feature = "flex")]
 const BLOCK: usize = 512;
 
 /// The least elements per task.
@@ -57,7 +56,6 @@ impl DropMask {
     }
 
     /// Writes the scaled elements of `x`, which start at the element `at` of the tensor, or 0 for those that are dropped.
-    #[cfg(feature = "flex")]
     #[inline(always)]
     pub(crate) fn drop_from(&self, at: usize, x: &[f32], to: &mut [f32]) {
         // Locals, so that the compiler knows that writing an element changes none of what it reads.

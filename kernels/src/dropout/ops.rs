@@ -27,7 +27,7 @@ pub trait Dropping: Backend {
 ///
 /// Call [`dropout`](super::dropout), which takes tensors. On backends outside this crate's features, it panics.
 #[backend_extension(
-    Flex: cfg(feature = "flex"),
+    Flex,
     Cube: cfg(feature = "cube"),
     Autodiff,
 )]
@@ -46,7 +46,6 @@ impl DropoutOps for burn::backend::Cube {
     }
 }
 
-#[cfg(feature = "flex")]
 impl Dropping for burn::backend::Flex {
     fn dropped(x: FloatTensor<Self>, mask: &DropMask) -> FloatTensor<Self> {
         use crate::elements::in_blocks;
@@ -58,7 +57,6 @@ impl Dropping for burn::backend::Flex {
     }
 }
 
-#[cfg(feature = "flex")]
 impl DropoutOps for burn::backend::Flex {
     fn own_dropout(x: FloatTensor<Self>, mask: Arc<DropMask>) -> FloatTensor<Self> {
         Self::dropped(x, &mask)

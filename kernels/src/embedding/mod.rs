@@ -10,7 +10,6 @@
 //! ```
 
 mod backward;
-#[cfg(feature = "flex")]
 mod flex;
 mod ops;
 #[cfg(test)]

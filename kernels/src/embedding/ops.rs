@@ -6,7 +6,7 @@ use burn::tensor::{DType, IndexingUpdateOp, Shape};
 
 /// Lookup in tables. Call [`embedding`](crate::embedding), which takes tensors.
 #[backend_extension(
-    Flex: cfg(feature = "flex"),
+    Flex,
     Cube: cfg(feature = "cube"),
     Autodiff,
 )]
@@ -49,7 +49,6 @@ impl EmbeddingOps for burn::backend::Cube {
     }
 }
 
-#[cfg(feature = "flex")]
 impl EmbeddingOps for burn::backend::Flex {
     fn rows_of(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self> {
         <Self as EmbeddingRows>::select(table, ids)

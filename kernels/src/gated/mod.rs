@@ -12,7 +12,6 @@
 //! ```
 
 mod backward;
-#[cfg(feature = "flex")]
 mod flex;
 mod ops;
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub trait Gates: GeluOps {
 ///
 /// Call [`gated`](super::gated), which takes tensors. On backends outside this crate's features, it panics.
 #[backend_extension(
-    Flex: cfg(feature = "flex"),
+    Flex,
     Cube: cfg(feature = "cube"),
     Autodiff,
 )]
@@ -61,7 +61,6 @@ macro_rules! without_gradients {
 
 #[cfg(feature = "cube")]
 without_gradients!(burn::backend::Cube);
-#[cfg(feature = "flex")]
 without_gradients!(burn::backend::Flex);
 
 /// Computes the value with Burn's operations.

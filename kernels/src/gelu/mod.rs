@@ -12,12 +12,10 @@
 //! ```
 
 mod backward;
-#[cfg(feature = "flex")]
 mod flex;
 mod ops;
 #[cfg(test)]
 mod tests;
-#[cfg(feature = "flex")]
 pub(crate) mod vectors;
 
 use burn::backend::Dispatch;
@@ -25,7 +23,6 @@ use burn::tensor::Tensor;
 
 pub use ops::{Gelu, GeluOps};
 pub(crate) use ops::{narrow, wide};
-#[cfg(feature = "flex")]
 pub(crate) use vectors::exp;
 
 /// Computes x · Φ(x) of each element, where Φ is the distribution function of the normal distribution (Hendrycks &

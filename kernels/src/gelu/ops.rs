@@ -25,7 +25,7 @@ pub(super) const CUBE: f64 = 0.044_715;
 ///
 /// Call [`gelu`](crate::gelu), which takes tensors.
 #[backend_extension(
-    Flex: cfg(feature = "flex"),
+    Flex,
     Cube: cfg(feature = "cube"),
     Autodiff,
 )]

@@ -9,7 +9,6 @@
 
 mod backward;
 pub(crate) mod bf16;
-#[cfg(feature = "flex")]
 mod flex;
 mod ops;
 #[cfg(test)]

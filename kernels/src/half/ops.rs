@@ -8,7 +8,7 @@ use burn::tensor::FloatDType;
 ///
 /// Call [`cast`](super::cast), which takes tensors. On backends outside this crate's features, it panics.
 #[backend_extension(
-    Flex: cfg(feature = "flex"),
+    Flex,
     Cube: cfg(feature = "cube"),
     Autodiff,
 )]

@@ -15,14 +15,12 @@
 //! ```
 
 mod backward;
-#[cfg(feature = "flex")]
 mod flex;
 mod head;
 mod ops;
 mod rows;
 #[cfg(test)]
 mod tests;
-#[cfg(feature = "flex")]
 mod vectors;
 
 use burn::backend::Dispatch;

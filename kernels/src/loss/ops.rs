@@ -9,7 +9,7 @@ use super::rows::{Labels, LossRows};
 /// Cross-entropy losses. Call [`cross_entropy`](crate::cross_entropy) or [`head_loss`](crate::head_loss), which take
 /// tensors.
 #[backend_extension(
-    Flex: cfg(feature = "flex"),
+    Flex,
     Cube: cfg(feature = "cube"),
     Autodiff,
 )]
@@ -62,5 +62,4 @@ macro_rules! plain {
 
 #[cfg(feature = "cube")]
 plain!(burn::backend::Cube);
-#[cfg(feature = "flex")]
 plain!(burn::backend::Flex);

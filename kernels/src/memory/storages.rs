@@ -175,17 +175,10 @@ fn plain<const D: usize>(tensor: &Tensor<D>) -> Tensor<D> {
 }
 
 /// Returns the start and the bytes of a tensor's storage in host memory.
-#[cfg(feature = "flex")]
 fn place<const D: usize>(tensor: &Tensor<D>) -> Option<(usize, usize)> {
     let tensor = plain(tensor).try_into_primitive::<burn::backend::Flex>().ok()?;
     let bytes = tensor.bytes();
     Some((bytes.as_ptr().addr(), bytes.len()))
-}
-
-/// Without the CPU backend, no tensor is in host memory.
-#[cfg(not(feature = "flex"))]
-fn place<const D: usize>(_: &Tensor<D>) -> Option<(usize, usize)> {
-    None
 }
 
 #[cfg(test)]

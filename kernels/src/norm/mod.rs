@@ -21,14 +21,12 @@
 
 mod backward;
 mod branch;
-#[cfg(feature = "flex")]
 mod flex;
 mod kind;
 mod ops;
 mod rows;
 #[cfg(test)]
 mod tests;
-#[cfg(feature = "flex")]
 mod vectors;
 
 use burn::backend::Dispatch;

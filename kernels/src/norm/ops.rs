@@ -8,7 +8,7 @@ use super::kind::Form;
 /// Norms over the last axis. Call [`norm`](crate::norm), [`norm_and_input`](crate::norm_and_input) or
 /// [`norm_of_sum`](crate::norm_of_sum), which take tensors.
 #[backend_extension(
-    Flex: cfg(feature = "flex"),
+    Flex,
     Cube: cfg(feature = "cube"),
     Autodiff,
 )]
@@ -36,7 +36,6 @@ impl NormOps for burn::backend::Cube {
     }
 }
 
-#[cfg(feature = "flex")]
 impl NormOps for burn::backend::Flex {
     fn norm(
         x: FloatTensor<Self>,

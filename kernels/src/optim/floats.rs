@@ -12,7 +12,6 @@ pub(super) const BLOCK: usize = 512;
 pub(super) type Block = [f32; BLOCK];
 
 /// Floats that an update reads.
-#[cfg_attr(not(feature = "flex"), allow(dead_code))] // Only tensors of Flex are slices.
 #[derive(Clone, Copy)]
 pub(super) enum Floats<'a> {
     F32(&'a [f32]),
@@ -57,7 +56,6 @@ impl<'a> Floats<'a> {
 }
 
 /// Floats that an update changes in place.
-#[cfg_attr(not(feature = "flex"), allow(dead_code))] // Only tensors of Flex are slices.
 pub(super) enum FloatsMut<'a> {
     F32(&'a mut [f32]),
     Bf16(&'a mut [bf16]),

@@ -29,13 +29,11 @@
 mod blocks;
 mod dynamic_map;
 mod floats;
-#[cfg(feature = "flex")]
 mod fused;
 mod kernel;
 mod prefetch;
 mod replicas;
 mod rule;
-#[cfg(feature = "flex")]
 mod slices;
 mod update;
 
@@ -64,34 +62,4 @@ pub fn step<const D: usize, const N: usize, R: Rule<N>>(
 /// else held their memory or they were not contiguous.
 pub fn copies() -> u64 {
     slices::copies()
-}
-
-/// A stub: without Flex there is no single-pass update.
-#[cfg(not(feature = "flex"))]
-mod fused {
-    use burn::tensor::Tensor;
-
-    use super::{Parts, Rule};
-
-    #[allow(clippy::result_large_err)] // The error is the input, which the caller takes apart at once.
-    pub fn step<const D: usize, const N: usize, R: Rule<N>>(
-        _rule: &R,
-        parts: Parts<D, N>,
-    ) -> Result<(Tensor<D>, [Tensor<D>; N]), Parts<D, N>> {
-        Err(parts)
-    }
-}
-
-/// A stub: without Flex no tensor is updated in place, and none is copied first.
-#[cfg(not(feature = "flex"))]
-mod slices {
-    use burn::tensor::Tensor;
-
-    pub fn copies() -> u64 {
-        0
-    }
-
-    pub fn address<const D: usize>(_tensor: &Tensor<D>) -> Option<usize> {
-        None
-    }
 }

@@ -136,14 +136,12 @@ pub fn take<const D: usize>(param: &Tensor<D>, dtype: FloatDType) -> Option<Tens
 }
 
 /// Returns the dtype of the copies that the innermost scope on this thread requests.
-#[cfg(feature = "flex")]
 pub(super) fn wanted() -> Option<FloatDType> {
     let dtype = OPEN.with_borrow(|open| open.as_ref().map(|replicas| replicas.dtype));
     dtype.filter(|dtype| matches!(dtype, FloatDType::BF16 | FloatDType::F16))
 }
 
 /// Passes the copy of an updated parameter to the innermost scope on this thread.
-#[cfg(feature = "flex")]
 pub(super) fn keep<const D: usize>(param: &Tensor<D>, replica: Tensor<D>) {
     let Some(address) = address(param) else { return };
     OPEN.with_borrow_mut(|open| {

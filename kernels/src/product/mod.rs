@@ -35,12 +35,9 @@
 //! ```
 
 mod backward;
-#[cfg(feature = "flex")]
 mod flex;
-#[cfg(feature = "flex")]
 mod gemm;
 mod ops;
-#[cfg(feature = "flex")]
 mod sums;
 #[cfg(test)]
 mod tests;
@@ -49,7 +46,6 @@ mod unread;
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Tensor, module};
 
-#[cfg(feature = "flex")]
 pub(crate) use flex::add_product;
 pub use ops::{ProductOps, Products};
 pub use unread::with_unread_products;

@@ -60,7 +60,7 @@ pub(super) fn column_sums<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
 /// Call [`matmul`](super::matmul) and [`linear`](super::linear), which take tensors. On backends outside this crate's
 /// features, they panic.
 #[backend_extension(
-    Flex: cfg(feature = "flex"),
+    Flex,
     Cube: cfg(feature = "cube"),
     Autodiff,
 )]
@@ -98,5 +98,4 @@ macro_rules! without_gradients {
 impl Products for burn::backend::Cube {}
 #[cfg(feature = "cube")]
 without_gradients!(burn::backend::Cube);
-#[cfg(feature = "flex")]
 without_gradients!(burn::backend::Flex);

@@ -11,7 +11,6 @@
 //! ```
 
 mod backward;
-#[cfg(feature = "flex")]
 mod flex;
 mod ops;
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub trait Sums: Dropping {
 /// Call [`add`](super::add) and [`add_dropout`](super::add_dropout), which take tensors. On backends outside this
 /// crate's features, they panic.
 #[backend_extension(
-    Flex: cfg(feature = "flex"),
+    Flex,
     Cube: cfg(feature = "cube"),
     Autodiff,
 )]
@@ -67,5 +67,4 @@ macro_rules! without_gradients {
 impl Sums for burn::backend::Cube {}
 #[cfg(feature = "cube")]
 without_gradients!(burn::backend::Cube);
-#[cfg(feature = "flex")]
 without_gradients!(burn::backend::Flex);

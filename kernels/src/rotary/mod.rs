@@ -7,7 +7,6 @@
 //! ```
 
 mod backward;
-#[cfg(feature = "flex")]
 mod flex;
 mod ops;
 #[cfg(test)]

@@ -6,7 +6,7 @@ use burn::tensor::{DType, FloatDType, Slice};
 
 /// Rotations by positions. Call [`rotary`](crate::rotary), which takes tensors.
 #[backend_extension(
-    Flex: cfg(feature = "flex"),
+    Flex,
     Cube: cfg(feature = "cube"),
     Autodiff,
 )]
@@ -68,7 +68,6 @@ impl RotaryOps for burn::backend::Cube {
     }
 }
 
-#[cfg(feature = "flex")]
 impl RotaryOps for burn::backend::Flex {
     fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::rotated(x, cos, sin, false)

@@ -64,9 +64,9 @@ impl<M: Module> Session<M> {
 
     /// Moves all tensors of a whole model to the host, if the ranks' shards were gathered there.
     fn in_one_place(&self, whole: M) -> M {
-        match host_device().filter(|_| self.comes_together()) {
-            Some(host) => whole.to_device(&host),
-            None => whole,
+        match self.comes_together() {
+            true => whole.to_device(&host_device()),
+            false => whole,
         }
     }
 
@@ -101,12 +101,10 @@ struct ToHost;
 
 impl ParamMap for ToHost {
     fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
-        match host_device() {
-            Some(host) if !is_host(&value.device()) => {
-                let dtype = value.dtype();
-                relift(Tensor::from_data(on_host(value.clone()), (&host, dtype)), &value)
-            }
-            _ => value,
+        if is_host(&value.device()) {
+            return value;
         }
+        let dtype = value.dtype();
+        relift(Tensor::from_data(on_host(value.clone()), (&host_device(), dtype)), &value)
     }
 }

@@ -25,7 +25,7 @@ impl fmt::Debug for Hook {
 }
 
 /// The operations below the tensor API. Without autodiff there is nothing to hook into.
-#[backend_extension(Flex: cfg(feature = "flex"), Cube: cfg(feature = "cube"), Autodiff)]
+#[backend_extension(Flex, Cube: cfg(feature = "cube"), Autodiff)]
 trait GraftOps: Backend {
     fn graft(parent: FloatTensor<Self>, value: FloatTensor<Self>, hook: Hook) -> FloatTensor<Self> {
         let _ = (parent, hook);
@@ -38,7 +38,6 @@ trait GraftOps: Backend {
     }
 }
 
-#[cfg(feature = "flex")]
 impl GraftOps for burn::backend::Flex {}
 #[cfg(feature = "cube")]
 impl GraftOps for burn::backend::Cube {}
@@ -143,7 +142,7 @@ pub(super) fn join<const D: usize>(
     Tensor::from_dispatch(Dispatch::join(token.into_dispatch(), input.into_dispatch(), hook))
 }
 
-#[cfg(all(test, feature = "flex"))]
+#[cfg(test)]
 mod tests {
 
     use super::*;

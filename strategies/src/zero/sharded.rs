@@ -8,12 +8,11 @@ use burn::backend::DispatchTensor;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use firebrick_world::on_host;
+use firebrick_world::{host_device, on_host};
 
 use super::NAME;
 use super::reduced::Part;
 use super::sharding::Sharding;
-use crate::host::host;
 use crate::{
     Grads, MasterStage, Outcome, ParamMap, Setup, Shard, ShardStage, Stage, StrategyError, Trained,
     each_param, map_params, relift, trained,
@@ -115,7 +114,7 @@ impl<M: Module> Stage<M> for Sharded {
 
 impl<M: Module> MasterStage<M> for Sharded {
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
-        let device = if self.master_is_away.load(Relaxed) { host(NAME)? } else { self.device.clone() };
+        let device = if self.master_is_away.load(Relaxed) { host_device() } else { self.device.clone() };
         let model = self.sharding.divide(model, &device)?;
         self.trained = trained(&model);
         for parameter in &mut self.trained {

@@ -147,7 +147,7 @@ impl Sharding {
         }
         let host = host_device();
         let Some(root) = root else {
-            return Ok(Some(self.gather_to(model, "the whole model", |_| true, host)?.model));
+            return Ok(Some(self.gather_to(model, "the whole model", |_| true, Some(host))?.model));
         };
         let shards = Shards::of(&model, |id| self.shards(id));
         let mut whole = HashMap::new();
@@ -160,7 +160,7 @@ impl Sharding {
         if self.world.rank() != root {
             return Ok(None);
         }
-        let mut put = Put { rows: &self.rows, whole, padded: HashMap::new(), device: host };
+        let mut put = Put { rows: &self.rows, whole, padded: HashMap::new(), device: Some(host) };
         Ok(Some(map_params(model, &mut put)))
     }
 }

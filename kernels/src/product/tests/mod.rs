@@ -300,7 +300,6 @@ fn empty_products() {
     }
 }
 
-#[cfg(feature = "flex")]
 #[test]
 fn a_product_of_any_view_is_added_in_place() {
     let device = Device::flex();
