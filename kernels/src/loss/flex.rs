@@ -13,11 +13,16 @@ use super::rows::{Labels, LossRows, losses, slopes, wide};
 use super::vectors::{Loss, LossAndSlope, Scaled, Slopes, Target};
 use crate::flex::{Buffer, Lane, TASK, adjacent, elements, tensor, widened};
 use crate::half::HalfOps;
-use crate::product::{Products, add_product};
+use crate::product::{Products, add_product, has_dots, wide_product};
 
 impl LossRows for Flex {
     fn computes_in(dtype: DType) -> DType {
-        if matches!(dtype, DType::BF16 | DType::F16) { DType::F32 } else { dtype }
+        match dtype {
+            // The slopes of f16 would be too small for it: they have no loss scale yet.
+            DType::F16 => DType::F32,
+            DType::BF16 if !has_dots() => DType::F32,
+            dtype => dtype,
+        }
     }
 
     fn losses(
@@ -84,7 +89,14 @@ impl LossRows for Flex {
         match total {
             Some(total) if total.dtype() == DType::F32 => add_product(total, lhs, rhs),
             Some(total) => Self::float_add(total, Self::float_matmul(lhs, rhs)),
-            None => Self::product(lhs, rhs),
+            None => Self::wide_product(lhs, rhs),
+        }
+    }
+
+    fn wide_product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
+        match lhs.dtype() {
+            DType::F32 | DType::BF16 => wide_product(lhs, rhs),
+            _ => Self::product(lhs, rhs),
         }
     }
 

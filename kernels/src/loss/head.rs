@@ -75,7 +75,7 @@ pub(super) fn loss<B: LossRows>(
         let part =
             if end - start == rows { hidden.clone() } else { B::float_slice(hidden.clone(), &[range]) };
         let part = B::fast_cast(part, computed);
-        let logits = wide::<B>(B::product(part.clone(), to_logits.clone()));
+        let logits = B::wide_product(part.clone(), to_logits.clone());
         let logits = match &bias {
             Some(bias) => B::float_add(logits, bias.clone()),
             None => logits,
@@ -93,7 +93,7 @@ pub(super) fn loss<B: LossRows>(
         }
         let slopes = B::fast_cast(slopes, computed);
         if wanted[0] {
-            of_hidden.push(wide::<B>(B::product(slopes.clone(), to_hidden.clone())));
+            of_hidden.push(B::wide_product(slopes.clone(), to_hidden.clone()));
         }
         if wanted[1] {
             let (lhs, rhs) = match form.transposed {

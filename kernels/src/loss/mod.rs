@@ -145,8 +145,11 @@ impl Head {
 
 /// Returns the [`cross_entropy`] of a head's logits for `hidden`, `[rows, width]`, without all logits at once.
 ///
-/// `hidden` is cast to the dtype of the head's weight; the loss is computed in f32. If most rows have the label -100, as
-/// in masked language modelling, only the others are multiplied.
+/// `hidden` is cast to the dtype of the head's weight, and the loss is computed in f32. In half precision, GPUs round the
+/// logits and their gradient to that dtype. The CPU rounds the gradient alone, and only to bf16, if the processor has dot
+/// products of bf16.
+///
+/// If most rows have the label -100, as in masked language modelling, only the others are multiplied.
 ///
 /// The gradients of the hidden state, the weight and the bias are computed in the forward pass, those that are tracked,
 /// and the backward pass multiplies them by the gradient of the sum. It keeps them: 4 bytes for each element of the

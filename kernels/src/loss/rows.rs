@@ -86,13 +86,18 @@ pub trait LossRows: Products {
         (sum, slopes::<Self>(logits, logarithms, labels, smoothing))
     }
 
+    /// Multiplies `[m, k]` and `[k, n]`, and returns the product in f32 or wider.
+    fn wide_product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
+        wide::<Self>(Self::product(lhs, rhs))
+    }
+
     /// Adds the product of `[m, k]` and `[k, n]` to `total`, in f32 or wider; `None` is zeros.
     fn add_product(
         total: Option<FloatTensor<Self>>,
         lhs: FloatTensor<Self>,
         rhs: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
-        let product = wide::<Self>(Self::product(lhs, rhs));
+        let product = Self::wide_product(lhs, rhs);
         match total {
             Some(total) => Self::float_add(total, product),
             None => product,

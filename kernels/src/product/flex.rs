@@ -7,10 +7,10 @@ use burn::tensor::{Bytes, DType, FloatDType, Shape, bf16, f16};
 use bytemuck::Pod;
 use gemmkit::FusedScalar;
 
-use super::gemm::{self, Matrices, products};
+use super::gemm::{self, Matrices};
 use super::ops::Products;
 use super::sums::column_sums;
-use crate::flex::adjacent;
+use crate::flex::{adjacent, tensor};
 use crate::half::HalfOps;
 
 impl Products for Flex {
@@ -62,11 +62,24 @@ pub(super) fn multiplied_in_f32(lhs: FlexTensor, rhs: FlexTensor, bias: Option<F
     Flex::fast_cast(typed::<f32>(wide(lhs), wide(rhs), bias.map(wide)), dtype.into())
 }
 
-fn typed<T: Element + Pod + FusedScalar>(
-    lhs: FlexTensor,
-    rhs: FlexTensor,
-    bias: Option<FlexTensor>,
-) -> FlexTensor {
+/// An element of matrices that are multiplied.
+trait Factor: Element + Pod + FusedScalar {
+    /// Multiplies the pairs of matrices, adds `bias` to each row, and returns the products one after another, by rows.
+    fn products(lhs: &Matrices<Self>, rhs: &Matrices<Self>, bias: Option<&[Self]>) -> Vec<Self> {
+        gemm::products(lhs, rhs, bias)
+    }
+}
+
+impl Factor for f32 {}
+impl Factor for f16 {}
+impl Factor for bf16 {
+    #[cfg(target_arch = "x86_64")]
+    fn products(lhs: &Matrices<Self>, rhs: &Matrices<Self>, bias: Option<&[Self]>) -> Vec<Self> {
+        super::bf16::products(lhs, rhs, bias).unwrap_or_else(|| gemm::products(lhs, rhs, bias))
+    }
+}
+
+fn typed<T: Factor>(lhs: FlexTensor, rhs: FlexTensor, bias: Option<FlexTensor>) -> FlexTensor {
     let (lhs, rhs, bias) = (forwards(lhs), forwards(rhs), bias.map(|bias| bias.to_contiguous()));
     let axes = lhs.layout().num_dims() - 2;
     let dim = |tensor: &FlexTensor, axis: usize| tensor.layout().shape()[axis];
@@ -83,24 +96,56 @@ fn typed<T: Element + Pod + FusedScalar>(
         let layout = bias.layout();
         &bias.storage::<T>()[layout.start_offset()..][..layout.num_elements()]
     });
-    let out = products(&left, &right, bias);
+    let out = T::products(&left, &right, bias);
     shape.extend([dim(&lhs, axes), dim(&rhs, axes + 1)]);
     FlexTensor::new(Bytes::from_elems(out), Layout::contiguous(Shape::from(shape)), T::dtype())
 }
 
-/// Adds the product of `[m, k]` and `[k, n]` to `total`, `[m, n]`, all in f32, in place unless others read `total`. Burn has
-/// no such operation: the product would be a second matrix, and the sum one more pass over both.
+/// Returns whether the processor multiplies bf16 by dot products: faster than f32, and with the same sums in f32.
+pub(crate) fn has_dots() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return super::bf16::has_dots();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Multiplies `[m, k]` and `[k, n]`, in f32 or bf16, into f32 without rounding.
+pub(crate) fn wide_product(lhs: FlexTensor, rhs: FlexTensor) -> FlexTensor {
+    let (lhs, rhs) = (forwards(lhs), forwards(rhs));
+    #[cfg(target_arch = "x86_64")]
+    if lhs.dtype() == DType::BF16 {
+        let shape = Shape::new([lhs.layout().shape()[0], rhs.layout().shape()[1]]);
+        let [left, right] = [&lhs, &rhs].map(|x| matrices::<bf16>(x, &[], None));
+        if let Some(product) = super::bf16::wide_product(&left, &right) {
+            return tensor(product, shape);
+        }
+    }
+    let wide = |x| Flex::fast_cast(x, FloatDType::F32);
+    typed::<f32>(wide(lhs), wide(rhs), None)
+}
+
+/// Adds the product of `[m, k]` and `[k, n]`, in f32 or bf16, to `total`, `[m, n]` in f32, in place unless others read `total`.
+/// Burn has no such operation: the product would be a second matrix, and the sum one more pass over both.
 ///
 /// # Panics
 ///
 /// If the shapes do not fit.
 pub(crate) fn add_product(total: FlexTensor, lhs: FlexTensor, rhs: FlexTensor) -> FlexTensor {
     let (mut total, lhs, rhs) = (adjacent(total), forwards(lhs), forwards(rhs));
-    let [left, right] = [&lhs, &rhs].map(|x| matrices::<f32>(x, &[], None));
     let [rows, cols]: [usize; 2] = total.layout().shape().dims();
     assert_eq!([rows, cols], [lhs.layout().shape()[0], rhs.layout().shape()[1]], "the sum's shape differs");
     let start = total.layout().start_offset();
-    gemm::add_product(&left, &right, &mut total.storage_mut::<f32>()[start..][..rows * cols]);
+    let sum = &mut total.storage_mut::<f32>()[start..][..rows * cols];
+    #[cfg(target_arch = "x86_64")]
+    if lhs.dtype() == DType::BF16 {
+        let [left, right] = [&lhs, &rhs].map(|x| matrices::<bf16>(x, &[], None));
+        if super::bf16::add_product(&left, &right, sum) {
+            return total;
+        }
+    }
+    let [lhs, rhs] = [lhs, rhs].map(|x| Flex::fast_cast(x, FloatDType::F32));
+    let [left, right] = [&lhs, &rhs].map(|x| matrices::<f32>(x, &[], None));
+    gemm::add_product(&left, &right, sum);
     total
 }
 

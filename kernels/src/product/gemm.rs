@@ -22,12 +22,12 @@ const EDGE: usize = 4096;
 /// Matrices of one shape in a slice.
 pub struct Matrices<'a, T> {
     data: &'a [T],
-    rows: usize,
-    cols: usize,
-    row_stride: usize,
-    col_stride: usize,
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+    pub(super) row_stride: usize,
+    pub(super) col_stride: usize,
     /// The index of each matrix's first element.
-    starts: Vec<usize>,
+    pub(super) starts: Vec<usize>,
 }
 
 impl<'a, T> Matrices<'a, T> {
@@ -50,7 +50,7 @@ impl<'a, T> Matrices<'a, T> {
     }
 
     /// Returns the address of an element, or of the storage if the matrices are empty.
-    fn at(&self, matrix: usize, row: usize, col: usize) -> *const T {
+    pub(super) fn at(&self, matrix: usize, row: usize, col: usize) -> *const T {
         if self.rows == 0 || self.cols == 0 {
             return self.data.as_ptr();
         }
