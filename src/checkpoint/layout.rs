@@ -93,7 +93,7 @@ impl Place {
 #[cfg(test)]
 mod tests {
     use burn::nn::{Linear, LinearConfig};
-    use firebrick_strategies::{Setup, Strategy, Zero};
+    use firebrick_strategies::{Composition, Setup, Zero};
 
     use super::*;
     use crate::testing::on_ranks;

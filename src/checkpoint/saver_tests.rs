@@ -8,7 +8,7 @@ use burn::nn::LinearConfig;
 use burn::tensor::Device;
 use firebrick_checkpoints::Folder;
 use firebrick_datasets::Cursor;
-use firebrick_strategies::{Setup, Strategy, Zero};
+use firebrick_strategies::{Composition, Setup, Zero};
 
 use super::settings::{GlobalBatch, Settings};
 use super::trainer_state::TrainerState;

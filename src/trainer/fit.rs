@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn::optim::ModuleOptimizer;
 use firebrick_datasets::{Batch, DataError, SampleError};
-use firebrick_strategies::{BoxedStrategy, Strategy};
+use firebrick_strategies::{BoxedStrategy, Composed};
 
 use super::for_rank::for_rank;
 use super::{Destination, Length, Trained, Trainer};
@@ -38,7 +38,7 @@ impl<S> Trainer<S> {
     where
         M: Objective<B> + 'static,
         B: Batch,
-        S: Strategy<M>,
+        S: Composed<M>,
     {
         self.fit_for_first(model, optimizer, schedule, data)?.ok_or(TrainError::NoModel)
     }
@@ -55,7 +55,7 @@ impl<S> Trainer<S> {
     where
         M: Objective<B> + 'static,
         B: Batch,
-        S: Strategy<M>,
+        S: Composed<M>,
     {
         // Boxing the strategies compiles the rest once per model and batch type, for every composition.
         self.map_strategies(BoxedStrategy::new).fit_boxed(model, optimizer, Arc::new(schedule), data)

@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, StreamId};
 use firebrick_datasets::{Batch, DataError};
-use firebrick_strategies::{Adaptation, Strategy};
+use firebrick_strategies::{Adaptation, Composed};
 use firebrick_world::{Communicator, World};
 
 use super::{Length, Trained, Trainer};
@@ -32,9 +32,9 @@ use crate::{Adapters, Data, LrSchedule, Objective, Schedule, Score, TrainError};
 
 impl<S> Trainer<S> {
     /// Determines the run's ranks.
-    pub(super) fn world<M>(&self) -> Result<World, TrainError>
+    pub(super) fn world<M: 'static>(&self) -> Result<World, TrainError>
     where
-        S: Strategy<M>,
+        S: Composed<M>,
     {
         match (&self.world, self.strategies.world()) {
             (Some(trainer), Some(strategies)) if trainer != strategies => Err(TrainError::TwoWorlds {
@@ -61,7 +61,7 @@ impl<S> Trainer<S> {
     where
         M: Objective<B> + 'static,
         B: Batch,
-        S: Strategy<M>,
+        S: Composed<M>,
     {
         // Report errors before touching the folder and before ranks wait for one another.
         let scores = self.scores.after(model.scores(&[]), &EvaluationSums::default());

@@ -1,5 +1,7 @@
 //! Gradient accumulation: several micro-batches make one update.
 
+use std::fmt::Debug;
+
 use burn::module::Module;
 use burn::tensor::FloatDType;
 
@@ -8,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::effects::Sums;
 use crate::{
-    Effects, Float, Grads, Outcome, SettingError, Settled, Setup, Stage, Stages, Strategy, StrategyError,
-    WindowStage,
+    CollectStage, Effects, Float, Grads, Outcome, SettingError, Settled, Setup, Stage, Stages, Strategy,
+    StrategyError, StrategyRecipe, WindowStage, groups,
 };
 
 /// Sums the gradients of `n` micro-batches in f32 and passes them on when the window closes.
@@ -26,7 +28,7 @@ use crate::{
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
-/// use firebrick_strategies::{Accumulate, Setup, Strategy};
+/// use firebrick_strategies::{Accumulate, Composition, Setup};
 ///
 /// let device = Device::flex().autodiff();
 /// let model = LinearConfig::new(2, 2).init(&device);
@@ -85,43 +87,52 @@ impl From<AccumulateIn> for (usize, Float) {
     }
 }
 
-impl<M: Module> Strategy<M> for Accumulate {
-    fn effects(&self) -> Effects {
-        Strategy::<M>::effects(&self.clone().held_in(FloatDType::F32))
-    }
+/// A recipe of a sum. Whatever its form, all that it does follows from the sum.
+trait Sum: Debug + Send + Sync + 'static {
+    fn sum(&self) -> Sums;
+}
 
-    fn check(&self) -> Result<(), SettingError> {
-        Strategy::<M>::check(&self.clone().held_in(FloatDType::F32))
-    }
-
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.clone().held_in(FloatDType::F32).start(setup)
+impl Sum for Accumulate {
+    fn sum(&self) -> Sums {
+        Sums { micro_batches: self.0, dtype: FloatDType::F32 }
     }
 }
 
-impl<M: Module> Strategy<M> for AccumulateIn {
+impl Sum for AccumulateIn {
+    fn sum(&self) -> Sums {
+        Sums { micro_batches: self.micro_batches, dtype: self.dtype }
+    }
+}
+
+impl<S: Sum> StrategyRecipe for S {
     fn effects(&self) -> Effects {
-        let Self { micro_batches, dtype } = *self;
-        Effects { sums: Some(Sums { micro_batches, dtype }), ..Effects::none("Accumulate") }
+        Effects { sums: Some(self.sum()), ..Effects::none("Accumulate") }
     }
 
     fn check(&self) -> Result<(), SettingError> {
-        let possible = (1..=MOST).contains(&self.micro_batches);
-        SettingError::require(possible, "", "at least 1 and at most a billion", self.micro_batches)
+        let Sums { micro_batches, .. } = self.sum();
+        let possible = (1..=MOST).contains(&micro_batches);
+        SettingError::require(possible, "", "at least 1 and at most a billion", micro_batches)
     }
+}
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.declare(setup)?;
-        require_dtype("Accumulate", setup.device(), self.dtype)?;
-        Ok(Stages::of(Accumulating { sum: None, held: 0, dtype: self.dtype }))
+impl<M: Module, S: Sum> Strategy<M> for S {
+    fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
+        let Sums { dtype, .. } = self.sum();
+        require_dtype("Accumulate", setup.device(), dtype)?;
+        Ok(Stages::of(Accumulating { sum: None, held: 0, dtype }))
     }
 }
 
 impl<M: Module> Stage<M> for Accumulating {
+    type Groups = (groups::Collect, groups::Window);
+
     fn name(&self) -> &'static str {
         "Accumulate"
     }
+}
 
+impl<M: Module> CollectStage<M> for Accumulating {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         if let Some(sum) = self.sum.take() {
             grads.add(master, sum, self.dtype);
@@ -139,13 +150,9 @@ impl<M: Module> Stage<M> for Accumulating {
             }
         }
     }
-
-    fn window(&mut self) -> Option<&mut dyn WindowStage> {
-        Some(self)
-    }
 }
 
-impl WindowStage for Accumulating {
+impl<M: Module> WindowStage<M> for Accumulating {
     fn loss_scale(&self) -> Option<f64> {
         None
     }
@@ -166,7 +173,7 @@ mod tests {
     use burn::tensor::{DType, Device, FloatDType, Tensor};
 
     use super::*;
-    use crate::{Clip, SkipReason, Stack, testing};
+    use crate::{Clip, Composition, SkipReason, Stack, testing};
 
     fn model() -> (Linear, Device) {
         let device = testing::device().autodiff();
@@ -184,6 +191,10 @@ mod tests {
         Accumulating { sum: None, held: 0, dtype }
     }
 
+    fn held(stage: &Accumulating) -> usize {
+        WindowStage::<Linear>::held_bytes(stage)
+    }
+
     #[test]
     fn a_window_is_held_and_then_summed() {
         let (model, _) = model();
@@ -191,14 +202,14 @@ mod tests {
         for closes in [false, false] {
             let grads = constant(&model, 1.0, FloatDType::F32, closes);
             assert!(matches!(stage.collect(&model, grads), Ok(Outcome::Hold)));
-            assert_eq!(stage.held_bytes(), 4 * 12);
+            assert_eq!(held(&stage), 4 * 12);
         }
         let last = constant(&model, 1.5, FloatDType::F32, true);
         let Ok(Outcome::Apply(grads)) = stage.collect(&model, last) else { panic!("the window closes") };
         let sum = grads.into_params().get::<2>(model.weight.id).unwrap();
         assert_eq!(sum.into_data().try_to_vec::<f32>().unwrap(), [3.5; 12]);
         assert!(stage.sum.is_none());
-        assert_eq!(stage.held_bytes(), 0);
+        assert_eq!(held(&stage), 0);
     }
 
     #[test]
@@ -231,7 +242,7 @@ mod tests {
         for (value, closes) in [(1.0, false), (1.0 / 512.0, false)] {
             let grads = constant(&model, value, FloatDType::F32, closes);
             assert!(matches!(stage.collect(&model, grads), Ok(Outcome::Hold)));
-            assert_eq!(stage.held_bytes(), 2 * 12);
+            assert_eq!(held(&stage), 2 * 12);
         }
         let last = constant(&model, 0.5, FloatDType::F32, true);
         let Ok(Outcome::Apply(grads)) = stage.collect(&model, last) else { panic!("the window closes") };

@@ -12,7 +12,7 @@ use crate::{Paths, StrategyError, apart, learns};
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
-/// use firebrick_strategies::{Adaptation, Freeze, Strategy, trained};
+/// use firebrick_strategies::{Adaptation, Composition, Freeze, trained};
 ///
 /// let model = LinearConfig::new(3, 2).init(&Device::flex().autodiff());
 /// let mut adaptation = Adaptation::seeded(1);

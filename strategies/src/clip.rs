@@ -8,7 +8,10 @@ use burn::tensor::{FloatDType, Tensor};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Effects, GradMap, Grads, Outcome, SettingError, Setup, Stage, Stages, Strategy, StrategyError};
+use crate::{
+    CollectStage, Effects, GradMap, Grads, Outcome, SettingError, Setup, Stage, Stages, Strategy,
+    StrategyError, StrategyRecipe, groups,
+};
 
 /// Bounds the gradients of a window before the update.
 ///
@@ -17,7 +20,7 @@ use crate::{Effects, GradMap, Grads, Outcome, SettingError, Setup, Stage, Stages
 ///
 /// ```
 /// use burn::{nn::LinearConfig, optim::GradientsParams, tensor::{Device, Tensor}};
-/// use firebrick_strategies::{Clip, Grads, Outcome, Setup, Strategy};
+/// use firebrick_strategies::{Clip, Composition, Grads, Outcome, Setup};
 ///
 /// let device = Device::flex().autodiff();
 /// let model = LinearConfig::new(1, 2).with_bias(false).init(&device);
@@ -55,7 +58,7 @@ impl Clip {
     }
 }
 
-impl<M: Module> Strategy<M> for Clip {
+impl StrategyRecipe for Clip {
     fn effects(&self) -> Effects {
         Effects::of("Clip").of_whole_window()
     }
@@ -75,18 +78,23 @@ impl<M: Module> Strategy<M> for Clip {
             bound,
         )
     }
+}
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.declare(setup)?;
+impl<M: Module> Strategy<M> for Clip {
+    fn stages(&self, _: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         Ok(Stages::of(self.clone()))
     }
 }
 
 impl<M: Module> Stage<M> for Clip {
+    type Groups = (groups::Collect,);
+
     fn name(&self) -> &'static str {
         "Clip"
     }
+}
 
+impl<M: Module> CollectStage<M> for Clip {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         if let Some(max) = self.norm {
             // The factor stays on the device: reading it would synchronize with the device.
@@ -126,7 +134,7 @@ mod tests {
     use burn::optim::GradientsParams;
 
     use super::*;
-    use crate::testing;
+    use crate::{Composition, testing};
 
     fn clip(recipe: Clip, values: [f32; 2]) -> (Vec<f32>, f32) {
         let device = testing::device().autodiff();

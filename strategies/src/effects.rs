@@ -7,17 +7,16 @@ use crate::{PathError, Paths};
 
 /// What a strategy does to gradients, memory and traffic.
 ///
-/// It is computed from the strategy's settings alone. The strategy [declares](crate::Strategy::declare) it at the start,
-/// where the [order](crate::Order) of a composition is checked; a plan computes bytes from it; a run file is completed
-/// by it; and a resumed run learns from it what must stay as it was.
+/// It is computed from the strategy's settings alone. [Starting](crate::Composition::start) a composition adds it to the
+/// [setup](crate::Setup), where the [order](crate::Order) of a composition is checked; a plan computes bytes from it; a
+/// run file is completed by it; and a resumed run learns from it what must stay as it was.
 ///
 /// ```
-/// use firebrick_strategies::{Accumulate, Clip, Effects, Strategy};
-/// use burn::nn::Linear;
+/// use firebrick_strategies::{Accumulate, Clip, Effects, StrategyRecipe};
 ///
-/// let effects: Effects = Strategy::<Linear>::effects(&Accumulate(4));
+/// let effects: Effects = Accumulate(4).effects();
 /// assert_eq!(effects.sums.unwrap().micro_batches, 4);
-/// assert!(Strategy::<Linear>::effects(&Clip::norm(1.0)).needs_whole_window);
+/// assert!(Clip::norm(1.0).effects().needs_whole_window);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effects {
@@ -35,7 +34,7 @@ pub struct Effects {
     pub recomputes: Option<Recomputes>,
     /// It provides [weights to evaluate](crate::AverageStage::averaged) instead of the master.
     pub averages: bool,
-    /// It [adapts](crate::Strategy::adapt) the model: which parameters are trained depends on it.
+    /// It [adapts](crate::Strategy::adapted) the model: which parameters are trained depends on it.
     pub adapts: bool,
     /// It needs the whole window's gradients in f32: strategies that sum or cast gradients must come before it.
     pub needs_whole_window: bool,

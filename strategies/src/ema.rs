@@ -12,8 +12,8 @@ use burn::tensor::{FloatDType, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AverageStage, Effects, ParamMap, SettingError, Setup, Stage, StageState, Stages, Strategy, StrategyError,
-    map_params, relift, trained,
+    AverageStage, Effects, ParamMap, SaveStage, SettingError, Setup, Stage, StageState, Stages, Strategy,
+    StrategyError, StrategyRecipe, groups, map_params, relift, trained,
 };
 
 const NAME: &str = "Ema";
@@ -47,7 +47,7 @@ const NAME: &str = "Ema";
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
-/// use firebrick_strategies::{Ema, Setup, Strategy};
+/// use firebrick_strategies::{Composition, Ema, Setup};
 ///
 /// let device = Device::flex().autodiff();
 /// let model = LinearConfig::new(2, 2).init(&device);
@@ -89,7 +89,7 @@ impl Ema {
     }
 }
 
-impl<M: Module + 'static> Strategy<M> for Ema {
+impl StrategyRecipe for Ema {
     fn effects(&self) -> Effects {
         Effects { averages: true, ..Effects::of(NAME) }
     }
@@ -98,9 +98,10 @@ impl<M: Module + 'static> Strategy<M> for Ema {
         let possible = (0.0..1.0).contains(&self.decay);
         SettingError::require(possible, "decay", "at least 0 and below 1", self.decay)
     }
+}
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.declare(setup)?;
+impl<M: Module + 'static> Strategy<M> for Ema {
+    fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         let trained = trained(setup.model()).into_iter().map(|param| param.id).collect();
         Ok(Stages::of(Averaging { ema: self.clone(), updates: 0, trained, average: None }))
     }
@@ -119,10 +120,14 @@ struct Averaging<M> {
 }
 
 impl<M: Module> Stage<M> for Averaging<M> {
+    type Groups = (groups::Save, groups::Average);
+
     fn name(&self) -> &'static str {
         NAME
     }
+}
 
+impl<M: Module> SaveStage<M> for Averaging<M> {
     fn save(&self, state: StageState) -> StageState {
         state.with("updates", self.updates as f64)
     }
@@ -130,10 +135,6 @@ impl<M: Module> Stage<M> for Averaging<M> {
     fn restore(&mut self, saved: &StageState) -> Result<(), StrategyError> {
         self.updates = saved.get("updates")? as u64;
         Ok(())
-    }
-
-    fn averaging(&mut self) -> Option<&mut dyn AverageStage<M>> {
-        Some(self)
     }
 }
 
@@ -211,7 +212,7 @@ mod tests {
     use burn::tensor::{DType, Device};
 
     use super::*;
-    use crate::{Amp, Identity, SavedStates, Stack, testing};
+    use crate::{Amp, Composition, Identity, SavedStates, Stack, testing};
 
     fn linear(value: f64, device: &Device) -> Linear {
         with(LinearConfig::new(3, 2).init(device), value)

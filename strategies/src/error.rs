@@ -155,7 +155,7 @@ pub enum StrategyError {
         found: String,
     },
     /// The strategy starts on a model that it has not adapted.
-    #[error("{0} starts on a model that it has not adapted: call `Strategy::adapt` before `Setup::new`")]
+    #[error("{0} starts on a model that it has not adapted: call `Composition::adapt` before `Setup::new`")]
     NotAdapted(&'static str),
     /// A number could not be read from a device.
     #[error("a number could not be read from the device: {0}")]

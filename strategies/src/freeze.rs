@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::adaptation::params_of;
 use crate::effects::OnResult;
-use crate::{Adaptation, Effects, Paths, SettingError, Setup, Stage, Stages, Strategy, StrategyError};
+use crate::{
+    Adaptation, Effects, Paths, SettingError, Setup, Stage, Stages, Strategy, StrategyError, StrategyRecipe,
+};
 
 const NAME: &str = "Freeze";
 
@@ -29,7 +31,7 @@ const NAME: &str = "Freeze";
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
-/// use firebrick_strategies::{Adaptation, Freeze, Strategy};
+/// use firebrick_strategies::{Adaptation, Composition, Freeze};
 ///
 /// let model = LinearConfig::new(3, 2).init(&Device::flex().autodiff());
 /// let frozen = Freeze::paths(["weight"]).adapt(model.clone(), &mut Adaptation::default())?;
@@ -52,7 +54,7 @@ impl Freeze {
     }
 }
 
-impl<M: Module> Strategy<M> for Freeze {
+impl StrategyRecipe for Freeze {
     fn effects(&self) -> Effects {
         let paths = self.patterns.iter().cloned().collect();
         Effects { adapts: true, result: OnResult::ChangesAnywhere, paths, ..Effects::none(NAME) }
@@ -61,14 +63,15 @@ impl<M: Module> Strategy<M> for Freeze {
     fn check(&self) -> Result<(), SettingError> {
         SettingError::require(!self.patterns.is_empty(), "", "given at least one path", "[]")
     }
+}
 
-    fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
+impl<M: Module> Strategy<M> for Freeze {
+    fn adapted(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
         let frozen = params_of(NAME, &self.patterns, &Paths::of(&model))?;
         Ok(model.map(&mut Freezing { frozen, adaptation }))
     }
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.declare(setup)?;
+    fn stages(&self, _: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         Ok(Stages::of(Frozen))
     }
 }
@@ -89,6 +92,8 @@ impl ModuleMapper for Freezing<'_> {
 struct Frozen;
 
 impl<M> Stage<M> for Frozen {
+    type Groups = ();
+
     fn name(&self) -> &'static str {
         NAME
     }
@@ -99,13 +104,13 @@ mod tests {
     use burn::nn::{Linear, LinearConfig};
 
     use super::*;
-    use crate::{Stack, testing, trained};
+    use crate::{Composition, Stack, testing, trained};
 
     fn linear() -> Linear {
         LinearConfig::new(3, 2).init(&testing::device().autodiff())
     }
 
-    fn adapted<M: Module>(model: M, strategy: &impl Strategy<M>) -> (M, Adaptation) {
+    fn adapted<M: Module + 'static>(model: M, strategy: &impl Composition<M>) -> (M, Adaptation) {
         let mut adaptation = Adaptation::seeded(0);
         (strategy.adapt(model, &mut adaptation).unwrap(), adaptation)
     }

@@ -3,7 +3,7 @@
 use burn::module::Module;
 use serde::{Deserialize, Serialize};
 
-use crate::{Effects, Setup, Stage, Stages, Strategy, StrategyError};
+use crate::{Effects, Setup, Stage, Stages, Strategy, StrategyError, StrategyRecipe};
 
 const NAME: &str = "KeepPadding";
 
@@ -15,7 +15,7 @@ const NAME: &str = "KeepPadding";
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
-/// use firebrick_strategies::{KeepPadding, Setup, Strategy};
+/// use firebrick_strategies::{Composition, KeepPadding, Setup};
 ///
 /// let device = Device::flex();
 /// let model = LinearConfig::new(3, 2).init(&device);
@@ -29,13 +29,14 @@ const NAME: &str = "KeepPadding";
 #[serde(deny_unknown_fields)]
 pub struct KeepPadding {}
 
-impl<M: Module> Strategy<M> for KeepPadding {
+impl StrategyRecipe for KeepPadding {
     fn effects(&self) -> Effects {
         Effects::none(NAME)
     }
+}
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.declare(setup)?;
+impl<M: Module> Strategy<M> for KeepPadding {
+    fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         setup.segments_mut().keep_padding();
         Ok(Stages::of(Keeping))
     }
@@ -46,6 +47,8 @@ impl<M: Module> Strategy<M> for KeepPadding {
 struct Keeping;
 
 impl<M> Stage<M> for Keeping {
+    type Groups = ();
+
     fn name(&self) -> &'static str {
         NAME
     }

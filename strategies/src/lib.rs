@@ -8,7 +8,9 @@
 //!
 //! ```text
 //! strategy.rs    Strategy: the recipe of a technique
-//! stage.rs       Stage: its live state, and the groups of methods that a stage implements if it needs them
+//! composition.rs Composition: one strategy or several, as the trainer uses them
+//! stage.rs       Stage: the live state of a strategy, and the groups of methods that a stage implements if it needs them
+//! groups.rs      the groups as types, which a stage lists
 //! stages.rs      Stages: the live state of a composition, the only code that runs through its stages
 //! shard.rs       the part of a parameter that a rank holds
 //! adaptation.rs  the changes that strategies make to a model before training, and how they are undone
@@ -25,7 +27,7 @@
 //! segment/       the segment around each block: its plan, and its recomputation
 //! recompute.rs   Recompute: drops a block's activations and computes them again
 //! dropout.rs     Dropout: a mask that is a function of each element's position
-//! stack.rs       composition: Stack, Identity, Option and Vec
+//! stack.rs       Stack, Identity, Option and Vec, and Composed, which a trainer takes
 //! boxed.rs       BoxedStrategy: a type-erased strategy
 //! named_strategies.rs  the strategies that a run file can name
 //! amp/           Amp: half-precision replica and activations over an f32 master, and the loss scale
@@ -52,7 +54,7 @@
 //!
 //! The **master** is the copy of the parameters that the optimizer updates; the **replica** is the copy that the
 //! forward pass reads. A strategy is a pair of opposite maps between the two: it [publishes](MasterStage::publish) the master
-//! as a replica after each update, and it [collects](Stage::collect) the replica's gradients as gradients of the
+//! as a replica after each update, and it [collects](CollectStage::collect) the replica's gradients as gradients of the
 //! master. Without strategies both are the same tensors, at no extra cost.
 //!
 //! # Order, with numbers
@@ -70,10 +72,10 @@
 //!
 //! # Writing a strategy
 //!
-//! A strategy is a small, cloneable recipe; [`Strategy::start`] checks it and turns it into a [`Stage`] that holds the
-//! state that changes during the run. A stage that also changes the parameters, averages them or scales the loss
-//! implements the [group](Stage) of methods for it. This example needs none: it skips an update if the gradient norm is
-//! far above its running mean, as after a bad batch:
+//! A strategy is a small, cloneable recipe: [`StrategyRecipe`] says what it does and checks its settings, and
+//! [`Strategy::stages`] turns it into a [`Stage`] that holds the state that changes during the run. What the stage does
+//! are [groups](Stage) of methods, each a trait. This example changes gradients and has a value to save. It skips an
+//! update if the gradient norm is far above its running mean, as after a bad batch:
 //!
 //! ```
 //! use burn::module::Module;
@@ -86,21 +88,26 @@
 //! /// The live state: the running mean.
 //! struct Watching { times: f64, mean: Option<f64> }
 //!
-//! impl<M: Module> Strategy<M> for SkipSpikes {
+//! impl StrategyRecipe for SkipSpikes {
 //!     fn effects(&self) -> Effects {
 //!         // The norm of one micro-batch is noisy: reject an order before `Accumulate`.
 //!         Effects::of("SkipSpikes").of_whole_window()
 //!     }
+//! }
 //!
-//!     fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-//!         self.declare(setup)?;
+//! impl<M: Module> Strategy<M> for SkipSpikes {
+//!     fn stages(&self, _: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
 //!         Ok(Stages::of(Watching { times: self.times, mean: None }))
 //!     }
 //! }
 //!
 //! impl<M: Module> Stage<M> for Watching {
-//!     fn name(&self) -> &'static str { "SkipSpikes" }
+//!     type Groups = (groups::Collect, groups::Save);
 //!
+//!     fn name(&self) -> &'static str { "SkipSpikes" }
+//! }
+//!
+//! impl<M: Module> CollectStage<M> for Watching {
 //!     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
 //!         let norm = grads.norm(master)?.into_scalar::<f64>();
 //!         let mean = *self.mean.get_or_insert(norm);
@@ -112,7 +119,9 @@
 //!         }
 //!         Ok(Outcome::Apply(grads))
 //!     }
+//! }
 //!
+//! impl<M: Module> SaveStage<M> for Watching {
 //!     fn save(&self, state: StageState) -> StageState {
 //!         state.with("mean", self.mean.unwrap_or(f64::NAN))
 //!     }
@@ -153,6 +162,7 @@ mod adaptation;
 mod amp;
 mod boxed;
 mod clip;
+mod composition;
 pub mod conformance;
 pub mod cost;
 mod dropout;
@@ -163,6 +173,7 @@ mod ema;
 mod error;
 mod freeze;
 mod grads;
+pub mod groups;
 mod keep_padding;
 mod lora;
 mod named_strategies;
@@ -196,6 +207,7 @@ pub use adaptation::{Adaptation, LowRank, params_of};
 pub use amp::{Amp, Keep, LossScale};
 pub use boxed::BoxedStrategy;
 pub use clip::Clip;
+pub use composition::Composition;
 pub use dropout::Dropout;
 pub use dtypes::{Float, cast_params, float_name, require_dtype, supported_floats};
 pub use each_param::{AnyParam, each_distinct_param, each_param, learns};
@@ -223,11 +235,13 @@ pub use settled::{Settled, SkipReason};
 pub use setup::Setup;
 pub use shard::Shard;
 pub use skip_outliers::SkipOutliers;
-pub use stack::{Identity, Stack};
-pub use stage::{AverageStage, MasterStage, ShardStage, Stage, WindowStage};
+pub use stack::{Composed, Identity, Stack};
+pub use stage::{
+    AverageStage, CollectStage, GroupList, Lists, MasterStage, SaveStage, ShardStage, Stage, WindowStage,
+};
 pub use stages::Stages;
 pub use state::{SavedStates, StageState};
-pub use strategy::Strategy;
+pub use strategy::{Strategy, StrategyRecipe};
 pub use zero::{Gathered, Part, Rows, Sharding, Zero};
 
 impl<M: burn::module::Module + 'static> registry::Registered for dyn Strategy<M> {

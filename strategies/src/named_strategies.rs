@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::registry::{Named, Registered, Registry};
-use crate::{BoxedStrategy, Strategy};
+use crate::{BoxedStrategy, Composition, Strategy};
 
 /// Any [registered](Strategies) strategy for the model `M`: `Clip(norm: 1.0)`.
 pub type NamedStrategy<M> = Named<dyn Strategy<M>>;
@@ -34,7 +34,13 @@ impl<M: 'static> NamedStrategy<M> {
 
     /// Returns the strategy without its name.
     pub fn boxed(&self) -> BoxedStrategy<M> {
-        BoxedStrategy::of(self.recipe().clone())
+        BoxedStrategy::new(self.clone())
+    }
+}
+
+impl<M: 'static> Composition<M> for NamedStrategy<M> {
+    fn strategies(&self) -> Vec<&dyn Strategy<M>> {
+        vec![&**self.recipe()]
     }
 }
 

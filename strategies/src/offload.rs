@@ -9,8 +9,8 @@ use firebrick_world::{host_device, on_host};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Effects, GradMap, Grads, MasterStage, Offloads, Outcome, ParamMap, Setup, Stage, Stages, Strategy,
-    StrategyError, map_params, relift,
+    CollectStage, Effects, GradMap, Grads, MasterStage, Offloads, Outcome, ParamMap, Setup, Stage, Stages,
+    Strategy, StrategyError, StrategyRecipe, groups, map_params, relift,
 };
 
 const NAME: &str = "Offload";
@@ -46,7 +46,7 @@ const NAME: &str = "Offload";
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::{DType, Device}};
-/// use firebrick_strategies::{Amp, Offload, Setup, Stack, Strategy};
+/// use firebrick_strategies::{Amp, Composition, Offload, Setup, Stack};
 ///
 /// let device = Device::flex().autodiff();
 /// let model = LinearConfig::new(2, 2).init(&device);
@@ -82,14 +82,15 @@ impl From<Offloads> for Offload {
     }
 }
 
-impl<M: Module> Strategy<M> for Offload {
+impl StrategyRecipe for Offload {
     fn effects(&self) -> Effects {
         Effects { offloads: Some(self.offloads), ..Effects::none(NAME) }
     }
+}
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
+impl<M: Module> Strategy<M> for Offload {
+    fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         let host = host_device();
-        self.declare(setup)?;
         let device = setup.device().clone().inner();
         let parameters = self.offloads == Offloads::Parameters;
         Ok(Stages::of(Offloading { parameters, host, device }))
@@ -105,18 +106,18 @@ struct Offloading {
 }
 
 impl<M: Module> Stage<M> for Offloading {
+    type Groups = (groups::Collect, groups::Master);
+
     fn name(&self) -> &'static str {
         NAME
     }
+}
 
+impl<M: Module> CollectStage<M> for Offloading {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         grads.moved(master, &mut Move { to: &self.host, copies: false });
         grads.put_delivered(master, &self.host);
         Ok(Outcome::Apply(grads))
-    }
-
-    fn master(&mut self) -> Option<&mut dyn MasterStage<M>> {
-        Some(self)
     }
 }
 
@@ -175,9 +176,9 @@ mod tests {
     use burn::optim::GradientsParams;
 
     use super::*;
-    use crate::{Accumulate, Amp, Clip, Pass, Stack, Zero, testing};
+    use crate::{Accumulate, Amp, Clip, Composition, Pass, Stack, Zero, testing};
 
-    fn refused(recipe: impl Strategy<Linear>) -> String {
+    fn refused(recipe: impl Composition<Linear>) -> String {
         let device = testing::device().autodiff();
         let model = LinearConfig::new(3, 2).init(&device);
         match recipe.start(&mut Setup::new(&model, &device)) {

@@ -7,10 +7,9 @@ use crate::{Effects, Offloads, Reduces, StrategyError};
 /// The [effects](Effects) of a composition, in the order in which gradients pass through its strategies.
 ///
 /// ```
-/// use burn::nn::Linear;
-/// use firebrick_strategies::{Accumulate, Clip, Order, Strategy};
+/// use firebrick_strategies::{Accumulate, Clip, Order, StrategyRecipe};
 ///
-/// let [clip, sum] = [Strategy::<Linear>::effects(&Clip::norm(1.0)), Strategy::<Linear>::effects(&Accumulate(4))];
+/// let [clip, sum] = [Clip::norm(1.0).effects(), Accumulate(4).effects()];
 /// assert_eq!(Order::of([sum.clone(), clip.clone()])?.micro_batches(), 4);
 /// let error = Order::of([clip, sum]).unwrap_err();
 /// assert!(error.to_string().contains("write Accumulate first"));

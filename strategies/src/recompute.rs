@@ -4,16 +4,17 @@ use std::collections::HashSet;
 
 use burn::module::{Module, ParamId};
 use burn::tensor::{GradientCheckpointingStrategy, Tensor};
-use firebrick_world::host_device;
 
 use serde::{Deserialize, Serialize};
 
 use crate::effects::{RecomputedBlocks, Recomputes};
 use crate::segment::Which;
 use crate::{
-    Effects, MasterStage, ParamMap, SettingError, Setup, Stage, Stages, Strategy, StrategyError, map_params,
+    Effects, MasterStage, ParamMap, SettingError, Setup, Stage, Stages, Strategy, StrategyError,
+    StrategyRecipe, groups, map_params,
 };
 use firebrick_kernels::memory::Usage;
+use firebrick_world::host_device;
 
 /// Drops a block's activations after the forward pass and computes them again in the backward pass.
 ///
@@ -47,7 +48,7 @@ use firebrick_kernels::memory::Usage;
 ///
 /// ```
 /// use burn::{nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
-/// use firebrick_strategies::{Pass, Recompute, Setup, Strategy};
+/// use firebrick_strategies::{Composition, Pass, Recompute, Setup};
 ///
 /// let device = Device::flex().autodiff();
 /// let blocks: Vec<Linear> = (0..3).map(|_| LinearConfig::new(8, 8).init(&device)).collect();
@@ -134,7 +135,7 @@ impl Recompute {
     }
 }
 
-impl<M: Module> Strategy<M> for Recompute {
+impl StrategyRecipe for Recompute {
     fn effects(&self) -> Effects {
         let recomputes = Recomputes { blocks: self.blocks(), offloaded: self.offloaded };
         let paths = self.paths.clone().unwrap_or_default();
@@ -153,9 +154,10 @@ impl<M: Module> Strategy<M> for Recompute {
         let expected = "left out with `elementwise`, which keeps no inputs of blocks";
         SettingError::require(!(self.elementwise && self.offloaded), "offloaded", expected, "given")
     }
+}
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.declare(setup)?;
+impl<M: Module> Strategy<M> for Recompute {
+    fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         let which = match &self.blocks() {
             RecomputedBlocks::Elementwise => {
                 setup.segments_mut().recompute_elementwise();
@@ -191,18 +193,16 @@ struct Recomputing {
 }
 
 impl<M: Module> Stage<M> for Recomputing {
+    type Groups = (groups::Master,);
+
     fn name(&self) -> &'static str {
         "Recompute"
-    }
-
-    fn master(&mut self) -> Option<&mut dyn MasterStage<M>> {
-        if self.elementwise { Some(self) } else { None }
     }
 }
 
 impl<M: Module> MasterStage<M> for Recomputing {
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
-        Ok(map_params(model, &mut Balanced))
+        Ok(if self.elementwise { map_params(model, &mut Balanced) } else { model })
     }
 
     fn publish(&mut self, master: M) -> Result<M, StrategyError> {

@@ -7,8 +7,8 @@ use burn::module::Module;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Effects, Grads, Outcome, SettingError, Setup, SkipReason, Stage, StageState, Stages, Strategy,
-    StrategyError,
+    CollectStage, Effects, Grads, Outcome, SaveStage, SettingError, Setup, SkipReason, Stage, StageState,
+    Stages, Strategy, StrategyError, StrategyRecipe, groups,
 };
 
 const NAME: &str = "SkipOutliers";
@@ -37,7 +37,7 @@ const NAME: &str = "SkipOutliers";
 ///
 /// ```
 /// use burn::{nn::LinearConfig, optim::GradientsParams, tensor::{Device, Tensor}};
-/// use firebrick_strategies::{Grads, Outcome, Setup, SkipOutliers, Strategy};
+/// use firebrick_strategies::{Composition, Grads, Outcome, Setup, SkipOutliers};
 ///
 /// let device = Device::flex().autodiff();
 /// let model = LinearConfig::new(1, 1).with_bias(false).init(&device);
@@ -82,7 +82,7 @@ impl SkipOutliers {
     }
 }
 
-impl<M: Module> Strategy<M> for SkipOutliers {
+impl StrategyRecipe for SkipOutliers {
     fn effects(&self) -> Effects {
         Effects::of(NAME).of_whole_window()
     }
@@ -92,9 +92,10 @@ impl<M: Module> Strategy<M> for SkipOutliers {
         SettingError::require(possible, "sigmas", "finite and above 0", self.sigmas)?;
         SettingError::require(self.window >= 2, "window", "at least 2", self.window)
     }
+}
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.declare(setup)?;
+impl<M: Module> Strategy<M> for SkipOutliers {
+    fn stages(&self, _: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         Ok(Stages::of(Watching { recipe: self.clone(), seen: 0, mean: 0.0, variance: 0.0 }))
     }
 }
@@ -124,10 +125,14 @@ impl Watching {
 }
 
 impl<M: Module> Stage<M> for Watching {
+    type Groups = (groups::Collect, groups::Save);
+
     fn name(&self) -> &'static str {
         NAME
     }
+}
 
+impl<M: Module> CollectStage<M> for Watching {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         if grads.skip().is_some() {
             return Ok(Outcome::Apply(grads));
@@ -143,7 +148,9 @@ impl<M: Module> Stage<M> for Watching {
             }
         }
     }
+}
 
+impl<M: Module> SaveStage<M> for Watching {
     fn save(&self, state: StageState) -> StageState {
         state.with("seen", self.seen as f64).with("mean", self.mean).with("variance", self.variance)
     }
@@ -199,10 +206,7 @@ mod tests {
 
     #[test]
     fn settings_out_of_range_are_refused() {
-        let refused = |recipe: SkipOutliers| {
-            let error = Strategy::<conformance::Probe>::check(&recipe).unwrap_err();
-            error.to_string()
-        };
+        let refused = |recipe: SkipOutliers| recipe.check().unwrap_err().to_string();
         assert_eq!(refused(SkipOutliers::new(0.0)), "`sigmas` must be finite and above 0, found 0");
         assert_eq!(refused(SkipOutliers::default().window(1)), "`window` must be at least 2, found 1");
     }

@@ -1,16 +1,14 @@
 //! Composition of strategies: a pair, none, an optional one, and a list.
 
-use firebrick_world::World;
-
-use crate::{Adaptation, Setup, Stages, Strategy, StrategyError};
+use crate::{BoxedStrategy, Composition, Strategy};
 
 /// A strategy that changes nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Identity;
 
-impl<M> Strategy<M> for Identity {
-    fn start(&self, _: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        Ok(Stages::none())
+impl<M: 'static> Composition<M> for Identity {
+    fn strategies(&self) -> Vec<&dyn Strategy<M>> {
+        Vec::new()
     }
 }
 
@@ -28,47 +26,41 @@ impl<A, B> Stack<A, B> {
     }
 }
 
-impl<M, A: Strategy<M>, B: Strategy<M>> Strategy<M> for Stack<A, B> {
-    fn world(&self) -> Option<&World> {
-        self.first.world().or(self.then.world())
-    }
-
-    fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
-        self.then.adapt(self.first.adapt(model, adaptation)?, adaptation)
-    }
-
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        Ok(self.first.start(setup)?.then(self.then.start(setup)?))
+impl<M: 'static, A: Composition<M>, B: Composition<M>> Composition<M> for Stack<A, B> {
+    fn strategies(&self) -> Vec<&dyn Strategy<M>> {
+        let Self { first, then } = self;
+        [first.strategies(), then.strategies()].concat()
     }
 }
 
-impl<M, S: Strategy<M>> Strategy<M> for Option<S> {
-    fn world(&self) -> Option<&World> {
-        self.as_ref()?.world()
-    }
-
-    fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
-        match self {
-            Some(strategy) => strategy.adapt(model, adaptation),
-            None => Ok(model),
-        }
-    }
-
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.as_ref().map_or_else(|| Ok(Stages::none()), |strategy| strategy.start(setup))
+impl<M: 'static, S: Composition<M>> Composition<M> for Option<S> {
+    fn strategies(&self) -> Vec<&dyn Strategy<M>> {
+        self.iter().flat_map(S::strategies).collect()
     }
 }
 
-impl<M, S: Strategy<M>> Strategy<M> for Vec<S> {
-    fn world(&self) -> Option<&World> {
-        self.iter().find_map(|strategy| strategy.world())
-    }
-
-    fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
-        self.iter().try_fold(model, |model, strategy| strategy.adapt(model, adaptation))
-    }
-
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.iter().try_fold(Stages::none(), |stages, strategy| Ok(stages.then(strategy.start(setup)?)))
+impl<M: 'static, S: Composition<M>> Composition<M> for Vec<S> {
+    fn strategies(&self) -> Vec<&dyn Strategy<M>> {
+        self.iter().flat_map(S::strategies).collect()
     }
 }
+
+/// [`Stack`]s on [`Identity`], one strategy on top of the other: what a trainer's `with` makes.
+///
+/// Anything that is no strategy is named by the compiler, without the strategies around it:
+///
+/// ```compile_fail,E0277
+/// use burn::nn::Linear;
+/// use firebrick_strategies::{Accumulate, Composed, Identity, Stack};
+///
+/// fn trains<S: Composed<Linear>>(_: S) {}
+///
+/// trains(Stack::new(Stack::new(Identity, Accumulate(2)), "Clip")); // error[E0277]: `&str` is not a training strategy
+/// ```
+pub trait Composed<M: 'static>: Composition<M> {}
+
+impl<M: 'static> Composed<M> for Identity {}
+
+impl<M: 'static, A: Composed<M>, B: Composition<M>> Composed<M> for Stack<A, B> {}
+
+impl<M: 'static> Composed<M> for BoxedStrategy<M> {}

@@ -2,88 +2,193 @@
 
 use burn::module::ParamId;
 
-use crate::{Grads, Outcome, Settled, Shard, StageState, StrategyError};
+use crate::{Grads, Outcome, Settled, Shard, StageState, StrategyError, groups};
 
-/// The live state of a strategy: what it does to gradients, and what it remembers.
+/// The live state of a strategy: a name, and the groups of methods that the strategy needs.
 ///
-/// The methods here have defaults that change nothing. Four groups of methods are traits of their own: implement the
-/// groups that the strategy needs, completely, and return `Some(self)` from their accessors.
+/// Each group is a trait of its own. Implement the groups that the strategy needs and list them as
+/// [`Groups`](Self::Groups), in the order of this table: `()` for none, `(groups::Collect,)` for one.
 ///
-/// | accessor | group | for a strategy that |
+/// | [group](crate::groups) | trait | for a strategy that |
 /// |---|---|---|
-/// | [`master`](Self::master) | [`MasterStage`] | casts or moves the parameters between master and replica |
-/// | [`sharding`](Self::sharding) | [`ShardStage`] | divides the master among the ranks |
-/// | [`averaging`](Self::averaging) | [`AverageStage`] | keeps other weights to evaluate and to save |
-/// | [`window`](Self::window) | [`WindowStage`] | scales the loss, holds gradients, or reacts to a window's outcome |
+/// | `Collect` | [`CollectStage`] | changes, sums or skips gradients |
+/// | `Save` | [`SaveStage`] | has values that must survive a restart |
+/// | `Master` | [`MasterStage`] | casts or moves the parameters between master and replica |
+/// | `Shard` | [`ShardStage`] | divides the master among the ranks |
+/// | `Average` | [`AverageStage`] | keeps other weights to evaluate and to save |
+/// | `Window` | [`WindowStage`] | scales the loss, holds gradients, or reacts to a window's outcome |
 ///
-/// A group that is implemented in part does not compile:
+/// No method has a default, so the compiler finds what you forget. A group that the stage implements must be listed:
 ///
-/// ```compile_fail,E0046
-/// use firebrick_strategies::{MasterStage, StrategyError};
+/// ```compile_fail,E0277
+/// use firebrick_strategies::{AverageStage, Stage};
+///
+/// struct Last<M>(Option<M>);
+///
+/// impl<M: Clone + Send + 'static> Stage<M> for Last<M> {
+///     type Groups = (); // error[E0277], at `AverageStage`: `Groups` do not list `Average`
+///
+///     fn name(&self) -> &'static str { "Last" }
+/// }
+///
+/// impl<M: Clone + Send + 'static> AverageStage<M> for Last<M> {
+///     fn updated(&mut self, master: &M) { self.0 = Some(master.clone()); }
+///     fn averaged(&self) -> Option<M> { self.0.clone() }
+///     fn resume_average(&mut self, averaged: M) { self.0 = Some(averaged); }
+/// }
+/// ```
+///
+/// A group that is listed must be implemented:
+///
+/// ```compile_fail,E0277
+/// use firebrick_strategies::{Stage, groups};
 ///
 /// struct Casting;
 ///
-/// impl<M> MasterStage<M> for Casting {
-///     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
-///         Ok(model)
-///     }
-/// } // error[E0046]: missing: `publish`, `evaluator`
+/// impl<M> Stage<M> for Casting {
+///     type Groups = (groups::Master,); // error[E0277]: `Casting` does not implement `MasterStage`
+///
+///     fn name(&self) -> &'static str { "Casting" }
+/// }
 /// ```
+///
+/// And a group must be implemented as a whole, for example without a value that is saved but not restored:
+///
+/// ```compile_fail,E0046
+/// use firebrick_strategies::{SaveStage, Stage, StageState, groups};
+///
+/// struct Counting(u64);
+///
+/// impl<M> Stage<M> for Counting {
+///     type Groups = (groups::Save,);
+///
+///     fn name(&self) -> &'static str { "Counting" }
+/// }
+///
+/// impl<M> SaveStage<M> for Counting {
+///     fn save(&self, state: StageState) -> StageState { state.with("count", self.0 as f64) }
+/// } // error[E0046]: missing: `restore`
+/// ```
+///
+/// A stage that wraps another one therefore forwards each group of it, or does not compile.
 ///
 /// A composition has a list of stages, [`Stages`](crate::Stages), which is the only code that calls these methods.
 pub trait Stage<M>: Send {
+    /// The groups that the stage implements, as a tuple in the order of the [table](Stage).
+    type Groups: GroupList<Self, M>
+    where
+        Self: Sized;
+
     /// Returns the strategy's name as users write it, for messages and saved states.
     fn name(&self) -> &'static str;
+}
 
+/// A stage whose [`Groups`](Stage::Groups) list `G`: what the trait of a group requires. You don't implement it.
+pub trait Lists<G, M> {}
+
+impl<G, M, S: Stage<M>> Lists<G, M> for S where S::Groups: groups::Includes<G> {}
+
+/// A tuple of [groups] that the stage `S` implements. You don't implement it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a list of the groups of `{S}`",
+    label = "`{S}` does not implement one of these groups, or they are in another order",
+    note = "list the groups that the stage implements in the order `(Collect, Save, Master, Shard, Average, Window)`"
+)]
+pub trait GroupList<S, M> {
+    /// Returns the stage as what acts on gradients, if the list includes it.
+    fn collect(stage: &mut S) -> Option<&mut dyn CollectStage<M>> {
+        let _ = stage;
+        None
+    }
+
+    /// Returns the stage as what has values to save, if the list includes it.
+    fn save(stage: &mut S) -> Option<&mut dyn SaveStage<M>> {
+        let _ = stage;
+        None
+    }
+
+    /// Returns the stage as the maps between master and replica, if the list includes it.
+    fn master(stage: &mut S) -> Option<&mut dyn MasterStage<M>> {
+        let _ = stage;
+        None
+    }
+
+    /// Returns the stage as what divides the master, if the list includes it.
+    fn shard(stage: &mut S) -> Option<&mut dyn ShardStage<M>> {
+        let _ = stage;
+        None
+    }
+
+    /// Returns the stage as what averages the master, if the list includes it.
+    fn average(stage: &mut S) -> Option<&mut dyn AverageStage<M>> {
+        let _ = stage;
+        None
+    }
+
+    /// Returns the stage as what acts on whole windows, if the list includes it.
+    fn window(stage: &mut S) -> Option<&mut dyn WindowStage<M>> {
+        let _ = stage;
+        None
+    }
+}
+
+/// Implements [`GroupList`] for each tuple of groups that keeps their order.
+macro_rules! lists {
+    // The groups that are in the list; then those that are still to be taken in or left out.
+    ([$($group:ident $method:ident $stage:ident,)*]) => {
+        impl<M, S: Stage<M> $(+ $stage<M>)*> GroupList<S, M> for ($(groups::$group,)*) {
+            $(
+                fn $method(stage: &mut S) -> Option<&mut dyn $stage<M>> {
+                    Some(stage)
+                }
+            )*
+        }
+        lists!(includes ($(groups::$group,)*) $($group)*);
+    };
+    ([$($in:tt)*] $group:ident $method:ident $stage:ident, $($rest:tt)*) => {
+        lists!([$($in)* $group $method $stage,] $($rest)*);
+        lists!([$($in)*] $($rest)*);
+    };
+    (includes $list:tt $($group:ident)*) => {
+        $(impl groups::Includes<groups::$group> for $list {})*
+    };
+}
+
+lists!([]
+    Collect collect CollectStage,
+    Save save SaveStage,
+    Master master MasterStage,
+    Shard shard ShardStage,
+    Average average AverageStage,
+    Window window WindowStage,
+);
+
+/// What a stage does to gradients.
+pub trait CollectStage<M>: Lists<groups::Collect, M> {
     /// Turns the gradients of the replica, from one micro-batch, into gradients of the master. Runs once for each
     /// micro-batch, unless an earlier stage holds its gradients.
     ///
     /// # Errors
     ///
     /// Training cannot continue. A bad window is not an error: see [`Outcome::Skip`].
-    fn collect(&mut self, master: &M, grads: Grads) -> Result<Outcome, StrategyError> {
-        let _ = master;
-        Ok(Outcome::Apply(grads))
-    }
+    fn collect(&mut self, master: &M, grads: Grads) -> Result<Outcome, StrategyError>;
+}
 
-    /// Adds the values that must survive a restart to `state`, which has the stage's name. Runs only between windows.
-    fn save(&self, state: StageState) -> StageState {
-        state
-    }
+/// Values that must survive a restart.
+pub trait SaveStage<M>: Lists<groups::Save, M> {
+    /// Adds the values to `state`, which has the stage's name. Runs only between windows.
+    fn save(&self, state: StageState) -> StageState;
 
     /// Restores the values that [`save`](Self::save) added.
     ///
     /// # Errors
     ///
     /// A value is missing, or does not fit the recipe.
-    fn restore(&mut self, saved: &StageState) -> Result<(), StrategyError> {
-        let _ = saved;
-        Ok(())
-    }
-
-    /// Returns the maps between master and replica, if this stage changes the parameters.
-    fn master(&mut self) -> Option<&mut dyn MasterStage<M>> {
-        None
-    }
-
-    /// Returns what divides the master among ranks, if this stage does.
-    fn sharding(&mut self) -> Option<&mut dyn ShardStage<M>> {
-        None
-    }
-
-    /// Returns what averages the master, if this stage does.
-    fn averaging(&mut self) -> Option<&mut dyn AverageStage<M>> {
-        None
-    }
-
-    /// Returns what acts on whole windows, if this stage does.
-    fn window(&mut self) -> Option<&mut dyn WindowStage> {
-        None
-    }
+    fn restore(&mut self, saved: &StageState) -> Result<(), StrategyError>;
 }
 
 /// A pair of opposite maps between master and replica: casts and moves of parameters.
-pub trait MasterStage<M> {
+pub trait MasterStage<M>: Lists<groups::Master, M> {
     /// Turns the model into the master, once, before the first step.
     ///
     /// # Errors
@@ -109,7 +214,7 @@ pub trait MasterStage<M> {
 }
 
 /// A master of which each rank holds a part.
-pub trait ShardStage<M> {
+pub trait ShardStage<M>: Lists<groups::Shard, M> {
     /// Returns the part of a parameter that the master holds on this rank; `None` means all of it.
     fn shard(&self, parameter: ParamId) -> Option<Shard>;
 
@@ -134,7 +239,7 @@ pub trait ShardStage<M> {
 }
 
 /// Weights that are evaluated and saved instead of the master.
-pub trait AverageStage<M> {
+pub trait AverageStage<M>: Lists<groups::Average, M> {
     /// Receives the current master: before the first step, and after each applied update. Always runs before the master
     /// is [published](MasterStage::publish).
     fn updated(&mut self, master: &M);
@@ -144,14 +249,14 @@ pub trait AverageStage<M> {
     fn averaged(&self) -> Option<M>;
 
     /// Receives the weights that [`averaged`](Self::averaged) returned when the run was saved, or the master if the run
-    /// was saved without them. Runs after [`restore`](Stage::restore).
+    /// was saved without them. Runs after [`restore`](SaveStage::restore).
     fn resume_average(&mut self, averaged: M);
 }
 
 /// What a stage does before, during and after a window of micro-batches.
-pub trait WindowStage {
+pub trait WindowStage<M>: Lists<groups::Window, M> {
     /// Returns the factor by which to multiply the loss of each micro-batch before the backward pass, if this stage
-    /// scales it. It must stay constant within a window. [`collect`](Stage::collect) divides by it again.
+    /// scales it. It must stay constant within a window. [`collect`](CollectStage::collect) divides by it again.
     fn loss_scale(&self) -> Option<f64>;
 
     /// Returns the bytes of the gradients that this stage holds between two micro-batches of a window.

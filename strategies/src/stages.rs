@@ -4,9 +4,10 @@ use std::fmt::{self, Debug, Formatter};
 
 use burn::module::ParamId;
 
+use crate::stage::GroupList;
 use crate::{
-    AverageStage, Grads, MasterStage, Outcome, SavedStates, Settled, Shard, ShardStage, Stage, StageState,
-    StrategyError, WindowStage,
+    AverageStage, CollectStage, Grads, MasterStage, Outcome, SaveStage, SavedStates, Settled, Shard,
+    ShardStage, Stage, StageState, StrategyError, WindowStage,
 };
 
 /// The stages of a composition, in the order in which you wrote its strategies.
@@ -18,7 +19,7 @@ use crate::{
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::{DType, Device}};
-/// use firebrick_strategies::{Accumulate, Amp, Setup, Stack, Strategy};
+/// use firebrick_strategies::{Accumulate, Amp, Composition, Setup, Stack};
 ///
 /// let device = Device::flex().autodiff();
 /// let model = LinearConfig::new(2, 2).init(&device);
@@ -29,7 +30,7 @@ use crate::{
 /// assert_eq!(format!("{stages:?}"), r#"["Amp", "Accumulate"]"#);
 /// # Ok::<(), firebrick_strategies::StrategyError>(())
 /// ```
-pub struct Stages<M>(Vec<Box<dyn Stage<M>>>);
+pub struct Stages<M>(Vec<Box<dyn AnyStage<M>>>);
 
 impl<M> Stages<M> {
     /// Creates a list without stages, which changes nothing.
@@ -77,18 +78,18 @@ impl<M> Stages<M> {
 
     /// Returns the part of a parameter that the master holds on this rank; `None` means all of it.
     pub fn shard(&mut self, parameter: ParamId) -> Option<Shard> {
-        self.shardings().find_map(|stage| stage.shard(parameter))
+        self.shards().find_map(|stage| stage.shard(parameter))
     }
 
     /// Returns the master to keep between two updates, once the replica exists, in reverse order: views of the replica
     /// where both hold the same values.
     pub fn alias_master(&mut self, master: M, replica: &M) -> M {
-        self.shardings().rev().fold(master, |master, stage| stage.alias_master(master, replica))
+        self.shards().rev().fold(master, |master, stage| stage.alias_master(master, replica))
     }
 
     /// Returns the master in tensors of its own, before an update and after the replica is dropped.
     pub fn unalias_master(&mut self, master: M) -> M {
-        self.shardings().fold(master, |master, stage| stage.unalias_master(master))
+        self.shards().fold(master, |master, stage| stage.unalias_master(master))
     }
 
     /// Gathers the master into one whole model to save, in reverse order: on `root` only, or on every rank if `root` is
@@ -98,7 +99,7 @@ impl<M> Stages<M> {
     ///
     /// The same as [`publish`](Self::publish).
     pub fn gather_full(&mut self, master: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
-        self.shardings().rev().try_fold(Some(master), |master, stage| match master {
+        self.shards().rev().try_fold(Some(master), |master, stage| match master {
             Some(master) => stage.gather_full(master, root),
             None => Ok(None),
         })
@@ -141,13 +142,15 @@ impl<M> Stages<M> {
         let closes = grads.closes();
         let mut outcome = Outcome::Apply(grads);
         for stage in &mut self.0 {
+            let name = stage.name();
+            let Some(stage) = stage.collects() else { continue };
             outcome = match outcome {
                 Outcome::Apply(grads) => stage.collect(master, grads)?,
                 Outcome::Skip(reason) => stage.collect(master, Grads::skipped(reason, closes))?,
                 Outcome::Hold => break,
             };
             if closes && matches!(outcome, Outcome::Hold) {
-                return Err(StrategyError::Held(stage.name()));
+                return Err(StrategyError::Held(name));
             }
         }
         Ok(outcome)
@@ -168,8 +171,15 @@ impl<M> Stages<M> {
     }
 
     /// Returns the states that must survive a restart, one per stage. Runs only between windows.
-    pub fn save(&self) -> Vec<StageState> {
-        self.0.iter().map(|stage| stage.save(StageState::new(stage.name()))).collect()
+    pub fn save(&mut self) -> Vec<StageState> {
+        let states = self.0.iter_mut().map(|stage| {
+            let state = StageState::new(stage.name());
+            match stage.saves() {
+                Some(stage) => stage.save(state),
+                None => state,
+            }
+        });
+        states.collect()
     }
 
     /// Restores the states that [`save`](Self::save) returned.
@@ -178,23 +188,62 @@ impl<M> Stages<M> {
     ///
     /// The states were saved by other strategies, in another order, or with settings that they do not fit.
     pub fn restore(&mut self, states: &mut SavedStates) -> Result<(), StrategyError> {
-        self.0.iter_mut().try_for_each(|stage| stage.restore(&states.take(stage.name())?))
+        self.0.iter_mut().try_for_each(|stage| {
+            let state = states.take(stage.name())?;
+            stage.saves().map_or(Ok(()), |stage| stage.restore(&state))
+        })
     }
 
     fn masters(&mut self) -> impl DoubleEndedIterator<Item = &mut dyn MasterStage<M>> {
-        self.0.iter_mut().filter_map(|stage| stage.master())
+        self.0.iter_mut().filter_map(|stage| stage.masters())
     }
 
-    fn shardings(&mut self) -> impl DoubleEndedIterator<Item = &mut dyn ShardStage<M>> {
-        self.0.iter_mut().filter_map(|stage| stage.sharding())
+    fn shards(&mut self) -> impl DoubleEndedIterator<Item = &mut dyn ShardStage<M>> {
+        self.0.iter_mut().filter_map(|stage| stage.shards())
     }
 
     fn averages(&mut self) -> impl Iterator<Item = &mut dyn AverageStage<M>> {
-        self.0.iter_mut().filter_map(|stage| stage.averaging())
+        self.0.iter_mut().filter_map(|stage| stage.averages())
     }
 
-    fn windows(&mut self) -> impl Iterator<Item = &mut dyn WindowStage> {
-        self.0.iter_mut().filter_map(|stage| stage.window())
+    fn windows(&mut self) -> impl Iterator<Item = &mut dyn WindowStage<M>> {
+        self.0.iter_mut().filter_map(|stage| stage.windows())
+    }
+}
+
+/// A stage without its type, by the groups that it [lists](Stage::Groups).
+trait AnyStage<M>: Stage<M> {
+    fn collects(&mut self) -> Option<&mut dyn CollectStage<M>>;
+    fn saves(&mut self) -> Option<&mut dyn SaveStage<M>>;
+    fn masters(&mut self) -> Option<&mut dyn MasterStage<M>>;
+    fn shards(&mut self) -> Option<&mut dyn ShardStage<M>>;
+    fn averages(&mut self) -> Option<&mut dyn AverageStage<M>>;
+    fn windows(&mut self) -> Option<&mut dyn WindowStage<M>>;
+}
+
+impl<M, S: Stage<M>> AnyStage<M> for S {
+    fn collects(&mut self) -> Option<&mut dyn CollectStage<M>> {
+        S::Groups::collect(self)
+    }
+
+    fn saves(&mut self) -> Option<&mut dyn SaveStage<M>> {
+        S::Groups::save(self)
+    }
+
+    fn masters(&mut self) -> Option<&mut dyn MasterStage<M>> {
+        S::Groups::master(self)
+    }
+
+    fn shards(&mut self) -> Option<&mut dyn ShardStage<M>> {
+        S::Groups::shard(self)
+    }
+
+    fn averages(&mut self) -> Option<&mut dyn AverageStage<M>> {
+        S::Groups::average(self)
+    }
+
+    fn windows(&mut self) -> Option<&mut dyn WindowStage<M>> {
+        S::Groups::window(self)
     }
 }
 

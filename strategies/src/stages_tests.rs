@@ -1,30 +1,32 @@
 //! The order in which a composition calls its stages.
 
 use super::*;
-use crate::{BoxedStrategy, Identity, Setup, SkipReason, Stack, Strategy, testing};
+use crate::{
+    BoxedStrategy, Composition, Effects, Identity, Setup, SkipReason, Stack, Strategy, StrategyRecipe,
+    groups, testing,
+};
 
 /// Records the order of its calls.
 #[derive(Clone, Debug)]
 struct Note(&'static str);
 
+impl StrategyRecipe for Note {
+    fn effects(&self) -> Effects {
+        Effects::none(self.0)
+    }
+}
+
 impl Strategy<String> for Note {
-    fn start(&self, _: &mut Setup<String>) -> Result<Stages<String>, StrategyError> {
+    fn stages(&self, _: &mut Setup<String>) -> Result<Stages<String>, StrategyError> {
         Ok(Stages::of(self.clone()))
     }
 }
 
 impl Stage<String> for Note {
+    type Groups = (groups::Master, groups::Shard, groups::Window);
+
     fn name(&self) -> &'static str {
         self.0
-    }
-    fn master(&mut self) -> Option<&mut dyn MasterStage<String>> {
-        Some(self)
-    }
-    fn sharding(&mut self) -> Option<&mut dyn ShardStage<String>> {
-        Some(self)
-    }
-    fn window(&mut self) -> Option<&mut dyn WindowStage> {
-        Some(self)
     }
 }
 
@@ -55,7 +57,7 @@ impl ShardStage<String> for Note {
     }
 }
 
-impl WindowStage for Note {
+impl WindowStage<String> for Note {
     fn loss_scale(&self) -> Option<f64> {
         (self.0 != "b").then_some(2.0)
     }
@@ -70,7 +72,7 @@ impl WindowStage for Note {
     }
 }
 
-fn start(strategy: impl Strategy<String>) -> Stages<String> {
+fn start(strategy: impl Composition<String>) -> Stages<String> {
     let (model, device) = (String::new(), testing::device());
     strategy.start(&mut Setup::new(&model, &device)).unwrap()
 }
@@ -123,21 +125,29 @@ fn evaluation_scale_and_what_became_of_a_window_reach_every_stage() {
 #[derive(Clone, Debug, Default)]
 struct Last(Option<String>);
 
+impl StrategyRecipe for Last {
+    fn effects(&self) -> Effects {
+        Effects::none("Last")
+    }
+}
+
 impl Strategy<String> for Last {
-    fn start(&self, _: &mut Setup<String>) -> Result<Stages<String>, StrategyError> {
+    fn stages(&self, _: &mut Setup<String>) -> Result<Stages<String>, StrategyError> {
         Ok(Stages::of(self.clone()))
     }
 }
 
 impl Stage<String> for Last {
+    type Groups = (groups::Collect, groups::Average);
+
     fn name(&self) -> &'static str {
         "Last"
     }
+}
+
+impl CollectStage<String> for Last {
     fn collect(&mut self, _: &String, _: Grads) -> Result<Outcome, StrategyError> {
         Ok(Outcome::Hold)
-    }
-    fn averaging(&mut self) -> Option<&mut dyn AverageStage<String>> {
-        Some(self)
     }
 }
 

@@ -6,19 +6,10 @@ use firebrick_world::World;
 
 use crate::{Adaptation, Effects, SettingError, Setup, Stages, StrategyError};
 
-/// A recipe for one training technique: without live state, and checked by [`start`](Self::start).
-///
-/// See [Writing a strategy](crate#writing-a-strategy) in the crate's documentation.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a training strategy",
-    label = "passed to `.with(..)`, but does not implement `Strategy`",
-    note = "see \"Writing a strategy\" in the documentation of `firebrick-strategies`"
-)]
-pub trait Strategy<M>: Debug + Send + Sync + 'static {
-    /// Returns what the strategy does, as far as others must know. Compositions have the effects of their parts.
-    fn effects(&self) -> Effects {
-        Effects::none(std::any::type_name::<Self>())
-    }
+/// What a [`Strategy`] is, whatever model it trains: its settings, and what it does.
+pub trait StrategyRecipe: Debug + Send + Sync + 'static {
+    /// Returns what the strategy does, as far as others must know.
+    fn effects(&self) -> Effects;
 
     /// Checks the ranges of the settings.
     ///
@@ -33,8 +24,22 @@ pub trait Strategy<M>: Debug + Send + Sync + 'static {
     fn world(&self) -> Option<&World> {
         None
     }
+}
 
-    /// Turns the given model into the model to train, before anything else sees it.
+/// A recipe for one training technique, without live state.
+///
+/// [`Composition`](crate::Composition) has the methods that call these ones, for one strategy and for several. A type
+/// that holds other strategies is no strategy itself: implement `Composition` for it.
+///
+/// See [Writing a strategy](crate#writing-a-strategy) in the crate's documentation.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a training strategy",
+    label = "passed to `.with(..)`, but does not implement `Strategy`",
+    note = "see \"Writing a strategy\" in the documentation of `firebrick-strategies`"
+)]
+pub trait Strategy<M>: StrategyRecipe {
+    /// Turns the given model into the model to train, before anything else sees it. The settings have been
+    /// [checked](StrategyRecipe::check).
     ///
     /// The optimizer, the shards, the moments and the checkpoints cover the parameters that require a gradient after
     /// this call. A composition adapts the model in the order in which you write its strategies.
@@ -42,28 +47,17 @@ pub trait Strategy<M>: Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// The model lacks a parameter that the strategy changes.
-    fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
+    fn adapted(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
         let _ = adaptation;
         Ok(model)
     }
 
-    /// Checks the settings and the place of the strategy behind those that have started. Call it first in
-    /// [`start`](Self::start).
+    /// Checks the recipe against the [adapted](Self::adapted) model and the device, and creates the live state: usually
+    /// [one stage](Stages::of). The settings have been checked, and `setup` has the strategy's
+    /// [effects](StrategyRecipe::effects) behind those of the strategies before it.
     ///
     /// # Errors
     ///
-    /// A setting is out of range, the order would give a wrong result, or a technique stands twice.
-    fn declare(&self, setup: &mut Setup<M>) -> Result<(), StrategyError> {
-        let effects = self.effects();
-        self.check().map_err(|error| StrategyError::setting(effects.strategy, error))?;
-        setup.add(effects)
-    }
-
-    /// [Declares](Self::declare) the effects, checks the recipe against the [adapted](Self::adapt) model and the
-    /// device, and creates the live state: usually [one stage](Stages::of).
-    ///
-    /// # Errors
-    ///
-    /// A setting is out of range, the order would give a wrong result, or the device lacks a capability.
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError>;
+    /// The model or the device lacks what the strategy needs.
+    fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError>;
 }

@@ -3,7 +3,7 @@
 use burn::nn::LinearConfig;
 use burn::tensor::{Device, FloatDType};
 
-use crate::{Amp, Setup, Strategy, StrategyError};
+use crate::{Amp, Composition, Setup, StrategyError};
 
 /// Returns the device that `BURN_DEVICE` names, as in the program `firebrick`, or the CPU by default.
 pub fn device() -> Device {

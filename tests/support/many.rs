@@ -2,7 +2,7 @@
 
 use burn::optim::{AdamWConfig, ModuleOptimizer};
 use firebrick::optim::{AdamW, Group, Groups};
-use firebrick::strategies::Strategy;
+use firebrick::strategies::Composition;
 use firebrick::{Accumulate, Clip, Data, Report, Schedule, StepNumbers, Trainer, World};
 use firebrick_models::Gpt;
 
@@ -51,7 +51,7 @@ impl Setting {
 
     /// Runs on this many ranks, with each rank's part of a window cut into this many micro-batches. If there are
     /// several, one of the `strategies` must accumulate them.
-    pub fn run<S: Strategy<Gpt>>(&self, ranks: usize, micro_batches: usize, strategies: S) -> Outcome {
+    pub fn run<S: Composition<Gpt>>(&self, ranks: usize, micro_batches: usize, strategies: S) -> Outcome {
         let device = super::device().autodiff();
         let micro = self.global / ranks / micro_batches;
         assert_eq!(micro * ranks * micro_batches, self.global, "a global batch is cut without a rest");

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use burn::optim::ModuleOptimizer;
 use firebrick::checkpoints::{Checkpoint, Folder};
-use firebrick::strategies::Strategy;
+use firebrick::strategies::Composition;
 use firebrick::{
     Checkpoints, Data, Interrupter, Report, Resume, Schedule, StepNumbers, TrainError, Trainer, World,
 };
@@ -68,7 +68,7 @@ impl Way {
     }
 
     /// Trains. A part that resumes starts with other weights, which must not matter.
-    pub fn train<S: Strategy<Gpt>>(&self, output: &Path, strategies: S) -> Result<Part, TrainError> {
+    pub fn train<S: Composition<Gpt>>(&self, output: &Path, strategies: S) -> Result<Part, TrainError> {
         let device = super::device().autodiff();
         let micro = self.global / self.ranks / self.micro_batches;
         let data = Data::new(Rows::ragged(ROWS)).valid(Rows::ragged(ROWS)).micro_batch(micro);

@@ -7,15 +7,15 @@ use burn::optim::{AdamWConfig, ModuleOptimizer};
 use burn::tensor::{FloatDType, Tensor};
 use firebrick::datasets::{Batch, Batches};
 use firebrick::strategies::{
-    Accumulate, Adaptation, Amp, BoxedStrategy, Clip, Ema, Freeze, Keep, KeepPadding, Lora, LossScale,
-    Offload, Outcome, Paths, Recompute, SavedStates, Settled, Setup, StageState, Stages, Strategy, Zero,
+    Accumulate, Adaptation, Amp, BoxedStrategy, Clip, Composition, Ema, Freeze, Keep, KeepPadding, Lora,
+    LossScale, Offload, Outcome, Paths, Recompute, SavedStates, Settled, Setup, StageState, Stages, Zero,
 };
 use firebrick::{Data, Loss, Objective, Pass, Schedule, SkipOutliers, StepNumbers, Trainer};
 use firebrick_models::Gpt;
 
 type Recipe = BoxedStrategy<Gpt>;
 
-fn boxed(strategy: impl Strategy<Gpt>) -> Recipe {
+fn boxed(strategy: impl Composition<Gpt>) -> Recipe {
     BoxedStrategy::new(strategy)
 }
 
@@ -68,7 +68,7 @@ fn all_strategies() -> Vec<(&'static str, Recipe)> {
 }
 
 /// Returns the model as adapted by the strategies.
-fn adapted(model: Gpt, recipe: &impl Strategy<Gpt>) -> Gpt {
+fn adapted(model: Gpt, recipe: &impl Composition<Gpt>) -> Gpt {
     recipe.adapt(model, &mut Adaptation::seeded(5)).unwrap()
 }
 
@@ -173,11 +173,11 @@ struct Drive {
 }
 
 impl Drive {
-    fn start(recipe: &impl Strategy<Gpt>) -> Self {
+    fn start(recipe: &impl Composition<Gpt>) -> Self {
         Self::start_on(adapted(gpt(0.0, &device().autodiff()), recipe), recipe)
     }
 
-    fn start_on(model: Gpt, recipe: &impl Strategy<Gpt>) -> Self {
+    fn start_on(model: Gpt, recipe: &impl Composition<Gpt>) -> Self {
         let device = device().autodiff();
         let mut setup = Setup::new(&model, &device);
         let mut stage = recipe.start(&mut setup).unwrap();
@@ -188,7 +188,7 @@ impl Drive {
         Self { stage, master, optimizer: optimizer(), pass, window }
     }
 
-    fn states(&self) -> Vec<StageState> {
+    fn states(&mut self) -> Vec<StageState> {
         self.stage.save()
     }
 

@@ -7,7 +7,7 @@ use burn::optim::SgdConfig;
 use firebrick::datasets::collators::{CausalLm, CausalSample, Packing};
 use firebrick::datasets::{Batcher, Batches, Encoder, InMemory, Packs, Padding, Side, TokenBatch, Tokenizer};
 use firebrick::strategies::map_params;
-use firebrick::{Accumulate, Data, Schedule, Strategy, Trained, Trainer};
+use firebrick::{Accumulate, Composed, Data, Schedule, Trained, Trainer};
 use firebrick_models::{Gpt, GptConfig};
 
 /// Reads up to 9 tokens of a sample, with fixed weights.
@@ -16,7 +16,7 @@ fn gpt(dropout: f64) -> Gpt {
     map_params(config.init(VOCABULARY, 9, &device().autodiff()), &mut Waves::default())
 }
 
-fn train<S: Strategy<Gpt>>(
+fn train<S: Composed<Gpt>>(
     trainer: Trainer<S>,
     dropout: f64,
     data: impl Batches<Batch = TokenBatch>,

@@ -4,11 +4,11 @@ use crate::support::*;
 use burn::module::Module;
 use burn::tensor::Device;
 use firebrick::strategies::Stack;
-use firebrick::{Data, Offload, Schedule, StepNumbers, Strategy, Trainer, World, Zero};
+use firebrick::{Composition, Data, Offload, Schedule, StepNumbers, Trainer, World, Zero};
 use firebrick_models::Gpt;
 
 /// Returns the losses of three updates on the same global batches.
-fn losses(model: Gpt, ranks: usize, world: World, strategies: impl Strategy<Gpt>) -> Vec<f64> {
+fn losses(model: Gpt, ranks: usize, world: World, strategies: impl Composition<Gpt>) -> Vec<f64> {
     let (sender, steps) = std::sync::mpsc::channel();
     let data = Data::new(Rows::ragged(12)).micro_batch(4 / ranks);
     let trainer = Trainer::new().over(world).with(strategies).steps(3);

@@ -7,7 +7,7 @@ use burn::optim::GradientsParams;
 use burn::store::{ModuleSnapshot, SafetensorsStore};
 use firebrick::checkpoints::{Checkpoint, Consolidate, Dtype, What, consolidate};
 use firebrick::datasets::{Batch, Batches};
-use firebrick::strategies::{Adaptation, Draws, Paths, Stack, Strategy, trained};
+use firebrick::strategies::{Adaptation, Composition, Draws, Paths, Stack, trained};
 use firebrick::{
     Accumulate, Amp, Checkpoints, Clip, Data, Ema, Lora, Loss, Objective, Offload, Pass, Recompute, Schedule,
     Trainer, Zero,
@@ -24,7 +24,7 @@ fn lora() -> Lora {
 }
 
 /// Runs with factors and further strategies.
-fn run(setting: &Setting, ranks: usize, micro_batches: usize, then: impl Strategy<Gpt>) -> Outcome {
+fn run(setting: &Setting, ranks: usize, micro_batches: usize, then: impl Composition<Gpt>) -> Outcome {
     setting.run(ranks, micro_batches, Stack::new(lora(), then))
 }
 
@@ -159,7 +159,7 @@ fn ranks_share_it() {
 }
 
 /// A run with files, evaluations and saves.
-fn with_files(folder: &std::path::Path, then: impl Strategy<Gpt>) -> firebrick::Trained<Gpt> {
+fn with_files(folder: &std::path::Path, then: impl Composition<Gpt>) -> firebrick::Trained<Gpt> {
     let data = Data::new(Rows::ragged(21)).micro_batch(8).valid(Rows::ragged(9));
     Trainer::new()
         .seed(11)

@@ -10,7 +10,7 @@ use burn::module::Module;
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick::datasets::{Batch, Batches, TokenBatch};
-use firebrick::strategies::{Paths, Strategy, map_params};
+use firebrick::strategies::{Composed, Paths, map_params};
 use firebrick::{
     Accumulate, Amp, Clip, Data, Keep, Loss, LossScale, Objective, Pass, Report, Schedule, StepNumbers,
     TrainError, Trained, Trainer,
@@ -33,7 +33,7 @@ fn fit<M, S>(
 ) -> (Result<Trained<M>, TrainError>, Vec<StepNumbers>)
 where
     M: Objective<TokenBatch> + 'static,
-    S: Strategy<M>,
+    S: Composed<M>,
 {
     let steps = Arc::new(Mutex::new(Vec::new()));
     let seen = steps.clone();
@@ -44,7 +44,7 @@ where
 }
 
 /// Trains the small model on rows in micro-batches of `micro`.
-fn train<S: Strategy<Bigram>>(
+fn train<S: Composed<Bigram>>(
     trainer: Trainer<S>,
     rows: &Rows,
     micro: usize,
@@ -197,7 +197,7 @@ fn a_nan_in_one_micro_batch_skips_its_window_halves_the_scale_and_changes_no_bit
     }
 }
 
-fn trainer_with(scale: LossScale, micro_batches: usize) -> Trainer<impl Strategy<Bigram>> {
+fn trainer_with(scale: LossScale, micro_batches: usize) -> Trainer<impl Composed<Bigram>> {
     Trainer::new().with(Amp::f16().scaled_by(scale)).with(Accumulate(micro_batches))
 }
 

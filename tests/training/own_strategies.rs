@@ -8,9 +8,10 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use firebrick::strategies::effects::{RecomputedBlocks, Recomputes, Sums};
 use firebrick::strategies::{
-    Adaptation, BoxedStrategy, Effects, GradMap, Grads, MasterStage, Offloads, Outcome, ParamMap, Part,
-    Paths, Reduces, Setup, Shard, ShardStage, Sharding, Stage, Stages, Strategy, StrategyError, Trained,
-    Which, conformance, host_device, map_params, params_of, relift, trained,
+    Adaptation, BoxedStrategy, CollectStage, Composition, Effects, GradMap, Grads, MasterStage, Offloads,
+    Outcome, ParamMap, Part, Paths, Reduces, Setup, Shard, ShardStage, Sharding, Stage, Stages, Strategy,
+    StrategyError, StrategyRecipe, Trained, Which, conformance, groups, host_device, map_params, params_of,
+    relift, trained,
 };
 use firebrick::{Accumulate, Data, Freeze, Offload, Recompute, Schedule, Trainer, World, Zero};
 
@@ -23,23 +24,28 @@ struct Pairs;
 #[derive(Default)]
 struct FirstOfPair(Option<Grads>);
 
-impl<M: Module> Strategy<M> for Pairs {
+impl StrategyRecipe for Pairs {
     fn effects(&self) -> Effects {
         let sums = Sums { micro_batches: 2, dtype: FloatDType::F32 };
         Effects { sums: Some(sums), ..Effects::none("Pairs") }
     }
+}
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.declare(setup)?;
+impl<M: Module> Strategy<M> for Pairs {
+    fn stages(&self, _: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         Ok(Stages::of(FirstOfPair::default()))
     }
 }
 
 impl<M: Module> Stage<M> for FirstOfPair {
+    type Groups = (groups::Collect,);
+
     fn name(&self) -> &'static str {
         "Pairs"
     }
+}
 
+impl<M: Module> CollectStage<M> for FirstOfPair {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         if let Some(first) = self.0.take() {
             grads.add(master, first, FloatDType::F32);
@@ -59,17 +65,21 @@ struct FreezeTokens;
 struct Nothing(&'static str);
 
 impl<M> Stage<M> for Nothing {
+    type Groups = ();
+
     fn name(&self) -> &'static str {
         self.0
     }
 }
 
-impl<M: Module> Strategy<M> for FreezeTokens {
+impl StrategyRecipe for FreezeTokens {
     fn effects(&self) -> Effects {
         Effects { adapts: true, ..Effects::of("FreezeTokens") }
     }
+}
 
-    fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
+impl<M: Module> Strategy<M> for FreezeTokens {
+    fn adapted(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
         struct Freezing<'a>(std::collections::HashSet<ParamId>, &'a mut Adaptation);
         impl ModuleMapper for Freezing<'_> {
             fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
@@ -80,8 +90,7 @@ impl<M: Module> Strategy<M> for FreezeTokens {
         Ok(model.map(&mut Freezing(tokens, adaptation)))
     }
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.declare(setup)?;
+    fn stages(&self, _: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         Ok(Stages::of(Nothing("FreezeTokens")))
     }
 }
@@ -90,14 +99,15 @@ impl<M: Module> Strategy<M> for FreezeTokens {
 #[derive(Clone, Debug)]
 struct EverySecond;
 
-impl<M: Module> Strategy<M> for EverySecond {
+impl StrategyRecipe for EverySecond {
     fn effects(&self) -> Effects {
         let recomputes = Recomputes { blocks: RecomputedBlocks::Every(2), offloaded: false };
         Effects { recomputes: Some(recomputes), ..Effects::none("EverySecond") }
     }
+}
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.declare(setup)?;
+impl<M: Module> Strategy<M> for EverySecond {
+    fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         setup.segments_mut().recompute(Which::Every(2), None);
         Ok(Stages::of(Nothing("EverySecond")))
     }
@@ -126,30 +136,31 @@ impl GradMap for Moved<'_> {
     }
 }
 
-impl<M: Module> Strategy<M> for ToHost {
+impl StrategyRecipe for ToHost {
     fn effects(&self) -> Effects {
         Effects { offloads: Some(Offloads::Optimizer), ..Effects::none("ToHost") }
     }
+}
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.declare(setup)?;
+impl<M: Module> Strategy<M> for ToHost {
+    fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         Ok(Stages::of(OnHost { host: host_device(), device: setup.device().clone().inner() }))
     }
 }
 
 impl<M: Module> Stage<M> for OnHost {
+    type Groups = (groups::Collect, groups::Master);
+
     fn name(&self) -> &'static str {
         "ToHost"
     }
+}
 
+impl<M: Module> CollectStage<M> for OnHost {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         grads.moved(master, &mut Moved(&self.host));
         grads.put_delivered(master, &self.host);
         Ok(Outcome::Apply(grads))
-    }
-
-    fn master(&mut self) -> Option<&mut dyn MasterStage<M>> {
-        Some(self)
     }
 }
 
@@ -177,7 +188,7 @@ struct Sharded {
     device: Device,
 }
 
-impl<M: Module> Strategy<M> for ShardState {
+impl StrategyRecipe for ShardState {
     fn effects(&self) -> Effects {
         let reduces = Reduces { stage: 1, replicate_below: 1, sum_in: None };
         Effects { reduces: Some(reduces), ..Effects::none("ShardState") }
@@ -186,9 +197,10 @@ impl<M: Module> Strategy<M> for ShardState {
     fn world(&self) -> Option<&World> {
         Some(&self.0)
     }
+}
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.declare(setup)?;
+impl<M: Module> Strategy<M> for ShardState {
+    fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         let Some(reduces) = setup.order().reduces() else { unreachable!("it was declared") };
         let sharding = Arc::new(Sharding::of(setup.model(), setup.world().clone(), &reduces));
         Ok(Stages::of(Sharded { sharding, trained: Vec::new(), device: setup.device().clone().inner() }))
@@ -196,10 +208,14 @@ impl<M: Module> Strategy<M> for ShardState {
 }
 
 impl<M: Module> Stage<M> for Sharded {
+    type Groups = (groups::Collect, groups::Master, groups::Shard);
+
     fn name(&self) -> &'static str {
         "ShardState"
     }
+}
 
+impl<M: Module> CollectStage<M> for Sharded {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         struct Put<'a>(HashMap<ParamId, TensorData>, &'a mut Grads, &'a Device);
         impl ModuleVisitor for Put<'_> {
@@ -220,14 +236,6 @@ impl<M: Module> Stage<M> for Sharded {
         master.visit(&mut Put(sums.into_iter().collect(), &mut grads, &self.device));
         grads.set_sharding(self.sharding.clone());
         Ok(Outcome::Apply(grads))
-    }
-
-    fn master(&mut self) -> Option<&mut dyn MasterStage<M>> {
-        Some(self)
-    }
-
-    fn sharding(&mut self) -> Option<&mut dyn ShardStage<M>> {
-        Some(self)
     }
 }
 
@@ -287,7 +295,7 @@ fn a_third_crate_can_write_one_of_each_kind() {
     }
 }
 
-fn boxed(strategy: impl Strategy<conformance::Probe>) -> BoxedStrategy<conformance::Probe> {
+fn boxed(strategy: impl Composition<conformance::Probe>) -> BoxedStrategy<conformance::Probe> {
     BoxedStrategy::new(strategy)
 }
 
@@ -301,21 +309,4 @@ fn they_obey_the_laws() {
     for strategy in [boxed(Pairs), boxed(EverySecond), boxed(ToHost), boxed(ShardState(World::solo()))] {
         conformance::check_on_ranks(&strategy, &device, 2, 1e-4).unwrap();
     }
-}
-
-#[test]
-fn a_strategy_that_forgets_to_declare_its_effects_is_found() {
-    #[derive(Clone, Debug)]
-    struct Forgets;
-    impl<M: Module> Strategy<M> for Forgets {
-        fn effects(&self) -> Effects {
-            Effects::of("Forgets").of_whole_window()
-        }
-
-        fn start(&self, _: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-            Ok(Stages::of(Nothing("Forgets")))
-        }
-    }
-    let error = conformance::check(&Forgets, &device().autodiff(), 1e-4).unwrap_err();
-    assert_eq!(error, conformance::ConformanceError::Undeclared("Forgets"));
 }

@@ -5,7 +5,7 @@ use burn::tensor::{FloatDType, Int, Tensor};
 use firebrick::datasets::{Batch, TokenBatch};
 use firebrick::kernels::Reads;
 use firebrick::strategies::{Draws, Setup};
-use firebrick::{Amp, Keep, Objective, Pass, Recompute, Strategy};
+use firebrick::{Amp, Composition, Keep, Objective, Pass, Recompute};
 use firebrick_models::pretrained::Pretrained;
 use firebrick_models::{BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, T5};
 
@@ -18,7 +18,7 @@ fn golden<M, B>(
     batch_of: impl Fn(&Case) -> B,
     logits_of: impl Fn(&M, &Case, &B, &Pass) -> Vec<f32>,
 ) where
-    M: Pretrained + Objective<B>,
+    M: Pretrained + Objective<B> + 'static,
     B: Batch + Clone,
 {
     let folder = folder(name);
@@ -47,7 +47,7 @@ fn slack() -> f64 {
 
 fn loss_and_gradients<M, B>(model: &M, config: &M::Config, case: &Case, batch: B, what: &str)
 where
-    M: Pretrained + Objective<B>,
+    M: Pretrained + Objective<B> + 'static,
     B: Batch,
 {
     let items = batch.items();
@@ -72,7 +72,7 @@ where
 /// A training pass with dropout has the same loss and gradients when each block is recomputed.
 fn recomputed<M, B>(model: &M, config: &M::Config, batch: B, what: &str)
 where
-    M: Pretrained + Objective<B>,
+    M: Pretrained + Objective<B> + 'static,
     B: Batch + Clone,
 {
     if !is_cpu() {
@@ -104,7 +104,7 @@ where
 /// Returns the loss in mixed precision, with all parameters in bf16 or some kept in f32.
 fn halved<M, B>(model: &M, expected: f64, batch: B, what: &str)
 where
-    M: Pretrained + Objective<B>,
+    M: Pretrained + Objective<B> + 'static,
     B: Batch + Clone,
 {
     let device = device();

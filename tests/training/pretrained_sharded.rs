@@ -4,7 +4,7 @@ use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::FloatDType;
 use firebrick::datasets::Batch;
 use firebrick::strategies::{Communicator, Outcome, Setup, tie};
-use firebrick::{Objective, Pass, Strategy, World, Zero};
+use firebrick::{Composition, Objective, Pass, World, Zero};
 use firebrick_models::pretrained::Pretrained;
 use firebrick_models::{BertMaskedLm, Gpt, Llama, T5};
 
@@ -16,7 +16,7 @@ const RATE: f64 = 0.1;
 /// One update of a sharded model, with the same batch on each rank, equals that of the whole model.
 fn shards<M, B>(name: &str, batch_of: impl Fn(&Case) -> B)
 where
-    M: Pretrained + Objective<B>,
+    M: Pretrained + Objective<B> + 'static,
     B: Batch + Clone + Sync,
 {
     let folder = folder(name);

@@ -8,7 +8,7 @@ use crate::support;
 use crate::support::many::{accumulate, grouped};
 use crate::support::resuming::*;
 use crate::support::{difference, is_cpu};
-use firebrick::strategies::{Stack, Strategy};
+use firebrick::strategies::{Composition, Stack};
 use firebrick::{
     Accumulate, Amp, Checkpoints, Clip, Ema, Freeze, Lora, LossScale, Offload, Recompute, Resume,
     ResumeError, TrainError, Zero,
@@ -16,12 +16,12 @@ use firebrick::{
 use firebrick_models::Gpt;
 
 /// Compares the run, saved after every update, with its continuations from these steps.
-fn continues<S: Strategy<Gpt> + Clone>(ranks: usize, micro_batches: usize, strategies: S, from: &[u64]) {
+fn continues<S: Composition<Gpt> + Clone>(ranks: usize, micro_batches: usize, strategies: S, from: &[u64]) {
     continues_on(Way::on(ranks, micro_batches), strategies, from);
 }
 
 /// The same for another run.
-pub fn continues_on<S: Strategy<Gpt> + Clone>(way: Way, strategies: S, from: &[u64]) {
+pub fn continues_on<S: Composition<Gpt> + Clone>(way: Way, strategies: S, from: &[u64]) {
     let folder = tempfile::tempdir().unwrap();
     let whole = folder.path().join("whole");
     let expected = way.train(&whole, strategies.clone()).unwrap();
@@ -224,7 +224,7 @@ fn factors_of_another_run_are_refused() {
     assert!(scale.contains("alpha 4 of rank 4, where it was 16 of 4"), "{scale}");
 }
 
-fn refused(way: Way, from: &std::path::Path, strategies: impl Strategy<Gpt>) -> ResumeError {
+fn refused(way: Way, from: &std::path::Path, strategies: impl Composition<Gpt>) -> ResumeError {
     let folder = tempfile::tempdir().unwrap();
     match way.from(Resume::Path(from.into())).train(&folder.path().join("run"), strategies) {
         Err(TrainError::Resume(error)) => *error,

@@ -39,7 +39,7 @@ fn worse(value: f64) -> Score {
     Score::lower("hits", value)
 }
 
-fn trained<S: firebrick::Strategy<Counted>>(
+fn trained<S: firebrick::Composed<Counted>>(
     trainer: Trainer<S>,
     ranks: usize,
 ) -> Result<Trained<Counted>, TrainError> {

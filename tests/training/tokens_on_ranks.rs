@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use crate::support::many::optimizer;
 use crate::support::{Rows, device, difference, gpt, parameters};
 use firebrick::datasets::{Batches, DataError, TokenBatch};
-use firebrick::strategies::{Stack, Strategy};
+use firebrick::strategies::{Composition, Stack};
 use firebrick::{Accumulate, Clip, Data, Schedule, StepNumbers, TrainError, Trainer, World, Zero};
 use firebrick_models::Gpt;
 
@@ -31,7 +31,7 @@ impl Batches for Counted {
 }
 
 /// Returns gradient norms and parameters of a run with global batches of at most 64 tokens.
-fn run<S: Strategy<Gpt>>(ranks: usize, strategies: S) -> Result<(Vec<f64>, Vec<f32>), TrainError> {
+fn run<S: Composition<Gpt>>(ranks: usize, strategies: S) -> Result<(Vec<f64>, Vec<f32>), TrainError> {
     let data = Data::new(Counted(Rows::ragged(40))).micro_tokens(64 / ranks);
     let (sender, norms) = mpsc::channel();
     let trainer = Trainer::new().over(World::threads(ranks)).with(strategies).steps(6);

@@ -9,7 +9,9 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick::datasets::{Batch, Batches};
 use firebrick::strategies::effects::Sums;
-use firebrick::strategies::{Effects, Setup, Stack, Stage, Stages, Strategy, StrategyError};
+use firebrick::strategies::{
+    Composed, Effects, Setup, Stack, Stage, Stages, Strategy, StrategyError, StrategyRecipe,
+};
 use firebrick::{Accumulate, Amp, Clip, Data, Schedule, StepNumbers, TrainError, Trained, Trainer};
 
 const RATE: f64 = 3e-2;
@@ -19,7 +21,7 @@ fn device() -> Device {
 }
 
 /// Trains with the trainer, one epoch of `rows` unless `trainer` says otherwise.
-fn train<S: Strategy<Bigram>>(
+fn train<S: Composed<Bigram>>(
     trainer: Trainer<S>,
     rows: Rows,
     micro: usize,
@@ -27,7 +29,7 @@ fn train<S: Strategy<Bigram>>(
     train_model(trainer, Bigram::new(&device()), rows, micro)
 }
 
-fn train_model<S: Strategy<Bigram>>(
+fn train_model<S: Composed<Bigram>>(
     trainer: Trainer<S>,
     model: Bigram,
     rows: Rows,
@@ -194,7 +196,7 @@ fn without_a_strategy_replica_and_master_are_the_same_tensors() {
 }
 
 /// Compares windows, one of them poisoned, with the same windows without it.
-fn skips_one<S: Strategy<Bigram>>(trainer: impl Fn() -> Trainer<S>, micro: usize) {
+fn skips_one<S: Composed<Bigram>>(trainer: impl Fn() -> Trainer<S>, micro: usize) {
     let rows = Rows::ragged(48).0;
     let mut poisoned = rows.clone();
     poisoned[21] = vec![1, POISON, 3]; // in the second of three windows of 16
@@ -246,19 +248,22 @@ fn nothing_but_skips_ends_the_run_with_advice() {
 #[derive(Clone, Debug)]
 struct Forgetful;
 
-impl<M> Strategy<M> for Forgetful {
+impl StrategyRecipe for Forgetful {
     fn effects(&self) -> Effects {
         let sums = Sums { micro_batches: 2, dtype: FloatDType::F32 };
         Effects { sums: Some(sums), ..Effects::of("Forgetful") }
     }
+}
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.declare(setup)?;
+impl<M> Strategy<M> for Forgetful {
+    fn stages(&self, _: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         Ok(Stages::of(Self))
     }
 }
 
 impl<M> Stage<M> for Forgetful {
+    type Groups = ();
+
     fn name(&self) -> &'static str {
         "Forgetful"
     }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use burn::module::ParamId;
 use firebrick_strategies::cost::PlannedParam;
-use firebrick_strategies::{Adaptation, Paths, Strategy};
+use firebrick_strategies::{Adaptation, Composition, Paths};
 use firebrick_world::Communicator;
 
 use crate::run::{Parts, Shape, recipes, skeleton};

@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use burn::train::Interrupter;
 use firebrick_datasets::collators::Labels;
 use firebrick_datasets::{DataError, SpecialTokens, Tokenizer};
-use firebrick_strategies::{Adaptation, Setup, Strategy};
+use firebrick_strategies::{Adaptation, Composed, Composition, Setup};
 use firebrick_world::{World, host_device};
 
 use super::inference::end_tokens;
@@ -245,7 +245,7 @@ impl Run {
     pub(crate) fn trainer<M: Trainable>(
         &self,
         parts: &Parts<M>,
-    ) -> Trainer<impl Strategy<AnyModel> + use<M>> {
+    ) -> Trainer<impl Composed<AnyModel> + use<M>> {
         let strategies = recipes(&self.composed());
         let trainer = Trainer::new().with(strategies).over(parts.world.clone()).seed(self.seed);
         let trainer = trainer.fresh(parts.fresh.clone());

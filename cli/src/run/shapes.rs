@@ -6,7 +6,7 @@ use burn::module::ParamId;
 use burn::tensor::Device;
 use firebrick::AnyModel;
 use firebrick_models::drawn_now;
-use firebrick_strategies::{Adaptation, LowRank, Paths, Place, Strategy, each_param};
+use firebrick_strategies::{Adaptation, Composition, LowRank, Paths, Place, each_param};
 
 use super::{RunError, RunStrategy, recipes};
 use firebrick_models::family::Family;

@@ -2,13 +2,13 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
-use firebrick_strategies::{Pass, Setup, Strategy, Zero};
+use firebrick_strategies::{Composition, Pass, Setup, Zero};
 use firebrick_world::Communicator;
 
 use firebrick::TrainError;
 
 /// This rank's part of the model, and the evaluation pass that gathers the blocks. The rest of the model is dropped.
-pub(super) fn part<M: Module>(
+pub(super) fn part<M: Module + 'static>(
     model: M,
     device: &Device,
     world: &Communicator,

@@ -8,7 +8,10 @@ use crate::support::*;
 use burn::module::{Module, ParamId};
 use firebrick::memory::{Account, Usage, reset_peak};
 use firebrick::optim::AdamW;
-use firebrick::strategies::{AverageStage, Setup, Shard, ShardStage, Stage, Stages, StrategyError};
+use firebrick::strategies::{
+    AverageStage, Composed, Effects, Setup, Shard, ShardStage, Stage, Stages, StrategyError, StrategyRecipe,
+    groups,
+};
 use firebrick::{Checkpoints, Data, Resume, Schedule, Strategy, Trainer, World, Zero};
 use firebrick_models::{Gpt, GptConfig};
 
@@ -51,24 +54,24 @@ impl Looking {
     }
 }
 
+impl StrategyRecipe for Look {
+    fn effects(&self) -> Effects {
+        Effects::none("Look")
+    }
+}
+
 impl<M: Module> Strategy<M> for Look {
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
+    fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         let rank = setup.world().rank();
         Ok(Stages::of(Looking { found: self.found.clone(), rank, loads: None, ends: None }))
     }
 }
 
 impl<M: Module> Stage<M> for Looking {
+    type Groups = (groups::Shard, groups::Average);
+
     fn name(&self) -> &'static str {
         "Look"
-    }
-
-    fn sharding(&mut self) -> Option<&mut dyn ShardStage<M>> {
-        Some(self)
-    }
-
-    fn averaging(&mut self) -> Option<&mut dyn AverageStage<M>> {
-        Some(self)
     }
 }
 
@@ -113,7 +116,7 @@ impl Drop for Looking {
 }
 
 /// Runs one update, or what is left of it.
-fn found<S: Strategy<Gpt>>(trainer: Trainer<S>, output: &Path, resume: bool) -> Vec<Found> {
+fn found<S: Composed<Gpt>>(trainer: Trainer<S>, output: &Path, resume: bool) -> Vec<Found> {
     let look = Look::default();
     let account = Account::new();
     let _on_it = account.enter();

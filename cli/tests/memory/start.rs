@@ -9,7 +9,8 @@ use burn::tensor::Device;
 use firebrick::memory::{Account, Usage, reset_peak};
 use firebrick::optim::AdamW;
 use firebrick::strategies::{
-    AverageStage, Communicator, MasterStage, Setup, Stack, Stage, Stages, StrategyError,
+    AverageStage, Communicator, Composition, Effects, MasterStage, Setup, Stack, Stage, Stages,
+    StrategyError, StrategyRecipe, groups,
 };
 use firebrick::{Amp, Data, Offload, Schedule, Strategy, TrainError, Trainer, World, Zero};
 use firebrick_models::pretrained::{Folder, save};
@@ -36,23 +37,23 @@ struct Look {
     before: usize,
 }
 
+impl StrategyRecipe for Look {
+    fn effects(&self) -> Effects {
+        Effects::none("Look")
+    }
+}
+
 impl<M: Module> Strategy<M> for Look {
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
+    fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         Ok(Stages::of(Self { rank: setup.world().rank(), ..self.clone() }))
     }
 }
 
 impl<M: Module> Stage<M> for Look {
+    type Groups = (groups::Master, groups::Average);
+
     fn name(&self) -> &'static str {
         "Look"
-    }
-
-    fn master(&mut self) -> Option<&mut dyn MasterStage<M>> {
-        Some(self)
-    }
-
-    fn averaging(&mut self) -> Option<&mut dyn AverageStage<M>> {
-        Some(self)
     }
 }
 
@@ -88,7 +89,7 @@ impl<M: Module> AverageStage<M> for Look {
 
 /// Returns the peak bytes of each rank until it owned its master, without the model that it was given. The run ends
 /// there, with a budget that is always exceeded.
-fn peaks(world: World, strategies: impl Strategy<Gpt>, model: Gpt) -> Vec<usize> {
+fn peaks(world: World, strategies: impl Composition<Gpt>, model: Gpt) -> Vec<usize> {
     let look = Look::default();
     let data = Data::new(Rows::ragged(64)).micro_batch(1);
     let trainer = Trainer::new().over(world).with(look.clone()).with(strategies).device_budget(1);

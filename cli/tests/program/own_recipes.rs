@@ -8,7 +8,8 @@ use burn::tensor::{Device, Tensor};
 use firebrick_cli::{Run, RunStrategy};
 use firebrick_strategies::optim::{BoxedOptimizer, HeldParam, ModelGroups, OptimizerRecipe};
 use firebrick_strategies::{
-    Effects, Grads, Outcome, SettingError, Setup, SkipReason, Stage, Stages, Strategy, StrategyError,
+    CollectStage, Effects, Grads, Outcome, SettingError, Setup, SkipReason, Stage, Stages, Strategy,
+    StrategyError, StrategyRecipe, groups,
 };
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
@@ -72,7 +73,7 @@ pub struct SkipAbove {
     bound: f64,
 }
 
-impl<M: Module> Strategy<M> for SkipAbove {
+impl StrategyRecipe for SkipAbove {
     fn effects(&self) -> Effects {
         Effects::of("SkipAbove").of_whole_window()
     }
@@ -80,18 +81,23 @@ impl<M: Module> Strategy<M> for SkipAbove {
     fn check(&self) -> Result<(), SettingError> {
         SettingError::require(self.bound > 0.0, "bound", "above 0", self.bound)
     }
+}
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.declare(setup)?;
+impl<M: Module> Strategy<M> for SkipAbove {
+    fn stages(&self, _: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         Ok(Stages::of(self.clone()))
     }
 }
 
 impl<M: Module> Stage<M> for SkipAbove {
+    type Groups = (groups::Collect,);
+
     fn name(&self) -> &'static str {
         "SkipAbove"
     }
+}
 
+impl<M: Module> CollectStage<M> for SkipAbove {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         let norm = grads.norm(master)?.into_scalar::<f64>();
         match norm > self.bound {

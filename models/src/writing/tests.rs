@@ -7,7 +7,7 @@ use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use firebrick_datasets::collators::{Inputs, Seq2Seq, Seq2SeqSample, Tokens};
 use firebrick_datasets::{Collator, Drawn, Encoder, Padding, Side, Tokenizer};
 use firebrick_kernels::Reads;
-use firebrick_strategies::{Pass, Setup, Strategy, Zero};
+use firebrick_strategies::{Composition, Pass, Setup, Zero};
 use firebrick_world::Communicator;
 
 use super::*;

@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, FloatDType};
 use firebrick_datasets::Batch;
-use firebrick_strategies::{Adaptation, Order, Pass, Setup, Stages, Strategy, tied, trained};
+use firebrick_strategies::{Adaptation, Composition, Order, Pass, Setup, Stages, tied, trained};
 use firebrick_world::Communicator;
 
 use super::{Session, Weights, published};
@@ -28,11 +28,11 @@ pub struct Prepared<M> {
     world: Communicator,
 }
 
-impl<M: Module> Prepared<M> {
+impl<M: Module + 'static> Prepared<M> {
     /// Adapts the model and starts the strategies on it, for one rank. The rank computes on `device`, or on the
     /// model's device if `device` is `None`. `adaptation` has no changes yet.
     pub fn new(
-        strategies: &impl Strategy<M>,
+        strategies: &impl Composition<M>,
         model: M,
         device: Option<Device>,
         optimizer: &ModuleOptimizer,

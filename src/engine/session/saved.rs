@@ -17,7 +17,7 @@ impl<M: Module> Session<M> {
     }
 
     /// The states of the strategies, in order.
-    pub fn strategies(&self) -> Vec<StageState> {
+    pub fn strategies(&mut self) -> Vec<StageState> {
         self.stages.save()
     }
 

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{SettingError, Settled, SkipReason, StageState, StrategyError, WindowStage};
+use crate::{SettingError, SkipReason, StageState, StrategyError};
 
 /// The initial loss scale and the rules that change it.
 ///
@@ -201,26 +201,6 @@ impl Scaler {
             self.tolerated = (state.get("tolerated_overflows")? as u64).min(self.recipe.hysteresis - 1);
         }
         Ok(())
-    }
-}
-
-impl WindowStage for Scaler {
-    fn loss_scale(&self) -> Option<f64> {
-        Some(self.scale)
-    }
-
-    fn held_bytes(&self) -> usize {
-        0
-    }
-
-    fn after_window(&mut self, settled: &Settled) -> Result<(), StrategyError> {
-        match settled {
-            Settled::Skipped(reason) => self.skipped(reason),
-            Settled::Applied => {
-                self.applied();
-                Ok(())
-            }
-        }
     }
 }
 

@@ -6,7 +6,10 @@ use burn::module::{Module, ParamId};
 use burn::tensor::{FloatDType, Tensor};
 
 use crate::dtypes::cast_params;
-use crate::{GradMap, Grads, MasterStage, Outcome, Stage, StageState, StrategyError, WindowStage};
+use crate::{
+    CollectStage, GradMap, Grads, MasterStage, Outcome, SaveStage, Settled, Stage, StageState, StrategyError,
+    WindowStage, groups,
+};
 
 use super::NAME;
 use super::loss_scale::Scaler;
@@ -34,16 +37,22 @@ impl Mixing {
 }
 
 impl<M: Module> Stage<M> for Mixing {
+    type Groups = (groups::Collect, groups::Save, groups::Master, groups::Window);
+
     fn name(&self) -> &'static str {
         NAME
     }
+}
 
+impl<M: Module> CollectStage<M> for Mixing {
     /// Casts the gradients to the dtype of the master's parameters and divides them by the loss scale in f32.
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         grads.map(master, &mut ToMaster { mixing: self, scale: self.scaler.as_ref().map(Scaler::scale) });
         Ok(Outcome::Apply(grads))
     }
+}
 
+impl<M: Module> SaveStage<M> for Mixing {
     fn save(&self, state: StageState) -> StageState {
         match &self.scaler {
             None => state,
@@ -54,13 +63,24 @@ impl<M: Module> Stage<M> for Mixing {
     fn restore(&mut self, saved: &StageState) -> Result<(), StrategyError> {
         self.scaler.as_mut().map_or(Ok(()), |scaler| scaler.restore(saved))
     }
+}
 
-    fn master(&mut self) -> Option<&mut dyn MasterStage<M>> {
-        Some(self)
+impl<M: Module> WindowStage<M> for Mixing {
+    fn loss_scale(&self) -> Option<f64> {
+        self.scaler.as_ref().map(Scaler::scale)
     }
 
-    fn window(&mut self) -> Option<&mut dyn WindowStage> {
-        self.scaler.as_mut().map(|scaler| scaler as &mut dyn WindowStage)
+    fn held_bytes(&self) -> usize {
+        0
+    }
+
+    fn after_window(&mut self, settled: &Settled) -> Result<(), StrategyError> {
+        match (&mut self.scaler, settled) {
+            (Some(scaler), Settled::Applied) => scaler.applied(),
+            (Some(scaler), Settled::Skipped(reason)) => scaler.skipped(reason)?,
+            (None, _) => {}
+        }
+        Ok(())
     }
 }
 
@@ -101,8 +121,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Accumulate, Amp, Clip, Keep, LossScale, SavedStates, Settled, Setup, SkipReason, Stack, Stages,
-        Strategy, testing,
+        Accumulate, Amp, Clip, Composition, Keep, LossScale, SavedStates, Settled, Setup, SkipReason, Stack,
+        Stages, testing,
     };
 
     fn start(amp: Amp) -> (Linear, Device, Stages<Linear>) {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dtypes::require_dtype;
 use crate::effects::Casts;
-use crate::{Effects, SettingError, Setup, Stages, Strategy, StrategyError};
+use crate::{Effects, SettingError, Setup, Stages, Strategy, StrategyError, StrategyRecipe};
 
 pub use keep::Keep;
 pub use loss_scale::LossScale;
@@ -81,7 +81,7 @@ const NAME: &str = "Amp";
 /// one more step of the same kind.
 ///
 /// ```
-/// use firebrick_strategies::{Amp, Setup, Strategy};
+/// use firebrick_strategies::{Amp, Composition, Setup};
 /// use burn::{nn::LinearConfig, tensor::{DType, Device}};
 ///
 /// let device = Device::flex().autodiff();
@@ -183,7 +183,7 @@ impl Amp {
     }
 }
 
-impl<M: Module> Strategy<M> for Amp {
+impl StrategyRecipe for Amp {
     fn effects(&self) -> Effects {
         let replica = self.replica();
         let casts = Some(Casts { replica, evaluation: self.evaluation.unwrap_or(replica) });
@@ -193,13 +193,14 @@ impl<M: Module> Strategy<M> for Amp {
     fn check(&self) -> Result<(), SettingError> {
         self.scale.as_ref().map_or(Ok(()), LossScale::check)
     }
+}
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
+impl<M: Module> Strategy<M> for Amp {
+    fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         let (dtype, evaluation) = (self.replica(), self.evaluation.unwrap_or(self.replica()));
         for dtype in [dtype, evaluation] {
             require_dtype(NAME, setup.device(), dtype)?;
         }
-        self.declare(setup)?;
         let kept = self.keep.resolve(setup.segments().paths())?;
         let scaler = self.loss_scale().map(LossScale::start);
         Ok(Stages::of(Mixing { dtype, master: self.master(), evaluation, kept, scaler }))
@@ -211,9 +212,9 @@ mod tests {
     use burn::nn::{Linear, LinearConfig};
 
     use super::*;
-    use crate::{Clip, Stack, testing};
+    use crate::{Clip, Composition, Stack, testing};
 
-    fn start(strategy: impl Strategy<Linear>) -> Result<(), StrategyError> {
+    fn start(strategy: impl Composition<Linear>) -> Result<(), StrategyError> {
         let device = testing::device().autodiff();
         let model = LinearConfig::new(3, 2).init(&device);
         strategy.start(&mut Setup::new(&model, &device)).map(drop)

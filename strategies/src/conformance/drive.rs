@@ -7,7 +7,9 @@ use burn::tensor::Device;
 use firebrick_world::Communicator;
 
 use super::Probe;
-use crate::{Grads, Outcome, Pass, Settled, Setup, SkipReason, StageState, Stages, Strategy, StrategyError};
+use crate::{
+    Composition, Grads, Outcome, Pass, Settled, Setup, SkipReason, StageState, Stages, StrategyError,
+};
 
 /// Samples in a window.
 const SAMPLES: usize = 8;
@@ -38,7 +40,7 @@ pub struct Drive {
 impl Drive {
     /// Starts the strategies on an adapted model.
     pub fn start(
-        recipe: &impl Strategy<Probe>,
+        recipe: &impl Composition<Probe>,
         model: Probe,
         device: &Device,
     ) -> Result<Self, StrategyError> {
@@ -47,7 +49,7 @@ impl Drive {
 
     /// Starts the strategies on one of several ranks, each of which takes its share of every window.
     pub fn start_among(
-        recipe: &impl Strategy<Probe>,
+        recipe: &impl Composition<Probe>,
         model: Probe,
         device: &Device,
         world: Communicator,
@@ -57,7 +59,7 @@ impl Drive {
 
     /// Starts on a saved master, and restores the stages once they have published it.
     pub fn resume(
-        recipe: &impl Strategy<Probe>,
+        recipe: &impl Composition<Probe>,
         model: Probe,
         device: &Device,
         restore: impl FnOnce(&mut Stages<Probe>) -> Result<(), StrategyError>,
@@ -66,7 +68,7 @@ impl Drive {
     }
 
     fn begin(
-        recipe: &impl Strategy<Probe>,
+        recipe: &impl Composition<Probe>,
         model: Probe,
         device: &Device,
         world: Communicator,

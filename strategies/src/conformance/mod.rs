@@ -25,7 +25,7 @@ use burn::tensor::Device;
 use firebrick_world::{Communicator, World};
 
 use crate::{
-    Accumulate, Adaptation, BoxedStrategy, Effects, Identity, Paths, SavedStates, Setup, Stack, Strategy,
+    Accumulate, Adaptation, BoxedStrategy, Composition, Identity, Paths, SavedStates, Setup, Stack,
     StrategyError, Zero, each_param,
 };
 use drive::{Drive, Spread};
@@ -73,9 +73,6 @@ pub enum ConformanceError {
         /// The largest difference that the law allows.
         tolerance: f64,
     },
-    /// The strategy started without declaring its effects.
-    #[error("{0}: `start` must begin with `self.declare(setup)?`, which checks the settings and the order")]
-    Undeclared(&'static str),
     /// A restored run saves another state than the uninterrupted one.
     #[error("Restore: the saved state is {found} after a restore, but {expected} without one")]
     State {
@@ -96,12 +93,11 @@ pub enum ConformanceError {
 ///
 /// The first law that the strategy breaks, or its own error.
 pub fn check(
-    recipe: &(impl Strategy<Probe> + Clone),
+    recipe: &(impl Composition<Probe> + Clone),
     device: &Device,
     tolerance: f64,
 ) -> Result<(), ConformanceError> {
     let mut whole = run(recipe, device, 0..6)?;
-    check_effects(recipe, device)?;
     // What the first run has changed in the recipe, a second one would begin with.
     same(Law::Recipe, whole.master(), run(&recipe.clone(), device, 0..6)?.master(), None, 0.0)?;
     check_master(recipe, device, tolerance)?;
@@ -117,18 +113,8 @@ pub fn check(
     }
 }
 
-/// A composition has no effects of its own.
-fn check_effects(recipe: &impl Strategy<Probe>, device: &Device) -> Result<(), ConformanceError> {
-    let effects = recipe.effects();
-    let model = adapted(recipe, device)?;
-    let mut setup = Setup::new(&model, device);
-    recipe.start(&mut setup)?;
-    let declared = effects == Effects::none(effects.strategy) || setup.order().effects().contains(&effects);
-    if declared { Ok(()) } else { Err(ConformanceError::Undeclared(effects.strategy)) }
-}
-
 fn run(
-    recipe: &impl Strategy<Probe>,
+    recipe: &impl Composition<Probe>,
     device: &Device,
     windows: Range<usize>,
 ) -> Result<Drive, StrategyError> {
@@ -140,7 +126,7 @@ fn run(
 }
 
 fn check_master(
-    recipe: &impl Strategy<Probe>,
+    recipe: &impl Composition<Probe>,
     device: &Device,
     tolerance: f64,
 ) -> Result<(), ConformanceError> {
@@ -159,7 +145,7 @@ fn check_master(
 
 /// Compares an uninterrupted run of six windows with one that is saved and restored after four.
 fn check_restore(
-    recipe: &impl Strategy<Probe>,
+    recipe: &impl Composition<Probe>,
     device: &Device,
     whole: &mut Drive,
 ) -> Result<(), ConformanceError> {
@@ -189,7 +175,7 @@ fn check_restore(
 /// # Errors
 ///
 /// The strategy changes the trained model, or returns an error.
-pub fn check_identity(recipe: &impl Strategy<Probe>, device: &Device) -> Result<(), ConformanceError> {
+pub fn check_identity(recipe: &impl Composition<Probe>, device: &Device) -> Result<(), ConformanceError> {
     let (plain, with) = (run(&Identity, device, 0..4)?, run(recipe, device, 0..4)?);
     same(Law::Identity, plain.master(), with.master(), None, 0.0)
 }
@@ -201,7 +187,7 @@ pub fn check_identity(recipe: &impl Strategy<Probe>, device: &Device) -> Result<
 ///
 /// The ranks train another model, or the strategy returns an error.
 pub fn check_on_ranks(
-    recipe: &(impl Strategy<Probe> + Clone),
+    recipe: &(impl Composition<Probe> + Clone),
     device: &Device,
     ranks: usize,
     tolerance: f64,
@@ -234,7 +220,7 @@ pub fn check_on_ranks(
 }
 
 fn check_window(
-    recipe: &impl Strategy<Probe>,
+    recipe: &impl Composition<Probe>,
     device: &Device,
     tolerance: f64,
 ) -> Result<(), ConformanceError> {
@@ -248,7 +234,7 @@ fn check_window(
     same(Law::Window, &at_once, &even, Some(&before), tolerance)
 }
 
-fn adapted(recipe: &impl Strategy<Probe>, device: &Device) -> Result<Probe, StrategyError> {
+fn adapted(recipe: &impl Composition<Probe>, device: &Device) -> Result<Probe, StrategyError> {
     recipe.adapt(Probe::new(device), &mut Adaptation::seeded(0))
 }
 

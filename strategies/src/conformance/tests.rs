@@ -7,16 +7,16 @@ use burn::tensor::{FloatDType, Tensor};
 use super::*;
 use crate::effects::{Reduces, Sums};
 use crate::{
-    Amp, BoxedStrategy, Clip, Effects, Ema, Freeze, GradMap, Grads, Lora, LossScale, MasterStage, Offload,
-    Outcome, ParamMap, Recompute, Shard, ShardStage, SkipReason, Stage, StageState, Stages, Zero, map_params,
-    testing,
+    Amp, BoxedStrategy, Clip, CollectStage, Composition, Effects, Ema, Freeze, GradMap, Grads, Lora,
+    LossScale, MasterStage, Offload, Outcome, ParamMap, Recompute, SaveStage, Shard, ShardStage, SkipReason,
+    Stage, StageState, Stages, Strategy, StrategyRecipe, Zero, groups, map_params, testing,
 };
 
 fn device() -> Device {
     testing::device().autodiff()
 }
 
-fn boxed(strategy: impl Strategy<Probe>) -> BoxedStrategy<Probe> {
+fn boxed(strategy: impl Composition<Probe>) -> BoxedStrategy<Probe> {
     BoxedStrategy::new(strategy)
 }
 
@@ -68,14 +68,15 @@ struct Broken {
     factor: f64,
 }
 
-impl<M: Module> Strategy<M> for Breaks {
+impl StrategyRecipe for Breaks {
     fn effects(&self) -> Effects {
         let sums = Sums { micro_batches: 2, dtype: FloatDType::F32 };
         Effects { sums: (self.law == Law::Window).then_some(sums), ..Effects::of("Breaks") }
     }
+}
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.declare(setup)?;
+impl<M: Module> Strategy<M> for Breaks {
+    fn stages(&self, _: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         let started = self.starts.fetch_add(1, Relaxed) as f64;
         let factor = if self.law == Law::Recipe { 1.0 + started } else { 1.0 };
         Ok(Stages::of(Broken { law: self.law, factor }))
@@ -83,10 +84,14 @@ impl<M: Module> Strategy<M> for Breaks {
 }
 
 impl<M: Module> Stage<M> for Broken {
+    type Groups = (groups::Collect, groups::Save, groups::Master, groups::Shard);
+
     fn name(&self) -> &'static str {
         "Breaks"
     }
+}
 
+impl<M: Module> CollectStage<M> for Broken {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         match self.law {
             // Drops what it is given before the window closes.
@@ -99,17 +104,15 @@ impl<M: Module> Stage<M> for Broken {
         grads.bound(master, &mut Times(self.factor))?;
         Ok(Outcome::Apply(grads))
     }
+}
 
+impl<M: Module> SaveStage<M> for Broken {
     fn save(&self, state: StageState) -> StageState {
-        state.with("factor", self.factor) // and never restores it
+        state.with("factor", self.factor)
     }
 
-    fn master(&mut self) -> Option<&mut dyn MasterStage<M>> {
-        Some(self)
-    }
-
-    fn sharding(&mut self) -> Option<&mut dyn ShardStage<M>> {
-        Some(self)
+    fn restore(&mut self, _: &StageState) -> Result<(), StrategyError> {
+        Ok(())
     }
 }
 
@@ -178,14 +181,15 @@ fn a_broken_law_is_named_with_the_parameter() {
 #[derive(Clone, Debug)]
 struct Alone;
 
-impl<M: Module> Strategy<M> for Alone {
+impl StrategyRecipe for Alone {
     fn effects(&self) -> Effects {
         let reduces = Reduces { stage: 0, replicate_below: 1, sum_in: None };
         Effects { reduces: Some(reduces), ..Effects::none("Alone") }
     }
+}
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.declare(setup)?;
+impl<M: Module> Strategy<M> for Alone {
+    fn stages(&self, _: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         Ok(Stages::none())
     }
 }

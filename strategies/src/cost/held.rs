@@ -10,17 +10,16 @@ use crate::{Offloads, Order};
 /// Bytes of the first rank, which holds at least as much as any other.
 ///
 /// ```
-/// use burn::nn::Linear;
 /// use firebrick_strategies::cost::{Held, PlannedParam};
 /// use firebrick_strategies::optim::AdamW;
-/// use firebrick_strategies::{Order, Strategy, Zero};
+/// use firebrick_strategies::{Order, StrategyRecipe, Zero};
 ///
 /// let shape = [4096, 4096];
 /// let matrix = PlannedParam {
 ///     shape: &shape, master_bytes: 4, replica_bytes: 4, is_trained: true, in_block: true, is_factor: false,
 /// };
 /// let bytes = |stage| {
-///     let order = Order::of([Strategy::<Linear>::effects(&Zero::stage(stage))]).unwrap();
+///     let order = Order::of([Zero::stage(stage).effects()]).unwrap();
 ///     let held = Held::of([matrix], &order, false, 4, &AdamW::new());
 ///     (held.between() + held.gradients) / (4096 * 4096)
 /// };

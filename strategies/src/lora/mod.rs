@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use crate::adaptation::{LowRank, params_of};
 use crate::effects::OnResult;
 use crate::{
-    Adaptation, Effects, Paths, SettingError, Setup, Stage, StageState, Stages, Strategy, StrategyError,
+    Adaptation, Effects, Paths, SaveStage, SettingError, Setup, Stage, StageState, Stages, Strategy,
+    StrategyError, StrategyRecipe, groups,
 };
 use attach::Attach;
 use targets::targets;
@@ -70,7 +71,7 @@ const NAME: &str = "Lora";
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
-/// use firebrick_strategies::{Adaptation, Lora, Strategy, trained};
+/// use firebrick_strategies::{Adaptation, Composition, Lora, trained};
 ///
 /// let model = LinearConfig::new(64, 32).init(&Device::flex().autodiff());
 /// let mut adaptation = Adaptation::seeded(1);
@@ -142,7 +143,7 @@ impl Lora {
     }
 }
 
-impl<M: Module> Strategy<M> for Lora {
+impl StrategyRecipe for Lora {
     fn effects(&self) -> Effects {
         let paths = self.paths.iter().chain(&self.also).cloned().collect();
         Effects { adapts: true, result: OnResult::Parameters, paths, ..Effects::none(NAME) }
@@ -154,9 +155,10 @@ impl<M: Module> Strategy<M> for Lora {
         let possible = self.alpha > 0.0 && self.alpha.is_finite();
         SettingError::require(possible, "alpha", "finite and above 0", self.alpha)
     }
+}
 
-    fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
-        Strategy::<M>::check(self).map_err(|error| StrategyError::setting(NAME, error))?;
+impl<M: Module> Strategy<M> for Lora {
+    fn adapted(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
         if adaptation.low_rank().is_some() {
             return Err(StrategyError::Twice(NAME));
         }
@@ -181,8 +183,7 @@ impl<M: Module> Strategy<M> for Lora {
         Ok(model.apply_reparameterization(Attach::new(self.low_rank(), targets, also, adaptation)))
     }
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.declare(setup)?;
+    fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         match reparameterized(setup.model()) {
             Some(_) => Ok(Stages::of(Adapting(self.low_rank()))),
             None => Err(StrategyError::NotAdapted(NAME)),
@@ -201,10 +202,14 @@ fn reparameterized<M: Module>(model: &M) -> Option<String> {
 struct Adapting(LowRank);
 
 impl<M> Stage<M> for Adapting {
+    type Groups = (groups::Save,);
+
     fn name(&self) -> &'static str {
         NAME
     }
+}
 
+impl<M> SaveStage<M> for Adapting {
     fn save(&self, state: StageState) -> StageState {
         let LowRank { rank, alpha } = self.0;
         state.with("rank", rank as f64).with("alpha", alpha)

@@ -4,7 +4,7 @@ use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
 use super::*;
-use crate::{Amp, Freeze, Keep, SavedStates, Stack, Trained, testing, trained};
+use crate::{Amp, Composition, Freeze, Keep, SavedStates, Stack, Trained, testing, trained};
 
 const RATE: f64 = 0.5;
 
@@ -12,7 +12,7 @@ fn device() -> Device {
     testing::device().autodiff()
 }
 
-fn adapt<M: Module>(lora: &impl Strategy<M>, model: M, seed: u64) -> (M, Adaptation) {
+fn adapt<M: Module + 'static>(lora: &impl Composition<M>, model: M, seed: u64) -> (M, Adaptation) {
     let mut adaptation = Adaptation::seeded(seed);
     (lora.adapt(model, &mut adaptation).unwrap(), adaptation)
 }
@@ -229,7 +229,7 @@ fn what_cannot_be_is_refused_with_what_to_do() {
     let (adapted, _) = adapt(&lora(), linear(), 1);
     let again = lora().adapt(adapted, &mut Adaptation::default()).unwrap_err().to_string();
     assert!(again.contains("`weight` is read through an adapter already"), "{again}");
-    let bare = Strategy::<Linear>::start(&lora(), &mut Setup::new(&linear(), &device())).unwrap_err();
+    let bare = lora().start(&mut Setup::new(&linear(), &device())).unwrap_err();
     assert_eq!(bare, StrategyError::NotAdapted("Lora"));
 }
 
@@ -250,7 +250,7 @@ fn another_scale_than_the_saved_one_is_refused() {
 fn what_has_started_anew_is_trained_whole_unless_it_was_frozen() {
     let model = || vec![linear(), linear(), linear()];
     let lora = Lora::rank(2).on(["0.weight"]);
-    let adapt = |strategy: &dyn crate::Strategy<Vec<Linear>>| {
+    let adapt = |strategy: &dyn Composition<Vec<Linear>>| {
         let mut adaptation = Adaptation::seeded(1).with_fresh(["1".to_string(), "2.bias".to_string()]);
         (strategy.adapt(model(), &mut adaptation).unwrap(), adaptation)
     };

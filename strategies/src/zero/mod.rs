@@ -24,7 +24,7 @@ use firebrick_world::World;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::segment::Units;
-use crate::{Effects, Reduces, SettingError, Setup, Stages, Strategy, StrategyError, dtypes};
+use crate::{Effects, Reduces, SettingError, Setup, Stages, Strategy, StrategyError, StrategyRecipe, dtypes};
 
 pub use reduced::Part;
 pub(crate) use reduced::add;
@@ -95,7 +95,7 @@ const REPLICATE_BELOW: usize = 1024;
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
-/// use firebrick_strategies::{Setup, Strategy, World, Zero};
+/// use firebrick_strategies::{Composition, Setup, World, Zero};
 ///
 /// let ranks = World::threads(2).join()?.into_iter().map(|rank| {
 ///     std::thread::spawn(move || {
@@ -212,7 +212,7 @@ impl Zero {
     }
 }
 
-impl<M: Module> Strategy<M> for Zero {
+impl StrategyRecipe for Zero {
     fn world(&self) -> Option<&World> {
         self.world.as_ref()
     }
@@ -231,12 +231,13 @@ impl<M: Module> Strategy<M> for Zero {
             self.blocks.join(", "),
         )
     }
+}
 
-    fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
+impl<M: Module> Strategy<M> for Zero {
+    fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         if let Some(dtype) = self.sum_in {
             dtypes::require_dtype(NAME, setup.device(), dtype)?;
         }
-        self.declare(setup)?;
         let sharding = Arc::new(Sharding::of(setup.model(), setup.world().clone(), &self.reduces()));
         let paths = if self.stage >= 2 { self.block_paths(setup)? } else { Vec::new() };
         let units = Units::of(setup.segments().paths(), &paths);

@@ -14,8 +14,8 @@ use super::NAME;
 use super::reduced::Part;
 use super::sharding::Sharding;
 use crate::{
-    Grads, MasterStage, Outcome, ParamMap, Setup, Shard, ShardStage, Stage, StrategyError, Trained,
-    each_param, map_params, relift, trained,
+    CollectStage, Grads, MasterStage, Outcome, ParamMap, Setup, Shard, ShardStage, Stage, StrategyError,
+    Trained, each_param, groups, map_params, relift, trained,
 };
 
 /// [`Zero`](crate::Zero), started.
@@ -67,10 +67,14 @@ impl Sharded {
 }
 
 impl<M: Module> Stage<M> for Sharded {
+    type Groups = (groups::Collect, groups::Master, groups::Shard);
+
     fn name(&self) -> &'static str {
         NAME
     }
+}
 
+impl<M: Module> CollectStage<M> for Sharded {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         let mut sums = grads.take_delivered();
         let lands = self.gradients_land.load(Relaxed);
@@ -101,14 +105,6 @@ impl<M: Module> Stage<M> for Sharded {
             grads.set_sharding(self.sharding.clone());
         }
         Ok(Outcome::Apply(grads))
-    }
-
-    fn master(&mut self) -> Option<&mut dyn MasterStage<M>> {
-        Some(self)
-    }
-
-    fn sharding(&mut self) -> Option<&mut dyn ShardStage<M>> {
-        Some(self)
     }
 }
 
@@ -260,10 +256,10 @@ mod tests {
     use firebrick_world::{Communicator, DeviceSums, World};
 
     use super::*;
-    use crate::{Amp, Clip, Offload, Setup, Strategy, Zero, testing};
+    use crate::{Amp, Clip, Composition, Offload, Setup, Zero, testing};
 
     /// Returns whether gradients that blocks have summed come back to the device before the host takes them.
-    fn return_to_the_device(stage: u8, between: Option<Amp>, then: impl Strategy<Linear>) -> bool {
+    fn return_to_the_device(stage: u8, between: Option<Amp>, then: impl Composition<Linear>) -> bool {
         let device = testing::device().autodiff();
         let model: Linear = LinearConfig::new(64, 32).init(&device);
         let mut setup = Setup::new(&model, &device);

@@ -12,7 +12,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
 use firebrick_kernels::memory::{Counting, in_use};
 use firebrick_strategies::{
-    Amp, ParamMap, Pass, Paths, Recompute, Setup, Stack, Strategy, StrategyError, map_params, relift,
+    Amp, Composition, ParamMap, Pass, Paths, Recompute, Setup, Stack, StrategyError, map_params, relift,
 };
 
 #[global_allocator]
@@ -91,7 +91,7 @@ fn input(rows: usize, device: &Device) -> Tensor<2> {
 }
 
 /// Returns a training pass with these strategies.
-fn pass<M: Module>(model: &M, strategy: &impl Strategy<M>) -> Pass {
+fn pass<M: Module + 'static>(model: &M, strategy: &impl Composition<M>) -> Pass {
     let device = device();
     let mut setup = Setup::new(model, &device);
     strategy.start(&mut setup).unwrap();

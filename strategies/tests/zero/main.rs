@@ -8,8 +8,8 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use firebrick_strategies::{
-    Accumulate, Amp, Clip, Grads, LossScale, Offload, Outcome, ParamMap, Pass, Recompute, Setup, Stack,
-    Stages, Strategy, StrategyError, Zero, map_params, relift, tie,
+    Accumulate, Amp, Clip, Composition, Grads, LossScale, Offload, Outcome, ParamMap, Pass, Recompute, Setup,
+    Stack, StrategyError, Zero, map_params, relift, tie,
 };
 use firebrick_world::{Communicator, Kind, World};
 
@@ -143,12 +143,12 @@ fn plain() -> (Vec<f32>, f32) {
 }
 
 /// Runs one rank. Returns the whole model at the end, and the first norm.
-fn rank<R: Strategy<Model>>(world: Communicator, recipe: R) -> Result<(Vec<f32>, f32), StrategyError> {
+fn rank<R: Composition<Model>>(world: Communicator, recipe: R) -> Result<(Vec<f32>, f32), StrategyError> {
     rank_counted(world, recipe, |_| ()).map(|(found, ())| found)
 }
 
 /// Like [`rank`], and also returns the result of `look` after the rank's last update.
-fn rank_counted<R: Strategy<Model>, T>(
+fn rank_counted<R: Composition<Model>, T>(
     world: Communicator,
     recipe: R,
     look: impl Fn(&Communicator) -> T,
@@ -196,7 +196,7 @@ fn rank_counted<R: Strategy<Model>, T>(
 /// Runs the ranks, and returns the result of each.
 fn ranks<R>(count: usize, recipe: R) -> Vec<Result<(Vec<f32>, f32), StrategyError>>
 where
-    R: Strategy<Model> + Clone,
+    R: Composition<Model> + Clone,
 {
     let spawn = |world| {
         let recipe = recipe.clone();
@@ -214,13 +214,13 @@ fn zero(stage: u8) -> Zero {
     Zero::stage(stage).replicate_below(40)
 }
 
-fn follows<R: Strategy<Model> + Clone>(count: usize, recipe: R, tolerance: f32) {
+fn follows<R: Composition<Model> + Clone>(count: usize, recipe: R, tolerance: f32) {
     follows_run(plain(), count, recipe, tolerance);
 }
 
 fn follows_run<R>(expected: (Vec<f32>, f32), count: usize, recipe: R, tolerance: f32)
 where
-    R: Strategy<Model> + Clone,
+    R: Composition<Model> + Clone,
 {
     follow_found(ranks(count, recipe.clone()), &expected, &recipe, tolerance);
 }

@@ -1,6 +1,6 @@
 //! Tests that every valid order of strategies trains like a single rank without them.
 
-use firebrick_strategies::Strategy;
+use firebrick_strategies::BoxedStrategy;
 
 use super::*;
 
@@ -18,17 +18,21 @@ enum One {
     Clip,
 }
 
-impl Strategy<Model> for One {
-    fn start(&self, setup: &mut Setup<Model>) -> Result<Stages<Model>, StrategyError> {
+impl One {
+    fn recipe(self) -> BoxedStrategy<Model> {
         match self {
-            Self::Zero(stage) => zero(*stage).start(setup),
-            Self::Offload(offload) => offload.start(setup),
-            Self::Recompute => Recompute::every_block().start(setup),
-            Self::Accumulate => Accumulate(MICRO_BATCHES).start(setup),
-            Self::Half => half().start(setup),
-            Self::Clip => Clip::norm(BOUND).start(setup),
+            Self::Zero(stage) => BoxedStrategy::new(zero(stage)),
+            Self::Offload(offload) => BoxedStrategy::new(offload),
+            Self::Recompute => BoxedStrategy::new(Recompute::every_block()),
+            Self::Accumulate => BoxedStrategy::new(Accumulate(MICRO_BATCHES)),
+            Self::Half => BoxedStrategy::new(half()),
+            Self::Clip => BoxedStrategy::new(Clip::norm(BOUND)),
         }
     }
+}
+
+fn recipes(list: &[One]) -> Vec<BoxedStrategy<Model>> {
+    list.iter().map(|one| one.recipe()).collect()
 }
 
 /// Returns all permutations of a list.
@@ -47,7 +51,7 @@ fn orders(list: &[One]) -> Vec<Vec<One>> {
 /// Runs each order on two ranks, and returns how many start. A rejected order must be rejected on all ranks.
 fn follow(list: &[One], expected: &(Vec<f32>, f32), tolerance: f32) -> usize {
     let starts = |order: &Vec<One>| {
-        let found = ranks(2, order.clone());
+        let found = ranks(2, recipes(order));
         let refused = found.iter().filter(|found| found.is_err()).count();
         assert!(refused == 0 || refused == 2, "{order:?}: {found:?}");
         if refused == 0 {
@@ -65,7 +69,7 @@ fn all_orders_that_start_follow_one_rank() {
     }
     let (_, norm) = plain();
     assert!(f64::from(norm) > 2.0 * BOUND);
-    let (clipped, _) = rank(Communicator::solo(), vec![One::Accumulate, One::Clip]).unwrap();
+    let (clipped, _) = rank(Communicator::solo(), recipes(&[One::Accumulate, One::Clip])).unwrap();
     let expected = (clipped, norm);
     for stage in 0..=3 {
         for offload in [None, Some(Offload::optimizer()), Some(Offload::parameters())] {
@@ -82,7 +86,7 @@ fn so_do_those_in_half_precision() {
     if !is_cpu() {
         return;
     }
-    let alone = rank(Communicator::solo(), vec![One::Half, One::Accumulate]).unwrap();
+    let alone = rank(Communicator::solo(), recipes(&[One::Half, One::Accumulate])).unwrap();
     for stage in 0..=3 {
         for offload in [None, Some(Offload::optimizer()), Some(Offload::parameters())] {
             let list = [One::Zero(stage), One::Half, One::Accumulate];
