@@ -96,11 +96,14 @@ impl Launch<'_> {
         };
         say(&run.batch_summary());
         let own_tokenizer = resume.as_ref().and_then(|resume| resume.tokenizer(&run.output));
-        let parts = run.prepare_resumed::<M>(folder, own_tokenizer, &interrupter, say)?;
+        let mut parts = run.prepare_resumed::<M>(folder, own_tokenizer, &interrupter, say)?;
         require_room_for_sample(run, &parts)?;
         let initializing = run.clone();
         let (parts, model, optimizer) = attended(&interrupter, "initializing the model", &say, move |say| {
             let (model, optimizer) = initializing.fresh(&parts, say)?;
+            if let Some(folder) = &mut parts.folder {
+                folder.close_weights();
+            }
             Ok((parts, model, optimizer))
         })?;
         let trainer = run

@@ -8,6 +8,7 @@ use crate::own_model::Bigram;
 use crate::own_recipes::{SignSgd, SkipAbove};
 use crate::own_schedule::Halved;
 use crate::own_task::Backwards;
+use crate::read_weights::SkipMapped;
 
 /// Runs the program in this process and returns whether it succeeded. It has all techniques, because they are known to
 /// the whole process, in which the tests of the others run too.
@@ -17,6 +18,7 @@ pub fn run(arguments: &[&str], sets: &[&str]) -> bool {
     let program = Program::new()
         .optimizer::<SignSgd>("SignSgd")
         .strategy::<SkipAbove>("SkipAbove")
+        .strategy::<SkipMapped>("SkipMapped")
         .schedule::<Halved>("Halved")
         .model::<Bigram>("Bigram")
         .task::<Backwards>("Backwards");

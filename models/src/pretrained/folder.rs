@@ -131,6 +131,14 @@ impl Folder {
         &self.tensors
     }
 
+    /// Forgets the tensors. Their files are closed as soon as no parameter waits to be read from them: while a file is
+    /// mapped, the system counts what was read of it as memory of the program.
+    ///
+    /// Configuration and path stay. Load the model before: afterwards the folder is one without tensors.
+    pub fn close_weights(&mut self) {
+        self.tensors.clear();
+    }
+
     /// Removes a tensor, as if the files did not contain it.
     pub(super) fn leave_out(&mut self, name: &str) {
         self.tensors.remove(name);
