@@ -1,5 +1,6 @@
 //! Compares element-wise operations with Burn's, in turns, forward and with backward, and prints a line of JSON for each:
-//! GELU, residual sums, the same with dropout, and SwiGLU.
+//! GELU, residual sums, the same with dropout, and SwiGLU. The lines `epilogue` compare a GELU that reads its operand from
+//! memory with one that reads it from the caches, where a product's epilogue would find it.
 //!
 //! `cargo bench -p firebrick-kernels --bench elements`
 
@@ -50,6 +51,19 @@ fn compare(dtype: FloatDType, backward: bool) {
     );
 }
 
+/// What a GELU would save if a product computed it: reading its operand.
+fn epilogue(dtype: FloatDType) {
+    let device = Device::flex();
+    let x = Tensor::<3>::random(WIDE, Distribution::Normal(0.0, 1.0), &device).cast(dtype);
+    let parts = 32;
+    let part = x.clone().narrow(1, 0, WIDE[1] / parts).mul_scalar(1.0);
+    beside(
+        json!({ "operation": "epilogue", "dtype": format!("{dtype:?}") }),
+        || finish(gelu(x.clone(), Gelu::Exact), false),
+        || (0..parts).for_each(|_| finish(gelu(part.clone(), Gelu::Exact), false)),
+    );
+}
+
 fn main() {
     // Like the program: otherwise the system clears the pages of each result.
     firebrick_kernels::memory::keep_freed();
@@ -57,5 +71,6 @@ fn main() {
         for backward in [false, true] {
             compare(dtype, backward);
         }
+        epilogue(dtype);
     }
 }

@@ -1,5 +1,6 @@
 //! Compares products and affine maps with Burn's, in turns, and prints a line of JSON for each: the layers of a GPT of
-//! width 256 (or of the width given as an argument), forward, and their two gradients.
+//! width 256 (or of the width given as an argument), forward, and their two gradients. The lines `packed once` compare one
+//! product of twice the rows, which packs its weight once, with two products.
 //!
 //! `cargo bench -p firebrick-kernels --bench products -- 768`; `RAYON_NUM_THREADS=1` measures one core.
 
@@ -47,6 +48,18 @@ fn layers(from: usize, to: usize, dtype: FloatDType) {
     );
 }
 
+/// What a weight would save if it stayed packed from one product to the next.
+fn packed_once(from: usize, to: usize, dtype: FloatDType) {
+    let device = Device::flex();
+    let [twice, x, weight] =
+        [[2 * ROWS, from], [ROWS, from], [from, to]].map(|shape| waves(shape, dtype, &device));
+    beside(
+        json!({ "product": "packed once", "in": from, "out": to, "dtype": format!("{dtype:?}") }),
+        || finish(matmul(twice.clone(), weight.clone()), false),
+        || (0..2).for_each(|_| finish(matmul(x.clone(), weight.clone()), false)),
+    );
+}
+
 fn main() {
     // Like the program: otherwise the system clears the pages of each product.
     firebrick_kernels::memory::keep_freed();
@@ -55,6 +68,7 @@ fn main() {
         for (from, to) in [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)] {
             products(from, to, dtype);
             layers(from, to, dtype);
+            packed_once(from, to, dtype);
         }
     }
 }

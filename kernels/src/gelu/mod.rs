@@ -4,6 +4,11 @@
 //! operations that each keep a tensor for the backward pass. On the CPU both run element by element on one core. Here
 //! the gradient matches the function, only the input is kept, and Flex computes on all cores in vectors.
 //!
+//! The function is a pass behind the product that it activates, not that product's epilogue, because its arithmetic takes
+//! the time: on two cores of an EPYC of the first generation, 2048 x 1024 elements in f32 take 2.2 ms. They take 2.0 ms if
+//! they are read from the first cache, where an epilogue would find them, and the product takes 15 ms. The lines
+//! `epilogue` of `cargo bench -p firebrick-kernels --bench elements` compare the two.
+//!
 //! ```text
 //! ops.rs       values and slopes as operations of a backend
 //! backward.rs  the gradient, once for every backend

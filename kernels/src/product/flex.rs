@@ -10,6 +10,7 @@ use gemmkit::FusedScalar;
 use super::gemm::{self, Matrices};
 use super::ops::Products;
 use super::sums::column_sums;
+use super::tiles::{self, Half};
 use crate::flex::{adjacent, tensor};
 use crate::half::HalfOps;
 
@@ -38,15 +39,22 @@ impl Products for Flex {
 
 fn multiplied(lhs: FlexTensor, rhs: FlexTensor, bias: Option<FlexTensor>) -> FlexTensor {
     match lhs.dtype() {
-        DType::BF16 | DType::F16 if !widens_in_registers() => multiplied_in_f32(lhs, rhs, bias),
-        DType::F32 => typed::<f32>(lhs, rhs, bias),
-        DType::BF16 => typed::<bf16>(lhs, rhs, bias),
-        DType::F16 => typed::<f16>(lhs, rhs, bias),
+        DType::F32 => typed::<f32>(lhs, rhs, bias, gemm::products),
+        DType::BF16 => in_half::<bf16>(lhs, rhs, bias),
+        DType::F16 => in_half::<f16>(lhs, rhs, bias),
         dtype => unreachable!("{dtype:?} is Burn's"),
     }
 }
 
-/// Returns whether a product in half precision is as fast as in f32. With AVX2 it takes 1.4 times as long, and up to
+fn in_half<T: Half + FusedScalar>(lhs: FlexTensor, rhs: FlexTensor, bias: Option<FlexTensor>) -> FlexTensor {
+    let by_tiles = typed_if::<T>(lhs.clone(), rhs.clone(), bias.clone(), tiles::products);
+    by_tiles.unwrap_or_else(|| match widens_in_registers() {
+        true => typed::<T>(lhs, rhs, bias, gemm::products),
+        false => multiplied_in_f32(lhs, rhs, bias),
+    })
+}
+
+/// Returns whether gemmkit multiplies half precision as fast as f32. With AVX2 it takes 1.4 times as long, and up to
 /// twice for the gradient of a weight.
 fn widens_in_registers() -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -59,27 +67,29 @@ fn widens_in_registers() -> bool {
 pub(super) fn multiplied_in_f32(lhs: FlexTensor, rhs: FlexTensor, bias: Option<FlexTensor>) -> FlexTensor {
     let dtype = lhs.dtype();
     let wide = |x| Flex::fast_cast(x, FloatDType::F32);
-    Flex::fast_cast(typed::<f32>(wide(lhs), wide(rhs), bias.map(wide)), dtype.into())
+    let product = typed::<f32>(wide(lhs), wide(rhs), bias.map(wide), gemm::products);
+    Flex::fast_cast(product, dtype.into())
 }
 
-/// An element of matrices that are multiplied.
-trait Factor: Element + Pod + FusedScalar {
-    /// Multiplies the pairs of matrices, adds `bias` to each row, and returns the products one after another, by rows.
-    fn products(lhs: &Matrices<Self>, rhs: &Matrices<Self>, bias: Option<&[Self]>) -> Vec<Self> {
-        gemm::products(lhs, rhs, bias)
-    }
+/// Multiplies the pairs of matrices of two tensors.
+fn typed<T: Element + Pod>(
+    lhs: FlexTensor,
+    rhs: FlexTensor,
+    bias: Option<FlexTensor>,
+    multiply: impl FnOnce(&Matrices<T>, &Matrices<T>, Option<&[T]>) -> Vec<T>,
+) -> FlexTensor {
+    let product = typed_if::<T>(lhs, rhs, bias, |lhs, rhs, bias| Some(multiply(lhs, rhs, bias)));
+    product.expect("the products are there")
 }
 
-impl Factor for f32 {}
-impl Factor for f16 {}
-impl Factor for bf16 {
-    #[cfg(target_arch = "x86_64")]
-    fn products(lhs: &Matrices<Self>, rhs: &Matrices<Self>, bias: Option<&[Self]>) -> Vec<Self> {
-        super::bf16::products(lhs, rhs, bias).unwrap_or_else(|| gemm::products(lhs, rhs, bias))
-    }
-}
-
-fn typed<T: Factor>(lhs: FlexTensor, rhs: FlexTensor, bias: Option<FlexTensor>) -> FlexTensor {
+/// Multiplies the pairs of matrices of two tensors, if `multiply` does: it adds the bias to each row, and returns the
+/// products one after another, by rows.
+fn typed_if<T: Element + Pod>(
+    lhs: FlexTensor,
+    rhs: FlexTensor,
+    bias: Option<FlexTensor>,
+    multiply: impl FnOnce(&Matrices<T>, &Matrices<T>, Option<&[T]>) -> Option<Vec<T>>,
+) -> Option<FlexTensor> {
     let (lhs, rhs, bias) = (forwards(lhs), forwards(rhs), bias.map(|bias| bias.to_contiguous()));
     let axes = lhs.layout().num_dims() - 2;
     let dim = |tensor: &FlexTensor, axis: usize| tensor.layout().shape()[axis];
@@ -96,32 +106,23 @@ fn typed<T: Factor>(lhs: FlexTensor, rhs: FlexTensor, bias: Option<FlexTensor>) 
         let layout = bias.layout();
         &bias.storage::<T>()[layout.start_offset()..][..layout.num_elements()]
     });
-    let out = T::products(&left, &right, bias);
+    let out = multiply(&left, &right, bias)?;
     shape.extend([dim(&lhs, axes), dim(&rhs, axes + 1)]);
-    FlexTensor::new(Bytes::from_elems(out), Layout::contiguous(Shape::from(shape)), T::dtype())
-}
-
-/// Returns whether the processor multiplies bf16 by dot products: faster than f32, and with the same sums in f32.
-pub(crate) fn has_dots() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return super::bf16::has_dots();
-    #[cfg(not(target_arch = "x86_64"))]
-    false
+    Some(FlexTensor::new(Bytes::from_elems(out), Layout::contiguous(Shape::from(shape)), T::dtype()))
 }
 
 /// Multiplies `[m, k]` and `[k, n]`, in f32 or bf16, into f32 without rounding.
 pub(crate) fn wide_product(lhs: FlexTensor, rhs: FlexTensor) -> FlexTensor {
     let (lhs, rhs) = (forwards(lhs), forwards(rhs));
-    #[cfg(target_arch = "x86_64")]
     if lhs.dtype() == DType::BF16 {
         let shape = Shape::new([lhs.layout().shape()[0], rhs.layout().shape()[1]]);
         let [left, right] = [&lhs, &rhs].map(|x| matrices::<bf16>(x, &[], None));
-        if let Some(product) = super::bf16::wide_product(&left, &right) {
+        if let Some(product) = tiles::wide_product(&left, &right) {
             return tensor(product, shape);
         }
     }
     let wide = |x| Flex::fast_cast(x, FloatDType::F32);
-    typed::<f32>(wide(lhs), wide(rhs), None)
+    typed::<f32>(wide(lhs), wide(rhs), None, gemm::products)
 }
 
 /// Adds the product of `[m, k]` and `[k, n]`, in f32 or bf16, to `total`, `[m, n]` in f32, in place unless others read `total`.
@@ -136,10 +137,9 @@ pub(crate) fn add_product(total: FlexTensor, lhs: FlexTensor, rhs: FlexTensor) -
     assert_eq!([rows, cols], [lhs.layout().shape()[0], rhs.layout().shape()[1]], "the sum's shape differs");
     let start = total.layout().start_offset();
     let sum = &mut total.storage_mut::<f32>()[start..][..rows * cols];
-    #[cfg(target_arch = "x86_64")]
     if lhs.dtype() == DType::BF16 {
         let [left, right] = [&lhs, &rhs].map(|x| matrices::<bf16>(x, &[], None));
-        if super::bf16::add_product(&left, &right, sum) {
+        if tiles::add_product(&left, &right, sum) {
             return total;
         }
     }

@@ -106,6 +106,26 @@ fn products_by_way_of_f32_are_rounded_once() {
     }
 }
 
+/// An inner axis that is summed in parts, in f32.
+#[test]
+fn a_long_inner_axis_is_rounded_once() {
+    let device = Device::flex();
+    for (dtype, inner) in HALF.into_iter().flat_map(|dtype| [4096, 4097, 9000].map(|inner| (dtype, inner))) {
+        let lhs = viewed(20, inner, 1, 1, dtype, &device);
+        let rhs = viewed(inner, 40, 0, 2, dtype, &device);
+        let bias = waves([40], 3, dtype, &device);
+        let [wide_lhs, wide_rhs] = [lhs.clone(), rhs.clone()].map(|x| x.cast(FloatDType::F32));
+        for bias in [None, Some(bias)] {
+            let expected = wide_lhs.clone().matmul(wide_rhs.clone());
+            let expected = match bias.clone() {
+                Some(bias) => expected + bias.cast(FloatDType::F32).unsqueeze(),
+                None => expected,
+            };
+            assert_rounded(values(linear(lhs.clone(), rhs.clone(), bias)), values(expected), dtype);
+        }
+    }
+}
+
 /// The same bits with any number of threads: products of large, long, flat and single rows, of batches, and gradients.
 #[test]
 fn the_number_of_threads_changes_no_bit() {

@@ -1,20 +1,60 @@
-//! Tiles of a product, whose sums stay in the processor's vector registers.
+//! Tiles of bf16 by the processor's dot products of pairs, `vdpbf16ps`.
 
 use std::arch::x86_64::*;
-use std::mem;
+use std::mem::{self, MaybeUninit};
 
 use burn::tensor::bf16;
 
+use super::vectors::Vectors;
+use super::{Instructions, Out, Place};
+
+/// Dot products of pairs. A word of a panel is a pair.
+pub enum Dots {}
+
 /// Rows of a tile.
-pub const ROWS: usize = 14;
+const ROWS: usize = 14;
 
 /// Columns of a tile: two vectors of sums. With a vector of the right operand for each, and one for a pair of the left,
 /// 31 of the 32 registers are in use.
-pub const COLUMNS: usize = 32;
+const COLUMNS: usize = 32;
 
 /// Sums of a tile, by rows.
 #[repr(align(64))]
-pub struct Sums([f32; ROWS * COLUMNS]);
+struct Sums([f32; ROWS * COLUMNS]);
+
+impl Instructions<bf16> for Dots {
+    const ROWS: usize = ROWS;
+    const COLUMNS: usize = COLUMNS;
+    const IN_WORD: usize = 2;
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn pack_rows(rows: &Vectors<bf16>, first: usize, panels: &mut [MaybeUninit<u32>]) {
+        // SAFETY: the caller's.
+        unsafe { rows.pack_all::<ROWS>(first, panels) }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn pack_columns(columns: &Vectors<bf16>, first: usize, panels: &mut [MaybeUninit<u32>]) {
+        // SAFETY: the caller's.
+        unsafe { columns.pack_all::<COLUMNS>(first, panels) }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+    unsafe fn tile(words: usize, left: *const u32, right: *const u32, out: Out<'_, bf16>, place: Place) {
+        let mut sums = Sums::default();
+        // SAFETY: the caller's; a bias has a number for each column of the tile.
+        unsafe {
+            sums.compute(words, left, right);
+            match out {
+                Out::Rounded(to, bias) => {
+                    let bias = bias.map(|bias| bias[..COLUMNS].as_ptr());
+                    sums.round(place.size, bias, to, place.stride);
+                }
+                Out::Wide(to, adds) => sums.store(place.size, adds, to, place.stride),
+            }
+        }
+    }
+}
 
 impl Default for Sums {
     fn default() -> Self {
@@ -30,7 +70,7 @@ impl Sums {
     /// The panels have [`ROWS`] and [`COLUMNS`] pairs for each of `pairs`, and the processor has AVX-512 with dot products of
     /// bf16.
     #[target_feature(enable = "avx512f,avx512bf16")]
-    pub unsafe fn compute(&mut self, pairs: usize, left: *const u32, right: *const u32) {
+    unsafe fn compute(&mut self, pairs: usize, left: *const u32, right: *const u32) {
         let mut sums = [[_mm512_setzero_ps(); 2]; ROWS];
         let (mut left, mut right) = (left.cast::<i32>(), right.cast::<i32>());
         for _ in 0..pairs {
@@ -60,7 +100,7 @@ impl Sums {
     ///
     /// `to` has room for these rows and columns, `bias` has [`COLUMNS`] numbers, and the processor has AVX-512 with bf16.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-    pub unsafe fn round(
+    unsafe fn round(
         &self,
         [rows, columns]: [usize; 2],
         bias: Option<*const f32>,
@@ -91,7 +131,7 @@ impl Sums {
     /// `to` has room for these rows and columns, which are initialized if they are added to, and the processor has
     /// AVX-512.
     #[target_feature(enable = "avx512f")]
-    pub unsafe fn store(&self, [rows, columns]: [usize; 2], adds: bool, to: *mut f32, stride: usize) {
+    unsafe fn store(&self, [rows, columns]: [usize; 2], adds: bool, to: *mut f32, stride: usize) {
         let written = u32::MAX >> (COLUMNS - columns);
         for (row, sums) in self.0.chunks_exact(COLUMNS).enumerate().take(rows) {
             for half in 0..2 {

@@ -1,39 +1,32 @@
 //! Operands as panels of pairs: two neighbours along the inner axis side by side, as a dot product of pairs reads them.
 
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
 
 use burn::tensor::bf16;
+
+use super::vectors::Vectors;
 
 /// Rows or columns that are turned at a time.
 const GROUP: usize = 16;
 
-/// The rows of a left operand, or the columns of a right one, as vectors along the inner axis.
-#[derive(Clone, Copy)]
-pub struct Vectors {
-    /// The first element.
-    pub start: *const bf16,
-    /// The number of vectors.
-    pub count: usize,
-    /// Elements from a vector to the next one.
-    pub stride: usize,
-    /// The number of elements of each vector.
-    pub inner: usize,
-    /// Elements between neighbours within a vector.
-    pub step: usize,
-}
-
-// SAFETY: the elements are only read; whoever creates it has borrowed them.
-unsafe impl Sync for Vectors {}
-
-impl Vectors {
+impl Vectors<bf16> {
     /// The number of pairs of each vector; the last one may have one element only.
     pub fn pairs(&self) -> usize {
         self.inner.div_ceil(2)
     }
 
-    /// Returns a part of each vector.
-    pub fn part(&self, from: usize, inner: usize) -> Self {
-        Self { start: self.start.wrapping_add(from * self.step), inner, ..*self }
+    /// Writes panels of `WIDTH` vectors from the vector `first` on, all of which begin with a vector.
+    ///
+    /// # Safety
+    ///
+    /// All elements are readable, and the processor has AVX-512 with bytes and words.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    pub unsafe fn pack_all<const WIDTH: usize>(&self, first: usize, panels: &mut [MaybeUninit<u32>]) {
+        for (at, panel) in panels.chunks_exact_mut(WIDTH * self.pairs()).enumerate() {
+            // SAFETY: the panel has its size; the rest is the caller's.
+            unsafe { self.pack::<WIDTH>(first + at * WIDTH, panel.as_mut_ptr().cast()) };
+        }
     }
 
     /// Writes the panel of `WIDTH` vectors that begins with the vector `first`: for each pair, one of each vector.
@@ -44,7 +37,7 @@ impl Vectors {
     /// All elements are readable, `panel` has room for `WIDTH · pairs` pairs, and the processor has AVX-512 with bytes and
     /// words.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    pub unsafe fn pack<const WIDTH: usize>(&self, first: usize, panel: *mut u32) {
+    unsafe fn pack<const WIDTH: usize>(&self, first: usize, panel: *mut u32) {
         for group in (0..WIDTH).step_by(GROUP) {
             let width = GROUP.min(WIDTH - group);
             let present = self.count.saturating_sub(first + group).min(width);
