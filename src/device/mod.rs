@@ -64,7 +64,8 @@ const BACKENDS: [Backend; 4] = [
     backend!("cuda", "cuda", Cuda),
     backend!("vulkan", "vulkan", Vulkan),
     backend!("wgpu", "wgpu", Wgpu),
-    backend!("cpu", "cpu", Flex),
+    // Every program has it.
+    Backend { name: "cpu", kind: Some(DeviceType::Flex) },
 ];
 
 impl Backend {

@@ -45,9 +45,6 @@ impl<B: Batch> Batches for Deal<B> {
     }
 }
 
-/// The most samples to search for one that the model can compute.
-const MOST_LOOKED_AT: usize = 1024;
-
 /// A batch for the passes of a rank that has none of its own while others have.
 pub(crate) struct Spare<B> {
     stream: Stream<B>,
@@ -59,12 +56,13 @@ impl<B: Batch> Spare<B> {
         Self { stream, position: None }
     }
 
-    /// Returns the first sample with supervised items, which any model can compute.
+    /// Returns the first sample with supervised items. There is one, because another rank has items, and it takes part in
+    /// what the ranks do together: a batch without a token enters no segment.
     pub fn batch(&mut self) -> Result<B, DataError> {
         if let Some(position) = self.position {
             return self.stream.batch(0, position..position + 1);
         }
-        for position in 0..self.stream.samples(0).min(MOST_LOOKED_AT) {
+        for position in 0..self.stream.samples(0) {
             let batch = self.stream.batch(0, position..position + 1)?;
             if batch.items() > 0 {
                 self.position = Some(position);

@@ -58,8 +58,10 @@ impl Progress {
     pub fn going_on(self, updates: u64) -> Self {
         let last = self.validation.as_ref().map_or(updates, |last| last.step);
         let is_known = self.rounds == 0 || self.round_start > 0;
-        let round_start = if is_known { self.round_start } else { last };
-        Self { round_start: round_start.min(updates), ..self }
+        let round_start = if is_known { self.round_start } else { last }.min(updates);
+        // Older checkpoints only have the updates.
+        let round_windows = self.round_windows.max(updates - round_start);
+        Self { round_start, round_windows, ..self }
     }
 
     /// Adds a step, and counts what shows that the run diverges. `infinite` is the first of several ranks with a

@@ -36,7 +36,7 @@ impl<S> Trainer<S> {
     where
         S: Composed<M>,
     {
-        match (&self.world, self.strategies.world()) {
+        match (&self.world, self.strategies.ranks()) {
             (Some(trainer), Some(strategies)) if trainer != strategies => Err(TrainError::TwoWorlds {
                 trainer: format!("{trainer:?}"),
                 strategies: format!("{strategies:?}"),

@@ -1,7 +1,5 @@
 //! Gradient accumulation: several micro-batches make one update.
 
-use std::fmt::Debug;
-
 use burn::module::Module;
 use burn::tensor::FloatDType;
 
@@ -87,40 +85,38 @@ impl From<AccumulateIn> for (usize, Float) {
     }
 }
 
-/// A recipe of a sum. Whatever its form, all that it does follows from the sum.
-trait Sum: Debug + Send + Sync + 'static {
-    fn sum(&self) -> Sums;
-}
-
-impl Sum for Accumulate {
-    fn sum(&self) -> Sums {
-        Sums { micro_batches: self.0, dtype: FloatDType::F32 }
-    }
-}
-
-impl Sum for AccumulateIn {
-    fn sum(&self) -> Sums {
-        Sums { micro_batches: self.micro_batches, dtype: self.dtype }
-    }
-}
-
-impl<S: Sum> StrategyRecipe for S {
+impl StrategyRecipe for Accumulate {
     fn effects(&self) -> Effects {
-        Effects { sums: Some(self.sum()), ..Effects::none("Accumulate") }
+        self.clone().held_in(FloatDType::F32).effects()
     }
 
     fn check(&self) -> Result<(), SettingError> {
-        let Sums { micro_batches, .. } = self.sum();
-        let possible = (1..=MOST).contains(&micro_batches);
-        SettingError::require(possible, "", "at least 1 and at most a billion", micro_batches)
+        self.clone().held_in(FloatDType::F32).check()
     }
 }
 
-impl<M: Module, S: Sum> Strategy<M> for S {
+impl<M: Module> Strategy<M> for Accumulate {
     fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        let Sums { dtype, .. } = self.sum();
-        require_dtype("Accumulate", setup.device(), dtype)?;
-        Ok(Stages::of(Accumulating { sum: None, held: 0, dtype }))
+        self.clone().held_in(FloatDType::F32).stages(setup)
+    }
+}
+
+impl StrategyRecipe for AccumulateIn {
+    fn effects(&self) -> Effects {
+        let Self { micro_batches, dtype } = *self;
+        Effects { sums: Some(Sums { micro_batches, dtype }), ..Effects::none("Accumulate") }
+    }
+
+    fn check(&self) -> Result<(), SettingError> {
+        let possible = (1..=MOST).contains(&self.micro_batches);
+        SettingError::require(possible, "", "at least 1 and at most a billion", self.micro_batches)
+    }
+}
+
+impl<M: Module> Strategy<M> for AccumulateIn {
+    fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
+        require_dtype("Accumulate", setup.device(), self.dtype)?;
+        Ok(Stages::of(Accumulating { sum: None, held: 0, dtype: self.dtype }))
     }
 }
 

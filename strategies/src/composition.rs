@@ -8,8 +8,8 @@ use crate::{Adaptation, Setup, Stages, Strategy, StrategyError};
 
 /// One strategy, or several in the order in which gradients pass through them.
 ///
-/// Every [`Strategy`] is a composition of itself. A type that holds other strategies names them, which is all that it
-/// can forget:
+/// Every [`Strategy`] is a composition of itself. A type that holds other strategies implements one method, which lists
+/// them. The compiler reports it if it is missing:
 ///
 /// ```compile_fail,E0046
 /// use firebrick_strategies::Composition;
@@ -50,7 +50,7 @@ pub trait Composition<M: 'static>: Debug + Send + Sync + 'static {
     fn strategies(&self) -> Vec<&dyn Strategy<M>>;
 
     /// Returns the ranks that train together, if a strategy defines them.
-    fn world(&self) -> Option<&World> {
+    fn ranks(&self) -> Option<&World> {
         self.strategies().into_iter().find_map(|strategy| strategy.world())
     }
 

@@ -73,8 +73,8 @@
 //! # Writing a strategy
 //!
 //! A strategy is a small, cloneable recipe: [`StrategyRecipe`] says what it does and checks its settings, and
-//! [`Strategy::stages`] turns it into a [`Stage`] that holds the state that changes during the run. What the stage does
-//! are [groups](Stage) of methods, each a trait. This example changes gradients and has a value to save. It skips an
+//! [`Strategy::stages`] turns it into a [`Stage`] that holds the state that changes during the run. The stage
+//! implements [groups](Stage) of methods, each a trait. This example changes gradients and has a value to save. It skips an
 //! update if the gradient norm is far above its running mean, as after a bad batch:
 //!
 //! ```

@@ -11,8 +11,8 @@ use crate::{Effects, Offloads, Order, Pass, SegmentPlan, StrategyError};
 
 /// The model, the device, and what the strategies so far do to the gradients.
 ///
-/// Strategies start in the order in which gradients pass through them. The [effects](crate::StrategyRecipe::effects) of each are
-/// added before it starts, and it finds here what happens to the gradients before it.
+/// Strategies start in the order in which gradients pass through them. The [effects](crate::StrategyRecipe::effects)
+/// of each strategy are added before it starts; it finds here what happens to the gradients before it.
 #[derive(Debug)]
 pub struct Setup<'a, M> {
     model: &'a M,

@@ -45,9 +45,9 @@ impl<M: 'static, S: Composition<M>> Composition<M> for Vec<S> {
     }
 }
 
-/// [`Stack`]s on [`Identity`], one strategy on top of the other: what a trainer's `with` makes.
+/// The strategies of a trainer: [`Stack`]s on [`Identity`], as its `with` makes them, or a [`BoxedStrategy`].
 ///
-/// Anything that is no strategy is named by the compiler, without the strategies around it:
+/// If a type is not a strategy, the compiler names that type and not the whole stack:
 ///
 /// ```compile_fail,E0277
 /// use burn::nn::Linear;

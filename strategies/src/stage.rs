@@ -70,7 +70,7 @@ use crate::{Grads, Outcome, Settled, Shard, StageState, StrategyError, groups};
 /// } // error[E0046]: missing: `restore`
 /// ```
 ///
-/// A stage that wraps another one therefore forwards each group of it, or does not compile.
+/// The compiler cannot check a stage that wraps another one: list and forward each group of the inner stage.
 ///
 /// A composition has a list of stages, [`Stages`](crate::Stages), which is the only code that calls these methods.
 pub trait Stage<M>: Send {
@@ -83,7 +83,7 @@ pub trait Stage<M>: Send {
     fn name(&self) -> &'static str;
 }
 
-/// A stage whose [`Groups`](Stage::Groups) list `G`: what the trait of a group requires. You don't implement it.
+/// A stage whose [`Groups`](Stage::Groups) list `G`: The trait of each group requires it. You don't implement it.
 pub trait Lists<G, M> {}
 
 impl<G, M, S: Stage<M>> Lists<G, M> for S where S::Groups: groups::Includes<G> {}
@@ -95,37 +95,37 @@ impl<G, M, S: Stage<M>> Lists<G, M> for S where S::Groups: groups::Includes<G> {
     note = "list the groups that the stage implements in the order `(Collect, Save, Master, Shard, Average, Window)`"
 )]
 pub trait GroupList<S, M> {
-    /// Returns the stage as what acts on gradients, if the list includes it.
+    /// Returns the stage as a [`CollectStage`], if the list includes `Collect`.
     fn collect(stage: &mut S) -> Option<&mut dyn CollectStage<M>> {
         let _ = stage;
         None
     }
 
-    /// Returns the stage as what has values to save, if the list includes it.
+    /// Returns the stage as a [`SaveStage`], if the list includes `Save`.
     fn save(stage: &mut S) -> Option<&mut dyn SaveStage<M>> {
         let _ = stage;
         None
     }
 
-    /// Returns the stage as the maps between master and replica, if the list includes it.
+    /// Returns the stage as a [`MasterStage`], if the list includes `Master`.
     fn master(stage: &mut S) -> Option<&mut dyn MasterStage<M>> {
         let _ = stage;
         None
     }
 
-    /// Returns the stage as what divides the master, if the list includes it.
+    /// Returns the stage as a [`ShardStage`], if the list includes `Shard`.
     fn shard(stage: &mut S) -> Option<&mut dyn ShardStage<M>> {
         let _ = stage;
         None
     }
 
-    /// Returns the stage as what averages the master, if the list includes it.
+    /// Returns the stage as a [`AverageStage`], if the list includes `Average`.
     fn average(stage: &mut S) -> Option<&mut dyn AverageStage<M>> {
         let _ = stage;
         None
     }
 
-    /// Returns the stage as what acts on whole windows, if the list includes it.
+    /// Returns the stage as a [`WindowStage`], if the list includes `Window`.
     fn window(stage: &mut S) -> Option<&mut dyn WindowStage<M>> {
         let _ = stage;
         None

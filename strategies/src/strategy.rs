@@ -6,7 +6,7 @@ use firebrick_world::World;
 
 use crate::{Adaptation, Effects, SettingError, Setup, Stages, StrategyError};
 
-/// What a [`Strategy`] is, whatever model it trains: its settings, and what it does.
+/// The part of a [`Strategy`] that does not depend on the model: its effects, the ranges of its settings, and its ranks.
 pub trait StrategyRecipe: Debug + Send + Sync + 'static {
     /// Returns what the strategy does, as far as others must know.
     fn effects(&self) -> Effects;
@@ -28,8 +28,8 @@ pub trait StrategyRecipe: Debug + Send + Sync + 'static {
 
 /// A recipe for one training technique, without live state.
 ///
-/// [`Composition`](crate::Composition) has the methods that call these ones, for one strategy and for several. A type
-/// that holds other strategies is no strategy itself: implement `Composition` for it.
+/// [`Composition`](crate::Composition) calls these methods, for one strategy and for several. A type
+/// that holds other strategies is not a strategy itself: implement `Composition` for it.
 ///
 /// See [Writing a strategy](crate#writing-a-strategy) in the crate's documentation.
 #[diagnostic::on_unimplemented(
@@ -54,7 +54,7 @@ pub trait Strategy<M>: StrategyRecipe {
 
     /// Checks the recipe against the [adapted](Self::adapted) model and the device, and creates the live state: usually
     /// [one stage](Stages::of). The settings have been checked, and `setup` has the strategy's
-    /// [effects](StrategyRecipe::effects) behind those of the strategies before it.
+    /// [effects](StrategyRecipe::effects) after those of the strategies before it.
     ///
     /// # Errors
     ///

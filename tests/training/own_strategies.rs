@@ -201,7 +201,7 @@ impl StrategyRecipe for ShardState {
 
 impl<M: Module> Strategy<M> for ShardState {
     fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        let Some(reduces) = setup.order().reduces() else { unreachable!("it was declared") };
+        let Some(reduces) = setup.order().reduces() else { unreachable!("its effects were added") };
         let sharding = Arc::new(Sharding::of(setup.model(), setup.world().clone(), &reduces));
         Ok(Stages::of(Sharded { sharding, trained: Vec::new(), device: setup.device().clone().inner() }))
     }

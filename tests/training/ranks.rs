@@ -205,7 +205,7 @@ fn the_report_tells_what_each_rank_held_and_sent() {
     }
 }
 
-/// The ranks gather each block for rows of other lengths each, with dropout.
+/// The ranks gather each block together although their rows differ in length, with dropout.
 #[test]
 fn padding_that_ranks_keep_changes_no_more_than_rounding() {
     let setting = Setting { steps: 4, ..Setting::default() };
@@ -214,7 +214,7 @@ fn padding_that_ranks_keep_changes_no_more_than_rounding() {
         let [dropped, kept] = [run(None), run(Some(KeepPadding {}))];
         let (losses, parameters) = apart(&dropped, &kept);
         assert!(losses < TOLERANCE && parameters < TOLERANCE, "stage {stage}: {losses:.1e} {parameters:.1e}");
-        // On the CPU, products of other sizes are rounded otherwise.
+        // On the CPU, products of other sizes round differently.
         assert!(!is_cpu() || dropped.parameters != kept.parameters, "stage {stage}: nothing was dropped");
     }
 }

@@ -7,6 +7,7 @@ use super::{
     ron_path, written,
 };
 use firebrick::ByteSize;
+use firebrick_models::pretrained::MOST_SIZE;
 use firebrick_strategies::SettingError;
 
 /// Rejects invalid or contradictory values before anything is read or allocated.
@@ -160,10 +161,9 @@ fn data(data: &DataConfig) -> Option<Problem> {
         .or_else(|| require(data.workers <= 256, "data.workers", "at most 256 threads", data.workers))
         .or_else(|| match data.tokenizer {
             TokenizerConfig::Bpe { vocabulary } => {
-                // The most that `config.json` can say.
-                let possible = (257..=1 << 24).contains(&vocabulary);
-                let expected = "at least 257: 256 bytes and a merge, and at most 16777216";
-                require(possible, "data.tokenizer.vocabulary", expected, vocabulary)
+                let possible = (257..=MOST_SIZE).contains(&vocabulary);
+                let expected = format!("at least 257 (256 bytes and a merge) and at most {MOST_SIZE}");
+                require(possible, "data.tokenizer.vocabulary", &expected, vocabulary)
             }
             TokenizerConfig::Characters | TokenizerConfig::File(_) => None,
         })
@@ -172,9 +172,9 @@ fn data(data: &DataConfig) -> Option<Problem> {
 fn model(run: &Run) -> Option<Problem> {
     let problem = run.model.check().err().map(|error| Problem::of_setting("model", "model", &error));
     problem.or_else(|| {
-        let most = run.data.max_length.filter(|most| *most > LONGEST_ROW && run.model.learns_positions())?;
+        let most = run.data.max_length.filter(|most| *most > LONGEST_ROW && run.model.limits_positions())?;
         let expected = format!(
-            "at most a million tokens for a fresh `{}`, which has weights for each position",
+            "at most a million tokens for a fresh `{}`, which limits the positions of a row",
             run.model.name()
         );
         require(false, "data.max_length", &expected, most)

@@ -58,9 +58,9 @@ impl ModelConfig {
         self.0.check()
     }
 
-    /// Returns whether the model is fresh and has weights for each position of a row.
-    pub(super) fn learns_positions(&self) -> bool {
-        self.0.learns_positions()
+    /// Returns whether the model is fresh and limits the positions of a row.
+    pub(super) fn limits_positions(&self) -> bool {
+        self.0.limits_positions()
     }
 
     /// Returns the settings that a resumed run may change.
@@ -83,8 +83,8 @@ pub(crate) trait AnyShape: Send + Sync {
     /// Returns the family's configuration of fresh weights; a folder has none.
     fn config(&self, sizes: Sizes<'_>) -> Option<Box<dyn Any>>;
 
-    /// Whether fresh weights include some for each position of a row.
-    fn learns_positions(&self) -> bool;
+    /// Whether a fresh model limits the positions of a row.
+    fn limits_positions(&self) -> bool;
 
     fn changeable(&self) -> &'static [&'static str];
 
@@ -110,7 +110,7 @@ impl<C: Family> AnyShape for ShapeOf<C> {
         Some(Box::new(C::fresh(&self.0, sizes)))
     }
 
-    fn learns_positions(&self) -> bool {
+    fn limits_positions(&self) -> bool {
         let special = SpecialTokens::default();
         C::fresh(&self.0, Sizes { vocabulary: 1, positions: 1, special: &special }).positions().is_some()
     }
@@ -142,7 +142,7 @@ impl AnyShape for FromFolder {
         None
     }
 
-    fn learns_positions(&self) -> bool {
+    fn limits_positions(&self) -> bool {
         false
     }
 

@@ -26,7 +26,7 @@ fn of_a_run() {
         (
             "token_classification",
             "data.max_length=1000001",
-            "at most a million tokens for a fresh `Bert`, which has",
+            "at most a million tokens for a fresh `Bert`, which limits",
         ),
         ("causal_lm", "ranks=1000", "`ranks` must be at most 256 in a process"),
         ("causal_lm", "ranks=200000", "`ranks` must be at least 1 and at most 100000"),

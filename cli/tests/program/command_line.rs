@@ -180,21 +180,18 @@ fn impossible_values_are_refused_with_line_and_field() {
         ("data.workers=5000", "at most 256 threads"),
         (
             "model.layers=1000000",
-            "--set model.layers=1000000: `model.layers` must be at least 1 and at most 2000;",
+            "--set model.layers=1000000: `model.layers` must be at least 1 and at most 2000 (for a larger model, raise `width`)",
         ),
-        (
-            "model.width=16777218",
-            "`model.width` must be at least 1 and at most 16777216; more `model.layers` make",
-        ),
+        ("model.width=16777218", "`model.width` must be at least 1 and at most 16777216, found"),
         (
             "model.width=4194306",
-            "feed-forward layer, which is 16777224 by default, is at most 16777216, found 4194306",
+            "small enough that the default feed-forward width, 16777224, is at most 16777216, found 4194306",
         ),
         ("model.width=4194304", "for its 1 rank(s) in this process"),
         ("data.block=1000001", "`data.block` must be at least 1 and at most a million tokens"),
         (
             "data.tokenizer=Bpe(vocabulary: 16777217)",
-            "at least 257: 256 bytes and a merge, and at most 16777216",
+            "at least 257 (256 bytes and a merge) and at most 16777216",
         ),
         ("sample=(prompt: \"%\")", "`sample.prompt`"),
         ("schedule=Linear(lr: 1e-3, min_lr: 1e-2)", "`schedule.min_lr`"),

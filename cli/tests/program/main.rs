@@ -23,6 +23,7 @@ mod own_schedule;
 mod own_task;
 mod plan_command;
 mod ranks_command;
+#[cfg(target_os = "linux")] // It reads `/proc`.
 mod read_weights;
 mod resume_command;
 mod resumed_data;

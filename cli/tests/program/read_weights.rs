@@ -49,7 +49,6 @@ impl<M: Module> CollectStage<M> for SkipMapped {
     }
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn a_run_closes_the_files_of_its_pretrained_weights() {
     let folder = folder_of(RUN, 40);

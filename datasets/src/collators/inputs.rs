@@ -52,7 +52,7 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Pads the rows. If all are empty, each has padding nevertheless, which a model reads for them.
+    /// Pads the rows. If all rows are empty, each still gets padding, which the model reads.
     ///
     /// # Errors
     ///

@@ -120,9 +120,9 @@ impl Reads {
         Self { shared, key_starts: None }
     }
 
-    /// Says in which column of keys the sample of each row starts, for keys of other rows than the queries': the source
-    /// that a decoder reads, padded at the left. A dropout counts keys from there, so that its mask doesn't depend on
-    /// the padding. Default: where the samples of the queries start. [Ragged](Self::ragged) rows have no padding.
+    /// Sets the column where the sample of keys starts in each row, for keys that are padded apart from the queries, such
+    /// as the source that a decoder reads. Dropout counts keys from there, so its mask doesn't depend on the padding.
+    /// Default: where the samples of the queries start. [Ragged](Self::ragged) rows have no padding.
     ///
     /// # Panics
     ///

@@ -41,7 +41,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn rows_equal_burns_and_gradients_the_sums_of_theirs(
+    fn rows_equal_burns_and_gradients_equal_exact_sums(
         shape in [1usize..50, 1usize..70, 1usize..9, 1usize..30],
         dtype in 0usize..4,
     ) {

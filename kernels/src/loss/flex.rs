@@ -96,7 +96,7 @@ impl LossRows for Flex {
     fn wide_product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
         match lhs.dtype() {
             DType::F32 | DType::BF16 => wide_product(lhs, rhs),
-            _ => Self::product(lhs, rhs),
+            _ => wide::<Self>(Self::product(lhs, rhs)),
         }
     }
 

@@ -46,7 +46,7 @@ impl<B: Backend> Labels<B> {
 
 /// Losses of rows on one backend. The defaults use Burn's operations.
 pub trait LossRows: Products {
-    /// Returns the dtype of the products of a head, of which the operands are in `dtype`.
+    /// Returns the dtype to which the operands of a head's products are cast, if they are in `dtype`.
     fn computes_in(dtype: DType) -> DType {
         dtype
     }

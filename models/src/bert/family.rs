@@ -29,6 +29,11 @@ pub struct BertShape {
     pub dropout: f64,
 }
 
+/// The default width inside a feed-forward layer.
+fn inner_of(width: usize) -> usize {
+    width.saturating_mul(4)
+}
+
 impl Family for BertConfig {
     type Shape = BertShape;
 
@@ -36,7 +41,7 @@ impl Family for BertConfig {
 
     fn check_shape(shape: &BertShape) -> Result<(), SettingError> {
         let BertShape { layers, heads, width, inner, dropout } = *shape;
-        Transformer { layers, heads, width, inner, default_inner: width.saturating_mul(4), dropout }.check()
+        Transformer { layers, heads, width, inner, default_inner: inner_of(width), dropout }.check()
     }
 
     fn fresh(shape: &BertShape, Sizes { vocabulary, positions, special }: Sizes<'_>) -> Self {
@@ -46,7 +51,7 @@ impl Family for BertConfig {
             vocab_size: vocabulary,
             max_position_embeddings: positions,
             hidden_size: shape.width,
-            intermediate_size: shape.inner.unwrap_or(shape.width.saturating_mul(4)),
+            intermediate_size: shape.inner.unwrap_or(inner_of(shape.width)),
             num_hidden_layers: shape.layers,
             num_attention_heads: shape.heads,
             hidden_dropout_prob: shape.dropout,

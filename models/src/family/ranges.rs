@@ -21,21 +21,18 @@ impl Transformer {
     pub fn check(self) -> Result<(), SettingError> {
         let Self { layers, heads, width, inner, default_inner, dropout } = self;
         let possible = (1..=MOST_LAYERS).contains(&layers);
-        let expected =
-            format!("at least 1 and at most {MOST_LAYERS}; a larger `width` makes a larger model too");
+        let expected = format!("at least 1 and at most {MOST_LAYERS} (for a larger model, raise `width`)");
         SettingError::require(possible, "layers", expected, layers)?;
         for (setting, size) in [("heads", heads), ("width", width), ("inner", inner.unwrap_or(1))] {
             let possible = (1..=MOST_SIZE).contains(&size);
-            let expected =
-                format!("at least 1 and at most {MOST_SIZE}; more `layers` make a larger model too");
+            let expected = format!("at least 1 and at most {MOST_SIZE}");
             SettingError::require(possible, setting, expected, size)?;
         }
         let expected = format!("a multiple of `heads`, which is {heads}");
         SettingError::require(width.is_multiple_of(heads), "width", expected, width)?;
         let possible = inner.is_some() || default_inner <= MOST_SIZE;
         let expected = format!(
-            "so small that the width inside a feed-forward layer, which is {default_inner} by default, is at most \
-             {MOST_SIZE}"
+            "small enough that the default feed-forward width, {default_inner}, is at most {MOST_SIZE}"
         );
         SettingError::require(possible, "width", expected, width)?;
         let within = (0.0..1.0).contains(&dropout);

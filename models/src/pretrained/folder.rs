@@ -134,7 +134,7 @@ impl Folder {
     /// Forgets the tensors. Their files are closed as soon as no parameter waits to be read from them: while a file is
     /// mapped, the system counts what was read of it as memory of the program.
     ///
-    /// Configuration and path stay. Load the model before: afterwards the folder is one without tensors.
+    /// Configuration and path stay. Load the model first: a model that is loaded afterwards finds no tensors.
     pub fn close_weights(&mut self) {
         self.tensors.clear();
     }

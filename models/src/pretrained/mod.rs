@@ -127,7 +127,7 @@ pub trait Pretrained: Module {
 }
 
 /// The largest size of a dimension: beyond that of any model.
-pub(crate) const MOST_SIZE: usize = 1 << 24;
+pub const MOST_SIZE: usize = 1 << 24;
 
 /// The largest number of layers: beyond that of any model.
 pub(crate) const MOST_LAYERS: usize = 2000;

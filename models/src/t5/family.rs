@@ -33,6 +33,11 @@ pub struct T5Shape {
     pub tied: bool,
 }
 
+/// The default width inside a feed-forward layer.
+fn inner_of(width: usize) -> usize {
+    width.saturating_mul(4)
+}
+
 impl Family for T5Config {
     type Shape = T5Shape;
 
@@ -40,7 +45,7 @@ impl Family for T5Config {
 
     fn check_shape(shape: &T5Shape) -> Result<(), SettingError> {
         let T5Shape { layers, heads, width, inner, dropout, .. } = *shape;
-        Transformer { layers, heads, width, inner, default_inner: width.saturating_mul(4), dropout }.check()
+        Transformer { layers, heads, width, inner, default_inner: inner_of(width), dropout }.check()
     }
 
     fn fresh(shape: &T5Shape, Sizes { vocabulary, special, .. }: Sizes<'_>) -> Self {
@@ -50,7 +55,7 @@ impl Family for T5Config {
             vocab_size: vocabulary,
             d_model: shape.width,
             d_kv: shape.width / shape.heads.max(1),
-            d_ff: shape.inner.unwrap_or(shape.width.saturating_mul(4)),
+            d_ff: shape.inner.unwrap_or(inner_of(shape.width)),
             num_layers: shape.layers,
             num_heads: shape.heads,
             dropout_rate: shape.dropout,

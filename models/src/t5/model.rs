@@ -120,7 +120,7 @@ impl T5 {
         let texts = scores.decoding().write(&mut model, &prompts)?;
         let best =
             |texts: &Vec<Text>| texts.first().map(|text| text.without_end().to_vec()).unwrap_or_default();
-        let wanted = &batch.host_targets()[..texts.len()];
+        let wanted = if prompts.is_empty() { &[][..] } else { batch.host_targets() };
         scores.counts(&texts.iter().map(best).collect::<Vec<_>>(), wanted)
     }
 

@@ -103,9 +103,7 @@ where
     /// The number of the first round, and the number of windows already computed in it, those without an update included.
     pub fn begun(&self) -> (usize, u64) {
         let progress = &self.progress;
-        let updates = self.session.updates().saturating_sub(progress.round_start);
-        // Checkpoints of older versions only have the updates.
-        (progress.rounds.saturating_add(1), progress.round_windows.max(updates))
+        (progress.rounds.saturating_add(1), progress.round_windows)
     }
 
     fn rounds(&mut self) -> Result<(), TrainError> {
