@@ -180,7 +180,7 @@ fn impossible_values_are_refused_with_line_and_field() {
         ("data.workers=5000", "at most 256 threads"),
         (
             "model.layers=1000000",
-            "--set model.layers=1000000: `model.layers` must be at least 1 and at most 2000 (for a larger model, raise `width`)",
+            "--set model.layers=1000000: `model.layers` must be at least 1 and at most 2000 (for a larger model, raise `model.width`)",
         ),
         ("model.width=16777218", "`model.width` must be at least 1 and at most 16777216, found"),
         (

@@ -5,8 +5,8 @@ use std::mem::{self, MaybeUninit};
 
 use burn::tensor::bf16;
 
+use super::instructions::{Instructions, Out, Place};
 use super::vectors::Vectors;
-use super::{Instructions, Out, Place};
 
 /// Dot products of pairs. A word of a panel is a pair.
 pub enum Dots {}

@@ -3,8 +3,8 @@
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
+use super::instructions::{Instructions, Out, Place};
 use super::vectors::Vectors;
-use super::{Instructions, Out, Place};
 use crate::flex::Lane;
 
 /// Multiply-adds of f32 in vectors of eight. A word of a panel is an element in f32.

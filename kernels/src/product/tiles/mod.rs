@@ -5,190 +5,44 @@
 //! It is rounded once, after the bias is added.
 //!
 //! ```text
-//! vectors.rs  the rows or columns of an operand
-//! dots.rs     tiles of bf16 by dot products of pairs, with AVX512-BF16
-//! pairs.rs    panels of pairs for them
-//! fma.rs      tiles of bf16 and f16 with AVX2, and panels in f32
+//! product.rs       one product: its panels, and the tasks that compute its tiles
+//! instructions.rs  what a set of instructions must do to multiply panels
+//! dots.rs          bf16 by dot products of pairs, with AVX512-BF16
+//! pairs.rs         panels of pairs for them
+//! fma.rs           bf16 and f16 with AVX2, and panels in f32
+//! best.rs          the tiles that are fastest on this processor
+//! vectors.rs       the rows or columns of an operand
 //! ```
 #![allow(unsafe_code)] // Vector instructions on panels and on memory that is not initialized first; each use is justified.
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // There are no tiles for other processors.
 
+mod best;
 #[cfg(target_arch = "x86_64")]
 mod dots;
 #[cfg(target_arch = "x86_64")]
 mod fma;
+mod instructions;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
+mod product;
 mod vectors;
 
 use std::iter;
 use std::mem::MaybeUninit;
 
-use burn::tensor::{bf16, f16};
 use rayon::prelude::*;
 
+use self::best::Tiles;
+use self::instructions::Out;
+use self::product::{Product, TASK};
 use self::vectors::Vectors;
 use super::gemm::Matrices;
-use crate::flex::Lane;
 use crate::memory::apart;
 
-/// Multiplications that are worth a task of their own: some tens of microseconds.
-const TASK: usize = 1 << 21;
+pub use best::{Half, has_dots};
 
 /// The longest inner axis at which the panels of a task fit the L2 cache.
 const INNER: usize = 4096;
-
-/// Panels that are packed together, if they are not so short that even more are.
-const PANELS: usize = 8;
-
-/// Words that are worth a task of packing.
-const PACKED: usize = 1 << 15;
-
-/// Bytes of the left panels that a task reads for each panel of the right operand.
-const LEFT: usize = 1 << 18;
-
-/// Instructions that multiply panels of elements `T`.
-///
-/// # Safety
-///
-/// The methods may only be called if the processor has the instructions. A panel is a word of each of its vectors,
-/// [`ROWS`](Self::ROWS) or [`COLUMNS`](Self::COLUMNS), for each of the words of a vector; all elements of an operand are
-/// readable, and each panel that is packed begins with one of its vectors.
-trait Instructions<T> {
-    /// Rows of a tile.
-    const ROWS: usize;
-    /// Columns of a tile.
-    const COLUMNS: usize;
-    /// Elements of a word: neighbours within a vector. The last word is filled up with zeros.
-    const IN_WORD: usize;
-
-    /// Packs rows into whole panels, from `first` on. Those beyond the last are 0.
-    unsafe fn pack_rows(rows: &Vectors<T>, first: usize, panels: &mut [MaybeUninit<u32>]);
-
-    /// Packs columns into whole panels, from `first` on. Those beyond the last are 0.
-    unsafe fn pack_columns(columns: &Vectors<T>, first: usize, panels: &mut [MaybeUninit<u32>]);
-
-    /// Multiplies two panels and writes the tile.
-    unsafe fn tile(words: usize, left: *const u32, right: *const u32, out: Out<'_, T>, place: Place);
-}
-
-/// The place of a tile in the product.
-#[derive(Clone, Copy)]
-struct Place {
-    /// Its rows and columns, up to those of a whole tile.
-    size: [usize; 2],
-    /// Elements between the rows of the product.
-    stride: usize,
-}
-
-/// The first element of a product or a tile, and how it is written.
-enum Out<'a, T> {
-    /// Rounded after the bias is added. The bias is in f32, padded with zeros to a whole tile.
-    Rounded(*mut T, Option<&'a [f32]>),
-    /// In f32. If true, the product is added to what is there.
-    Wide(*mut f32, bool),
-}
-
-impl<T> Out<'_, T> {
-    /// The tile that begins `at` elements from the first one, in this column.
-    ///
-    /// # Safety
-    ///
-    /// The element is inside the product.
-    unsafe fn at(&self, at: usize, column: usize) -> Self {
-        // SAFETY: the caller's.
-        unsafe {
-            match self {
-                Self::Rounded(to, bias) => Self::Rounded(to.add(at), bias.map(|bias| &bias[column..])),
-                Self::Wide(to, adds) => Self::Wide(to.add(at), *adds),
-            }
-        }
-    }
-}
-
-// SAFETY: threads write tiles, no two of which overlap.
-unsafe impl<T: Send> Sync for Out<'_, T> {}
-
-/// The tiles of an element.
-pub struct Tiles<T> {
-    /// The rows and columns of one.
-    size: [usize; 2],
-    /// Writes a product by rows, on all cores or on this thread.
-    compute: fn(&Product<'_, T>, bool),
-}
-
-impl<T: Lane> Tiles<T> {
-    fn by<I: Instructions<T>>() -> Self {
-        Self { size: [I::ROWS, I::COLUMNS], compute: |product, on_all| product.compute::<I>(on_all) }
-    }
-}
-
-/// An element of half precision.
-pub trait Half: Lane {
-    /// Returns the tiles of these elements, if the processor has instructions with which they are faster than gemmkit.
-    fn tiles() -> Option<Tiles<Self>>;
-}
-
-impl Half for bf16 {
-    fn tiles() -> Option<Tiles<Self>> {
-        #[cfg(target_arch = "x86_64")]
-        return match x86::BEST.as_ref()? {
-            x86::Set::Dots => Some(Tiles::by::<dots::Dots>()),
-            x86::Set::Fma => Some(Tiles::by::<fma::Fma>()),
-        };
-        #[cfg(not(target_arch = "x86_64"))]
-        None
-    }
-}
-
-impl Half for f16 {
-    fn tiles() -> Option<Tiles<Self>> {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(x86::Set::Fma) = *x86::BEST {
-            return Some(Tiles::by::<fma::Fma>());
-        }
-        None
-    }
-}
-
-/// What the processor has.
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use std::sync::LazyLock;
-
-    /// Sets of instructions.
-    pub enum Set {
-        /// AVX512-BF16.
-        Dots,
-        /// AVX2 and FMA, without AVX-512, with which gemmkit is as fast in half precision as in f32.
-        Fma,
-    }
-
-    /// The set of the fastest tiles. If the user names an instruction set for gemmkit, it is the set of that name.
-    pub static BEST: LazyLock<Option<Set>> = LazyLock::new(|| {
-        let has_fma = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-        let named = std::env::var("GEMMKIT_REQUIRE_ISA").unwrap_or_default();
-        match named.trim().to_ascii_lowercase().as_str() {
-            "" | "auto" if has_dots() => Some(Set::Dots),
-            "" | "auto" => (has_fma && !is_x86_feature_detected!("avx512f")).then_some(Set::Fma),
-            named => (named == "fma" && has_fma).then_some(Set::Fma),
-        }
-    });
-
-    fn has_dots() -> bool {
-        is_x86_feature_detected!("avx512bf16")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vl")
-    }
-}
-
-/// Returns whether the processor multiplies bf16 faster than f32.
-pub fn has_dots() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return matches!(*x86::BEST, Some(x86::Set::Dots));
-    #[cfg(not(target_arch = "x86_64"))]
-    false
-}
 
 /// Returns the tiles that serve a product of these rows, inner elements and columns; others are faster for smaller ones.
 fn serving<T: Half>([rows, inner, cols]: [usize; 3]) -> Option<Tiles<T>> {
@@ -318,97 +172,4 @@ fn size_of<T>(lhs: &Matrices<T>, rhs: &Matrices<T>) -> [usize; 3] {
     assert_eq!(lhs.cols, rhs.rows, "products: the inner axes differ");
     assert_eq!(lhs.starts.len(), rhs.starts.len(), "products: the numbers of matrices differ");
     [lhs.rows, lhs.cols, rhs.cols]
-}
-
-/// One product.
-struct Product<'a, T> {
-    left: Vectors<T>,
-    right: Vectors<T>,
-    out: Out<'a, T>,
-}
-
-impl<T: Lane> Product<'_, T> {
-    /// Writes the product by rows, on all cores or on this thread.
-    fn compute<I: Instructions<T>>(&self, on_all: bool) {
-        let words = self.left.inner.div_ceil(I::IN_WORD);
-        let (left, right) = {
-            // Like gemmkit's panels, they are memory of the process, not of the pass.
-            let _apart = apart();
-            // SAFETY: a panel has the size, and begins with an existing vector; `Matrices::new` checked that the elements
-            // are inside the storage; the processor has the instructions, or there would be no product.
-            unsafe {
-                (
-                    packed(&self.left, [I::ROWS, words], on_all, |at, to| I::pack_rows(&self.left, at, to)),
-                    packed(&self.right, [I::COLUMNS, words], on_all, |at, to| {
-                        I::pack_columns(&self.right, at, to)
-                    }),
-                )
-            }
-        };
-        let (rows, columns) = (self.left.count.div_ceil(I::ROWS), self.right.count.div_ceil(I::COLUMNS));
-        // A task is a block of panels by panels.
-        let height = (LEFT / (4 * I::ROWS * words)).clamp(1, 8);
-        let width = (TASK / (I::IN_WORD * words * height * I::ROWS * I::COLUMNS)).max(1).min(columns);
-        let (down, across) = (rows.div_ceil(height), columns.div_ceil(width));
-        let block = |at: usize| {
-            let (row, column) = (at / across * height, at % across * width);
-            for column in column..(column + width).min(columns) {
-                for row in row..(row + height).min(rows) {
-                    self.tile::<I>(&left, &right, [row, column], words);
-                }
-            }
-        };
-        match on_all {
-            true => (0..down * across).into_par_iter().for_each(block),
-            false => (0..down * across).for_each(block),
-        }
-        let _apart = apart();
-        drop((left, right));
-    }
-
-    /// Computes the tile of two panels.
-    fn tile<I: Instructions<T>>(
-        &self,
-        left: &[MaybeUninit<u32>],
-        right: &[MaybeUninit<u32>],
-        [row, column]: [usize; 2],
-        words: usize,
-    ) {
-        let left = &left[row * I::ROWS * words..][..I::ROWS * words];
-        let right = &right[column * I::COLUMNS * words..][..I::COLUMNS * words];
-        let (first, stride) = (column * I::COLUMNS, self.right.count);
-        let size = [I::ROWS.min(self.left.count - row * I::ROWS), I::COLUMNS.min(stride - first)];
-        // SAFETY: the processor has the instructions, or there would be no product; the slices have a whole panel each,
-        // which `packed` has initialized; the tile's rows and columns are inside the product.
-        unsafe {
-            let out = self.out.at(row * I::ROWS * stride + first, first);
-            I::tile(words, left.as_ptr().cast(), right.as_ptr().cast(), out, Place { size, stride });
-        }
-    }
-}
-
-/// Returns the panels of an operand, of this many vectors and words. `pack` writes some panels, the first of which begins
-/// with a vector.
-///
-/// # Safety
-///
-/// `pack` initializes every word.
-unsafe fn packed<T: Sync>(
-    vectors: &Vectors<T>,
-    [width, words]: [usize; 2],
-    on_all: bool,
-    pack: impl Fn(usize, &mut [MaybeUninit<u32>]) + Sync,
-) -> Vec<MaybeUninit<u32>> {
-    let panel = width * words;
-    let length = panel * vectors.count.div_ceil(width);
-    let mut panels = Vec::with_capacity(length);
-    // SAFETY: the elements may be uninitialized.
-    unsafe { panels.set_len(length) };
-    let together = (PACKED / panel).max(PANELS);
-    let pack = |(at, panels): (usize, &mut [MaybeUninit<u32>])| pack(at * together * width, panels);
-    match on_all {
-        true => panels.par_chunks_mut(together * panel).enumerate().for_each(pack),
-        false => pack((0, &mut panels)),
-    }
-    panels
 }

@@ -1,0 +1,90 @@
+//! The tiles that are fastest on this processor.
+
+use burn::tensor::{bf16, f16};
+
+use super::instructions::Instructions;
+use super::product::Product;
+#[cfg(target_arch = "x86_64")]
+use super::{dots, fma};
+use crate::flex::Lane;
+
+/// The tiles of an element.
+pub struct Tiles<T> {
+    /// The rows and columns of one.
+    pub size: [usize; 2],
+    /// Writes a product by rows, on all cores or on this thread.
+    pub compute: fn(&Product<'_, T>, bool),
+}
+
+impl<T: Lane> Tiles<T> {
+    fn by<I: Instructions<T>>() -> Self {
+        Self { size: [I::ROWS, I::COLUMNS], compute: |product, on_all| product.compute::<I>(on_all) }
+    }
+}
+
+/// An element of half precision.
+pub trait Half: Lane {
+    /// Returns the tiles of these elements, if the processor has instructions with which they are faster than gemmkit.
+    fn tiles() -> Option<Tiles<Self>>;
+}
+
+impl Half for bf16 {
+    fn tiles() -> Option<Tiles<Self>> {
+        #[cfg(target_arch = "x86_64")]
+        return match x86::BEST.as_ref()? {
+            x86::Set::Dots => Some(Tiles::by::<dots::Dots>()),
+            x86::Set::Fma => Some(Tiles::by::<fma::Fma>()),
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        None
+    }
+}
+
+impl Half for f16 {
+    fn tiles() -> Option<Tiles<Self>> {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(x86::Set::Fma) = *x86::BEST {
+            return Some(Tiles::by::<fma::Fma>());
+        }
+        None
+    }
+}
+
+/// What the processor has.
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::sync::LazyLock;
+
+    /// Sets of instructions.
+    pub enum Set {
+        /// AVX512-BF16.
+        Dots,
+        /// AVX2 and FMA, without AVX-512, with which gemmkit is as fast in half precision as in f32.
+        Fma,
+    }
+
+    /// The set of the fastest tiles. If the user names an instruction set for gemmkit, it is the set of that name.
+    pub static BEST: LazyLock<Option<Set>> = LazyLock::new(|| {
+        let has_fma = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        let named = std::env::var("GEMMKIT_REQUIRE_ISA").unwrap_or_default();
+        match named.trim().to_ascii_lowercase().as_str() {
+            "" | "auto" if has_dots() => Some(Set::Dots),
+            "" | "auto" => (has_fma && !is_x86_feature_detected!("avx512f")).then_some(Set::Fma),
+            named => (named == "fma" && has_fma).then_some(Set::Fma),
+        }
+    });
+
+    fn has_dots() -> bool {
+        is_x86_feature_detected!("avx512bf16")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+    }
+}
+
+/// Returns whether the processor multiplies bf16 faster than f32.
+pub fn has_dots() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return matches!(*x86::BEST, Some(x86::Set::Dots));
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
