@@ -4,8 +4,8 @@
 //! when a gradient reads it. It does so for the operations of an autodiff device with that strategy, which is what
 //! `Recompute::elementwise` of `firebrick-strategies` selects. On the CPU, activations and norms of this crate
 //! are always memory-bound: they are one pass over memory, and a linear layer after them would keep their result, four
-//! times as wide as a block's input for an activation. On GPUs each of them is several kernels, which only the strategy
-//! runs again.
+//! times as wide as a block's input for an activation. On GPUs, where launches and memory traffic cost more beside
+//! products, only the strategy runs them again.
 
 use std::any::TypeId;
 

@@ -19,9 +19,11 @@
 //! dropout/   dropout whose mask is a function of each element's position
 //! ragged.rs  rows of different lengths, one after the other
 //! draws.rs   counter-based random numbers, without a stateful generator
+//! many/      passes over all tensors of a model, many in one kernel
 //! optim/     updates of a parameter in one pass over memory
 //! memory/    bytes in use: by the process or a rank on the CPU, in the device's pool elsewhere
 //! flex/      what the kernels for the CPU have in common
+//! cube/      what the kernels for CubeCL's devices have in common
 //! device.rs  the backend of a device
 //! ```
 //!
@@ -43,10 +45,12 @@
 //!
 //! # Features
 //!
-//! `cube` is every backend that runs CubeCL kernels.
+//! `cube` is every backend that runs CubeCL kernels; `fusion` must be on where Burn's feature of that name is.
 
 mod again;
 mod attention;
+#[cfg(feature = "cube")]
+mod cube;
 mod device;
 mod draws;
 mod dropout;
@@ -57,6 +61,7 @@ mod gated;
 mod gelu;
 mod half;
 mod loss;
+mod many;
 pub mod memory;
 mod norm;
 pub mod optim;
@@ -75,6 +80,7 @@ pub use gated::{Gate, GatedOps, Gates, gated};
 pub use gelu::{Gelu, GeluOps, gelu};
 pub use half::{HalfOps, cast};
 pub use loss::{Head, HeadWeight, IGNORED, LossOps, LossRows, cross_entropy, head_loss};
+pub use many::{add_all, scale_all, sum_of_squares};
 pub use norm::{NormKind, NormOps, NormRows, norm, norm_and_input, norm_of_sum};
 pub use product::{ProductOps, Products, linear, matmul, with_unread_products};
 pub use ragged::Ragged;

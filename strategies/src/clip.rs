@@ -4,7 +4,7 @@
 //! (arXiv:1211.5063).
 
 use burn::module::{Module, ParamId};
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::Tensor;
 
 use serde::{Deserialize, Serialize};
 
@@ -100,23 +100,12 @@ impl<M: Module> CollectStage<M> for Clip {
             // The factor stays on the device: reading it would synchronize with the device.
             let norm = grads.norm(master)?;
             let factor = ((norm + 1e-6).recip() * max).clamp_max(1.0);
-            grads.bound(master, &mut Scale(factor))?;
+            grads.scale(master, factor)?;
         }
         if let Some(max) = self.value {
             grads.bound(master, &mut Clamp(max))?;
         }
         Ok(Outcome::Apply(grads))
-    }
-}
-
-struct Scale(Tensor<1>);
-
-impl GradMap for Scale {
-    fn map<const D: usize>(&mut self, _: ParamId, grad: Tensor<D>) -> Tensor<D> {
-        // Compute in f32, so that a gradient in half precision is rounded only once.
-        let dtype = FloatDType::from(grad.dtype());
-        let wide = if dtype == FloatDType::F64 { dtype } else { FloatDType::F32 };
-        (grad.cast(wide) * self.0.clone().cast(wide).reshape([1; D])).cast(dtype)
     }
 }
 

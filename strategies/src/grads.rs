@@ -4,10 +4,12 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
+use burn::backend::DispatchTensor;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use firebrick_kernels::memory::Storages;
+use firebrick_kernels::{add_all, scale_all, sum_of_squares};
 
 use crate::zero::Sharding;
 use crate::{SkipReason, StrategyError};
@@ -158,9 +160,9 @@ impl Grads {
         let mut squares = Squares { sharding: self.sharding.clone(), shards: Vec::new(), wholes: Vec::new() };
         model.visit(&mut Distinct::new(&mut self.params, &mut squares));
         let device = model.devices()[0].clone().inner();
-        let sum = |squares: Vec<Tensor<1>>| match squares.is_empty() {
+        let sum = |grads: Vec<DispatchTensor>| match grads.is_empty() {
             true => Tensor::zeros([1], &device),
-            false => Tensor::cat(squares, 0).sum(),
+            false => sum_of_squares(grads),
         };
         let squares = match &self.sharding {
             None => sum(squares.wholes),
@@ -181,10 +183,26 @@ impl Grads {
         Ok(())
     }
 
+    /// Multiplies all gradients by a factor that makes them smaller, `[1]`, on the device. The [norm](Self::norm) keeps
+    /// its value, or is computed before the change.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`norm`](Self::norm).
+    pub fn scale<M: Module>(&mut self, model: &M, factor: Tensor<1>) -> Result<(), StrategyError> {
+        let norm = self.norm(model)?;
+        let mut taken = Taken(Vec::new());
+        model.visit(&mut Distinct::new(&mut self.params, &mut taken));
+        let (ids, grads): (Vec<_>, _) = taken.0.into_iter().unzip();
+        let scaled = ids.into_iter().zip(scale_all(grads, factor)).collect();
+        model.visit(&mut Distinct::new(&mut self.params, &mut Given(scaled)));
+        self.norm = Some(norm);
+        Ok(())
+    }
+
     /// Casts each gradient to `dtype`.
     pub fn in_dtype<M: Module>(mut self, model: &M, dtype: FloatDType) -> Self {
-        let mut sum = Sum { earlier: GradientsParams::new(), dtype };
-        model.visit(&mut Distinct::new(&mut self.params, &mut sum));
+        model.visit(&mut Distinct::new(&mut self.params, &mut InDtype(dtype)));
         self
     }
 
@@ -194,8 +212,11 @@ impl Grads {
         self.skip = earlier.skip.or(self.skip.take());
         self.sharding = earlier.sharding.or(self.sharding.take());
         self.norm = None;
-        let mut sum = Sum { earlier: earlier.params, dtype };
-        model.visit(&mut Distinct::new(&mut self.params, &mut sum));
+        let mut pairs = Pairs { earlier: earlier.params, dtype, ids: Vec::new(), both: Default::default() };
+        model.visit(&mut Distinct::new(&mut self.params, &mut pairs));
+        let Pairs { ids, both: [earlier, late], .. } = pairs;
+        let sums = ids.into_iter().zip(add_all(earlier, late, dtype)).collect();
+        model.visit(&mut Distinct::new(&mut self.params, &mut Given(sums)));
     }
 }
 
@@ -245,16 +266,16 @@ impl<V: Visit> ModuleVisitor for Distinct<'_, V> {
     }
 }
 
-/// The sums of squares of the gradients that ranks shard, and of those that each rank holds whole.
+/// The gradients that ranks shard, and those that each rank holds whole.
 struct Squares {
     sharding: Option<Arc<Sharding>>,
-    shards: Vec<Tensor<1>>,
-    wholes: Vec<Tensor<1>>,
+    shards: Vec<DispatchTensor>,
+    wholes: Vec<DispatchTensor>,
 }
 
 impl GradMap for Squares {
     fn map<const D: usize>(&mut self, id: ParamId, grad: Tensor<D>) -> Tensor<D> {
-        let squares = grad.clone().cast(FloatDType::F32).square().sum();
+        let squares = grad.clone().into_dispatch();
         match self.sharding.as_ref().is_some_and(|sharding| sharding.shards(id)) {
             true => self.shards.push(squares),
             false => self.wholes.push(squares),
@@ -263,22 +284,52 @@ impl GradMap for Squares {
     }
 }
 
-struct Sum {
-    earlier: GradientsParams,
-    dtype: FloatDType,
+/// Takes all gradients, in the order of the parameters.
+struct Taken(Vec<(ParamId, DispatchTensor)>);
+
+impl Visit for Taken {
+    fn visit<const D: usize>(&mut self, id: ParamId, grad: Option<Tensor<D>>) -> Option<Tensor<D>> {
+        self.0.extend(grad.map(|grad| (id, grad.into_dispatch())));
+        None
+    }
 }
 
-impl Visit for Sum {
+/// Puts gradients in the place of those that were taken.
+struct Given(HashMap<ParamId, DispatchTensor>);
+
+impl Visit for Given {
+    fn visit<const D: usize>(&mut self, id: ParamId, kept: Option<Tensor<D>>) -> Option<Tensor<D>> {
+        self.0.remove(&id).map(Tensor::from_dispatch).or(kept)
+    }
+}
+
+struct InDtype(FloatDType);
+
+impl GradMap for InDtype {
+    fn map<const D: usize>(&mut self, _: ParamId, grad: Tensor<D>) -> Tensor<D> {
+        grad.cast(self.0)
+    }
+}
+
+/// Takes the gradients that both parts of a window have. Those of one part alone are cast, and stay.
+struct Pairs {
+    earlier: GradientsParams,
+    dtype: FloatDType,
+    ids: Vec<ParamId>,
+    both: [Vec<DispatchTensor>; 2],
+}
+
+impl Visit for Pairs {
     fn visit<const D: usize>(&mut self, id: ParamId, grad: Option<Tensor<D>>) -> Option<Tensor<D>> {
-        let wide = match self.dtype {
-            FloatDType::F64 => FloatDType::F64,
-            _ => FloatDType::F32,
-        };
-        let sum = match (self.earlier.remove::<D>(id), grad) {
-            (Some(earlier), Some(grad)) => Some(earlier.cast(wide) + grad.cast(wide)),
-            (earlier, grad) => earlier.or(grad),
-        };
-        sum.map(|sum| sum.cast(self.dtype))
+        match (self.earlier.remove::<D>(id), grad) {
+            (Some(earlier), Some(grad)) => {
+                self.ids.push(id);
+                self.both[0].push(earlier.into_dispatch());
+                self.both[1].push(grad.into_dispatch());
+                None
+            }
+            (earlier, grad) => Some(earlier.or(grad)?.cast(self.dtype)),
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Flex computes tiles of 64 queries and 64 keys on all cores, forward and backward, and skips tiles that no query
 //! reads (Dao, 2023, arXiv:2307.08691). Products, softmax and dropout of a tile stay in the caches; sums are in f32 in
-//! every dtype. Other backends, and f64, compute scores and weights with Burn's operations.
+//! every dtype. On GPUs, the scores of one attention exist at a time: the backward pass computes them again. Other
+//! attentions, such as those in f64, are composed of Burn's operations.
 //!
 //! ```text
 //! reads.rs     the range of keys that each query reads
@@ -10,6 +11,7 @@
 //! ops.rs       attention as operations of a backend
 //! backward.rs  the gradient, registered once for all forms of inputs
 //! composed.rs  the same of Burn's operations
+//! cube.rs      rows of scores on a device, between Burn's products
 //! flex.rs      blocks of queries on all cores
 //! block.rs     a block of queries, the tiles that it reads, and the memory of a task
 //! forward.rs   the output of a block
@@ -25,6 +27,8 @@
 mod backward;
 mod block;
 mod composed;
+#[cfg(feature = "cube")]
+mod cube;
 mod drops;
 mod flex;
 mod forward;
@@ -64,9 +68,17 @@ pub struct Attending<'a> {
 }
 
 impl Attending<'_> {
-    fn plan(&self, batch: usize) -> Plan {
+    fn plan(&self, batch: usize, device: &Device) -> Plan {
+        #[cfg(not(feature = "cube"))]
+        let _ = device;
         let drops = self.dropout.and_then(|(prob, site)| Drops::new(prob, site, self.reads, batch));
-        Plan { reads: self.reads.clone(), scale: self.scale, drops: drops.map(Into::into) }
+        Plan {
+            reads: self.reads.clone(),
+            scale: self.scale,
+            drops: drops.map(Into::into),
+            #[cfg(feature = "cube")]
+            bounds: self.reads.bounds(device),
+        }
     }
 }
 
@@ -89,8 +101,11 @@ impl Attending<'_> {
 /// may differ in rounding between processors with different vectors. Where a key or value that a query does not read
 /// isn't finite, its output and gradients are unspecified.
 ///
-/// Elsewhere, and in f64, the backward pass keeps what Burn's operations keep: several tensors
-/// `[batch, heads, length, read]`, in which ragged rows are padded. [`attends_in_tiles`] tells which it is.
+/// On GPUs, in f32, bf16 and f16, without a bias, a dropout or ragged rows, the backward pass keeps the inputs, the output
+/// and 4 bytes per head and query, and computes weights again, one attention at a time.
+///
+/// In every other case the backward pass keeps what Burn's operations keep: several tensors
+/// `[batch, heads, length, read]`, in which ragged rows are padded. [`attends_in_tiles`] tells where rows cost no padding.
 ///
 /// ```
 /// use burn::tensor::{Device, Distribution, Tensor};
@@ -146,10 +161,10 @@ pub fn attention(
         );
     }
     let is_empty = shapes.iter().any(|shape| shape.contains(&0));
-    if is_empty || !attends_in_tiles(&query.device(), dtypes[0].into()) {
+    if is_empty || !has_kernels(&query.device(), dtypes[0].into(), bias.is_some(), &how) {
         return composed(query, key, value, bias, how);
     }
-    let plan = how.plan(batch);
+    let plan = how.plan(batch, &query.device());
     let [query, key, value] = [query, key, value].map(Tensor::into_dispatch);
     Tensor::from_dispatch(match bias {
         None => <Dispatch as AttentionOps>::attention(query, key, value, plan),
@@ -189,14 +204,14 @@ pub fn attention_of_joint(joint: Tensor<3>, heads: usize, how: Attending) -> Ten
     check_reads(how.reads, [batch, length, length]);
     let is_one = how.reads.ragged_rows().is_none_or(|[queries, keys]| queries == keys);
     assert!(is_one, "attention: queries and keys of a joint projection have the same rows");
-    if joint.dims().contains(&0) || !attends_in_tiles(&joint.device(), joint.dtype().into()) {
+    if joint.dims().contains(&0) || !has_kernels(&joint.device(), joint.dtype().into(), false, &how) {
         let [query, key, value] = [0, 1, 2].map(|part| {
             let part = joint.clone().narrow(2, part * width / 3, width / 3);
             part.reshape([batch, length, heads, width / 3 / heads]).swap_dims(1, 2)
         });
         return composed(query, key, value, None, how);
     }
-    let plan = how.plan(batch);
+    let plan = how.plan(batch, &joint.device());
     Tensor::from_dispatch(<Dispatch as AttentionOps>::attention_of_joint(joint.into_dispatch(), heads, plan))
 }
 
@@ -204,6 +219,16 @@ pub fn attention_of_joint(joint: Tensor<3>, heads: usize, how: Attending) -> Ten
 /// and f16.
 pub fn attends_in_tiles(device: &Device, dtype: FloatDType) -> bool {
     is_flex(device) && matches!(dtype, FloatDType::F32 | FloatDType::BF16 | FloatDType::F16)
+}
+
+/// Returns whether an attention is an operation of ours, rather than composed of Burn's.
+fn has_kernels(device: &Device, dtype: FloatDType, biased: bool, how: &Attending) -> bool {
+    #[cfg(feature = "cube")]
+    if cube::computes(device, dtype.into(), biased, how) {
+        return true;
+    }
+    let _ = (biased, how);
+    attends_in_tiles(device, dtype)
 }
 
 fn check_reads(reads: &Reads, [batch, length, read]: [usize; 3]) {

@@ -15,14 +15,21 @@ pub struct Plan {
     /// The factor of the products of queries and keys.
     pub(super) scale: f64,
     pub(super) drops: Option<Arc<Drops>>,
+    /// The [bounds](Reads::bounds) of the reads on the inputs' device, if a kernel needs them.
+    #[cfg(feature = "cube")]
+    pub(super) bounds: Option<burn::tensor::Tensor<1, burn::tensor::Int>>,
 }
 
-/// Attention whose scores never exist as a whole. Call [`attention`](crate::attention()) and
+/// Attention whose backward pass computes the scores again. Call [`attention`](crate::attention()) and
 /// [`attention_of_joint`](crate::attention_of_joint), which take tensors.
 ///
 /// `query` is `[batch, heads, length, size]`, `key` and `value` `[batch, key_heads, read, size]`, in f32, bf16 or f16;
 /// `bias` is `[1 or batch, heads, length, read]` in f32. No axis has the length 0.
-#[backend_extension(Flex, Autodiff)]
+#[backend_extension(
+    Flex,
+    Cube: cfg(feature = "cube"),
+    Autodiff,
+)]
 pub trait AttentionOps: Backend {
     /// Returns the output, `[batch, heads, length, size]`.
     fn attention(

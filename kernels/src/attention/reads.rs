@@ -4,9 +4,13 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
+#[cfg(feature = "cube")]
+use burn::tensor::DType;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
 use crate::Ragged;
+#[cfg(feature = "cube")]
+use crate::device::is_cube;
 
 /// The range of keys that each query of an [`attention`](crate::attention()) reads, for one row of the batch or for each.
 ///
@@ -47,6 +51,9 @@ struct Ranges {
     /// The first key of each query and the key after the last, counted from the start of the row's keys.
     ranges: Vec<[u32; 2]>,
     masks: Mutex<Vec<(Device, Tensor<4, Bool>)>>,
+    /// The ranges on a device, for kernels.
+    #[cfg(feature = "cube")]
+    bounds: Mutex<Vec<(Device, Tensor<1, Int>)>>,
 }
 
 impl fmt::Debug for Reads {
@@ -116,7 +123,14 @@ impl Reads {
                 ranges.push(if is_empty { [0, 0] } else { [start as u32, end as u32] });
             }
         }
-        let shared = Arc::new(Ranges { shape, ragged, ranges, masks: Mutex::default() });
+        let shared = Arc::new(Ranges {
+            shape,
+            ragged,
+            ranges,
+            masks: Mutex::default(),
+            #[cfg(feature = "cube")]
+            bounds: Mutex::default(),
+        });
         Self { shared, key_starts: None }
     }
 
@@ -247,6 +261,37 @@ impl Reads {
         let mask = self.computed(&device);
         masks.push((device, mask));
         masks[masks.len() - 1].1.clone()
+    }
+
+    /// Returns whether each query reads the keys up to its own, in all rows alike, where the last query's own key is the
+    /// last one.
+    #[cfg(feature = "cube")]
+    fn is_causal(&self) -> bool {
+        let [rows, queries, keys] = self.shared.shape;
+        let own = |query: usize| [0, (query + 1 + keys - queries) as u32];
+        rows == 1
+            && keys >= queries
+            && self.shared.ragged.is_none()
+            && self.shared.ranges.iter().enumerate().all(|(query, range)| *range == own(query))
+    }
+
+    /// Returns the first key of each query and the key after the last, `[rows * queries * 2]`, for the kernels of a
+    /// device, to which they are sent once. `None` if the kernels compute them: if each query reads the keys up to its
+    /// own.
+    #[cfg(feature = "cube")]
+    pub(super) fn bounds(&self, device: &Device) -> Option<Tensor<1, Int>> {
+        let device = device.clone().inner();
+        if !is_cube(&device) || self.is_causal() {
+            return None;
+        }
+        let mut sent = self.shared.bounds.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, bounds)) = sent.iter().find(|(known, _)| *known == device) {
+            return Some(bounds.clone());
+        }
+        let bounds: Vec<i32> = self.shared.ranges.iter().flatten().map(|bound| *bound as i32).collect();
+        let bounds = Tensor::from_data(bounds.as_slice(), (&device, DType::I32));
+        sent.push((device, bounds));
+        Some(sent[sent.len() - 1].1.clone())
     }
 
     /// Sends the bounds to the device, which compares them with the keys.

@@ -11,6 +11,7 @@
 //! backward.rs  the gradient, once for every backend
 //! branch.rs    gradients of an operation with two results
 //! flex.rs      rows on all cores
+//! cube.rs      rows on a device, one cube for each
 //! vectors.rs   one row, which the compiler turns into vectors
 //! ```
 //!
@@ -21,6 +22,8 @@
 
 mod backward;
 mod branch;
+#[cfg(feature = "cube")]
+mod cube;
 mod flex;
 mod kind;
 mod ops;

@@ -81,9 +81,6 @@ pub trait NormRows: Backend {
     }
 }
 
-#[cfg(feature = "cube")]
-impl NormRows for burn::backend::Cube {}
-
 /// Computes without keeping the statistics.
 pub(super) fn plain<B: NormRows>(
     x: FloatTensor<B>,

@@ -32,12 +32,14 @@
 //! its caches), not on the number of threads. `vdpbf16ps` takes bf16 numbers below 2⁻¹²⁶ as zero.
 //!
 //! The backward pass keeps the operands that a gradient reads: those themselves, so nothing in addition to what the
-//! model holds, in their own dtype. In f64, and on GPUs in every dtype, each function is Burn's own operation.
+//! model holds, in their own dtype. On GPUs the products are Burn's, and the gradient of a bias is a kernel of ours. In f64
+//! each function is Burn's own operation.
 //!
 //! ```text
 //! ops.rs       the traits over Backend
 //! backward.rs  the gradients, once for every backend
 //! flex.rs      tensors as matrices
+//! cube.rs      affine maps on a device
 //! gemm.rs      products of matrices in slices, by gemmkit
 //! tiles/       products of matrices in half precision, by tiles of our own
 //! sums.rs      sums over the rows of a matrix: the gradient of a bias
@@ -45,6 +47,8 @@
 //! ```
 
 mod backward;
+#[cfg(feature = "cube")]
+mod cube;
 mod flex;
 mod gemm;
 mod ops;

@@ -95,7 +95,5 @@ macro_rules! without_gradients {
 }
 
 #[cfg(feature = "cube")]
-impl Products for burn::backend::Cube {}
-#[cfg(feature = "cube")]
 without_gradients!(burn::backend::Cube);
 without_gradients!(burn::backend::Flex);

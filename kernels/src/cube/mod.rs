@@ -1,0 +1,64 @@
+//! What the kernels for CubeCL's devices have in common: CUDA, wgpu and the others.
+//!
+//! A kernel's host function takes and returns [`CubeTensor`]s. [`run`] calls it: at once, or, where Burn fuses
+//! operations, in its turn among those that are queued.
+//!
+//! ```text
+//! deferred.rs     host functions in the order of the queue
+//! cooperation.rs  sums and maxima over the units of a cube
+//! columns.rs      sums over the rows of a matrix
+//! ```
+
+mod columns;
+mod cooperation;
+mod deferred;
+
+use burn::tensor::{DType, Shape};
+use burn_backend::cubecl::dtype_to_storage_type;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+pub(crate) use columns::{column_sums, parts};
+pub(crate) use cooperation::{most_of_cube, sum_of_cube};
+pub(crate) use deferred::{Spec, run, run_many};
+
+/// The units that share a row, or a part of one.
+pub(crate) const UNITS: u32 = 256;
+
+/// Returns `x` as rows without gaps.
+pub(crate) fn contiguous(x: CubeTensor) -> CubeTensor {
+    into_contiguous(x)
+}
+
+/// Creates a tensor on the device of `like`, whose content is undefined.
+pub(crate) fn empty(like: &CubeTensor, shape: impl Into<Shape>, dtype: DType) -> CubeTensor {
+    empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), shape.into(), dtype)
+}
+
+/// Returns `x` itself if nothing else holds its memory, to be written in place, or else a tensor like it, whose content
+/// is undefined. `x` must be [contiguous].
+pub(crate) fn written(x: &CubeTensor) -> CubeTensor {
+    if x.handle.can_mut() { x.clone() } else { empty(x, x.meta.shape().clone(), x.dtype) }
+}
+
+/// Returns the element type of a tensor in a kernel.
+pub(crate) fn element(x: &CubeTensor) -> ElemType {
+    dtype_to_storage_type(x.dtype)
+}
+
+/// Returns the number of units for rows of `width`: all of [`UNITS`], or fewer if the device allows fewer or the rows
+/// are short. It is a power of two.
+pub(crate) fn units(x: &CubeTensor, width: usize) -> u32 {
+    let most = x.client.properties().hardware.max_units_per_cube.min(UNITS);
+    let wanted = width.next_power_of_two().clamp(32, UNITS as usize) as u32;
+    1 << most.min(wanted).ilog2()
+}
+
+/// Returns a grid of at least `cubes` cubes, in as many axes as the device needs.
+pub(crate) fn grid(x: &CubeTensor, cubes: usize) -> CubeCount {
+    let (most, _, _) = x.client.properties().hardware.max_cube_count;
+    let across = cubes.min(most as usize).max(1);
+    CubeCount::Static(across as u32, cubes.div_ceil(across) as u32, 1)
+}

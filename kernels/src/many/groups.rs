@@ -1,0 +1,36 @@
+//! Tensors in groups, each of which one kernel computes.
+
+use burn_cubecl::tensor::CubeTensor;
+
+use crate::cube::UNITS;
+
+/// The elements of a tensor that one cube computes.
+pub const PART: usize = 16 * UNITS as usize;
+
+/// The most tensors of one launch.
+const TOGETHER: usize = 32;
+
+/// Buffers of a kernel besides the tensors: the one that all of them share, and the scalars.
+const OTHERS: usize = 2;
+
+/// Returns the places of the tensors that are not empty, in groups that are alike, in order within each kind. A tensor
+/// has `buffers` arguments in the kernel.
+pub fn groups<K: PartialEq>(
+    tensors: &[CubeTensor],
+    buffers: usize,
+    kind: impl Fn(usize) -> K,
+) -> Vec<Vec<usize>> {
+    let Some(first) = tensors.first() else { return Vec::new() };
+    let most = (first.client.properties().hardware.max_bindings as usize).saturating_sub(OTHERS);
+    let together = (most / buffers).clamp(1, TOGETHER);
+    let mut kinds: Vec<(K, Vec<usize>)> = Vec::new();
+    for at in (0..tensors.len()).filter(|at| tensors[*at].meta.num_elements() > 0) {
+        let kind = kind(at);
+        match kinds.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, places)) => places.push(at),
+            None => kinds.push((kind, vec![at])),
+        }
+    }
+    let chunks = kinds.iter().flat_map(|(_, places)| places.chunks(together));
+    chunks.map(<[usize]>::to_vec).collect()
+}

@@ -1,0 +1,122 @@
+//! Passes over the tensors of a whole model, many tensors in one kernel.
+//!
+//! A model has hundreds of parameters, most of them small, and a kernel for each would cost more to launch than to run.
+//!
+//! ```text
+//! plain.rs    the passes by Burn's operations
+//! on_cube.rs  tensors as those of CubeCL's devices, and back
+//! groups.rs   tensors in groups, each of which one kernel can read
+//! squares.rs  sums of squares on a device
+//! scaled.rs   products with a factor on a device
+//! sums.rs     sums of pairs on a device
+//! ```
+
+#[cfg(feature = "cube")]
+mod groups;
+#[cfg(feature = "cube")]
+mod on_cube;
+mod plain;
+#[cfg(feature = "cube")]
+mod scaled;
+#[cfg(feature = "cube")]
+mod squares;
+#[cfg(feature = "cube")]
+mod sums;
+#[cfg(test)]
+mod tests;
+
+use burn::backend::{Dispatch, DispatchTensor};
+use burn::tensor::{FloatDType, Tensor};
+
+#[cfg(feature = "cube")]
+use on_cube::{has_kernels, into_dispatch, of_cube};
+
+/// Returns the sum of the squares of all elements of all tensors, of any ranks and float dtypes, in f32. Its shape is
+/// `[1]`. It is infinite or NaN if an element is, or if the sum is above f32's limit.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+///
+/// let device = Device::flex();
+/// let (a, b) = (Tensor::<1>::from_data([1.0, 2.0], &device), Tensor::<2>::from_data([[2.0]], &device));
+/// let sum = firebrick_kernels::sum_of_squares(vec![a.into_dispatch(), b.into_dispatch()]);
+/// assert_eq!(sum.into_scalar::<f32>(), 9.0);
+/// ```
+///
+/// # Panics
+///
+/// If there are no tensors, since they say which device computes, or if they are on several devices.
+pub fn sum_of_squares(tensors: Vec<DispatchTensor>) -> Tensor<1> {
+    assert!(!tensors.is_empty(), "a sum of squares needs a tensor, for its device");
+    #[cfg(feature = "cube")]
+    if has_kernels(&tensors) {
+        return Tensor::from_dispatch(
+            into_dispatch(vec![squares::sum_of_squares(of_cube(tensors))]).remove(0),
+        );
+    }
+    Tensor::from_dispatch(plain::sum_of_squares::<Dispatch>(tensors))
+}
+
+/// Multiplies each tensor, of any rank and float dtype, by the factor, and returns them in the same order and dtypes.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+///
+/// let device = Device::flex();
+/// let (a, b) = (Tensor::<1>::from_data([1.0, 2.0], &device), Tensor::<2>::from_data([[3.0]], &device));
+/// let factor = Tensor::<1>::from_data([0.5], &device);
+/// let scaled = firebrick_kernels::scale_all(vec![a.into_dispatch(), b.into_dispatch()], factor);
+/// let [_, b] = scaled.try_into().unwrap();
+/// assert_eq!(Tensor::<2>::from_dispatch(b).into_scalar::<f32>(), 1.5);
+/// ```
+///
+/// # Panics
+///
+/// If the tensors and the factor are on several devices, or the factor isn't `[1]`.
+pub fn scale_all(tensors: Vec<DispatchTensor>, factor: Tensor<1>) -> Vec<DispatchTensor> {
+    assert_eq!(factor.dims(), [1], "there is one factor for all tensors");
+    if tensors.is_empty() {
+        return tensors;
+    }
+    let factor = factor.into_dispatch();
+    #[cfg(feature = "cube")]
+    if has_kernels(tensors.iter().chain([&factor])) {
+        return into_dispatch(scaled::scale_all(of_cube(tensors), of_cube(vec![factor]).remove(0)));
+    }
+    plain::scale_all::<Dispatch>(tensors, factor)
+}
+
+/// Adds each tensor, of any rank and float dtype, to its partner, which has the same shape, and returns the sums in `dtype`.
+/// They are computed in f32, or in f64 if `dtype` is f64.
+///
+/// ```
+/// use burn::tensor::{Device, FloatDType, Tensor};
+///
+/// let x = Tensor::<1>::from_data([1.0, 2.0], &Device::flex());
+/// let sums = firebrick_kernels::add_all(
+///     vec![x.clone().into_dispatch()],
+///     vec![x.cast(FloatDType::F16).into_dispatch()],
+///     FloatDType::F32,
+/// );
+/// let [sum] = sums.try_into().unwrap();
+/// assert_eq!(Tensor::<1>::from_dispatch(sum).into_data().try_to_vec::<f32>().unwrap(), [2.0, 4.0]);
+/// ```
+///
+/// # Panics
+///
+/// If there are not as many partners as tensors, or they are on several devices.
+pub fn add_all(
+    tensors: Vec<DispatchTensor>,
+    others: Vec<DispatchTensor>,
+    dtype: FloatDType,
+) -> Vec<DispatchTensor> {
+    assert_eq!(tensors.len(), others.len(), "each tensor is added to a partner");
+    if tensors.is_empty() {
+        return tensors;
+    }
+    #[cfg(feature = "cube")]
+    if dtype != FloatDType::F64 && has_kernels(tensors.iter().chain(&others)) {
+        return into_dispatch(sums::add_all(of_cube(tensors), of_cube(others), dtype.into()));
+    }
+    plain::add_all::<Dispatch>(tensors, others, dtype)
+}

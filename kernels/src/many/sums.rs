@@ -1,0 +1,95 @@
+//! Sums of many pairs of tensors on a device.
+#![allow(unsafe_code)] // Launches without checks of bounds: the kernel checks the ends of its tensor.
+
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Cube, TensorMetadata};
+use burn::tensor::DType;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::groups::{PART, groups};
+use crate::cube::{Spec, UNITS, contiguous, element, empty, grid, run_many, units, written};
+
+/// Adds each tensor to its partner, in f32, and returns the sums in `dtype`, in place where nothing else holds the first
+/// tensor and it has that dtype.
+pub fn add_all(
+    tensors: Vec<FloatTensor<Cube>>,
+    others: Vec<FloatTensor<Cube>>,
+    dtype: DType,
+) -> Vec<FloatTensor<Cube>> {
+    let outputs = tensors.iter().map(|x| Spec::new(x.shape(), dtype)).collect();
+    let count = tensors.len();
+    let inputs = tensors.into_iter().chain(others).collect();
+    run_many(inputs, outputs, move |inputs| {
+        let mut tensors: Vec<_> = inputs.into_iter().map(contiguous).collect();
+        let others = tensors.split_off(count);
+        added(tensors, others, dtype)
+    })
+}
+
+fn added(tensors: Vec<CubeTensor>, others: Vec<CubeTensor>, dtype: DType) -> Vec<CubeTensor> {
+    let found: Vec<_> = tensors
+        .iter()
+        .map(|x| if x.dtype == dtype { written(x) } else { empty(x, x.meta.shape().clone(), dtype) })
+        .collect();
+    for group in groups(&tensors, 3, |at| (tensors[at].dtype, others[at].dtype)) {
+        let (mut left, mut right) = (SequenceArg::new(), SequenceArg::new());
+        let (mut sums, mut ends) = (SequenceArg::new(), SequenceArg::new());
+        let mut cubes = 0;
+        for at in &group {
+            cubes += tensors[*at].meta.num_elements().div_ceil(PART);
+            left.push(tensors[*at].clone().into_buffer_arg());
+            right.push(others[*at].clone().into_buffer_arg());
+            sums.push(found[*at].clone().into_buffer_arg());
+            ends.push(cubes);
+        }
+        let first = &tensors[group[0]];
+        let units = units(first, UNITS as usize);
+        // SAFETY: a cube beyond the last tensor's does nothing, and each reads and writes tensors within their length,
+        // which is that of their partners.
+        unsafe {
+            add_kernel::launch_unchecked(
+                &first.client,
+                grid(first, cubes),
+                CubeDim::new_1d(units),
+                left,
+                right,
+                sums,
+                ends,
+                PART,
+                units,
+                [element(first), element(&others[group[0]]), element(&found[group[0]])],
+            );
+        }
+    }
+    found
+}
+
+#[cube(launch_unchecked)]
+fn add_kernel<L: Float, R: Float, S: Float>(
+    left: Sequence<Box<[L]>>,
+    right: Sequence<Box<[R]>>,
+    mut sums: Sequence<Box<[S]>>,
+    ends: Sequence<usize>,
+    #[comptime] part: usize,
+    #[comptime] units: u32,
+    #[define(L, R, S)] _dtypes: [ElemType; 3],
+) {
+    let cube = CUBE_POS;
+    let mut begin = 0usize;
+    #[unroll]
+    for i in 0..left.len() {
+        let end = ends[i];
+        if cube >= begin && cube < end {
+            let (x, y) = (&left[i], &right[i]);
+            let sum = &mut sums[i];
+            let mut at = (cube - begin) * part + UNIT_POS as usize;
+            let last = min((cube - begin + 1) * part, x.len());
+            while at < last {
+                sum[at] = S::cast_from(f32::cast_from(x[at]) + f32::cast_from(y[at]));
+                at += units as usize;
+            }
+        }
+        begin = end;
+    }
+}

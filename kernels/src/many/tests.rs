@@ -1,0 +1,106 @@
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
+
+use super::{add_all, scale_all, sum_of_squares};
+use crate::testing;
+
+/// Returns numbers of many magnitudes and their sum of squares in f64.
+fn numbers(count: usize, seed: usize) -> (Vec<f32>, f64) {
+    let values: Vec<f32> = (0..count).map(|at| ((at * 7 + seed) as f32 * 0.37).sin() * 3.0).collect();
+    let sum = values.iter().map(|value| f64::from(*value).powi(2)).sum();
+    (values, sum)
+}
+
+fn tensor(values: Vec<f32>, device: &Device) -> Tensor<1> {
+    let count = values.len();
+    Tensor::from_data(TensorData::new(values, [count]), device)
+}
+
+#[test]
+fn the_sum_is_over_all_elements_of_all_tensors() {
+    let device = testing::device();
+    for counts in [vec![1], vec![5000, 1, 4096, 4097], (1..80).collect()] {
+        let (mut tensors, mut expected) = (Vec::new(), 0.0);
+        for (seed, count) in counts.into_iter().enumerate() {
+            let (values, sum) = numbers(count, seed);
+            expected += sum;
+            tensors.push(tensor(values, &device).into_dispatch());
+        }
+        let found = f64::from(sum_of_squares(tensors).into_scalar::<f32>());
+        assert!((found - expected).abs() <= 1e-5 * expected, "{found} {expected}");
+    }
+}
+
+#[test]
+fn ranks_strides_and_dtypes_may_differ() {
+    let device = testing::device();
+    let half = FloatDType::F16;
+    let x = Tensor::<2>::from_data([[1.0, 2.0], [3.0, 4.0]], &device);
+    let views = [x.clone().transpose().into_dispatch(), x.clone().narrow(1, 1, 1).into_dispatch()];
+    let halves = x.clone().cast(half).reshape([4]).into_dispatch();
+    let all = views.into_iter().chain([halves, x.reshape([1, 2, 2]).into_dispatch()]).collect();
+    let sum = sum_of_squares(all);
+    assert_eq!((sum.dtype(), sum.into_scalar::<f32>()), (DType::F32, 30.0 + 20.0 + 30.0 + 30.0));
+}
+
+#[test]
+fn what_is_not_finite_shows() {
+    let device = testing::device();
+    for value in [f32::INFINITY, f32::NAN, 1e30] {
+        let tensors = [tensor(vec![0.5; 9000], &device), tensor(vec![1.0, value], &device)];
+        let sum = sum_of_squares(tensors.into_iter().map(Tensor::into_dispatch).collect());
+        assert!(!sum.into_scalar::<f32>().is_finite(), "{value}");
+    }
+}
+
+#[test]
+fn an_empty_tensor_adds_nothing() {
+    let device = testing::device();
+    let none = || Tensor::<1>::empty([0], &device).into_dispatch();
+    let sum = sum_of_squares(vec![none(), tensor(vec![3.0], &device).into_dispatch(), none()]);
+    assert_eq!(sum.into_scalar::<f32>(), 9.0);
+}
+
+#[test]
+fn each_tensor_is_scaled_in_its_dtype() {
+    let device = testing::device();
+    let factor = Tensor::<1>::from_data([0.25], &device);
+    let counts = [1, 5000, 4096, 0, 4097];
+    let inputs = counts.map(|count| numbers(count, count).0);
+    let tensors = inputs.clone().map(|values| tensor(values, &device));
+    let [kept, ..] = tensors.clone();
+    let mut given: Vec<_> = tensors.into_iter().map(Tensor::into_dispatch).collect();
+    let halves = Tensor::<2>::from_data([[1.0, 2.0], [3.0, 4.0]], &device).cast(FloatDType::F16);
+    given.push(halves.transpose().into_dispatch());
+    let mut found = scale_all(given, factor).into_iter();
+    for values in inputs.clone() {
+        let found = Tensor::<1>::from_dispatch(found.next().unwrap()).into_data();
+        let expected: Vec<f32> = values.iter().map(|value| value * 0.25).collect();
+        assert_eq!(found.try_to_vec::<f32>().unwrap(), expected);
+    }
+    let halves = Tensor::<2>::from_dispatch(found.next().unwrap());
+    assert_eq!(halves.dtype(), DType::F16);
+    assert_eq!(halves.into_data().iter::<f32>().collect::<Vec<_>>(), [0.25, 0.75, 0.5, 1.0]);
+    // A tensor that is held elsewhere keeps its values.
+    assert_eq!(kept.into_data().try_to_vec::<f32>().unwrap(), inputs[0]);
+}
+
+#[test]
+fn pairs_of_any_dtypes_are_added_in_f32() {
+    let device = testing::device();
+    let dtypes = [FloatDType::F32, FloatDType::F16];
+    let counts = [1, 5000, 0, 4097];
+    let cases = counts.into_iter().flat_map(|count| dtypes.map(|x| dtypes.map(|y| (count, x, y))));
+    let (mut left, mut right, mut expected) = (Vec::new(), Vec::new(), Vec::new());
+    for (count, x, y) in cases.flatten() {
+        let of = |seed, dtype| tensor(numbers(count, seed).0, &device).cast(dtype);
+        let (x, y) = (of(1, x), of(2, y));
+        let wide = |x: &Tensor<1>| x.clone().cast(FloatDType::F32).into_data().try_to_vec::<f32>().unwrap();
+        expected.push(wide(&x).iter().zip(wide(&y)).map(|(x, y)| x + y).collect::<Vec<_>>());
+        left.push(x.into_dispatch());
+        right.push(y.into_dispatch());
+    }
+    for (found, expected) in add_all(left, right, FloatDType::F32).into_iter().zip(expected) {
+        let found = Tensor::<1>::from_dispatch(found).into_data().try_to_vec::<f32>().unwrap();
+        assert_eq!(found, expected);
+    }
+}

@@ -1,0 +1,426 @@
+//! Rows on a device: one cube computes one row, with sums in f32.
+//!
+//! The forward pass is one kernel. The gradient is one kernel for the rows, and two for the gradients of scale and
+//! bias, which are sums over the rows. A tensor that a form lacks is bound to another one, and not read.
+#![allow(unsafe_code)] // Launches without checks of bounds: each kernel checks its row or column.
+
+use burn::backend::{Cube, TensorMetadata};
+use burn::tensor::{DType, Shape};
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::kind::NormKind;
+use super::rows::{self, Gradients, NormRows, Normed, Statistics, Upstream, Wanted};
+use crate::cube::{Spec, contiguous, element, empty, grid, parts, run, sum_of_cube, units};
+use burn::backend::tensor::FloatTensor;
+
+impl NormRows for Cube {
+    fn norm_rows(
+        x: FloatTensor<Self>,
+        y: Option<FloatTensor<Self>>,
+        scale: FloatTensor<Self>,
+        bias: Option<FloatTensor<Self>>,
+        kind: NormKind,
+    ) -> Normed<Self> {
+        let (shape, dtype) = (x.shape(), x.dtype());
+        if !computes(&shape, dtype) {
+            return rows::values::<Self>(x, y, scale, bias, kind);
+        }
+        let statistics = of_rows(&shape);
+        let outputs = [
+            Spec::new(shape.clone(), dtype),
+            Spec::new(statistics.clone(), DType::F32),
+            Spec::new(statistics, DType::F32),
+        ];
+        let (sums, biased) = (y.is_some(), bias.is_some());
+        let kept = (!sums).then(|| x.clone());
+        let inputs: Vec<_> = [Some(x), y, Some(scale), bias].into_iter().flatten().collect();
+        let normed = move |inputs| forward(inputs, sums, biased, kind);
+        let (sum, [normed, mean, inverse]) = match kept {
+            Some(x) => (x, run(inputs, outputs, move |inputs| normed(inputs).1)),
+            None => {
+                let [a, b, c] = outputs;
+                let outputs = [a.clone(), a, b, c];
+                let [sum, normed, mean, inverse] = run(inputs, outputs, move |inputs| {
+                    let (sum, [normed, mean, inverse]) = normed(inputs);
+                    [sum, normed, mean, inverse]
+                });
+                (sum, [normed, mean, inverse])
+            }
+        };
+        let mean = kind.is_centered().then_some(mean);
+        Normed { sum, normed, statistics: Statistics { mean, inverse } }
+    }
+
+    fn norm_gradients(upstream: Upstream<Self>, wanted: Wanted) -> Gradients<Self> {
+        let (shape, dtype) = (upstream.sum.shape(), upstream.sum.dtype());
+        if !computes(&shape, dtype) {
+            return rows::gradients::<Self>(upstream, wanted);
+        }
+        let Upstream { sum, statistics: Statistics { mean, inverse }, scale, grad, of_sum } = upstream;
+        let width = shape[shape.num_dims() - 1];
+        let (centered, adds) = (mean.is_some(), of_sum.is_some());
+        let columns = (wanted.scale || wanted.bias).then(|| {
+            let inputs = [Some(sum.clone()), Some(grad.clone()), mean.clone(), Some(inverse.clone())];
+            let outputs = [Spec::new([width], DType::F32), Spec::new([width], DType::F32)];
+            run(inputs.into_iter().flatten().collect(), outputs, move |inputs| of_columns(inputs, centered))
+        });
+        let [of_scale, of_bias] = columns.map_or([None, None], |found| found.map(Some));
+        let of_sum = wanted.sum.then(|| {
+            let inputs = [Some(sum), Some(grad), Some(scale), mean, Some(inverse), of_sum];
+            let inputs = inputs.into_iter().flatten().collect();
+            let [found] = run(inputs, [Spec::new(shape, dtype)], move |inputs| {
+                [of_rows_kernel(inputs, centered, adds)]
+            });
+            found
+        });
+        Gradients {
+            sum: of_sum,
+            scale: of_scale.filter(|_| wanted.scale),
+            bias: of_bias.filter(|_| wanted.bias),
+        }
+    }
+}
+
+/// Returns whether the kernels compute such rows. An empty grid cannot be launched, and sums of f64 are in f64.
+fn computes(shape: &Shape, dtype: DType) -> bool {
+    shape.num_elements() > 0 && matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+}
+
+/// Returns the shape of the rows' statistics.
+fn of_rows(shape: &Shape) -> Shape {
+    let mut shape = shape.clone();
+    let last = shape.num_dims() - 1;
+    shape[last] = 1;
+    shape
+}
+
+/// Splits the shape of rows into their number and their width.
+fn split(x: &CubeTensor) -> (usize, usize) {
+    let shape = x.meta.shape();
+    let width = shape[shape.num_dims() - 1];
+    (shape.num_elements() / width, width)
+}
+
+/// Returns the sum, or `x` if there is no second tensor; the norm, the mean and the inverse of the deviation.
+fn forward(
+    inputs: Vec<CubeTensor>,
+    sums: bool,
+    biased: bool,
+    kind: NormKind,
+) -> (CubeTensor, [CubeTensor; 3]) {
+    let mut inputs = inputs.into_iter().map(contiguous);
+    let mut next = || inputs.next().expect("as many inputs as the form has");
+    let x = next();
+    let y = if sums { next() } else { x.clone() };
+    let scale = next();
+    let bias = if biased { next() } else { scale.clone() };
+    let (rows, width) = split(&x);
+    let normed = empty(&x, x.meta.shape().clone(), x.dtype);
+    let statistics = || empty(&x, of_rows(x.meta.shape()), DType::F32);
+    let (mean, inverse) = (statistics(), statistics());
+    let sum = if sums { empty(&x, x.meta.shape().clone(), x.dtype) } else { x.clone() };
+    let written = if sums { sum.clone() } else { normed.clone() };
+    let units = units(&x, width);
+    // SAFETY: each cube checks that its row exists, and reads and writes the columns of that row.
+    unsafe {
+        forward_kernel::launch_unchecked(
+            &x.client,
+            grid(&x, rows),
+            CubeDim::new_1d(units),
+            x.clone().into_buffer_arg(),
+            y.into_buffer_arg(),
+            scale.clone().into_buffer_arg(),
+            bias.clone().into_buffer_arg(),
+            written.into_buffer_arg(),
+            normed.clone().into_buffer_arg(),
+            mean.clone().into_buffer_arg(),
+            inverse.clone().into_buffer_arg(),
+            rows,
+            width,
+            kind.epsilon() as f32,
+            kind.is_centered(),
+            sums,
+            biased,
+            units,
+            [element(&x), element(&scale), element(&bias)],
+        );
+    }
+    (sum, [normed, mean, inverse])
+}
+
+/// Returns an element of the sum, rounded to its dtype, or of `x`.
+#[cube]
+fn term<F: Float>(x: &[F], y: &[F], place: usize, #[comptime] sums: bool) -> f32 {
+    let mut value = f32::cast_from(x[place]);
+    if sums {
+        value = f32::cast_from(F::cast_from(value + f32::cast_from(y[place])));
+    }
+    value
+}
+
+#[cube(launch_unchecked)]
+fn forward_kernel<F: Float, S: Float, B: Float>(
+    x: &[F],
+    y: &[F],
+    scale: &[S],
+    bias: &[B],
+    sum: &mut [F],
+    normed: &mut [F],
+    means: &mut [f32],
+    inverses: &mut [f32],
+    rows: usize,
+    width: usize,
+    epsilon: f32,
+    #[comptime] centered: bool,
+    #[comptime] sums: bool,
+    #[comptime] biased: bool,
+    #[comptime] units: u32,
+    #[define(F, S, B)] _dtypes: [ElemType; 3],
+) {
+    let row = CUBE_POS;
+    if row >= rows {
+        terminate!();
+    }
+    let mut shared = Shared::<[f32]>::new_slice(units as usize);
+    let start = row * width;
+    let unit = UNIT_POS as usize;
+    let step = units as usize;
+    let share = 1.0 / f32::cast_from(width as u32);
+
+    let mut total = 0.0f32;
+    let mut at = unit;
+    while at < width {
+        let place = start + at;
+        let value = term::<F>(x, y, place, sums);
+        total += value;
+        at += step;
+    }
+    let mut mean = 0.0f32;
+    if centered {
+        mean = sum_of_cube(&mut shared, total, units) * share;
+    }
+
+    let mut squares = 0.0f32;
+    let mut at = unit;
+    while at < width {
+        let place = start + at;
+        let value = term::<F>(x, y, place, sums) - mean;
+        squares += value * value;
+        at += step;
+    }
+    let inverse = 1.0 / (sum_of_cube(&mut shared, squares, units) * share + epsilon).sqrt();
+
+    let mut at = unit;
+    while at < width {
+        let place = start + at;
+        let value = term::<F>(x, y, place, sums);
+        if sums {
+            sum[place] = F::cast_from(value);
+        }
+        let mut found = (value - mean) * inverse * f32::cast_from(scale[at]);
+        if biased {
+            found += f32::cast_from(bias[at]);
+        }
+        normed[place] = F::cast_from(found);
+        at += step;
+    }
+    if UNIT_POS == 0 {
+        means[row] = mean;
+        inverses[row] = inverse;
+    }
+}
+
+/// Returns the gradient of the sum.
+fn of_rows_kernel(inputs: Vec<CubeTensor>, centered: bool, adds: bool) -> CubeTensor {
+    let mut inputs = inputs.into_iter().map(contiguous);
+    let mut next = || inputs.next().expect("as many inputs as the form has");
+    let (x, grad, scale) = (next(), next(), next());
+    let mean = centered.then(&mut next);
+    let inverse = next();
+    let mean = mean.unwrap_or_else(|| inverse.clone());
+    let of_sum = if adds { next() } else { grad.clone() };
+    let (rows, width) = split(&x);
+    let found = empty(&x, x.meta.shape().clone(), x.dtype);
+    let units = units(&x, width);
+    // SAFETY: each cube checks that its row exists, and reads and writes the columns of that row.
+    unsafe {
+        backward_kernel::launch_unchecked(
+            &x.client,
+            grid(&x, rows),
+            CubeDim::new_1d(units),
+            x.clone().into_buffer_arg(),
+            grad.clone().into_buffer_arg(),
+            scale.clone().into_buffer_arg(),
+            mean.into_buffer_arg(),
+            inverse.into_buffer_arg(),
+            of_sum.clone().into_buffer_arg(),
+            found.clone().into_buffer_arg(),
+            rows,
+            width,
+            centered,
+            adds,
+            units,
+            [element(&x), element(&grad), element(&scale), element(&of_sum)],
+        );
+    }
+    found
+}
+
+#[cube(launch_unchecked)]
+fn backward_kernel<F: Float, G: Float, S: Float, O: Float>(
+    x: &[F],
+    grad: &[G],
+    scale: &[S],
+    means: &[f32],
+    inverses: &[f32],
+    of_sum: &[O],
+    found: &mut [F],
+    rows: usize,
+    width: usize,
+    #[comptime] centered: bool,
+    #[comptime] adds: bool,
+    #[comptime] units: u32,
+    #[define(F, G, S, O)] _dtypes: [ElemType; 4],
+) {
+    let row = CUBE_POS;
+    if row >= rows {
+        terminate!();
+    }
+    let mut shared = Shared::<[f32]>::new_slice(units as usize);
+    let start = row * width;
+    let unit = UNIT_POS as usize;
+    let step = units as usize;
+    let share = 1.0 / f32::cast_from(width as u32);
+    let inverse = inverses[row];
+    let mut mean = 0.0f32;
+    if centered {
+        mean = means[row];
+    }
+
+    let mut total = 0.0f32;
+    let mut along = 0.0f32;
+    let mut at = unit;
+    while at < width {
+        let scaled = f32::cast_from(grad[start + at]) * f32::cast_from(scale[at]);
+        total += scaled;
+        along += scaled * (f32::cast_from(x[start + at]) - mean) * inverse;
+        at += step;
+    }
+    let along = sum_of_cube(&mut shared, along, units) * share;
+    let mut centre = 0.0f32;
+    if centered {
+        centre = sum_of_cube(&mut shared, total, units) * share;
+    }
+
+    let mut at = unit;
+    while at < width {
+        let place = start + at;
+        let scaled = f32::cast_from(grad[place]) * f32::cast_from(scale[at]);
+        let normal = (f32::cast_from(x[place]) - mean) * inverse;
+        let mut slope = (scaled - centre - normal * along) * inverse;
+        if adds {
+            slope += f32::cast_from(of_sum[place]);
+        }
+        found[place] = F::cast_from(slope);
+        at += step;
+    }
+}
+
+/// Returns the gradients of scale and bias.
+fn of_columns(inputs: Vec<CubeTensor>, centered: bool) -> [CubeTensor; 2] {
+    let mut inputs = inputs.into_iter().map(contiguous);
+    let mut next = || inputs.next().expect("as many inputs as the form has");
+    let (x, grad) = (next(), next());
+    let mean = centered.then(&mut next);
+    let inverse = next();
+    let mean = mean.unwrap_or_else(|| inverse.clone());
+    let (rows, width) = split(&x);
+    let (each, count) = parts(rows);
+    let partial = empty(&x, [count, 2 * width], DType::F32);
+    let found = || empty(&x, [width], DType::F32);
+    let [of_scale, of_bias] = [found(), found()];
+    let units = units(&x, width);
+    let across = width.div_ceil(units as usize) as u32;
+    // SAFETY: the kernels check that their column exists, and that its rows and parts do.
+    unsafe {
+        part_kernel::launch_unchecked(
+            &x.client,
+            CubeCount::Static(across, count as u32, 1),
+            CubeDim::new_1d(units),
+            x.clone().into_buffer_arg(),
+            grad.clone().into_buffer_arg(),
+            mean.into_buffer_arg(),
+            inverse.into_buffer_arg(),
+            partial.clone().into_buffer_arg(),
+            rows,
+            width,
+            each,
+            centered,
+            [element(&x), element(&grad)],
+        );
+        sum_kernel::launch_unchecked(
+            &x.client,
+            CubeCount::Static(across, 1, 1),
+            CubeDim::new_1d(units),
+            partial.into_buffer_arg(),
+            of_scale.clone().into_buffer_arg(),
+            of_bias.clone().into_buffer_arg(),
+            count,
+            width,
+        );
+    }
+    [of_scale, of_bias]
+}
+
+#[cube(launch_unchecked)]
+fn part_kernel<F: Float, G: Float>(
+    x: &[F],
+    grad: &[G],
+    means: &[f32],
+    inverses: &[f32],
+    partial: &mut [f32],
+    rows: usize,
+    width: usize,
+    each: usize,
+    #[comptime] centered: bool,
+    #[define(F, G)] _dtypes: [ElemType; 2],
+) {
+    let column = (CUBE_POS_X * CUBE_DIM_X + UNIT_POS_X) as usize;
+    if column < width {
+        let part = CUBE_POS_Y as usize;
+        let mut row = part * each;
+        let end = min(row + each, rows);
+        let mut of_scale = 0.0f32;
+        let mut of_bias = 0.0f32;
+        while row < end {
+            let mut mean = 0.0f32;
+            if centered {
+                mean = means[row];
+            }
+            let slope = f32::cast_from(grad[row * width + column]);
+            of_scale += slope * (f32::cast_from(x[row * width + column]) - mean) * inverses[row];
+            of_bias += slope;
+            row += 1;
+        }
+        partial[2 * part * width + column] = of_scale;
+        partial[(2 * part + 1) * width + column] = of_bias;
+    }
+}
+
+#[cube(launch_unchecked)]
+fn sum_kernel(partial: &[f32], of_scale: &mut [f32], of_bias: &mut [f32], count: usize, width: usize) {
+    let column = ABSOLUTE_POS;
+    if column < width {
+        let mut scale = 0.0f32;
+        let mut bias = 0.0f32;
+        let mut part = 0usize;
+        while part < count {
+            scale += partial[2 * part * width + column];
+            bias += partial[(2 * part + 1) * width + column];
+            part += 1;
+        }
+        of_scale[column] = scale;
+        of_bias[column] = bias;
+    }
+}
