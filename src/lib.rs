@@ -45,7 +45,7 @@
 //! observe/       what a run shows and records: lines, the dashboard, logs, the report
 //! accounting/    bytes of parameters, gradients and optimizer state, and the budget of a device
 //! schedule/      learning rates
-//! device/        devices by name, and what they support
+//! device/        devices by name, what they support, and the kernels that are kept for them
 //! files/         files that a reader finds whole
 //! output.rs      the output folder of a run
 //! in_ron.rs      values that are read from their RON text

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::commands::cache::{CacheArgs, cache};
 use crate::commands::checkpoint::{CheckpointCommand, ConsolidateArgs, checkpoint, consolidate};
 use crate::commands::exit::{EXIT_CODES, Exit};
 use crate::commands::export::{ExportArgs, export};
@@ -52,7 +53,8 @@ Examples:
   firebrick export runs/causal_lm --step 50 -o gpt
   firebrick consolidate runs/causal_lm --dtype bf16 -o model.safetensors
   firebrick import ds_config.json --training-args args.json -o run.ron
-  firebrick devices";
+  firebrick devices
+  firebrick cache clear";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -124,6 +126,9 @@ enum Command {
     /// Shows the devices of the backends that are compiled in. Pass their names to `--device` or set them in
     /// `BURN_DEVICE`.
     Devices(DevicesArgs),
+    /// Shows the folder that keeps the kernels of GPUs for later starts, and its size. `firebrick cache clear` empties
+    /// it.
+    Cache(CacheArgs),
 }
 
 #[derive(Debug, Args)]
@@ -234,6 +239,7 @@ impl Cli {
             Command::Bench(args) => done(bench(&args)),
             Command::Data(args) => done(data(&args)),
             Command::Tokenize(args) => done(tokenize(&args)),
+            Command::Cache(args) => done(cache(&args)),
             Command::Devices(args) => {
                 devices(&args);
                 Ok(Exit::Done)

@@ -1,11 +1,30 @@
-//! Devices by name, and the operations that they support.
+//! Devices by name, the operations that they support, and the kernels that are compiled for them.
+//!
+//! ```text
+//! listing.rs          the devices of this machine
+//! table.rs            the listing as text
+//! number_format.rs    number formats and their limits
+//! tuning.rs           how thoroughly kernels are tuned
+//! kernels.rs          what is compiled and tuned before the first step
+//! kernel_cache.rs     the folder that keeps it for later starts
+//! kept_kernels.rs     CubeCL keeps it there, a file for each GPU
+//! cubecl_settings.rs  CubeCL's settings, before its first use
+//! ```
 
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+mod cubecl_settings;
+#[cfg(all(any(feature = "cuda", feature = "wgpu"), feature = "persistence"))]
+mod kept_kernels;
+pub mod kernel_cache;
+pub mod kernels;
 mod listing;
 mod number_format;
 mod table;
+mod tuning;
 
 pub use listing::{InBurn, Listed, ListedFormat, Listing, Usage};
 pub use number_format::NumberFormat;
+pub use tuning::{Tuning, set_tuning};
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -72,6 +91,9 @@ impl Backend {
     /// The devices that are present.
     fn devices(&self) -> Vec<Device> {
         let Some(kind) = self.kind.clone() else { return Vec::new() };
+        if self.name != "cpu" {
+            kernels::prepare();
+        }
         // If a driver cannot be loaded, enumerating panics; then there is no device.
         catch_unwind(AssertUnwindSafe(|| Device::enumerate(kind).to_vec())).unwrap_or_default()
     }
@@ -80,7 +102,8 @@ impl Backend {
 /// Finds a device by name: `auto`, which is the first card or else the CPU, or a backend with an optional index. Also
 /// returns the device's full name.
 ///
-/// It looks the device up on this machine, because a missing device panics only at its first use.
+/// It looks the device up on this machine, because a missing device panics only at its first use. With the feature
+/// `persistence`, the first GPU found also selects the file of the [kernel cache](kernel_cache), and is opened for that.
 ///
 /// ```
 /// # fn main() -> Result<(), firebrick::device::DeviceError> {
@@ -97,7 +120,9 @@ impl Backend {
 /// alternatives.
 pub fn find(name: &str) -> Result<(Device, String), DeviceError> {
     if name == "auto" {
-        return automatic();
+        let (device, name) = automatic()?;
+        kernels::keep_for(&device);
+        return Ok((device, name));
     }
     let (backend, index) = name.split_once(':').unwrap_or((name, "0"));
     let known = BACKENDS.iter().find(|known| known.name == backend);
@@ -111,7 +136,9 @@ pub fn find(name: &str) -> Result<(Device, String), DeviceError> {
         });
     }
     let found = known.devices().into_iter().nth(index);
-    found.map(|device| (device, format!("{backend}:{index}"))).ok_or_else(|| not_present(name))
+    let device = found.ok_or_else(|| not_present(name))?;
+    kernels::keep_for(&device);
+    Ok((device, format!("{backend}:{index}")))
 }
 
 /// The devices to distribute among ranks, of the same backend as the device that was [found](find) for `asked`: all

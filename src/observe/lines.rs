@@ -57,7 +57,8 @@ impl Observer for Lines {
     }
 }
 
-fn say(line: &str) {
+/// Prints a line.
+pub(crate) fn say(line: &str) {
     // A closed pipe does not end a training run.
     let _ = writeln!(io::stderr(), "{line}");
 }

@@ -10,6 +10,7 @@
 //! dashboard.rs         on burn-train's dashboard
 //! terminal.rs          the terminal while the dashboard has it
 //! lines.rs             as plain lines
+//! first_step.rs        what a GPU does before the first step
 //! log/                 metrics.jsonl: one line for each step
 //! log_line.rs          one line of it, written and read
 //! tensorboard/         event files for TensorBoard
@@ -23,6 +24,7 @@
 
 #[cfg(feature = "tui")]
 pub(crate) mod dashboard;
+pub(crate) mod first_step;
 pub mod lines;
 pub mod log;
 pub mod log_line;

@@ -11,6 +11,7 @@ use firebrick_world::{Communicator, World};
 
 use super::{Length, Trained, Trainer};
 use crate::checkpoint::{self, Settings};
+use crate::device::kernels;
 use crate::engine::dry_run::dry_run;
 use crate::engine::feed::{Feed, Share, updates_in_epochs, windows_in_epoch};
 use crate::engine::session::Prepared;
@@ -18,6 +19,7 @@ use crate::engine::training_loop::{Plan, TrainingLoop};
 use crate::files::beside::Beside;
 #[cfg(feature = "tui")]
 use crate::observe::dashboard::Dashboard;
+use crate::observe::first_step::FirstStep;
 use crate::observe::lines::Lines;
 use crate::observe::meters::Meters;
 use crate::observe::metric_files::MetricFiles;
@@ -96,6 +98,8 @@ impl<S> Trainer<S> {
             from.require_place(|epoch| data.train.samples(epoch))?;
             session.resume(&layout, from, &self.interrupter.0)?;
         }
+        let compiles = kernels::are_compiled_for(session.device());
+        let first_step = (compiles && self.tells(&rank)).then(FirstStep::awaited);
         dry_run(&mut session, &data, window)?;
         self.claim(&mut start, &rank)?;
         let checkpoints = self.saves(&start, settings, &session, layout, best_by);
@@ -124,6 +128,9 @@ impl<S> Trainer<S> {
         };
         if rank.rank() == 0 {
             self.follow(&mut training, &scores);
+        }
+        if let Some(first_step) = first_step {
+            training.observers.add(first_step);
         }
         let result = training.run();
         training.observers.close();

@@ -1,5 +1,6 @@
 //! The commands of the program, one per file.
 
+pub(crate) mod cache;
 pub(crate) mod checkpoint;
 pub(crate) mod decoding_args;
 pub(crate) mod exit;

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::console::print;
 use crate::{Run, RunError};
+use firebrick::device::Tuning;
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
@@ -15,6 +16,9 @@ pub(crate) struct RunArgs {
     /// Overrides the run's device: auto, cpu, cuda[:i], wgpu[:i] or vulkan[:i].
     #[arg(long, env = "BURN_DEVICE", value_name = "DEVICE")]
     device: Option<String>,
+    /// Overrides the run's tuning of a GPU's kernels: quick, balanced or full. `firebrick cache` keeps what was tuned.
+    #[arg(long, value_name = "LEVEL")]
+    tuning: Option<Tuning>,
     /// Overrides the run's ranks: this many train together, each a thread, with a device each or all on the CPU. Under
     /// mpirun each process is a rank, unless you ask for more.
     ///
@@ -57,6 +61,7 @@ impl RunArgs {
         if let Some(device) = &self.device {
             run.device = device.clone();
         }
+        run.tuning = self.tuning.unwrap_or(run.tuning);
         run.ranks = self.ranks.map_or(run.ranks, |ranks| Some(ranks as usize));
         run.deadline = self.deadline.or(run.deadline);
         Ok(run)

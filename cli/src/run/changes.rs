@@ -22,7 +22,7 @@ enum Meaning {
 }
 
 /// Fields, each with those below it; the first match counts. Any other field affects the result.
-const MEANINGS: [(&str, Meaning); 22] = [
+const MEANINGS: [(&str, Meaning); 23] = [
     ("steps", Meaning::Free),
     ("epochs", Meaning::Free),
     ("evaluate_every", Meaning::Free),
@@ -33,6 +33,7 @@ const MEANINGS: [(&str, Meaning); 22] = [
     ("sample", Meaning::Free),
     ("device", Meaning::Free),
     ("device_budget", Meaning::Free),
+    ("tuning", Meaning::Free),
     ("ranks", Meaning::Free),
     ("deadline", Meaning::Free),
     ("nccl", Meaning::Free),
@@ -165,8 +166,15 @@ mod tests {
     #[test]
     fn each_field_is_told_by_its_path() {
         assert_eq!(changed(&[]), [vec![], vec![] as Vec<String>]);
-        let free =
-            ["steps=900", "output=\"other\"", "ranks=2", "device=\"cpu\"", "data.workers=3", "batch.micro=3"];
+        let free = [
+            "steps=900",
+            "output=\"other\"",
+            "ranks=2",
+            "device=\"cpu\"",
+            "tuning=Full",
+            "data.workers=3",
+            "batch.micro=3",
+        ];
         assert_eq!(changed(&free), [vec![], vec![] as Vec<String>]);
         let found = changed(&["seed=1", "schedule=Constant(lr: 1e-3)", "optimizer=AdamW(weight_decay: 0.5)"]);
         assert!(found[1].is_empty());

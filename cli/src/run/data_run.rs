@@ -65,6 +65,7 @@ struct Fields {
     ranks: Option<usize>,
     device: Option<IgnoredAny>,
     device_budget: Option<IgnoredAny>,
+    tuning: Option<IgnoredAny>,
     model: Option<IgnoredAny>,
     optimizer: Option<IgnoredAny>,
     param_groups: Option<IgnoredAny>,

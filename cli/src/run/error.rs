@@ -11,6 +11,7 @@ use crate::import::ImportError;
 use crate::report_page::ReportPageError;
 use crate::watch::WatchError;
 use firebrick::device::DeviceError;
+use firebrick::device::kernel_cache::KernelCacheError;
 use firebrick::{FailedWrites, TrainError};
 use firebrick_models::pretrained::PretrainedError;
 
@@ -303,6 +304,9 @@ pub enum RunError {
     /// The device is not available.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// The folder with compiled kernels cannot be read or cleared.
+    #[error(transparent)]
+    KernelCache(#[from] KernelCacheError),
     /// The data, the strategies or the training failed.
     #[error(transparent)]
     Train(#[from] TrainError),

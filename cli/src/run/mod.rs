@@ -17,6 +17,7 @@ mod launcher;
 mod load;
 mod many_ranks;
 mod model_config;
+mod on_device;
 mod param_groups;
 mod parse;
 mod prepare;
@@ -38,6 +39,7 @@ use firebrick_strategies::Float;
 use firebrick_strategies::optim::{BoxedOptimizer, Group};
 use serde::{Deserialize, Serialize};
 
+use firebrick::device::Tuning;
 use firebrick::{ByteSize, Schedule};
 
 pub use checkpoints_config::CheckpointsConfig;
@@ -95,6 +97,10 @@ pub struct Run {
     /// The most bytes that may be on the device, as in `"2GB"`, `"512MiB"` or `2000000000`. A run that needs more stops
     /// with an error that suggests what would help. Default: no limit.
     pub device_budget: Option<ByteSize>,
+    /// How thoroughly a GPU's kernels are tuned at their first use: `Quick`, `Balanced` or `Full`. What was tuned is
+    /// kept for later starts. Default: `Balanced`.
+    #[serde(default)]
+    pub tuning: Tuning,
     /// The task. Default: `CausalLm()`, in windows of one long text.
     #[serde(default)]
     pub task: TaskConfig,

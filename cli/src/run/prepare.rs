@@ -119,7 +119,7 @@ impl Run {
         interrupter: &Interrupter,
         say: impl Fn(&str),
     ) -> Result<Parts<M>, RunError> {
-        let (device, device_name) = device::find(&self.device)?;
+        let (device, device_name) = self.find_device(&say)?;
         let config = self.config::<M>(folder.as_ref(), UNKNOWN)?;
         let held = |processes| parameters::<M>(&config) * self.bytes_per_parameter(processes, true);
         let world = self.world(device::alike(&self.device, &device_name), held)?;

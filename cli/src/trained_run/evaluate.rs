@@ -12,7 +12,7 @@ use crate::run::{DataRun, Paths, Settled};
 use crate::{Run, RunError};
 use firebrick::engine::feed::first_epoch;
 use firebrick::engine::session::checked;
-use firebrick::{Evaluation, EvaluationSums, Scores, TrainError, device};
+use firebrick::{Evaluation, EvaluationSums, Scores, TrainError};
 use firebrick_models::family::Trainable;
 use firebrick_models::pretrained::Folder;
 
@@ -56,7 +56,7 @@ pub(crate) struct Evaluating<'a> {
 impl Evaluating<'_> {
     pub fn with<M: Trainable>(self, folder: Folder) -> Result<Evaluated, RunError> {
         let Self { run, data, say } = self;
-        let (device, _) = device::find(&run.device)?;
+        let (device, _) = run.find_device(say)?;
         let config = folder.config::<M::Config>()?;
         let mut asked = DataRun::from(run);
         asked.settled = Settled::trained::<M>(&folder, &config);

@@ -8,6 +8,7 @@ use firebrick_world::Communicator;
 use serde_json::Value;
 
 use super::{TrainedRun, shared};
+use crate::console::tell;
 use crate::run::{Writing, parameters};
 use crate::{Run, RunError};
 use firebrick::engine::gather::gather;
@@ -50,7 +51,7 @@ pub(crate) struct Generating<'a> {
 impl Generating<'_> {
     pub fn with<M: Trainable>(self, folder: Folder) -> Result<Vec<Vec<String>>, RunError> {
         let Self { run, writing, prompts, decoding } = self;
-        let (device, name) = device::find(&run.device)?;
+        let (device, name) = run.find_device(tell)?;
         let config = folder.config::<M::Config>()?;
         let tokenizer = Tokenizer::from_file(folder.path())?.with_special(run.data.special.clone())?;
         run.task.require_fit(&config, &tokenizer, None)?;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::TrainedRun;
 use crate::run::{Paths, open};
 use crate::{Run, RunError};
-use firebrick::{TrainError, device};
+use firebrick::TrainError;
 use firebrick_models::decoding::Decoding;
 use firebrick_models::family::Trainable;
 use firebrick_models::inference::{Answer, Answers, Inference, Question};
@@ -78,7 +78,7 @@ const TOGETHER: usize = 256;
 
 impl Predicting<'_> {
     pub fn with<M: Trainable>(mut self, folder: &Folder) -> Result<Predicted, RunError> {
-        let (device, _) = device::find(&self.run.device)?;
+        let (device, _) = self.run.find_device(self.say)?;
         let config = folder.config::<M::Config>()?;
         let tokenizer = Tokenizer::from_file(folder.path())?.with_special(self.run.data.special.clone())?;
         let tokenizer = Arc::new(tokenizer);

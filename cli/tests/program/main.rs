@@ -2,6 +2,7 @@
 
 mod amounts;
 mod bench_command;
+mod cache_command;
 mod checkpoint_command;
 mod command_line;
 mod corpus;

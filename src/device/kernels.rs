@@ -1,0 +1,52 @@
+//! The kernels of a GPU before the first step: CubeCL compiles them when they are first used, and tunes some.
+
+use burn::tensor::Device;
+
+use super::is_cube;
+
+/// What is compiled and tuned so far on this GPU, earlier starts included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compiled {
+    /// Compiled kernels. Kernels in WGSL are not counted: the driver compiles them.
+    pub kernels: u64,
+    /// Tuned operations, each for its shapes.
+    pub tuned: u64,
+}
+
+/// Whether kernels are compiled for this device when they are first used, as on all GPUs.
+pub fn are_compiled_for(device: &Device) -> bool {
+    is_cube(&device.clone().inner())
+}
+
+/// Returns a line for the user if no kernels are kept for the GPU that was [found](super::find). `None` if some are, on
+/// the CPU, or if kernels are not kept.
+pub fn first_start() -> Option<String> {
+    #[cfg(all(any(feature = "cuda", feature = "wgpu"), feature = "persistence"))]
+    return super::kept_kernels::first_start();
+    #[cfg(not(all(any(feature = "cuda", feature = "wgpu"), feature = "persistence")))]
+    None
+}
+
+/// Counts what is compiled and tuned. `None` if kernels are not kept.
+pub fn compiled() -> Option<Compiled> {
+    #[cfg(all(any(feature = "cuda", feature = "wgpu"), feature = "persistence"))]
+    return super::kept_kernels::compiled().map(|(kernels, tuned)| Compiled { kernels, tuned });
+    #[cfg(not(all(any(feature = "cuda", feature = "wgpu"), feature = "persistence")))]
+    None
+}
+
+/// Sets how kernels are tuned and kept, before the first use of a GPU.
+pub(super) fn prepare() {
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+    super::cubecl_settings::apply();
+}
+
+/// Selects where the kernels of this device are kept.
+pub(super) fn keep_for(device: &Device) {
+    #[cfg(all(any(feature = "cuda", feature = "wgpu"), feature = "persistence"))]
+    if is_cube(device) {
+        super::kept_kernels::select_file_of(device);
+    }
+    #[cfg(not(all(any(feature = "cuda", feature = "wgpu"), feature = "persistence")))]
+    let _ = device;
+}
