@@ -41,12 +41,19 @@ pub(super) fn prepare() {
     super::cubecl_settings::apply();
 }
 
-/// Selects where the kernels of this device are kept.
+/// Starts a device that is present. Call it before anything else uses the device.
+pub(super) fn start(device: &Device) {
+    #[cfg(feature = "cuda")]
+    super::without_tma::start(device);
+    #[cfg(not(feature = "cuda"))]
+    let _ = device;
+}
+
+/// Starts a device that is present, and selects where its kernels are kept.
 pub(super) fn keep_for(device: &Device) {
+    start(device);
     #[cfg(all(any(feature = "cuda", feature = "wgpu"), feature = "persistence"))]
     if is_cube(device) {
         super::kept_kernels::select_file_of(device);
     }
-    #[cfg(not(all(any(feature = "cuda", feature = "wgpu"), feature = "persistence")))]
-    let _ = device;
 }

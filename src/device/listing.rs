@@ -8,7 +8,7 @@ use burn::tensor::quantization::{QuantScheme, QuantStore, QuantValue, ScaleDtype
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
-use super::{BACKENDS, NumberFormat, automatic, is_cube};
+use super::{BACKENDS, NumberFormat, automatic, is_cube, kernels};
 use crate::memory;
 
 /// The operations that a device supports on numbers of a format.
@@ -170,6 +170,7 @@ impl Listed {
 
 /// The hardware's own name.
 fn hardware(device: &Device) -> Option<String> {
+    kernels::start(device);
     #[cfg(any(feature = "cuda", feature = "wgpu"))]
     if let Some(identity) = device.identity() {
         return Some(identity.name);

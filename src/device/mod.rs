@@ -9,6 +9,7 @@
 //! kernel_cache.rs     the folder that keeps it for later starts
 //! kept_kernels.rs     CubeCL keeps it there, a file for each GPU
 //! cubecl_settings.rs  CubeCL's settings, before its first use
+//! without_tma.rs      CUDA without the tensor memory accelerator
 //! ```
 
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
@@ -21,6 +22,8 @@ mod listing;
 mod number_format;
 mod table;
 mod tuning;
+#[cfg(feature = "cuda")]
+mod without_tma;
 
 pub use listing::{InBurn, Listed, ListedFormat, Listing, Usage};
 pub use number_format::NumberFormat;
@@ -147,6 +150,7 @@ pub fn alike(asked: &str, found: &str) -> Vec<Device> {
     let (backend, index) = found.split_once(':').unwrap_or((found, "0"));
     let Some(known) = BACKENDS.iter().find(|known| known.name == backend) else { return Vec::new() };
     let devices = known.devices();
+    devices.iter().for_each(kernels::start);
     match asked.contains(':') || !devices.iter().all(is_card) {
         true => devices.into_iter().skip(index.parse().unwrap_or(0)).take(1).collect(),
         false => devices,
@@ -177,6 +181,7 @@ fn is_cube(device: &Device) -> bool {
 /// Whether the device is a physical card. wgpu also finds software rasterisers, which are slower than the CPU
 /// backend.
 fn is_card(device: &Device) -> bool {
+    kernels::start(device);
     #[cfg(any(feature = "cuda", feature = "wgpu"))]
     return device.identity().is_some_and(|identity| identity.physical.is_some());
     #[cfg(not(any(feature = "cuda", feature = "wgpu")))]
