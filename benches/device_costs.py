@@ -1,0 +1,328 @@
+"""What a training step costs on a CUDA device, in counts that are the same on every machine: launches, waits, copies.
+
+    python3 benches/device_costs.py --bin target/release/firebrick --stub FOLDER [--sm 80,90] [CASE ...]
+    python3 benches/device_costs.py --bin target/release/firebrick --stub FOLDER --list bf16
+
+No GPU is needed. The program, built with the feature `cuda`, runs on a CUDA driver that logs its calls instead of
+computing. FOLDER has a program `with-stub`, which runs the command in its arguments with that driver, told by these
+variables:
+
+* CUSTUB_OUT: where it writes its totals when the program ends, as JSON: "name": [calls, bytes] for each kind of call
+  (launch, graph_launch; stream_sync, event_sync, ctx_sync; htod, dtoh, and both with _pageable for memory that isn't
+  pinned; dtod, peer, memset; alloc, alloc_async), and "kernels": {"name": {"launches": n, "blocks": n}};
+* CUSTUB_TRACE, set with `--keep` alone: where it writes a line for each call, in order, which is for you to read:
+  `launch NAME GRID BLOCK SHARED_BYTES`, `dtoh BYTES` and so on for copies, `event_sync 0` and so on for waits;
+* CUSTUB_SM and CUSTUB_DEVICES: the compute capability (80 is an A100, 90 an H100), and the number of devices;
+* NVSHIM_LOG: where it adds a line of JSON for each kernel that the program compiles; NVSHIM_CACHE: where it keeps what
+  NVRTC compiled, so that the next measurement takes seconds.
+
+A step is the difference between two runs that differ by `--steps` steps, divided by these, so it needs no mark in the
+log. A run before them fills the program's own cache (FIREBRICK_CACHE, new for each case). CubeCL's probes of the device's
+speed repeat by the clock: their launches don't count, but a few waits of theirs may differ, so limits of waits and
+copies allow a quarter. Counts of several ranks are those of one of them.
+
+The model is a GPT of width 256 with 8 heads and a vocabulary of 1024, in micro-batches of 8 x 256 random tokens. If a limit
+is broken, or a case fails, the exit status is 1 and the last lines say which:
+
+* at most 45 launches a layer and 120 besides (from 6 and 12 layers), and launches linear in layers (6, 9 and 12);
+* at most one wait and one copy to the host, a late read of loss and norm (not where the host takes part: `offload`,
+  and `zero2`, whose ranks exchange through the host's memory);
+* 4 accumulated micro-batches launch at most 4 times what a forward and backward pass does. By the kernels' names:
+  what grows with micro-batches belongs to a pass, what doesn't to the update, what is there with 4 alone is the price;
+* the second start of a program compiles nothing;
+* training in bf16 survives each candidate that CubeCL can try (`bf16-every`): on a device of compute capability 9.0, one
+  that uses the tensor memory accelerator is refused by the driver, and ends the run if it is tried.
+"""
+
+import argparse
+import collections
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+
+import firebrick
+
+PER_LAYER, BESIDES, LINEAR = 45, 120, 0.01
+WAITS, COPIES, SLACK = 1, 1, 0.25
+PROBES = re.compile("launch_overhead|throughput")
+ROW = "{:<14}{:>4}{:>10}{:>8}{:>9}{:>12}{:>11}{:>12}{:>11}{:>8}{:>10}"
+
+# The values are not computed, so a run may end with this error, after all of its steps.
+ENDED = "after the last update"
+
+RUN = """(
+    seed: 1,
+    device: "cuda",
+    data: (path: {data}, tokenizer: Characters, block: 256, valid_fraction: 0.1),
+    model: Gpt(layers: {layers}, heads: 8, width: 256, dropout: {dropout}, bias: true, tied: true),
+    optimizer: AdamW(weight_decay: 0.1),
+    schedule: Constant(lr: 1e-3),
+    batch: (micro: 8, accumulate: {accumulate}),
+    steps: 1000,
+    nccl: false,
+    strategies: [{strategies}],
+    output: {output},
+)
+"""
+
+PLAIN = {"layers": 6, "dropout": 0.0, "accumulate": 1, "strategies": "", "ranks": 1, "host": False, "tries": ""}
+CASES = {
+    "f32": PLAIN,
+    "f32-9": PLAIN | {"layers": 9},
+    "f32-12": PLAIN | {"layers": 12},
+    "bf16": PLAIN | {"strategies": "Amp(bf16)"},
+    "bf16-9": PLAIN | {"strategies": "Amp(bf16)", "layers": 9},
+    "bf16-12": PLAIN | {"strategies": "Amp(bf16)", "layers": 12},
+    "clip": PLAIN | {"strategies": "Clip(norm: 1.0)"},
+    "bf16-every": PLAIN | {"strategies": "Amp(bf16)", "tries": "every candidate"},
+    "recompute": PLAIN | {"strategies": "Recompute(every: 1)"},
+    "accumulate4": PLAIN | {"accumulate": 4},
+    "dropout": PLAIN | {"dropout": 0.1},
+    "offload": PLAIN | {"strategies": "Offload(optimizer)", "host": True},
+    "zero2": PLAIN | {"strategies": "Zero(stage: 2)", "ranks": 2, "host": True},
+}
+
+
+class Failed(Exception):
+    """A run that made no totals, or not all of its steps."""
+
+
+def finished(command, environment, log, folder, limit):
+    """Runs a process to its end: what it said, or None if it crashed before it said anything."""
+    with open(log, "w", encoding="utf-8") as file:
+        try:
+            done = subprocess.run(command, env=environment, stdout=file, stderr=file, cwd=folder, timeout=limit)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"no end after {limit} s") from None
+    with open(log, encoding="utf-8", errors="replace") as file:
+        said = file.read()
+    if done.returncode < 0 and not said:
+        return None
+    if done.returncode == 0 or ENDED in said:
+        return said
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    if done.returncode > 0 and errors:
+        raise Failed(errors[-1])
+    raise Failed("\n".join([f"exit status {done.returncode}", *said.splitlines()[-8:]]))
+
+
+def bench(case, steps, options, sm, folder, name):
+    """The driver's totals of a run of so many steps, and the number of kernels that it compiled."""
+    totals, log, compiled, run = (os.path.join(folder, f"{name}.{kind}") for kind in ["json", "log", "compiled", "ron"])
+    data, output = (firebrick.quoted(os.path.join(folder, file)) for file in ["tokens.txt", "run"])
+    with open(run, "w", encoding="utf-8") as file:
+        file.write(RUN.format(**case, data=data, output=output))
+    environment = os.environ | {
+        "CUSTUB_OUT": totals,
+        "CUSTUB_DEVICES": str(case["ranks"]),
+        "CUSTUB_SM": sm,
+        "NVSHIM_LOG": compiled,
+        "NVSHIM_CACHE": options.cache,
+        "FIREBRICK_CACHE": os.path.join(folder, "cache"),
+    }
+    if case["tries"]:
+        # CubeCL then tries every candidate for a product, where it otherwise stops at one that is fast enough.
+        environment["CUBECL_AUTOTUNE_SHORT_CIRCUIT"] = "0"
+    if options.keep:
+        environment["CUSTUB_TRACE"] = os.path.join(folder, f"{name}.trace")
+    command = [os.path.join(options.stub, "with-stub"), options.bin, "bench", run, "--device", "cuda"]
+    command += ["--ranks", str(case["ranks"]), "--rounds", "1", "--warmup", "4", "--steps", str(steps)]
+    # A driver with threads may crash where a program unloads it at once, having looked for devices.
+    for _ in range(3):
+        if finished(command, environment, log, folder, options.limit):
+            break
+    else:
+        raise Failed("it crashed three times before it said anything")
+    try:
+        with open(totals, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError) as error:
+        raise Failed(f"the driver left no totals: {error}") from None
+    count = 0
+    if os.path.exists(compiled):
+        with open(compiled, encoding="utf-8") as file:
+            count = sum(1 for _ in file)
+    return found, count
+
+
+def measure(case, options, sm, folder):
+    """What a step of a case costs one rank."""
+    os.makedirs(folder)
+    with open(os.path.join(folder, "tokens.txt"), "w", encoding="utf-8") as file:
+        letters = [chr(0x4E00 + at) for at in range(1023)]  # the data have one token more than letters
+        file.write("".join(letters) + "".join(random.Random(1).choices(letters, k=200_000)))
+    bench(case, 2, options, sm, folder, "first")
+    less, compiled = bench(case, 2, options, sm, folder, "second")
+    more, _ = bench(case, 2 + options.steps, options, sm, folder, "longer")
+    over = options.steps * case["ranks"]
+
+    def rate(*names, at=0):
+        return sum(more.get(name, [0, 0])[at] - less.get(name, [0, 0])[at] for name in names) / over
+
+    none = {"launches": 0, "blocks": 0}
+    kernels = {}
+    for name in less["kernels"] | more["kernels"]:
+        before, after = (totals["kernels"].get(name, none) for totals in [less, more])
+        launches, blocks = (after[key] - before[key] for key in ["launches", "blocks"])
+        if launches and not PROBES.search(name):
+            kernels[name] = (launches / over, blocks / launches)
+    launches = sum(count for count, _ in kernels.values()) + rate("graph_launch")
+    if launches < 1:
+        raise Failed(f"{options.steps} more steps launched {launches * over:.0f} more kernels")
+    to_host, to_device = ["dtoh", "dtoh_pageable"], ["htod", "htod_pageable"]
+    return {
+        "launches": launches,
+        # A copy to memory that isn't pinned blocks.
+        "waits": rate("stream_sync", "event_sync", "ctx_sync", "dtoh_pageable"),
+        "to_host": rate(*to_host),
+        "to_host_bytes": rate(*to_host, at=1),
+        "to_device": rate(*to_device),
+        "to_device_bytes": rate(*to_device, at=1),
+        "on_device": rate("dtod", "peer", "memset"),
+        "allocations": rate("alloc", "alloc_async"),
+        "compiled_again": compiled,
+        "kernels": kernels,
+    }
+
+
+def by_kind(found):
+    """Launches by the kernels' names without the hash that ends them."""
+    kinds = collections.Counter()
+    for name, (launches, _) in found["kernels"].items():
+        kinds[re.sub("_[0-9a-f]{8}$", "", name)] += launches
+    return kinds
+
+
+def accumulated(one, four):
+    """The launches that 4 micro-batches make besides the update, in units of a forward and backward pass."""
+    ones, fours = by_kind(one), by_kind(four)
+    passed = sum(min(count, max(0, fours[kind] - count) / 3) for kind, count in ones.items())
+    update = one["launches"] - passed
+    return (four["launches"] - update) / passed if passed else float("inf")
+
+
+def check(results, sm):
+    """A line about each limit that is measured, and whether it holds."""
+    for dtype in ["f32", "bf16"]:
+        six, nine, twelve = (results.get(name, {}).get("launches") for name in [dtype, f"{dtype}-9", f"{dtype}-12"])
+        if six and twelve:
+            layer = (twelve - six) / 6
+            rest = six - 6 * layer
+            holds = layer <= PER_LAYER and rest <= BESIDES
+            yield holds, f"{dtype}: {layer:.1f} launches a layer (limit {PER_LAYER}) and {rest:.1f} besides ({BESIDES})"
+        if six and nine and twelve:
+            middle = (six + twelve) / 2
+            holds = abs(nine - middle) <= LINEAR * middle
+            yield holds, f"{dtype}: {nine:.1f} launches with 9 layers, {middle:.1f} on the line between 6 and 12 layers"
+    for name, found in results.items():
+        if not CASES[name]["host"]:
+            holds = found["waits"] <= WAITS + SLACK and found["to_host"] <= COPIES + SLACK
+            yield holds, (
+                f"{name}: {found['waits']:.1f} waits (limit {WAITS}) and {found['to_host']:.1f} copies to the host ({COPIES})"
+            )
+        again = found["compiled_again"]
+        yield again == 0, f"{name}: the second start compiles {again} kernels (limit 0)"
+    if "f32" in results and "accumulate4" in results:
+        ratio = accumulated(results["f32"], results["accumulate4"])
+        yield round(ratio, 2) <= 4, f"accumulate4: launches of {ratio:.2f} forward and backward passes (limit 4)"
+
+
+def row(name, sm, found):
+    """A line of the table."""
+    counts = [found[key] for key in ["launches", "waits", "to_host", "to_host_bytes", "to_device", "to_device_bytes"]]
+    launches, waits, to_host, host_bytes, to_device, device_bytes = counts
+    print(
+        ROW.format(
+            name,
+            sm,
+            f"{launches:.1f}",
+            f"{waits:.1f}",
+            f"{to_host:.1f}",
+            f"{host_bytes:,.0f}",
+            f"{to_device:.1f}",
+            f"{device_bytes:,.0f}",
+            f"{found['on_device']:.1f}",
+            f"{found['allocations']:.1f}",
+            found["compiled_again"],
+        ),
+        flush=True,
+    )
+
+
+def list_kernels(found):
+    """Prints the kernels of a step, those with the most launches first."""
+    print(f"{'launches':>10}  {'blocks each':>12}  kernel")
+    for name, (launches, blocks) in sorted(found["kernels"].items(), key=lambda entry: (-entry[1][0], entry[0])):
+        print(f"{launches:10.2f}  {blocks:12,.0f}  {name}")
+    print("\nby kind")
+    for name, launches in by_kind(found).most_common():
+        print(f"{launches:10.2f}  {name}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", required=True, help="the program, built with the feature cuda")
+    parser.add_argument("--stub", required=True, help="the folder of with-stub, a CUDA driver that logs its calls")
+    parser.add_argument("--sm", default="90", help="compute capabilities, such as 80,90 (default: 90)")
+    parser.add_argument("--steps", type=int, default=64, help="steps by which the two runs differ (default: 64)")
+    parser.add_argument("--limit", type=int, default=1800, help="seconds after which a run has failed (default: 1800)")
+    parser.add_argument("--list", choices=CASES, metavar="CASE", help="print the kernels of a case instead")
+    parser.add_argument("--json", metavar="FILE", help="write all counts there too")
+    parser.add_argument("--keep", metavar="FOLDER", help="keep the totals, messages and logs of all runs in a new folder")
+    parser.add_argument(
+        "--cache",
+        metavar="FOLDER",
+        default=os.path.join(tempfile.gettempdir(), "firebrick-compiled"),
+        help="where the driver keeps compiled kernels (default: %(default)s)",
+    )
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"all, or some of {', '.join(CASES)}")
+    options = parser.parse_args()
+    unknown = [name for name in options.cases if name not in CASES]
+    if unknown:
+        parser.error(f"no case {unknown[0]}; there are {', '.join(CASES)}")
+    if options.keep and os.path.exists(options.keep):
+        parser.error(f"{options.keep} exists")
+    for name in ["bin", "stub", "cache"]:
+        setattr(options, name, os.path.abspath(getattr(options, name)))
+    os.makedirs(options.cache, exist_ok=True)
+    capabilities = options.sm.split(",")
+    cases = [options.list] if options.list else options.cases or list(CASES)
+
+    broken, everything = [], {}
+    with tempfile.TemporaryDirectory() as temporary:
+        if not options.list:
+            heads = "case sm launches waits to-host bytes to-device bytes on-device allocs compiled"
+            print(ROW.format(*heads.split()))
+        lines = []
+        for sm in capabilities:
+            results = everything[sm] = {}
+            for name in cases:
+                folder = os.path.join(os.path.abspath(options.keep or temporary), f"{name}-{sm}")
+                try:
+                    results[name] = measure(CASES[name], options, sm, folder)
+                except Failed as error:
+                    broken.append(f"sm {sm}, {name}: failed: {error}")
+                    print(broken[-1], flush=True)
+                    continue
+                if options.list:
+                    print(f"sm {sm}, {name}: {results[name]['launches']:.1f} launches a step")
+                    list_kernels(results[name])
+                else:
+                    row(name, sm, results[name])
+            if not options.list:
+                lines += [(holds, f"sm {sm}, {line}") for holds, line in check(results, sm)]
+        broken += [f"broken: {line}" for holds, line in lines if not holds]
+        print("".join(f"\nholds: {line}" for holds, line in lines if holds))
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(everything, file, indent=1)
+    if broken:
+        sys.exit("\n".join(broken))
+
+
+if __name__ == "__main__":
+    main()
