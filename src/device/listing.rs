@@ -159,6 +159,7 @@ impl Listed {
     fn new(device: &Device, auto: bool, name: String) -> Self {
         // A failing driver panics here, when the device is opened.
         let opened = catch_unwind(AssertUnwindSafe(|| {
+            kernels::start(device);
             let usage = NumberFormat::all().iter().map(|&format| usage(device, format)).collect();
             (hardware(device), usage)
         }));
@@ -170,7 +171,6 @@ impl Listed {
 
 /// The hardware's own name.
 fn hardware(device: &Device) -> Option<String> {
-    kernels::start(device);
     #[cfg(any(feature = "cuda", feature = "wgpu"))]
     if let Some(identity) = device.identity() {
         return Some(identity.name);

@@ -150,7 +150,6 @@ pub fn alike(asked: &str, found: &str) -> Vec<Device> {
     let (backend, index) = found.split_once(':').unwrap_or((found, "0"));
     let Some(known) = BACKENDS.iter().find(|known| known.name == backend) else { return Vec::new() };
     let devices = known.devices();
-    devices.iter().for_each(kernels::start);
     match asked.contains(':') || !devices.iter().all(is_card) {
         true => devices.into_iter().skip(index.parse().unwrap_or(0)).take(1).collect(),
         false => devices,

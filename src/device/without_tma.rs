@@ -27,9 +27,9 @@ pub(super) fn start(device: &Device) {
     let index = cuda.index as u16;
     let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
     if !started.contains(&index) {
-        started.push(index);
         // CubeCL's number of CUDA among its runtimes is 0.
         register::<<CudaRuntime as Runtime>::Server>(DeviceId { type_id: 0, index_id: index });
+        started.push(index);
     }
 }
 

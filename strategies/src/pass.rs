@@ -272,8 +272,8 @@ impl Pass {
     /// Runs the end of a segment: its last product, and sums or dropout after it.
     ///
     /// Nobody reads the output of a [recomputed](crate::Recompute) segment, only its gradients, and none of these needs
-    /// the value of that product. A recomputation therefore skips it on the CPU, about a third of the products of a
-    /// transformer block. (PyTorch's `checkpoint` stops early for the same reason.) What needs the product's value for a
+    /// the value of that product. A recomputation therefore skips it, about a third of the products of a transformer
+    /// block. (PyTorch's `checkpoint` stops early for the same reason.) What needs the product's value for a
     /// gradient, such as a norm or an activation, would get NaN.
     ///
     /// ```

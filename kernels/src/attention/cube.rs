@@ -130,14 +130,19 @@ impl Parts {
     /// `[batch, heads, length]`, or those that are known.
     fn weights(&self, logs: Option<FloatTensor<Cube>>) -> (FloatTensor<Cube>, FloatTensor<Cube>) {
         let key = Cube::float_swap_dims(self.key.clone(), 2, 3);
-        let scores = Cube::float_matmul(self.query.clone(), key);
+        // In f16, products that are scaled late may overflow.
+        let (query, scale) = match self.query.dtype() {
+            DType::F16 => (Cube::float_mul_scalar(self.query.clone(), self.scale.into()), 1.0),
+            _ => (self.query.clone(), self.scale),
+        };
+        let scores = Cube::float_matmul(query, key);
         let [batch, heads, length, _] = self.shape.dims();
         let (shape, dtype) = (scores.shape(), scores.dtype());
         let known = logs.is_some();
         let mut inputs = vec![scores];
         inputs.extend(logs.clone());
         inputs.extend(self.bounds.clone());
-        let (scale, rows_of_batch) = (self.scale, heads * length);
+        let rows_of_batch = heads * length;
         let host = move |inputs| weigh(inputs, known, Rows { length, rows_of_batch, scale });
         match logs {
             Some(logs) => {
@@ -187,6 +192,7 @@ fn weigh(inputs: Vec<CubeTensor>, known: bool, how: Rows) -> (CubeTensor, CubeTe
             &scores.client,
             grid(&scores, rows),
             CubeDim::new_1d(units),
+            scores.required_address_type(),
             scores.clone().into_buffer_arg(),
             bounds.clone().into_buffer_arg(),
             weights.clone().into_buffer_arg(),
@@ -206,7 +212,7 @@ fn weigh(inputs: Vec<CubeTensor>, known: bool, how: Rows) -> (CubeTensor, CubeTe
     (weights, logs)
 }
 
-#[cube(launch_unchecked)]
+#[cube(launch_unchecked, address_type = "dynamic")]
 fn weights_kernel<F: Float, I: Numeric>(
     scores: &[F],
     bounds: &[I],
@@ -294,6 +300,7 @@ fn slopes(weights: FloatTensor<Cube>, grads: FloatTensor<Cube>, scale: f32) -> F
                 &grads.client,
                 grid(&grads, rows),
                 CubeDim::new_1d(units),
+                grads.required_address_type(),
                 weights.into_buffer_arg(),
                 grads.clone().into_buffer_arg(),
                 slopes.clone().into_buffer_arg(),
@@ -309,7 +316,7 @@ fn slopes(weights: FloatTensor<Cube>, grads: FloatTensor<Cube>, scale: f32) -> F
     slopes
 }
 
-#[cube(launch_unchecked)]
+#[cube(launch_unchecked, address_type = "dynamic")]
 fn slopes_kernel<F: Float>(
     weights: &[F],
     grads: &[F],

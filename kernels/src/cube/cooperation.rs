@@ -12,7 +12,8 @@ pub(crate) fn sum_of_cube(shared: &mut [f32], value: f32, #[comptime] units: u32
     let mut stride = (units / 2).runtime();
     while stride > 0 {
         if UNIT_POS < stride {
-            shared[unit] = shared[unit] + shared[unit + stride as usize];
+            let other = shared[unit + stride as usize];
+            shared[unit] += other;
         }
         sync_cube();
         stride /= 2;
@@ -30,7 +31,8 @@ pub(crate) fn most_of_cube(shared: &mut [f32], value: f32, #[comptime] units: u3
     let mut stride = (units / 2).runtime();
     while stride > 0 {
         if UNIT_POS < stride {
-            shared[unit] = max(shared[unit], shared[unit + stride as usize]);
+            let other = shared[unit + stride as usize];
+            shared[unit] = max(shared[unit], other);
         }
         sync_cube();
         stride /= 2;

@@ -25,7 +25,7 @@ mod sums;
 #[cfg(test)]
 mod tests;
 
-use burn::backend::{Dispatch, DispatchTensor};
+use burn::backend::{Dispatch, DispatchTensor, TensorMetadata};
 use burn::tensor::{FloatDType, Tensor};
 
 #[cfg(feature = "cube")]
@@ -104,13 +104,15 @@ pub fn scale_all(tensors: Vec<DispatchTensor>, factor: Tensor<1>) -> Vec<Dispatc
 ///
 /// # Panics
 ///
-/// If there are not as many partners as tensors, or they are on several devices.
+/// If the partners are not as many as the tensors and of their shapes, or are on several devices.
 pub fn add_all(
     tensors: Vec<DispatchTensor>,
     others: Vec<DispatchTensor>,
     dtype: FloatDType,
 ) -> Vec<DispatchTensor> {
-    assert_eq!(tensors.len(), others.len(), "each tensor is added to a partner");
+    let alike = |(x, y): (&DispatchTensor, &DispatchTensor)| x.shape() == y.shape();
+    let fits = tensors.len() == others.len() && tensors.iter().zip(&others).all(alike);
+    assert!(fits, "each tensor is added to a partner of its shape");
     if tensors.is_empty() {
         return tensors;
     }

@@ -9,7 +9,10 @@ use burn::tensor::DType;
 /// Returns whether the kernels compute these tensors: they compute in f32.
 pub fn has_kernels<'a>(tensors: impl IntoIterator<Item = &'a DispatchTensor>) -> bool {
     let narrow = |x: &DispatchTensor| matches!(x.dtype(), DType::F32 | DType::F16 | DType::BF16);
-    tensors.into_iter().all(|x| narrow(x) && matches!(x.device(), DispatchDevice::Cube(_)))
+    let mut tensors = tensors.into_iter().peekable();
+    // Burn's operations say that tensors are on several devices.
+    let Some(DispatchDevice::Cube(device)) = tensors.peek().map(|first| first.device()) else { return false };
+    tensors.all(|x| narrow(x) && matches!(x.device(), DispatchDevice::Cube(other) if other == device))
 }
 
 /// Returns the tensors of the device.

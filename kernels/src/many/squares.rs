@@ -18,7 +18,6 @@ pub fn sum_of_squares(tensors: Vec<FloatTensor<Cube>>) -> FloatTensor<Cube> {
 }
 
 fn sum(tensors: Vec<CubeTensor>) -> CubeTensor {
-    let tensors: Vec<_> = tensors.into_iter().map(contiguous).collect();
     let first = &tensors[0];
     let parts_of = |x: &CubeTensor| x.meta.num_elements().div_ceil(PART);
     let count: usize = tensors.iter().map(parts_of).sum();
@@ -32,7 +31,7 @@ fn sum(tensors: Vec<CubeTensor>) -> CubeTensor {
         let mut cubes = 0;
         for x in group.iter().map(|at| &tensors[*at]) {
             cubes += parts_of(x);
-            buffers.push(x.clone().into_buffer_arg());
+            buffers.push(contiguous(x.clone()).into_buffer_arg());
             ends.push(cubes);
         }
         // SAFETY: a cube beyond the last tensor's does nothing, and each reads a tensor within its length.

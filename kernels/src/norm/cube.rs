@@ -23,7 +23,7 @@ impl NormRows for Cube {
         kind: NormKind,
     ) -> Normed<Self> {
         let (shape, dtype) = (x.shape(), x.dtype());
-        if !computes(&shape, dtype) {
+        if !computes(&x) {
             return rows::values::<Self>(x, y, scale, bias, kind);
         }
         let statistics = of_rows(&shape);
@@ -54,7 +54,7 @@ impl NormRows for Cube {
 
     fn norm_gradients(upstream: Upstream<Self>, wanted: Wanted) -> Gradients<Self> {
         let (shape, dtype) = (upstream.sum.shape(), upstream.sum.dtype());
-        if !computes(&shape, dtype) {
+        if !computes(&upstream.sum) {
             return rows::gradients::<Self>(upstream, wanted);
         }
         let Upstream { sum, statistics: Statistics { mean, inverse }, scale, grad, of_sum } = upstream;
@@ -82,9 +82,14 @@ impl NormRows for Cube {
     }
 }
 
-/// Returns whether the kernels compute such rows. An empty grid cannot be launched, and sums of f64 are in f64.
-fn computes(shape: &Shape, dtype: DType) -> bool {
-    shape.num_elements() > 0 && matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+/// The buffers of the forward kernel, with that of the scalars: some devices of wgpu bind no more than 8.
+const BUFFERS: u32 = 9;
+
+/// Returns whether the kernels compute these rows. An empty grid cannot be launched, and sums of f64 are in f64.
+fn computes(x: &FloatTensor<Cube>) -> bool {
+    x.shape().num_elements() > 0
+        && matches!(x.dtype(), DType::F32 | DType::F16 | DType::BF16)
+        && x.device().client().properties().hardware.max_bindings >= BUFFERS
 }
 
 /// Returns the shape of the rows' statistics.

@@ -11,9 +11,9 @@ thread_local! {
     static UNREAD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs operations whose values nobody reads, only their gradients: a product or an affine map of this crate on the
-/// CPU computes nothing, and its elements are NaN, so that a result that does depend on them shows it. The gradients
-/// are those of the same operations outside.
+/// Runs operations whose values nobody reads, only their gradients: a product or an affine map of this crate computes
+/// nothing, and its elements are NaN, so that a result that does depend on them shows it. The gradients are those of the
+/// same operations outside.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
