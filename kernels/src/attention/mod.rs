@@ -12,6 +12,7 @@
 //! backward.rs  the gradient, registered once for all forms of inputs
 //! composed.rs  the same of Burn's operations
 //! cube.rs      rows of scores on a device, between Burn's products
+//! cube_joint.rs the thirds of a joint projection on a device
 //! flex.rs      blocks of queries on all cores
 //! block.rs     a block of queries, the tiles that it reads, and the memory of a task
 //! forward.rs   the output of a block
@@ -29,6 +30,8 @@ mod block;
 mod composed;
 #[cfg(feature = "cube")]
 mod cube;
+#[cfg(feature = "cube")]
+mod cube_joint;
 mod drops;
 mod flex;
 mod forward;

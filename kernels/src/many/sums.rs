@@ -45,8 +45,8 @@ fn added(tensors: Vec<CubeTensor>, others: Vec<CubeTensor>, dtype: DType) -> Vec
         }
         let first = &tensors[group[0]];
         let units = units(first, UNITS as usize);
-        // SAFETY: a cube beyond the last tensor's does nothing, and each reads and writes tensors within their length,
-        // which is that of their partners.
+        // SAFETY: a cube beyond the last tensor's does nothing. Each other one reads and writes within the length of its
+        // tensor, and the partner and the sum are as long.
         unsafe {
             add_kernel::launch_unchecked(
                 &first.client,

@@ -12,6 +12,7 @@
 //! branch.rs    gradients of an operation with two results
 //! flex.rs      rows on all cores
 //! cube.rs      rows on a device, one cube for each
+//! cube_columns.rs the gradients of scale and bias on a device
 //! vectors.rs   one row, which the compiler turns into vectors
 //! ```
 //!
@@ -24,6 +25,8 @@ mod backward;
 mod branch;
 #[cfg(feature = "cube")]
 mod cube;
+#[cfg(feature = "cube")]
+mod cube_columns;
 mod flex;
 mod kind;
 mod ops;
