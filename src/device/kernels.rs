@@ -43,8 +43,9 @@ pub(super) fn prepare() {
 
 /// Starts a device that is present. Call it before anything else uses the device.
 pub(super) fn start(device: &Device) {
+    // If the driver fails, the first use of the device panics, and says why.
     #[cfg(feature = "cuda")]
-    super::without_tma::start(device);
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| super::without_tma::start(device)));
     #[cfg(not(feature = "cuda"))]
     let _ = device;
 }
