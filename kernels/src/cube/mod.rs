@@ -43,6 +43,13 @@ pub(crate) fn written(x: &CubeTensor) -> CubeTensor {
     if x.handle.can_mut() { x.clone() } else { empty(x, x.meta.shape().clone(), x.dtype) }
 }
 
+/// Returns how many rows a tensor has, and how wide they are: the last axis.
+pub(crate) fn rows_and_width(x: &CubeTensor) -> (usize, usize) {
+    let shape = x.meta.shape();
+    let width = shape[shape.num_dims() - 1];
+    (shape.num_elements() / width, width)
+}
+
 /// Returns the element type of a tensor in a kernel.
 pub(crate) fn element(x: &CubeTensor) -> ElemType {
     dtype_to_storage_type(x.dtype)

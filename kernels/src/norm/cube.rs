@@ -12,7 +12,7 @@ use cubecl::prelude::*;
 use super::cube_columns::of_columns;
 use super::kind::NormKind;
 use super::rows::{self, Gradients, NormRows, Normed, Statistics, Upstream, Wanted};
-use crate::cube::{Spec, contiguous, element, empty, grid, run, sum_of_cube, units};
+use crate::cube::{Spec, contiguous, element, empty, grid, rows_and_width, run, sum_of_cube, units};
 use burn::backend::tensor::FloatTensor;
 
 impl NormRows for Cube {
@@ -101,13 +101,6 @@ fn of_rows(shape: &Shape) -> Shape {
     shape
 }
 
-/// Splits the shape of rows into their number and their width.
-pub(super) fn split(x: &CubeTensor) -> (usize, usize) {
-    let shape = x.meta.shape();
-    let width = shape[shape.num_dims() - 1];
-    (shape.num_elements() / width, width)
-}
-
 /// Returns the sum, or `x` if there is no second tensor; the norm, the mean and the inverse of the deviation.
 fn forward(
     inputs: Vec<CubeTensor>,
@@ -121,7 +114,7 @@ fn forward(
     let y = if sums { next() } else { x.clone() };
     let scale = next();
     let bias = if biased { next() } else { scale.clone() };
-    let (rows, width) = split(&x);
+    let (rows, width) = rows_and_width(&x);
     let normed = empty(&x, x.meta.shape().clone(), x.dtype);
     let statistics = || empty(&x, of_rows(x.meta.shape()), DType::F32);
     let (mean, inverse) = (statistics(), statistics());
@@ -246,7 +239,7 @@ fn of_rows_kernel(inputs: Vec<CubeTensor>, centered: bool, adds: bool) -> CubeTe
     let inverse = next();
     let mean = mean.unwrap_or_else(|| inverse.clone());
     let of_sum = if adds { next() } else { grad.clone() };
-    let (rows, width) = split(&x);
+    let (rows, width) = rows_and_width(&x);
     let found = empty(&x, x.meta.shape().clone(), x.dtype);
     let units = units(&x, width);
     // SAFETY: each cube checks that its row exists, and reads and writes the columns of that row.

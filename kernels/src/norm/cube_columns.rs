@@ -5,8 +5,7 @@ use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::cube::split;
-use crate::cube::{contiguous, element, empty, parts, units};
+use crate::cube::{contiguous, element, empty, parts, rows_and_width, units};
 
 /// Returns the gradients of scale and bias.
 pub(super) fn of_columns(inputs: Vec<CubeTensor>, centered: bool) -> [CubeTensor; 2] {
@@ -16,7 +15,7 @@ pub(super) fn of_columns(inputs: Vec<CubeTensor>, centered: bool) -> [CubeTensor
     let mean = centered.then(&mut next);
     let inverse = next();
     let mean = mean.unwrap_or_else(|| inverse.clone());
-    let (rows, width) = split(&x);
+    let (rows, width) = rows_and_width(&x);
     let (each, count) = parts(rows);
     let partial = empty(&x, [count, 2 * width], DType::F32);
     let found = || empty(&x, [width], DType::F32);
