@@ -2,7 +2,7 @@
 
 use burn::tensor::{FloatDType, Int, Tensor, activation};
 
-use super::Attending;
+use super::{Attending, attention};
 use crate::dropout::dropout_along;
 use crate::{Ragged, Samples, Site, cast, matmul};
 
@@ -57,7 +57,8 @@ pub fn composed(
     matmul(weights, value)
 }
 
-/// Pads ragged rows to the longest, and selects the outputs of what isn't padding.
+/// Pads ragged rows to the longest, computes their attention where a kernel can, and selects the outputs of what isn't
+/// padding.
 fn of_ragged(
     [query, key, value]: [Tensor<4>; 3],
     bias: Option<Tensor<4>>,
@@ -80,7 +81,7 @@ fn of_ragged(
     let reads = how.reads.padded();
     let dropout = how.dropout.map(|(prob, site)| (prob, Site { samples: &Samples::Columns, ..site }));
     let how = Attending { reads: &reads, dropout, ..how };
-    let y = composed(padded(query, queries), padded(key, keys), padded(value, keys), bias, how);
+    let y = attention(padded(query, queries), padded(key, keys), padded(value, keys), bias, how);
     let [rows, heads, longest, size] = y.dims();
     let y = y.swap_dims(0, 1).reshape([1, heads, rows * longest, size]);
     let real = |row| queries.row(row).enumerate().map(move |(at, _)| (row * longest + at) as i64);

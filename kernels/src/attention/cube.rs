@@ -1,60 +1,42 @@
 //! Attention on a device: Burn's products, and kernels for the rows of scores between them.
 //!
-//! The backward pass keeps the inputs and one number for each query, and computes the scores again, so the scores of one
-//! attention exist at a time. Queries that share a head of keys are rows of one matrix, so no key is ever repeated.
+//! The backward pass keeps the inputs and one number for each query, and computes the scores again. Both passes compute
+//! chunks of heads, whose scores alone exist at a time. Queries that share a head of keys are rows of one matrix, so no
+//! key is ever repeated.
 #![allow(unsafe_code)] // Launches without checks of bounds: each kernel checks its row or element.
 
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Cube, TensorMetadata};
-use burn::tensor::{DType, Device, Int, Shape, Tensor};
+use burn::tensor::{DType, Device, Int, Shape, Slice, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::Attending;
+use super::cube_drops::{dropped_row, is_dropped};
 use super::cube_joint::{join, split};
-use super::ops::{AttentionOps, Gradients, Plan, Source, Tiled};
-use crate::cube::{Spec, contiguous, element, empty, grid, most_of_cube, run, sum_of_cube, units, written};
+use super::ops::{Gradients, Plan, Source, Tiled};
+use crate::cube::{
+    Spec, contiguous, element, empty, grid, most_of_cube, run, run_many, sum_of_cube, units, written,
+};
 use crate::device::is_cube;
 
 /// Returns whether these kernels compute an attention.
-pub(super) fn computes(device: &Device, dtype: DType, biased: bool, how: &Attending) -> bool {
+pub(super) fn computes(device: &Device, dtype: DType, how: &Attending) -> bool {
     let narrow = matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
-    let drops = how.dropout.is_some_and(|(prob, _)| prob > 0.0);
-    is_cube(device) && narrow && !biased && !drops && how.reads.ragged_rows().is_none()
-}
-
-impl AttentionOps for Cube {
-    fn attention(
-        query: FloatTensor<Self>,
-        key: FloatTensor<Self>,
-        value: FloatTensor<Self>,
-        plan: Plan,
-    ) -> FloatTensor<Self> {
-        Self::tiled(Source::Apart { query, key, value, bias: None }, &plan).0
-    }
-
-    fn attention_biased(
-        query: FloatTensor<Self>,
-        key: FloatTensor<Self>,
-        value: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        plan: Plan,
-    ) -> FloatTensor<Self> {
-        Self::tiled(Source::Apart { query, key, value, bias: Some(bias) }, &plan).0
-    }
-
-    fn attention_of_joint(joint: FloatTensor<Self>, heads: usize, plan: Plan) -> FloatTensor<Self> {
-        Self::tiled(Source::Joint { joint, heads }, &plan).0
-    }
+    is_cube(device) && narrow && how.reads.ragged_rows().is_none()
 }
 
 impl Tiled for Cube {
     fn tiled(source: Source<FloatTensor<Self>>, plan: &Plan) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let parts = Parts::of(source, plan);
-        let (weights, logs) = parts.weights(None);
-        let output = Self::float_matmul(weights, parts.value);
-        (Self::float_reshape(output, parts.shape), logs)
+        let of_chunk = |chunk: &Chunk| {
+            let (weights, logs) = parts.weights(chunk);
+            (Self::float_matmul(weights, chunk.of(&parts.value)), logs)
+        };
+        let (outputs, logs): (Vec<_>, Vec<_>) = parts.chunks().iter().map(of_chunk).unzip();
+        let [batch, heads, length, _] = parts.shape.dims();
+        (joined(outputs, &parts.shape), joined(logs, &Shape::new([batch, heads, length])))
     }
 
     fn tiled_gradients(
@@ -65,27 +47,42 @@ impl Tiled for Cube {
         wanted: [bool; 4],
     ) -> Gradients<FloatTensor<Self>> {
         let joint = matches!(source, Source::Joint { .. });
-        let wanted = if joint { [true; 3] } else { [wanted[0], wanted[1], wanted[2]] };
+        let wanted = if joint { [true, true, true, false] } else { wanted };
         let parts = Parts::of(source, plan);
-        let grad = Self::float_reshape(grad, parts.grouped());
-        let (weights, _) = parts.weights(Some(logs));
+        // Two products read it, and each would copy a view for itself.
+        let grad = Self::float_reshape(in_rows(grad), parts.grouped());
+        let logs = Self::float_reshape(logs, parts.grouped_logs());
         let turned = |x: FloatTensor<Self>| Self::float_swap_dims(x, 2, 3);
-        let of_value = wanted[2].then(|| Self::float_matmul(turned(weights.clone()), grad.clone()));
-        let slopes = (wanted[0] || wanted[1]).then(|| {
-            let of_weights = Self::float_matmul(grad, turned(parts.value.clone()));
-            slopes(weights, of_weights, parts.scale)
-        });
-        let slopes_of = |wanted: bool| slopes.clone().filter(|_| wanted);
-        let of_query = slopes_of(wanted[0]).map(|slopes| {
-            Self::float_reshape(Self::float_matmul(slopes, parts.key.clone()), parts.shape.clone())
-        });
-        let of_key =
-            slopes_of(wanted[1]).map(|slopes| Self::float_matmul(turned(slopes), parts.query.clone()));
-        match [of_query, of_key, of_value] {
+        let mut found = [(); 3].map(|()| Vec::new());
+        let mut of_bias = Vec::new();
+        for chunk in parts.chunks() {
+            let grad = chunk.of(&grad);
+            let (weights, dropped) = parts.weights_again(&chunk, chunk.of(&logs));
+            if wanted[2] {
+                let applied = dropped.as_ref().unwrap_or(&weights).clone();
+                found[2].push(Self::float_matmul(turned(applied), grad.clone()));
+            }
+            if wanted[0] || wanted[1] || wanted[3] {
+                let of_weights = Self::float_matmul(grad, turned(chunk.of(&parts.value)));
+                let (slopes, of_scores) = slopes(weights, dropped, of_weights, parts.scale, wanted[3]);
+                of_bias.extend(of_scores);
+                if wanted[0] {
+                    found[0].push(Self::float_matmul(slopes.clone(), chunk.of(&parts.key)));
+                }
+                if wanted[1] {
+                    found[1].push(Self::float_matmul(turned(slopes), chunk.of(&parts.query)));
+                }
+            }
+        }
+        let [of_query, of_key, of_value] = found;
+        let joined = |parts: Vec<_>, shape: &Shape| (!parts.is_empty()).then(|| joined(parts, shape));
+        let [key, value] = [&parts.key, &parts.value].map(TensorMetadata::shape);
+        let of_bias = (!of_bias.is_empty()).then(|| parts.of_bias(of_bias));
+        match [joined(of_query, &parts.shape), joined(of_key, &key), joined(of_value, &value)] {
             [Some(query), Some(key), Some(value)] if joint => {
                 [Some(join(query, key, value)), None, None, None]
             }
-            [query, key, value] => [query, key, value, None],
+            [query, key, value] => [query, key, value, of_bias],
         }
     }
 }
@@ -101,19 +98,34 @@ struct Parts {
     /// The first key that each query reads and the one after the last, `[rows * length * 2]`. `None` if each reads those
     /// up to its own.
     bounds: Option<IntTensor<Cube>>,
+    drops: Option<Dropout>,
+    /// `[1 or batch, heads, length, read]`, in f32.
+    bias: Option<FloatTensor<Cube>>,
+}
+
+/// A dropout of the weights.
+struct Dropout {
+    /// [`WORDS`](super::cube_drops::WORDS) of each row of the batch.
+    keys: IntTensor<Cube>,
+    threshold: u32,
+    factor: f32,
 }
 
 impl Parts {
     fn of(source: Source<FloatTensor<Cube>>, plan: &Plan) -> Self {
-        let [query, key, value] = match source {
-            Source::Apart { query, key, value, .. } => [query, key, value],
-            Source::Joint { joint, heads } => split(joint, heads),
+        let ([query, key, value], bias) = match source {
+            Source::Apart { query, key, value, bias } => ([query, key, value], bias),
+            Source::Joint { joint, heads } => (split(joint, heads), None),
         };
         let (shape, key_heads) = (query.shape(), key.shape()[1]);
         let of_cube = |bounds: Tensor<1, Int>| bounds.try_into_primitive::<Cube>();
-        let bounds =
-            plan.bounds.clone().map(|bounds| of_cube(bounds).expect("bounds are sent to the inputs' device"));
-        let mut parts = Self { query, key, value, shape, scale: plan.scale as f32, bounds };
+        let sent = |tensor| of_cube(tensor).expect("it was sent to the inputs' device");
+        let bounds = plan.bounds.clone().map(sent);
+        let drops = plan.drops.as_ref().zip(plan.drop_keys.clone()).map(|(drops, keys)| {
+            let (threshold, factor) = drops.threshold_and_factor();
+            Dropout { keys: sent(keys), threshold, factor }
+        });
+        let mut parts = Self { query, key, value, shape, scale: plan.scale as f32, bounds, drops, bias };
         parts.query = Cube::float_reshape(parts.query.clone(), parts.grouped_by(key_heads));
         parts
     }
@@ -127,65 +139,202 @@ impl Parts {
         Shape::new([batch, key_heads, heads / key_heads * length, size])
     }
 
-    /// Returns the weights, `[batch, key_heads, rows, read]`, and the logarithms of the sums of their powers,
-    /// `[batch, heads, length]`, or those that are known.
-    fn weights(&self, logs: Option<FloatTensor<Cube>>) -> (FloatTensor<Cube>, FloatTensor<Cube>) {
-        let key = Cube::float_swap_dims(self.key.clone(), 2, 3);
+    /// Returns the shape of one number for each query, grouped like the queries.
+    fn grouped_logs(&self) -> Shape {
+        let mut shape = self.grouped();
+        shape[3] = 1;
+        shape
+    }
+
+    /// Returns chunks of heads, in order: of whole rows of the batch, if their scores are few enough.
+    fn chunks(&self) -> Vec<Chunk> {
+        let [batch, key_heads, rows, _] = self.grouped().dims();
+        let scores = rows * self.key.shape()[2];
+        let most = (SCORES / scores.max(1)).max(1);
+        let (samples, heads) = ((most / key_heads).max(1), most.min(key_heads));
+        let chunk = |sample: usize, head: usize| Chunk {
+            samples: (sample, (sample + samples).min(batch)),
+            heads: (head, (head + heads).min(key_heads)),
+            whole: samples >= batch && heads == key_heads,
+            first: (sample * key_heads + head) * rows,
+        };
+        let samples = (0..batch).step_by(samples);
+        samples
+            .flat_map(|sample| (0..key_heads).step_by(heads).map(move |head| chunk(sample, head)))
+            .collect()
+    }
+
+    /// Returns the weights of a chunk, `[samples, heads, rows, read]`, of which some are dropped, and the logarithms of
+    /// the sums of their powers, `[samples, heads, rows, 1]`.
+    fn weights(&self, chunk: &Chunk) -> (FloatTensor<Cube>, FloatTensor<Cube>) {
+        let (inputs, rows) = self.scores(chunk, None);
+        let weights = Spec::new(inputs[0].shape(), inputs[0].dtype());
+        let mut of_rows = weights.shape.clone();
+        of_rows[3] = 1;
+        let [weights, logs] = run(inputs, [weights, Spec::new(of_rows, DType::F32)], move |inputs| {
+            let Weighed { weights, logs, .. } = weigh(inputs, false, rows);
+            [weights, logs]
+        });
+        (weights, logs)
+    }
+
+    /// Returns the weights of a chunk again, and those that are left of them if some are dropped.
+    fn weights_again(
+        &self,
+        chunk: &Chunk,
+        logs: FloatTensor<Cube>,
+    ) -> (FloatTensor<Cube>, Option<FloatTensor<Cube>>) {
+        let (inputs, rows) = self.scores(chunk, Some(logs));
+        let weights = Spec::new(inputs[0].shape(), inputs[0].dtype());
+        if rows.drops.is_none() {
+            let [weights] = run(inputs, [weights], move |inputs| [weigh(inputs, true, rows).weights]);
+            return (weights, None);
+        }
+        let [weights, dropped] = run(inputs, [weights.clone(), weights], move |inputs| {
+            let Weighed { weights, dropped, .. } = weigh(inputs, true, rows);
+            [weights, dropped.expect("some are dropped")]
+        });
+        (weights, Some(dropped))
+    }
+
+    /// Returns what the kernel of the weights reads: the scores of a chunk, the logarithms if they are known, the bounds
+    /// and the keys of the dropout if there are any.
+    fn scores(&self, chunk: &Chunk, logs: Option<FloatTensor<Cube>>) -> (Vec<FloatTensor<Cube>>, Rows) {
+        let (query, key) = (chunk.of(&self.query), Cube::float_swap_dims(chunk.of(&self.key), 2, 3));
         // In f16, products that are scaled late may overflow.
-        let (query, scale) = match self.query.dtype() {
-            DType::F16 => (Cube::float_mul_scalar(self.query.clone(), self.scale.into()), 1.0),
-            _ => (self.query.clone(), self.scale),
+        let (query, scale) = match query.dtype() {
+            DType::F16 => (Cube::float_mul_scalar(query, self.scale.into()), 1.0),
+            _ => (query, self.scale),
         };
         let scores = Cube::float_matmul(query, key);
-        let [batch, heads, length, _] = self.shape.dims();
-        let (shape, dtype) = (scores.shape(), scores.dtype());
-        let known = logs.is_some();
-        let mut inputs = vec![scores];
-        inputs.extend(logs.clone());
-        inputs.extend(self.bounds.clone());
-        let rows_of_batch = heads * length;
-        let host = move |inputs| weigh(inputs, known, Rows { length, rows_of_batch, scale });
-        match logs {
-            Some(logs) => {
-                let [weights] = run(inputs, [Spec::new(shape, dtype)], move |inputs| [host(inputs).0]);
-                (weights, logs)
-            }
-            None => {
-                let outputs = [Spec::new(shape, dtype), Spec::new([batch, heads, length], DType::F32)];
-                let [weights, logs] = run(inputs, outputs, move |inputs| {
-                    let (weights, logs) = host(inputs);
-                    [weights, logs]
-                });
-                (weights, logs)
+        let [_, heads, length, _] = self.shape.dims();
+        let drops = self.drops.as_ref().map(|drops| (drops.threshold, drops.factor));
+        let bounded = self.bounds.is_some();
+        let biases = self.bias.as_ref().map_or(0, |bias| bias.shape()[0]);
+        let (rows_of_batch, first) = (heads * length, chunk.first);
+        let rows = Rows { length, rows_of_batch, first, scale, bounded, drops, biases };
+        let keys = self.drops.as_ref().map(|drops| drops.keys.clone());
+        let inputs = std::iter::once(scores).chain(logs).chain(self.bounds.clone()).chain(keys);
+        (inputs.chain(self.bias.clone()).collect(), rows)
+    }
+
+    /// Returns the gradient of the bias, given those of the scores of each chunk, in order. A bias that rows of the batch
+    /// share has the sum of theirs.
+    fn of_bias(&self, chunks: Vec<FloatTensor<Cube>>) -> FloatTensor<Cube> {
+        let bias = self.bias.as_ref().expect("its gradient is wanted").shape();
+        if bias[0] == self.shape[0] {
+            return joined(chunks, &bias);
+        }
+        let mut heads: Vec<(usize, FloatTensor<Cube>)> = Vec::new();
+        for (chunk, of_scores) in self.chunks().iter().zip(chunks) {
+            let of_heads = Cube::float_sum_dim(of_scores, 0);
+            match heads.iter_mut().find(|(first, _)| *first == chunk.heads.0) {
+                Some((_, sum)) => *sum = Cube::float_add(sum.clone(), of_heads),
+                None => heads.push((chunk.heads.0, of_heads)),
             }
         }
+        joined(heads.into_iter().map(|(_, of_heads)| of_heads).collect(), &bias)
     }
 }
 
-/// How the rows of scores lie: `length` queries of a head, and those of all heads of a row of the batch.
+/// The scores of a chunk: 64 MiB in f32, and few in tests. A single head may have more.
+const SCORES: usize = if cfg!(test) { 1 << 15 } else { 1 << 24 };
+
+/// Some heads of some rows of the batch.
+struct Chunk {
+    /// The first row of the batch, and the one after the last.
+    samples: (usize, usize),
+    /// The first head of keys, and the one after the last.
+    heads: (usize, usize),
+    /// Whether these are all.
+    whole: bool,
+    /// The number of queries before them.
+    first: usize,
+}
+
+impl Chunk {
+    /// Returns this part of `[batch, key_heads, ..]`.
+    fn of(&self, x: &FloatTensor<Cube>) -> FloatTensor<Cube> {
+        if self.whole {
+            return x.clone();
+        }
+        let range = |(first, end): (usize, usize)| Slice::new(first as isize, Some(end as isize), 1);
+        Cube::float_slice(x.clone(), &[range(self.samples), range(self.heads)])
+    }
+}
+
+/// Returns `x` as rows without gaps.
+fn in_rows(x: FloatTensor<Cube>) -> FloatTensor<Cube> {
+    let output = Spec::new(x.shape(), x.dtype());
+    let [x] = run(vec![x], [output], |inputs| {
+        let [x] = inputs.try_into().expect("one input");
+        [contiguous(x)]
+    });
+    x
+}
+
+/// Joins what was computed of the chunks, and returns it in this shape.
+fn joined(mut chunks: Vec<FloatTensor<Cube>>, shape: &Shape) -> FloatTensor<Cube> {
+    let all = match chunks.len() {
+        1 => chunks.remove(0),
+        _ => {
+            let flat = |chunk: FloatTensor<Cube>| {
+                let elements = chunk.shape().num_elements();
+                Cube::float_reshape(chunk, Shape::new([elements]))
+            };
+            Cube::float_cat(chunks.into_iter().map(flat).collect(), 0)
+        }
+    };
+    Cube::float_reshape(all, shape.clone())
+}
+
+/// How the rows of scores lie: `length` queries of a head, those of all heads of a row of the batch, and how many come
+/// before the first.
 #[derive(Clone, Copy)]
 struct Rows {
     length: usize,
     rows_of_batch: usize,
+    first: usize,
     scale: f32,
+    bounded: bool,
+    /// The threshold of the words below which a weight is dropped, and the factor of the others.
+    drops: Option<(u32, f32)>,
+    /// The rows of the bias; 0 if there is none.
+    biases: usize,
 }
 
-fn weigh(inputs: Vec<CubeTensor>, known: bool, how: Rows) -> (CubeTensor, CubeTensor) {
+/// What the kernel of the weights writes.
+struct Weighed {
+    /// The weights, or those that are left where only these are wanted.
+    weights: CubeTensor,
+    /// Those that are left, where all are wanted.
+    dropped: Option<CubeTensor>,
+    logs: CubeTensor,
+}
+
+fn weigh(inputs: Vec<CubeTensor>, again: bool, how: Rows) -> Weighed {
     let mut inputs = inputs.into_iter().map(contiguous);
-    let scores = inputs.next().expect("there are scores");
+    let mut next = || inputs.next().expect("as many inputs as the form has");
+    let scores = next();
     let weights = written(&scores);
     let read = scores.meta.shape()[3];
     let rows = scores.meta.num_elements() / read;
-    let logs = match known {
-        true => inputs.next().expect("the logarithms are known"),
+    let logs = match again {
+        true => next(),
         false => {
-            empty(&scores, [rows / how.rows_of_batch, how.rows_of_batch / how.length, how.length], DType::F32)
+            let mut of_rows = scores.meta.shape().clone();
+            of_rows[3] = 1;
+            empty(&scores, of_rows, DType::F32)
         }
     };
-    let bounds = inputs.next();
-    let causal = bounds.is_none();
-    let bounds = bounds.unwrap_or_else(|| logs.clone());
-    let masks = if causal { 1 } else { bounds.meta.num_elements() / 2 / how.length };
+    // A tensor that the form lacks is bound to another one, and not read.
+    let bounds = if how.bounded { next() } else { logs.clone() };
+    let masks = if how.bounded { bounds.meta.num_elements() / 2 / how.length } else { 1 };
+    let keys = if how.drops.is_some() { next() } else { logs.clone() };
+    let bias = if how.biases > 0 { next() } else { logs.clone() };
+    let dropped =
+        (again && how.drops.is_some()).then(|| empty(&scores, scores.meta.shape().clone(), scores.dtype));
+    let (threshold, factor) = how.drops.unwrap_or((0, 1.0));
     let units = units(&scores, read);
     // SAFETY: each cube checks that its row exists, and reads and writes the columns of that row.
     unsafe {
@@ -196,37 +345,72 @@ fn weigh(inputs: Vec<CubeTensor>, known: bool, how: Rows) -> (CubeTensor, CubeTe
             scores.required_address_type(),
             scores.clone().into_buffer_arg(),
             bounds.clone().into_buffer_arg(),
+            keys.into_buffer_arg(),
+            bias.into_buffer_arg(),
             weights.clone().into_buffer_arg(),
+            dropped.as_ref().unwrap_or(&weights).clone().into_buffer_arg(),
             logs.clone().into_buffer_arg(),
             rows,
             read,
             how.length,
             how.rows_of_batch,
+            how.first,
             masks,
+            how.biases,
             how.scale,
-            causal,
-            known,
+            threshold,
+            factor,
+            !how.bounded,
+            again,
+            how.drops.is_some(),
+            how.biases > 0,
             units,
             [element(&scores), element(&bounds)],
         );
     }
-    (weights, logs)
+    Weighed { weights, dropped, logs }
+}
+
+/// Returns a scaled score with its bias.
+#[cube]
+fn score<F: Float>(
+    scores: &[F],
+    bias: &[f32],
+    place: usize,
+    of_bias: usize,
+    scale: f32,
+    #[comptime] biased: bool,
+) -> f32 {
+    let mut score = f32::cast_from(scores[place]) * scale;
+    if biased {
+        score += bias[of_bias];
+    }
+    score
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn weights_kernel<F: Float, I: Numeric>(
     scores: &[F],
     bounds: &[I],
+    keys: &[u32],
+    bias: &[f32],
     weights: &mut [F],
+    dropped: &mut [F],
     logs: &mut [f32],
     rows: usize,
     read: usize,
     length: usize,
     rows_of_batch: usize,
+    before: usize,
     masks: usize,
+    biases: usize,
     scale: f32,
+    threshold: u32,
+    factor: f32,
     #[comptime] causal: bool,
-    #[comptime] known: bool,
+    #[comptime] again: bool,
+    #[comptime] drops: bool,
+    #[comptime] biased: bool,
     #[comptime] units: u32,
     #[define(F, I)] _dtypes: [ElemType; 2],
 ) {
@@ -236,10 +420,16 @@ fn weights_kernel<F: Float, I: Numeric>(
     }
     let mut shared = Shared::<[f32]>::new_slice(units as usize);
     let query = row % length;
+    let sample = (row + before) / rows_of_batch;
+    let of_sample = (row + before) % rows_of_batch;
+    let mut of_bias = 0usize;
+    if biased {
+        of_bias = (sample % biases * rows_of_batch + of_sample) * read;
+    }
     let mut first = 0usize;
     let mut end = query + 1 + read - length;
     if !causal {
-        let place = ((row / rows_of_batch) % masks * length + query) * 2;
+        let place = (sample % masks * length + query) * 2;
         first = usize::cast_from(bounds[place]);
         end = usize::cast_from(bounds[place + 1]);
     }
@@ -248,20 +438,20 @@ fn weights_kernel<F: Float, I: Numeric>(
     let step = units as usize;
 
     let mut log = 0.0f32;
-    if known {
+    if again {
         log = logs[row];
     } else {
         let mut most = f32::new(-3.0e38);
         let mut at = first + unit;
         while at < end {
-            most = max(most, f32::cast_from(scores[start + at]) * scale);
+            most = max(most, score::<F>(scores, bias, start + at, of_bias + at, scale, biased));
             at += step;
         }
         let most = most_of_cube(&mut shared, most, units);
         let mut sum = 0.0f32;
         let mut at = first + unit;
         while at < end {
-            sum += (f32::cast_from(scores[start + at]) * scale - most).exp();
+            sum += (score::<F>(scores, bias, start + at, of_bias + at, scale, biased) - most).exp();
             at += step;
         }
         let sum = sum_of_cube(&mut shared, sum, units);
@@ -272,26 +462,53 @@ fn weights_kernel<F: Float, I: Numeric>(
             logs[row] = log;
         }
     }
+    let drop_state = dropped_row(keys, sample, of_sample / length, query, drops);
     let mut at = unit;
     while at < read {
         let mut weight = 0.0f32;
         if at >= first && at < end {
-            weight = (f32::cast_from(scores[start + at]) * scale - log).exp();
+            weight = (score::<F>(scores, bias, start + at, of_bias + at, scale, biased) - log).exp();
         }
-        weights[start + at] = F::cast_from(weight);
+        let mut left = weight;
+        if drops {
+            left = weight * factor;
+            if is_dropped(&drop_state, at, threshold) {
+                left = 0.0f32;
+            }
+        }
+        if again {
+            weights[start + at] = F::cast_from(weight);
+            if drops {
+                dropped[start + at] = F::cast_from(left);
+            }
+        } else {
+            weights[start + at] = F::cast_from(left);
+        }
         at += step;
     }
 }
 
-/// Returns the gradient of the scores, before they are scaled, given the weights and their gradients:
-/// `(g - Σ w · g) · w · scale` for each row.
-fn slopes(weights: FloatTensor<Cube>, grads: FloatTensor<Cube>, scale: f32) -> FloatTensor<Cube> {
-    let output = Spec::new(grads.shape(), grads.dtype());
-    let [slopes] = run(vec![grads, weights], [output], move |inputs| {
+/// Returns the gradient of the scores, before they are scaled, given the weights w, those that are left of them, d, and
+/// the gradients g of the latter: `(d · g - w · Σ d · g) · scale` for each row. If it is wanted, also the same without the
+/// scale, in f32.
+fn slopes(
+    weights: FloatTensor<Cube>,
+    dropped: Option<FloatTensor<Cube>>,
+    grads: FloatTensor<Cube>,
+    scale: f32,
+    biased: bool,
+) -> (FloatTensor<Cube>, Option<FloatTensor<Cube>>) {
+    let mut outputs = vec![Spec::new(grads.shape(), grads.dtype())];
+    outputs.extend(biased.then(|| Spec::new(grads.shape(), DType::F32)));
+    let drops = dropped.is_some();
+    let inputs = [grads, weights].into_iter().chain(dropped).collect();
+    let found = run_many(inputs, outputs, move |inputs| {
         let mut inputs = inputs.into_iter().map(contiguous);
-        let mut next = || inputs.next().expect("the weights and their gradients");
+        let mut next = || inputs.next().expect("as many inputs as the form has");
         let (grads, weights) = (next(), next());
+        let dropped = if drops { next() } else { weights.clone() };
         let slopes = written(&grads);
+        let of_scores = biased.then(|| empty(&grads, grads.meta.shape().clone(), DType::F32));
         let read = grads.meta.shape()[3];
         let rows = grads.meta.num_elements() / read;
         let units = units(&grads, read);
@@ -303,28 +520,37 @@ fn slopes(weights: FloatTensor<Cube>, grads: FloatTensor<Cube>, scale: f32) -> F
                 CubeDim::new_1d(units),
                 grads.required_address_type(),
                 weights.into_buffer_arg(),
+                dropped.into_buffer_arg(),
                 grads.clone().into_buffer_arg(),
                 slopes.clone().into_buffer_arg(),
+                of_scores.as_ref().unwrap_or(&slopes).clone().into_buffer_arg(),
                 rows,
                 read,
                 scale,
+                drops,
+                biased,
                 units,
                 element(&grads),
             );
         }
-        [slopes]
+        std::iter::once(slopes).chain(of_scores).collect()
     });
-    slopes
+    let mut found = found.into_iter();
+    (found.next().expect("the slopes come first"), found.next())
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn slopes_kernel<F: Float>(
     weights: &[F],
+    dropped: &[F],
     grads: &[F],
     slopes: &mut [F],
+    of_scores: &mut [f32],
     rows: usize,
     read: usize,
     scale: f32,
+    #[comptime] drops: bool,
+    #[comptime] biased: bool,
     #[comptime] units: u32,
     #[define(F)] _dtype: ElemType,
 ) {
@@ -338,15 +564,22 @@ fn slopes_kernel<F: Float>(
     let mut sum = 0.0f32;
     let mut at = UNIT_POS as usize;
     while at < read {
-        sum += f32::cast_from(weights[start + at]) * f32::cast_from(grads[start + at]);
+        sum += f32::cast_from(dropped[start + at]) * f32::cast_from(grads[start + at]);
         at += step;
     }
     let inner = sum_of_cube(&mut shared, sum, units);
     let mut at = UNIT_POS as usize;
     while at < read {
         let weight = f32::cast_from(weights[start + at]);
-        let slope = (f32::cast_from(grads[start + at]) - inner) * weight * scale;
-        slopes[start + at] = F::cast_from(slope);
+        let grad = f32::cast_from(grads[start + at]);
+        let mut slope = (grad - inner) * weight;
+        if drops {
+            slope = f32::cast_from(dropped[start + at]) * grad - weight * inner;
+        }
+        slopes[start + at] = F::cast_from(slope * scale);
+        if biased {
+            of_scores[start + at] = slope;
+        }
         at += step;
     }
 }

@@ -1,5 +1,7 @@
 //! The dropped weights of a tile: the mask of [`dropout`](crate::dropout()), computed where it is read.
 
+#[cfg(feature = "cube")]
+use burn::tensor::{DType, Device, Int, Tensor};
 use pulp::Simd;
 
 use super::Reads;
@@ -44,6 +46,26 @@ impl Drops {
         let keys = (0..rows).map(|row| draws.of_row(number, row)).collect();
         let (threshold, factor) = ((prob * 4_294_967_296.0) as u32, (1.0 / (1.0 - prob)) as f32);
         (threshold > 0).then_some(Self { keys, starts, threshold, factor })
+    }
+}
+
+#[cfg(feature = "cube")]
+impl Drops {
+    /// Sends what the kernel hashes to a device, as `[rows * 4]` in u32: for each row the two words of its key, and where
+    /// its samples of queries and of keys start.
+    pub fn on_device(&self, device: &Device) -> Tensor<1, Int> {
+        let start = |of: usize, row: usize| self.starts[of].as_ref().map_or(0, |starts| starts[row] as u32);
+        let of_row = |(row, key): (usize, &u64)| {
+            let [a, b] = words(*key);
+            [a, b, start(0, row), start(1, row)]
+        };
+        let all: Vec<u32> = self.keys.iter().enumerate().flat_map(of_row).collect();
+        Tensor::from_data(all.as_slice(), (&device.clone().inner(), DType::U32))
+    }
+
+    /// Returns the threshold of the words, and the factor of the weights that are kept.
+    pub fn threshold_and_factor(&self) -> (u32, f32) {
+        (self.threshold, self.factor)
     }
 }
 

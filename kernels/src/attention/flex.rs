@@ -2,7 +2,6 @@
 
 use burn::backend::Flex;
 use burn::backend::flex::{FlexTensor, Layout};
-use burn::backend::tensor::FloatTensor;
 use burn::tensor::{Bytes, DType, Shape, bf16, f16};
 use bytemuck::zeroed_vec;
 use pulp::Arch;
@@ -11,37 +10,12 @@ use rayon::prelude::*;
 use super::block::{Block, Inputs};
 use super::forward::Forward;
 use super::gradient::{Kept, Partial, Unit, Wanted};
-use super::ops::{AttentionOps, Gradients, Plan, Source, Tiled};
+use super::ops::{Gradients, Plan, Source, Tiled};
 use super::rows::Rows;
 use super::shares::{Share, shares};
 use super::spans::{LINE, Spans};
 use super::view::{View, readable};
 use crate::elements::Float;
-
-impl AttentionOps for Flex {
-    fn attention(
-        query: FloatTensor<Self>,
-        key: FloatTensor<Self>,
-        value: FloatTensor<Self>,
-        plan: Plan,
-    ) -> FloatTensor<Self> {
-        Self::tiled(Source::Apart { query, key, value, bias: None }, &plan).0
-    }
-
-    fn attention_biased(
-        query: FloatTensor<Self>,
-        key: FloatTensor<Self>,
-        value: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        plan: Plan,
-    ) -> FloatTensor<Self> {
-        Self::tiled(Source::Apart { query, key, value, bias: Some(bias) }, &plan).0
-    }
-
-    fn attention_of_joint(joint: FloatTensor<Self>, heads: usize, plan: Plan) -> FloatTensor<Self> {
-        Self::tiled(Source::Joint { joint, heads }, &plan).0
-    }
-}
 
 impl Tiled for Flex {
     fn tiled(source: Source<FlexTensor>, plan: &Plan) -> (FlexTensor, FlexTensor) {

@@ -2,8 +2,8 @@
 //!
 //! Flex computes tiles of 64 queries and 64 keys on all cores, forward and backward, and skips tiles that no query
 //! reads (Dao, 2023, arXiv:2307.08691). Products, softmax and dropout of a tile stay in the caches; sums are in f32 in
-//! every dtype. On GPUs, the scores of one attention exist at a time: the backward pass computes them again. Other
-//! attentions, such as those in f64, are composed of Burn's operations.
+//! every dtype. On GPUs, the scores of some heads of one attention exist at a time: the backward pass computes them
+//! again. Other attentions, such as those in f64, are composed of Burn's operations.
 //!
 //! ```text
 //! reads.rs     the range of keys that each query reads
@@ -12,6 +12,7 @@
 //! backward.rs  the gradient, registered once for all forms of inputs
 //! composed.rs  the same of Burn's operations
 //! cube.rs      rows of scores on a device, between Burn's products
+//! cube_drops.rs the dropped weights of a row on a device
 //! cube_joint.rs the thirds of a joint projection on a device
 //! flex.rs      blocks of queries on all cores
 //! block.rs     a block of queries, the tiles that it reads, and the memory of a task
@@ -30,6 +31,8 @@ mod block;
 mod composed;
 #[cfg(feature = "cube")]
 mod cube;
+#[cfg(feature = "cube")]
+mod cube_drops;
 #[cfg(feature = "cube")]
 mod cube_joint;
 mod drops;
@@ -53,6 +56,8 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use self::composed::composed;
 use self::drops::Drops;
 use self::ops::{AttentionOps, Plan};
+#[cfg(feature = "cube")]
+use crate::device::is_cube;
 use crate::device::is_flex;
 use crate::{Site, cast};
 
@@ -78,6 +83,8 @@ impl Attending<'_> {
         Plan {
             reads: self.reads.clone(),
             scale: self.scale,
+            #[cfg(feature = "cube")]
+            drop_keys: drops.as_ref().filter(|_| is_cube(device)).map(|drops| drops.on_device(device)),
             drops: drops.map(Into::into),
             #[cfg(feature = "cube")]
             bounds: self.reads.bounds(device),
@@ -104,11 +111,12 @@ impl Attending<'_> {
 /// may differ in rounding between processors with different vectors. Where a key or value that a query does not read
 /// isn't finite, its output and gradients are unspecified.
 ///
-/// On GPUs, in f32, bf16 and f16, without a bias, a dropout or ragged rows, the backward pass keeps the inputs, the output
-/// and 4 bytes per head and query, and computes weights again, one attention at a time.
+/// On GPUs, in f32, bf16 and f16, the backward pass keeps the inputs, the output and 4 bytes per head and query, and
+/// computes weights again, those of some heads at a time: 64 MiB in f32, or one head if that is more. With a dropout it
+/// keeps 16 bytes per row besides. Ragged rows are padded.
 ///
 /// In every other case the backward pass keeps what Burn's operations keep: several tensors
-/// `[batch, heads, length, read]`, in which ragged rows are padded. [`attends_in_tiles`] tells where rows cost no padding.
+/// `[batch, heads, length, read]`. [`attends_in_tiles`] tells where rows cost no padding.
 ///
 /// ```
 /// use burn::tensor::{Device, Distribution, Tensor};
@@ -164,7 +172,7 @@ pub fn attention(
         );
     }
     let is_empty = shapes.iter().any(|shape| shape.contains(&0));
-    if is_empty || !has_kernels(&query.device(), dtypes[0].into(), bias.is_some(), &how) {
+    if is_empty || !has_kernels(&query.device(), dtypes[0].into(), &how) {
         return composed(query, key, value, bias, how);
     }
     let plan = how.plan(batch, &query.device());
@@ -207,7 +215,7 @@ pub fn attention_of_joint(joint: Tensor<3>, heads: usize, how: Attending) -> Ten
     check_reads(how.reads, [batch, length, length]);
     let is_one = how.reads.ragged_rows().is_none_or(|[queries, keys]| queries == keys);
     assert!(is_one, "attention: queries and keys of a joint projection have the same rows");
-    if joint.dims().contains(&0) || !has_kernels(&joint.device(), joint.dtype().into(), false, &how) {
+    if joint.dims().contains(&0) || !has_kernels(&joint.device(), joint.dtype().into(), &how) {
         let [query, key, value] = [0, 1, 2].map(|part| {
             let part = joint.clone().narrow(2, part * width / 3, width / 3);
             part.reshape([batch, length, heads, width / 3 / heads]).swap_dims(1, 2)
@@ -225,12 +233,12 @@ pub fn attends_in_tiles(device: &Device, dtype: FloatDType) -> bool {
 }
 
 /// Returns whether an attention is an operation of ours, rather than composed of Burn's.
-fn has_kernels(device: &Device, dtype: FloatDType, biased: bool, how: &Attending) -> bool {
+fn has_kernels(device: &Device, dtype: FloatDType, how: &Attending) -> bool {
     #[cfg(feature = "cube")]
-    if cube::computes(device, dtype.into(), biased, how) {
+    if cube::computes(device, dtype.into(), how) {
         return true;
     }
-    let _ = (biased, how);
+    let _ = how;
     attends_in_tiles(device, dtype)
 }
 

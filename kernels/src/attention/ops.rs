@@ -18,6 +18,9 @@ pub struct Plan {
     /// The [bounds](Reads::bounds) of the reads on the inputs' device, if a kernel needs them.
     #[cfg(feature = "cube")]
     pub(super) bounds: Option<burn::tensor::Tensor<1, burn::tensor::Int>>,
+    /// The [words](Drops::on_device) of the drops on the inputs' device.
+    #[cfg(feature = "cube")]
+    pub(super) drop_keys: Option<burn::tensor::Tensor<1, burn::tensor::Int>>,
 }
 
 /// Attention whose backward pass computes the scores again. Call [`attention`](crate::attention()) and
@@ -76,3 +79,36 @@ pub trait Tiled: Backend {
         wanted: [bool; 4],
     ) -> Gradients<FloatTensor<Self>>;
 }
+
+macro_rules! in_tiles {
+    ($backend:ty) => {
+        impl AttentionOps for $backend {
+            fn attention(
+                query: FloatTensor<Self>,
+                key: FloatTensor<Self>,
+                value: FloatTensor<Self>,
+                plan: Plan,
+            ) -> FloatTensor<Self> {
+                Self::tiled(Source::Apart { query, key, value, bias: None }, &plan).0
+            }
+
+            fn attention_biased(
+                query: FloatTensor<Self>,
+                key: FloatTensor<Self>,
+                value: FloatTensor<Self>,
+                bias: FloatTensor<Self>,
+                plan: Plan,
+            ) -> FloatTensor<Self> {
+                Self::tiled(Source::Apart { query, key, value, bias: Some(bias) }, &plan).0
+            }
+
+            fn attention_of_joint(joint: FloatTensor<Self>, heads: usize, plan: Plan) -> FloatTensor<Self> {
+                Self::tiled(Source::Joint { joint, heads }, &plan).0
+            }
+        }
+    };
+}
+
+#[cfg(feature = "cube")]
+in_tiles!(burn::backend::Cube);
+in_tiles!(burn::backend::Flex);
