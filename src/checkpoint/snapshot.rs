@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::tensor::{Bytes, Device};
 use firebrick_checkpoints::{Piece, RankState};
-use firebrick_strategies::each_distinct_param;
+use firebrick_strategies::values_on_host;
 use firebrick_world::{Communicator, is_host};
 
 use super::layout::Layout;
@@ -86,11 +86,16 @@ fn into_bytes(record: OptimizerRecord) -> Result<Bytes, ResumeError> {
 /// Copies each parameter that this rank writes.
 fn copied<M: Module>(layout: &Layout, model: &M) -> Vec<Piece> {
     let mut pieces = Vec::new();
-    each_distinct_param(model, |param| {
-        if let Some(place) = layout.place(param.id()).filter(|place| place.is_written()) {
-            let (bytes, shape, dtype) = param.to_host().into_parts();
-            pieces.extend(piece(place, place.path.clone(), dtype, &shape, bytes));
-        }
-    });
+    let written = |id| layout.place(id).filter(|place| place.is_written());
+    values_on_host(
+        model,
+        |id| written(id).is_some(),
+        |id, data| {
+            if let Some(place) = written(id) {
+                let (bytes, shape, dtype) = data.into_parts();
+                pieces.extend(piece(place, place.path.clone(), dtype, &shape, bytes));
+            }
+        },
+    );
     pieces
 }

@@ -4,6 +4,7 @@
 //! session/           the live state of a run: master, replica, stages, optimizer
 //! training_loop/     the loop over rounds: windows, evaluations, saves
 //! step.rs            the numbers of one update
+//! late.rs            numbers that may still be on the device
 //! feed.rs            the micro-batches of a window, and each rank's part of them
 //! optional_batch.rs  a batch that some ranks lack
 //! agreement.rs       what ranks agree upon: sums, errors, the end
@@ -18,6 +19,7 @@ pub mod dry_run;
 pub(crate) mod elementwise;
 pub mod feed;
 pub mod gather;
+pub(crate) mod late;
 pub(crate) mod optional_batch;
 pub mod ranks;
 pub mod session;

@@ -7,6 +7,7 @@ use firebrick_world::Communicator;
 use crate::TrainError;
 use crate::accounting::ParameterBytes;
 use crate::engine::agreement::LossOfAll;
+use crate::engine::late::Late;
 use crate::memory::Usage;
 use crate::observe::numbers::StepNumbers;
 use crate::observe::rank_report::Exchanged;
@@ -32,6 +33,8 @@ pub(crate) struct Step {
     memory: Option<Usage>,
     activations: usize,
     loss: Option<Tensor<1>>,
+    /// The loss of the whole window, once that is known.
+    late: Option<Late>,
 }
 
 impl Step {
@@ -52,6 +55,7 @@ impl Step {
             memory: None,
             activations: 0,
             loss: None,
+            late: None,
         }
     }
 
@@ -61,6 +65,12 @@ impl Step {
             None => loss,
             Some(sum) => sum + loss,
         });
+    }
+
+    /// Ends the window's loss, which a later step may read together with its own numbers.
+    pub fn end_loss(&mut self) -> Option<Late> {
+        self.late = self.loss.take().map(Late::new);
+        self.late.clone()
     }
 
     /// Samples the memory in use and keeps the highest value.
@@ -78,7 +88,7 @@ impl Step {
     /// Waits for the device and returns the numbers, and the first of several ranks with a non-finite part of the loss.
     /// All ranks call this at the same time, because the loss is the sum of their parts.
     pub fn read(self, world: &Communicator) -> Result<(StepNumbers, Option<usize>), TrainError> {
-        let loss = self.loss.map_or(Ok(0.0), |loss| loss.try_into_scalar::<f64>())?;
+        let loss = self.late.map_or(Ok(0.0), |loss| loss.read())?;
         let memory = self.memory.unwrap_or_default();
         let LossOfAll { loss, infinite, slowest } = LossOfAll::agree(world, loss, &self.exchanged)?;
         let (sent_bytes, received_bytes) = self.exchanged.bytes();

@@ -164,6 +164,8 @@ impl<M: Module> WindowStage<M> for Accumulating {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use burn::nn::{Linear, LinearConfig};
     use burn::optim::GradientsParams;
     use burn::tensor::{DType, Device, FloatDType, Tensor};
@@ -242,7 +244,7 @@ mod tests {
         }
         let last = constant(&model, 0.5, FloatDType::F32, true);
         let Ok(Outcome::Apply(grads)) = stage.collect(&model, last) else { panic!("the window closes") };
-        let update = grads.for_update(&model).get::<2>(model.weight.id).unwrap();
+        let update = grads.for_update(&model, &HashSet::new()).get::<2>(model.weight.id).unwrap();
         assert_eq!(update.dtype(), DType::F32, "the optimizer is given the parameter's dtype");
         assert_eq!(update.into_data().try_to_vec::<f32>().unwrap(), [1.5; 12]);
     }

@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 
+use burn::backend::DispatchTensor;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use firebrick_world::on_host;
+use firebrick_world::{all_on_host, on_host};
 
 /// A float parameter of any rank.
 pub trait AnyParam {
@@ -31,6 +32,9 @@ pub trait AnyParam {
 
     /// Returns the device of its value, without autodiff. Initializes a lazy parameter.
     fn device(&self) -> Device;
+
+    /// Returns its value, outside autodiff. Initializes a lazy parameter.
+    fn value(&self) -> DispatchTensor;
 
     /// Copies its value to the host. Initializes a lazy parameter.
     fn to_host(&self) -> TensorData;
@@ -76,9 +80,43 @@ impl<const D: usize> AnyParam for Param<Tensor<D>> {
         self.base().device().inner()
     }
 
+    fn value(&self) -> DispatchTensor {
+        self.base().inner().into_dispatch()
+    }
+
     fn to_host(&self) -> TensorData {
         on_host(self.base())
     }
+}
+
+/// The bytes of parameters that [`values_on_host`] reads at once.
+const AT_ONCE: usize = 64 << 20;
+
+/// Copies the value of each distinct parameter that is `wanted` to the host, and calls `use_it` in the order of the model.
+/// It waits for a device once for many parameters, not once for each.
+pub fn values_on_host<M: Module>(
+    model: &M,
+    wanted: impl Fn(ParamId) -> bool,
+    mut use_it: impl FnMut(ParamId, TensorData),
+) {
+    let (mut ids, mut values, mut bytes) = (Vec::new(), Vec::new(), 0);
+    let mut read = |ids: &mut Vec<ParamId>, values: &mut Vec<DispatchTensor>| {
+        let read = all_on_host(std::mem::take(values));
+        ids.drain(..).zip(read).for_each(|(id, data)| use_it(id, data));
+    };
+    each_distinct_param(model, |param| {
+        if !wanted(param.id()) {
+            return;
+        }
+        ids.push(param.id());
+        values.push(param.value());
+        bytes += param.bytes();
+        if bytes > AT_ONCE {
+            read(&mut ids, &mut values);
+            bytes = 0;
+        }
+    });
+    read(&mut ids, &mut values);
 }
 
 /// Returns whether the parameter requires a gradient in training. Does not initialize a lazy parameter.

@@ -19,7 +19,7 @@
 //! cost/          the bytes that a composition holds and sends, computed without the model
 //! setup.rs       what a strategy sees when it starts
 //! outcome.rs     what happens to gradients: apply, hold, skip
-//! grads.rs       gradients on their way to the optimizer, with the facts known about them
+//! grads/         gradients on their way to the optimizer, with the facts known about them
 //! each_param.rs  a look at each parameter of a model, whatever its rank
 //! params.rs      maps over a model's parameters that keep tied parameters tied, and which are trained
 //! paths.rs       the paths of a model's parameters, and the patterns that select them
@@ -210,7 +210,7 @@ pub use clip::Clip;
 pub use composition::Composition;
 pub use dropout::Dropout;
 pub use dtypes::{Float, cast_params, float_name, require_dtype, supported_floats};
-pub use each_param::{AnyParam, each_distinct_param, each_param, learns};
+pub use each_param::{AnyParam, each_distinct_param, each_param, learns, values_on_host};
 pub use effects::{Effects, Offloads, Reduces};
 pub use ema::Ema;
 pub use error::StrategyError;

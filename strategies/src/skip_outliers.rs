@@ -137,8 +137,7 @@ impl<M: Module> CollectStage<M> for Watching {
         if grads.skip().is_some() {
             return Ok(Outcome::Apply(grads));
         }
-        let norm = grads.norm(master)?.try_into_scalar::<f64>();
-        let norm = norm.map_err(|error| StrategyError::Read(error.to_string()))?;
+        let (norm, _) = grads.read_norm(master, Vec::new())?;
         // The trainer skips a window whose norm is not finite.
         match Some(norm).filter(|norm| norm.is_finite()).and_then(|norm| self.exceeded(norm)) {
             None => Ok(Outcome::Apply(grads)),

@@ -1,6 +1,8 @@
 //! What `firebrick_strategies::conformance` cannot see: all strategies with the trainer, a transformer and AdamW, and
 //! the orders that are refused. Add a new strategy to `every_strategy`.
 
+use std::collections::HashSet;
+
 use crate::support::*;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{AdamWConfig, ModuleOptimizer};
@@ -220,7 +222,7 @@ impl Drive {
             false => Settled::Skipped(firebrick::strategies::SkipReason::NonFinite),
         };
         if is_finite {
-            let grads = grads.for_update(&self.master);
+            let grads = grads.for_update(&self.master, &HashSet::new());
             self.master = self.optimizer.step(1e-2, self.master.clone(), grads);
             self.stage.updated(&self.master);
         }

@@ -30,6 +30,7 @@ mod pretrained_sharded;
 mod rank_bytes;
 mod ranks;
 mod ranks_end;
+mod reads;
 mod replicas;
 mod reshard;
 mod resume;

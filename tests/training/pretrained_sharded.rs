@@ -1,5 +1,7 @@
 //! Models of Hugging Face folders with blocks gathered one at a time: two ranks against one.
 
+use std::collections::HashSet;
+
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::FloatDType;
 use firebrick::datasets::Batch;
@@ -46,7 +48,7 @@ where
         let Outcome::Apply(grads) = stage.collect(&master, grads).unwrap() else { panic!("it closes") };
         drop(replica);
         let master = stage.unalias_master(master);
-        let grads = grads.for_update(&master);
+        let grads = grads.for_update(&master, &HashSet::new());
         let master = tie(SgdConfig::new().init().step(RATE, master, grads));
         bits(&stage.gather_full(master, None).unwrap().unwrap())
     };

@@ -1,14 +1,12 @@
 //! Under `Amp` the update also writes the replica, so nothing casts the master again.
 
-use std::collections::HashSet;
 use std::sync::mpsc::channel;
 
 use crate::support::*;
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::ModuleOptimizer;
-use burn::tensor::Tensor;
 use firebrick::kernels::optim::taken;
 use firebrick::optim::{AdamW, Lion, Sgd};
+use firebrick::strategies::each_distinct_param;
 use firebrick::{
     Accumulate, Amp, Clip, Composed, Data, Ema, Keep, Offload, Schedule, StepNumbers, Trainer, Zero,
 };
@@ -37,15 +35,14 @@ fn train(trainer: Trainer<impl Composed<Gpt>>, optimizer: ModuleOptimizer) -> Fo
 
 /// Returns the number of distinct parameters of the model.
 fn distinct() -> u64 {
-    struct Distinct(HashSet<ParamId>);
-    impl ModuleVisitor for Distinct {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.insert(param.id);
-        }
-    }
-    let mut distinct = Distinct(HashSet::new());
-    gpt(0.1, &device().autodiff()).visit(&mut distinct);
-    distinct.0.len() as u64
+    let mut count = 0;
+    each_distinct_param(&gpt(0.1, &device().autodiff()), |_| count += 1);
+    count
+}
+
+/// The precisions in which the device computes the replica.
+fn halves() -> Vec<Amp> {
+    if has_bf16() { vec![Amp::bf16(), Amp::f16()] } else { vec![Amp::f16()] }
 }
 
 /// Updates on the host, where a replica cannot be taken before the master is copied to the device.
@@ -55,16 +52,13 @@ fn cast_again(amp: Amp, optimizer: ModuleOptimizer) -> Found {
 
 #[test]
 fn each_parameter_is_cast_once_at_the_start_and_never_again() {
-    if !is_cpu() {
-        return; // Elsewhere Burn's operations make the update.
-    }
     let all = STEPS * distinct();
     for optimizer in [
         AdamW::new().weight_decay(0.1).init().unwrap(),
         Lion::new().init().unwrap(),
         Sgd::new().momentum(0.9).init().unwrap(),
     ] {
-        for amp in [Amp::bf16(), Amp::f16()] {
+        for amp in halves() {
             let expected = cast_again(amp.clone(), optimizer.clone());
             assert_eq!((expected.taken, expected.losses.len() as u64), (0, STEPS));
             let offload = Trainer::new().with(Offload::optimizer()).with(amp.clone());
@@ -74,8 +68,11 @@ fn each_parameter_is_cast_once_at_the_start_and_never_again() {
                 ("sharded", train(Trainer::new().with(Zero::stage(3)).with(amp.clone()), optimizer.clone())),
             ] {
                 assert_eq!(found.taken, all, "{name}, {amp:?}");
-                assert_eq!(found.losses, expected.losses, "{name}, {amp:?}");
-                assert_eq!(found.parameters, expected.parameters, "{name}, {amp:?}");
+                // Elsewhere the host and the device round an update in their own ways.
+                if is_cpu() {
+                    assert_eq!(found.losses, expected.losses, "{name}, {amp:?}");
+                    assert_eq!(found.parameters, expected.parameters, "{name}, {amp:?}");
+                }
             }
         }
     }
@@ -83,7 +80,7 @@ fn each_parameter_is_cast_once_at_the_start_and_never_again() {
 
 #[test]
 fn what_nobody_takes_is_cast_as_ever() {
-    if !is_cpu() {
+    if !has_bf16() {
         return;
     }
     let optimizer = || AdamW::new().init().unwrap();

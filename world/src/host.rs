@@ -3,6 +3,8 @@
 use burn::tensor::{Bytes, DType, Device, ExecutionError, Tensor, TensorData};
 use bytemuck::Pod;
 
+use crate::reads;
+
 /// Returns the host as a device that stores tensors: that of Burn's CPU backend, Flex.
 pub fn host_device() -> Device {
     Device::flex()
@@ -18,6 +20,7 @@ pub fn is_host(device: &Device) -> bool {
 /// Copies them, except from the CPU backend's own memory. If a GPU shares memory with the processor, a read through
 /// CubeCL 0.11 may return the device's own memory, which the next in-place kernel would change; the copy prevents this.
 pub fn on_host<const D: usize>(tensor: Tensor<D>) -> TensorData {
+    reads::count();
     let tensor = tensor.inner();
     let device = tensor.device();
     apart(tensor.into_data(), &device)
@@ -25,13 +28,14 @@ pub fn on_host<const D: usize>(tensor: Tensor<D>) -> TensorData {
 
 /// Like [`on_host`], but returns a device failure as an error.
 pub(crate) fn try_on_host<const D: usize>(tensor: Tensor<D>) -> Result<TensorData, ExecutionError> {
+    reads::count();
     let tensor = tensor.inner();
     let device = tensor.device();
     Ok(apart(tensor.try_into_data()?, &device))
 }
 
 /// Copies a read result into memory that the device does not own.
-fn apart(read: TensorData, from: &Device) -> TensorData {
+pub(crate) fn apart(read: TensorData, from: &Device) -> TensorData {
     match is_host(from) {
         true => read,
         false => joined(read.dtype(), read.shape().to_vec(), std::iter::once(read.as_bytes())),

@@ -1,113 +1,149 @@
 //! Sums over the rows of a matrix: the gradients of biases and scales.
 //!
-//! Each cube sums some rows of some columns; a second kernel adds the parts in order, so that a sum has the same bits
+//! A cube sums neighbouring columns, each by several units that share the rows. Where a matrix has many rows, several
+//! cubes share them, and a second kernel adds their sums. All sums are added in a fixed order, so they have the same bits
 //! each time.
-#![allow(unsafe_code)] // Launches without checks of bounds: each kernel checks its column.
+#![allow(unsafe_code)] // Launches without checks of bounds: the kernel checks its column and its rows.
 
 use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::{contiguous, element, empty, units};
+use super::{contiguous, element, empty};
 
-/// The rows of one part.
+/// The columns of one cube: whole lines of memory.
+pub(crate) const COLUMNS: u32 = 32;
+
+/// The most units of one cube.
+const UNITS: u32 = 1024;
+
+/// The rows that a unit adds before another cube shares them.
 const ROWS: usize = 64;
 
-/// The most parts, so that the second kernel is short: longer matrices have more rows in a part.
+/// The most cubes that share the rows, so that the second kernel is short.
 const PARTS: usize = 128;
 
-/// Returns the rows of each part, and the number of parts.
-pub(crate) fn parts(rows: usize) -> (usize, usize) {
-    let each = rows.div_ceil(PARTS).max(ROWS);
-    (each, rows.div_ceil(each))
+/// How the cubes share a matrix.
+pub(crate) struct Tiles {
+    /// The units that share a column.
+    pub lanes: u32,
+    /// The rows of a cube.
+    pub each: usize,
+    /// The cubes that share the rows.
+    pub parts: usize,
+    across: usize,
+}
+
+impl Tiles {
+    pub fn of(x: &CubeTensor, rows: usize, columns: usize) -> Self {
+        let units = x.client.properties().hardware.max_units_per_cube.min(UNITS);
+        let wanted = rows.next_power_of_two().min((UNITS / COLUMNS) as usize) as u32;
+        let lanes = 1 << (units / COLUMNS).max(1).min(wanted).ilog2();
+        let each = rows.div_ceil(PARTS).max(ROWS * lanes as usize);
+        let across = columns.div_ceil(COLUMNS as usize);
+        Self { lanes, each, parts: rows.div_ceil(each), across }
+    }
+
+    pub fn grid(&self) -> CubeCount {
+        CubeCount::Static(self.across as u32, self.parts as u32, 1)
+    }
+
+    pub fn units(&self) -> CubeDim {
+        CubeDim::new_1d(self.lanes * COLUMNS)
+    }
 }
 
 /// Sums `[rows, columns]` over its rows, in f32, and returns `[columns]` in the dtype of `x`.
 pub(crate) fn column_sums(x: CubeTensor) -> CubeTensor {
-    let x = contiguous(x);
-    let [rows, columns] = x.meta.shape().dims();
-    let (each, count) = parts(rows);
-    let partial = empty(&x, [count, columns], DType::F32);
-    let units = units(&x, columns);
-    let across = columns.div_ceil(units as usize) as u32;
-    // SAFETY: the kernel checks that its column exists, and that its rows do.
-    unsafe {
-        part_kernel::launch_unchecked(
-            &x.client,
-            CubeCount::Static(across, count as u32, 1),
-            CubeDim::new_1d(units),
-            x.clone().into_buffer_arg(),
-            partial.clone().into_buffer_arg(),
-            rows,
-            columns,
-            each,
-            element(&x),
-        );
-    }
     let dtype = x.dtype;
-    add_parts(partial, dtype)
+    sums_in(x, dtype)
 }
 
-/// Adds the parts `[parts, columns]`, in f32, and returns `[columns]` in `dtype`.
-pub(crate) fn add_parts(partial: CubeTensor, dtype: DType) -> CubeTensor {
-    let [count, columns] = partial.meta.shape().dims();
-    let sums = empty(&partial, [columns], dtype);
-    let units = units(&partial, columns);
-    // SAFETY: the kernel checks that its column exists.
+/// Sums `[rows, columns]` over its rows, in f32, and returns `[columns]` in `dtype`.
+pub(crate) fn sums_in(x: CubeTensor, dtype: DType) -> CubeTensor {
+    let x = contiguous(x);
+    let [rows, columns] = x.meta.shape().dims();
+    let tiles = Tiles::of(&x, rows, columns);
+    let sums = match tiles.parts {
+        1 => empty(&x, [columns], dtype),
+        parts => empty(&x, [parts, columns], DType::F32),
+    };
+    // SAFETY: the kernel checks that its column exists, and that its rows do.
     unsafe {
         sum_kernel::launch_unchecked(
-            &partial.client,
-            CubeCount::Static(columns.div_ceil(units as usize) as u32, 1, 1),
-            CubeDim::new_1d(units),
-            partial.clone().into_buffer_arg(),
+            &x.client,
+            tiles.grid(),
+            tiles.units(),
+            x.clone().into_buffer_arg(),
             sums.clone().into_buffer_arg(),
-            count,
+            rows,
             columns,
-            element(&sums),
+            tiles.each,
+            tiles.lanes,
+            [element(&x), element(&sums)],
         );
     }
-    sums
+    if tiles.parts == 1 { sums } else { sums_in(sums, dtype) }
 }
 
 #[cube(launch_unchecked)]
-fn part_kernel<F: Float>(
+fn sum_kernel<F: Float, S: Float>(
     x: &[F],
-    partial: &mut [f32],
+    sums: &mut [S],
     rows: usize,
     columns: usize,
     each: usize,
-    #[define(F)] _dtype: ElemType,
+    #[comptime] lanes: u32,
+    #[define(F, S)] _dtypes: [ElemType; 2],
 ) {
-    let column = (CUBE_POS_X * CUBE_DIM_X + UNIT_POS_X) as usize;
+    let mut shared = Shared::<[f32]>::new_slice((lanes * COLUMNS) as usize);
+    let column = column();
+    let mut sum = 0.0f32;
     if column < columns {
-        let part = CUBE_POS_Y as usize;
-        let mut row = part * each;
-        let end = min(row + each, rows);
-        let mut sum = 0.0f32;
+        let mut row = first_row(each);
+        let end = min((CUBE_POS_Y as usize + 1) * each, rows);
         while row < end {
             sum += f32::cast_from(x[row * columns + column]);
-            row += 1;
+            row += lanes as usize;
         }
-        partial[part * columns + column] = sum;
+    }
+    let sum = sum_of_lanes(&mut shared, sum, lanes);
+    if is_first_lane() && column < columns {
+        sums[CUBE_POS_Y as usize * columns + column] = S::cast_from(sum);
     }
 }
 
-#[cube(launch_unchecked)]
-fn sum_kernel<F: Float>(
-    partial: &[f32],
-    sums: &mut [F],
-    count: usize,
-    columns: usize,
-    #[define(F)] _dtype: ElemType,
-) {
-    let column = ABSOLUTE_POS;
-    if column < columns {
-        let mut sum = 0.0f32;
-        let mut part = 0usize;
-        while part < count {
-            sum += partial[part * columns + column];
-            part += 1;
+/// Returns the column of this unit.
+#[cube]
+pub(crate) fn column() -> usize {
+    (CUBE_POS_X * COLUMNS + UNIT_POS % COLUMNS) as usize
+}
+
+/// Returns the first row of this unit. The next ones are `lanes` apart.
+#[cube]
+pub(crate) fn first_row(each: usize) -> usize {
+    CUBE_POS_Y as usize * each + (UNIT_POS / COLUMNS) as usize
+}
+
+/// Returns the sum of the values of all lanes, to the first lane. `shared` has one element for each unit.
+#[cube]
+pub(crate) fn sum_of_lanes(shared: &mut [f32], value: f32, #[comptime] lanes: u32) -> f32 {
+    sync_cube();
+    shared[UNIT_POS as usize] = value;
+    sync_cube();
+    let mut sum = 0.0f32;
+    if is_first_lane() {
+        let mut lane = 0u32;
+        while lane < lanes {
+            sum += shared[(lane * COLUMNS + UNIT_POS) as usize];
+            lane += 1;
         }
-        sums[column] = F::cast_from(sum);
     }
+    sum
+}
+
+/// Returns whether this unit writes the sums of its column.
+#[cube]
+pub(crate) fn is_first_lane() -> bool {
+    UNIT_POS < COLUMNS
 }

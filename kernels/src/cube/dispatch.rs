@@ -7,7 +7,7 @@ use burn::backend::{
 use burn::tensor::DType;
 
 /// Returns whether the kernels compute these tensors: they compute in f32.
-pub fn has_kernels<'a>(tensors: impl IntoIterator<Item = &'a DispatchTensor>) -> bool {
+pub(crate) fn has_kernels<'a>(tensors: impl IntoIterator<Item = &'a DispatchTensor>) -> bool {
     let narrow = |x: &DispatchTensor| matches!(x.dtype(), DType::F32 | DType::F16 | DType::BF16);
     let mut tensors = tensors.into_iter().peekable();
     // Burn's operations say that tensors are on several devices.
@@ -20,7 +20,7 @@ pub fn has_kernels<'a>(tensors: impl IntoIterator<Item = &'a DispatchTensor>) ->
 /// # Panics
 ///
 /// If the [kernels](has_kernels) don't compute them.
-pub fn of_cube(tensors: Vec<DispatchTensor>) -> Vec<FloatTensor<Cube>> {
+pub(crate) fn of_cube(tensors: Vec<DispatchTensor>) -> Vec<FloatTensor<Cube>> {
     let of_cube = |tensor| match <DispatchTensor as DispatchKindConversion<Cube>>::try_into_backend(tensor) {
         Ok(BackendTensor::Float(tensor)) => tensor,
         _ => unreachable!("the kernels compute float tensors of CubeCL's devices"),
@@ -29,7 +29,7 @@ pub fn of_cube(tensors: Vec<DispatchTensor>) -> Vec<FloatTensor<Cube>> {
 }
 
 /// Returns the tensors as those of dispatch.
-pub fn into_dispatch(tensors: Vec<FloatTensor<Cube>>) -> Vec<DispatchTensor> {
+pub(crate) fn into_dispatch(tensors: Vec<FloatTensor<Cube>>) -> Vec<DispatchTensor> {
     let into =
         |tensor| <DispatchTensor as DispatchKindConversion<Cube>>::from_backend(BackendTensor::Float(tensor));
     tensors.into_iter().map(into).collect()

@@ -2,20 +2,20 @@
 
 use burn_cubecl::tensor::CubeTensor;
 
-use crate::cube::UNITS;
+use super::UNITS;
 
 /// The elements of a tensor that one cube computes.
-pub const PART: usize = 16 * UNITS as usize;
+pub(crate) const PART: usize = 16 * UNITS as usize;
 
 /// The most tensors of one launch.
-const TOGETHER: usize = 32;
+pub(crate) const TOGETHER: usize = 32;
 
 /// Buffers of a kernel besides the tensors: the one that all of them share, and the scalars.
 const OTHERS: usize = 2;
 
 /// Returns the places of the tensors that are not empty, in groups that are alike, in order within each kind. A tensor
 /// has `buffers` arguments in the kernel.
-pub fn groups<K: PartialEq>(
+pub(crate) fn groups<K: PartialEq>(
     tensors: &[CubeTensor],
     buffers: usize,
     kind: impl Fn(usize) -> K,

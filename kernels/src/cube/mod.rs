@@ -7,11 +7,15 @@
 //! deferred.rs     host functions in the order of the queue
 //! cooperation.rs  sums and maxima over the units of a cube
 //! columns.rs      sums over the rows of a matrix
+//! dispatch.rs     tensors of dispatch as those of CubeCL's devices, and back
+//! groups.rs       tensors in groups, each of which one kernel computes
 //! ```
 
 mod columns;
 mod cooperation;
 mod deferred;
+mod dispatch;
+mod groups;
 
 use burn::tensor::{DType, Shape};
 use burn_backend::cubecl::dtype_to_storage_type;
@@ -20,9 +24,13 @@ use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-pub(crate) use columns::{column_sums, parts};
+pub(crate) use columns::{
+    COLUMNS, Tiles, column, column_sums, first_row, is_first_lane, sum_of_lanes, sums_in,
+};
 pub(crate) use cooperation::{most_of_cube, sum_of_cube};
 pub(crate) use deferred::{Spec, run, run_many};
+pub(crate) use dispatch::{has_kernels, into_dispatch, of_cube};
+pub(crate) use groups::{PART, TOGETHER, groups};
 
 /// The units that share a row, or a part of one.
 pub(crate) const UNITS: u32 = 256;

@@ -4,17 +4,11 @@
 //!
 //! ```text
 //! plain.rs    the passes by Burn's operations
-//! on_cube.rs  tensors as those of CubeCL's devices, and back
-//! groups.rs   tensors in groups, each of which one kernel can read
 //! squares.rs  sums of squares on a device
-//! scaled.rs   products with a factor on a device
+//! scaled.rs   products with a factor, and casts, on a device
 //! sums.rs     sums of pairs on a device
 //! ```
 
-#[cfg(feature = "cube")]
-mod groups;
-#[cfg(feature = "cube")]
-mod on_cube;
 mod plain;
 #[cfg(feature = "cube")]
 mod scaled;
@@ -29,7 +23,7 @@ use burn::backend::{Dispatch, DispatchTensor, TensorMetadata};
 use burn::tensor::{FloatDType, Tensor};
 
 #[cfg(feature = "cube")]
-use on_cube::{has_kernels, into_dispatch, of_cube};
+use crate::cube::{has_kernels, into_dispatch, of_cube};
 
 /// Returns the sum of the squares of all elements of all tensors, of any ranks and float dtypes, in f32. Its shape is
 /// `[1]`. It is infinite or NaN if an element is, or if the sum is above f32's limit.
@@ -84,6 +78,29 @@ pub fn scale_all(tensors: Vec<DispatchTensor>, factor: Tensor<1>) -> Vec<Dispatc
         return into_dispatch(scaled::scale_all(of_cube(tensors), of_cube(vec![factor]).remove(0)));
     }
     plain::scale_all::<Dispatch>(tensors, factor)
+}
+
+/// Divides each tensor, of any rank and float dtype, by the divisor, and returns the quotients in `dtype`. They are
+/// computed in f32, or in f64 if `dtype` is f64. With the divisor 1 it only casts.
+///
+/// ```
+/// use burn::tensor::{Device, FloatDType, Tensor};
+///
+/// let x = Tensor::<1>::from_data([1.0, 2.0], &Device::flex()).cast(FloatDType::F16);
+/// let cast = firebrick_kernels::cast_all(vec![x.into_dispatch()], FloatDType::F32, 4.0);
+/// let [x] = cast.try_into().unwrap();
+/// assert_eq!(Tensor::<1>::from_dispatch(x).into_data().try_to_vec::<f32>().unwrap(), [0.25, 0.5]);
+/// ```
+///
+/// # Panics
+///
+/// If the tensors are on several devices.
+pub fn cast_all(tensors: Vec<DispatchTensor>, dtype: FloatDType, divisor: f64) -> Vec<DispatchTensor> {
+    #[cfg(feature = "cube")]
+    if dtype != FloatDType::F64 && !tensors.is_empty() && has_kernels(&tensors) {
+        return into_dispatch(scaled::cast_all(of_cube(tensors), dtype.into(), divisor as f32));
+    }
+    plain::cast_all::<Dispatch>(tensors, dtype, divisor)
 }
 
 /// Adds each tensor, of any rank and float dtype, to its partner, which has the same shape, and returns the sums in `dtype`.

@@ -1,8 +1,10 @@
 //! The passes by Burn's operations, one tensor after the other.
 
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, TensorMetadata};
+use burn::backend::{Backend, Scalar, TensorMetadata};
 use burn::tensor::{DType, FloatDType, Shape};
+
+use crate::half::HalfOps;
 
 /// Returns the sum of the squares of all elements, `[1]`, in f32.
 pub fn sum_of_squares<B: Backend>(tensors: Vec<FloatTensor<B>>) -> FloatTensor<B> {
@@ -34,6 +36,20 @@ pub fn add_all<B: Backend>(
     let wide = if dtype == FloatDType::F64 { dtype } else { FloatDType::F32 };
     let added = |(x, y)| cast::<B>(B::float_add(cast::<B>(x, wide), cast::<B>(y, wide)), dtype);
     tensors.into_iter().zip(others).map(added).collect()
+}
+
+/// Divides each tensor by the divisor, in f32, or in f64 if `dtype` is f64, and casts it.
+pub fn cast_all<B: HalfOps>(
+    tensors: Vec<FloatTensor<B>>,
+    dtype: FloatDType,
+    divisor: f64,
+) -> Vec<FloatTensor<B>> {
+    let wide = if dtype == FloatDType::F64 { dtype } else { FloatDType::F32 };
+    let divided = |x| match divisor {
+        1.0 => x,
+        divisor => B::float_div_scalar(B::fast_cast(x, wide), Scalar::Float(divisor)),
+    };
+    tensors.into_iter().map(|x| B::fast_cast(divided(x), dtype)).collect()
 }
 
 fn cast<B: Backend>(x: FloatTensor<B>, dtype: FloatDType) -> FloatTensor<B> {

@@ -1,30 +1,54 @@
-//! Products of many tensors and one factor on a device.
+//! Products of many tensors and one factor, and casts, on a device.
 #![allow(unsafe_code)] // Launches without checks of bounds: the kernel checks the ends of its tensor.
 
-use burn::backend::Cube;
-use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
+use burn::backend::{Cube, TensorMetadata};
+use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::groups::{PART, groups};
-use crate::cube::{Spec, UNITS, contiguous, element, grid, run_many, units, written};
+use crate::cube::{
+    PART, Spec, TOGETHER, UNITS, contiguous, element, empty, grid, groups, run_many, units, written,
+};
 
 /// Multiplies each tensor by the factor, in place where nothing else holds it.
 pub fn scale_all(tensors: Vec<FloatTensor<Cube>>, factor: FloatTensor<Cube>) -> Vec<FloatTensor<Cube>> {
     let outputs = tensors.iter().map(|x| Spec::new(x.shape(), x.dtype())).collect();
     let inputs = std::iter::once(factor).chain(tensors).collect();
     run_many(inputs, outputs, |inputs| {
-        let mut inputs = inputs.into_iter();
+        let mut inputs = inputs.into_iter().map(contiguous);
         let factor = inputs.next().expect("the factor comes first");
-        scaled(inputs.map(contiguous).collect(), contiguous(factor))
+        let tensors: Vec<_> = inputs.collect();
+        let found = tensors.iter().map(written).collect();
+        scaled(&tensors, found, Some(&factor), 1.0)
     })
 }
 
-fn scaled(tensors: Vec<CubeTensor>, factor: CubeTensor) -> Vec<CubeTensor> {
-    let found: Vec<_> = tensors.iter().map(written).collect();
-    let units = units(&factor, UNITS as usize);
-    for group in groups(&tensors, 2, |at| tensors[at].dtype) {
+/// Divides each tensor by the divisor, in f32, and returns the quotients in `dtype`. The tensors of one launch are dropped
+/// before the next.
+pub fn cast_all(tensors: Vec<FloatTensor<Cube>>, dtype: DType, divisor: f32) -> Vec<FloatTensor<Cube>> {
+    let mut tensors = tensors.into_iter().peekable();
+    let mut found = Vec::new();
+    while tensors.peek().is_some() {
+        let inputs: Vec<_> = tensors.by_ref().take(TOGETHER).collect();
+        let outputs = inputs.iter().map(|x| Spec::new(x.shape(), dtype)).collect();
+        found.extend(run_many(inputs, outputs, move |inputs| {
+            let tensors: Vec<_> = inputs.into_iter().map(contiguous).collect();
+            let found = tensors.iter().map(|x| empty(x, x.meta.shape().clone(), dtype)).collect();
+            scaled(&tensors, found, None, divisor)
+        }));
+    }
+    found
+}
+
+/// Multiplies the tensors by the factor, if there is one, and divides them by the divisor.
+fn scaled(
+    tensors: &[CubeTensor],
+    found: Vec<CubeTensor>,
+    factor: Option<&CubeTensor>,
+    divisor: f32,
+) -> Vec<CubeTensor> {
+    for group in groups(tensors, 2, |at| tensors[at].dtype) {
         let (mut from, mut to, mut ends) = (SequenceArg::new(), SequenceArg::new(), SequenceArg::new());
         let mut cubes = 0;
         for at in &group {
@@ -33,19 +57,25 @@ fn scaled(tensors: Vec<CubeTensor>, factor: CubeTensor) -> Vec<CubeTensor> {
             to.push(found[*at].clone().into_buffer_arg());
             ends.push(cubes);
         }
+        let first = &tensors[group[0]];
+        // Without a factor, this buffer is not read.
+        let by = factor.unwrap_or(first);
+        let units = units(first, UNITS as usize);
         // SAFETY: a cube beyond the last tensor's does nothing, and each reads and writes a tensor within its length.
         unsafe {
             scale_kernel::launch_unchecked(
-                &factor.client,
-                grid(&factor, cubes),
+                &first.client,
+                grid(first, cubes),
                 CubeDim::new_1d(units),
                 from,
                 to,
                 ends,
-                factor.clone().into_buffer_arg(),
+                by.clone().into_buffer_arg(),
+                divisor,
+                factor.is_some(),
                 PART,
                 units,
-                [element(&tensors[group[0]]), element(&factor)],
+                [element(first), element(&found[group[0]]), element(by)],
             );
         }
     }
@@ -53,17 +83,22 @@ fn scaled(tensors: Vec<CubeTensor>, factor: CubeTensor) -> Vec<CubeTensor> {
 }
 
 #[cube(launch_unchecked)]
-fn scale_kernel<F: Float, S: Float>(
+fn scale_kernel<F: Float, T: Float, S: Float>(
     from: Sequence<Box<[F]>>,
-    mut to: Sequence<Box<[F]>>,
+    mut to: Sequence<Box<[T]>>,
     ends: Sequence<usize>,
     factor: &[S],
+    divisor: f32,
+    #[comptime] multiplies: bool,
     #[comptime] part: usize,
     #[comptime] units: u32,
-    #[define(F, S)] _dtypes: [ElemType; 2],
+    #[define(F, T, S)] _dtypes: [ElemType; 3],
 ) {
     let cube = CUBE_POS;
-    let factor = f32::cast_from(factor[0]);
+    let mut by = 1.0f32;
+    if multiplies {
+        by = f32::cast_from(factor[0]);
+    }
     let mut begin = 0usize;
     #[unroll]
     for i in 0..from.len() {
@@ -74,7 +109,7 @@ fn scale_kernel<F: Float, S: Float>(
             let mut at = (cube - begin) * part + UNIT_POS as usize;
             let last = min((cube - begin + 1) * part, source.len());
             while at < last {
-                target[at] = F::cast_from(f32::cast_from(source[at]) * factor);
+                target[at] = T::cast_from(f32::cast_from(source[at]) * by / divisor);
                 at += units as usize;
             }
         }

@@ -8,8 +8,7 @@ use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::groups::{PART, groups};
-use crate::cube::{Spec, UNITS, contiguous, element, empty, grid, run, sum_of_cube, units};
+use crate::cube::{PART, Spec, UNITS, contiguous, element, empty, grid, groups, run, sum_of_cube, units};
 
 /// Returns the sum of the squares of all elements.
 pub fn sum_of_squares(tensors: Vec<FloatTensor<Cube>>) -> FloatTensor<Cube> {

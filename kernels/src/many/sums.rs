@@ -7,8 +7,7 @@ use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::groups::{PART, groups};
-use crate::cube::{Spec, UNITS, contiguous, element, empty, grid, run_many, units, written};
+use crate::cube::{PART, Spec, UNITS, contiguous, element, empty, grid, groups, run_many, units, written};
 
 /// Adds each tensor to its partner, in f32, and returns the sums in `dtype`, in place where nothing else holds the first
 /// tensor and it has that dtype.

@@ -1,6 +1,6 @@
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
-use super::{add_all, scale_all, sum_of_squares};
+use super::{add_all, cast_all, scale_all, sum_of_squares};
 use crate::testing;
 
 /// Returns numbers of many magnitudes and their sum of squares in f64.
@@ -102,5 +102,30 @@ fn pairs_of_any_dtypes_are_added_in_f32() {
     for (found, expected) in add_all(left, right, FloatDType::F32).into_iter().zip(expected) {
         let found = Tensor::<1>::from_dispatch(found).into_data().try_to_vec::<f32>().unwrap();
         assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn casts_divide_in_f32_and_keep_the_order() {
+    let device = testing::device();
+    let counts = [3, 5000, 1, 0, 4096];
+    let all: Vec<_> = (0..70).map(|at| counts[at % counts.len()]).collect();
+    let values = |seed: usize, count| numbers(count, seed).0;
+    for divisor in [1.0, 4.0, 3.0] {
+        let given = all.iter().enumerate().map(|(seed, count)| {
+            let x = tensor(values(seed, *count), &device);
+            let x = if seed % 3 == 0 { x } else { x.cast(FloatDType::F16) };
+            x.into_dispatch()
+        });
+        let found = cast_all(given.collect(), FloatDType::F32, divisor);
+        for (seed, (found, count)) in found.into_iter().zip(&all).enumerate() {
+            let found = Tensor::<1>::from_dispatch(found);
+            assert_eq!(found.dtype(), DType::F32);
+            let narrow = |x: f32| if seed % 3 == 0 { x } else { half::f16::from_f32(x).to_f32() };
+            let expected = values(seed, *count).into_iter().map(|x| narrow(x) / divisor as f32);
+            for (found, expected) in found.into_data().iter::<f32>().zip(expected) {
+                assert!((found - expected).abs() <= 2e-7 * expected.abs(), "{found} {expected}");
+            }
+        }
     }
 }

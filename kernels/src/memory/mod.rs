@@ -48,17 +48,24 @@ impl Usage {
     /// Returns the use of a device's pool, or that of [the process](Self::of_process) if the device has none. `None` if
     /// neither is counted.
     pub fn of(device: &Device) -> Option<Self> {
-        match device.memory_pool_usage() {
-            Some(pool) => {
-                let live = usize::try_from(pool.bytes_in_use).unwrap_or(usize::MAX);
+        match look(device) {
+            Some(live) => {
                 let looks = measured();
-                let highest = looks.look.fetch_max(live, Relaxed).max(live);
-                let peak = highest.max(looks.earlier_look.load(Relaxed));
-                Some(Self { live, peak })
+                let highest = looks.look.load(Relaxed).max(looks.earlier_look.load(Relaxed));
+                Some(Self { live, peak: highest })
             }
             None => Self::of_process(),
         }
     }
+}
+
+/// Returns the bytes in use in a device's pool, if it has one, and observes them. The pool is asked through the queue of
+/// operations, so a look holds the queue up.
+fn look(device: &Device) -> Option<usize> {
+    let pool = device.memory_pool_usage()?;
+    let live = usize::try_from(pool.bytes_in_use).unwrap_or(usize::MAX);
+    measured().look.fetch_max(live, Relaxed);
+    Some(live)
 }
 
 /// Returns the bytes in use once a device has completed its work, which may allocate. `None` if nothing counts them.
@@ -112,10 +119,11 @@ pub struct Beyond {
 impl Beyond {
     /// Starts the measurement of a pass.
     pub fn begin(device: &Device) -> Self {
-        let is_on_process = measured().are_of_process() && device.memory_pool_usage().is_none();
+        let in_pool = look(device);
+        let is_on_process = measured().are_of_process() && in_pool.is_none();
         let own = is_on_process.then(Account::new).map(|account| (account.entered(), account));
-        let before = Usage::of(device).map_or(0, |usage| usage.live);
-        take_peak(device);
+        let before = in_pool.or(Usage::of_process().map(|usage| usage.live)).unwrap_or(0);
+        taken_peak(in_pool);
         measured().gradients.store(0, Relaxed);
         measured().most_beyond.store(0, Relaxed);
         measured().most.store(0, Relaxed);
@@ -126,7 +134,7 @@ impl Beyond {
     pub fn left(gradients: usize, device: &Device) {
         let counters = measured();
         let before = counters.gradients.fetch_add(gradients, Relaxed);
-        let peak = take_peak(device);
+        let peak = taken_peak(look(device));
         counters.most.fetch_max(peak, Relaxed);
         counters.most_beyond.fetch_max(peak.saturating_sub(before), Relaxed);
     }
@@ -155,12 +163,11 @@ pub struct Taken {
     pub most: usize,
 }
 
-/// Returns the peak since the last call, and resets it to the live bytes.
-fn take_peak(device: &Device) -> usize {
+/// Returns the peak since the last call, and resets it to the live bytes. A device's pool has been looked at before.
+fn taken_peak(in_pool: Option<usize>) -> usize {
     let counters = measured();
-    match device.memory_pool_usage() {
+    match in_pool {
         Some(_) => {
-            Usage::of(device);
             let look = counters.look.swap(0, Relaxed);
             counters.earlier_look.fetch_max(look, Relaxed);
             look

@@ -63,8 +63,11 @@ impl NormRows for Cube {
         let (centered, adds) = (mean.is_some(), of_sum.is_some());
         let columns = (wanted.scale || wanted.bias).then(|| {
             let inputs = [Some(sum.clone()), Some(grad.clone()), mean.clone(), Some(inverse.clone())];
-            let outputs = [Spec::new([width], DType::F32), Spec::new([width], DType::F32)];
-            run(inputs.into_iter().flatten().collect(), outputs, move |inputs| of_columns(inputs, centered))
+            let dtype = scale.dtype();
+            let outputs = [Spec::new([width], dtype), Spec::new([width], dtype)];
+            run(inputs.into_iter().flatten().collect(), outputs, move |inputs| {
+                of_columns(inputs, centered, dtype)
+            })
         });
         let [of_scale, of_bias] = columns.map_or([None, None], |found| found.map(Some));
         let of_sum = wanted.sum.then(|| {

@@ -44,9 +44,9 @@ pub struct Upstream<B: Backend> {
 pub struct Gradients<B: Backend> {
     /// Of the sum, in its dtype.
     pub sum: Option<FloatTensor<B>>,
-    /// Of the scale, `[width]`, in f32 or wider.
+    /// Of the scale, `[width]`, in its dtype, or in f32 or wider.
     pub scale: Option<FloatTensor<B>>,
-    /// Of the bias, `[width]`, in f32 or wider.
+    /// Of the bias, `[width]`, in the dtype of the scale, or in f32 or wider.
     pub bias: Option<FloatTensor<B>>,
 }
 

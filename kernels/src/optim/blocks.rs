@@ -1,5 +1,7 @@
 //! One pass over a parameter with 8-bit moments in blocks.
 
+use std::marker::PhantomData;
+
 use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
@@ -35,7 +37,7 @@ pub fn blocks(row: usize) -> usize {
 impl Rows<'_> {
     /// Updates the parameter and the moments in place, on all cores. If the moments are `fresh`, their content is
     /// ignored and taken as zero.
-    pub fn update<R: Rule<2>>(self, rule: R, fresh: bool) {
+    pub fn update<R: Rule<2, C>, const C: usize>(self, rule: R, fresh: bool) {
         let Self { row, param, grad, codes: [codes_1, codes_2], largest: [largest_1, largest_2] } = self;
         if param.is_empty() {
             return;
@@ -49,24 +51,32 @@ impl Rows<'_> {
             .zip(largest_1.par_chunks_mut(scales).zip(largest_2.par_chunks_mut(scales)))
             .for_each(|(((param, grad), (codes_1, codes_2)), (largest_1, largest_2))| {
                 let (codes, largest) = ([codes_1, codes_2], [largest_1, largest_2]);
-                Arch::new().dispatch(Task { rows: Rows { row, param, grad, codes, largest }, rule, fresh });
+                let rows = Rows { row, param, grad, codes, largest };
+                let constants = rule.constants();
+                Arch::new().dispatch(Task { rows, rule: PhantomData::<R>, constants, fresh });
             });
     }
 }
 
 /// The work of one core, compiled for the vectors of each kind of processor.
-struct Task<'a, R> {
+struct Task<'a, R, const C: usize> {
     rows: Rows<'a>,
-    rule: R,
+    rule: PhantomData<R>,
+    constants: [f32; C],
     fresh: bool,
 }
 
-impl<R: Rule<2>> NullaryFnOnce for Task<'_, R> {
+impl<R: Rule<2, C>, const C: usize> NullaryFnOnce for Task<'_, R, C> {
     type Output = ();
 
     #[inline(always)]
     fn call(self) {
-        let Self { rows: Rows { row, param, grad, codes: [codes_1, codes_2], largest }, rule, fresh } = self;
+        let Self {
+            rows: Rows { row, param, grad, codes: [codes_1, codes_2], largest },
+            constants,
+            fresh,
+            ..
+        } = self;
         let (signed, unsigned): (&DynamicMap, &DynamicMap) = (&SIGNED, &UNSIGNED);
         let mut moments = [[0.0f32; BLOCK]; 2];
         let mut scale = 0;
@@ -86,7 +96,7 @@ impl<R: Rule<2>> NullaryFnOnce for Task<'_, R> {
                     read(signed, codes_1, largest[0][scale], m);
                     read(unsigned, codes_2, largest[1][scale], v);
                 }
-                update(rule, param, grad, m, v);
+                update::<R, C>(constants, param, grad, m, v);
                 largest[0][scale] = write(signed, m, codes_1);
                 largest[1][scale] = write(unsigned, v, codes_2);
                 // Keeps a nonzero second moment above zero: dividing by its root would make the next update unbounded.
@@ -118,12 +128,18 @@ fn write(map: &DynamicMap, numbers: &[f32], codes: &mut [u8]) -> f32 {
 }
 
 #[inline(always)]
-fn update<R: Rule<2>>(rule: R, param: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32]) {
+fn update<R: Rule<2, C>, const C: usize>(
+    constants: [f32; C],
+    param: &mut [f32],
+    grad: &[f32],
+    m: &mut [f32],
+    v: &mut [f32],
+) {
     // Equal lengths let the compiler vectorize the loop.
     let length = param.len();
     let (grad, m, v) = (&grad[..length], &mut m[..length], &mut v[..length]);
     for i in 0..length {
-        let (updated, [next_m, next_v]) = rule.element(param[i], grad[i], [m[i], v[i]]);
+        let (updated, [next_m, next_v]) = R::element(constants, param[i], grad[i], [m[i], v[i]]);
         (param[i], m[i], v[i]) = (updated, next_m, next_v);
     }
 }

@@ -13,7 +13,7 @@ use crate::half::cast;
 
 /// See [`step`](super::step).
 #[allow(clippy::result_large_err)] // The error is the input, which the caller takes apart at once.
-pub(super) fn step<const D: usize, const N: usize, R: Rule<N>>(
+pub(super) fn step<const D: usize, const N: usize, const C: usize, R: Rule<N, C>>(
     rule: &R,
     parts: Parts<D, N>,
 ) -> Result<(Tensor<D>, [Tensor<D>; N]), Parts<D, N>> {

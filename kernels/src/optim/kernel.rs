@@ -4,6 +4,7 @@
 //! bit-identical on every processor, with any number of threads.
 
 use std::array::from_fn;
+use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
 use pulp::{Arch, NullaryFnOnce};
@@ -19,9 +20,10 @@ pub(super) const TASK: usize = 1 << 15;
 impl<const N: usize> Update<'_, N> {
     /// Updates the parameter and the moments in place. If the moments are `fresh`, their content is ignored and taken
     /// as zero.
-    pub fn run<R: Rule<N>>(mut self, rule: R, fresh: bool) {
+    pub fn run<R: Rule<N, C>, const C: usize>(mut self, rule: R, fresh: bool) {
         let arch = Arch::new();
-        let run = |update| arch.dispatch(Task { update, rule, fresh });
+        let constants = rule.constants();
+        let run = |update| arch.dispatch(Task { update, rule: PhantomData::<R>, constants, fresh });
         let mut tasks = Vec::with_capacity(self.len().div_ceil(TASK) + 1);
         if self.len() > TASK {
             // Large tensors start at similar offsets of a page, after their allocations' headers. If tasks start at the
@@ -49,18 +51,19 @@ impl<const N: usize> Update<'_, N> {
 }
 
 /// The work of one core, compiled for the vectors of each kind of processor.
-struct Task<'a, R, const N: usize> {
+struct Task<'a, R, const N: usize, const C: usize> {
     update: Update<'a, N>,
-    rule: R,
+    rule: PhantomData<R>,
+    constants: [f32; C],
     fresh: bool,
 }
 
-impl<R: Rule<N>, const N: usize> NullaryFnOnce for Task<'_, R, N> {
+impl<R: Rule<N, C>, const N: usize, const C: usize> NullaryFnOnce for Task<'_, R, N, C> {
     type Output = ();
 
     #[inline(always)]
     fn call(self) {
-        let Self { mut update, rule, fresh } = self;
+        let Self { mut update, constants, fresh, .. } = self;
         let mut blocks: ([Block; 2], [Block; N]) = ([[0.0; BLOCK]; 2], [[0.0; BLOCK]; N]);
         let ([param_block, grad_block], moment_blocks) = &mut blocks;
         while update.len() > 0 {
@@ -76,7 +79,7 @@ impl<R: Rule<N>, const N: usize> NullaryFnOnce for Task<'_, R, N> {
                 // Adding -0.0 changes no number, not even the sign of another zero.
                 moments.iter_mut().for_each(|moment| moment.fill(-0.0));
             }
-            each(rule, param, grad, moments);
+            each::<R, N, C>(constants, param, grad, moments);
             if let Some(replica) = &mut part.replica {
                 replica.write(param);
             }
@@ -90,7 +93,12 @@ impl<R: Rule<N>, const N: usize> NullaryFnOnce for Task<'_, R, N> {
 
 /// Applies the rule to each element, and prefetches later ones.
 #[inline(always)]
-fn each<R: Rule<N>, const N: usize>(rule: R, param: &mut [f32], grad: &[f32], moments: [&mut [f32]; N]) {
+fn each<R: Rule<N, C>, const N: usize, const C: usize>(
+    constants: [f32; C],
+    param: &mut [f32],
+    grad: &[f32],
+    moments: [&mut [f32]; N],
+) {
     let (params, param) = param.as_chunks_mut();
     let (grads, grad) = grad.as_chunks();
     let mut moments = moments.map(|moment| moment.as_chunks_mut());
@@ -100,19 +108,24 @@ fn each<R: Rule<N>, const N: usize>(rule: R, param: &mut [f32], grad: &[f32], mo
         prefetch(param);
         prefetch(grad);
         moments.iter().for_each(|moment| prefetch(moment));
-        apply(rule, param, grad, moments.map(|moment| &mut moment[..]));
+        apply::<R, N, C>(constants, param, grad, moments.map(|moment| &mut moment[..]));
     }
-    apply(rule, param, grad, moments.map(|(_, moment)| moment));
+    apply::<R, N, C>(constants, param, grad, moments.map(|(_, moment)| moment));
 }
 
 #[inline(always)]
-fn apply<R: Rule<N>, const N: usize>(rule: R, param: &mut [f32], grad: &[f32], moments: [&mut [f32]; N]) {
+fn apply<R: Rule<N, C>, const N: usize, const C: usize>(
+    constants: [f32; C],
+    param: &mut [f32],
+    grad: &[f32],
+    moments: [&mut [f32]; N],
+) {
     // Equal lengths let the compiler vectorize the loop.
     let length = param.len();
     let grad = &grad[..length];
     let mut moments = moments.map(|moment| &mut moment[..length]);
     for i in 0..length {
-        let (updated, next) = rule.element(param[i], grad[i], from_fn(|k| moments[k][i]));
+        let (updated, next) = R::element(constants, param[i], grad[i], from_fn(|k| moments[k][i]));
         param[i] = updated;
         for (moment, next) in moments.iter_mut().zip(next) {
             moment[i] = next;
@@ -123,17 +136,23 @@ fn apply<R: Rule<N>, const N: usize>(rule: R, param: &mut [f32], grad: &[f32], m
 #[cfg(test)]
 mod tests {
     use super::super::floats::{Floats, FloatsMut};
+    use super::super::real::Real;
     use super::*;
 
     /// Rounds after each operation, which a fused multiply-add would not.
     #[derive(Clone, Copy)]
     struct Twice;
-    impl Rule<2> for Twice {
+    impl Rule<2, 7> for Twice {
+        fn constants(&self) -> [f32; 7] {
+            [0.9, 0.1, 0.99, 0.01, 0.7, 0.3, 1e-3]
+        }
+
         #[inline(always)]
-        fn element(&self, param: f32, grad: f32, [m, v]: [f32; 2]) -> (f32, [f32; 2]) {
-            let m = 0.9 * m + 0.1 * grad;
-            let v = 0.99 * v + 0.01 * (grad * grad);
-            (0.7 * param - 0.3 * (m / (v.sqrt() + 1e-3)), [m, v])
+        fn element<R: Real>(constants: [R; 7], param: R, grad: R, [m, v]: [R; 2]) -> (R, [R; 2]) {
+            let [a, b, c, d, kept, step, epsilon] = constants;
+            let m = a * m + b * grad;
+            let v = c * v + d * (grad * grad);
+            (kept * param - step * (m / (v.sqrt() + epsilon)), [m, v])
         }
 
         fn run(&self, update: Update<'_, 2>, fresh: bool) {
@@ -144,7 +163,7 @@ mod tests {
     type Numbers = [Vec<u32>; 4];
 
     /// Returns the bits after two updates with f16 gradients and a bf16 replica.
-    fn updated(length: usize, run: impl Fn(Task<'_, Twice, 2>)) -> Numbers {
+    fn updated(length: usize, run: impl Fn(Task<'_, Twice, 2, 7>)) -> Numbers {
         use burn::tensor::{bf16, f16};
         let mut param: Vec<f32> = (0..length).map(|i| (i as f32 * 0.37).sin()).collect();
         let grad: Vec<f16> = (0..length).map(|i| f16::from_f32((i as f32 * 0.91).cos())).collect();
@@ -158,7 +177,7 @@ mod tests {
                 moments: [FloatsMut::F32(&mut m), FloatsMut::F32(&mut v)],
                 replica: Some(FloatsMut::Bf16(&mut replica)),
             };
-            run(Task { update, rule: Twice, fresh });
+            run(Task { update, rule: PhantomData, constants: Twice.constants(), fresh });
         }
         let rounded: Vec<bf16> = param.iter().copied().map(bf16::from_f32).collect();
         assert_eq!(replica, rounded);

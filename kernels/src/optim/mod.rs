@@ -5,8 +5,13 @@
 //! vectors, so memory bandwidth is the limit. An optimizer states the arithmetic of one element as a [`Rule`], and
 //! computes the update by Burn's operations where [`step`] returns its input.
 //!
-//! On Flex, the pass computes in f32, whatever the parameter's dtype; gradients may be f32, bf16 or f16, and moments have
-//! the parameter's dtype.
+//! On Flex and on GPUs, the pass computes in f32, whatever the parameter's dtype; gradients may be f32, bf16 or f16, and
+//! moments have the parameter's dtype.
+//!
+//! # Together
+//!
+//! A model has hundreds of parameters, most of them small, and a kernel for each would cost a GPU more to launch than to
+//! run. Within [`together`], updates that are [`deferred`] are launched in groups, up to 32 parameters in one kernel.
 //!
 //! # In place
 //!
@@ -14,24 +19,31 @@
 //! [`copies`] counts it.
 //!
 //! ```text
+//! real.rs         the numbers that an update computes with
 //! rule.rs         the update of one element
-//! fused.rs        one update of tensors
+//! fused.rs        one update of tensors on Flex
+//! cube/           updates on GPUs, many in one kernel
 //! slices.rs       tensors as slices, in place or copied
 //! update.rs       the slices of one pass
 //! kernel.rs       the pass over the slices, on all cores and in vectors
 //! floats.rs       blocks of f32 from slices in any precision, and back
 //! prefetch.rs     prefetching for the update
+//! identity.rs     what tells a tensor from all others
 //! replicas.rs     half-precision copies of parameters, written in the same pass and lent to casts
 //! blocks.rs       the pass over blocks of 8-bit moments
 //! dynamic_map.rs  the 256 values of 8-bit numbers, and rounding to them
 //! ```
 
 mod blocks;
+#[cfg(feature = "cube")]
+mod cube;
 mod dynamic_map;
 mod floats;
 mod fused;
+mod identity;
 mod kernel;
 mod prefetch;
+mod real;
 mod replicas;
 mod rule;
 mod slices;
@@ -41,6 +53,7 @@ use burn::tensor::Tensor;
 
 pub use blocks::{BLOCK, Rows, blocks};
 pub use dynamic_map::dynamic_map;
+pub use real::Real;
 pub use replicas::{Replicas, replicas, take, taken};
 pub use rule::{Parts, Rule};
 pub use update::Update;
@@ -49,17 +62,40 @@ pub use update::Update;
 ///
 /// # Errors
 ///
-/// The inputs, if the pass does not support them: it updates f32, bf16 and f16 on Flex, outside autodiff.
+/// The inputs, if the pass does not support them: it updates f32, bf16 and f16 on Flex and GPUs, outside autodiff.
 #[allow(clippy::result_large_err)] // The error is the input, which the caller takes apart at once.
-pub fn step<const D: usize, const N: usize, R: Rule<N>>(
+pub fn step<const D: usize, const N: usize, const C: usize, R: Rule<N, C>>(
     rule: &R,
     parts: Parts<D, N>,
 ) -> Result<(Tensor<D>, [Tensor<D>; N]), Parts<D, N>> {
+    #[cfg(feature = "cube")]
+    let parts = match cube::step(rule, parts) {
+        Ok(updated) => return Ok(updated),
+        Err(parts) => parts,
+    };
     fused::step(rule, parts)
 }
 
+/// Runs `update`, and launches the kernels of the [deferred](deferred) updates in it together, at its end: a few for a
+/// whole model. Before that, the results of these updates have no values. On the CPU, each update runs at once.
+pub fn together<T>(update: impl FnOnce() -> T) -> T {
+    #[cfg(feature = "cube")]
+    return cube::together(update);
+    #[cfg(not(feature = "cube"))]
+    update()
+}
+
+/// Runs the update of one parameter, of which nothing reads the results before [`together`] ends: its kernel may be
+/// launched with others. Outside of [`together`], it is launched at once.
+pub fn deferred<T>(update: impl FnOnce() -> T) -> T {
+    #[cfg(feature = "cube")]
+    return cube::deferred(update);
+    #[cfg(not(feature = "cube"))]
+    update()
+}
+
 /// Returns the number of parameters and moments that updates on this thread have copied so far, because something
-/// else held their memory or they were not contiguous.
+/// else held their memory or they were not contiguous. On a GPU it counts those that its queue has reached.
 pub fn copies() -> u64 {
     slices::copies()
 }

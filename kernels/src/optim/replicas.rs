@@ -2,13 +2,14 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::thread::LocalKey;
 
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{FloatDType, Tensor};
 
-use super::slices::address;
+use super::identity::{Identity, identity};
 
 thread_local! {
     /// The replicas that the innermost update on this thread writes.
@@ -31,13 +32,16 @@ pub fn taken() -> u64 {
 ///
 /// ```
 /// use burn::tensor::{Device, FloatDType, Tensor};
-/// use firebrick_kernels::optim::{Parts, Rule, Update, replicas, step, take};
+/// use firebrick_kernels::optim::{Parts, Real, Rule, Update, replicas, step, take};
 ///
 /// # #[derive(Clone, Copy)]
 /// # struct Descent;
-/// # impl Rule<0> for Descent {
-/// #     fn element(&self, param: f32, grad: f32, []: [f32; 0]) -> (f32, [f32; 0]) {
-/// #         (param - 1e-3 * grad, [])
+/// # impl Rule<0, 1> for Descent {
+/// #     fn constants(&self) -> [f32; 1] {
+/// #         [1e-3]
+/// #     }
+/// #     fn element<R: Real>([rate]: [R; 1], param: R, grad: R, []: [R; 0]) -> (R, [R; 0]) {
+/// #         (param - rate * grad, [])
 /// #     }
 /// #     fn run(&self, update: Update<'_, 0>, fresh: bool) {
 /// #         update.run(*self, fresh);
@@ -83,19 +87,35 @@ fn within<R>(
 /// Half-precision copies of updated parameters; see [`replicas`].
 pub struct Replicas {
     dtype: FloatDType,
-    /// The parameter and its copy, by the parameter's address. Holding the parameter keeps its memory from being
+    /// The parameter and its copy, by the parameter's identity. Holding the parameter keeps its memory from being
     /// changed or reused.
-    kept: HashMap<usize, Box<dyn Any + Send>>,
+    kept: HashMap<Identity, Box<dyn Any + Send>>,
 }
 
 impl Replicas {
     /// Returns the copy of this updated parameter, outside autodiff, if its update wrote one.
     pub fn of<const D: usize>(&self, param: &Tensor<D>) -> Option<Tensor<D>> {
         let inner = param.clone().inner();
-        let kept = self.kept.get(&address(&inner)?)?;
+        let kept = self.kept.get(&identity(&inner)?)?;
         let (param, replica) =
             kept.downcast_ref::<[Tensor<D>; 2]>().map(|[param, replica]| (param, replica))?;
         (param.dims() == inner.dims() && param.dtype() == inner.dtype()).then(|| replica.clone())
+    }
+
+    /// Returns the parameters of a model that have a copy: those that a fused step updated, which reads gradients of any
+    /// dtype.
+    pub fn params<M: Module>(&self, model: &M) -> HashSet<ParamId> {
+        struct Found<'a>(&'a Replicas, HashSet<ParamId>);
+        impl ModuleVisitor for Found<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if self.0.of(&param.val()).is_some() {
+                    self.1.insert(param.id);
+                }
+            }
+        }
+        let mut found = Found(self, HashSet::new());
+        model.visit(&mut found);
+        found.1
     }
 
     /// Runs `publish`, in which a cast of a parameter may [take](take) its copy instead. Also returns the number of
@@ -130,7 +150,7 @@ pub fn take<const D: usize>(param: &Tensor<D>, dtype: FloatDType) -> Option<Tens
     LENT.with_borrow_mut(|lent| {
         let replicas = lent.as_mut().filter(|replicas| replicas.dtype == dtype)?;
         let copy = replicas.of(param)?;
-        replicas.kept.remove(&address(&param.clone().inner())?);
+        replicas.kept.remove(&identity(&param.clone().inner())?);
         Some(copy)
     })
 }
@@ -143,10 +163,10 @@ pub(super) fn wanted() -> Option<FloatDType> {
 
 /// Passes the copy of an updated parameter to the innermost scope on this thread.
 pub(super) fn keep<const D: usize>(param: &Tensor<D>, replica: Tensor<D>) {
-    let Some(address) = address(param) else { return };
+    let Some(identity) = identity(param) else { return };
     OPEN.with_borrow_mut(|open| {
         if let Some(replicas) = open {
-            replicas.kept.insert(address, Box::new([param.clone(), replica]));
+            replicas.kept.insert(identity, Box::new([param.clone(), replica]));
         }
     });
 }

@@ -2,23 +2,31 @@
 
 use burn::tensor::Tensor;
 
+use super::real::Real;
 use super::update::Update;
 
-/// The arithmetic of one update: an equation per element, over `N` moments, in f32.
+/// The arithmetic of one update: an equation per element, over `N` moments and `C` constants, in f32.
+///
+/// The equation is written once, over any [`Real`]. On the CPU these are floats; for a GPU, the equation is run once on
+/// symbols, which become a kernel.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
-/// use firebrick_kernels::optim::{Parts, Rule, Update, step};
+/// use firebrick_kernels::optim::{Parts, Real, Rule, Update, step};
 ///
 /// /// Gradient descent with momentum.
 /// #[derive(Clone, Copy)]
 /// struct Momentum { rate: f32 }
 ///
-/// impl Rule<1> for Momentum {
+/// impl Rule<1, 2> for Momentum {
+///     fn constants(&self) -> [f32; 2] {
+///         [self.rate, 0.5]
+///     }
+///
 ///     #[inline(always)]
-///     fn element(&self, param: f32, grad: f32, [m]: [f32; 1]) -> (f32, [f32; 1]) {
-///         let m = 0.5 * m + grad;
-///         (param - self.rate * m, [m])
+///     fn element<R: Real>([rate, beta]: [R; 2], param: R, grad: R, [m]: [R; 1]) -> (R, [R; 1]) {
+///         let m = beta * m + grad;
+///         (param - rate * m, [m])
 ///     }
 ///
 ///     #[inline(never)]
@@ -35,11 +43,14 @@ use super::update::Update;
 ///     parts = Parts { param, grad: grad.clone(), moments: Some(moments) };
 /// }
 /// ```
-pub trait Rule<const N: usize>: Copy + Send + Sync {
+pub trait Rule<const N: usize, const C: usize>: Copy + Send + Sync + 'static {
+    /// Returns the numbers of this update, the same for all elements: rates, decays and corrections.
+    fn constants(&self) -> [f32; C];
+
     /// Returns the new parameter and the new moments.
     ///
     /// A moment that does not exist yet is -0.0, which is neutral in every sum.
-    fn element(&self, param: f32, grad: f32, moments: [f32; N]) -> (f32, [f32; N]);
+    fn element<R: Real>(constants: [R; C], param: R, grad: R, moments: [R; N]) -> (R, [R; N]);
 
     /// Calls [`Update::run`] with this rule.
     ///

@@ -1,6 +1,7 @@
 //! Flex tensors as slices: in place if nothing else holds them, otherwise as copies.
 
-use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::{DispatchDevice, Element, Flex};
@@ -13,12 +14,17 @@ use super::floats::{Floats, FloatsMut};
 use super::kernel::TASK;
 
 thread_local! {
-    static COPIES: Cell<u64> = const { Cell::new(0) };
+    static COPIES: Arc<AtomicU64> = Arc::default();
 }
 
 /// Returns the number of parameters and moments that updates on this thread have copied so far.
 pub(super) fn copies() -> u64 {
-    COPIES.get()
+    counter().load(Ordering::Relaxed)
+}
+
+/// Returns the count of this thread, for updates that another thread works off.
+pub(super) fn counter() -> Arc<AtomicU64> {
+    COPIES.with(Arc::clone)
 }
 
 /// Returns the address of a Flex tensor's elements.
@@ -47,7 +53,7 @@ pub(super) fn writable(tensor: FlexTensor) -> FlexTensor {
     if tensor.is_unique() && tensor.is_contiguous() {
         return tensor;
     }
-    COPIES.set(COPIES.get() + 1);
+    counter().fetch_add(1, Ordering::Relaxed);
     if !tensor.is_contiguous() {
         return tensor.to_contiguous();
     }

@@ -122,7 +122,7 @@ impl<B: Products, C: CheckpointStrategy> ProductOps for Autodiff<B, C> {
             return of_rows::<Self>(x, |x| Self::linear(x, weight, Some(bias)));
         }
         let affine = |x: FloatTensor<B>, weight: FloatTensor<B>, bias: FloatTensor<B>| {
-            of_rows::<B>(x, |x| value::<B>(x, weight, |x, weight| B::affine(x, weight, bias)))
+            value::<B>(x, weight, |x, weight| B::affine(x, weight, bias))
         };
         match Affine.prepare::<C>([x.node(), weight.node(), bias.node()]).compute_bound().stateful() {
             OpsKind::Tracked(mut prep) => {

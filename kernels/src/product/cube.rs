@@ -1,15 +1,24 @@
-//! Affine maps on a device: Burn's products, and the gradient of a bias in two kernels.
+//! Affine maps on a device: Burn's products, and the gradient of a bias.
 
+use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Cube, TensorMetadata};
-use burn::tensor::DType;
+use burn::tensor::{DType, Shape};
 
-use super::ops::{self, Products};
+use super::ops::{self, Products, of_rows};
 use crate::cube::{self, Spec, run};
 
 impl Products for Cube {
     fn owns(dtype: DType) -> bool {
         matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+    }
+
+    /// Adds the bias in the shape of the result, so that the queue can fuse the sum with what follows.
+    fn affine(x: FloatTensor<Self>, weight: FloatTensor<Self>, bias: FloatTensor<Self>) -> FloatTensor<Self> {
+        let product = of_rows::<Self>(x, |rows| Self::float_matmul(rows, weight));
+        let mut shape = vec![1; product.rank()];
+        shape[product.rank() - 1] = bias.shape().num_elements();
+        Self::float_add(product, Self::float_reshape(bias, Shape::from(shape)))
     }
 
     fn column_sums(x: FloatTensor<Self>) -> FloatTensor<Self> {

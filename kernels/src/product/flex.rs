@@ -8,7 +8,7 @@ use bytemuck::Pod;
 use gemmkit::FusedScalar;
 
 use super::gemm::{self, Matrices};
-use super::ops::Products;
+use super::ops::{Products, of_rows};
 use super::sums::column_sums;
 use super::tiles::{self, Half};
 use crate::flex::{adjacent, tensor};
@@ -24,7 +24,7 @@ impl Products for Flex {
     }
 
     fn affine(x: FloatTensor<Self>, weight: FloatTensor<Self>, bias: FloatTensor<Self>) -> FloatTensor<Self> {
-        multiplied(x, weight, Some(bias))
+        of_rows::<Self>(x, |rows| multiplied(rows, weight, Some(bias)))
     }
 
     fn column_sums(x: FloatTensor<Self>) -> FloatTensor<Self> {

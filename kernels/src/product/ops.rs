@@ -18,9 +18,9 @@ pub trait Products: HalfOps {
         Self::float_matmul(lhs, rhs)
     }
 
-    /// Returns `x · weight + bias` for `[rows, in]`, `[in, out]` and `[out]`, all in one dtype.
+    /// Returns `x · weight + bias` for `[.., in]`, `[in, out]` and `[out]`, all in one dtype.
     fn affine(x: FloatTensor<Self>, weight: FloatTensor<Self>, bias: FloatTensor<Self>) -> FloatTensor<Self> {
-        Self::linear(x, weight, Some(bias))
+        of_rows::<Self>(x, |rows| Self::linear(rows, weight, Some(bias)))
     }
 
     /// Sums `[rows, out]` over its rows.
@@ -88,7 +88,7 @@ macro_rules! without_gradients {
                 weight: FloatTensor<Self>,
                 bias: FloatTensor<Self>,
             ) -> FloatTensor<Self> {
-                of_rows::<Self>(x, |rows| Self::affine(rows, weight, bias))
+                Self::affine(x, weight, bias)
             }
         }
     };

@@ -37,7 +37,8 @@ pub fn with_unread_products<T>(run: impl FnOnce() -> T) -> T {
     run()
 }
 
-/// Returns the product of `[.., m, k]` and `[.., k, n]` that `compute` computes, or NaN where nobody reads it.
+/// Returns the product of `[.., m, k]` and `[.., k, n]` that `compute` computes, or NaN where nobody reads it. A matrix
+/// `[k, n]` multiplies all rows.
 pub(super) fn value<B: Products>(
     lhs: FloatTensor<B>,
     rhs: FloatTensor<B>,
@@ -48,10 +49,12 @@ pub(super) fn value<B: Products>(
     }
     let (mut shape, of_rhs) = (lhs.shape(), rhs.shape());
     let last = shape.num_dims() - 1;
-    for axis in 0..last - 1 {
-        // An axis of size 1 is broadcast.
-        shape[axis] = if shape[axis] == 1 { of_rhs[axis] } else { shape[axis] };
+    if of_rhs.num_dims() == shape.num_dims() {
+        for axis in 0..last - 1 {
+            // An axis of size 1 is broadcast.
+            shape[axis] = if shape[axis] == 1 { of_rhs[axis] } else { shape[axis] };
+        }
     }
-    shape[last] = of_rhs[last];
+    shape[last] = of_rhs[of_rhs.num_dims() - 1];
     B::float_full(shape, Scalar::Float(f64::NAN), &lhs.device(), lhs.dtype().into())
 }

@@ -5,15 +5,16 @@ mod prepared;
 mod saved;
 mod whole;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use burn::module::Module;
+use burn::module::{Module, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use firebrick_datasets::{Batch, DataError};
 use firebrick_kernels::Draws;
-use firebrick_kernels::optim::{Replicas, replicas};
+use firebrick_kernels::optim::{Replicas, replicas, together};
 use firebrick_strategies::{
     Adaptation, Grads, Outcome, Pass, Settled, SkipReason, Stages, StrategyError, float_name, tie, untie,
 };
@@ -24,6 +25,7 @@ use crate::accounting::{FirstUpdate, ParameterBytes, Placement, trainable_bytes}
 use crate::checkpoint::{Layout, StateSize};
 use crate::engine::agreement::{WindowOfAll, agreed_skip};
 use crate::engine::feed::{MicroBatch, Window};
+use crate::engine::late::Late;
 use crate::engine::step::Step;
 use crate::memory::{Beyond, Storages, Taken};
 use crate::observe::rank_report::Exchanged;
@@ -57,6 +59,10 @@ pub struct Session<M> {
     world: Communicator,
     /// The dtype in which an update also writes the replica, as long as publishing uses these copies.
     writes: Option<FloatDType>,
+    /// The parameters whose last update would have read a gradient in any dtype.
+    any_dtype: HashSet<ParamId>,
+    /// The loss of the last window, which nothing may have read yet.
+    unread: Option<Late>,
 }
 
 /// Master and replica. The pair is absent only during an update, because the optimizer changes the master in place
@@ -76,8 +82,16 @@ impl<M> Weights<M> {
     }
 }
 
-/// Publishes the master: informs the stages of it, and returns master and replica with the number of the replica's
-/// parameters that are copies written by the update. Tensors that outlive a step are allocated in the device's
+/// What an update wrote besides the master.
+#[derive(Default)]
+struct Written {
+    /// The number of the replica's parameters that are copies written by the update.
+    taken: usize,
+    /// The parameters that have such a copy.
+    params: HashSet<ParamId>,
+}
+
+/// Publishes the master: informs the stages of it, and returns master and replica with the copies that the update wrote. Tensors that outlive a step are allocated in the device's
 /// persistent pool, apart from the activations of each step. An update's temporaries are allocated there too: they
 /// have the sizes of parameters, and the next update reuses them.
 fn published<M: Module, I: Send>(
@@ -85,18 +99,22 @@ fn published<M: Module, I: Send>(
     stages: &mut Stages<M>,
     input: I,
     master: impl Fn(I) -> (M, Option<Replicas>) + Send + Sync,
-) -> Result<((M, M), usize), StrategyError> {
+) -> Result<((M, M), Written), StrategyError> {
     device.memory_persistent_allocations((input, stages), |(input, stages)| {
         let (master, written) = master(input);
         stages.updated(&master);
         let mut publish = || stages.publish(master.clone());
-        let (replica, taken) = match written {
-            None => (publish(), 0),
-            Some(written) => written.lend(publish),
+        let (replica, written) = match written {
+            None => (publish(), Written::default()),
+            Some(written) => {
+                let params = written.params(&master);
+                let (replica, taken) = written.lend(publish);
+                (replica, Written { taken, params })
+            }
         };
         let replica = replica?;
         let master = stages.alias_master(master, &replica);
-        Ok(((master, replica), taken))
+        Ok(((master, replica), written))
     })
 }
 
@@ -194,6 +212,7 @@ impl<M: Module> Session<M> {
         let gradients = if held > 0 { held } else { left };
         self.bytes.gradients = gradients.max(self.bytes.gradients);
         self.settle(outcome, &mut step)?;
+        self.unread = step.end_loss();
         step.exchanged = Exchanged::of(&self.world).since(&before);
         step.sample_memory(self.device());
         step.bytes = self.bytes;
@@ -246,8 +265,13 @@ impl<M: Module> Session<M> {
     fn settle(&mut self, outcome: Outcome, step: &mut Step) -> Result<(), TrainError> {
         let fit = match outcome {
             Outcome::Apply(mut grads) => {
-                // The norm is read only once, here: it decides about the update and is also the reported number.
-                step.norm = grads.norm(self.weights.pair().0)?.try_into_scalar::<f64>()?;
+                // The norm decides about the update, and is also the reported number. The last window's loss is
+                // read with it: a step waits for the device once.
+                let late = self.unread.take();
+                let others = late.iter().filter_map(Late::unread).collect();
+                let (norm, losses) = grads.read_norm(self.weights.pair().0, others)?;
+                step.norm = norm;
+                late.iter().zip(losses).for_each(|(late, loss)| late.known(loss));
                 match grads.skip() {
                     Some(reason) => Err(reason.clone()),
                     None if grads.is_empty() => return Err(TrainError::NoGradients),
@@ -283,20 +307,24 @@ impl<M: Module> Session<M> {
             return Err(TrainError::LearningRate { update: self.updates, rate });
         }
         step.rate = rate;
-        let Self { optimizer, stages, tied, bytes, pass, weights, updates, budget, writes, .. } = self;
+        let Self {
+            optimizer, stages, tied, bytes, pass, weights, updates, budget, writes, any_dtype, ..
+        } = self;
         let Some((master, replica)) = weights.pair.take() else { return Ok(0) };
         drop(replica);
         let master = stages.unalias_master(master);
-        let grads = grads.for_update(&master);
+        let grads = grads.for_update(&master, any_dtype);
         let given = Storages::of_gradients(&master, &grads);
         let state = FirstUpdate::begins(*updates == 0, &master, &grads, pass.device());
         let (input, is_tied, dtype) = ((&mut *optimizer, master, grads), *tied, *writes);
-        let (pair, taken) = published(pass.device(), stages, input, |(optimizer, master, grads)| {
+        let (pair, written) = published(pass.device(), stages, input, |(optimizer, master, grads)| {
             // Burn's optimizer updates only the first place of a tied parameter, and updates in place only if nothing
             // else holds the tensor.
-            let update = || match is_tied {
-                true => tie(optimizer.step(rate, untie(master), grads)),
-                false => optimizer.step(rate, master, grads),
+            let update = || {
+                together(|| match is_tied {
+                    true => tie(optimizer.step(rate, untie(master), grads)),
+                    false => optimizer.step(rate, master, grads),
+                })
             };
             match dtype {
                 None => (update(), None),
@@ -307,7 +335,9 @@ impl<M: Module> Session<M> {
             }
         })?;
         // No stage casts the master itself, or the optimizer does not support it: stop writing the copies.
-        *writes = writes.filter(|_| taken > 0);
+        *writes = writes.filter(|_| written.taken > 0);
+        // Burn's own clipping computes in the gradient's dtype.
+        *any_dtype = if optimizer.has_gradient_clipping() { HashSet::new() } else { written.params };
         bytes.optimizer = match state.ends(&pair.0, &pair.1, pass.device()) {
             Some(measured) => measured,
             // If nothing measures it, a run with a budget reads the optimizer's state once.

@@ -1,5 +1,6 @@
 //! A run whose strategies have started, before its master and replica exist.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use burn::module::Module;
@@ -128,6 +129,8 @@ impl<M: Module + 'static> Prepared<M> {
             budget: None,
             world,
             writes,
+            any_dtype: HashSet::new(),
+            unread: None,
         })
     }
 }

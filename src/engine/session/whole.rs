@@ -1,9 +1,13 @@
 //! The model that a session returns: whole, and in the structure of the input model.
 
+use std::collections::HashMap;
+
 use burn::module::{Module, ParamId};
-use burn::tensor::Tensor;
-use firebrick_strategies::{Adaptation, LowRank, ParamMap, Shard, each_param, map_params, relift};
-use firebrick_world::{host_device, is_host, on_host};
+use burn::tensor::{Tensor, TensorData};
+use firebrick_strategies::{
+    Adaptation, LowRank, ParamMap, Shard, each_param, map_params, relift, values_on_host,
+};
+use firebrick_world::{host_device, is_host};
 
 use super::Session;
 use crate::{Adapters, TrainError};
@@ -46,7 +50,7 @@ impl<M: Module> Session<M> {
     pub fn on_host(&mut self) -> Result<Option<M>, TrainError> {
         let model = self.stages.averaged().unwrap_or_else(|| self.weights.pair().0.clone());
         let whole = self.stages.gather_full(model, Some(0))?;
-        Ok(whole.map(|whole| map_params(whole.valid(), &mut ToHost)))
+        Ok(whole.map(|whole| ToHost::of(whole.valid())))
     }
 
     /// The changes that strategies made to the model.
@@ -97,14 +101,33 @@ impl<M: Module> Session<M> {
 
 /// Copies a device's tensors to the host. Those on the host are shared: while others read a tensor, an update writes its
 /// result to new memory.
-struct ToHost;
+#[derive(Default)]
+struct ToHost(HashMap<ParamId, TensorData>);
+
+impl ToHost {
+    fn of<M: Module>(model: M) -> M {
+        if model.devices().iter().all(is_host) {
+            return model;
+        }
+        let mut to_host = Self::default();
+        values_on_host(
+            &model,
+            |_| true,
+            |id, data| {
+                to_host.0.insert(id, data);
+            },
+        );
+        map_params(model, &mut to_host)
+    }
+}
 
 impl ParamMap for ToHost {
-    fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
+    fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
         if is_host(&value.device()) {
             return value;
         }
-        let dtype = value.dtype();
-        relift(Tensor::from_data(on_host(value.clone()), (&host_device(), dtype)), &value)
+        let Some(data) = self.0.remove(&id) else { return value };
+        let dtype = data.dtype();
+        relift(Tensor::from_data(data, (&host_device(), dtype)), &value)
     }
 }

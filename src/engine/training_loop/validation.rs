@@ -2,13 +2,16 @@
 
 use std::time::Instant;
 
+use burn::tensor::Device;
 use firebrick_datasets::{Batch, Batches, DataError, SampleError};
+use firebrick_world::is_host;
 
 use super::TrainingLoop;
 use crate::data::Stream;
 use crate::engine::agreement::SumsOfAll;
 use crate::engine::feed;
 use crate::engine::feed::Share;
+use crate::engine::late::Late;
 use crate::engine::optional_batch::{Deal, Spare};
 use crate::engine::session::checked;
 use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress};
@@ -61,6 +64,7 @@ where
         let pass = self.session.pass().evaluating(self.session.evaluation_dtype());
         let mut spare = Spare::new(valid.clone());
         let mut sums = EvaluationSums::default();
+        let mut unread = Unread::new(self.session.device());
         let cut = feed::cut(&self.data, 1, Share::of(&world))?;
         let mut end = 0;
         while end < samples {
@@ -80,15 +84,18 @@ where
                 if expected == 0 {
                     continue;
                 }
-                let loss = checked(loss.sum, loss.items, expected)?.try_into_scalar::<f64>()?;
-                sums.add(loss, expected, &counts);
-                let loss = alone.then_some(loss / expected as f64);
-                self.observers.evaluating(&EvaluationProgress { done: end, samples, loss, items: expected });
+                let loss = Late::new(checked(loss.sum, loss.items, expected)?.inner());
+                unread.losses.push(loss);
+                unread.batches.push((end, expected, counts));
+                if unread.is_full() {
+                    self.add(&mut unread, &mut sums, samples)?;
+                }
             }
             if alone && self.interrupter.should_stop() {
                 return Ok(None);
             }
         }
+        self.add(&mut unread, &mut sums, samples)?;
         if !alone {
             let stops = self.interrupter.should_stop();
             let of_all = SumsOfAll::agree(&world, &sums, stops)?;
@@ -101,5 +108,41 @@ where
         let scores = self.scores.after(model.scores(&sums.counts), &sums);
         let scores = scores.into_iter().map(|score| (score.name.to_string(), score.value)).collect();
         Ok(Some((sums, scores)))
+    }
+
+    /// Adds batches to the sums, in order.
+    fn add(
+        &mut self,
+        unread: &mut Unread,
+        sums: &mut EvaluationSums,
+        samples: usize,
+    ) -> Result<(), TrainError> {
+        let losses = Late::read_all(&std::mem::take(&mut unread.losses))?;
+        let alone = self.session.world().size() == 1;
+        for (loss, (done, items, counts)) in losses.into_iter().zip(unread.batches.drain(..)) {
+            sums.add(loss, items, &counts);
+            let loss = alone.then_some(loss / items as f64);
+            self.observers.evaluating(&EvaluationProgress { done, samples, loss, items });
+        }
+        Ok(())
+    }
+}
+
+/// Batches whose losses are still on the device.
+struct Unread {
+    losses: Vec<Late>,
+    /// The samples up to each batch's end, its items, and what the model counted in it.
+    batches: Vec<(usize, usize, Vec<f64>)>,
+    most: usize,
+}
+
+impl Unread {
+    /// On the CPU a read costs nothing; elsewhere the device goes on while several batches are unread.
+    fn new(device: &Device) -> Self {
+        Self { losses: Vec::new(), batches: Vec::new(), most: if is_host(device) { 1 } else { 16 } }
+    }
+
+    fn is_full(&self) -> bool {
+        self.losses.len() >= self.most
     }
 }

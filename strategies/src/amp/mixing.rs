@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 
 use burn::module::{Module, ParamId};
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::FloatDType;
 
 use crate::dtypes::cast_params;
 use crate::{
-    CollectStage, GradMap, Grads, MasterStage, Outcome, SaveStage, Settled, Stage, StageState, StrategyError,
+    CollectStage, Grads, MasterStage, Outcome, SaveStage, Settled, Stage, StageState, StrategyError,
     WindowStage, groups,
 };
 
@@ -47,7 +47,8 @@ impl<M: Module> Stage<M> for Mixing {
 impl<M: Module> CollectStage<M> for Mixing {
     /// Casts the gradients to the dtype of the master's parameters and divides them by the loss scale in f32.
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
-        grads.map(master, &mut ToMaster { mixing: self, scale: self.scaler.as_ref().map(Scaler::scale) });
+        let scale = self.scaler.as_ref().map_or(1.0, Scaler::scale);
+        grads.cast(master, scale, |id| Some(self.dtype_of(id, self.master)));
         Ok(Outcome::Apply(grads))
     }
 }
@@ -98,26 +99,11 @@ impl<M: Module> MasterStage<M> for Mixing {
     }
 }
 
-struct ToMaster<'a> {
-    mixing: &'a Mixing,
-    scale: Option<f64>,
-}
-
-impl GradMap for ToMaster<'_> {
-    fn map<const D: usize>(&mut self, id: ParamId, grad: Tensor<D>) -> Tensor<D> {
-        let grad = match self.scale {
-            None => grad,
-            Some(scale) => grad.cast(FloatDType::F32) / scale,
-        };
-        grad.cast(self.mixing.dtype_of(id, self.mixing.master))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use burn::nn::{Linear, LinearConfig};
     use burn::optim::GradientsParams;
-    use burn::tensor::{DType, Device};
+    use burn::tensor::{DType, Device, Tensor};
 
     use super::*;
     use crate::{

@@ -1,5 +1,6 @@
 //! A run of the checks: windows through a composition, in the order of the trainer's calls.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
@@ -156,7 +157,7 @@ impl Drive {
         let Some((master, replica)) = self.pair.take() else { return Ok(()) };
         drop(replica);
         let master = self.stages.unalias_master(master);
-        let grads = grads.for_update(&master);
+        let grads = grads.for_update(&master, &HashSet::new());
         let master = self.optimizer.step(0.1, master, grads);
         self.pair = Some(publish(&mut self.stages, master)?);
         Ok(())

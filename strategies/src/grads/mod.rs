@@ -1,4 +1,10 @@
 //! Gradients on their way from the backward pass to the optimizer.
+//!
+//! ```text
+//! visits.rs  visits of the gradient of each distinct parameter
+//! ```
+
+mod visits;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -9,10 +15,12 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use firebrick_kernels::memory::Storages;
-use firebrick_kernels::{add_all, scale_all, sum_of_squares};
+use firebrick_kernels::{add_all, cast_all, scale_all, sum_of_squares};
+use firebrick_world::numbers;
 
 use crate::zero::Sharding;
-use crate::{SkipReason, StrategyError};
+use crate::{SkipReason, StrategyError, each_param};
+use visits::{Distinct, Given, Narrow, Pairs, Squares, Taken};
 
 /// The gradients of one micro-batch, or of several in a window, with the facts known about them.
 ///
@@ -24,9 +32,15 @@ pub struct Grads {
     delivered: HashMap<ParamId, TensorData>,
     closes: bool,
     skip: Option<SkipReason>,
-    norm: Option<Tensor<1>>,
+    norm: Option<Norm>,
     /// How the gradients are sharded among the ranks, if they are.
     sharding: Option<Arc<Sharding>>,
+}
+
+/// The norm, on the device, and as a number once something has read it.
+struct Norm {
+    tensor: Tensor<1>,
+    read: Option<f64>,
 }
 
 /// A map over gradients, for tensors of any rank.
@@ -122,12 +136,37 @@ impl Grads {
         self.params.is_empty() && self.delivered.is_empty()
     }
 
-    /// Returns the tensors by parameter id, each cast to the dtype of the parameter that it updates.
-    pub fn for_update<M: Module>(self, master: &M) -> GradientsParams {
+    /// Returns the tensors by parameter id, each cast to the dtype of the parameter that it updates, but for those in
+    /// `any_dtype`, whose optimizer widens the gradient itself.
+    pub fn for_update<M: Module>(mut self, master: &M, any_dtype: &HashSet<ParamId>) -> GradientsParams {
         debug_assert!(self.delivered.is_empty(), "a strategy has left gradients where segments put them");
-        let mut like = LikeParams { from: self.params, to: GradientsParams::new() };
-        master.visit(&mut like);
-        like.to
+        let mut dtypes = HashMap::new();
+        each_param(master, |param| {
+            dtypes.insert(param.id(), FloatDType::from(param.dtype()));
+        });
+        self.cast(master, 1.0, |id| dtypes.get(&id).copied().filter(|_| !any_dtype.contains(&id)));
+        self.params
+    }
+
+    /// Divides the gradient of each distinct parameter by `divisor`, in f32, and casts it to the dtype of `dtype_of`; leaves
+    /// it as it is where that is `None`.
+    pub fn cast<M: Module>(
+        &mut self,
+        model: &M,
+        divisor: f64,
+        dtype_of: impl Fn(ParamId) -> Option<FloatDType>,
+    ) {
+        self.norm = None;
+        let mut narrow = Narrow { divides: divisor != 1.0, dtype_of, found: Vec::new() };
+        model.visit(&mut Distinct::new(&mut self.params, &mut narrow));
+        let mut cast = HashMap::new();
+        for (dtype, grads) in narrow.found {
+            let (ids, grads): (Vec<_>, _) = grads.into_iter().unzip();
+            cast.extend(ids.into_iter().zip(cast_all(grads, dtype, divisor)));
+        }
+        if !cast.is_empty() {
+            model.visit(&mut Distinct::new(&mut self.params, &mut Given(cast)));
+        }
     }
 
     /// Replaces the gradient of each distinct parameter of `model` that has a gradient.
@@ -155,7 +194,7 @@ impl Grads {
     /// Another rank is gone, if the gradients are shards.
     pub fn norm<M: Module>(&mut self, model: &M) -> Result<Tensor<1>, StrategyError> {
         if let Some(norm) = &self.norm {
-            return Ok(norm.clone());
+            return Ok(norm.tensor.clone());
         }
         let mut squares = Squares { sharding: self.sharding.clone(), shards: Vec::new(), wholes: Vec::new() };
         model.visit(&mut Distinct::new(&mut self.params, &mut squares));
@@ -168,7 +207,30 @@ impl Grads {
             None => sum(squares.wholes),
             Some(sharding) => sharding.sum_of(sum(squares.shards))? + sum(squares.wholes),
         };
-        Ok(self.norm.insert(squares.sqrt()).clone())
+        let norm = Norm { tensor: squares.sqrt(), read: None };
+        Ok(self.norm.insert(norm).tensor.clone())
+    }
+
+    /// Returns the [norm](Self::norm) as a number. Only the first call waits for the device, and reads the `others`, each
+    /// `[1]`, with it: it returns their numbers too, or none.
+    ///
+    /// # Errors
+    ///
+    /// Another rank is gone, if the gradients are shards, or the device has failed.
+    pub fn read_norm<M: Module>(
+        &mut self,
+        model: &M,
+        others: Vec<Tensor<1>>,
+    ) -> Result<(f64, Vec<f64>), StrategyError> {
+        let tensor = self.norm(model)?;
+        if let Some(read) = self.norm.as_ref().and_then(|norm| norm.read) {
+            return Ok((read, Vec::new()));
+        }
+        let all = std::iter::once(tensor.clone()).chain(others).collect();
+        let mut read = numbers(all).map_err(|error| StrategyError::Read(error.to_string()))?;
+        let number = read.remove(0);
+        self.norm = Some(Norm { tensor, read: Some(number) });
+        Ok((number, read))
     }
 
     /// Replaces gradients by smaller ones. The [norm](Self::norm) keeps its value, or is computed before the change.
@@ -177,9 +239,8 @@ impl Grads {
     ///
     /// The same as [`norm`](Self::norm).
     pub fn bound<M: Module>(&mut self, model: &M, map: &mut impl GradMap) -> Result<(), StrategyError> {
-        let norm = self.norm(model)?;
-        self.map(model, map);
-        self.norm = Some(norm);
+        self.norm(model)?;
+        self.moved(model, map);
         Ok(())
     }
 
@@ -190,19 +251,20 @@ impl Grads {
     ///
     /// The same as [`norm`](Self::norm).
     pub fn scale<M: Module>(&mut self, model: &M, factor: Tensor<1>) -> Result<(), StrategyError> {
-        let norm = self.norm(model)?;
+        self.norm(model)?;
         let mut taken = Taken(Vec::new());
         model.visit(&mut Distinct::new(&mut self.params, &mut taken));
         let (ids, grads): (Vec<_>, _) = taken.0.into_iter().unzip();
         let scaled = ids.into_iter().zip(scale_all(grads, factor)).collect();
         model.visit(&mut Distinct::new(&mut self.params, &mut Given(scaled)));
-        self.norm = Some(norm);
         Ok(())
     }
 
     /// Casts each gradient to `dtype`.
     pub fn in_dtype<M: Module>(mut self, model: &M, dtype: FloatDType) -> Self {
-        model.visit(&mut Distinct::new(&mut self.params, &mut InDtype(dtype)));
+        let norm = self.norm.take();
+        self.cast(model, 1.0, |_| Some(dtype));
+        self.norm = norm;
         self
     }
 
@@ -227,123 +289,6 @@ impl fmt::Debug for Grads {
             .field("closes", &self.closes)
             .field("skip", &self.skip)
             .finish()
-    }
-}
-
-/// A function of the gradient of each distinct parameter, `None` if it has no gradient.
-trait Visit {
-    fn visit<const D: usize>(&mut self, id: ParamId, grad: Option<Tensor<D>>) -> Option<Tensor<D>>;
-}
-
-impl<F: GradMap> Visit for F {
-    fn visit<const D: usize>(&mut self, id: ParamId, grad: Option<Tensor<D>>) -> Option<Tensor<D>> {
-        grad.map(|grad| self.map(id, grad))
-    }
-}
-
-/// Visits the gradient of a tied parameter only once.
-struct Distinct<'a, V> {
-    params: &'a mut GradientsParams,
-    visit: &'a mut V,
-    seen: HashSet<ParamId>,
-}
-
-impl<'a, V> Distinct<'a, V> {
-    fn new(params: &'a mut GradientsParams, visit: &'a mut V) -> Self {
-        Self { params, visit, seen: HashSet::new() }
-    }
-}
-
-impl<V: Visit> ModuleVisitor for Distinct<'_, V> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if !self.seen.insert(param.id) {
-            return;
-        }
-        let grad = self.params.remove::<D>(param.id);
-        if let Some(grad) = self.visit.visit(param.id, grad) {
-            self.params.register(param.id, grad);
-        }
-    }
-}
-
-/// The gradients that ranks shard, and those that each rank holds whole.
-struct Squares {
-    sharding: Option<Arc<Sharding>>,
-    shards: Vec<DispatchTensor>,
-    wholes: Vec<DispatchTensor>,
-}
-
-impl GradMap for Squares {
-    fn map<const D: usize>(&mut self, id: ParamId, grad: Tensor<D>) -> Tensor<D> {
-        let squares = grad.clone().into_dispatch();
-        match self.sharding.as_ref().is_some_and(|sharding| sharding.shards(id)) {
-            true => self.shards.push(squares),
-            false => self.wholes.push(squares),
-        }
-        grad
-    }
-}
-
-/// Takes all gradients, in the order of the parameters.
-struct Taken(Vec<(ParamId, DispatchTensor)>);
-
-impl Visit for Taken {
-    fn visit<const D: usize>(&mut self, id: ParamId, grad: Option<Tensor<D>>) -> Option<Tensor<D>> {
-        self.0.extend(grad.map(|grad| (id, grad.into_dispatch())));
-        None
-    }
-}
-
-/// Puts gradients in the place of those that were taken.
-struct Given(HashMap<ParamId, DispatchTensor>);
-
-impl Visit for Given {
-    fn visit<const D: usize>(&mut self, id: ParamId, kept: Option<Tensor<D>>) -> Option<Tensor<D>> {
-        self.0.remove(&id).map(Tensor::from_dispatch).or(kept)
-    }
-}
-
-struct InDtype(FloatDType);
-
-impl GradMap for InDtype {
-    fn map<const D: usize>(&mut self, _: ParamId, grad: Tensor<D>) -> Tensor<D> {
-        grad.cast(self.0)
-    }
-}
-
-/// Takes the gradients that both parts of a window have. Those of one part alone are cast, and stay.
-struct Pairs {
-    earlier: GradientsParams,
-    dtype: FloatDType,
-    ids: Vec<ParamId>,
-    both: [Vec<DispatchTensor>; 2],
-}
-
-impl Visit for Pairs {
-    fn visit<const D: usize>(&mut self, id: ParamId, grad: Option<Tensor<D>>) -> Option<Tensor<D>> {
-        match (self.earlier.remove::<D>(id), grad) {
-            (Some(earlier), Some(grad)) => {
-                self.ids.push(id);
-                self.both[0].push(earlier.into_dispatch());
-                self.both[1].push(grad.into_dispatch());
-                None
-            }
-            (earlier, grad) => Some(earlier.or(grad)?.cast(self.dtype)),
-        }
-    }
-}
-
-/// Casts each gradient to the dtype of its parameter.
-struct LikeParams {
-    from: GradientsParams,
-    to: GradientsParams,
-}
-
-impl ModuleVisitor for LikeParams {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if let Some(grad) = self.from.remove::<D>(param.id) {
-            self.to.register(param.id, grad.cast(FloatDType::from(param.base().dtype())));
-        }
     }
 }
 

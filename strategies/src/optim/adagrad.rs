@@ -2,10 +2,10 @@
 
 use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{Device, Tensor};
-use firebrick_kernels::optim::{Parts, Rule, Update, step};
+use firebrick_kernels::optim::{Parts, Real, Rule, Update, step};
 use serde::{Deserialize, Serialize};
 
-use super::{HeldParam, ModelGroups, OptimizerRecipe, ranges};
+use super::{Deferred, HeldParam, ModelGroups, OptimizerRecipe, ranges};
 use crate::SettingError;
 
 /// Adagrad ([Duchi et al., 2011](https://jmlr.org/papers/v12/duchi11a.html)), as in torch without its `lr_decay`, which
@@ -66,7 +66,7 @@ impl Adagrad {
     /// A setting is out of range.
     pub fn init(self) -> Result<ModuleOptimizer, SettingError> {
         self.check()?;
-        Ok(self.into())
+        Ok(Deferred(self).into())
     }
 
     /// Computes the update in tensor operations, on backends without the single pass.
@@ -104,7 +104,7 @@ impl OptimizerRecipe for Adagrad {
     }
 
     fn build(&self, groups: &ModelGroups) -> ModuleOptimizer {
-        groups.build(|weight_decay| Self { weight_decay, ..*self })
+        groups.build(|weight_decay| Deferred(Self { weight_decay, ..*self }))
     }
 }
 
@@ -167,12 +167,18 @@ struct Equation {
     rate: f32,
 }
 
-impl Rule<1> for Equation {
+impl Rule<1, 3> for Equation {
+    fn constants(&self) -> [f32; 3] {
+        let Self { epsilon, weight_decay, rate } = *self;
+        [epsilon, weight_decay, rate]
+    }
+
     #[inline(always)]
-    fn element(&self, param: f32, grad: f32, [sum]: [f32; 1]) -> (f32, [f32; 1]) {
-        let grad = grad + self.weight_decay * param;
+    fn element<R: Real>(constants: [R; 3], param: R, grad: R, [sum]: [R; 1]) -> (R, [R; 1]) {
+        let [epsilon, weight_decay, rate] = constants;
+        let grad = grad + weight_decay * param;
         let sum = sum + grad * grad;
-        (param - self.rate * (grad / (sum.sqrt() + self.epsilon)), [sum])
+        (param - rate * (grad / (sum.sqrt() + epsilon)), [sum])
     }
 
     #[inline(never)]

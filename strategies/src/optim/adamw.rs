@@ -2,10 +2,10 @@
 
 use burn::optim::{AdamWConfig, AdamWState, AdaptiveMomentumState, LearningRate, ModuleOptimizer, Optimizer};
 use burn::tensor::{Device, Tensor};
-use firebrick_kernels::optim::{Parts, Rule, Update, step};
+use firebrick_kernels::optim::{Parts, Real, Rule, Update, step};
 use serde::{Deserialize, Serialize};
 
-use super::{HeldParam, ModelGroups, OptimizerRecipe, ranges};
+use super::{Deferred, HeldParam, ModelGroups, OptimizerRecipe, ranges};
 use crate::SettingError;
 
 /// AdamW, Adam with decoupled weight decay ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)).
@@ -82,7 +82,7 @@ impl AdamW {
     /// A setting is out of range.
     pub fn init(self) -> Result<ModuleOptimizer, SettingError> {
         self.check()?;
-        Ok(self.into())
+        Ok(Deferred(self).into())
     }
 
     /// Returns the arithmetic of update `time`, counted from 1.
@@ -125,7 +125,7 @@ impl OptimizerRecipe for AdamW {
     }
 
     fn build(&self, groups: &ModelGroups) -> ModuleOptimizer {
-        groups.build(|weight_decay| Self { weight_decay, ..*self })
+        groups.build(|weight_decay| Deferred(Self { weight_decay, ..*self }))
     }
 }
 
@@ -181,13 +181,19 @@ pub(super) struct Equation {
     root: f32,
 }
 
-impl Rule<2> for Equation {
+impl Rule<2, 8> for Equation {
+    fn constants(&self) -> [f32; 8] {
+        let Self { beta_1, beta_2, epsilon, rest_1, rest_2, kept, step, root } = *self;
+        [beta_1, beta_2, epsilon, rest_1, rest_2, kept, step, root]
+    }
+
     #[inline(always)]
-    fn element(&self, param: f32, grad: f32, [m, v]: [f32; 2]) -> (f32, [f32; 2]) {
-        let m = self.beta_1 * m + self.rest_1 * grad;
-        let v = self.beta_2 * v + self.rest_2 * (grad * grad);
-        let delta = m / (v.sqrt() * self.root + self.epsilon);
-        (self.kept * param - self.step * delta, [m, v])
+    fn element<R: Real>(constants: [R; 8], param: R, grad: R, [m, v]: [R; 2]) -> (R, [R; 2]) {
+        let [beta_1, beta_2, epsilon, rest_1, rest_2, kept, step, root] = constants;
+        let m = beta_1 * m + rest_1 * grad;
+        let v = beta_2 * v + rest_2 * (grad * grad);
+        let delta = m / (v.sqrt() * root + epsilon);
+        (kept * param - step * delta, [m, v])
     }
 
     #[inline(never)]

@@ -2,10 +2,10 @@
 
 use burn::optim::{LearningRate, LionConfig, LionState, ModuleOptimizer, Optimizer};
 use burn::tensor::{Device, Tensor};
-use firebrick_kernels::optim::{Parts, Rule, Update, step};
+use firebrick_kernels::optim::{Parts, Real, Rule, Update, step};
 use serde::{Deserialize, Serialize};
 
-use super::{HeldParam, ModelGroups, OptimizerRecipe, ranges};
+use super::{Deferred, HeldParam, ModelGroups, OptimizerRecipe, ranges};
 use crate::SettingError;
 
 /// Lion, evolved sign momentum ([Chen et al., 2023](https://arxiv.org/abs/2302.06675)).
@@ -66,7 +66,7 @@ impl Lion {
     /// A setting is out of range.
     pub fn init(self) -> Result<ModuleOptimizer, SettingError> {
         self.check()?;
-        Ok(self.into())
+        Ok(Deferred(self).into())
     }
 
     fn rule(&self, rate: LearningRate) -> Equation {
@@ -98,7 +98,7 @@ impl OptimizerRecipe for Lion {
     }
 
     fn build(&self, groups: &ModelGroups) -> ModuleOptimizer {
-        groups.build(|weight_decay| Self { weight_decay, ..*self })
+        groups.build(|weight_decay| Deferred(Self { weight_decay, ..*self }))
     }
 }
 
@@ -141,23 +141,23 @@ struct Equation {
     rate: f32,
 }
 
-impl Rule<1> for Equation {
+impl Rule<1, 6> for Equation {
+    fn constants(&self) -> [f32; 6] {
+        let Self { beta_1, beta_2, rest_1, rest_2, kept, rate } = *self;
+        [beta_1, beta_2, rest_1, rest_2, kept, rate]
+    }
+
     #[inline(always)]
-    fn element(&self, param: f32, grad: f32, [m]: [f32; 1]) -> (f32, [f32; 1]) {
-        let update = sign(self.beta_1 * m + self.rest_1 * grad);
-        let m = self.beta_2 * m + self.rest_2 * grad;
-        (self.kept * param - self.rate * update, [m])
+    fn element<R: Real>(constants: [R; 6], param: R, grad: R, [m]: [R; 1]) -> (R, [R; 1]) {
+        let [beta_1, beta_2, rest_1, rest_2, kept, rate] = constants;
+        // 0 for NaN, like Burn on the CPU.
+        let update = (beta_1 * m + rest_1 * grad).sign();
+        let m = beta_2 * m + rest_2 * grad;
+        (kept * param - rate * update, [m])
     }
 
     #[inline(never)]
     fn run(&self, update: Update<'_, 1>, fresh: bool) {
         update.run(*self, fresh);
     }
-}
-
-/// Returns -1, 0 or 1; 0 for NaN, like Burn on the CPU.
-#[inline(always)]
-fn sign(x: f32) -> f32 {
-    let positive = if x > 0.0 { 1.0 } else { 0.0 };
-    if x < 0.0 { -1.0 } else { positive }
 }

@@ -1,13 +1,13 @@
-//! Optimizers that update a parameter in one pass over memory on the CPU.
+//! Optimizers that update a parameter in one pass over memory.
 //!
 //! Burn writes an update as tensor operations, each of which reads and writes the whole parameter. Here an update is
 //! one [pass](firebrick_kernels::optim) that reads and writes each of its tensors once, in place.
 //!
 //! They implement [Burn's optimizer trait](burn::optim::Optimizer) and work in a
 //! [`ModuleOptimizer`](burn::optim::ModuleOptimizer), alone or in groups. They read and write the records of Burn's
-//! optimizers of the same names. On Flex, the pass computes in f32, whatever the parameter's dtype; gradients may be
-//! f32, bf16 or f16, and moments have the parameter's dtype. On other backends and in other dtypes, Burn's own
-//! operations compute the update.
+//! optimizers of the same names. On the CPU and on GPUs, the pass computes in f32, whatever the parameter's dtype;
+//! gradients may be f32, bf16 or f16, and moments have the parameter's dtype. In f64, Burn's own operations compute the
+//! update. On a GPU, one kernel updates [many parameters together](firebrick_kernels::optim::together).
 //!
 //! [`Adafactor`] and [`Lamb`] need more than one pass, since an update depends on the whole parameter: they use tensor
 //! operations on every backend. [`AdamW8bit`] makes one pass over host memory, with moments of one byte each.
@@ -24,6 +24,7 @@
 //! groups.rs       parameters with their own learning rate and weight decay
 //! model_groups.rs the parameters of a model by their settings, from which an optimizer is built
 //! layer_decay.rs  learning rates that decrease from the head to the embeddings
+//! deferred.rs     an optimizer whose updates may be launched together
 //! scaled.rs       an optimizer at a multiple of the learning rate
 //! adamw.rs        AdamW
 //! adafactor.rs    Adafactor
@@ -38,6 +39,7 @@ mod adafactor;
 mod adagrad;
 mod adamw;
 mod adamw_8bit;
+mod deferred;
 mod groups;
 mod lamb;
 mod layer_decay;
@@ -61,6 +63,7 @@ pub use adafactor::{Adafactor, AdafactorState};
 pub use adagrad::{Adagrad, AdagradState};
 pub use adamw::AdamW;
 pub use adamw_8bit::{AdamW8bit, AdamW8bitState};
+use deferred::Deferred;
 pub use groups::{Group, Groups, GroupsError};
 pub use lamb::{Lamb, LambState};
 pub use lion::Lion;

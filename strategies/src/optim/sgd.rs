@@ -2,10 +2,10 @@
 
 use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{Device, Tensor};
-use firebrick_kernels::optim::{Parts, Rule, Update, step};
+use firebrick_kernels::optim::{Parts, Real, Rule, Update, step};
 use serde::{Deserialize, Serialize};
 
-use super::{HeldParam, ModelGroups, OptimizerRecipe, ranges};
+use super::{Deferred, HeldParam, ModelGroups, OptimizerRecipe, ranges};
 use crate::SettingError;
 
 /// Stochastic gradient descent, plain or with momentum
@@ -81,7 +81,7 @@ impl Sgd {
     /// A setting is out of range.
     pub fn init(self) -> Result<ModuleOptimizer, SettingError> {
         self.check()?;
-        Ok(self.into())
+        Ok(Deferred(self).into())
     }
 
     /// Returns the update with momentum; `first` if there is no velocity yet.
@@ -96,7 +96,7 @@ impl Sgd {
 
     /// Returns the update without momentum.
     fn plain(&self, rate: LearningRate) -> Plain {
-        Plain { weight_decay: (self.weight_decay != 0.0).then_some(self.weight_decay), rate: rate as f32 }
+        Plain { weight_decay: self.weight_decay, rate: rate as f32 }
     }
 
     /// Computes the update in tensor operations, on backends without the single pass.
@@ -174,7 +174,7 @@ impl OptimizerRecipe for Sgd {
     }
 
     fn build(&self, groups: &ModelGroups) -> ModuleOptimizer {
-        groups.build(|weight_decay| Self { weight_decay, ..*self })
+        groups.build(|weight_decay| Deferred(Self { weight_decay, ..*self }))
     }
 }
 
@@ -218,25 +218,25 @@ impl Optimizer for Sgd {
 /// The constants of one update without momentum.
 #[derive(Clone, Copy)]
 struct Plain {
-    weight_decay: Option<f32>,
+    weight_decay: f32,
     rate: f32,
 }
 
-impl Plain {
-    /// Returns the gradient plus the parameter's weight decay.
-    #[inline(always)]
-    fn decayed(&self, param: f32, grad: f32) -> f32 {
-        match self.weight_decay {
-            None => grad,
-            Some(weight_decay) => weight_decay * param + grad,
-        }
-    }
+/// Returns the gradient plus the parameter's weight decay. Without decay it is the gradient to the bit, even where the
+/// parameter is not finite.
+#[inline(always)]
+fn decayed<R: Real>(weight_decay: R, param: R, grad: R) -> R {
+    weight_decay.if_positive(weight_decay * param + grad, grad)
 }
 
-impl Rule<0> for Plain {
+impl Rule<0, 2> for Plain {
+    fn constants(&self) -> [f32; 2] {
+        [self.weight_decay, self.rate]
+    }
+
     #[inline(always)]
-    fn element(&self, param: f32, grad: f32, []: [f32; 0]) -> (f32, [f32; 0]) {
-        (param - self.rate * self.decayed(param, grad), [])
+    fn element<R: Real>([weight_decay, rate]: [R; 2], param: R, grad: R, []: [R; 0]) -> (R, [R; 0]) {
+        (param - rate * decayed(weight_decay, param, grad), [])
     }
 
     #[inline(never)]
@@ -255,13 +255,19 @@ struct Equation {
     plain: Plain,
 }
 
-impl Rule<1> for Equation {
+impl Rule<1, 5> for Equation {
+    fn constants(&self) -> [f32; 5] {
+        let Self { momentum, taken, nesterov, plain: Plain { weight_decay, rate } } = *self;
+        [momentum, taken, f32::from(u8::from(nesterov)), weight_decay, rate]
+    }
+
     #[inline(always)]
-    fn element(&self, param: f32, grad: f32, [velocity]: [f32; 1]) -> (f32, [f32; 1]) {
-        let grad = self.plain.decayed(param, grad);
-        let velocity = self.taken * grad + self.momentum * velocity;
-        let along = if self.nesterov { self.momentum * velocity + grad } else { velocity };
-        (param - self.plain.rate * along, [velocity])
+    fn element<R: Real>(constants: [R; 5], param: R, grad: R, [velocity]: [R; 1]) -> (R, [R; 1]) {
+        let [momentum, taken, nesterov, weight_decay, rate] = constants;
+        let grad = decayed(weight_decay, param, grad);
+        let velocity = taken * grad + momentum * velocity;
+        let along = nesterov.if_positive(momentum * velocity + grad, velocity);
+        (param - rate * along, [velocity])
     }
 
     #[inline(never)]

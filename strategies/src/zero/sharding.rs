@@ -6,7 +6,7 @@ use std::fmt;
 use burn::backend::DispatchTensor;
 use burn::module::{Module, ParamId};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
-use firebrick_world::{Communicator, Gathering, PartShape, host_device, on_host};
+use firebrick_world::{Communicator, Gathering, PartShape, host_device, numbers, on_host};
 
 use super::rows::Rows;
 use crate::{ParamMap, Reduces, StrategyError, each_distinct_param, each_param, map_params, relift};
@@ -60,8 +60,8 @@ impl Sharding {
     /// Sums one number of each rank, in rank order, so that all ranks get the same result.
     pub fn sum_of(&self, number: Tensor<1>) -> Result<Tensor<1>, StrategyError> {
         let device = number.device();
-        let mine = number.try_into_scalar::<f64>().map_err(|error| StrategyError::Read(error.to_string()))?;
-        let sum: f64 = self.world.numbers("the norm of the gradients", &[mine])?.iter().flatten().sum();
+        let mine = numbers(vec![number]).map_err(|error| StrategyError::Read(error.to_string()))?;
+        let sum: f64 = self.world.numbers("the norm of the gradients", &mine)?.iter().flatten().sum();
         Ok(Tensor::from_data([sum as f32], &device))
     }
 

@@ -3,6 +3,8 @@
 mod orders;
 mod whole;
 
+use std::collections::HashSet;
+
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
@@ -185,7 +187,7 @@ fn rank_counted<R: Composition<Model>, T>(
         norms.push(grads.norm(&master)?.into_scalar::<f32>());
         drop(replica);
         master = stage.unalias_master(master);
-        let grads = grads.for_update(&master);
+        let grads = grads.for_update(&master, &HashSet::new());
         master = tie(optimizer.step(1e-2, master, grads));
     }
     let looked = look(&world);

@@ -2,6 +2,7 @@
 
 mod halves;
 mod in_place;
+mod on_device;
 
 use burn::module::{Module, Param, ParamGroup, ParamId};
 use burn::nn::Linear;
@@ -11,7 +12,7 @@ use burn::optim::{
 };
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 
-use super::{AdamW, Lion, Sgd};
+use super::{Adagrad, AdamW, Lion, Sgd};
 
 /// Lengths around the sizes of vectors, blocks and tasks.
 const LENGTHS: [usize; 10] = [0, 1, 3, 17, 511, 513, 1025, 32_768, 32_769, 70_001];

@@ -1,0 +1,76 @@
+//! The tensors of one update, and which updates one kernel can compute.
+
+use std::any::TypeId;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use burn::tensor::DType;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::launch::launch;
+use crate::cube::{Spec, contiguous, empty};
+use crate::optim::rule::Rule;
+
+/// One update whose kernel is not launched yet. Parameter and moments are changed in place.
+pub struct Job {
+    pub param: CubeTensor,
+    pub grad: CubeTensor,
+    pub moments: Vec<CubeTensor>,
+    pub replica: Option<CubeTensor>,
+    pub kind: Kind,
+    /// Launches the kernel for jobs of this kind.
+    pub launch: fn(&[&Job]),
+}
+
+/// What the jobs of one launch have in common.
+#[derive(Clone, PartialEq)]
+pub struct Kind {
+    rule: TypeId,
+    pub constants: Vec<f32>,
+    /// The dtypes of parameter, gradient and replica.
+    dtypes: [Option<DType>; 3],
+    /// Whether the content of the moments is taken as zero.
+    pub fresh: bool,
+}
+
+impl Job {
+    /// Takes the parameter, its gradient and its moments, unless these are `fresh`. Counts the tensors that it copies,
+    /// because something else holds their memory.
+    pub fn new<R: Rule<N, C>, const N: usize, const C: usize>(
+        rule: &R,
+        inputs: Vec<CubeTensor>,
+        replica: &[Spec],
+        fresh: bool,
+        copies: &AtomicU64,
+    ) -> Self {
+        let mut inputs = inputs.into_iter();
+        let mut next = || inputs.next().expect("as many inputs as an update has");
+        let writable = |tensor: CubeTensor| {
+            let tensor = contiguous(tensor);
+            if tensor.handle.can_mut() {
+                return tensor;
+            }
+            copies.fetch_add(1, Ordering::Relaxed);
+            tensor.copy()
+        };
+        let (param, grad) = (writable(next()), contiguous(next()));
+        let moment = |_| match fresh {
+            true => empty(&param, param.meta.shape().clone(), param.dtype),
+            false => writable(next()),
+        };
+        let moments: Vec<_> = (0..N).map(moment).collect();
+        let replica = replica.first().map(|spec| empty(&param, spec.shape.clone(), spec.dtype));
+        let dtypes = [Some(param.dtype), Some(grad.dtype), replica.as_ref().map(|replica| replica.dtype)];
+        let kind = Kind { rule: TypeId::of::<R>(), constants: rule.constants().into(), dtypes, fresh };
+        Self { param, grad, moments, replica, kind, launch: launch::<R, N, C> }
+    }
+
+    /// Returns what the update writes: the parameter, its moments, and the replica if there is one.
+    pub fn outputs(&self) -> Vec<CubeTensor> {
+        [&self.param].into_iter().chain(&self.moments).chain(&self.replica).cloned().collect()
+    }
+
+    /// Returns the number of tensors.
+    pub fn buffers(&self) -> usize {
+        2 + self.moments.len() + usize::from(self.replica.is_some())
+    }
+}

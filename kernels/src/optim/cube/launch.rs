@@ -1,0 +1,127 @@
+//! The kernel that updates a group of parameters.
+#![allow(unsafe_code)] // Launches without checks of bounds: the kernel checks the ends of its tensors.
+
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::frontend::SequenceExpand;
+use cubecl::intrinsic;
+use cubecl::prelude::*;
+
+use super::job::Job;
+use super::symbol::{Equation, Of};
+use crate::cube::{PART, UNITS, element as dtype_of, grid, units};
+use crate::optim::rule::Rule;
+
+/// Launches the kernel for jobs of one kind.
+pub fn launch<R: Rule<N, C>, const N: usize, const C: usize>(group: &[&Job]) {
+    let Job { param: like, grad, replica, kind, .. } = group[0];
+    let (mut params, mut grads, mut moments) = (SequenceArg::new(), SequenceArg::new(), SequenceArg::new());
+    let (mut replicas, mut ends, mut constants) =
+        (SequenceArg::new(), SequenceArg::new(), SequenceArg::new());
+    let buffer = |tensor: &CubeTensor| tensor.clone().into_buffer_arg();
+    let mut cubes = 0;
+    for job in group {
+        cubes += job.param.meta.num_elements().div_ceil(PART);
+        params.push(buffer(&job.param));
+        grads.push(buffer(&job.grad));
+        job.moments.iter().for_each(|moment| moments.push(buffer(moment)));
+        job.replica.iter().for_each(|replica| replicas.push(buffer(replica)));
+        ends.push(cubes);
+    }
+    kind.constants.iter().for_each(|constant| constants.push(*constant));
+    let units = units(like, UNITS as usize);
+    // SAFETY: a cube beyond the last tensor's does nothing, and each reads and writes tensors of one length within it.
+    unsafe {
+        update_kernel::launch_unchecked::<Of<R, N, C>>(
+            &like.client,
+            grid(like, cubes),
+            CubeDim::new_1d(units),
+            params,
+            grads,
+            moments,
+            replicas,
+            ends,
+            constants,
+            PART,
+            units,
+            N,
+            kind.fresh,
+            replica.is_some(),
+            [dtype_of(like), dtype_of(grad), dtype_of(replica.as_ref().unwrap_or(like))],
+        );
+    }
+}
+
+/// Returns the new parameter, then the new moments.
+#[cube]
+#[allow(unused_variables)] // Used in the kernel.
+fn element<S: Equation>(
+    constants: &Sequence<f32>,
+    param: f32,
+    grad: f32,
+    moments: &Sequence<f32>,
+) -> Sequence<f32> {
+    intrinsic!(|scope| {
+        let listed = |numbers: &SequenceExpand<f32>| numbers.iter_cloned().collect::<Vec<_>>();
+        let mut found = Sequence::<f32>::__expand_new(scope);
+        for number in S::element(scope, &listed(constants), param, grad, &listed(moments)) {
+            found.__expand_push_method(scope, number);
+        }
+        found
+    })
+}
+
+#[cube(launch_unchecked)]
+fn update_kernel<S: Equation, P: Float, G: Float, H: Float>(
+    mut params: Sequence<Box<[P]>>,
+    grads: Sequence<Box<[G]>>,
+    mut moments: Sequence<Box<[P]>>,
+    mut replicas: Sequence<Box<[H]>>,
+    ends: Sequence<usize>,
+    constants: Sequence<f32>,
+    #[comptime] part: usize,
+    #[comptime] units: u32,
+    #[comptime] each: usize,
+    #[comptime] fresh: bool,
+    #[comptime] replicates: bool,
+    #[define(P, G, H)] _dtypes: [ElemType; 3],
+) {
+    let cube = CUBE_POS;
+    let mut begin = 0usize;
+    #[unroll]
+    for i in 0..grads.len() {
+        let end = ends[i];
+        if cube >= begin && cube < end {
+            let grad = &grads[i];
+            let mut at = (cube - begin) * part + UNIT_POS as usize;
+            let last = min((cube - begin + 1) * part, grad.len());
+            while at < last {
+                let mut before = Sequence::<f32>::new();
+                #[unroll]
+                for k in 0..each {
+                    if fresh {
+                        // Adding -0.0 changes no number, not even the sign of another zero.
+                        before.push(-0.0f32);
+                    } else {
+                        let moment = &moments[i * each + k];
+                        before.push(f32::cast_from(moment[at]));
+                    }
+                }
+                let param = &mut params[i];
+                let after =
+                    element::<S>(&constants, f32::cast_from(param[at]), f32::cast_from(grad[at]), &before);
+                param[at] = P::cast_from(after[0]);
+                #[unroll]
+                for k in 0..each {
+                    let moment = &mut moments[i * each + k];
+                    moment[at] = P::cast_from(after[k + 1]);
+                }
+                if replicates {
+                    let replica = &mut replicas[i];
+                    replica[at] = H::cast_from(after[0]);
+                }
+                at += units as usize;
+            }
+        }
+        begin = end;
+    }
+}

@@ -1,0 +1,75 @@
+//! Updates on CubeCL's devices: the parameters of a model, many in one kernel.
+//!
+//! An update is collected as a [`Job`]; the jobs that belong together are launched in groups.
+//!
+//! ```text
+//! together.rs  the updates that are launched together
+//! job.rs       the tensors of one update
+//! launch.rs    the kernel that updates a group
+//! symbol.rs    an equation as the body of a kernel
+//! ```
+
+mod job;
+mod launch;
+mod symbol;
+mod together;
+
+use burn::backend::TensorMetadata;
+use burn::tensor::{FloatDType, Tensor};
+
+use super::replicas;
+use super::rule::{Parts, Rule};
+use super::slices::counter;
+use crate::cube::{Spec, has_kernels, into_dispatch, of_cube, run_many};
+use crate::half::cast;
+use job::Job;
+
+pub(super) use together::{deferred, together};
+
+/// See [`step`](super::step).
+#[allow(clippy::result_large_err)] // The error is the input, which the caller takes apart at once.
+pub(super) fn step<const D: usize, const N: usize, const C: usize, R: Rule<N, C>>(
+    rule: &R,
+    parts: Parts<D, N>,
+) -> Result<(Tensor<D>, [Tensor<D>; N]), Parts<D, N>> {
+    if !computes(&parts) {
+        return Err(parts);
+    }
+    let Parts { param, grad, moments } = parts;
+    let (shape, dtype) = (param.shape(), param.dtype());
+    let fresh = moments.is_none();
+    // Moments from a record may have another dtype.
+    let moments = moments.into_iter().flatten().map(|moment| cast(moment, FloatDType::from(dtype)));
+    let half = replicas::wanted().filter(|_| FloatDType::from(dtype) == FloatDType::F32);
+    let like = Spec::new(shape.clone(), dtype);
+    let mut outputs = vec![like; 1 + N];
+    outputs.extend(half.map(|half| Spec::new(shape, half.into())));
+    let inputs: Vec<_> = [param, grad].into_iter().chain(moments).map(Tensor::into_dispatch).collect();
+    let inputs = of_cube(inputs);
+    let device = inputs[0].device();
+    let (rule, copies, outcome) = (*rule, counter(), outputs.clone());
+    let found = together::collect(device, move |jobs| {
+        run_many(inputs, outputs, move |inputs| {
+            let job = Job::new::<R, N, C>(&rule, inputs, &outcome[1 + N..], fresh, &copies);
+            let found = job.outputs();
+            jobs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(job);
+            found
+        })
+    });
+    let mut found = into_dispatch(found).into_iter().map(Tensor::<D>::from_dispatch);
+    let mut next = || found.next().expect("as many results as outputs");
+    let (param, moments) = (next(), std::array::from_fn(|_| next()));
+    if half.is_some() {
+        replicas::keep(&param, next());
+    }
+    Ok((param, moments))
+}
+
+/// Returns whether the kernel computes this update: all parts are on one device, of one shape, outside autodiff.
+fn computes<const D: usize, const N: usize>(parts: &Parts<D, N>) -> bool {
+    let Parts { param, grad, moments } = parts;
+    let mut all = [param, grad].into_iter().chain(moments.iter().flatten());
+    param.shape().num_elements() > 0
+        && all.clone().all(|part| !part.is_autodiff() && part.dims() == param.dims())
+        && has_kernels(&all.by_ref().map(|part| part.clone().into_dispatch()).collect::<Vec<_>>())
+}

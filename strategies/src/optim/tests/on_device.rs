@@ -1,0 +1,136 @@
+//! The updates of a model on the device of the tests, launched together, compared with those on the CPU.
+
+use firebrick_kernels::optim::{copies, replicas, together};
+
+use super::*;
+use crate::testing;
+
+/// Returns 40 layers of odd sizes, so 80 parameters: more than one kernel updates. Some have several parts.
+fn layers(device: &Device) -> Vec<Linear> {
+    let layer = |at: usize| {
+        let (from, to) = (at * at % 97 + 1, at * 7 % 131 + 1);
+        let values = numbers(from * to, at).into_iter().map(|x| x.clamp(-0.5, 0.5)).collect::<Vec<_>>();
+        let weight = Tensor::from_data(TensorData::new(values, [from, to]), device);
+        Linear {
+            weight: Param::initialized(ParamId::from(2 * at as u64), weight.require_grad()),
+            bias: Some(Param::initialized(
+                ParamId::from(2 * at as u64 + 1),
+                Tensor::zeros([to], device).require_grad(),
+            )),
+        }
+    };
+    (1..41).map(layer).collect()
+}
+
+/// Returns gradients that a bf16 and an f16 can hold too, except for a parameter that has none.
+fn gradients_of(layers: &[Linear], step: usize, dtype: FloatDType) -> GradientsParams {
+    let mut all = GradientsParams::new();
+    let device = layers[0].weight.val().device().inner();
+    let numbers = |shape: &[usize], seed: usize| {
+        let count = shape.iter().product();
+        let values: Vec<f32> =
+            numbers(count, seed).into_iter().map(|x| (x * 64.0).clamp(-2.0, 2.0).round() / 64.0).collect();
+        TensorData::new(values, shape.to_vec())
+    };
+    for (at, layer) in layers.iter().enumerate().filter(|(at, _)| *at != 5) {
+        let weight = numbers(&layer.weight.dims(), 100 * step + at);
+        all.register(layer.weight.id, Tensor::<2>::from_data(weight, &device).cast(dtype));
+        let bias = layer.bias.as_ref().unwrap();
+        let of_bias = numbers(&bias.dims(), 7 * step + at);
+        all.register(bias.id, Tensor::<1>::from_data(of_bias, &device).cast(dtype));
+    }
+    all
+}
+
+fn values(layers: &[Linear]) -> Vec<f32> {
+    let of = |layer: &Linear| {
+        let bias = layer.bias.as_ref().unwrap().val().into_data();
+        [layer.weight.val().into_data(), bias].map(|data| data.iter::<f32>().collect::<Vec<_>>()).concat()
+    };
+    layers.iter().flat_map(of).collect()
+}
+
+fn optimizers() -> Vec<ModuleOptimizer> {
+    let weights = || ParamGroup::from_ids((1..41).map(|at| ParamId::from(2 * at)).collect());
+    let with = |optimizer: ModuleOptimizer, decaying: ModuleOptimizer| [optimizer, decaying];
+    let all = [
+        with(AdamW::new().init().unwrap(), AdamW::new().betas(0.9, 0.95).weight_decay(0.1).init().unwrap()),
+        with(Lion::new().init().unwrap(), Lion::new().weight_decay(0.1).init().unwrap()),
+        with(Sgd::new().init().unwrap(), Sgd::new().momentum(0.9).nesterov(true).init().unwrap()),
+        with(
+            Adagrad::new().init().unwrap(),
+            Sgd::new().momentum(0.9).dampening(0.1).weight_decay(0.1).init().unwrap(),
+        ),
+    ];
+    let grouped = AdamW::new().init().unwrap().with_group(weights(), AdamW::new().weight_decay(0.1), None);
+    all.into_iter().flatten().chain([grouped]).collect()
+}
+
+#[test]
+fn a_model_is_updated_as_on_the_cpu_whatever_is_launched_together() {
+    let device = testing::device().autodiff();
+    let halves = [FloatDType::F32, FloatDType::F16, FloatDType::BF16];
+    let halves = halves.into_iter().filter(|dtype| device.supports_dtype(*dtype));
+    for dtype in halves {
+        for optimizer in optimizers() {
+            let (mut here, mut there) = (optimizer.clone(), optimizer);
+            let mut on_device = layers(&device);
+            let mut on_cpu = layers(&Device::flex().autodiff());
+            for step in 1..5 {
+                let grads = gradients_of(&on_device, step, dtype);
+                let before = copies();
+                let (updated, written) = replicas(dtype, || together(|| here.step(1e-2, on_device, grads)));
+                on_device = updated;
+                let grads = gradients_of(&on_cpu, step, FloatDType::F32);
+                on_cpu = there.step(1e-2, on_cpu, grads);
+                for (found, expected) in values(&on_device).into_iter().zip(values(&on_cpu)) {
+                    let apart = (found - expected).abs();
+                    // AdamW and Lion divide by numbers that may be rounded otherwise.
+                    assert!(apart <= 2e-6 * expected.abs() + 2e-7, "{dtype:?}, {step}: {found} {expected}");
+                }
+                assert_eq!(copies(), before, "each tensor is alone");
+                if dtype != FloatDType::F32 {
+                    assert_eq!(written.len(), 78, "each parameter that has a gradient");
+                    assert_eq!(written.params(&on_device).len(), 78);
+                    for layer in
+                        on_device.iter().enumerate().filter(|(at, _)| *at != 5).map(|(_, layer)| layer)
+                    {
+                        let replica = written.of(&layer.weight.val()).unwrap();
+                        assert_eq!(bits(&replica), bits(&layer.weight.val().inner().cast(dtype)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_model_that_something_else_holds_keeps_its_values() {
+    let device = testing::device().autodiff();
+    for mut optimizer in optimizers() {
+        let start = layers(&device);
+        let (held, before) = (values(&start), copies());
+        let grads = gradients_of(&start, 1, FloatDType::F32);
+        let updated = together(|| optimizer.step(1e-2, start.clone(), grads));
+        assert_eq!(values(&start), held);
+        assert_ne!(values(&updated), held);
+        assert_eq!(copies() - before, 78, "each parameter that has a gradient");
+    }
+}
+
+/// What wraps an optimizer may read its results at once, inside the scope.
+#[test]
+fn an_optimizer_that_is_not_deferred_has_updated_when_it_returns() {
+    let device = testing::device();
+    let vector = |x: f32| Tensor::<1>::full([5000], x, &device);
+    let first = |x: &Tensor<1>| x.clone().narrow(0, 0, 1).into_scalar::<f32>();
+    let found = together(|| {
+        let (param, state) = AdamW::new().step(0.1, vector(1.0), vector(0.5), None);
+        let read = first(&param);
+        let (param, _) = AdamW::new().step(0.1, param, vector(0.5), state);
+        [read, first(&param)]
+    });
+    for (found, expected) in found.into_iter().zip([0.9, 0.8]) {
+        assert!((found - expected).abs() < 1e-5, "{found} {expected}");
+    }
+}

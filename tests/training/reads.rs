@@ -1,0 +1,93 @@
+//! How often a step waits for the device's results.
+
+use std::sync::mpsc::{Sender, channel};
+
+use crate::support::*;
+use firebrick::strategies::each_distinct_param;
+use firebrick::world::reads;
+use firebrick::{
+    Accumulate, Amp, Checkpoints, Clip, Composed, Data, Ema, EvaluationNumbers, LossScale, Observer,
+    Schedule, SkipOutliers, StepNumbers, Trainer,
+};
+use firebrick_models::Gpt;
+
+const STEPS: u64 = 8;
+
+/// Returns how many reads there were when the numbers of each step were known.
+fn reads_at_steps(trainer: Trainer<impl Composed<Gpt>>) -> Vec<u64> {
+    let (sender, seen) = channel();
+    let watch = move |_: &StepNumbers| sender.send(reads()).unwrap();
+    let data = Data::new(Rows::ragged(64)).micro_batch(2);
+    let model = gpt(0.1, &device().autodiff());
+    trainer.steps(STEPS).observe(watch).fit(model, adamw(), Schedule::constant(1e-3), data).unwrap();
+    seen.into_iter().collect()
+}
+
+/// A window's loss is read with the norm of the next one. The first step's is read at once, and the last step's at the
+/// end.
+fn once_a_step(trainer: Trainer<impl Composed<Gpt>>, what: &str) {
+    let seen = reads_at_steps(trainer);
+    let between: Vec<_> = seen.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    // After the first step: the second's norm is read before its loss, the third's norm with it.
+    assert_eq!(between.len() as u64, STEPS - 1, "{what}");
+    assert!(between[1..between.len() - 1].iter().all(|reads| *reads == 1), "{what}: {between:?}");
+}
+
+#[test]
+fn a_step_waits_for_its_device_once() {
+    once_a_step(Trainer::new(), "plain");
+    once_a_step(Trainer::new().with(Clip::norm(1.0)), "clipped");
+    once_a_step(Trainer::new().with(Accumulate(4)), "accumulated");
+    once_a_step(Trainer::new().with(SkipOutliers::new(6.0)), "outliers");
+    once_a_step(Trainer::new().with(Ema::new(0.9)), "averaged");
+    once_a_step(Trainer::new().with(Amp::f16().scaled_by(LossScale::dynamic(1024.0))), "f16");
+    if has_bf16() {
+        once_a_step(Trainer::new().with(Amp::bf16()).with(Clip::norm(1.0)).with(Accumulate(2)), "bf16");
+    }
+}
+
+/// Notes the reads when an evaluation has ended.
+struct Evaluations(Sender<u64>);
+
+impl Observer for Evaluations {
+    fn evaluated(&mut self, _: &EvaluationNumbers) {
+        self.0.send(reads()).unwrap();
+    }
+}
+
+/// The parameters are read together, however many they are.
+#[test]
+fn a_checkpoint_waits_for_all_parameters_at_once() {
+    let run = |every: u64| {
+        let folder = tempfile::tempdir().unwrap();
+        let before = reads();
+        reads_at_steps(
+            Trainer::new().output(folder.path().join("run")).checkpoints(Checkpoints::every(every)),
+        );
+        reads() - before
+    };
+    // The CPU lends each parameter's memory.
+    let mut parameters = 1;
+    if is_cpu() {
+        each_distinct_param(&gpt(0.1, &device().autodiff()), |_| parameters += 1);
+    }
+    // Three saves more. Besides, the loss of the last step before each is read for it.
+    let more = run(2) - run(STEPS);
+    assert!(more <= 3 * (parameters + 1), "{more}");
+}
+
+/// Losses of up to 16 batches are read together, where a read waits.
+#[test]
+fn an_evaluation_waits_once_for_many_batches() {
+    let (sender, seen) = channel();
+    let data = Data::new(Rows::ragged(8)).micro_batch(2).valid(Rows::ragged(40));
+    let model = gpt(0.0, &device().autodiff());
+    let before = reads();
+    let trainer = Trainer::new().steps(2).evaluate_every(1).observe(Evaluations(sender));
+    trainer.fit(model, adamw(), Schedule::constant(1e-3), data).unwrap();
+    let seen: Vec<_> = seen.into_iter().collect();
+    let batches = 20u64;
+    let reads = if is_cpu() { batches } else { batches.div_ceil(16) };
+    assert_eq!(seen.len(), 2);
+    assert!(seen[0] - before <= reads + 3, "{before} {seen:?}");
+}

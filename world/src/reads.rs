@@ -1,0 +1,72 @@
+//! Reads of results that a device computes: each makes this thread wait for the device.
+
+use std::cell::Cell;
+
+use burn::backend::DispatchTensor;
+use burn::tensor::{Tensor, TensorData, TensorReadError, Transaction};
+
+use crate::host::{apart, is_host, on_host};
+
+thread_local! {
+    static READS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Returns how often this thread has waited for a device's results so far, by the functions of this crate that read
+/// tensors. On the CPU, where a read waits for nothing, it counts the same reads.
+pub fn reads() -> u64 {
+    READS.get()
+}
+
+/// Counts one read.
+pub(crate) fn count() {
+    READS.set(READS.get() + 1);
+}
+
+/// Reads one number of each tensor, each `[1]`: with one wait if they are on one device and in one dtype.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use firebrick_world::{numbers, reads};
+///
+/// let number = |x: f32| Tensor::<1>::from_data([x], &Device::flex());
+/// let before = reads();
+/// assert_eq!(numbers(vec![number(0.5), number(-2.0)])?, [0.5, -2.0]);
+/// assert_eq!(reads() - before, 1);
+/// # Ok::<(), burn::tensor::TensorReadError>(())
+/// ```
+///
+/// # Errors
+///
+/// The device has failed.
+pub fn numbers(tensors: Vec<Tensor<1>>) -> Result<Vec<f64>, TensorReadError> {
+    let Some(first) = tensors.first() else { return Ok(Vec::new()) };
+    let (device, dtype) = (first.device(), first.dtype());
+    let alike = tensors.iter().all(|tensor| tensor.device() == device && tensor.dtype() == dtype);
+    if tensors.len() > 1 && !alike {
+        let each = tensors.into_iter().map(|tensor| numbers(vec![tensor]));
+        return Ok(each.collect::<Result<Vec<_>, _>>()?.concat());
+    }
+    count();
+    let all = if tensors.len() == 1 { tensors } else { vec![Tensor::cat(tensors, 0)] };
+    let mut read = all.into_iter().map(|tensor| tensor.try_into_data());
+    let data = read.next().expect("there is one tensor")?;
+    Ok(data.iter::<f64>().collect())
+}
+
+/// Reads tensors outside autodiff into host memory that no device owns, in order, with one wait if all are on one device.
+///
+/// # Panics
+///
+/// If the device has failed.
+pub fn all_on_host(tensors: Vec<DispatchTensor>) -> Vec<TensorData> {
+    // A read does not depend on the rank in the type: the data has the tensor's own shape.
+    let tensors: Vec<_> = tensors.into_iter().map(Tensor::<1>::from_dispatch).collect();
+    let Some(device) = tensors.first().map(Tensor::device) else { return Vec::new() };
+    if is_host(&device) || tensors.iter().any(|tensor| tensor.device() != device) {
+        // The CPU lends its own memory.
+        return tensors.into_iter().map(on_host).collect();
+    }
+    count();
+    let all = tensors.into_iter().fold(Transaction::default(), Transaction::register);
+    all.execute().into_iter().map(|read| apart(read, &device)).collect()
+}
