@@ -14,20 +14,20 @@ pub(crate) struct Late(Arc<Mutex<Where>>);
 
 #[derive(Clone, Debug)]
 enum Where {
-    OnDevice(Tensor<1>),
+    OnDevice(Box<Tensor<1>>),
     Read(f64),
 }
 
 impl Late {
     /// Takes a tensor `[1]`.
     pub fn new(tensor: Tensor<1>) -> Self {
-        Self(Arc::new(Mutex::new(Where::OnDevice(tensor))))
+        Self(Arc::new(Mutex::new(Where::OnDevice(Box::new(tensor)))))
     }
 
     /// Returns the tensor, if nothing has read it.
     pub fn unread(&self) -> Option<Tensor<1>> {
         match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            Where::OnDevice(tensor) => Some(tensor.clone()),
+            Where::OnDevice(tensor) => Some((**tensor).clone()),
             Where::Read(_) => None,
         }
     }
