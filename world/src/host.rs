@@ -1,9 +1,24 @@
 //! Host memory, through which tensors pass between devices and ranks: as a device, and tensors' values in it.
 
+use std::cell::Cell;
+
 use burn::tensor::{Bytes, DType, Device, ExecutionError, Tensor, TensorData};
 use bytemuck::Pod;
 
-use crate::reads;
+thread_local! {
+    static READS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Returns how often this thread has waited for a device's results so far, by the functions of this crate that read
+/// tensors. On the CPU, where a read waits for nothing, it counts the same reads.
+pub fn reads() -> u64 {
+    READS.get()
+}
+
+/// Counts one read.
+pub(crate) fn count() {
+    READS.set(READS.get() + 1);
+}
 
 /// Returns the host as a device that stores tensors: that of Burn's CPU backend, Flex.
 pub fn host_device() -> Device {
@@ -20,7 +35,7 @@ pub fn is_host(device: &Device) -> bool {
 /// Copies them, except from the CPU backend's own memory. If a GPU shares memory with the processor, a read through
 /// CubeCL 0.11 may return the device's own memory, which the next in-place kernel would change; the copy prevents this.
 pub fn on_host<const D: usize>(tensor: Tensor<D>) -> TensorData {
-    reads::count();
+    count();
     let tensor = tensor.inner();
     let device = tensor.device();
     apart(tensor.into_data(), &device)
@@ -28,7 +43,7 @@ pub fn on_host<const D: usize>(tensor: Tensor<D>) -> TensorData {
 
 /// Like [`on_host`], but returns a device failure as an error.
 pub(crate) fn try_on_host<const D: usize>(tensor: Tensor<D>) -> Result<TensorData, ExecutionError> {
-    reads::count();
+    count();
     let tensor = tensor.inner();
     let device = tensor.device();
     Ok(apart(tensor.try_into_data()?, &device))

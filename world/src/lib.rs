@@ -18,7 +18,7 @@
 //! sum.rs           sums in rank order, rounded once
 //! buffers.rs       tensors as buffers on their way between ranks, borrowed without a copy
 //! host.rs          host memory: as a device, and tensors' values in it
-//! reads.rs         reads of several results at once, and how many there were
+//! reads.rs         reads of several results at once
 //! mpi/             ranks in other processes
 //! launchers.rs     the environment variables that launchers set for each process
 //! traffic.rs       counters of the data sent and received
@@ -89,9 +89,9 @@ pub use communicator::Communicator;
 pub use device_sums::DeviceSums;
 pub use error::WorldError;
 pub use gathering::Gathering;
-pub use host::{host_device, is_host, joined, on_host};
+pub use host::{host_device, is_host, joined, on_host, reads};
 pub use launchers::{LAUNCHERS, Launcher};
 pub use on_devices::OnDevices;
-pub use reads::{all_on_host, numbers, reads};
+pub use reads::{all_on_host, numbers};
 pub use traffic::{Moved, Traffic};
 pub use world::World;

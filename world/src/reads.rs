@@ -1,26 +1,9 @@
-//! Reads of results that a device computes: each makes this thread wait for the device.
-
-use std::cell::Cell;
+//! Reads of several results of a device at once, with one wait.
 
 use burn::backend::DispatchTensor;
 use burn::tensor::{Tensor, TensorData, TensorReadError, Transaction};
 
-use crate::host::{apart, is_host, on_host};
-
-thread_local! {
-    static READS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Returns how often this thread has waited for a device's results so far, by the functions of this crate that read
-/// tensors. On the CPU, where a read waits for nothing, it counts the same reads.
-pub fn reads() -> u64 {
-    READS.get()
-}
-
-/// Counts one read.
-pub(crate) fn count() {
-    READS.set(READS.get() + 1);
-}
+use crate::host::{apart, count, is_host, on_host};
 
 /// Reads one number of each tensor, each `[1]`: with one wait if they are on one device and in one dtype.
 ///

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::launch::launch;
 use crate::cube::{Spec, contiguous, empty};
 use crate::optim::rule::Rule;
 
@@ -34,13 +33,14 @@ pub struct Kind {
 
 impl Job {
     /// Takes the parameter, its gradient and its moments, unless these are `fresh`. Counts the tensors that it copies,
-    /// because something else holds their memory.
+    /// because something else holds their memory. `launch` launches the rule's kernel.
     pub fn new<R: Rule<N, C>, const N: usize, const C: usize>(
         rule: &R,
         inputs: Vec<CubeTensor>,
         replica: &[Spec],
         fresh: bool,
         copies: &AtomicU64,
+        launch: fn(&[&Job]),
     ) -> Self {
         let mut inputs = inputs.into_iter();
         let mut next = || inputs.next().expect("as many inputs as an update has");
@@ -61,7 +61,7 @@ impl Job {
         let replica = replica.first().map(|spec| empty(&param, spec.shape.clone(), spec.dtype));
         let dtypes = [Some(param.dtype), Some(grad.dtype), replica.as_ref().map(|replica| replica.dtype)];
         let kind = Kind { rule: TypeId::of::<R>(), constants: rule.constants().into(), dtypes, fresh };
-        Self { param, grad, moments, replica, kind, launch: launch::<R, N, C> }
+        Self { param, grad, moments, replica, kind, launch }
     }
 
     /// Returns what the update writes: the parameter, its moments, and the replica if there is one.

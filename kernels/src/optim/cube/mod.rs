@@ -23,6 +23,7 @@ use super::slices::counter;
 use crate::cube::{Spec, has_kernels, into_dispatch, of_cube, run_many};
 use crate::half::cast;
 use job::Job;
+use launch::launch;
 
 pub(super) use together::{deferred, together};
 
@@ -50,7 +51,8 @@ pub(super) fn step<const D: usize, const N: usize, const C: usize, R: Rule<N, C>
     let (rule, copies, outcome) = (*rule, counter(), outputs.clone());
     let found = together::collect(device, move |jobs| {
         run_many(inputs, outputs, move |inputs| {
-            let job = Job::new::<R, N, C>(&rule, inputs, &outcome[1 + N..], fresh, &copies);
+            let launch = launch::<R, N, C>;
+            let job = Job::new(&rule, inputs, &outcome[1 + N..], fresh, &copies, launch);
             let found = job.outputs();
             jobs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(job);
             found
