@@ -76,7 +76,7 @@ pub fn step<const D: usize, const N: usize, const C: usize, R: Rule<N, C>>(
     fused::step(rule, parts)
 }
 
-/// Runs `update`, and launches the kernels of the [deferred](deferred) updates in it together, at its end: a few for a
+/// Runs `update`, and launches the kernels of the [deferred] updates in it together, at its end: a few for a
 /// whole model. Before that, the results of these updates have no values. On the CPU, each update runs at once.
 pub fn together<T>(update: impl FnOnce() -> T) -> T {
     #[cfg(feature = "cube")]
