@@ -47,7 +47,7 @@ fn a_step_waits_for_its_device_once() {
     once_a_step(Trainer::new().with(Ema::new(0.9)), "averaged");
     once_a_step(Trainer::new().with(Amp::f16().scaled_by(LossScale::dynamic(1024.0))), "f16");
     if has_bf16() {
-        once_a_step(Trainer::new().with(Amp::bf16()).with(Clip::norm(1.0)).with(Accumulate(2)), "bf16");
+        once_a_step(Trainer::new().with(Amp::bf16()).with(Accumulate(2)).with(Clip::norm(1.0)), "bf16");
     }
 }
 
