@@ -19,6 +19,7 @@
 //! dropout/   dropout whose mask is a function of each element's position
 //! ragged.rs  rows of different lengths, one after the other
 //! draws.rs   counter-based random numbers, without a stateful generator
+//! reading.rs reads that begin while the device still computes
 //! many/      passes over all tensors of a model, many in one kernel
 //! optim/     updates of a parameter in one pass over memory
 //! memory/    bytes in use: by the process or a rank on the CPU, in the device's pool elsewhere
@@ -67,6 +68,7 @@ mod norm;
 pub mod optim;
 mod product;
 mod ragged;
+mod reading;
 mod residual;
 mod rotary;
 #[cfg(test)]
@@ -84,5 +86,6 @@ pub use many::{add_all, cast_all, scale_all, sum_of_squares};
 pub use norm::{NormKind, NormOps, NormRows, norm, norm_and_input, norm_of_sum};
 pub use product::{ProductOps, Products, linear, matmul, with_unread_products};
 pub use ragged::Ragged;
+pub use reading::Reading;
 pub use residual::{ResidualOps, Sums, add, add_dropout};
 pub use rotary::{RotaryOps, RotaryRows, rotary};

@@ -1,7 +1,7 @@
 //! The results of one step while they may still be on the device.
 
 use burn::tensor::{Device, Tensor};
-use firebrick_strategies::Settled;
+use firebrick_strategies::{Settled, SkipReason};
 use firebrick_world::Communicator;
 
 use crate::TrainError;
@@ -20,21 +20,28 @@ pub(crate) struct Step {
     pub tokens: usize,
     pub rate: f64,
     pub seconds: f64,
-    pub settled: Settled,
+    /// What became of the window; `None` if the device decides, by the norm.
+    pub settled: Option<Settled>,
     /// The first rank that asks to end the run after this step.
     pub stops: Option<usize>,
     /// The loss scale of this window, if the loss is scaled.
     pub loss_scale: Option<f64>,
-    /// L2 norm of all gradients before clipping; 0 without gradients.
-    pub norm: f64,
+    /// L2 norm of all gradients before clipping, if there are gradients.
+    pub norm: Option<Late>,
     pub bytes: ParameterBytes,
     /// What the step exchanged with other ranks.
     pub exchanged: Exchanged,
     memory: Option<Usage>,
     activations: usize,
     loss: Option<Tensor<1>>,
-    /// The loss of the whole window, once that is known.
+    /// The loss of the whole window, once its last micro-batch is computed.
     late: Option<Late>,
+}
+
+/// What becomes of a window with this norm of all gradients. In every precision: one gradient that is not finite makes all
+/// weights that it reaches non-finite.
+pub(crate) fn settled_by(norm: f64) -> Settled {
+    if norm.is_finite() { Settled::Applied } else { Settled::Skipped(SkipReason::NonFinite) }
 }
 
 impl Step {
@@ -46,10 +53,10 @@ impl Step {
             tokens,
             rate: 0.0,
             seconds: 0.0,
-            settled: Settled::Applied,
+            settled: Some(Settled::Applied),
             stops: None,
             loss_scale: None,
-            norm: 0.0,
+            norm: None,
             bytes: ParameterBytes::default(),
             exchanged: Exchanged::default(),
             memory: None,
@@ -67,7 +74,7 @@ impl Step {
         });
     }
 
-    /// Ends the window's loss, which a later step may read together with its own numbers.
+    /// Ends the window's loss, which may be read together with other numbers.
     pub fn end_loss(&mut self) -> Option<Late> {
         self.late = self.loss.take().map(Late::new);
         self.late.clone()
@@ -88,21 +95,28 @@ impl Step {
     /// Waits for the device and returns the numbers, and the first of several ranks with a non-finite part of the loss.
     /// All ranks call this at the same time, because the loss is the sum of their parts.
     pub fn read(self, world: &Communicator) -> Result<(StepNumbers, Option<usize>), TrainError> {
-        let loss = self.late.map_or(Ok(0.0), |loss| loss.read())?;
+        let read = |late: Option<Late>| late.map_or(Ok(0.0), |late| late.read());
+        let (norm, loss) = (read(self.norm)?, read(self.late)?);
+        let (update, rate, settled) = match (self.settled, settled_by(norm)) {
+            (Some(settled), _) => (self.update, self.rate, settled),
+            (None, Settled::Applied) => (self.update, self.rate, Settled::Applied),
+            // The update was counted before the device had decided.
+            (None, skipped) => (self.update - 1, 0.0, skipped),
+        };
         let memory = self.memory.unwrap_or_default();
         let LossOfAll { loss, infinite, slowest } = LossOfAll::agree(world, loss, &self.exchanged)?;
         let (sent_bytes, received_bytes) = self.exchanged.bytes();
         let numbers = StepNumbers {
-            step: self.update,
+            step: update,
             loss,
-            learning_rate: self.rate,
-            gradient_norm: self.norm,
+            learning_rate: rate,
+            gradient_norm: norm,
             items: self.items,
             tokens: self.tokens,
             seconds: self.seconds,
             tokens_per_second: self.tokens as f64 / self.seconds.max(f64::MIN_POSITIVE),
             loss_scale: self.loss_scale,
-            skipped: match self.settled {
+            skipped: match settled {
                 Settled::Applied => None,
                 Settled::Skipped(reason) => Some(reason.to_string()),
             },

@@ -157,6 +157,10 @@ impl<M: Module> WindowStage<M> for Accumulating {
         self.held
     }
 
+    fn awaits_outcome(&self) -> bool {
+        false
+    }
+
     fn after_window(&mut self, _: &Settled) -> Result<(), StrategyError> {
         Ok(())
     }

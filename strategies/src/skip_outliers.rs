@@ -137,7 +137,7 @@ impl<M: Module> CollectStage<M> for Watching {
         if grads.skip().is_some() {
             return Ok(Outcome::Apply(grads));
         }
-        let (norm, _) = grads.read_norm(master, Vec::new())?;
+        let norm = grads.read_norm(master)?;
         // The trainer skips a window whose norm is not finite.
         match Some(norm).filter(|norm| norm.is_finite()).and_then(|norm| self.exceeded(norm)) {
             None => Ok(Outcome::Apply(grads)),

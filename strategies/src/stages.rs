@@ -161,7 +161,17 @@ impl<M> Stages<M> {
         self.windows().map(|stage| stage.held_bytes()).sum()
     }
 
-    /// Receives the outcome of the window. Runs once at the end of every window.
+    /// Returns whether a stage keeps an average of the master.
+    pub fn keeps_average(&mut self) -> bool {
+        self.averages().next().is_some()
+    }
+
+    /// Returns whether a stage's next window depends on the outcome of this one.
+    pub fn awaits_outcome(&mut self) -> bool {
+        self.windows().any(|stage| stage.awaits_outcome())
+    }
+
+    /// Receives the outcome of the window. Runs once after every window, before the next update.
     ///
     /// # Errors
     ///

@@ -64,6 +64,9 @@ impl WindowStage<String> for Note {
     fn held_bytes(&self) -> usize {
         21
     }
+    fn awaits_outcome(&self) -> bool {
+        self.0 == "c"
+    }
     fn after_window(&mut self, settled: &Settled) -> Result<(), StrategyError> {
         match settled {
             Settled::Applied => Ok(()),
@@ -110,6 +113,7 @@ fn evaluation_scale_and_what_became_of_a_window_reach_every_stage() {
     for mut stages in compositions() {
         assert_eq!(stages.evaluator(&"m".into(), String::new()).unwrap(), "mcmbma");
         assert_eq!((stages.loss_scale(), stages.held_bytes()), (Some(4.0), 63));
+        assert!(stages.awaits_outcome(), "one of them does");
         assert_eq!(stages.after_window(&Settled::Applied), Ok(()));
         let skipped = Settled::Skipped(SkipReason::NoItems);
         assert_eq!(

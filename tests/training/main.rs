@@ -5,6 +5,7 @@
 mod support;
 
 mod conformance;
+mod decisions;
 mod divergence;
 mod dropout;
 mod ema;

@@ -4,6 +4,7 @@ use std::sync::mpsc::{Sender, channel};
 
 use crate::support::*;
 use firebrick::strategies::each_distinct_param;
+use firebrick::strategies::optim::AdamW;
 use firebrick::world::reads;
 use firebrick::{
     Accumulate, Amp, Checkpoints, Clip, Composed, Data, Ema, EvaluationNumbers, LossScale, Observer,
@@ -19,12 +20,13 @@ fn reads_at_steps(trainer: Trainer<impl Composed<Gpt>>) -> Vec<u64> {
     let watch = move |_: &StepNumbers| sender.send(reads()).unwrap();
     let data = Data::new(Rows::ragged(64)).micro_batch(2);
     let model = gpt(0.1, &device().autodiff());
-    trainer.steps(STEPS).observe(watch).fit(model, adamw(), Schedule::constant(1e-3), data).unwrap();
+    let adamw = AdamW::new().init().unwrap();
+    trainer.steps(STEPS).observe(watch).fit(model, adamw, Schedule::constant(1e-3), data).unwrap();
     seen.into_iter().collect()
 }
 
-/// A window's loss is read with the norm of the next one. The first step's is read at once, and the last step's at the
-/// end.
+/// A window's loss is read with its norm: before the update, or, where the device decides about it, when the next one is
+/// due.
 fn once_a_step(trainer: Trainer<impl Composed<Gpt>>, what: &str) {
     a_step_reads(1, trainer, what);
 }
@@ -32,7 +34,7 @@ fn once_a_step(trainer: Trainer<impl Composed<Gpt>>, what: &str) {
 fn a_step_reads(expected: u64, trainer: Trainer<impl Composed<Gpt>>, what: &str) {
     let seen = reads_at_steps(trainer);
     let between: Vec<_> = seen.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    // After the first step: the second's norm is read before its loss, the third's norm with it.
+    // The second step's numbers are known before the third's are read, the last step's at the end.
     assert_eq!(between.len() as u64, STEPS - 1, "{what}");
     assert!(between[1..between.len() - 1].iter().all(|reads| *reads == expected), "{what}: {between:?}");
 }

@@ -15,8 +15,8 @@ pub fn reads() -> u64 {
     READS.get()
 }
 
-/// Counts one read.
-pub(crate) fn count() {
+/// Counts a read of [`reads`] that another crate has waited for.
+pub fn count_read() {
     READS.set(READS.get() + 1);
 }
 
@@ -35,7 +35,7 @@ pub fn is_host(device: &Device) -> bool {
 /// Copies them, except from the CPU backend's own memory. If a GPU shares memory with the processor, a read through
 /// CubeCL 0.11 may return the device's own memory, which the next in-place kernel would change; the copy prevents this.
 pub fn on_host<const D: usize>(tensor: Tensor<D>) -> TensorData {
-    count();
+    count_read();
     let tensor = tensor.inner();
     let device = tensor.device();
     apart(tensor.into_data(), &device)
@@ -43,7 +43,7 @@ pub fn on_host<const D: usize>(tensor: Tensor<D>) -> TensorData {
 
 /// Like [`on_host`], but returns a device failure as an error.
 pub(crate) fn try_on_host<const D: usize>(tensor: Tensor<D>) -> Result<TensorData, ExecutionError> {
-    count();
+    count_read();
     let tensor = tensor.inner();
     let device = tensor.device();
     Ok(apart(tensor.try_into_data()?, &device))

@@ -89,7 +89,7 @@ pub use communicator::Communicator;
 pub use device_sums::DeviceSums;
 pub use error::WorldError;
 pub use gathering::Gathering;
-pub use host::{host_device, is_host, joined, on_host, reads};
+pub use host::{count_read, host_device, is_host, joined, on_host, reads};
 pub use launchers::{LAUNCHERS, Launcher};
 pub use on_devices::OnDevices;
 pub use reads::{all_on_host, numbers};

@@ -3,7 +3,7 @@
 use burn::backend::DispatchTensor;
 use burn::tensor::{Tensor, TensorData, TensorReadError, Transaction};
 
-use crate::host::{apart, count, is_host, on_host};
+use crate::host::{apart, count_read, is_host, on_host};
 
 /// Reads one number of each tensor, each `[1]`: with one wait if they are on one device and in one dtype.
 ///
@@ -29,7 +29,7 @@ pub fn numbers(tensors: Vec<Tensor<1>>) -> Result<Vec<f64>, TensorReadError> {
         let each = tensors.into_iter().map(|tensor| numbers(vec![tensor]));
         return Ok(each.collect::<Result<Vec<_>, _>>()?.concat());
     }
-    count();
+    count_read();
     let all = if tensors.len() == 1 { tensors } else { vec![Tensor::cat(tensors, 0)] };
     let mut read = all.into_iter().map(|tensor| tensor.try_into_data());
     let data = read.next().expect("there is one tensor")?;
@@ -49,7 +49,7 @@ pub fn all_on_host(tensors: Vec<DispatchTensor>) -> Vec<TensorData> {
         // The CPU lends its own memory.
         return tensors.into_iter().map(on_host).collect();
     }
-    count();
+    count_read();
     let all = tensors.into_iter().fold(Transaction::default(), Transaction::register);
     all.execute().into_iter().map(|read| apart(read, &device)).collect()
 }

@@ -10,8 +10,8 @@ pub(crate) const PART: usize = 16 * UNITS as usize;
 /// The most tensors of one launch.
 pub(crate) const TOGETHER: usize = 32;
 
-/// Buffers of a kernel besides the tensors: the one that all of them share, and the scalars.
-const OTHERS: usize = 2;
+/// Buffers of a kernel besides the tensors: those that all of them share, and the scalars.
+const OTHERS: usize = 3;
 
 /// Returns the places of the tensors that are not empty, in groups that are alike, in order within each kind. A tensor
 /// has `buffers` arguments in the kernel.

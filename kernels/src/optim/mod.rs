@@ -85,6 +85,28 @@ pub fn together<T>(update: impl FnOnce() -> T) -> T {
     update()
 }
 
+/// Like [`together`], but the device decides whether the updates are made: if `guard`, `[1]`, is infinite or NaN, the
+/// parameters and moments keep their values, and replicas are copies of these. Nothing waits for the guard.
+///
+/// Only updates that [are left to the end](deferrals) ask the guard, and only moments that exist keep their values.
+pub fn together_if_finite<T>(guard: Tensor<1>, update: impl FnOnce() -> T) -> T {
+    #[cfg(feature = "cube")]
+    return cube::together_if_finite(guard, update);
+    #[cfg(not(feature = "cube"))]
+    {
+        let _ = guard;
+        update()
+    }
+}
+
+/// Returns the number of updates of this thread so far that were left to the end of [`together`]: none on the CPU.
+pub fn deferrals() -> u64 {
+    #[cfg(feature = "cube")]
+    return cube::deferrals();
+    #[cfg(not(feature = "cube"))]
+    0
+}
+
 /// Runs the update of one parameter, of which nothing reads the results before [`together`] ends: its kernel may be
 /// launched with others. Outside of [`together`], it is launched at once.
 pub fn deferred<T>(update: impl FnOnce() -> T) -> T {

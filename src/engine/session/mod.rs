@@ -3,6 +3,7 @@
 mod finite;
 mod prepared;
 mod saved;
+mod update;
 mod whole;
 
 use std::collections::HashSet;
@@ -14,24 +15,21 @@ use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use firebrick_datasets::{Batch, DataError};
 use firebrick_kernels::Draws;
-use firebrick_kernels::optim::{Replicas, replicas, together};
-use firebrick_strategies::{
-    Adaptation, Grads, Outcome, Pass, Settled, SkipReason, Stages, StrategyError, float_name, tie, untie,
-};
+use firebrick_strategies::{Adaptation, Grads, Outcome, Pass, SkipReason, Stages, float_name};
 use firebrick_world::Communicator;
 
 use crate::accounting::budget::{Moment, OnDevice, OverBudget};
-use crate::accounting::{FirstUpdate, ParameterBytes, Placement, trainable_bytes};
+use crate::accounting::{ParameterBytes, Placement, trainable_bytes};
 use crate::checkpoint::{Layout, StateSize};
-use crate::engine::agreement::{WindowOfAll, agreed_skip};
+use crate::engine::agreement::WindowOfAll;
 use crate::engine::feed::{MicroBatch, Window};
-use crate::engine::late::Late;
 use crate::engine::step::Step;
-use crate::memory::{Beyond, Storages, Taken};
+use crate::memory::{Beyond, Taken};
 use crate::observe::rank_report::Exchanged;
 use crate::{Loss, LrSchedule, Objective, TrainError};
 
 pub use prepared::Prepared;
+use update::Undecided;
 
 /// The state of a run between two steps.
 pub struct Session<M> {
@@ -61,8 +59,10 @@ pub struct Session<M> {
     writes: Option<FloatDType>,
     /// The parameters whose last update would have read a gradient in any dtype.
     any_dtype: HashSet<ParamId>,
-    /// The loss of the last window, which nothing may have read yet.
-    unread: Option<Late>,
+    /// The parameters whose updates are left to the end of an update, where the device can decide about them.
+    deferred: HashSet<ParamId>,
+    /// The last update, if the device decides about it and nothing has read its decision.
+    undecided: Option<Undecided>,
 }
 
 /// Master and replica. The pair is absent only during an update, because the optimizer changes the master in place
@@ -80,42 +80,6 @@ impl<M> Weights<M> {
         let (master, replica) = self.pair.as_ref().expect("master and replica are back after each update");
         (master, replica)
     }
-}
-
-/// What an update wrote besides the master.
-#[derive(Default)]
-struct Written {
-    /// The number of the replica's parameters that are copies written by the update.
-    taken: usize,
-    /// The parameters that have such a copy.
-    params: HashSet<ParamId>,
-}
-
-/// Publishes the master: informs the stages of it, and returns master and replica with the copies that the update wrote. Tensors that outlive a step are allocated in the device's
-/// persistent pool, apart from the activations of each step. An update's temporaries are allocated there too: they
-/// have the sizes of parameters, and the next update reuses them.
-fn published<M: Module, I: Send>(
-    device: &Device,
-    stages: &mut Stages<M>,
-    input: I,
-    master: impl Fn(I) -> (M, Option<Replicas>) + Send + Sync,
-) -> Result<((M, M), Written), StrategyError> {
-    device.memory_persistent_allocations((input, stages), |(input, stages)| {
-        let (master, written) = master(input);
-        stages.updated(&master);
-        let mut publish = || stages.publish(master.clone());
-        let (replica, written) = match written {
-            None => (publish(), Written::default()),
-            Some(written) => {
-                let params = written.params(&master);
-                let (replica, taken) = written.lend(publish);
-                (replica, Written { taken, params })
-            }
-        };
-        let replica = replica?;
-        let master = stages.alias_master(master, &replica);
-        Ok(((master, replica), written))
-    })
 }
 
 impl<M: Module> Session<M> {
@@ -212,7 +176,6 @@ impl<M: Module> Session<M> {
         let gradients = if held > 0 { held } else { left };
         self.bytes.gradients = gradients.max(self.bytes.gradients);
         self.settle(outcome, &mut step)?;
-        self.unread = step.end_loss();
         step.exchanged = Exchanged::of(&self.world).since(&before);
         step.sample_memory(self.device());
         step.bytes = self.bytes;
@@ -259,96 +222,6 @@ impl<M: Module> Session<M> {
         let (model, pass) = self.pass.drawing(draws).silent(true).enter(self.weights.pair().1)?;
         let grads = model.loss(batch, &pass).sum.backward();
         Ok(pass.gradients(grads, &model, closes)?)
-    }
-
-    /// Applies or skips the window's gradients.
-    fn settle(&mut self, outcome: Outcome, step: &mut Step) -> Result<(), TrainError> {
-        let fit = match outcome {
-            Outcome::Apply(mut grads) => {
-                // The norm decides about the update, and is also the reported number. The last window's loss is
-                // read with it: a step waits for the device once.
-                let late = self.unread.take();
-                let others = late.iter().filter_map(Late::unread).collect();
-                let (norm, losses) = grads.read_norm(self.weights.pair().0, others)?;
-                step.norm = norm;
-                late.iter().zip(losses).for_each(|(late, loss)| late.known(loss));
-                match grads.skip() {
-                    Some(reason) => Err(reason.clone()),
-                    None if grads.is_empty() => return Err(TrainError::NoGradients),
-                    // In every precision: one such number makes all weights that it reaches non-finite.
-                    None if !step.norm.is_finite() => Err(SkipReason::NonFinite),
-                    None => Ok(grads),
-                }
-            }
-            Outcome::Skip(reason) => Err(reason),
-            // The closing micro-batch cannot be held: `Stages::collect` returns an error.
-            Outcome::Hold => Err(SkipReason::NoItems),
-        };
-        match (agreed_skip(&self.world, fit.as_ref().err().cloned())?, fit) {
-            (None, Ok(grads)) => {
-                let gradients = self.update(grads, step)?;
-                let found = OnDevice { gradients, ..OnDevice::between_steps(&self.bytes) };
-                self.check_budget(found, Moment::Update)?;
-                Ok(self.stages.after_window(&step.settled)?)
-            }
-            (Some(reason), _) | (None, Err(reason)) => self.skip(reason, step),
-        }
-    }
-
-    fn skip(&mut self, reason: SkipReason, step: &mut Step) -> Result<(), TrainError> {
-        step.settled = Settled::Skipped(reason);
-        Ok(self.stages.after_window(&step.settled)?)
-    }
-
-    /// Updates the master. Returns the bytes of the gradients that the optimizer was given on the device.
-    fn update(&mut self, grads: Grads, step: &mut Step) -> Result<usize, TrainError> {
-        let rate = self.schedule.rate(self.updates, self.total_updates);
-        if !(rate.is_finite() && rate >= 0.0) {
-            return Err(TrainError::LearningRate { update: self.updates, rate });
-        }
-        step.rate = rate;
-        let Self {
-            optimizer, stages, tied, bytes, pass, weights, updates, budget, writes, any_dtype, ..
-        } = self;
-        let Some((master, replica)) = weights.pair.take() else { return Ok(0) };
-        drop(replica);
-        let master = stages.unalias_master(master);
-        let grads = grads.for_update(&master, any_dtype);
-        let given = Storages::of_gradients(&master, &grads);
-        let state = FirstUpdate::begins(*updates == 0, &master, &grads, pass.device());
-        let (input, is_tied, dtype) = ((&mut *optimizer, master, grads), *tied, *writes);
-        let (pair, written) = published(pass.device(), stages, input, |(optimizer, master, grads)| {
-            // Burn's optimizer updates only the first place of a tied parameter, and updates in place only if nothing
-            // else holds the tensor.
-            let update = || {
-                together(|| match is_tied {
-                    true => tie(optimizer.step(rate, untie(master), grads)),
-                    false => optimizer.step(rate, master, grads),
-                })
-            };
-            match dtype {
-                None => (update(), None),
-                Some(dtype) => {
-                    let (master, written) = replicas(dtype, update);
-                    (master, Some(written))
-                }
-            }
-        })?;
-        // No stage casts the master itself, or the optimizer does not support it: stop writing the copies.
-        *writes = writes.filter(|_| written.taken > 0);
-        // Burn's own clipping computes in the gradient's dtype.
-        *any_dtype = if optimizer.has_gradient_clipping() { HashSet::new() } else { written.params };
-        bytes.optimizer = match state.ends(&pair.0, &pair.1, pass.device()) {
-            Some(measured) => measured,
-            // If nothing measures it, a run with a budget reads the optimizer's state once.
-            None if *updates == 0 && budget.is_some() => StateSize::of(optimizer, &pair.0).bytes,
-            None => bytes.optimizer,
-        };
-        bytes.count(&pair.0, &pair.1, stages.averaged().as_ref());
-        *weights = Weights::new(pair);
-        self.updates += 1;
-        step.update = self.updates;
-        Ok(if bytes.placement.master_on_host { 0 } else { given })
     }
 
     /// The number of updates made so far.

@@ -10,7 +10,8 @@ use firebrick_datasets::Batch;
 use firebrick_strategies::{Adaptation, Composition, Order, Pass, Setup, Stages, tied, trained};
 use firebrick_world::Communicator;
 
-use super::{Session, Weights, published};
+use super::update::published;
+use super::{Session, Weights};
 use crate::accounting::{ParameterBytes, Placement, dtypes};
 use crate::checkpoint::Layout;
 use crate::engine::elementwise::require_elementwise;
@@ -102,7 +103,7 @@ impl<M: Module + 'static> Prepared<M> {
             return Err(TrainError::NothingTrained);
         }
         let before = dtypes(&master);
-        let weights = Weights::new(published(&device, &mut stages, master, |master| (master, None))?.0);
+        let weights = Weights::new(published(&device, &mut stages, master)?);
         let (master, replica) = weights.pair();
         let changed = before.into_iter().zip(dtypes(master)).find(|(before, after)| before != after);
         if let Some(((path, _), _)) = changed {
@@ -130,7 +131,8 @@ impl<M: Module + 'static> Prepared<M> {
             world,
             writes,
             any_dtype: HashSet::new(),
-            unread: None,
+            deferred: HashSet::new(),
+            undecided: None,
         })
     }
 }

@@ -6,7 +6,8 @@ use burn::module::Module;
 use burn::train::Interrupter;
 use firebrick_strategies::{SavedStates, StageState};
 
-use super::{Session, Weights, published};
+use super::update::published;
+use super::{Session, Weights};
 use crate::TrainError;
 use crate::checkpoint::{Layout, Resumed, Snapshot, TrainerState, load, load_optimizer};
 
@@ -27,6 +28,7 @@ impl<M: Module> Session<M> {
         layout: &Arc<Layout>,
         state: TrainerState,
     ) -> Result<Snapshot, TrainError> {
+        debug_assert!(self.undecided.is_none(), "a save begins with what is decided");
         let (master, average) = (self.weights.pair().0, self.stages.averaged());
         Ok(Snapshot::take(layout, &self.world, master, average.as_ref(), &self.optimizer, state)?)
     }
@@ -58,7 +60,7 @@ impl<M: Module> Session<M> {
         let loaded = device.memory_persistent_allocations(optimizer, load_state)?;
         let master;
         ((self.optimizer, self.bytes.optimizer), master) = loaded;
-        let (pair, _) = published(&device, &mut self.stages, master, |master| (master, None))?;
+        let pair = published(&device, &mut self.stages, master)?;
         let mut states = SavedStates::matching(fresh, state.strategies().to_vec());
         self.stages.restore(&mut states)?;
         states.finish()?;

@@ -88,6 +88,8 @@ where
             self.best.finish();
             self.observers.flush();
         }
+        // After another error, this one says nothing more.
+        let _ = self.session.confirm();
         let updates = self.session.updates();
         let progress = &self.progress;
         match (&result, &mut self.checkpoints) {
@@ -190,11 +192,15 @@ where
             if let Some((epoch, step)) = unread.take_if(|_| is_first) {
                 self.record(epoch, step)?;
             }
-            self.progress.evaluation_due = self.round_ends(epoch, start);
-            if self.progress.evaluation_due || self.should_stop() {
-                break;
+            if self.round_ends(epoch, start) || self.should_stop() {
+                self.session.confirm()?;
+                self.progress.evaluation_due = self.round_ends(epoch, start);
+                if self.progress.evaluation_due || self.should_stop() {
+                    break;
+                }
             }
             if self.wants_save()? {
+                self.session.confirm()?;
                 // A checkpoint includes the numbers of all its steps.
                 if let Some((epoch, step)) = unread.take() {
                     self.record(epoch, step)?;

@@ -156,6 +156,11 @@ impl Scaler {
         self.scale
     }
 
+    /// Whether outcomes move the scale.
+    pub fn adapts(&self) -> bool {
+        self.recipe.constant.is_none()
+    }
+
     /// Records an update.
     pub fn applied(&mut self) {
         self.good += 1;

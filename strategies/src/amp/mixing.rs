@@ -75,6 +75,10 @@ impl<M: Module> WindowStage<M> for Mixing {
         0
     }
 
+    fn awaits_outcome(&self) -> bool {
+        self.scaler.as_ref().is_some_and(Scaler::adapts)
+    }
+
     fn after_window(&mut self, settled: &Settled) -> Result<(), StrategyError> {
         match (&mut self.scaler, settled) {
             (Some(scaler), Settled::Applied) => scaler.applied(),

@@ -211,26 +211,39 @@ impl Grads {
         Ok(self.norm.insert(norm).tensor.clone())
     }
 
-    /// Returns the [norm](Self::norm) as a number. Only the first call waits for the device, and reads the `others`, each
-    /// `[1]`, with it: it returns their numbers too, or none.
+    /// Returns the [norm](Self::norm) as a number. Only the first call waits for the device.
     ///
     /// # Errors
     ///
     /// Another rank is gone, if the gradients are shards, or the device has failed.
-    pub fn read_norm<M: Module>(
-        &mut self,
-        model: &M,
-        others: Vec<Tensor<1>>,
-    ) -> Result<(f64, Vec<f64>), StrategyError> {
+    pub fn read_norm<M: Module>(&mut self, model: &M) -> Result<f64, StrategyError> {
         let tensor = self.norm(model)?;
-        if let Some(read) = self.norm.as_ref().and_then(|norm| norm.read) {
-            return Ok((read, Vec::new()));
+        if let Some(read) = self.known_norm() {
+            return Ok(read);
         }
-        let all = std::iter::once(tensor.clone()).chain(others).collect();
-        let mut read = numbers(all).map_err(|error| StrategyError::Read(error.to_string()))?;
-        let number = read.remove(0);
-        self.norm = Some(Norm { tensor, read: Some(number) });
-        Ok((number, read))
+        let read = numbers(vec![tensor.clone()]).map_err(|error| StrategyError::Read(error.to_string()))?[0];
+        self.norm = Some(Norm { tensor, read: Some(read) });
+        Ok(read)
+    }
+
+    /// Returns the [norm](Self::norm), if something has read it.
+    pub fn known_norm(&self) -> Option<f64> {
+        self.norm.as_ref()?.read
+    }
+
+    /// Returns the parameters of a model that have a gradient.
+    pub fn ids<M: Module>(&self, model: &M) -> HashSet<ParamId> {
+        struct Present<'a>(&'a GradientsParams, HashSet<ParamId>);
+        impl ModuleVisitor for Present<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if self.0.get::<D>(param.id).is_some() {
+                    self.1.insert(param.id);
+                }
+            }
+        }
+        let mut present = Present(&self.params, HashSet::new());
+        model.visit(&mut present);
+        present.1
     }
 
     /// Replaces gradients by smaller ones. The [norm](Self::norm) keeps its value, or is computed before the change.

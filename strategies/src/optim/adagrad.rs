@@ -5,7 +5,7 @@ use burn::tensor::{Device, Tensor};
 use firebrick_kernels::optim::{Parts, Real, Rule, Update, step};
 use serde::{Deserialize, Serialize};
 
-use super::{Deferred, HeldParam, ModelGroups, OptimizerRecipe, ranges};
+use super::{Deferred, HeldParam, ModelGroups, OptimizerRecipe, Retract, ranges};
 use crate::SettingError;
 
 /// Adagrad ([Duchi et al., 2011](https://jmlr.org/papers/v12/duchi11a.html)), as in torch without its `lr_decay`, which
@@ -156,6 +156,12 @@ impl Optimizer for Adagrad {
 
     fn to_device<const D: usize>(state: AdagradState<D>, device: &Device) -> AdagradState<D> {
         AdagradState { sum: state.sum.to_device(device), ..state }
+    }
+}
+
+impl Retract for Adagrad {
+    fn retracted<const D: usize>(state: AdagradState<D>) -> AdagradState<D> {
+        AdagradState { time: state.time - 1, ..state }
     }
 }
 

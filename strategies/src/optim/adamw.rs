@@ -5,7 +5,7 @@ use burn::tensor::{Device, Tensor};
 use firebrick_kernels::optim::{Parts, Real, Rule, Update, step};
 use serde::{Deserialize, Serialize};
 
-use super::{Deferred, HeldParam, ModelGroups, OptimizerRecipe, ranges};
+use super::{Deferred, HeldParam, ModelGroups, OptimizerRecipe, Retract, ranges};
 use crate::SettingError;
 
 /// AdamW, Adam with decoupled weight decay ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)).
@@ -161,6 +161,13 @@ impl Optimizer for AdamW {
 
     fn to_device<const D: usize>(state: AdamWState<D>, device: &Device) -> AdamWState<D> {
         burn::optim::AdamW::to_device(state, device)
+    }
+}
+
+impl Retract for AdamW {
+    fn retracted<const D: usize>(mut state: AdamWState<D>) -> AdamWState<D> {
+        state.momentum.time -= 1;
+        state
     }
 }
 

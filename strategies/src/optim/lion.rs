@@ -5,7 +5,7 @@ use burn::tensor::{Device, Tensor};
 use firebrick_kernels::optim::{Parts, Real, Rule, Update, step};
 use serde::{Deserialize, Serialize};
 
-use super::{Deferred, HeldParam, ModelGroups, OptimizerRecipe, ranges};
+use super::{Deferred, HeldParam, ModelGroups, OptimizerRecipe, Retract, ranges};
 use crate::SettingError;
 
 /// Lion, evolved sign momentum ([Chen et al., 2023](https://arxiv.org/abs/2302.06675)).
@@ -125,6 +125,12 @@ impl Optimizer for Lion {
 
     fn to_device<const D: usize>(state: LionState<D>, device: &Device) -> LionState<D> {
         burn::optim::Lion::to_device(state, device)
+    }
+}
+
+impl Retract for Lion {
+    fn retracted<const D: usize>(state: LionState<D>) -> LionState<D> {
+        state
     }
 }
 

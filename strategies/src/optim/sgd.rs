@@ -5,7 +5,7 @@ use burn::tensor::{Device, Tensor};
 use firebrick_kernels::optim::{Parts, Real, Rule, Update, step};
 use serde::{Deserialize, Serialize};
 
-use super::{Deferred, HeldParam, ModelGroups, OptimizerRecipe, ranges};
+use super::{Deferred, HeldParam, ModelGroups, OptimizerRecipe, Retract, ranges};
 use crate::SettingError;
 
 /// Stochastic gradient descent, plain or with momentum
@@ -212,6 +212,12 @@ impl Optimizer for Sgd {
 
     fn to_device<const D: usize>(state: SgdState<D>, device: &Device) -> SgdState<D> {
         SgdState { velocity: state.velocity.map(|velocity| velocity.to_device(device)) }
+    }
+}
+
+impl Retract for Sgd {
+    fn retracted<const D: usize>(state: SgdState<D>) -> SgdState<D> {
+        state
     }
 }
 

@@ -16,9 +16,12 @@ pub struct Job {
     pub moments: Vec<CubeTensor>,
     pub replica: Option<CubeTensor>,
     pub kind: Kind,
-    /// Launches the kernel for jobs of this kind.
-    pub launch: fn(&[&Job]),
+    /// Launches the kernel for jobs of this kind, which change nothing if the second argument is not finite.
+    pub launch: Launch,
 }
+
+/// Launches jobs of one kind, under a guard.
+pub type Launch = fn(&[&Job], Option<&CubeTensor>);
 
 /// What the jobs of one launch have in common.
 #[derive(Clone, PartialEq)]
@@ -40,7 +43,7 @@ impl Job {
         replica: &[Spec],
         fresh: bool,
         copies: &AtomicU64,
-        launch: fn(&[&Job]),
+        launch: Launch,
     ) -> Self {
         let mut inputs = inputs.into_iter();
         let mut next = || inputs.next().expect("as many inputs as an update has");

@@ -11,8 +11,8 @@ use super::symbol::{Equation, Of};
 use crate::cube::{PART, UNITS, element as dtype_of, grid, units};
 use crate::optim::rule::Rule;
 
-/// Launches the kernel for jobs of one kind.
-pub fn launch<R: Rule<N, C>, const N: usize, const C: usize>(group: &[&Job]) {
+/// Launches the kernel for jobs of one kind. If the number of the guard is not finite, they keep their values.
+pub fn launch<R: Rule<N, C>, const N: usize, const C: usize>(group: &[&Job], guard: Option<&CubeTensor>) {
     let Job { param: like, grad, replica, kind, .. } = group[0];
     let (mut params, mut grads, mut moments) = (SequenceArg::new(), SequenceArg::new(), SequenceArg::new());
     let (mut replicas, mut ends, mut constants) =
@@ -28,6 +28,8 @@ pub fn launch<R: Rule<N, C>, const N: usize, const C: usize>(group: &[&Job]) {
         ends.push(cubes);
     }
     kind.constants.iter().for_each(|constant| constants.push(*constant));
+    let mut guards = SequenceArg::new();
+    guard.into_iter().for_each(|guard| guards.push(buffer(guard)));
     let units = units(like, UNITS as usize);
     // SAFETY: a cube beyond the last tensor's does nothing, and each reads and writes tensors of one length within it.
     unsafe {
@@ -39,6 +41,7 @@ pub fn launch<R: Rule<N, C>, const N: usize, const C: usize>(group: &[&Job]) {
             grads,
             moments,
             replicas,
+            guards,
             ends,
             constants,
             PART,
@@ -46,6 +49,7 @@ pub fn launch<R: Rule<N, C>, const N: usize, const C: usize>(group: &[&Job]) {
             N,
             kind.fresh,
             replica.is_some(),
+            guard.is_some(),
             [dtype_of(like), dtype_of(grad), dtype_of(replica.as_ref().unwrap_or(like))],
         );
     }
@@ -70,12 +74,29 @@ fn element<S: Equation>(
     })
 }
 
+/// Whether a number is neither infinite nor NaN. By its bits, since compilers may assume that there is no NaN.
+#[cube]
+fn is_finite(number: f32) -> bool {
+    (u32::reinterpret(number) & 0x7f80_0000) != 0x7f80_0000
+}
+
+/// Returns the new value if the guard allows the update, or if there is none.
+#[cube]
+fn kept_unless(updates: bool, before: f32, after: f32, #[comptime] guarded: bool) -> f32 {
+    let mut kept = after;
+    if guarded {
+        kept = select(updates, after, before);
+    }
+    kept
+}
+
 #[cube(launch_unchecked)]
 fn update_kernel<S: Equation, P: Float, G: Float, H: Float>(
     mut params: Sequence<Box<[P]>>,
     grads: Sequence<Box<[G]>>,
     mut moments: Sequence<Box<[P]>>,
     mut replicas: Sequence<Box<[H]>>,
+    guards: Sequence<Box<[f32]>>,
     ends: Sequence<usize>,
     constants: Sequence<f32>,
     #[comptime] part: usize,
@@ -83,10 +104,16 @@ fn update_kernel<S: Equation, P: Float, G: Float, H: Float>(
     #[comptime] each: usize,
     #[comptime] fresh: bool,
     #[comptime] replicates: bool,
+    #[comptime] guarded: bool,
     #[define(P, G, H)] _dtypes: [ElemType; 3],
 ) {
     let cube = CUBE_POS;
     let mut begin = 0usize;
+    let mut updates = true;
+    if guarded {
+        let guard = &guards[0];
+        updates = is_finite(guard[0]);
+    }
     #[unroll]
     for i in 0..grads.len() {
         let end = ends[i];
@@ -107,17 +134,18 @@ fn update_kernel<S: Equation, P: Float, G: Float, H: Float>(
                     }
                 }
                 let param = &mut params[i];
-                let after =
-                    element::<S>(&constants, f32::cast_from(param[at]), f32::cast_from(grad[at]), &before);
-                param[at] = P::cast_from(after[0]);
+                let value = f32::cast_from(param[at]);
+                let after = element::<S>(&constants, value, f32::cast_from(grad[at]), &before);
+                let updated = kept_unless(updates, value, after[0], guarded);
+                param[at] = P::cast_from(updated);
                 #[unroll]
                 for k in 0..each {
                     let moment = &mut moments[i * each + k];
-                    moment[at] = P::cast_from(after[k + 1]);
+                    moment[at] = P::cast_from(kept_unless(updates, before[k], after[k + 1], guarded));
                 }
                 if replicates {
                     let replica = &mut replicas[i];
-                    replica[at] = H::cast_from(after[0]);
+                    replica[at] = H::cast_from(updated);
                 }
                 at += units as usize;
             }

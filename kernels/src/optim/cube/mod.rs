@@ -25,7 +25,19 @@ use crate::half::cast;
 use job::Job;
 use launch::launch;
 
-pub(super) use together::{deferred, together};
+pub(super) use together::{deferrals, deferred};
+
+/// See [`together`](super::together).
+pub fn together<T>(update: impl FnOnce() -> T) -> T {
+    together::together(None, update)
+}
+
+/// See [`together_if_finite`](super::together_if_finite).
+pub fn together_if_finite<T>(guard: Tensor<1>, update: impl FnOnce() -> T) -> T {
+    let guard = cast(guard, FloatDType::F32).into_dispatch();
+    let guard = has_kernels([&guard]).then(|| of_cube(vec![guard]).remove(0));
+    together::together(guard, update)
+}
 
 /// See [`step`](super::step).
 #[allow(clippy::result_large_err)] // The error is the input, which the caller takes apart at once.

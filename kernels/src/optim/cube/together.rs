@@ -9,6 +9,9 @@ use burn::backend::tensor::{Device, FloatTensor};
 use super::job::Job;
 use crate::cube::{groups, run_many};
 
+/// A number `[1]` in f32: if it is infinite or NaN, the updates change nothing.
+pub type Guard = FloatTensor<Cube>;
+
 /// Jobs that are collected while the queue of operations is worked off, perhaps on another thread.
 type Jobs = Arc<Mutex<Vec<Job>>>;
 
@@ -17,6 +20,13 @@ thread_local! {
     static OPEN: RefCell<Option<Together>> = const { RefCell::new(None) };
     /// Whether nothing reads the results of the current update before the scope ends.
     static DEFERS: Cell<bool> = const { Cell::new(false) };
+    /// The updates that were left to the end of their scope.
+    static DEFERRED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// See [`deferrals`](crate::optim::deferrals).
+pub fn deferrals() -> u64 {
+    DEFERRED.get()
 }
 
 /// The updates of one scope, all on one device.
@@ -27,8 +37,8 @@ struct Together {
     on: Option<(Device<Cube>, FloatTensor<Cube>)>,
 }
 
-/// See [`together`](crate::optim::together).
-pub fn together<T>(update: impl FnOnce() -> T) -> T {
+/// See [`together`](crate::optim::together) and [`together_if_finite`](crate::optim::together_if_finite).
+pub fn together<T>(guard: Option<Guard>, update: impl FnOnce() -> T) -> T {
     /// Restores the outer scope, even if the update panics.
     struct Outer(Option<Together>);
     impl Drop for Outer {
@@ -41,7 +51,7 @@ pub fn together<T>(update: impl FnOnce() -> T) -> T {
     let collected = OPEN.take();
     drop(outer);
     if let Some(Together { jobs, on: Some((_, last)) }) = collected {
-        launch_after(last, jobs);
+        launch_after(last, guard, jobs);
     }
     result
 }
@@ -77,26 +87,29 @@ pub fn collect(
                     open.on.get_or_insert_with(|| (device, found[0].clone()));
                 }
             });
+            DEFERRED.set(DEFERRED.get() + 1);
             found
         }
         None => {
             let jobs = Jobs::default();
             let found = register(jobs.clone());
-            launch_after(found[0].clone(), jobs);
+            launch_after(found[0].clone(), None, jobs);
             found
         }
     }
 }
 
 /// Puts the launches in the queue, after the operation that yields `last`.
-fn launch_after(last: FloatTensor<Cube>, jobs: Jobs) {
-    run_many(vec![last], Vec::new(), move |_| {
+fn launch_after(last: FloatTensor<Cube>, guard: Option<Guard>, jobs: Jobs) {
+    let inputs = [last].into_iter().chain(guard).collect();
+    run_many(inputs, Vec::new(), move |inputs| {
+        let guard = inputs.get(1);
         let jobs = std::mem::take(&mut *jobs.lock().unwrap_or_else(PoisonError::into_inner));
         let params: Vec<_> = jobs.iter().map(|job| job.param.clone()).collect();
         let buffers = jobs.iter().map(Job::buffers).max().unwrap_or(1);
         for places in groups(&params, buffers, |at| &jobs[at].kind) {
             let group: Vec<_> = places.into_iter().map(|at| &jobs[at]).collect();
-            (group[0].launch)(&group);
+            (group[0].launch)(&group, guard);
         }
         Vec::new()
     });

@@ -1,7 +1,8 @@
 //! The updates of a model on the device of the tests, launched together, compared with those on the CPU.
 
-use firebrick_kernels::optim::{copies, replicas, together};
+use firebrick_kernels::optim::{copies, deferrals, replicas, together, together_if_finite};
 
+use super::super::retract;
 use super::*;
 use crate::testing;
 
@@ -132,5 +133,44 @@ fn an_optimizer_that_is_not_deferred_has_updated_when_it_returns() {
     });
     for (found, expected) in found.into_iter().zip([0.9, 0.8]) {
         assert!((found - expected).abs() < 1e-5, "{found} {expected}");
+    }
+}
+
+#[test]
+fn an_update_that_the_device_refuses_leaves_no_trace() {
+    let device = testing::device().autodiff();
+    if device == Device::flex().autodiff() {
+        return; // Updates on the CPU ask no guard.
+    }
+    let guard = |number: f32| Tensor::<1>::from_data([number], &device.clone().inner());
+    // The last one's groups are launched at once.
+    for optimizer in optimizers().split_last().expect("there are several").1 {
+        let (mut here, mut there) = (optimizer.clone(), optimizer.clone());
+        let (mut model, mut expected) = (layers(&device), layers(&device));
+        for step in 1..5 {
+            let grads = |layers: &[Linear]| gradients_of(layers, step, FloatDType::F32);
+            let given = grads(&expected);
+            expected = there.step(1e-2, expected, given);
+            let given = grads(&model);
+            model = match step {
+                // The moments of a first update have no values to keep.
+                1 => together(|| here.step(1e-2, model, given)),
+                _ => together_if_finite(guard(1e30), || here.step(1e-2, model, given)),
+            };
+            assert_eq!(values(&model), values(&expected), "after step {step}");
+            for number in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let (other, before) = (gradients_of(&model, 10 * step, FloatDType::F32), deferrals());
+                let (refused, written) = replicas(FloatDType::F16, || {
+                    together_if_finite(guard(number), || here.step(1e-2, model, other))
+                });
+                assert_eq!(deferrals() - before, 78, "each parameter that has a gradient");
+                assert_eq!(values(&refused), values(&expected), "{number}");
+                let (weight, replica) = (refused[0].weight.val(), written.of(&refused[0].weight.val()));
+                assert_eq!(bits(&replica.unwrap()), bits(&weight.inner().cast(FloatDType::F16)));
+                drop(written);
+                let given = grads(&refused);
+                model = retract(|| here.step(1e-2, refused, given));
+            }
+        }
     }
 }

@@ -1,0 +1,277 @@
+//! Updates of a session: made, skipped, or left to the device's decision.
+//!
+//! A window makes no update if the norm of its gradients is not finite. On the CPU, among several ranks, and wherever the
+//! next window depends on the decision, the norm is read first. On a GPU the update is launched at once, with the norm as
+//! its guard: if it is not finite, the kernels change nothing. The host counts the update as made, and reads the norm
+//! when the device has long copied it, before the next update. If there was no update, it then takes back what it had
+//! counted, so that the run goes on as if it had waited.
+
+use std::collections::HashSet;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::tensor::{Device, Tensor};
+use firebrick_kernels::optim::{Replicas, deferrals, replicas, together, together_if_finite};
+use firebrick_strategies::optim::retract;
+use firebrick_strategies::{Grads, Outcome, Settled, SkipReason, Stages, StrategyError, tie, untie};
+use firebrick_world::is_host;
+
+use super::{Session, Weights};
+use crate::TrainError;
+use crate::accounting::FirstUpdate;
+use crate::accounting::budget::{Moment, OnDevice};
+use crate::checkpoint::StateSize;
+use crate::engine::agreement::agreed_skip;
+use crate::engine::late::Late;
+use crate::engine::step::{Step, settled_by};
+use crate::memory::Storages;
+
+/// An update that the device makes if the norm is finite.
+pub(super) struct Undecided {
+    norm: Late,
+    /// The parameters that have a gradient.
+    params: HashSet<ParamId>,
+}
+
+/// What an update wrote besides the master.
+#[derive(Default)]
+pub(super) struct Written {
+    /// The number of the replica's parameters that are copies written by the update.
+    taken: usize,
+    /// The parameters that have such a copy.
+    params: HashSet<ParamId>,
+}
+
+/// Publishes a new master: informs the stages of it, and returns master and replica. Tensors that outlive a step are
+/// allocated in the device's persistent pool, apart from the activations of each step. An update's temporaries are
+/// allocated there too: they have the sizes of parameters, and the next update reuses them.
+pub(super) fn published<M: Module>(
+    device: &Device,
+    stages: &mut Stages<M>,
+    master: M,
+) -> Result<(M, M), StrategyError> {
+    Ok(published_from(device, stages, master, true, |master| (master, None))?.0)
+}
+
+/// Like [`published`], with a master that is computed from `input`, and the copies that its update wrote. The stages are
+/// informed only if it `is_decided`.
+fn published_from<M: Module, I: Send>(
+    device: &Device,
+    stages: &mut Stages<M>,
+    input: I,
+    is_decided: bool,
+    master: impl Fn(I) -> (M, Option<Replicas>) + Send + Sync,
+) -> Result<((M, M), Written), StrategyError> {
+    device.memory_persistent_allocations((input, stages), |(input, stages)| {
+        let (master, written) = master(input);
+        if is_decided {
+            stages.updated(&master);
+        }
+        let mut publish = || stages.publish(master.clone());
+        let (replica, written) = match written {
+            None => (publish(), Written::default()),
+            Some(written) => {
+                let params = written.params(&master);
+                let (replica, taken) = written.lend(publish);
+                (replica, Written { taken, params })
+            }
+        };
+        let replica = replica?;
+        let master = stages.alias_master(master, &replica);
+        Ok(((master, replica), written))
+    })
+}
+
+impl<M: Module> Session<M> {
+    /// Applies or skips the window's gradients, or leaves the decision to the device.
+    pub(super) fn settle(&mut self, outcome: Outcome, step: &mut Step) -> Result<(), TrainError> {
+        // The last update is decided before the next one begins.
+        self.confirm()?;
+        step.update = self.updates;
+        let loss = step.end_loss();
+        let fit = match outcome {
+            Outcome::Apply(mut grads) => {
+                let tensor = grads.norm(self.weights.pair().0)?;
+                let norm = grads.known_norm().map_or_else(|| Late::new(tensor.clone()), Late::known);
+                step.norm = Some(norm.clone());
+                let numbers: Vec<_> = [norm.clone()].into_iter().chain(loss).collect();
+                if let Some(params) = self.left_to_device(&grads)
+                    && Late::begin(&numbers)
+                {
+                    self.update(grads, Some(tensor), step)?;
+                    step.settled = None;
+                    self.undecided = Some(Undecided { norm, params });
+                    return Ok(());
+                }
+                // The norm decides about the update, and is also the reported number. The loss is read with it: a step
+                // waits for the device once.
+                let settled = settled_by(Late::read_all(&numbers)?[0]);
+                match (grads.skip(), settled) {
+                    (Some(reason), _) => Err(reason.clone()),
+                    (None, _) if grads.is_empty() => return Err(TrainError::NoGradients),
+                    (None, Settled::Skipped(reason)) => Err(reason),
+                    (None, Settled::Applied) => Ok(grads),
+                }
+            }
+            Outcome::Skip(reason) => Err(reason),
+            // The closing micro-batch cannot be held: `Stages::collect` returns an error.
+            Outcome::Hold => Err(SkipReason::NoItems),
+        };
+        match (agreed_skip(&self.world, fit.as_ref().err().cloned())?, fit) {
+            (None, Ok(grads)) => {
+                self.update(grads, None, step)?;
+                Ok(self.stages.after_window(&Settled::Applied)?)
+            }
+            (Some(reason), _) | (None, Err(reason)) => self.skip(reason, step),
+        }
+    }
+
+    /// Makes no update from a window.
+    pub(super) fn skip(&mut self, reason: SkipReason, step: &mut Step) -> Result<(), TrainError> {
+        self.confirm()?;
+        step.update = self.updates;
+        let settled = Settled::Skipped(reason);
+        step.settled = Some(settled.clone());
+        Ok(self.stages.after_window(&settled)?)
+    }
+
+    /// Waits until it is known whether the device has made the last update, and if it has not, takes back what was counted
+    /// of it. Everything that depends on the number of updates, or that looks at the state, calls this first.
+    ///
+    /// # Errors
+    ///
+    /// The device has failed, or a strategy ends the run.
+    pub fn confirm(&mut self) -> Result<(), TrainError> {
+        let Some(Undecided { norm, params }) = self.undecided.take() else { return Ok(()) };
+        let settled = settled_by(norm.read()?);
+        match &settled {
+            Settled::Applied if self.stages.keeps_average() => {
+                let (stages, master) = (&mut self.stages, self.weights.pair().0);
+                let updated = (stages, master.clone());
+                self.pass
+                    .device()
+                    .memory_persistent_allocations(updated, |(stages, master)| stages.updated(&master));
+            }
+            Settled::Applied => {}
+            Settled::Skipped(_) => self.take_back(params),
+        }
+        Ok(self.stages.after_window(&settled)?)
+    }
+
+    /// Undoes what the host has recorded of an update that the device did not make.
+    fn take_back(&mut self, params: HashSet<ParamId>) {
+        /// Gradients that are not read, of some parameters.
+        struct Unread(HashSet<ParamId>, GradientsParams);
+        impl ModuleVisitor for Unread {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if self.0.remove(&param.id) {
+                    self.1.register(param.id, param.val().inner());
+                }
+            }
+        }
+        let Some((master, replica)) = self.weights.pair.take() else { return };
+        let mut unread = Unread(params, GradientsParams::new());
+        master.visit(&mut unread);
+        let (optimizer, is_tied) = (&mut self.optimizer, self.tied);
+        let master = retract(|| stepped(optimizer, is_tied, 0.0, master, unread.1));
+        self.weights = Weights::new((master, replica));
+        self.updates -= 1;
+    }
+
+    /// Returns the parameters to update, if the device may decide about their update on its own.
+    fn left_to_device(&mut self, grads: &Grads) -> Option<HashSet<ParamId>> {
+        let alone = self.world.size() == 1 && !self.deferred.is_empty();
+        if !alone || grads.skip().is_some() || grads.known_norm().is_some() || self.stages.awaits_outcome() {
+            return None;
+        }
+        let params = grads.ids(self.weights.pair().0);
+        (!params.is_empty() && params.is_subset(&self.deferred)).then_some(params)
+    }
+
+    /// Updates the master; with a guard, only if that is finite.
+    fn update(&mut self, grads: Grads, guard: Option<Tensor<1>>, step: &mut Step) -> Result<(), TrainError> {
+        let rate = self.schedule.rate(self.updates, self.total_updates);
+        if !(rate.is_finite() && rate >= 0.0) {
+            return Err(TrainError::LearningRate { update: self.updates, rate });
+        }
+        step.rate = rate;
+        let Self {
+            optimizer,
+            stages,
+            tied,
+            bytes,
+            pass,
+            weights,
+            updates,
+            budget,
+            writes,
+            any_dtype,
+            deferred,
+            ..
+        } = self;
+        let Some((master, replica)) = weights.pair.take() else { return Ok(()) };
+        drop(replica);
+        let master = stages.unalias_master(master);
+        // Only a device's updates are deferred.
+        let params = if is_host(pass.device()) { HashSet::new() } else { grads.ids(&master) };
+        let grads = grads.for_update(&master, any_dtype);
+        let given = Storages::of_gradients(&master, &grads);
+        let state = FirstUpdate::begins(*updates == 0, &master, &grads, pass.device());
+        let (input, is_tied, dtype) = ((&mut *optimizer, master, grads), *tied, *writes);
+        let (is_decided, before) = (guard.is_none(), deferrals());
+        let updated = move |(optimizer, master, grads): (&mut ModuleOptimizer, M, GradientsParams)| {
+            let step = || stepped(optimizer, is_tied, rate, master, grads);
+            let update = || match guard.clone() {
+                None => together(step),
+                Some(guard) => together_if_finite(guard, step),
+            };
+            match dtype {
+                None => (update(), None),
+                Some(dtype) => {
+                    let (master, written) = replicas(dtype, update);
+                    (master, Some(written))
+                }
+            }
+        };
+        let (pair, written) = published_from(pass.device(), stages, input, is_decided, updated)?;
+        let all_deferred = deferrals() - before == params.len() as u64;
+        debug_assert!(is_decided || all_deferred, "the device decides about updates that it makes");
+        match all_deferred {
+            true => deferred.extend(params),
+            false => deferred.clear(),
+        }
+        // No stage casts the master itself, or the optimizer does not support it: stop writing the copies.
+        *writes = writes.filter(|_| written.taken > 0);
+        // Burn's own clipping computes in the gradient's dtype.
+        *any_dtype = if optimizer.has_gradient_clipping() { HashSet::new() } else { written.params };
+        bytes.optimizer = match state.ends(&pair.0, &pair.1, pass.device()) {
+            Some(measured) => measured,
+            // If nothing measures it, a run with a budget reads the optimizer's state once.
+            None if *updates == 0 && budget.is_some() => StateSize::of(optimizer, &pair.0).bytes,
+            None => bytes.optimizer,
+        };
+        bytes.count(&pair.0, &pair.1, stages.averaged().as_ref());
+        *weights = Weights::new(pair);
+        let gradients = if bytes.placement.master_on_host { 0 } else { given };
+        self.updates += 1;
+        step.update = self.updates;
+        let found = OnDevice { gradients, ..OnDevice::between_steps(&self.bytes) };
+        self.check_budget(found, Moment::Update)
+    }
+}
+
+/// Returns the model after a step of the optimizer.
+fn stepped<M: Module>(
+    optimizer: &mut ModuleOptimizer,
+    is_tied: bool,
+    rate: f64,
+    master: M,
+    grads: GradientsParams,
+) -> M {
+    // Burn's optimizer updates only the first place of a tied parameter, and updates in place only if nothing else holds
+    // the tensor.
+    match is_tied {
+        true => tie(optimizer.step(rate, untie(master), grads)),
+        false => optimizer.step(rate, master, grads),
+    }
+}
