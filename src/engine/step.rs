@@ -87,6 +87,21 @@ impl Step {
         self.memory = Some(Usage { peak, ..now });
     }
 
+    /// Returns the bytes in use when the memory was sampled last.
+    pub fn live(&self) -> Option<usize> {
+        self.memory.map(|memory| memory.live)
+    }
+
+    /// Reports other bytes in use after the step than those that were sampled last.
+    pub fn set_live(&mut self, live: usize) {
+        self.memory = Some(Usage { live, ..self.memory.unwrap_or_default() });
+    }
+
+    /// Returns the most bytes that a forward and backward pass used.
+    pub fn activations(&self) -> usize {
+        self.activations
+    }
+
     /// Records the bytes that a forward and backward pass used.
     pub fn add_activations(&mut self, bytes: usize) {
         self.activations = self.activations.max(bytes);

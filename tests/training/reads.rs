@@ -1,14 +1,15 @@
-//! How often a step waits for the device's results.
+//! How often a step waits for the device's results, and looks at its memory.
 
 use std::sync::mpsc::{Sender, channel};
 
 use crate::support::*;
+use firebrick::memory::looks;
 use firebrick::strategies::each_distinct_param;
 use firebrick::strategies::optim::AdamW;
 use firebrick::world::reads;
 use firebrick::{
     Accumulate, Amp, Checkpoints, Clip, Composed, Data, Ema, EvaluationNumbers, LossScale, Observer,
-    Schedule, SkipOutliers, StepNumbers, Trainer,
+    Recompute, Schedule, SkipOutliers, StepNumbers, Trainer,
 };
 use firebrick_models::Gpt;
 
@@ -16,8 +17,13 @@ const STEPS: u64 = 8;
 
 /// Returns how many reads there were when the numbers of each step were known.
 fn reads_at_steps(trainer: Trainer<impl Composed<Gpt>>) -> Vec<u64> {
+    at_steps(trainer, reads)
+}
+
+/// Returns a count when the numbers of each step were known.
+fn at_steps(trainer: Trainer<impl Composed<Gpt>>, count: fn() -> u64) -> Vec<u64> {
     let (sender, seen) = channel();
-    let watch = move |_: &StepNumbers| sender.send(reads()).unwrap();
+    let watch = move |_: &StepNumbers| sender.send(count()).unwrap();
     let data = Data::new(Rows::ragged(64)).micro_batch(2);
     let model = gpt(0.1, &device().autodiff());
     let adamw = AdamW::new().init().unwrap();
@@ -97,4 +103,19 @@ fn an_evaluation_waits_once_for_many_batches() {
     let reads = if is_cpu() { batches } else { batches.div_ceil(16) };
     assert_eq!(seen.len(), 2);
     assert!(seen[0] - before <= reads + 3, "{before} {seen:?}");
+}
+
+/// A look holds up the queue of operations. The first steps' looks measure the parts of a step.
+#[test]
+fn a_step_looks_at_the_memory_of_its_device_once() {
+    fn once(trainer: Trainer<impl Composed<Gpt>>, what: &str) {
+        let seen = at_steps(trainer, looks);
+        // The numbers of a step are known when the next one has been submitted.
+        let between: Vec<_> = seen.windows(2).skip(2).map(|pair| pair[1] - pair[0]).collect();
+        let expected = u64::from(!is_cpu());
+        assert!(between[..between.len() - 1].iter().all(|looks| *looks == expected), "{what}: {seen:?}");
+    }
+    once(Trainer::new(), "plain");
+    once(Trainer::new().with(Accumulate(4)), "accumulated");
+    once(Trainer::new().with(Recompute::every(1)).with(Accumulate(2)), "recomputed");
 }

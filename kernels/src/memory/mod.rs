@@ -5,6 +5,7 @@ mod counting;
 mod freed;
 mod storages;
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
 
 use burn::tensor::{Device, Tensor};
@@ -18,6 +19,18 @@ pub use storages::Storages;
 use crate::device::is_flex;
 use account::{Counters, PROCESS};
 
+thread_local! {
+    static LOOKS: Cell<u64> = const { Cell::new(0) };
+    /// Whether this thread measures a pass.
+    static MEASURES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns how often this thread has asked the pool of a device for the bytes in use so far. Each time, the operations that
+/// are queued on the host are handed to the device first.
+pub fn looks() -> u64 {
+    LOOKS.get()
+}
+
 /// Returns the counters of this thread: its account, or the process.
 fn measured() -> &'static Counters {
     account::of(account::current())
@@ -28,8 +41,7 @@ fn measured() -> &'static Counters {
 pub struct Usage {
     /// Bytes allocated now.
     pub live: usize,
-    /// The highest value of `live`. A device's pool reports no peak: there it is the highest observed value. It is
-    /// observed after each forward pass, after each recomputation of a segment, and before and after each update.
+    /// The highest value of `live`. A device's pool reports no peak: there it is the highest observed value.
     pub peak: usize,
 }
 
@@ -63,6 +75,7 @@ impl Usage {
 /// operations, so a look holds the queue up.
 fn look(device: &Device) -> Option<usize> {
     let pool = device.memory_pool_usage()?;
+    LOOKS.set(LOOKS.get() + 1);
     let live = usize::try_from(pool.bytes_in_use).unwrap_or(usize::MAX);
     measured().look.fetch_max(live, Relaxed);
     Some(live)
@@ -108,7 +121,7 @@ pub fn reset_peak() {
 /// It knows the gradients of recomputed segments, from the time when each exists: they grow while the activations
 /// shrink. On the CPU, it measures what its own thread allocates, whatever the other threads of the process do: on the
 /// thread's [`Account`], or on one that is open for the pass. Two measurements on the same account at the same time
-/// disturb each other.
+/// disturb each other. A device's pool is asked at its begin and end, and when a segment was recomputed.
 #[derive(Debug)]
 pub struct Beyond {
     before: usize,
@@ -120,6 +133,7 @@ impl Beyond {
     /// Starts the measurement of a pass.
     pub fn begin(device: &Device) -> Self {
         let in_pool = look(device);
+        MEASURES.set(true);
         let is_on_process = measured().are_of_process() && in_pool.is_none();
         let own = is_on_process.then(Account::new).map(|account| (account.entered(), account));
         let before = in_pool.or(Usage::of_process().map(|usage| usage.live)).unwrap_or(0);
@@ -130,8 +144,23 @@ impl Beyond {
         Self { before, own }
     }
 
-    /// Records the bytes of the gradients that a recomputed segment has produced, in the pass that this thread measures.
+    /// Returns the bytes in use before the pass.
+    pub fn before(&self) -> usize {
+        self.before
+    }
+
+    /// Observes the bytes in use in a device's pool, if this thread measures a pass.
+    pub fn observe(device: &Device) {
+        if MEASURES.get() {
+            look(device);
+        }
+    }
+
+    /// Records the bytes of the gradients that a recomputed segment has produced, if this thread measures a pass.
     pub fn left(gradients: usize, device: &Device) {
+        if !MEASURES.get() {
+            return;
+        }
         let counters = measured();
         let before = counters.gradients.fetch_add(gradients, Relaxed);
         let peak = taken_peak(look(device));
@@ -142,6 +171,7 @@ impl Beyond {
     /// Ends the measurement.
     pub fn end(self, device: &Device) -> Taken {
         Self::left(0, device);
+        MEASURES.set(false);
         let beyond = |most: usize| most.saturating_sub(self.before);
         let counters = measured();
         let taken = Taken {

@@ -1,6 +1,7 @@
 //! A training run's live state: master, replica, optimizer, and one step.
 
 mod finite;
+mod looks;
 mod prepared;
 mod saved;
 mod update;
@@ -24,10 +25,11 @@ use crate::checkpoint::{Layout, StateSize};
 use crate::engine::agreement::WindowOfAll;
 use crate::engine::feed::{MicroBatch, Window};
 use crate::engine::step::Step;
-use crate::memory::{Beyond, Taken};
+use crate::memory::Taken;
 use crate::observe::rank_report::Exchanged;
 use crate::{Loss, LrSchedule, Objective, TrainError};
 
+use looks::{Look, Looks};
 pub use prepared::Prepared;
 use update::Undecided;
 
@@ -51,6 +53,7 @@ pub struct Session<M> {
     pass: Pass,
     evaluation_dtype: FloatDType,
     bytes: ParameterBytes,
+    looks: Looks,
     /// The limit on the bytes on the device.
     budget: Option<usize>,
     /// This rank's communicator.
@@ -133,10 +136,11 @@ impl<M: Module> Session<M> {
         step.loss_scale = self.stages.loss_scale();
         if items == 0 {
             self.skip(SkipReason::NoItems, &mut step)?;
-            step.sample_memory(self.device());
+            self.looks.without_pass(&mut step, self.pass.device());
             step.bytes = self.bytes;
             return Ok(step);
         }
+        let look = self.looks.begin();
         let last = window.batches.len() - 1;
         let mut outcome = Outcome::Hold;
         // Bytes of gradients: the most that a pass left, the most that the stages held, and what they hold now.
@@ -144,8 +148,10 @@ impl<M: Module> Session<M> {
         for (index, MicroBatch { batch, first }) in window.batches.into_iter().enumerate() {
             let closes = index == last;
             let draws = Draws { seed: self.seed, epoch: window.epoch, first };
+            let Placement { master_on_host, held_on_host, .. } = self.bytes.placement;
+            let held_here = if held_on_host { 0 } else { holds };
             let (grads, taken) = match batch.filter(|batch| batch.items() > 0) {
-                Some(batch) => self.gradients(batch, draws, items, closes, &mut step)?,
+                Some(batch) => self.gradients(batch, draws, items, closes, (look, held_here), &mut step)?,
                 None if of_all.items[index] > 0 && self.pass.is_collective() => {
                     (self.silence(spare()?, draws, closes)?, Taken::default())
                 }
@@ -154,9 +160,7 @@ impl<M: Module> Session<M> {
             };
             let (master, replica) = self.weights.pair();
             let leaves = grads.bytes(replica);
-            let Placement { master_on_host, held_on_host, .. } = self.bytes.placement;
             let gone_down = if master_on_host { grads.delivered_bytes() } else { 0 };
-            let held_here = if held_on_host { 0 } else { holds };
             let found = OnDevice {
                 activations: taken.most.saturating_sub(leaves),
                 gradients: held_here + leaves - gone_down,
@@ -177,20 +181,21 @@ impl<M: Module> Session<M> {
         self.bytes.gradients = gradients.max(self.bytes.gradients);
         self.settle(outcome, &mut step)?;
         step.exchanged = Exchanged::of(&self.world).since(&before);
-        step.sample_memory(self.device());
+        self.looks.end(look, &mut step, self.pass.device());
         step.bytes = self.bytes;
         step.seconds = started.elapsed().as_secs_f64();
         Ok(step)
     }
 
     /// Runs forward and backward on one micro-batch. Returns its share of the gradients of the window's mean loss,
-    /// and the bytes that the pass took.
+    /// and the bytes that the pass took, by what this window looks at and the bytes of gradients that the stages hold.
     fn gradients<B: Batch>(
-        &self,
+        &mut self,
         batch: B,
         draws: Draws,
         window: usize,
         closes: bool,
+        (look, held): (Look, usize),
         step: &mut Step,
     ) -> Result<(Grads, Taken), TrainError>
     where
@@ -198,7 +203,7 @@ impl<M: Module> Session<M> {
     {
         let replica = self.weights.pair().1;
         let expected = batch.items();
-        let activations = Beyond::begin(self.device());
+        let beyond = self.looks.begin_pass(look, self.pass.device());
         let (model, pass) = self.pass.drawing(draws).enter(replica)?;
         let Loss { sum, items } = model.loss(batch, &pass);
         if pass.smooths_in_vain() {
@@ -206,11 +211,10 @@ impl<M: Module> Session<M> {
         }
         let loss = checked(sum, items, expected)? / window as f64;
         step.add_loss(loss.clone().inner());
-        step.sample_memory(self.device());
+        self.looks.after_forward(look, closes, step, self.pass.device());
         let scaled = if let Some(scale) = step.loss_scale { loss * scale } else { loss };
         let grads = scaled.backward();
-        let taken = activations.end(self.device());
-        step.add_activations(taken.activations);
+        let taken = self.looks.end_pass(beyond, held, step, self.pass.device());
         Ok((pass.gradients(grads, &model, closes)?, taken))
     }
 

@@ -11,7 +11,7 @@ use firebrick_strategies::{Adaptation, Composition, Order, Pass, Setup, Stages, 
 use firebrick_world::Communicator;
 
 use super::update::published;
-use super::{Session, Weights};
+use super::{Looks, Session, Weights};
 use crate::accounting::{ParameterBytes, Placement, dtypes};
 use crate::checkpoint::Layout;
 use crate::engine::elementwise::require_elementwise;
@@ -113,6 +113,7 @@ impl<M: Module + 'static> Prepared<M> {
         let scale = adaptation.low_rank().map(|factors| factors.scale());
         let layout = Arc::new(Layout::of(master, &mut stages, &world).scaling(scale));
         bytes.count(master, replica, stages.averaged().as_ref());
+        let looks = Looks::new(pass.device());
         Ok(Session {
             stages,
             adaptation,
@@ -127,6 +128,7 @@ impl<M: Module + 'static> Prepared<M> {
             pass,
             evaluation_dtype: order.evaluation_dtype(),
             bytes,
+            looks,
             budget: None,
             world,
             writes,

@@ -63,13 +63,18 @@ impl Budget {
 
     /// Returns whether to recompute this segment for an input of this shape.
     pub(super) fn recomputes(&mut self, segment: u64, shape: &[usize]) -> Result<bool, Needs> {
-        if !self.known.get(&segment).is_some_and(|known| known.covers(shape)) {
+        if !self.knows(segment, shape) {
             return Ok(true);
         }
         if self.chosen.is_none() {
             self.chosen = Some(self.choose()?);
         }
         Ok(self.chosen.as_ref().is_some_and(|chosen| chosen.contains(&segment)))
+    }
+
+    /// Returns whether the cost of a segment is known for inputs of this shape.
+    pub(super) fn knows(&self, segment: u64, shape: &[usize]) -> bool {
+        self.known.get(&segment).is_some_and(|known| known.covers(shape))
     }
 
     /// Records the measured cost of a segment.

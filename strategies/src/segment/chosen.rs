@@ -115,8 +115,9 @@ impl Segment {
 
     /// Measures what the segment's operations save, if the plan needs it.
     pub fn meter<'a>(&'a self, shape: Vec<usize>, input: usize, device: &'a Device) -> Meter<'a> {
-        let before = match self.plan.recompute {
-            Some(Which::Within(_)) => in_use(device),
+        let before = match &self.plan.recompute {
+            // The device has to complete its work, so only what the plan does not know is measured.
+            Some(Which::Within(budget)) if !lock(budget).knows(self.met.id, &shape) => in_use(device),
             _ => None,
         };
         // Inputs that are stored on another device take no memory of this one.
@@ -137,8 +138,10 @@ pub(crate) struct Meter<'a> {
 impl Meter<'_> {
     /// Reads the bytes in use after the segment has run, with everything that it saves.
     pub fn read(self) {
-        let Some(Which::Within(budget)) = &self.segment.plan.recompute else { return };
-        if let (Some(before), Some(after)) = (self.before, in_use(self.device)) {
+        let (Some(Which::Within(budget)), Some(before)) = (&self.segment.plan.recompute, self.before) else {
+            return;
+        };
+        if let Some(after) = in_use(self.device) {
             let kept = after.saturating_sub(before);
             lock(budget).learn(self.segment.met.id, self.shape, Cost { input: self.input, kept });
         }

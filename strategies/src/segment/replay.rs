@@ -28,7 +28,7 @@ use super::maps::{Inner, Wanted, bytes_of, shape_of};
 use super::{Bundle, TensorMap, lock};
 use crate::zero::Part;
 use crate::{ParamMap, Pass, map_params};
-use firebrick_kernels::memory::Usage;
+use firebrick_kernels::memory::Beyond;
 
 /// Runs `run` on `block` and `input`, and keeps only `input` for the backward pass.
 pub(crate) fn recomputed<B, X, Y, F>(block: &B, input: X, run: F, pass: Pass, segment: Segment) -> Y
@@ -189,8 +189,8 @@ where
         let meter = segment.meter(shape_of(&input), bytes_of(&input), pass.device());
         let output = run(&block, input, &pass);
         meter.read();
-        // A device's pool only records a peak when it is read.
-        Usage::of(pass.device());
+        // A device's pool only records a peak when it is asked.
+        Beyond::observe(pass.device());
         if let Some(witness) = witness {
             segment.verify(&block, segment.fetch(witness, pass.device()), output.clone());
         }
