@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
-use burn::tensor::{Bytes, Device};
+use burn::tensor::Bytes;
 use firebrick_checkpoints::{Piece, RankState};
 use firebrick_strategies::values_on_host;
-use firebrick_world::{Communicator, is_host};
+use firebrick_world::Communicator;
 
 use super::layout::Layout;
 use super::pieces::piece;
@@ -33,7 +33,8 @@ enum Copied {
 }
 
 impl Snapshot {
-    /// Copies master, average and optimizer state. Training waits only for this.
+    /// Copies master, average and optimizer state. Training waits only for this. The optimizer comes with whether it, or a
+    /// part of its state, is on a device.
     ///
     /// # Errors
     ///
@@ -43,10 +44,9 @@ impl Snapshot {
         world: &Communicator,
         master: &M,
         average: Option<&M>,
-        optimizer: &ModuleOptimizer,
+        (optimizer, on_device): (&ModuleOptimizer, bool),
         state: TrainerState,
     ) -> Result<Self, ResumeError> {
-        let on_device = master.devices().iter().any(|device: &Device| !is_host(device));
         let record = optimizer.to_record();
         let optimizer = match on_device {
             false => Copied::Record(Box::new(record)),

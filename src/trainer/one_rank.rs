@@ -14,7 +14,7 @@ use crate::checkpoint::{self, Settings};
 use crate::device::kernels;
 use crate::engine::dry_run::dry_run;
 use crate::engine::feed::{Feed, Share, updates_in_epochs, windows_in_epoch};
-use crate::engine::session::Prepared;
+use crate::engine::session::{Prepared, Whole};
 use crate::engine::training_loop::{Plan, TrainingLoop};
 use crate::files::beside::Beside;
 #[cfg(feature = "tui")]
@@ -30,7 +30,7 @@ use crate::observe::report::Report;
 use crate::observe::show::Show;
 use crate::output::Output;
 use crate::score::{BestBy, EvaluationSums, require_names};
-use crate::{Adapters, Data, LrSchedule, Objective, Schedule, Score, TrainError};
+use crate::{Data, LrSchedule, Objective, Schedule, Score, TrainError};
 
 impl<S> Trainer<S> {
     /// Determines the run's ranks.
@@ -195,10 +195,7 @@ impl<S> Trainer<S> {
 }
 
 /// Writes the whole model, its average and its adapters.
-fn save<M: Module>(
-    output: &Output,
-    (model, averaged, adapters): &(M, Option<M>, Option<Adapters>),
-) -> Result<(), TrainError> {
+fn save<M: Module>(output: &Output, (model, averaged, adapters): &Whole<M>) -> Result<(), TrainError> {
     output.save_model("model.safetensors", model)?;
     if let Some(averaged) = averaged {
         output.save_model("ema.safetensors", averaged)?;
@@ -225,7 +222,7 @@ where
     // The other ranks do not wait for the files: they report their own results meanwhile and end.
     let writing = match (&whole, output) {
         (Some(whole), Some(output)) => {
-            let (whole, stream) = (whole.clone(), StreamId::current());
+            let (whole, stream) = (session.to_write(whole), StreamId::current());
             Some(Beside::start(move || stream.executes(|| save(&output, &whole))))
         }
         _ => None,

@@ -89,34 +89,21 @@ impl<const D: usize> AnyParam for Param<Tensor<D>> {
     }
 }
 
-/// The bytes of parameters that [`values_on_host`] reads at once.
-const AT_ONCE: usize = 64 << 20;
-
 /// Copies the value of each distinct parameter that is `wanted` to the host, and calls `use_it` in the order of the model.
-/// It waits for a device once for many parameters, not once for each.
+/// It waits for a device once for [many parameters](all_on_host), not once for each.
 pub fn values_on_host<M: Module>(
     model: &M,
     wanted: impl Fn(ParamId) -> bool,
     mut use_it: impl FnMut(ParamId, TensorData),
 ) {
-    let (mut ids, mut values, mut bytes) = (Vec::new(), Vec::new(), 0);
-    let mut read = |ids: &mut Vec<ParamId>, values: &mut Vec<DispatchTensor>| {
-        let read = all_on_host(std::mem::take(values));
-        ids.drain(..).zip(read).for_each(|(id, data)| use_it(id, data));
-    };
+    let (mut ids, mut values) = (Vec::new(), Vec::new());
     each_distinct_param(model, |param| {
-        if !wanted(param.id()) {
-            return;
-        }
-        ids.push(param.id());
-        values.push(param.value());
-        bytes += param.bytes();
-        if bytes > AT_ONCE {
-            read(&mut ids, &mut values);
-            bytes = 0;
+        if wanted(param.id()) {
+            ids.push(param.id());
+            values.push(param.value());
         }
     });
-    read(&mut ids, &mut values);
+    ids.into_iter().zip(all_on_host(values)).for_each(|(id, data)| use_it(id, data));
 }
 
 /// Returns whether the parameter requires a gradient in training. Does not initialize a lazy parameter.

@@ -4,7 +4,6 @@ use std::sync::mpsc::{Sender, channel};
 
 use crate::support::*;
 use firebrick::memory::looks;
-use firebrick::strategies::each_distinct_param;
 use firebrick::strategies::optim::AdamW;
 use firebrick::world::reads;
 use firebrick::{
@@ -68,7 +67,7 @@ impl Observer for Evaluations {
     }
 }
 
-/// The parameters are read together, however many they are.
+/// The parameters are read together, however many they are, and so is the optimizer's state.
 #[test]
 fn a_checkpoint_waits_for_all_parameters_at_once() {
     let run = |every: u64| {
@@ -79,14 +78,25 @@ fn a_checkpoint_waits_for_all_parameters_at_once() {
         );
         reads() - before
     };
-    // The CPU lends each parameter's memory.
-    let mut parameters = 1;
-    if is_cpu() {
-        each_distinct_param(&gpt(0.1, &device().autodiff()), |_| parameters += 1);
-    }
-    // Three saves more. Besides, the loss of the last step before each is read for it.
+    // Three saves more: parameters and moments from the device, and the copy of the parameters on the host. Besides, the
+    // loss of the last step before each is read for it.
     let more = run(2) - run(STEPS);
-    assert!(more <= 3 * (parameters + 1), "{more}");
+    assert!(more <= 3 * 4, "{more}");
+}
+
+#[test]
+fn a_checkpoint_at_the_end_of_a_run_waits_no_longer() {
+    let run = |saves: bool| {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoints = saves.then(|| Checkpoints::every(1000));
+        let trainer = Trainer::new().output(folder.path().join("run"));
+        let before = reads();
+        reads_at_steps(checkpoints.into_iter().fold(trainer, |trainer, every| trainer.checkpoints(every)));
+        reads() - before
+    };
+    // Parameters, moments, and the copy of the parameters on the host, all for the checkpoint.
+    let more = run(true) - run(false);
+    assert!(more <= 3, "{more}");
 }
 
 /// Losses of up to 16 batches are read together, where a read waits.

@@ -36,7 +36,11 @@ pub fn numbers(tensors: Vec<Tensor<1>>) -> Result<Vec<f64>, TensorReadError> {
     Ok(data.iter::<f64>().collect())
 }
 
-/// Reads tensors outside autodiff into host memory that no device owns, in order, with one wait if all are on one device.
+/// The bytes that a device copies before the host waits for them.
+const AT_ONCE: usize = 64 << 20;
+
+/// Reads tensors outside autodiff into host memory that no device owns, in order. If all are on one device, it waits for
+/// 64 MiB of them at a time.
 ///
 /// # Panics
 ///
@@ -45,11 +49,30 @@ pub fn all_on_host(tensors: Vec<DispatchTensor>) -> Vec<TensorData> {
     // A read does not depend on the rank in the type: the data has the tensor's own shape.
     let tensors: Vec<_> = tensors.into_iter().map(Tensor::<1>::from_dispatch).collect();
     let Some(device) = tensors.first().map(Tensor::device) else { return Vec::new() };
-    if is_host(&device) || tensors.iter().any(|tensor| tensor.device() != device) {
+    if is_host(&device) {
         // The CPU lends its own memory.
+        count_read();
+        return tensors.into_iter().map(|tensor| tensor.inner().into_data()).collect();
+    }
+    if tensors.iter().any(|tensor| tensor.device() != device) {
         return tensors.into_iter().map(on_host).collect();
     }
-    count_read();
-    let all = tensors.into_iter().fold(Transaction::default(), Transaction::register);
-    all.execute().into_iter().map(|read| apart(read, &device)).collect()
+    let (mut all, mut some, mut bytes) = (Vec::new(), Vec::new(), 0);
+    let mut read = |some: &mut Vec<Tensor<1>>| {
+        count_read();
+        let read = some.drain(..).fold(Transaction::default(), Transaction::register).execute();
+        all.extend(read.into_iter().map(|read| apart(read, &device)));
+    };
+    for tensor in tensors {
+        bytes += tensor.shape().num_elements() * tensor.dtype().size();
+        some.push(tensor);
+        if bytes > AT_ONCE {
+            read(&mut some);
+            bytes = 0;
+        }
+    }
+    if !some.is_empty() {
+        read(&mut some);
+    }
+    all
 }

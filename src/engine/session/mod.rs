@@ -17,7 +17,7 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 use firebrick_datasets::{Batch, DataError};
 use firebrick_kernels::Draws;
 use firebrick_strategies::{Adaptation, Grads, Outcome, Pass, SkipReason, Stages, float_name};
-use firebrick_world::Communicator;
+use firebrick_world::{Communicator, is_host};
 
 use crate::accounting::budget::{Moment, OnDevice, OverBudget};
 use crate::accounting::{ParameterBytes, Placement, trainable_bytes};
@@ -32,6 +32,8 @@ use crate::{Loss, LrSchedule, Objective, TrainError};
 use looks::{Look, Looks};
 pub use prepared::Prepared;
 use update::Undecided;
+use whole::Copies;
+pub use whole::Whole;
 
 /// The state of a run between two steps.
 pub struct Session<M> {
@@ -54,6 +56,7 @@ pub struct Session<M> {
     evaluation_dtype: FloatDType,
     bytes: ParameterBytes,
     looks: Looks,
+    copies: Copies<M>,
     /// The limit on the bytes on the device.
     budget: Option<usize>,
     /// This rank's communicator.
@@ -278,8 +281,13 @@ impl<M: Module> Session<M> {
 
     /// Bytes of master, replica, gradients and optimizer state.
     ///
-    /// Counts the optimizer's state by reading it, a few parameters at a time; call it at the end of a run only.
+    /// On a device the first update has measured the optimizer's state. Elsewhere it is counted by reading it, a few
+    /// parameters at a time; call it at the end of a run only.
     pub fn bytes(&self) -> ParameterBytes {
+        let on_device = !self.master().devices().iter().all(is_host);
+        if on_device && self.bytes.optimizer > 0 {
+            return self.bytes;
+        }
         let optimizer = StateSize::of(&self.optimizer, self.master()).bytes;
         ParameterBytes { optimizer, ..self.bytes }
     }

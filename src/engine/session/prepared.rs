@@ -11,7 +11,7 @@ use firebrick_strategies::{Adaptation, Composition, Order, Pass, Setup, Stages, 
 use firebrick_world::Communicator;
 
 use super::update::published;
-use super::{Looks, Session, Weights};
+use super::{Copies, Looks, Session, Weights};
 use crate::accounting::{ParameterBytes, Placement, dtypes};
 use crate::checkpoint::Layout;
 use crate::engine::elementwise::require_elementwise;
@@ -129,6 +129,7 @@ impl<M: Module + 'static> Prepared<M> {
             evaluation_dtype: order.evaluation_dtype(),
             bytes,
             looks,
+            copies: Copies::default(),
             budget: None,
             world,
             writes,

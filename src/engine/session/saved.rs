@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::train::Interrupter;
+use firebrick_strategies::optim::on_host;
 use firebrick_strategies::{SavedStates, StageState};
+use firebrick_world::is_host;
 
 use super::update::published;
+use super::whole::{Copies, Which};
 use super::{Session, Weights};
 use crate::TrainError;
 use crate::checkpoint::{Layout, Resumed, Snapshot, TrainerState, load, load_optimizer};
@@ -29,8 +32,15 @@ impl<M: Module> Session<M> {
         state: TrainerState,
     ) -> Result<Snapshot, TrainError> {
         debug_assert!(self.undecided.is_none(), "a save begins with what is decided");
-        let (master, average) = (self.weights.pair().0, self.stages.averaged());
-        Ok(Snapshot::take(layout, &self.world, master, average.as_ref(), &self.optimizer, state)?)
+        let copied = self.copied(Which::Master);
+        let average = self.copied(Which::Average).or_else(|| self.stages.averaged());
+        let master = self.weights.pair().0;
+        let on_device = !master.devices().iter().all(is_host);
+        // Others than deferred optimizers are read tensor by tensor.
+        let optimizer = on_device.then(|| on_host(&self.optimizer, master, &self.deferred));
+        let optimizer = optimizer.as_ref().unwrap_or(&self.optimizer);
+        let master = copied.as_ref().unwrap_or(master);
+        Ok(Snapshot::take(layout, &self.world, master, average.as_ref(), (optimizer, on_device), state)?)
     }
 
     /// Continues from a checkpoint, which may have any number of ranks and other strategies. Every rank calls it.
@@ -73,6 +83,7 @@ impl<M: Module> Session<M> {
         }
         self.bytes.count(&pair.0, &pair.1, self.stages.averaged().as_ref());
         self.weights = Weights::new(pair);
+        self.copies = Copies::default();
         self.updates = state.step();
         Ok(())
     }

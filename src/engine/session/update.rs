@@ -8,7 +8,7 @@
 
 use std::collections::HashSet;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
 use firebrick_kernels::optim::{Replicas, deferrals, replicas, together, together_if_finite};
@@ -16,6 +16,7 @@ use firebrick_strategies::optim::retract;
 use firebrick_strategies::{Grads, Outcome, Settled, SkipReason, Stages, StrategyError, tie, untie};
 use firebrick_world::is_host;
 
+use super::whole::Copies;
 use super::{Session, Weights};
 use crate::TrainError;
 use crate::accounting::FirstUpdate;
@@ -153,29 +154,12 @@ impl<M: Module> Session<M> {
                     .memory_persistent_allocations(updated, |(stages, master)| stages.updated(&master));
             }
             Settled::Applied => {}
-            Settled::Skipped(_) => self.take_back(params),
-        }
-        Ok(self.stages.after_window(&settled)?)
-    }
-
-    /// Undoes what the host has recorded of an update that the device did not make.
-    fn take_back(&mut self, params: HashSet<ParamId>) {
-        /// Gradients that are not read, of some parameters.
-        struct Unread(HashSet<ParamId>, GradientsParams);
-        impl ModuleVisitor for Unread {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                if self.0.remove(&param.id) {
-                    self.1.register(param.id, param.val().inner());
-                }
+            Settled::Skipped(_) => {
+                retract(&mut self.optimizer, self.weights.pair().0, &params);
+                self.updates -= 1;
             }
         }
-        let Some((master, replica)) = self.weights.pair.take() else { return };
-        let mut unread = Unread(params, GradientsParams::new());
-        master.visit(&mut unread);
-        let (optimizer, is_tied) = (&mut self.optimizer, self.tied);
-        let master = retract(|| stepped(optimizer, is_tied, 0.0, master, unread.1));
-        self.weights = Weights::new((master, replica));
-        self.updates -= 1;
+        Ok(self.stages.after_window(&settled)?)
     }
 
     /// Returns the parameters to update, if the device may decide about their update on its own.
@@ -207,8 +191,10 @@ impl<M: Module> Session<M> {
             writes,
             any_dtype,
             deferred,
+            copies,
             ..
         } = self;
+        *copies = Copies::default();
         let Some((master, replica)) = weights.pair.take() else { return Ok(()) };
         drop(replica);
         let master = stages.unalias_master(master);
@@ -220,7 +206,12 @@ impl<M: Module> Session<M> {
         let (input, is_tied, dtype) = ((&mut *optimizer, master, grads), *tied, *writes);
         let (is_decided, before) = (guard.is_none(), deferrals());
         let updated = move |(optimizer, master, grads): (&mut ModuleOptimizer, M, GradientsParams)| {
-            let step = || stepped(optimizer, is_tied, rate, master, grads);
+            // Burn's optimizer updates only the first place of a tied parameter, and updates in place only if nothing
+            // else holds the tensor.
+            let step = || match is_tied {
+                true => tie(optimizer.step(rate, untie(master), grads)),
+                false => optimizer.step(rate, master, grads),
+            };
             let update = || match guard.clone() {
                 None => together(step),
                 Some(guard) => together_if_finite(guard, step),
@@ -257,21 +248,5 @@ impl<M: Module> Session<M> {
         step.update = self.updates;
         let found = OnDevice { gradients, ..OnDevice::between_steps(&self.bytes) };
         self.check_budget(found, Moment::Update)
-    }
-}
-
-/// Returns the model after a step of the optimizer.
-fn stepped<M: Module>(
-    optimizer: &mut ModuleOptimizer,
-    is_tied: bool,
-    rate: f64,
-    master: M,
-    grads: GradientsParams,
-) -> M {
-    // Burn's optimizer updates only the first place of a tied parameter, and updates in place only if nothing else holds
-    // the tensor.
-    match is_tied {
-        true => tie(optimizer.step(rate, untie(master), grads)),
-        false => optimizer.step(rate, master, grads),
     }
 }

@@ -48,9 +48,44 @@ impl<M: Module> Session<M> {
     /// Like [`adapted`](Self::adapted), or the average if there is one, but on the first rank alone and in host memory.
     /// Training does not change it. Every rank calls it.
     pub fn on_host(&mut self) -> Result<Option<M>, TrainError> {
+        let average = self.stages.averaged();
+        if let Some(copy) = self.copied(if average.is_some() { Which::Average } else { Which::Master }) {
+            return Ok(Some(copy.valid()));
+        }
         let model = self.stages.averaged().unwrap_or_else(|| self.weights.pair().0.clone());
         let whole = self.stages.gather_full(model, Some(0))?;
         Ok(whole.map(|whole| ToHost::of(whole.valid())))
+    }
+
+    /// Returns a copy of the master or of its average in host memory, if a single rank trains on a device: reads it once,
+    /// however many files it is written to before the next update.
+    pub(super) fn copied(&mut self, which: Which) -> Option<M> {
+        let master = self.weights.pair().0.clone();
+        if self.world.size() > 1 || master.devices().iter().all(is_host) {
+            return None;
+        }
+        let known = match which {
+            Which::Master => &mut self.copies.master,
+            Which::Average => &mut self.copies.average,
+        };
+        if known.is_none() {
+            let model = match which {
+                Which::Master => Some(master),
+                Which::Average => self.stages.averaged(),
+            };
+            *known = model.map(ToHost::of);
+        }
+        known.clone()
+    }
+
+    /// The files' view of a finished run: the whole model with the input model's structure, its average if there is one, and
+    /// its adapters. It is in host memory if a save has just copied it there, and otherwise what is given.
+    pub fn to_write(&mut self, whole: &Whole<M>) -> Whole<M> {
+        let Some(master) = self.copies.master.clone() else { return whole.clone() };
+        let average = self.copied(Which::Average).map(|average| self.given_back(average.valid()));
+        let adapted = master.valid();
+        let adapters = self.adapters(&adapted);
+        (self.given_back(adapted), average, adapters)
     }
 
     /// The changes that strategies made to the model.
@@ -96,6 +131,28 @@ impl<M: Module> Session<M> {
         let mut all = Vec::new();
         each_param(model, |param| all.extend(param.shape().first().map(|rows| (param.id(), *rows))));
         all.into_iter()
+    }
+}
+
+/// A whole model with the input model's structure, its average, and its adapters.
+pub type Whole<M> = (M, Option<M>, Option<Adapters>);
+
+/// The weights to copy to the host.
+#[derive(Clone, Copy)]
+pub(super) enum Which {
+    Master,
+    Average,
+}
+
+/// Copies of master and average in host memory, since the last update.
+pub(super) struct Copies<M> {
+    master: Option<M>,
+    average: Option<M>,
+}
+
+impl<M> Default for Copies<M> {
+    fn default() -> Self {
+        Self { master: None, average: None }
     }
 }
 

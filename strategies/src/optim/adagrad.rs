@@ -5,7 +5,7 @@ use burn::tensor::{Device, Tensor};
 use firebrick_kernels::optim::{Parts, Real, Rule, Update, step};
 use serde::{Deserialize, Serialize};
 
-use super::{Deferred, HeldParam, ModelGroups, OptimizerRecipe, Retract, ranges};
+use super::{Deferrable, Deferred, HeldParam, ModelGroups, OptimizerRecipe, ranges};
 use crate::SettingError;
 
 /// Adagrad ([Duchi et al., 2011](https://jmlr.org/papers/v12/duchi11a.html)), as in torch without its `lr_decay`, which
@@ -159,9 +159,13 @@ impl Optimizer for Adagrad {
     }
 }
 
-impl Retract for Adagrad {
+impl Deferrable for Adagrad {
     fn retracted<const D: usize>(state: AdagradState<D>) -> AdagradState<D> {
         AdagradState { time: state.time - 1, ..state }
+    }
+
+    fn tensors<const D: usize>(state: &mut AdagradState<D>) -> Vec<&mut Tensor<D>> {
+        vec![&mut state.sum]
     }
 }
 

@@ -5,7 +5,7 @@ use burn::tensor::{Device, Tensor};
 use firebrick_kernels::optim::{Parts, Real, Rule, Update, step};
 use serde::{Deserialize, Serialize};
 
-use super::{Deferred, HeldParam, ModelGroups, OptimizerRecipe, Retract, ranges};
+use super::{Deferrable, Deferred, HeldParam, ModelGroups, OptimizerRecipe, ranges};
 use crate::SettingError;
 
 /// AdamW, Adam with decoupled weight decay ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)).
@@ -164,10 +164,15 @@ impl Optimizer for AdamW {
     }
 }
 
-impl Retract for AdamW {
+impl Deferrable for AdamW {
     fn retracted<const D: usize>(mut state: AdamWState<D>) -> AdamWState<D> {
         state.momentum.time -= 1;
         state
+    }
+
+    fn tensors<const D: usize>(state: &mut AdamWState<D>) -> Vec<&mut Tensor<D>> {
+        let AdaptiveMomentumState { moment_1, moment_2, max_moment_2, .. } = &mut state.momentum;
+        [moment_1, moment_2].into_iter().chain(max_moment_2).collect()
     }
 }
 

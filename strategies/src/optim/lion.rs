@@ -5,7 +5,7 @@ use burn::tensor::{Device, Tensor};
 use firebrick_kernels::optim::{Parts, Real, Rule, Update, step};
 use serde::{Deserialize, Serialize};
 
-use super::{Deferred, HeldParam, ModelGroups, OptimizerRecipe, Retract, ranges};
+use super::{Deferrable, Deferred, HeldParam, ModelGroups, OptimizerRecipe, ranges};
 use crate::SettingError;
 
 /// Lion, evolved sign momentum ([Chen et al., 2023](https://arxiv.org/abs/2302.06675)).
@@ -128,9 +128,13 @@ impl Optimizer for Lion {
     }
 }
 
-impl Retract for Lion {
+impl Deferrable for Lion {
     fn retracted<const D: usize>(state: LionState<D>) -> LionState<D> {
         state
+    }
+
+    fn tensors<const D: usize>(state: &mut LionState<D>) -> Vec<&mut Tensor<D>> {
+        vec![&mut state.momentum]
     }
 }
 

@@ -24,7 +24,7 @@
 //! groups.rs       parameters with their own learning rate and weight decay
 //! model_groups.rs the parameters of a model by their settings, from which an optimizer is built
 //! layer_decay.rs  learning rates that decrease from the head to the embeddings
-//! deferred.rs     an optimizer whose updates may be launched together, and decided by the device
+//! deferred.rs     an optimizer whose updates may be launched together, and whose state is read at once
 //! scaled.rs       an optimizer at a multiple of the learning rate
 //! adamw.rs        AdamW
 //! adafactor.rs    Adafactor
@@ -63,8 +63,8 @@ pub use adafactor::{Adafactor, AdafactorState};
 pub use adagrad::{Adagrad, AdagradState};
 pub use adamw::AdamW;
 pub use adamw_8bit::{AdamW8bit, AdamW8bitState};
-pub use deferred::retract;
-use deferred::{Deferred, Retract};
+use deferred::{Deferrable, Deferred};
+pub use deferred::{on_host, retract};
 pub use groups::{Group, Groups, GroupsError};
 pub use lamb::{Lamb, LambState};
 pub use lion::Lion;

@@ -5,7 +5,7 @@ use burn::tensor::{Device, Tensor};
 use firebrick_kernels::optim::{Parts, Real, Rule, Update, step};
 use serde::{Deserialize, Serialize};
 
-use super::{Deferred, HeldParam, ModelGroups, OptimizerRecipe, Retract, ranges};
+use super::{Deferrable, Deferred, HeldParam, ModelGroups, OptimizerRecipe, ranges};
 use crate::SettingError;
 
 /// Stochastic gradient descent, plain or with momentum
@@ -215,9 +215,13 @@ impl Optimizer for Sgd {
     }
 }
 
-impl Retract for Sgd {
+impl Deferrable for Sgd {
     fn retracted<const D: usize>(state: SgdState<D>) -> SgdState<D> {
         state
+    }
+
+    fn tensors<const D: usize>(state: &mut SgdState<D>) -> Vec<&mut Tensor<D>> {
+        state.velocity.iter_mut().collect()
     }
 }
 

@@ -1,8 +1,11 @@
 //! The updates of a model on the device of the tests, launched together, compared with those on the CPU.
 
 use firebrick_kernels::optim::{copies, deferrals, replicas, together, together_if_finite};
+use firebrick_world::{is_host, reads};
 
-use super::super::retract;
+use std::collections::HashSet;
+
+use super::super::{on_host, retract};
 use super::*;
 use crate::testing;
 
@@ -168,9 +171,44 @@ fn an_update_that_the_device_refuses_leaves_no_trace() {
                 let (weight, replica) = (refused[0].weight.val(), written.of(&refused[0].weight.val()));
                 assert_eq!(bits(&replica.unwrap()), bits(&weight.inner().cast(FloatDType::F16)));
                 drop(written);
-                let given = grads(&refused);
-                model = retract(|| here.step(1e-2, refused, given));
+                let params = params_of(&refused);
+                retract(&mut here, &refused, &params);
+                model = refused;
             }
         }
+    }
+}
+
+/// The parameters that have a gradient.
+fn params_of(layers: &[Linear]) -> HashSet<ParamId> {
+    let of = |(_, layer): (usize, &Linear)| [layer.weight.id, layer.bias.as_ref().unwrap().id];
+    layers.iter().enumerate().filter(|(at, _)| *at != 5).flat_map(of).collect()
+}
+
+/// The host's copy is not changed by the updates that follow, and goes on like the original.
+#[test]
+fn a_state_is_copied_to_the_host_with_one_wait() {
+    let device = testing::device().autodiff();
+    for mut optimizer in optimizers().split_last().expect("there are several").1.iter().cloned() {
+        let mut model = layers(&device);
+        for step in 1..3 {
+            let grads = gradients_of(&model, step, FloatDType::F32);
+            model = together(|| optimizer.step(1e-2, model, grads));
+        }
+        let (held, before) = (model.clone(), reads());
+        let mut copy = on_host(&optimizer, &model, &params_of(&model));
+        assert!(reads() - before <= 1 || is_host(&testing::device()), "{}", reads() - before);
+        let bytes = |optimizer: &ModuleOptimizer| optimizer.to_record().into_bytes().unwrap().len();
+        assert_eq!(bytes(&copy), bytes(&optimizer));
+        for step in 3..5 {
+            let grads = gradients_of(&model, step, FloatDType::F32);
+            model = together(|| optimizer.step(1e-2, model, grads));
+        }
+        let mut again = held;
+        for step in 3..5 {
+            let grads = gradients_of(&again, step, FloatDType::F32);
+            again = together(|| copy.step(1e-2, again, grads));
+        }
+        assert_eq!(values(&again), values(&model));
     }
 }
