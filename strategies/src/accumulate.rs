@@ -157,8 +157,8 @@ impl<M: Module> WindowStage<M> for Accumulating {
         self.held
     }
 
-    fn awaits_outcome(&self) -> bool {
-        false
+    fn loss_scale_after(&self, _: &Settled) -> Option<f64> {
+        None
     }
 
     fn after_window(&mut self, _: &Settled) -> Result<(), StrategyError> {

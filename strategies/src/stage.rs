@@ -262,13 +262,12 @@ pub trait WindowStage<M>: Lists<groups::Window, M> {
     /// Returns the bytes of the gradients that this stage holds between two micro-batches of a window.
     fn held_bytes(&self) -> usize;
 
-    /// Returns whether the next window depends on the outcome of this one, as it does on a loss scale that adapts. If no
-    /// stage of a composition does, a device may decide about the update on its own.
-    fn awaits_outcome(&self) -> bool;
+    /// Returns the [loss scale](Self::loss_scale) of the next window, should this one end so. A device that decides about
+    /// an update on its own chooses between two of them, before the host knows the outcome.
+    fn loss_scale_after(&self, settled: &Settled) -> Option<f64>;
 
-    /// Receives the outcome of the window. Runs once after every window, including windows without a supervised item: at
-    /// its end if a stage [awaits it](Self::awaits_outcome), or else as soon as it is known, which is before the next
-    /// update and before anything is saved or evaluated.
+    /// Receives the outcome of the window. Runs once after every window, including windows without a supervised item: before
+    /// gradients of the next window are collected, and before anything is saved or evaluated.
     ///
     /// # Errors
     ///

@@ -166,12 +166,13 @@ impl<M> Stages<M> {
         self.averages().next().is_some()
     }
 
-    /// Returns whether a stage's next window depends on the outcome of this one.
-    pub fn awaits_outcome(&mut self) -> bool {
-        self.windows().any(|stage| stage.awaits_outcome())
+    /// Returns the [loss scale](Self::loss_scale) of the next window, should this one end so.
+    pub fn loss_scale_after(&mut self, settled: &Settled) -> Option<f64> {
+        let scales = self.windows().filter_map(|stage| stage.loss_scale_after(settled));
+        scales.reduce(|scale, other| scale * other)
     }
 
-    /// Receives the outcome of the window. Runs once after every window, before the next update.
+    /// Receives the outcome of the window. Runs once after every window, before gradients of the next one are collected.
     ///
     /// # Errors
     ///

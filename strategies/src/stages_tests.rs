@@ -64,8 +64,8 @@ impl WindowStage<String> for Note {
     fn held_bytes(&self) -> usize {
         21
     }
-    fn awaits_outcome(&self) -> bool {
-        self.0 == "c"
+    fn loss_scale_after(&self, settled: &Settled) -> Option<f64> {
+        (self.0 != "b").then_some(if *settled == Settled::Applied { 3.0 } else { 0.5 })
     }
     fn after_window(&mut self, settled: &Settled) -> Result<(), StrategyError> {
         match settled {
@@ -113,7 +113,8 @@ fn evaluation_scale_and_what_became_of_a_window_reach_every_stage() {
     for mut stages in compositions() {
         assert_eq!(stages.evaluator(&"m".into(), String::new()).unwrap(), "mcmbma");
         assert_eq!((stages.loss_scale(), stages.held_bytes()), (Some(4.0), 63));
-        assert!(stages.awaits_outcome(), "one of them does");
+        let skipped = Settled::Skipped(SkipReason::NoItems);
+        assert_eq!([Settled::Applied, skipped].map(|x| stages.loss_scale_after(&x)), [Some(9.0), Some(0.25)]);
         assert_eq!(stages.after_window(&Settled::Applied), Ok(()));
         let skipped = Settled::Skipped(SkipReason::NoItems);
         assert_eq!(

@@ -31,7 +31,7 @@ use crate::{Loss, LrSchedule, Objective, TrainError};
 
 use looks::{Look, Looks};
 pub use prepared::Prepared;
-use update::Undecided;
+use update::{LossScale, Undecided};
 use whole::Copies;
 pub use whole::Whole;
 
@@ -136,7 +136,6 @@ impl<M: Module> Session<M> {
         let items = of_all.items.iter().sum();
         let mut step = Step::new(self.updates, items, of_all.tokens);
         step.stops = of_all.stops;
-        step.loss_scale = self.stages.loss_scale();
         if items == 0 {
             self.skip(SkipReason::NoItems, &mut step)?;
             self.looks.without_pass(&mut step, self.pass.device());
@@ -161,6 +160,9 @@ impl<M: Module> Session<M> {
                 // Without items, not even a NaN of the activations may count.
                 None => (Grads::new(GradientsParams::new(), closes), Taken::default()),
             };
+            // By now the device has decided about the last update, and has this pass to compute.
+            self.confirm()?;
+            step.loss_scale = self.stages.loss_scale();
             let (master, replica) = self.weights.pair();
             let leaves = grads.bytes(replica);
             let gone_down = if master_on_host { grads.delivered_bytes() } else { 0 };
@@ -204,6 +206,7 @@ impl<M: Module> Session<M> {
     where
         M: Objective<B>,
     {
+        let scale = self.loss_scale();
         let replica = self.weights.pair().1;
         let expected = batch.items();
         let beyond = self.looks.begin_pass(look, self.pass.device());
@@ -215,7 +218,11 @@ impl<M: Module> Session<M> {
         let loss = checked(sum, items, expected)? / window as f64;
         step.add_loss(loss.clone().inner());
         self.looks.after_forward(look, closes, step, self.pass.device());
-        let scaled = if let Some(scale) = step.loss_scale { loss * scale } else { loss };
+        let scaled = match scale {
+            None => loss,
+            Some(LossScale::Known(scale)) => loss * scale,
+            Some(LossScale::OnDevice(scale)) => loss * Tensor::from_inner(scale),
+        };
         let grads = scaled.backward();
         let taken = self.looks.end_pass(beyond, held, step, self.pass.device());
         Ok((pass.gradients(grads, &model, closes)?, taken))

@@ -1,10 +1,10 @@
 //! Updates of a session: made, skipped, or left to the device's decision.
 //!
-//! A window makes no update if the norm of its gradients is not finite. On the CPU, among several ranks, and wherever the
-//! next window depends on the decision, the norm is read first. On a GPU the update is launched at once, with the norm as
-//! its guard: if it is not finite, the kernels change nothing. The host counts the update as made, and reads the norm
-//! when the device has long copied it, before the next update. If there was no update, it then takes back what it had
-//! counted, so that the run goes on as if it had waited.
+//! A window makes no update if the norm of its gradients is not finite. On the CPU and among several ranks the norm is read
+//! first. On a GPU the update is launched at once, with the norm as its guard: if it is not finite, the kernels change
+//! nothing. The host counts the update as made, and reads the norm when the device has long copied it, once the next
+//! window's first pass is submitted. If there was no update, it then takes back what it had counted, so that the run goes
+//! on as if it had waited. A loss scale that depends on the decision is chosen by the device too.
 
 use std::collections::HashSet;
 
@@ -32,6 +32,15 @@ pub(super) struct Undecided {
     norm: Late,
     /// The parameters that have a gradient.
     params: HashSet<ParamId>,
+    /// The factor of the next window's loss, `[1]`, if the decision moves it.
+    loss_scale: Option<Tensor<1>>,
+}
+
+/// The factor of a loss before the backward pass.
+pub(super) enum LossScale {
+    Known(f64),
+    /// `[1]`, outside autodiff.
+    OnDevice(Tensor<1>),
 }
 
 /// What an update wrote besides the master.
@@ -86,8 +95,6 @@ fn published_from<M: Module, I: Send>(
 impl<M: Module> Session<M> {
     /// Applies or skips the window's gradients, or leaves the decision to the device.
     pub(super) fn settle(&mut self, outcome: Outcome, step: &mut Step) -> Result<(), TrainError> {
-        // The last update is decided before the next one begins.
-        self.confirm()?;
         step.update = self.updates;
         let loss = step.end_loss();
         let fit = match outcome {
@@ -99,9 +106,10 @@ impl<M: Module> Session<M> {
                 if let Some(params) = self.left_to_device(&grads)
                     && Late::begin(&numbers)
                 {
+                    let loss_scale = self.loss_scale_by(&tensor);
                     self.update(grads, Some(tensor), step)?;
                     step.settled = None;
-                    self.undecided = Some(Undecided { norm, params });
+                    self.undecided = Some(Undecided { norm, params, loss_scale });
                     return Ok(());
                 }
                 // The norm decides about the update, and is also the reported number. The loss is read with it: a step
@@ -131,6 +139,7 @@ impl<M: Module> Session<M> {
     pub(super) fn skip(&mut self, reason: SkipReason, step: &mut Step) -> Result<(), TrainError> {
         self.confirm()?;
         step.update = self.updates;
+        step.loss_scale = self.stages.loss_scale();
         let settled = Settled::Skipped(reason);
         step.settled = Some(settled.clone());
         Ok(self.stages.after_window(&settled)?)
@@ -143,7 +152,7 @@ impl<M: Module> Session<M> {
     ///
     /// The device has failed, or a strategy ends the run.
     pub fn confirm(&mut self) -> Result<(), TrainError> {
-        let Some(Undecided { norm, params }) = self.undecided.take() else { return Ok(()) };
+        let Some(Undecided { norm, params, .. }) = self.undecided.take() else { return Ok(()) };
         let settled = settled_by(norm.read()?);
         match &settled {
             Settled::Applied if self.stages.keeps_average() => {
@@ -162,10 +171,25 @@ impl<M: Module> Session<M> {
         Ok(self.stages.after_window(&settled)?)
     }
 
+    /// Returns the factor of the loss of the next micro-batch, if there is one.
+    pub(super) fn loss_scale(&mut self) -> Option<LossScale> {
+        let chosen = self.undecided.as_ref().and_then(|undecided| undecided.loss_scale.clone());
+        chosen.map(LossScale::OnDevice).or_else(|| self.stages.loss_scale().map(LossScale::Known))
+    }
+
+    /// Lets the device choose the loss scale of the next window by this window's norm, `[1]`, if its decision moves it.
+    fn loss_scale_by(&mut self, norm: &Tensor<1>) -> Option<Tensor<1>> {
+        let mut after = |settled| self.stages.loss_scale_after(&settled);
+        let applied = after(Settled::Applied)?;
+        let skipped = after(Settled::Skipped(SkipReason::NonFinite))?;
+        let skips = norm.clone().is_nan().bool_or(norm.clone().is_inf());
+        (applied != skipped).then(|| Tensor::full_like(norm, applied).mask_fill(skips, skipped))
+    }
+
     /// Returns the parameters to update, if the device may decide about their update on its own.
     fn left_to_device(&mut self, grads: &Grads) -> Option<HashSet<ParamId>> {
         let alone = self.world.size() == 1 && !self.deferred.is_empty();
-        if !alone || grads.skip().is_some() || grads.known_norm().is_some() || self.stages.awaits_outcome() {
+        if !alone || grads.skip().is_some() || grads.known_norm().is_some() {
             return None;
         }
         let params = grads.ids(self.weights.pair().0);

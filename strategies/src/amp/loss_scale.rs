@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{SettingError, SkipReason, StageState, StrategyError};
+use crate::{SettingError, Settled, SkipReason, StageState, StrategyError};
 
 /// The initial loss scale and the rules that change it.
 ///
@@ -156,13 +156,25 @@ impl Scaler {
         self.scale
     }
 
-    /// Whether outcomes move the scale.
-    pub fn adapts(&self) -> bool {
-        self.recipe.constant.is_none()
+    /// Returns the scale, should the window end so.
+    pub fn after(&self, settled: &Settled) -> f64 {
+        let mut next = self.clone();
+        // If the run ends here, there is no next window.
+        let _ = next.settle(settled);
+        next.scale
+    }
+
+    /// Records the outcome of a window.
+    pub fn settle(&mut self, settled: &Settled) -> Result<(), StrategyError> {
+        match settled {
+            Settled::Applied => self.applied(),
+            Settled::Skipped(reason) => self.skipped(reason)?,
+        }
+        Ok(())
     }
 
     /// Records an update.
-    pub fn applied(&mut self) {
+    fn applied(&mut self) {
         self.good += 1;
         if self.recipe.constant.is_some() || self.good < self.recipe.interval {
             return;
@@ -175,7 +187,7 @@ impl Scaler {
     }
 
     /// Records a window that made no update.
-    pub fn skipped(&mut self, reason: &SkipReason) -> Result<(), StrategyError> {
+    fn skipped(&mut self, reason: &SkipReason) -> Result<(), StrategyError> {
         if self.recipe.constant.is_some() || *reason != SkipReason::NonFinite {
             return Ok(());
         }
@@ -221,11 +233,14 @@ mod tests {
     /// The scale after each window: `.` an update, `x` an overflow, `0` a window without items.
     fn scales(scaler: &mut Scaler, windows: &str) -> Vec<f64> {
         let mut after = |window| {
-            match window {
-                '.' => scaler.applied(),
-                'x' => scaler.skipped(&OVERFLOW).unwrap(),
-                _ => scaler.skipped(&SkipReason::NoItems).unwrap(),
-            }
+            let settled = match window {
+                '.' => Settled::Applied,
+                'x' => Settled::Skipped(OVERFLOW),
+                _ => Settled::Skipped(SkipReason::NoItems),
+            };
+            let foretold = scaler.after(&settled);
+            scaler.settle(&settled).unwrap();
+            assert_eq!(foretold, scaler.scale());
             scaler.scale()
         };
         windows.chars().map(&mut after).collect()

@@ -75,17 +75,12 @@ impl<M: Module> WindowStage<M> for Mixing {
         0
     }
 
-    fn awaits_outcome(&self) -> bool {
-        self.scaler.as_ref().is_some_and(Scaler::adapts)
+    fn loss_scale_after(&self, settled: &Settled) -> Option<f64> {
+        self.scaler.as_ref().map(|scaler| scaler.after(settled))
     }
 
     fn after_window(&mut self, settled: &Settled) -> Result<(), StrategyError> {
-        match (&mut self.scaler, settled) {
-            (Some(scaler), Settled::Applied) => scaler.applied(),
-            (Some(scaler), Settled::Skipped(reason)) => scaler.skipped(reason)?,
-            (None, _) => {}
-        }
-        Ok(())
+        self.scaler.as_mut().map_or(Ok(()), |scaler| scaler.settle(settled))
     }
 }
 
