@@ -25,10 +25,12 @@ The model is a GPT of width 256 with 8 heads and a vocabulary of 1024, in micro-
 is broken, or a case fails, the exit status is 1 and the last lines say which:
 
 * at most 45 launches a layer and 120 besides (from 6 and 12 layers), and launches linear in layers (6, 9 and 12);
-* at most one wait and one copy to the host, a late read of loss and norm (not where the host takes part: `offload`,
-  and `zero2`, whose ranks exchange through the host's memory);
-* 4 accumulated micro-batches launch at most 4 times what a forward and backward pass does. By the kernels' names:
-  what grows with micro-batches belongs to a pass, what doesn't to the update, what is there with 4 alone is the price;
+* at most one wait, for a late read of two numbers, loss and norm (not where the host takes part: `offload`, and `zero2`,
+  whose ranks exchange through the host's memory; with `dropout`, whose keys are uploaded, CubeCL also waits for a fence
+  that it set many uploads before);
+* 4 accumulated micro-batches launch at most 4 times what a step of one does;
+* no allocation holds all scores of a GPT-2 of 12 heads (`gpt2-scores`) or all its logits (`gpt2-logits`) for 4 x 1024
+  tokens, not even in half precision. CubeCL's probes of the device's bandwidth, of 1 GiB, don't count;
 * the second start of a program compiles nothing;
 * training in bf16 survives each candidate that CubeCL can try (`bf16-every`): on a device of compute capability 9.0, one
   that uses the tensor memory accelerator is refused by the driver, and ends the run if it is tried.
@@ -47,7 +49,8 @@ import tempfile
 import firebrick
 
 PER_LAYER, BESIDES, LINEAR = 45, 120, 0.01
-WAITS, COPIES, SLACK = 1, 1, 0.25
+WAITS, COPIES, SLACK = 1, 2, 0.25
+PROBE = 1 << 30
 PROBES = re.compile("launch_overhead|throughput")
 ROW = "{:<14}{:>4}{:>10}{:>8}{:>9}{:>12}{:>11}{:>12}{:>11}{:>8}{:>10}"
 
@@ -57,11 +60,11 @@ ENDED = "after the last update"
 RUN = """(
     seed: 1,
     device: "cuda",
-    data: (path: {data}, tokenizer: Characters, block: 256, valid_fraction: 0.1),
-    model: Gpt(layers: {layers}, heads: 8, width: 256, dropout: {dropout}, bias: true, tied: true),
+    data: (path: {data}, tokenizer: Characters, block: {block}, valid_fraction: 0.1),
+    model: Gpt(layers: {layers}, heads: {heads}, width: {width}, dropout: {dropout}, bias: true, tied: true),
     optimizer: AdamW(weight_decay: 0.1),
     schedule: Constant(lr: 1e-3),
-    batch: (micro: 8, accumulate: {accumulate}),
+    batch: (micro: {micro}, accumulate: {accumulate}),
     steps: 1000,
     nccl: false,
     strategies: [{strategies}],
@@ -69,7 +72,9 @@ RUN = """(
 )
 """
 
-PLAIN = {"layers": 6, "dropout": 0.0, "accumulate": 1, "strategies": "", "ranks": 1, "host": False, "tries": ""}
+PLAIN = {"layers": 6, "heads": 8, "width": 256, "block": 256, "vocabulary": 1024, "micro": 8, "dropout": 0.0}
+PLAIN |= {"accumulate": 1, "strategies": "", "ranks": 1, "host": False, "tries": "", "largest": None}
+GPT2 = PLAIN | {"layers": 2, "heads": 12, "width": 768, "block": 1024, "micro": 4}
 CASES = {
     "f32": PLAIN,
     "f32-9": PLAIN | {"layers": 9},
@@ -84,6 +89,9 @@ CASES = {
     "dropout": PLAIN | {"dropout": 0.1},
     "offload": PLAIN | {"strategies": "Offload(optimizer)", "host": True},
     "zero2": PLAIN | {"strategies": "Zero(stage: 2)", "ranks": 2, "host": True},
+    "gpt2-scores": GPT2 | {"largest": 4 * 12 * 1024 * 1024 * 2},
+    "gpt2-logits": GPT2 | {"vocabulary": 50304, "largest": 4 * 1024 * 50304 * 2},
+    "gpt2-logits-f16": GPT2 | {"vocabulary": 50304, "strategies": "Amp(f16)", "largest": 4 * 1024 * 50304 * 2},
 }
 
 
@@ -127,7 +135,7 @@ def bench(case, steps, options, sm, folder, name):
     if case["tries"]:
         # CubeCL then tries every candidate for a product, where it otherwise stops at one that is fast enough.
         environment["CUBECL_AUTOTUNE_SHORT_CIRCUIT"] = "0"
-    if options.keep:
+    if options.keep or case["largest"]:
         environment["CUSTUB_TRACE"] = os.path.join(folder, f"{name}.trace")
     command = [os.path.join(options.stub, "with-stub"), options.bin, "bench", run, "--device", "cuda"]
     command += ["--ranks", str(case["ranks"]), "--rounds", "1", "--warmup", "4", "--steps", str(steps)]
@@ -153,7 +161,7 @@ def measure(case, options, sm, folder):
     """What a step of a case costs one rank."""
     os.makedirs(folder)
     with open(os.path.join(folder, "tokens.txt"), "w", encoding="utf-8") as file:
-        letters = [chr(0x4E00 + at) for at in range(1023)]  # the data have one token more than letters
+        letters = [chr(0x20000 + at) for at in range(case["vocabulary"] - 1)]  # the data have one token more than letters
         file.write("".join(letters) + "".join(random.Random(1).choices(letters, k=200_000)))
     bench(case, 2, options, sm, folder, "first")
     less, compiled = bench(case, 2, options, sm, folder, "second")
@@ -185,8 +193,16 @@ def measure(case, options, sm, folder):
         "on_device": rate("dtod", "peer", "memset"),
         "allocations": rate("alloc", "alloc_async"),
         "compiled_again": compiled,
+        "largest": largest(os.path.join(folder, "longer.trace")) if case["largest"] else None,
         "kernels": kernels,
     }
+
+
+def largest(trace):
+    """The bytes of the largest allocation on the device, without those of CubeCL's probes."""
+    with open(trace, encoding="utf-8") as file:
+        sizes = [int(line.split()[1]) for line in file if line.startswith(("alloc ", "alloc_async "))]
+    return max((size for size in sizes if size != PROBE), default=0)
 
 
 def by_kind(found):
@@ -195,14 +211,6 @@ def by_kind(found):
     for name, (launches, _) in found["kernels"].items():
         kinds[re.sub("_[0-9a-f]{8}$", "", name)] += launches
     return kinds
-
-
-def accumulated(one, four):
-    """The launches that 4 micro-batches make besides the update, in units of a forward and backward pass."""
-    ones, fours = by_kind(one), by_kind(four)
-    passed = sum(min(count, max(0, fours[kind] - count) / 3) for kind, count in ones.items())
-    update = one["launches"] - passed
-    return (four["launches"] - update) / passed if passed else float("inf")
 
 
 def check(results, sm):
@@ -219,16 +227,20 @@ def check(results, sm):
             holds = abs(nine - middle) <= LINEAR * middle
             yield holds, f"{dtype}: {nine:.1f} launches with 9 layers, {middle:.1f} on the line between 6 and 12 layers"
     for name, found in results.items():
-        if not CASES[name]["host"]:
+        if not CASES[name]["host"] and not CASES[name]["dropout"]:
             holds = found["waits"] <= WAITS + SLACK and found["to_host"] <= COPIES + SLACK
             yield holds, (
                 f"{name}: {found['waits']:.1f} waits (limit {WAITS}) and {found['to_host']:.1f} copies to the host ({COPIES})"
             )
         again = found["compiled_again"]
         yield again == 0, f"{name}: the second start compiles {again} kernels (limit 0)"
+        if CASES[name]["largest"]:
+            of_all = CASES[name]["largest"]
+            holds = found["largest"] < of_all
+            yield holds, f"{name}: the largest allocation has {found['largest']:,} bytes (below {of_all:,})"
     if "f32" in results and "accumulate4" in results:
-        ratio = accumulated(results["f32"], results["accumulate4"])
-        yield round(ratio, 2) <= 4, f"accumulate4: launches of {ratio:.2f} forward and backward passes (limit 4)"
+        ratio = results["accumulate4"]["launches"] / results["f32"]["launches"]
+        yield round(ratio, 2) <= 4, f"accumulate4: launches of {ratio:.2f} steps of one micro-batch (limit 4)"
 
 
 def row(name, sm, found):
