@@ -9,7 +9,7 @@ use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::{contiguous, element, empty};
+use super::{element, empty, with_stride};
 
 /// The columns of one cube: whole lines of memory.
 pub(crate) const COLUMNS: u32 = 32;
@@ -61,7 +61,7 @@ pub(crate) fn column_sums(x: CubeTensor) -> CubeTensor {
 
 /// Sums `[rows, columns]` over its rows, in f32, and returns `[columns]` in `dtype`.
 pub(crate) fn sums_in(x: CubeTensor, dtype: DType) -> CubeTensor {
-    let x = contiguous(x);
+    let (x, stride) = with_stride(x);
     let [rows, columns] = x.meta.shape().dims();
     let tiles = Tiles::of(&x, rows, columns);
     let sums = match tiles.parts {
@@ -78,6 +78,7 @@ pub(crate) fn sums_in(x: CubeTensor, dtype: DType) -> CubeTensor {
             sums.clone().into_buffer_arg(),
             rows,
             columns,
+            stride,
             tiles.each,
             tiles.lanes,
             [element(&x), element(&sums)],
@@ -92,6 +93,7 @@ fn sum_kernel<F: Float, S: Float>(
     sums: &mut [S],
     rows: usize,
     columns: usize,
+    stride: usize,
     each: usize,
     #[comptime] lanes: u32,
     #[define(F, S)] _dtypes: [ElemType; 2],
@@ -103,7 +105,7 @@ fn sum_kernel<F: Float, S: Float>(
         let mut row = first_row(each);
         let end = min((CUBE_POS_Y as usize + 1) * each, rows);
         while row < end {
-            sum += f32::cast_from(x[row * columns + column]);
+            sum += f32::cast_from(x[row * stride + column]);
             row += lanes as usize;
         }
     }

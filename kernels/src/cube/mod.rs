@@ -9,6 +9,7 @@
 //! columns.rs      sums over the rows of a matrix
 //! dispatch.rs     tensors of dispatch as those of CubeCL's devices, and back
 //! groups.rs       tensors in groups, each of which one kernel computes
+//! total.rs        the sum of the parts of a sum
 //! ```
 
 mod columns;
@@ -16,6 +17,7 @@ mod cooperation;
 mod deferred;
 mod dispatch;
 mod groups;
+mod total;
 
 use burn::tensor::{DType, Shape};
 use burn_backend::cubecl::dtype_to_storage_type;
@@ -31,6 +33,7 @@ pub(crate) use cooperation::{most_of_cube, sum_of_cube};
 pub(crate) use deferred::{Spec, run, run_many};
 pub(crate) use dispatch::{has_kernels, into_dispatch, of_cube};
 pub(crate) use groups::{PART, TOGETHER, groups};
+pub(crate) use total::total;
 
 /// The units that share a row, or a part of one.
 pub(crate) const UNITS: u32 = 256;
@@ -40,13 +43,22 @@ pub(crate) fn contiguous(x: CubeTensor) -> CubeTensor {
     into_contiguous(x)
 }
 
+/// Returns a matrix whose rows have no gaps within them, and the distance from the start of a row to that of the next. On
+/// CUDA, Burn fills up the rows of a product to whole lines of memory, and [`contiguous`] would copy all of it.
+pub(crate) fn with_stride(x: CubeTensor) -> (CubeTensor, usize) {
+    let in_rows = |x: &CubeTensor| x.meta.strides()[1] == 1 && x.meta.strides()[0] >= x.meta.shape()[1];
+    let x = if in_rows(&x) { x } else { contiguous(x) };
+    let stride = x.meta.strides()[0];
+    (x, stride)
+}
+
 /// Creates a tensor on the device of `like`, whose content is undefined.
 pub(crate) fn empty(like: &CubeTensor, shape: impl Into<Shape>, dtype: DType) -> CubeTensor {
     empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), shape.into(), dtype)
 }
 
 /// Returns `x` itself if nothing else holds its memory, to be written in place, or else a tensor like it, whose content
-/// is undefined. `x` must be [contiguous].
+/// is undefined. `x` must be [contiguous], unless the caller reads the strides of both.
 pub(crate) fn written(x: &CubeTensor) -> CubeTensor {
     if x.handle.can_mut() { x.clone() } else { empty(x, x.meta.shape().clone(), x.dtype) }
 }

@@ -33,11 +33,14 @@ impl<B: LossRows> Backward<B, 1> for CrossEntropy {
 struct Known;
 
 impl<B: LossRows> Backward<B, 3> for Known {
-    type State = [(Option<FloatTensor<B>>, DType); 3];
+    /// The gradients, times a factor, and their dtypes.
+    type State = ([(Option<FloatTensor<B>>, DType); 3], f32);
 
     fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let (gradients, factor) = ops.state;
         let by = grads.consume::<B>(&ops.node);
-        for (node, (gradient, dtype)) in ops.parents.into_iter().zip(ops.state) {
+        let by = if factor == 1.0 { by } else { B::float_mul_scalar(by, factor.recip().into()) };
+        for (node, (gradient, dtype)) in ops.parents.into_iter().zip(gradients) {
             if let (Some(node), Some(gradient)) = (node, gradient) {
                 grads.register::<B>(node.id, B::scaled(gradient, by.clone(), dtype));
             }
@@ -57,10 +60,10 @@ impl<B: LossRows, C: CheckpointStrategy> LossOps for Autodiff<B, C> {
         let logits = logits.into_primitive();
         match prepared.stateful() {
             OpsKind::Tracked(prep) => {
-                let (sum, logarithms) = B::losses(logits.clone(), labels.clone(), smoothing);
+                let (sum, logarithms) = B::losses(None, logits.clone(), None, labels.clone(), smoothing);
                 prep.finish((logits, logarithms, labels, smoothing), sum)
             }
-            OpsKind::UnTracked(prep) => prep.finish(B::losses(logits, labels, smoothing).0),
+            OpsKind::UnTracked(prep) => prep.finish(B::losses(None, logits, None, labels, smoothing).0),
         }
     }
 
@@ -77,12 +80,12 @@ impl<B: LossRows, C: CheckpointStrategy> LossOps for Autodiff<B, C> {
         let prepared = Known.prepare::<C>([hidden.node(), weight.node(), bias.node()]).compute_bound();
         let [hidden, weight, bias] = [hidden, weight, bias].map(<FloatTensor<Self>>::into_primitive);
         let dtypes = [&hidden, &weight, &bias].map(TensorMetadata::dtype);
-        let Found { sum, gradients } = head::loss::<B>(hidden, weight, bias, labels, form, wanted);
+        let Found { sum, gradients, factor } = head::loss::<B>(hidden, weight, bias, labels, form, wanted);
         match prepared.stateful() {
             OpsKind::Tracked(prep) => {
                 let mut dtypes = dtypes.into_iter();
                 let kept = gradients.map(|kept| (kept, dtypes.next().unwrap_or(DType::F32)));
-                prep.finish(kept, sum)
+                prep.finish((kept, factor), sum)
             }
             OpsKind::UnTracked(prep) => prep.finish(sum),
         }

@@ -9,7 +9,7 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use super::IGNORED;
-use super::rows::{Labels, LossRows, losses, slopes, wide};
+use super::rows::{Labels, LossRows, added, biased, losses, losses_and_slopes, slopes, wide};
 use super::vectors::{Loss, LossAndSlope, Scaled, Slopes, Target};
 use crate::flex::{Buffer, Lane, TASK, adjacent, elements, tensor, widened};
 use crate::half::HalfOps;
@@ -25,18 +25,26 @@ impl LossRows for Flex {
         }
     }
 
+    fn logits(hidden: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::wide_product(hidden, weight)
+    }
+
     fn losses(
+        total: Option<FloatTensor<Self>>,
         logits: FloatTensor<Self>,
+        bias: Option<FloatTensor<Self>>,
         labels: Labels<Self>,
         smoothing: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        match logits.dtype() {
+        let logits = biased::<Self>(logits, bias);
+        let (sum, logarithms) = match logits.dtype() {
             _ if logits.layout().num_elements() == 0 => losses::<Self>(logits, labels, smoothing),
             DType::F32 => found::<f32>(logits, labels, smoothing),
             DType::BF16 => found::<bf16>(logits, labels, smoothing),
             DType::F16 => found::<f16>(logits, labels, smoothing),
             _ => losses::<Self>(logits, labels, smoothing),
-        }
+        };
+        (added::<Self>(total, sum), logarithms)
     }
 
     fn slopes(
@@ -55,14 +63,15 @@ impl LossRows for Flex {
     }
 
     fn losses_and_slopes(
+        before: Option<FloatTensor<Self>>,
         logits: FloatTensor<Self>,
+        bias: Option<FloatTensor<Self>>,
         labels: Labels<Self>,
         smoothing: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let logits = wide::<Self>(logits);
+        let logits = wide::<Self>(biased::<Self>(logits, bias));
         if logits.dtype() != DType::F32 || logits.layout().num_elements() == 0 {
-            let (sum, logarithms) = losses::<Self>(logits.clone(), labels.clone(), smoothing);
-            return (sum, slopes::<Self>(logits, logarithms, labels, smoothing));
+            return losses_and_slopes::<Self>(before, logits, None, labels, smoothing);
         }
         let mut logits = whole(logits);
         let [rows, classes] = logits.layout().shape().dims();
@@ -78,7 +87,7 @@ impl LossRows for Flex {
             }
         };
         all.with_min_len((TASK / classes).max(1)).map(of_row).collect_into_vec(&mut losses);
-        (total(&losses), logits)
+        (added::<Self>(before, total(&losses)), logits)
     }
 
     fn add_product(

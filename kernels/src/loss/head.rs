@@ -2,9 +2,9 @@
 
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
-use burn::tensor::{FloatDType, Shape, Slice};
+use burn::tensor::{FloatDType, Slice};
 
-use super::rows::{Labels, LossRows, wide};
+use super::rows::{Labels, LossRows, added, factor};
 
 /// What the loss of a head is computed from.
 #[derive(Clone, Copy, Debug)]
@@ -15,27 +15,37 @@ pub struct Form {
     pub biased: bool,
     /// The share of smoothed labels.
     pub smoothing: f64,
+    /// The rows of each chunk but the last.
+    pub chunk: usize,
 }
 
-/// Logits of a chunk, in elements: 16 MiB in f32.
-const LOGITS: usize = 1 << 22;
+/// Logits of a chunk on the CPU, in elements: 16 MiB in f32, of which half fits the caches of a server.
+const OF_CPU: usize = 1 << 22;
 
-/// Rows of a chunk, so that products of chunks stay as fast as large ones.
+/// Logits of a chunk on a GPU, in elements: 256 MiB in f32, and few in tests. Each chunk costs some ten launches, and one
+/// pass over the whole gradient of the weight, which is larger than the chunk for most models.
+const OF_GPU: usize = if cfg!(test) { 1 } else { 1 << 26 };
+
+/// The fewest rows of a chunk, so that products of chunks stay as fast as large ones. On a GPU, chunks have multiples of
+/// them, so that tiles are whole, and parts of the labels are views.
 const ROWS: usize = 256;
 
-/// Returns the rows of each chunk but the last.
-pub(super) fn chunk(rows: usize, classes: usize) -> usize {
-    let most = (LOGITS / classes.max(1)).max(ROWS);
-    // Chunks of about one size.
-    rows.div_ceil(rows.div_ceil(most).max(1)).max(1)
+/// Returns the rows of each chunk but the last: all chunks have about one size.
+pub(super) fn chunk(rows: usize, classes: usize, on_cpu: bool) -> usize {
+    let logits = if on_cpu { OF_CPU } else { OF_GPU };
+    let most = (logits / classes.max(1)).max(ROWS);
+    let of_size = |most: usize| rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
+    if on_cpu { of_size(most) } else { of_size(most / ROWS * ROWS).next_multiple_of(ROWS) }
 }
 
 /// A loss and its gradients.
 pub(super) struct Found<B: LossRows> {
     /// `[1]`.
     pub sum: FloatTensor<B>,
-    /// Of the hidden state, the weight and the bias, each in f32 or wider, if it is wanted.
+    /// Of the hidden state, the weight and the bias, each in f32 or wider, if it is wanted, times `factor`.
     pub gradients: [Option<FloatTensor<B>>; 3],
+    /// A power of two.
+    pub factor: f32,
 }
 
 /// Computes the loss, and the gradients that are wanted of hidden state, weight and bias.
@@ -55,43 +65,31 @@ pub(super) fn loss<B: LossRows>(
         true => (transpose(weight.clone()), weight),
         false => (weight.clone(), transpose(weight)),
     };
-    let classes = to_logits.shape()[1];
-    let bias = form.biased.then(|| B::float_reshape(wide::<B>(bias), Shape::new([1, classes])));
+    let bias = form.biased.then_some(bias);
     let rows = hidden.shape()[0];
-    let size = chunk(rows, classes);
 
     let mut sum: Option<FloatTensor<B>> = None;
     let (mut of_hidden, mut of_bias) = (Vec::new(), None);
     let mut of_weight: Option<FloatTensor<B>> = None;
-    let added = |total: &mut Option<FloatTensor<B>>, more: FloatTensor<B>| {
-        *total = Some(match total.take() {
-            Some(total) => B::float_add(total, more),
-            None => more,
-        });
-    };
-    for start in (0..rows.max(1)).step_by(size) {
-        let end = (start + size).min(rows);
+    for start in (0..rows.max(1)).step_by(form.chunk) {
+        let end = (start + form.chunk).min(rows);
         let range = Slice::new(start as isize, Some(end as isize), 1);
         let part =
             if end - start == rows { hidden.clone() } else { B::float_slice(hidden.clone(), &[range]) };
         let part = B::fast_cast(part, computed);
-        let logits = B::wide_product(part.clone(), to_logits.clone());
-        let logits = match &bias {
-            Some(bias) => B::float_add(logits, bias.clone()),
-            None => logits,
-        };
+        let logits = B::logits(part.clone(), to_logits.clone());
         let labels = if end - start == rows { labels.clone() } else { labels.slice(range) };
+        let (total, bias) = (sum.take(), bias.clone());
         if wanted == [false; 3] {
-            added(&mut sum, B::losses(logits, labels, form.smoothing).0);
+            sum = Some(B::losses(total, logits, bias, labels, form.smoothing).0);
             continue;
         }
-        let (of_chunk, slopes) = B::losses_and_slopes(logits, labels, form.smoothing);
-        added(&mut sum, of_chunk);
+        let (total, slopes) = B::losses_and_slopes(total, logits, bias, labels, form.smoothing);
+        sum = Some(total);
         if wanted[2] {
-            let over_rows = B::float_sum_dim(slopes.clone(), 0);
-            added(&mut of_bias, B::float_reshape(over_rows, Shape::new([classes])));
+            of_bias = Some(added::<B>(of_bias.take(), B::sum_over_rows(slopes.clone())));
         }
-        let slopes = B::fast_cast(slopes, computed);
+        let slopes = if slopes.dtype() == computed.into() { slopes } else { B::fast_cast(slopes, computed) };
         if wanted[0] {
             of_hidden.push(B::wide_product(slopes.clone(), to_hidden.clone()));
         }
@@ -108,5 +106,5 @@ pub(super) fn loss<B: LossRows>(
         _ => Some(B::float_cat(of_hidden, 0)),
     };
     let sum = sum.expect("there is at least one chunk, which may be empty");
-    Found { sum, gradients: [of_hidden, of_weight, of_bias] }
+    Found { sum, gradients: [of_hidden, of_weight, of_bias], factor: factor(computed.into()) }
 }

@@ -8,13 +8,19 @@
 //! ```text
 //! ops.rs        the losses as operations of a backend
 //! head.rs       the loss and its gradients, chunk by chunk
-//! rows.rs       rows of logits, with Burn's operations for backends without kernels
+//! rows.rs       rows of logits, with Burn's operations for backends and dtypes without kernels
 //! backward.rs   the gradients, once for every backend
 //! flex.rs       rows on all cores
+//! cube.rs       losses of rows on a device
+//! cube_rows.rs  rows on a device, one cube for each
 //! vectors.rs    one row, which the compiler turns into vectors
 //! ```
 
 mod backward;
+#[cfg(feature = "cube")]
+mod cube;
+#[cfg(feature = "cube")]
+mod cube_rows;
 mod flex;
 mod head;
 mod ops;
@@ -121,7 +127,7 @@ impl Head {
     /// If the widths differ.
     pub fn likeliest(&self, hidden: Tensor<2>) -> Tensor<1, Int> {
         let [rows, _] = hidden.dims();
-        let size = head::chunk(rows, self.classes());
+        let size = head::chunk(rows, self.classes(), is_flex(&hidden.device()));
         let starts = (0..rows.max(1)).step_by(size);
         let of_chunk = |start: usize| {
             let chunk = hidden.clone().narrow(0, start, size.min(rows - start));
@@ -146,15 +152,20 @@ impl Head {
 /// Returns the [`cross_entropy`] of a head's logits for `hidden`, `[rows, width]`, without all logits at once.
 ///
 /// `hidden` is cast to the dtype of the head's weight, and the loss is computed in f32. In half precision, GPUs round the
-/// logits and their gradient to that dtype. The CPU rounds the gradient alone, and only to bf16, if the processor has dot
-/// products of bf16.
+/// logits and their gradient to that dtype, and all that is summed over classes, rows and chunks is in f32. The CPU rounds
+/// the gradient alone, and only to bf16, if the processor has dot products of bf16.
+///
+/// The gradient of the logits of a single row is between -1 and 1. In f16, GPUs multiply it by 2¹⁵ before they round it, and
+/// divide the sums in f32, so a probability of 10⁻¹¹ still counts. A loss scale of 2¹⁶ over 8,192 items would multiply
+/// it by 8.
 ///
 /// If most rows have the label -100, as in masked language modelling, only the others are multiplied.
 ///
 /// The gradients of the hidden state, the weight and the bias are computed in the forward pass, those that are tracked,
 /// and the backward pass multiplies them by the gradient of the sum. It keeps them: 4 bytes for each element of the
-/// hidden state (of the rows with a label), of the weight and of the bias. The chunk of logits takes 16 MiB, or 256
-/// rows if that is more; its size depends on shapes alone.
+/// hidden state (of the rows with a label), of the weight and of the bias. A chunk has at most 2²² logits on the CPU, 16 MiB,
+/// and 2²⁶ on a GPU, 256 MiB in f32 and half of it in half precision, or 256 rows if that is more. Its size depends on shapes
+/// alone.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -181,16 +192,13 @@ pub fn head_loss(hidden: Tensor<2>, head: &Head, labels: &[i32], smoothing: f64)
     let hidden = cast(hidden, head.dtype());
     let (hidden, labels) = with_loss(hidden, labels);
     let labels = Tensor::<1, Int>::from_data(TensorData::from(&*labels), &device);
-    if hidden.dtype() == DType::F16 && !is_flex(&device) {
-        // Gradients of a loss that is not scaled yet would be too small for products in f16.
-        return cross_entropy(head.logits(hidden), labels, smoothing);
-    }
     let ignored = labels.clone().equal_scalar(IGNORED);
     let (transposed, weight) = match &head.weight {
         HeadWeight::Embedding(weight) => (true, weight.clone()),
         HeadWeight::Linear(weight) => (false, weight.clone()),
     };
-    let form = Form { transposed, biased: head.bias.is_some(), smoothing };
+    let chunk = head::chunk(hidden.dims()[0], classes, is_flex(&device));
+    let form = Form { transposed, biased: head.bias.is_some(), smoothing, chunk };
     // Extensions take no optional tensors: `form` says whether the bias is read.
     let bias = head.bias.clone().unwrap_or_else(|| Tensor::zeros([1], (&device, DType::from(head.dtype()))));
     let sum = <Dispatch as LossOps>::head_loss(

@@ -43,7 +43,7 @@ macro_rules! plain {
                 ignored: BoolTensor<Self>,
                 smoothing: f64,
             ) -> FloatTensor<Self> {
-                <Self as LossRows>::losses(logits, Labels { labels, ignored }, smoothing).0
+                <Self as LossRows>::losses(None, logits, None, Labels { labels, ignored }, smoothing).0
             }
 
             fn head_loss(

@@ -45,20 +45,31 @@ impl<B: Backend> Labels<B> {
 }
 
 /// Losses of rows on one backend. The defaults use Burn's operations.
+///
+/// A bias is `[classes]`, in any float dtype, and is added to each row of the logits. A total is `[1]`, to which the losses
+/// are added; `None` is 0.
 pub trait LossRows: Products {
     /// Returns the dtype to which the operands of a head's products are cast, if they are in `dtype`.
     fn computes_in(dtype: DType) -> DType {
         dtype
     }
 
+    /// Multiplies hidden states by the weight of a head, and returns the logits in any float dtype.
+    fn logits(hidden: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::product(hidden, weight)
+    }
+
     /// Returns the sum of the losses, `[1]`, and the logarithm of each row's sum of exponentials, `[rows, 1]`, both in
-    /// f32 or wider.
+    /// f32 or wider. Rows without a label may have any logarithm.
     fn losses(
+        total: Option<FloatTensor<Self>>,
         logits: FloatTensor<Self>,
+        bias: Option<FloatTensor<Self>>,
         labels: Labels<Self>,
         smoothing: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        losses::<Self>(logits, labels, smoothing)
+        let (sum, logarithms) = losses::<Self>(biased::<Self>(logits, bias), labels, smoothing);
+        (added::<Self>(total, sum), logarithms)
     }
 
     /// Returns the gradient of the losses for the logits, times `by`, `[1]`, in the dtype of the logits.
@@ -75,15 +86,21 @@ pub trait LossRows: Products {
         cast::<Self>(Self::float_mul(slopes, Self::float_reshape(by, Shape::new([1, 1]))), dtype)
     }
 
-    /// Returns the sum of the losses, `[1]`, and their gradient, both in f32 or wider.
+    /// Returns the sum of the losses, `[1]`, in f32 or wider, and their gradient for the logits, times the [factor] of its
+    /// dtype, which is that of the logits or wider.
     fn losses_and_slopes(
+        total: Option<FloatTensor<Self>>,
         logits: FloatTensor<Self>,
+        bias: Option<FloatTensor<Self>>,
         labels: Labels<Self>,
         smoothing: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let logits = wide::<Self>(logits);
-        let (sum, logarithms) = losses::<Self>(logits.clone(), labels.clone(), smoothing);
-        (sum, slopes::<Self>(logits, logarithms, labels, smoothing))
+        losses_and_slopes::<Self>(total, logits, bias, labels, smoothing)
+    }
+
+    /// Sums `[rows, classes]` over its rows, and returns `[classes]` in f32 or wider.
+    fn sum_over_rows(slopes: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::column_sums(wide::<Self>(slopes))
     }
 
     /// Multiplies `[m, k]` and `[k, n]`, and returns the product in f32 or wider.
@@ -98,10 +115,7 @@ pub trait LossRows: Products {
         rhs: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
         let product = Self::wide_product(lhs, rhs);
-        match total {
-            Some(total) => Self::float_add(total, product),
-            None => product,
-        }
+        added::<Self>(total, product)
     }
 
     /// Multiplies each element by the only one of `by`, and returns `dtype`.
@@ -111,8 +125,48 @@ pub trait LossRows: Products {
     }
 }
 
-#[cfg(feature = "cube")]
-impl LossRows for burn::backend::Cube {}
+/// Returns the number by which a gradient in `dtype` is multiplied before products read it: gradients of single losses are
+/// between -1 and 1, and in f16 those below 2⁻²⁴ would be 0, as most probabilities of a large vocabulary are.
+pub(super) fn factor(dtype: DType) -> f32 {
+    // A power of two, so that rounding is all it changes. The next one overflows: f16 ends at 65,504.
+    if dtype == DType::F16 { 32_768.0 } else { 1.0 }
+}
+
+/// Adds `more` to what there is.
+pub(super) fn added<B: Backend>(total: Option<FloatTensor<B>>, more: FloatTensor<B>) -> FloatTensor<B> {
+    match total {
+        Some(total) => B::float_add(total, more),
+        None => more,
+    }
+}
+
+/// Returns the logits with their bias, in f32 or wider if there is one.
+pub(super) fn biased<B: Backend>(logits: FloatTensor<B>, bias: Option<FloatTensor<B>>) -> FloatTensor<B> {
+    let Some(bias) = bias else { return logits };
+    let logits = wide::<B>(logits);
+    let shape = Shape::new([1, logits.shape()[1]]);
+    let bias = B::float_reshape(cast::<B>(bias, logits.dtype()), shape);
+    B::float_add(logits, bias)
+}
+
+/// Computes the losses and their gradient with Burn's operations.
+pub(super) fn losses_and_slopes<B: Backend>(
+    total: Option<FloatTensor<B>>,
+    logits: FloatTensor<B>,
+    bias: Option<FloatTensor<B>>,
+    labels: Labels<B>,
+    smoothing: f64,
+) -> (FloatTensor<B>, FloatTensor<B>) {
+    let dtype = logits.dtype();
+    let logits = wide::<B>(biased::<B>(logits, bias));
+    let (sum, logarithms) = losses::<B>(logits.clone(), labels.clone(), smoothing);
+    let slopes = slopes::<B>(logits, logarithms, labels, smoothing);
+    let slopes = match factor(dtype) {
+        1.0 => slopes,
+        factor => B::float_mul_scalar(slopes, factor.into()),
+    };
+    (added::<B>(total, sum), cast::<B>(slopes, dtype))
+}
 
 /// Computes the losses with Burn's operations.
 pub(super) fn losses<B: Backend>(

@@ -1,6 +1,6 @@
 //! Sums of squares on a device: each cube sums a part of one tensor, and one more cube adds the parts in order, so that
 //! a sum has the same bits each time.
-#![allow(unsafe_code)] // Launches without checks of bounds: each kernel checks the ends of its tensor and of the parts.
+#![allow(unsafe_code)] // Launches without checks of bounds: the kernel checks the end of its tensor.
 
 use burn::backend::Cube;
 use burn::backend::tensor::FloatTensor;
@@ -8,7 +8,9 @@ use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use crate::cube::{PART, Spec, UNITS, contiguous, element, empty, grid, groups, run, sum_of_cube, units};
+use crate::cube::{
+    PART, Spec, UNITS, contiguous, element, empty, grid, groups, run, sum_of_cube, total, units,
+};
 
 /// Returns the sum of the squares of all elements.
 pub fn sum_of_squares(tensors: Vec<FloatTensor<Cube>>) -> FloatTensor<Cube> {
@@ -21,7 +23,6 @@ fn sum(tensors: Vec<CubeTensor>) -> CubeTensor {
     let parts_of = |x: &CubeTensor| x.meta.num_elements().div_ceil(PART);
     let count: usize = tensors.iter().map(parts_of).sum();
     let parts = empty(first, [count.max(1)], DType::F32);
-    let total = empty(first, [1], DType::F32);
     let units = units(first, UNITS as usize);
     let mut done = 0;
     for group in groups(&tensors, 1, |at| tensors[at].dtype) {
@@ -51,19 +52,7 @@ fn sum(tensors: Vec<CubeTensor>) -> CubeTensor {
         }
         done += cubes;
     }
-    // SAFETY: the kernel reads the parts that were written, and writes one sum.
-    unsafe {
-        total_kernel::launch_unchecked(
-            &first.client,
-            CubeCount::Static(1, 1, 1),
-            CubeDim::new_1d(units),
-            parts.into_buffer_arg(),
-            total.clone().into_buffer_arg(),
-            count,
-            units,
-        );
-    }
-    total
+    total(parts, count, None)
 }
 
 #[cube(launch_unchecked)]
@@ -102,20 +91,5 @@ fn part_kernel<F: Float>(
     let sum = sum_of_cube(&mut shared, sum, units);
     if UNIT_POS == 0 {
         parts[done + cube] = sum;
-    }
-}
-
-#[cube(launch_unchecked)]
-fn total_kernel(parts: &[f32], total: &mut [f32], count: usize, #[comptime] units: u32) {
-    let mut shared = Shared::<[f32]>::new_slice(units as usize);
-    let mut sum = 0.0f32;
-    let mut at = UNIT_POS as usize;
-    while at < count {
-        sum += parts[at];
-        at += units as usize;
-    }
-    let sum = sum_of_cube(&mut shared, sum, units);
-    if UNIT_POS == 0 {
-        total[0] = sum;
     }
 }

@@ -1,0 +1,56 @@
+//! The sum of the parts of a sum.
+#![allow(unsafe_code)] // A launch without checks of bounds: the kernel checks the end of the parts.
+
+use burn::tensor::DType;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::{UNITS, empty, sum_of_cube, units};
+
+/// Adds the first `count` of the parts, in f32, to `before`, `[1]`, or to 0, and returns `[1]`. One cube adds them in a fixed
+/// order, so that the sum has the same bits each time.
+pub(crate) fn total(parts: CubeTensor, count: usize, before: Option<CubeTensor>) -> CubeTensor {
+    let total = empty(&parts, [1], DType::F32);
+    let units = units(&parts, UNITS as usize);
+    let adds = before.is_some();
+    // SAFETY: the kernel reads the parts within their count, and writes one sum. A missing `before` is not read.
+    unsafe {
+        total_kernel::launch_unchecked(
+            &total.client,
+            CubeCount::Static(1, 1, 1),
+            CubeDim::new_1d(units),
+            parts.clone().into_buffer_arg(),
+            before.unwrap_or(parts).into_buffer_arg(),
+            total.clone().into_buffer_arg(),
+            count,
+            adds,
+            units,
+        );
+    }
+    total
+}
+
+#[cube(launch_unchecked)]
+fn total_kernel(
+    parts: &[f32],
+    before: &[f32],
+    total: &mut [f32],
+    count: usize,
+    #[comptime] adds: bool,
+    #[comptime] units: u32,
+) {
+    let mut shared = Shared::<[f32]>::new_slice(units as usize);
+    let mut sum = 0.0f32;
+    let mut at = UNIT_POS as usize;
+    while at < count {
+        sum += parts[at];
+        at += units as usize;
+    }
+    let mut sum = sum_of_cube(&mut shared, sum, units);
+    if adds {
+        sum += before[0];
+    }
+    if UNIT_POS == 0 {
+        total[0] = sum;
+    }
+}

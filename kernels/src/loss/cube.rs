@@ -1,0 +1,112 @@
+//! Losses of rows on a device: kernels for the rows, and Burn's products.
+
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Cube, TensorMetadata};
+use burn::tensor::DType;
+use burn_cubecl::kernel::matmul::{MatmulStrategy, matmul};
+
+use super::cube_rows::{Form, losses_of, slopes_of};
+use super::rows::{self, Labels, LossRows, added, biased};
+use crate::cube::{Spec, run, sums_in};
+use crate::product::Products;
+
+impl LossRows for Cube {
+    fn losses(
+        total: Option<FloatTensor<Self>>,
+        logits: FloatTensor<Self>,
+        bias: Option<FloatTensor<Self>>,
+        labels: Labels<Self>,
+        smoothing: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        if !computes(&logits) {
+            let (sum, logarithms) = rows::losses::<Self>(biased::<Self>(logits, bias), labels, smoothing);
+            return (added::<Self>(total, sum), logarithms);
+        }
+        let outputs = [Spec::new([1], DType::F32), Spec::new([logits.shape()[0], 1], DType::F32)];
+        let (inputs, form) = collected(total, logits, bias, labels, smoothing);
+        let [sum, logarithms] = run(inputs, outputs, move |inputs| losses_of(inputs, form, false));
+        (sum, logarithms)
+    }
+
+    fn slopes(
+        logits: FloatTensor<Self>,
+        logarithms: FloatTensor<Self>,
+        labels: Labels<Self>,
+        smoothing: f64,
+        by: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        if !computes(&logits) {
+            let dtype = logits.dtype();
+            return Self::scaled(rows::slopes::<Self>(logits, logarithms, labels, smoothing), by, dtype);
+        }
+        let output = Spec::new(logits.shape(), logits.dtype());
+        let [slopes] = run(vec![logits, logarithms, labels.labels, by], [output], move |inputs| {
+            [slopes_of(inputs, smoothing as f32)]
+        });
+        slopes
+    }
+
+    fn losses_and_slopes(
+        total: Option<FloatTensor<Self>>,
+        logits: FloatTensor<Self>,
+        bias: Option<FloatTensor<Self>>,
+        labels: Labels<Self>,
+        smoothing: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        if !computes(&logits) {
+            return rows::losses_and_slopes::<Self>(total, logits, bias, labels, smoothing);
+        }
+        let outputs = [Spec::new([1], DType::F32), Spec::new(logits.shape(), logits.dtype())];
+        let (inputs, form) = collected(total, logits, bias, labels, smoothing);
+        let [sum, slopes] = run(inputs, outputs, move |inputs| losses_of(inputs, form, true));
+        (sum, slopes)
+    }
+
+    fn sum_over_rows(slopes: FloatTensor<Self>) -> FloatTensor<Self> {
+        if !computes(&slopes) {
+            return Self::column_sums(rows::wide::<Self>(slopes));
+        }
+        let output = Spec::new([slopes.shape()[1]], DType::F32);
+        let [sums] = run(vec![slopes], [output], |inputs| {
+            let [slopes] = inputs.try_into().expect("one input");
+            [sums_in(slopes, DType::F32)]
+        });
+        sums
+    }
+
+    /// Returns the sums as the device holds them, in f32. In f16 they would overflow, as a slope may be 2¹⁵.
+    fn wide_product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
+        if !matches!(lhs.dtype(), DType::F16 | DType::BF16) {
+            return Self::product(lhs, rhs);
+        }
+        let output = Spec::new([lhs.shape()[0], rhs.shape()[1]], DType::F32);
+        let [product] = run(vec![lhs, rhs], [output], |inputs| {
+            let [lhs, rhs] = inputs.try_into().expect("two inputs");
+            let product = matmul(lhs, rhs, None, MatmulStrategy::default(), DType::F32);
+            [product.expect("a device multiplies what its own products would")]
+        });
+        product
+    }
+}
+
+/// The number of buffers that the kernel of the losses binds, including its scalars. Some devices of wgpu bind at most 8.
+const BUFFERS: u32 = 7;
+
+/// Returns whether the kernels compute these rows. An empty grid cannot be launched, and sums of f64 are in f64.
+fn computes(x: &FloatTensor<Cube>) -> bool {
+    x.shape().num_elements() > 0
+        && matches!(x.dtype(), DType::F32 | DType::F16 | DType::BF16)
+        && x.device().client().properties().hardware.max_bindings >= BUFFERS
+}
+
+/// Returns the tensors in the order in which the kernel takes them.
+fn collected(
+    total: Option<FloatTensor<Cube>>,
+    logits: FloatTensor<Cube>,
+    bias: Option<FloatTensor<Cube>>,
+    labels: Labels<Cube>,
+    smoothing: f64,
+) -> (Vec<FloatTensor<Cube>>, Form) {
+    let form = Form { biased: bias.is_some(), adds: total.is_some(), smoothing: smoothing as f32 };
+    (vec![logits, labels.labels].into_iter().chain(bias).chain(total).collect(), form)
+}
