@@ -1,12 +1,15 @@
-//! Rotary positions: pairs of a head's numbers are rotated by angles that grow with the position, in one pass on the CPU.
+//! Rotary positions: pairs of a head's numbers are rotated by angles that grow with the position, in one pass.
 //!
 //! ```text
 //! ops.rs       the rotation as an operation of a backend
 //! backward.rs  the gradient, which is the inverse rotation
 //! flex.rs      rows on all cores, of any view
+//! cube.rs      pairs on a device, of any view
 //! ```
 
 mod backward;
+#[cfg(feature = "cube")]
+mod cube;
 mod flex;
 mod ops;
 #[cfg(test)]

@@ -59,9 +59,6 @@ pub(super) fn composed<B: Backend>(
 }
 
 #[cfg(feature = "cube")]
-impl RotaryRows for burn::backend::Cube {}
-
-#[cfg(feature = "cube")]
 impl RotaryOps for burn::backend::Cube {
     fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::rotated(x, cos, sin, false)
