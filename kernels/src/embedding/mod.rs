@@ -1,15 +1,18 @@
-//! Rows of a table by their numbers, with a gradient that is summed by rows on all cores.
+//! Rows of a table by their numbers, with a gradient that is summed by rows.
 //!
-//! Burn adds the gradient of each token to its row on one core, in the dtype of the gradient: in bf16, a row that is read
-//! 300 times stops growing at 256 times its first term.
+//! On Flex, Burn adds the gradient of each token to its row on one core, in the dtype of the gradient: in bf16, a row that is
+//! read 300 times stops growing at 256 times its first term. On GPUs it does so with one unit for each column.
 //!
 //! ```text
 //! ops.rs       the lookup and its gradient as operations of a backend
 //! backward.rs  the gradient, once for every backend
 //! flex.rs      rows on all cores
+//! cube.rs      rows on a device, one cube for each
 //! ```
 
 mod backward;
+#[cfg(feature = "cube")]
+mod cube;
 mod flex;
 mod ops;
 #[cfg(test)]
@@ -22,8 +25,8 @@ pub use ops::{EmbeddingOps, EmbeddingRows};
 
 /// Selects the rows `ids`, `[batch, length]`, of a table `[rows, width]`: `[batch, length, width]`, in its dtype.
 ///
-/// The backward pass keeps the ids. On the CPU, it groups them by row once, and adds the gradients of each row in f32, in
-/// the order of the ids: the result does not depend on the number of threads.
+/// The backward pass keeps the ids. It adds the gradients of each row in f32, in a fixed order. On the CPU, it groups the ids
+/// by row once, and the result does not depend on the number of threads.
 ///
 /// ```
 /// use burn::tensor::{Device, Int, Tensor};

@@ -29,18 +29,25 @@ pub trait EmbeddingRows: Backend {
         rows: usize,
         dtype: DType,
     ) -> FloatTensor<Self> {
-        let [batch, length, width] = grad.shape().dims();
-        let device = grad.device();
-        let grad = if grad.dtype() == dtype { grad } else { Self::float_cast(grad, dtype.into()) };
-        let grad = Self::float_reshape(grad, Shape::new([batch * length, width]));
-        let ids = Self::int_reshape(ids, Shape::new([batch * length]));
-        let zeros = Self::float_zeros(Shape::new([rows, width]), &device, dtype.into());
-        Self::float_select_assign(zeros, 0, ids, grad, IndexingUpdateOp::Add)
+        scattered::<Self>(grad, ids, rows, dtype)
     }
 }
 
-#[cfg(feature = "cube")]
-impl EmbeddingRows for burn::backend::Cube {}
+/// Adds rows with Burn's operations.
+pub(super) fn scattered<B: Backend>(
+    grad: FloatTensor<B>,
+    ids: IntTensor<B>,
+    rows: usize,
+    dtype: DType,
+) -> FloatTensor<B> {
+    let [batch, length, width] = grad.shape().dims();
+    let device = grad.device();
+    let grad = if grad.dtype() == dtype { grad } else { B::float_cast(grad, dtype.into()) };
+    let grad = B::float_reshape(grad, Shape::new([batch * length, width]));
+    let ids = B::int_reshape(ids, Shape::new([batch * length]));
+    let zeros = B::float_zeros(Shape::new([rows, width]), &device, dtype.into());
+    B::float_select_assign(zeros, 0, ids, grad, IndexingUpdateOp::Add)
+}
 
 #[cfg(feature = "cube")]
 impl EmbeddingOps for burn::backend::Cube {
