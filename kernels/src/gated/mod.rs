@@ -5,6 +5,8 @@
 //! for the backward pass. Here the value is one pass on all cores, both gradients together are another, and only the
 //! two projections are kept.
 //!
+//! GPUs have no kernel of ours, as for [`gelu`](crate::gelu()): Burn fuses the value into one kernel, and the gradients.
+//!
 //! ```text
 //! ops.rs       values and gradients as operations of a backend
 //! backward.rs  the gradients, once for every backend
