@@ -86,8 +86,8 @@ pub trait LossRows: Products {
         cast::<Self>(Self::float_mul(slopes, Self::float_reshape(by, Shape::new([1, 1]))), dtype)
     }
 
-    /// Returns the sum of the losses, `[1]`, in f32 or wider, and their gradient for the logits, times the [factor] of its
-    /// dtype, which is that of the logits or wider.
+    /// Returns the sum of the losses, `[1]`, in f32 or wider, and their gradient for the logits, in their dtype or a wider
+    /// one. In f16, the gradient is multiplied by 2¹⁵.
     fn losses_and_slopes(
         total: Option<FloatTensor<Self>>,
         logits: FloatTensor<Self>,

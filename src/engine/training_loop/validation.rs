@@ -85,17 +85,18 @@ where
                     continue;
                 }
                 let loss = Late::new(checked(loss.sum, loss.items, expected)?.inner());
-                unread.losses.push(loss);
-                unread.batches.push((end, expected, counts));
-                if unread.is_full() {
-                    self.add(&mut unread, &mut sums, samples)?;
+                let batch = EvaluatedBatch { done: end, items: expected, counts };
+                if let Some(read) = unread.push(loss, batch)? {
+                    self.add(read, &mut sums, samples);
                 }
             }
             if alone && self.interrupter.should_stop() {
                 return Ok(None);
             }
         }
-        self.add(&mut unread, &mut sums, samples)?;
+        for read in [unread.next()?, unread.next()?] {
+            self.add(read, &mut sums, samples);
+        }
         if !alone {
             let stops = self.interrupter.should_stop();
             let of_all = SumsOfAll::agree(&world, &sums, stops)?;
@@ -111,38 +112,60 @@ where
     }
 
     /// Adds batches to the sums, in order.
-    fn add(
-        &mut self,
-        unread: &mut Unread,
-        sums: &mut EvaluationSums,
-        samples: usize,
-    ) -> Result<(), TrainError> {
-        let losses = Late::read_all(&std::mem::take(&mut unread.losses))?;
+    fn add(&mut self, read: Vec<(f64, EvaluatedBatch)>, sums: &mut EvaluationSums, samples: usize) {
         let alone = self.session.world().size() == 1;
-        for (loss, (done, items, counts)) in losses.into_iter().zip(unread.batches.drain(..)) {
+        for (loss, EvaluatedBatch { done, items, counts }) in read {
             sums.add(loss, items, &counts);
             let loss = alone.then_some(loss / items as f64);
             self.observers.evaluating(&EvaluationProgress { done, samples, loss, items });
         }
-        Ok(())
     }
 }
 
-/// Batches whose losses are still on the device.
+/// What is known of a batch before its loss is read.
+struct EvaluatedBatch {
+    /// The samples up to its end.
+    done: usize,
+    items: usize,
+    /// What the model counted in it.
+    counts: Vec<f64>,
+}
+
+/// Batches whose losses are still on the device. A device's losses are read several at once, after as many more batches
+/// have been submitted: it never runs out of work.
 struct Unread {
-    losses: Vec<Late>,
-    /// The samples up to each batch's end, its items, and what the model counted in it.
-    batches: Vec<(usize, usize, Vec<f64>)>,
+    /// The batches since the last read began, and those of that read.
+    batches: [(Vec<Late>, Vec<EvaluatedBatch>); 2],
     most: usize,
 }
 
 impl Unread {
-    /// On the CPU a read costs nothing; elsewhere the device goes on while several batches are unread.
+    /// On the CPU a read costs nothing, so each batch is read at once.
     fn new(device: &Device) -> Self {
-        Self { losses: Vec::new(), batches: Vec::new(), most: if is_host(device) { 1 } else { 16 } }
+        Self { batches: Default::default(), most: if is_host(device) { 1 } else { 16 } }
     }
 
-    fn is_full(&self) -> bool {
-        self.losses.len() >= self.most
+    /// Takes a batch, and returns earlier ones if it is time to read them.
+    fn push(
+        &mut self,
+        loss: Late,
+        batch: EvaluatedBatch,
+    ) -> Result<Option<Vec<(f64, EvaluatedBatch)>>, TrainError> {
+        let [(losses, batches), _] = &mut self.batches;
+        losses.push(loss);
+        batches.push(batch);
+        if losses.len() < self.most {
+            return Ok(None);
+        }
+        let begun = Late::begin(losses);
+        let earlier = self.next()?;
+        Ok(Some(if begun { earlier } else { earlier.into_iter().chain(self.next()?).collect() }))
+    }
+
+    /// Reads the batches whose read has begun, and moves up those after them.
+    fn next(&mut self) -> Result<Vec<(f64, EvaluatedBatch)>, TrainError> {
+        let [now, begun] = &mut self.batches;
+        let (losses, batches) = std::mem::replace(begun, std::mem::take(now));
+        Ok(Late::read_all(&losses)?.into_iter().zip(batches).collect())
     }
 }
