@@ -5,15 +5,19 @@
 //! for the backward pass. Here the value is one pass on all cores, both gradients together are another, and only the
 //! two projections are kept.
 //!
-//! GPUs have no kernel of ours, as for [`gelu`](crate::gelu()): Burn fuses the value into one kernel, and the gradients.
+//! On GPUs, Burn fuses the value into one kernel, and the gradients, as for [`gelu`](crate::gelu()). Without the feature
+//! `fusion` they are kernels of ours.
 //!
 //! ```text
 //! ops.rs       values and gradients as operations of a backend
 //! backward.rs  the gradients, once for every backend
 //! flex.rs      slices on all cores
+//! cube.rs      kernels, where Burn does not fuse operations
 //! ```
 
 mod backward;
+#[cfg(all(feature = "cube", not(feature = "fusion")))]
+mod cube;
 mod flex;
 mod ops;
 #[cfg(test)]

@@ -46,7 +46,7 @@ pub trait GatedOps: Backend {
     fn own_gated(gate: FloatTensor<Self>, up: FloatTensor<Self>, form: Gate) -> FloatTensor<Self>;
 }
 
-#[cfg(feature = "cube")]
+#[cfg(all(feature = "cube", feature = "fusion"))]
 impl Gates for burn::backend::Cube {}
 
 macro_rules! without_gradients {

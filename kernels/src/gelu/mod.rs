@@ -9,17 +9,20 @@
 //! they are read from the first cache, where an epilogue would find them, and the product takes 15 ms. The lines
 //! `epilogue` of `cargo bench -p firebrick-kernels --bench elements` compare the two.
 //!
-//! GPUs have no kernel of ours: the value and the gradient are made of element-wise operations alone, which Burn fuses into
-//! one kernel each, together with the bias before them. Without the feature `fusion` each operation is a kernel.
+//! On GPUs, the value and the gradient are made of element-wise operations alone, which Burn fuses into one kernel each,
+//! together with the bias before them. Without the feature `fusion` they are kernels of ours.
 //!
 //! ```text
 //! ops.rs       values and slopes as operations of a backend
 //! backward.rs  the gradient, once for every backend
 //! flex.rs      slices on all cores
+//! cube.rs      kernels, where Burn does not fuse operations
 //! vectors.rs   erf, exp and tanh without branches, which the compiler turns into vectors
 //! ```
 
 mod backward;
+#[cfg(all(feature = "cube", not(feature = "fusion")))]
+pub(crate) mod cube;
 mod flex;
 mod ops;
 #[cfg(test)]

@@ -41,7 +41,7 @@ pub trait GeluOps: Backend {
     }
 }
 
-#[cfg(feature = "cube")]
+#[cfg(all(feature = "cube", feature = "fusion"))]
 impl GeluOps for burn::backend::Cube {}
 
 /// Computes the function with Burn's operations.

@@ -232,7 +232,7 @@ fn small_probabilities_have_gradients_in_f16() {
     let device = testing::device().autodiff();
     let dtype = FloatDType::F16;
     let hidden = Tensor::<2>::ones([300, 4], &device).cast(dtype);
-    let weight = Tensor::<2>::zeros([9, 4], &device).slice_fill([0..1], 4.5).cast(dtype).require_grad();
+    let weight = Tensor::<2>::zeros([9, 4], &device).slice_fill([0..1, 0..4], 4.5).cast(dtype).require_grad();
     let head = Head { weight: HeadWeight::Embedding(weight.clone()), bias: None };
     let loss = head_loss(hidden, &head, &[0; 300], 0.0);
     let grad = values(weight.grad(&(loss * 65_536.0).backward()).unwrap());

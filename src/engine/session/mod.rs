@@ -221,7 +221,7 @@ impl<M: Module> Session<M> {
         let scaled = match scale {
             None => loss,
             Some(LossScale::Known(scale)) => loss * scale,
-            Some(LossScale::OnDevice(scale)) => loss * Tensor::from_inner(scale),
+            Some(LossScale::OnDevice(scale)) => loss * Tensor::from_inner(*scale),
         };
         let grads = scaled.backward();
         let taken = self.looks.end_pass(beyond, held, step, self.pass.device());

@@ -40,7 +40,7 @@ pub(super) struct Undecided {
 pub(super) enum LossScale {
     Known(f64),
     /// `[1]`, outside autodiff.
-    OnDevice(Tensor<1>),
+    OnDevice(Box<Tensor<1>>),
 }
 
 /// What an update wrote besides the master.
@@ -174,7 +174,10 @@ impl<M: Module> Session<M> {
     /// Returns the factor of the loss of the next micro-batch, if there is one.
     pub(super) fn loss_scale(&mut self) -> Option<LossScale> {
         let chosen = self.undecided.as_ref().and_then(|undecided| undecided.loss_scale.clone());
-        chosen.map(LossScale::OnDevice).or_else(|| self.stages.loss_scale().map(LossScale::Known))
+        chosen
+            .map(Box::new)
+            .map(LossScale::OnDevice)
+            .or_else(|| self.stages.loss_scale().map(LossScale::Known))
     }
 
     /// Lets the device choose the loss scale of the next window by this window's norm, `[1]`, if its decision moves it.
