@@ -61,15 +61,11 @@ impl Late {
     /// Begins to read several numbers, which the device then copies before it computes what is queued behind them. Returns
     /// false, and leaves them as they are, where no read can begin before it is waited for, as on the CPU.
     pub fn begin(all: &[Self]) -> bool {
-        let tensors: Vec<_> = all.iter().filter_map(Self::unread).collect();
-        match Reading::begin(&tensors) {
-            Some(reading) if tensors.len() == all.len() => {
-                let begun = Arc::new(Mutex::new(Begun::Reading(reading)));
-                (0..).zip(all).for_each(|(place, late)| late.set(Where::Begun(begun.clone(), place)));
-                true
-            }
-            _ => false,
-        }
+        let Some(tensors) = all.iter().map(Self::unread).collect::<Option<Vec<_>>>() else { return false };
+        let Some(reading) = Reading::begin(&tensors) else { return false };
+        let begun = Arc::new(Mutex::new(Begun::Reading(reading)));
+        (0..).zip(all).for_each(|(place, late)| late.set(Where::Begun(begun.clone(), place)));
+        true
     }
 
     /// Reads several numbers with one wait.

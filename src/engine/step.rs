@@ -20,7 +20,7 @@ pub(crate) struct Step {
     pub tokens: usize,
     pub rate: f64,
     pub seconds: f64,
-    /// What became of the window; `None` if the device decides, by the norm.
+    /// What became of the window. `None` means that the device decides, and the norm tells how.
     pub settled: Option<Settled>,
     /// The first rank that asks to end the run after this step.
     pub stops: Option<usize>,
@@ -38,8 +38,8 @@ pub(crate) struct Step {
     late: Option<Late>,
 }
 
-/// What becomes of a window with this norm of all gradients. In every precision: one gradient that is not finite makes all
-/// weights that it reaches non-finite.
+/// Returns what becomes of a window whose gradients have this norm: it makes no update if the norm is not finite, in every
+/// precision, since one such gradient would make all weights that it reaches infinite or NaN.
 pub(crate) fn settled_by(norm: f64) -> Settled {
     if norm.is_finite() { Settled::Applied } else { Settled::Skipped(SkipReason::NonFinite) }
 }

@@ -11,7 +11,8 @@
 //! ops.rs       attention as operations of a backend
 //! backward.rs  the gradient, registered once for all forms of inputs
 //! composed.rs  the same of Burn's operations
-//! cube.rs      rows of scores on a device, between Burn's products
+//! cube.rs      attention on a device, between Burn's products
+//! cube_rows.rs rows of scores on a device
 //! cube_drops.rs the dropped weights of a row on a device
 //! cube_joint.rs the thirds of a joint projection on a device
 //! flex.rs      blocks of queries on all cores
@@ -35,6 +36,8 @@ mod cube;
 mod cube_drops;
 #[cfg(feature = "cube")]
 mod cube_joint;
+#[cfg(feature = "cube")]
+mod cube_rows;
 mod drops;
 mod flex;
 mod forward;

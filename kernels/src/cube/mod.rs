@@ -43,8 +43,8 @@ pub(crate) fn contiguous(x: CubeTensor) -> CubeTensor {
     into_contiguous(x)
 }
 
-/// Returns a matrix whose rows have no gaps within them, and the distance from the start of a row to that of the next. On
-/// CUDA, Burn fills up the rows of a product to whole lines of memory, and [`contiguous`] would copy all of it.
+/// Returns a matrix in which each row is one run of elements, and the number of elements from the start of one row to the
+/// start of the next. On CUDA, Burn pads the rows of a product to whole lines of memory; [`contiguous`] would copy it.
 pub(crate) fn with_stride(x: CubeTensor) -> (CubeTensor, usize) {
     let in_rows = |x: &CubeTensor| x.meta.strides()[1] == 1 && x.meta.strides()[0] >= x.meta.shape()[1];
     let x = if in_rows(&x) { x } else { contiguous(x) };

@@ -83,7 +83,7 @@ impl Looks {
                 let activations = live.saturating_sub(self.before + held);
                 Taken { activations, most: activations }
             }
-            (None, None) => Taken { activations: self.activations, most: self.activations },
+            (None, None) => return Taken { activations: self.activations, most: self.activations },
         };
         step.add_activations(taken.activations);
         taken
@@ -92,14 +92,17 @@ impl Looks {
     /// Ends a window: reports what it did not look at, and keeps what it did.
     pub fn end(&mut self, look: Look, step: &mut Step, device: &Device) {
         match look {
+            // The last micro-batch has no pass if it has no items.
+            Look::Pass if step.live().is_some() => self.activations = step.activations(),
+            Look::Pass | Look::End => step.add_activations(self.activations),
+            Look::Everything => self.activations = step.activations(),
+        }
+        match look {
             Look::Pass => step.set_live(self.live),
             Look::Everything | Look::End => {
                 step.sample_memory(device);
                 self.live = step.live().unwrap_or(0);
             }
-        }
-        if look != Look::End {
-            self.activations = step.activations();
         }
     }
 }

@@ -1,0 +1,310 @@
+//! Rows of scores on a device: their softmax with bounds, bias and dropout, and its gradient. One cube computes one row.
+#![allow(unsafe_code)] // Launches without checks of bounds: each kernel checks its row or element.
+
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Cube, TensorMetadata};
+use burn::tensor::DType;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::cube_drops::{dropped_row, is_dropped};
+use crate::cube::{
+    Spec, contiguous, element, empty, grid, most_of_cube, run_many, sum_of_cube, units, written,
+};
+
+/// How the rows of scores lie: `length` queries of a head, those of all heads of a row of the batch, and how many come
+/// before the first.
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    pub length: usize,
+    pub rows_of_batch: usize,
+    pub first: usize,
+    pub scale: f32,
+    pub bounded: bool,
+    /// The threshold of the words below which a weight is dropped, and the factor of the others.
+    pub drops: Option<(u32, f32)>,
+    /// The rows of the bias; 0 if there is none.
+    pub biases: usize,
+}
+
+/// What the kernel of the weights writes.
+pub(super) struct Weighed {
+    /// The weights, or those that are left where only these are wanted.
+    pub weights: CubeTensor,
+    /// Those that are left, where all are wanted.
+    pub dropped: Option<CubeTensor>,
+    pub logs: CubeTensor,
+}
+
+/// Returns the weights of rows of scores, or computes them `again` from their logarithms.
+pub(super) fn weigh(inputs: Vec<CubeTensor>, again: bool, how: Rows) -> Weighed {
+    let mut inputs = inputs.into_iter().map(contiguous);
+    let mut next = || inputs.next().expect("as many inputs as the form has");
+    let scores = next();
+    let weights = written(&scores);
+    let read = scores.meta.shape()[3];
+    let rows = scores.meta.num_elements() / read;
+    let logs = match again {
+        true => next(),
+        false => {
+            let mut of_rows = scores.meta.shape().clone();
+            of_rows[3] = 1;
+            empty(&scores, of_rows, DType::F32)
+        }
+    };
+    // A tensor that the form lacks is bound to another one, and not read.
+    let bounds = if how.bounded { next() } else { logs.clone() };
+    let masks = if how.bounded { bounds.meta.num_elements() / 2 / how.length } else { 1 };
+    let keys = if how.drops.is_some() { next() } else { logs.clone() };
+    let bias = if how.biases > 0 { next() } else { logs.clone() };
+    let dropped =
+        (again && how.drops.is_some()).then(|| empty(&scores, scores.meta.shape().clone(), scores.dtype));
+    let (threshold, factor) = how.drops.unwrap_or((0, 1.0));
+    let units = units(&scores, read);
+    // SAFETY: each cube checks that its row exists, and reads and writes the columns of that row.
+    unsafe {
+        weights_kernel::launch_unchecked(
+            &scores.client,
+            grid(&scores, rows),
+            CubeDim::new_1d(units),
+            scores.required_address_type(),
+            scores.clone().into_buffer_arg(),
+            bounds.clone().into_buffer_arg(),
+            keys.into_buffer_arg(),
+            bias.into_buffer_arg(),
+            weights.clone().into_buffer_arg(),
+            dropped.as_ref().unwrap_or(&weights).clone().into_buffer_arg(),
+            logs.clone().into_buffer_arg(),
+            rows,
+            read,
+            how.length,
+            how.rows_of_batch,
+            how.first,
+            masks,
+            how.biases,
+            how.scale,
+            threshold,
+            factor,
+            !how.bounded,
+            again,
+            how.drops.is_some(),
+            how.biases > 0,
+            units,
+            [element(&scores), element(&bounds)],
+        );
+    }
+    Weighed { weights, dropped, logs }
+}
+
+/// Returns a scaled score with its bias.
+#[cube]
+fn score<F: Float>(
+    scores: &[F],
+    bias: &[f32],
+    place: usize,
+    of_bias: usize,
+    scale: f32,
+    #[comptime] biased: bool,
+) -> f32 {
+    let mut score = f32::cast_from(scores[place]) * scale;
+    if biased {
+        score += bias[of_bias];
+    }
+    score
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn weights_kernel<F: Float, I: Numeric>(
+    scores: &[F],
+    bounds: &[I],
+    keys: &[u32],
+    bias: &[f32],
+    weights: &mut [F],
+    dropped: &mut [F],
+    logs: &mut [f32],
+    rows: usize,
+    read: usize,
+    length: usize,
+    rows_of_batch: usize,
+    before: usize,
+    masks: usize,
+    biases: usize,
+    scale: f32,
+    threshold: u32,
+    factor: f32,
+    #[comptime] causal: bool,
+    #[comptime] again: bool,
+    #[comptime] drops: bool,
+    #[comptime] biased: bool,
+    #[comptime] units: u32,
+    #[define(F, I)] _dtypes: [ElemType; 2],
+) {
+    let row = CUBE_POS;
+    if row >= rows {
+        terminate!();
+    }
+    let mut shared = Shared::<[f32]>::new_slice(units as usize);
+    let query = row % length;
+    let sample = (row + before) / rows_of_batch;
+    let of_sample = (row + before) % rows_of_batch;
+    let mut of_bias = 0usize;
+    if biased {
+        of_bias = (sample % biases * rows_of_batch + of_sample) * read;
+    }
+    let mut first = 0usize;
+    let mut end = query + 1 + read - length;
+    if !causal {
+        let place = (sample % masks * length + query) * 2;
+        first = usize::cast_from(bounds[place]);
+        end = usize::cast_from(bounds[place + 1]);
+    }
+    let start = row * read;
+    let unit = UNIT_POS as usize;
+    let step = units as usize;
+
+    let mut log = 0.0f32;
+    if again {
+        log = logs[row];
+    } else {
+        let mut most = f32::new(-3.0e38);
+        let mut at = first + unit;
+        while at < end {
+            most = max(most, score::<F>(scores, bias, start + at, of_bias + at, scale, biased));
+            at += step;
+        }
+        let most = most_of_cube(&mut shared, most, units);
+        let mut sum = 0.0f32;
+        let mut at = first + unit;
+        while at < end {
+            sum += (score::<F>(scores, bias, start + at, of_bias + at, scale, biased) - most).exp();
+            at += step;
+        }
+        let sum = sum_of_cube(&mut shared, sum, units);
+        if first < end {
+            log = most + sum.ln();
+        }
+        if UNIT_POS == 0 {
+            logs[row] = log;
+        }
+    }
+    let drop_state = dropped_row(keys, sample, of_sample / length, query, drops);
+    let mut at = unit;
+    while at < read {
+        let mut weight = 0.0f32;
+        if at >= first && at < end {
+            weight = (score::<F>(scores, bias, start + at, of_bias + at, scale, biased) - log).exp();
+        }
+        let mut left = weight;
+        if drops {
+            left = weight * factor;
+            if is_dropped(&drop_state, at, threshold) {
+                left = 0.0f32;
+            }
+        }
+        if again {
+            weights[start + at] = F::cast_from(weight);
+            if drops {
+                dropped[start + at] = F::cast_from(left);
+            }
+        } else {
+            weights[start + at] = F::cast_from(left);
+        }
+        at += step;
+    }
+}
+
+/// Returns the gradient of the scores, before they are scaled, given the weights w, those that are left of them, d, and
+/// the gradients g of the latter: `(d · g - w · Σ d · g) · scale` for each row. If it is wanted, also the same without the
+/// scale, in f32.
+pub(super) fn slopes(
+    weights: FloatTensor<Cube>,
+    dropped: Option<FloatTensor<Cube>>,
+    grads: FloatTensor<Cube>,
+    scale: f32,
+    biased: bool,
+) -> (FloatTensor<Cube>, Option<FloatTensor<Cube>>) {
+    let mut outputs = vec![Spec::new(grads.shape(), grads.dtype())];
+    outputs.extend(biased.then(|| Spec::new(grads.shape(), DType::F32)));
+    let drops = dropped.is_some();
+    let inputs = [grads, weights].into_iter().chain(dropped).collect();
+    let found = run_many(inputs, outputs, move |inputs| {
+        let mut inputs = inputs.into_iter().map(contiguous);
+        let mut next = || inputs.next().expect("as many inputs as the form has");
+        let (grads, weights) = (next(), next());
+        let dropped = if drops { next() } else { weights.clone() };
+        let slopes = written(&grads);
+        let of_scores = biased.then(|| empty(&grads, grads.meta.shape().clone(), DType::F32));
+        let read = grads.meta.shape()[3];
+        let rows = grads.meta.num_elements() / read;
+        let units = units(&grads, read);
+        // SAFETY: each cube checks that its row exists, and reads and writes the columns of that row.
+        unsafe {
+            slopes_kernel::launch_unchecked(
+                &grads.client,
+                grid(&grads, rows),
+                CubeDim::new_1d(units),
+                grads.required_address_type(),
+                weights.into_buffer_arg(),
+                dropped.into_buffer_arg(),
+                grads.clone().into_buffer_arg(),
+                slopes.clone().into_buffer_arg(),
+                of_scores.as_ref().unwrap_or(&slopes).clone().into_buffer_arg(),
+                rows,
+                read,
+                scale,
+                drops,
+                biased,
+                units,
+                element(&grads),
+            );
+        }
+        std::iter::once(slopes).chain(of_scores).collect()
+    });
+    let mut found = found.into_iter();
+    (found.next().expect("the slopes come first"), found.next())
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn slopes_kernel<F: Float>(
+    weights: &[F],
+    dropped: &[F],
+    grads: &[F],
+    slopes: &mut [F],
+    of_scores: &mut [f32],
+    rows: usize,
+    read: usize,
+    scale: f32,
+    #[comptime] drops: bool,
+    #[comptime] biased: bool,
+    #[comptime] units: u32,
+    #[define(F)] _dtype: ElemType,
+) {
+    let row = CUBE_POS;
+    if row >= rows {
+        terminate!();
+    }
+    let mut shared = Shared::<[f32]>::new_slice(units as usize);
+    let start = row * read;
+    let step = units as usize;
+    let mut sum = 0.0f32;
+    let mut at = UNIT_POS as usize;
+    while at < read {
+        sum += f32::cast_from(dropped[start + at]) * f32::cast_from(grads[start + at]);
+        at += step;
+    }
+    let inner = sum_of_cube(&mut shared, sum, units);
+    let mut at = UNIT_POS as usize;
+    while at < read {
+        let weight = f32::cast_from(weights[start + at]);
+        let grad = f32::cast_from(grads[start + at]);
+        let mut slope = (grad - inner) * weight;
+        if drops {
+            slope = f32::cast_from(dropped[start + at]) * grad - weight * inner;
+        }
+        slopes[start + at] = F::cast_from(slope * scale);
+        if biased {
+            of_scores[start + at] = slope;
+        }
+        at += step;
+    }
+}
