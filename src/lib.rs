@@ -46,6 +46,7 @@
 //! accounting/    bytes of parameters, gradients and optimizer state, and the budget of a device
 //! schedule/      learning rates
 //! device/        devices by name, what they support, and the kernels that are kept for them
+//! of_burn/       Burn's data sets, burn-train's steps and metrics, as they are
 //! files/         files that a reader finds whole
 //! output.rs      the output folder of a run
 //! in_ron.rs      values that are read from their RON text
@@ -79,6 +80,7 @@ pub mod files;
 mod in_ron;
 mod objective;
 pub mod observe;
+pub mod of_burn;
 pub mod output;
 pub mod schedule;
 mod score;

@@ -330,8 +330,8 @@ impl Pass {
         Self { met: Arc::default(), segments: Arc::default(), ..self.clone() }
     }
 
-    /// Lifts a tensor outside autodiff into this pass, as a constant.
-    pub(crate) fn lift<const D: usize>(&self, value: Tensor<D>) -> Tensor<D> {
+    /// Lifts a tensor outside autodiff into this pass, as a constant. An evaluation returns it unchanged.
+    pub fn lift<const D: usize>(&self, value: Tensor<D>) -> Tensor<D> {
         match self.device.gradient_checkpointing_strategy() {
             None => value,
             Some(strategy) => Tensor::from_inner(value).with_gradient_checkpointing_strategy(strategy),

@@ -6,6 +6,12 @@ mod compose;
 #[path = "../../examples/masked_lm.rs"]
 #[allow(dead_code)]
 mod masked_lm;
+#[path = "../../examples/own_model.rs"]
+#[allow(dead_code)]
+mod own_model;
+#[path = "../../examples/own_strategy.rs"]
+#[allow(dead_code)]
+mod own_strategy;
 #[path = "../../examples/seq2seq.rs"]
 #[allow(dead_code)]
 mod seq2seq;
@@ -18,6 +24,19 @@ fn compose_in_rust() {
 #[test]
 fn masked_lm_in_rust() {
     let [first, later] = [1, 3].map(|epochs| masked_lm::fill_in(epochs).unwrap().valid_loss.unwrap());
+    assert!(later < first, "{later} {first}");
+}
+
+#[test]
+fn a_model_and_a_data_set_of_their_own_in_rust() {
+    let report = own_model::train(1).unwrap();
+    assert!(report.valid_scores["top_two"] > 0.7 && report.valid_scores["accuracy"] > 40.0, "{report:?}");
+    assert_eq!((report.steps, report.ranks.len()), (30, 2));
+}
+
+#[test]
+fn a_strategy_of_its_own_in_rust() {
+    let [first, later] = [5, 20].map(|steps| own_strategy::train(steps).unwrap().train_loss);
     assert!(later < first, "{later} {first}");
 }
 

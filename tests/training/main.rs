@@ -22,6 +22,7 @@ mod lora;
 mod many_ranks;
 mod mixed_precision;
 mod observers;
+mod of_burn;
 mod optimizers;
 mod own_strategies;
 mod peft;

@@ -182,6 +182,15 @@ pub enum SampleError {
         epoch: u64,
     },
 
+    /// A data set returned an error for its samples.
+    #[error("the data set cannot read the samples {indices:?}: {source}")]
+    Unreadable {
+        /// The indices of the samples in the data set.
+        indices: Vec<usize>,
+        /// The error of the data set.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+
     /// The computation of a batch panicked.
     #[error(
         "computing the batch at positions {positions:?} of epoch {epoch} panicked: {message}; \
