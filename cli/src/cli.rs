@@ -12,6 +12,7 @@ use crate::commands::checkpoint::{CheckpointCommand, ConsolidateArgs, checkpoint
 use crate::commands::exit::{EXIT_CODES, Exit};
 use crate::commands::export::{ExportArgs, export};
 use crate::commands::import::{ImportArgs, import};
+use crate::commands::new::{NewArgs, new};
 use crate::commands::page::{ReportArgs, WatchArgs, report, watch};
 use crate::commands::plan::{PlanArgs, plan};
 use crate::commands::run_args::{FileArgs, ReportFormat, RunArgs};
@@ -53,6 +54,7 @@ Examples:
   firebrick export runs/causal_lm --step 50 -o gpt
   firebrick consolidate runs/causal_lm --dtype bf16 -o model.safetensors
   firebrick import ds_config.json --training-args args.json -o run.ron
+  firebrick new my-model --firebrick .
   firebrick devices
   firebrick cache clear";
 
@@ -121,6 +123,8 @@ enum Command {
     Plan(PlanArgs),
     /// Times training steps, without evaluation and files.
     Bench(BenchArgs),
+    /// Writes a crate that trains a model of its own: a Burn model, a data set of Burn's, and a composed recipe.
+    New(NewArgs),
     /// Lists the devices of this machine and what each can do with each number format.
     ///
     /// Shows the devices of the backends that are compiled in. Pass their names to `--device` or set them in
@@ -239,6 +243,7 @@ impl Cli {
             Command::Bench(args) => done(bench(&args)),
             Command::Data(args) => done(data(&args)),
             Command::Tokenize(args) => done(tokenize(&args)),
+            Command::New(args) => done(new(&args)),
             Command::Cache(args) => done(cache(&args)),
             Command::Devices(args) => {
                 devices(&args);

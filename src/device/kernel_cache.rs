@@ -144,13 +144,13 @@ fn files(folder: &Path) -> Result<Vec<(PathBuf, String)>, KernelCacheError> {
 }
 
 /// The name, without `.db`, of the file before the GPU is known.
-#[cfg(all(any(feature = "cuda", feature = "wgpu"), feature = "persistence"))]
+#[cfg(all(feature = "cube", feature = "persistence"))]
 pub(super) fn unopened() -> String {
     format!("{PREFIX}{UNOPENED}")
 }
 
 /// The name of the file, without `.db`, for the kernels of this hardware.
-#[cfg(any(test, all(any(feature = "cuda", feature = "wgpu"), feature = "persistence")))]
+#[cfg(any(test, all(feature = "cube", feature = "persistence")))]
 pub(super) fn file_stem(hardware: &str, driver: Option<&str>, tuning: super::Tuning) -> String {
     let plain = |text: &str| -> String {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '.');
@@ -165,7 +165,7 @@ pub(super) fn file_stem(hardware: &str, driver: Option<&str>, tuning: super::Tun
 /// # Errors
 ///
 /// No folder is set, it cannot be made, or the disk is full or read-only.
-#[cfg(any(test, all(any(feature = "cuda", feature = "wgpu"), feature = "persistence")))]
+#[cfg(any(test, all(feature = "cube", feature = "persistence")))]
 pub(super) fn made(folder: PathBuf) -> Result<PathBuf, KernelCacheError> {
     let written = || {
         fs::create_dir_all(&folder)?;

@@ -21,23 +21,23 @@ pub fn are_compiled_for(device: &Device) -> bool {
 /// Returns a line for the user if no kernels are kept for the GPU that was [found](super::find). `None` if some are, on
 /// the CPU, or if kernels are not kept.
 pub fn first_start() -> Option<String> {
-    #[cfg(all(any(feature = "cuda", feature = "wgpu"), feature = "persistence"))]
+    #[cfg(all(feature = "cube", feature = "persistence"))]
     return super::kept_kernels::first_start();
-    #[cfg(not(all(any(feature = "cuda", feature = "wgpu"), feature = "persistence")))]
+    #[cfg(not(all(feature = "cube", feature = "persistence")))]
     None
 }
 
 /// Counts what is compiled and tuned. `None` if kernels are not kept.
 pub fn compiled() -> Option<Compiled> {
-    #[cfg(all(any(feature = "cuda", feature = "wgpu"), feature = "persistence"))]
+    #[cfg(all(feature = "cube", feature = "persistence"))]
     return super::kept_kernels::compiled().map(|(kernels, tuned)| Compiled { kernels, tuned });
-    #[cfg(not(all(any(feature = "cuda", feature = "wgpu"), feature = "persistence")))]
+    #[cfg(not(all(feature = "cube", feature = "persistence")))]
     None
 }
 
 /// Sets how kernels are tuned and kept, before the first use of a GPU.
 pub(super) fn prepare() {
-    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+    #[cfg(feature = "cube")]
     super::cubecl_settings::apply();
 }
 
@@ -53,7 +53,7 @@ pub(super) fn start(device: &Device) {
 /// Starts a device that is present, and selects where its kernels are kept.
 pub(super) fn keep_for(device: &Device) {
     start(device);
-    #[cfg(all(any(feature = "cuda", feature = "wgpu"), feature = "persistence"))]
+    #[cfg(all(feature = "cube", feature = "persistence"))]
     if is_cube(device) {
         super::kept_kernels::select_file_of(device);
     }

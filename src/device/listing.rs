@@ -171,7 +171,7 @@ impl Listed {
 
 /// The hardware's own name.
 fn hardware(device: &Device) -> Option<String> {
-    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+    #[cfg(feature = "cube")]
     if let Some(identity) = device.identity() {
         return Some(identity.name);
     }

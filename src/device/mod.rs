@@ -12,9 +12,9 @@
 //! without_tma.rs      CUDA without the tensor memory accelerator
 //! ```
 
-#[cfg(any(feature = "cuda", feature = "wgpu"))]
+#[cfg(feature = "cube")]
 mod cubecl_settings;
-#[cfg(all(any(feature = "cuda", feature = "wgpu"), feature = "persistence"))]
+#[cfg(all(feature = "cube", feature = "persistence"))]
 mod kept_kernels;
 pub mod kernel_cache;
 pub mod kernels;
@@ -40,7 +40,7 @@ use thiserror::Error;
 pub enum DeviceError {
     /// The name is unknown.
     #[error(
-        "unknown device {0:?}; expected auto, cpu, cuda, wgpu or vulkan, the last three perhaps with `:index`"
+        "unknown device {0:?}; expected auto, cpu, cuda, rocm, metal, vulkan or wgpu, perhaps with `:index`"
     )]
     Unknown(String),
     /// The backend is not compiled into this program.
@@ -82,8 +82,10 @@ macro_rules! backend {
 }
 
 /// The backends, in the order in which `auto` tries them.
-const BACKENDS: [Backend; 4] = [
+const BACKENDS: [Backend; 6] = [
     backend!("cuda", "cuda", Cuda),
+    backend!("rocm", "rocm", Rocm),
+    backend!("metal", "metal", Metal),
     backend!("vulkan", "vulkan", Vulkan),
     backend!("wgpu", "wgpu", Wgpu),
     // Every program has it.
@@ -168,9 +170,9 @@ fn automatic() -> Result<(Device, String), DeviceError> {
 
 /// Whether the device belongs to CubeCL, which compiles kernels at their first use.
 fn is_cube(device: &Device) -> bool {
-    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+    #[cfg(feature = "cube")]
     return matches!(device.as_dispatch(), burn::backend::DispatchDevice::Cube(_));
-    #[cfg(not(any(feature = "cuda", feature = "wgpu")))]
+    #[cfg(not(feature = "cube"))]
     {
         let _ = device;
         false
@@ -181,9 +183,9 @@ fn is_cube(device: &Device) -> bool {
 /// backend.
 fn is_card(device: &Device) -> bool {
     kernels::start(device);
-    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+    #[cfg(feature = "cube")]
     return device.identity().is_some_and(|identity| identity.physical.is_some());
-    #[cfg(not(any(feature = "cuda", feature = "wgpu")))]
+    #[cfg(not(feature = "cube"))]
     {
         let _ = device;
         false

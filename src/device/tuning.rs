@@ -68,7 +68,7 @@ pub fn set_tuning(tuning: Tuning) {
 }
 
 /// The level that counts from here on.
-#[cfg(any(feature = "cuda", feature = "wgpu"))]
+#[cfg(feature = "cube")]
 pub(super) fn settled() -> Tuning {
     *CHOSEN.get_or_init(Tuning::default)
 }

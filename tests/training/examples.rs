@@ -3,6 +3,9 @@
 #[path = "../../examples/compose.rs"]
 #[allow(dead_code)]
 mod compose;
+#[path = "../../examples/first_model.rs"]
+#[allow(dead_code)]
+mod first_model;
 #[path = "../../examples/masked_lm.rs"]
 #[allow(dead_code)]
 mod masked_lm;
@@ -25,6 +28,12 @@ fn compose_in_rust() {
 fn masked_lm_in_rust() {
     let [first, later] = [1, 3].map(|epochs| masked_lm::fill_in(epochs).unwrap().valid_loss.unwrap());
     assert!(later < first, "{later} {first}");
+}
+
+#[test]
+fn the_first_model_in_rust() {
+    let loss = first_model::train(20).unwrap().report.train_loss;
+    assert!(loss < 0.05, "{loss}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ pub(crate) mod decoding_args;
 pub(crate) mod exit;
 pub(crate) mod export;
 pub(crate) mod import;
+pub(crate) mod new;
 pub(crate) mod page;
 pub(crate) mod plan;
 pub(crate) mod run_args;

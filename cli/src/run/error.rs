@@ -37,6 +37,14 @@ pub enum RunError {
         /// What was expected and what was found, with the nearest known name.
         reason: String,
     },
+    /// A crate cannot be written.
+    #[error("{}: {reason}", folder.display())]
+    New {
+        /// Its folder.
+        folder: PathBuf,
+        /// The reason, and what to do.
+        reason: String,
+    },
     /// An override cannot be applied.
     #[error("--set {set}: {reason}")]
     Set {

@@ -91,7 +91,7 @@ pub struct Run {
     #[serde(default = "default_seed")]
     pub seed: u64,
     /// `auto`, `cpu`, `cuda`, `wgpu` or `vulkan`; the last three take an `:index` if there are several. Default:
-    /// `auto`, the first available of cuda, vulkan, wgpu and cpu.
+    /// `auto`, the first available of cuda, rocm, metal, vulkan, wgpu and cpu.
     #[serde(default = "default_device")]
     pub device: String,
     /// The most bytes that may be on the device, as in `"2GB"`, `"512MiB"` or `2000000000`. A run that needs more stops

@@ -211,7 +211,7 @@ fn impossible_values_are_refused_with_line_and_field() {
         ("strategies=[Amp(half)]", "unknown name `half`"),
         ("strategies=[Amp(bf16), Amp(bf16)]", "Amp is named twice"),
         ("data.path=\"missing.txt\"", "missing.txt"),
-        ("device=\"gpu\"", "expected auto, cpu, cuda, wgpu or vulkan"),
+        ("device=\"gpu\"", "expected auto, cpu, cuda, rocm, metal, vulkan or wgpu"),
         ("device=\"cpu:7\"", "no cpu:7 here; this machine has "),
     ];
     for (set, expected) in cases {

@@ -17,6 +17,7 @@ mod global_batches;
 mod import_command;
 mod interrupted;
 mod kills;
+mod new_command;
 mod own_model;
 mod own_program;
 mod own_recipes;
