@@ -137,7 +137,7 @@ impl Adapters {
     }
 
     fn config(&self, targets: Vec<String>, whole: BTreeSet<String>, fan_in_fan_out: bool) -> Value {
-        let LowRank { rank, alpha } = self.low_rank;
+        let LowRank { rank, alpha, rank_stabilized } = self.low_rank;
         // PEFT writes a whole number without a fraction.
         let alpha = if alpha.fract() == 0.0 { json!(alpha as i64) } else { json!(alpha) };
         json!({
@@ -147,6 +147,7 @@ impl Adapters {
             "inference_mode": true,
             "r": rank,
             "lora_alpha": alpha,
+            "use_rslora": rank_stabilized,
             "lora_dropout": 0.0,
             "bias": "none",
             "fan_in_fan_out": fan_in_fan_out,

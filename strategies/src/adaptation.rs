@@ -37,14 +37,17 @@ pub struct Adaptation {
 pub struct LowRank {
     /// The columns of the first factor, and the rows of the second.
     pub rank: usize,
-    /// The product of the factors is scaled by `alpha / rank`.
+    /// The product of the factors is scaled by `alpha / rank`, or by `alpha / √rank`.
     pub alpha: f64,
+    /// Whether the scale is `alpha / √rank` (Kalajdzievski, 2023, arXiv:2312.03732).
+    pub rank_stabilized: bool,
 }
 
 impl LowRank {
     /// Returns the scale of the factors' product.
     pub fn scale(&self) -> f64 {
-        self.alpha / self.rank as f64
+        let rank = self.rank as f64;
+        self.alpha / if self.rank_stabilized { rank.sqrt() } else { rank }
     }
 }
 

@@ -111,6 +111,22 @@ impl Place {
         Some(&self.path[..self.block?])
     }
 
+    /// Returns whether a table of embeddings holds it.
+    pub(crate) fn is_of_embedding(&self) -> bool {
+        self.holder.contains("Embedding")
+    }
+
+    /// Returns whether it belongs to the model's head, by the names of the modules that contain it.
+    pub(crate) fn is_of_head(&self) -> bool {
+        let names: Vec<_> = self.path.split('.').collect();
+        let Some((_, modules)) = names.split_last() else { return false };
+        // A head inside a list, such as one of an attention layer, is not the model's head.
+        let in_list = modules.iter().any(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+        let of_model = matches!(modules.first(), Some(&("output" | "output_projection" | "classifier")));
+        let called_so = modules.iter().any(|name| *name == "head" || name.ends_with("_head"));
+        !in_list && (called_so || of_model)
+    }
+
     /// Returns the paths of the modules that contain it, the outermost first.
     fn modules(&self) -> impl Iterator<Item = &str> {
         self.path.match_indices('.').map(|(end, _)| &self.path[..end])

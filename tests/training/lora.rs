@@ -97,6 +97,32 @@ fn gradients_and_moments_are_of_what_is_trained() {
     assert_eq!(report.master_bytes, 4 * report.parameters);
 }
 
+/// The factors with the scale of the root of their rank, beside all linear layers.
+#[test]
+fn rank_stabilized_beside_all_linear_layers_it_is_the_same_under_other_strategies() {
+    let setting = Setting::default();
+    let run = |ranks, micro_batches, then: Option<Zero>| {
+        let all = Stack::new(Lora::rank(RANK).rank_stabilized().on_all_linear(), Accumulate(micro_batches));
+        setting.cut_for(ranks, micro_batches).run(ranks, micro_batches, Stack::new(then, all))
+    };
+    let expected = run(1, 1, None);
+    // With α as the rank, the scale is √r, which α = r√r gives without it.
+    let plain = Lora::rank(RANK).alpha((RANK as f64).powf(1.5)).on_all_linear();
+    let (losses, parameters) = apart(&setting.run(1, 1, plain), &expected);
+    assert!(losses < TOLERANCE && parameters < TOLERANCE, "{losses:e} {parameters:e}");
+    let recomputed = Lora::rank(RANK).rank_stabilized().on_all_linear();
+    let recomputed = setting.run(1, 1, Stack::new(recomputed, Recompute::every_block()));
+    if is_cpu() {
+        assert_eq!(recomputed.losses, expected.losses);
+        assert!(recomputed.parameters == expected.parameters);
+    }
+    for stage in [2, 3] {
+        let found = run(2, 2, Some(Zero::stage(stage).replicate_below(64)));
+        let (losses, parameters) = apart(&found, &expected);
+        assert!(losses < TOLERANCE && parameters < TOLERANCE, "stage {stage}: {losses:e} {parameters:e}");
+    }
+}
+
 #[test]
 fn other_strategies_change_nothing_of_it() {
     let setting = Setting::default();

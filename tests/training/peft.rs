@@ -1,14 +1,15 @@
 //! Factors of pretrained models under Hugging Face's names, which PEFT can load onto the original model.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::PathBuf;
 
 use burn::optim::AdamConfig;
 use firebrick::datasets::{Batch, Batches, DataError};
+use firebrick::strategies::{Adaptation, Composition, Paths};
 use firebrick::{Data, Lora, Objective, Schedule, Trainer};
 use firebrick_models::pretrained::{Pretrained, save};
-use firebrick_models::{BertTokenClassifier, Gpt, Llama, T5};
+use firebrick_models::{BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, T5};
 use serde_json::Value;
 
 use crate::support::golden_models::{Case, cases, device, folder};
@@ -58,6 +59,41 @@ where
     (names, serde_json::from_str(&config).unwrap())
 }
 
+/// Returns the modules of a folder's model that get factors if all linear layers do, by their names in the folder.
+fn all_linear<M: Pretrained + 'static>(name: &str) -> Vec<String> {
+    let folder = folder(name);
+    let config = folder.config().unwrap();
+    let model = folder.load::<M>(&config, &device()).unwrap().model;
+    let adapted = Lora::rank(2).on_all_linear().adapt(model, &mut Adaptation::seeded(1)).unwrap();
+    let (paths, keys) = (Paths::of(&adapted), M::keys(&config));
+    let factors = paths.places().iter().filter(|place| place.path.ends_with(".lora.a"));
+    let matrices = factors.map(|place| place.reparameterizes.as_deref().unwrap());
+    let names =
+        matrices.map(|path| keys.saved_as(path).unwrap().0.strip_suffix(".weight").unwrap().to_string());
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn all_linear_layers_are_those_of_peft() {
+    #[derive(serde::Deserialize)]
+    struct Golden {
+        modules: BTreeMap<String, Vec<String>>,
+    }
+    let golden: Golden = serde_json::from_str(include_str!("../golden/all_linear.json")).unwrap();
+    for (name, expected) in golden.modules {
+        let found = match &*name {
+            "gpt2" | "gpt2-untied" => all_linear::<Gpt>(&name),
+            "llama" => all_linear::<Llama>(&name),
+            "t5" | "t5-untied" => all_linear::<T5>(&name),
+            "bert-masked-lm" => all_linear::<BertMaskedLm>(&name),
+            _ => all_linear::<BertSequenceClassifier>(&name),
+        };
+        assert_eq!(found, expected, "{name}");
+    }
+}
+
 /// Returns the names of these modules' factors.
 fn factors(modules: &[&str]) -> BTreeSet<String> {
     let of =
@@ -84,11 +120,18 @@ fn modules_are_called_as_in_hugging_face_folders() {
 
     let (names, config) = adapted::<Gpt, _>("gpt2", lora(), Case::causal);
     assert_eq!(names, factors(&["transformer.h.#.attn.c_attn", "transformer.h.#.attn.c_proj"]));
+    assert_eq!(config["use_rslora"], false);
     assert_eq!(config["fan_in_fan_out"], true, "its layers keep weights as [in, out]");
     let (names, config) = adapted::<Llama, _>("llama", lora().alpha(1.5), Case::causal);
     let projections = ["q", "k", "v", "o"].map(|name| format!("model.layers.#.self_attn.{name}_proj"));
     assert_eq!(names, factors(&projections.each_ref().map(String::as_str)));
     assert_eq!((config["lora_alpha"].as_f64(), config["modules_to_save"].is_null()), (Some(1.5), true));
+    let stabilized = lora().rank_stabilized().on_all_linear();
+    let (names, config) = adapted::<Llama, _>("llama3", stabilized, Case::causal);
+    let fed = ["gate", "up", "down"].map(|name| format!("model.layers.#.mlp.{name}_proj"));
+    let modules: Vec<_> = projections.iter().chain(&fed).map(String::as_str).collect();
+    assert_eq!(names, factors(&modules));
+    assert_eq!(config["use_rslora"], true);
     let (names, _) = adapted::<T5, _>("t5", lora(), Case::seq2seq);
     assert!(
         names.contains("base_model.model.decoder.block.#.layer.#.EncDecAttention.q.lora_A.weight"),

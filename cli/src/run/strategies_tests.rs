@@ -53,6 +53,11 @@ fn an_entry_is_the_recipe() {
         ),
         ("Lora(rank: 8)", "Lora", RunStrategy::new("Lora", Lora::rank(8).alpha(8.0))),
         (
+            "Lora(rank: 8, rank_stabilized: true, targets: AllLinear)",
+            "Lora",
+            RunStrategy::new("Lora", Lora::rank(8).rank_stabilized().on_all_linear()),
+        ),
+        (
             "Lora(rank: 8, alpha: 16, paths: [\"*.query.weight\"], also: [\"head\"])",
             "Lora",
             RunStrategy::new("Lora", lora),
@@ -136,6 +141,11 @@ fn mistakes_name_their_place_and_the_nearest_name() {
         ("[Lora(rank: 0)]", "`strategies.0.rank` must be at least 1"),
         ("[Lora(rank: 1, alpha: -2)]", "`strategies.0.alpha` must be finite and above 0, found -2"),
         ("[Lora(rnak: 1)]", "did you mean `rank`?"),
+        (
+            "[Lora(rank: 1, targets: AllLinear, paths: [\"*\"])]",
+            "`strategies.0.targets` must be left out where `strategies.0.paths` is given, found AllLinear",
+        ),
+        ("[Lora(rank: 1, targets: AllLinaer)]", "did you mean `AllLinear`?"),
         ("[Freeze([])]", "`strategies.0` must be given at least one path"),
         ("[Offload(parameter)]", "did you mean `parameters`?"),
         ("[Zero(stage: 4)]", "`strategies.0.stage` must be 0, 1, 2 or 3, found 4"),

@@ -102,9 +102,9 @@ impl Kind {
                 return found.map_err(|error| StrategyError::Path { strategy: NAME, error });
             }
             Self::Norms => ("norms", of(&|place| place.holder.contains("Norm"))),
-            Self::Embeddings => ("embeddings", of(&is_embedding)),
+            Self::Embeddings => ("embeddings", of(&Place::is_of_embedding)),
             Self::Head => {
-                let found = of(&is_head);
+                let found = of(&Place::is_of_head);
                 if found.is_empty() { ("head", first_embedding(paths)) } else { ("head", found) }
             }
         };
@@ -115,23 +115,9 @@ impl Kind {
     }
 }
 
-fn is_embedding(place: &Place) -> bool {
-    place.holder.contains("Embedding")
-}
-
-fn is_head(place: &Place) -> bool {
-    let names: Vec<_> = place.path.split('.').collect();
-    let Some((_, modules)) = names.split_last() else { return false };
-    // A head inside a list, such as one of an attention layer, is not the model's head.
-    let in_list = modules.iter().any(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
-    let of_model = matches!(modules.first(), Some(&("output" | "output_projection" | "classifier")));
-    let called_so = modules.iter().any(|name| *name == "head" || name.ends_with("_head"));
-    !in_list && (called_so || of_model)
-}
-
 /// Returns the first embedding, with the factors through which it is read, if any.
 fn first_embedding(paths: &Paths) -> Vec<ParamId> {
-    let Some(first) = paths.places().iter().find(|place| is_embedding(place)) else { return Vec::new() };
+    let Some(first) = paths.places().iter().find(|place| place.is_of_embedding()) else { return Vec::new() };
     let belongs =
         |place: &&Place| place.id == first.id || place.reparameterizes.as_ref() == Some(&first.path);
     paths.places().iter().filter(belongs).map(|place| place.id).collect()

@@ -1,6 +1,7 @@
 //! LoRA: trains low-rank factors beside frozen matrices.
 //!
-//! Hu et al., *LoRA: Low-Rank Adaptation of Large Language Models*, 2021 (arXiv:2106.09685).
+//! Hu et al., *LoRA: Low-Rank Adaptation of Large Language Models*, 2021 (arXiv:2106.09685); Kalajdzievski, *A Rank
+//! Stabilization Scaling Factor for Fine-Tuning with LoRA*, 2023 (arXiv:2312.03732).
 //!
 //! ```text
 //! mod.rs      Lora: the recipe
@@ -21,7 +22,9 @@ use crate::{
     StrategyError, StrategyRecipe, groups,
 };
 use attach::Attach;
-use targets::targets;
+use targets::matrices_of;
+
+pub use targets::Targets;
 
 const NAME: &str = "Lora";
 
@@ -33,7 +36,7 @@ const NAME: &str = "Lora";
 /// W + α/r · A·B,   A [in, r],  B [r, out]
 /// ```
 ///
-/// through Burn's own adapters, so layers need no changes. A is initialized uniformly within ±1/√in, as in PEFT, from
+/// or W + α/√r · A·B if it is [rank-stabilized](Self::rank_stabilized), through Burn's own adapters, so layers need no changes. A is initialized uniformly within ±1/√in, as in PEFT, from
 /// the run's seed and the matrix's path. B starts at 0, so the adapted model initially equals the given one. The bias
 /// and all other parameters are frozen, except for those that you name in [`also`](Self::also) and
 /// those that are [fresh](Adaptation::fresh).
@@ -43,8 +46,9 @@ const NAME: &str = "Lora";
 /// [`on`](Self::on) selects them. The default is the projections of attention: the matrices of modules called `query`,
 /// `key`, `value`, `query_key_value` (or `qkv`, `q_proj`, `k_proj`, `v_proj`), and of `output` (`out_proj`, `o_proj`)
 /// beside one of these. In Burn's attention and in Firebrick's models, these are all four projections. The paper adapts
-/// two of them: `.on(["*.query.weight", "*.value.weight"])`. A tied matrix has one pair of factors at all of its
-/// places.
+/// two of them: `.on(["*.query.weight", "*.value.weight"])`. [`on_all_linear`](Self::on_all_linear) adapts the matrices
+/// of all linear layers except the head, as QLoRA does (Dettmers et al., 2023, arXiv:2305.14314). A tied matrix has one
+/// pair of factors at all of its places.
 ///
 /// # Memory
 ///
@@ -89,6 +93,10 @@ const NAME: &str = "Lora";
 pub struct Lora {
     rank: usize,
     alpha: f64,
+    #[serde(skip_serializing_if = "is_false")]
+    rank_stabilized: bool,
+    #[serde(skip_serializing_if = "Targets::is_default")]
+    targets: Targets,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     paths: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -102,16 +110,28 @@ struct Settings {
     rank: usize,
     alpha: Option<f64>,
     #[serde(default)]
+    rank_stabilized: bool,
+    #[serde(default)]
+    targets: Targets,
+    #[serde(default)]
     paths: Vec<String>,
     #[serde(default)]
     also: Vec<String>,
 }
 
 impl From<Settings> for Lora {
-    fn from(Settings { rank, alpha, paths, also }: Settings) -> Self {
-        Self { rank, alpha: alpha.unwrap_or(rank as f64), paths, also }
+    fn from(settings: Settings) -> Self {
+        let Settings { rank, alpha, rank_stabilized, targets, paths, also } = settings;
+        Self { rank, alpha: alpha.unwrap_or(rank as f64), rank_stabilized, targets, paths, also }
     }
 }
+
+fn is_false(setting: &bool) -> bool {
+    !*setting
+}
+
+/// The name of the saved value that says that the scale is α/√r. Runs with α/r do not save it.
+const STABILIZED: &str = "rank_stabilized";
 
 /// The width of the widest models.
 const MOST_RANK: usize = 65_536;
@@ -119,12 +139,41 @@ const MOST_RANK: usize = 65_536;
 impl Lora {
     /// Creates a recipe for factors of this rank, at least 1.
     pub fn rank(rank: usize) -> Self {
-        Self { rank, alpha: rank as f64, paths: Vec::new(), also: Vec::new() }
+        Self {
+            rank,
+            alpha: rank as f64,
+            rank_stabilized: false,
+            targets: Targets::default(),
+            paths: Vec::new(),
+            also: Vec::new(),
+        }
     }
 
     /// Sets α: the product of the factors is scaled by `alpha / rank`. Default: the rank, for a scale of 1.
     pub fn alpha(self, alpha: f64) -> Self {
         Self { alpha, ..self }
+    }
+
+    /// Scales the product of the factors by `alpha / √rank`, so that gradients do not shrink as the rank grows
+    /// (Kalajdzievski, 2023, arXiv:2312.03732): rsLoRA, `use_rslora` of PEFT. The default of α stays the rank.
+    ///
+    /// ```
+    /// use burn::{nn::LinearConfig, tensor::Device};
+    /// use firebrick_strategies::{Adaptation, Composition, Lora};
+    ///
+    /// let model = LinearConfig::new(64, 32).init(&Device::flex().autodiff());
+    /// let lora = Lora::rank(16).alpha(8.0).rank_stabilized().on(["weight"]);
+    /// let adapted = lora.adapt(model, &mut Adaptation::seeded(1))?;
+    /// assert_eq!(adapted.weight.adapter().unwrap().scale, 2.0);
+    /// # Ok::<(), firebrick_strategies::StrategyError>(())
+    /// ```
+    pub fn rank_stabilized(self) -> Self {
+        Self { rank_stabilized: true, ..self }
+    }
+
+    /// Adapts the matrices of all linear layers: [`Targets::AllLinear`]. You cannot combine it with [`on`](Self::on).
+    pub fn on_all_linear(self) -> Self {
+        Self { targets: Targets::AllLinear, ..self }
     }
 
     /// Adapts the matrices that these [patterns](Paths) match. Each pattern must match a matrix. Default: the
@@ -139,7 +188,7 @@ impl Lora {
     }
 
     fn low_rank(&self) -> LowRank {
-        LowRank { rank: self.rank, alpha: self.alpha }
+        LowRank { rank: self.rank, alpha: self.alpha, rank_stabilized: self.rank_stabilized }
     }
 }
 
@@ -153,7 +202,10 @@ impl StrategyRecipe for Lora {
         let possible = (1..=MOST_RANK).contains(&self.rank);
         SettingError::require(possible, "rank", "at least 1 and at most 65536", self.rank)?;
         let possible = self.alpha > 0.0 && self.alpha.is_finite();
-        SettingError::require(possible, "alpha", "finite and above 0", self.alpha)
+        SettingError::require(possible, "alpha", "finite and above 0", self.alpha)?;
+        let possible = self.targets.is_default() || self.paths.is_empty();
+        let found = format!("{:?}", self.targets);
+        SettingError::require(possible, "targets", "left out where `paths` is given", found)
     }
 }
 
@@ -169,7 +221,7 @@ impl<M: Module> Strategy<M> for Lora {
         let mut also = params_of(NAME, &self.also, &paths)?;
         let fresh = params_of(NAME, adaptation.fresh(), &paths)?;
         also.extend(fresh.into_iter().filter(|id| !adaptation.is_frozen(*id)));
-        let mut targets = targets(&model, &paths, &self.paths)?;
+        let mut targets = matrices_of(&model, &paths, self.targets, &self.paths)?;
         targets.retain(|target| !also.contains(target));
         if targets.is_empty() {
             let expected = "matrices, some of which `also` does not train whole";
@@ -211,13 +263,20 @@ impl<M> Stage<M> for Adapting {
 
 impl<M> SaveStage<M> for Adapting {
     fn save(&self, state: StageState) -> StageState {
-        let LowRank { rank, alpha } = self.0;
-        state.with("rank", rank as f64).with("alpha", alpha)
+        let LowRank { rank, alpha, rank_stabilized } = self.0;
+        let state = state.with("rank", rank as f64).with("alpha", alpha);
+        if rank_stabilized { state.with(STABILIZED, 1.0) } else { state }
     }
 
     /// Checks the scale: saved factors are only valid with the rank and alpha that they were trained with.
     fn restore(&mut self, saved: &StageState) -> Result<(), StrategyError> {
         let (rank, alpha) = (saved.get("rank")?, saved.get("alpha")?);
+        let rank_stabilized = saved.get(STABILIZED).is_ok();
+        if rank_stabilized != self.0.rank_stabilized {
+            let (setting, found) = ("rank_stabilized", self.0.rank_stabilized.to_string());
+            let expected = format!("{rank_stabilized}, as in the saved run").into();
+            return Err(StrategyError::setting(NAME, SettingError { setting, expected, found }));
+        }
         if (rank, alpha) == (self.0.rank as f64, self.0.alpha) {
             return Ok(());
         }

@@ -3,24 +3,48 @@
 use std::collections::HashSet;
 
 use burn::module::{Module, ParamId};
+use serde::{Deserialize, Serialize};
 
 use super::NAME;
 use crate::{Paths, Place, SettingError, StrategyError, each_param};
+
+/// The matrices that [`Lora`](crate::Lora) adapts, if no paths are given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Targets {
+    /// The projections of attention.
+    #[default]
+    Attention,
+    /// The matrices of all linear layers: modules whose type is called `Linear`, as in Burn and in Firebrick's models.
+    /// It leaves out embeddings, matrices that are tied to one, and the model's head, which
+    /// [`Keep::head`](crate::Keep::head) describes. These are the matrices of `all-linear` of PEFT, which also leaves out
+    /// the head of a language model or of a `SEQ_CLS` model.
+    AllLinear,
+}
+
+impl Targets {
+    pub(super) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
 
 /// Modules that compute queries, keys and values.
 const READ: [&str; 8] = ["query", "key", "value", "query_key_value", "qkv", "q_proj", "k_proj", "v_proj"];
 /// Output projections of attention, beside one of the modules above.
 const WRITE: [&str; 3] = ["output", "out_proj", "o_proj"];
 
-/// Returns the matrices that patterns match, or the projections of attention if there are no patterns.
-pub(super) fn targets<M: Module>(
+/// Returns the matrices that patterns match, or those of `default` if there are no patterns.
+pub(super) fn matrices_of<M: Module>(
     model: &M,
     paths: &Paths,
+    default: Targets,
     patterns: &[String],
 ) -> Result<HashSet<ParamId>, StrategyError> {
     let matrices = matrices(model);
     if patterns.is_empty() {
-        return projections(paths, &matrices);
+        return match default {
+            Targets::Attention => projections(paths, &matrices),
+            Targets::AllLinear => all_linear(paths, &matrices),
+        };
     }
     let mut targets = HashSet::new();
     for pattern in patterns {
@@ -47,6 +71,24 @@ fn matrices<M: Module>(model: &M) -> HashSet<ParamId> {
         }
     });
     matrices
+}
+
+/// Returns the matrices of linear layers, without those that the head or an embedding reads too.
+fn all_linear(paths: &Paths, matrices: &HashSet<ParamId>) -> Result<HashSet<ParamId>, StrategyError> {
+    let of_layer = |place: &&Place| matrices.contains(&place.id) && place.holder == "Linear";
+    let mut found: HashSet<_> = paths.places().iter().filter(of_layer).map(|place| place.id).collect();
+    for place in paths.places().iter().filter(|place| place.is_of_head() || place.is_of_embedding()) {
+        found.remove(&place.id);
+    }
+    match found.is_empty() {
+        false => Ok(found),
+        true => {
+            let expected =
+                "left out for a model without linear layers besides its head; name matrices in `paths`";
+            let (setting, found) = ("targets", format!("{:?}", Targets::AllLinear));
+            Err(StrategyError::setting(NAME, SettingError { setting, expected: expected.into(), found }))
+        }
+    }
 }
 
 fn projections(paths: &Paths, matrices: &HashSet<ParamId>) -> Result<HashSet<ParamId>, StrategyError> {

@@ -47,10 +47,19 @@ fn close(found: &[f64], expected: &[f64]) {
 
 #[test]
 fn two_updates_follow_the_equation() {
+    follows_the_equation(Lora::rank(2).alpha(3.0), 1.5);
+}
+
+#[test]
+fn rank_stabilized_its_scale_is_that_of_the_root_of_the_rank() {
+    follows_the_equation(Lora::rank(2).alpha(3.0).rank_stabilized(), 3.0 / 2f64.sqrt());
+}
+
+/// Two updates are those of factors of rank 2 with this scale.
+fn follows_the_equation(lora: Lora, scale: f64) {
     let (from, to, rank) = (3, 2, 2);
-    let (mut model, adaptation) = adapt(&Lora::rank(rank).alpha(3.0).on(["weight"]), linear(), 1);
+    let (mut model, adaptation) = adapt(&lora.on(["weight"]), linear(), 1);
     let given = values(model.weight.base());
-    let scale = 1.5;
     let factors = |model: &Linear| {
         let adapter = model.weight.adapter().unwrap();
         (values(adapter.a.val()), values(adapter.b.val()))
@@ -169,6 +178,45 @@ fn by_default_it_adapts_the_projections_of_attention() {
     assert!(error.contains("no projection of attention") && error.contains("`0.weight`"), "{error}");
 }
 
+#[derive(Module, Debug)]
+struct Labeler {
+    tokens: Embedding,
+    tied: Linear,
+    blocks: Vec<Block>,
+    pooler: Linear,
+    classifier: Linear,
+}
+
+#[test]
+fn all_linear_layers_are_adapted_but_embeddings_and_the_head() {
+    let linear = || LinearConfig::new(4, 4).init(&device());
+    let attention = MultiHeadAttentionConfig::new(4, 2).init(&device());
+    let mut model = Labeler {
+        tokens: EmbeddingConfig::new(4, 4).init(&device()),
+        tied: linear(),
+        blocks: vec![Block { attention, output: linear() }],
+        pooler: linear(),
+        classifier: linear(),
+    };
+    model.tied.weight = model.tokens.weight.clone();
+    let (adapted, _) = adapt(&Lora::rank(2).on_all_linear(), model, 1);
+    let paths = Paths::of(&adapted);
+    let factors = paths.places().iter().filter(|place| place.path.ends_with("lora.a"));
+    let found: Vec<_> = factors.map(|place| place.reparameterizes.clone().unwrap()).collect();
+    let attention =
+        ["query", "key", "value", "output"].map(|name| format!("blocks.0.attention.{name}.weight"));
+    let others = ["blocks.0.output.weight", "pooler.weight"].map(String::from);
+    assert_eq!(found, [attention.as_slice(), &others].concat());
+
+    let alone = EmbeddingConfig::new(4, 4).init(&device());
+    let error =
+        Lora::rank(2).on_all_linear().adapt(alone, &mut Adaptation::default()).unwrap_err().to_string();
+    assert!(error.contains("`targets`") && error.contains("without linear layers"), "{error}");
+    let both = Lora::rank(2).on_all_linear().on(["weight"]);
+    let error = both.adapt(self::linear(), &mut Adaptation::default()).unwrap_err().to_string();
+    assert!(error.contains("`targets` must be left out where `paths` is given, found AllLinear"), "{error}");
+}
+
 #[test]
 fn factors_have_the_dtype_of_what_they_are_added_to() {
     if !testing::has_bf16() {
@@ -244,6 +292,14 @@ fn another_scale_than_the_saved_one_is_refused() {
     restore(Lora::rank(2).alpha(4.0)).unwrap();
     let error = restore(Lora::rank(2).alpha(8.0)).unwrap_err().to_string();
     assert!(error.contains("alpha 8 of rank 2, where it was 4 of 2"), "{error}");
+    let error = restore(Lora::rank(2).alpha(4.0).rank_stabilized()).unwrap_err().to_string();
+    assert!(error.contains("`rank_stabilized` must be false, as in the saved run, found true"), "{error}");
+    let stabilized = || Lora::rank(2).alpha(4.0).rank_stabilized();
+    let states = stage(stabilized()).save();
+    stage(stabilized()).restore(&mut SavedStates::new(states.clone())).unwrap();
+    let plain =
+        stage(Lora::rank(2).alpha(4.0)).restore(&mut SavedStates::new(states)).unwrap_err().to_string();
+    assert!(plain.contains("`rank_stabilized` must be true, as in the saved run, found false"), "{plain}");
 }
 
 #[test]
