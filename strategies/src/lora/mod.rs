@@ -36,7 +36,8 @@ const NAME: &str = "Lora";
 /// W + α/r · A·B,   A [in, r],  B [r, out]
 /// ```
 ///
-/// or W + α/√r · A·B if it is [rank-stabilized](Self::rank_stabilized), through Burn's own adapters, so layers need no changes. A is initialized uniformly within ±1/√in, as in PEFT, from
+/// or W + α/√r · A·B if it is [rank-stabilized](Self::rank_stabilized), through Burn's own adapters, so layers need no
+/// changes. A is initialized uniformly within ±1/√in, as in PEFT, from
 /// the run's seed and the matrix's path. B starts at 0, so the adapted model initially equals the given one. The bias
 /// and all other parameters are frozen, except for those that you name in [`also`](Self::also) and
 /// those that are [fresh](Adaptation::fresh).
