@@ -155,6 +155,15 @@
 //! │   ├── added_tokens     finds added tokens in a text
 //! │   └── word_cache       caches words, so each is encoded only once
 //! └── pieces          cuts a long text at newlines, encodes on all cores
+//! chat         conversations as text
+//! ├── conversation  messages, tools and documents
+//! │   └── format       records as conversations
+//! ├── template      renders them, as transformers does
+//! │   ├── environment  what a template can call
+//! │   ├── generation   blocks that mark what the assistant wrote
+//! │   ├── python       values as Python writes them
+//! │   └── files        the templates beside a `tokenizer.json`
+//! └── answers       finds what the assistant wrote
 //! collators    turn records into samples and samples into batches, with one file for each task
 //! whole_file   reads small files, and writes them atomically
 //! strict_json  parses JSON, rejects duplicate names
@@ -163,6 +172,8 @@
 
 mod batch;
 mod batcher;
+#[cfg(feature = "text")]
+mod chat;
 mod collator;
 #[cfg(feature = "text")]
 pub mod collators;
@@ -192,8 +203,12 @@ mod whole_file;
 
 pub use batch::{Batch, Batches};
 pub use batcher::Batcher;
+#[cfg(feature = "text")]
+pub use chat::{ChatFormat, ChatTemplate, Conversation, Message, RenderedChat};
 pub use collator::{Collator, Drawn};
 pub use delivery::{Amount, Cursor, Cut, Prefetch, Request, Requests};
+#[cfg(feature = "text")]
+pub use error::ChatError;
 pub use error::{DataError, ReadError, SampleError, TokenizerError};
 pub use fingerprint::Fingerprint;
 pub use padding::{PadTo, Padding, Side};

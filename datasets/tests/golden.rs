@@ -7,6 +7,8 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 #[path = "golden/causal_lm.rs"]
 mod causal_lm;
+#[path = "golden/chat.rs"]
+mod chat;
 #[path = "golden/classes.rs"]
 mod classes;
 #[path = "golden/classification.rs"]

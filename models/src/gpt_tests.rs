@@ -73,7 +73,7 @@ fn packing_and_padding_change_nothing() {
     let causal = || CausalLm::new(Encoder::new(tokenizer.clone())).pad_id(0);
     let sample = |length: u32| {
         let ids = (0..length).map(|at| (at * at + length) % 10).collect();
-        Arc::new(CausalSample { ids, prompt: (length / 5) as usize })
+        Arc::new(CausalSample { ids, prompt: (length / 5) as usize, ..Default::default() })
     };
     let samples: Vec<_> = [5, 2, 7, 1, 3].map(sample).into();
     let drawn = |sample: &Arc<CausalSample>| Drawn { epoch: 0, index: 0, sample: sample.clone() };

@@ -201,7 +201,7 @@ fn texts(rows: &[&[usize]], side: Side, is_packed: bool) -> TokenBatch {
     let causal = CausalLm::new(encoder).pad_id(0).padding(padding);
     let text = |(at, length): (usize, &usize)| {
         let ids = (0..*length).map(|place| (1 + (at * 7 + place * 3 + length) % 28) as u32).collect();
-        Arc::new(CausalSample { ids, prompt: length / 5 })
+        Arc::new(CausalSample { ids, prompt: length / 5, ..Default::default() })
     };
     let packs = rows.iter().map(|row| row.iter().enumerate().map(text).collect::<Vec<_>>());
     if is_packed {

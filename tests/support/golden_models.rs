@@ -98,13 +98,13 @@ impl Case {
 
     /// Builds a batch in which each token after the first is a label.
     pub fn causal(&self) -> TokenBatch {
-        let samples = self.rows.iter().map(|ids| CausalSample { ids: ids.clone(), prompt: 0 });
+        let samples = self.rows.iter().map(|ids| CausalSample { ids: ids.clone(), ..Default::default() });
         CausalLm::new(encoder()).padding(self.padding()).pad_id(0).collate(&drawn(samples)).unwrap()
     }
 
     /// Builds a batch of the same tokens, with two samples in a row.
     pub fn packed(&self) -> TokenBatch {
-        let sample = |ids: &Vec<u32>| Arc::new(CausalSample { ids: ids.clone(), prompt: 0 });
+        let sample = |ids: &Vec<u32>| Arc::new(CausalSample { ids: ids.clone(), ..Default::default() });
         let packs = self.rows.chunks(2).map(|rows| rows.iter().map(sample).collect::<Vec<_>>());
         Packing::new(CausalLm::new(encoder()).pad_id(0), 24).collate(&drawn(packs)).unwrap()
     }

@@ -42,7 +42,7 @@ fn causal() -> CausalLm {
 }
 
 fn samples(rows: Rows) -> InMemory<CausalSample> {
-    InMemory::new(rows.0.into_iter().map(|ids| CausalSample { ids, prompt: 0 }).collect())
+    InMemory::new(rows.0.into_iter().map(|ids| CausalSample { ids, ..Default::default() }).collect())
 }
 
 /// The rows of [`ragged`], padded on the left to a multiple of 5.

@@ -1,8 +1,8 @@
 //! Causal language modeling: predicts each token from those before it.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
-use super::roles;
+use super::{Chat, roles};
 use crate::{
     Collator, DataError, Drawn, Encoder, Encoding, IGNORE, Input, Padding, Record, Side, TokenBatch,
     token_batch::signed_row,
@@ -49,6 +49,7 @@ pub struct CausalLm {
     shorter: Encoder,
     prompt_field: Option<String>,
     text_field: String,
+    chat: Option<Chat>,
     end: bool,
     end_id: Option<u32>,
     padding: Padding,
@@ -62,13 +63,26 @@ pub struct CausalSample {
     pub ids: Vec<u32>,
     /// The number of leading tokens that do not count in the loss.
     pub prompt: usize,
+    /// Further tokens that do not count in the loss.
+    pub unlearned: Vec<Range<usize>>,
 }
 
 impl CausalSample {
+    /// Returns whether a token counts. The first one is never predicted.
+    fn counts(&self) -> bool {
+        let first = self.prompt.max(1);
+        let ignored: usize =
+            self.unlearned.iter().map(|tokens| tokens.end - tokens.start.max(first).min(tokens.end)).sum();
+        self.ids.len() > first + ignored
+    }
+
     /// Returns the labels: each token's id, or [`IGNORE`](crate::IGNORE) in the prompt.
     pub(super) fn labels(&self) -> Result<Vec<i32>, DataError> {
         let mut labels = signed_row(&self.ids)?;
         labels.iter_mut().take(self.prompt).for_each(|label| *label = IGNORE);
+        for tokens in &self.unlearned {
+            labels.iter_mut().take(tokens.end).skip(tokens.start).for_each(|label| *label = IGNORE);
+        }
         Ok(labels)
     }
 }
@@ -84,6 +98,7 @@ impl CausalLm {
             shorter: shorter.stride(stride.or(Some(0))),
             prompt_field: None,
             text_field: "text".to_owned(),
+            chat: None,
             end: false,
             end_id: None,
             padding: Padding::default(),
@@ -102,6 +117,13 @@ impl CausalLm {
     pub fn prompted(mut self, prompt: impl Into<String>, completion: impl Into<String>) -> Self {
         self.prompt_field = Some(prompt.into());
         self.text_field = completion.into();
+        self
+    }
+
+    /// Reads conversations instead of texts. Their template ends them: [`end`](Self::end) does not apply. A
+    /// conversation is one sample; one with more tokens than the encoder's `max_length` is cut, whatever the stride.
+    pub fn chat(mut self, chat: Chat) -> Self {
+        self.chat = Some(chat);
         self
     }
 
@@ -190,10 +212,14 @@ impl Collator for CausalLm {
     type Batch = TokenBatch;
 
     fn encode(&self, record: &Record) -> Result<Vec<CausalSample>, DataError> {
+        if let Some(chat) = &self.chat {
+            let sample = chat.encode(record, &self.encoder)?;
+            return Ok(if sample.counts() { vec![sample] } else { Vec::new() });
+        }
         let text = record.text(&self.text_field)?;
         let samples: Vec<_> = match &self.prompt_field {
             None => {
-                let whole = |encoding: Encoding| CausalSample { ids: encoding.ids, prompt: 0 };
+                let whole = |encoding: Encoding| CausalSample { ids: encoding.ids, ..Default::default() };
                 self.encodings(text)?.into_iter().map(whole).collect()
             }
             Some(field) => {
@@ -202,12 +228,13 @@ impl Collator for CausalLm {
                 let both = |encoding: Encoding| CausalSample {
                     prompt: tokens_of_prompt(&encoding, &whole, prompt.len()),
                     ids: encoding.ids,
+                    unlearned: Vec::new(),
                 };
                 self.encodings(&whole)?.into_iter().map(both).collect()
             }
         };
         // The first token of a row is never predicted.
-        Ok(samples.into_iter().filter(|sample| sample.ids.len() > sample.prompt.max(1)).collect())
+        Ok(samples.into_iter().filter(CausalSample::counts).collect())
     }
 
     fn length(&self, sample: &CausalSample) -> usize {
@@ -308,7 +335,7 @@ mod tests {
     #[test]
     fn left_padding() {
         let task = CausalLm::new(letters()).padding(Padding::default().side(Side::Left));
-        let sample = |ids: &[u32]| CausalSample { ids: ids.to_vec(), prompt: 0 };
+        let sample = |ids: &[u32]| CausalSample { ids: ids.to_vec(), ..Default::default() };
         let batch = task.collate(&drawn([sample(&[1, 2, 3]), sample(&[4, 5])])).unwrap();
         assert_eq!(batch.host_ids(), [1, 2, 3, 0, 4, 5]);
         assert_eq!(batch.host_labels(), [1, 2, 3, IGNORE, IGNORE, 5]);

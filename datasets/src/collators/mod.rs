@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! causal_lm                next tokens of texts or completions
+//! ├── chat                    conversations, of which the answers count
 //! └── packing                 several samples in one row
 //! masked_lm                hidden tokens, or whole words
 //! ├── masking                 how many tokens are hidden, and what replaces them
@@ -20,6 +21,7 @@
 //! ```
 
 mod causal_lm;
+mod chat;
 mod counter;
 mod inputs;
 mod labeled_batch;
@@ -38,6 +40,7 @@ mod token_classification;
 mod words;
 
 pub use causal_lm::{CausalLm, CausalSample};
+pub use chat::{Chat, Learned};
 pub use inputs::{Inputs, Tokens};
 pub use labeled_batch::LabeledBatch;
 pub use labels::Labels;

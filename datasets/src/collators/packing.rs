@@ -27,7 +27,7 @@ pub type Pack = Vec<Arc<CausalSample>>;
 ///
 /// let tokenizer = Arc::new(Tokenizer::characters("abc")?);
 /// let task = Packing::new(CausalLm::new(Encoder::new(tokenizer)), 6);
-/// let sample = |ids: &[u32]| Arc::new(CausalSample { ids: ids.to_vec(), prompt: 0 });
+/// let sample = |ids: &[u32]| Arc::new(CausalSample { ids: ids.to_vec(), ..Default::default() });
 /// let pack = Arc::new(vec![sample(&[0, 1, 2]), sample(&[1, 2])]);
 /// let batch = task.collate(&[Drawn { epoch: 0, index: 0, sample: pack }])?;
 /// assert_eq!(batch.host_ids(), [0, 1, 2, 1, 2]);
@@ -158,7 +158,10 @@ mod tests {
     }
 
     fn pack(samples: &[(&[u32], usize)]) -> Pack {
-        samples.iter().map(|&(ids, prompt)| Arc::new(CausalSample { ids: ids.to_vec(), prompt })).collect()
+        samples
+            .iter()
+            .map(|&(ids, prompt)| Arc::new(CausalSample { ids: ids.to_vec(), prompt, ..Default::default() }))
+            .collect()
     }
 
     #[test]

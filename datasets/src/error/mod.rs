@@ -7,10 +7,14 @@ use std::{
 
 use crate::Place;
 
+#[cfg(feature = "text")]
+mod chat;
 mod read;
 mod sample;
 mod tokenizer;
 
+#[cfg(feature = "text")]
+pub use chat::ChatError;
 pub use read::ReadError;
 pub use sample::SampleError;
 pub use tokenizer::TokenizerError;
@@ -28,6 +32,11 @@ pub enum DataError {
     /// An error of a tokenizer or its files.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+
+    /// An error of a chat template.
+    #[cfg(feature = "text")]
+    #[error(transparent)]
+    Chat(#[from] ChatError),
 
     /// An error of samples, their order or their batches.
     #[error(transparent)]
@@ -91,6 +100,10 @@ impl DataError {
                 TokenizerError::TokenizerFailed { .. } | TokenizerError::UnknownCharacter { .. },
             ) => "a text that the tokenizer can encode",
             Self::Sample(SampleError::RowTooLong { .. }) => "a sample that fits into a row",
+            #[cfg(feature = "text")]
+            Self::Chat(ChatError::Rendering { .. } | ChatError::Unmarked { .. }) => {
+                "a conversation for the chat template"
+            }
             other => return other,
         };
         Self::record(place.clone(), None, expected, self.to_string())

@@ -33,10 +33,12 @@ mod word_cache;
 
 pub use encoder::Encoder;
 pub use encoding::{Encoding, Input, Truncation};
+pub(crate) use json::bytes as json_bytes;
 pub(crate) use pieces::final_pieces;
 pub use save::ForModel;
 pub use special_tokens::{SpecialNames, SpecialTokens};
 pub use tokenizer::Tokenizer;
+pub(crate) use tokenizer_config::File as ConfigFile;
 pub use warning::TokenizerWarning;
 
 use crate::{DataError, TokenizerError};

@@ -5,6 +5,7 @@ use std::{io, path::Path};
 use serde_json::{Map, Value, json};
 
 use super::{SpecialNames, TokenizerWarning, json};
+use crate::chat::ChatTemplates;
 use crate::{DataError, Side, TokenizerError, whole_file};
 
 /// The main configuration file, which takes precedence.
@@ -36,6 +37,8 @@ pub(super) struct TokenizerConfig {
     pub(super) clean_up: Option<bool>,
     /// Whether special tokens within a text are split like other text.
     pub(super) split_special: Option<bool>,
+    /// The chat templates.
+    pub(super) chat: ChatTemplates,
 }
 
 /// The field that says whether decoded text is cleaned up.
@@ -64,6 +67,7 @@ impl TokenizerConfig {
             segments: config.segments()?,
             clean_up: config.flag(CLEAN_UP)?,
             split_special: config.flag(SPLIT_SPECIAL)?,
+            chat: ChatTemplates::read(folder, &config)?,
         })
     }
 
@@ -102,6 +106,10 @@ impl TokenizerConfig {
                 set(field, Some(flag.into()));
             }
         }
+        if !self.chat.is_empty() {
+            self.chat.write(folder)?;
+            file.set("chat_template", None);
+        }
         file.write()
     }
 }
@@ -115,7 +123,7 @@ fn inputs(segments: bool) -> Value {
 }
 
 /// One of the files.
-pub(super) struct File<'a> {
+pub(crate) struct File<'a> {
     path: &'a Path,
     fields: Map<String, Value>,
 }
@@ -126,7 +134,7 @@ impl<'a> File<'a> {
     /// # Errors
     ///
     /// [`DataError::Io`], and [`TokenizerError::TokenizerConfig`] if the file is broken.
-    pub(super) fn read(path: &'a Path) -> Result<Self, DataError> {
+    pub(crate) fn read(path: &'a Path) -> Result<Self, DataError> {
         let broken = |found: String| {
             DataError::Tokenizer(TokenizerError::TokenizerConfig {
                 path: path.to_owned(),
@@ -167,7 +175,7 @@ impl<'a> File<'a> {
     /// # Errors
     ///
     /// [`TokenizerError::TokenizerConfig`] if `read` returns `None`.
-    pub(super) fn field<'f, T>(
+    pub(crate) fn field<'f, T>(
         &'f self,
         field: &str,
         expected: &str,
@@ -319,7 +327,7 @@ mod tests {
         let config = read(
             r#"{"pad_token": {"content": "<p>", "lstrip": true}, "eos_token": "<e>", "bos_token": null, "unk_token": "",
                 "extra_special_tokens": {"image": "<i>"}, "model_max_length": 1000000000000000019884624838656,
-                "padding_side": "left", "truncation_side": null, "chat_template": 3}"#,
+                "padding_side": "left", "truncation_side": null, "use_default_system_prompt": 3}"#,
             r#"{"pad_token": "<other>", "bos_token": {"content": "<b>"}, "unk_token": "<u>",
                 "additional_special_tokens": ["<x>", {"content": "<i>"}]}"#,
         )
@@ -359,6 +367,12 @@ mod tests {
                 "{}",
                 "field `model_input_names`: expected a list with",
             ),
+            (r#"{"chat_template": 3}"#, "{}", "field `chat_template`: expected a template, or a list"),
+            (
+                r#"{"chat_template": [{"name": "../x", "template": "x"}]}"#,
+                "{}",
+                "field `chat_template`: expected a template, or a list",
+            ),
             (r#"{"padding_side": "up"}"#, "{}", "expected \"left\" or \"right\", found \"up\""),
         ] {
             let error = read(config, special).unwrap_err().to_string();
@@ -371,7 +385,7 @@ mod tests {
         let folder = tempdir().unwrap();
         TokenizerConfig::default().write(folder.path()).unwrap();
         assert!(!folder.path().join(CONFIG).exists());
-        fs::write(folder.path().join(CONFIG), r#"{"chat_template": "x", "pad_token": "<old>"}"#).unwrap();
+        fs::write(folder.path().join(CONFIG), r#"{"extra": "x", "pad_token": "<old>"}"#).unwrap();
         let names = SpecialNames { eos: Some("<e>".to_owned()), ..SpecialNames::default() };
         let config = TokenizerConfig {
             names,
@@ -382,6 +396,6 @@ mod tests {
         };
         config.write(folder.path()).unwrap();
         assert_eq!(TokenizerConfig::read(folder.path(), |_| true).unwrap(), config);
-        assert!(fs::read_to_string(folder.path().join(CONFIG)).unwrap().contains("chat_template"));
+        assert!(fs::read_to_string(folder.path().join(CONFIG)).unwrap().contains("extra"));
     }
 }

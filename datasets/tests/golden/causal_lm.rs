@@ -37,7 +37,7 @@ fn causal_lm() {
             let ids = encoder.encode(Input::Text(of), None).unwrap().remove(0).ids;
             // A deliberate difference: fewer than two tokens yield no sample.
             assert_eq!(encoded.is_none(), ids.len() < 2, "{of}");
-            encoded.unwrap_or(CausalSample { ids, prompt: 0 })
+            encoded.unwrap_or(CausalSample { ids, ..Default::default() })
         });
         let samples = drawn(samples);
         let batch = task.collate(&samples).unwrap();

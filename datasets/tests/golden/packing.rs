@@ -62,7 +62,7 @@ fn packing() {
             assert_eq!(encoded.is_none(), ids.len() < 2, "{what}");
             let ids = encoded.map_or(ids, |pack| pack[0].ids.clone());
             let prompt = if *prompted { all.prompts[index] } else { 0 };
-            (!ids.is_empty()).then(|| Arc::new(CausalSample { ids, prompt }))
+            (!ids.is_empty()).then(|| Arc::new(CausalSample { ids, prompt, ..Default::default() }))
         };
         let packs = all.packs.iter().map(|pack| pack.iter().filter_map(sample).collect::<Pack>());
         let packs = drawn(packs);

@@ -1,0 +1,256 @@
+//! Values as Python writes them: as text, and as JSON.
+
+use std::fmt::{self, Write};
+
+use minijinja::{Error, ErrorKind, Value, value::ValueKind};
+
+/// Writes a value as Python's `str` does: what a template prints.
+pub(super) fn text(value: &Value, out: &mut impl Write) -> fmt::Result {
+    match (value.kind(), value.as_str()) {
+        (_, Some(text)) => out.write_str(text),
+        (ValueKind::Undefined, _) => Ok(()),
+        _ => repr(value, out),
+    }
+}
+
+/// Writes a value as Python's `repr` does.
+fn repr(value: &Value, out: &mut impl Write) -> fmt::Result {
+    match value.kind() {
+        ValueKind::Undefined => out.write_str("Undefined"),
+        ValueKind::None => out.write_str("None"),
+        ValueKind::Bool => out.write_str(if value.is_true() { "True" } else { "False" }),
+        ValueKind::Number => number(value, out),
+        ValueKind::String => quoted(value.as_str().unwrap_or_default(), out),
+        ValueKind::Seq | ValueKind::Iterable => {
+            out.write_char('[')?;
+            for (at, item) in value.try_iter().map_err(|_| fmt::Error)?.enumerate() {
+                out.write_str(if at > 0 { ", " } else { "" })?;
+                repr(&item, out)?;
+            }
+            out.write_char(']')
+        }
+        ValueKind::Map => {
+            out.write_char('{')?;
+            for (at, key) in value.try_iter().map_err(|_| fmt::Error)?.enumerate() {
+                out.write_str(if at > 0 { ", " } else { "" })?;
+                repr(&key, out)?;
+                out.write_str(": ")?;
+                repr(&value.get_item(&key).map_err(|_| fmt::Error)?, out)?;
+            }
+            out.write_char('}')
+        }
+        _ => write!(out, "{value}"),
+    }
+}
+
+fn quoted(text: &str, out: &mut impl Write) -> fmt::Result {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    out.write_char(quote)?;
+    for character in text.chars() {
+        match character {
+            '\n' => out.write_str("\\n")?,
+            '\r' => out.write_str("\\r")?,
+            '\t' => out.write_str("\\t")?,
+            '\\' => out.write_str("\\\\")?,
+            _ if character == quote => write!(out, "\\{quote}")?,
+            _ if (character as u32) < 0x100 && character.is_control() => {
+                write!(out, "\\x{:02x}", character as u32)?;
+            }
+            _ => out.write_char(character)?,
+        }
+    }
+    out.write_char(quote)
+}
+
+/// Writes a number. A float is written with the fewest digits that determine it, as `1.0`, `1e-05` or `1e+16`.
+fn number(value: &Value, out: &mut impl Write) -> fmt::Result {
+    if value.is_integer() {
+        return write!(out, "{value}");
+    }
+    let Ok(float) = f64::try_from(value.clone()) else { return write!(out, "{value}") };
+    let digits = format!("{float:e}");
+    match digits.split_once('e').and_then(|(digits, exponent)| Some((digits, exponent.parse::<i32>().ok()?)))
+    {
+        None => write!(
+            out,
+            "{}",
+            if float.is_nan() {
+                "nan"
+            } else if float > 0.0 {
+                "inf"
+            } else {
+                "-inf"
+            }
+        ),
+        Some((_, -4..16)) => write!(out, "{float:?}"),
+        Some((digits, exponent)) => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            write!(out, "{digits}e{sign}{:02}", exponent.abs())
+        }
+    }
+}
+
+/// The settings of Python's `json.dumps`.
+#[derive(Debug, Default)]
+pub(super) struct Json {
+    /// The spaces of a level; none writes everything in one line.
+    pub(super) indent: Option<String>,
+    /// Whether characters outside ASCII are escaped.
+    pub(super) ascii: bool,
+    /// Whether names are sorted.
+    pub(super) sorted: bool,
+    /// What stands between items, and between a name and its value.
+    pub(super) separators: Option<(String, String)>,
+}
+
+impl Json {
+    /// Writes a value as `json.dumps` does.
+    pub(super) fn dumps(&self, value: &Value) -> Result<String, Error> {
+        let mut out = String::new();
+        self.write(value, 0, &mut out)?;
+        Ok(out)
+    }
+
+    fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        match value.kind() {
+            ValueKind::None => out.push_str("null"),
+            ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => number(value, out).map_err(|_| unwritable(value))?,
+            ValueKind::String => self.string(value.as_str().unwrap_or_default(), out),
+            ValueKind::Seq | ValueKind::Iterable => {
+                let items: Vec<Value> = value.try_iter()?.collect();
+                self.group(['[', ']'], &items, depth, out, |item, out| self.write(item, depth + 1, out))?;
+            }
+            ValueKind::Map => {
+                let mut names: Vec<Value> = value.try_iter()?.collect();
+                if self.sorted {
+                    names.sort();
+                }
+                let between = self.separators.as_ref().map_or(": ", |(_, name)| name);
+                self.group(['{', '}'], &names, depth, out, |name, out| {
+                    match name.as_str() {
+                        Some(text) => self.string(text, out),
+                        None => {
+                            let mut text = String::new();
+                            self.write(name, 0, &mut text)?;
+                            self.string(&text, out);
+                        }
+                    }
+                    out.push_str(between);
+                    self.write(&value.get_item(name)?, depth + 1, out)
+                })?;
+            }
+            _ => return Err(unwritable(value)),
+        }
+        Ok(())
+    }
+
+    fn group(
+        &self,
+        [open, close]: [char; 2],
+        items: &[Value],
+        depth: usize,
+        out: &mut String,
+        mut write: impl FnMut(&Value, &mut String) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let line = |depth: usize, out: &mut String| {
+            if let Some(indent) = &self.indent {
+                out.push('\n');
+                out.push_str(&indent.repeat(depth));
+            }
+        };
+        let comma = match &self.separators {
+            Some((comma, _)) => comma,
+            None if self.indent.is_some() => ",",
+            None => ", ",
+        };
+        out.push(open);
+        for (at, item) in items.iter().enumerate() {
+            out.push_str(if at > 0 { comma } else { "" });
+            line(depth + 1, out);
+            write(item, out)?;
+        }
+        if !items.is_empty() {
+            line(depth, out);
+        }
+        out.push(close);
+        Ok(())
+    }
+
+    fn string(&self, text: &str, out: &mut String) {
+        out.push('"');
+        for character in text.chars() {
+            match character {
+                '"' => out.push_str("\\\""),
+                '\\' => out.push_str("\\\\"),
+                '\n' => out.push_str("\\n"),
+                '\r' => out.push_str("\\r"),
+                '\t' => out.push_str("\\t"),
+                '\u{8}' => out.push_str("\\b"),
+                '\u{c}' => out.push_str("\\f"),
+                '\0'..' ' => out.push_str(&format!("\\u{:04x}", character as u32)),
+                _ if self.ascii && !matches!(character, ' '..='~') => {
+                    for unit in character.encode_utf16(&mut [0; 2]) {
+                        out.push_str(&format!("\\u{unit:04x}"));
+                    }
+                }
+                _ => out.push(character),
+            }
+        }
+        out.push('"');
+    }
+}
+
+fn unwritable(value: &Value) -> Error {
+    Error::new(ErrorKind::BadSerialization, format!("a value of the kind `{}` is not JSON", value.kind()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text_of(value: Value) -> String {
+        let mut out = String::new();
+        text(&value, &mut out).unwrap();
+        out
+    }
+
+    /// Each pair was printed by CPython.
+    #[test]
+    fn texts_equal_python() {
+        for (float, expected) in [
+            (1.0, "1.0"),
+            (0.1, "0.1"),
+            (1e-4, "0.0001"),
+            (1.5e-5, "1.5e-05"),
+            (1e15, "1000000000000000.0"),
+            (1e16, "1e+16"),
+            (-2.5e300, "-2.5e+300"),
+        ] {
+            assert_eq!(text_of(float.into()), expected);
+        }
+        assert_eq!(text_of(Value::from(())), "None");
+        assert_eq!(text_of(true.into()), "True");
+        let list: Value = ["it's", "a \"b\"", "é\n\u{7}", "'\""].into_iter().collect();
+        assert_eq!(text_of(list), r#"["it's", 'a "b"', 'é\n\x07', '\'"']"#);
+        let map = Value::from_pairs([("b", Value::from(1)), ("a", Value::from(()))]);
+        assert_eq!(text_of(map), "{'b': 1, 'a': None}");
+    }
+
+    #[test]
+    fn json_equals_python() {
+        let list: Value = [Value::from(1.0), "<é🙂\u{7f}\u{1}>".into(), Value::from_pairs([("", 0); 0])]
+            .into_iter()
+            .collect();
+        let value = Value::from_pairs([("b", list), ("a", true.into())]);
+        let dumps = |json: Json| json.dumps(&value).unwrap();
+        assert_eq!(dumps(Json::default()), "{\"b\": [1.0, \"<é🙂\u{7f}\\u0001>\", {}], \"a\": true}");
+        let ascii = Json { ascii: true, sorted: true, ..Json::default() };
+        assert_eq!(dumps(ascii), r#"{"a": true, "b": [1.0, "<\u00e9\ud83d\ude42\u007f\u0001>", {}]}"#);
+        let indented = Json { indent: Some("  ".into()), ..Json::default() };
+        let expected = "{\n  \"b\": [\n    1.0,\n    \"<é🙂\u{7f}\\u0001>\",\n    {}\n  ],\n  \"a\": true\n}";
+        assert_eq!(dumps(indented), expected);
+        let tight = Json { separators: Some((",".into(), ":".into())), ..Json::default() };
+        assert_eq!(dumps(tight), "{\"b\":[1.0,\"<é🙂\u{7f}\\u0001>\",{}],\"a\":true}");
+    }
+}

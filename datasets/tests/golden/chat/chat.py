@@ -1,0 +1,93 @@
+"""Renders conversations with transformers' `apply_chat_template`, and says which bytes the assistant wrote.
+
+Run by hand from anywhere: python3 chat.py   (writes chat.json next to itself)
+Made with Python 3.13, transformers 5.24.0, jinja2 3.1.6.
+
+The templates are written after the public ones of the model families that name them, shortened where they only repeat
+text. The conversations are in conversations.jsonl, one a line, whose order of names matters.
+"""
+
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+from transformers.utils.chat_template_utils import render_jinja_template
+
+HERE = Path(__file__).parent
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+def tokenizer():
+    """Characters, so that a mask of tokens is a mask of characters."""
+    words = {chr(at): at for at in range(1, 0x600)}
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="?")), **TOKENS)
+
+
+def render(template, chat, **kwargs):
+    tokens = tokenizer()
+    tokens.chat_template = template
+    try:
+        messages = chat["messages"]
+        return tokens.apply_chat_template(messages, tools=chat.get("tools"), tokenize=False, **kwargs)
+    except Exception as error:  # the template's own exceptions, and those of Python within it
+        return {"error": str(error)}
+
+
+def marked(template, chat):
+    """The bytes of each generation block."""
+    messages = [{k: v for k, v in m.items() if v is not None} for m in chat["messages"]]
+    texts, parts = render_jinja_template(
+        [messages], chat_template=template, tools=chat.get("tools"), return_assistant_tokens_mask=True, **TOKENS
+    )
+    size = lambda end: len(texts[0][:end].encode())
+    return [[size(start), size(end)] for start, end in parts[0]]
+
+
+# What stands around an answer, written down from each template, so that the parts are found another way than by
+# rendering beginnings of the conversation.
+TURNS = {
+    "chatml": ("<|im_start|>assistant\n", "<|im_end|>\n"),
+    "llama3": ("<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"),
+    "gemma": ("<start_of_turn>model\n", "<end_of_turn>\n"),
+    "phi3": ("<|assistant|>\n", "<|end|>\n"),
+    "zephyr": ("<|assistant|>\n", "</s>\n"),
+    "llama2": (" [/INST]", "</s>"),
+    "mistral": ("[/INST]", "</s>"),  # or after the result of a tool
+    "qwen3": ("<|im_start|>assistant\n", "<|im_end|>\n"),
+}
+
+
+def found(name, text):
+    start, end = TURNS[name]
+    parts, at = [], 0
+    starts = [start, "[/TOOL_RESULTS]"] if name == "mistral" else [start]
+    while nearest := min(((text.find(one, at), one) for one in starts if one in text[at:]), default=None):
+        begin = nearest[0] + len(nearest[1])
+        if (at := text.find(end, begin)) < 0:
+            break  # a question without an answer
+        at += len(end)
+        parts.append([len(text[:begin].encode()), len(text[:at].encode())])
+    return parts
+
+
+def main():
+    chats = [json.loads(line) for line in (HERE / "conversations.jsonl").read_text("utf-8").splitlines()]
+    made = {}
+    for path in sorted(HERE.glob("*.jinja")):
+        template = path.read_text("utf-8")
+        cases = []
+        for chat in chats:
+            text = render(template, chat)
+            case = {"text": text, "prompt": render(template, chat, add_generation_prompt=True)}
+            if isinstance(text, str):
+                if "generation %}" in template:
+                    case["answers"] = marked(template, chat)
+                elif path.stem in TURNS:
+                    case["answers"] = found(path.stem, text)
+            cases.append(case)
+        made[path.stem] = cases
+    (HERE / "chat.json").write_text(json.dumps(made, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+
+
+main()
