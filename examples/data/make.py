@@ -3,6 +3,7 @@
 They are made up, so that nobody's text is in them, and the same every time.
 """
 
+import json
 import random
 from pathlib import Path
 
@@ -90,3 +91,23 @@ entities("entities.valid.conll", 100, PEOPLE, PLACES, 2)
 topics("topics.tsv", 300, 3)
 topics("topics.valid.tsv", 80, 4)
 numbers(5)
+
+
+def chats(name, count, seed):
+    """Conversations with answers that follow from the questions."""
+    rng = random.Random(seed)
+    colors = {"sky": "blue", "grass": "green", "snow": "white", "coal": "black", "blood": "red", "lemon": "yellow"}
+    lines = []
+    for _ in range(count):
+        messages = []
+        for thing in rng.sample(sorted(colors), rng.randint(1, 2)):
+            messages += [
+                {"role": "user", "content": f"What color is {thing}?"},
+                {"role": "assistant", "content": f"It is {colors[thing]}."},
+            ]
+        lines.append(json.dumps({"messages": messages}))
+    (FOLDER / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+chats("chat.jsonl", 40, 6)
+chats("chat.valid.jsonl", 8, 7)

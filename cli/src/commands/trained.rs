@@ -79,6 +79,12 @@ pub(crate) struct GenerateArgs {
     /// The prompt, or the source of a Seq2Seq model. May be given several times. Default: each line of standard input.
     #[arg(long, short, value_name = "TEXT")]
     prompt: Vec<String>,
+    /// The system's message before the prompt, for a run trained on conversations. Default: none.
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    system: Option<String>,
+    /// Continues the prompt as it is. Default: a run trained on conversations answers it as a user's message.
+    #[arg(long)]
+    raw: bool,
     /// Shards the model over this many ranks, each on its own device if there are several, for a model that no device
     /// can hold. Default: 1, or one for each process that `mpirun` started.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
@@ -156,6 +162,7 @@ pub(crate) fn generate(args: &GenerateArgs) -> Result<(), RunError> {
         Some(ranks) => trained.over(ranks as usize),
         None => trained,
     };
+    let trained = trained.raw(args.raw).system(args.system.clone());
     let prompts = match args.prompt.is_empty() {
         false => args.prompt.clone(),
         true => {

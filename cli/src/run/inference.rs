@@ -15,7 +15,7 @@ impl Run {
     /// Returns the most tokens of a row that the model is asked about, padding included; `Some(None)` if there is no
     /// limit, and `None` for a causal language model, which reads as much of the end of a text as it can.
     pub(crate) fn asked_rows(&self, tokenizer: &Tokenizer) -> Option<Option<usize>> {
-        let reads_end = self.task.writing() == Some(Writing::Continuation);
+        let reads_end = matches!(self.task.writing(), Some(Writing::Continuation | Writing::Answer));
         (!reads_end).then(|| self.data.longest_row(tokenizer))
     }
 
@@ -38,6 +38,8 @@ impl Run {
             decoding.end_tokens = end_tokens(folder, tokenizer)?;
         }
         let encoder = self.data.encoder(tokenizer, None);
+        // A chat template writes all special tokens.
+        let encoder = encoder.special(self.task.writing() != Some(Writing::Answer));
         Ok(Inference {
             encoder: match self.task.predicts_in_parts() {
                 true => encoder.stride(self.data.stride.or(Some(0))),

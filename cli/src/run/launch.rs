@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::attended::attended;
 use super::prepare::Parts;
-use super::{Process, Run, RunError, Writing, changes, export};
+use super::{Process, Run, RunError, Writing, asked, changes, export};
 use crate::console::tell;
 use firebrick::checkpoint::RunText;
 use firebrick::output::{Output, RUN};
@@ -227,10 +227,14 @@ fn write_sample<M: Trainable>(run: &Run, model: &M, parts: &Parts<M>) -> Result<
         &device,
         sample.decoding(run.seed),
     )?;
-    let answers = model.clone().valid().answers(&[Question::Text(sample.prompt.clone())], &inference)?;
+    let question = match run.task.writing() {
+        Some(Writing::Answer) => asked(&parts.tokenizer, None, &sample.prompt)?,
+        _ => sample.prompt.clone(),
+    };
+    let answers = model.clone().valid().answers(&[Question::Text(question)], &inference)?;
     let written = answers.first().and_then(|answer| answer.get("predicted")?.as_str());
     Ok(written.map(|written| match run.task.writing() {
-        Some(Writing::FromSource { .. }) => written.to_string(),
+        Some(Writing::FromSource { .. } | Writing::Answer) => written.to_string(),
         _ => sample.prompt.clone() + written,
     }))
 }

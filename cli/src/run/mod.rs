@@ -60,9 +60,10 @@ pub use strategies::RunStrategy;
 pub(crate) use strategies::{
     data_parallel, first_effect, insert_before_window, recipes, strategies_line, sum, written,
 };
+pub(crate) use task::asked;
 pub use task::{
-    CausalLmTask, LabelSettings, MaskedLmTask, Rows, Seq2SeqTask, SequenceClassificationTask, Task,
-    TaskConfig, Tasks, TokenClassificationTask, Writing, record_json,
+    CausalLmTask, ChatConfig, LabelSettings, MaskedLmTask, Rows, Seq2SeqTask, SequenceClassificationTask,
+    Task, TaskConfig, Tasks, TemplateConfig, TokenClassificationTask, Writing, record_json,
 };
 pub use tokenize::Tokenized;
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{TrainedRun, shared};
 use crate::console::tell;
-use crate::run::{Writing, parameters};
+use crate::run::{Writing, asked, parameters};
 use crate::{Run, RunError};
 use firebrick::engine::gather::gather;
 use firebrick::engine::ranks::each_rank;
@@ -21,7 +21,8 @@ use firebrick_models::pretrained::Folder;
 
 impl TrainedRun {
     /// Generates `decoding.returned` texts for each prompt. With a causal language model, each text includes its
-    /// prompt. Texts end at the tokenizer's end token, unless `decoding` names others.
+    /// prompt; one that was trained on conversations answers each prompt as a user's message, unless the run is
+    /// [raw](Self::raw). Texts end at the tokenizer's end token, unless `decoding` names others.
     ///
     /// [Several ranks](Self::over) share the model as [`Zero`](firebrick::Zero) does in stage 3: each holds a part, and
     /// blocks are gathered one at a time for each token. Each rank generates some of the texts, and every process
@@ -34,7 +35,12 @@ impl TrainedRun {
         let Some(writing) = self.run.task.writing() else {
             return Err(RunError::WritesNothing(self.run.task.name()));
         };
-        let generating = Generating { run: &self.run, writing, prompts, decoding };
+        let writing = match writing {
+            Writing::Answer if self.raw => Writing::Continuation,
+            other => other,
+        };
+        let system = self.system.as_deref();
+        let generating = Generating { run: &self.run, writing, system, prompts, decoding };
         let folder = self.weights()?;
         self.run.model_in(&folder)?.generate(generating, folder)
     }
@@ -44,18 +50,25 @@ impl TrainedRun {
 pub(crate) struct Generating<'a> {
     run: &'a Run,
     writing: Writing,
+    /// The system's message of a conversation.
+    system: Option<&'a str>,
     prompts: &'a [String],
     decoding: &'a Decoding,
 }
 
 impl Generating<'_> {
     pub fn with<M: Trainable>(self, folder: Folder) -> Result<Vec<Vec<String>>, RunError> {
-        let Self { run, writing, prompts, decoding } = self;
+        let Self { run, writing, system, prompts, decoding } = self;
         let (device, name) = run.find_device(tell)?;
         let config = folder.config::<M::Config>()?;
         let tokenizer = Tokenizer::from_file(folder.path())?.with_special(run.data.special.clone())?;
         run.task.require_fit(&config, &tokenizer, None)?;
-        let tokenizer = Arc::new(tokenizer);
+        let tokenizer = Arc::new(run.task.prepare(tokenizer)?);
+        let asked = prompts.iter().map(|prompt| match writing {
+            Writing::Answer => asked(&tokenizer, system, prompt),
+            _ => Ok(prompt.clone()),
+        });
+        let prompts = &asked.collect::<Result<Vec<_>, _>>()?;
         let writer = Writer {
             inference: run.inference::<M>(&config, Some(&folder), &tokenizer, &device, decoding.clone())?,
             writing,
@@ -92,7 +105,7 @@ impl Writer {
     /// Generates the texts of each prompt.
     fn write<M: Answers>(&self, model: &M, prompts: &[String]) -> Result<Vec<Vec<String>>, TrainError> {
         let question = |prompt: &String| match &self.writing {
-            Writing::Continuation => Question::Text(prompt.clone()),
+            Writing::Continuation | Writing::Answer => Question::Text(prompt.clone()),
             Writing::FromSource { prefix } => Question::Text(format!("{prefix}{prompt}")),
         };
         let questions: Vec<_> = prompts.iter().map(question).collect();
@@ -105,7 +118,7 @@ impl Writer {
             let written = texts.into_iter().filter_map(|text| text.as_str().map(str::to_owned));
             let whole = |text: String| match &self.writing {
                 Writing::Continuation => format!("{prompt}{text}"),
-                Writing::FromSource { .. } => text,
+                Writing::Answer | Writing::FromSource { .. } => text,
             };
             written.map(whole).collect()
         });

@@ -44,6 +44,8 @@ pub struct TrainedRun {
     /// The run, with the folder as its model, and the folder's tokenizer.
     run: Run,
     folder: PathBuf,
+    raw: bool,
+    system: Option<String>,
 }
 
 impl TrainedRun {
@@ -89,7 +91,7 @@ impl TrainedRun {
             }
             run.data.tokenizer = TokenizerConfig::File(folder.clone());
         }
-        Ok(Self { run, folder })
+        Ok(Self { run, folder, raw: false, system: None })
     }
 
     /// The Hugging Face folder of the weights.
@@ -107,6 +109,19 @@ impl TrainedRun {
     /// process, or of each process that `mpirun` started. Default: 1, or one per process.
     pub fn over(mut self, ranks: usize) -> Self {
         self.run.ranks = Some(ranks);
+        self
+    }
+
+    /// Sets whether a model that was trained on conversations continues prompts as they are, with the special tokens
+    /// written in them, instead of answering them. Default: no.
+    pub fn raw(mut self, raw: bool) -> Self {
+        self.raw = raw;
+        self
+    }
+
+    /// Sets the system's message before each prompt that the model answers. Default: none.
+    pub fn system(mut self, text: Option<String>) -> Self {
+        self.system = text;
         self
     }
 

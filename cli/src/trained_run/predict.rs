@@ -38,7 +38,7 @@ impl TrainedRun {
     /// | `TokenClassification` | a label for each word | `scores`, the labels' probabilities |
     /// | `SequenceClassification` | a class, classes, or a number | `scores`, the probability of each class |
     /// | `MaskedLm` | the text with its masks filled in | `hidden`, the most likely tokens of each place |
-    /// | `CausalLm` | the continuation of the prompt | `log_probability`, and whether an end token `ended` it |
+    /// | `CausalLm` | the continuation of the prompt, or the last answer of a conversation | `log_probability`, and whether an end token `ended` it |
     /// | `Seq2Seq` | the text generated from the source | the same |
     ///
     /// `decoding` sets how to generate texts.
@@ -81,7 +81,7 @@ impl Predicting<'_> {
         let (device, _) = self.run.find_device(self.say)?;
         let config = folder.config::<M::Config>()?;
         let tokenizer = Tokenizer::from_file(folder.path())?.with_special(self.run.data.special.clone())?;
-        let tokenizer = Arc::new(tokenizer);
+        let tokenizer = Arc::new(self.run.task.prepare(tokenizer)?);
         self.run.task.require_fit(&config, &tokenizer, self.run.asked_rows(&tokenizer))?;
         (self.say)(&format!("loading {}", folder.path().display()));
         let model = folder.load::<M>(&config, &device)?.model;
@@ -96,7 +96,7 @@ impl Predicting<'_> {
                 if predicted.answers + waiting.len() >= most {
                     break 'parts;
                 }
-                waiting.push(self.run.task.question(&record?)?);
+                waiting.push(self.run.task.asked(&record?, &tokenizer)?);
                 if waiting.len() == TOGETHER {
                     self.answer(&model, &inference, &mut waiting, &mut predicted)?;
                 }

@@ -3,6 +3,7 @@
 mod amounts;
 mod bench_command;
 mod cache_command;
+mod chat;
 mod checkpoint_command;
 mod command_line;
 mod corpus;

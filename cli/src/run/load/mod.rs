@@ -121,6 +121,11 @@ impl Loading<'_> {
         self.config
     }
 
+    /// Tells the user something about the data.
+    pub fn say(&self, line: &str) {
+        (self.say)(line);
+    }
+
     /// The seed of the run.
     pub fn seed(&self) -> u64 {
         self.seed

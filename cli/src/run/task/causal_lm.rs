@@ -1,12 +1,15 @@
 //! The prediction of the next token.
 
+use std::sync::Arc;
+
 use firebrick_datasets::collators::CausalLm;
-use firebrick_datasets::{DataError, Record};
+use firebrick_datasets::{DataError, Record, Tokenizer};
 use firebrick_models::inference::Question;
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::chat::{self, ChatConfig};
 use super::defaults::text;
 use super::record_json;
 use super::{Task, Writing};
@@ -29,6 +32,9 @@ pub struct CausalLmTask {
     /// Whether an end token follows each text. Default: yes, if the tokenizer has one.
     #[serde(default)]
     pub end: Option<bool>,
+    /// Reads conversations instead of texts. Default: no.
+    #[serde(default)]
+    pub chat: Option<ChatConfig>,
 }
 
 /// A row of a causal language model's batch.
@@ -45,7 +51,7 @@ pub enum Rows {
 
 impl Default for CausalLmTask {
     fn default() -> Self {
-        Self { rows: Rows::Windows, text: text(), prompt: None, end: None }
+        Self { rows: Rows::Windows, text: text(), prompt: None, end: None, chat: None }
     }
 }
 
@@ -76,6 +82,8 @@ impl CausalLmTask {
 
     /// Checks the data's settings for padded or packed samples.
     fn check_samples(&self, data: &DataConfig) -> Result<(), SettingError> {
+        let whole = "left out where `chat` is given: conversations are not cut into pieces";
+        SettingError::require(self.chat.is_none() || data.stride.is_none(), "stride", whole, "given")?;
         if self.rows == Rows::Packed {
             let grouped = "left out where samples are packed";
             SettingError::require(!data.group_by_length, "group_by_length", grouped, "given")?;
@@ -87,23 +95,44 @@ impl CausalLmTask {
     }
 
     fn samples(&self, loading: &Loading<'_>) -> Result<Loaded, RunError> {
-        let tokenizer = loading.tokenizer()?;
+        let mut tokenizer = loading.tokenizer()?;
+        if let Some(chat) = &self.chat {
+            tokenizer = Arc::new(chat.prepare(Arc::unwrap_or_clone(tokenizer))?);
+        }
         let collator = CausalLm::new(loading.encoder(&tokenizer, None)).padding(loading.padding(&tokenizer));
         let collator = match &self.prompt {
             Some(prompt) => collator.prompted(prompt, &self.text),
             None => collator.field(&self.text),
         };
         let collator = collator.end(self.end.unwrap_or(tokenizer.special().eos.is_some()));
+        let chat = self.chat.as_ref().map(|chat| tokenizer.chat_template().map(|of| chat.encoder(of)));
+        let chat = chat.transpose()?;
+        let collator = match &chat {
+            Some(chat) => collator.chat(chat.clone()),
+            None => collator,
+        };
         let batches = match self.rows {
             Rows::Packed => loading.packed(collator, &tokenizer)?,
             Rows::Samples | Rows::Windows => loading.batches(collator)?,
         };
+        if let Some(cut) = chat.map(|chat| chat.cut()).filter(|&cut| cut > 0) {
+            loading
+                .say(&format!("{cut} conversation(s) had more tokens than `data.max_length`, and were cut"));
+        }
         Ok(loading.loaded(tokenizer, batches))
     }
 }
 
 impl Task for CausalLmTask {
     fn check(&self, _: &DataConfig) -> Result<(), SettingError> {
+        if self.chat.is_some() {
+            let whole = "`Samples` or `Packed` where `chat` is given: conversations stay whole";
+            SettingError::require(self.rows != Rows::Windows, "rows", whole, "Windows")?;
+            let unused = "left out where `chat` is given: the template ends each answer";
+            SettingError::require(self.end.is_none(), "end", unused, "given")?;
+            let unused = "left out where `chat` is given: `chat.records` names the fields";
+            SettingError::require(self.prompt.is_none(), "prompt", unused, "given")?;
+        }
         let is_read = self.rows != Rows::Windows || self.prompt.is_none();
         SettingError::require(is_read, "prompt", "left out where `rows` are windows of one text", "given")
     }
@@ -116,6 +145,9 @@ impl Task for CausalLmTask {
     }
 
     fn texts<'r>(&self, record: &'r Record) -> Result<Vec<&'r str>, DataError> {
+        if self.chat.is_some() {
+            return Ok(chat::texts(record));
+        }
         self.prompt.iter().chain([&self.text]).map(|field| record.text(field)).collect()
     }
 
@@ -135,8 +167,22 @@ impl Task for CausalLmTask {
         })
     }
 
+    fn asked(&self, record: &Record, tokenizer: &Tokenizer) -> Result<(Question, Option<Value>), DataError> {
+        match &self.chat {
+            Some(chat) => chat.question(record, tokenizer),
+            None => self.question(record),
+        }
+    }
+
+    fn prepare(&self, tokenizer: Tokenizer) -> Result<Tokenizer, DataError> {
+        match &self.chat {
+            Some(chat) => chat.prepare(tokenizer),
+            None => Ok(tokenizer),
+        }
+    }
+
     fn writing(&self) -> Option<Writing> {
-        Some(Writing::Continuation)
+        Some(if self.chat.is_some() { Writing::Answer } else { Writing::Continuation })
     }
 
     /// The last token is only a label.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! mod.rs       Task, and the tasks that a run file can name
+//! chat.rs      conversations, and their templates
 //! fits.rs      checks that a model can read the rows of the data
 //! defaults.rs  names of fields that several tasks read
 //! record_json.rs  values of records as JSON
@@ -9,6 +10,7 @@
 //! ```
 
 mod causal_lm;
+mod chat;
 mod defaults;
 mod fits;
 mod masked_lm;
@@ -32,6 +34,8 @@ use super::load::{Loading, Texts};
 use super::{DataConfig, Loaded, RunError};
 
 pub use causal_lm::{CausalLmTask, Rows};
+pub(crate) use chat::asked;
+pub use chat::{ChatConfig, TemplateConfig};
 pub use masked_lm::MaskedLmTask;
 pub use record_json::record_json;
 pub use seq2seq::Seq2SeqTask;
@@ -148,6 +152,25 @@ pub trait Task: Debug + Send + Sync + 'static {
     /// The record lacks a field of the question.
     fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError>;
 
+    /// Returns what a record asks a trained model, as [`question`](Self::question) does, where that takes the tokenizer.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`question`](Self::question), and those of the tokenizer's chat template.
+    fn asked(&self, record: &Record, tokenizer: &Tokenizer) -> Result<(Question, Option<Value>), DataError> {
+        let _ = tokenizer;
+        self.question(record)
+    }
+
+    /// Gives the tokenizer of a trained model what the task sets. Default: nothing.
+    ///
+    /// # Errors
+    ///
+    /// The tokenizer does not fit the task's settings.
+    fn prepare(&self, tokenizer: Tokenizer) -> Result<Tokenizer, DataError> {
+        Ok(tokenizer)
+    }
+
     /// Another task with the same batches, whose models learn this task too. Default: only models that name this task
     /// learn it.
     fn learned_as(&self) -> Option<&'static str> {
@@ -196,6 +219,8 @@ pub trait Task: Debug + Send + Sync + 'static {
 pub enum Writing {
     /// It continues the prompt, and reads as much of the prompt's end as it can.
     Continuation,
+    /// It answers the prompt as a user's message, by the tokenizer's chat template.
+    Answer,
     /// It writes a text from a source: the prompt after this prefix.
     FromSource {
         /// The prefix.

@@ -1,0 +1,132 @@
+//! Conversations as the data of a causal language model.
+
+use std::fs;
+use std::path::PathBuf;
+
+use firebrick_datasets::collators::{Chat, Learned};
+use firebrick_datasets::{
+    ChatFormat, ChatTemplate, Conversation, DataError, Message, Record, Tokenizer, Value as Field,
+};
+use firebrick_models::inference::Question;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// `chat: (..)` of [`CausalLmTask`](super::CausalLmTask): records are conversations, of which the answers are learned.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChatConfig {
+    /// The template. Default: the tokenizer's.
+    #[serde(default)]
+    pub template: Option<TemplateConfig>,
+    /// How a record holds a conversation. Default: recognised by each record's fields.
+    #[serde(default)]
+    pub records: Option<ChatFormat>,
+    /// The tokens that count in the loss. Default: those of the answers.
+    #[serde(default)]
+    pub learn: Learned,
+}
+
+/// A chat template.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum TemplateConfig {
+    /// `<|im_start|>ROLE`, a new line, the content, and `<|im_end|>`, which the tokenizer must have as special tokens.
+    ChatMl,
+    /// A Jinja file.
+    File(PathBuf),
+}
+
+/// ChatML, with the answers marked.
+const CHATML: &str = "\
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\n' }}
+    {%- if message.role == 'assistant' %}
+        {%- generation %}{{ message.content + '<|im_end|>' }}{% endgeneration %}
+    {%- else %}
+        {{- message.content + '<|im_end|>' }}
+    {%- endif %}
+    {{- '\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+{%- endif %}
+";
+
+impl ChatConfig {
+    /// Gives a tokenizer the template of the run, if it names one.
+    ///
+    /// # Errors
+    ///
+    /// The template's file cannot be read, or is not valid Jinja; or the tokenizer lacks the special tokens of `ChatMl`.
+    pub(in crate::run) fn prepare(&self, tokenizer: Tokenizer) -> Result<Tokenizer, DataError> {
+        match &self.template {
+            None => Ok(tokenizer),
+            Some(TemplateConfig::ChatMl) => {
+                ["<|im_start|>", "<|im_end|>"].iter().try_for_each(|token| tokenizer.id(token).map(drop))?;
+                tokenizer.with_chat_template("the template ChatMl", CHATML)
+            }
+            Some(TemplateConfig::File(path)) => {
+                let source = fs::read_to_string(path)
+                    .map_err(|source| DataError::Io { path: path.clone(), source })?;
+                tokenizer.with_chat_template(&path.display().to_string(), &source)
+            }
+        }
+    }
+
+    /// Returns what encodes the conversations.
+    pub(super) fn encoder(&self, template: ChatTemplate) -> Chat {
+        Chat::new(template).format(self.records.clone()).learned(self.learn)
+    }
+
+    fn conversation(&self, record: &Record) -> Result<Conversation, DataError> {
+        match &self.records {
+            Some(format) => format.conversation(record),
+            None => ChatFormat::of(record)?.conversation(record),
+        }
+    }
+
+    /// Returns the conversation before the last answer, with the beginning of an answer, and the last answer.
+    pub(super) fn question(
+        &self,
+        record: &Record,
+        tokenizer: &Tokenizer,
+    ) -> Result<(Question, Option<Value>), DataError> {
+        let mut chat = self.conversation(record)?;
+        let last = chat.messages.iter().rposition(Message::is_answer);
+        let answer = last.and_then(|at| chat.messages[at].content()).map(|text| Value::from(text.trim()));
+        chat.messages.truncate(last.unwrap_or(chat.messages.len()));
+        let text = tokenizer.chat_template()?.render(&chat, true)?.text;
+        Ok((Question::Text(text), answer))
+    }
+}
+
+/// Returns a user's message as a conversation, with the beginning of an answer.
+///
+/// # Errors
+///
+/// The tokenizer has no chat template, or the template refuses the conversation.
+pub(crate) fn asked(tokenizer: &Tokenizer, system: Option<&str>, prompt: &str) -> Result<String, DataError> {
+    let system = system.map(|text| Message::new("system", text));
+    let messages = system.into_iter().chain([Message::new("user", prompt)]).collect();
+    let chat = Conversation { messages, ..Conversation::default() };
+    Ok(tokenizer.chat_template()?.render(&chat, true)?.text)
+}
+
+/// Returns the texts within a record's values, whichever fields hold them: those of a vocabulary.
+pub(super) fn texts(record: &Record) -> Vec<&str> {
+    let mut texts = Vec::new();
+    for name in record.names() {
+        if let Some(value) = record.get(name) {
+            add(value, &mut texts);
+        }
+    }
+    texts
+}
+
+fn add<'r>(value: &'r Field, texts: &mut Vec<&'r str>) {
+    match value {
+        Field::Text(text) => texts.push(text),
+        Field::List(values) => values.iter().for_each(|value| add(value, texts)),
+        Field::Map(fields) => fields.iter().for_each(|(_, value)| add(value, texts)),
+        Field::Null | Field::Bool(_) | Field::Integer(_) | Field::Float(_) => {}
+    }
+}
