@@ -8,7 +8,7 @@
 //! ├── gpt_family.rs     its entry in a run file, and predictions
 //! └── causal.rs         the inputs of a causal model, and its loss
 //! family/            what a run needs to know about a family of models
-//! bert/              BERT, RoBERTa and related models, with heads
+//! bert/              BERT, RoBERTa, DistilBERT, ELECTRA and related models, with heads
 //! llama/             Llama, Mistral and Qwen2
 //! t5/                T5: an encoder and a decoder
 //! inference/         predictions of a trained model for new texts

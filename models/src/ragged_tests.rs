@@ -125,7 +125,7 @@ fn agrees<M: Module + Objective<B>, B: Batch>(model: &M, batch: impl Fn() -> B, 
 fn encoders_compute_the_same_without_padding() {
     let device = testing::device().autodiff();
     for side in [Side::Right, Side::Left] {
-        for family in ["bert", "roberta"] {
+        for family in ["bert", "roberta", "distilbert", "electra"] {
             let config = config(family);
             let classifier = BertTokenClassifier::init(&config, &device);
             agrees(&classifier, || batch(&LENGTHS, side), FloatDType::F32);

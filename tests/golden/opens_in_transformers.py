@@ -1,4 +1,4 @@
-"""Opens with transformers what Firebrick saved of the models of models.py, and compares what it computes.
+"""Opens with transformers what Firebrick saved of the models of models.py and encoders.py, and compares what it computes.
 
 Run by hand:
     FIREBRICK_SAVED=/tmp/saved cargo test --test training pretrained_folders
@@ -9,6 +9,7 @@ import json
 import pathlib
 import sys
 
+import encoders
 import models
 import transformers
 
@@ -19,6 +20,8 @@ def again(model, case):
     if case["task"] == "seq2seq":
         return models.seq2seq_case(model, case["side"], case["rows"], case["targets"])
     pad = model.config.pad_token_id
+    if model.config.model_type == "distilbert":
+        model = encoders.WithoutSegments(model)
     return models.encoder_case(
         model, case["task"], case["side"], case["rows"], case["types"], case["labels"], pad
     )
@@ -31,7 +34,8 @@ def furthest(one, other):
 
 def main():
     saved = pathlib.Path(sys.argv[1])
-    for golden in json.loads((models.HERE / "cases.json").read_text())["models"]:
+    files = [models.HERE / name for name in ("cases.json", "encoders.json")]
+    for golden in [golden for file in files for golden in json.loads(file.read_text())["models"]]:
         folder = saved / golden["folder"]
         architecture = json.loads((folder / "config.json").read_text())["architectures"][0]
         model, report = getattr(transformers, architecture).from_pretrained(

@@ -1,4 +1,4 @@
-//! Cases of `tests/golden/models/cases.json`: batches as the collators build them, and the results of transformers.
+//! Cases of `tests/golden/models/cases.json` and the files beside it: batches as the collators build them, and the results of transformers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,10 @@ use firebrick::datasets::{Collator, Drawn, Encoder, Padding, Side, TokenBatch, T
 use firebrick_models::pretrained::{Folder, Pretrained};
 use serde::Deserialize;
 use serde_json::Value;
+
+/// The files with cases.
+const GOLDEN: &[&str] =
+    &[include_str!("../golden/models/cases.json"), include_str!("../golden/models/encoders.json")];
 
 #[derive(Deserialize)]
 struct Golden {
@@ -56,8 +60,8 @@ pub fn folder(name: &str) -> Folder {
 }
 
 pub fn cases(folder: &str) -> Vec<Case> {
-    let golden: Golden = serde_json::from_str(include_str!("../golden/models/cases.json")).unwrap();
-    golden.models.into_iter().find(|model| model.folder == folder).unwrap().cases
+    let golden = GOLDEN.iter().flat_map(|text| serde_json::from_str::<Golden>(text).unwrap().models);
+    golden.into_iter().find(|model| model.folder == folder).unwrap().cases
 }
 
 impl Case {

@@ -127,16 +127,19 @@ where
 
 #[test]
 fn bert_labels_tokens() {
-    golden::<BertTokenClassifier, _>(
-        "bert-tokens",
-        |case| case.labeled(0),
-        |model, case, batch, pass| case.real(model.forward(batch.inputs(), pass), &case.rows),
-    );
+    for name in ["bert-tokens", "distilbert-tokens", "electra-tokens"] {
+        golden::<BertTokenClassifier, _>(
+            name,
+            |case| case.labeled(0),
+            |model, case, batch, pass| case.real(model.forward(batch.inputs(), pass), &case.rows),
+        );
+    }
 }
 
 #[test]
 fn bert_labels_texts() {
-    for (name, pad) in [("bert-sequence", 0), ("xlm-roberta-sequence", 1)] {
+    let folders = ["bert-sequence", "distilbert-sequence", "electra-sequence"].map(|name| (name, 0));
+    for (name, pad) in folders.into_iter().chain([("xlm-roberta-sequence", 1)]) {
         golden::<BertSequenceClassifier, _>(
             name,
             |case| case.classified(pad),
@@ -147,7 +150,8 @@ fn bert_labels_texts() {
 
 #[test]
 fn bert_guesses_hidden_tokens() {
-    for (name, pad) in [("bert-masked-lm", 0), ("roberta-masked-lm", 1)] {
+    let folders = ["bert-masked-lm", "distilbert-masked-lm", "electra-masked-lm"].map(|name| (name, 0));
+    for (name, pad) in folders.into_iter().chain([("roberta-masked-lm", 1)]) {
         golden::<BertMaskedLm, _>(
             name,
             |case| case.labeled(pad),

@@ -53,6 +53,11 @@ fn what_was_saved_is_loaded_to_the_bit() {
     round_trip::<BertSequenceClassifier>("xlm-roberta-sequence");
     round_trip::<BertMaskedLm>("bert-masked-lm");
     round_trip::<BertMaskedLm>("roberta-masked-lm");
+    for family in ["distilbert", "electra"] {
+        round_trip::<BertTokenClassifier>(&format!("{family}-tokens"));
+        round_trip::<BertSequenceClassifier>(&format!("{family}-sequence"));
+        round_trip::<BertMaskedLm>(&format!("{family}-masked-lm"));
+    }
     round_trip::<Gpt>("gpt2");
     round_trip::<Gpt>("gpt2-untied");
     round_trip::<Llama>("llama");

@@ -2,13 +2,19 @@
 
 use burn::nn::Initializer;
 use burn::tensor::Device;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
+use super::kind::Kind;
 use crate::pretrained::{HubConfig, PretrainedError, check_dropouts, check_heads, check_layers, check_sizes};
 use crate::{Activation, Linear, Norm};
 
-/// `config.json` of BERT, RoBERTa and related models, with transformers' names and BERT's defaults.
+/// `config.json` of BERT, RoBERTa, DistilBERT, ELECTRA and related models.
+///
+/// Fields have the names of transformers' `BertConfig`; DistilBERT's own names, such as `n_layers`, are read and written
+/// in their place. An absent field has the default of the class of the `model_type`.
 ///
 /// ```
 /// use firebrick_models::BertConfig;
@@ -19,12 +25,17 @@ use crate::{Activation, Linear, Norm};
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, remote = "Self")]
 pub struct BertConfig {
-    /// `bert`; or `roberta`, `xlm-roberta` or `camembert`, whose positions start after the padding token's id.
+    /// `bert`; `roberta`, `xlm-roberta` or `camembert`, whose positions start after the padding token's id;
+    /// `distilbert`, which has no segments; or `electra`.
     pub model_type: String,
     /// Size of the vocabulary.
     pub vocab_size: usize,
+    /// Size of the embeddings of an ELECTRA, which are projected to `hidden_size` if they differ. Other models have
+    /// embeddings of `hidden_size` whatever it says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub embedding_size: Option<usize>,
     /// Size of the hidden state.
     pub hidden_size: usize,
     /// Number of transformer blocks.
@@ -33,17 +44,18 @@ pub struct BertConfig {
     pub num_attention_heads: usize,
     /// The width inside a feed-forward layer.
     pub intermediate_size: usize,
-    /// The activation of a feed-forward layer, and of BERT's masked LM head.
+    /// The activation of a feed-forward layer, and of the masked LM head of BERT and DistilBERT.
     pub hidden_act: Activation,
     /// Dropout of embeddings and at the end of each residual branch.
     pub hidden_dropout_prob: f64,
     /// Dropout of attention weights.
     pub attention_probs_dropout_prob: f64,
-    /// Dropout before a classifier; `hidden_dropout_prob` if absent.
+    /// Dropout before a classifier; `hidden_dropout_prob` if absent. A DistilBERT has it before a classifier of texts
+    /// only, under the name `seq_classif_dropout`.
     pub classifier_dropout: Option<f64>,
     /// Rows of the position embedding; see [`max_length`](Self::max_length).
     pub max_position_embeddings: usize,
-    /// Number of segments; with 1, a text's segments are ignored.
+    /// Number of segments; with 1, a text's segments are ignored. DistilBERT has none.
     pub type_vocab_size: usize,
     /// Standard deviation of the initial weights.
     pub initializer_range: f64,
@@ -74,6 +86,7 @@ impl Default for BertConfig {
         Self {
             model_type: "bert".into(),
             vocab_size: 30522,
+            embedding_size: None,
             hidden_size: 768,
             num_hidden_layers: 12,
             num_attention_heads: 12,
@@ -127,20 +140,35 @@ impl BertConfig {
 
     /// The maximum sequence length. A RoBERTa's positions start after the padding token's id.
     pub fn max_length(&self) -> usize {
-        let before = if self.is_roberta() { self.pad() + 1 } else { 0 };
+        let before = if self.kind() == Kind::Roberta { self.pad() + 1 } else { 0 };
         self.max_position_embeddings.saturating_sub(before)
     }
 
-    pub(super) fn is_roberta(&self) -> bool {
-        self.model_type != "bert"
+    pub(super) fn kind(&self) -> Kind {
+        Kind::of(&self.model_type)
     }
 
     pub(super) fn pad(&self) -> usize {
-        self.pad_token_id.unwrap_or(usize::from(self.is_roberta()))
+        self.pad_token_id.unwrap_or(usize::from(self.kind() == Kind::Roberta))
     }
 
+    /// The width of the embeddings.
+    pub(super) fn embedding_width(&self) -> usize {
+        let own = self.embedding_size.filter(|_| self.kind() == Kind::Electra);
+        own.unwrap_or(self.hidden_size)
+    }
+
+    /// Dropout before a classifier of texts.
     pub(super) fn classifier_dropout(&self) -> f64 {
         self.classifier_dropout.unwrap_or(self.hidden_dropout_prob)
+    }
+
+    /// Dropout before a classifier of tokens.
+    pub(super) fn token_dropout(&self) -> f64 {
+        match self.kind() {
+            Kind::DistilBert => self.hidden_dropout_prob,
+            Kind::Bert | Kind::Roberta | Kind::Electra => self.classifier_dropout(),
+        }
     }
 
     pub(super) fn normal(&self) -> Initializer {
@@ -151,29 +179,35 @@ impl BertConfig {
         Linear::new(from, to, true, self.normal(), device)
     }
 
-    pub(super) fn norm(&self, device: &Device) -> Norm {
-        Norm::new(self.hidden_size, true, device).with_epsilon(self.layer_norm_eps)
+    /// A norm of the hidden state, or of embeddings.
+    pub(super) fn norm(&self, width: usize, device: &Device) -> Norm {
+        Norm::new(width, true, device).with_epsilon(self.layer_norm_eps)
     }
 }
 
 impl HubConfig for BertConfig {
-    const MODEL_TYPES: &'static [&'static str] = &["bert", "roberta", "xlm-roberta", "camembert"];
+    const MODEL_TYPES: &'static [&'static str] =
+        &["bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra"];
 
     fn check(&self) -> Result<(), PretrainedError> {
+        let name = |field| self.kind().own_name(field);
         check_sizes(&[
             ("vocab_size", self.vocab_size),
-            ("hidden_size", self.hidden_size),
-            ("intermediate_size", self.intermediate_size),
+            ("embedding_size", self.embedding_width()),
+            (name("hidden_size"), self.hidden_size),
+            (name("intermediate_size"), self.intermediate_size),
             ("max_position_embeddings", self.max_position_embeddings),
-            ("type_vocab_size", self.type_vocab_size),
             ("num_labels", self.labels()),
         ])?;
-        check_layers("num_hidden_layers", self.num_hidden_layers)?;
-        check_heads("num_attention_heads", self.num_attention_heads, self.hidden_size)?;
+        if self.kind() != Kind::DistilBert {
+            check_sizes(&[("type_vocab_size", self.type_vocab_size)])?;
+        }
+        check_layers(name("num_hidden_layers"), self.num_hidden_layers)?;
+        check_heads(name("num_attention_heads"), self.num_attention_heads, self.hidden_size)?;
         check_dropouts(&[
-            ("hidden_dropout_prob", self.hidden_dropout_prob),
-            ("attention_probs_dropout_prob", self.attention_probs_dropout_prob),
-            ("classifier_dropout", self.classifier_dropout()),
+            (name("hidden_dropout_prob"), self.hidden_dropout_prob),
+            (name("attention_probs_dropout_prob"), self.attention_probs_dropout_prob),
+            (name("classifier_dropout"), self.classifier_dropout()),
         ])?;
         let positions = self.position_embedding_type.as_deref().unwrap_or("absolute");
         if positions != "absolute" {
@@ -191,6 +225,23 @@ impl HubConfig for BertConfig {
             ));
         }
         Ok(())
+    }
+}
+
+impl<'de> Deserialize<'de> for BertConfig {
+    fn deserialize<D: Deserializer<'de>>(fields: D) -> Result<Self, D::Error> {
+        let fields = Kind::read(Map::deserialize(fields)?).map_err(D::Error::custom)?;
+        Self::deserialize(Value::Object(fields)).map_err(D::Error::custom)
+    }
+}
+
+impl Serialize for BertConfig {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let fields = Self::serialize(self, serde_json::value::Serializer).map_err(S::Error::custom)?;
+        match fields {
+            Value::Object(fields) => self.kind().written(fields).serialize(to),
+            other => other.serialize(to),
+        }
     }
 }
 
@@ -232,8 +283,39 @@ mod tests {
     }
 
     #[test]
+    fn distilbert_has_names_of_its_own() {
+        let read = config(
+            r#"{"model_type": "distilbert", "dim": 64, "n_heads": 4, "dropout": 0.3, "qa_dropout": 0.1,
+                "seq_classif_dropout": 0.4, "activation": "gelu_new"}"#,
+        );
+        let sizes = (read.hidden_size, read.num_attention_heads, read.num_hidden_layers);
+        assert_eq!((sizes, read.hidden_act), ((64, 4, 6), Activation::GeluNew));
+        assert_eq!((read.token_dropout(), read.classifier_dropout(), read.pad()), (0.3, 0.4, 0));
+        assert_eq!(config(r#"{"model_type": "distilbert"}"#).classifier_dropout(), 0.2);
+        let written = serde_json::to_value(&read).unwrap();
+        assert_eq!((&written["dim"], &written["qa_dropout"]), (&json!(64), &json!(0.1)));
+        for absent in ["hidden_size", "type_vocab_size", "layer_norm_eps", "is_decoder", "classifier_dropout"]
+        {
+            assert_eq!(written.get(absent), None, "{absent}");
+        }
+        assert_eq!(serde_json::from_value::<BertConfig>(written).unwrap(), read);
+    }
+
+    #[test]
+    fn electra_has_defaults_of_its_own() {
+        let read = config(r#"{"model_type": "electra"}"#);
+        assert_eq!((read.embedding_width(), read.hidden_size, read.num_attention_heads), (128, 256, 4));
+        assert_eq!((read.intermediate_size, read.pad()), (1024, 0));
+        // Some files of BERT have the field too.
+        assert_eq!(config(r#"{"embedding_size": 5}"#).embedding_width(), 768);
+    }
+
+    #[test]
     fn invalid_settings_are_named() {
         for (fields, field, found) in [
+            (r#"{"model_type": "distilbert", "n_heads": 7}"#, "n_heads", "7"),
+            (r#"{"model_type": "distilbert", "dropout": 1.5}"#, "dropout", "1.5"),
+            (r#"{"model_type": "electra", "embedding_size": 0}"#, "embedding_size", "0"),
             (r#"{"num_attention_heads": 7}"#, "num_attention_heads", "7"),
             (r#"{"num_attention_heads": 0}"#, "num_attention_heads", "0"),
             (r#"{"hidden_size": 0}"#, "hidden_size", "0"),

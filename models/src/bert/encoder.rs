@@ -8,26 +8,33 @@ use firebrick_kernels::{Reads, cast};
 use firebrick_strategies::{Dropout, Pass};
 
 use super::BertConfig;
+use super::kind::Kind;
 use crate::attention::{attend, join_heads, scale_of, split_heads, starts_of};
 use crate::embedded::embedded;
 use crate::ragged::Tokens;
 use crate::{Activation, Linear, Norm};
 
 /// BERT (Devlin et al., 2019, arXiv:1810.04805): post-norm, learned positions; and RoBERTa (Liu et al., 2019,
-/// arXiv:1907.11692), whose positions begin after the padding token's id.
+/// arXiv:1907.11692), whose positions begin after the padding token's id; DistilBERT (Sanh et al., 2019,
+/// arXiv:1910.01108), which has no segments; and ELECTRA (Clark et al., 2020, arXiv:2003.10555), whose embeddings may be
+/// narrower than its hidden state.
 ///
 /// Each token attends to all real tokens of its row. As in transformers, BERT's positions are columns, so padding a
 /// row at the left shifts its positions.
 #[derive(Module, Debug)]
 pub struct Bert {
     embeddings: Embeddings,
+    /// From embeddings to hidden states, if an ELECTRA's sizes differ.
+    project: Option<Linear>,
     blocks: Vec<Block>,
 }
 
 impl Bert {
     pub(super) fn new(config: &BertConfig, device: &Device) -> Self {
+        let (narrow, wide) = (config.embedding_width(), config.hidden_size);
         Self {
             embeddings: Embeddings::new(config, device),
+            project: (narrow != wide).then(|| config.linear(narrow, wide, device)),
             blocks: (0..config.num_hidden_layers).map(|_| Block::new(config, device)).collect(),
         }
     }
@@ -47,13 +54,17 @@ impl Bert {
         let pass = &tokens.pass(pass, || starts_of(inputs.host_mask(), inputs.shape()[1]));
         let reads = tokens.read_whole_rows();
         let x = self.embeddings.forward(inputs, tokens, pass);
+        let x = match &self.project {
+            Some(project) => project.forward(x),
+            None => x,
+        };
         self.blocks.iter().fold(x, |x, block| {
             let run = |block: &Block, (x, reads), pass: &Pass| block.forward(x, &reads, pass);
             pass.segment(block, (x, reads.clone()), run)
         })
     }
 
-    /// The token embedding, `[vocabulary, hidden_size]`, which a masked LM also uses for its predictions.
+    /// The token embedding, `[vocabulary, embedding size]`, which a masked LM also uses for its predictions.
     pub(super) fn tokens(&self) -> &Embedding {
         &self.embeddings.tokens
     }
@@ -64,7 +75,7 @@ impl Bert {
 struct Embeddings {
     tokens: Embedding,
     positions: Embedding,
-    segments: Embedding,
+    segments: Option<Embedding>,
     norm: Norm,
     dropout: Dropout,
     /// The padding token's id, if positions start after it.
@@ -74,29 +85,32 @@ struct Embeddings {
 impl Embeddings {
     fn new(config: &BertConfig, device: &Device) -> Self {
         let embedding = |rows| {
-            let embedding = EmbeddingConfig::new(rows, config.hidden_size);
+            let embedding = EmbeddingConfig::new(rows, config.embedding_width());
             embedding.with_initializer(config.normal()).init(device)
         };
         Self {
             tokens: embedding(config.vocab_size),
             positions: embedding(config.max_position_embeddings),
-            segments: embedding(config.type_vocab_size),
-            norm: config.norm(device),
+            segments: (config.kind() != Kind::DistilBert).then(|| embedding(config.type_vocab_size)),
+            norm: config.norm(config.embedding_width(), device),
             dropout: Dropout::new(config.hidden_dropout_prob),
-            before: config.is_roberta().then(|| config.pad()),
+            before: (config.kind() == Kind::Roberta).then(|| config.pad()),
         }
     }
 
-    /// The embeddings of some tokens, `[batch, length, hidden_size]` of their shape.
+    /// The embeddings of some tokens, `[batch, length, embedding size]` of their shape.
     fn forward(&self, inputs: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<3> {
         let device = pass.device();
         let ids = tokens.ints(inputs.host_ids(), device);
-        let segments = tokens.ints(inputs.host_type_ids(), device);
-        let one_segment = self.segments.weight.dims()[0] == 1;
-        let segments = if one_segment { segments.zeros_like() } else { segments };
         let places = tokens.ints(&self.places(inputs), device);
         let of = |embedding: &Embedding, ids| cast(embedded(embedding, ids), pass.dtype());
-        let x = of(&self.tokens, ids) + of(&self.segments, segments) + of(&self.positions, places);
+        let mut x = of(&self.tokens, ids);
+        if let Some(table) = &self.segments {
+            let segments = tokens.ints(inputs.host_type_ids(), device);
+            let one_segment = table.weight.dims()[0] == 1;
+            x = x + of(table, if one_segment { segments.zeros_like() } else { segments });
+        }
+        let x = x + of(&self.positions, places);
         self.dropout.forward(self.norm.forward(x), pass)
     }
 
@@ -150,10 +164,10 @@ impl Block {
             key: square(),
             value: square(),
             output: square(),
-            attention_norm: config.norm(device),
+            attention_norm: config.norm(width, device),
             widen: config.linear(width, config.intermediate_size, device),
             narrow: config.linear(config.intermediate_size, width, device),
-            feed_forward_norm: config.norm(device),
+            feed_forward_norm: config.norm(width, device),
             weight_dropout: Dropout::new(config.attention_probs_dropout_prob),
             dropout: Dropout::new(config.hidden_dropout_prob),
             heads: config.num_attention_heads,

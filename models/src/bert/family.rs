@@ -71,7 +71,12 @@ impl Family for BertConfig {
     }
 
     fn smallest(self) -> Self {
-        Self { vocab_size: 1, hidden_size: 1, intermediate_size: 1, num_attention_heads: 1, ..self }
+        // Embeddings of another size stay so, because only they are projected.
+        let differs = self.embedding_width() != self.hidden_size;
+        let embedding_size = self.embedding_size.map(|_| if differs { 2 } else { 1 });
+        let sizes =
+            Self { vocab_size: 1, hidden_size: 1, intermediate_size: 1, num_attention_heads: 1, ..self };
+        Self { embedding_size, ..sizes }
     }
 
     fn attention(&self) -> Vec<Attention> {

@@ -8,6 +8,7 @@ use firebrick_kernels::{Head, cast};
 use firebrick_metrics::Classification;
 use firebrick_strategies::{Dropout, Pass};
 
+use super::kind::Kind;
 use super::{Bert, BertConfig, keys};
 use crate::attention::starts_of;
 use crate::output_layer::{output_layer, output_loss};
@@ -102,7 +103,7 @@ impl Pretrained for BertTokenClassifier {
     fn init(config: &BertConfig, device: &Device) -> Self {
         Self {
             bert: Bert::new(config, device),
-            dropout: Dropout::new(config.classifier_dropout()),
+            dropout: Dropout::new(config.token_dropout()),
             classifier: config.linear(config.hidden_size, config.labels(), device),
             scores: TokenScores::new(config.label_names()),
         }
@@ -127,6 +128,8 @@ pub struct BertSequenceClassifier {
     /// Whether dropout also applies to the first token, as in RoBERTa.
     drops_first: bool,
     #[module(skip)]
+    activation: Activation,
+    #[module(skip)]
     scores: SequenceScores,
 }
 
@@ -144,7 +147,7 @@ impl BertSequenceClassifier {
     fn logits(&self, inputs: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<2> {
         let x = tokens.first_of(self.bert.hidden(inputs, tokens, pass));
         let x = if self.drops_first { self.dropout.forward(x, pass) } else { x };
-        let x = self.dense.forward(x).tanh();
+        let x = self.activation.forward(self.dense.forward(x));
         self.classifier.forward(self.dropout.forward(x, pass))
     }
 }
@@ -190,7 +193,8 @@ impl Pretrained for BertSequenceClassifier {
             dense: config.linear(width, width, device),
             dropout: Dropout::new(config.classifier_dropout()),
             classifier: config.linear(width, config.labels(), device),
-            drops_first: config.is_roberta(),
+            drops_first: config.kind().drops_first(),
+            activation: config.kind().pooler_activation(),
             scores: scores_of(config),
         }
     }
@@ -200,7 +204,8 @@ impl Pretrained for BertSequenceClassifier {
     }
 }
 
-/// Predicts masked tokens: `BertForMaskedLM`, `RobertaForMaskedLM`. Its output weights are the token embedding.
+/// Predicts masked tokens: `BertForMaskedLM`, `RobertaForMaskedLM`, and the generator of an ELECTRA. Its output weights are
+/// the token embedding.
 #[derive(Module, Debug)]
 pub struct BertMaskedLm {
     bert: Bert,
@@ -294,13 +299,16 @@ impl Pretrained for BertMaskedLm {
     }
 
     fn init(config: &BertConfig, device: &Device) -> Self {
-        let width = config.hidden_size;
+        let width = config.embedding_width();
         Self {
             bert: Bert::new(config, device),
-            transform: config.linear(width, width, device),
-            norm: config.norm(device),
+            transform: config.linear(config.hidden_size, width, device),
+            norm: config.norm(width, device),
             bias: Param::from_tensor(Tensor::zeros([config.vocab_size], device)),
-            activation: if config.is_roberta() { Activation::Gelu } else { config.hidden_act },
+            activation: match config.kind() {
+                Kind::Bert | Kind::DistilBert => config.hidden_act,
+                Kind::Roberta | Kind::Electra => Activation::Gelu,
+            },
         }
     }
 
@@ -309,24 +317,34 @@ impl Pretrained for BertMaskedLm {
     }
 }
 
-const TOKEN_CLASSIFIERS: [&str; 4] = [
+const TOKEN_CLASSIFIERS: [&str; 6] = [
     "BertForTokenClassification",
     "RobertaForTokenClassification",
     "XLMRobertaForTokenClassification",
     "CamembertForTokenClassification",
+    "DistilBertForTokenClassification",
+    "ElectraForTokenClassification",
 ];
-const SEQUENCE_CLASSIFIERS: [&str; 4] = [
+const SEQUENCE_CLASSIFIERS: [&str; 6] = [
     "BertForSequenceClassification",
     "RobertaForSequenceClassification",
     "XLMRobertaForSequenceClassification",
     "CamembertForSequenceClassification",
+    "DistilBertForSequenceClassification",
+    "ElectraForSequenceClassification",
 ];
-const MASKED_LMS: [&str; 4] =
-    ["BertForMaskedLM", "RobertaForMaskedLM", "XLMRobertaForMaskedLM", "CamembertForMaskedLM"];
+const MASKED_LMS: [&str; 6] = [
+    "BertForMaskedLM",
+    "RobertaForMaskedLM",
+    "XLMRobertaForMaskedLM",
+    "CamembertForMaskedLM",
+    "DistilBertForMaskedLM",
+    "ElectraForMaskedLM",
+];
 
 /// The transformers class for the configuration's model family. `classes` are in the order of
 /// [`MODEL_TYPES`](HubConfig::MODEL_TYPES).
-fn named(config: &BertConfig, classes: [&'static str; 4]) -> &'static str {
+fn named(config: &BertConfig, classes: [&'static str; 6]) -> &'static str {
     let found = BertConfig::MODEL_TYPES.iter().zip(classes).find(|(family, _)| **family == config.model_type);
     found.map_or(classes[0], |(_, class)| class)
 }

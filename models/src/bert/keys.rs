@@ -1,15 +1,17 @@
 //! The names of BERT's parameters in files.
 
 use super::BertConfig;
+use super::kind::Kind;
 use crate::pretrained::Part::{Embedding, Linear, Norm, Param};
 use crate::pretrained::{CLASSIFIER, KeyMap, Row};
 
 const EMBEDDINGS: &[Row] = &[
     (Embedding, "embeddings.word_embeddings", "bert.embeddings.tokens"),
     (Embedding, "embeddings.position_embeddings", "bert.embeddings.positions"),
-    (Embedding, "embeddings.token_type_embeddings", "bert.embeddings.segments"),
     (Norm, "embeddings.LayerNorm", "bert.embeddings.norm"),
 ];
+const SEGMENTS: &[Row] = &[(Embedding, "embeddings.token_type_embeddings", "bert.embeddings.segments")];
+const PROJECT: &[Row] = &[(Linear, "embeddings_project", "bert.project")];
 const BLOCK: &[Row] = &[
     (Linear, "encoder.layer.#.attention.self.query", "bert.blocks.#.query"),
     (Linear, "encoder.layer.#.attention.self.key", "bert.blocks.#.key"),
@@ -20,9 +22,21 @@ const BLOCK: &[Row] = &[
     (Linear, "encoder.layer.#.output.dense", "bert.blocks.#.narrow"),
     (Norm, "encoder.layer.#.output.LayerNorm", "bert.blocks.#.feed_forward_norm"),
 ];
+const DISTILBERT_BLOCK: &[Row] = &[
+    (Linear, "transformer.layer.#.attention.q_lin", "bert.blocks.#.query"),
+    (Linear, "transformer.layer.#.attention.k_lin", "bert.blocks.#.key"),
+    (Linear, "transformer.layer.#.attention.v_lin", "bert.blocks.#.value"),
+    (Linear, "transformer.layer.#.attention.out_lin", "bert.blocks.#.output"),
+    (Norm, "transformer.layer.#.sa_layer_norm", "bert.blocks.#.attention_norm"),
+    (Linear, "transformer.layer.#.ffn.lin1", "bert.blocks.#.widen"),
+    (Linear, "transformer.layer.#.ffn.lin2", "bert.blocks.#.narrow"),
+    (Norm, "transformer.layer.#.output_layer_norm", "bert.blocks.#.feed_forward_norm"),
+];
 const CLASSIFIER_ROWS: &[Row] = &[(Linear, "classifier", "classifier")];
 const POOLER: &[Row] = &[(Linear, "pooler.dense", "dense")];
-const ROBERTA_CLASSIFIER: &[Row] =
+const DISTILBERT_POOLER: &[Row] = &[(Linear, "pre_classifier", "dense")];
+/// The classifier of RoBERTa and ELECTRA.
+const JOINT_CLASSIFIER: &[Row] =
     &[(Linear, "classifier.dense", "dense"), (Linear, "classifier.out_proj", "classifier")];
 const MASKED_LM: &[Row] = &[
     (Linear, "cls.predictions.transform.dense", "transform"),
@@ -34,44 +48,82 @@ const ROBERTA_MASKED_LM: &[Row] = &[
     (Norm, "lm_head.layer_norm", "norm"),
     (Param, "lm_head.bias", "bias"),
 ];
+const DISTILBERT_MASKED_LM: &[Row] = &[
+    (Linear, "vocab_transform", "transform"),
+    (Norm, "vocab_layer_norm", "norm"),
+    (Param, "vocab_projector.bias", "bias"),
+];
+const ELECTRA_MASKED_LM: &[Row] = &[
+    (Linear, "generator_predictions.dense", "transform"),
+    (Norm, "generator_predictions.LayerNorm", "norm"),
+    (Param, "generator_lm_head.bias", "bias"),
+];
+/// The names of all masked LM heads, and of ELECTRA's discriminator.
+const LM_HEADS: &[&str] = &[
+    "cls.*",
+    "lm_head.*",
+    "vocab_transform.*",
+    "vocab_layer_norm.*",
+    "vocab_projector.*",
+    "generator_predictions.*",
+    "generator_lm_head.*",
+    "discriminator_predictions.*",
+];
 
-/// The encoder's keys. Ignored are position ids, which early files hold, and the tensors of other tasks' `heads`.
-fn body(config: &BertConfig, heads: &[&'static str]) -> KeyMap {
-    let prefix = if config.is_roberta() { "roberta." } else { "bert." };
-    KeyMap::new(prefix)
-        .body(EMBEDDINGS)
-        .layers(config.num_hidden_layers, BLOCK)
-        .ignored(&["embeddings.position_ids", "embeddings.token_type_ids"])
-        .ignored(heads)
+/// The encoder's keys. Ignored are position ids, which early files hold.
+fn body(config: &BertConfig) -> KeyMap {
+    let prefix = match config.kind() {
+        Kind::Bert => "bert.",
+        Kind::Roberta => "roberta.",
+        Kind::DistilBert => "distilbert.",
+        Kind::Electra => "electra.",
+    };
+    let map = KeyMap::new(prefix).body(EMBEDDINGS);
+    let layers = config.num_hidden_layers;
+    let map = match config.kind() {
+        Kind::DistilBert => map.layers(layers, DISTILBERT_BLOCK),
+        Kind::Bert | Kind::Roberta | Kind::Electra => map.body(SEGMENTS).layers(layers, BLOCK),
+    };
+    let is_projected = config.embedding_width() != config.hidden_size;
+    let map = if is_projected { map.body(PROJECT) } else { map };
+    map.ignored(&["embeddings.position_ids", "embeddings.token_type_ids", "qa_outputs.*"])
 }
 
 pub(super) fn token_classifier(config: &BertConfig) -> KeyMap {
-    // RoBERTa's sequence classifier belongs to another task.
-    let others =
-        ["pooler.*", "cls.*", "lm_head.*", "qa_outputs.*", "classifier.dense.*", "classifier.out_proj.*"];
-    body(config, &others).new_head(CLASSIFIER, CLASSIFIER_ROWS)
+    // The classifiers of texts belong to another task.
+    let others = ["pooler.*", "pre_classifier.*", "classifier.dense.*", "classifier.out_proj.*"];
+    body(config).ignored(LM_HEADS).ignored(&others).new_head(CLASSIFIER, CLASSIFIER_ROWS)
 }
 
 pub(super) fn sequence_classifier(config: &BertConfig) -> KeyMap {
-    let others = ["cls.*", "lm_head.*", "qa_outputs.*"];
-    match config.is_roberta() {
-        true => body(config, &others).ignored(&["pooler.*"]).new_head(CLASSIFIER, ROBERTA_CLASSIFIER),
-        false => {
-            body(config, &others).new_head_of_body("pooler", POOLER).new_head(CLASSIFIER, CLASSIFIER_ROWS)
+    let map = body(config).ignored(LM_HEADS);
+    match config.kind() {
+        Kind::Bert => map.new_head_of_body("pooler", POOLER).new_head(CLASSIFIER, CLASSIFIER_ROWS),
+        Kind::Roberta => map.ignored(&["pooler.*"]).new_head(CLASSIFIER, JOINT_CLASSIFIER),
+        Kind::DistilBert => {
+            map.new_head("pre_classifier", DISTILBERT_POOLER).new_head(CLASSIFIER, CLASSIFIER_ROWS)
         }
+        Kind::Electra => map.new_head(CLASSIFIER, JOINT_CLASSIFIER),
     }
 }
 
 pub(super) fn masked_lm(config: &BertConfig) -> KeyMap {
-    let others = ["pooler.*", "cls.seq_relationship.*", "qa_outputs.*", "classifier.*"];
-    match config.is_roberta() {
-        true => body(config, &others)
-            .new_head("lm_head", ROBERTA_MASKED_LM)
-            .alias("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight")
-            .alias("lm_head.decoder.bias", "lm_head.bias"),
-        false => body(config, &others)
+    let others = ["pooler.*", "cls.seq_relationship.*", "discriminator_predictions.*"];
+    let map = body(config).ignored(&others).ignored(&["pre_classifier.*", "classifier.*"]);
+    match config.kind() {
+        Kind::Bert => map
             .new_head("cls", MASKED_LM)
             .alias("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight")
             .alias("cls.predictions.decoder.bias", "cls.predictions.bias"),
+        Kind::Roberta => map
+            .new_head("lm_head", ROBERTA_MASKED_LM)
+            .alias("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight")
+            .alias("lm_head.decoder.bias", "lm_head.bias"),
+        Kind::DistilBert => map
+            .new_head("vocab_transform", DISTILBERT_MASKED_LM)
+            .alias("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),
+        Kind::Electra => map
+            .new_head("generator_predictions", ELECTRA_MASKED_LM)
+            .alias("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),
     }
 }

@@ -1,7 +1,8 @@
-//! BERT, RoBERTa and related models.
+//! BERT, RoBERTa, DistilBERT, ELECTRA and related models.
 //!
 //! ```text
 //! config.rs    config.json
+//! kind.rs      what distinguishes the models
 //! family.rs    the entry of a run file, and predictions
 //! encoder.rs   embeddings and blocks
 //! heads.rs     the heads, and their losses and scores
@@ -13,6 +14,7 @@ mod encoder;
 mod family;
 mod heads;
 mod keys;
+mod kind;
 
 pub use config::BertConfig;
 pub use encoder::Bert;

@@ -18,7 +18,7 @@
 //!
 //! | `model_type` | Configuration | Model | As in transformers | Learns from |
 //! |---|---|---|---|---|
-//! | `bert`, `roberta`, `xlm-roberta`, `camembert` | [`BertConfig`](super::BertConfig) | [`BertTokenClassifier`](super::BertTokenClassifier) | `BertForTokenClassification` | [`LabeledBatch`](firebrick_datasets::collators::LabeledBatch) |
+//! | `bert`, `roberta`, `xlm-roberta`, `camembert`, `distilbert`, `electra` | [`BertConfig`](super::BertConfig) | [`BertTokenClassifier`](super::BertTokenClassifier) | `BertForTokenClassification` | [`LabeledBatch`](firebrick_datasets::collators::LabeledBatch) |
 //! | | | [`BertSequenceClassifier`](super::BertSequenceClassifier) | `BertForSequenceClassification` | [`SequenceBatch`](firebrick_datasets::collators::SequenceBatch) |
 //! | | | [`BertMaskedLm`](super::BertMaskedLm) | `BertForMaskedLM` | [`LabeledBatch`](firebrick_datasets::collators::LabeledBatch) |
 //! | `gpt2` | [`Gpt2Config`](super::Gpt2Config) | [`Gpt`](super::Gpt) | `GPT2LMHeadModel` | [`TokenBatch`](firebrick_datasets::TokenBatch) |
@@ -32,7 +32,7 @@
 //!
 //! | Family | Read | Refused |
 //! |---|---|---|
-//! | BERT | `vocab_size`, `hidden_size`, `num_hidden_layers`, `num_attention_heads`, `intermediate_size`, `hidden_act`, `hidden_dropout_prob`, `attention_probs_dropout_prob`, `classifier_dropout`, `max_position_embeddings`, `type_vocab_size`, `initializer_range`, `layer_norm_eps`, `pad_token_id`, `id2label`, `num_labels` | `position_embedding_type` other than `absolute`; `is_decoder`; a masked LM with `tie_word_embeddings: false` |
+//! | BERT | `vocab_size`, `hidden_size`, `num_hidden_layers`, `num_attention_heads`, `intermediate_size`, `hidden_act`, `hidden_dropout_prob`, `attention_probs_dropout_prob`, `classifier_dropout`, `max_position_embeddings`, `type_vocab_size`, `initializer_range`, `layer_norm_eps`, `pad_token_id`, `id2label`, `num_labels`; of ELECTRA too, with `embedding_size`; of DistilBERT under its own names, `dim`, `n_layers`, `n_heads`, `hidden_dim`, `activation`, `dropout`, `attention_dropout`, `seq_classif_dropout`, and without segments | `position_embedding_type` other than `absolute`; `is_decoder`; a masked LM with `tie_word_embeddings: false` |
 //! | GPT-2 | `vocab_size`, `n_positions`, `n_embd`, `n_layer`, `n_head`, `n_inner`, `activation_function`, `resid_pdrop`, `embd_pdrop`, `attn_pdrop`, `layer_norm_epsilon`, `tie_word_embeddings` | `scale_attn_weights: false`, `scale_attn_by_inverse_layer_idx`, `add_cross_attention` |
 //! | Llama | `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers`, `num_attention_heads`, `num_key_value_heads`, `head_dim`, `hidden_act`, `initializer_range`, `rms_norm_eps`, `rope_theta` with `rope_scaling`, or `rope_parameters`, `attention_bias`, `mlp_bias`, `attention_dropout`, `tie_word_embeddings`; of Mistral `sliding_window`; of Qwen2 too, with `use_sliding_window`, `max_window_layers`, `layer_types` | a `rope_type` other than `default`, `linear` and `llama3` |
 //! | T5 | `vocab_size`, `d_model`, `d_kv`, `d_ff`, `num_layers`, `num_decoder_layers`, `num_heads`, `relative_attention_num_buckets`, `relative_attention_max_distance`, `dropout_rate`, `layer_norm_epsilon`, `initializer_factor`, `feed_forward_proj`, and over it `dense_act_fn` and `is_gated_act`; `tie_word_embeddings`, `scale_decoder_outputs`, `decoder_start_token_id` | a `decoder_start_token_id` beyond the vocabulary |

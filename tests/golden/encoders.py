@@ -1,0 +1,104 @@
+"""Like models.py, of DistilBERT and ELECTRA.
+
+Run by hand: python3 encoders.py   (writes models/FAMILY/ and models/encoders.json next to itself)
+"""
+
+import json
+
+import models
+import torch
+import transformers
+
+BOTH = ("right", "left")
+CLASSES = [2, 0, 1, 2]
+
+
+class WithoutSegments(torch.nn.Module):
+    """A model that takes no segments."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, attention_mask, token_type_ids):
+        return self.model(input_ids=input_ids, attention_mask=attention_mask)
+
+    def named_parameters(self, *args, **kwargs):
+        return self.model.named_parameters(*args, **kwargs)
+
+
+def distilbert_family():
+    config = dict(
+        vocab_size=29, dim=16, n_layers=2, n_heads=4, hidden_dim=24, max_position_embeddings=models.LONGEST,
+        attn_implementation="eager",
+    )
+    rows = models.rows_of(29, 51)
+    zeros = [[0] * len(row) for row in rows]
+    half = torch.bfloat16
+
+    def made(head, seed, **more):
+        model = getattr(transformers, f"DistilBertFor{head}")(transformers.DistilBertConfig(**config, **more))
+        return models.drawn(model, seed, half)
+
+    def case(model, task, side, labels):
+        return models.encoder_case(WithoutSegments(model), task, side, rows, zeros, labels, 0)
+
+    model, labels = made("MaskedLM", 51, activation="relu"), models.token_labels(rows, 29, 52)
+    cases = [case(model, "masked_lm", side, labels) for side in BOTH]
+    models.save(model, "distilbert-masked-lm", half)
+    yield "distilbert-masked-lm", cases
+
+    model, labels = made("TokenClassification", 53, num_labels=5), models.token_labels(rows, 5, 54)
+    cases = [case(model, "tokens", side, labels) for side in BOTH]
+    models.save(model, "distilbert-tokens", half)
+    yield "distilbert-tokens", cases
+
+    model = made("SequenceClassification", 55, num_labels=3)
+    cases = [case(model, "class", "right", CLASSES)]
+    models.save(model, "distilbert-sequence", half)
+    yield "distilbert-sequence", cases
+
+
+def electra_family():
+    config = dict(
+        vocab_size=29, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24,
+        max_position_embeddings=models.LONGEST, attn_implementation="eager",
+    )
+    rows = models.rows_of(29, 61)
+    types = [[int(at > len(row) // 2) for at in range(len(row))] for row in rows]
+    half = torch.bfloat16
+
+    def made(head, seed, **more):
+        model = getattr(transformers, f"ElectraFor{head}")(transformers.ElectraConfig(**config, **more))
+        return models.drawn(model, seed, half)
+
+    def case(model, task, side, labels):
+        return models.encoder_case(model, task, side, rows, types, labels, 0)
+
+    model, labels = made("MaskedLM", 61, embedding_size=8), models.token_labels(rows, 29, 62)
+    cases = [case(model, "masked_lm", side, labels) for side in BOTH]
+    models.save(model, "electra-masked-lm", half)
+    yield "electra-masked-lm", cases
+
+    model = made("TokenClassification", 63, embedding_size=16, num_labels=5)
+    labels = models.token_labels(rows, 5, 64)
+    cases = [case(model, "tokens", side, labels) for side in BOTH]
+    models.save(model, "electra-tokens", half)
+    yield "electra-tokens", cases
+
+    model = made("SequenceClassification", 65, embedding_size=24, num_labels=3)
+    cases = [case(model, "class", "right", CLASSES)]
+    models.save(model, "electra-sequence", half)
+    yield "electra-sequence", cases
+
+
+def main():
+    torch.set_num_threads(1)
+    families = (distilbert_family(), electra_family())
+    golden = [{"folder": name, "cases": cases} for family in families for name, cases in family]
+    made_by = {"transformers": transformers.__version__, "torch": torch.__version__}
+    (models.HERE / "encoders.json").write_text(json.dumps({"made_by": made_by, "models": golden}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
