@@ -5,9 +5,9 @@ use burn::tensor::{Device, Tensor};
 use firebrick_kernels::{Attending, Reads, attention, attention_of_joint};
 use firebrick_strategies::{Dropout, Pass};
 
-use super::Linear;
 use super::gpt_shape::Shape;
 use super::key_value::{KeyValue, behind};
+use super::{Linear, RmsNorm};
 
 /// Computes `softmax(scale · query · keyᵀ + bias) · value` (Vaswani et al., 2017, arXiv:1706.03762), shape
 /// `[batch, heads, length, size]`.
@@ -34,6 +34,16 @@ pub(super) fn scale_of(size: usize) -> f64 {
 pub(super) fn split_heads(x: Tensor<3>, heads: usize) -> Tensor<4> {
     let [batch, length, width] = x.dims();
     x.reshape([batch, length, heads, width / heads]).swap_dims(1, 2)
+}
+
+/// Normalises the numbers of each head of `x`, `[batch, heads, length, size]`, if there is a norm (Dehghani et al.,
+/// 2023, arXiv:2302.05442).
+pub(super) fn normed_heads(norm: Option<&RmsNorm>, x: Tensor<4>) -> Tensor<4> {
+    match norm {
+        // Where the heads of a token stand side by side, as they were projected.
+        Some(norm) => norm.forward(x.swap_dims(1, 2)).swap_dims(1, 2),
+        None => x,
+    }
 }
 
 /// `[batch, heads, length, size]` to `[batch, length, heads * size]`.

@@ -9,7 +9,7 @@
 //! └── causal.rs         the inputs of a causal model, and its loss
 //! family/            what a run needs to know about a family of models
 //! bert/              BERT, RoBERTa, DistilBERT, ELECTRA and related models, with heads
-//! llama/             Llama, Mistral and Qwen2
+//! llama/             Llama, Mistral, Qwen2, Qwen3 and Phi-3
 //! t5/                T5: an encoder and a decoder
 //! inference/         predictions of a trained model for new texts
 //! decoding/          from logits to texts: greedy, sampling, beam search
@@ -17,6 +17,8 @@
 //! └── key_value.rs      the cache of keys and values of tokens that a decoder has read
 //! written_scores.rs  scores of texts that a model generates in evaluation
 //! attention.rs       scaled dot-product attention, and what its positions read
+//! rope.rs            rotary position embedding
+//! windows.rs         what tokens read in blocks with and without a window
 //! ragged.rs          which tokens of a padded batch are computed, and where they stand
 //! real_columns.rs    the columns of real tokens, which an encoder reads
 //! linear.rs          an affine map that is fast in half precision on the CPU
@@ -55,12 +57,14 @@ pub mod pretrained;
 mod ragged;
 mod real_columns;
 mod rms_norm;
+mod rope;
 mod sequence_loss;
 mod sequence_scores;
 mod t5;
 #[cfg(test)]
 mod testing;
 mod token_scores;
+mod windows;
 mod writing;
 mod written_scores;
 

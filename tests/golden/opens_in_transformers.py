@@ -1,4 +1,5 @@
-"""Opens with transformers what Firebrick saved of the models of models.py and encoders.py, and compares what it computes.
+"""Opens with transformers what Firebrick saved of the models of models.py, encoders.py and decoders.py, and compares
+what it computes.
 
 Run by hand:
     FIREBRICK_SAVED=/tmp/saved cargo test --test training pretrained_folders
@@ -34,7 +35,7 @@ def furthest(one, other):
 
 def main():
     saved = pathlib.Path(sys.argv[1])
-    files = [models.HERE / name for name in ("cases.json", "encoders.json")]
+    files = [models.HERE / name for name in ("cases.json", "decoders.json", "encoders.json")]
     for golden in [golden for file in files for golden in json.loads(file.read_text())["models"]]:
         folder = saved / golden["folder"]
         architecture = json.loads((folder / "config.json").read_text())["architectures"][0]

@@ -1,4 +1,4 @@
-//! Cases of `tests/golden/models/cases.json` and the files beside it: batches as the collators build them, and the results of transformers.
+//! Cases of `tests/golden/models/*.json`: batches as the collators build them, and the results of transformers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,11 @@ use serde::Deserialize;
 use serde_json::Value;
 
 /// The files with cases.
-const GOLDEN: &[&str] =
-    &[include_str!("../golden/models/cases.json"), include_str!("../golden/models/encoders.json")];
+const GOLDEN: [&str; 3] = [
+    include_str!("../golden/models/cases.json"),
+    include_str!("../golden/models/decoders.json"),
+    include_str!("../golden/models/encoders.json"),
+];
 
 #[derive(Deserialize)]
 struct Golden {

@@ -184,7 +184,8 @@ fn gpt2_continues_texts() {
 
 #[test]
 fn llama_continues_texts() {
-    for name in ["llama", "llama3", "qwen2"] {
+    let relatives = ["mistral", "qwen2-windows", "qwen3", "qwen3-windows", "phi3", "phi3-longrope"];
+    for name in ["llama", "llama3", "qwen2"].into_iter().chain(relatives) {
         golden::<Llama, _>(name, Case::causal, |model, case, batch, pass| {
             let (ids, places, reads) = placed(batch);
             case.real(model.forward_placed(ids, places, reads, pass), &case.rows)

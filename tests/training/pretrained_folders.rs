@@ -63,6 +63,12 @@ fn what_was_saved_is_loaded_to_the_bit() {
     round_trip::<Llama>("llama");
     round_trip::<Llama>("llama3");
     round_trip::<Llama>("qwen2");
+    round_trip::<Llama>("mistral");
+    round_trip::<Llama>("qwen2-windows");
+    round_trip::<Llama>("qwen3");
+    round_trip::<Llama>("qwen3-windows");
+    round_trip::<Llama>("phi3");
+    round_trip::<Llama>("phi3-longrope");
     round_trip::<T5>("t5");
     round_trip::<T5>("t5-untied");
 }

@@ -5,13 +5,13 @@ use burn::tensor::Device;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use super::rope::{Rope, RopeSettings};
 use crate::pretrained::{
     Folder, HubConfig, PretrainedError, check_dropouts, check_heads, check_layers, check_sizes,
 };
+use crate::rope::{Rope, RopeSettings};
 use crate::{Activation, Linear, RmsNorm};
 
-/// `config.json` of Llama, Mistral and Qwen2, with transformers' names and Llama's defaults.
+/// `config.json` of Llama, Mistral, Qwen2, Qwen3 and Phi-3, with transformers' names and Llama's defaults.
 ///
 /// ```
 /// use firebrick_models::LlamaConfig;
@@ -23,7 +23,7 @@ use crate::{Activation, Linear, RmsNorm};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LlamaConfig {
-    /// `llama`, `mistral` or `qwen2`.
+    /// `llama`, `mistral`, `qwen2`, `qwen3` or `phi3`.
     pub model_type: String,
     /// Size of the vocabulary.
     pub vocab_size: usize,
@@ -39,12 +39,13 @@ pub struct LlamaConfig {
     /// arXiv:2305.13245); `num_attention_heads` if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub num_key_value_heads: Option<usize>,
-    /// Size of a head; `hidden_size / num_attention_heads` if absent.
+    /// Size of a head; `hidden_size / num_attention_heads` if absent, and 128 in Qwen3.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub head_dim: Option<usize>,
     /// The activation of a feed-forward layer's gate.
     pub hidden_act: Activation,
-    /// The maximum number of positions in training. The model also accepts longer inputs.
+    /// The maximum number of positions in training. The model also accepts longer inputs, except with the scaling
+    /// `longrope`.
     pub max_position_embeddings: usize,
     /// Standard deviation of the initial weights.
     pub initializer_range: f64,
@@ -60,7 +61,7 @@ pub struct LlamaConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_parameters: Option<Map<String, Value>>,
     /// Whether the linear layers of attention have a bias. In Qwen2, queries, keys and values always have one, and
-    /// the output never does.
+    /// the output never does. Phi-3 has none.
     pub attention_bias: bool,
     /// Whether the linear layers of a feed-forward layer have a bias.
     pub mlp_bias: bool,
@@ -68,11 +69,11 @@ pub struct LlamaConfig {
     pub attention_dropout: f64,
     /// Whether the output head shares the token embedding's weights.
     pub tie_word_embeddings: bool,
-    /// The number of tokens that a token of a Mistral or Qwen2 attends to, itself included. `Some(None)`, a null
-    /// field, means all tokens; `None`, an absent field, means transformers' default of 4096.
+    /// The number of tokens that a token of a Mistral, Qwen or Phi-3 attends to, itself included. `Some(None)`, a null
+    /// field, means all tokens; `None`, an absent field, means transformers' default: 4096, and all in Phi-3.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub sliding_window: Option<Option<usize>>,
-    /// Whether a Qwen2 uses its window: in the blocks that `layer_types` names, or else from block
+    /// Whether a Qwen2 or Qwen3 uses its window: in the blocks that `layer_types` names, or else from block
     /// `max_window_layers` on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub use_sliding_window: Option<bool>,
@@ -123,8 +124,13 @@ impl LlamaConfig {
         Rope::new(RopeSettings {
             parameters: self.rope_parameters.as_ref(),
             scaling: self.rope_scaling.as_ref(),
-            theta: self.rope_theta,
-            head_size: self.head_size(),
+            theta: self.rope_theta.unwrap_or(10_000.0),
+            size: self.rotated_size()?,
+            positions: self.max_position_embeddings,
+            original_positions: match self.is_phi() {
+                true => self.number("original_max_position_embeddings")?.map(|positions| positions as usize),
+                false => None,
+            },
         })
     }
 
@@ -134,7 +140,75 @@ impl LlamaConfig {
     }
 
     pub(super) fn head_size(&self) -> usize {
-        self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
+        match self.head_dim {
+            Some(size) => size,
+            None if self.model_type == "qwen3" => 128,
+            None => self.hidden_size / self.num_attention_heads.max(1),
+        }
+    }
+
+    fn is_phi(&self) -> bool {
+        self.model_type == "phi3"
+    }
+
+    /// Whether queries, keys and values are one linear layer, and gate and what it multiplies another.
+    pub(super) fn joins(&self) -> bool {
+        self.is_phi()
+    }
+
+    /// Whether the queries and keys of each head are normalised.
+    pub(super) fn norms_heads(&self) -> bool {
+        self.model_type == "qwen3"
+    }
+
+    /// A field that holds a number and is not a field of this type.
+    fn number(&self, name: &'static str) -> Result<Option<f64>, PretrainedError> {
+        match self.rest.get(name).filter(|value| !value.is_null()) {
+            None => Ok(None),
+            Some(value) => match value.as_f64() {
+                Some(number) => Ok(Some(number)),
+                None => Err(PretrainedError::setting(name, "a number", value)),
+            },
+        }
+    }
+
+    /// How many of a head's numbers are rotated: in a Phi-3, the share `partial_rotary_factor`.
+    fn rotated_size(&self) -> Result<usize, PretrainedError> {
+        const FIELD: &str = "partial_rotary_factor";
+        let head = self.head_size();
+        if !self.is_phi() {
+            return Ok(head);
+        }
+        let of_rope =
+            self.rope_parameters.as_ref().and_then(|fields| fields.get(FIELD)).and_then(Value::as_f64);
+        let share = match of_rope {
+            Some(share) => share,
+            None => self.number(FIELD)?.unwrap_or(1.0),
+        };
+        // As transformers rounds it.
+        let size = (head as f64 * share) as usize;
+        match share > 0.0 && share <= 1.0 && size > 0 && size.is_multiple_of(2) {
+            true => Ok(size),
+            false => {
+                let expected = format!("a share of `head_dim`, which is {head}, that is an even number");
+                Err(PretrainedError::setting(FIELD, expected, share))
+            }
+        }
+    }
+
+    /// Rejects the dropouts of a Phi-3 outside of attention.
+    fn check_phi(&self) -> Result<(), PretrainedError> {
+        for name in ["resid_pdrop", "embd_pdrop"] {
+            if let Some(dropout) = self.number(name)?.filter(|dropout| *dropout != 0.0) {
+                return Err(PretrainedError::setting(name, "0", dropout));
+            }
+        }
+        for (name, is_set) in [("attention_bias", self.attention_bias), ("mlp_bias", self.mlp_bias)] {
+            if is_set {
+                return Err(PretrainedError::setting(name, "false: Phi-3 has no bias", is_set));
+            }
+        }
+        Ok(())
     }
 
     /// Whether queries, keys and values have a bias, and whether the output has one.
@@ -164,12 +238,13 @@ impl LlamaConfig {
         let window = || self.sliding_window.unwrap_or(Some(4096));
         match &*self.model_type {
             "mistral" => Ok(window()),
-            "qwen2" if self.use_sliding_window == Some(true) && self.slides(block)? => Ok(window()),
+            "phi3" => Ok(self.sliding_window.flatten()),
+            "qwen2" | "qwen3" if self.use_sliding_window == Some(true) && self.slides(block)? => Ok(window()),
             _ => Ok(None),
         }
     }
 
-    /// Whether a block of a Qwen2 with `use_sliding_window` has the window.
+    /// Whether a block of a Qwen2 or Qwen3 with `use_sliding_window` has the window.
     fn slides(&self, block: usize) -> Result<bool, PretrainedError> {
         let field = |name| self.rest.get(name).filter(|value| !value.is_null());
         let wrong =
@@ -192,7 +267,7 @@ impl LlamaConfig {
 }
 
 impl HubConfig for LlamaConfig {
-    const MODEL_TYPES: &'static [&'static str] = &["llama", "mistral", "qwen2"];
+    const MODEL_TYPES: &'static [&'static str] = &["llama", "mistral", "qwen2", "qwen3", "phi3"];
 
     fn check(&self) -> Result<(), PretrainedError> {
         check_sizes(&[
@@ -203,13 +278,16 @@ impl HubConfig for LlamaConfig {
             ("head_dim", self.head_size()),
         ])?;
         check_layers("num_hidden_layers", self.num_hidden_layers)?;
-        if self.head_dim.is_none() {
+        if self.head_dim.is_none() && self.model_type != "qwen3" {
             check_heads("num_attention_heads", self.num_attention_heads, self.hidden_size)?;
         }
         check_heads("num_key_value_heads", self.key_value_heads(), self.num_attention_heads)?;
         check_dropouts(&[("attention_dropout", self.attention_dropout)])?;
         if !self.head_size().is_multiple_of(2) {
             return Err(PretrainedError::setting("head_dim", "an even number", self.head_size()));
+        }
+        if self.is_phi() {
+            self.check_phi()?;
         }
         for block in 0..self.num_hidden_layers {
             if self.window(block)? == Some(0) {
@@ -244,6 +322,15 @@ mod tests {
                 "layer_types",
             ),
             (r#"{"attention_dropout": -0.1}"#, "attention_dropout"),
+            (r#"{"model_type": "phi3", "resid_pdrop": 0.1}"#, "resid_pdrop"),
+            (r#"{"model_type": "phi3", "embd_pdrop": 0.1}"#, "embd_pdrop"),
+            (r#"{"model_type": "phi3", "attention_bias": true}"#, "attention_bias"),
+            (r#"{"model_type": "phi3", "partial_rotary_factor": 0.01}"#, "partial_rotary_factor"),
+            (r#"{"model_type": "phi3", "partial_rotary_factor": "all"}"#, "partial_rotary_factor"),
+            (
+                r#"{"model_type": "phi3", "rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}}"#,
+                "rope_scaling",
+            ),
         ] {
             let config: LlamaConfig = serde_json::from_str(fields).unwrap();
             let error = config.check().unwrap_err().to_string();
@@ -254,6 +341,8 @@ mod tests {
             r#"{"model_type": "mistral", "sliding_window": 1024}"#,
             r#"{"model_type": "qwen2", "sliding_window": 0, "use_sliding_window": false}"#,
             r#"{"sliding_window": 0}"#,
+            r#"{"model_type": "qwen3", "num_attention_heads": 3}"#,
+            r#"{"model_type": "phi3", "partial_rotary_factor": 0.5, "resid_pdrop": 0.0}"#,
         ] {
             assert!(serde_json::from_str::<LlamaConfig>(fields).unwrap().check().is_ok(), "{fields}");
         }
@@ -277,6 +366,8 @@ mod tests {
         assert_eq!(windows(r#"{"model_type": "mistral", "sliding_window": null}"#), [None; 4]);
         assert_eq!(windows(r#"{"model_type": "mistral", "sliding_window": 9}"#), [Some(9); 4]);
         assert_eq!(windows(r#"{"model_type": "qwen2", "sliding_window": 9}"#), [None; 4]);
+        assert_eq!(windows(r#"{"model_type": "phi3"}"#), [None; 4]);
+        assert_eq!(windows(r#"{"model_type": "phi3", "sliding_window": 9}"#), [Some(9); 4]);
         let used = r#""model_type": "qwen2", "use_sliding_window": true"#;
         assert_eq!(windows(&format!("{{{used}}}")), [None, None, None, Some(4096)]);
         let some = format!(r#"{{{used}, "sliding_window": 9, "max_window_layers": 1}}"#);

@@ -5,24 +5,27 @@ use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Device, FloatDType, Int, Tensor};
 use firebrick_datasets::TokenBatch;
 use firebrick_datasets::collators::Inputs;
-use firebrick_kernels::{Head, Reads, add, cast, rotary};
+use firebrick_kernels::{Head, Reads, add, cast};
 use firebrick_strategies::{Dropout, Pass};
 
-use super::rope::Rope;
 use super::{LlamaConfig, keys};
-use crate::attention::{attend, join_heads, scale_of, split_heads};
+use crate::attention::{attend, join_heads, normed_heads, scale_of, split_heads};
 use crate::causal::{Placed, next_token_loss};
 use crate::embedded::embedded;
 use crate::key_value::{KeyValue, Past, behind};
 use crate::output_layer::output_layer;
 use crate::perplexity::{counted, perplexity};
 use crate::pretrained::{KeyMap, Pretrained};
+use crate::rope::{Angles, Rope, rotated};
+use crate::windows::Ranges;
 use crate::writing::{ReadsOn, last_column};
 use crate::{Activation, Linear, RmsNorm};
 use firebrick::{Evaluation, Loss, Objective, Score};
 
-/// Llama (Touvron et al., 2023, arXiv:2302.13971), and Mistral and Qwen2, which differ in biases and attention
-/// windows: `LlamaForCausalLM`, `MistralForCausalLM`, `Qwen2ForCausalLM`.
+/// Llama (Touvron et al., 2023, arXiv:2302.13971) and its relatives: `LlamaForCausalLM`, `MistralForCausalLM`,
+/// `Qwen2ForCausalLM`, `Qwen3ForCausalLM`, `Phi3ForCausalLM`. They differ in biases and attention windows; Qwen3
+/// normalises queries and keys (arXiv:2505.09388), and Phi-3 joins linear layers that have one input
+/// (arXiv:2404.14219).
 ///
 /// ```
 /// use burn::tensor::{Device, Int, Tensor};
@@ -102,11 +105,11 @@ impl ReadsOn for Llama {
     }
 
     fn positions(&self) -> Option<usize> {
-        None
+        self.rope.positions()
     }
 
     fn dtype(&self) -> FloatDType {
-        let weight = self.blocks.first().map_or(&self.tokens.weight, |block| &block.widen.weight);
+        let weight = self.blocks.first().map_or(&self.tokens.weight, |block| &block.narrow.weight);
         FloatDType::from(weight.base().dtype())
     }
 
@@ -159,6 +162,8 @@ impl Pretrained for Llama {
         match &*config.model_type {
             "mistral" => "MistralForCausalLM",
             "qwen2" => "Qwen2ForCausalLM",
+            "qwen3" => "Qwen3ForCausalLM",
+            "phi3" => "Phi3ForCausalLM",
             _ => "LlamaForCausalLM",
         }
     }
@@ -187,44 +192,23 @@ impl Pretrained for Llama {
     }
 }
 
-/// What each token reads among all tokens, and within a window.
-struct Ranges {
-    all: Reads,
-    /// The ranges within the last requested window; all blocks with a window have the same ones.
-    windowed: Option<(usize, Reads)>,
-}
-
-impl Ranges {
-    fn of(all: Reads) -> Self {
-        Self { all, windowed: None }
-    }
-
-    /// Leaves out tokens that are `window` or more columns before the token that reads. The tokens of a sample stand
-    /// side by side, so the distance in columns is the distance in positions.
-    fn within(&mut self, window: Option<usize>) -> Reads {
-        let [_, columns] = self.all.longest();
-        let Some(window) = window.filter(|window| *window < columns) else { return self.all.clone() };
-        if let Some((_, reads)) = self.windowed.as_ref().filter(|(known, _)| *known == window) {
-            return reads.clone();
-        }
-        let reads = self.all.within(window);
-        self.windowed = Some((window, reads.clone()));
-        reads
-    }
-}
-
 /// Attention and a gated feed-forward layer (Shazeer, 2020, arXiv:2002.05202), each applied to a normalised copy of
 /// its input and added to that input.
 #[derive(Module, Debug)]
 struct Block {
     attention_norm: RmsNorm,
+    /// Of queries, and, without `key` and `value`, of keys and values after them.
     query: Linear,
-    key: Linear,
-    value: Linear,
+    key: Option<Linear>,
+    value: Option<Linear>,
+    /// Of each head's queries.
+    query_norm: Option<RmsNorm>,
+    key_norm: Option<RmsNorm>,
     output: Linear,
     feed_forward_norm: RmsNorm,
+    /// To the gate, and, without `widen`, to what it multiplies after it.
     gate: Linear,
-    widen: Linear,
+    widen: Option<Linear>,
     narrow: Linear,
     weight_dropout: Dropout,
     heads: usize,
@@ -238,17 +222,21 @@ impl Block {
         let (width, inner) = (config.hidden_size, config.intermediate_size);
         let (heads, key_value_heads) = (config.num_attention_heads, config.key_value_heads());
         let (of_inputs, of_output) = config.attention_biases();
-        let from_input = |heads| config.linear(width, heads * config.head_size(), of_inputs, device);
+        let (joins, size) = (config.joins(), config.head_size());
+        let from_input = |heads| config.linear(width, heads * size, of_inputs, device);
+        let of_heads = || config.norms_heads().then(|| RmsNorm::new(size, config.rms_norm_eps, device));
         let feed_forward = |from, to| config.linear(from, to, config.mlp_bias, device);
         Self {
             attention_norm: config.norm(device),
-            query: from_input(heads),
-            key: from_input(key_value_heads),
-            value: from_input(key_value_heads),
-            output: config.linear(heads * config.head_size(), width, of_output, device),
+            query: from_input(if joins { heads + 2 * key_value_heads } else { heads }),
+            key: (!joins).then(|| from_input(key_value_heads)),
+            value: (!joins).then(|| from_input(key_value_heads)),
+            query_norm: of_heads(),
+            key_norm: of_heads(),
+            output: config.linear(heads * size, width, of_output, device),
             feed_forward_norm: config.norm(device),
-            gate: feed_forward(width, inner),
-            widen: feed_forward(width, inner),
+            gate: feed_forward(width, if joins { 2 * inner } else { inner }),
+            widen: (!joins).then(|| feed_forward(width, inner)),
             narrow: feed_forward(inner, width),
             weight_dropout: Dropout::new(config.attention_dropout),
             heads,
@@ -258,7 +246,7 @@ impl Block {
     }
 
     /// `[batch, length, width]` to the same shape; `angles` are the rotations of the positions.
-    fn forward(&self, x: Tensor<3>, angles: (Tensor<4>, Tensor<4>), reads: Reads, pass: &Pass) -> Tensor<3> {
+    fn forward(&self, x: Tensor<3>, angles: Angles, reads: Reads, pass: &Pass) -> Tensor<3> {
         self.read_on(x, None, angles, reads, pass).0
     }
 
@@ -268,24 +256,52 @@ impl Block {
         &self,
         x: Tensor<3>,
         past: Option<KeyValue>,
-        (cos, sin): (Tensor<4>, Tensor<4>),
+        angles: Angles,
         reads: Reads,
         pass: &Pass,
     ) -> (Tensor<3>, KeyValue) {
         let (x, normed) = self.attention_norm.with_input(x);
-        let query = split_heads(self.query.forward(normed.clone()), self.heads);
-        let key = split_heads(self.key.forward(normed.clone()), self.key_value_heads);
-        let value = split_heads(self.value.forward(normed), self.key_value_heads);
-        let query = rotary(query, cos.clone(), sin.clone());
-        let (keys, values) = behind(past, rotary(key, cos, sin), value);
+        let [query, key, value] = self.projected(normed);
+        let query = rotated(normed_heads(self.query_norm.as_ref(), query), angles.clone());
+        let key = rotated(normed_heads(self.key_norm.as_ref(), key), angles);
+        let (keys, values) = behind(past, key, value);
         let scale = scale_of(query.dims()[3]);
         let parts = [query, keys.clone(), values.clone()];
         let mixed = attend(parts, None, scale, &reads, &self.weight_dropout, pass);
         let (x, normed) = self.feed_forward_norm.of_sum(x, self.output.forward(join_heads(mixed)));
-        let gate = self.gate.forward(normed.clone());
-        let hidden = self.activation.gated(gate, self.widen.forward(normed));
+        let hidden = self.activated(normed);
         let x = pass.end_of_segment(|| add(x, self.narrow.forward(hidden)));
         (x, (keys, values))
+    }
+
+    /// Queries, keys and values, each `[batch, its heads, length, size]`.
+    fn projected(&self, x: Tensor<3>) -> [Tensor<4>; 3] {
+        let (heads, shared) = (self.heads, self.key_value_heads);
+        let [query, key, value] = match (&self.key, &self.value) {
+            (Some(key), Some(value)) => {
+                [self.query.forward(x.clone()), key.forward(x.clone()), value.forward(x)]
+            }
+            _ => {
+                let joint = self.query.forward(x);
+                let size = joint.dims()[2] / (heads + 2 * shared);
+                [(0, heads), (heads, shared), (heads + shared, shared)]
+                    .map(|(first, heads)| joint.clone().narrow(2, first * size, heads * size))
+            }
+        };
+        [split_heads(query, heads), split_heads(key, shared), split_heads(value, shared)]
+    }
+
+    /// The activations inside the feed-forward layer.
+    fn activated(&self, x: Tensor<3>) -> Tensor<3> {
+        let (gate, up) = match &self.widen {
+            Some(widen) => (self.gate.forward(x.clone()), widen.forward(x)),
+            None => {
+                let joint = self.gate.forward(x);
+                let inner = joint.dims()[2] / 2;
+                (joint.clone().narrow(2, 0, inner), joint.narrow(2, inner, inner))
+            }
+        };
+        self.activation.gated(gate, up)
     }
 }
 

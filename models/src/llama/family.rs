@@ -5,6 +5,7 @@ use firebrick::TrainError;
 use firebrick_datasets::TokenBatch;
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
+use serde_json::Map;
 
 use crate::family::{Attention, Family, Sizes, Trainable, Transformer, ids, yes};
 use crate::inference::{Answer, Answers, Inference, Question, continued};
@@ -86,14 +87,17 @@ impl Family for LlamaConfig {
             intermediate_size: 1,
             num_attention_heads: 1,
             num_key_value_heads: Some(1),
-            head_dim: None,
+            head_dim: Some(2),
+            // Scalings hold a number for each pair, and rotated shares of larger heads.
+            rope_scaling: None,
+            rope_parameters: None,
+            rest: Map::new(),
             ..self
         }
     }
 
     fn attention(&self) -> Vec<Attention> {
-        let head = self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1));
-        Attention::of_itself(self.num_hidden_layers, self.num_attention_heads * head)
+        Attention::of_itself(self.num_hidden_layers, self.num_attention_heads * self.head_size())
     }
 
     fn vocabulary(&self) -> usize {
@@ -101,7 +105,7 @@ impl Family for LlamaConfig {
     }
 
     fn positions(&self) -> Option<usize> {
-        None
+        self.rope().ok().and_then(|rope| rope.positions())
     }
 }
 
@@ -114,5 +118,38 @@ impl Trainable for Llama {
 impl Answers for Llama {
     fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
         continued(self, questions, inference)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pretrained::HubConfig;
+
+    #[test]
+    fn the_smallest_of_any_relative_passes_its_check() {
+        for fields in [
+            r#"{"model_type": "qwen3", "head_dim": 6, "layer_types": ["full_attention"]}"#,
+            r#"{"model_type": "phi3", "hidden_size": 32, "num_attention_heads": 4, "partial_rotary_factor": 0.75,
+                "rope_scaling": {"type": "su", "short_factor": [1.0, 2.0, 3.0]}}"#,
+        ] {
+            let config: LlamaConfig = serde_json::from_str(fields).unwrap();
+            let config = LlamaConfig { num_hidden_layers: 1, ..config };
+            config.check().unwrap();
+            config.smallest().check().unwrap();
+        }
+    }
+
+    /// The frequencies of `longrope` hold for the original context alone.
+    #[test]
+    fn longrope_limits_the_positions() {
+        let config: LlamaConfig = serde_json::from_str(
+            r#"{"model_type": "phi3", "hidden_size": 8, "num_attention_heads": 2, "max_position_embeddings": 99,
+                "original_max_position_embeddings": 12,
+                "rope_scaling": {"rope_type": "longrope", "short_factor": [1.0, 2.0]}}"#,
+        )
+        .unwrap();
+        assert_eq!(config.positions(), Some(12));
+        assert_eq!(LlamaConfig::default().positions(), None);
     }
 }

@@ -7,19 +7,32 @@ use crate::pretrained::{KeyMap, Row};
 const EMBEDDINGS: &[Row] = &[(Embedding, "embed_tokens", "tokens"), (Norm, "norm", "norm")];
 const BLOCK: &[Row] = &[
     (Norm, "layers.#.input_layernorm", "blocks.#.attention_norm"),
+    (Linear, "layers.#.self_attn.o_proj", "blocks.#.output"),
+    (Norm, "layers.#.post_attention_layernorm", "blocks.#.feed_forward_norm"),
+    (Linear, "layers.#.mlp.down_proj", "blocks.#.narrow"),
+];
+const APART: &[Row] = &[
     (Linear, "layers.#.self_attn.q_proj", "blocks.#.query"),
     (Linear, "layers.#.self_attn.k_proj", "blocks.#.key"),
     (Linear, "layers.#.self_attn.v_proj", "blocks.#.value"),
-    (Linear, "layers.#.self_attn.o_proj", "blocks.#.output"),
-    (Norm, "layers.#.post_attention_layernorm", "blocks.#.feed_forward_norm"),
     (Linear, "layers.#.mlp.gate_proj", "blocks.#.gate"),
     (Linear, "layers.#.mlp.up_proj", "blocks.#.widen"),
-    (Linear, "layers.#.mlp.down_proj", "blocks.#.narrow"),
+];
+const JOINED: &[Row] = &[
+    (Linear, "layers.#.self_attn.qkv_proj", "blocks.#.query"),
+    (Linear, "layers.#.mlp.gate_up_proj", "blocks.#.gate"),
+];
+const NORMS_OF_HEADS: &[Row] = &[
+    (Norm, "layers.#.self_attn.q_norm", "blocks.#.query_norm"),
+    (Norm, "layers.#.self_attn.k_norm", "blocks.#.key_norm"),
 ];
 const HEAD: &[Row] = &[(Linear, "lm_head", "head")];
 
 pub(super) fn causal_lm(config: &LlamaConfig) -> KeyMap {
-    let map = KeyMap::new("model.").body(EMBEDDINGS).layers(config.num_hidden_layers, BLOCK);
+    let layers = config.num_hidden_layers;
+    let map = KeyMap::new("model.").body(EMBEDDINGS).layers(layers, BLOCK);
+    let map = map.layers(layers, if config.joins() { JOINED } else { APART });
+    let map = if config.norms_heads() { map.layers(layers, NORMS_OF_HEADS) } else { map };
     // Rotary frequencies in early files.
     let map = map.ignored(&["layers.#.self_attn.rotary_emb.inv_freq", "rotary_emb.inv_freq"]);
     match config.tie_word_embeddings {

@@ -4,7 +4,6 @@
 //! config.rs    config.json
 //! family.rs    the entry of a run file, and predictions
 //! decoder.rs   the model
-//! rope.rs      rotary position embedding
 //! keys.rs      the names of the parameters in files
 //! ```
 
@@ -12,7 +11,6 @@ mod config;
 mod decoder;
 mod family;
 mod keys;
-mod rope;
 
 pub use config::LlamaConfig;
 pub use decoder::Llama;

@@ -25,9 +25,11 @@ fn gpt(device: &Device) -> Gpt {
     spread(config.init(VOCABULARY, 6, device))
 }
 
-fn llama(device: &Device) -> Llama {
+fn llama(model_type: &str, device: &Device) -> Llama {
     device.seed(7);
     let config = LlamaConfig {
+        model_type: model_type.into(),
+        head_dim: Some(2),
         vocab_size: VOCABULARY,
         hidden_size: 8,
         intermediate_size: 12,
@@ -122,12 +124,14 @@ fn a_gpt_generates_the_same_with_a_cache() {
 #[test]
 fn a_llama_with_shared_keys_generates_the_same_with_a_cache() {
     let device = testing::device();
-    let model = llama(&device);
-    for decoding in decodings() {
-        let kept = model.continued(&prompts(), &decoding).unwrap();
-        let forward = |ids| model.forward(ids, &Pass::evaluate(&device));
-        let mut all = Rereading::new(&prompts(), VOCABULARY, reread(forward, &device, usize::MAX));
-        assert_alike(&kept, &decoding.write(&mut all, &prompts()).unwrap());
+    for model_type in ["llama", "qwen3", "phi3"] {
+        let model = llama(model_type, &device);
+        for decoding in decodings() {
+            let kept = model.continued(&prompts(), &decoding).unwrap();
+            let forward = |ids| model.forward(ids, &Pass::evaluate(&device));
+            let mut all = Rereading::new(&prompts(), VOCABULARY, reread(forward, &device, usize::MAX));
+            assert_alike(&kept, &decoding.write(&mut all, &prompts()).unwrap());
+        }
     }
 }
 
