@@ -138,6 +138,7 @@
 //! │   ├── json             reads JSON files of limited size
 //! │   ├── tokenizer_check  rejects invalid settings
 //! │   ├── tokenizer_config reads the files next to it
+//! │   ├── chat_templates   the chat templates among them
 //! │   ├── config_tokens    adds the tokens that they list
 //! │   ├── transformers_class  applies transformers' classes
 //! │   │   ├── known_classes  what each class does
@@ -161,8 +162,7 @@
 //! ├── template      renders them, as transformers does
 //! │   ├── environment  what a template can call
 //! │   ├── generation   blocks that mark what the assistant wrote
-//! │   ├── python       values as Python writes them
-//! │   └── files        the templates beside a `tokenizer.json`
+//! │   └── python       values as Python writes them
 //! └── answers       finds what the assistant wrote
 //! collators    turn records into samples and samples into batches, with one file for each task
 //! whole_file   reads small files, and writes them atomically

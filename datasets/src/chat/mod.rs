@@ -6,21 +6,18 @@
 //! template      renders conversations, as transformers' `apply_chat_template`
 //! ├── environment  what a template can call
 //! ├── generation   `{% generation %}` blocks, which mark what the assistant wrote
-//! ├── python       values as Python writes them
-//! └── files        the templates beside a `tokenizer.json`
+//! └── python       values as Python writes them
 //! answers       finds the assistant's parts of a rendered conversation
 //! ```
 
 mod answers;
 mod conversation;
 mod environment;
-mod files;
 mod format;
 mod generation;
 mod python;
 mod template;
 
 pub use conversation::{Conversation, Message};
-pub(crate) use files::ChatTemplates;
 pub use format::ChatFormat;
 pub use template::{ChatTemplate, RenderedChat};

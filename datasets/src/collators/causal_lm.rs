@@ -1,12 +1,9 @@
 //! Causal language modeling: predicts each token from those before it.
 
-use std::{ops::Range, sync::Arc};
+use std::sync::Arc;
 
-use super::{Chat, roles};
-use crate::{
-    Collator, DataError, Drawn, Encoder, Encoding, IGNORE, Input, Padding, Record, Side, TokenBatch,
-    token_batch::signed_row,
-};
+use super::{CausalSample, Chat, roles};
+use crate::{Collator, DataError, Drawn, Encoder, Encoding, Input, Padding, Record, Side, TokenBatch};
 
 /// Prepares texts for a language model that predicts the next token: each token is its own label.
 ///
@@ -54,37 +51,6 @@ pub struct CausalLm {
     end_id: Option<u32>,
     padding: Padding,
     pad_id: Option<u32>,
-}
-
-/// Token ids and the length of the prompt, which does not count in the loss.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct CausalSample {
-    /// The token ids.
-    pub ids: Vec<u32>,
-    /// The number of leading tokens that do not count in the loss.
-    pub prompt: usize,
-    /// Further tokens that do not count in the loss.
-    pub unlearned: Vec<Range<usize>>,
-}
-
-impl CausalSample {
-    /// Returns whether a token counts. The first one is never predicted.
-    fn counts(&self) -> bool {
-        let first = self.prompt.max(1);
-        let ignored: usize =
-            self.unlearned.iter().map(|tokens| tokens.end - tokens.start.max(first).min(tokens.end)).sum();
-        self.ids.len() > first + ignored
-    }
-
-    /// Returns the labels: each token's id, or [`IGNORE`](crate::IGNORE) in the prompt.
-    pub(super) fn labels(&self) -> Result<Vec<i32>, DataError> {
-        let mut labels = signed_row(&self.ids)?;
-        labels.iter_mut().take(self.prompt).for_each(|label| *label = IGNORE);
-        for tokens in &self.unlearned {
-            labels.iter_mut().take(tokens.end).skip(tokens.start).for_each(|label| *label = IGNORE);
-        }
-        Ok(labels)
-    }
 }
 
 impl CausalLm {
@@ -256,7 +222,7 @@ impl Collator for CausalLm {
 mod tests {
     use super::*;
     use crate::{
-        Batch, Tokenizer, TokenizerError,
+        Batch, IGNORE, Tokenizer, TokenizerError,
         collators::testing::{bytebpe, drawn, record, text, unigram},
     };
 

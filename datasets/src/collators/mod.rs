@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! causal_lm                next tokens of texts or completions
+//! ├── causal_sample           tokens, and which of them count
 //! ├── chat                    conversations, of which the answers count
 //! └── packing                 several samples in one row
 //! masked_lm                hidden tokens, or whole words
@@ -21,6 +22,7 @@
 //! ```
 
 mod causal_lm;
+mod causal_sample;
 mod chat;
 mod counter;
 mod inputs;
@@ -39,7 +41,8 @@ mod testing;
 mod token_classification;
 mod words;
 
-pub use causal_lm::{CausalLm, CausalSample};
+pub use causal_lm::CausalLm;
+pub use causal_sample::CausalSample;
 pub use chat::{Chat, Learned};
 pub use inputs::{Inputs, Tokens};
 pub use labeled_batch::LabeledBatch;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::{DataError, strict_json::Strict, whole_file};
 
 /// Reads a file of at most `most` bytes.
-pub(crate) fn bytes(path: &Path, most: u64) -> Result<Result<Vec<u8>, String>, DataError> {
+pub(super) fn bytes(path: &Path, most: u64) -> Result<Result<Vec<u8>, String>, DataError> {
     let size = std::fs::metadata(path).map_err(DataError::io(path))?.len();
     if size > most {
         return Ok(Err(format!("it has {size} bytes; the limit is {most}")));

@@ -3,6 +3,7 @@
 mod added_tokens;
 mod bpe;
 mod characters;
+mod chat_templates;
 mod chunks;
 mod clean_up;
 mod config_folder;
@@ -33,12 +34,10 @@ mod word_cache;
 
 pub use encoder::Encoder;
 pub use encoding::{Encoding, Input, Truncation};
-pub(crate) use json::bytes as json_bytes;
 pub(crate) use pieces::final_pieces;
 pub use save::ForModel;
 pub use special_tokens::{SpecialNames, SpecialTokens};
 pub use tokenizer::Tokenizer;
-pub(crate) use tokenizer_config::File as ConfigFile;
 pub use warning::TokenizerWarning;
 
 use crate::{DataError, TokenizerError};

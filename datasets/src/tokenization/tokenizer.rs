@@ -8,6 +8,7 @@ use tokenizers::ModelWrapper;
 use super::{
     SpecialNames, SpecialTokens, TokenizerWarning, bpe,
     characters::Characters,
+    chat_templates::ChatTemplates,
     clean_up::clean_up,
     config_folder::{FILE, config_folder},
     config_tokens,
@@ -19,7 +20,6 @@ use super::{
     tokenizer_file::{self, guarded},
     transformers_class,
 };
-use crate::chat::ChatTemplates;
 use crate::{ChatError, ChatTemplate, DataError, Side, TokenizerError};
 
 /// Converts text to token ids and back.

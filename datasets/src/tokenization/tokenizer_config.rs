@@ -4,8 +4,8 @@ use std::{io, path::Path};
 
 use serde_json::{Map, Value, json};
 
+use super::chat_templates::{self, ChatTemplates};
 use super::{SpecialNames, TokenizerWarning, json};
-use crate::chat::ChatTemplates;
 use crate::{DataError, Side, TokenizerError, whole_file};
 
 /// The main configuration file, which takes precedence.
@@ -67,7 +67,7 @@ impl TokenizerConfig {
             segments: config.segments()?,
             clean_up: config.flag(CLEAN_UP)?,
             split_special: config.flag(SPLIT_SPECIAL)?,
-            chat: ChatTemplates::read(folder, &config)?,
+            chat: chat(folder, &config)?,
         })
     }
 
@@ -114,6 +114,20 @@ impl TokenizerConfig {
     }
 }
 
+/// Reads the chat templates: those in files of their own, otherwise those of the configuration, otherwise the one of the
+/// file of older folders.
+fn chat(folder: &Path, config: &File<'_>) -> Result<ChatTemplates, DataError> {
+    let of_files = ChatTemplates::read(folder)?;
+    let older = folder.join(chat_templates::JSON);
+    for file in [config, &File::read(&older)?] {
+        let named = file.field(chat_templates::FIELD, chat_templates::EXPECTED, chat_templates::named)?;
+        if let (true, Some(named)) = (of_files.is_empty(), named) {
+            return Ok(ChatTemplates::of_field(file.path, named));
+        }
+    }
+    Ok(of_files)
+}
+
 /// Returns the model's inputs, by their names in transformers.
 fn inputs(segments: bool) -> Value {
     match segments {
@@ -123,7 +137,7 @@ fn inputs(segments: bool) -> Value {
 }
 
 /// One of the files.
-pub(crate) struct File<'a> {
+pub(super) struct File<'a> {
     path: &'a Path,
     fields: Map<String, Value>,
 }
@@ -134,7 +148,7 @@ impl<'a> File<'a> {
     /// # Errors
     ///
     /// [`DataError::Io`], and [`TokenizerError::TokenizerConfig`] if the file is broken.
-    pub(crate) fn read(path: &'a Path) -> Result<Self, DataError> {
+    pub(super) fn read(path: &'a Path) -> Result<Self, DataError> {
         let broken = |found: String| {
             DataError::Tokenizer(TokenizerError::TokenizerConfig {
                 path: path.to_owned(),
@@ -175,7 +189,7 @@ impl<'a> File<'a> {
     /// # Errors
     ///
     /// [`TokenizerError::TokenizerConfig`] if `read` returns `None`.
-    pub(crate) fn field<'f, T>(
+    pub(super) fn field<'f, T>(
         &'f self,
         field: &str,
         expected: &str,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::tokenization::{ConfigFile, json_bytes};
+use super::json;
 use crate::{ChatTemplate, DataError, TokenizerError, whole_file};
 
 /// The file of the template.
@@ -16,10 +16,13 @@ const JINJA: &str = "chat_template.jinja";
 const FURTHER: &str = "additional_chat_templates";
 
 /// The file of older folders, a JSON object with the field of [`FIELD`].
-const JSON: &str = "chat_template.json";
+pub(super) const JSON: &str = "chat_template.json";
 
 /// The field of the template in JSON files.
-const FIELD: &str = "chat_template";
+pub(super) const FIELD: &str = "chat_template";
+
+/// What the field holds.
+pub(super) const EXPECTED: &str = "a template, or a list of templates with `name` and `template`";
 
 /// A larger file is not a template.
 const MOST_BYTES: u64 = 4 * 1024 * 1024;
@@ -38,9 +41,13 @@ impl ChatTemplates {
         Self { named: vec![("default".to_owned(), source.to_owned())], origin: origin.to_owned() }
     }
 
-    /// Reads the templates of a folder: those in files of their own, otherwise those of `tokenizer_config.json`,
-    /// otherwise the one of `chat_template.json`. They are compiled when they are used.
-    pub(crate) fn read(folder: &Path, config: &ConfigFile<'_>) -> Result<Self, DataError> {
+    /// Creates the templates of the field of a JSON file.
+    pub(super) fn of_field(file: &Path, named: Vec<(String, String)>) -> Self {
+        Self { named, origin: format!("`{FIELD}` of {}", file.display()) }
+    }
+
+    /// Reads the templates of a folder that are in files of their own. They are compiled when they are used.
+    pub(super) fn read(folder: &Path) -> Result<Self, DataError> {
         let mut named = Vec::new();
         let jinja = folder.join(JINJA);
         named.extend(file(&jinja)?.map(|source| ("default".to_owned(), source)));
@@ -57,18 +64,7 @@ impl ChatTemplates {
                 named.extend(file(&path)?.map(|source| (name, source)));
             }
         }
-        if !named.is_empty() {
-            return Ok(Self { named, origin: jinja.display().to_string() });
-        }
-        for (path, templates) in [
-            (folder.join("tokenizer_config.json"), of_config(config)?),
-            (folder.join(JSON), of_config(&ConfigFile::read(&folder.join(JSON))?)?),
-        ] {
-            if let Some(named) = templates {
-                return Ok(Self { named, origin: format!("`{FIELD}` of {}", path.display()) });
-            }
-        }
-        Ok(Self::default())
+        Ok(Self { named, origin: jinja.display().to_string() })
     }
 
     /// Writes the templates into files of their own, as transformers 5 does. Without templates, nothing changes.
@@ -114,7 +110,7 @@ fn file(path: &Path) -> Result<Option<String>, DataError> {
             found,
         })
     };
-    match json_bytes(path, MOST_BYTES) {
+    match json::bytes(path, MOST_BYTES) {
         Err(DataError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
         Ok(bytes) => {
@@ -124,18 +120,17 @@ fn file(path: &Path) -> Result<Option<String>, DataError> {
     }
 }
 
-/// Reads a text, or a list of named texts.
-fn of_config(config: &ConfigFile<'_>) -> Result<Option<Vec<(String, String)>>, DataError> {
+/// Reads a template, or a list of named ones.
+pub(super) fn named(value: &Value) -> Option<Vec<(String, String)>> {
     let named = |value: &Value| {
         let (name, source) = (value["name"].as_str()?, value["template"].as_str()?);
         // The name becomes the name of a file.
         let is_name = !name.is_empty() && name.chars().all(|one| one.is_alphanumeric() || "_-".contains(one));
         is_name.then(|| (name.to_owned(), source.to_owned()))
     };
-    let expected = "a template, or a list of templates with `name` and `template`";
-    config.field(FIELD, expected, |value| match value {
+    match value {
         Value::String(source) => Some(vec![("default".to_owned(), source.clone())]),
         Value::Array(values) => values.iter().map(named).collect(),
         _ => None,
-    })
+    }
 }
