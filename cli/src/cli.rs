@@ -15,7 +15,7 @@ use crate::commands::import::{ImportArgs, import};
 use crate::commands::new::{NewArgs, new};
 use crate::commands::page::{ReportArgs, WatchArgs, report, watch};
 use crate::commands::plan::{PlanArgs, plan};
-use crate::commands::run_args::{FileArgs, ReportFormat, RunArgs};
+use crate::commands::run_args::{FileArgs, LengthArgs, ReportFormat, RunArgs};
 use crate::commands::summary::{bench_summary, tokenized_summary, trained_summary};
 use crate::commands::trained::{EvalArgs, GenerateArgs, PredictArgs, eval, generate, predict};
 use crate::console::{tell, terminal_width};
@@ -38,7 +38,7 @@ pub struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   firebrick train examples/causal_lm.ron
-  firebrick train examples/tinyshakespeare.ron --set 'data.path=\"input.txt\"' --set steps=500
+  firebrick train examples/tinyshakespeare.ron --set data.path=input.txt --steps 500
   firebrick train examples/causal_lm.ron --set 'strategies=[Amp(bf16), Clip(norm: 1.0)]'
   firebrick train examples/causal_lm.ron --ranks 8 --set 'strategies=[Zero(stage: 3), Clip(norm: 1.0)]'
   firebrick plan examples/causal_lm.ron --ranks 4 --budget 24GB
@@ -139,6 +139,8 @@ enum Command {
 struct TrainArgs {
     #[command(flatten)]
     run: RunArgs,
+    #[command(flatten)]
+    length: LengthArgs,
     /// Shows plain lines on a terminal too.
     #[arg(long)]
     plain: bool,
@@ -254,7 +256,7 @@ impl Cli {
 }
 
 fn train(args: &TrainArgs) -> Result<Exit, RunError> {
-    let run = args.run.read()?;
+    let run = args.run.read_of_length(&args.length)?;
     let interrupter = signals::interrupter(run.checkpoints.grace.map(Duration::from_secs));
     let show = if args.plain { Show::Lines } else { Show::Auto };
     let launched = run.launch_from(args.resume.clone(), args.allow_changes, show, interrupter)?;

@@ -56,7 +56,7 @@ pub use plan::{FoundBatch, Plan, PlanError, Planned, Sent};
 pub use preview::{Cell, Grid, Kind, Legible, Look, Names, Numbers, Preview, Row};
 pub use program::Program;
 pub use run::{
-    BatchConfig, CausalLmTask, ChatConfig, CheckpointsConfig, Corpus, DataConfig, DataRun, Families,
+    BatchConfig, Caret, CausalLmTask, ChatConfig, CheckpointsConfig, Corpus, DataConfig, DataRun, Families,
     LabelSettings, Launched, Loaded, Loading, MaskedLmTask, ModelConfig, Paths, Rows, Run, RunError,
     RunStrategy, SampleConfig, Seq2SeqTask, SequenceClassificationTask, Task, TaskConfig, TaskData, Tasks,
     TemplateConfig, TokenClassificationTask, Tokenized, TokenizerConfig, Writing, record_json,

@@ -129,9 +129,14 @@ pub(crate) fn windows_in_epoch<B: Batch>(
 /// The most samples to read in order to count windows bounded by tokens.
 const MOST_LOOKED_AT: usize = 20_000_000;
 
-/// Counts the windows of several epochs. Counts at most the first thousand epochs, or as many as have twenty million
-/// samples, and extrapolates the rest from their average, so that a run of countless epochs starts quickly.
-pub(crate) fn updates_in_epochs<B: Batch>(
+/// Counts the windows of several epochs, and so the updates, with `per_window` micro-batches on each rank. Counts at most
+/// the first thousand epochs, or as many as have twenty million samples, and extrapolates the rest from their average,
+/// so that a run of countless epochs starts quickly.
+///
+/// # Errors
+///
+/// A sample whose length is counted cannot be read.
+pub fn updates_in_epochs<B: Batch>(
     data: &Data<B>,
     epochs: u64,
     per_window: usize,

@@ -56,6 +56,10 @@ impl ScheduleRecipe for LrRangeTest {
         self.min_lr
     }
 
+    fn rate_settings(&self) -> &'static [&'static str] {
+        &["min_lr", "lr_range_test_min_lr"]
+    }
+
     fn check_numbers(&self) -> Result<(), ScheduleError> {
         above_zero("min_lr", self.min_lr)?;
         not_zero("step_size", self.step_size)?;

@@ -25,6 +25,7 @@
 //! check.rs        checks of settings
 //! warmup.rs       Warmup, and its rates
 //! decay.rs        shapes of decays
+//! shortened.rs    phases that are shortened for a short run
 //! saved.rs        whether a checkpoint can hold a schedule
 //! lr_schedule.rs  LrSchedule: schedules, functions and Burn's schedulers
 //! *.rs            one file for each kind
@@ -45,6 +46,7 @@ mod one_cycle;
 mod polynomial;
 mod recipe;
 mod saved;
+mod shortened;
 mod warmup;
 mod warmup_cosine_lr;
 mod warmup_decay_lr;
@@ -68,6 +70,7 @@ pub use lr_schedule::{LrSchedule, of_burn};
 pub use one_cycle::OneCycle;
 pub use polynomial::Polynomial;
 pub use recipe::{AnySchedule, ScheduleRecipe, SharedSettings};
+pub use shortened::Shortened;
 pub use warmup::Warmup;
 pub use warmup_cosine_lr::WarmupCosineLr;
 pub use warmup_decay_lr::WarmupDecayLr;
@@ -209,6 +212,25 @@ impl Schedule {
             _ => {}
         }
         self.0.check_length(total)
+    }
+
+    /// Returns the schedule with its phases shortened to end within a run of `total` updates, and what was shortened. A
+    /// warmup that is too long becomes a tenth of the run.
+    ///
+    /// ```
+    /// use firebrick::Schedule;
+    ///
+    /// let (schedule, shortened) = Schedule::cosine(1e-3).warmup(100).shortened(50);
+    /// assert_eq!(schedule, Schedule::cosine(1e-3).warmup(5));
+    /// assert_eq!((shortened[0].setting, shortened[0].from, shortened[0].to), ("warmup", 100, 5));
+    /// ```
+    pub fn shortened(&self, total: u64) -> (Self, Vec<Shortened>) {
+        self.0.shortened(self.0.name(), total)
+    }
+
+    /// Returns the names that the setting of the highest rate may have in a run file, the usual one first.
+    pub fn rate_settings(&self) -> &'static [&'static str] {
+        self.0.rate_settings()
     }
 
     /// Checks what does not depend on the length of the run.

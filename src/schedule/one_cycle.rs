@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::check::{above_zero, at_most, not_zero};
-use super::{ScheduleError, ScheduleRecipe};
+use super::{ScheduleError, ScheduleRecipe, Shortened};
 
 /// DeepSpeed's `OneCycle` (Smith, 2018, arXiv:1803.09820): linearly up from `min_lr` to `lr` over `a` updates, linearly
 /// down again over `b` updates, and then, `n` updates after the cycle,
@@ -119,6 +119,24 @@ impl ScheduleRecipe for OneCycle {
 
     fn warmup_setting(&self) -> &'static str {
         "first_step_size"
+    }
+
+    fn rate_settings(&self) -> &'static [&'static str] {
+        &["lr", "cycle_max_lr"]
+    }
+
+    fn shorten(&mut self, total: u64) -> Vec<Shortened> {
+        if self.first_step_size < total {
+            return Vec::new();
+        }
+        let to = (total / 2).max(1);
+        let mut shortened = vec![Shortened { setting: "first_step_size", from: self.first_step_size, to }];
+        self.first_step_size = to;
+        if let Some(from) = self.second_step_size.filter(|size| *size > to) {
+            shortened.push(Shortened { setting: "second_step_size", from, to });
+            self.second_step_size = Some(to);
+        }
+        shortened
     }
 }
 

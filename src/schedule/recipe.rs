@@ -4,6 +4,7 @@ use std::fmt::Debug;
 
 use serde::Serialize;
 
+use super::shortened::{Shortened, shorten_warmup};
 use super::{Schedule, ScheduleError, Warmup};
 
 /// The recipe of a schedule: its settings, and everything that other parts of the program need to know about it.
@@ -86,6 +87,17 @@ pub trait ScheduleRecipe: Debug + Send + Sync {
         Ok(())
     }
 
+    /// Returns the names that the setting of the highest rate may have in a run file, the usual one first.
+    fn rate_settings(&self) -> &'static [&'static str] {
+        &["lr"]
+    }
+
+    /// Shortens what does not end within a run of `total` updates, and returns what it has shortened. Default: the
+    /// [shared](Self::shared) warmup.
+    fn shorten(&mut self, total: u64) -> Vec<Shortened> {
+        shorten_warmup(self, total).into_iter().collect()
+    }
+
     /// Returns the settings that [`Schedule::min_lr`], [`Schedule::warmup`] and [`Schedule::from_zero`] set. Default:
     /// those methods have no effect.
     fn shared(&mut self) -> SharedSettings<'_> {
@@ -108,6 +120,9 @@ pub struct SharedSettings<'a> {
 pub trait AnySchedule: ScheduleRecipe {
     /// Returns a copy of this name with other [shared settings](ScheduleRecipe::shared).
     fn with_shared(&self, name: &'static str, set: &mut dyn FnMut(SharedSettings<'_>)) -> Schedule;
+
+    /// Returns a copy of this name that is [shortened](ScheduleRecipe::shorten) for a run of `total` updates.
+    fn shortened(&self, name: &'static str, total: u64) -> (Schedule, Vec<Shortened>);
 }
 
 impl<R: ScheduleRecipe + Clone + PartialEq + Serialize + 'static> AnySchedule for R {
@@ -115,5 +130,11 @@ impl<R: ScheduleRecipe + Clone + PartialEq + Serialize + 'static> AnySchedule fo
         let mut recipe = self.clone();
         set(recipe.shared());
         Schedule::new(name, recipe)
+    }
+
+    fn shortened(&self, name: &'static str, total: u64) -> (Schedule, Vec<Shortened>) {
+        let mut recipe = self.clone();
+        let shortened = recipe.shorten(total);
+        (Schedule::new(name, recipe), shortened)
     }
 }

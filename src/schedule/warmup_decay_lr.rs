@@ -77,6 +77,10 @@ impl ScheduleRecipe for WarmupDecayLr {
         own_total(self.total, self.warmup_updates(total.unwrap_or(0)))
     }
 
+    fn rate_settings(&self) -> &'static [&'static str] {
+        &["lr", "warmup_max_lr"]
+    }
+
     fn shared(&mut self) -> SharedSettings<'_> {
         SharedSettings {
             min_lr: Some(&mut self.min_lr),

@@ -110,6 +110,10 @@ impl ScheduleRecipe for WarmupLr {
         self.warmup.needs_length()
     }
 
+    fn rate_settings(&self) -> &'static [&'static str] {
+        &["lr", "warmup_max_lr"]
+    }
+
     fn shared(&mut self) -> SharedSettings<'_> {
         SharedSettings { warmup: Some(&mut self.warmup), ..SharedSettings::default() }
     }

@@ -5,7 +5,8 @@ use std::f64::consts::PI;
 use serde::{Deserialize, Serialize};
 
 use super::check::{above_zero, at_most, not_zero, share};
-use super::{ScheduleError, ScheduleRecipe, SharedSettings, Warmup, decay, warmup};
+use super::shortened::shorten_warmup;
+use super::{ScheduleError, ScheduleRecipe, SharedSettings, Shortened, Warmup, decay, warmup};
 
 /// Warmup, stable, decay (Hu et al., 2024, arXiv:2404.06395): rises to `lr`, stays there for most of the run, and falls
 /// to `min_lr` at its end. You can continue training from a checkpoint of the stable phase.
@@ -136,6 +137,22 @@ impl ScheduleRecipe for Wsd {
         let phases = self.warmup.updates(total).saturating_add(stable).saturating_add(self.decay);
         let field = if stable > 0 { "stable" } else { "decay" };
         if phases > total { Err(ScheduleError::Phases { field, phases, total }) } else { Ok(()) }
+    }
+
+    fn shorten(&mut self, total: u64) -> Vec<Shortened> {
+        let mut shortened: Vec<_> = shorten_warmup(self, total).into_iter().collect();
+        let left = total.saturating_sub(self.warmup.updates(total));
+        if self.decay > left {
+            let to = (total / 5).clamp(1, left.max(1));
+            shortened.push(Shortened { setting: "decay", from: self.decay, to });
+            self.decay = to;
+        }
+        let left = left.saturating_sub(self.decay);
+        if let Some(from) = self.stable.filter(|stable| *stable > left) {
+            shortened.push(Shortened { setting: "stable", from, to: left });
+            self.stable = Some(left);
+        }
+        shortened
     }
 
     fn shared(&mut self) -> SharedSettings<'_> {

@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::console::print;
+use crate::run::Override;
 use crate::{Run, RunError};
 use firebrick::device::Tuning;
 
@@ -13,6 +14,8 @@ use firebrick::device::Tuning;
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub file: FileArgs,
+    #[command(flatten)]
+    often: OftenArgs,
     /// Overrides the run's device: auto, cpu, cuda[:i], wgpu[:i] or vulkan[:i].
     #[arg(long, env = "BURN_DEVICE", value_name = "DEVICE")]
     device: Option<String>,
@@ -30,12 +33,62 @@ pub(crate) struct RunArgs {
     deadline: Option<u64>,
 }
 
+/// Overrides of the fields that are changed most often. Each replaces what excludes it.
+#[derive(Debug, Args)]
+struct OftenArgs {
+    /// Overrides the highest rate of the run's schedule, whatever its kind.
+    #[arg(long, value_name = "RATE")]
+    lr: Option<f64>,
+    /// Overrides the samples of a micro-batch; replaces `batch.micro_tokens`.
+    #[arg(long, value_name = "SAMPLES")]
+    batch: Option<u64>,
+    /// Overrides the folder that the run writes into.
+    #[arg(long, value_name = "FOLDER")]
+    output: Option<PathBuf>,
+}
+
+/// Overrides of the length of a run. A warmup that does not end within the run is shortened.
+#[derive(Debug, Args)]
+pub(crate) struct LengthArgs {
+    /// Overrides the length of the run, in updates; replaces `epochs`.
+    #[arg(long, value_name = "UPDATES", conflicts_with = "epochs")]
+    steps: Option<u64>,
+    /// Overrides the length of the run, in passes over the data; replaces `steps`.
+    #[arg(long, value_name = "PASSES")]
+    epochs: Option<u64>,
+}
+
+impl OftenArgs {
+    fn overrides(&self) -> Vec<Override> {
+        let batch = self.batch.map(|size| {
+            let size = size.to_string();
+            Override::option("--batch", &size, "batch.micro", size.clone(), Some("batch.micro_tokens"))
+        });
+        let output = self.output.as_ref().map(|folder| {
+            let folder = folder.to_string_lossy();
+            Override::option("--output", &folder, "output", format!("{folder:?}"), None)
+        });
+        self.lr.map(Override::rate).into_iter().chain(batch).chain(output).collect()
+    }
+}
+
+impl LengthArgs {
+    pub(crate) fn overrides(&self) -> Vec<Override> {
+        let length = |option, field, given: Option<u64>, instead| {
+            let given = given?.to_string();
+            Some(Override::option(option, &given, field, given.clone(), Some(instead)))
+        };
+        let steps = length("--steps", "steps", self.steps, "epochs");
+        steps.into_iter().chain(length("--epochs", "epochs", self.epochs, "steps")).collect()
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct FileArgs {
     /// The run file.
     #[arg(value_name = "RUN.ron")]
     pub run: PathBuf,
-    /// Overrides a field of the run file; the value is RON. May be given several times.
+    /// Overrides a field of the run file; the value is RON, and a text needs no quotes. May be given several times.
     #[arg(long = "set", value_name = "PATH=VALUE")]
     pub overrides: Vec<String>,
     /// Format of the result: `json` makes the last line on standard output one JSON object.
@@ -54,10 +107,22 @@ impl RunArgs {
         self.read_with(&[])
     }
 
+    /// Returns the run with another length.
+    pub(crate) fn read_of_length(&self, length: &LengthArgs) -> Result<Run, RunError> {
+        self.read_overridden(&[], length.overrides())
+    }
+
     /// Returns the run with further overrides.
     pub(crate) fn read_with(&self, further: &[String]) -> Result<Run, RunError> {
-        let overrides = [&self.file.overrides, further].concat();
-        let mut run = Run::read(&self.file.run, &overrides)?;
+        self.read_overridden(further, Vec::new())
+    }
+
+    fn read_overridden(&self, further: &[String], length: Vec<Override>) -> Result<Run, RunError> {
+        let sets = self.file.overrides.iter().chain(further).map(|set| Override::set(set));
+        let mut overrides = sets.collect::<Result<Vec<_>, _>>()?;
+        overrides.extend(self.often.overrides());
+        overrides.extend(length);
+        let mut run = Run::read_overridden(&self.file.run, &overrides)?;
         if let Some(device) = &self.device {
             run.device = device.clone();
         }

@@ -1,5 +1,6 @@
 //! Checks values of a run file that parse but are invalid.
 
+use super::caret::Caret;
 use super::param_groups::param_groups;
 use super::problem::{FromRunFile, Problem, require};
 use super::{
@@ -14,13 +15,11 @@ use firebrick_strategies::SettingError;
 pub(super) fn check(run: &impl FromRunFile, file: &str, text: &str) -> Result<(), RunError> {
     match run.first_problem() {
         None => Ok(()),
-        Some(Problem { field, expected, found }) => Err(RunError::Value {
-            file: file.into(),
-            line: ron_path::line_of(text, &field),
-            field,
-            expected,
-            found,
-        }),
+        Some(Problem { field, expected, found }) => {
+            let caret = Caret::in_file(text, ron_path::start_of(text, &field));
+            let line = caret.line();
+            Err(RunError::Value { file: file.into(), line, field, expected, found, caret })
+        }
     }
 }
 
@@ -49,6 +48,17 @@ impl FromRunFile for Run {
             .or_else(|| sample(self))
             .or_else(|| ranks(self))
             .or_else(|| require(!self.output.as_os_str().is_empty(), "output", "a folder", "\"\""))
+    }
+
+    fn rate_settings(&self) -> &'static [&'static str] {
+        self.schedule.rate_settings()
+    }
+
+    fn fit_schedule(&mut self) {
+        self.fits_schedule = true;
+        if let Some(steps) = self.steps {
+            self.shorten_schedule(steps, |said| tracing::info!("{said}"));
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use firebrick_datasets::{DataError, ReadError, TokenizerError};
 use firebrick_strategies::optim::GroupsError;
 use thiserror::Error;
 
+use super::caret::Caret;
 use crate::PlanError;
 use crate::import::ImportError;
 use crate::report_page::ReportPageError;
@@ -28,7 +29,7 @@ pub enum RunError {
         reason: String,
     },
     /// The file is not RON, or does not describe a run: it has an unknown field or a value of the wrong type.
-    #[error("{file}:{line}: {reason}")]
+    #[error("{file}:{line}: {reason}{caret}")]
     Syntax {
         /// The file.
         file: String,
@@ -36,6 +37,8 @@ pub enum RunError {
         line: usize,
         /// What was expected and what was found, with the nearest known name.
         reason: String,
+        /// The place in the file.
+        caret: Box<Caret>,
     },
     /// A crate cannot be written.
     #[error("{}: {reason}", folder.display())]
@@ -46,15 +49,17 @@ pub enum RunError {
         reason: String,
     },
     /// An override cannot be applied.
-    #[error("--set {set}: {reason}")]
+    #[error("{set}: {reason}{caret}")]
     Set {
-        /// The override as given.
+        /// The override as given, with its option.
         set: String,
         /// What is wrong with it.
         reason: String,
+        /// The place in the override.
+        caret: Box<Caret>,
     },
     /// A value is invalid, or contradicts another one.
-    #[error("{file}:{line}: `{field}` must be {expected}, found {found}")]
+    #[error("{file}:{line}: `{field}` must be {expected}, found {found}{caret}")]
     Value {
         /// The file.
         file: String,
@@ -66,6 +71,8 @@ pub enum RunError {
         expected: String,
         /// What the field is.
         found: String,
+        /// The place in the file.
+        caret: Box<Caret>,
     },
     /// The prompt cannot be encoded.
     #[error("`sample.prompt`: {reason}")]

@@ -7,10 +7,12 @@ use burn::train::Interrupter;
 use serde_json::Value;
 
 use super::attended::attended;
+use super::launcher::number_of_ranks;
 use super::prepare::Parts;
-use super::{Process, Run, RunError, Writing, asked, changes, export};
+use super::{DataRun, Process, Run, RunError, Writing, asked, changes, export};
 use crate::console::tell;
 use firebrick::checkpoint::RunText;
+use firebrick::engine::feed::updates_in_epochs;
 use firebrick::output::{Output, RUN};
 use firebrick::{AnyModel, Report, Resume, Show, TrainError, Trained, memory};
 use firebrick_models::family::{Family, Trainable};
@@ -99,6 +101,14 @@ impl Launch<'_> {
         let mut parts = run.prepare_resumed::<M>(folder, own_tokenizer, &interrupter, say)?;
         require_room_for_sample(run, &parts)?;
         let initializing = run.clone();
+        let mut run = run.clone();
+        if let (true, Some(epochs)) = (run.fits_schedule, run.epochs) {
+            let micro_batches = DataRun::from(&run).micro_batches();
+            let ranks = number_of_ranks(run.ranks).max(1);
+            let updates = updates_in_epochs(&parts.data, epochs, micro_batches, ranks)?;
+            run.shorten_schedule(updates, say);
+        }
+        let run = &run;
         let (parts, model, optimizer) = attended(&interrupter, "initializing the model", &say, move |say| {
             let (model, optimizer) = initializing.fresh(&parts, say)?;
             if let Some(folder) = &mut parts.folder {

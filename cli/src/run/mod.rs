@@ -2,6 +2,7 @@
 
 mod any_trainable;
 mod attended;
+mod caret;
 mod changes;
 mod check;
 mod checkpoints_config;
@@ -42,6 +43,7 @@ use serde::{Deserialize, Serialize};
 use firebrick::device::Tuning;
 use firebrick::{ByteSize, Schedule};
 
+pub use caret::Caret;
 pub use checkpoints_config::CheckpointsConfig;
 pub use data_config::{Corpus, DataConfig, Paths, TokenizerConfig};
 pub use data_run::DataRun;
@@ -53,6 +55,7 @@ pub(crate) use launcher::Process;
 pub(crate) use load::open;
 pub use load::{Loaded, Loading, TaskData};
 pub use model_config::ModelConfig;
+pub(crate) use parse::Override;
 pub(crate) use prepare::Parts;
 pub(crate) use settled::Settled;
 pub(crate) use shapes::{Shape, parameters, shapes, skeleton};
@@ -157,6 +160,9 @@ pub struct Run {
     pub checkpoints: CheckpointsConfig,
     /// Text to generate at the end. Default: none.
     pub sample: Option<SampleConfig>,
+    /// Whether a schedule that does not end within the run is shortened, because an override has set the length.
+    #[serde(skip)]
+    pub(crate) fits_schedule: bool,
 }
 
 fn yes() -> bool {

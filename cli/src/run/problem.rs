@@ -28,4 +28,12 @@ pub(super) fn require(holds: bool, field: &str, expected: &str, found: impl ToSt
 pub(super) trait FromRunFile: DeserializeOwned {
     /// Returns the first value that parses but is invalid.
     fn first_problem(&self) -> Option<Problem>;
+
+    /// Returns the names that the schedule's highest rate may have.
+    fn rate_settings(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Lets the schedule be shortened to the run's length, which an override has set.
+    fn fit_schedule(&mut self) {}
 }

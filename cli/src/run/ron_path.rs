@@ -1,6 +1,8 @@
 //! Finds and replaces single values of a RON text by their paths, such as `model.layers` or `strategies.0`. Every other
 //! byte stays the same, including names of enums and comments.
 
+use std::ops::Range;
+
 use super::ron_scan::{self, Entry, Group, ScanError, Shape, Value, line, plain_name};
 
 /// Why a path cannot be resolved, or a value cannot be set there.
@@ -26,6 +28,8 @@ pub enum PathError {
         expected: String,
         /// What was found.
         found: String,
+        /// The byte of the value where it was found.
+        at: usize,
     },
     /// The path has an empty segment.
     #[error("the path `{path}`: expected a field or an index as segment {position}, found nothing")]
@@ -107,25 +111,59 @@ pub fn set(document: &str, path: &str, value: &str) -> Result<String, PathError>
     added.ok_or_else(|| walk.error(&segments))
 }
 
-/// Returns the line on which the value at `path` begins, or the deepest existing part of the path. In a malformed
-/// document, returns the line of the mistake.
-///
-/// In `"(\n  model: Gpt(\n    layers: 4,\n  ),\n)"`, `model.layers` is on line 3. `model.width` does not exist, so its
-/// line is 2.
-pub fn line_of(document: &str, path: &str) -> usize {
-    match ron_scan::document(document) {
-        Ok(root) => {
-            let segments: Vec<&str> = path.split('.').collect();
-            Walk::new(document, &root, &segments).line()
+/// What an error of [`set`] is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// A byte of the path.
+    Path(usize),
+    /// A byte of the value.
+    Value(usize),
+}
+
+impl PathError {
+    /// Returns the place of the error. That of a malformed document is its value.
+    pub fn place(&self) -> Place {
+        match self {
+            Self::Syntax { .. } => Place::Value(0),
+            Self::Value { at, .. } => Place::Value(*at),
+            Self::Empty { path, position } => {
+                let before = path.split('.').take(position - 1).map(|segment| segment.len() + 1);
+                Place::Path(before.sum())
+            }
+            Self::Missing { prefix, .. } | Self::Index { prefix, .. } | Self::Leaf { prefix, .. } => {
+                Place::Path(prefix.len() + usize::from(!prefix.is_empty()))
+            }
         }
-        Err(error) => line(document, error.at),
     }
 }
 
-/// Returns the first line where a document is not RON, with what was expected and found there.
+/// Returns the bytes of the value at `path`, if the document has one.
+pub fn bytes_of(document: &str, path: &str) -> Option<Range<usize>> {
+    let root = ron_scan::document(document).ok()?;
+    let segments: Vec<&str> = path.split('.').collect();
+    let walk = Walk::new(document, &root, &segments);
+    (walk.depth == segments.len()).then(|| walk.value.span.clone())
+}
+
+/// Returns the byte where the value at `path` begins, or the deepest existing part of the path. In a malformed
+/// document, returns the byte of the mistake.
+///
+/// In `"(\n  model: Gpt(\n    layers: 4,\n  ),\n)"`, `model.layers` is on line 3. `model.width` does not exist, so its
+/// place is that of `Gpt`, on line 2.
+pub fn start_of(document: &str, path: &str) -> usize {
+    match ron_scan::document(document) {
+        Ok(root) => {
+            let segments: Vec<&str> = path.split('.').collect();
+            Walk::new(document, &root, &segments).value.span.start
+        }
+        Err(error) => error.at,
+    }
+}
+
+/// Returns the first byte where a document is not RON, with what was expected and found there.
 pub fn first_mistake(document: &str) -> Option<(usize, String)> {
     let ScanError { at, expected, found } = ron_scan::document(document).err()?;
-    Some((line(document, at), format!("expected {expected}, found {found}")))
+    Some((at, format!("expected {expected}, found {found}")))
 }
 
 /// How far a path can be resolved.
@@ -272,8 +310,8 @@ fn scan(document: &str) -> Result<Value, PathError> {
 fn lone(value: &str) -> Result<&str, PathError> {
     match ron_scan::lone_value(value) {
         Ok(scanned) => Ok(&value[scanned.span]),
-        Err(ScanError { expected, found, .. }) => {
-            Err(PathError::Value { value: value.to_string(), expected, found })
+        Err(ScanError { expected, found, at }) => {
+            Err(PathError::Value { value: value.to_string(), expected, found, at })
         }
     }
 }

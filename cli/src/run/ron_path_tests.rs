@@ -93,11 +93,11 @@ fn finds_values_of_every_kind() {
 #[test]
 fn finds_lines() {
     assert_eq!(find(RUN, "model.width").map(|found| found.line), Ok(6));
-    assert_eq!(line_of(RUN, "model.layers"), 5);
-    assert_eq!(line_of(RUN, "model.nothing.more"), 4);
-    assert_eq!(line_of(RUN, "strategies.7"), 10);
-    assert_eq!(line_of(RUN, ""), 3);
-    assert_eq!(line_of("(\n  a: 1,\n  b: \"x\n)", "a"), 3);
+    assert_eq!(line(RUN, start_of(RUN, "model.layers")), 5);
+    assert_eq!(line(RUN, start_of(RUN, "model.nothing.more")), 4);
+    assert_eq!(line(RUN, start_of(RUN, "strategies.7")), 10);
+    assert_eq!(line(RUN, start_of(RUN, "")), 3);
+    assert_eq!(start_of("(\n  a: 1,\n  b: \"x\n)", "a"), 14);
 }
 
 #[test]
@@ -326,7 +326,7 @@ proptest! {
         let _ = find(&document, &path);
         let _ = set(&document, &path, &value);
         let _ = set("(a: 1)", &path, &value);
-        line_of(&document, &path);
+        start_of(&document, &path);
     }
 
     #[test]

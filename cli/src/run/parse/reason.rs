@@ -4,7 +4,6 @@ use ron::error::{Error as RonError, Position, SpannedError};
 
 use super::super::ron_path;
 use super::super::ron_scan::{self, Entry, Group, Shape, Value};
-use firebrick::ByteSize;
 
 /// Parses a changed text, and returns its error.
 type Reparse<'a> = &'a dyn Fn(&str) -> Option<SpannedError>;
@@ -12,12 +11,18 @@ type Reparse<'a> = &'a dyn Fn(&str) -> Option<SpannedError>;
 /// A name that no run file knows. RON's error for it lists the known ones.
 const UNKNOWN: &str = "unknown_name_";
 
-/// Returns the line and the reason of an error.
+/// Returns the byte and the reason of an error.
 pub(super) fn of(error: &SpannedError, text: &str, reparse: Reparse<'_>) -> (usize, String) {
     let SpannedError { code, span } = error;
     // Our scanner knows which bracket is still open; RON itself knows the fields of a run.
     let broken = ron_path::first_mistake(text);
-    let line = broken.as_ref().map_or(span.start.line, |(line, _)| *line);
+    let start = offset(text, span.start).unwrap_or(text.len());
+    let blanks = text[start..].len() - text[start..].trim_start().len();
+    let at = match (&broken, unknown(code)) {
+        (Some((at, _)), _) => *at,
+        (None, Some((name, _))) => nearest(text, &name, start).unwrap_or(start + blanks),
+        (None, None) => start + blanks,
+    };
     let reason = other_language(text)
         .or_else(|| broken.map(|(_, reason)| reason))
         .or_else(|| fraction(code, text, span.start.line, span.start.col))
@@ -25,7 +30,15 @@ pub(super) fn of(error: &SpannedError, text: &str, reparse: Reparse<'_>) -> (usi
         .or_else(|| text_for_name(error, text, reparse))
         .or_else(|| unlisted(error, text))
         .unwrap_or_else(|| explain(code, text, span.start.line));
-    (line, reason)
+    (at, reason)
+}
+
+/// Returns the place of a name that is nearest to a byte. RON's span of an unknown name may begin before or after it.
+fn nearest(text: &str, name: &str, byte: usize) -> Option<usize> {
+    let of_name = |c: char| c.is_alphanumeric() || c == '_';
+    let places = text.match_indices(name).map(|(at, _)| at);
+    let whole = |at: &usize| !text[..*at].ends_with(of_name) && !text[at + name.len()..].starts_with(of_name);
+    places.filter(whole).min_by_key(|at| at.abs_diff(byte))
 }
 
 /// Returns where the parentheses of a name are missing, if that is the error.
@@ -113,16 +126,6 @@ fn offset(text: &str, Position { line, col }: Position) -> Option<usize> {
     let before: usize = text.split_inclusive('\n').take(line.checked_sub(1)?).map(str::len).sum();
     let column: usize = text[before..].chars().take(col.checked_sub(1)?).map(char::len_utf8).sum();
     Some(before + column)
-}
-
-/// Returns a hint for the most common mistake, a string without quotes: the shell removes one pair of them.
-pub(super) fn quoting_hint(set: &str, value: &str) -> String {
-    let is_size = value.parse::<f64>().is_err() && value.parse::<ByteSize>().is_ok();
-    let bare = is_size || value.starts_with(|first: char| first.is_alphabetic() || "./~".contains(first));
-    match (bare && !value.contains(['(', '[', '"']), set.split_once('=')) {
-        (true, Some((path, _))) => format!("; a text needs quotes, as in --set '{path}=\"{value}\"'"),
-        _ => String::new(),
-    }
 }
 
 /// Returns the error for a file in a language other than RON, if its first line shows it.
@@ -297,12 +300,9 @@ mod tests {
         ] {
             let error = Run::parse("run.ron", FILE, &[set]).unwrap_err().to_string();
             assert!(error.contains(expected), "{set}: {error}");
-            assert!(!error.contains("needs quotes"), "{set}: {error}");
         }
-        let error = Run::parse("run.ron", FILE, &["output=runs/a"]).unwrap_err().to_string();
-        assert!(error.contains("a text needs quotes, as in --set 'output=\"runs/a\"'"), "{error}");
         let error = Run::parse("run.ron", FILE, &["optimizer=Foo"]).unwrap_err().to_string();
-        assert!(error.contains("unknown name `Foo`") && !error.contains("quotes"), "{error}");
+        assert!(error.contains("unknown name `Foo`"), "{error}");
     }
 
     #[test]
