@@ -1,5 +1,7 @@
 //! The errors of a run file and of a run.
 
+mod conversions;
+
 use std::path::PathBuf;
 
 use firebrick_datasets::{DataError, ReadError, TokenizerError};
@@ -11,9 +13,9 @@ use crate::PlanError;
 use crate::import::ImportError;
 use crate::report_page::ReportPageError;
 use crate::watch::WatchError;
+use firebrick::TrainError;
 use firebrick::device::DeviceError;
 use firebrick::device::kernel_cache::KernelCacheError;
-use firebrick::{FailedWrites, TrainError};
 use firebrick_models::pretrained::PretrainedError;
 
 /// An error in a run file, or in the run that it describes.
@@ -339,25 +341,5 @@ impl RunError {
             }
             _ => false,
         }
-    }
-}
-
-impl From<DataError> for RunError {
-    fn from(error: DataError) -> Self {
-        Self::Train(error.into())
-    }
-}
-
-impl From<firebrick_strategies::StrategyError> for RunError {
-    fn from(error: firebrick_strategies::StrategyError) -> Self {
-        Self::Train(error.into())
-    }
-}
-
-impl RunError {
-    /// Returns the error for a file that is incomplete at the end of a run.
-    pub(crate) fn unwritten(file: &FailedWrites) -> Option<Self> {
-        let FailedWrites { file, failures, error } = file.clone();
-        error.map(|reason| Self::Unwritten { file, failures, reason })
     }
 }

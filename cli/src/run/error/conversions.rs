@@ -1,0 +1,27 @@
+//! Conversions of errors of the libraries into those of a run.
+
+use firebrick_datasets::DataError;
+use firebrick_strategies::StrategyError;
+
+use super::RunError;
+use firebrick::FailedWrites;
+
+impl From<DataError> for RunError {
+    fn from(error: DataError) -> Self {
+        Self::Train(error.into())
+    }
+}
+
+impl From<StrategyError> for RunError {
+    fn from(error: StrategyError) -> Self {
+        Self::Train(error.into())
+    }
+}
+
+impl RunError {
+    /// Returns the error for a file that is incomplete at the end of a run.
+    pub(crate) fn unwritten(file: &FailedWrites) -> Option<Self> {
+        let FailedWrites { file, failures, error } = file.clone();
+        error.map(|reason| Self::Unwritten { file, failures, reason })
+    }
+}
