@@ -20,7 +20,7 @@ use crate::commands::summary::{bench_summary, tokenized_summary, trained_summary
 use crate::commands::trained::{EvalArgs, GenerateArgs, PredictArgs, eval, generate, predict};
 use crate::console::{tell, terminal_width};
 use crate::log_lines::print_messages;
-use crate::run::Process;
+use crate::run::{Overridden, Process};
 use crate::signals;
 use crate::signals::Signal;
 use crate::{Bench, DataRun, Look, RunError};
@@ -256,10 +256,11 @@ impl Cli {
 }
 
 fn train(args: &TrainArgs) -> Result<Exit, RunError> {
-    let run = args.run.read_of_length(&args.length)?;
+    let Overridden { run, fits_schedule } = args.run.read_of_length(&args.length)?;
     let interrupter = signals::interrupter(run.checkpoints.grace.map(Duration::from_secs));
     let show = if args.plain { Show::Lines } else { Show::Auto };
-    let launched = run.launch_from(args.resume.clone(), args.allow_changes, show, interrupter)?;
+    let (resume, allow_changes) = (args.resume.clone(), args.allow_changes);
+    let launched = run.launch_fitted(fits_schedule, resume, allow_changes, show, interrupter)?;
     // Only the first process exits with an error code: a launcher kills the others when one exits with a code other
     // than 0.
     if !Process::this()?.leads() {

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::console::print;
-use crate::run::Override;
+use crate::run::{Overridden, Override};
 use crate::{Run, RunError};
 use firebrick::device::Tuning;
 
@@ -44,7 +44,7 @@ struct OftenArgs {
     batch: Option<u64>,
     /// Overrides the folder that the run writes into.
     #[arg(long, value_name = "FOLDER")]
-    output: Option<PathBuf>,
+    output: Option<String>,
 }
 
 /// Overrides of the length of a run. A warmup that does not end within the run is shortened.
@@ -64,10 +64,10 @@ impl OftenArgs {
             let size = size.to_string();
             Override::option("--batch", &size, "batch.micro", size.clone(), Some("batch.micro_tokens"))
         });
-        let output = self.output.as_ref().map(|folder| {
-            let folder = folder.to_string_lossy();
-            Override::option("--output", &folder, "output", format!("{folder:?}"), None)
-        });
+        let output = self
+            .output
+            .as_ref()
+            .map(|folder| Override::option("--output", folder, "output", format!("{folder:?}"), None));
         self.lr.map(Override::rate).into_iter().chain(batch).chain(output).collect()
     }
 }
@@ -108,28 +108,32 @@ impl RunArgs {
     }
 
     /// Returns the run with another length.
-    pub(crate) fn read_of_length(&self, length: &LengthArgs) -> Result<Run, RunError> {
+    pub(crate) fn read_of_length(&self, length: &LengthArgs) -> Result<Overridden<Run>, RunError> {
         self.read_overridden(&[], length.overrides())
     }
 
     /// Returns the run with further overrides.
     pub(crate) fn read_with(&self, further: &[String]) -> Result<Run, RunError> {
-        self.read_overridden(further, Vec::new())
+        Ok(self.read_overridden(further, Vec::new())?.run)
     }
 
-    fn read_overridden(&self, further: &[String], length: Vec<Override>) -> Result<Run, RunError> {
+    fn read_overridden(
+        &self,
+        further: &[String],
+        length: Vec<Override>,
+    ) -> Result<Overridden<Run>, RunError> {
         let sets = self.file.overrides.iter().chain(further).map(|set| Override::set(set));
         let mut overrides = sets.collect::<Result<Vec<_>, _>>()?;
         overrides.extend(self.often.overrides());
         overrides.extend(length);
-        let mut run = Run::read_overridden(&self.file.run, &overrides)?;
+        let Overridden { mut run, fits_schedule } = Run::read_overridden(&self.file.run, &overrides)?;
         if let Some(device) = &self.device {
             run.device = device.clone();
         }
         run.tuning = self.tuning.unwrap_or(run.tuning);
         run.ranks = self.ranks.map_or(run.ranks, |ranks| Some(ranks as usize));
         run.deadline = self.deadline.or(run.deadline);
-        Ok(run)
+        Ok(Overridden { run, fits_schedule })
     }
 }
 

@@ -66,6 +66,9 @@ pub(super) fn compare(saved: &str, now: &str) -> Compared {
             (free, fixed, changeable, fields(&saved), fields(&now))
         }
         (Err(error), _) | (_, Err(error)) => {
+            // The lines after the first one show the place in a text that the user has not written.
+            let error = error.to_string();
+            let error = error.lines().next().unwrap_or_default();
             let change = Change {
                 field: "run".into(),
                 saved: format!("a run file that this version cannot read ({error})"),

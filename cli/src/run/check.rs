@@ -54,11 +54,8 @@ impl FromRunFile for Run {
         self.schedule.rate_settings()
     }
 
-    fn fit_schedule(&mut self) {
-        self.fits_schedule = true;
-        if let Some(steps) = self.steps {
-            self.shorten_schedule(steps, |said| tracing::info!("{said}"));
-        }
+    fn fit_schedule(&mut self) -> Vec<String> {
+        self.steps.map(|steps| self.shorten_schedule(steps)).unwrap_or_default()
     }
 }
 

@@ -7,7 +7,6 @@ use burn::train::Interrupter;
 use serde_json::Value;
 
 use super::attended::attended;
-use super::launcher::number_of_ranks;
 use super::prepare::Parts;
 use super::{DataRun, Process, Run, RunError, Writing, asked, changes, export};
 use crate::console::tell;
@@ -63,6 +62,19 @@ impl Run {
         show: Show,
         interrupter: Interrupter,
     ) -> Result<Launched, RunError> {
+        self.launch_fitted(false, resume, allow_changes, show, interrupter)
+    }
+
+    /// Like [`launch_from`](Self::launch_from). If `fits_schedule` is set, phases of the schedule that do not end within
+    /// the run's `epochs` are shortened.
+    pub(crate) fn launch_fitted(
+        &self,
+        fits_schedule: bool,
+        resume: Option<Resume>,
+        allow_changes: bool,
+        show: Show,
+        interrupter: Interrupter,
+    ) -> Result<Launched, RunError> {
         let leads = Process::this()?.leads();
         let show = if leads { show } else { Show::Nothing };
         if leads {
@@ -73,13 +85,18 @@ impl Run {
             }
         }
         let (model, folder) = self.named_model()?;
-        model.launch(Launch { run: self, leads, resume, allow_changes, show, interrupter }, folder)
+        model.launch(
+            Launch { run: self, fits_schedule, leads, resume, allow_changes, show, interrupter },
+            folder,
+        )
     }
 }
 
 /// A run to be launched, with a model of any type.
 pub(crate) struct Launch<'a> {
     run: &'a Run,
+    /// Whether the schedule is shortened to the run's `epochs`.
+    fits_schedule: bool,
     /// Whether this process owns the output folder.
     leads: bool,
     resume: Option<Resume>,
@@ -90,7 +107,7 @@ pub(crate) struct Launch<'a> {
 
 impl Launch<'_> {
     pub fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Launched, RunError> {
-        let Self { run, leads, resume, allow_changes, show, interrupter } = self;
+        let Self { run, fits_schedule, leads, resume, allow_changes, show, interrupter } = self;
         let say = |doing: &str| {
             if show != Show::Nothing {
                 tell(doing);
@@ -102,11 +119,11 @@ impl Launch<'_> {
         require_room_for_sample(run, &parts)?;
         let initializing = run.clone();
         let mut run = run.clone();
-        if let (true, Some(epochs)) = (run.fits_schedule, run.epochs) {
+        if let (true, Some(epochs)) = (fits_schedule, run.epochs) {
             let micro_batches = DataRun::from(&run).micro_batches();
-            let ranks = number_of_ranks(run.ranks).max(1);
+            let ranks = run.number_of_ranks().max(1);
             let updates = updates_in_epochs(&parts.data, epochs, micro_batches, ranks)?;
-            run.shorten_schedule(updates, say);
+            run.shorten_schedule(updates).iter().for_each(|line| say(line));
         }
         let run = &run;
         let (parts, model, optimizer) = attended(&interrupter, "initializing the model", &say, move |say| {

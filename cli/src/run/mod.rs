@@ -55,7 +55,7 @@ pub(crate) use launcher::Process;
 pub(crate) use load::open;
 pub use load::{Loaded, Loading, TaskData};
 pub use model_config::ModelConfig;
-pub(crate) use parse::Override;
+pub(crate) use parse::{Overridden, Override};
 pub(crate) use prepare::Parts;
 pub(crate) use settled::Settled;
 pub(crate) use shapes::{Shape, parameters, shapes, skeleton};
@@ -160,9 +160,6 @@ pub struct Run {
     pub checkpoints: CheckpointsConfig,
     /// Text to generate at the end. Default: none.
     pub sample: Option<SampleConfig>,
-    /// Whether a schedule that does not end within the run is shortened, because an override has set the length.
-    #[serde(skip)]
-    pub(crate) fits_schedule: bool,
 }
 
 fn yes() -> bool {

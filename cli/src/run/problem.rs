@@ -34,6 +34,8 @@ pub(super) trait FromRunFile: DeserializeOwned {
         &[]
     }
 
-    /// Lets the schedule be shortened to the run's length, which an override has set.
-    fn fit_schedule(&mut self) {}
+    /// Shortens the schedule to the run's `steps`, which an override has set, and returns lines that say so.
+    fn fit_schedule(&mut self) -> Vec<String> {
+        Vec::new()
+    }
 }

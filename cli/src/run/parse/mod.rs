@@ -17,7 +17,7 @@ use super::caret::Caret;
 use super::check;
 use super::extensions::extensions;
 use super::problem::FromRunFile;
-use super::{DataRun, Run, RunError};
+use super::{DataRun, Process, Run, RunError};
 pub(crate) use overrides::Override;
 
 /// A run file is small; anything larger is a different file, named by mistake.
@@ -30,7 +30,7 @@ impl DataRun {
     ///
     /// Those of [`Run::read`] that concern the data.
     pub fn read(path: &Path, overrides: &[impl AsRef<str>]) -> Result<Self, RunError> {
-        read(path, &sets(overrides)?)
+        Ok(read(path, &sets(overrides)?)?.run)
     }
 
     /// Like [`read`](Self::read), but parses the given text of a file called `file`.
@@ -39,22 +39,24 @@ impl DataRun {
     ///
     /// Those of [`read`](Self::read).
     pub fn parse(file: &str, text: &str, overrides: &[impl AsRef<str>]) -> Result<Self, RunError> {
-        parse(file, text, &sets(overrides)?)
+        Ok(parse(file, text, &sets(overrides)?)?.run)
     }
 }
 
 impl Run {
-    /// Reads a run file and applies overrides of the form `path=value`. Values are RON; a text needs no quotes.
+    /// Reads a run file and applies overrides of the form `path=value`. Values are RON; a text needs no quotes. If they
+    /// set `steps` and leave the schedule's phases, those that do not end within the run are
+    /// [shortened](firebrick::Schedule::shortened).
     ///
     /// # Errors
     ///
     /// The error names what is wrong, the file, the line, the nearest known name, and what is expected there.
     pub fn read(path: &Path, overrides: &[impl AsRef<str>]) -> Result<Self, RunError> {
-        read(path, &sets(overrides)?)
+        Ok(read(path, &sets(overrides)?)?.run)
     }
 
     /// Like [`read`](Self::read), with overrides of any option.
-    pub(crate) fn read_overridden(path: &Path, overrides: &[Override]) -> Result<Self, RunError> {
+    pub(crate) fn read_overridden(path: &Path, overrides: &[Override]) -> Result<Overridden<Self>, RunError> {
         read(path, overrides)
     }
 
@@ -64,7 +66,7 @@ impl Run {
     ///
     /// Those of [`read`](Self::read).
     pub fn parse(file: &str, text: &str, overrides: &[impl AsRef<str>]) -> Result<Self, RunError> {
-        parse(file, text, &sets(overrides)?)
+        Ok(parse(file, text, &sets(overrides)?)?.run)
     }
 
     /// Writes the run as RON, with every field.
@@ -80,7 +82,14 @@ fn sets(overrides: &[impl AsRef<str>]) -> Result<Vec<Override>, RunError> {
     overrides.iter().map(|set| Override::set(set.as_ref())).collect()
 }
 
-fn read<T: FromRunFile>(path: &Path, overrides: &[Override]) -> Result<T, RunError> {
+/// A run file with its overrides.
+pub(crate) struct Overridden<T> {
+    pub run: T,
+    /// Whether overrides set the length of the run and leave the schedule's phases, which are then shortened to it.
+    pub fits_schedule: bool,
+}
+
+fn read<T: FromRunFile>(path: &Path, overrides: &[Override]) -> Result<Overridden<T>, RunError> {
     let failed = |reason: String| RunError::Read { path: path.into(), reason };
     let about = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
     if !about.is_file() || about.len() > MOST_BYTES {
@@ -91,7 +100,7 @@ fn read<T: FromRunFile>(path: &Path, overrides: &[Override]) -> Result<T, RunErr
     parse(&path.display().to_string(), text, overrides)
 }
 
-fn parse<T: FromRunFile>(file: &str, text: &str, overrides: &[Override]) -> Result<T, RunError> {
+fn parse<T: FromRunFile>(file: &str, text: &str, overrides: &[Override]) -> Result<Overridden<T>, RunError> {
     let mut text = text.to_string();
     let mut run = parse_text::<T>(&text);
     for one in overrides {
@@ -103,9 +112,9 @@ fn parse<T: FromRunFile>(file: &str, text: &str, overrides: &[Override]) -> Resu
     })?;
     let sets = |field: &str| overrides.iter().rev().find(|one| one.sets(field));
     let is_length = sets("steps").or(sets("epochs")).is_some();
-    if is_length && !overrides.iter().any(|one| one.is_within("schedule") && !one.is_rate()) {
-        run.fit_schedule();
-    }
+    let names = run.rate_settings();
+    let fits_schedule = is_length && !overrides.iter().any(|one| one.sets_phases(names));
+    let shortened = if fits_schedule { run.fit_schedule() } else { Vec::new() };
     check::check(&run, file, &text).map_err(|error| match &error {
         RunError::Value { field, expected, found, .. } => match sets(field) {
             Some(set) => set.impossible(&text, field, format!("`{field}` must be {expected}, found {found}")),
@@ -113,7 +122,11 @@ fn parse<T: FromRunFile>(file: &str, text: &str, overrides: &[Override]) -> Resu
         },
         _ => error,
     })?;
-    Ok(run)
+    // Each process of a launcher reads the run; one of them says what was changed.
+    if Process::this().is_ok_and(Process::leads) {
+        shortened.iter().for_each(|line| tracing::info!("{line}"));
+    }
+    Ok(Overridden { run, fits_schedule })
 }
 
 /// Why a text is not a run.

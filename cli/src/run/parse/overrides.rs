@@ -7,6 +7,7 @@ use super::super::problem::FromRunFile;
 use super::super::ron_path::{self, PathError};
 use super::super::{Run, RunError};
 use super::{Flaw, parse_text};
+use firebrick::schedule::Shortened;
 
 /// The option that most overrides come from.
 const SET: &str = "--set ";
@@ -76,7 +77,7 @@ impl Override {
 
     /// `--lr`: the highest rate of the schedule, whatever its kind.
     pub fn rate(rate: f64) -> Self {
-        let option = Self::option("--lr", &rate.to_string(), "schedule.lr", format!("{rate:?}"), None);
+        let option = Self::option("--lr", &format!("{rate:?}"), "schedule.lr", format!("{rate:?}"), None);
         Self { field: Field::Rate, ..option }
     }
 
@@ -86,14 +87,12 @@ impl Override {
         field.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
 
-    /// Whether this override sets a value within the field.
-    pub fn is_within(&self, field: &str) -> bool {
-        self.path().starts_with(field)
-    }
-
-    /// Whether this override sets the highest rate, and nothing of the schedule's length.
-    pub fn is_rate(&self) -> bool {
-        matches!(self.field, Field::Rate)
+    /// Whether this override sets more of the schedule than its highest rate, which has one of these names.
+    pub fn sets_phases(&self, rate: &[&str]) -> bool {
+        match (&self.field, self.path().strip_prefix("schedule")) {
+            (Field::Path(_), Some(rest)) => !rest.strip_prefix('.').is_some_and(|name| rate.contains(&name)),
+            _ => false,
+        }
     }
 
     fn path(&self) -> &str {
@@ -209,20 +208,17 @@ fn rate_path<T: FromRunFile>(text: &str, run: &T) -> String {
 }
 
 impl Run {
-    /// Shortens a schedule whose phases do not end within a run that an override has shortened to `updates`, and says
-    /// so through `say`.
-    pub(crate) fn shorten_schedule(&mut self, updates: u64, say: impl Fn(&str)) {
-        if !self.fits_schedule {
-            return;
-        }
+    /// Shortens a schedule whose phases do not end within a run that an override has shortened to `updates`, and
+    /// returns a line for each of them.
+    pub(crate) fn shorten_schedule(&mut self, updates: u64) -> Vec<String> {
         let (schedule, shortened) = self.schedule.shortened(updates);
-        for change in shortened {
-            say(&format!(
-                "the schedule's `{}` is shortened from {} to {} updates, because the run has {updates}",
-                change.setting, change.from, change.to
-            ));
-        }
         self.schedule = schedule;
+        let line = |Shortened { setting, from, to }| {
+            format!(
+                "the schedule's `{setting}` is shortened from {from} to {to} updates, because the run has {updates}"
+            )
+        };
+        shortened.into_iter().map(line).collect()
     }
 }
 
@@ -241,7 +237,7 @@ mod tests {
 )"#;
 
     fn parse(file: &str, overrides: &[Override]) -> Result<Run, RunError> {
-        super::super::parse("run.ron", file, overrides)
+        Ok(super::super::parse("run.ron", file, overrides)?.run)
     }
 
     fn set(sets: &[&str]) -> Result<Run, RunError> {
@@ -321,6 +317,7 @@ mod tests {
         // A warmup that fits stays, and one that was asked for too is refused.
         assert_eq!(steps(&["steps=10"]).unwrap().schedule.warmup_updates(10), 9);
         assert!(steps(&["steps=5", "schedule.warmup_num_steps=7"]).is_err());
+        assert_eq!(steps(&["schedule.warmup_max_lr=0.5", "steps=5"]).unwrap().schedule.warmup_updates(5), 0);
         assert!(Run::parse("run.ron", &file.replace("40", "5"), &[""; 0]).is_err());
     }
 }
