@@ -223,23 +223,6 @@ fn impossible_values_are_refused_with_line_and_field() {
 }
 
 #[test]
-fn overrides_that_are_no_overrides_say_what_one_is() {
-    for (set, expected) in [
-        ("steps", "expected path=value"),
-        ("steps=", "expected"),
-        ("steps=1)", "expected nothing after the value"),
-        ("batch..micro=1", "batch..micro"),
-        ("strategies.3=Amp(bf16)", "strategies.3"),
-        ("steps.more=1", "steps.more"),
-        ("steps=many", "--set steps=many"),
-        ("data.path=input.txt", "input.txt"),
-    ] {
-        let said = refused(&[set]);
-        assert!(said.contains(expected), "{set}: {said}");
-    }
-}
-
-#[test]
 fn data_that_cannot_be_trained_on_is_refused() {
     let folder = folder();
     fs::write(folder.path().join("text.txt"), "").unwrap();

@@ -19,6 +19,7 @@ mod import_command;
 mod interrupted;
 mod kills;
 mod new_command;
+mod overrides;
 mod own_model;
 mod own_program;
 mod own_recipes;
