@@ -8,10 +8,10 @@ use firebrick_strategies::{SettingError, SkipReason, StrategyError};
 use firebrick_world::WorldError;
 use thiserror::Error;
 
-use crate::ScheduleError;
 use crate::accounting::budget::OverBudget;
 use crate::checkpoint::ResumeError;
 use crate::observe::tensorboard::TensorBoardError;
+use crate::{AdapterError, ScheduleError};
 
 /// A training run cannot start or continue.
 #[derive(Debug, Error)]
@@ -20,6 +20,9 @@ pub enum TrainError {
     /// The strategies do not fit the model, the device, or each other.
     #[error(transparent)]
     Strategy(#[from] StrategyError),
+    /// The adapters to start from cannot be read.
+    #[error(transparent)]
+    Adapters(#[from] AdapterError),
     /// The data cannot be read or batched.
     #[error(transparent)]
     Data(#[from] DataError),

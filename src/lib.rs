@@ -90,7 +90,7 @@ mod trainer;
 
 pub use accounting::budget::{Moment, OnDevice, OverBudget};
 pub use accounting::byte_size::ByteSize;
-pub use adapters::{Adapters, Factors};
+pub use adapters::{AdapterError, Adapters, Factors, NamedParameter};
 pub use any_model::AnyModel;
 pub use burn::train::Interrupter;
 pub use checkpoint::{Change, Checkpoints, Resume, ResumeError, TrainerState};

@@ -7,8 +7,10 @@ mod one_rank;
 mod start;
 mod trained;
 
+use std::sync::Arc;
+
 use burn::train::Interrupter;
-use firebrick_strategies::{Identity, Stack};
+use firebrick_strategies::{Identity, Stack, StartingFactors};
 use firebrick_world::World;
 
 use crate::checkpoint::RunText;
@@ -16,7 +18,7 @@ use crate::observe::observer::Observer;
 use crate::observe::observers::SharedObservers;
 use crate::observe::show::Show;
 use crate::score::{AddedScores, ScoreFn};
-use crate::{Checkpoints, Resume};
+use crate::{Adapters, Checkpoints, Resume};
 
 use kept::Destination;
 pub use trained::Trained;
@@ -98,6 +100,7 @@ pub struct Trainer<S = Identity> {
     world: Option<World>,
     seed: u64,
     fresh: Vec<String>,
+    start: Option<Arc<StartingFactors>>,
     label_smoothing: f64,
     length: Length,
     evaluate_every: Option<u64>,
@@ -150,6 +153,7 @@ impl Trainer {
             world: None,
             seed: 0,
             fresh: Vec::new(),
+            start: None,
             label_smoothing: 0.0,
             length: Length::Epochs(1),
             evaluate_every: None,
@@ -183,6 +187,7 @@ impl<S> Trainer<S> {
             world: self.world,
             seed: self.seed,
             fresh: self.fresh,
+            start: self.start,
             label_smoothing: self.label_smoothing,
             length: self.length,
             evaluate_every: self.evaluate_every,
@@ -247,6 +252,15 @@ impl<S> Trainer<S> {
     /// Default: none.
     pub fn fresh<P: Into<String>>(self, patterns: impl IntoIterator<Item = P>) -> Self {
         Self { fresh: patterns.into_iter().map(Into::into).collect(), ..self }
+    }
+
+    /// Starts from the factors of an earlier run, or of PEFT, instead of new ones. [`Lora`](crate::Lora) takes them, with
+    /// their rank, scale and matrices: [`Adapters::recipe`] returns such a recipe. Give `fit` the model that they were
+    /// trained on. Optimizer and schedule start anew. Default: new factors.
+    ///
+    /// Parameters that the recipe trains whole start from the values of the adapters, if these have them.
+    pub fn starting_from(self, adapters: &Adapters) -> Self {
+        Self { start: Some(adapters.to_start()), ..self }
     }
 
     /// Smooths the labels of losses over classes during training: spreads this share of each label, at least 0 and

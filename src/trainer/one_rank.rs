@@ -70,6 +70,7 @@ impl<S> Trainer<S> {
         require_names(&scores)?;
         let best_by = BestBy::of(self.best_by.as_ref(), &scores)?;
         let adaptation = Adaptation::seeded(self.seed).with_fresh(self.fresh.clone());
+        let adaptation = adaptation.starting_from(self.start.clone());
         let prepared = Prepared::new(&self.strategies, model, device, &optimizer, rank.clone(), adaptation)?;
         prepared.require_sums(&data)?;
         let window = prepared.window();

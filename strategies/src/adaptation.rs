@@ -1,11 +1,13 @@
 //! The changes that strategies make to a model before training, and how they are undone.
 
 use std::collections::HashSet;
+use std::fmt::{self, Display, Formatter};
+use std::sync::Arc;
 
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::Tensor;
 
-use crate::{Paths, StrategyError, apart, learns};
+use crate::{Paths, StartingFactors, StrategyError, apart, learns};
 
 /// The changes that strategies have made to a model before training: the parameters that they have frozen, and the
 /// scale of the low-rank factors that they have attached.
@@ -25,6 +27,7 @@ use crate::{Paths, StrategyError, apart, learns};
 pub struct Adaptation {
     seed: u64,
     fresh: Vec<String>,
+    start: Option<Arc<StartingFactors>>,
     /// Frozen parameters that required a gradient in the given model.
     frozen: HashSet<ParamId>,
     low_rank: Option<LowRank>,
@@ -49,6 +52,22 @@ impl LowRank {
         let rank = self.rank as f64;
         self.alpha / if self.rank_stabilized { rank.sqrt() } else { rank }
     }
+
+    /// Returns the settings as in the `Lora` of a run file.
+    pub(crate) fn settings(&self) -> String {
+        let Self { rank, alpha, rank_stabilized } = self;
+        let stabilized = if *rank_stabilized { ", rank_stabilized: true" } else { "" };
+        format!("rank: {rank}, alpha: {alpha}{stabilized}")
+    }
+}
+
+/// Prints rank, alpha and whether the scale is rank-stabilized.
+impl Display for LowRank {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { rank, alpha, rank_stabilized } = self;
+        write!(f, "rank {rank} and alpha {alpha}")?;
+        if *rank_stabilized { write!(f, ", rank-stabilized") } else { Ok(()) }
+    }
 }
 
 impl Adaptation {
@@ -61,6 +80,16 @@ impl Adaptation {
     /// that freezes the rest of the model trains them whole: frozen, they would keep their random values.
     pub fn with_fresh(self, fresh: impl Into<Vec<String>>) -> Self {
         Self { fresh: fresh.into(), ..self }
+    }
+
+    /// Sets values that the factors of [`Lora`](crate::Lora) start from, instead of new ones.
+    pub fn starting_from(self, start: Option<Arc<StartingFactors>>) -> Self {
+        Self { start, ..self }
+    }
+
+    /// Returns the values that factors start from, if a strategy has not taken them yet.
+    pub fn take_start(&mut self) -> Option<Arc<StartingFactors>> {
+        self.start.take()
     }
 
     /// Returns the patterns of newly initialized parameters.

@@ -3,7 +3,7 @@
 use firebrick_world::WorldError;
 use thiserror::Error;
 
-use crate::{PathError, SettingError};
+use crate::{PathError, SettingError, UnfitFactors};
 
 /// An invalid composition of strategies, or a failure that ends training.
 #[derive(Debug, Error, PartialEq)]
@@ -153,6 +153,14 @@ pub enum StrategyError {
     NoProjections {
         /// Some of the model's matrices.
         found: String,
+    },
+    /// Factors to start from are not those that the strategy trains.
+    #[error("Lora cannot start from {factors}: {error}")]
+    Factors {
+        /// The factors, by the folder that they were read from.
+        factors: String,
+        /// The difference.
+        error: UnfitFactors,
     },
     /// The strategy starts on a model that it has not adapted.
     #[error("{0} starts on a model that it has not adapted: call `Composition::adapt` before `Setup::new`")]

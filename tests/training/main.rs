@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod adapters;
 mod conformance;
 mod decisions;
 mod divergence;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use firebrick::{Adapters, TrainError};
+use firebrick::{AdapterError, Adapters, TrainError};
 
 use super::Pretrained;
 
@@ -38,4 +38,29 @@ pub fn save_adapters<M: Pretrained>(
 ) -> Result<(), TrainError> {
     let keys = M::keys(config);
     adapters.save_named(folder, |path| keys.saved_as(path).map(|(name, swapped)| (name.to_string(), swapped)))
+}
+
+/// Reads `adapter_config.json` and `adapter_model.safetensors`, as [`save_adapters`] and PEFT's `save_pretrained` write
+/// them, for the model of a Hugging Face folder.
+///
+/// # Errors
+///
+/// Those of [`Adapters::load_named`]: also a tensor of another model.
+///
+/// ```no_run
+/// use burn::tensor::Device;
+/// use firebrick_models::{Llama, pretrained::{Folder, load_adapters}};
+///
+/// let folder = Folder::open("llama")?;
+/// let config = folder.config()?;
+/// let model = folder.load::<Llama>(&config, &Device::flex())?.model;
+/// let merged = load_adapters::<Llama>(&config, "llama-adapter")?.merge_into(model)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn load_adapters<M: Pretrained>(
+    config: &M::Config,
+    folder: impl AsRef<Path>,
+) -> Result<Adapters, AdapterError> {
+    let named = M::keys(config).named();
+    Adapters::load_named(folder, |name| named.get(name).cloned())
 }

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use firebrick::NamedParameter;
+
 /// The head with a row for each label, in all families.
 pub const CLASSIFIER: &str = "classifier";
 
@@ -145,6 +147,18 @@ impl KeyMap {
     pub fn saved_as(&self, path: &str) -> Option<(&str, bool)> {
         let key = self.keys.iter().find(|key| key.path == path)?;
         Some((&key.name, key.layout == Layout::Transposed))
+    }
+
+    /// The parameter with each name that a file may use for it.
+    pub(super) fn named(&self) -> HashMap<String, NamedParameter> {
+        let of = |key: &Key| NamedParameter {
+            path: key.path.clone(),
+            swapped: key.layout == Layout::Transposed,
+            tied: self.aliases.iter().any(|(_, of)| *of == key.name),
+        };
+        let all = self.keys.iter().map(|key| (of(key), self.names_of(key)));
+        all.flat_map(|(parameter, names)| names.into_iter().map(move |name| (name, parameter.clone())))
+            .collect()
     }
 
     pub(super) fn keys(&self) -> &[Key] {

@@ -72,7 +72,7 @@ use burn::tensor::Device;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub use adapters::save_adapters;
+pub use adapters::{load_adapters, save_adapters};
 pub use error::{PretrainedError, Unfit};
 pub use folder::CONFIG;
 pub use folder::Folder;

@@ -47,6 +47,9 @@ impl<M: Module + 'static> Prepared<M> {
         let device = device.or_else(|| model.devices().first().cloned()).unwrap_or_default().autodiff();
         let model = if model.devices().iter().all(Device::is_autodiff) { model } else { model.train() };
         let model = strategies.adapt(model, &mut adaptation)?;
+        if let Some(start) = adaptation.take_start() {
+            return Err(start.not_taken().into());
+        }
         let mut setup = Setup::new(&model, &device).among(world.clone());
         let stages = strategies.start(&mut setup)?;
         let order = setup.order().clone();

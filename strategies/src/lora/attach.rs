@@ -1,10 +1,12 @@
 //! Attaches the factors and freezes other parameters.
 
+use std::any::Any;
 use std::collections::{HashMap, HashSet};
 
 use burn::module::{LoraAdapter, Param, ParamId, Reparameterizer};
 use burn::tensor::{DType, Tensor, TensorData};
 
+use super::start::Start;
 use crate::Adaptation;
 use crate::adaptation::LowRank;
 use firebrick_kernels::Draws;
@@ -20,6 +22,9 @@ pub(super) struct Attach<'a> {
     adaptation: &'a mut Adaptation,
     /// A tied matrix has one pair of factors.
     done: HashMap<ParamId, LoraAdapter>,
+    start: Start,
+    /// The parameters that have taken values of the start: a tied one is the same at all of its places.
+    started: HashMap<ParamId, Box<dyn Any>>,
 }
 
 impl<'a> Attach<'a> {
@@ -29,7 +34,30 @@ impl<'a> Attach<'a> {
         also: HashSet<ParamId>,
         adaptation: &'a mut Adaptation,
     ) -> Self {
-        Self { low_rank, targets, also, adaptation, done: HashMap::new() }
+        let (done, start, started) = (HashMap::new(), Start::default(), HashMap::new());
+        Self { low_rank, targets, also, adaptation, done, start, started }
+    }
+
+    /// Takes these values, where there are any, instead of new ones.
+    pub fn starting_from(self, start: Start) -> Self {
+        Self { start, ..self }
+    }
+
+    /// Gives a parameter that is trained whole its value of the start, if there is one.
+    fn started<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let id = param.id;
+        if let Some(started) =
+            self.started.get(&id).and_then(|param| param.downcast_ref::<Param<Tensor<D>>>())
+        {
+            return started.clone();
+        }
+        let param = match self.start.whole.remove(&id) {
+            Some(data) => param.map(|old| Tensor::from_data(data, (&old.device(), old.dtype()))),
+            None => return self.adaptation.train(param),
+        };
+        let param = self.adaptation.train(param);
+        self.started.insert(id, Box::new(param.clone()));
+        param
     }
 
     /// Creates the factors of a matrix `[in, out]`, in its dtype. Their product is added to the matrix.
@@ -39,20 +67,25 @@ impl<'a> Attach<'a> {
         let [from, to] = [shape[0], shape[D - 1]];
         let device = matrix.lazy_device();
         let dtype = matrix.is_initialized().then(|| matrix.base().dtype());
-        let factor = |values: Vec<f32>, shape: [usize; 2]| {
-            let data = TensorData::new(values, shape);
+        let factor = |data: TensorData| {
             // A packed matrix has no float dtype, and a lazy one has no dtype yet: use the device's default then.
             Param::from_tensor(match dtype.filter(DType::is_float) {
                 Some(dtype) => Tensor::from_data(data, (&device, dtype)),
                 None => Tensor::from_data(data, &device),
             })
         };
+        if let Some([a, b]) = self.start.factors.get(&matrix.id) {
+            let a = a.clone();
+            let (a, b) = device.memory_persistent_allocations(a, |a| (factor(a), factor(b.clone())));
+            return LoraAdapter { a, b, scale: self.low_rank.scale() };
+        }
         let key = Draws::mix(self.adaptation.seed(), SITE);
         let key = path.bytes().fold(key, |key, byte| Draws::mix(key, byte.into()));
         let a = uniform(key, from * rank, 1.0 / (from as f32).sqrt());
         // The factors live as long as the model does.
         let (a, b) = device.memory_persistent_allocations(a, |a| {
-            (factor(a, [from, rank]), factor(vec![0.0; rank * to], [rank, to]))
+            let zeros = TensorData::new(vec![0.0f32; rank * to], [rank, to]);
+            (factor(TensorData::new(a, [from, rank])), factor(zeros))
         });
         LoraAdapter { a, b, scale: self.low_rank.scale() }
     }
@@ -68,7 +101,7 @@ impl Reparameterizer for Attach<'_> {
     ) -> (Param<Tensor<D>>, Option<LoraAdapter>) {
         let id = param.id;
         if self.also.contains(&id) {
-            return (self.adaptation.train(param), None);
+            return (self.started(param), None);
         }
         if !self.targets.contains(&id) {
             return (self.adaptation.freeze(param), None);

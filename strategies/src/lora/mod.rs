@@ -6,10 +6,12 @@
 //! ```text
 //! mod.rs      Lora: the recipe
 //! targets.rs  the matrices that receive factors
+//! start.rs    values that the factors start from
 //! attach.rs   attaches the factors and freezes other parameters
 //! ```
 
 mod attach;
+mod start;
 mod targets;
 
 use burn::module::Module;
@@ -22,8 +24,10 @@ use crate::{
     StrategyError, StrategyRecipe, groups,
 };
 use attach::Attach;
+use start::Start;
 use targets::matrices_of;
 
+pub use start::{StartingFactors, UnfitFactors};
 pub use targets::Targets;
 
 const NAME: &str = "Lora";
@@ -37,8 +41,9 @@ const NAME: &str = "Lora";
 /// ```
 ///
 /// or W + α/√r · A·B if it is [rank-stabilized](Self::rank_stabilized), through Burn's own adapters, so layers need no
-/// changes. A is initialized uniformly within ±1/√in, as in PEFT, from
-/// the run's seed and the matrix's path. B starts at 0, so the adapted model initially equals the given one. The bias
+/// changes. A is initialized uniformly within ±1/√in, as in PEFT, from the run's seed and the matrix's path. B starts at
+/// 0, so the adapted model initially equals the given one. Both start from given values instead if the [`Adaptation`]
+/// has [some](Adaptation::starting_from). The bias
 /// and all other parameters are frozen, except for those that you name in [`also`](Self::also) and
 /// those that are [fresh](Adaptation::fresh).
 ///
@@ -232,8 +237,13 @@ impl<M: Module> Strategy<M> for Lora {
                 SettingError { setting, expected: expected.into(), found },
             ));
         }
+        let start = match adaptation.take_start() {
+            Some(given) => Start::of(&given, self.low_rank(), (&model, &paths), (&targets, &also))?,
+            None => Start::default(),
+        };
         adaptation.attach(self.low_rank());
-        Ok(model.apply_reparameterization(Attach::new(self.low_rank(), targets, also, adaptation)))
+        let attach = Attach::new(self.low_rank(), targets, also, adaptation);
+        Ok(model.apply_reparameterization(attach.starting_from(start)))
     }
 
     fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {

@@ -1,79 +1,23 @@
-//! Low-rank factors apart from the model that they adapt, and their export to PEFT.
+//! Writes adapters in the format of PEFT.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use burn::module::Module;
-use burn::tensor::{DType, TensorData};
-use firebrick_strategies::{Adaptation, LowRank, Paths, each_distinct_param};
+use burn::tensor::TensorData;
+use firebrick_strategies::LowRank;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
 
+use super::{Adapters, CONFIG, EMBEDDING, Factors, LAYER, PREFIX, WEIGHTS};
 use crate::TrainError;
 use crate::files::saving::{replace, save_text};
-
-/// What [`Lora`](crate::Lora) trained: the factors of each adapted matrix, and the parameters trained as a whole.
-#[derive(Clone, Debug)]
-pub struct Adapters {
-    /// The rank of all factors, and the scale of their products.
-    pub low_rank: LowRank,
-    /// The factors, in the order of the model.
-    pub factors: Vec<Factors>,
-    /// The path and the values of each parameter trained as a whole.
-    pub whole: Vec<(String, TensorData)>,
-}
-
-/// The factors of one matrix W `[in, out]`: their scaled product A·B is added to it.
-#[derive(Clone, Debug)]
-pub struct Factors {
-    /// The matrix's path.
-    pub path: String,
-    /// A, `[in, rank]`.
-    pub a: TensorData,
-    /// B, `[rank, out]`.
-    pub b: TensorData,
-    /// Whether the matrix is a table of embeddings.
-    is_embedding: bool,
-}
 
 /// Maps a path to the parameter's name in the file, and whether its axes are swapped there.
 type Named<'a> = Box<dyn Fn(&str) -> Option<(String, bool)> + 'a>;
 
 impl Adapters {
-    /// Collects the adapters of an adapted model, gathered whole. Returns `None` without low-rank adaptation.
-    pub(crate) fn of<M: Module>(model: &M, adaptation: &Adaptation) -> Option<Self> {
-        let low_rank = adaptation.low_rank()?;
-        let paths = Paths::of(model);
-        let factors = paths.places().iter().filter(|place| place.reparameterizes.is_some());
-        let factors: HashSet<_> = factors.map(|place| place.id).collect();
-        let mut values = Vec::new();
-        each_distinct_param(model, |param| {
-            let id = param.id();
-            if factors.contains(&id) || adaptation.is_whole(id) {
-                values.push((id, param.to_host().convert_dtype(DType::F32)));
-            }
-        });
-        let mut adapters = Self { low_rank, factors: Vec::new(), whole: Vec::new() };
-        // The model visits A before B.
-        let mut first: Option<TensorData> = None;
-        for (id, data) in values {
-            let Some(place) = paths.places().iter().find(|place| place.id == id) else { continue };
-            let Some(path) = &place.reparameterizes else {
-                adapters.whole.push((place.path.clone(), data));
-                continue;
-            };
-            let Some(a) = first.take() else {
-                first = Some(data);
-                continue;
-            };
-            let is_embedding = place.holder.contains("Embedding");
-            adapters.factors.push(Factors { path: path.clone(), a, b: data, is_embedding });
-        }
-        Some(adapters)
-    }
-
     /// Writes `adapter_config.json` and `adapter_model.safetensors` into a folder, in the format of PEFT. Modules are
     /// named by their paths in the model. Creates the folder if it is missing.
     ///
@@ -111,18 +55,18 @@ impl Adapters {
             let (name, swapped) = name_of(path)?;
             let module = module_of(&name);
             let [of_a, of_b] = match is_embedding {
-                true => ["lora_embedding_A", "lora_embedding_B"],
-                false => ["lora_A.weight", "lora_B.weight"],
+                true => EMBEDDING,
+                false => LAYER,
             };
             swapped_all &= swapped || *is_embedding;
-            tensors.insert(format!("base_model.model.{module}.{of_a}"), Written::of(a, true));
-            tensors.insert(format!("base_model.model.{module}.{of_b}"), Written::of(b, true));
+            tensors.insert(format!("{PREFIX}{module}.{of_a}"), Written::of(a, true));
+            tensors.insert(format!("{PREFIX}{module}.{of_b}"), Written::of(b, true));
             targets.push(module.to_string());
         }
         for (path, data) in &self.whole {
             let (name, swapped) = name_of(path)?;
             whole.insert(module_of(&name).to_string());
-            tensors.insert(format!("base_model.model.{name}"), Written::of(data, swapped));
+            tensors.insert(format!("{PREFIX}{name}"), Written::of(data, swapped));
         }
         let views = tensors.iter().map(|(name, tensor)| Ok((name, tensor.view()?)));
         let views: Result<Vec<_>, safetensors::SafeTensorError> = views.collect();
@@ -130,10 +74,10 @@ impl Adapters {
         let metadata = [("format".to_string(), "pt".to_string())].into();
         let bytes = views.and_then(|views| safetensors::serialize(views, Some(metadata)));
         let bytes = bytes.map_err(|error| file(error.to_string()))?;
-        let path = folder.join("adapter_model.safetensors");
+        let path = folder.join(WEIGHTS);
         replace(&path, |staged| fs::write(staged, &bytes).map_err(|error| file(error.to_string())))?;
         let config = self.config(targets, whole, !swapped_all);
-        save_text(&format!("{config:#}\n"), &folder.join("adapter_config.json"))
+        save_text(&format!("{config:#}\n"), &folder.join(CONFIG))
     }
 
     fn config(&self, targets: Vec<String>, whole: BTreeSet<String>, fan_in_fan_out: bool) -> Value {

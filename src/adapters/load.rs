@@ -1,0 +1,221 @@
+//! Reads adapters in the format of PEFT.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use burn::tensor::{DType, TensorData};
+use safetensors::{Dtype, SafeTensors};
+use serde_json::{Map, Value};
+
+use super::peft_config::PeftConfig;
+use super::{AdapterError, Adapters, CONFIG, EMBEDDING, Factors, LAYER, PREFIX, WEIGHTS};
+
+/// The copy of the given model's table that PEFT saves beside factors of embeddings.
+const GIVEN: &str = ".base_layer.weight";
+
+/// The parameter of a model that has a name in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedParameter {
+    /// Its path in the model.
+    pub path: String,
+    /// Whether the file stores the matrix with its axes swapped.
+    pub swapped: bool,
+    /// Whether it has further names, because the model reads it at several places. PEFT changes one of the places
+    /// alone, so that its values of such a parameter are rejected.
+    pub tied: bool,
+}
+
+type Named<'a> = &'a dyn Fn(&str) -> Option<NamedParameter>;
+
+impl Adapters {
+    /// Reads the folder that [`save`](Self::save) wrote, where modules are named by their paths in the model. For a
+    /// folder with the names of a Hugging Face model, use `firebrick_models::pretrained::load_adapters`.
+    ///
+    /// Values of f32, f16 and bf16 are read, as f32.
+    ///
+    /// # Errors
+    ///
+    /// A file is missing or damaged, or was made with settings of PEFT that Firebrick does not have: another
+    /// `peft_type`, a `bias` other than `none`, ranks or alphas by pattern, DoRA, or initial values that change the
+    /// model's matrices (PiSSA, OLoRA, CorDA, LoftQ). `lora_dropout` is [kept](Self::dropout) but has no effect.
+    ///
+    /// ```
+    /// # use burn::tensor::Device;
+    /// # use firebrick::{datasets::Windows, optim::AdamW, Adapters, Data, Lora, Schedule, Trainer};
+    /// # use firebrick_models::GptConfig;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let data = || Data::new(Windows::new((0..99).map(|i| i % 7).collect::<Vec<u32>>(), 8).unwrap());
+    /// # let config = GptConfig { layers: 1, heads: 1, width: 8, dropout: 0.0, bias: true, tied: true };
+    /// # let model = config.init(7, 8, &Device::flex().autodiff());
+    /// # let (optimizer, schedule) = (|| AdamW::new().init().unwrap(), || Schedule::constant(1e-3));
+    /// let trainer = Trainer::new().with(Lora::rank(2)).steps(1);
+    /// let trained = trainer.fit(model.clone(), optimizer(), schedule(), data())?;
+    /// trained.adapters.unwrap().save(&folder)?;
+    ///
+    /// let adapters = Adapters::load(&folder)?;
+    /// let trainer = Trainer::new().with(adapters.recipe()).starting_from(&adapters).steps(1);
+    /// let trained_on = trainer.fit(model, optimizer(), schedule(), data())?;
+    /// # assert_eq!(trained_on.adapters.unwrap().factors.len(), adapters.factors.len());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn load(folder: impl AsRef<Path>) -> Result<Self, AdapterError> {
+        Self::read(folder.as_ref(), &|name| {
+            Some(NamedParameter { path: name.to_string(), swapped: true, tied: false })
+        })
+    }
+
+    /// Reads the same files as [`load`](Self::load), but with other names: `named` returns the parameter with a name.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`load`](Self::load), a name without a parameter, and a tied parameter that PEFT has changed.
+    pub fn load_named(
+        folder: impl AsRef<Path>,
+        named: impl Fn(&str) -> Option<NamedParameter>,
+    ) -> Result<Self, AdapterError> {
+        Self::read(folder.as_ref(), &named)
+    }
+
+    fn read(folder: &Path, named: Named) -> Result<Self, AdapterError> {
+        let path = folder.join(CONFIG);
+        let file = |reason: String| AdapterError::File { path: path.clone(), reason };
+        let text = fs::read(&path).map_err(|error| file(error.to_string()))?;
+        let fields: Map<String, Value> =
+            serde_json::from_slice(&text).map_err(|error| file(error.to_string()))?;
+        let PeftConfig { low_rank, dropout, by_peft } = PeftConfig::of(&path, &fields)?;
+        let mut read = Tensors { by_peft, ..Tensors::of(folder, named)? };
+        let (factors, whole, folder) = (Vec::new(), Vec::new(), Some(folder.into()));
+        let mut adapters = Self { low_rank, factors, whole, dropout, folder };
+        let mut paths = BTreeSet::new();
+        for name in read.tensors.keys().cloned().collect::<Vec<_>>() {
+            // B was taken together with A.
+            if !read.tensors.contains_key(&name) || name.ends_with(GIVEN) {
+                continue;
+            }
+            let read_path = match module_of(&name) {
+                Some((module, names)) => {
+                    let factors = read.factors(module, names, low_rank.rank)?;
+                    let path = factors.path.clone();
+                    adapters.factors.push(factors);
+                    path
+                }
+                None => {
+                    let NamedParameter { path, swapped, .. } = read.parameter(&name, &name)?;
+                    adapters.whole.push((path.clone(), read.take(&name, swapped)?));
+                    path
+                }
+            };
+            // Two names of one parameter, of which only one could count.
+            if !paths.insert(read_path) {
+                return Err(read.wrong(&name, "one of a parameter's names", "another one too"));
+            }
+        }
+        match adapters.factors.is_empty() {
+            true => Err(read.damaged("expected the factors of a matrix, found none")),
+            false => Ok(adapters),
+        }
+    }
+}
+
+/// Returns the module that a factor belongs to, and the names of its factors.
+fn module_of(name: &str) -> Option<(&str, [&'static str; 2])> {
+    [LAYER, EMBEDDING].into_iter().find_map(|names| {
+        let module = names.iter().find_map(|factor| name.strip_suffix(factor)?.strip_suffix('.'));
+        module.map(|module| (module, names))
+    })
+}
+
+/// The tensors of a file that were not taken yet, by their names without the prefix.
+struct Tensors<'a> {
+    path: PathBuf,
+    tensors: BTreeMap<String, TensorData>,
+    named: Named<'a>,
+    by_peft: bool,
+}
+
+impl<'a> Tensors<'a> {
+    fn of(folder: &Path, named: Named<'a>) -> Result<Self, AdapterError> {
+        let path = folder.join(WEIGHTS);
+        let mut read = Self { path, tensors: BTreeMap::new(), named, by_peft: false };
+        let bytes = fs::read(&read.path).map_err(|error| read.damaged(error))?;
+        let file = SafeTensors::deserialize(&bytes).map_err(|error| read.damaged(error))?;
+        for (name, view) in file.iter() {
+            let dtype = match view.dtype() {
+                Dtype::F32 => DType::F32,
+                Dtype::F16 => DType::F16,
+                Dtype::BF16 => DType::BF16,
+                other => return Err(read.wrong(name, "F32, F16 or BF16", &format!("{other:?}"))),
+            };
+            let bare = name.strip_prefix(PREFIX).ok_or_else(|| read.no_parameter(name))?;
+            let data = TensorData::from_bytes_vec(view.data().to_vec(), view.shape().to_vec(), dtype);
+            read.tensors.insert(bare.to_string(), data.convert_dtype(DType::F32));
+        }
+        Ok(read)
+    }
+
+    /// Takes the factors of a module.
+    fn factors(
+        &mut self,
+        module: &str,
+        names: [&'static str; 2],
+        rank: usize,
+    ) -> Result<Factors, AdapterError> {
+        let [a, b] = names.map(|factor| format!("{module}.{factor}"));
+        let NamedParameter { path, .. } = self.parameter(&format!("{module}.weight"), &a)?;
+        let (in_a, in_b) = (self.shape(&a)?, self.shape(&b)?);
+        if !matches!(in_a[..], [found, _] if found == rank) {
+            return Err(self.wrong(&a, &format!("[{rank}, in], for `r` is {rank}"), &format!("{in_a:?}")));
+        }
+        if !matches!(in_b[..], [_, found] if found == rank) {
+            return Err(self.wrong(&b, &format!("[out, {rank}], for `r` is {rank}"), &format!("{in_b:?}")));
+        }
+        let is_embedding = names == EMBEDDING;
+        Ok(Factors { path, a: self.take(&a, true)?, b: self.take(&b, true)?, is_embedding })
+    }
+
+    /// Returns the parameter with this name, which a tensor belongs to.
+    fn parameter(&self, name: &str, tensor: &str) -> Result<NamedParameter, AdapterError> {
+        let tensor = format!("{PREFIX}{tensor}");
+        let found = (self.named)(name).ok_or_else(|| self.no_parameter(&tensor))?;
+        match found.tied && self.by_peft {
+            true => Err(AdapterError::Tied { path: self.path.clone(), tensor, parameter: found.path }),
+            false => Ok(found),
+        }
+    }
+
+    fn shape(&self, name: &str) -> Result<Vec<usize>, AdapterError> {
+        let data = self.tensors.get(name).ok_or_else(|| self.alone(name))?;
+        Ok(data.shape().to_vec())
+    }
+
+    /// Takes a tensor, with the axes of a matrix swapped if `swapped`.
+    fn take(&mut self, name: &str, swapped: bool) -> Result<TensorData, AdapterError> {
+        let data = self.tensors.remove(name).ok_or_else(|| self.alone(name))?;
+        match (swapped, data.shape().to_vec().as_slice()) {
+            (true, &[rows, columns]) => {
+                let values: Vec<f32> = data.iter::<f32>().collect();
+                let of = |at: usize| values[at % rows * columns + at / rows];
+                Ok(TensorData::new((0..values.len()).map(of).collect::<Vec<_>>(), [columns, rows]))
+            }
+            _ => Ok(data),
+        }
+    }
+
+    fn damaged(&self, reason: impl ToString) -> AdapterError {
+        AdapterError::File { path: self.path.clone(), reason: reason.to_string() }
+    }
+
+    fn alone(&self, name: &str) -> AdapterError {
+        AdapterError::Alone { path: self.path.clone(), tensor: format!("{PREFIX}{name}") }
+    }
+
+    fn no_parameter(&self, tensor: &str) -> AdapterError {
+        AdapterError::NoParameter { path: self.path.clone(), tensor: tensor.into() }
+    }
+
+    fn wrong(&self, tensor: &str, expected: &str, found: &str) -> AdapterError {
+        let (tensor, expected, found) = (tensor.into(), expected.into(), found.into());
+        AdapterError::Tensor { path: self.path.clone(), tensor, expected, found }
+    }
+}

@@ -1,0 +1,133 @@
+//! Low-rank factors apart from the model that they adapt, as files of PEFT.
+//!
+//! ```text
+//! mod.rs          Adapters: the factors of a model, and a model with them
+//! save.rs         writes them in the format of PEFT
+//! load.rs         reads them
+//! peft_config.rs  the settings of PEFT that Firebrick has
+//! error.rs        the errors of reading
+//! ```
+
+mod error;
+mod load;
+mod peft_config;
+mod save;
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use burn::module::Module;
+use burn::tensor::{DType, TensorData};
+use firebrick_strategies::{
+    Adaptation, Composition, Lora, LowRank, Paths, StartingFactors, StrategyError, each_distinct_param,
+};
+
+pub use error::AdapterError;
+pub use load::NamedParameter;
+
+const CONFIG: &str = "adapter_config.json";
+const WEIGHTS: &str = "adapter_model.safetensors";
+/// What the names of all tensors begin with.
+const PREFIX: &str = "base_model.model.";
+/// The names of A and B of a layer, below its module.
+const LAYER: [&str; 2] = ["lora_A.weight", "lora_B.weight"];
+/// The names of A and B of a table of embeddings.
+const EMBEDDING: [&str; 2] = ["lora_embedding_A", "lora_embedding_B"];
+
+/// What [`Lora`](crate::Lora) trained: the factors of each adapted matrix, and the parameters trained as a whole.
+#[derive(Clone, Debug)]
+pub struct Adapters {
+    /// The rank of all factors, and the scale of their products.
+    pub low_rank: LowRank,
+    /// The factors, in the order of the model, or of their names if they were read from a folder.
+    pub factors: Vec<Factors>,
+    /// The path and the values of each parameter trained as a whole.
+    pub whole: Vec<(String, TensorData)>,
+    /// The dropout on the inputs of the factors that PEFT trained them with. It does not affect what an adapted model
+    /// computes. Firebrick has none, so that training continues without it.
+    pub dropout: f64,
+    /// The folder that they were read from.
+    folder: Option<PathBuf>,
+}
+
+/// The factors of one matrix W `[in, out]`: their scaled product A·B is added to it.
+#[derive(Clone, Debug)]
+pub struct Factors {
+    /// The matrix's path.
+    pub path: String,
+    /// A, `[in, rank]`.
+    pub a: TensorData,
+    /// B, `[rank, out]`.
+    pub b: TensorData,
+    /// Whether the matrix is a table of embeddings.
+    is_embedding: bool,
+}
+
+impl Adapters {
+    /// Collects the adapters of an adapted model, gathered whole. Returns `None` without low-rank adaptation.
+    pub(crate) fn of<M: Module>(model: &M, adaptation: &Adaptation) -> Option<Self> {
+        let low_rank = adaptation.low_rank()?;
+        let paths = Paths::of(model);
+        let factors = paths.places().iter().filter(|place| place.reparameterizes.is_some());
+        let factors: HashSet<_> = factors.map(|place| place.id).collect();
+        let mut values = Vec::new();
+        each_distinct_param(model, |param| {
+            let id = param.id();
+            if factors.contains(&id) || adaptation.is_whole(id) {
+                values.push((id, param.to_host().convert_dtype(DType::F32)));
+            }
+        });
+        let (factors, whole) = (Vec::new(), Vec::new());
+        let mut adapters = Self { low_rank, factors, whole, dropout: 0.0, folder: None };
+        // The model visits A before B.
+        let mut first: Option<TensorData> = None;
+        for (id, data) in values {
+            let Some(place) = paths.places().iter().find(|place| place.id == id) else { continue };
+            let Some(path) = &place.reparameterizes else {
+                adapters.whole.push((place.path.clone(), data));
+                continue;
+            };
+            let Some(a) = first.take() else {
+                first = Some(data);
+                continue;
+            };
+            let is_embedding = place.holder.contains("Embedding");
+            adapters.factors.push(Factors { path: path.clone(), a, b: data, is_embedding });
+        }
+        Some(adapters)
+    }
+
+    /// Returns the recipe that trains the same factors: of this rank and scale, on these matrices, with the same
+    /// parameters trained whole.
+    pub fn recipe(&self) -> Lora {
+        let LowRank { rank, alpha, rank_stabilized } = self.low_rank;
+        let lora = Lora::rank(rank).alpha(alpha);
+        let lora = if rank_stabilized { lora.rank_stabilized() } else { lora };
+        let whole = self.whole.iter().map(|(path, _)| path.as_str());
+        lora.on(self.factors.iter().map(|factors| factors.path.as_str())).also(whole)
+    }
+
+    /// Merges the factors into the matrices of the model that they adapt: W + α/r · A·B. Returns the model that a run
+    /// with these factors returns.
+    ///
+    /// # Errors
+    ///
+    /// [`StrategyError::Factors`] if they do not fit the model, or [`StrategyError::Path`] if it lacks a matrix.
+    pub fn merge_into<M: Module + 'static>(&self, model: M) -> Result<M, StrategyError> {
+        let mut adaptation = Adaptation::default().starting_from(Some(self.to_start()));
+        let adapted = self.recipe().adapt(model, &mut adaptation)?;
+        Ok(adaptation.give_back(adapted))
+    }
+
+    /// Returns the values as the strategy takes them.
+    pub(crate) fn to_start(&self) -> Arc<StartingFactors> {
+        let source = match &self.folder {
+            Some(folder) => folder.display().to_string(),
+            None => "the adapters of another run".into(),
+        };
+        let factors = self.factors.iter().map(|one| (one.path.clone(), [one.a.clone(), one.b.clone()]));
+        let (factors, whole) = (factors.collect(), self.whole.clone());
+        Arc::new(StartingFactors { source, low_rank: self.low_rank, factors, whole })
+    }
+}
