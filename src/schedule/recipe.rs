@@ -95,7 +95,8 @@ pub trait ScheduleRecipe: Debug + Send + Sync {
     /// Shortens what does not end within a run of `total` updates, and returns what it has shortened. Default: the
     /// [shared](Self::shared) warmup.
     fn shorten(&mut self, total: u64) -> Vec<Shortened> {
-        shorten_warmup(self, total).into_iter().collect()
+        let (setting, from) = (self.warmup_setting(), self.warmup_updates(total));
+        shorten_warmup(setting, self.shared().warmup, from, total).into_iter().collect()
     }
 
     /// Returns the settings that [`Schedule::min_lr`], [`Schedule::warmup`] and [`Schedule::from_zero`] set. Default:

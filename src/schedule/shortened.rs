@@ -1,6 +1,6 @@
 //! Schedules whose phases are shortened for a run that ends before them.
 
-use super::{ScheduleRecipe, Warmup};
+use super::Warmup;
 
 /// A setting that was shortened so that the schedule ends within the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,10 +13,16 @@ pub struct Shortened {
     pub to: u64,
 }
 
-/// Shortens a warmup that does not end within a run of `total` updates to a tenth of the run.
-pub(super) fn shorten_warmup<R: ScheduleRecipe + ?Sized>(recipe: &mut R, total: u64) -> Option<Shortened> {
-    let (setting, from, to) = (recipe.warmup_setting(), recipe.warmup_updates(total), total / 10);
-    let warmup = recipe.shared().warmup.filter(|_| from >= total)?;
+/// Shortens the warmup of this setting to a tenth of a run of `total` updates, if it does not end within the run. It has
+/// `from` updates.
+pub(super) fn shorten_warmup(
+    setting: &'static str,
+    warmup: Option<&mut Warmup>,
+    from: u64,
+    total: u64,
+) -> Option<Shortened> {
+    let warmup = warmup.filter(|_| from >= total)?;
+    let to = total / 10;
     *warmup = Warmup::Updates(to);
     Some(Shortened { setting, from, to })
 }

@@ -140,7 +140,9 @@ impl ScheduleRecipe for Wsd {
     }
 
     fn shorten(&mut self, total: u64) -> Vec<Shortened> {
-        let mut shortened: Vec<_> = shorten_warmup(self, total).into_iter().collect();
+        let (setting, from) = (self.warmup_setting(), self.warmup_updates(total));
+        let warmup = shorten_warmup(setting, Some(&mut self.warmup), from, total);
+        let mut shortened: Vec<_> = warmup.into_iter().collect();
         let left = total.saturating_sub(self.warmup.updates(total));
         if self.decay > left {
             let to = (total / 5).clamp(1, left.max(1));
