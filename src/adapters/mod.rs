@@ -108,6 +108,16 @@ impl Adapters {
         lora.on(self.factors.iter().map(|factors| factors.path.as_str())).also(whole)
     }
 
+    /// Checks whether a recipe's factors, if it has any, have this rank and scale.
+    ///
+    /// # Errors
+    ///
+    /// [`StrategyError::Factors`].
+    pub fn require(&self, recipe: Option<LowRank>) -> Result<(), StrategyError> {
+        let given = self.to_start();
+        recipe.ok_or_else(|| given.not_taken()).and_then(|recipe| given.require(recipe))
+    }
+
     /// Merges the factors into the matrices of the model that they adapt: W + α/r · A·B. Returns the model that a run
     /// with these factors returns.
     ///

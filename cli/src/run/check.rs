@@ -39,6 +39,7 @@ impl FromRunFile for Run {
             .or_else(|| DataRun::from(self).first_problem())
             .or_else(|| model(self))
             .or_else(|| optimizer(self))
+            .or_else(|| adapter(self))
             .or_else(|| param_groups(self))
             .or_else(|| schedule(self))
             .or_else(|| {
@@ -116,6 +117,14 @@ fn batch(batch: &BatchConfig) -> Option<Problem> {
             let expected = "left out where `batch.accumulate` is: nothing is summed";
             require(!alone, "batch.accumulate_dtype", expected, "given")
         })
+}
+
+/// Checks that the factors have a model that they can be of.
+fn adapter(run: &Run) -> Option<Problem> {
+    let folder = run.adapter.as_ref()?;
+    let expected = "left out unless the model is `Pretrained`: fresh weights are not those of an adapter";
+    require(!folder.as_os_str().is_empty(), "adapter", "a folder", "\"\"")
+        .or_else(|| require(run.model.folder().is_some(), "adapter", expected, folder.display()))
 }
 
 /// Checks where the samples come from.

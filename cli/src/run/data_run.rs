@@ -67,6 +67,7 @@ struct Fields {
     device_budget: Option<IgnoredAny>,
     tuning: Option<IgnoredAny>,
     model: Option<IgnoredAny>,
+    adapter: Option<IgnoredAny>,
     optimizer: Option<IgnoredAny>,
     param_groups: Option<IgnoredAny>,
     layer_decay: Option<IgnoredAny>,

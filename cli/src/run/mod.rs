@@ -112,6 +112,9 @@ pub struct Run {
     pub data: DataConfig,
     /// The model.
     pub model: ModelConfig,
+    /// A folder of factors that [`Lora`](firebrick::Lora) starts from, of an earlier run or of PEFT, for a `Pretrained`
+    /// model. Default: new factors.
+    pub adapter: Option<PathBuf>,
     /// One of the [registered optimizers](firebrick_strategies::optim::Optimizers). Weight decay applies to matrices;
     /// vectors (biases and the scales of norms) decay only if a [group](Group) says so.
     pub optimizer: BoxedOptimizer,

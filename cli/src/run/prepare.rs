@@ -15,11 +15,11 @@ use super::inference::end_tokens;
 use super::shapes::{parameters, skeleton};
 use super::{DataRun, Loaded, Run, RunError, Settled, recipes};
 use firebrick::BestBy;
-use firebrick::{AnyModel, ByteSize, Data, Trainer, device};
+use firebrick::{Adapters, AnyModel, ByteSize, Data, TrainError, Trainer, device};
 use firebrick_models::decoding::Decoding;
 use firebrick_models::family::{Family, Sizes, Trainable};
 use firebrick_models::inference::LabelKind;
-use firebrick_models::pretrained::{CLASSIFIER, Folder, HubConfig};
+use firebrick_models::pretrained::{CLASSIFIER, Folder, HubConfig, load_adapters};
 use firebrick_models::{WrittenScores, drawn_now};
 
 /// The parts of a run, before training.
@@ -45,6 +45,8 @@ pub(crate) struct Parts<M: Trainable> {
     pub folder: Option<Folder>,
     /// The paths of the parameters that the folder lacks, which are initialized instead.
     pub fresh: Vec<String>,
+    /// The factors to start from, if the run names a folder of them.
+    pub adapters: Option<Adapters>,
 }
 
 /// The sizes of a fresh model before the data is known.
@@ -138,6 +140,16 @@ impl Run {
         let strategies = recipes(&self.composed());
         let mut adaptation = Adaptation::default().with_fresh(fresh.clone());
         let adapted = strategies.adapt(AnyModel::new::<M::Batch>(skeleton), &mut adaptation)?;
+        let adapters = self.adapters::<M>(&config, &fresh)?;
+        if let Some(adapters) = &adapters {
+            adapters.require(adaptation.low_rank()).map_err(TrainError::from)?;
+            if adapters.dropout > 0.0 {
+                say(&format!(
+                    "the adapter was trained with a `lora_dropout` of {}; this run has none",
+                    adapters.dropout
+                ));
+            }
+        }
         let mut setup = Setup::new(&adapted, &device);
         strategies.start(&mut setup)?;
         let later = setup.order().places_master();
@@ -168,7 +180,33 @@ impl Run {
         if let Some(Err(error)) = self.sample.as_ref().map(|sample| tokenizer.encode(&sample.prompt)) {
             return Err(RunError::Prompt { reason: error.to_string() });
         }
-        Ok(Parts { device, origin, later, device_name, world, data, tokenizer, config, folder, fresh })
+        Ok(Parts {
+            device,
+            origin,
+            later,
+            device_name,
+            world,
+            data,
+            tokenizer,
+            config,
+            folder,
+            fresh,
+            adapters,
+        })
+    }
+
+    /// Reads the factors that the run starts from. A head that is to start anew does not take the values of theirs.
+    fn adapters<M: Trainable>(
+        &self,
+        config: &M::Config,
+        fresh: &[String],
+    ) -> Result<Option<Adapters>, RunError> {
+        let Some(folder) = &self.adapter else { return Ok(None) };
+        let mut adapters = load_adapters::<M>(config, folder).map_err(TrainError::from)?;
+        if self.task.labels().is_some_and(|labels| labels.new_head) {
+            adapters.whole.retain(|(path, _)| !fresh.contains(path));
+        }
+        Ok(Some(adapters))
     }
 
     /// Returns the model's configuration: from its folder, or from the run file.
@@ -249,6 +287,10 @@ impl Run {
         let strategies = recipes(&self.composed());
         let trainer = Trainer::new().with(strategies).over(parts.world.clone()).seed(self.seed);
         let trainer = trainer.fresh(parts.fresh.clone());
+        let trainer = match &parts.adapters {
+            Some(adapters) => trainer.starting_from(adapters),
+            None => trainer,
+        };
         let trainer = trainer.label_smoothing(self.label_smoothing);
         let trainer = match (self.steps, self.epochs) {
             (Some(steps), _) => trainer.steps(steps),

@@ -100,3 +100,38 @@ fn beside_factors_a_head_that_the_folder_lacks_is_trained_and_saved() {
     let saved = read(output.join("adapter/adapter_config.json"))["modules_to_save"].clone();
     assert_eq!(saved, json!(["bert.pooler.dense"]));
 }
+
+#[test]
+fn a_run_starts_from_the_adapter_of_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let [body, first, on] = ["body", "first", "on"].map(|name| folder.path().join(name));
+    let special = r#"data.special=(pad: "<pad>", mask: "<mask>", bos: "<s>", eos: "</s>")"#;
+    trained("masked_lm", 2, &body, &[special]).success();
+    let [model, tokenizer] = from(&body);
+    let lora = "strategies=[Lora(rank: 4, alpha: 8), Clip(norm: 1.0)]";
+    // One evaluation, so that the best weights are the last ones, which the adapter has.
+    let once = ["best_by=None", "early_stopping=None", "evaluate_every=60", &model, &tokenizer];
+    let learns = [once.as_slice(), &["schedule=Constant(lr: 5e-3)", lora]].concat();
+    trained("sequence_classification", 60, &first, &learns).success();
+    let adapter = format!("adapter={:?}", first.join("adapter"));
+    let started = |rate: &str, lora: &str, adapter: &str| {
+        let rate = format!("schedule=Constant(lr: {rate})");
+        let sets = [once.as_slice(), &[lora, adapter, &rate]].concat();
+        trained("sequence_classification", 1, &on, &sets)
+    };
+    // A rate that moves nothing evaluates what the first run ended with.
+    started("1e-30", lora, &adapter).success();
+    let [before, after] = [&first, &on].map(|output| evaluated(output));
+    assert_eq!(after["loss"], before["loss"]);
+    assert!(before["scores"]["accuracy"].as_f64().unwrap() > 0.5 && after["scores"] == before["scores"]);
+
+    started("1e-3", "strategies=[Lora(rank: 4)]", &adapter).failure().stderr(
+        contains("expected factors of rank 4 and alpha 4").and(contains("write `Lora(rank: 4, alpha: 8)`")),
+    );
+    started("1e-3", "strategies=[]", &adapter).failure().stderr(contains("add `Lora(rank: 4, alpha: 8)`"));
+    let missing = format!("adapter={:?}", folder.path().join("none"));
+    started("1e-3", lora, &missing).failure().stderr(contains("none/adapter_config.json"));
+    trained("sequence_classification", 1, &on, &[lora, &adapter])
+        .failure()
+        .stderr(contains("`adapter` must be left out unless the model is `Pretrained`"));
+}

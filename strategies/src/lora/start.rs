@@ -95,9 +95,7 @@ impl Start {
         (targets, also): (&HashSet<ParamId>, &HashSet<ParamId>),
     ) -> Result<Self, StrategyError> {
         let unfit = |error| StrategyError::Factors { factors: given.source.clone(), error };
-        if given.low_rank != recipe {
-            return Err(unfit(UnfitFactors::Scale { expected: recipe, found: given.low_rank }));
-        }
+        given.require(recipe)?;
         let mut shapes = HashMap::new();
         each_param(model, |param| {
             shapes.insert(param.id(), param.shape());
@@ -144,6 +142,19 @@ impl Start {
 }
 
 impl StartingFactors {
+    /// Checks whether they have the rank and scale of a recipe.
+    ///
+    /// # Errors
+    ///
+    /// [`StrategyError::Factors`].
+    pub fn require(&self, recipe: LowRank) -> Result<(), StrategyError> {
+        let error = UnfitFactors::Scale { expected: recipe, found: self.low_rank };
+        match self.low_rank == recipe {
+            true => Ok(()),
+            false => Err(StrategyError::Factors { factors: self.source.clone(), error }),
+        }
+    }
+
     /// Returns the error for factors that no strategy has taken.
     pub fn not_taken(&self) -> StrategyError {
         let error = UnfitFactors::NotTaken { found: self.low_rank };
