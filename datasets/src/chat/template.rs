@@ -136,8 +136,8 @@ impl ChatTemplate {
         let (tools, documents) = (list(&conversation.tools), list(&conversation.documents));
         let name = if self.has_tools && conversation.tools.is_some() { TOOL_USE } else { DEFAULT };
         let mut texts = String::new();
-        let all = [&messages, &tools, &documents].into_iter();
-        let written = all.map(|value| python::text(value, &mut texts)).collect::<Result<(), _>>();
+        let written =
+            [&messages, &tools, &documents].into_iter().try_for_each(|value| python::text(value, &mut texts));
         let marks = generation::unused(|mark| written.is_err() || texts.contains(mark));
         let tokens = self.tokens.iter().map(|(name, text)| (name.clone(), Jinja::from(text.as_str())));
         let mut values: Vec<(String, Jinja)> = tokens.collect();

@@ -64,7 +64,10 @@ impl ChatTemplates {
                 named.extend(file(&path)?.map(|source| (name, source)));
             }
         }
-        Ok(Self { named, origin: jinja.display().to_string() })
+        Ok(match named.is_empty() {
+            true => Self::default(),
+            false => Self { named, origin: jinja.display().to_string() },
+        })
     }
 
     /// Writes the templates into files of their own, as transformers 5 does. Without templates, nothing changes.
