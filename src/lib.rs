@@ -50,7 +50,7 @@
 //! files/         files that a reader finds whole
 //! output.rs      the output folder of a run
 //! in_ron.rs      values that are read from their RON text
-//! objective.rs, any_model.rs, score.rs, data.rs, adapters.rs, error.rs
+//! objective.rs, any_model.rs, score.rs, data.rs, adapters/, error.rs
 //! ```
 //!
 //! [`engine`], [`observe`], [`checkpoint`], [`accounting`], [`files`] and [`output`] are public for programs around the

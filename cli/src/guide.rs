@@ -20,7 +20,7 @@ pages! {
     ]
     [
         "crate::guide::checkpoints" "crate::guide::coming_over" "crate::guide::many_ranks"
-        "crate::guide::strategies" "crate::import" "firebrick::Accumulate" "firebrick::Amp" "firebrick::Clip"
+        "crate::guide::strategies" "crate::import" "firebrick::Accumulate" "firebrick::Adapters::load" "firebrick::Amp" "firebrick::Clip"
         "firebrick::Data::fingerprint" "firebrick::Dropout" "firebrick::Freeze" "firebrick::Lora"
         "firebrick::Offload" "firebrick::Recompute" "firebrick::Trained::save_weights" "firebrick::Trainer"
         "firebrick::World" "firebrick::World::deadline" "firebrick::World::on" "firebrick::Zero"
@@ -30,6 +30,7 @@ pages! {
         "firebrick::optim::AdamW" "firebrick::optim::AdamW8bit" "firebrick::optim::Groups" "firebrick::optim::Lamb"
         "firebrick::schedule" "firebrick::strategies#writing-a-strategy" "firebrick::strategies::Stage"
         "firebrick_models::decoding" "firebrick_models::pretrained::Folder::load_later"
+        "firebrick_models::pretrained::load_adapters"
     ]
 }
 

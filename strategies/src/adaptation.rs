@@ -1,13 +1,12 @@
 //! The changes that strategies make to a model before training, and how they are undone.
 
 use std::collections::HashSet;
-use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::Tensor;
 
-use crate::{Paths, StartingFactors, StrategyError, apart, learns};
+use crate::{LowRank, Paths, StartingFactors, StrategyError, apart, learns};
 
 /// The changes that strategies have made to a model before training: the parameters that they have frozen, and the
 /// scale of the low-rank factors that they have attached.
@@ -33,41 +32,6 @@ pub struct Adaptation {
     low_rank: Option<LowRank>,
     /// Parameters that are trained whole beside factors.
     whole: HashSet<ParamId>,
-}
-
-/// Low-rank factors attached to matrices.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LowRank {
-    /// The columns of the first factor, and the rows of the second.
-    pub rank: usize,
-    /// The product of the factors is scaled by `alpha / rank`, or by `alpha / √rank`.
-    pub alpha: f64,
-    /// Whether the scale is `alpha / √rank` (Kalajdzievski, 2023, arXiv:2312.03732).
-    pub rank_stabilized: bool,
-}
-
-impl LowRank {
-    /// Returns the scale of the factors' product.
-    pub fn scale(&self) -> f64 {
-        let rank = self.rank as f64;
-        self.alpha / if self.rank_stabilized { rank.sqrt() } else { rank }
-    }
-
-    /// Returns the settings as in the `Lora` of a run file.
-    pub(crate) fn settings(&self) -> String {
-        let Self { rank, alpha, rank_stabilized } = self;
-        let stabilized = if *rank_stabilized { ", rank_stabilized: true" } else { "" };
-        format!("rank: {rank}, alpha: {alpha}{stabilized}")
-    }
-}
-
-/// Prints rank, alpha and whether the scale is rank-stabilized.
-impl Display for LowRank {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { rank, alpha, rank_stabilized } = self;
-        write!(f, "rank {rank} and alpha {alpha}")?;
-        if *rank_stabilized { write!(f, ", rank-stabilized") } else { Ok(()) }
-    }
 }
 
 impl Adaptation {

@@ -14,6 +14,7 @@
 //! stages.rs      Stages: the live state of a composition, the only code that runs through its stages
 //! shard.rs       the part of a parameter that a rank holds
 //! adaptation.rs  the changes that strategies make to a model before training, and how they are undone
+//! low_rank.rs, starting_factors.rs  the rank and scale of low-rank factors, and factors to start from
 //! effects.rs     Effects: what a strategy does to gradients, memory and traffic, as far as others must know
 //! order.rs       Order: the effects of a composition, and the checks on it
 //! cost/          the bytes that a composition holds and sends, computed without the model
@@ -176,6 +177,7 @@ mod grads;
 pub mod groups;
 mod keep_padding;
 mod lora;
+mod low_rank;
 mod named_strategies;
 mod offload;
 pub mod optim;
@@ -196,6 +198,7 @@ mod skip_outliers;
 mod stack;
 mod stage;
 mod stages;
+mod starting_factors;
 mod state;
 mod strategy;
 #[cfg(test)]
@@ -203,7 +206,7 @@ mod testing;
 mod zero;
 
 pub use accumulate::{Accumulate, AccumulateIn};
-pub use adaptation::{Adaptation, LowRank, params_of};
+pub use adaptation::{Adaptation, params_of};
 pub use amp::{Amp, Keep, LossScale};
 pub use boxed::BoxedStrategy;
 pub use clip::Clip;
@@ -219,7 +222,8 @@ pub use firebrick_world::{Communicator, World, WorldError, host_device};
 pub use freeze::Freeze;
 pub use grads::{GradMap, Grads};
 pub use keep_padding::KeepPadding;
-pub use lora::{Lora, StartingFactors, Targets, UnfitFactors};
+pub use lora::{Lora, Targets};
+pub use low_rank::{LowRank, UnfitFactors};
 pub use named_strategies::{NamedStrategy, Strategies};
 pub use offload::Offload;
 pub use order::Order;
@@ -240,6 +244,7 @@ pub use stage::{
     AverageStage, CollectStage, GroupList, Lists, MasterStage, SaveStage, ShardStage, Stage, WindowStage,
 };
 pub use stages::Stages;
+pub use starting_factors::StartingFactors;
 pub use state::{SavedStates, StageState};
 pub use strategy::{Strategy, StrategyRecipe};
 pub use zero::{Gathered, Part, Rows, Sharding, Zero};

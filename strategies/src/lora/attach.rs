@@ -7,8 +7,7 @@ use burn::module::{LoraAdapter, Param, ParamId, Reparameterizer};
 use burn::tensor::{DType, Tensor, TensorData};
 
 use super::start::Start;
-use crate::Adaptation;
-use crate::adaptation::LowRank;
+use crate::{Adaptation, LowRank};
 use firebrick_kernels::Draws;
 
 /// Separates the factors' random numbers from others with the run's seed.

@@ -6,7 +6,7 @@
 //! ```text
 //! mod.rs      Lora: the recipe
 //! targets.rs  the matrices that receive factors
-//! start.rs    values that the factors start from
+//! start.rs    finds the parameters of values to start from
 //! attach.rs   attaches the factors and freezes other parameters
 //! ```
 
@@ -17,17 +17,16 @@ mod targets;
 use burn::module::Module;
 use serde::{Deserialize, Serialize};
 
-use crate::adaptation::{LowRank, params_of};
+use crate::adaptation::params_of;
 use crate::effects::OnResult;
 use crate::{
-    Adaptation, Effects, Paths, SaveStage, SettingError, Setup, Stage, StageState, Stages, Strategy,
+    Adaptation, Effects, LowRank, Paths, SaveStage, SettingError, Setup, Stage, StageState, Stages, Strategy,
     StrategyError, StrategyRecipe, groups,
 };
 use attach::Attach;
 use start::Start;
 use targets::matrices_of;
 
-pub use start::{StartingFactors, UnfitFactors};
 pub use targets::Targets;
 
 const NAME: &str = "Lora";
