@@ -1,7 +1,7 @@
 """Renders conversations with transformers' `apply_chat_template`, and says which bytes the assistant wrote.
 
 Run by hand from anywhere: python3 chat.py   (writes chat.json next to itself)
-Made with Python 3.13, transformers 5.24.0, jinja2 3.1.6.
+Made with Python 3.11.7, transformers 5.24.0, jinja2 3.1.6.
 
 The templates are written after the public ones of the model families that name them, shortened where they only repeat
 text. The conversations are in conversations.jsonl, one a line, whose order of names matters.
