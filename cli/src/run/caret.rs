@@ -88,7 +88,7 @@ mod tests {
         let text = "(\n\tseed: x,\n)";
         assert_eq!(Caret::in_file(text, 9).to_string(), "\n  2 |  seed: x,\n    |        ^");
         assert_eq!(Caret::in_file(text, text.len()).to_string(), "\n  3 | )\n    |  ^");
-        assert_eq!(Caret::in_file("\"日本\": é", 9).to_string(), "\n  1 | \"日本\": é\n    |       ^");
+        assert_eq!(Caret::in_file("\"日本\": é", 9).to_string(), "\n  1 | \"日本\": é\n    |        ^");
         assert_eq!(Caret::in_file("é", 1).to_string(), "\n  1 | é\n    | ^");
         assert_eq!(Caret::in_option("--set a=b", 8).to_string(), "\n  --set a=b\n          ^");
     }

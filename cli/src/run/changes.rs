@@ -259,5 +259,8 @@ mod tests {
         let now = Run::parse("file", include_str!("../../../examples/tinyshakespeare.ron"), &[] as &[&str]);
         let compared = compare("(stpes: 1)", &now.unwrap().to_ron());
         assert_eq!(compared.of_result[0].field, "run");
+        let said = &compared.of_result[0].saved;
+        assert!(said.contains("cannot read (the checkpoint's run file:1: unknown name `stpes`"), "{said}");
+        assert!(said.ends_with(')') && !said.contains('\n'), "{said}");
     }
 }

@@ -102,7 +102,7 @@ fn finds_lines() {
     assert_eq!(line(RUN, start_of(RUN, "model.nothing.more")), 4);
     assert_eq!(line(RUN, start_of(RUN, "strategies.7")), 10);
     assert_eq!(line(RUN, start_of(RUN, "")), 3);
-    assert_eq!(start_of("(\n  a: 1,\n  b: \"x\n)", "a"), 14);
+    assert_eq!(start_of("(\n  a: 1,\n  b: \"x\n)", "a"), 15);
 }
 
 #[test]

@@ -193,6 +193,7 @@ mod tests {
         assert_eq!(parse("None").unwrap().device_budget, None);
         for (set, expected) in [
             ("\"2G\"", "did you mean `GB`?"),
+            ("2G", "did you mean `GB`?"),
             ("0", "`device_budget` must be at least 1 byte, found 0"),
             ("\"0 kB\"", "`device_budget` must be at least 1 byte, found 0"),
         ] {

@@ -128,6 +128,7 @@ impl Override {
         }
         let is_text = !self.value.is_empty() && !self.value.starts_with(['(', '[', '{', '"', '\'']);
         let quoted = ron::to_string(&self.value).ok().filter(|_| is_text && self.path_at.is_some());
+        let mut of_text = None;
         if let Some(Ok(changed)) = quoted.map(|quoted| change(&text, &path, &quoted)) {
             let run = parse_text::<T>(&changed.text);
             // Further overrides may add what the file still lacks.
@@ -137,6 +138,8 @@ impl Override {
             if !raw_lacks && run.as_ref().map_or_else(lacks, |_| true) {
                 return Ok((changed.text, run));
             }
+            // What is no RON value was meant as a text, such as `2G`, and the error of the text says what it lacks.
+            of_text = run.err().filter(|_| ron::from_str::<ron::Value>(&self.value).is_err());
         }
         match (raw, before) {
             // A file that is malformed by itself is the file's error, not the override's.
@@ -146,6 +149,9 @@ impl Override {
             }
             (Err(error), _) => Err(self.path_error(&error)),
             (Ok((changed, Err(flaw))), Ok(_)) => {
+                if let Some(Flaw { reason, .. }) = of_text {
+                    return Err(self.error(self.value_at, reason));
+                }
                 let at = match changed.value.contains(&flaw.at) {
                     true => self.at(flaw.at - changed.value.start),
                     false => self.at_segment(&flaw.reason),
@@ -295,7 +301,8 @@ mod tests {
             ("batch.mirco=4", "mirco=4"),
             ("seed=1)", ")"),
             ("strategies=[Clip(nrom: 1.0)]", "nrom: 1.0)]"),
-            ("strategies.3=Amp(bf16)", "3=Amp(bf16)"),
+            ("strategies.3=Amp(bf16)", "strategies.3=Amp(bf16)"),
+            ("model.layers.x=1", "x=1"),
             ("epochs=0", "0"),
             ("model=Gpt(layers: 0, heads: 2, width: 8)", "0, heads: 2, width: 8)"),
             ("seed", ""),
