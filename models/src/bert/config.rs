@@ -193,8 +193,8 @@ impl HubConfig for BertConfig {
         let name = |field| self.kind().own_name(field);
         check_sizes(&[
             ("vocab_size", self.vocab_size),
-            ("embedding_size", self.embedding_width()),
             (name("hidden_size"), self.hidden_size),
+            ("embedding_size", self.embedding_width()),
             (name("intermediate_size"), self.intermediate_size),
             ("max_position_embeddings", self.max_position_embeddings),
             ("num_labels", self.labels()),

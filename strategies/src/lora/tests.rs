@@ -41,7 +41,8 @@ fn transposed(a: &[f64], [rows, columns]: [usize; 2]) -> Vec<f64> {
 fn close(found: &[f64], expected: &[f64]) {
     assert_eq!(found.len(), expected.len());
     for (found, expected) in found.iter().zip(expected) {
-        assert!((found - expected).abs() < 1e-5, "{found} {expected}");
+        // Burn's weights are drawn, and f32 has seven digits.
+        assert!((found - expected).abs() < 1e-5 * expected.abs().max(1.0), "{found} {expected}");
     }
 }
 
