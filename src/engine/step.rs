@@ -20,7 +20,7 @@ pub(crate) struct Step {
     pub tokens: usize,
     pub rate: f64,
     pub seconds: f64,
-    /// What became of the window. `None` means that the device decides, and the norm tells how.
+    /// The outcome of the window. If it is `None`, the device decides: the norm determines the outcome.
     pub settled: Option<Settled>,
     /// The first rank that asks to end the run after this step.
     pub stops: Option<usize>,
@@ -38,8 +38,8 @@ pub(crate) struct Step {
     late: Option<Late>,
 }
 
-/// Returns what becomes of a window whose gradients have this norm: it makes no update if the norm is not finite, in every
-/// precision, since one such gradient would make all weights that it reaches infinite or NaN.
+/// Returns the outcome of a window whose gradients have this norm. In every precision, a window whose norm is not finite
+/// makes no update, since one such gradient would make all weights that it reaches infinite or NaN.
 pub(crate) fn settled_by(norm: f64) -> Settled {
     if norm.is_finite() { Settled::Applied } else { Settled::Skipped(SkipReason::NonFinite) }
 }

@@ -202,7 +202,7 @@ pub struct Collated<I, O> {
 }
 
 impl<I, O> Collated<I, O> {
-    /// Creates the batch's tensors on a device: that of the [pass](crate::Pass::device).
+    /// Runs the batcher on a device. Pass the device of the [pass](crate::Pass::device).
     ///
     /// A batcher creates f32. Under [`Amp`](crate::Amp) a layer with bf16 weights needs its input in bf16:
     /// `images.cast(pass.dtype())`.

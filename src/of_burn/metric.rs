@@ -7,10 +7,10 @@ use crate::Score;
 
 /// A metric of burn-train, such as `AccuracyMetric`, as a [`Score`].
 ///
-/// burn-train averages a metric over batches, weighted by the elements that each batch counts. This does the same over
-/// all batches and ranks: [`counts`](Self::counts) belongs into the [counts](crate::Evaluation::counts) of a batch, and
-/// [`score`](Self::score) computes the mean from their sums. So an accuracy is that of the whole data set, while a
-/// precision, recall or F-score is the mean of those of the batches, as in burn-train.
+/// burn-train averages a metric over batches, weighted by the elements that each batch counts. This type does the same
+/// over all batches and ranks: put [`counts`](Self::counts) into the [counts](crate::Evaluation::counts) of a batch;
+/// [`score`](Self::score) computes the mean from their sums. The mean of accuracies is the accuracy of the whole data
+/// set. The mean of precisions, recalls or F-scores is not theirs, as in burn-train.
 ///
 /// ```
 /// use burn::tensor::{Device, Int, Tensor};

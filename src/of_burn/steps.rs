@@ -81,14 +81,22 @@ use crate::{Data, Evaluation, Loss, Objective, Pass, Score};
 ///
 /// ```
 /// # use burn::module::Module;
+/// # use burn::nn::{Linear, loss::{MseLoss, Reduction}};
 /// # use burn::tensor::Tensor;
 /// # use burn::train::RegressionOutput;
 /// # use firebrick::datasets::Batch;
 /// # use firebrick::of_burn::Collated;
 /// # use firebrick::{Loss, Objective, Pass};
 /// # #[derive(Module, Debug)]
-/// # struct Line;
-/// # impl Line { fn forward(&self, _: Tensor<2>) -> RegressionOutput { unimplemented!() } }
+/// # struct Line { linear: Linear }
+/// # impl Line {
+/// #     fn forward(&self, rows: Tensor<2>) -> RegressionOutput {
+/// #         let (x, y) = (rows.clone().narrow(1, 0, 1), rows.narrow(1, 1, 1));
+/// #         let output = self.linear.forward(x);
+/// #         let loss = MseLoss::new().forward(output.clone(), y.clone(), Reduction::Mean);
+/// #         RegressionOutput::new(loss, output, y)
+/// #     }
+/// # }
 /// impl Objective<Collated<[f32; 2], Tensor<2>>> for Line {
 ///     fn loss(&self, batch: Collated<[f32; 2], Tensor<2>>, pass: &Pass) -> Loss {
 ///         let items = batch.items();
@@ -248,9 +256,9 @@ where
         let items = batch.items();
         let TrainOutput { grads, item } = TrainStep::step(self, batch.0.on(pass.device()));
         let value = pass.lift(summed(item.loss().inner(), items));
-        let mut linear = Linear { grads, items, pass, sum: None };
-        self.visit(&mut linear);
-        let sum = match linear.sum {
+        let mut products = Products { grads, items, pass, sum: None };
+        self.visit(&mut products);
+        let sum = match products.sum {
             // Its value is 0, and its gradients are those of the step.
             Some(sum) => value + (sum.clone() - sum.detach()),
             None => value.require_grad(),
@@ -275,14 +283,14 @@ fn summed(mean: Tensor<1>, items: usize) -> Tensor<1> {
 }
 
 /// Sums the products of parameters and their gradients, a function whose gradients are these.
-struct Linear<'a> {
+struct Products<'a> {
     grads: GradientsParams,
     items: usize,
     pass: &'a Pass,
     sum: Option<Tensor<1>>,
 }
 
-impl ModuleVisitor for Linear<'_> {
+impl ModuleVisitor for Products<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         // A tied parameter has one gradient, for both of its places.
         let Some(grad) = self.grads.remove::<D>(param.id) else { return };

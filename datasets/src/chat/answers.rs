@@ -66,9 +66,9 @@ impl ChatTemplate {
     }
 }
 
-/// Returns how many bytes of `text`, which begins with what a message adds, the message adds. `added` is what it adds as
-/// the last message: all of it, or an end of it with the message's content, if the template drops the reasoning before
-/// the content where messages follow.
+/// Returns the length of a message at the beginning of `text`, in bytes. `added` is the text that the template adds for
+/// the message if it is the last one. If other messages follow, the template may drop the reasoning before the content,
+/// so `text` may begin with an end of `added` that has the content.
 fn kept(added: &str, text: &str, message: &Message) -> Option<usize> {
     let content = message.content().unwrap_or_default();
     let content = content.rsplit("</think>").next().unwrap_or(content).trim();

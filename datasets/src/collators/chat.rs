@@ -139,3 +139,7 @@ fn sample(ids: Vec<u32>, counts: &[bool]) -> CausalSample {
     };
     CausalSample { ids, prompt, unlearned }
 }
+
+#[cfg(test)]
+#[path = "chat_tests.rs"]
+mod tests;
