@@ -17,7 +17,9 @@ pub enum AdapterError {
         reason: String,
     },
     /// The configuration has a setting that Firebrick does not support.
-    #[error("{path}: `{setting}` must be {expected}, found {found}: it has no counterpart here")]
+    #[error(
+        "{path}: `{setting}` must be {expected}, found {found}: merge the adapter into its model with PEFT, and open that folder"
+    )]
     Setting {
         /// The configuration.
         path: PathBuf,
@@ -29,7 +31,7 @@ pub enum AdapterError {
         found: String,
     },
     /// A tensor has another shape.
-    #[error("{path}: `{tensor}` must be {expected}, found {found}")]
+    #[error("{path}: `{tensor}` must be {expected}, found {found}; save the adapter again")]
     Tensor {
         /// The file of tensors.
         path: PathBuf,
