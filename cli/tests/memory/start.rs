@@ -1,12 +1,12 @@
 //! What a rank receives of the model at the start: its part, one parameter at a time.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 
 use crate::alone;
 use crate::support::*;
 use burn::module::Module;
 use burn::tensor::Device;
-use firebrick::memory::{Account, Usage, reset_peak};
+use firebrick::memory::{Account, Usage, reset_peak, settle};
 use firebrick::optim::AdamW;
 use firebrick::strategies::{
     AverageStage, Communicator, Composition, Effects, MasterStage, Setup, Stack, Stage, Stages,
@@ -141,6 +141,34 @@ fn a_rank_takes_its_part_of_the_model_and_nothing_else() {
         let peaks = peaks(World::solo(), Stack::new(offload, Amp::bf16()), model);
         assert!(peaks[0] < parameter, "{offload:?}: {} bytes of {whole}", peaks[0]);
     }
+}
+
+/// The products that make each thread's buffers have operands of 2 MiB.
+#[test]
+fn threads_that_settle_together_hold_the_operands_once() {
+    let _alone = alone();
+    if !is_cpu() {
+        return; // A device keeps no buffers for a thread.
+    }
+    let device = device();
+    let grown = |threads: usize| {
+        let all = Barrier::new(threads);
+        let before = Usage::of_all_accounts().unwrap().live;
+        reset_peak();
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    all.wait();
+                    settle(&device);
+                    all.wait(); // A thread's buffers end with it.
+                });
+            }
+        });
+        Usage::of_all_accounts().unwrap().peak - before
+    };
+    let (one, many) = (grown(1), grown(16));
+    let kept = 15 * (one - (2 << 20));
+    assert!(many < one + kept + (1 << 20), "{one} bytes of one thread, {many} of sixteen");
 }
 
 #[test]
