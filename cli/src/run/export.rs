@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 use burn::store::{ModuleSnapshot, SafetensorsStore};
 use burn::tensor::Device;
 use firebrick_datasets::{ForModel, Tokenizer};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::RunError;
 use super::prepare::Parts;
@@ -17,7 +17,7 @@ use firebrick::{TrainError, Trained};
 use firebrick_models::family::Family;
 use firebrick_models::family::Trainable;
 use firebrick_models::pretrained;
-use firebrick_models::pretrained::CONFIG;
+use firebrick_models::pretrained::{CONFIG, Folder};
 
 /// The folder's name in the output folder.
 pub(crate) const PRETRAINED: &str = "pretrained";
@@ -46,6 +46,7 @@ pub(super) fn export<M: Trainable>(
     trained: &Trained<M>,
     parts: &Parts<M>,
     output: &Path,
+    end_of_turn: Option<u32>,
 ) -> Result<PathBuf, RunError> {
     let folder = output.join(PRETRAINED);
     let of = trained.best.as_deref().and_then(known_by);
@@ -60,18 +61,20 @@ pub(super) fn export<M: Trainable>(
         }
     }
     let origin = parts.folder.as_ref().map(|folder| folder.path());
-    save_beside::<M>(&folder, origin, &parts.config, &parts.tokenizer)?;
+    save_beside::<M>(&folder, origin, &parts.config, &parts.tokenizer, end_of_turn)?;
     mark(&folder, of)?;
     Ok(folder)
 }
 
 /// Writes what `transformers` needs besides the weights and configuration of a model. `origin` is the folder of the
-/// model that the run started from.
+/// model that the run started from, and `end_of_turn` the token that ends an answer of a model that was trained on
+/// conversations.
 pub(super) fn save_beside<M: Trainable>(
     folder: &Path,
     origin: Option<&Path>,
     config: &M::Config,
     tokenizer: &Tokenizer,
+    end_of_turn: Option<u32>,
 ) -> Result<(), RunError> {
     if let Some(origin) = origin {
         copy(GENERATION, origin, folder)?;
@@ -82,7 +85,8 @@ pub(super) fn save_beside<M: Trainable>(
     }
     let model =
         ForModel { max_length: config.positions(), segments: <M::Config as Family>::reads_segments() };
-    Ok(tokenizer.save_for_model(folder, &model)?)
+    tokenizer.save_for_model(folder, &model)?;
+    end_of_turn.map_or(Ok(()), |end| end_texts_at(end, folder))
 }
 
 /// Records in a folder which best weights it was made from, by the [stamp](known_by) taken before they were read, or
@@ -121,6 +125,24 @@ fn keep_start(folder: &Path) -> Result<(), TrainError> {
         _ => return Ok(()),
     }
     saving::save_text(&format!("{generation:#}\n"), &folder.join(GENERATION))
+}
+
+/// Makes texts that `transformers` generates from a folder end at one more token.
+fn end_texts_at(end: u32, folder: &Path) -> Result<(), RunError> {
+    const END: &str = "eos_token_id";
+    let mut ends = Folder::open(folder)?.end_tokens()?;
+    if ends.contains(&end) {
+        return Ok(());
+    }
+    ends.push(end);
+    let path = folder.join(GENERATION);
+    let mut generation = match path.is_file() {
+        true => fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default(),
+        false => Map::new(),
+    };
+    let ends = if ends.len() == 1 { Value::from(end) } else { ends.into() };
+    generation.insert(END.to_owned(), ends);
+    Ok(saving::save_text(&format!("{:#}\n", Value::from(generation)), &path)?)
 }
 
 /// Copies a file of a folder, if it exists.

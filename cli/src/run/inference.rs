@@ -19,8 +19,33 @@ impl Run {
         (!reads_end).then(|| self.data.longest_row(tokenizer))
     }
 
-    /// Returns the settings of predictions. Texts end at the end tokens of the model's folder and of the
-    /// tokenizer, unless `decoding` names its own.
+    /// Returns the tokens that end a text: those that the folder defines, as in `transformers`; the tokenizer's own, which
+    /// follows each text in training; and the one that ends an answer.
+    ///
+    /// # Errors
+    ///
+    /// The folder's end tokens cannot be read.
+    pub(crate) fn end_tokens(
+        &self,
+        folder: Option<&Folder>,
+        tokenizer: &Tokenizer,
+    ) -> Result<Vec<u32>, RunError> {
+        let mut tokens = folder.map(Folder::end_tokens).transpose()?.unwrap_or_default();
+        for end in tokenizer.special().eos.into_iter().chain(self.end_of_turn(tokenizer)) {
+            if !tokens.contains(&end) {
+                tokens.push(end);
+            }
+        }
+        Ok(tokens)
+    }
+
+    /// Returns the token that ends an answer in the chat template, if the run's records are conversations.
+    pub(super) fn end_of_turn(&self, tokenizer: &Tokenizer) -> Option<u32> {
+        (self.task.writing() == Some(Writing::Answer)).then(|| tokenizer.end_of_turn())?
+    }
+
+    /// Returns the settings of predictions. Texts end at the [end tokens](Self::end_tokens) of the run, unless `decoding`
+    /// names its own.
     ///
     /// # Errors
     ///
@@ -35,7 +60,7 @@ impl Run {
         mut decoding: Decoding,
     ) -> Result<Inference, RunError> {
         if decoding.end_tokens.is_empty() {
-            decoding.end_tokens = end_tokens(folder, tokenizer)?;
+            decoding.end_tokens = self.end_tokens(folder, tokenizer)?;
         }
         let encoder = self.data.encoder(tokenizer, None);
         // A chat template writes all special tokens.
@@ -60,18 +85,6 @@ impl Run {
             device: device.clone(),
         })
     }
-}
-
-/// Returns the tokens that end a text: those that the folder defines, as in `transformers`, and the tokenizer's own,
-/// which follows each text in training.
-///
-/// # Errors
-///
-/// The folder's end tokens cannot be read.
-pub(crate) fn end_tokens(folder: Option<&Folder>, tokenizer: &Tokenizer) -> Result<Vec<u32>, RunError> {
-    let mut tokens = folder.map(Folder::end_tokens).transpose()?.unwrap_or_default();
-    tokens.extend(tokenizer.special().eos.filter(|eos| !tokens.contains(eos)));
-    Ok(tokens)
 }
 
 impl SampleConfig {

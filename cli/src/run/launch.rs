@@ -182,7 +182,8 @@ impl Launch<'_> {
             }
             None => output.save_report(&trained.report)?,
         }
-        let pretrained = export::export(&trained, &parts, output.folder())?;
+        let pretrained =
+            export::export(&trained, &parts, output.folder(), run.end_of_turn(&parts.tokenizer))?;
         if let (Some(adapters), Some(_)) = (&trained.adapters, &parts.folder) {
             // Saves the adapters under the names of the folder that the run started from, so that they can be applied
             // to it.

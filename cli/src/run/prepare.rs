@@ -11,7 +11,6 @@ use firebrick_datasets::{DataError, SpecialTokens, Tokenizer};
 use firebrick_strategies::{Adaptation, Composed, Composition, Setup};
 use firebrick_world::{World, host_device};
 
-use super::inference::end_tokens;
 use super::shapes::{parameters, skeleton};
 use super::{DataRun, Loaded, Run, RunError, Settled, recipes};
 use firebrick::BestBy;
@@ -336,7 +335,7 @@ impl Run {
         tokenizer: &Arc<Tokenizer>,
     ) -> Result<M, RunError> {
         let Some(tokens) = self.task.evaluated_tokens() else { return Ok(model) };
-        let end_tokens = end_tokens(folder, tokenizer)?;
+        let end_tokens = self.end_tokens(folder, tokenizer)?;
         let decoding = Decoding { max_new_tokens: tokens, end_tokens, ..Decoding::default() };
         Ok(model.scoring(WrittenScores::new(tokenizer.clone(), decoding)))
     }

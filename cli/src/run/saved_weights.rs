@@ -105,7 +105,7 @@ impl Exporting<'_> {
                 tokenizer.with_only_special(run.data.special.clone())?
             }
         };
-        save_beside::<M>(folder, run.model.folder(), &config, &tokenizer)?;
+        save_beside::<M>(folder, run.model.folder(), &config, &tokenizer, run.end_of_turn(&tokenizer))?;
         mark(folder, best)?;
         Ok(Exported { folder: folder.into(), weights: of })
     }

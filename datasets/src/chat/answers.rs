@@ -66,6 +66,17 @@ impl ChatTemplate {
     }
 }
 
+impl ChatTemplate {
+    /// Returns what follows an answer in a conversation that ends with it, such as `<|im_end|>` and a new line. `None`
+    /// if the template refuses a question with an answer, or changes the answer.
+    pub(crate) fn end_of_answer(&self) -> Option<String> {
+        const ANSWER: &str = "Yes";
+        let messages = vec![Message::new("user", "Is it?"), Message::new("assistant", ANSWER)];
+        let chat = self.render(&Conversation { messages, ..Conversation::default() }, false).ok()?;
+        chat.text.rsplit_once(ANSWER).map(|(_, end)| end.to_owned())
+    }
+}
+
 /// Returns the length of a message at the beginning of `text`, in bytes. `added` is the text that the template adds for
 /// the message if it is the last one. If other messages follow, the template may drop the reasoning before the content,
 /// so `text` may begin with an end of `added` that has the content.

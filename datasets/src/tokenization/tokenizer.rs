@@ -358,6 +358,13 @@ impl Tokenizer {
         Ok(tokens.fold(template, |template, (role, name)| template.with_token(role, name)))
     }
 
+    /// Returns the token that ends an answer in the chat template: the first special token after its content. `None`
+    /// without a valid template, or if the template writes no special token there.
+    pub fn end_of_turn(&self) -> Option<u32> {
+        let end = self.chat_template().ok()?.end_of_answer()?;
+        self.encode(&end).ok()?.into_iter().find(|id| self.special.all.contains(id))
+    }
+
     /// Returns the tokenizer of the `tokenizers` crate.
     pub(super) fn inner(&self) -> &tokenizers::Tokenizer {
         self.fast.tokenizer()

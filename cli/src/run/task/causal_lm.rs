@@ -115,6 +115,11 @@ impl CausalLmTask {
             Rows::Packed => loading.packed(collator, &tokenizer)?,
             Rows::Samples | Rows::Windows => loading.batches(collator)?,
         };
+        if chat.is_some() && tokenizer.end_of_turn().is_none() {
+            loading.say(
+                "the chat template writes no special token after an answer, so generated answers do not end",
+            );
+        }
         if let Some(cut) = chat.map(|chat| chat.cut()).filter(|&cut| cut > 0) {
             loading
                 .say(&format!("{cut} conversation(s) had more tokens than `data.max_length`, and were cut"));

@@ -54,6 +54,8 @@ TURNS = {
     "zephyr": ("<|assistant|>\n", "</s>\n"),
     "llama2": (" [/INST]", "</s>"),
     "mistral": ("[/INST]", "</s>"),  # or after the result of a tool
+    "llama31": ("<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"),
+    "qwen25": ("<|im_start|>assistant\n", "<|im_end|>\n"),
     "qwen3": ("<|im_start|>assistant\n", "<|im_end|>\n"),
 }
 
