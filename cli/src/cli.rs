@@ -88,9 +88,9 @@ enum Command {
     /// Shows the first batches as the model sees them, and statistics of the data.
     ///
     /// Prints the decoded tokens with their labels below: the token or class to predict, and nothing if the label does
-    /// not count in the loss. Below are the lengths of the samples, the share of padding and the number of supervised
-    /// tokens. Only `task`, `data`, `batch`, `seed` and `strategies` of the run file matter here; other fields may be
-    /// missing.
+    /// not count in the loss. On a terminal, tokens that are their own labels are green instead. Below are the lengths
+    /// of the samples, the share of padding and the number of supervised tokens. Only `task`, `data`, `batch`, `seed`
+    /// and `strategies` of the run file matter here; other fields may be missing.
     Data(DataArgs),
     /// Tokenizes a large corpus once into a file of token ids.
     ///

@@ -28,16 +28,26 @@ pub enum Kind {
 /// The longest token or label that is shown whole.
 const WIDEST: usize = 24;
 
-/// Cells as pairs of lines, tokens above and labels below, no wider than `width` columns.
+/// The style of tokens that count in the loss, where the labels are the tokens themselves.
+pub(super) const LEARNED: Style = AnsiColor::Green.on_default().bold();
+
+/// Whether colours alone say which tokens count, because each label is the token above it.
+pub(super) fn are_learned(cells: &[Cell]) -> bool {
+    cells.iter().all(|cell| cell.label.as_ref().is_none_or(|label| *label == cell.token))
+}
+
+/// Returns cells as lines no wider than `width` columns: pairs of tokens above and labels below, or, with colours, only
+/// tokens if [colours alone say which count](are_learned).
 pub(super) fn lines(cells: &[Cell], width: usize, color: bool) -> Vec<String> {
     let cells = folded(cells);
+    let only_tokens = color && are_learned(&cells);
     let mut lines = Vec::new();
     let mut rest = &cells[..];
     while !rest.is_empty() {
         let fitting = fitting(rest, width);
         let (line, after) = rest.split_at(fitting);
-        lines.push(above(line, color));
-        if line.iter().any(|cell| cell.label.is_some()) {
+        lines.push(above(line, color, only_tokens));
+        if !only_tokens && line.iter().any(|cell| cell.label.is_some()) {
             lines.push(below(line, color));
         }
         rest = after;
@@ -70,9 +80,10 @@ fn columns(cell: &Cell) -> usize {
     short(&cell.token).width().max(label)
 }
 
-fn above(cells: &[Cell], color: bool) -> String {
+fn above(cells: &[Cell], color: bool, only_tokens: bool) -> String {
     let cell = |cell: &Cell| {
         let style = match cell.kind {
+            _ if only_tokens && cell.label.is_some() => LEARNED,
             Kind::Text => Style::new(),
             Kind::Special => AnsiColor::Cyan.on_default(),
             Kind::Padding => Style::new().dimmed(),
@@ -166,6 +177,16 @@ mod tests {
         assert_eq!(short(" a\n\u{7}"), "␣a⏎·");
         let long = short(&"x".repeat(100));
         assert!(long.width() <= WIDEST && long.contains('…'));
+    }
+
+    #[test]
+    fn learned_tokens_have_a_color_instead_of_a_label() {
+        let cells = [cell("user", None), cell("red", Some("red")), cell("?", None)];
+        assert_eq!(lines(&cells, 80, false), ["user red ?", "     red"]);
+        assert_eq!(lines(&cells, 80, true), [format!("user {LEARNED}red{LEARNED:#} ?")]);
+        // Another label than the token stands below it.
+        let cells = [cell("user", None), cell("red", Some("blue"))];
+        assert_eq!(lines(&cells, 80, true).len(), 2);
     }
 
     #[test]

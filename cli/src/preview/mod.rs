@@ -50,6 +50,7 @@ pub struct Numbers {
 #[derive(Clone, Debug)]
 struct ShownBatch {
     head: String,
+    supervised: String,
     rows: Vec<Row>,
     left_out: usize,
 }
@@ -112,19 +113,26 @@ impl ShownBatch {
             .map(|Grid { shape: [rows, length], .. }| format!("{rows} × {length}"))
             .collect();
         let head = format!(
-            "batch {number}: {} tokens, {:.1}% padding, {} supervised",
+            "batch {number}: {} tokens, {:.1}% padding, ",
             shapes.join(" and "),
             share(batch.positions() - batch.tokens(), batch.positions()),
-            batch.items()
         );
-        Self { head, rows: batch.rows(names, rows), left_out: batch.samples().saturating_sub(rows) }
+        let supervised = format!("{} supervised", batch.items());
+        let left_out = batch.samples().saturating_sub(rows);
+        Self { head, supervised, rows: batch.rows(names, rows), left_out }
     }
 
     fn draw(&self, look: Look, text: &mut String) {
         let bold = anstyle::Style::new().bold();
+        let mut cells = self.rows.iter().flat_map(|row| &row.sequences);
+        let supervised = match cells.all(|(_, cells)| cells::are_learned(cells)) {
+            true => cells::LEARNED,
+            false => bold,
+        };
+        let Self { head, supervised: count, .. } = self;
         let _ = match look.color {
-            true => writeln!(text, "{bold}{}{bold:#}", self.head),
-            false => writeln!(text, "{}", self.head),
+            true => writeln!(text, "{bold}{head}{bold:#}{supervised}{count}{supervised:#}"),
+            false => writeln!(text, "{head}{count}"),
         };
         for (number, row) in self.rows.iter().enumerate() {
             for (sequence, (name, cells)) in row.sequences.iter().enumerate() {
