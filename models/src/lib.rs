@@ -9,6 +9,7 @@
 //! └── causal.rs         the inputs of a causal model, and its loss
 //! family/            what a run needs to know about a family of models
 //! bert/              BERT, RoBERTa, DistilBERT, ELECTRA and related models, with heads
+//! heads/             losses and scores of an encoder's heads
 //! llama/             Llama, Mistral, Qwen2, Qwen3 and Phi-3
 //! t5/                T5: an encoder and a decoder
 //! inference/         predictions of a trained model for new texts
@@ -32,12 +33,14 @@
 //! perplexity.rs      the perplexity score
 //! token_scores.rs    scores of token labels
 //! sequence_scores.rs scores of text classes
+//! class_names.rs     the classes of a classifier, in config.json
 //! ```
 
 mod activation;
 mod attention;
 mod bert;
 mod causal;
+mod class_names;
 mod cross_entropy;
 pub mod decoding;
 mod embedded;
@@ -46,6 +49,7 @@ mod gpt;
 mod gpt2;
 mod gpt_family;
 mod gpt_shape;
+mod heads;
 pub mod inference;
 mod key_value;
 mod linear;
@@ -70,6 +74,7 @@ mod written_scores;
 
 pub use activation::Activation;
 pub use bert::{Bert, BertConfig, BertMaskedLm, BertSequenceClassifier, BertShape, BertTokenClassifier};
+pub use class_names::ClassNames;
 pub use cross_entropy::{cross_entropy, smoothed_cross_entropy};
 pub use gpt::drawn_now;
 pub use gpt::{Gpt, GptConfig};

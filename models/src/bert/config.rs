@@ -5,11 +5,11 @@ use burn::tensor::Device;
 use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::kind::Kind;
 use crate::pretrained::{HubConfig, PretrainedError, check_dropouts, check_heads, check_layers, check_sizes};
-use crate::{Activation, Linear, Norm};
+use crate::{Activation, ClassNames, Linear, Norm};
 
 /// `config.json` of BERT, RoBERTa, DistilBERT, ELECTRA and related models.
 ///
@@ -63,12 +63,9 @@ pub struct BertConfig {
     pub layer_norm_eps: f64,
     /// The padding token; if absent, 0 for BERT and 1 for the other models.
     pub pad_token_id: Option<usize>,
-    /// Class names by class number.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub id2label: Option<Map<String, Value>>,
-    /// Number of classes, if they have no names.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub num_labels: Option<usize>,
+    /// The classes of a classifier.
+    #[serde(flatten)]
+    pub classes: ClassNames,
     /// Must be `absolute`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position_embedding_type: Option<String>,
@@ -100,8 +97,7 @@ impl Default for BertConfig {
             initializer_range: 0.02,
             layer_norm_eps: 1e-12,
             pad_token_id: None,
-            id2label: None,
-            num_labels: None,
+            classes: ClassNames::default(),
             position_embedding_type: None,
             is_decoder: false,
             tie_word_embeddings: true,
@@ -113,29 +109,18 @@ impl Default for BertConfig {
 impl BertConfig {
     /// Names the classes, in order of their numbers.
     pub fn with_labels<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
-        let names: Vec<String> = names.into_iter().map(Into::into).collect();
-        let by_id = names.iter().enumerate().map(|(id, name)| (id.to_string(), json!(name)));
-        self.id2label = Some(by_id.collect());
-        let by_name: Map<_, _> =
-            names.iter().enumerate().map(|(id, name)| (name.clone(), json!(id))).collect();
-        self.rest.insert("label2id".into(), Value::Object(by_name));
-        self.num_labels = None;
+        self.classes = self.classes.renamed(names);
         self
     }
 
     /// The number of classes of a classifier: the number of class names, or else `num_labels`, or else 2.
     pub fn labels(&self) -> usize {
-        let named = self.id2label.as_ref().map(Map::len);
-        named.or(self.num_labels).unwrap_or(2)
+        self.classes.count()
     }
 
     /// The class names in order of their numbers; a class without a name gets one like `LABEL_3`, as in transformers.
     pub fn label_names(&self) -> Vec<String> {
-        let name = |id: usize| {
-            let named = self.id2label.as_ref().and_then(|names| names.get(&id.to_string())?.as_str());
-            named.map_or_else(|| format!("LABEL_{id}"), String::from)
-        };
-        (0..self.labels()).map(name).collect()
+        self.classes.names()
     }
 
     /// The maximum sequence length. A RoBERTa's positions start after the padding token's id.
@@ -247,6 +232,8 @@ impl Serialize for BertConfig {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn config(fields: &str) -> BertConfig {
@@ -259,20 +246,6 @@ mod tests {
         let written = serde_json::to_value(&read).unwrap();
         assert_eq!(written["odd"], json!({"a": [1]}));
         assert_eq!(serde_json::from_value::<BertConfig>(written).unwrap(), read);
-    }
-
-    #[test]
-    fn labels_by_name_and_by_number() {
-        assert_eq!(config("{}").labels(), 2);
-        assert_eq!(config(r#"{"num_labels": 5}"#).labels(), 5);
-        assert_eq!(config(r#"{"num_labels": 5, "id2label": {"0": "a", "1": "b", "2": "c"}}"#).labels(), 3);
-        let named =
-            serde_json::to_value(config(r#"{"num_labels": 5}"#).with_labels(["x", "y", "z"])).unwrap();
-        assert_eq!(named["id2label"], json!({"0": "x", "1": "y", "2": "z"}));
-        assert_eq!(named["label2id"], json!({"x": 0, "y": 1, "z": 2}));
-        assert_eq!(config("{}").with_labels(["O", "B-X"]).label_names(), ["O", "B-X"]);
-        assert_eq!(config(r#"{"num_labels": 2}"#).label_names(), ["LABEL_0", "LABEL_1"]);
-        assert_eq!(named.get("num_labels"), None);
     }
 
     #[test]

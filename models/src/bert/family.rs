@@ -100,21 +100,8 @@ impl Family for BertConfig {
     }
 
     fn labelled(mut self, kind: Option<LabelKind>, labels: Option<&Labels>) -> Self {
-        if let Some(kind) = kind {
-            let problem = match kind {
-                LabelKind::Class => "single_label_classification",
-                LabelKind::Classes => "multi_label_classification",
-                LabelKind::Number => "regression",
-            };
-            self.rest.insert("problem_type".into(), problem.into());
-            if kind == LabelKind::Number {
-                return self.with_labels(["LABEL_0"]);
-            }
-        }
-        match labels {
-            Some(labels) => self.with_labels(labels.names()),
-            None => self,
-        }
+        self.classes = self.classes.labelled(kind, labels);
+        self
     }
 }
 

@@ -1,21 +1,19 @@
 //! BERT with its heads: a label for each token, a label for each text, or the masked tokens.
 
 use burn::module::{Module, Param};
-use burn::tensor::{Device, FloatDType, Int, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick_datasets::collators::{Inputs, LabeledBatch, SequenceBatch};
-use firebrick_datasets::{Batch, IGNORE};
 use firebrick_kernels::{Head, cast};
-use firebrick_metrics::Classification;
 use firebrick_strategies::{Dropout, Pass};
 
 use super::kind::Kind;
 use super::{Bert, BertConfig, keys};
 use crate::attention::starts_of;
-use crate::output_layer::{output_layer, output_loss};
-use crate::perplexity::{counted, perplexity};
+use crate::heads::{masked, texts, tokens};
+use crate::output_layer::output_layer;
 use crate::pretrained::{HubConfig, KeyMap, Pretrained, PretrainedError};
 use crate::ragged::Tokens;
-use crate::{Activation, Linear, Norm, SequenceScores, TokenScores, sequence_loss, smoothed_cross_entropy};
+use crate::{Activation, Linear, Norm, SequenceScores, TokenScores};
 use firebrick::{Evaluation, Loss, Objective, Score};
 
 /// Predicts a label for each token: `BertForTokenClassification`, `RobertaForTokenClassification`.
@@ -67,24 +65,11 @@ impl BertTokenClassifier {
 
 impl Objective<LabeledBatch> for BertTokenClassifier {
     fn loss(&self, batch: LabeledBatch, pass: &Pass) -> Loss {
-        let tokens = Tokens::of(batch.inputs(), pass);
-        if tokens.is_empty() {
-            return Loss::of_nothing(pass);
-        }
-        token_loss(self.logits(batch.inputs(), &tokens, pass), &batch, &tokens, pass)
+        tokens::loss(&batch, pass, |tokens| self.logits(batch.inputs(), tokens, pass))
     }
 
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
-        let tokens = Tokens::of(batch.inputs(), pass);
-        if tokens.is_empty() {
-            return Evaluation { loss: Loss::of_nothing(pass), counts: self.scores.counts(&[], &[], 1) };
-        }
-        let logits = self.logits(batch.inputs(), &tokens, pass);
-        let length = batch.inputs().shape()[1];
-        // Padding has no label, so that its class doesn't count.
-        let classes = tokens.put_back(likeliest(logits.clone()), 0);
-        let counts = self.scores.counts(&classes, batch.host_labels(), length);
-        Evaluation { loss: token_loss(logits, &batch, &tokens, pass), counts }
+        tokens::evaluation(&batch, &self.scores, pass, |tokens| self.logits(batch.inputs(), tokens, pass))
     }
 
     /// The scores of [`TokenScores`].
@@ -154,22 +139,11 @@ impl BertSequenceClassifier {
 
 impl Objective<SequenceBatch> for BertSequenceClassifier {
     fn loss(&self, batch: SequenceBatch, pass: &Pass) -> Loss {
-        let tokens = Tokens::of(batch.inputs(), pass);
-        if tokens.is_empty() {
-            return Loss::of_nothing(pass);
-        }
-        sequence_loss(self.logits(batch.inputs(), &tokens, pass), &batch, pass)
+        texts::loss(&batch, pass, |tokens| self.logits(batch.inputs(), tokens, pass))
     }
 
     fn evaluate(&self, batch: SequenceBatch, pass: &Pass) -> Evaluation {
-        let tokens = Tokens::of(batch.inputs(), pass);
-        if tokens.is_empty() {
-            return Evaluation { loss: Loss::of_nothing(pass), counts: self.scores.counts(&[], &batch) };
-        }
-        let logits = cast(self.logits(batch.inputs(), &tokens, pass), FloatDType::F32);
-        let host: Vec<f32> = logits.clone().into_data().iter().collect();
-        let counts = self.scores.counts(&host, &batch);
-        Evaluation { loss: sequence_loss(logits, &batch, pass), counts }
+        texts::evaluation(&batch, &self.scores, pass, |tokens| self.logits(batch.inputs(), tokens, pass))
     }
 
     /// The scores of [`SequenceScores`], of the kind that `problem_type` selects. Without `problem_type`, they are
@@ -195,7 +169,7 @@ impl Pretrained for BertSequenceClassifier {
             classifier: config.linear(width, config.labels(), device),
             drops_first: config.kind().drops_first(),
             activation: config.kind().pooler_activation(),
-            scores: scores_of(config),
+            scores: config.classes.scores(),
         }
     }
 
@@ -242,44 +216,16 @@ impl BertMaskedLm {
 
 impl Objective<LabeledBatch> for BertMaskedLm {
     fn loss(&self, batch: LabeledBatch, pass: &Pass) -> Loss {
-        let tokens = Tokens::of(batch.inputs(), pass);
-        if tokens.is_empty() {
-            return Loss::of_nothing(pass);
-        }
-        let (x, labels) = (self.hidden(batch.inputs(), &tokens, pass), tokens.select(batch.host_labels()));
-        let sum = output_loss(x, &self.head(), &labels, pass);
-        Loss { sum, items: batch.items() }
+        masked::loss(&batch, &self.head(), pass, |tokens| self.hidden(batch.inputs(), tokens, pass))
     }
 
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
-        let tokens = Tokens::of(batch.inputs(), pass);
-        if tokens.is_empty() {
-            let Evaluation { loss, counts } = counted(Loss::of_nothing(pass));
-            return Evaluation { loss, counts: [counts, vec![0.0]].concat() };
-        }
-        let (head, x) = (self.head(), self.hidden(batch.inputs(), &tokens, pass));
-        let all = tokens.select(batch.host_labels());
-        let masked = (0..).zip(&all).filter(|(_, label)| **label != IGNORE);
-        let (places, labels): (Vec<i32>, Vec<i32>) = masked.unzip();
-        let right = match labels.is_empty() {
-            // Burn has no product of no rows.
-            true => 0,
-            false => {
-                let places = Tensor::<1, Int>::from_data(places.as_slice(), &x.device());
-                let guesses = head.likeliest(x.clone().flatten::<2>(0, 1).select(0, places)).into_data();
-                guesses.iter::<i32>().zip(labels).filter(|(guess, label)| guess == label).count()
-            }
-        };
-        let loss = Loss { sum: output_loss(x, &head, &all, pass), items: batch.items() };
-        let Evaluation { loss, mut counts } = counted(loss);
-        counts.push(right as f64);
-        Evaluation { loss, counts }
+        masked::evaluation(&batch, &self.head(), pass, |tokens| self.hidden(batch.inputs(), tokens, pass))
     }
 
     /// `accuracy` over the masked tokens, and `perplexity`, the exponential of their mean loss.
     fn scores(&self, counts: &[f64]) -> Vec<Score> {
-        let [loss, items, right] = counts.try_into().unwrap_or([f64::NAN; 3]);
-        vec![Score::higher("accuracy", right / items), perplexity(&[loss, items])]
+        masked::scores(counts)
     }
 }
 
@@ -347,25 +293,4 @@ const MASKED_LMS: [&str; 6] = [
 fn named(config: &BertConfig, classes: [&'static str; 6]) -> &'static str {
     let found = BertConfig::MODEL_TYPES.iter().zip(classes).find(|(family, _)| **family == config.model_type);
     found.map_or(classes[0], |(_, class)| class)
-}
-
-/// How this configuration scores texts.
-fn scores_of(config: &BertConfig) -> SequenceScores {
-    match config.rest.get("problem_type").and_then(|kind| kind.as_str()) {
-        Some("regression") => SequenceScores::Number,
-        Some("multi_label_classification") => SequenceScores::Classes(config.labels()),
-        None if config.labels() == 1 => SequenceScores::Number,
-        _ => SequenceScores::Class(Classification::new(config.label_names())),
-    }
-}
-
-/// The most likely class of each token, row by row, from `[batch, length, classes]`.
-fn likeliest(logits: Tensor<3>) -> Vec<i32> {
-    logits.argmax(2).into_data().iter().collect()
-}
-
-fn token_loss(logits: Tensor<3>, batch: &LabeledBatch, tokens: &Tokens, pass: &Pass) -> Loss {
-    let labels = tokens.ints(batch.host_labels(), &logits.device());
-    let sum = smoothed_cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1), pass);
-    Loss { sum, items: batch.items() }
 }
