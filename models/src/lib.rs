@@ -9,6 +9,7 @@
 //! └── causal.rs         the inputs of a causal model, and its loss
 //! family/            what a run needs to know about a family of models
 //! bert/              BERT, RoBERTa, DistilBERT, ELECTRA and related models, with heads
+//! modernbert/        ModernBERT, with heads
 //! heads/             losses and scores of an encoder's heads
 //! llama/             Llama, Mistral, Qwen2, Qwen3 and Phi-3
 //! t5/                T5: an encoder and a decoder
@@ -54,6 +55,7 @@ pub mod inference;
 mod key_value;
 mod linear;
 mod llama;
+mod modernbert;
 mod norm;
 mod output_layer;
 mod perplexity;
@@ -81,6 +83,10 @@ pub use gpt::{Gpt, GptConfig};
 pub use gpt2::Gpt2Config;
 pub use linear::Linear;
 pub use llama::{Llama, LlamaConfig, LlamaShape};
+pub use modernbert::{
+    LayerType, ModernBert, ModernBertConfig, ModernBertMaskedLm, ModernBertSequenceClassifier,
+    ModernBertShape, ModernBertTokenClassifier, Pooling, RopeParameters,
+};
 pub use norm::Norm;
 pub use rms_norm::RmsNorm;
 pub use sequence_loss::sequence_loss;

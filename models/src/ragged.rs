@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use firebrick_datasets::TokenBatch;
 use firebrick_datasets::collators::{Inputs, Seq2SeqBatch};
-use firebrick_kernels::{Ragged, Reads};
+use firebrick_kernels::{Ragged, Reads, cast};
 use firebrick_strategies::Pass;
 
 use crate::attention::{causal_reads, firsts};
@@ -167,6 +167,22 @@ impl Tokens {
         let places: Vec<i64> = self.real.iter().enumerate().map(|row| start(row) as i64).collect();
         let places = Tensor::<1, Int>::from_data(places.as_slice(), &x.device());
         x.flatten::<2>(0, 1).select(0, places)
+    }
+
+    /// Returns the mean of the real tokens of each row, `[rows, width]`, of hidden states of the computed tokens. It is
+    /// computed in f32.
+    pub fn mean_of(&self, x: Tensor<3>) -> Tensor<2> {
+        let (count, [_, length, width]) = (self.real.len(), x.dims());
+        let mut shares = vec![0f32; count * length];
+        for (row, real) in self.real.iter().enumerate() {
+            let places = self.ragged.as_ref().map_or(real.clone(), |rows| rows.row(row));
+            let share = 1.0 / places.len() as f32;
+            shares[row * length..][places].fill(share);
+        }
+        let shape = if self.is_ragged() { [1, count, length] } else { [count, 1, length] };
+        let shares = Tensor::<3>::from_data(TensorData::new(shares, shape), &x.device());
+        let dtype = FloatDType::from(x.dtype());
+        cast(shares.matmul(cast(x, FloatDType::F32)).reshape([count, width]), dtype)
     }
 }
 

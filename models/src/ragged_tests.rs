@@ -15,8 +15,9 @@ use firebrick_strategies::{Draws, Pass, SegmentPlan};
 
 use crate::pretrained::Pretrained;
 use crate::{
-    BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, GptConfig, Llama, LlamaConfig, T5,
-    T5Config, testing,
+    BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, GptConfig, Llama, LlamaConfig,
+    ModernBertConfig, ModernBertMaskedLm, ModernBertSequenceClassifier, ModernBertTokenClassifier, Pooling,
+    T5, T5Config, testing,
 };
 
 const LENGTHS: [usize; 5] = [3, 9, 1, 70, 5];
@@ -136,6 +137,47 @@ fn encoders_compute_the_same_without_padding() {
             let classifier = BertSequenceClassifier::init(&config, &device);
             agrees(&classifier, || classified(&LENGTHS, side), FloatDType::F32);
             agrees(&classifier, || classified(&[2, 0, 8], side), FloatDType::F32);
+        }
+    }
+}
+
+fn modernbert_config(classifier_pooling: Pooling) -> ModernBertConfig {
+    let config = ModernBertConfig {
+        vocab_size: 30,
+        hidden_size: 16,
+        num_hidden_layers: 3,
+        num_attention_heads: 2,
+        intermediate_size: 24,
+        attention_dropout: 0.2,
+        embedding_dropout: 0.2,
+        mlp_dropout: 0.2,
+        classifier_dropout: 0.2,
+        local_attention: 6,
+        classifier_pooling,
+        ..Default::default()
+    };
+    config.with_labels(["O", "B-LOC", "I-LOC"])
+}
+
+/// Padding farther from a row's tokens than the window reads nothing.
+#[test]
+fn windows_around_tokens_are_the_same_without_padding() {
+    let device = testing::device().autodiff();
+    let config = modernbert_config(Pooling::Mean);
+    let tagger = ModernBertTokenClassifier::init(&config, &device);
+    let masked = ModernBertMaskedLm::init(&config, &device);
+    let pooled = [Pooling::Cls, Pooling::Mean]
+        .map(|pooling| ModernBertSequenceClassifier::init(&modernbert_config(pooling), &device));
+    for side in [Side::Right, Side::Left] {
+        for dtype in [FloatDType::F32, FloatDType::BF16] {
+            agrees(&tagger, || batch(&LENGTHS, side), dtype);
+            agrees(&pooled[1], || classified(&LENGTHS, side), dtype);
+        }
+        agrees(&tagger, || batch(&[2, 0, 8], side), FloatDType::F32);
+        agrees(&masked, || batch(&LENGTHS, side), FloatDType::F32);
+        for classifier in &pooled {
+            agrees(classifier, || classified(&LENGTHS, side), FloatDType::F32);
+            agrees(classifier, || classified(&[2, 0, 8], side), FloatDType::F32);
         }
     }
 }

@@ -1,4 +1,4 @@
-"""Like models.py, of DistilBERT and ELECTRA.
+"""Like models.py, of DistilBERT, ELECTRA and ModernBERT.
 
 Run by hand: python3 encoders.py   (writes models/FAMILY/ and models/encoders.json next to itself)
 """
@@ -92,9 +92,64 @@ def electra_family():
     yield "electra-sequence", cases
 
 
+def modernbert_family():
+    config = dict(
+        vocab_size=29, hidden_size=16, num_hidden_layers=4, num_attention_heads=4, intermediate_size=24,
+        max_position_embeddings=models.LONGEST, local_attention=4, pad_token_id=0, bos_token_id=1, eos_token_id=1,
+        cls_token_id=1, sep_token_id=1, attn_implementation="eager",
+    )
+    rows = models.rows_of(29, 71)
+    zeros = [[0] * len(row) for row in rows]
+    half = torch.bfloat16
+
+    def made(head, seed, **more):
+        config_of = transformers.ModernBertConfig(**config, **more)
+        return models.drawn(getattr(transformers, f"ModernBertFor{head}")(config_of), seed, half)
+
+    def case(model, task, side, labels):
+        return models.encoder_case(WithoutSegments(model), task, side, rows, zeros, labels, 0)
+
+    # As transformers 4 wrote it.
+    def older(fields):
+        parameters = fields.pop("rope_parameters")
+        fields["global_rope_theta"] = parameters["full_attention"]["rope_theta"]
+        fields["local_rope_theta"] = parameters["sliding_attention"]["rope_theta"]
+        fields.pop("layer_types")
+        fields["global_attn_every_n_layers"] = 3
+
+    model, labels = made("MaskedLM", 71), models.token_labels(rows, 29, 72)
+    cases = [case(model, "masked_lm", side, labels) for side in BOTH]
+    models.save(model, "modernbert-masked-lm", half, config=older)
+    yield "modernbert-masked-lm", cases
+
+    parameters = {
+        "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+    }
+    types = ["sliding_attention", "full_attention", "full_attention", "sliding_attention"]
+    more = dict(
+        norm_bias=True, attention_bias=True, mlp_bias=True, classifier_bias=True, layer_types=types,
+        rope_parameters=parameters, hidden_activation="silu", classifier_activation="relu",
+    )
+    model, labels = made("TokenClassification", 73, num_labels=5, **more), models.token_labels(rows, 5, 74)
+    cases = [case(model, "tokens", side, labels) for side in BOTH]
+    models.save(model, "modernbert-tokens", half)
+    yield "modernbert-tokens", cases
+
+    model = made("SequenceClassification", 75, num_labels=3)
+    cases = [case(model, "class", "right", CLASSES)]
+    models.save(model, "modernbert-sequence", half)
+    yield "modernbert-sequence", cases
+
+    model = made("SequenceClassification", 76, num_labels=3, classifier_pooling="mean")
+    cases = [case(model, "class", side, CLASSES) for side in BOTH]
+    models.save(model, "modernbert-sequence-mean", half)
+    yield "modernbert-sequence-mean", cases
+
+
 def main():
     torch.set_num_threads(1)
-    families = (distilbert_family(), electra_family())
+    families = (distilbert_family(), electra_family(), modernbert_family())
     golden = [{"folder": name, "cases": cases} for family in families for name, cases in family]
     made_by = {"transformers": transformers.__version__, "torch": torch.__version__}
     (models.HERE / "encoders.json").write_text(json.dumps({"made_by": made_by, "models": golden}) + "\n")

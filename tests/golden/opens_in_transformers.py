@@ -21,7 +21,7 @@ def again(model, case):
     if case["task"] == "seq2seq":
         return models.seq2seq_case(model, case["side"], case["rows"], case["targets"])
     pad = model.config.pad_token_id
-    if model.config.model_type == "distilbert":
+    if model.config.model_type in ("distilbert", "modernbert"):
         model = encoders.WithoutSegments(model)
     return models.encoder_case(
         model, case["task"], case["side"], case["rows"], case["types"], case["labels"], pad

@@ -9,7 +9,10 @@ use firebrick::datasets::{Batch, Batches, DataError};
 use firebrick::strategies::{Adaptation, Composition, Paths};
 use firebrick::{Data, Lora, Objective, Schedule, Trainer};
 use firebrick_models::pretrained::{Pretrained, save};
-use firebrick_models::{BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, T5};
+use firebrick_models::{
+    BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, ModernBertMaskedLm,
+    ModernBertSequenceClassifier, T5,
+};
 use serde_json::Value;
 
 use crate::support::golden_models::{Case, cases, device, folder};
@@ -88,6 +91,8 @@ fn all_linear_layers_are_those_of_peft() {
             "llama" => all_linear::<Llama>(&name),
             "t5" | "t5-untied" => all_linear::<T5>(&name),
             "bert-masked-lm" => all_linear::<BertMaskedLm>(&name),
+            "modernbert-masked-lm" => all_linear::<ModernBertMaskedLm>(&name),
+            "modernbert-sequence" => all_linear::<ModernBertSequenceClassifier>(&name),
             _ => all_linear::<BertSequenceClassifier>(&name),
         };
         assert_eq!(found, expected, "{name}");

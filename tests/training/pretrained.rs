@@ -7,7 +7,10 @@ use firebrick::kernels::Reads;
 use firebrick::strategies::{Draws, Setup};
 use firebrick::{Amp, Composition, Keep, Objective, Pass, Recompute};
 use firebrick_models::pretrained::Pretrained;
-use firebrick_models::{BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, T5};
+use firebrick_models::{
+    BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, ModernBertMaskedLm,
+    ModernBertSequenceClassifier, ModernBertTokenClassifier, T5,
+};
 
 use crate::support::golden_models::{Case, cases, device, folder, gradient_norms};
 use crate::support::is_cpu;
@@ -158,6 +161,27 @@ fn bert_guesses_hidden_tokens() {
             |model, case, batch, pass| case.real(model.forward(batch.inputs(), pass), &case.rows),
         );
     }
+}
+
+#[test]
+fn modernbert_labels_tokens_and_texts_and_guesses_hidden_tokens() {
+    golden::<ModernBertTokenClassifier, _>(
+        "modernbert-tokens",
+        |case| case.labeled(0),
+        |model, case, batch, pass| case.real(model.forward(batch.inputs(), pass), &case.rows),
+    );
+    for name in ["modernbert-sequence", "modernbert-sequence-mean"] {
+        golden::<ModernBertSequenceClassifier, _>(
+            name,
+            |case| case.classified(0),
+            |model, _, batch, pass| model.forward(batch.inputs(), pass).into_data().iter().collect(),
+        );
+    }
+    golden::<ModernBertMaskedLm, _>(
+        "modernbert-masked-lm",
+        |case| case.labeled(0),
+        |model, case, batch, pass| case.real(model.forward(batch.inputs(), pass), &case.rows),
+    );
 }
 
 /// Returns what a causal model reads of a batch: ids, positions, and what each position reads.

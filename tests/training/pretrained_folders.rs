@@ -7,7 +7,8 @@ use burn::module::Module;
 use burn::tensor::Device;
 use firebrick_models::pretrained::{Folder, Pretrained, PretrainedError, Unfit, save};
 use firebrick_models::{
-    BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Gpt2Config, Llama, T5,
+    BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Gpt2Config, Llama,
+    ModernBertConfig, ModernBertMaskedLm, ModernBertSequenceClassifier, ModernBertTokenClassifier, T5,
 };
 use serde_json::{Value, json};
 
@@ -58,6 +59,10 @@ fn what_was_saved_is_loaded_to_the_bit() {
         round_trip::<BertSequenceClassifier>(&format!("{family}-sequence"));
         round_trip::<BertMaskedLm>(&format!("{family}-masked-lm"));
     }
+    round_trip::<ModernBertTokenClassifier>("modernbert-tokens");
+    round_trip::<ModernBertSequenceClassifier>("modernbert-sequence");
+    round_trip::<ModernBertSequenceClassifier>("modernbert-sequence-mean");
+    round_trip::<ModernBertMaskedLm>("modernbert-masked-lm");
     round_trip::<Gpt>("gpt2");
     round_trip::<Gpt>("gpt2-untied");
     round_trip::<Llama>("llama");
@@ -89,6 +94,16 @@ fn a_new_head_starts_anew_and_that_of_another_task_is_passed_over() {
     // The head is drawn, and equal for every reader.
     let drawn = bits(&loaded.model);
     assert!(drawn == bits(&loaded.model.valid()) && drawn.iter().any(|&bits| bits != 0));
+}
+
+/// A classifier starts from the head of a masked LM, but for its last layer.
+#[test]
+fn a_classifier_keeps_the_layer_that_it_shares_with_a_masked_lm() {
+    let folder = folder("modernbert-masked-lm");
+    let config = folder.config::<ModernBertConfig>().unwrap().with_labels(["O", "B-X", "I-X"]);
+    let loaded = folder.load::<ModernBertTokenClassifier>(&config, &device()).unwrap();
+    assert_eq!(loaded.fresh, ["classifier.bias", "classifier.weight"]);
+    assert_eq!(loaded.unread, ["decoder.bias"]);
 }
 
 fn unfit<M: Pretrained>(name: &str, config: &M::Config) -> (Unfit, String) {

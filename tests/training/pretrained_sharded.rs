@@ -8,7 +8,7 @@ use firebrick::datasets::Batch;
 use firebrick::strategies::{Communicator, Outcome, Setup, tie};
 use firebrick::{Composition, Objective, Pass, World, Zero};
 use firebrick_models::pretrained::Pretrained;
-use firebrick_models::{BertMaskedLm, Gpt, Llama, T5};
+use firebrick_models::{BertMaskedLm, Gpt, Llama, ModernBertMaskedLm, T5};
 
 use crate::support::golden_models::{Case, bits, cases, device, folder};
 use crate::support::is_cpu;
@@ -83,6 +83,7 @@ fn a_sharded_model_learns_what_the_whole_one_does() {
     }
     shards::<BertMaskedLm, _>("bert-masked-lm", |case| case.labeled(0));
     shards::<BertMaskedLm, _>("electra-masked-lm", |case| case.labeled(0));
+    shards::<ModernBertMaskedLm, _>("modernbert-masked-lm", |case| case.labeled(0));
     shards::<Gpt, _>("gpt2", Case::causal);
     shards::<Llama, _>("qwen2", Case::causal);
     shards::<T5, _>("t5", Case::seq2seq);

@@ -4,7 +4,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use firebrick_models::family::{Family, Trainable};
 use firebrick_models::pretrained::{Folder, HubConfig};
-use firebrick_models::{BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, T5};
+use firebrick_models::{
+    BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, ModernBertMaskedLm,
+    ModernBertSequenceClassifier, ModernBertTokenClassifier, T5,
+};
 use firebrick_strategies::registry::{Registered, Registry};
 
 use super::any_trainable::{AnyTrainable, Typed};
@@ -48,6 +51,9 @@ impl Families {
             .model::<BertMaskedLm>("Bert")
             .model::<BertTokenClassifier>("Bert")
             .model::<BertSequenceClassifier>("Bert")
+            .model::<ModernBertMaskedLm>("ModernBert")
+            .model::<ModernBertTokenClassifier>("ModernBert")
+            .model::<ModernBertSequenceClassifier>("ModernBert")
             .model::<T5>("T5")
             .folder("Pretrained")
     }

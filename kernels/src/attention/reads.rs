@@ -170,14 +170,36 @@ impl Reads {
     ///
     /// If there are more queries than keys.
     pub fn within(&self, window: usize) -> Self {
+        self.narrowed(|own| (own + 1).saturating_sub(window)..own + 1)
+    }
+
+    /// Narrows each range to the query's own key and those at most `distance` before or after it. The last query's own
+    /// key is the last key.
+    ///
+    /// ```
+    /// use firebrick_kernels::Reads;
+    ///
+    /// let reads = Reads::full(5, 5).around(1);
+    /// assert_eq!((reads.of(0, 0), reads.of(0, 2)), (0..2, 1..4));
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If there are more queries than keys.
+    pub fn around(&self, distance: usize) -> Self {
+        self.narrowed(|own| own.saturating_sub(distance)..own.saturating_add(distance).saturating_add(1))
+    }
+
+    /// Narrows each range to that around the query's own key.
+    fn narrowed(&self, around: impl Fn(usize) -> Range<usize>) -> Self {
         let within = |row: usize, query: usize| {
             let [queries, keys] = self.lengths(row);
             assert!(
                 queries <= keys,
                 "Reads: a window needs a key for each of {queries} queries, found {keys}"
             );
-            let (own, range) = (query + keys - queries, self.of(row, query));
-            range.start.max((own + 1).saturating_sub(window))..range.end.min(own + 1)
+            let (window, range) = (around(query + keys - queries), self.of(row, query));
+            range.start.max(window.start)..range.end.min(window.end)
         };
         let rows = (0..self.rows()).map(|row| self.lengths(row));
         let key_starts = self.key_starts.clone();

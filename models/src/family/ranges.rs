@@ -50,7 +50,9 @@ mod tests {
     use crate::family::{Family, Sizes};
     use crate::llama::LlamaShape;
     use crate::t5::T5Shape;
-    use crate::{BertConfig, Gpt2Config, GptConfig, LlamaConfig, T5Config};
+    use crate::{
+        BertConfig, Gpt2Config, GptConfig, LlamaConfig, ModernBertConfig, ModernBertShape, T5Config,
+    };
 
     /// Numbers of all magnitudes, and those at a limit.
     fn sizes() -> impl Strategy<Value = usize> {
@@ -85,6 +87,8 @@ mod tests {
             can_be_saved::<Gpt2Config>(&GptConfig { layers, heads, width, dropout, bias: true, tied })?;
             can_be_saved::<LlamaConfig>(&LlamaShape { layers, heads, key_value_heads, width, inner, dropout, tied })?;
             can_be_saved::<BertConfig>(&BertShape { layers, heads, width, inner, dropout })?;
+            let window = times;
+            can_be_saved::<ModernBertConfig>(&ModernBertShape { layers, heads, width, inner, window, dropout })?;
             can_be_saved::<T5Config>(&T5Shape { layers, heads, width, inner, dropout, gated: true, tied })?;
         }
     }

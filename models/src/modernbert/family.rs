@@ -1,0 +1,156 @@
+//! ModernBERT, an encoder with rotated positions and windows.
+
+use firebrick::TrainError;
+use firebrick_datasets::collators::{LabeledBatch, Labels, SequenceBatch};
+use firebrick_strategies::SettingError;
+use serde::{Deserialize, Serialize};
+
+use super::config::LayerType;
+use super::{ModernBertConfig, ModernBertMaskedLm, ModernBertSequenceClassifier, ModernBertTokenClassifier};
+use crate::family::{Attention, Family, Sizes, Trainable, Transformer, ids};
+use crate::inference::{
+    Answer, Answers, Inference, LabelKind, Question, filled_in, text_classes, word_labels,
+};
+
+/// The shape of a fresh [`ModernBertConfig`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModernBertShape {
+    /// Transformer blocks. The first of every three attends to all tokens.
+    pub layers: usize,
+    /// Number of attention heads, a divisor of `width`.
+    pub heads: usize,
+    /// Size of the hidden state.
+    pub width: usize,
+    /// The width inside a feed-forward layer. Default: 1.5 times `width`, rounded up.
+    #[serde(default)]
+    pub inner: Option<usize>,
+    /// A token of the other blocks attends to the tokens that are at most half as many away. Default: 128.
+    #[serde(default = "usual_window")]
+    pub window: usize,
+    /// Dropout probability of activations and attention weights. Default: 0.
+    #[serde(default)]
+    pub dropout: f64,
+}
+
+fn usual_window() -> usize {
+    128
+}
+
+/// The default width inside a feed-forward layer.
+fn inner_of(width: usize) -> usize {
+    width.saturating_mul(3).div_ceil(2)
+}
+
+impl Family for ModernBertConfig {
+    type Shape = ModernBertShape;
+
+    const CHANGEABLE: &'static [&'static str] = &["dropout"];
+
+    fn check_shape(shape: &ModernBertShape) -> Result<(), SettingError> {
+        let ModernBertShape { layers, heads, width, inner, window: _, dropout } = *shape;
+        Transformer { layers, heads, width, inner, default_inner: inner_of(width), dropout }.check()?;
+        let expected = "an even multiple of `heads`: positions turn pairs of numbers";
+        SettingError::require((width / heads).is_multiple_of(2), "width", expected, width)
+    }
+
+    fn fresh(shape: &ModernBertShape, Sizes { vocabulary, positions, special }: Sizes<'_>) -> Self {
+        Self {
+            vocab_size: vocabulary,
+            max_position_embeddings: positions,
+            hidden_size: shape.width,
+            intermediate_size: shape.inner.unwrap_or(inner_of(shape.width)),
+            num_hidden_layers: shape.layers,
+            num_attention_heads: shape.heads,
+            local_attention: shape.window,
+            embedding_dropout: shape.dropout,
+            attention_dropout: shape.dropout,
+            mlp_dropout: shape.dropout,
+            classifier_dropout: shape.dropout,
+            rest: ids(special),
+            ..Self::default()
+        }
+    }
+
+    fn layers(&self) -> usize {
+        self.num_hidden_layers
+    }
+
+    fn with_layers(mut self, num_hidden_layers: usize) -> Self {
+        if let Some(types) = &mut self.layer_types {
+            types.resize(num_hidden_layers, LayerType::FullAttention);
+        }
+        Self { num_hidden_layers, ..self }
+    }
+
+    fn smallest(self) -> Self {
+        // Rotary embeddings rotate pairs of numbers, and scalings may hold a number for each pair.
+        Self {
+            vocab_size: 1,
+            hidden_size: 2,
+            intermediate_size: 1,
+            num_attention_heads: 1,
+            rope_scaling: None,
+            rope_parameters: None,
+            ..self
+        }
+    }
+
+    fn attention(&self) -> Vec<Attention> {
+        Attention::of_itself(self.num_hidden_layers, self.hidden_size)
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.vocab_size
+    }
+
+    fn positions(&self) -> Option<usize> {
+        let places = self.places().ok()?;
+        places.ropes.iter().filter_map(|rope| rope.positions()).min()
+    }
+
+    fn label_names(&self) -> Option<Vec<String>> {
+        Some(self.classes.names())
+    }
+
+    fn labelled(mut self, kind: Option<LabelKind>, labels: Option<&Labels>) -> Self {
+        self.classes = self.classes.labelled(kind, labels);
+        self
+    }
+}
+
+impl Trainable for ModernBertMaskedLm {
+    const TASK: &'static str = "MaskedLm";
+
+    type Batch = LabeledBatch;
+}
+
+impl Trainable for ModernBertTokenClassifier {
+    const TASK: &'static str = "TokenClassification";
+
+    type Batch = LabeledBatch;
+}
+
+impl Trainable for ModernBertSequenceClassifier {
+    const TASK: &'static str = "SequenceClassification";
+
+    type Batch = SequenceBatch;
+}
+
+impl Answers for ModernBertMaskedLm {
+    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
+        filled_in(questions, inference, |inputs, pass| self.forward(inputs, pass))
+    }
+}
+
+impl Answers for ModernBertTokenClassifier {
+    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
+        word_labels(questions, inference, |inputs, pass| self.forward(inputs, pass))
+    }
+}
+
+impl Answers for ModernBertSequenceClassifier {
+    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
+        text_classes(questions, inference, |inputs, pass| self.forward(inputs, pass))
+    }
+}
