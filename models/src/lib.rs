@@ -8,7 +8,7 @@
 //! ├── gpt_family.rs     its entry in a run file, and predictions
 //! └── causal.rs         the inputs of a causal model, and its loss
 //! family/            what a run needs to know about a family of models
-//! bert/              BERT, RoBERTa, DistilBERT, ELECTRA and related models, with heads
+//! bert/              BERT, RoBERTa, DistilBERT, ELECTRA, DeBERTa and related models, with heads
 //! modernbert/        ModernBERT, with heads
 //! heads/             losses and scores of an encoder's heads
 //! llama/             Llama, Mistral, Qwen2, Qwen3 and Phi-3

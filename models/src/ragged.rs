@@ -169,6 +169,20 @@ impl Tokens {
         x.flatten::<2>(0, 1).select(0, places)
     }
 
+    /// Returns where the computed tokens of each row stand, `[rows, longest]`, if padding is dropped. Rows that are shorter
+    /// than the longest end with places of another token.
+    pub fn padded_places(&self, device: &Device) -> Option<Tensor<2, Int>> {
+        let rows = self.ragged.as_ref()?;
+        let shape = [rows.len(), rows.longest()];
+        let places: Vec<i64> = (0..rows.len())
+            .flat_map(|row| {
+                let row = rows.row(row);
+                (0..shape[1]).map(move |at| if at < row.len() { (row.start + at) as i64 } else { 0 })
+            })
+            .collect();
+        Some(Tensor::from_data(TensorData::new(places, shape), device))
+    }
+
     /// Returns the mean of the real tokens of each row, `[rows, width]`, of hidden states of the computed tokens. It is
     /// computed in f32.
     pub fn mean_of(&self, x: Tensor<3>) -> Tensor<2> {

@@ -12,6 +12,7 @@ use firebrick_datasets::collators::{
 };
 use firebrick_datasets::{Batch, Collator, Drawn, Encoder, IGNORE, Padding, Side, TokenBatch, Tokenizer};
 use firebrick_strategies::{Draws, Pass, SegmentPlan};
+use serde_json::json;
 
 use crate::pretrained::Pretrained;
 use crate::{
@@ -36,6 +37,19 @@ fn config(model_type: &str) -> BertConfig {
         ..Default::default()
     };
     config.with_labels(["O", "B-LOC", "I-LOC"])
+}
+
+/// A DeBERTa of the second and of the third version.
+fn debertas() -> [BertConfig; 2] {
+    let second = json!({"relative_attention": true, "pos_att_type": ["c2p"], "max_relative_positions": 4});
+    let third = json!({
+        "relative_attention": true, "pos_att_type": "p2c|c2p", "position_buckets": 16, "share_att_key": true,
+        "norm_rel_ebd": "layer_norm", "position_biased_input": false,
+    });
+    [second, third].map(|fields| {
+        let rest = fields.as_object().unwrap().clone();
+        BertConfig { rest, classifier_dropout: Some(0.2), ..config("deberta-v2") }
+    })
 }
 
 /// Rows of these lengths with labels for every other token.
@@ -126,8 +140,7 @@ fn agrees<M: Module + Objective<B>, B: Batch>(model: &M, batch: impl Fn() -> B, 
 fn encoders_compute_the_same_without_padding() {
     let device = testing::device().autodiff();
     for side in [Side::Right, Side::Left] {
-        for family in ["bert", "roberta", "distilbert", "electra"] {
-            let config = config(family);
+        for config in ["bert", "roberta", "distilbert", "electra"].map(config).into_iter().chain(debertas()) {
             let classifier = BertTokenClassifier::init(&config, &device);
             agrees(&classifier, || batch(&LENGTHS, side), FloatDType::F32);
             agrees(&classifier, || batch(&LENGTHS, side), FloatDType::BF16);

@@ -1,4 +1,4 @@
-"""Like models.py, of DistilBERT, ELECTRA and ModernBERT.
+"""Like models.py, of DistilBERT, ELECTRA, ModernBERT and DeBERTa.
 
 Run by hand: python3 encoders.py   (writes models/FAMILY/ and models/encoders.json next to itself)
 """
@@ -147,9 +147,53 @@ def modernbert_family():
     yield "modernbert-sequence-mean", cases
 
 
+def deberta_family():
+    config = dict(
+        vocab_size=29, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24,
+        max_position_embeddings=models.LONGEST, pad_token_id=0, relative_attention=True, attn_implementation="eager",
+    )
+    third = dict(
+        position_buckets=4, norm_rel_ebd="layer_norm", share_att_key=True, pos_att_type="p2c|c2p",
+        position_biased_input=False,
+    )
+    rows = models.rows_of(29, 81)
+    types = [[int(at > len(row) // 2) for at in range(len(row))] for row in rows]
+    half = torch.bfloat16
+
+    def made(head, seed, **more):
+        config_of = transformers.DebertaV2Config(**config, **more)
+        return models.drawn(getattr(transformers, f"DebertaV2For{head}")(config_of), seed, half)
+
+    def case(model, task, side, labels):
+        return models.encoder_case(model, task, side, rows, types, labels, 0)
+
+    # As the files on the Hub say it.
+    def joined(fields):
+        fields["pos_att_type"] = "|".join(fields["pos_att_type"])
+
+    labels = models.token_labels(rows, 29, 82)
+    for name, seed, legacy in (("deberta-masked-lm", 81, True), ("deberta-masked-lm-new", 83, False)):
+        model = made("MaskedLM", seed, **third, legacy=legacy)
+        cases = [case(model, "masked_lm", side, labels) for side in BOTH]
+        models.save(model, name, half, config=joined)
+        yield name, cases
+
+    second = dict(pos_att_type=["c2p", "p2c"], max_relative_positions=5, type_vocab_size=2)
+    model, labels = made("TokenClassification", 84, num_labels=5, **second), models.token_labels(rows, 5, 85)
+    cases = [case(model, "tokens", side, labels) for side in BOTH]
+    models.save(model, "deberta-tokens", half)
+    yield "deberta-tokens", cases
+
+    only = dict(third, pos_att_type=["p2c"], share_att_key=False, pooler_hidden_act="tanh")
+    model = made("SequenceClassification", 86, num_labels=3, **only)
+    cases = [case(model, "class", "right", CLASSES)]
+    models.save(model, "deberta-sequence", half)
+    yield "deberta-sequence", cases
+
+
 def main():
     torch.set_num_threads(1)
-    families = (distilbert_family(), electra_family(), modernbert_family())
+    families = (distilbert_family(), electra_family(), modernbert_family(), deberta_family())
     golden = [{"folder": name, "cases": cases} for family in families for name, cases in family]
     made_by = {"transformers": transformers.__version__, "torch": torch.__version__}
     (models.HERE / "encoders.json").write_text(json.dumps({"made_by": made_by, "models": golden}) + "\n")

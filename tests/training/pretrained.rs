@@ -130,7 +130,7 @@ where
 
 #[test]
 fn bert_labels_tokens() {
-    for name in ["bert-tokens", "distilbert-tokens", "electra-tokens"] {
+    for name in ["bert-tokens", "distilbert-tokens", "electra-tokens", "deberta-tokens"] {
         golden::<BertTokenClassifier, _>(
             name,
             |case| case.labeled(0),
@@ -141,8 +141,8 @@ fn bert_labels_tokens() {
 
 #[test]
 fn bert_labels_texts() {
-    let folders = ["bert-sequence", "distilbert-sequence", "electra-sequence"].map(|name| (name, 0));
-    for (name, pad) in folders.into_iter().chain([("xlm-roberta-sequence", 1)]) {
+    let folders = ["bert-sequence", "distilbert-sequence", "electra-sequence", "deberta-sequence"];
+    for (name, pad) in folders.map(|name| (name, 0)).into_iter().chain([("xlm-roberta-sequence", 1)]) {
         golden::<BertSequenceClassifier, _>(
             name,
             |case| case.classified(pad),
@@ -153,8 +153,9 @@ fn bert_labels_texts() {
 
 #[test]
 fn bert_guesses_hidden_tokens() {
-    let folders = ["bert-masked-lm", "distilbert-masked-lm", "electra-masked-lm"].map(|name| (name, 0));
-    for (name, pad) in folders.into_iter().chain([("roberta-masked-lm", 1)]) {
+    let folders = ["bert-masked-lm", "distilbert-masked-lm", "electra-masked-lm"].into_iter();
+    let folders = folders.chain(["deberta-masked-lm", "deberta-masked-lm-new"]).map(|name| (name, 0));
+    for (name, pad) in folders.chain([("roberta-masked-lm", 1)]) {
         golden::<BertMaskedLm, _>(
             name,
             |case| case.labeled(pad),

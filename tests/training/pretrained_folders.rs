@@ -54,11 +54,12 @@ fn what_was_saved_is_loaded_to_the_bit() {
     round_trip::<BertSequenceClassifier>("xlm-roberta-sequence");
     round_trip::<BertMaskedLm>("bert-masked-lm");
     round_trip::<BertMaskedLm>("roberta-masked-lm");
-    for family in ["distilbert", "electra"] {
+    for family in ["distilbert", "electra", "deberta"] {
         round_trip::<BertTokenClassifier>(&format!("{family}-tokens"));
         round_trip::<BertSequenceClassifier>(&format!("{family}-sequence"));
         round_trip::<BertMaskedLm>(&format!("{family}-masked-lm"));
     }
+    round_trip::<BertMaskedLm>("deberta-masked-lm-new");
     round_trip::<ModernBertTokenClassifier>("modernbert-tokens");
     round_trip::<ModernBertSequenceClassifier>("modernbert-sequence");
     round_trip::<ModernBertSequenceClassifier>("modernbert-sequence-mean");

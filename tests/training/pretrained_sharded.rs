@@ -83,6 +83,7 @@ fn a_sharded_model_learns_what_the_whole_one_does() {
     }
     shards::<BertMaskedLm, _>("bert-masked-lm", |case| case.labeled(0));
     shards::<BertMaskedLm, _>("electra-masked-lm", |case| case.labeled(0));
+    shards::<BertMaskedLm, _>("deberta-masked-lm", |case| case.labeled(0));
     shards::<ModernBertMaskedLm, _>("modernbert-masked-lm", |case| case.labeled(0));
     shards::<Gpt, _>("gpt2", Case::causal);
     shards::<Llama, _>("qwen2", Case::causal);

@@ -11,10 +11,11 @@ use super::kind::Kind;
 use crate::pretrained::{HubConfig, PretrainedError, check_dropouts, check_heads, check_layers, check_sizes};
 use crate::{Activation, ClassNames, Linear, Norm};
 
-/// `config.json` of BERT, RoBERTa, DistilBERT, ELECTRA and related models.
+/// `config.json` of BERT, RoBERTa, DistilBERT, ELECTRA, DeBERTa and related models.
 ///
 /// Fields have the names of transformers' `BertConfig`; DistilBERT's own names, such as `n_layers`, are read and written
-/// in their place. An absent field has the default of the class of the `model_type`.
+/// in their place. Fields that only a DeBERTa has, such as `pos_att_type`, are among the [other](Self::rest) ones. An
+/// absent field has the default of the class of the `model_type`.
 ///
 /// ```
 /// use firebrick_models::BertConfig;
@@ -28,7 +29,7 @@ use crate::{Activation, ClassNames, Linear, Norm};
 #[serde(default, remote = "Self")]
 pub struct BertConfig {
     /// `bert`; `roberta`, `xlm-roberta` or `camembert`, whose positions start after the padding token's id;
-    /// `distilbert`, which has no segments; or `electra`.
+    /// `distilbert`, which has no segments; `electra`; or `deberta-v2`, the second and third versions of DeBERTa.
     pub model_type: String,
     /// Size of the vocabulary.
     pub vocab_size: usize,
@@ -51,11 +52,11 @@ pub struct BertConfig {
     /// Dropout of attention weights.
     pub attention_probs_dropout_prob: f64,
     /// Dropout before a classifier; `hidden_dropout_prob` if absent. A DistilBERT has it before a classifier of texts
-    /// only, under the name `seq_classif_dropout`.
+    /// only, under the name `seq_classif_dropout`, and a DeBERTa under the name `cls_dropout`.
     pub classifier_dropout: Option<f64>,
     /// Rows of the position embedding; see [`max_length`](Self::max_length).
     pub max_position_embeddings: usize,
-    /// Number of segments; with 1, a text's segments are ignored. DistilBERT has none.
+    /// Number of segments; with 1, a text's segments are ignored. DistilBERT has none, and DeBERTa may have none.
     pub type_vocab_size: usize,
     /// Standard deviation of the initial weights.
     pub initializer_range: f64,
@@ -137,6 +138,11 @@ impl BertConfig {
         self.pad_token_id.unwrap_or(usize::from(self.kind() == Kind::Roberta))
     }
 
+    /// The number of segments that are embedded.
+    pub(super) fn segments(&self) -> usize {
+        if self.kind() == Kind::DistilBert { 0 } else { self.type_vocab_size }
+    }
+
     /// The width of the embeddings.
     pub(super) fn embedding_width(&self) -> usize {
         let own = self.embedding_size.filter(|_| self.kind() == Kind::Electra);
@@ -151,7 +157,7 @@ impl BertConfig {
     /// Dropout before a classifier of tokens.
     pub(super) fn token_dropout(&self) -> f64 {
         match self.kind() {
-            Kind::DistilBert => self.hidden_dropout_prob,
+            Kind::DistilBert | Kind::Deberta => self.hidden_dropout_prob,
             Kind::Bert | Kind::Roberta | Kind::Electra => self.classifier_dropout(),
         }
     }
@@ -172,7 +178,7 @@ impl BertConfig {
 
 impl HubConfig for BertConfig {
     const MODEL_TYPES: &'static [&'static str] =
-        &["bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra"];
+        &["bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "deberta-v2"];
 
     fn check(&self) -> Result<(), PretrainedError> {
         let name = |field| self.kind().own_name(field);
@@ -184,7 +190,7 @@ impl HubConfig for BertConfig {
             ("max_position_embeddings", self.max_position_embeddings),
             ("num_labels", self.labels()),
         ])?;
-        if self.kind() != Kind::DistilBert {
+        if self.segments() > 0 || !matches!(self.kind(), Kind::DistilBert | Kind::Deberta) {
             check_sizes(&[("type_vocab_size", self.type_vocab_size)])?;
         }
         check_layers(name("num_hidden_layers"), self.num_hidden_layers)?;
@@ -209,7 +215,7 @@ impl HubConfig for BertConfig {
                 self.max_position_embeddings,
             ));
         }
-        Ok(())
+        self.deberta().map(drop)
     }
 }
 

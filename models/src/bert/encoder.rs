@@ -8,6 +8,8 @@ use firebrick_kernels::{Reads, cast};
 use firebrick_strategies::{Dropout, Pass};
 
 use super::BertConfig;
+use super::deberta::Deberta;
+use super::disentangled::{Apart, Disentangled, Distances};
 use super::kind::Kind;
 use crate::attention::{attend, join_heads, scale_of, split_heads, starts_of};
 use crate::embedded::embedded;
@@ -16,26 +18,39 @@ use crate::{Activation, Linear, Norm};
 
 /// BERT (Devlin et al., 2019, arXiv:1810.04805): post-norm, learned positions; and RoBERTa (Liu et al., 2019,
 /// arXiv:1907.11692), whose positions begin after the padding token's id; DistilBERT (Sanh et al., 2019,
-/// arXiv:1910.01108), which has no segments; and ELECTRA (Clark et al., 2020, arXiv:2003.10555), whose embeddings may be
-/// narrower than its hidden state.
+/// arXiv:1910.01108), which has no segments; ELECTRA (Clark et al., 2020, arXiv:2003.10555), whose embeddings may be
+/// narrower than its hidden state; and DeBERTa (He et al., 2021, arXiv:2006.03654, and arXiv:2111.09543), whose attention
+/// reads distances.
 ///
 /// Each token attends to all real tokens of its row. As in transformers, BERT's positions are columns, so padding a
 /// row at the left shifts its positions.
+///
+/// In training, transformers also drops numbers of a DeBERTa's embeddings of distances, alike for all samples of a batch.
+/// Here, what is dropped depends on nothing but the sample, so these are not dropped.
 #[derive(Module, Debug)]
 pub struct Bert {
     embeddings: Embeddings,
     /// From embeddings to hidden states, if an ELECTRA's sizes differ.
     project: Option<Linear>,
+    /// Which all blocks of a DeBERTa read.
+    distances: Option<Distances>,
     blocks: Vec<Block>,
 }
 
 impl Bert {
+    /// # Panics
+    ///
+    /// If the configuration's check would fail.
     pub(super) fn new(config: &BertConfig, device: &Device) -> Self {
         let (narrow, wide) = (config.embedding_width(), config.hidden_size);
+        let deberta = config.deberta().unwrap_or_else(|error| panic!("{error}"));
+        let deberta = deberta.as_ref();
+        let relative = deberta.and_then(|deberta| deberta.relative.as_ref());
         Self {
-            embeddings: Embeddings::new(config, device),
+            embeddings: Embeddings::new(config, deberta.is_none_or(|deberta| deberta.is_absolute), device),
             project: (narrow != wide).then(|| config.linear(narrow, wide, device)),
-            blocks: (0..config.num_hidden_layers).map(|_| Block::new(config, device)).collect(),
+            distances: relative.map(|relative| Distances::new(config, relative.clone(), device)),
+            blocks: (0..config.num_hidden_layers).map(|_| Block::new(config, deberta, device)).collect(),
         }
     }
 
@@ -58,9 +73,10 @@ impl Bert {
             Some(project) => project.forward(x),
             None => x,
         };
+        let apart = self.distances.as_ref().map(|distances| distances.of(tokens, reads.longest()[0], pass));
         self.blocks.iter().fold(x, |x, block| {
-            let run = |block: &Block, (x, reads), pass: &Pass| block.forward(x, &reads, pass);
-            pass.segment(block, (x, reads.clone()), run)
+            let run = |block: &Block, (x, apart, reads), pass: &Pass| block.forward(x, apart, &reads, pass);
+            pass.segment(block, (x, apart.clone(), reads.clone()), run)
         })
     }
 
@@ -74,7 +90,7 @@ impl Bert {
 #[derive(Module, Debug)]
 struct Embeddings {
     tokens: Embedding,
-    positions: Embedding,
+    positions: Option<Embedding>,
     segments: Option<Embedding>,
     norm: Norm,
     dropout: Dropout,
@@ -83,15 +99,15 @@ struct Embeddings {
 }
 
 impl Embeddings {
-    fn new(config: &BertConfig, device: &Device) -> Self {
+    fn new(config: &BertConfig, is_absolute: bool, device: &Device) -> Self {
         let embedding = |rows| {
             let embedding = EmbeddingConfig::new(rows, config.embedding_width());
             embedding.with_initializer(config.normal()).init(device)
         };
         Self {
             tokens: embedding(config.vocab_size),
-            positions: embedding(config.max_position_embeddings),
-            segments: (config.kind() != Kind::DistilBert).then(|| embedding(config.type_vocab_size)),
+            positions: is_absolute.then(|| embedding(config.max_position_embeddings)),
+            segments: (config.segments() > 0).then(|| embedding(config.segments())),
             norm: config.norm(config.embedding_width(), device),
             dropout: Dropout::new(config.hidden_dropout_prob),
             before: (config.kind() == Kind::Roberta).then(|| config.pad()),
@@ -102,7 +118,6 @@ impl Embeddings {
     fn forward(&self, inputs: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<3> {
         let device = pass.device();
         let ids = tokens.ints(inputs.host_ids(), device);
-        let places = tokens.ints(&self.places(inputs), device);
         let of = |embedding: &Embedding, ids| cast(embedded(embedding, ids), pass.dtype());
         let mut x = of(&self.tokens, ids);
         if let Some(table) = &self.segments {
@@ -110,7 +125,9 @@ impl Embeddings {
             let one_segment = table.weight.dims()[0] == 1;
             x = x + of(table, if one_segment { segments.zeros_like() } else { segments });
         }
-        let x = x + of(&self.positions, places);
+        if let Some(table) = &self.positions {
+            x = x + of(table, tokens.ints(&self.places(inputs), device));
+        }
         self.dropout.forward(self.norm.forward(x), pass)
     }
 
@@ -143,6 +160,8 @@ struct Block {
     query: Linear,
     key: Linear,
     value: Linear,
+    /// Of a DeBERTa.
+    disentangled: Option<Disentangled>,
     output: Linear,
     attention_norm: Norm,
     widen: Linear,
@@ -151,18 +170,22 @@ struct Block {
     weight_dropout: Dropout,
     dropout: Dropout,
     heads: usize,
+    /// The factor of attention's scores.
+    scale: f64,
     #[module(skip)]
     activation: Activation,
 }
 
 impl Block {
-    fn new(config: &BertConfig, device: &Device) -> Self {
-        let width = config.hidden_size;
+    fn new(config: &BertConfig, deberta: Option<&Deberta>, device: &Device) -> Self {
+        let (width, heads) = (config.hidden_size, config.num_attention_heads);
         let square = || config.linear(width, width, device);
+        let relative = deberta.and_then(|deberta| deberta.relative.as_ref());
         Self {
             query: square(),
             key: square(),
             value: square(),
+            disentangled: relative.map(|relative| Disentangled::new(config, relative.clone(), device)),
             output: square(),
             attention_norm: config.norm(width, device),
             widen: config.linear(width, config.intermediate_size, device),
@@ -170,17 +193,21 @@ impl Block {
             feed_forward_norm: config.norm(width, device),
             weight_dropout: Dropout::new(config.attention_probs_dropout_prob),
             dropout: Dropout::new(config.hidden_dropout_prob),
-            heads: config.num_attention_heads,
+            heads,
+            scale: scale_of(width / heads * deberta.map_or(1, |deberta| deberta.products)),
             activation: config.hidden_act,
         }
     }
 
     /// `[batch, length, hidden_size]` to the same shape.
-    fn forward(&self, x: Tensor<3>, reads: &Reads, pass: &Pass) -> Tensor<3> {
-        let part = |linear: &Linear| split_heads(linear.forward(x.clone()), self.heads);
-        let (query, key, value) = (part(&self.query), part(&self.key), part(&self.value));
-        let scale = scale_of(query.dims()[3]);
-        let mixed = attend([query, key, value], None, scale, reads, &self.weight_dropout, pass);
+    fn forward(&self, x: Tensor<3>, apart: Option<Apart>, reads: &Reads, pass: &Pass) -> Tensor<3> {
+        let [query, key, value] = [&self.query, &self.key, &self.value].map(|part| part.forward(x.clone()));
+        let bias = self.disentangled.as_ref().zip(apart).and_then(|(disentangled, apart)| {
+            let contents = [query.clone(), key.clone()];
+            disentangled.bias(contents, [&self.query, &self.key], apart, self.scale)
+        });
+        let parts = [query, key, value].map(|part| split_heads(part, self.heads));
+        let mixed = attend(parts, bias, self.scale, reads, &self.weight_dropout, pass);
         let attended = self.dropout.forward(self.output.forward(join_heads(mixed)), pass);
         let x = self.attention_norm.of_sum(x, attended).1;
         let hidden = self.activation.forward(self.widen.forward(x.clone()));

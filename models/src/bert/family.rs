@@ -70,7 +70,9 @@ impl Family for BertConfig {
         Self { num_hidden_layers, ..self }
     }
 
-    fn smallest(self) -> Self {
+    fn smallest(mut self) -> Self {
+        // Those of a DeBERTa follow from the others.
+        self.rest.retain(|name, _| !matches!(&**name, "attention_head_size" | "pooler_hidden_size"));
         // Embeddings of another size stay so, because only they are projected.
         let differs = self.embedding_width() != self.hidden_size;
         let embedding_size = self.embedding_size.map(|_| if differs { 2 } else { 1 });
@@ -80,7 +82,9 @@ impl Family for BertConfig {
     }
 
     fn attention(&self) -> Vec<Attention> {
-        Attention::of_itself(self.num_hidden_layers, self.hidden_size)
+        // Scores with the distances to twice as many positions cost what a layer's two products of contents do.
+        let products = self.deberta().ok().flatten().map_or(1, |deberta| deberta.products);
+        Attention::of_itself(self.num_hidden_layers * products, self.hidden_size)
     }
 
     fn vocabulary(&self) -> usize {
@@ -88,7 +92,8 @@ impl Family for BertConfig {
     }
 
     fn positions(&self) -> Option<usize> {
-        Some(self.max_length())
+        let is_absolute = self.deberta().ok().flatten().is_none_or(|deberta| deberta.is_absolute);
+        is_absolute.then(|| self.max_length())
     }
 
     fn reads_segments() -> bool {

@@ -110,8 +110,8 @@ pub struct BertSequenceClassifier {
     dense: Linear,
     dropout: Dropout,
     classifier: Linear,
-    /// Whether dropout also applies to the first token, as in RoBERTa.
-    drops_first: bool,
+    /// Of the first token, as in RoBERTa.
+    first_dropout: Option<Dropout>,
     #[module(skip)]
     activation: Activation,
     #[module(skip)]
@@ -131,7 +131,10 @@ impl BertSequenceClassifier {
     /// The logits, computed from some tokens.
     fn logits(&self, inputs: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<2> {
         let x = tokens.first_of(self.bert.hidden(inputs, tokens, pass));
-        let x = if self.drops_first { self.dropout.forward(x, pass) } else { x };
+        let x = match &self.first_dropout {
+            Some(dropout) => dropout.forward(x, pass),
+            None => x,
+        };
         let x = self.activation.forward(self.dense.forward(x));
         self.classifier.forward(self.dropout.forward(x, pass))
     }
@@ -160,15 +163,24 @@ impl Pretrained for BertSequenceClassifier {
         named(config, SEQUENCE_CLASSIFIERS)
     }
 
+    /// # Panics
+    ///
+    /// If the configuration's check would fail.
     fn init(config: &BertConfig, device: &Device) -> Self {
-        let width = config.hidden_size;
+        let (kind, width) = (config.kind(), config.hidden_size);
+        let deberta = config.deberta().unwrap_or_else(|error| panic!("{error}"));
+        let first_dropout = match &deberta {
+            Some(deberta) => Some(deberta.pooler_dropout),
+            None => matches!(kind, Kind::Roberta | Kind::Electra).then(|| config.classifier_dropout()),
+        };
+        let activation = deberta.map(|deberta| deberta.pooler_activation);
         Self {
             bert: Bert::new(config, device),
             dense: config.linear(width, width, device),
             dropout: Dropout::new(config.classifier_dropout()),
             classifier: config.linear(width, config.labels(), device),
-            drops_first: config.kind().drops_first(),
-            activation: config.kind().pooler_activation(),
+            first_dropout: first_dropout.map(Dropout::new),
+            activation: activation.unwrap_or(kind.pooler_activation()),
             scores: config.classes.scores(),
         }
     }
@@ -252,7 +264,7 @@ impl Pretrained for BertMaskedLm {
             norm: config.norm(width, device),
             bias: Param::from_tensor(Tensor::zeros([config.vocab_size], device)),
             activation: match config.kind() {
-                Kind::Bert | Kind::DistilBert => config.hidden_act,
+                Kind::Bert | Kind::DistilBert | Kind::Deberta => config.hidden_act,
                 Kind::Roberta | Kind::Electra => Activation::Gelu,
             },
         }
@@ -263,34 +275,37 @@ impl Pretrained for BertMaskedLm {
     }
 }
 
-const TOKEN_CLASSIFIERS: [&str; 6] = [
+const TOKEN_CLASSIFIERS: [&str; 7] = [
     "BertForTokenClassification",
     "RobertaForTokenClassification",
     "XLMRobertaForTokenClassification",
     "CamembertForTokenClassification",
     "DistilBertForTokenClassification",
     "ElectraForTokenClassification",
+    "DebertaV2ForTokenClassification",
 ];
-const SEQUENCE_CLASSIFIERS: [&str; 6] = [
+const SEQUENCE_CLASSIFIERS: [&str; 7] = [
     "BertForSequenceClassification",
     "RobertaForSequenceClassification",
     "XLMRobertaForSequenceClassification",
     "CamembertForSequenceClassification",
     "DistilBertForSequenceClassification",
     "ElectraForSequenceClassification",
+    "DebertaV2ForSequenceClassification",
 ];
-const MASKED_LMS: [&str; 6] = [
+const MASKED_LMS: [&str; 7] = [
     "BertForMaskedLM",
     "RobertaForMaskedLM",
     "XLMRobertaForMaskedLM",
     "CamembertForMaskedLM",
     "DistilBertForMaskedLM",
     "ElectraForMaskedLM",
+    "DebertaV2ForMaskedLM",
 ];
 
 /// The transformers class for the configuration's model family. `classes` are in the order of
 /// [`MODEL_TYPES`](HubConfig::MODEL_TYPES).
-fn named(config: &BertConfig, classes: [&'static str; 6]) -> &'static str {
+fn named(config: &BertConfig, classes: [&'static str; 7]) -> &'static str {
     let found = BertConfig::MODEL_TYPES.iter().zip(classes).find(|(family, _)| **family == config.model_type);
     found.map_or(classes[0], |(_, class)| class)
 }

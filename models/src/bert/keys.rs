@@ -7,9 +7,9 @@ use crate::pretrained::{CLASSIFIER, KeyMap, Row};
 
 const EMBEDDINGS: &[Row] = &[
     (Embedding, "embeddings.word_embeddings", "bert.embeddings.tokens"),
-    (Embedding, "embeddings.position_embeddings", "bert.embeddings.positions"),
     (Norm, "embeddings.LayerNorm", "bert.embeddings.norm"),
 ];
+const POSITIONS: &[Row] = &[(Embedding, "embeddings.position_embeddings", "bert.embeddings.positions")];
 const SEGMENTS: &[Row] = &[(Embedding, "embeddings.token_type_embeddings", "bert.embeddings.segments")];
 const PROJECT: &[Row] = &[(Linear, "embeddings_project", "bert.project")];
 const BLOCK: &[Row] = &[
@@ -31,6 +31,22 @@ const DISTILBERT_BLOCK: &[Row] = &[
     (Linear, "transformer.layer.#.ffn.lin1", "bert.blocks.#.widen"),
     (Linear, "transformer.layer.#.ffn.lin2", "bert.blocks.#.narrow"),
     (Norm, "transformer.layer.#.output_layer_norm", "bert.blocks.#.feed_forward_norm"),
+];
+const DEBERTA_DISTANCES: &[Row] = &[
+    (Embedding, "encoder.rel_embeddings", "bert.distances.table"),
+    (Norm, "encoder.LayerNorm", "bert.distances.norm"),
+];
+const DEBERTA_BLOCK: &[Row] = &[
+    (Linear, "encoder.layer.#.attention.self.query_proj", "bert.blocks.#.query"),
+    (Linear, "encoder.layer.#.attention.self.key_proj", "bert.blocks.#.key"),
+    (Linear, "encoder.layer.#.attention.self.value_proj", "bert.blocks.#.value"),
+    (Linear, "encoder.layer.#.attention.self.pos_key_proj", "bert.blocks.#.disentangled.key"),
+    (Linear, "encoder.layer.#.attention.self.pos_query_proj", "bert.blocks.#.disentangled.query"),
+    (Linear, "encoder.layer.#.attention.output.dense", "bert.blocks.#.output"),
+    (Norm, "encoder.layer.#.attention.output.LayerNorm", "bert.blocks.#.attention_norm"),
+    (Linear, "encoder.layer.#.intermediate.dense", "bert.blocks.#.widen"),
+    (Linear, "encoder.layer.#.output.dense", "bert.blocks.#.narrow"),
+    (Norm, "encoder.layer.#.output.LayerNorm", "bert.blocks.#.feed_forward_norm"),
 ];
 const CLASSIFIER_ROWS: &[Row] = &[(Linear, "classifier", "classifier")];
 const POOLER: &[Row] = &[(Linear, "pooler.dense", "dense")];
@@ -58,7 +74,13 @@ const ELECTRA_MASKED_LM: &[Row] = &[
     (Norm, "generator_predictions.LayerNorm", "norm"),
     (Param, "generator_lm_head.bias", "bias"),
 ];
-/// The names of all masked LM heads, and of ELECTRA's discriminator.
+/// The head of DeBERTa's original files.
+const DEBERTA_MASKED_LM: &[Row] = &[
+    (Linear, "lm_predictions.lm_head.dense", "transform"),
+    (Norm, "lm_predictions.lm_head.LayerNorm", "norm"),
+    (Param, "lm_predictions.lm_head.bias", "bias"),
+];
+/// The names of all masked LM heads, and of the discriminators of ELECTRA and DeBERTa.
 const LM_HEADS: &[&str] = &[
     "cls.*",
     "lm_head.*",
@@ -68,6 +90,8 @@ const LM_HEADS: &[&str] = &[
     "generator_predictions.*",
     "generator_lm_head.*",
     "discriminator_predictions.*",
+    "lm_predictions.*",
+    "mask_predictions.*",
 ];
 
 /// The encoder's keys. Ignored are position ids, which early files hold.
@@ -77,12 +101,23 @@ fn body(config: &BertConfig) -> KeyMap {
         Kind::Roberta => "roberta.",
         Kind::DistilBert => "distilbert.",
         Kind::Electra => "electra.",
+        Kind::Deberta => "deberta.",
     };
     let map = KeyMap::new(prefix).body(EMBEDDINGS);
     let layers = config.num_hidden_layers;
     let map = match config.kind() {
-        Kind::DistilBert => map.layers(layers, DISTILBERT_BLOCK),
-        Kind::Bert | Kind::Roberta | Kind::Electra => map.body(SEGMENTS).layers(layers, BLOCK),
+        Kind::DistilBert => map.body(POSITIONS).layers(layers, DISTILBERT_BLOCK),
+        Kind::Bert | Kind::Roberta | Kind::Electra => {
+            map.body(POSITIONS).body(SEGMENTS).layers(layers, BLOCK)
+        }
+        Kind::Deberta => {
+            let map = map.body(SEGMENTS).body(DEBERTA_DISTANCES).layers(layers, DEBERTA_BLOCK);
+            match config.deberta() {
+                Ok(Some(deberta)) if deberta.is_absolute => map.body(POSITIONS),
+                // Files hold them though they are never read.
+                _ => map.ignored(&["embeddings.position_embeddings.weight"]),
+            }
+        }
     };
     let is_projected = config.embedding_width() != config.hidden_size;
     let map = if is_projected { map.body(PROJECT) } else { map };
@@ -104,12 +139,14 @@ pub(super) fn sequence_classifier(config: &BertConfig) -> KeyMap {
             map.new_head("pre_classifier", DISTILBERT_POOLER).new_head(CLASSIFIER, CLASSIFIER_ROWS)
         }
         Kind::Electra => map.new_head(CLASSIFIER, JOINT_CLASSIFIER),
+        Kind::Deberta => map.new_head("pooler", POOLER).new_head(CLASSIFIER, CLASSIFIER_ROWS),
     }
 }
 
 pub(super) fn masked_lm(config: &BertConfig) -> KeyMap {
-    let others = ["pooler.*", "cls.seq_relationship.*", "discriminator_predictions.*"];
+    let others = ["pooler.*", "cls.seq_relationship.*", "discriminator_predictions.*", "mask_predictions.*"];
     let map = body(config).ignored(&others).ignored(&["pre_classifier.*", "classifier.*"]);
+    let is_legacy = config.deberta().is_ok_and(|deberta| deberta.is_none_or(|deberta| deberta.is_legacy));
     match config.kind() {
         Kind::Bert => map
             .new_head("cls", MASKED_LM)
@@ -125,5 +162,11 @@ pub(super) fn masked_lm(config: &BertConfig) -> KeyMap {
         Kind::Electra => map
             .new_head("generator_predictions", ELECTRA_MASKED_LM)
             .alias("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),
+        Kind::Deberta if is_legacy => map
+            .new_head("cls", MASKED_LM)
+            .alias("cls.predictions.decoder.weight", "deberta.embeddings.word_embeddings.weight")
+            .alias("cls.predictions.decoder.bias", "cls.predictions.bias")
+            .ignored(&["lm_predictions.*"]),
+        Kind::Deberta => map.new_head("lm_predictions", DEBERTA_MASKED_LM).ignored(&["cls.*"]),
     }
 }

@@ -12,6 +12,8 @@ pub(super) enum Kind {
     Roberta,
     DistilBert,
     Electra,
+    /// The second and third versions.
+    Deberta,
 }
 
 /// The names of DistilBERT's fields, and those of the same fields in BERT.
@@ -29,13 +31,35 @@ const DISTILBERT: [(&str, &str); 8] = [
 /// Fields of BERT that DistilBERT lacks.
 const NOT_OF_DISTILBERT: [&str; 4] = ["type_vocab_size", "layer_norm_eps", "is_decoder", "embedding_size"];
 
+const DEBERTA: [(&str, &str); 1] = [("cls_dropout", "classifier_dropout")];
+const NOT_OF_DEBERTA: [&str; 1] = ["is_decoder"];
+
 impl Kind {
     pub fn of(model_type: &str) -> Self {
         match model_type {
             "bert" => Self::Bert,
             "distilbert" => Self::DistilBert,
             "electra" => Self::Electra,
+            "deberta-v2" => Self::Deberta,
             _ => Self::Roberta,
+        }
+    }
+
+    /// The names of fields that BERT calls otherwise, with BERT's names.
+    fn renamed(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::DistilBert => &DISTILBERT,
+            Self::Deberta => &DEBERTA,
+            Self::Bert | Self::Roberta | Self::Electra => &[],
+        }
+    }
+
+    /// Fields of BERT that the model lacks.
+    fn lacks(self) -> &'static [&'static str] {
+        match self {
+            Self::DistilBert => &NOT_OF_DISTILBERT,
+            Self::Deberta => &NOT_OF_DEBERTA,
+            Self::Bert | Self::Roberta | Self::Electra => &[],
         }
     }
 
@@ -46,17 +70,13 @@ impl Kind {
     /// A field occurs under both names.
     pub fn read(mut fields: Map<String, Value>) -> Result<Map<String, Value>, String> {
         let kind = Self::of(fields.get("model_type").and_then(Value::as_str).unwrap_or("bert"));
-        if kind == Self::DistilBert {
-            for (own, name) in DISTILBERT {
-                let Some(value) = fields.remove(own) else { continue };
-                if fields.insert(name.into(), value).is_some() {
-                    return Err(format!(
-                        "expected one of `{own}` and `{name}`, which are the same, found both"
-                    ));
-                }
+        for (own, name) in kind.renamed() {
+            let Some(value) = fields.remove(*own) else { continue };
+            if fields.insert((*name).into(), value).is_some() {
+                return Err(format!("expected one of `{own}` and `{name}`, which are the same, found both"));
             }
-            NOT_OF_DISTILBERT.iter().for_each(|name| drop(fields.remove(*name)));
         }
+        kind.lacks().iter().for_each(|name| drop(fields.remove(*name)));
         for (name, value) in kind.defaults() {
             fields.entry(name).or_insert(value);
         }
@@ -74,17 +94,24 @@ impl Kind {
                 ("num_attention_heads", json!(4)),
                 ("intermediate_size", json!(1024)),
             ],
+            Self::Deberta => vec![
+                ("vocab_size", json!(128_100)),
+                ("hidden_size", json!(1536)),
+                ("num_hidden_layers", json!(24)),
+                ("num_attention_heads", json!(24)),
+                ("intermediate_size", json!(6144)),
+                ("type_vocab_size", json!(0)),
+                ("layer_norm_eps", json!(1e-7)),
+            ],
         }
     }
 
     /// Returns the fields under their names in `config.json`.
     pub fn written(self, mut fields: Map<String, Value>) -> Map<String, Value> {
-        if self == Self::DistilBert {
-            NOT_OF_DISTILBERT.iter().for_each(|name| drop(fields.remove(*name)));
-            for (own, name) in DISTILBERT {
-                if let Some(value) = fields.remove(name) {
-                    fields.insert(own.into(), value);
-                }
+        self.lacks().iter().for_each(|name| drop(fields.remove(*name)));
+        for (own, name) in self.renamed() {
+            if let Some(value) = fields.remove(*name) {
+                fields.insert((*own).into(), value);
             }
         }
         fields
@@ -92,21 +119,16 @@ impl Kind {
 
     /// The name of a field in `config.json`.
     pub fn own_name(self, field: &'static str) -> &'static str {
-        let own = DISTILBERT.iter().find(|(_, name)| self == Self::DistilBert && *name == field);
+        let own = self.renamed().iter().find(|(_, name)| *name == field);
         own.map_or(field, |(own, _)| own)
     }
 
-    /// The activation between the two layers of a classifier of texts.
+    /// The activation between the two layers of a classifier of texts; of a DeBERTa, `config.json` says it.
     pub fn pooler_activation(self) -> Activation {
         match self {
             Self::Bert | Self::Roberta => Activation::Tanh,
             Self::DistilBert => Activation::Relu,
-            Self::Electra => Activation::Gelu,
+            Self::Electra | Self::Deberta => Activation::Gelu,
         }
-    }
-
-    /// Whether dropout also applies to the first token of a classifier of texts.
-    pub fn drops_first(self) -> bool {
-        matches!(self, Self::Roberta | Self::Electra)
     }
 }

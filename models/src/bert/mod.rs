@@ -1,15 +1,19 @@
-//! BERT, RoBERTa, DistilBERT, ELECTRA and related models.
+//! BERT, RoBERTa, DistilBERT, ELECTRA, DeBERTa and related models.
 //!
 //! ```text
 //! config.rs    config.json
 //! kind.rs      what distinguishes the models
+//! deberta.rs   the fields that only a DeBERTa has
 //! family.rs    the entry of a run file, and predictions
 //! encoder.rs   embeddings and blocks
+//! disentangled.rs attention by the distance of two tokens
 //! heads.rs     the heads, and their losses and scores
 //! keys.rs      the names of the parameters in files
 //! ```
 
 mod config;
+mod deberta;
+mod disentangled;
 mod encoder;
 mod family;
 mod heads;

@@ -157,3 +157,13 @@ fn a_ragged_mask_is_block_diagonal() {
     let windowed = reads.within(1);
     assert_eq!([windowed.of(0, 1), windowed.of(1, 0)], [1..2, 0..1]);
 }
+
+#[test]
+fn a_window_around_a_query_ends_where_its_row_and_its_range_do() {
+    let rows = Ragged::new([4, 1]);
+    let reads = Reads::ragged(&rows, &rows, |row, _| if row == 0 { 1..4 } else { 0..1 });
+    let around = reads.around(1);
+    let found = [0, 1, 2, 3].map(|query| around.of(0, query));
+    assert_eq!(found, [1..2, 1..3, 1..4, 2..4]);
+    assert_eq!((around.of(1, 0), reads.around(0).of(0, 0), reads.around(9).of(0, 0)), (0..1, 0..0, 1..4));
+}
