@@ -5,17 +5,20 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::commands::cache::{CacheArgs, cache};
 use crate::commands::checkpoint::{CheckpointCommand, ConsolidateArgs, checkpoint, consolidate};
+use crate::commands::completions::{CompletionsArgs, completions};
 use crate::commands::exit::{EXIT_CODES, Exit};
 use crate::commands::export::{ExportArgs, export};
 use crate::commands::import::{ImportArgs, import};
+use crate::commands::init::{InitArgs, init};
 use crate::commands::new::{NewArgs, new};
 use crate::commands::page::{ReportArgs, WatchArgs, report, watch};
 use crate::commands::plan::{PlanArgs, plan};
 use crate::commands::run_args::{FileArgs, LengthArgs, ReportFormat, RunArgs};
+use crate::commands::schema::{SchemaArgs, print_schema};
 use crate::commands::summary::{bench_summary, tokenized_summary, trained_summary};
 use crate::commands::trained::{EvalArgs, GenerateArgs, PredictArgs, eval, generate, predict};
 use crate::console::{tell, terminal_width};
@@ -37,6 +40,7 @@ pub struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
+  firebrick init SequenceClassification --data reviews.csv > run.ron
   firebrick train examples/causal_lm.ron
   firebrick train examples/tinyshakespeare.ron --set data.path=input.txt --steps 500
   firebrick train examples/causal_lm.ron --set 'strategies=[Amp(bf16), Clip(norm: 1.0)]'
@@ -123,6 +127,13 @@ enum Command {
     Plan(PlanArgs),
     /// Times training steps, without evaluation and files.
     Bench(BenchArgs),
+    /// Writes a commented run file for your data and your model, on standard output.
+    ///
+    /// Reads the first records: recognises the format, the fields of texts and labels, conversations and the validation
+    /// file. The file trains as it is; what was recognised is on standard error.
+    Init(InitArgs),
+    /// Prints a JSON Schema of the run file, for editors and tools.
+    Schema(SchemaArgs),
     /// Writes a crate that trains a model of its own: a Burn model, a data set of Burn's, and a composed recipe.
     New(NewArgs),
     /// Lists the devices of this machine and what each can do with each number format.
@@ -133,6 +144,8 @@ enum Command {
     /// Shows the folder that keeps the kernels of GPUs for later starts, and its size. `firebrick cache clear` empties
     /// it.
     Cache(CacheArgs),
+    /// Prints a script that completes commands and options in your shell.
+    Completions(CompletionsArgs),
 }
 
 #[derive(Debug, Args)]
@@ -245,8 +258,17 @@ impl Cli {
             Command::Bench(args) => done(bench(&args)),
             Command::Data(args) => done(data(&args)),
             Command::Tokenize(args) => done(tokenize(&args)),
+            Command::Init(args) => done(init(&args)),
+            Command::Schema(_) => {
+                print_schema();
+                Ok(Exit::Done)
+            }
             Command::New(args) => done(new(&args)),
             Command::Cache(args) => done(cache(&args)),
+            Command::Completions(args) => {
+                completions(&args, Self::command());
+                Ok(Exit::Done)
+            }
             Command::Devices(args) => {
                 devices(&args);
                 Ok(Exit::Done)

@@ -27,6 +27,8 @@
 //! preview/       the first batches, readable
 //! trained_run/   evaluates a trained run, predicts and generates with it
 //! import/        converts a DeepSpeed configuration and Hugging Face's training arguments to a run file
+//! init/          writes a run file for the data and the model that it is given
+//! schema/        a JSON Schema of the run file
 //! watch/         follows a run from another terminal
 //! report_page/   one HTML page of a run, from the run's files alone
 //! guide.rs       the pages of docs/
@@ -41,24 +43,29 @@ mod commands;
 mod console;
 pub mod guide;
 pub mod import;
+mod init;
 mod log_lines;
 mod plan;
 mod preview;
 mod program;
 pub mod report_page;
 mod run;
+mod schema;
 mod signals;
 mod trained_run;
 pub mod watch;
 
 pub use bench::{Bench, BenchReport, BesideReport, RawReport};
+pub use init::InitError;
 pub use plan::{FoundBatch, Plan, PlanError, Planned, Sent};
 pub use preview::{Cell, Grid, Kind, Legible, Look, Names, Numbers, Preview, Row};
 pub use program::Program;
 pub use run::{
-    BatchConfig, Caret, CausalLmTask, ChatConfig, CheckpointsConfig, Corpus, DataConfig, DataRun, Families,
-    LabelSettings, Launched, Loaded, Loading, MaskedLmTask, ModelConfig, Paths, Rows, Run, RunError,
-    RunStrategy, SampleConfig, Seq2SeqTask, SequenceClassificationTask, Task, TaskConfig, TaskData, Tasks,
-    TemplateConfig, TokenClassificationTask, Tokenized, TokenizerConfig, Writing, record_json,
+    BatchConfig, Caret, CausalLmTask, ChatConfig, CheckpointsConfig, Corpus, DataConfig, DataRun, Examples,
+    Families, LabelSettings, Launched, Loaded, Loading, MaskedLmTask, ModelConfig, Paths, Rows, Run,
+    RunError, RunStrategy, SampleConfig, Seq2SeqTask, SequenceClassificationTask, Suggestion, Task,
+    TaskConfig, TaskData, Tasks, TemplateConfig, TokenClassificationTask, Tokenized, TokenizerConfig,
+    Writing, record_json,
 };
+pub use schema::schema;
 pub use trained_run::{Evaluated, Predicted, TrainedRun};

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
-use firebrick_models::pretrained::Folder;
+use firebrick_models::pretrained::{CLASSIFIER, Folder};
 
 use super::launch::Launch;
 use super::saved_weights::{Exported, Exporting};
@@ -11,12 +11,13 @@ use super::{Launched, RunError};
 use crate::bench::{BenchReport, Benched};
 use crate::plan::{Finding, FoundBatch, Plan, Planning};
 use crate::trained_run::{Evaluated, Evaluating, Generating, Predicted, Predicting};
-use firebrick_models::family::Trainable;
+use firebrick_models::family::{Family, Trainable};
 
 /// A [`Trainable`] whose type is only known when the run file is read. Each command is a method.
 ///
 /// `folder` holds the model's weights; a run with fresh weights has none.
 pub(crate) trait AnyTrainable: Debug + Send + Sync {
+    fn limits(&self, folder: &Folder) -> Result<Limits, RunError>;
     fn launch(&self, launch: Launch<'_>, folder: Option<Folder>) -> Result<Launched, RunError>;
     fn plan(&self, planning: Planning<'_>, folder: Option<Folder>) -> Result<Plan, RunError>;
     fn find_batch(&self, finding: Finding<'_>, folder: Option<Folder>) -> Result<FoundBatch, RunError>;
@@ -25,6 +26,15 @@ pub(crate) trait AnyTrainable: Debug + Send + Sync {
     fn evaluate(&self, evaluating: Evaluating<'_>, folder: Folder) -> Result<Evaluated, RunError>;
     fn generate(&self, generating: Generating<'_>, folder: Folder) -> Result<Vec<Vec<String>>, RunError>;
     fn predict(&self, predicting: Predicting<'_>, folder: &Folder) -> Result<Predicted, RunError>;
+}
+
+/// What the model of a folder can read and tell apart.
+#[derive(Debug, Default)]
+pub(crate) struct Limits {
+    /// The most tokens of a row, if there is a limit.
+    pub positions: Option<usize>,
+    /// The labels of its classifier, if it has one.
+    pub labels: Option<Vec<String>>,
 }
 
 /// The type of a model, without a model.
@@ -38,6 +48,12 @@ impl<M> Default for Typed<M> {
 }
 
 impl<M: Trainable> AnyTrainable for Typed<M> {
+    fn limits(&self, folder: &Folder) -> Result<Limits, RunError> {
+        let config = folder.config::<M::Config>()?;
+        let labels = config.label_names().filter(|_| folder.has_head::<M>(&config, CLASSIFIER));
+        Ok(Limits { positions: config.positions(), labels })
+    }
+
     fn launch(&self, launch: Launch<'_>, folder: Option<Folder>) -> Result<Launched, RunError> {
         launch.with::<M>(folder)
     }

@@ -12,7 +12,7 @@ use firebrick_strategies::registry::{Registered, Registry};
 
 use super::any_trainable::{AnyTrainable, Typed};
 use super::model_config::{AnyShape, FromFolder, named};
-use super::{Run, RunError};
+use super::{Run, RunError, TaskConfig};
 
 /// The families of models that a run file can name, with a model for each task that a family learns.
 #[derive(Clone, Debug, Default)]
@@ -95,6 +95,41 @@ impl Families {
         })
     }
 
+    /// Returns the names of fresh models that learn a task, in the order in which they are registered.
+    pub(crate) fn fresh_for(task: &TaskConfig) -> Vec<&'static str> {
+        let learned = task.learned_as().unwrap_or(task.name());
+        let learns = |family: &&Entry| family.models.iter().any(|(other, _)| *other == learned);
+        Self::installed().families.iter().filter(learns).map(|family| family.name).collect()
+    }
+
+    /// Returns the model of a folder.
+    ///
+    /// # Errors
+    ///
+    /// The folder belongs to an unknown family, or its model does not learn the task.
+    pub(crate) fn model_in(
+        task: &TaskConfig,
+        folder: &Folder,
+    ) -> Result<&'static dyn AnyTrainable, RunError> {
+        let family = Entry::of_folder(folder)?;
+        Self::model_of(task, Some(family), folder.model_type().unwrap_or(family.name))
+    }
+
+    /// Returns a family's model for a task. `found` is the name of the family where the run has it from.
+    fn model_of(
+        task: &TaskConfig,
+        family: Option<&'static Entry>,
+        found: &str,
+    ) -> Result<&'static dyn AnyTrainable, RunError> {
+        let learned = task.learned_as().unwrap_or(task.name());
+        let model = family.and_then(|family| family.models.iter().find(|(task, _)| *task == learned));
+        model.map(|(_, model)| &**model).ok_or_else(|| RunError::Task {
+            task: task.name(),
+            models: Self::installed().that_learn(learned),
+            found: found.into(),
+        })
+    }
+
     /// Returns the names of the models that learn a task, for a message.
     fn that_learn(&self, task: &str) -> String {
         let learns = |family: &&Entry| family.models.iter().any(|(other, _)| *other == task);
@@ -133,34 +168,18 @@ impl Run {
         let Some(path) = self.model.folder() else {
             let families = &Families::installed().families;
             let family = families.iter().find(|family| family.name == self.model.name());
-            return Ok((self.model_of(family, self.model.name())?, None));
+            return Ok((Families::model_of(&self.task, family, self.model.name())?, None));
         };
         let folder = Folder::open(path)?;
         Ok((self.model_in(&folder)?, Some(folder)))
     }
 
-    /// Returns the model of a folder.
+    /// Returns the model of a folder, for the task of the run.
     ///
     /// # Errors
     ///
-    /// The folder belongs to an unknown family, or its model does not learn the task.
+    /// Those of [`Families::model_in`].
     pub(crate) fn model_in(&self, folder: &Folder) -> Result<&'static dyn AnyTrainable, RunError> {
-        let family = Entry::of_folder(folder)?;
-        self.model_of(Some(family), folder.model_type().unwrap_or(family.name))
-    }
-
-    /// Returns a family's model for the task. `found` is the name of the family where the run has it from.
-    fn model_of(
-        &self,
-        family: Option<&'static Entry>,
-        found: &str,
-    ) -> Result<&'static dyn AnyTrainable, RunError> {
-        let learned = self.task.learned_as().unwrap_or(self.task.name());
-        let model = family.and_then(|family| family.models.iter().find(|(task, _)| *task == learned));
-        model.map(|(_, model)| &**model).ok_or_else(|| RunError::Task {
-            task: self.task.name(),
-            models: Families::installed().that_learn(learned),
-            found: found.into(),
-        })
+        Families::model_in(&self.task, folder)
     }
 }

@@ -43,6 +43,7 @@ use serde::{Deserialize, Serialize};
 use firebrick::device::Tuning;
 use firebrick::{ByteSize, Schedule};
 
+pub(crate) use any_trainable::Limits;
 pub use caret::Caret;
 pub use checkpoints_config::CheckpointsConfig;
 pub use data_config::{Corpus, DataConfig, Paths, TokenizerConfig};
@@ -65,8 +66,9 @@ pub(crate) use strategies::{
 };
 pub(crate) use task::asked;
 pub use task::{
-    CausalLmTask, ChatConfig, LabelSettings, MaskedLmTask, Rows, Seq2SeqTask, SequenceClassificationTask,
-    Task, TaskConfig, Tasks, TemplateConfig, TokenClassificationTask, Writing, record_json,
+    CausalLmTask, ChatConfig, Examples, LabelSettings, MaskedLmTask, Rows, Seq2SeqTask,
+    SequenceClassificationTask, Suggestion, Task, TaskConfig, Tasks, TemplateConfig, TokenClassificationTask,
+    Writing, record_json,
 };
 pub use tokenize::Tokenized;
 

@@ -10,6 +10,8 @@ use firebrick_strategies::SettingError;
 use firebrick_strategies::registry::Named;
 use serde::{Deserialize, Serialize};
 
+use super::extensions::extensions;
+
 use firebrick_models::family::{Family, Sizes};
 
 /// The model, one of the registered [families](super::Families). The task determines its head.
@@ -36,6 +38,13 @@ impl ModelConfig {
     /// Creates the entry of a Hugging Face folder.
     pub fn pretrained(folder: impl Into<PathBuf>) -> Self {
         Self(FromFolder::named("Pretrained", FromFolder(folder.into())))
+    }
+
+    /// Reads an entry of a run file, if it is valid.
+    pub(crate) fn parse(entry: &str) -> Option<Self> {
+        let options = ron::Options::default().with_default_extension(extensions());
+        let config: Self = options.from_str(entry).ok()?;
+        config.check().is_ok().then_some(config)
     }
 
     /// Returns the name of the family in a run file.

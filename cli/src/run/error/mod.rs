@@ -11,6 +11,7 @@ use thiserror::Error;
 use super::caret::Caret;
 use crate::PlanError;
 use crate::import::ImportError;
+use crate::init::InitError;
 use crate::report_page::ReportPageError;
 use crate::watch::WatchError;
 use firebrick::TrainError;
@@ -50,6 +51,9 @@ pub enum RunError {
         /// The reason, and what to do.
         reason: String,
     },
+    /// A run file cannot be drafted.
+    #[error(transparent)]
+    Init(#[from] InitError),
     /// An override cannot be applied.
     #[error("{set}: {reason}{caret}")]
     Set {

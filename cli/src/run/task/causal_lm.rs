@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use firebrick_datasets::collators::CausalLm;
-use firebrick_datasets::{DataError, Record, Tokenizer};
+use firebrick_datasets::{ChatFormat, DataError, Record, Tokenizer};
 use firebrick_models::inference::Question;
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::chat::{self, ChatConfig};
 use super::defaults::text;
 use super::record_json;
-use super::{Task, Writing};
+use super::{Examples, Suggestion, Task, Writing};
 use crate::run::load::{Documents, Loading};
 use crate::run::{DataConfig, Loaded, RunError};
 
@@ -193,5 +193,22 @@ impl Task for CausalLmTask {
     /// The last token is only a label.
     fn unread(&self) -> usize {
         1
+    }
+
+    /// Conversations, if the records are some; otherwise windows of one long text.
+    fn suggest(&self, examples: &Examples) -> Result<Suggestion, String> {
+        let chat = examples.records.first().and_then(|record| ChatFormat::of(record).ok());
+        if let Some(chat) = chat.filter(|_| !examples.is_plain_text) {
+            return chat::suggest(&chat, examples);
+        }
+        let suggestion = Suggestion::default().data("block", examples.block());
+        if examples.is_plain_text || examples.records.is_empty() {
+            return Ok(suggestion.found("one long text, read in windows"));
+        }
+        let Some(field) = examples.text(&[]) else {
+            return Err("each record needs a text, or a conversation (`messages`)".into());
+        };
+        let found = format!("the texts in `{field}` are read as one long text, in windows");
+        Ok(suggestion.field("text", &field, "text").special("(eos: \"</s>\")").found(found))
     }
 }

@@ -11,6 +11,8 @@ use firebrick_models::inference::Question;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::{Examples, Suggestion};
+
 /// `chat: (..)` of [`CausalLmTask`](super::CausalLmTask): records are conversations, of which the answers are learned.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -109,6 +111,44 @@ pub(crate) fn asked(tokenizer: &Tokenizer, system: Option<&str>, prompt: &str) -
     let messages = system.into_iter().chain([Message::new("user", prompt)]).collect();
     let chat = Conversation { messages, ..Conversation::default() };
     Ok(tokenizer.chat_template()?.render(&chat, true)?.text)
+}
+
+/// Suggests settings for conversations of this format.
+///
+/// # Errors
+///
+/// The tokenizer of the model's folder has no chat template, and the records are more than prompts and completions.
+pub(super) fn suggest(format: &ChatFormat, examples: &Examples) -> Result<Suggestion, String> {
+    let fields = examples.fields();
+    let suggestion = Suggestion::default().data("max_length", examples.length(&fields));
+    let found = match format {
+        ChatFormat::Messages { field } | ChatFormat::ShareGpt { field } => {
+            format!("conversations in `{field}`")
+        }
+        ChatFormat::Alpaca => "conversations of an `instruction` and an `output`".into(),
+        ChatFormat::PromptCompletion { .. } => "conversations of a `prompt` and a `completion`".into(),
+    };
+    let suggestion = suggestion.set("rows", "Packed");
+    let Some(tokenizer) = &examples.tokenizer else {
+        let special = "(pad: \"<|endoftext|>\", eos: \"<|im_end|>\", additional: [\"<|im_start|>\"])";
+        return Ok(suggestion.set("chat", "(template: ChatMl)").special(special).found(found));
+    };
+    if tokenizer.chat_template().is_ok() {
+        return Ok(suggestion
+            .set("chat", "()")
+            .found(format!("{found}, in the template of the model's folder")));
+    }
+    match format {
+        // Without a template, the completion follows the prompt as it is.
+        ChatFormat::PromptCompletion { prompt, completion } => Ok(suggestion
+            .set("prompt", format!("{prompt:?}"))
+            .set("text", format!("{completion:?}"))
+            .found("each completion follows its prompt; the model's folder has no chat template")),
+        _ => Err(format!(
+            "{found}, but the tokenizer of the model's folder has no chat template: take the folder of a model \
+             that was trained on conversations (an \"instruct\" or \"chat\" model)"
+        )),
+    }
 }
 
 /// Returns the texts within a record's values, whichever fields hold them: those of a vocabulary.

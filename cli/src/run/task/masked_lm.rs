@@ -6,8 +6,8 @@ use firebrick_models::inference::Question;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Task;
 use super::defaults::text;
+use super::{Examples, Suggestion, Task};
 use crate::run::load::Loading;
 use crate::run::{Loaded, RunError};
 
@@ -39,5 +39,12 @@ impl Task for MaskedLmTask {
 
     fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
         Ok((Question::Text(record.text(&self.text)?.into()), None))
+    }
+
+    fn suggest(&self, examples: &Examples) -> Result<Suggestion, String> {
+        let field = examples.text(&[]).unwrap_or_else(text);
+        let suggestion = Suggestion::default().data("max_length", examples.length(&[&field]));
+        let suggestion = suggestion.special("(pad: \"<pad>\", mask: \"<mask>\")");
+        Ok(suggestion.field("text", &field, "text").found(format!("the texts are in `{field}`")))
     }
 }

@@ -6,6 +6,7 @@
 //! fits.rs      checks that a model can read the rows of the data
 //! defaults.rs  names of fields that several tasks read
 //! record_json.rs  values of records as JSON
+//! suggestion.rs   what a task suggests for new data
 //! *.rs         one file for each task: its entry in a run file, its data and its predictions
 //! ```
 
@@ -17,6 +18,7 @@ mod masked_lm;
 mod record_json;
 mod seq2seq;
 mod sequence_classification;
+mod suggestion;
 mod token_classification;
 
 use std::fmt::{self, Debug, Formatter};
@@ -28,7 +30,7 @@ use firebrick_models::inference::{LabelKind, Question};
 use firebrick_strategies::SettingError;
 use firebrick_strategies::registry::{Named, Registered, Registry};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::load::{Loading, Texts};
 use super::{DataConfig, Loaded, RunError};
@@ -40,6 +42,7 @@ pub use masked_lm::MaskedLmTask;
 pub use record_json::record_json;
 pub use seq2seq::Seq2SeqTask;
 pub use sequence_classification::SequenceClassificationTask;
+pub use suggestion::{Examples, Suggestion};
 pub use token_classification::TokenClassificationTask;
 
 /// The tasks that a run file can name.
@@ -72,7 +75,7 @@ impl Registered for dyn Task {
 /// use firebrick_datasets::{DataError, Record};
 /// use firebrick_models::inference::Question;
 /// use serde::{Deserialize, Serialize};
-/// use serde_json::Value;
+/// use serde_json::{Value, json};
 ///
 /// /// `task: Titles(field: "title")` in a run file: predicts the next token of titles.
 /// #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -187,6 +190,17 @@ pub trait Task: Debug + Send + Sync + 'static {
         None
     }
 
+    /// Suggests settings for data that looks like these examples, for `firebrick init`. Default: none but the length of
+    /// a row.
+    ///
+    /// # Errors
+    ///
+    /// Why the examples do not fit the task, and what it needs.
+    fn suggest(&self, examples: &Examples) -> Result<Suggestion, String> {
+        let fields = examples.fields();
+        Ok(Suggestion::default().data("max_length", examples.length(&fields)))
+    }
+
     /// The last tokens of each row that are labels only, which the model does not read.
     fn unread(&self) -> usize {
         0
@@ -260,6 +274,11 @@ impl TaskConfig {
     /// Returns the task's name in a run file.
     pub fn name(&self) -> &'static str {
         self.0.name()
+    }
+
+    /// Reads a task that has defaults for all of its settings, by its name.
+    pub(crate) fn with_defaults(name: &str) -> Option<Self> {
+        serde_json::from_value(json!({ name: {} })).ok()
     }
 
     /// Returns the task if it is of this type.

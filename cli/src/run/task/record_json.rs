@@ -8,7 +8,8 @@ pub fn record_json(record: &Record, field: &str) -> Option<Value> {
     record.get(field).map(json_of)
 }
 
-fn json_of(field: &Field) -> Value {
+/// Returns a value as JSON.
+pub(super) fn json_of(field: &Field) -> Value {
     match field {
         Field::Null => Value::Null,
         Field::Bool(value) => json!(value),

@@ -1,14 +1,14 @@
 //! One text from another.
 
 use firebrick_datasets::collators::Seq2Seq;
-use firebrick_datasets::{DataError, Record, Tokenizer};
+use firebrick_datasets::{DataError, Record, Tokenizer, Value as Field};
 use firebrick_models::inference::Question;
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::record_json;
-use super::{Task, Writing};
+use super::{Examples, Suggestion, Task, Writing};
 use crate::run::load::Loading;
 use crate::run::{DataConfig, Loaded, RunError};
 
@@ -112,5 +112,36 @@ impl Task for Seq2SeqTask {
             Some(name) => tokenizer.id(name).map(Some),
             None => Ok(of_model.or(tokenizer.special().pad)),
         }
+    }
+
+    fn suggest(&self, examples: &Examples) -> Result<Suggestion, String> {
+        const USUAL: [(&str, &str); 8] = [
+            ("source", "target"),
+            ("src", "tgt"),
+            ("input", "output"),
+            ("prompt", "completion"),
+            ("question", "answer"),
+            ("document", "summary"),
+            ("article", "highlights"),
+            ("text", "summary"),
+        ];
+        let is_text =
+            |field: &&str| examples.values(field).all(|value| matches!(value, Some(Field::Text(_))));
+        let texts: Vec<&str> = examples.fields().into_iter().filter(is_text).collect();
+        let usual =
+            USUAL.into_iter().find(|(source, target)| texts.contains(source) && texts.contains(target));
+        let (source, target) = match (usual, &texts[..]) {
+            (Some(pair), _) => pair,
+            (None, [source, target, ..]) => (*source, *target),
+            (None, _) if examples.records.is_empty() => ("source", "target"),
+            _ => return Err("each record needs two texts: a source and a target".into()),
+        };
+        let ((of_source, note), (of_target, _)) = (examples.length(&[source]), examples.length(&[target]));
+        let suggestion = Suggestion::default()
+            .field("source", source, "source")
+            .field("target", target, "target")
+            .data("max_length", (of_source.max(of_target), note))
+            .special("(pad: \"<pad>\", eos: \"</s>\")");
+        Ok(suggestion.found(format!("the model writes `{target}` from `{source}`")))
     }
 }

@@ -1,14 +1,15 @@
 //! A class, several classes or a number for each text.
 
 use firebrick_datasets::collators::{SequenceClassification, Target};
-use firebrick_datasets::{DataError, Record};
+use firebrick_datasets::{DataError, Record, Value as Field};
 use firebrick_models::inference::{LabelKind, Question};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::defaults::{label, text};
 use super::record_json;
-use super::{LabelSettings, Task};
+use super::suggestion::listed;
+use super::{Examples, LabelSettings, Suggestion, Task};
 use crate::run::load::Loading;
 use crate::run::{Loaded, RunError};
 
@@ -75,5 +76,74 @@ impl Task for SequenceClassificationTask {
     fn labels(&self) -> Option<LabelSettings<'_>> {
         let Self { label, kind, names, new_head, .. } = self;
         Some(LabelSettings { field: label, kind: Some(*kind), names, new_head: *new_head })
+    }
+
+    fn suggest(&self, examples: &Examples) -> Result<Suggestion, String> {
+        let base = Suggestion::default().special("(pad: \"<pad>\", bos: \"<s>\", eos: \"</s>\")");
+        if examples.records.is_empty() {
+            return Ok(base.data("max_length", examples.length(&[])).best_by("accuracy"));
+        }
+        const USUAL: [&str; 10] = [
+            "label",
+            "labels",
+            "class",
+            "category",
+            "target",
+            "sentiment",
+            "topic",
+            "score",
+            "stars",
+            "rating",
+        ];
+        let is_class = |field: &&str| examples.classes(field).is_some();
+        let is_number = |field: &&str| {
+            examples.values(field).all(|value| matches!(value, Some(Field::Integer(_) | Field::Float(_))))
+        };
+        let fields = examples.fields();
+        let usual = || USUAL.into_iter().filter(|name| fields.contains(name));
+        let label = usual()
+            .find(|field| is_class(field) || is_number(field))
+            .or_else(|| {
+                let text = examples.text(&[]);
+                let others = fields.iter().copied().filter(|field| Some(*field) != text.as_deref());
+                others.rev().find(is_class)
+            })
+            .or_else(|| fields.iter().copied().find(is_number));
+        let Some(label) = label else {
+            return Err("each record needs a label: a field with few different values, or a number".into());
+        };
+        let Some(text) = examples.text(&[label]) else {
+            return Err(format!("each record needs a text beside its label, `{label}`"));
+        };
+        let pairs = [
+            ("premise", "hypothesis"),
+            ("question", "sentence"),
+            ("sentence1", "sentence2"),
+            ("text1", "text2"),
+        ];
+        let pair =
+            pairs.into_iter().find(|(first, second)| fields.contains(first) && fields.contains(second));
+        let (text, pair) = match pair {
+            Some((first, second)) => (first.to_owned(), Some(second)),
+            None => (text, None),
+        };
+        let read: Vec<&str> = [&*text].into_iter().chain(pair).collect();
+        let length = examples.length(&read);
+        let suggestion = base.field("text", &text, "text");
+        let suggestion = match pair {
+            Some(pair) => suggestion.set("pair", format!("{pair:?}")),
+            None => suggestion,
+        };
+        let suggestion = suggestion.field("label", label, "label").data("max_length", length);
+        Ok(match examples.classes(label) {
+            Some(classes) => {
+                let found = format!("the texts are in `{text}`, {} in `{label}`", listed(&classes));
+                suggestion.best_by("accuracy").found(found).labels(&classes, examples)
+            }
+            None => {
+                let found = format!("the texts are in `{text}`, and a number in `{label}` is learned");
+                suggestion.set("kind", "Number").found(found)
+            }
+        })
     }
 }

@@ -1,13 +1,17 @@
 //! A label for each word.
 
+use std::collections::BTreeSet;
+
 use firebrick_datasets::collators::{Subwords, TokenClassification};
-use firebrick_datasets::{DataError, Record};
+use firebrick_datasets::{DataError, Record, Value as Field};
 use firebrick_models::inference::Question;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::record_json;
-use super::{LabelSettings, Task};
+use super::record_json::json_of;
+use super::suggestion::listed;
+use super::{Examples, LabelSettings, Suggestion, Task};
 use crate::run::load::Loading;
 use crate::run::{Loaded, RunError};
 
@@ -69,5 +73,38 @@ impl Task for TokenClassificationTask {
     /// Each word needs a label.
     fn predicts_in_parts(&self) -> bool {
         true
+    }
+
+    fn suggest(&self, examples: &Examples) -> Result<Suggestion, String> {
+        let of = |value: &Field, fits: fn(&Field) -> bool| matches!(value, Field::List(values) if values.iter().all(fits));
+        let is_words = |value: &Field| of(value, |word| matches!(word, Field::Text(_)));
+        let is_labels =
+            |value: &Field| of(value, |label| matches!(label, Field::Text(_) | Field::Integer(_)));
+        let words = examples.field(&["words", "tokens"], is_words);
+        let usual = ["labels", "ner_tags", "tags", "pos_tags", "chunk_tags", "label"];
+        let other = |name: &String| Some(name) != words.as_ref();
+        let labels = examples.field(&usual, is_labels).filter(other);
+        let (words, labels) = match (words, labels, examples.records.is_empty()) {
+            (Some(words), Some(labels), _) => (words, labels),
+            (_, _, true) => (self::words(), self::labels()),
+            _ => return Err("each record needs a list of words and a list of their labels".into()),
+        };
+        let mut names = BTreeSet::new();
+        for value in examples.values(&labels).flatten() {
+            if let Field::List(values) = value {
+                names.extend(values.iter().map(|value| match value {
+                    Field::Text(label) => label.clone(),
+                    other => json_of(other).to_string(),
+                }));
+            }
+        }
+        let suggestion = Suggestion::default()
+            .field("words", &words, "words")
+            .field("labels", &labels, "labels")
+            .data("max_length", examples.length(&[&words]))
+            .special("(pad: \"<pad>\", bos: \"<s>\", eos: \"</s>\")")
+            .best_by("f1");
+        let suggestion = suggestion.labels(&names, examples);
+        Ok(suggestion.found(format!("words in `{words}`, {} in `{labels}`", listed(&names))))
     }
 }

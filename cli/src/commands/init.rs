@@ -1,0 +1,48 @@
+//! The command `init`: drafts a run file.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::RunError;
+use crate::console::{print, tell};
+use crate::init::Given;
+
+const EXAMPLES: &str = "\
+Examples:
+  firebrick init SequenceClassification --data reviews.csv > run.ron
+  firebrick init TokenClassification --data train.conll --model bert-base-cased > run.ron
+  firebrick init CausalLm --data chats.jsonl --model Qwen3-0.6B > run.ron
+  firebrick init Seq2Seq --data corpus/train > run.ron      # corpus/train.en and corpus/train.fr
+  firebrick train run.ron --steps 3
+
+The tasks are CausalLm, MaskedLm, TokenClassification, SequenceClassification, Seq2Seq, and those of your own program.";
+
+/// `firebrick init`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct InitArgs {
+    /// The task that the model learns. A name that is none gets the list of all.
+    task: String,
+    /// The data: a file, a folder, a pattern with `*`, or the beginning that two parallel files share. Default: a
+    /// placeholder.
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// The validation data. Default: `valid.csv` beside `train.csv`, or `x.valid.csv` beside `x.csv`; otherwise a tenth
+    /// of the data.
+    #[arg(long, value_name = "FILE", requires = "data")]
+    valid: Option<PathBuf>,
+    /// The Hugging Face folder of the model to train further, with its tokenizer. Default: a small fresh model.
+    #[arg(long, value_name = "FOLDER")]
+    model: Option<PathBuf>,
+}
+
+/// Runs `firebrick init`.
+pub(crate) fn init(args: &InitArgs) -> Result<(), RunError> {
+    let InitArgs { task, data, valid, model } = args;
+    let given = Given { task, data: data.as_deref(), valid: valid.as_deref(), model: model.as_deref() };
+    let drafted = given.draft()?;
+    drafted.found.iter().for_each(|line| tell(line));
+    print(&drafted.text);
+    Ok(())
+}

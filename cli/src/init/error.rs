@@ -1,0 +1,39 @@
+//! Why a run file cannot be drafted.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Why [`firebrick init`](crate::guide::commands) writes no run file.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum InitError {
+    /// No task has this name.
+    #[error("unknown task `{name}`{}: expected one of {}", nearest.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default(), known.join(", "))]
+    Task {
+        /// The name.
+        name: String,
+        /// The nearest task.
+        nearest: Option<&'static str>,
+        /// All tasks.
+        known: Vec<&'static str>,
+    },
+    /// A task has settings without a default.
+    #[error(
+        "the task `{0}` has settings without a default, which only you know: write the run file by hand; `firebrick schema` lists its settings"
+    )]
+    NoDefaults(&'static str),
+    /// The data does not fit the task.
+    #[error("{}: {reason}; for another task, `firebrick init` lists them", path.display())]
+    Data {
+        /// The data.
+        path: PathBuf,
+        /// What the task needs.
+        reason: String,
+    },
+    /// No registered family learns the task with settings that are known.
+    #[error(
+        "no fresh model learns `{0}` with settings that have defaults: name the folder of a model with --model"
+    )]
+    NoModel(&'static str),
+}

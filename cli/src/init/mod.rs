@@ -1,0 +1,123 @@
+//! Drafts a run file for the data and the model that it is given.
+//!
+//! ```text
+//! mod.rs    what the file has
+//! data.rs   recognises a data set by its files and its first records
+//! text.rs   the text of the file
+//! error.rs  why there is none
+//! ```
+
+mod data;
+mod error;
+mod text;
+
+use std::path::Path;
+
+use firebrick_datasets::Tokenizer;
+use firebrick_models::pretrained::Folder;
+
+use crate::run::{Families, Limits, TaskConfig, Tasks};
+use crate::{Examples, ModelConfig, Run, RunError};
+
+pub use error::InitError;
+
+use data::Seen;
+use text::Draft;
+
+/// A drafted run file.
+#[derive(Debug)]
+pub(crate) struct Drafted {
+    /// Its text.
+    pub text: String,
+    /// What was recognised, line by line.
+    pub found: Vec<String>,
+}
+
+/// What a run file is drafted for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Given<'a> {
+    /// The name of the task.
+    pub task: &'a str,
+    /// The data; a placeholder if there is none.
+    pub data: Option<&'a Path>,
+    /// The validation data; what lies beside the data if there is none.
+    pub valid: Option<&'a Path>,
+    /// The Hugging Face folder of the model; a small fresh model if there is none.
+    pub model: Option<&'a Path>,
+}
+
+impl Given<'_> {
+    /// Drafts the run file.
+    ///
+    /// # Errors
+    ///
+    /// The task is unknown, the data or the model cannot be read, or they do not fit the task.
+    pub fn draft(&self) -> Result<Drafted, RunError> {
+        let task = task(self.task)?;
+        let mut seen = match self.data {
+            Some(data) => Seen::at(data, task.predicts_in_parts())?,
+            None => Seen { path: "train.jsonl".into(), ..Seen::default() },
+        };
+        seen.valid = self.valid.map(Path::to_path_buf).or(seen.valid);
+        let (path, valid, format) = (seen.path.clone(), seen.valid.clone(), seen.format.clone());
+        let (mut examples, mut found) = match self.data {
+            Some(_) => seen.split(),
+            None => (Examples::default(), vec!["no --data: `data.path` is a placeholder".into()]),
+        };
+        if let Some(model) = self.model {
+            let folder = Folder::open(model)?;
+            let Limits { positions, labels } = Families::model_in(&task, &folder)?.limits(&folder)?;
+            let tokenizer = Tokenizer::from_file(model)?;
+            let of_tokenizer = tokenizer.model_max_length();
+            examples.most_tokens = positions.into_iter().chain(of_tokenizer).min();
+            examples.labels = labels;
+            examples.tokenizer = Some(tokenizer);
+            let family = folder.model_type().unwrap_or("unknown");
+            found.push(format!("{}: a model of the family {family}, with its tokenizer", model.display()));
+        }
+        let suggestion =
+            task.suggest(&examples).map_err(|reason| InitError::Data { path: path.clone(), reason })?;
+        found.extend(suggestion.found.iter().cloned());
+        let text = Draft {
+            task: task.name(),
+            path: &path,
+            is_placeholder: self.data.is_none(),
+            valid: valid.as_deref(),
+            format: format.as_deref(),
+            bytes: examples.bytes,
+            folder: self.model,
+            fresh: match self.model {
+                Some(_) => String::new(),
+                None => fresh(&task)?,
+            },
+            suggestion: &suggestion,
+        }
+        .text();
+        // What is printed can be read.
+        Run::parse("the drafted run file", &text, &[""; 0])?;
+        Ok(Drafted { text, found })
+    }
+}
+
+/// Returns the task of a name, with the defaults of its settings.
+fn task(name: &str) -> Result<TaskConfig, InitError> {
+    let known = Tasks::installed().names();
+    let Some(&name) = known.iter().find(|known| **known == name) else {
+        let distance =
+            |known: &&&str| strsim::damerau_levenshtein(&known.to_lowercase(), &name.to_lowercase());
+        let nearest = known.iter().min_by_key(distance).copied();
+        let nearest =
+            nearest.filter(|near| strsim::jaro_winkler(&near.to_lowercase(), &name.to_lowercase()) > 0.8);
+        return Err(InitError::Task { name: name.into(), nearest, known: known.to_vec() });
+    };
+    TaskConfig::with_defaults(name).ok_or(InitError::NoDefaults(name))
+}
+
+/// Returns the entry of a small fresh model that learns the task.
+fn fresh(task: &TaskConfig) -> Result<String, InitError> {
+    let entries = Families::fresh_for(task)
+        .into_iter()
+        .flat_map(|name| ["layers: 4, heads: 4, width: 128", ""].map(|shape| format!("{name}({shape})")));
+    let is_entry = |entry: &String| ModelConfig::parse(entry).is_some();
+    entries.into_iter().find(is_entry).ok_or(InitError::NoModel(task.name()))
+}

@@ -1,0 +1,126 @@
+//! `firebrick init` as users run it: what it writes is checked, and trains as it is.
+
+use std::fs;
+use std::path::Path;
+
+use assert_cmd::assert::Assert;
+use predicates::prelude::*;
+use predicates::str::contains;
+use tempfile::TempDir;
+
+use crate::small_run::{at_root, firebrick};
+
+/// Runs `firebrick init` in a folder.
+fn init(folder: &Path, arguments: &[&str]) -> Assert {
+    let mut command = firebrick(folder);
+    command.arg("init").args(arguments);
+    command.assert()
+}
+
+/// Drafts a run file in this folder, trains it for two steps, and returns its text and what was said about the data.
+fn trained(folder: &Path, arguments: &[&str]) -> (String, String) {
+    let drafted = init(folder, arguments).success();
+    let output = drafted.get_output();
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    let said = String::from_utf8(output.stderr.clone()).unwrap();
+    let place = TempDir::new().unwrap();
+    let [run, out] = ["run.ron", "out"].map(|name| place.path().join(name));
+    fs::write(&run, &text).unwrap();
+    let mut train = firebrick(folder);
+    train.arg("train").arg(&run).arg("--output").arg(&out).args(["--steps", "2", "--batch", "4"]);
+    train.assert().success().stdout(contains("valid loss"));
+    (text, said)
+}
+
+#[test]
+fn each_task_gets_a_run_that_trains_on_its_data() {
+    let root = Path::new("..");
+    for (task, data, written, known) in [
+        ("TokenClassification", "entities.conll", "task: TokenClassification(),", "labels: B-LOC"),
+        ("SequenceClassification", "topics.tsv", "best_by: \"accuracy\"", "labels: "),
+        ("Seq2Seq", "numbers.tsv", "source: \"words\", target: \"digits\"", "writes `digits` from `words`"),
+        ("MaskedLm", "topics.tsv", "mask: \"<mask>\"", "the texts are in `text`"),
+        ("CausalLm", "chat.jsonl", "chat: (template: ChatMl)", "conversations in `messages`"),
+    ] {
+        let (text, said) = trained(root, &[task, "--data", &format!("examples/data/{data}")]);
+        assert!(text.contains(written), "{task}: {text}");
+        assert!(said.contains(known) && said.contains("validation data: examples/data/"), "{task}: {said}");
+        assert!(
+            text.contains(&format!("valid: \"examples/data/{}", data.split('.').next().unwrap())),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn data_is_recognised_by_what_is_in_it() {
+    let folder = TempDir::new().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    write("one.txt", &"to be or not to be, that is the question\n".repeat(50));
+    let (text, _) = trained(folder.path(), &["CausalLm", "--data", "one.txt"]);
+    assert!(text.contains("block: 16") && !text.contains("format:"), "{text}");
+
+    write("pairs.en", &"Two young guys.\n".repeat(12));
+    write("pairs.fr", &"Deux jeunes hommes.\n".repeat(12));
+    let (text, _) = trained(folder.path(), &["Seq2Seq", "--data", "pairs"]);
+    assert!(text.contains("format: Parallel(source: \"en\", target: \"fr\")"), "{text}");
+
+    // Columns under usual names, in another order, and a format that the file's name does not tell.
+    let rows = "5;a film that is good\n1;a film that is bad\n".repeat(6);
+    write("reviews.data", &format!("votes;review\n{rows}"));
+    let (text, said) = trained(folder.path(), &["SequenceClassification", "--data", "reviews.data"]);
+    assert!(text.contains("format: Csv(delimiter: ';')"), "{text}");
+    assert!(text.contains("text: \"review\", label: \"votes\""), "{text} {said}");
+
+    write("words.tsv", &"Maria\tB-PER\nbakes\tO\n\nPeter\tB-PER\nsings\tO\n\n".repeat(8));
+    let (text, said) = trained(folder.path(), &["TokenClassification", "--data", "words.tsv"]);
+    assert!(text.contains("format: Conll()") && said.contains("2 labels: B-PER, O"), "{text} {said}");
+
+    write(
+        "scores.jsonl",
+        &"{\"sentence\": \"good\", \"score\": 0.5}\n{\"sentence\": \"bad\", \"score\": 1.25}\n".repeat(9),
+    );
+    let (text, _) = trained(folder.path(), &["SequenceClassification", "--data", "scores.jsonl"]);
+    assert!(text.contains("kind: Number"), "{text}");
+}
+
+/// A folder is trained further with its own tokenizer; a classifier of other labels gets a new head.
+#[test]
+fn a_models_folder_is_recognised() {
+    let place = TempDir::new().unwrap();
+    let out = place.path().join("out");
+    let mut train = at_root();
+    train.args(["train", "examples/sequence_classification.ron", "--steps", "1", "--output"]).arg(&out);
+    train.assert().success();
+    let model = out.join("pretrained");
+    let model = model.to_str().unwrap();
+    let same = ["SequenceClassification", "--data", "examples/data/topics.tsv", "--model", model];
+    let (text, said) = trained(Path::new(".."), &same);
+    assert!(text.contains(&format!("Pretrained({model:?})")) && text.contains("tokenizer: File("), "{text}");
+    assert!(!text.contains("new_head") && said.contains("a model of the family bert"), "{text} {said}");
+
+    let other = place.path().join("other.csv");
+    fs::write(&other, "text,label\na good film,good\na bad film,bad\n".repeat(10)).unwrap();
+    let other = ["SequenceClassification", "--data", other.to_str().unwrap(), "--model", model];
+    let (text, said) = trained(Path::new(".."), &other);
+    assert!(text.contains("new_head: true") && said.contains("a new one is trained"), "{text} {said}");
+
+    let wrong = ["CausalLm", "--data", "examples/data/chat.jsonl", "--model", model];
+    init(Path::new(".."), &wrong).code(1).stderr(contains("expected one that learns `CausalLm`"));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_says_what_does() {
+    let root = Path::new("..");
+    let tasks = "expected one of CausalLm, MaskedLm, TokenClassification, SequenceClassification, Seq2Seq";
+    init(root, &["Sequence"]).code(1).stderr(contains(tasks)).stdout("");
+    init(root, &["causallm"]).code(1).stderr(contains("did you mean `CausalLm`?"));
+    let texts = ["TokenClassification", "--data", "examples/data/topics.tsv"];
+    init(root, &texts).code(1).stderr(contains("a list of words and a list of their labels"));
+    let chat = ["Seq2Seq", "--data", "examples/data/chat.jsonl"];
+    init(root, &chat).code(1).stderr(contains("two texts: a source and a target"));
+    init(root, &["CausalLm", "--data", "no/such.txt"]).code(1).stderr(contains("no/such.txt"));
+    // Without data, there is a placeholder.
+    let placeholder = init(root, &["CausalLm"]).success().stderr(contains("placeholder"));
+    placeholder.stdout(contains("fill in: your data").and(contains("model: Gpt(")));
+}
