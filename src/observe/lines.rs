@@ -4,8 +4,10 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use crate::Score;
-use crate::observe::numbers::{EvaluationNumbers, StepNumbers};
+use crate::observe::duration::duration;
+use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress, StepNumbers};
 use crate::observe::observer::Observer;
+use crate::observe::pace::Pace;
 use crate::observe::readings::{BYTES, LOSS_SCALE, Reading, SLOWEST, WAITING, format_reading, of_step};
 
 /// The share of a step, in percent, from which a line mentions a rank that others wait for.
@@ -14,22 +16,33 @@ const SLOW: f64 = 20.0;
 /// Time between two lines of training. Evaluations always print a line.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Prints a line every five seconds and at the end of each evaluation.
+/// An evaluation that takes longer says how far it is.
+const LONG: Duration = Duration::from_secs(1);
+
+/// Prints a line every five seconds and at the end of each evaluation. The speed is that of the last steps, and so is
+/// the time left.
+#[derive(Default)]
 pub(crate) struct Lines {
     total_updates: u64,
     /// The names of the scores, in the model's order.
     scores: Vec<&'static str>,
     /// The latest finite value of each reading.
     latest: Option<[Reading; 14]>,
+    pace: Pace,
+    /// Time between two lines of training.
+    pause: Duration,
     last_line: Option<Instant>,
+    /// When the evaluation in progress began, or its last line was printed.
+    evaluating: Option<Instant>,
 }
 
 impl Lines {
-    /// Prints the label.
-    pub fn new(label: &str, total_updates: u64, scores: &[Score]) -> Self {
+    /// Prints the label. `each_step` says whether each step has a line of its own.
+    pub fn new(label: &str, total_updates: u64, scores: &[Score], each_step: bool) -> Self {
         say(label);
         let scores = scores.iter().map(|score| score.name).collect();
-        Self { total_updates, scores, latest: None, last_line: None }
+        let pause = if each_step { Duration::ZERO } else { PAUSE };
+        Self { total_updates, scores, pause, ..Self::default() }
     }
 
     /// Adds a step, and returns the latest value of each reading.
@@ -38,6 +51,11 @@ impl Lines {
         for (reading, before) in latest.iter_mut().zip(self.latest.iter().flatten()) {
             reading.value = reading.value.filter(|value| value.is_finite()).or(before.value);
         }
+        self.pace.step(numbers);
+        if let Some(speed) = self.pace.tokens_per_second() {
+            let tokens = latest.iter_mut().find(|reading| reading.name == "Tokens per second");
+            tokens.into_iter().for_each(|reading| reading.value = Some(speed));
+        }
         *self.latest.insert(latest)
     }
 }
@@ -45,13 +63,26 @@ impl Lines {
 impl Observer for Lines {
     fn step(&mut self, numbers: &StepNumbers) {
         let latest = self.add(numbers);
-        if self.last_line.is_none_or(|last| last.elapsed() >= PAUSE) {
+        if self.last_line.is_none_or(|last| last.elapsed() >= self.pause) {
             self.last_line = Some(Instant::now());
-            say(&step_line(numbers.step, Some(self.total_updates), &latest));
+            let line = step_line(numbers.step, Some(self.total_updates), &latest);
+            let left = self.pace.left(self.total_updates.saturating_sub(numbers.step));
+            let left = left.map(|seconds| format!("  left {}", duration(seconds.round())));
+            say(&(line + &left.unwrap_or_default()));
+        }
+    }
+
+    fn evaluating(&mut self, progress: &EvaluationProgress) {
+        let begun = *self.evaluating.get_or_insert_with(Instant::now);
+        if begun.elapsed() >= LONG && progress.done < progress.samples {
+            self.evaluating = Some(Instant::now() + self.pause.saturating_sub(LONG));
+            say(&evaluating_line(progress));
         }
     }
 
     fn evaluated(&mut self, numbers: &EvaluationNumbers) {
+        self.evaluating = None;
+        self.pace.evaluated(numbers);
         let scores = self.scores.iter().filter_map(|name| Some((*name, *numbers.scores.get(*name)?)));
         say(&valid_line(numbers, Some(self.total_updates), scores));
     }
@@ -93,6 +124,12 @@ pub fn step_line(done: u64, total: Option<u64>, readings: &[Reading]) -> String 
     line
 }
 
+/// Formats the progress of an evaluation as a line.
+fn evaluating_line(progress: &EvaluationProgress) -> String {
+    let EvaluationProgress { done, samples, .. } = progress;
+    format!("evaluating {done} of {samples} samples, {:.0}%", 100.0 * *done as f64 / (*samples).max(1) as f64)
+}
+
 /// Formats an evaluation as a line: updates made, the total if it is known, the loss, and these scores by name.
 pub fn valid_line<'a>(
     numbers: &EvaluationNumbers,
@@ -124,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_step_without_a_loss_shows_the_one_before() {
-        let mut lines = Lines { total_updates: 9, scores: Vec::new(), latest: None, last_line: None };
+        let mut lines = Lines { total_updates: 9, ..Lines::default() };
         lines.add(&numbers(1.5));
         let skipped = StepNumbers { skipped: Some("overflow".into()), skipped_steps: 1, ..numbers(7.0) };
         let latest = lines.add(&skipped);
@@ -132,6 +169,12 @@ mod tests {
         assert!(step_line(1, None, &latest).ends_with("skipped 1"));
         let latest = lines.add(&numbers(f64::NAN));
         assert!(step_line(2, None, &latest).contains("loss 1.5000"));
+    }
+
+    #[test]
+    fn an_evaluation_says_how_far_it_is() {
+        let progress = EvaluationProgress { done: 250, samples: 1000, ..Default::default() };
+        assert_eq!(evaluating_line(&progress), "evaluating 250 of 1000 samples, 25%");
     }
 
     fn numbers(loss: f64) -> StepNumbers {

@@ -10,6 +10,8 @@
 //! dashboard.rs         on burn-train's dashboard
 //! terminal.rs          the terminal while the dashboard has it
 //! lines.rs             as plain lines
+//! pace.rs              the speed, and the time left
+//! duration.rs          durations for people
 //! first_step.rs        what a GPU does before the first step
 //! log/                 metrics.jsonl: one line for each step
 //! log_line.rs          one line of it, written and read
@@ -24,6 +26,7 @@
 
 #[cfg(feature = "tui")]
 pub(crate) mod dashboard;
+pub mod duration;
 pub(crate) mod first_step;
 pub mod lines;
 pub mod log;
@@ -33,6 +36,7 @@ pub(crate) mod metric_files;
 pub mod numbers;
 pub mod observer;
 pub(crate) mod observers;
+pub(crate) mod pace;
 pub(crate) mod progress;
 pub mod rank_report;
 pub mod readings;

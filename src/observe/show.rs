@@ -8,6 +8,8 @@ pub enum Show {
     Auto,
     /// Plain lines on standard error.
     Lines,
+    /// Plain lines on standard error, one for each step.
+    EachStep,
     /// Nothing.
     Nothing,
 }

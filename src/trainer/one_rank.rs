@@ -161,7 +161,10 @@ impl<S> Trainer<S> {
                 let rounds = plan.total_updates.div_ceil(plan.round_updates.max(1)) as usize;
                 observers.add(Dashboard::open(&self.interrupter.0, &self.label, rounds, meters));
             }
-            Show::Auto | Show::Lines => observers.add(Lines::new(&self.label, plan.total_updates, scores)),
+            show => {
+                let each_step = show == Show::EachStep;
+                observers.add(Lines::new(&self.label, plan.total_updates, scores, each_step));
+            }
         }
     }
 

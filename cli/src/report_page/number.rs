@@ -1,5 +1,7 @@
 //! Numbers in human-readable form.
 
+pub(crate) use firebrick::observe::duration::duration;
+
 /// What a number measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
@@ -89,21 +91,6 @@ pub(crate) fn count(value: f64) -> String {
     grouped
 }
 
-/// `0.65 s`, `2 min 43 s`, `3 h 12 min`.
-pub(crate) fn duration(seconds: f64) -> String {
-    let whole = seconds.round();
-    match seconds {
-        _ if !seconds.is_finite() || !(0.0..1e15).contains(&seconds) => "unknown".into(),
-        ..0.1 => format!("{:.1} ms", seconds * 1e3),
-        ..60.0 if whole < 60.0 => trimmed(&format!("{seconds:.2}")) + " s",
-        ..3600.0 if whole < 3600.0 => format!("{:.0} min {:.0} s", (whole / 60.0).floor(), whole % 60.0),
-        ..172_800.0 => {
-            format!("{:.0} h {:.0} min", (whole / 3600.0).floor(), (whole % 3600.0 / 60.0).floor())
-        }
-        _ => format!("{:.0} d {:.0} h", (whole / 86400.0).floor(), (whole % 86400.0 / 3600.0).floor()),
-    }
-}
-
 /// A label of an axis whose labels are `apart`, and the largest of which is `largest`.
 pub(crate) fn tick(value: f64, apart: f64, largest: f64, unit: Unit) -> String {
     let decimals = |apart: f64| (-apart.log10() + 1e-9).ceil().clamp(0.0, 9.0) as usize;
@@ -146,15 +133,11 @@ mod tests {
     }
 
     #[test]
-    fn bytes_counts_and_durations() {
+    fn bytes_and_counts() {
         assert_eq!([0.0, 999.0, 112_206_352.0, 3e9].map(bytes), ["0 B", "999 B", "112.2 MB", "3.0 GB"]);
         assert_eq!(
             [0.0, 999.0, 1000.0, 1234567.0, -5000.0].map(count),
             ["0", "999", "1,000", "1,234,567", "-5,000"]
-        );
-        assert_eq!(
-            [0.0021, 0.6501, 59.999, 163.8, 3599.9, 11_520.0, 200_000.0, f64::NAN].map(duration),
-            ["2.1 ms", "0.65 s", "1 min 0 s", "2 min 44 s", "1 h 0 min", "3 h 12 min", "2 d 7 h", "unknown"]
         );
     }
 

@@ -14,10 +14,10 @@ use super::RunError;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The silence after which the last line is repeated with its elapsed time.
-const SILENCE: Duration = Duration::from_secs(2);
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// Runs `work` on its own thread and passes its lines to `say`. While `work` prints nothing, `say` repeats the last
-/// line, or `doing` before the first one, every two seconds with the seconds elapsed.
+/// line, or `doing` before the first one, every second with the seconds elapsed.
 ///
 /// An interruption abandons the thread, because a library that trains a vocabulary or draws weights cannot be stopped:
 /// `work` must not write anything that others read.
@@ -97,7 +97,7 @@ mod tests {
         let error = attended(&interrupter, "preparing", &say, endless).unwrap_err();
         drop(release);
         assert!(matches!(error, RunError::Interrupted));
-        assert_eq!(*lines.lock().unwrap(), ["learning", "learning: 2 s so far"]);
+        assert_eq!(*lines.lock().unwrap(), ["learning", "learning: 1 s so far"]);
     }
 
     #[test]

@@ -260,11 +260,11 @@ impl Loading<'_> {
         Ok(all)
     }
 
-    /// Reports the count every two seconds.
+    /// Reports the count every second.
     pub(super) fn progress(&self, what: &'static str) -> impl FnMut(usize) + '_ {
         let last = Cell::new(Instant::now());
         move |count| {
-            if last.get().elapsed() > Duration::from_secs(2) {
+            if last.get().elapsed() > Duration::from_secs(1) {
                 (self.say)(&format!("{count} {what} so far"));
                 last.set(Instant::now());
             }
