@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::commands::cache::{CacheArgs, cache};
 use crate::commands::checkpoint::{CheckpointCommand, ConsolidateArgs, checkpoint, consolidate};
@@ -21,7 +21,7 @@ use crate::commands::run_args::{FileArgs, LengthArgs, ReportFormat, RunArgs};
 use crate::commands::schema::{SchemaArgs, print_schema};
 use crate::commands::summary::{bench_summary, tokenized_summary, trained_summary};
 use crate::commands::trained::{EvalArgs, GenerateArgs, PredictArgs, eval, generate, predict};
-use crate::console::{tell, terminal_width};
+use crate::console::{Detail, insist, tell, terminal_width};
 use crate::log_lines::print_messages;
 use crate::run::{Overridden, Process};
 use crate::signals;
@@ -36,6 +36,8 @@ use firebrick::{Resume, Show};
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    detail: DetailArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -148,6 +150,29 @@ enum Command {
     Completions(CompletionsArgs),
 }
 
+/// How much a command says.
+#[derive(Debug, Args)]
+struct DetailArgs {
+    /// Prints errors, warnings and the result, and nothing else: no dashboard, no lines of progress.
+    #[arg(long, short, global = true, conflicts_with = "verbose", display_order = 100)]
+    quiet: bool,
+    /// Prints a line for each step, instead of one every five seconds and the dashboard, and messages for developers;
+    /// twice, also those of other libraries.
+    #[arg(long, short, global = true, action = ArgAction::Count, display_order = 100)]
+    verbose: u8,
+}
+
+impl DetailArgs {
+    fn detail(&self) -> Detail {
+        match (self.quiet, self.verbose) {
+            (true, _) => Detail::Quiet,
+            (false, 0) => Detail::Usual,
+            (false, 1) => Detail::Verbose,
+            (false, _) => Detail::Most,
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 struct TrainArgs {
     #[command(flatten)]
@@ -237,6 +262,7 @@ enum Color {
 impl Cli {
     /// Runs the command and returns its exit code, which `--help` lists. Errors go to standard error.
     pub fn run(self) -> ExitCode {
+        self.detail.detail().install();
         print_messages();
         let done = |result: Result<(), RunError>| result.map(|()| Exit::Done);
         // These two end when they have saved or removed what they write.
@@ -280,7 +306,12 @@ impl Cli {
 fn train(args: &TrainArgs) -> Result<Exit, RunError> {
     let Overridden { run, fits_schedule } = args.run.read_of_length(&args.length)?;
     let interrupter = signals::interrupter(run.checkpoints.grace.map(Duration::from_secs));
-    let show = if args.plain { Show::Lines } else { Show::Auto };
+    let show = match Detail::installed() {
+        Detail::Quiet => Show::Nothing,
+        Detail::Usual if args.plain => Show::Lines,
+        Detail::Usual => Show::Auto,
+        Detail::Verbose | Detail::Most => Show::EachStep,
+    };
     let (resume, allow_changes) = (args.resume.clone(), args.allow_changes);
     let launched = run.launch_fitted(fits_schedule, resume, allow_changes, show, interrupter)?;
     // Only the first process exits with an error code: a launcher kills the others when one exits with a code other
@@ -304,7 +335,7 @@ fn train(args: &TrainArgs) -> Result<Exit, RunError> {
     // A key on the dashboard stops the run in the same way as Ctrl-C.
     let signal = signals::received().unwrap_or(Signal::Interrupt);
     if let Some(step) = report.checkpoint_step {
-        tell(&format!(
+        insist(&format!(
             "interrupted by {}; saved after update {step}: `--resume` continues from it",
             signal.name()
         ));

@@ -1,13 +1,50 @@
 //! Prints lines for the user. A closed pipe does not end a training run.
 
 use std::io::{self, ErrorKind, Write};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Prints a line on standard error.
+/// How much a command says besides its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Detail {
+    /// Errors and warnings only.
+    Quiet,
+    /// What it does.
+    Usual,
+    /// Each step, and messages for developers.
+    Verbose,
+    /// Messages of all libraries too.
+    Most,
+}
+
+static DETAIL: AtomicU8 = AtomicU8::new(Detail::Usual as u8);
+
+impl Detail {
+    /// Sets it for the process.
+    pub fn install(self) {
+        DETAIL.store(self as u8, Ordering::Relaxed);
+    }
+
+    /// Returns it for the process.
+    pub fn installed() -> Self {
+        let all = [Self::Quiet, Self::Usual, Self::Verbose];
+        all.into_iter().find(|detail| *detail as u8 == DETAIL.load(Ordering::Relaxed)).unwrap_or(Self::Most)
+    }
+}
+
+/// Prints a line on standard error that says what the program does. If it is quiet, only warnings are printed.
 pub(crate) fn tell(line: &str) {
+    if Detail::installed() > Detail::Quiet || line.starts_with("warning: ") {
+        insist(line);
+    }
+}
+
+/// Prints a line on standard error, also if the program is quiet: an error, or what a command was asked for.
+pub(crate) fn insist(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
@@ -22,9 +59,9 @@ pub(crate) fn print(text: &str) {
 }
 
 /// The silence after which [`with_progress`] prints a line.
-const SILENCE: Duration = Duration::from_secs(2);
+const SILENCE: Duration = Duration::from_secs(1);
 
-/// Runs `work`, and prints every two seconds on standard error what it does and for how long.
+/// Runs `work`, and prints every second on standard error what it does and for how long.
 pub(crate) fn with_progress<T>(doing: &str, work: impl FnOnce() -> T) -> T {
     let (done, waits) = channel::<()>();
     thread::scope(|scope| {

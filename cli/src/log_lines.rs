@@ -1,4 +1,5 @@
-//! Prints what the libraries say: one line on standard error for each message of Firebrick.
+//! Prints what the libraries say: one line on standard error for each message of Firebrick, and with `-vv` of all
+//! libraries.
 
 use std::fmt::{Debug, Write};
 
@@ -6,7 +7,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use crate::console::tell;
+use crate::console::{Detail, tell};
 
 /// Prints the messages from here on.
 pub(crate) fn print_messages() {
@@ -18,11 +19,22 @@ struct Lines;
 
 impl Subscriber for Lines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && metadata.target().starts_with("firebrick") && *metadata.level() <= Level::INFO
+        let (most, all) = match Detail::installed() {
+            Detail::Quiet => (Level::WARN, false),
+            Detail::Usual => (Level::INFO, false),
+            Detail::Verbose => (Level::DEBUG, false),
+            Detail::Most => (Level::DEBUG, true),
+        };
+        metadata.is_event()
+            && (all || metadata.target().starts_with("firebrick"))
+            && *metadata.level() <= most
     }
 
     fn event(&self, event: &Event<'_>) {
         let mut line = String::from(if *event.metadata().level() <= Level::WARN { "warning: " } else { "" });
+        if !event.metadata().target().starts_with("firebrick") {
+            line += &format!("{}: ", event.metadata().target());
+        }
         event.record(&mut Message(&mut line));
         tell(&line);
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use burn::train::Interrupter;
 
-use crate::console::tell;
+use crate::console::insist;
 use firebrick::files::saving::remove_staged;
 use firebrick::observe::terminal::Terminal;
 
@@ -72,7 +72,7 @@ pub(crate) fn interrupter(grace: Option<Duration>) -> Interrupter {
                 thread::sleep(grace);
                 terminal.restore();
                 let seconds = grace.as_secs();
-                tell(&format!(
+                insist(&format!(
                     "error: the run did not end within its {seconds} s of grace: it is at its last checkpoint"
                 ));
                 end(signal);

@@ -14,7 +14,7 @@ use crate::RunError;
 use crate::commands::exit::Exit;
 use crate::commands::run_args::print_json;
 use crate::commands::summary::Rows;
-use crate::console::{Share, print, tell};
+use crate::console::{Share, insist, print, tell};
 use firebrick::checkpoint::FOLDER;
 use firebrick::output::RUN;
 use firebrick::{ByteSize, ResumeError, TrainError, TrainerState};
@@ -205,10 +205,10 @@ fn verify(args: &VerifyArgs) -> Result<(), RunError> {
     let share = Share::of("checking");
     let report = checkpoints::verify(&path, |done, all| share.tell(done, all));
     for stray in &report.strays {
-        tell(&format!("{}: the manifest does not name it; it is never read", stray.display()));
+        insist(&format!("{}: the manifest does not name it; it is never read", stray.display()));
     }
     for problem in &report.problems {
-        tell(&problem.to_string());
+        insist(&problem.to_string());
     }
     match report.is_sound() {
         true => {

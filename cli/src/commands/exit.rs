@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crate::RunError;
-use crate::console::{tell, unprinted};
+use crate::console::{insist, unprinted};
 use crate::signals;
 use crate::signals::Signal;
 
@@ -34,11 +34,11 @@ impl Exit {
         ExitCode::from(match result {
             Ok(exit) => exit.number_with(unprinted()),
             Err(error @ (RunError::Interrupted | RunError::NoSample(_))) => {
-                tell(&format!("error: {error}"));
+                insist(&format!("error: {error}"));
                 signals::received().unwrap_or(Signal::Interrupt).exit_code()
             }
             Err(error) => {
-                tell(&format!("error: {error}"));
+                insist(&format!("error: {error}"));
                 1
             }
         })
@@ -49,7 +49,7 @@ impl Exit {
         match (self, unprinted) {
             (Self::Interrupted(signal), _) => signal.exit_code(),
             (_, Some(reason)) => {
-                tell(&format!("error: the result cannot be printed on standard output: {reason}"));
+                insist(&format!("error: the result cannot be printed on standard output: {reason}"));
                 1
             }
             (Self::Done, None) => 0,

@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::commands::run_args::{ReportFormat, print_json};
-use crate::console::{print, tell};
+use crate::console::{insist, print};
 use crate::import::{Import, Imported, read_file};
 use crate::{Run, RunError};
 
@@ -54,7 +54,7 @@ pub(crate) fn import(args: &ImportArgs) -> Result<(), RunError> {
     let fields = imported.may_change_the_result().count();
     let refused = fields > 0 && !args.allow_unsupported;
     match args.report {
-        ReportFormat::Text => tell(imported.table().trim_end()),
+        ReportFormat::Text => insist(imported.table().trim_end()),
         ReportFormat::Json => {
             let run_file = (!refused).then_some(&imported.run_file);
             print_json(&json!({ "run_file": run_file, "fields": imported.rows }));

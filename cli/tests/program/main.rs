@@ -9,6 +9,7 @@ mod command_line;
 mod completions_command;
 mod corpus;
 mod data_command;
+mod detail;
 mod devices_command;
 mod divergence;
 mod events;
