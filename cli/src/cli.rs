@@ -124,8 +124,8 @@ enum Command {
     ///
     /// Trains nothing: the bytes of parameters, gradients and optimizer state follow from the model's shapes, and those
     /// of activations from a few passes through two and three of its blocks on the CPU, with the longest of the first
-    /// micro-batches. The table has every sensible combination of strategies, the cheapest first. The first one that
-    /// fits is printed as a line of the run file.
+    /// micro-batches. Says whether the run fits as it is written, and prints the cheapest strategies that fit as lines of
+    /// the run file; `--details` shows every sensible combination.
     Plan(PlanArgs),
     /// Times training steps, without evaluation and files.
     Bench(BenchArgs),

@@ -23,6 +23,10 @@ pub(crate) struct PlanArgs {
     /// size, and then bisects between the last two sizes.
     #[arg(long)]
     find_batch: bool,
+    /// Shows the parts of the run's memory, and all combinations of strategies with their bytes, traffic and
+    /// operations. `--report json` always has them.
+    #[arg(long)]
+    details: bool,
 }
 
 /// Runs `firebrick plan`.
@@ -46,6 +50,6 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<(), RunError> {
         return Ok(());
     }
     let plan = run.plan(args.budget, say)?;
-    args.run.file.report.print(&plan, || plan.summary());
+    args.run.file.report.print(&plan, || plan.summary(args.details));
     Ok(())
 }

@@ -1,49 +1,102 @@
-//! A plan as text.
+//! A plan as text, in 80 columns: the answer first, and the details if they are asked for.
 
 use super::{Plan, Planned};
 use firebrick::ByteSize;
+
+/// The most columns of a line.
+const WIDTH: usize = 80;
 
 /// Formats bytes.
 fn bytes(bytes: u64) -> String {
     ByteSize(usize::try_from(bytes).unwrap_or(usize::MAX)).to_string()
 }
 
-/// Formats operations.
+/// Formats operations in three digits.
 fn operations(flops: f64) -> String {
     let units = [(1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")];
-    match units.iter().find(|(factor, _)| flops >= *factor) {
-        Some((factor, unit)) => format!("{:.3} {unit}FLOP", flops / factor),
-        None => format!("{flops:.0} FLOP"),
-    }
+    let Some((factor, unit)) = units.iter().find(|(factor, _)| flops >= *factor) else {
+        return format!("{flops:.0} FLOP");
+    };
+    let value = flops / factor;
+    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.digits$} {unit}FLOP")
 }
 
 impl Plan {
-    /// Returns the plan as `firebrick plan` prints it.
-    pub fn summary(&self) -> String {
-        let mut text = format!("{}; {:.0} tokens\n", self.batch, self.tokens);
+    /// Returns the plan as `firebrick plan` prints it: whether the run fits, and the cheapest strategies that do.
+    /// `details` adds the parts of the run's memory and all combinations of strategies.
+    pub fn summary(&self, details: bool) -> String {
+        let mut text = self.answer();
+        text += &self.recommended();
+        text += &format!("\n{}; {:.0} tokens\n", self.batch, self.tokens);
         text += &format!("{} parameters on {}\n", self.parameters, self.device);
-        text += &match self.budget_bytes {
-            Some(budget) => {
-                let host = if self.host_is_device { ", which what waits on the host takes too" } else { "" };
-                format!("a rank may have {} on the device{host}\n", bytes(budget))
-            }
-            None => "what a rank may have on the device is not known: say it with --budget\n".into(),
-        };
-        text += &self.describe_written();
-        text += "\nAll combinations, the cheapest first; bytes of each rank\n";
-        text += &self.table();
-        text + &self.describe_recommended()
+        if !details {
+            let all = self.combinations.len();
+            return text
+                + &format!("\n--details shows the parts of its memory, and all {all} combinations.\n");
+        }
+        text += &self.parts();
+        text += &format!(
+            "\nAll {} combinations, the cheapest first; bytes of each rank\n",
+            self.combinations.len()
+        );
+        text + &self.table()
     }
 
-    fn describe_written(&self) -> String {
-        let run = &self.as_written;
-        let fits = match run.fits {
-            Some(true) => ": it fits",
-            Some(false) => ": it does not fit",
-            None => "",
+    /// Says whether the run fits as it is written.
+    fn answer(&self) -> String {
+        let peak = bytes(self.as_written.peak_bytes);
+        let host = match self.host_is_device && self.as_written.host_bytes > 0 {
+            true => {
+                format!(", and {} on the host, which is the same memory", bytes(self.as_written.host_bytes))
+            }
+            false => String::new(),
         };
-        let mut text =
-            format!("\nThe run as it is written, {}{fits}\n", run.strategies.trim_end_matches(','));
+        let answer = match (self.as_written.fits, self.budget_bytes.map(bytes)) {
+            (Some(true), Some(budget)) => {
+                format!("As it is written, it fits: {peak} at the peak{host}, of {budget} for a rank.")
+            }
+            (Some(false), Some(budget)) => format!(
+                "As it is written, it does not fit: {peak} at the peak{host}, of {budget} for a rank."
+            ),
+            _ => format!(
+                "As it is written, a rank needs {peak} at the peak{host}. Whether it fits is not known: say with \
+                 --budget what a rank may have."
+            ),
+        };
+        wrapped(&answer, "") + "\n" + &pasted(&self.as_written.strategies)
+    }
+
+    /// Says which strategies are the cheapest that fit.
+    fn recommended(&self) -> String {
+        if let Some(found) = self.recommended.and_then(|index| self.combinations.get(index)) {
+            if found.strategies == self.as_written.strategies {
+                return "No cheaper combination of strategies fits.\n".into();
+            }
+            let needs = bytes(found.peak_bytes);
+            return format!("The cheapest that fits, as lines of the run file ({needs} at the peak):\n")
+                + &pasted(&found.strategies);
+        }
+        let (Some(budget), Some(least)) =
+            (self.budget_bytes, self.combinations.iter().min_by_key(|one| one.peak_bytes))
+        else {
+            return String::new();
+        };
+        let largest = match least.activation_bytes * 2 > least.peak_bytes {
+            true => "`batch.micro` (with `batch.accumulate` higher), or the length of the rows",
+            false => "`model.width`, `model.layers` or the vocabulary, or train on more ranks",
+        };
+        let (budget, needs) = (bytes(budget), bytes(least.peak_bytes));
+        format!("Nothing fits within {budget}: the least that a rank needs is {needs}, with\n")
+            + &pasted(&least.strategies)
+            + &wrapped(&format!("Lower {largest}."), "")
+            + "\n"
+    }
+
+    /// Lists the parts of the run's memory.
+    fn parts(&self) -> String {
+        let run = &self.as_written;
+        let mut text = "\nThe run as it is written\n".to_owned();
         let parts = [
             ("master", run.master_bytes),
             ("replica", run.replica_bytes),
@@ -62,65 +115,33 @@ impl Plan {
         text + &format!("  {:<22} {:>10}\n", "computed in an update", operations(run.flops))
     }
 
+    /// Lists all combinations: the numbers of each in a row, and its strategies below.
     fn table(&self) -> String {
-        let lists = self.combinations.iter().map(|one| listed(one).len());
-        let width = lists.max().unwrap_or(0).max("strategies".len());
-        let line = |list: &str, fits: &str, cells: [String; 9]| {
-            let cells = cells.iter().fold(String::new(), |line, cell| line + &format!(" {cell:>10}"));
-            format!("{list:<width$} {fits:<4}{cells}\n")
+        let line = |fits: &str, cells: [String; 9]| {
+            let cells = cells.iter().fold(String::new(), |line, cell| line + &format!("{cell:>8}"));
+            format!("{fits:<4}{cells}\n")
         };
-        let names =
-            ["master", "replica", "gradients", "optimizer", "activat.", "host", "peak", "sent", "computed"];
-        let mut text = line("strategies", "fits", names.map(String::from));
+        let names = ["peak", "master", "replica", "grads", "optim.", "activ.", "host", "sent", "FLOP"];
+        let mut text = line("fits", names.map(String::from));
         for one in &self.combinations {
             let fits = one.fits.map_or("?", |fits| if fits { "yes" } else { "no" });
-            let [master, replica, gradients, optimizer, activations, host, peak, sent] = [
+            let [peak, master, replica, gradients, optimizer, activations, host, sent] = [
+                one.peak_bytes,
                 one.master_bytes,
                 one.replica_bytes,
                 one.gradient_bytes,
                 one.optimizer_bytes,
                 one.activation_bytes,
                 one.host_bytes,
-                one.peak_bytes,
                 one.sent_bytes,
             ]
             .map(bytes);
-            let computed = operations(one.flops).replace("FLOP", "");
-            let cells = [
-                master,
-                replica,
-                gradients,
-                optimizer,
-                activations,
-                host,
-                peak,
-                sent,
-                computed.trim().into(),
-            ];
-            text += &line(listed(one), fits, cells);
+            let computed = operations(one.flops).replace("FLOP", "").trim().to_owned();
+            text +=
+                &line(fits, [peak, master, replica, gradients, optimizer, activations, host, sent, computed]);
+            text += &(wrapped(listed(one), "  ") + "\n");
         }
         text
-    }
-
-    fn describe_recommended(&self) -> String {
-        if let Some(found) = self.recommended.and_then(|index| self.combinations.get(index)) {
-            return format!("\nThe cheapest that fits, as lines of the run file:\n  {}\n", found.strategies);
-        }
-        let (Some(budget), Some(least)) =
-            (self.budget_bytes, self.combinations.iter().min_by_key(|one| one.peak_bytes))
-        else {
-            return String::new();
-        };
-        let largest = match least.activation_bytes * 2 > least.peak_bytes {
-            true => "`batch.micro` (with `batch.accumulate` higher), or the length of the rows",
-            false => "`model.width`, `model.layers` or the vocabulary, or train on more ranks",
-        };
-        format!(
-            "\nNothing fits within {}: the least that a rank needs is {}, with\n  {}\nLower {largest}.\n",
-            bytes(budget),
-            bytes(least.peak_bytes),
-            least.strategies
-        )
     }
 }
 
@@ -130,13 +151,59 @@ fn listed(one: &Planned) -> &str {
     if list.is_empty() { "none" } else { list }
 }
 
+/// Returns a line of a run file, or several if it is longer than the page.
+fn pasted(line: &str) -> String {
+    if line.len() + 2 <= WIDTH {
+        return format!("  {line}\n");
+    }
+    let Some((name, list)) = line.strip_suffix("],").and_then(|line| line.split_once('[')) else {
+        return format!("  {line}\n");
+    };
+    let mut text = format!("  {name}[\n");
+    let (mut depth, mut from) = (0, 0);
+    for (at, c) in list.char_indices() {
+        match c {
+            '(' | '[' => depth += 1,
+            ')' | ']' => depth -= 1,
+            ',' if depth == 0 => {
+                text += &format!("      {},\n", list[from..at].trim());
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    let last = list[from..].trim();
+    if !last.is_empty() {
+        text += &format!("      {last},\n");
+    }
+    text + "  ],\n"
+}
+
+/// Breaks a text into lines between words, each with this indentation.
+fn wrapped(text: &str, indent: &str) -> String {
+    let mut lines = vec![indent.to_owned()];
+    for word in text.split(' ') {
+        let line = lines.last().map_or(0, String::len);
+        if line > indent.len() && line + 1 + word.len() > WIDTH {
+            lines.push(indent.to_owned());
+        }
+        if let Some(line) = lines.last_mut() {
+            if line.len() > indent.len() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines.join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
 
-    fn plan(peaks: &[u64], budget: u64) -> Plan {
+    fn plan(peaks: &[u64], budget: Option<u64>) -> Plan {
         let planned = |peak_bytes: &u64| Planned {
             strategies: format!("strategies: [Accumulate({peak_bytes})],"),
             master_bytes: 4,
@@ -152,7 +219,7 @@ mod tests {
             sent_elements: 0,
             sent_bytes: 0,
             flops: 2.5e12,
-            fits: Some(*peak_bytes <= budget),
+            fits: budget.map(|budget| *peak_bytes <= budget),
         };
         let combinations: Vec<_> = peaks.iter().map(planned).collect();
         Plan {
@@ -161,7 +228,7 @@ mod tests {
             ranks: 1,
             tokens: 1.0,
             device: "cpu:0".into(),
-            budget_bytes: Some(budget),
+            budget_bytes: budget,
             host_is_device: false,
             as_written: combinations[0].clone(),
             recommended: combinations.iter().position(|one| one.fits == Some(true)),
@@ -170,20 +237,40 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_fits_can_be_pasted() {
-        let words = plan(&[900, 500, 100], 600).summary();
-        assert!(words.ends_with("as lines of the run file:\n  strategies: [Accumulate(500)],\n"), "{words}");
-        assert!(words.contains("Accumulate(900) no ") && words.contains("Accumulate(100) yes"), "{words}");
+    fn the_answer_comes_first_and_can_be_pasted() {
+        let words = plan(&[900, 500, 100], Some(600)).summary(false);
+        let first = "As it is written, it does not fit: 900 B at the peak, of 600 B for a rank.\n";
+        assert!(words.starts_with(first), "{words}");
+        let pasted = "as lines of the run file (500 B at the peak):\n  strategies: [Accumulate(500)],\n";
+        assert!(words.contains(pasted) && !words.contains("Accumulate(100)"), "{words}");
         assert!(
-            words.contains("as it is written, strategies: [Accumulate(900)]: it does not fit"),
+            words.ends_with("--details shows the parts of its memory, and all 3 combinations.\n"),
             "{words}"
         );
-        assert!(words.contains("2.500 TFLOP"), "{words}");
+        let fits = plan(&[500, 100], Some(600)).summary(false);
+        assert!(fits.starts_with("As it is written, it fits: ") && fits.contains("No cheaper"), "{fits}");
+        let unknown = plan(&[500, 100], None).summary(false);
+        assert!(unknown.contains("--budget") && !unknown.contains("cheapest"), "{unknown}");
+    }
+
+    #[test]
+    fn details_fit_the_page() {
+        let mut plan = plan(&[900, 500, 100], Some(600));
+        let long = "strategies: [Amp(bf16), Recompute(every: 1), Zero(stage: 3, blocks: [\"a\", \"b\"]), Accumulate(8), Clip(norm: 1.0)],";
+        for one in plan.combinations.iter_mut().chain([&mut plan.as_written]) {
+            one.strategies = long.into();
+            (one.master_bytes, one.sent_bytes, one.flops) = (999_400_000, 123_000, 4.449e8);
+        }
+        let words = plan.summary(true);
+        assert!(words.lines().all(|line| line.chars().count() <= WIDTH), "{words}");
+        assert!(words.contains("      Zero(stage: 3, blocks: [\"a\", \"b\"]),\n"), "{words}");
+        assert!(words.contains("no  ") && words.contains("445 M\n"), "{words}");
+        assert_eq!(words.matches("Recompute(every: 1)").count(), 4, "{words}");
     }
 
     #[test]
     fn where_nothing_fits_the_least_is_told_and_what_to_lower() {
-        let words = plan(&[900, 700], 600).summary();
+        let words = plan(&[900, 700], Some(600)).summary(false);
         assert!(words.contains("Nothing fits within 600 B: the least that a rank needs is 700 B"), "{words}");
         assert!(words.contains("strategies: [Accumulate(700)],\nLower `batch.micro`"), "{words}");
     }

@@ -2,7 +2,7 @@
 
 use assert_cmd::Command;
 use predicates::prelude::*;
-use predicates::str::contains;
+use predicates::str::{contains, starts_with};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -58,9 +58,14 @@ fn what_is_recommended_is_the_first_that_fits() {
     let text = text
         .stderr(contains("tracing a pass with no strategies"))
         .stdout(contains("2 ranks x 2 micro-batches of 4 = 16 samples in an update"));
-    text.stdout(contains(
-        "The cheapest that fits, as lines of the run file:\n  strategies: [Accumulate(2), Clip",
-    ));
+    // The answer comes first, and details only if they are asked for.
+    let text = text.stdout(starts_with("As it is written, it fits: "));
+    text.stdout(contains("The cheapest that fits, as lines of the run file").and(contains("sent").not()));
+    let details = plan(&folder, &["--ranks", "2", "--details"]).success();
+    let details = details.stdout(contains("optimizer state").and(contains("All 36 combinations")));
+    let page = String::from_utf8(details.get_output().stdout.clone()).unwrap();
+    assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
+    assert!(page.contains("\n  Offload(parameters), "), "{page}");
 }
 
 #[test]
