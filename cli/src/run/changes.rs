@@ -22,10 +22,11 @@ enum Meaning {
 }
 
 /// Fields, each with those below it; the first match counts. Any other field affects the result.
-const MEANINGS: [(&str, Meaning); 24] = [
+const MEANINGS: [(&str, Meaning); 25] = [
     ("steps", Meaning::Free),
     ("epochs", Meaning::Free),
     ("evaluate_every", Meaning::Free),
+    ("evaluate_samples", Meaning::Free),
     ("early_stopping", Meaning::Free),
     ("best_by", Meaning::Free),
     ("checkpoints", Meaning::Free),

@@ -80,6 +80,7 @@ fn length(run: &Run) -> Option<Problem> {
         (None, Some(epochs)) => require(epochs > 0, "epochs", "at least 1", epochs),
     }
     .or_else(|| require(run.evaluate_every != Some(0), "evaluate_every", "at least 1", 0))
+    .or_else(|| require(run.evaluate_samples != Some(0), "evaluate_samples", "at least 1", 0))
     .or_else(|| require(run.early_stopping != Some(0), "early_stopping", "at least 1", 0))
     .or_else(|| {
         let CheckpointsConfig { every, keep_last, keep_every, grace, .. } = run.checkpoints;

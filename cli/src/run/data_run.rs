@@ -45,6 +45,8 @@ pub struct DataRun {
     /// Ranks that train together. They share the global batch by which samples are grouped. Default: one for each
     /// process that a launcher started.
     pub ranks: Option<usize>,
+    /// The number of samples of the validation data that are evaluated, its first ones. Default: all.
+    pub evaluate_samples: Option<usize>,
     /// Settings that are resolved before the data is read.
     pub(crate) settled: Settled,
 }
@@ -75,6 +77,7 @@ struct Fields {
     steps: Option<IgnoredAny>,
     epochs: Option<IgnoredAny>,
     evaluate_every: Option<IgnoredAny>,
+    evaluate_samples: Option<usize>,
     early_stopping: Option<IgnoredAny>,
     best_by: Option<IgnoredAny>,
     checkpoints: Option<IgnoredAny>,
@@ -85,15 +88,16 @@ struct Fields {
 }
 
 impl From<Fields> for DataRun {
-    fn from(Fields { seed, task, data, batch, strategies, ranks, .. }: Fields) -> Self {
-        Self { seed, task, data, batch, strategies, ranks, settled: Settled::default() }
+    fn from(fields: Fields) -> Self {
+        let Fields { seed, task, data, batch, strategies, ranks, evaluate_samples, .. } = fields;
+        Self { seed, task, data, batch, strategies, ranks, evaluate_samples, settled: Settled::default() }
     }
 }
 
 impl From<&Run> for DataRun {
     fn from(run: &Run) -> Self {
-        let Run { seed, task, data, batch, strategies, ranks, .. } = run.clone();
-        Self { seed, task, data, batch, strategies, ranks, settled: Settled::default() }
+        let Run { seed, task, data, batch, strategies, ranks, evaluate_samples, .. } = run.clone();
+        Self { seed, task, data, batch, strategies, ranks, evaluate_samples, settled: Settled::default() }
     }
 }
 
@@ -140,6 +144,7 @@ impl DataRun {
             seed: self.seed,
             micro_batch: self.batch.amount(),
             global_batch: self.global_batch(),
+            evaluate_samples: self.evaluate_samples,
             texts: &self.task,
             say,
             skipped: Skipped::default(),

@@ -53,8 +53,8 @@ pub(crate) use export::{PRETRAINED, is_exported};
 pub use families::Families;
 pub use launch::Launched;
 pub(crate) use launcher::Process;
-pub(crate) use load::open;
 pub use load::{Loaded, Loading, TaskData};
+pub(crate) use load::open;
 pub use model_config::ModelConfig;
 pub(crate) use parse::{Overridden, Override};
 pub(crate) use prepare::Parts;
@@ -64,12 +64,12 @@ pub use strategies::RunStrategy;
 pub(crate) use strategies::{
     data_parallel, first_effect, insert_before_window, recipes, strategies_line, sum, written,
 };
-pub(crate) use task::asked;
 pub use task::{
     CausalLmTask, ChatConfig, Examples, LabelSettings, MaskedLmTask, Rows, Seq2SeqTask,
     SequenceClassificationTask, Suggestion, Task, TaskConfig, Tasks, TemplateConfig, TokenClassificationTask,
     Writing, record_json,
 };
+pub(crate) use task::asked;
 pub use tokenize::Tokenized;
 
 /// Everything that describes a run: what to train, on which data, and how.
@@ -142,6 +142,8 @@ pub struct Run {
     pub epochs: Option<u64>,
     /// Updates between two evaluations. Default: at the end of each epoch.
     pub evaluate_every: Option<u64>,
+    /// Evaluates on the first samples of the validation data only, this many. Default: on all.
+    pub evaluate_samples: Option<usize>,
     /// The metric that selects the best evaluation, for the best model, the best checkpoints and early stopping.
     /// Default: the validation loss.
     pub best_by: Option<String>,

@@ -59,6 +59,7 @@ impl Evaluating<'_> {
         let (device, _) = run.find_device(say)?;
         let config = folder.config::<M::Config>()?;
         let mut asked = DataRun::from(run);
+        asked.evaluate_samples = None;
         asked.settled = Settled::trained::<M>(&folder, &config);
         if let Some(paths) = data {
             let whole = &mut asked.data;

@@ -97,6 +97,8 @@ pub struct Loading<'a> {
     pub(in crate::run) seed: u64,
     pub(in crate::run) micro_batch: Amount,
     pub(in crate::run) global_batch: Amount,
+    /// The number of samples of the validation data, its first ones; all if there is none.
+    pub(in crate::run) evaluate_samples: Option<usize>,
     pub(in crate::run) texts: &'a dyn Texts,
     pub(in crate::run) say: &'a dyn Fn(&str),
     pub(in crate::run) skipped: Skipped,

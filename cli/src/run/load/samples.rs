@@ -40,7 +40,15 @@ impl Loading<'_> {
         let reader = self.open(Part::Valid, paths, self.config.format.as_ref())?;
         let samples = self.source(reader, collator).load(self.progress("samples"))?;
         self.require_some(samples.len(), "`data.valid`", paths.summary())?;
-        Ok(Some(samples))
+        Ok(Some(self.evaluated(samples)?))
+    }
+
+    /// Returns the validation samples that are evaluated: all, or the first ones.
+    fn evaluated<S: Send + Sync + 'static>(&self, samples: InMemory<S>) -> Result<InMemory<S>, DataError> {
+        match self.evaluate_samples.filter(|most| *most < samples.len()) {
+            Some(most) => samples.part(0..most),
+            None => Ok(samples),
+        }
     }
 
     /// Loads all training samples into memory, along with the validation samples.
@@ -62,6 +70,7 @@ impl Loading<'_> {
         let kept = (all.len() as f64 * self.config.valid_fraction) as usize;
         let train = all.len() - kept.min(all.len().saturating_sub(1));
         let valid = (train < all.len()).then(|| all.part(train..all.len())).transpose()?;
+        let valid = valid.map(|valid| self.evaluated(valid)).transpose()?;
         *all = all.part(0..train)?;
         Ok(Split { train: corpora, valid })
     }

@@ -1,5 +1,6 @@
 //! Windows of one long text for a causal language model.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -193,12 +194,24 @@ impl Loading<'_> {
         });
         Ok(match valid {
             Some(valid) => {
-                let all = 0..valid.len();
+                let all = self.evaluated_tokens(0..valid.len());
                 data.valid(windows(valid, all, "validation")?)
             }
-            None if cut < end => data.valid(windows(train, cut..end, "validation")?),
+            None if cut < end => {
+                let kept = self.evaluated_tokens(cut..end);
+                data.valid(windows(train, kept, "validation")?)
+            }
             None => data,
         })
+    }
+
+    /// Returns the validation tokens whose windows are evaluated: all, or those of the first windows.
+    fn evaluated_tokens(&self, tokens: Range<usize>) -> Range<usize> {
+        let block = self.config.block.unwrap_or(1);
+        // The last token of a window is only a label.
+        let most = self.evaluate_samples.map(|samples| samples.saturating_mul(block).saturating_add(1));
+        let end = most.map_or(tokens.end, |most| tokens.start.saturating_add(most).min(tokens.end));
+        tokens.start..end
     }
 
     /// Returns the share of the training data that is used for validation.
