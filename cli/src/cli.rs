@@ -53,6 +53,7 @@ Examples:
   firebrick data examples/causal_lm.ron --batches 1 --rows 8
   firebrick eval runs/token_classification --data test.conll
   firebrick predict runs/token_classification --data new.jsonl -o answers.jsonl
+  echo 'rain in the north' | firebrick predict runs/sequence_classification -
   firebrick generate runs/causal_lm --prompt '/// ' --temperature 0.8 --top-p 0.95
   firebrick tokenize examples/causal_lm.ron --output corpus.tokens
   firebrick train examples/causal_lm.ron --set 'checkpoints=(every: 50)' --resume auto

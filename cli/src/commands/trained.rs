@@ -1,6 +1,6 @@
 //! The commands that use a trained run: `eval`, `predict` and `generate`.
 
-use std::io::{BufRead, BufWriter, Write, stdin, stdout};
+use std::io::{BufRead, BufReader, BufWriter, Write, stdin, stdout};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -58,6 +58,9 @@ pub(crate) struct EvalArgs {
 pub(crate) struct PredictArgs {
     #[command(flatten)]
     trained: TrainedArgs,
+    /// `-` answers the lines of standard input as they come: each is a record in JSON, or a text.
+    #[arg(value_name = "-", value_parser = ["-"], conflicts_with = "data")]
+    lines: Option<String>,
     #[command(flatten)]
     records: RecordArgs,
     /// The file to write. It is replaced when all records are answered, so it may be the file that is read; if the
@@ -130,8 +133,10 @@ fn summary(evaluated: &Evaluated) -> String {
 pub(crate) fn predict(args: &PredictArgs) -> Result<(), RunError> {
     let trained = args.trained.open()?;
     let decoding = args.decoding.decoding(trained.written_tokens());
-    let ask =
-        |output: &mut dyn Write| trained.predict(args.records.paths(), args.limit, &decoding, output, tell);
+    let ask = |output: &mut dyn Write| match args.lines {
+        Some(_) => trained.predict_lines(BufReader::new(stdin()), args.limit, &decoding, output, tell),
+        None => trained.predict(args.records.paths(), args.limit, &decoding, output, tell),
+    };
     let predicted = match &args.output {
         Some(path) => {
             let failed = |doing| move |error| TrainError::file(path, doing, error);

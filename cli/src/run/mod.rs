@@ -54,7 +54,7 @@ pub use families::Families;
 pub use launch::Launched;
 pub(crate) use launcher::Process;
 pub use load::{Loaded, Loading, TaskData};
-pub(crate) use load::open;
+pub(crate) use load::{open, tell_skipped};
 pub use model_config::ModelConfig;
 pub(crate) use parse::{Overridden, Override};
 pub(crate) use prepare::Parts;
@@ -69,7 +69,7 @@ pub use task::{
     SequenceClassificationTask, Suggestion, Task, TaskConfig, Tasks, TemplateConfig, TokenClassificationTask,
     Writing, record_json,
 };
-pub(crate) use task::asked;
+pub(crate) use task::{STANDARD_INPUT, asked};
 pub use tokenize::Tokenized;
 
 /// Everything that describes a run: what to train, on which data, and how.

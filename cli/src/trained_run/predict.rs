@@ -1,13 +1,16 @@
 //! Predictions of a trained model for the records of a file.
 
-use std::io::Write;
+use std::io::{BufRead, Write};
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread;
 
-use firebrick_datasets::{Skipped, Tokenizer};
+use firebrick_datasets::{DataError, JsonlReader, Place, Record, Skipped, Tokenizer};
 use serde_json::{Map, Value, json};
 
 use super::TrainedRun;
-use crate::run::{Paths, open};
+use crate::run::{Paths, STANDARD_INPUT, open, tell_skipped};
 use crate::{Run, RunError};
 use firebrick::TrainError;
 use firebrick_models::decoding::Decoding;
@@ -57,16 +60,43 @@ impl TrainedRun {
         let Some(data) = data.or_else(|| self.run.data.valid.clone()) else {
             return Err(RunError::NothingAsked);
         };
-        let predicting = Predicting { run: &self.run, data, limit, decoding, output, say: &say };
+        let asked = Asked::Files(data);
+        let predicting = Predicting { run: &self.run, asked, limit, decoding, output, say: &say };
+        let folder = self.weights()?;
+        self.run.model_in(&folder)?.predict(predicting, &folder)
+    }
+
+    /// Like [`predict`](Self::predict), but answers lines as they come: each is a record in JSON, or a text. Blank lines
+    /// are skipped. The output is flushed whenever there is nothing more to answer.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`predict`](Self::predict).
+    pub fn predict_lines(
+        &self,
+        lines: impl BufRead + Send + 'static,
+        limit: Option<usize>,
+        decoding: &Decoding,
+        output: &mut dyn Write,
+        say: impl Fn(&str),
+    ) -> Result<Predicted, RunError> {
+        let asked = Asked::Lines(Box::new(lines));
+        let predicting = Predicting { run: &self.run, asked, limit, decoding, output, say: &say };
         let folder = self.weights()?;
         self.run.model_in(&folder)?.predict(predicting, &folder)
     }
 }
 
+/// Where the records are.
+enum Asked {
+    Files(Paths),
+    Lines(Box<dyn BufRead + Send>),
+}
+
 /// Predictions to be made, by a model of any type.
 pub(crate) struct Predicting<'a> {
     run: &'a Run,
-    data: Paths,
+    asked: Asked,
     limit: Option<usize>,
     decoding: &'a Decoding,
     output: &'a mut dyn Write,
@@ -89,8 +119,12 @@ impl Predicting<'_> {
             self.run.inference::<M>(&config, Some(folder), &tokenizer, &device, self.decoding.clone())?;
         let (mut predicted, mut waiting) = (Predicted::default(), Vec::new());
         let most = self.limit.unwrap_or(usize::MAX);
-        let reader = open(&self.data, self.run.data.format.as_ref())?;
         let skipped = Skipped::default();
+        let paths = match std::mem::replace(&mut self.asked, Asked::Files(Paths::Several(Vec::new()))) {
+            Asked::Files(paths) => paths,
+            Asked::Lines(lines) => return self.answer_lines(lines, (&model, &inference, &tokenizer)),
+        };
+        let reader = open(&paths, self.run.data.format.as_ref())?;
         'parts: for part in 0..reader.parts() {
             for record in self.run.data.malformed.apply(reader.open(part)?, &skipped) {
                 if predicted.answers + waiting.len() >= most {
@@ -108,6 +142,46 @@ impl Predicting<'_> {
 }
 
 impl Predicting<'_> {
+    /// Answers what has been read so far, and then waits for more.
+    fn answer_lines<M: Answers>(
+        &mut self,
+        lines: Box<dyn BufRead + Send>,
+        (model, inference, tokenizer): (&M, &Inference, &Tokenizer),
+    ) -> Result<Predicted, RunError> {
+        let run = self.run;
+        let skipped = Skipped::default();
+        let (mut predicted, mut waiting) = (Predicted::default(), Vec::new());
+        let most = self.limit.unwrap_or(usize::MAX);
+        let (sender, read) = sync_channel(TOGETHER);
+        // It ends with the input, or with the receiver. Nothing waits for it: a read cannot be interrupted.
+        thread::spawn(move || {
+            for (number, line) in (1..).zip(lines.lines()) {
+                if sender.send((number, line)).is_err() {
+                    return;
+                }
+            }
+        });
+        while predicted.answers < most {
+            let Ok(first) = read.recv() else { break };
+            let room = TOGETHER.min(most - predicted.answers);
+            for (line, text) in [first].into_iter().chain(read.try_iter().take(room - 1)) {
+                let failed = |error| TrainError::file(STANDARD_INPUT, "reading", error);
+                let text = text.map_err(failed)?;
+                if text.trim().is_empty() {
+                    continue;
+                }
+                let place = Place { file: Path::new(STANDARD_INPUT).into(), line };
+                let asked = record(run, &text, place).and_then(|record| run.task.asked(&record, tokenizer));
+                waiting.extend(run.data.malformed.keep(asked, &skipped)?);
+            }
+            self.answer(model, inference, &mut waiting, &mut predicted)?;
+            let flushed = self.output.flush();
+            flushed.map_err(|error| TrainError::file("the predictions", "writing", error))?;
+        }
+        tell_skipped(&skipped, self.say);
+        Ok(predicted)
+    }
+
     fn answer<M: Answers>(
         &mut self,
         model: &M,
@@ -129,6 +203,17 @@ impl Predicting<'_> {
             written.map_err(|error| TrainError::file("the predictions", "writing", error))?;
         }
         Ok(())
+    }
+}
+
+/// Returns the record of a line: a JSON object, or a text.
+fn record(run: &Run, line: &str, place: Place) -> Result<Record, DataError> {
+    match line.trim_start().starts_with('{') {
+        true => JsonlReader::record(line, place),
+        false => {
+            let fields = run.task.typed(line).into_iter().map(|(name, value)| (name.into(), value));
+            Ok(Record::new(place, fields.collect()))
+        }
     }
 }
 

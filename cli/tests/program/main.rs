@@ -30,6 +30,7 @@ mod own_recipes;
 mod own_schedule;
 mod own_task;
 mod plan_command;
+mod predict_lines;
 mod ranks_command;
 #[cfg(target_os = "linux")] // It reads `/proc`.
 mod read_weights;

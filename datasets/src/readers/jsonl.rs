@@ -7,7 +7,7 @@ use super::{
     lines::{LONGEST_RECORD, Lines, is_blank},
     records,
 };
-use crate::{DataError, Reader, Record, Records, Value};
+use crate::{DataError, Place, Reader, Record, Records, Value};
 
 /// Reads JSON lines (<https://jsonlines.org>) from files, compressed or not. Blank lines are skipped.
 ///
@@ -44,6 +44,27 @@ impl JsonlReader {
         Self { files: files.into(), longest: LONGEST_RECORD }
     }
 
+    /// Parses a line that was read elsewhere, at this place.
+    ///
+    /// ```
+    /// use std::path::Path;
+    ///
+    /// use firebrick_datasets::{JsonlReader, Place};
+    ///
+    /// let place = Place { file: Path::new("standard input").into(), line: 1 };
+    /// let record = JsonlReader::record(r#"{"text": "hello"}"#, place)?;
+    /// assert_eq!(record.text("text")?, "hello");
+    /// # Ok::<(), firebrick_datasets::DataError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError::Record`](crate::ReadError::Record) if it is not a JSON object.
+    pub fn record(line: &str, place: Place) -> Result<Record, DataError> {
+        let members = members(json::object(line), &place)?;
+        Ok(Record::new(place, members.into_iter().map(|(name, value)| (name.into(), value)).collect()))
+    }
+
     /// Sets the maximum number of bytes in a line; a longer one is malformed. Default: 64 MiB.
     pub fn longest(self, bytes: usize) -> Self {
         Self { longest: bytes, ..self }
@@ -60,6 +81,17 @@ impl Reader for JsonlReader {
         let mut objects = Objects { lines, names: Vec::new(), started: false };
         Ok(records(move || objects.next()))
     }
+}
+
+/// Returns the members of an object, or the error of the record at this place.
+fn members(
+    object: Result<Vec<(String, Value)>, json::Fault>,
+    place: &Place,
+) -> Result<Vec<(String, Value)>, DataError> {
+    object.map_err(|fault| {
+        let found = format!("at column {}: {}", fault.column, fault.reason);
+        DataError::record(place.clone(), None, "a JSON object", found)
+    })
 }
 
 struct Objects {
@@ -83,13 +115,8 @@ impl Objects {
             self.started = true;
             let members = json::object(line);
             let place = self.lines.place(self.lines.number());
-            return match members {
-                Ok(members) => Ok(Some(Record::new(place, self.named(members)))),
-                Err(fault) => {
-                    let found = format!("at column {}: {}", fault.column, fault.reason);
-                    Err(DataError::record(place, None, "a JSON object", found))
-                }
-            };
+            let members = self::members(members, &place)?;
+            return Ok(Some(Record::new(place, self.named(members))));
         }
         Ok(None)
     }

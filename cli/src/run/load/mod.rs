@@ -47,7 +47,7 @@ impl Loaded {
 }
 
 /// Reports how many malformed records were skipped, and the reasons for the first ones.
-pub(super) fn tell_skipped(skipped: &Skipped, say: impl Fn(&str)) {
+pub(crate) fn tell_skipped(skipped: &Skipped, say: impl Fn(&str)) {
     if skipped.count() > 0 {
         say(&format!("skipped {} malformed record(s), among them:", skipped.count()));
         skipped.messages().iter().for_each(|message| say(&format!("  {message}")));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use firebrick_datasets::collators::CausalLm;
-use firebrick_datasets::{ChatFormat, DataError, Record, Tokenizer};
+use firebrick_datasets::{ChatFormat, DataError, Record, Tokenizer, Value as Field};
 use firebrick_models::inference::Question;
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
@@ -193,6 +193,13 @@ impl Task for CausalLmTask {
     /// The last token is only a label.
     fn unread(&self) -> usize {
         1
+    }
+
+    fn typed(&self, line: &str) -> Vec<(String, Field)> {
+        match &self.chat {
+            Some(_) => chat::typed(line),
+            None => vec![(self.prompt.as_ref().unwrap_or(&self.text).clone(), Field::Text(line.into()))],
+        }
     }
 
     /// Conversations, if the records are some; otherwise windows of one long text.

@@ -28,6 +28,9 @@ pub struct ChatConfig {
     pub learn: Learned,
 }
 
+/// The name of standard input in the places of records.
+pub(crate) const STANDARD_INPUT: &str = "standard input";
+
 /// A chat template.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum TemplateConfig {
@@ -92,7 +95,11 @@ impl ChatConfig {
         record: &Record,
         tokenizer: &Tokenizer,
     ) -> Result<(Question, Option<Value>), DataError> {
-        let mut chat = self.conversation(record)?;
+        // A typed message is a conversation, whatever the format of the data.
+        let mut chat = match record.place().file.as_os_str() == STANDARD_INPUT {
+            true => ChatFormat::of(record)?.conversation(record)?,
+            false => self.conversation(record)?,
+        };
         let last = chat.messages.iter().rposition(Message::is_answer);
         let answer = last.and_then(|at| chat.messages[at].content()).map(|text| Value::from(text.trim()));
         chat.messages.truncate(last.unwrap_or(chat.messages.len()));
@@ -111,6 +118,13 @@ pub(crate) fn asked(tokenizer: &Tokenizer, system: Option<&str>, prompt: &str) -
     let messages = system.into_iter().chain([Message::new("user", prompt)]).collect();
     let chat = Conversation { messages, ..Conversation::default() };
     Ok(tokenizer.chat_template()?.render(&chat, true)?.text)
+}
+
+/// Returns the field of a record whose conversation is a user's message.
+pub(super) fn typed(line: &str) -> Vec<(String, Field)> {
+    let text = |text: &str| Field::Text(text.into());
+    let message = Field::Map(vec![("role".into(), text("user")), ("content".into(), text(line))]);
+    vec![("messages".into(), Field::List(vec![message]))]
 }
 
 /// Suggests settings for conversations of this format.

@@ -1,7 +1,7 @@
 //! The prediction of masked tokens.
 
 use firebrick_datasets::collators::{MaskedLm, Masking};
-use firebrick_datasets::{DataError, Record};
+use firebrick_datasets::{DataError, Record, Value as Field};
 use firebrick_models::inference::Question;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -39,6 +39,10 @@ impl Task for MaskedLmTask {
 
     fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
         Ok((Question::Text(record.text(&self.text)?.into()), None))
+    }
+
+    fn typed(&self, line: &str) -> Vec<(String, Field)> {
+        vec![(self.text.clone(), Field::Text(line.into()))]
     }
 
     fn suggest(&self, examples: &Examples) -> Result<Suggestion, String> {

@@ -25,7 +25,7 @@ use std::fmt::{self, Debug, Formatter};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use firebrick_datasets::{DataError, Record, Tokenizer};
+use firebrick_datasets::{DataError, Record, Tokenizer, Value as Field};
 use firebrick_models::inference::{LabelKind, Question};
 use firebrick_strategies::SettingError;
 use firebrick_strategies::registry::{Named, Registered, Registry};
@@ -36,8 +36,8 @@ use super::load::{Loading, Texts};
 use super::{DataConfig, Loaded, RunError};
 
 pub use causal_lm::{CausalLmTask, Rows};
-pub(crate) use chat::asked;
 pub use chat::{ChatConfig, TemplateConfig};
+pub(crate) use chat::{STANDARD_INPUT, asked};
 pub use masked_lm::MaskedLmTask;
 pub use record_json::record_json;
 pub use seq2seq::Seq2SeqTask;
@@ -163,6 +163,11 @@ pub trait Task: Debug + Send + Sync + 'static {
     fn asked(&self, record: &Record, tokenizer: &Tokenizer) -> Result<(Question, Option<Value>), DataError> {
         let _ = tokenizer;
         self.question(record)
+    }
+
+    /// Returns the fields of a record that asks about a line of text, which is not JSON. Default: the field `text`.
+    fn typed(&self, line: &str) -> Vec<(String, Field)> {
+        vec![("text".into(), Field::Text(line.into()))]
     }
 
     /// Gives the tokenizer of a trained model what the task sets. Default: nothing.

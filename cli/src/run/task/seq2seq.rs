@@ -114,6 +114,10 @@ impl Task for Seq2SeqTask {
         }
     }
 
+    fn typed(&self, line: &str) -> Vec<(String, Field)> {
+        vec![(self.source.clone(), Field::Text(line.into()))]
+    }
+
     fn suggest(&self, examples: &Examples) -> Result<Suggestion, String> {
         const USUAL: [(&str, &str); 8] = [
             ("source", "target"),

@@ -78,6 +78,10 @@ impl Task for SequenceClassificationTask {
         Some(LabelSettings { field: label, kind: Some(*kind), names, new_head: *new_head })
     }
 
+    fn typed(&self, line: &str) -> Vec<(String, Field)> {
+        vec![(self.text.clone(), Field::Text(line.into()))]
+    }
+
     fn suggest(&self, examples: &Examples) -> Result<Suggestion, String> {
         let base = Suggestion::default().special("(pad: \"<pad>\", bos: \"<s>\", eos: \"</s>\")");
         if examples.records.is_empty() {

@@ -75,6 +75,12 @@ impl Task for TokenClassificationTask {
         true
     }
 
+    /// Words stand between white space.
+    fn typed(&self, line: &str) -> Vec<(String, Field)> {
+        let words = line.split_whitespace().map(|word| Field::Text(word.into())).collect();
+        vec![(self.words.clone(), Field::List(words))]
+    }
+
     fn suggest(&self, examples: &Examples) -> Result<Suggestion, String> {
         let of = |value: &Field, fits: fn(&Field) -> bool| matches!(value, Field::List(values) if values.iter().all(fits));
         let is_words = |value: &Field| of(value, |word| matches!(word, Field::Text(_)));

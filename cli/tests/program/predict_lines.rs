@@ -1,0 +1,65 @@
+//! `firebrick predict RUN -`: answers on standard input, as they come.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use predicates::str::contains;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::small_run::at_root;
+
+fn trained(example: &str, folder: &Path) -> String {
+    let out = folder.join("out").display().to_string();
+    let mut train = at_root();
+    train.args(["train", &format!("examples/{example}.ron"), "--steps", "2", "--output", &out]);
+    train.assert().success();
+    out
+}
+
+/// An answer comes while the input is still open.
+#[test]
+fn a_line_is_answered_before_the_next_one_is_written() {
+    let folder = TempDir::new().unwrap();
+    let out = trained("sequence_classification", folder.path());
+    let mut child = Command::new(assert_cmd::cargo::cargo_bin("firebrick"))
+        .current_dir("..")
+        .args(["predict", &out, "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut asked = child.stdin.take().unwrap();
+    let mut answers = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut answer = |line: &str| -> Value {
+        writeln!(asked, "{line}").unwrap();
+        serde_json::from_str(&answers.next().unwrap().unwrap()).unwrap()
+    };
+    let text = answer("rain in the north");
+    assert_eq!(text["text"], "rain in the north");
+    assert!(text["predicted"].is_string() && text.get("expected").is_none(), "{text}");
+    let record = answer("\n{\"text\": \"rain in the north\", \"label\": \"weather\"}");
+    assert_eq!((&record["predicted"], &record["expected"]), (&text["predicted"], &"weather".into()));
+    drop(asked);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn lines_are_what_the_task_reads() {
+    let folder = TempDir::new().unwrap();
+    let out = trained("token_classification", folder.path());
+    let ask = |arguments: &[&str], lines: &str| {
+        let mut command = at_root();
+        command.args(["predict", &out, "-"]).args(arguments).write_stdin(lines.to_owned());
+        command.assert()
+    };
+    let words = ask(&[], "Maria met  Peter\n").success().stdout(contains("[\"Maria\",\"met\",\"Peter\"]"));
+    words.stderr(contains("1 answers"));
+    ask(&["--limit", "1"], "one\ntwo\nthree\n").success().stderr(contains("1 answers"));
+    let wrong = ask(&[], "{\"words\": 3}\n").code(1);
+    wrong.stderr(contains("standard input:1, field `words`: expected a list of texts"));
+    ask(&["--set", "data.malformed=Skip"], "{\nMaria\n").success().stderr(contains("skipped 1 malformed"));
+    ask(&["--data", "x"], "").code(2).stderr(contains("cannot be used with"));
+}
