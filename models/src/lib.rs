@@ -12,7 +12,7 @@
 //! modernbert/        ModernBERT, with heads
 //! heads/             losses and scores of an encoder's heads
 //! llama/             Llama, Mistral, Qwen2, Qwen3 and Phi-3
-//! t5/                T5: an encoder and a decoder
+//! t5/                T5 and mT5: an encoder and a decoder
 //! inference/         predictions of a trained model for new texts
 //! decoding/          from logits to texts: greedy, sampling, beam search
 //! writing/           text generation with trained models

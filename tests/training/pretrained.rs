@@ -220,7 +220,7 @@ fn llama_continues_texts() {
 
 #[test]
 fn t5_turns_one_text_into_another() {
-    for name in ["t5", "t5-untied"] {
+    for name in ["t5", "t5-untied", "mt5", "mt5-untied"] {
         golden::<T5, _>(name, Case::seq2seq, |model, case, batch, pass| {
             case.real(model.forward(batch, pass), &case.targets)
         });

@@ -9,6 +9,7 @@ use firebrick_models::pretrained::{Folder, Pretrained, PretrainedError, Unfit, s
 use firebrick_models::{
     BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Gpt2Config, Llama,
     ModernBertConfig, ModernBertMaskedLm, ModernBertSequenceClassifier, ModernBertTokenClassifier, T5,
+    T5Config,
 };
 use serde_json::{Value, json};
 
@@ -77,6 +78,8 @@ fn what_was_saved_is_loaded_to_the_bit() {
     round_trip::<Llama>("phi3-longrope");
     round_trip::<T5>("t5");
     round_trip::<T5>("t5-untied");
+    round_trip::<T5>("mt5");
+    round_trip::<T5>("mt5-untied");
 }
 
 #[test]
@@ -159,6 +162,17 @@ fn a_head_of_its_own_is_found_where_config_json_says_that_it_is_tied() {
     let tied = Gpt2Config { tie_word_embeddings: true, ..config };
     let error = folder.load::<Gpt>(&tied, &device()).unwrap_err().to_string();
     assert!(error.contains("lm_head.weight, expected the values of transformer.wte.weight"), "{error}");
+}
+
+/// As in transformers.
+#[test]
+fn an_mt5_without_a_head_is_tied_whatever_config_json_says() {
+    let out = copied("mt5");
+    edit(&out.path().join("config.json"), |config| config["tie_word_embeddings"] = json!(false));
+    let folder = Folder::open(out.path()).unwrap();
+    let config = folder.config::<T5Config>().unwrap();
+    assert!(config.tie_word_embeddings);
+    assert!(folder.load::<T5>(&config, &device()).is_ok());
 }
 
 /// Renames a tensor in a file, which begins with the length of a JSON text that places the tensors after it.

@@ -26,7 +26,7 @@
 //! | | | [`ModernBertMaskedLm`](super::ModernBertMaskedLm) | `ModernBertForMaskedLM` | [`LabeledBatch`](firebrick_datasets::collators::LabeledBatch) |
 //! | `gpt2` | [`Gpt2Config`](super::Gpt2Config) | [`Gpt`](super::Gpt) | `GPT2LMHeadModel` | [`TokenBatch`](firebrick_datasets::TokenBatch) |
 //! | `llama`, `mistral`, `qwen2`, `qwen3`, `phi3` | [`LlamaConfig`](super::LlamaConfig) | [`Llama`](super::Llama) | `LlamaForCausalLM`, `MistralForCausalLM`, `Qwen2ForCausalLM`, `Qwen3ForCausalLM`, `Phi3ForCausalLM` | [`TokenBatch`](firebrick_datasets::TokenBatch) |
-//! | `t5` | [`T5Config`](super::T5Config) | [`T5`](super::T5) | `T5ForConditionalGeneration` | [`Seq2SeqBatch`](firebrick_datasets::collators::Seq2SeqBatch) |
+//! | `t5`, `mt5` | [`T5Config`](super::T5Config) | [`T5`](super::T5) | `T5ForConditionalGeneration`, `MT5ForConditionalGeneration` | [`Seq2SeqBatch`](firebrick_datasets::collators::Seq2SeqBatch) |
 //!
 //! # Fields of `config.json`
 //!
@@ -39,7 +39,7 @@
 //! | ModernBERT | `vocab_size`, `hidden_size`, `num_hidden_layers`, `num_attention_heads`, `intermediate_size`, `hidden_activation`, `initializer_range`, `norm_eps`, `norm_bias`, `attention_bias`, `mlp_bias`, `attention_dropout`, `embedding_dropout`, `mlp_dropout`, `local_attention`, `layer_types` or `global_attn_every_n_layers`, `rope_parameters` or `global_rope_theta`, `local_rope_theta` and `rope_scaling`, `decoder_bias`, `classifier_pooling`, `classifier_dropout`, `classifier_bias`, `classifier_activation`, `id2label`, `num_labels`, `problem_type` | a `rope_type` other than `default`, `linear`, `llama3` and `longrope`; a masked LM with `tie_word_embeddings: false` |
 //! | GPT-2 | `vocab_size`, `n_positions`, `n_embd`, `n_layer`, `n_head`, `n_inner`, `activation_function`, `resid_pdrop`, `embd_pdrop`, `attn_pdrop`, `layer_norm_epsilon`, `tie_word_embeddings` | `scale_attn_weights: false`, `scale_attn_by_inverse_layer_idx`, `add_cross_attention` |
 //! | Llama | `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers`, `num_attention_heads`, `num_key_value_heads`, `head_dim`, `hidden_act`, `initializer_range`, `rms_norm_eps`, `rope_theta` with `rope_scaling`, or `rope_parameters`, `attention_bias`, `mlp_bias`, `attention_dropout`, `tie_word_embeddings`; of Mistral `sliding_window`; of Qwen2 and Qwen3 too, with `use_sliding_window`, `max_window_layers`, `layer_types`; of Phi-3 `sliding_window`, `partial_rotary_factor`, `original_max_position_embeddings` | a `rope_type` other than `default`, `linear`, `llama3` and `longrope`; of Phi-3 `resid_pdrop`, `embd_pdrop`, `attention_bias` and `mlp_bias` |
-//! | T5 | `vocab_size`, `d_model`, `d_kv`, `d_ff`, `num_layers`, `num_decoder_layers`, `num_heads`, `relative_attention_num_buckets`, `relative_attention_max_distance`, `dropout_rate`, `layer_norm_epsilon`, `initializer_factor`, `feed_forward_proj`, and over it `dense_act_fn` and `is_gated_act`; `tie_word_embeddings`, `scale_decoder_outputs`, `decoder_start_token_id` | a `decoder_start_token_id` beyond the vocabulary |
+//! | T5 | `vocab_size`, `d_model`, `d_kv`, `d_ff`, `num_layers`, `num_decoder_layers`, `num_heads`, `relative_attention_num_buckets`, `relative_attention_max_distance`, `dropout_rate`, `layer_norm_epsilon`, `initializer_factor`, `feed_forward_proj`, and over it `dense_act_fn` and `is_gated_act`; `tie_word_embeddings`, `decoder_start_token_id`, except of mT5 `scale_decoder_outputs` | a `decoder_start_token_id` beyond the vocabulary |
 //!
 //! With `longrope`, rows have at most `original_max_position_embeddings` tokens, whose angles are those of `short_factor`:
 //! transformers takes `long_factor` for all rows of a batch once one is longer, and a row's result would depend on the
@@ -58,6 +58,7 @@
 //!
 //! ```text
 //! folder.rs    config.json, and the tensors of one file or several
+//! defaults.rs  fields of config.json whose defaults depend on the model type
 //! key_map.rs   the names of parameters in files
 //! load.rs      tensors into parameters
 //! save.rs      parameters into tensors
@@ -65,6 +66,7 @@
 //! ```
 
 mod adapters;
+mod defaults;
 mod error;
 mod folder;
 mod key_map;
@@ -77,6 +79,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use adapters::{load_adapters, save_adapters};
+pub(crate) use defaults::with_defaults;
 pub use error::{PretrainedError, Unfit};
 pub use folder::CONFIG;
 pub use folder::Folder;

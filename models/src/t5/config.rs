@@ -1,14 +1,19 @@
-//! `config.json` of T5.
+//! `config.json` of T5 and mT5.
 
 use burn::nn::Initializer;
 use burn::tensor::Device;
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value, json};
 
-use crate::pretrained::{Folder, HubConfig, PretrainedError, check_dropouts, check_layers, check_sizes};
+use crate::pretrained::{
+    Folder, HubConfig, PretrainedError, check_dropouts, check_layers, check_sizes, with_defaults,
+};
 use crate::{Activation, Linear, RmsNorm};
 
-/// `config.json` of T5 and related models (v1.1, Flan), with transformers' names and defaults.
+/// `config.json` of T5 and related models (v1.1, Flan, mT5), with transformers' names.
+///
+/// An absent field has the default of the class of the `model_type`.
 ///
 /// ```
 /// use firebrick_models::T5Config;
@@ -18,9 +23,9 @@ use crate::{Activation, Linear, RmsNorm};
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, remote = "Self")]
 pub struct T5Config {
-    /// `t5`.
+    /// `t5` or `mt5`.
     pub model_type: String,
     /// Size of the vocabulary.
     pub vocab_size: usize,
@@ -51,7 +56,8 @@ pub struct T5Config {
     pub feed_forward_proj: String,
     /// Whether the output head shares the token embedding's weights.
     pub tie_word_embeddings: bool,
-    /// Whether the head's input is divided by √d_model; the value of `tie_word_embeddings` if absent.
+    /// Whether the head's input is divided by √d_model; the value of `tie_word_embeddings` if absent. In mT5, it never
+    /// is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_decoder_outputs: Option<bool>,
     /// All other fields, unchanged.
@@ -80,6 +86,24 @@ impl Default for T5Config {
             scale_decoder_outputs: None,
             rest: Map::new(),
         }
+    }
+}
+
+/// The `model_type` of mT5 (Xue et al., 2021, arXiv:2010.11934).
+const MULTILINGUAL: &str = "mt5";
+
+/// The defaults that differ from T5's.
+fn defaults(model_type: &str) -> Vec<(&'static str, Value)> {
+    match model_type {
+        MULTILINGUAL => vec![
+            ("vocab_size", json!(250_112)),
+            ("d_ff", json!(1024)),
+            ("num_layers", json!(8)),
+            ("num_heads", json!(6)),
+            ("feed_forward_proj", json!("gated-gelu")),
+            ("decoder_start_token_id", json!(0)),
+        ],
+        _ => Vec::new(),
     }
 }
 
@@ -121,8 +145,12 @@ impl T5Config {
         Ok((activation.map_err(known)?, gated))
     }
 
+    pub(super) fn is_multilingual(&self) -> bool {
+        self.model_type == MULTILINGUAL
+    }
+
     pub(super) fn is_scaled(&self) -> bool {
-        self.scale_decoder_outputs.unwrap_or(self.tie_word_embeddings)
+        !self.is_multilingual() && self.scale_decoder_outputs.unwrap_or(self.tie_word_embeddings)
     }
 
     /// Weights with standard deviation `initializer_factor / √size`.
@@ -141,7 +169,7 @@ impl T5Config {
 }
 
 impl HubConfig for T5Config {
-    const MODEL_TYPES: &'static [&'static str] = &["t5"];
+    const MODEL_TYPES: &'static [&'static str] = &["t5", MULTILINGUAL];
 
     fn check(&self) -> Result<(), PretrainedError> {
         check_sizes(&[
@@ -174,11 +202,29 @@ impl HubConfig for T5Config {
     }
 
     /// A folder with a separate head is loaded with it whatever the field says, as in transformers. The original
-    /// field still decides whether the head's input is scaled.
+    /// field still decides whether the head's input is scaled. In mT5, the field says nothing.
     fn settle(&mut self, folder: &Folder) -> Result<(), PretrainedError> {
-        self.scale_decoder_outputs = Some(self.is_scaled());
-        self.tie_word_embeddings &= !folder.differ(&["lm_head.weight"], &["shared.weight"])?;
+        let is_separate = folder.differ(&["lm_head.weight"], &["shared.weight"])?;
+        if self.is_multilingual() {
+            self.tie_word_embeddings = !is_separate;
+        } else {
+            self.scale_decoder_outputs = Some(self.is_scaled());
+            self.tie_word_embeddings &= !is_separate;
+        }
         Ok(())
+    }
+}
+
+impl<'de> Deserialize<'de> for T5Config {
+    fn deserialize<D: Deserializer<'de>>(fields: D) -> Result<Self, D::Error> {
+        let fields = with_defaults(Map::deserialize(fields)?, defaults);
+        Self::deserialize(Value::Object(fields)).map_err(D::Error::custom)
+    }
+}
+
+impl Serialize for T5Config {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, to)
     }
 }
 
@@ -221,8 +267,23 @@ mod tests {
     }
 
     #[test]
+    fn mt5_has_defaults_of_its_own() {
+        let read = config(r#"{"model_type": "mt5", "d_model": 64}"#);
+        let sizes = (read.vocab_size, read.d_model, read.d_ff, read.num_layers, read.num_heads);
+        assert_eq!(sizes, (250_112, 64, 1024, 8, 6));
+        assert_eq!(read.feed_forward().unwrap(), (Activation::GeluNew, true));
+        assert!(read.tie_word_embeddings && !read.is_scaled());
+        let written = serde_json::to_value(&read).unwrap();
+        assert_eq!((&written["decoder_start_token_id"], &written["model_type"]), (&json!(0), &json!("mt5")));
+        assert_eq!(serde_json::from_value::<T5Config>(written).unwrap(), read);
+        assert_eq!(config("{}"), T5Config::default());
+    }
+
+    #[test]
     fn invalid_settings_are_named() {
         for (fields, field) in [
+            (r#"{"model_type": "mt5", "decoder_start_token_id": 250112}"#, "decoder_start_token_id"),
+            (r#"{"model_type": "mt5", "feed_forward_proj": "gated-mish"}"#, "feed_forward_proj"),
             (r#"{"feed_forward_proj": "gated-mish"}"#, "feed_forward_proj"),
             (r#"{"dense_act_fn": "mish"}"#, "dense_act_fn"),
             (r#"{"is_gated_act": "yes"}"#, "is_gated_act"),

@@ -1,4 +1,4 @@
-//! T5: an encoder and a decoder.
+//! T5 and mT5: an encoder and a decoder.
 //!
 //! ```text
 //! config.rs         config.json

@@ -25,7 +25,8 @@ use crate::writing::{Caching, ReadsOn, last_column};
 use crate::{Linear, RmsNorm, WrittenScores};
 use firebrick::{Evaluation, Loss, Objective, Score, TrainError};
 
-/// T5 (Raffel et al., 2020, arXiv:1910.10683): pre-norm, relative positions: `T5ForConditionalGeneration`.
+/// T5 (Raffel et al., 2020, arXiv:1910.10683): pre-norm, relative positions: `T5ForConditionalGeneration`, and
+/// `MT5ForConditionalGeneration` (Xue et al., 2021, arXiv:2010.11934).
 ///
 /// Its activations grow beyond f16: compute in bf16 or f32.
 ///
@@ -233,8 +234,11 @@ impl Objective<Seq2SeqBatch> for T5 {
 impl Pretrained for T5 {
     type Config = T5Config;
 
-    fn architecture(_: &T5Config) -> &'static str {
-        "T5ForConditionalGeneration"
+    fn architecture(config: &T5Config) -> &'static str {
+        match config.is_multilingual() {
+            true => "MT5ForConditionalGeneration",
+            false => "T5ForConditionalGeneration",
+        }
     }
 
     /// # Panics
