@@ -36,7 +36,7 @@ fn compare(shape: [usize; 4], dtype: FloatDType, backward: bool) {
     };
     let leaves = [x(), x(), x()];
     let (reads, scale) = (Reads::causal(length), (size as f64).powf(-0.5));
-    let how = Attending { reads: &reads, scale, dropout: None };
+    let how = Attending { reads: &reads, scale, cap: None, dropout: None };
     beside(
         json!({ "shape": shape, "dtype": format!("{dtype:?}"), "backward": backward, "gflop": flops(shape, backward) / 1e9 }),
         || {

@@ -31,7 +31,7 @@ fn compare(rows: usize, width: usize, classes: usize, dtype: FloatDType) {
     let labels: Vec<i32> = (0..rows).map(|row| (row * 7 % classes) as i32).collect();
     let ids = Tensor::<1, Int>::from_data(TensorData::from(&*labels), &device);
     let ours = || {
-        let head = Head { weight: HeadWeight::Embedding(weight.clone()), bias: None };
+        let head = Head { weight: HeadWeight::Embedding(weight.clone()), bias: None, cap: None };
         finish(head_loss(hidden.clone(), &head, &labels, 0.0), true);
     };
     let burns = || {

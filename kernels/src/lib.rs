@@ -18,6 +18,7 @@
 //! norm/      layer norm and RMS norm, with the sum before them
 //! dropout/   dropout whose mask is a function of each element's position
 //! ragged.rs  rows of different lengths, one after the other
+//! cap.rs     values that are bounded by a hyperbolic tangent
 //! draws.rs   counter-based random numbers, without a stateful generator
 //! reading.rs reads that begin while the device still computes
 //! many/      passes over all tensors of a model, many in one kernel
@@ -50,6 +51,7 @@
 
 mod again;
 mod attention;
+mod cap;
 #[cfg(feature = "cube")]
 mod cube;
 mod device;

@@ -258,7 +258,7 @@ fn the_loss_of_a_head_holds_one_chunk_of_its_logits() {
     let hidden = Tensor::<2>::ones([rows, 4], &device).require_grad();
     let weight = Tensor::<2>::ones([classes, 4], &device).require_grad();
     let labels = vec![7; rows];
-    let head = Head { weight: HeadWeight::Embedding(weight), bias: None };
+    let head = Head { weight: HeadWeight::Embedding(weight), bias: None, cap: None };
     let [_, peak] = taken(|| head_loss(hidden.clone(), &head, &labels, 0.1).backward());
     assert!(peak < 60 * MEGABYTE, "{peak}");
 }

@@ -22,7 +22,7 @@ pub(super) fn attend(
     dropout: &Dropout,
     pass: &Pass,
 ) -> Tensor<4> {
-    attention(query, key, value, bias, Attending { reads, scale, dropout: dropout.at(pass) })
+    attention(query, key, value, bias, Attending { reads, scale, cap: None, dropout: dropout.at(pass) })
 }
 
 /// The scale of the scores of heads of this size.
@@ -123,6 +123,7 @@ impl Attention {
 
     fn attending<'a>(&self, reads: &'a Reads, pass: &'a Pass) -> Attending<'a> {
         let [_, width] = self.output.weight.dims();
-        Attending { reads, scale: scale_of(width / self.heads), dropout: self.weight_dropout.at(pass) }
+        let scale = scale_of(width / self.heads);
+        Attending { reads, scale, cap: None, dropout: self.weight_dropout.at(pass) }
     }
 }

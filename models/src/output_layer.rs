@@ -14,9 +14,9 @@ pub(super) fn output_layer(tokens: &Embedding, head: Option<&Linear>) -> Head {
             let weight = head.weight.val();
             let dtype = FloatDType::from(weight.dtype());
             let bias = head.bias.as_ref().map(|bias| cast(bias.val(), dtype));
-            Head { weight: HeadWeight::Linear(weight), bias }
+            Head { weight: HeadWeight::Linear(weight), bias, cap: None }
         }
-        None => Head { weight: HeadWeight::Embedding(tokens.weight.val()), bias: None },
+        None => Head { weight: HeadWeight::Embedding(tokens.weight.val()), bias: None, cap: None },
     }
 }
 

@@ -209,6 +209,11 @@ impl<'a, T: Float> Block<'a, T> {
         }
     }
 
+    /// The bound of scores in base 2.
+    pub fn cap(&self) -> Option<f32> {
+        self.inputs.plan.cap.map(|cap| cap as f32 * LOG2_E)
+    }
+
     /// Adds the bias to scores, `[keys, queries]`.
     #[inline(always)]
     pub fn add_bias(&self, scores: &mut [f32], first: usize, keys: usize) {

@@ -37,6 +37,10 @@ pub fn composed(
         Some(bias) => scores + cast(bias, wide),
         None => scores,
     };
+    let scores = match how.cap {
+        Some(cap) => (scores / cap).tanh() * cap,
+        None => scores,
+    };
     let masked = how.reads.masked(&scores.device());
     let weights = activation::softmax(scores.mask_fill(masked.clone(), f32::NEG_INFINITY), 3);
     // Softmax is undefined for a query that reads nothing.

@@ -19,7 +19,7 @@ use crate::device::is_cube;
 /// Returns whether these kernels compute an attention.
 pub(super) fn computes(device: &Device, dtype: DType, how: &Attending) -> bool {
     let narrow = matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
-    is_cube(device) && narrow && how.reads.ragged_rows().is_none()
+    is_cube(device) && narrow && how.reads.ragged_rows().is_none() && how.cap.is_none()
 }
 
 impl Tiled for Cube {

@@ -6,7 +6,7 @@ use super::block::{Block, KEYS, Memory, Scratch};
 use super::drops::DroppedKeys;
 use super::product::{Size, Straight, Turned, product};
 use super::rows;
-use super::scores::{Bounds, Running, Tile, rescale, weigh};
+use super::scores::{Bounds, Running, Tile, limit, rescale, weigh};
 use super::spans::LINE;
 use crate::elements::Float;
 
@@ -47,7 +47,9 @@ impl<T: Float> WithSimd for Forward<'_, '_, T> {
             );
             block.add_bias(scores, first, keys);
             let masked = (!block.is_all_read(first, keys)).then_some(&bounds);
-            let tile = Tile { first, keys, queries: columns, bounds: masked, dropped: dropped.as_ref() };
+            let dropped = dropped.as_ref();
+            let tile = Tile { first, keys, queries: columns, cap: block.cap(), bounds: masked, dropped };
+            limit(tile, scores);
             weigh(simd, tile, scores, Running { most, sums, factors });
             rescale(simd, turned, factors);
             product(

@@ -6,7 +6,7 @@ use super::block::{Block, Inputs, KEYS, Memory, Scratch, turn};
 use super::drops::DroppedKeys;
 use super::product::{Size, Straight, Turned, product};
 use super::rows::{self, Rows};
-use super::scores::{Bounds, Known, Tile, slope};
+use super::scores::{Bounds, Known, Tile, limit, slope};
 use super::shares::Share;
 use super::spans::LINE;
 use super::view::View;
@@ -152,7 +152,9 @@ impl<T: Float> Step<'_, '_, T> {
                 product(simd, Straight { values: value, stride: width }, grads_turned, slopes, inner, false);
             }
             let masked = (!block.is_all_read(first, keys)).then_some(&bounds);
-            let tile = Tile { first, keys, queries: columns, bounds: masked, dropped: dropped.as_ref() };
+            let dropped = dropped.as_ref();
+            let tile = Tile { first, keys, queries: columns, cap: block.cap(), bounds: masked, dropped };
+            limit(tile, scores);
             slope(simd, tile, scores, slopes, known);
             let at = (first - sums.first) * width;
             if wanted.value {

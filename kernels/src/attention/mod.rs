@@ -73,6 +73,8 @@ pub struct Attending<'a> {
     pub reads: &'a Reads,
     /// The factor of the products of queries and keys: 1 / √size in most models.
     pub scale: f64,
+    /// Bounds the scores, bias included, by `cap · tanh(score / cap)` (Gemma Team, 2024, arXiv:2408.00118, section 2).
+    pub cap: Option<f64>,
     /// The probability of dropping a weight, and the site of its mask, which is the one that
     /// [`dropout`](crate::dropout()) draws for weights `[batch, heads, length, read]` with positions along axes 2 and 3.
     pub dropout: Option<(f64, Site<'a>)>,
@@ -86,6 +88,7 @@ impl Attending<'_> {
         Plan {
             reads: self.reads.clone(),
             scale: self.scale,
+            cap: self.cap,
             #[cfg(feature = "cube")]
             drop_keys: drops.as_ref().filter(|_| is_cube(device)).map(|drops| drops.on_device(device)),
             drops: drops.map(Into::into),
@@ -116,7 +119,7 @@ impl Attending<'_> {
 ///
 /// On GPUs, in f32, bf16 and f16, the backward pass keeps the inputs, the output and 4 bytes per head and query, and
 /// computes weights again, those of some heads at a time: 64 MiB in f32, or one head if that is more. With a dropout it
-/// keeps 16 bytes per row besides. Ragged rows are padded.
+/// keeps 16 bytes per row besides. Ragged rows are padded. Capped scores are composed of Burn's operations.
 ///
 /// In every other case the backward pass keeps what Burn's operations keep: several tensors
 /// `[batch, heads, length, read]`. [`attends_in_tiles`] tells where rows cost no padding.
@@ -129,7 +132,7 @@ impl Attending<'_> {
 /// let x = || Tensor::<4>::random([2, 4, 10, 16], Distribution::Default, &device).require_grad();
 /// let (query, key, value) = (x(), x(), x());
 /// let reads = Reads::causal(10);
-/// let how = Attending { reads: &reads, scale: 0.25, dropout: None };
+/// let how = Attending { reads: &reads, scale: 0.25, cap: None, dropout: None };
 /// let y = attention(query, key, value.clone(), None, how);
 /// // The first query reads the first key only.
 /// let first = |x: Tensor<4>| x.narrow(2, 0, 1).into_data();
@@ -202,7 +205,7 @@ pub fn attention(
 ///
 /// let joint = Tensor::<3>::ones([2, 10, 3 * 64], &Device::flex());
 /// let reads = Reads::causal(10);
-/// let y = attention_of_joint(joint, 4, Attending { reads: &reads, scale: 0.25, dropout: None });
+/// let y = attention_of_joint(joint, 4, Attending { reads: &reads, scale: 0.25, cap: None, dropout: None });
 /// assert_eq!(y.dims(), [2, 4, 10, 16]);
 /// ```
 ///

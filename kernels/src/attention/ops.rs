@@ -14,6 +14,8 @@ pub struct Plan {
     pub(super) reads: Reads,
     /// The factor of the products of queries and keys.
     pub(super) scale: f64,
+    /// The bound of the scores.
+    pub(super) cap: Option<f64>,
     pub(super) drops: Option<Arc<Drops>>,
     /// The [bounds](Reads::bounds) of the reads on the inputs' device, if a kernel needs them.
     #[cfg(feature = "cube")]

@@ -7,6 +7,7 @@ use std::f32::consts::LN_2;
 use pulp::Simd;
 
 use super::drops::DroppedKeys;
+use crate::cap::capped;
 
 /// The queries of a block: which keys each reads, as bounds in the key axis.
 pub struct Bounds<'a> {
@@ -34,6 +35,15 @@ fn exp2<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     simd.select_f32s(least, simd.splat_f32s(0.0), simd.mul_f32s(series, power))
 }
 
+/// Bounds the scores of a tile, if they are capped.
+#[inline(always)]
+pub fn limit(tile: Tile, scores: &mut [f32]) {
+    let Some(cap) = tile.cap else { return };
+    for score in &mut scores[..tile.keys * tile.queries] {
+        *score = capped(*score, cap);
+    }
+}
+
 /// Returns `x` where the query reads the key, and `otherwise` elsewhere.
 #[inline(always)]
 fn read<S: Simd>(simd: S, [from, to]: [S::f32s; 2], key: f32, x: S::f32s, otherwise: S::f32s) -> S::f32s {
@@ -48,6 +58,8 @@ pub struct Tile<'a> {
     pub first: usize,
     pub keys: usize,
     pub queries: usize,
+    /// The bound of the scores.
+    pub cap: Option<f32>,
     /// `None` if every query reads every key of the tile.
     pub bounds: Option<&'a Bounds<'a>>,
     pub dropped: Option<&'a DroppedKeys>,
@@ -140,7 +152,8 @@ pub struct Known<'a> {
     pub inner: &'a [f32],
 }
 
-/// Replaces scores by the weights that multiplied the values, and gradients of these weights by those of the scores.
+/// Replaces scores by the weights that multiplied the values, and gradients of these weights by those of the scores
+/// before they were [limited](limit).
 #[inline(always)]
 pub fn slope<S: Simd>(simd: S, tile: Tile, scores: &mut [f32], slopes: &mut [f32], known: Known) {
     let vectors = tile.queries / S::F32_LANES;
@@ -148,11 +161,13 @@ pub fn slope<S: Simd>(simd: S, tile: Tile, scores: &mut [f32], slopes: &mut [f32
     let (slopes, _) = S::as_mut_simd_f32s(&mut slopes[..tile.keys * tile.queries]);
     let (logs, _) = S::as_simd_f32s(&known.logs[..tile.queries]);
     let (inner, _) = S::as_simd_f32s(&known.inner[..tile.queries]);
-    let zero = simd.splat_f32s(0.0);
+    let (zero, one) = (simd.splat_f32s(0.0), simd.splat_f32s(1.0));
+    let share = tile.cap.map(|cap| simd.splat_f32s(1.0 / cap));
     let rows = scores.chunks_exact_mut(vectors).zip(slopes.chunks_exact_mut(vectors));
     for (key, (scores, slopes)) in rows.enumerate() {
         let key = tile.first + key;
         for (at, (score, slope)) in scores.iter_mut().zip(slopes).enumerate() {
+            let of_cap = share.map(|share| simd.mul_f32s(*score, share));
             let mut weight = exp2(simd, simd.sub_f32s(*score, logs[at]));
             let bounds = tile.bounds_at::<S>(at);
             if let Some(bounds) = bounds {
@@ -167,6 +182,9 @@ pub fn slope<S: Simd>(simd: S, tile: Tile, scores: &mut [f32], slopes: &mut [f32
                 of_weight = simd.select_f32s(is_dropped, zero, simd.mul_f32s(of_weight, factor));
             }
             *slope = simd.mul_f32s(weight, simd.sub_f32s(of_weight, inner[at]));
+            if let Some(tanh) = of_cap {
+                *slope = simd.mul_f32s(*slope, simd.sub_f32s(one, simd.mul_f32s(tanh, tanh)));
+            }
             if let Some(bounds) = bounds {
                 *slope = read(simd, bounds, key as f32, *slope, zero);
             }

@@ -9,8 +9,13 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use super::IGNORED;
-use super::rows::{Labels, LossRows, added, biased, losses, losses_and_slopes, slopes, wide};
+use super::rows::{
+    Labels, LossRows, added, biased, capped as composed_cap, capped_slopes as composed_slopes, losses,
+    losses_and_slopes, slopes, wide,
+};
 use super::vectors::{Loss, LossAndSlope, Scaled, Slopes, Target};
+use crate::cap::{capped, slope_of_capped};
+use crate::elements::mapped;
 use crate::flex::{Buffer, Lane, TASK, adjacent, elements, tensor, widened};
 use crate::half::HalfOps;
 use crate::product::{Products, add_product, has_dots, wide_product};
@@ -27,6 +32,25 @@ impl LossRows for Flex {
 
     fn logits(hidden: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::wide_product(hidden, weight)
+    }
+
+    fn capped(logits: FloatTensor<Self>, cap: f64) -> FloatTensor<Self> {
+        if logits.dtype() != DType::F32 {
+            return composed_cap::<Self>(logits, cap);
+        }
+        mapped([logits], move |[logit]| capped(logit, cap as f32))
+    }
+
+    fn capped_slopes(
+        slopes: FloatTensor<Self>,
+        capped: FloatTensor<Self>,
+        cap: f64,
+        factor: f32,
+    ) -> FloatTensor<Self> {
+        if slopes.dtype() != DType::F32 {
+            return composed_slopes::<Self>(slopes, capped, cap, factor);
+        }
+        mapped([slopes, capped], move |[slope, value]| factor * slope * slope_of_capped(value, cap as f32))
     }
 
     fn losses(

@@ -4,7 +4,7 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{FloatDType, Slice};
 
-use super::rows::{Labels, LossRows, added, factor};
+use super::rows::{Labels, LossRows, added, biased, factor, wide};
 
 /// What the loss of a head is computed from.
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +13,8 @@ pub struct Form {
     pub transposed: bool,
     /// Whether the bias is added.
     pub biased: bool,
+    /// The bound of the logits.
+    pub cap: Option<f64>,
     /// The share of smoothed labels.
     pub smoothing: f64,
     /// The rows of each chunk but the last.
@@ -80,12 +82,21 @@ pub(super) fn loss<B: LossRows>(
         let logits = B::logits(part.clone(), to_logits.clone());
         let labels = if end - start == rows { labels.clone() } else { labels.slice(range) };
         let (total, bias) = (sum.take(), bias.clone());
+        let (logits, bias) = match form.cap {
+            Some(cap) => (B::capped(wide::<B>(biased::<B>(logits, bias)), cap), None),
+            None => (logits, bias),
+        };
         if wanted == [false; 3] {
             sum = Some(B::losses(total, logits, bias, labels, form.smoothing).0);
             continue;
         }
+        let capped = form.cap.map(|cap| (logits.clone(), cap));
         let (total, slopes) = B::losses_and_slopes(total, logits, bias, labels, form.smoothing);
         sum = Some(total);
+        let slopes = match capped {
+            Some((capped, cap)) => B::capped_slopes(slopes, capped, cap, factor(computed.into())),
+            None => slopes,
+        };
         if wanted[2] {
             of_bias = Some(added::<B>(of_bias.take(), B::sum_over_rows(slopes.clone())));
         }

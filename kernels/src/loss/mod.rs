@@ -91,6 +91,8 @@ pub struct Head {
     pub weight: HeadWeight,
     /// `[classes]`, in the dtype of the weight.
     pub bias: Option<Tensor<1>>,
+    /// Bounds the logits, bias included, by `cap · tanh(logit / cap)` (Gemma Team, 2024, arXiv:2408.00118, section 2).
+    pub cap: Option<f64>,
 }
 
 /// The weight of a [`Head`].
@@ -117,7 +119,14 @@ impl Head {
         let rows = shape[..D - 1].iter().product();
         let hidden = cast(hidden, self.dtype()).reshape([rows, shape[D - 1]]);
         shape[D - 1] = self.classes();
-        linear(hidden, weight, self.bias.clone()).reshape(shape)
+        let logits = linear(hidden, weight, self.bias.clone()).reshape(shape);
+        match self.cap {
+            Some(cap) => {
+                let wide = if self.dtype() == FloatDType::F64 { FloatDType::F64 } else { FloatDType::F32 };
+                cast((cast(logits, wide) / cap).tanh() * cap, self.dtype())
+            }
+            None => logits,
+        }
     }
 
     /// Returns the likeliest class of each row of `hidden`, `[rows, width]`, without all logits at once: `[rows]`.
@@ -173,7 +182,7 @@ impl Head {
 ///
 /// let device = Device::flex().autodiff();
 /// let hidden = Tensor::<2>::ones([3, 2], &device).require_grad();
-/// let head = Head { weight: HeadWeight::Embedding(Tensor::ones([4, 2], &device)), bias: None };
+/// let head = Head { weight: HeadWeight::Embedding(Tensor::ones([4, 2], &device)), bias: None, cap: None };
 /// let loss = head_loss(hidden.clone(), &head, &[0, 3, -100], 0.0);
 /// assert!((loss.clone().into_scalar::<f32>() - 2.0 * 4f32.ln()).abs() < 1e-5);
 /// assert_eq!(hidden.grad(&loss.backward()).unwrap().dims(), [3, 2]);
@@ -198,7 +207,7 @@ pub fn head_loss(hidden: Tensor<2>, head: &Head, labels: &[i32], smoothing: f64)
         HeadWeight::Linear(weight) => (false, weight.clone()),
     };
     let chunk = head::chunk(hidden.dims()[0], classes, is_flex(&device));
-    let form = Form { transposed, biased: head.bias.is_some(), smoothing, chunk };
+    let form = Form { transposed, biased: head.bias.is_some(), cap: head.cap, smoothing, chunk };
     // Extensions take no optional tensors: `form` says whether the bias is read.
     let bias = head.bias.clone().unwrap_or_else(|| Tensor::zeros([1], (&device, DType::from(head.dtype()))));
     let sum = <Dispatch as LossOps>::head_loss(

@@ -59,6 +59,22 @@ pub trait LossRows: Products {
         Self::product(hidden, weight)
     }
 
+    /// Returns `cap · tanh(x / cap)` of each of the logits, which are in f32 or wider.
+    fn capped(logits: FloatTensor<Self>, cap: f64) -> FloatTensor<Self> {
+        capped::<Self>(logits, cap)
+    }
+
+    /// Returns the gradient for logits before they were [capped](Self::capped), times `factor`, given that for the
+    /// capped ones.
+    fn capped_slopes(
+        slopes: FloatTensor<Self>,
+        capped: FloatTensor<Self>,
+        cap: f64,
+        factor: f32,
+    ) -> FloatTensor<Self> {
+        capped_slopes::<Self>(slopes, capped, cap, factor)
+    }
+
     /// Returns the sum of the losses, `[1]`, and the logarithm of each row's sum of exponentials, `[rows, 1]`, both in
     /// f32 or wider. Rows without a label may have any logarithm.
     fn losses(
@@ -147,6 +163,26 @@ pub(super) fn biased<B: Backend>(logits: FloatTensor<B>, bias: Option<FloatTenso
     let shape = Shape::new([1, logits.shape()[1]]);
     let bias = B::float_reshape(cast::<B>(bias, logits.dtype()), shape);
     B::float_add(logits, bias)
+}
+
+/// Caps logits with Burn's operations.
+pub(super) fn capped<B: Backend>(logits: FloatTensor<B>, cap: f64) -> FloatTensor<B> {
+    let share = B::float_div_scalar(logits, cap.into());
+    B::float_mul_scalar(B::float_tanh(share), cap.into())
+}
+
+/// Computes the gradient for logits before they were capped with Burn's operations.
+pub(super) fn capped_slopes<B: Backend>(
+    slopes: FloatTensor<B>,
+    capped: FloatTensor<B>,
+    cap: f64,
+    factor: f32,
+) -> FloatTensor<B> {
+    let tanh = B::float_div_scalar(capped, cap.into());
+    let lost = B::float_mul(tanh.clone(), tanh);
+    let kept = B::float_add_scalar(B::float_neg(lost), 1f32.into());
+    let slopes = B::float_mul(slopes, kept);
+    if factor == 1.0 { slopes } else { B::float_mul_scalar(slopes, factor.into()) }
 }
 
 /// Computes the losses and their gradient with Burn's operations.

@@ -108,13 +108,15 @@ proptest! {
         ignored in 0usize..3,
         transposed: bool,
         biased: bool,
+        capped: bool,
         tracked: [bool; 3],
         dtype: prop::sample::Index,
     ) {
         let of_device = [(FloatDType::F32, 1e-5), (FloatDType::BF16, 0.02), (FloatDType::F16, 3e-3)];
         let of_device = dtypes(of_device, &testing::device());
         let (dtype, share) = *dtype.get(&of_device);
-        let case = Case { rows, width, classes, ignored, transposed, biased, tracked };
+        let cap = capped.then_some(0.8);
+        let case = Case { rows, width, classes, ignored, transposed, biased, cap, tracked };
         let loss = |hidden, head: &Head, labels: &[i32]| head_loss(hidden, head, labels, 0.1);
         let found = case.run(dtype, dtype, &testing::device().autodiff(), loss);
         let expected = case.run(FloatDType::F64, dtype, &Device::flex().autodiff(), |hidden, head, labels| {
@@ -136,6 +138,7 @@ struct Case {
     ignored: usize,
     transposed: bool,
     biased: bool,
+    cap: Option<f64>,
     /// The hidden state, the weight and the bias.
     tracked: [bool; 3],
 }
@@ -148,6 +151,7 @@ impl Case {
         ignored: 3,
         transposed: true,
         biased: true,
+        cap: None,
         tracked: [true; 3],
     };
 
@@ -159,7 +163,7 @@ impl Case {
         device: &Device,
         loss: impl Fn(Tensor<2>, &Head, &[i32]) -> Tensor<1>,
     ) -> Vec<Option<Vec<f64>>> {
-        let Self { rows, width, classes, ignored, transposed, biased, tracked } = self;
+        let Self { rows, width, classes, ignored, transposed, biased, cap, tracked } = self;
         let leaf = |shape, seed, tracked| {
             waves::<2>(shape, seed, coarse, device).cast(dtype).set_require_grad(tracked)
         };
@@ -170,6 +174,7 @@ impl Case {
         let head = Head {
             weight: if transposed { HeadWeight::Embedding(of_head) } else { HeadWeight::Linear(of_head) },
             bias: biased.then(|| bias.clone()),
+            cap,
         };
         let sum = loss(hidden.clone(), &head, &labels(rows, classes, ignored));
         let mut found = vec![Some(values(sum.clone()))];
@@ -233,7 +238,7 @@ fn small_probabilities_have_gradients_in_f16() {
     let dtype = FloatDType::F16;
     let hidden = Tensor::<2>::ones([300, 4], &device).cast(dtype);
     let weight = Tensor::<2>::zeros([9, 4], &device).slice_fill([0..1, 0..4], 4.5).cast(dtype).require_grad();
-    let head = Head { weight: HeadWeight::Embedding(weight.clone()), bias: None };
+    let head = Head { weight: HeadWeight::Embedding(weight.clone()), bias: None, cap: None };
     let loss = head_loss(hidden, &head, &[0; 300], 0.0);
     let grad = values(weight.grad(&(loss * 65_536.0).backward()).unwrap());
     let expected = 65_536.0 * 300.0 * (-18f64).exp();
@@ -360,7 +365,7 @@ fn a_head_in_half_precision_has_gradients_in_it() {
     let device = testing::device().autodiff();
     let hidden = waves([6, 4], 1, FloatDType::F32, &device).require_grad();
     let weight = waves([9, 4], 2, FloatDType::BF16, &device).require_grad();
-    let head = Head { weight: HeadWeight::Embedding(weight.clone()), bias: None };
+    let head = Head { weight: HeadWeight::Embedding(weight.clone()), bias: None, cap: None };
     let loss = head_loss(hidden.clone(), &head, &labels(6, 9, 0), 0.0);
     assert_eq!(loss.dtype(), DType::F32);
     let grads = loss.backward();
@@ -373,7 +378,7 @@ fn the_likeliest_class_is_that_of_all_logits() {
     let device = testing::device();
     let hidden = waves([600, 3], 1, FloatDType::F32, &device);
     let weight = waves([3, 17_000], 2, FloatDType::F32, &device);
-    let head = Head { weight: HeadWeight::Linear(weight), bias: None };
+    let head = Head { weight: HeadWeight::Linear(weight), bias: None, cap: None };
     let expected = head.logits(hidden.clone()).argmax(1).into_data();
     assert!(head.likeliest(hidden).into_data().iter::<i64>().eq(expected.iter::<i64>()));
 }
@@ -388,6 +393,6 @@ fn a_label_beyond_the_classes_is_refused() {
 #[should_panic(expected = "found -1")]
 fn a_negative_label_is_refused() {
     let device = Device::flex();
-    let head = Head { weight: HeadWeight::Linear(Tensor::ones([2, 3], &device)), bias: None };
+    let head = Head { weight: HeadWeight::Linear(Tensor::ones([2, 3], &device)), bias: None, cap: None };
     head_loss(Tensor::ones([1, 2], &device), &head, &[-1], 0.0);
 }

@@ -19,6 +19,7 @@ struct Case {
     size: usize,
     /// The rows of the bias.
     bias: Option<usize>,
+    cap: Option<f64>,
     drop: Option<f64>,
     starts: Option<Vec<usize>>,
     /// Bounds of each query's keys, as shares of 256; reversed ones are empty.
@@ -38,6 +39,7 @@ impl Case {
             read,
             size,
             bias: None,
+            cap: None,
             drop: None,
             starts: None,
             bounds,
@@ -96,7 +98,8 @@ fn results(
     let samples = case.starts.clone().map_or(Samples::Columns, |starts| Samples::Starting(starts.into()));
     let site = Site { draws: Draws { seed: 5, epoch: 1, first: 3 }, number: 2, samples: &samples };
     let reads = case.reads();
-    let how = Attending { reads: &reads, scale: 0.7, dropout: case.drop.map(|prob| (prob, site)) };
+    let how =
+        Attending { reads: &reads, scale: 0.7, cap: case.cap, dropout: case.drop.map(|prob| (prob, site)) };
     let y = attend(query, key, value, case.bias.map(|_| bias), how);
     let count = y.shape().num_elements();
     let slopes: Vec<f32> = (0..count).map(|at| ((at * 7919) % 17) as f32 / 8.0 - 1.0).collect();
@@ -145,8 +148,14 @@ fn cases() -> impl Strategy<Value = Case> {
     );
     let sizes = prop_oneof![Just(1usize), Just(5), Just(16), Just(32), Just(80)];
     let bounds = prop::collection::vec(any::<[u8; 2]>(), 1..40);
-    (shape, sizes, 0usize..3, any::<[bool; 4]>(), bounds).prop_map(
-        |((batch, key_heads, group, length, read), size, bias, [drop, starts, causal, alike], bounds)| Case {
+    (shape, sizes, 0usize..3, any::<[bool; 5]>(), bounds).prop_map(
+        |(
+            (batch, key_heads, group, length, read),
+            size,
+            bias,
+            [capped, drop, starts, causal, alike],
+            bounds,
+        )| Case {
             batch,
             key_heads,
             group,
@@ -154,6 +163,7 @@ fn cases() -> impl Strategy<Value = Case> {
             read,
             size,
             bias: [None, Some(1), Some(batch)][bias],
+            cap: capped.then_some(1.5),
             drop: drop.then_some(0.3),
             starts: starts.then(|| (0..batch).map(|row| row * 2).collect()),
             bounds: if causal { Vec::new() } else { bounds },
@@ -225,7 +235,7 @@ fn a_joint_projection_is_read_where_it_stands() {
         let joint = Tensor::<3>::random([2, length, 3 * 20], Distribution::Normal(0.0, 1.0), &device);
         let joint = joint.cast(dtype).require_grad();
         let reads = Reads::causal(length);
-        let how = Attending { reads: &reads, scale: 0.5, dropout: None };
+        let how = Attending { reads: &reads, scale: 0.5, cap: None, dropout: None };
         let parts = [0, 1, 2]
             .map(|part| joint.clone().narrow(2, part * 20, 20).reshape([2, length, 4, 5]).swap_dims(1, 2));
         let [query, key, value] = parts;
@@ -258,7 +268,7 @@ fn views_agree_with_copies() {
         let bias = Tensor::<4>::ones([1, 4, length, length], &device).tril(0);
         let run = |x: Tensor<4>, bias: Tensor<4>| {
             let [query, key, value] = [x.clone(), x.clone(), x].map(Tensor::require_grad);
-            let how = Attending { reads: &reads, scale: 1.0 / size as f64, dropout: None };
+            let how = Attending { reads: &reads, scale: 1.0 / size as f64, cap: None, dropout: None };
             let y = attention(query.clone(), key.clone(), value, Some(bias), how);
             let grads = y.clone().sum().backward();
             [y, query.grad(&grads).unwrap(), key.grad(&grads).unwrap()].map(Tensor::into_data)
@@ -281,7 +291,7 @@ fn queries_that_read_nothing_give_zeros_and_nan_stays_in_its_rows() {
     }
 
     let reads = Reads::causal(100);
-    let how = Attending { reads: &reads, scale: 1.0, dropout: None };
+    let how = Attending { reads: &reads, scale: 1.0, cap: None, dropout: None };
     for odd in [f32::NAN, f32::INFINITY] {
         let x = Tensor::<4>::random([1, 2, 100, 4], Distribution::Default, &device);
         let bad = x.clone().slice_fill([0..1, 0..1, 70..71, 0..1], odd);
@@ -304,12 +314,12 @@ fn empty_tensors_stay_empty() {
     for shape in [[0, 2, 3, 4], [2, 2, 0, 4], [1, 2, 3, 0]] {
         let x = Tensor::<4>::zeros(shape, &device).require_grad();
         let reads = Reads::causal(shape[2]);
-        let how = Attending { reads: &reads, scale: 1.0, dropout: None };
+        let how = Attending { reads: &reads, scale: 1.0, cap: None, dropout: None };
         let y = attention(x.clone(), x.clone(), x.clone(), None, how);
         assert_eq!(y.dims(), shape);
     }
     let reads = Reads::full(3, 0);
-    let how = Attending { reads: &reads, scale: 1.0, dropout: None };
+    let how = Attending { reads: &reads, scale: 1.0, cap: None, dropout: None };
     let (query, key) = (Tensor::<4>::ones([1, 2, 3, 4], &device), Tensor::<4>::ones([1, 2, 0, 4], &device));
     let y = attention(query, key.clone(), key, None, how);
     assert!(y.into_data().iter::<f32>().all(|value| value == 0.0));

@@ -59,7 +59,8 @@ fn of_rows(
             })
         }
     };
-    let how = Attending { reads: &reads, scale: 0.7, dropout: case.drop.map(|prob| (prob, site)) };
+    let how =
+        Attending { reads: &reads, scale: 0.7, cap: case.cap, dropout: case.drop.map(|prob| (prob, site)) };
     let bias = case.bias.map(|_| bias);
     let y = match is_ragged {
         true => attention(joined(&query, of(0)), joined(&key, of(1)), joined(&value, of(1)), bias, how),
@@ -134,7 +135,7 @@ fn padding_at_the_left_of_queries_or_of_keys_changes_no_mask() {
         let reads = reads.with_key_starts([keys]);
         let samples = Samples::Starting([queries].into());
         let site = Site { draws: Draws { seed: 5, epoch: 1, first: 3 }, number: 2, samples: &samples };
-        let how = Attending { reads: &reads, scale: 0.7, dropout: Some((0.5, site)) };
+        let how = Attending { reads: &reads, scale: 0.7, cap: None, dropout: Some((0.5, site)) };
         attention(query, key, value, None, how).narrow(2, queries, length).into_data().iter().collect()
     };
     for dtype in [FloatDType::F32, FloatDType::F64].into_iter().filter(|dtype| device.supports_dtype(*dtype))
