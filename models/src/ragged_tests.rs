@@ -276,6 +276,7 @@ fn llama_config(model_type: &str) -> LlamaConfig {
         num_hidden_layers: 2,
         num_attention_heads: 4,
         num_key_value_heads: Some(2),
+        head_dim: Some(4),
         attention_dropout: 0.2,
         sliding_window: Some(Some(7)),
         ..LlamaConfig::default()
@@ -287,7 +288,8 @@ fn decoders_compute_the_same_without_padding() {
     let device = testing::device().autodiff();
     let shape = GptConfig { layers: 2, heads: 2, width: 16, dropout: 0.2, bias: true, tied: true };
     let gpt = shape.init(30, 90, &device);
-    let llamas = ["llama", "mistral"].map(|model_type| Llama::init(&llama_config(model_type), &device));
+    let llamas =
+        ["llama", "mistral", "gemma2"].map(|model_type| Llama::init(&llama_config(model_type), &device));
     let alone: &[&[usize]] = &[&[3, 9, 1, 70, 5]];
     let packs: &[&[usize]] = &[&[3, 9], &[], &[2], &[60, 5, 15], &[1]];
     for side in [Side::Right, Side::Left] {

@@ -35,7 +35,7 @@ def furthest(one, other):
 
 def main():
     saved = pathlib.Path(sys.argv[1])
-    files = [models.HERE / name for name in ("cases.json", "decoders.json", "encoders.json", "seq2seq.json")]
+    files = [models.HERE / name for name in ("cases.json", "decoders.json", "encoders.json", "gemma.json", "seq2seq.json")]
     for golden in [golden for file in files for golden in json.loads(file.read_text())["models"]]:
         folder = saved / golden["folder"]
         architecture = json.loads((folder / "config.json").read_text())["architectures"][0]

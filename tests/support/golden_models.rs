@@ -17,10 +17,11 @@ use serde::Deserialize;
 use serde_json::Value;
 
 /// The files with cases.
-const GOLDEN: [&str; 4] = [
+const GOLDEN: [&str; 5] = [
     include_str!("../golden/models/cases.json"),
     include_str!("../golden/models/decoders.json"),
     include_str!("../golden/models/encoders.json"),
+    include_str!("../golden/models/gemma.json"),
     include_str!("../golden/models/seq2seq.json"),
 ];
 

@@ -210,7 +210,8 @@ fn gpt2_continues_texts() {
 #[test]
 fn llama_continues_texts() {
     let relatives = ["mistral", "qwen2-windows", "qwen3", "qwen3-windows", "phi3", "phi3-longrope"];
-    for name in ["llama", "llama3", "qwen2"].into_iter().chain(relatives) {
+    let gemmas = ["gemma2", "gemma2-uncapped"];
+    for name in ["llama", "llama3", "qwen2"].into_iter().chain(relatives).chain(gemmas) {
         golden::<Llama, _>(name, Case::causal, |model, case, batch, pass| {
             let (ids, places, reads) = placed(batch);
             case.real(model.forward_placed(ids, places, reads, pass), &case.rows)
@@ -239,6 +240,7 @@ fn packs<M: Pretrained + Objective<TokenBatch>>(name: &str) {
 fn packed_texts_are_continued_as_alone() {
     packs::<Gpt>("gpt2");
     packs::<Llama>("llama");
+    packs::<Llama>("gemma2");
 }
 
 #[test]

@@ -2,16 +2,24 @@
 
 use burn::nn::Initializer;
 use burn::tensor::Device;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::de::Error as _;
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
+use super::gemma::Gemma;
+use super::kind::Kind;
+use super::numbers::number;
+use super::sliding::slides;
 use crate::pretrained::{
     Folder, HubConfig, PretrainedError, check_dropouts, check_heads, check_layers, check_sizes,
 };
 use crate::rope::{Rope, RopeSettings};
 use crate::{Activation, Linear, RmsNorm};
 
-/// `config.json` of Llama, Mistral, Qwen2, Qwen3 and Phi-3, with transformers' names and Llama's defaults.
+/// `config.json` of Llama, Mistral, Qwen2, Qwen3, Phi-3 and Gemma 2, with transformers' names.
+///
+/// Absent fields have Llama's defaults; those of a Gemma have its own.
 ///
 /// ```
 /// use firebrick_models::LlamaConfig;
@@ -21,9 +29,9 @@ use crate::{Activation, Linear, RmsNorm};
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, remote = "Self")]
 pub struct LlamaConfig {
-    /// `llama`, `mistral`, `qwen2`, `qwen3` or `phi3`.
+    /// `llama`, `mistral`, `qwen2`, `qwen3`, `phi3` or `gemma2`.
     pub model_type: String,
     /// Size of the vocabulary.
     pub vocab_size: usize,
@@ -39,10 +47,10 @@ pub struct LlamaConfig {
     /// arXiv:2305.13245); `num_attention_heads` if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub num_key_value_heads: Option<usize>,
-    /// Size of a head; `hidden_size / num_attention_heads` if absent, and 128 in Qwen3.
+    /// Size of a head; if absent, `hidden_size / num_attention_heads`, 128 in Qwen3, and 256 in Gemma.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub head_dim: Option<usize>,
-    /// The activation of a feed-forward layer's gate.
+    /// The activation of a feed-forward layer's gate, which Gemma calls `hidden_activation`.
     pub hidden_act: Activation,
     /// The maximum number of positions in training. The model also accepts longer inputs, except with the scaling
     /// `longrope`.
@@ -69,8 +77,9 @@ pub struct LlamaConfig {
     pub attention_dropout: f64,
     /// Whether the output head shares the token embedding's weights.
     pub tie_word_embeddings: bool,
-    /// The number of tokens that a token of a Mistral, Qwen or Phi-3 attends to, itself included. `Some(None)`, a null
-    /// field, means all tokens; `None`, an absent field, means transformers' default: 4096, and all in Phi-3.
+    /// The number of tokens that a token of a Mistral, Qwen, Phi-3 or Gemma attends to, itself included. `Some(None)`, a
+    /// null field, means all tokens; `None`, an absent field, means transformers' default: 4096, and all in Phi-3. A
+    /// Gemma uses it in the blocks that `layer_types` names, or else in every other block from the first on.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub sliding_window: Option<Option<usize>>,
     /// Whether a Qwen2 or Qwen3 uses its window: in the blocks that `layer_types` names, or else from block
@@ -127,9 +136,11 @@ impl LlamaConfig {
             theta: self.rope_theta.unwrap_or(10_000.0),
             size: self.rotated_size()?,
             positions: self.max_position_embeddings,
-            original_positions: match self.is_phi() {
-                true => self.number("original_max_position_embeddings")?.map(|positions| positions as usize),
-                false => None,
+            original_positions: match self.kind() {
+                Kind::Phi3 => {
+                    self.number("original_max_position_embeddings")?.map(|positions| positions as usize)
+                }
+                _ => None,
             },
         })
     }
@@ -140,43 +151,33 @@ impl LlamaConfig {
     }
 
     pub(super) fn head_size(&self) -> usize {
-        match self.head_dim {
-            Some(size) => size,
-            None if self.model_type == "qwen3" => 128,
-            None => self.hidden_size / self.num_attention_heads.max(1),
-        }
+        let own = self.head_dim.or(self.kind().head_size());
+        own.unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
     }
 
-    fn is_phi(&self) -> bool {
-        self.model_type == "phi3"
+    pub(super) fn kind(&self) -> Kind {
+        Kind::of(&self.model_type)
     }
 
-    /// Whether queries, keys and values are one linear layer, and gate and what it multiplies another.
-    pub(super) fn joins(&self) -> bool {
-        self.is_phi()
-    }
-
-    /// Whether the queries and keys of each head are normalised.
-    pub(super) fn norms_heads(&self) -> bool {
-        self.model_type == "qwen3"
+    /// The settings of a Gemma, if it is one.
+    ///
+    /// # Errors
+    ///
+    /// A setting is invalid.
+    pub(super) fn gemma(&self) -> Result<Option<Gemma>, PretrainedError> {
+        self.kind().is_gemma().then(|| Gemma::read(self.kind(), &self.rest)).transpose()
     }
 
     /// A field that holds a number and is not a field of this type.
     fn number(&self, name: &'static str) -> Result<Option<f64>, PretrainedError> {
-        match self.rest.get(name).filter(|value| !value.is_null()) {
-            None => Ok(None),
-            Some(value) => match value.as_f64() {
-                Some(number) => Ok(Some(number)),
-                None => Err(PretrainedError::setting(name, "a number", value)),
-            },
-        }
+        number(self.kind(), &self.rest, name)
     }
 
     /// How many of a head's numbers are rotated: in a Phi-3, the share `partial_rotary_factor`.
     fn rotated_size(&self) -> Result<usize, PretrainedError> {
         const FIELD: &str = "partial_rotary_factor";
         let head = self.head_size();
-        if !self.is_phi() {
+        if self.kind() != Kind::Phi3 {
             return Ok(head);
         }
         let of_rope =
@@ -203,17 +204,15 @@ impl LlamaConfig {
                 return Err(PretrainedError::setting(name, "0", dropout));
             }
         }
-        for (name, is_set) in [("attention_bias", self.attention_bias), ("mlp_bias", self.mlp_bias)] {
-            if is_set {
-                return Err(PretrainedError::setting(name, "false: Phi-3 has no bias", is_set));
-            }
+        if self.attention_bias {
+            return Err(PretrainedError::setting("attention_bias", "false: Phi-3 has no bias", true));
         }
         Ok(())
     }
 
     /// Whether queries, keys and values have a bias, and whether the output has one.
     pub(super) fn attention_biases(&self) -> (bool, bool) {
-        let qwen = self.model_type == "qwen2";
+        let qwen = self.kind() == Kind::Qwen2;
         (self.attention_bias || qwen, self.attention_bias && !qwen)
     }
 
@@ -225,49 +224,40 @@ impl LlamaConfig {
         Linear::new(from, to, bias, self.normal(), device)
     }
 
+    /// A norm of the hidden state.
     pub(super) fn norm(&self, device: &Device) -> RmsNorm {
-        RmsNorm::new(self.hidden_size, self.rms_norm_eps, device)
+        self.norm_of(self.hidden_size, device)
+    }
+
+    pub(super) fn norm_of(&self, width: usize, device: &Device) -> RmsNorm {
+        let new = if self.kind().is_gemma() { RmsNorm::zero_centered } else { RmsNorm::new };
+        new(width, self.rms_norm_eps, device)
     }
 
     /// The number of tokens that each token attends to in a block, itself included; `None` for all.
     ///
     /// # Errors
     ///
-    /// `layer_types` or `max_window_layers` holds a value that transformers does not write.
+    /// `layer_types` or `max_window_layers` holds a value that transformers does not write, or a Gemma has no window.
     pub(super) fn window(&self, block: usize) -> Result<Option<usize>, PretrainedError> {
-        let window = || self.sliding_window.unwrap_or(Some(4096));
-        match &*self.model_type {
-            "mistral" => Ok(window()),
-            "phi3" => Ok(self.sliding_window.flatten()),
-            "qwen2" | "qwen3" if self.use_sliding_window == Some(true) && self.slides(block)? => Ok(window()),
-            _ => Ok(None),
-        }
-    }
-
-    /// Whether a block of a Qwen2 or Qwen3 with `use_sliding_window` has the window.
-    fn slides(&self, block: usize) -> Result<bool, PretrainedError> {
-        let field = |name| self.rest.get(name).filter(|value| !value.is_null());
-        let wrong =
-            |name, expected: &str, found: &Value| Err(PretrainedError::setting(name, expected, found));
-        if let Some(types) = field("layer_types") {
-            return match types.get(block).and_then(Value::as_str) {
-                Some("sliding_attention") => Ok(true),
-                Some("full_attention") => Ok(false),
-                _ => wrong("layer_types", "sliding_attention or full_attention for each layer", types),
-            };
-        }
-        match field("max_window_layers") {
-            None => Ok(block >= 28),
-            Some(first) => match first.as_u64() {
-                Some(first) => Ok(block as u64 >= first),
-                None => wrong("max_window_layers", "a number of layers", first),
-            },
+        let window = self.sliding_window.unwrap_or(Some(4096));
+        let kind = self.kind();
+        match kind {
+            Kind::Llama => Ok(None),
+            Kind::Mistral => Ok(window),
+            Kind::Phi3 => Ok(self.sliding_window.flatten()),
+            Kind::Qwen2 | Kind::Qwen3 if self.use_sliding_window != Some(true) => Ok(None),
+            Kind::Qwen2 | Kind::Qwen3 | Kind::Gemma2 if !slides(kind, &self.rest, block)? => Ok(None),
+            Kind::Gemma2 if window.is_none() => {
+                Err(PretrainedError::setting("sliding_window", "at least 1", Value::Null))
+            }
+            Kind::Qwen2 | Kind::Qwen3 | Kind::Gemma2 => Ok(window),
         }
     }
 }
 
 impl HubConfig for LlamaConfig {
-    const MODEL_TYPES: &'static [&'static str] = &["llama", "mistral", "qwen2", "qwen3", "phi3"];
+    const MODEL_TYPES: &'static [&'static str] = Kind::MODEL_TYPES;
 
     fn check(&self) -> Result<(), PretrainedError> {
         check_sizes(&[
@@ -278,7 +268,7 @@ impl HubConfig for LlamaConfig {
             ("head_dim", self.head_size()),
         ])?;
         check_layers("num_hidden_layers", self.num_hidden_layers)?;
-        if self.head_dim.is_none() && self.model_type != "qwen3" {
+        if self.head_dim.or(self.kind().head_size()).is_none() || self.kind().is_gemma() {
             check_heads("num_attention_heads", self.num_attention_heads, self.hidden_size)?;
         }
         check_heads("num_key_value_heads", self.key_value_heads(), self.num_attention_heads)?;
@@ -286,9 +276,13 @@ impl HubConfig for LlamaConfig {
         if !self.head_size().is_multiple_of(2) {
             return Err(PretrainedError::setting("head_dim", "an even number", self.head_size()));
         }
-        if self.is_phi() {
+        if self.kind() == Kind::Phi3 {
             self.check_phi()?;
         }
+        if self.mlp_bias && (self.kind() == Kind::Phi3 || self.kind().is_gemma()) {
+            return Err(PretrainedError::setting("mlp_bias", "false: the model has no such bias", true));
+        }
+        self.gemma()?;
         for block in 0..self.num_hidden_layers {
             if self.window(block)? == Some(0) {
                 return Err(PretrainedError::setting("sliding_window", "null, or at least 1", 0));
@@ -305,84 +299,23 @@ impl HubConfig for LlamaConfig {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn invalid_settings_are_named() {
-        for (fields, field) in [
-            (r#"{"num_key_value_heads": 5}"#, "num_key_value_heads"),
-            (r#"{"num_attention_heads": 3}"#, "num_attention_heads"),
-            (r#"{"num_attention_heads": 0}"#, "num_attention_heads"),
-            (r#"{"head_dim": 5}"#, "head_dim"),
-            (r#"{"model_type": "mistral", "sliding_window": 0}"#, "sliding_window"),
-            (
-                r#"{"model_type": "qwen2", "use_sliding_window": true, "layer_types": ["full_attention"]}"#,
-                "layer_types",
-            ),
-            (r#"{"attention_dropout": -0.1}"#, "attention_dropout"),
-            (r#"{"model_type": "phi3", "resid_pdrop": 0.1}"#, "resid_pdrop"),
-            (r#"{"model_type": "phi3", "embd_pdrop": 0.1}"#, "embd_pdrop"),
-            (r#"{"model_type": "phi3", "attention_bias": true}"#, "attention_bias"),
-            (r#"{"model_type": "phi3", "partial_rotary_factor": 0.01}"#, "partial_rotary_factor"),
-            (r#"{"model_type": "phi3", "partial_rotary_factor": "all"}"#, "partial_rotary_factor"),
-            (
-                r#"{"model_type": "phi3", "rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}}"#,
-                "rope_scaling",
-            ),
-        ] {
-            let config: LlamaConfig = serde_json::from_str(fields).unwrap();
-            let error = config.check().unwrap_err().to_string();
-            assert!(error.contains(&format!("`{field}`")), "{error}");
-        }
-        for fields in [
-            r#"{"num_attention_heads": 3, "head_dim": 6}"#,
-            r#"{"model_type": "mistral", "sliding_window": 1024}"#,
-            r#"{"model_type": "qwen2", "sliding_window": 0, "use_sliding_window": false}"#,
-            r#"{"sliding_window": 0}"#,
-            r#"{"model_type": "qwen3", "num_attention_heads": 3}"#,
-            r#"{"model_type": "phi3", "partial_rotary_factor": 0.5, "resid_pdrop": 0.0}"#,
-        ] {
-            assert!(serde_json::from_str::<LlamaConfig>(fields).unwrap().check().is_ok(), "{fields}");
-        }
-    }
-
-    /// The windows of transformers' `configuration_mistral.py` and `configuration_qwen2.py`.
-    #[test]
-    fn windows_by_family() {
-        let windows = |fields: &str| {
-            let config: LlamaConfig = serde_json::from_str(fields).unwrap();
-            let written = serde_json::to_value(&config).unwrap();
-            assert_eq!(
-                serde_json::from_value::<LlamaConfig>(written).unwrap(),
-                config,
-                "it is written as read"
-            );
-            [0, 1, 27, 28].map(|block| config.window(block).unwrap())
-        };
-        assert_eq!(windows(r#"{"sliding_window": 9}"#), [None; 4]);
-        assert_eq!(windows(r#"{"model_type": "mistral"}"#), [Some(4096); 4]);
-        assert_eq!(windows(r#"{"model_type": "mistral", "sliding_window": null}"#), [None; 4]);
-        assert_eq!(windows(r#"{"model_type": "mistral", "sliding_window": 9}"#), [Some(9); 4]);
-        assert_eq!(windows(r#"{"model_type": "qwen2", "sliding_window": 9}"#), [None; 4]);
-        assert_eq!(windows(r#"{"model_type": "phi3"}"#), [None; 4]);
-        assert_eq!(windows(r#"{"model_type": "phi3", "sliding_window": 9}"#), [Some(9); 4]);
-        let used = r#""model_type": "qwen2", "use_sliding_window": true"#;
-        assert_eq!(windows(&format!("{{{used}}}")), [None, None, None, Some(4096)]);
-        let some = format!(r#"{{{used}, "sliding_window": 9, "max_window_layers": 1}}"#);
-        assert_eq!(windows(&some), [None, Some(9), Some(9), Some(9)]);
-        let types: Vec<_> =
-            (0..29).map(|at| if at == 1 { "sliding_attention" } else { "full_attention" }).collect();
-        let some = format!(r#"{{{used}, "sliding_window": 9, "layer_types": {types:?}}}"#);
-        assert_eq!(windows(&some), [None, Some(9), None, None]);
-    }
-
-    #[test]
-    fn biases_by_family() {
-        let biases = |fields| serde_json::from_str::<LlamaConfig>(fields).unwrap().attention_biases();
-        assert_eq!(biases("{}"), (false, false));
-        assert_eq!(biases(r#"{"attention_bias": true}"#), (true, true));
-        assert_eq!(biases(r#"{"model_type": "qwen2"}"#), (true, false));
+impl<'de> Deserialize<'de> for LlamaConfig {
+    fn deserialize<D: Deserializer<'de>>(fields: D) -> Result<Self, D::Error> {
+        let fields = Kind::read(Map::deserialize(fields)?);
+        Self::deserialize(Value::Object(fields)).map_err(D::Error::custom)
     }
 }
+
+impl Serialize for LlamaConfig {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let fields = Self::serialize(self, serde_json::value::Serializer).map_err(S::Error::custom)?;
+        match fields {
+            Value::Object(fields) => self.kind().written(fields).serialize(to),
+            other => other.serialize(to),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;

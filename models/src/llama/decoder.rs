@@ -2,14 +2,14 @@
 
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
-use burn::tensor::{Device, FloatDType, Int, Tensor};
+use burn::tensor::{Device, FloatDType, Int, Tensor, bf16, f16};
 use firebrick_datasets::TokenBatch;
 use firebrick_datasets::collators::Inputs;
-use firebrick_kernels::{Head, Reads, add, cast};
+use firebrick_kernels::{Attending, Head, Reads, add, attention, cast};
 use firebrick_strategies::{Dropout, Pass};
 
 use super::{LlamaConfig, keys};
-use crate::attention::{attend, join_heads, normed_heads, scale_of, split_heads};
+use crate::attention::{join_heads, normed_heads, scale_of, split_heads};
 use crate::causal::{Placed, next_token_loss};
 use crate::embedded::embedded;
 use crate::key_value::{KeyValue, Past, behind};
@@ -23,9 +23,10 @@ use crate::{Activation, Linear, RmsNorm};
 use firebrick::{Evaluation, Loss, Objective, Score};
 
 /// Llama (Touvron et al., 2023, arXiv:2302.13971) and its relatives: `LlamaForCausalLM`, `MistralForCausalLM`,
-/// `Qwen2ForCausalLM`, `Qwen3ForCausalLM`, `Phi3ForCausalLM`. They differ in biases and attention windows; Qwen3
-/// normalises queries and keys (arXiv:2505.09388), and Phi-3 joins linear layers that have one input
-/// (arXiv:2404.14219).
+/// `Qwen2ForCausalLM`, `Qwen3ForCausalLM`, `Phi3ForCausalLM`, `Gemma2ForCausalLM`. They differ in biases and attention
+/// windows; Qwen3 normalises queries and keys (arXiv:2505.09388), and Phi-3 joins linear layers that have one input
+/// (arXiv:2404.14219). Gemma 2 bounds scores and logits, scales embeddings by √width, and also normalises what
+/// attention and feed-forward layers return (arXiv:2408.00118).
 ///
 /// ```
 /// use burn::tensor::{Device, Int, Tensor};
@@ -53,6 +54,12 @@ pub struct Llama {
     /// The number of tokens that each token attends to in each block, itself included; `None` for all.
     #[module(skip)]
     windows: Vec<Option<usize>>,
+    /// The factor of embeddings.
+    #[module(skip)]
+    embedding_scale: Option<f64>,
+    /// The bound of logits.
+    #[module(skip)]
+    logit_cap: Option<f64>,
 }
 
 impl Llama {
@@ -85,8 +92,8 @@ impl Llama {
     /// The normalised hidden state, `[batch, length, width]`.
     fn hidden(&self, Placed { ids, places, reads }: Placed, pass: &Pass) -> Tensor<3> {
         let angles = self.rope.angles(places, &ids.device());
-        let x = cast(embedded(&self.tokens, ids), pass.dtype());
         let mut ranges = Ranges::of(reads);
+        let x = self.embedded(ids, pass);
         let x = self.blocks.iter().zip(&self.windows).fold(x, |x, (block, window)| {
             let run = |block: &Block, (x, angles, reads), pass: &Pass| block.forward(x, angles, reads, pass);
             pass.segment(block, (x, angles.clone(), ranges.within(*window)), run)
@@ -94,8 +101,32 @@ impl Llama {
         self.norm.forward(x)
     }
 
+    /// The embeddings of tokens, in the dtype of the pass.
+    fn embedded(&self, ids: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
+        let x = embedded(&self.tokens, ids);
+        let x = match self.embedding_scale {
+            // As in transformers, the factor has the precision of the table.
+            Some(scale) => {
+                let scale = rounded(scale, FloatDType::from(x.dtype()));
+                x * scale
+            }
+            None => x,
+        };
+        cast(x, pass.dtype())
+    }
+
     fn head(&self) -> Head {
-        output_layer(&self.tokens, self.head.as_ref())
+        Head { cap: self.logit_cap, ..output_layer(&self.tokens, self.head.as_ref()) }
+    }
+}
+
+/// Rounds a number to a dtype.
+fn rounded(number: f64, dtype: FloatDType) -> f64 {
+    match dtype {
+        FloatDType::BF16 => bf16::from_f64(number).to_f64(),
+        FloatDType::F16 => f16::from_f64(number).to_f64(),
+        FloatDType::F64 => number,
+        _ => f64::from(number as f32),
     }
 }
 
@@ -123,7 +154,7 @@ impl ReadsOn for Llama {
         let Placed { ids, places, reads } = read;
         let angles = self.rope.angles(places, &ids.device());
         let mut past = past.map(|past| past.own.into_iter());
-        let (mut x, mut own) = (cast(embedded(&self.tokens, ids), pass.dtype()), Vec::new());
+        let (mut x, mut own) = (self.embedded(ids, pass), Vec::new());
         let mut ranges = Ranges::of(reads);
         for (block, window) in self.blocks.iter().zip(&self.windows) {
             let past = past.as_mut().and_then(Iterator::next);
@@ -159,13 +190,7 @@ impl Pretrained for Llama {
     type Config = LlamaConfig;
 
     fn architecture(config: &LlamaConfig) -> &'static str {
-        match &*config.model_type {
-            "mistral" => "MistralForCausalLM",
-            "qwen2" => "Qwen2ForCausalLM",
-            "qwen3" => "Qwen3ForCausalLM",
-            "phi3" => "Phi3ForCausalLM",
-            _ => "LlamaForCausalLM",
-        }
+        config.kind().architecture()
     }
 
     /// # Panics
@@ -175,6 +200,7 @@ impl Pretrained for Llama {
         let width = config.hidden_size;
         let embedding = EmbeddingConfig::new(config.vocab_size, width).with_initializer(config.normal());
         let head = || config.linear(width, config.vocab_size, false, device);
+        let gemma = config.gemma().unwrap_or_else(|error| panic!("{error}"));
         Self {
             tokens: embedding.init(device),
             blocks: (0..config.num_hidden_layers).map(|_| Block::new(config, device)).collect(),
@@ -184,6 +210,8 @@ impl Pretrained for Llama {
             windows: (0..config.num_hidden_layers)
                 .map(|block| config.window(block).unwrap_or_else(|error| panic!("{error}")))
                 .collect(),
+            embedding_scale: gemma.map(|_| (width as f64).sqrt()),
+            logit_cap: gemma.and_then(|gemma| gemma.logit_cap),
         }
     }
 
@@ -193,7 +221,7 @@ impl Pretrained for Llama {
 }
 
 /// Attention and a gated feed-forward layer (Shazeer, 2020, arXiv:2002.05202), each applied to a normalised copy of
-/// its input and added to that input.
+/// its input and added to that input. In a Gemma, what is added is normalised too.
 #[derive(Module, Debug)]
 struct Block {
     attention_norm: RmsNorm,
@@ -205,16 +233,23 @@ struct Block {
     query_norm: Option<RmsNorm>,
     key_norm: Option<RmsNorm>,
     output: Linear,
+    attention_output_norm: Option<RmsNorm>,
     feed_forward_norm: RmsNorm,
     /// To the gate, and, without `widen`, to what it multiplies after it.
     gate: Linear,
     widen: Option<Linear>,
     narrow: Linear,
+    feed_forward_output_norm: Option<RmsNorm>,
     weight_dropout: Dropout,
     heads: usize,
     key_value_heads: usize,
     #[module(skip)]
     activation: Activation,
+    /// The factor of the products of queries and keys.
+    score_scale: f64,
+    /// The bound of attention scores.
+    #[module(skip)]
+    score_cap: Option<f64>,
 }
 
 impl Block {
@@ -222,9 +257,12 @@ impl Block {
         let (width, inner) = (config.hidden_size, config.intermediate_size);
         let (heads, key_value_heads) = (config.num_attention_heads, config.key_value_heads());
         let (of_inputs, of_output) = config.attention_biases();
-        let (joins, size) = (config.joins(), config.head_size());
+        let (kind, size) = (config.kind(), config.head_size());
+        let joins = kind.joins();
+        let gemma = config.gemma().unwrap_or_else(|error| panic!("{error}"));
         let from_input = |heads| config.linear(width, heads * size, of_inputs, device);
-        let of_heads = || config.norms_heads().then(|| RmsNorm::new(size, config.rms_norm_eps, device));
+        let of_heads = || kind.norms_heads().then(|| config.norm_of(size, device));
+        let of_result = || kind.is_gemma().then(|| config.norm(device));
         let feed_forward = |from, to| config.linear(from, to, config.mlp_bias, device);
         Self {
             attention_norm: config.norm(device),
@@ -234,14 +272,18 @@ impl Block {
             query_norm: of_heads(),
             key_norm: of_heads(),
             output: config.linear(heads * size, width, of_output, device),
+            attention_output_norm: of_result(),
             feed_forward_norm: config.norm(device),
             gate: feed_forward(width, if joins { 2 * inner } else { inner }),
             widen: (!joins).then(|| feed_forward(width, inner)),
             narrow: feed_forward(inner, width),
+            feed_forward_output_norm: of_result(),
             weight_dropout: Dropout::new(config.attention_dropout),
             heads,
             key_value_heads,
             activation: config.hidden_act,
+            score_scale: gemma.map_or_else(|| scale_of(size), |gemma| gemma.score_scale),
+            score_cap: gemma.and_then(|gemma| gemma.score_cap),
         }
     }
 
@@ -265,12 +307,23 @@ impl Block {
         let query = rotated(normed_heads(self.query_norm.as_ref(), query), angles.clone());
         let key = rotated(normed_heads(self.key_norm.as_ref(), key), angles);
         let (keys, values) = behind(past, key, value);
-        let scale = scale_of(query.dims()[3]);
-        let parts = [query, keys.clone(), values.clone()];
-        let mixed = attend(parts, None, scale, &reads, &self.weight_dropout, pass);
-        let (x, normed) = self.feed_forward_norm.of_sum(x, self.output.forward(join_heads(mixed)));
+        let (scale, cap) = (self.score_scale, self.score_cap);
+        let attending = Attending { reads: &reads, scale, cap, dropout: self.weight_dropout.at(pass) };
+        let mixed = attention(query, keys.clone(), values.clone(), None, attending);
+        let mixed = self.output.forward(join_heads(mixed));
+        let mixed = match &self.attention_output_norm {
+            Some(norm) => norm.forward(mixed),
+            None => mixed,
+        };
+        let (x, normed) = self.feed_forward_norm.of_sum(x, mixed);
         let hidden = self.activated(normed);
-        let x = pass.end_of_segment(|| add(x, self.narrow.forward(hidden)));
+        let x = match &self.feed_forward_output_norm {
+            Some(norm) => {
+                let hidden = self.narrow.forward(hidden);
+                add(x, norm.forward(hidden))
+            }
+            None => pass.end_of_segment(|| add(x, self.narrow.forward(hidden))),
+        };
         (x, (keys, values))
     }
 

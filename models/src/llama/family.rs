@@ -130,6 +130,7 @@ mod tests {
     fn the_smallest_of_any_relative_passes_its_check() {
         for fields in [
             r#"{"model_type": "qwen3", "head_dim": 6, "layer_types": ["full_attention"]}"#,
+            r#"{"model_type": "gemma2", "head_dim": 6, "layer_types": ["full_attention"]}"#,
             r#"{"model_type": "phi3", "hidden_size": 32, "num_attention_heads": 4, "partial_rotary_factor": 0.75,
                 "rope_scaling": {"type": "su", "short_factor": [1.0, 2.0, 3.0]}}"#,
         ] {

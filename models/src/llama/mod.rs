@@ -2,6 +2,10 @@
 //!
 //! ```text
 //! config.rs    config.json
+//! ├── kind.rs     what distinguishes the models
+//! ├── sliding.rs  which blocks have a window
+//! ├── gemma.rs    the settings of a Gemma
+//! └── numbers.rs  numbers that only some models have
 //! family.rs    the entry of a run file, and predictions
 //! decoder.rs   the model
 //! keys.rs      the names of the parameters in files
@@ -10,7 +14,11 @@
 mod config;
 mod decoder;
 mod family;
+mod gemma;
 mod keys;
+mod kind;
+mod numbers;
+mod sliding;
 
 pub use config::LlamaConfig;
 pub use decoder::Llama;

@@ -36,6 +36,7 @@ fn llama(model_type: &str, device: &Device) -> Llama {
         num_hidden_layers: 2,
         num_attention_heads: 4,
         num_key_value_heads: Some(2),
+        sliding_window: Some(Some(3)),
         ..Default::default()
     };
     spread(Llama::init(&config, device))
@@ -124,7 +125,7 @@ fn a_gpt_generates_the_same_with_a_cache() {
 #[test]
 fn a_llama_with_shared_keys_generates_the_same_with_a_cache() {
     let device = testing::device();
-    for model_type in ["llama", "qwen3", "phi3"] {
+    for model_type in ["llama", "qwen3", "phi3", "gemma2"] {
         let model = llama(model_type, &device);
         for decoding in decodings() {
             let kept = model.continued(&prompts(), &decoding).unwrap();

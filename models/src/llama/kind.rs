@@ -1,0 +1,124 @@
+//! What distinguishes the models of the family.
+
+use serde_json::{Map, Value, json};
+
+use crate::pretrained::with_defaults;
+
+/// A line of models that share details.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Llama,
+    Mistral,
+    Qwen2,
+    Qwen3,
+    Phi3,
+    Gemma2,
+}
+
+/// The name of Gemma's activation, which other models call [`ACTIVATION`].
+const OF_GEMMA: &str = "hidden_activation";
+const ACTIVATION: &str = "hidden_act";
+
+impl Kind {
+    /// The values of `model_type`.
+    pub const MODEL_TYPES: &'static [&'static str] =
+        &["llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2"];
+
+    pub fn of(model_type: &str) -> Self {
+        match model_type {
+            "mistral" => Self::Mistral,
+            "qwen2" => Self::Qwen2,
+            "qwen3" => Self::Qwen3,
+            "phi3" => Self::Phi3,
+            "gemma2" => Self::Gemma2,
+            _ => Self::Llama,
+        }
+    }
+
+    /// The name of the class in transformers.
+    pub fn architecture(self) -> &'static str {
+        match self {
+            Self::Llama => "LlamaForCausalLM",
+            Self::Mistral => "MistralForCausalLM",
+            Self::Qwen2 => "Qwen2ForCausalLM",
+            Self::Qwen3 => "Qwen3ForCausalLM",
+            Self::Phi3 => "Phi3ForCausalLM",
+            Self::Gemma2 => "Gemma2ForCausalLM",
+        }
+    }
+
+    /// Whether it is a Gemma: embeddings are scaled, norms multiply by 1 plus their weight, and a norm also stands behind
+    /// attention and behind a feed-forward layer.
+    pub fn is_gemma(self) -> bool {
+        matches!(self, Self::Gemma2)
+    }
+
+    /// Whether queries, keys and values are one linear layer, and gate and what it multiplies another.
+    pub fn joins(self) -> bool {
+        self == Self::Phi3
+    }
+
+    /// Whether the queries and keys of each head are normalised.
+    pub fn norms_heads(self) -> bool {
+        self == Self::Qwen3
+    }
+
+    /// The size of a head if `config.json` does not say it; `None` if it follows from the width.
+    pub fn head_size(self) -> Option<usize> {
+        match self {
+            Self::Qwen3 => Some(128),
+            Self::Gemma2 => Some(256),
+            _ => None,
+        }
+    }
+
+    /// The defaults of numbers that not all models have; `None` if there is none.
+    pub fn default_of(self, field: &str) -> Option<f64> {
+        match (self, field) {
+            (Self::Gemma2, "query_pre_attn_scalar") => Some(256.0),
+            (Self::Gemma2, "attn_logit_softcapping") => Some(50.0),
+            (Self::Gemma2, "final_logit_softcapping") => Some(30.0),
+            _ => None,
+        }
+    }
+
+    /// The defaults of fields that all models have, where they differ from Llama's.
+    fn defaults(self) -> Vec<(&'static str, Value)> {
+        match self {
+            Self::Gemma2 => vec![
+                ("vocab_size", json!(256_000)),
+                ("hidden_size", json!(2304)),
+                ("intermediate_size", json!(9216)),
+                ("num_hidden_layers", json!(26)),
+                ("num_attention_heads", json!(8)),
+                ("num_key_value_heads", json!(4)),
+                (OF_GEMMA, json!("gelu_pytorch_tanh")),
+                ("max_position_embeddings", json!(8192)),
+                ("tie_word_embeddings", json!(true)),
+            ],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns the fields of `config.json` under Llama's names, with the defaults that differ from Llama's.
+    pub fn read(fields: Map<String, Value>) -> Map<String, Value> {
+        let kind = Self::of(fields.get("model_type").and_then(Value::as_str).unwrap_or_default());
+        let mut fields = with_defaults(fields, |model_type| Self::of(model_type).defaults());
+        if kind.is_gemma()
+            && let Some(activation) = fields.get(OF_GEMMA).cloned()
+        {
+            fields.insert(ACTIVATION.into(), activation);
+        }
+        fields
+    }
+
+    /// Returns the fields under their names in `config.json`.
+    pub fn written(self, mut fields: Map<String, Value>) -> Map<String, Value> {
+        if self.is_gemma()
+            && let Some(activation) = fields.remove(ACTIVATION)
+        {
+            fields.entry(OF_GEMMA).or_insert(activation);
+        }
+        fields
+    }
+}

@@ -1,0 +1,33 @@
+//! Which blocks have a window, in models where not all do.
+
+use serde_json::{Map, Value};
+
+use super::kind::Kind;
+use crate::pretrained::PretrainedError;
+
+/// Returns whether a block has the window: as `layer_types` says, or else by the rule of the model.
+///
+/// # Errors
+///
+/// A field of `config.json` holds a value that transformers does not write.
+pub(super) fn slides(kind: Kind, fields: &Map<String, Value>, block: usize) -> Result<bool, PretrainedError> {
+    let field = |name| fields.get(name).filter(|value| !value.is_null());
+    let wrong = |name, expected: &str, found: &Value| Err(PretrainedError::setting(name, expected, found));
+    if let Some(types) = field("layer_types") {
+        return match types.get(block).and_then(Value::as_str) {
+            Some("sliding_attention") => Ok(true),
+            Some("full_attention") => Ok(false),
+            _ => wrong("layer_types", "sliding_attention or full_attention for each layer", types),
+        };
+    }
+    if kind == Kind::Gemma2 {
+        return Ok(block.is_multiple_of(2));
+    }
+    match field("max_window_layers") {
+        None => Ok(block >= 28),
+        Some(first) => match first.as_u64() {
+            Some(first) => Ok(block as u64 >= first),
+            None => wrong("max_window_layers", "a number of layers", first),
+        },
+    }
+}
