@@ -109,6 +109,7 @@ pub use observe::observer::Observer;
 pub use observe::rank_report::{PerStep, RankReport};
 pub use observe::report::{Report, process_start};
 pub use observe::show::Show;
+pub use observe::utilization::Utilization;
 pub use schedule::{LrSchedule, Schedule, ScheduleError, Warmup};
 pub use score::{BestBy, EvaluationSums, Score, ScoreFn, Scores};
 pub use trainer::{Trained, Trainer};

@@ -129,7 +129,7 @@ impl Bench {
     ) -> Result<(Report, Vec<f64>), RunError> {
         let (model, optimizer) = run.fresh(parts, |_| {})?;
         let (sender, times) = channel();
-        let trainer = run.trainer(parts).steps(self.warmup + self.steps);
+        let trainer = run.trainer(parts).utilization(run.utilization(parts)?).steps(self.warmup + self.steps);
         let trained = trainer
             .observe(move |step: &StepNumbers| {
                 let _ = sender.send(step.seconds);

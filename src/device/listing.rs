@@ -170,13 +170,23 @@ impl Listed {
 }
 
 /// The hardware's own name.
-fn hardware(device: &Device) -> Option<String> {
+pub(super) fn hardware(device: &Device) -> Option<String> {
     #[cfg(feature = "cube")]
     if let Some(identity) = device.identity() {
         return Some(identity.name);
     }
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     (!is_cube(device)).then(|| format!("{}, {threads} threads", processor()))
+}
+
+/// The card behind the device, as all processes of a machine name it; empty if it is none or is not known.
+pub(crate) fn card(device: &Device) -> String {
+    #[cfg(feature = "cube")]
+    if let Some(card) = device.identity().and_then(|identity| identity.physical) {
+        return format!("{card:?}");
+    }
+    let _ = device;
+    String::new()
 }
 
 /// The processor's name, if the system reports it.

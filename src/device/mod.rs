@@ -4,6 +4,7 @@
 //! listing.rs          the devices of this machine
 //! table.rs            the listing as text
 //! number_format.rs    number formats and their limits
+//! peak_flops.rs       the peak rate of known devices
 //! tuning.rs           how thoroughly kernels are tuned
 //! kernels.rs          what is compiled and tuned before the first step
 //! kernel_cache.rs     the folder that keeps it for later starts
@@ -20,13 +21,16 @@ pub mod kernel_cache;
 pub mod kernels;
 mod listing;
 mod number_format;
+mod peak_flops;
 mod table;
 mod tuning;
 #[cfg(feature = "cuda")]
 mod without_tma;
 
+pub(crate) use listing::card;
 pub use listing::{InBurn, Listed, ListedFormat, Listing, Usage};
 pub use number_format::NumberFormat;
+pub use peak_flops::peak_flops;
 pub use tuning::{Tuning, set_tuning};
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -119,6 +119,7 @@ mod tests {
 
     use super::*;
     use crate::Score;
+    use crate::observe::utilization::Devices;
 
     /// Records what it is given.
     struct Recorded(Arc<Mutex<Vec<String>>>);
@@ -206,7 +207,10 @@ mod tests {
     #[test]
     fn the_renderer_sees_a_run_as_burn_train_would_show_it() {
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let meters = (Meters::of_steps(false, false), Meters::of_evaluations(&[Score::higher("f1", 0.0)]));
+        let meters = (
+            Meters::of_steps(false, false, &Devices::default()),
+            Meters::of_evaluations(&[Score::higher("f1", 0.0)]),
+        );
         let mut dashboard = Dashboard::driving(Box::new(Recorded(seen.clone())), "run", 5, meters);
         dashboard.round_started(&Round { number: 3, start: 20, updates: 10 });
         for (step, loss) in [(21, 3.0), (22, 1.0)] {

@@ -8,7 +8,9 @@ use crate::observe::duration::duration;
 use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress, StepNumbers};
 use crate::observe::observer::Observer;
 use crate::observe::pace::Pace;
-use crate::observe::readings::{BYTES, LOSS_SCALE, Reading, SLOWEST, WAITING, format_reading, of_step};
+use crate::observe::readings::{
+    BYTES, LOSS_SCALE, MFU, PER_DEVICE, Reading, SLOWEST, WAITING, format_reading, of_step,
+};
 
 /// The share of a step, in percent, from which a line mentions a rank that others wait for.
 const SLOW: f64 = 20.0;
@@ -27,7 +29,7 @@ pub(crate) struct Lines {
     /// The names of the scores, in the model's order.
     scores: Vec<&'static str>,
     /// The latest finite value of each reading.
-    latest: Option<[Reading; 14]>,
+    latest: Option<[Reading; 16]>,
     pace: Pace,
     /// Time between two lines of training.
     pause: Duration,
@@ -46,15 +48,18 @@ impl Lines {
     }
 
     /// Adds a step, and returns the latest value of each reading.
-    fn add(&mut self, numbers: &StepNumbers) -> [Reading; 14] {
+    fn add(&mut self, numbers: &StepNumbers) -> [Reading; 16] {
         let mut latest = of_step(numbers);
         for (reading, before) in latest.iter_mut().zip(self.latest.iter().flatten()) {
             reading.value = reading.value.filter(|value| value.is_finite()).or(before.value);
         }
         self.pace.step(numbers);
         if let Some(speed) = self.pace.tokens_per_second() {
-            let tokens = latest.iter_mut().find(|reading| reading.name == "Tokens per second");
-            tokens.into_iter().for_each(|reading| reading.value = Some(speed));
+            let proportional = ["Tokens per second", PER_DEVICE, MFU];
+            for reading in latest.iter_mut().filter(|reading| proportional.contains(&reading.name)) {
+                let share = reading.value.map(|value| value / numbers.tokens_per_second);
+                reading.value = share.filter(|share| share.is_finite()).map(|share| share * speed);
+            }
         }
         *self.latest.insert(latest)
     }
@@ -105,6 +110,8 @@ pub fn step_line(done: u64, total: Option<u64>, readings: &[Reading]) -> String 
             "Gradient norm" => "norm",
             LOSS_SCALE => "scale",
             "Tokens per second" => "tok/s",
+            PER_DEVICE => "tok/s/device",
+            MFU => "mfu",
             "Skipped steps" => "skipped",
             // 0 bytes of memory means that nothing counts bytes. To keep the line short, it has only two of the sizes.
             "Memory" if value > 0.0 => "memory",
@@ -157,6 +164,14 @@ mod tests {
         let start = "step      0/10  loss 1.5000  lr 0.00e0  norm 0.0000  tok/s 0  skipped 0";
         assert_eq!(line(0.12), start);
         assert_eq!(line(0.412), format!("{start}  rank 3 is slow: another waits for it 41% of the time"));
+    }
+
+    #[test]
+    fn the_speed_of_each_device_and_its_utilization_follow_the_speed() {
+        let step =
+            StepNumbers { tokens_per_second_per_device: Some(20500.0), mfu: Some(0.41234), ..numbers(1.5) };
+        let line = step_line(1, None, &of_step(&step));
+        assert!(line.contains("tok/s 0  tok/s/device 20.5k  mfu 41.2%  skipped 0"), "{line}");
     }
 
     #[test]

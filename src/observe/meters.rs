@@ -9,7 +9,10 @@ use burn::train::metric::{
 
 use crate::Score;
 use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress, StepNumbers};
-use crate::observe::readings::{BYTES, LOSS, LOSS_SCALE, SLOWEST, WAITING, format_reading, of_step};
+use crate::observe::readings::{
+    BYTES, LOSS, LOSS_SCALE, MFU, PER_DEVICE, SLOWEST, WAITING, format_reading, of_step,
+};
+use crate::observe::utilization::Devices;
 
 /// Follows one reading over a round.
 #[derive(Clone, Debug)]
@@ -84,15 +87,22 @@ impl Meter {
 pub(crate) struct Meters(Vec<Meter>);
 
 impl Meters {
-    /// Follows steps: the loss scale only if there is one, slow ranks only if there are several.
-    pub fn of_steps(scales_loss: bool, several_ranks: bool) -> Self {
+    /// Follows steps: the loss scale only if there is one, slow ranks only if there are several, and of the devices what
+    /// is known.
+    pub fn of_steps(scales_loss: bool, several_ranks: bool, devices: &Devices) -> Self {
         let mut meters = vec![
             Meter::new(LOSS, None, false, true),
             Meter::new("Learning rate", None, false, false),
             Meter::new("Gradient norm", None, false, true),
             Meter::new("Tokens per second", None, true, true),
-            Meter::new("Skipped steps", None, false, false),
         ];
+        if devices.are_several() {
+            meters.push(Meter::new(PER_DEVICE, None, true, true));
+        }
+        if devices.have_peak() {
+            meters.push(Meter::new(MFU, Some("%"), true, true));
+        }
+        meters.push(Meter::new("Skipped steps", None, false, false));
         if scales_loss {
             meters.push(Meter::new(LOSS_SCALE, None, true, false));
         }

@@ -166,6 +166,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::observe::utilization::Devices;
 
     #[test]
     fn values_that_cannot_be_written_are_written_with_the_next_ones() {
@@ -189,7 +190,7 @@ mod tests {
     }
 
     fn meters() -> (Meters, Meters) {
-        (Meters::of_steps(false, false), Meters::of_evaluations(&[]))
+        (Meters::of_steps(false, false, &Devices::default()), Meters::of_evaluations(&[]))
     }
 
     /// Trains a run whose rounds have two steps, on from a number of rounds and steps. Every loss is `branch`.

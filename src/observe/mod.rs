@@ -19,6 +19,7 @@
 //! metric_files.rs      burn-train's metric files
 //! report.rs            the result of a run
 //! tally.rs             what it needs of all steps
+//! utilization.rs       the share of the devices' peak that the run uses
 //! rank_report.rs       the ranks' part of the report
 //! progress.rs          how far a run is
 //! saved_evaluation.rs  an evaluation in a checkpoint
@@ -46,3 +47,4 @@ pub mod show;
 pub(crate) mod tally;
 pub mod tensorboard;
 pub mod terminal;
+pub(crate) mod utilization;

@@ -42,6 +42,12 @@ pub struct StepNumbers {
     /// `tokens / seconds`.
     #[serde(default = "nan", deserialize_with = "nan_if_null")]
     pub tokens_per_second: f64,
+    /// `tokens_per_second` over the number of devices, if there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens_per_second_per_device: Option<f64>,
+    /// [Model FLOPs utilization](crate::Utilization), as a share of 1, if the peak of the devices is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mfu: Option<f64>,
     /// Updates skipped so far.
     #[serde(default)]
     pub skipped_steps: u64,

@@ -12,6 +12,12 @@ pub(crate) const BYTES: [&str; 6] =
 /// The name of the loss scale.
 pub const LOSS_SCALE: &str = "Loss scale";
 
+/// Tokens per second of one of several devices.
+pub(crate) const PER_DEVICE: &str = "Tokens per second per device";
+
+/// Model FLOPs utilization, in percent.
+pub(crate) const MFU: &str = "MFU";
+
 /// The share of a step that a rank waited for another, the longest of all ranks.
 pub const WAITING: &str = "Waiting for a rank";
 /// The rank that the others waited for longest.
@@ -29,13 +35,15 @@ pub struct Reading {
 }
 
 /// The readings of a step, the loss first.
-pub fn of_step(step: &StepNumbers) -> [Reading; 14] {
+pub fn of_step(step: &StepNumbers) -> [Reading; 16] {
     // A skipped step made no update: its loss and norm belong to dropped gradients.
     [
         (LOSS, step.applied(step.loss), step.items),
         ("Learning rate", step.applied(step.learning_rate), 1),
         ("Gradient norm", step.applied(step.gradient_norm), 1),
         ("Tokens per second", Some(step.tokens_per_second), 1),
+        (PER_DEVICE, step.tokens_per_second_per_device, 1),
+        (MFU, step.mfu.map(|share| 100.0 * share), 1),
         ("Skipped steps", Some(step.skipped_steps as f64), 1),
         (LOSS_SCALE, step.loss_scale, 1),
         (WAITING, step.waiting(), 1),
@@ -54,8 +62,9 @@ pub fn of_step(step: &StepNumbers) -> [Reading; 14] {
 pub(crate) fn format_reading(name: &str, value: f64) -> String {
     match name {
         "Learning rate" => format!("{value:.2e}"),
-        "Tokens per second" if value >= 1e4 => format!("{:.1}k", value / 1e3),
-        "Tokens per second" | "Skipped steps" => format!("{value:.0}"),
+        "Tokens per second" | PER_DEVICE if value >= 1e4 => format!("{:.1}k", value / 1e3),
+        "Tokens per second" | PER_DEVICE | "Skipped steps" => format!("{value:.0}"),
+        MFU => format!("{value:.1}%"),
         LOSS_SCALE | SLOWEST => format!("{value}"),
         WAITING => format!("{value:.0}%"),
         name if BYTES.contains(&name) => format!("{:.1} MB", value / 1e6),

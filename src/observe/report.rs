@@ -36,6 +36,12 @@ pub struct Report {
     pub best_step: Option<u64>,
     /// Tokens over the seconds of all steps, without evaluation.
     pub tokens_per_second: f64,
+    /// [`tokens_per_second`](Self::tokens_per_second) over the number of devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens_per_second_per_device: Option<f64>,
+    /// [Model FLOPs utilization](crate::Utilization) over all steps, as a share of 1, if the peak of the devices is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mfu: Option<f64>,
     /// Median seconds over all steps.
     pub step_seconds_median: f64,
     /// Windows that made no update.

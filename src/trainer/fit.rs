@@ -11,7 +11,7 @@ use super::{Destination, Length, Trained, Trainer};
 use crate::checkpoint::{ResumeError, Shared};
 use crate::engine::ranks::each_rank;
 use crate::observe::report::process_start;
-use crate::{Data, LrSchedule, Objective, TrainError};
+use crate::{Data, LrSchedule, Objective, TrainError, Utilization};
 
 impl<S> Trainer<S> {
     /// Trains `model` on `data` and returns the whole model.
@@ -71,6 +71,15 @@ impl<S> Trainer<S> {
         }
         if (self.checkpoints.is_some() || self.resume.is_some()) && self.output.is_none() {
             return Err(ResumeError::NoOutput.into());
+        }
+        if let Some(Utilization { peak_flops, .. }) = self.utilization
+            && !(peak_flops > 0.0 && peak_flops.is_finite())
+        {
+            return Err(TrainError::Setting {
+                setting: "utilization.peak_flops",
+                expected: "above 0",
+                found: peak_flops.to_string(),
+            });
         }
         if !(0.0..1.0).contains(&self.label_smoothing) {
             return Err(TrainError::Setting {

@@ -18,7 +18,7 @@ use crate::observe::observer::Observer;
 use crate::observe::observers::SharedObservers;
 use crate::observe::show::Show;
 use crate::score::{AddedScores, ScoreFn};
-use crate::{Adapters, Checkpoints, Resume};
+use crate::{Adapters, Checkpoints, Resume, Utilization};
 
 use kept::Destination;
 pub use trained::Trained;
@@ -110,6 +110,7 @@ pub struct Trainer<S = Identity> {
     device_budget: Option<usize>,
     /// A lower bound on the tensors of parameter size that the optimizer keeps per parameter, if known.
     optimizer_states: f64,
+    utilization: Option<Utilization>,
     output: Option<Destination>,
     checkpoints: Option<Checkpoints>,
     resume: Option<Resume>,
@@ -162,6 +163,7 @@ impl Trainer {
             scores: AddedScores::default(),
             device_budget: None,
             optimizer_states: 0.0,
+            utilization: None,
             output: None,
             checkpoints: None,
             resume: None,
@@ -196,6 +198,7 @@ impl<S> Trainer<S> {
             scores: self.scores,
             device_budget: self.device_budget,
             optimizer_states: self.optimizer_states,
+            utilization: self.utilization,
             output: self.output,
             checkpoints: self.checkpoints,
             resume: self.resume,
@@ -325,6 +328,33 @@ impl<S> Trainer<S> {
     /// evaluations.
     pub fn early_stopping(self, evaluations: usize) -> Self {
         Self { patience: Some(evaluations), ..self }
+    }
+
+    /// Shows and reports which share of the devices' peak the run uses. Default: it is not known.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, FloatDType};
+    /// # use firebrick::*;
+    /// # use firebrick::datasets::Windows;
+    /// # use firebrick::optim::AdamW;
+    /// # use firebrick_models::GptConfig;
+    /// # let data = Data::new(Windows::new((0..99).map(|i| i % 7).collect::<Vec<u32>>(), 8)?);
+    /// # let config = GptConfig { layers: 1, heads: 1, width: 8, dropout: 0.0, bias: true, tied: true };
+    /// # let device = Device::flex().autodiff();
+    /// # let model = config.init(7, 8, &device);
+    /// use burn::module::Module;
+    ///
+    /// // Known for many GPUs; measure it for another device.
+    /// let peak_flops = device::peak_flops(&device, FloatDType::F32).unwrap_or(100e9);
+    /// let flops_per_token = 6.0 * model.num_params() as f64;
+    /// let trainer = Trainer::new().steps(2).utilization(Utilization { flops_per_token, peak_flops });
+    /// let report = trainer.fit(model, AdamW::new().init()?, Schedule::constant(1e-3), data)?.report;
+    /// let expected = report.tokens_per_second * flops_per_token / peak_flops;
+    /// assert!((report.mfu.unwrap() / expected - 1.0).abs() < 1e-9);
+    /// # Ok::<(), TrainError>(())
+    /// ```
+    pub fn utilization(self, of: impl Into<Option<Utilization>>) -> Self {
+        Self { utilization: of.into(), ..self }
     }
 
     /// Ends the run with [`TrainError::OverBudget`](crate::TrainError::OverBudget) if more than this many bytes are

@@ -28,6 +28,7 @@ use crate::observe::observers::SharedObservers;
 use crate::observe::rank_report::{Exchanged, RankReport};
 use crate::observe::report::Report;
 use crate::observe::show::Show;
+use crate::observe::utilization::Devices;
 use crate::output::Output;
 use crate::score::{BestBy, EvaluationSums, require_names};
 use crate::{Data, LrSchedule, Objective, Schedule, Score, TrainError};
@@ -107,6 +108,7 @@ impl<S> Trainer<S> {
         // Those of the program see the run once, on the first rank.
         let program = if rank.rank() == 0 { self.observers.clone() } else { SharedObservers::default() };
         let (progress, best, observers) = start.history(session.updates(), &rank, program)?;
+        let devices = Devices::of(&rank, session.device(), self.utilization)?;
         let mut training = TrainingLoop {
             feed: Feed::new(&data, progress.cursor, window, Share::of(&rank))?,
             output: start.output.clone(),
@@ -118,6 +120,7 @@ impl<S> Trainer<S> {
             exchanged: Exchanged::default(),
             saves: self.output.is_some(),
             checkpoints,
+            devices,
             stops: None,
             has_updated: false,
             interrupted: false,
@@ -147,8 +150,8 @@ impl<S> Trainer<S> {
     {
         let scores = if training.data.valid.is_some() { scores } else { &[] };
         let several_ranks = training.session.world().size() > 1;
-        let meters =
-            (Meters::of_steps(training.session.scales_loss(), several_ranks), Meters::of_evaluations(scores));
+        let steps = Meters::of_steps(training.session.scales_loss(), several_ranks, &training.devices);
+        let meters = (steps, Meters::of_evaluations(scores));
         let (begun, tells) = (training.begun(), self.tells(training.session.world()));
         let TrainingLoop { observers, output, plan, .. } = training;
         if let Some(output) = output {
@@ -217,7 +220,7 @@ where
     B: Batch,
 {
     let TrainingLoop { mut session, output, mut observers, progress, best, exchanged, .. } = finished;
-    let TrainingLoop { interrupted, stopped, failed_writes, .. } = finished;
+    let TrainingLoop { interrupted, stopped, failed_writes, devices, .. } = finished;
     let averaged = session.whole_average(root)?;
     let whole = session.adapted(root)?.map(|adapted| {
         let adapters = session.adapters(&adapted);
@@ -236,7 +239,7 @@ where
     let ranks = RankReport::gather(session.world(), bytes, tally.peak_bytes, &exchanged, tally.last.step);
     writing.map_or(Ok(()), Beside::wait)?;
     let Some((model, averaged, adapters)) = whole else { return Ok(None) };
-    let report = tally.report(&progress, bytes, ranks?);
+    let report = devices.of_run(tally.report(&progress, bytes, ranks?));
     let report = Report { interrupted, stopped, failed_writes, ..report };
     observers.ended(&report);
     Ok(Some(Trained {

@@ -45,6 +45,13 @@ struct OftenArgs {
     /// Overrides the folder that the run writes into.
     #[arg(long, value_name = "FOLDER")]
     output: Option<String>,
+    /// Overrides the peak of a device in floating-point operations per second, such as 312e12, of which the run shows
+    /// the share that it uses (MFU). Default: that of known GPUs in the dtype that the run computes in.
+    ///
+    /// MFU = tokens/s x operations per token / (peak x devices), with the operations that `firebrick plan` counts for
+    /// the forward and backward pass, recomputed ones not included, and tokens without padding.
+    #[arg(long, value_name = "FLOP/S")]
+    peak_flops: Option<f64>,
 }
 
 /// Overrides of the length of a run. A warmup that does not end within the run is shortened.
@@ -68,7 +75,12 @@ impl OftenArgs {
             .output
             .as_ref()
             .map(|folder| Override::option("--output", folder, "output", format!("{folder:?}"), None));
-        self.lr.map(Override::rate).into_iter().chain(batch).chain(output).collect()
+        let peak = self.peak_flops.map(|peak| {
+            let peak = format!("{peak:?}");
+            Override::option("--peak-flops", &peak, "peak_flops", peak.clone(), None)
+        });
+        let rate = self.lr.map(Override::rate);
+        rate.into_iter().chain(batch).chain(output).chain(peak).collect()
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use crate::{BenchReport, Launched, Run, Tokenized};
 use firebrick::observe::rank_report::table_of_ranks;
-use firebrick::{FailedWrites, Scores};
+use firebrick::{FailedWrites, Report, Scores};
 
 /// Summarizes a trained run.
 pub(crate) fn trained_summary(run: &Run, launched: &Launched) -> String {
@@ -24,6 +24,7 @@ pub(crate) fn trained_summary(run: &Run, launched: &Launched) -> String {
         rows.extend(scores("best", &report.best_valid_scores));
     }
     rows.add("tokens/s", Some(format!("{:.0}", report.tokens_per_second)));
+    rows.extend(of_device(report));
     rows.add("peak memory", Some(format!("{:.1} MB", report.peak_bytes as f64 / 1e6)));
     rows.add("saved in", Some(run.output.display()));
     for FailedWrites { file, failures, error } in &report.failed_writes {
@@ -33,6 +34,14 @@ pub(crate) fn trained_summary(run: &Run, launched: &Launched) -> String {
     let resumed = report.checkpoint_step.map(|step| format!("step {step}; `--resume` continues from it"));
     rows.add("checkpoint", resumed);
     sample + &rows.text + &table_of_ranks(&report.ranks)
+}
+
+/// The numbers of a device: tokens per second if there are several, and the utilization if its peak is known.
+fn of_device(report: &Report) -> Vec<(&'static str, String)> {
+    let per_device = report.tokens_per_second_per_device.filter(|each| *each < report.tokens_per_second);
+    let per_device = per_device.map(|each| ("tokens/s/device", format!("{each:.0}")));
+    let mfu = report.mfu.map(|share| ("MFU", format!("{:.1}%", 100.0 * share)));
+    per_device.into_iter().chain(mfu).collect()
 }
 
 /// Numbers with their names, one per line.
@@ -82,7 +91,9 @@ pub(crate) fn bench_summary(report: &BenchReport) -> String {
         text += &measured("plain Burn", raw.raw_step_seconds_median, None, raw.raw_peak_bytes);
         text += &ratio("ratio", [Some(raw.step_ratio_to_raw), None, Some(raw.peak_ratio_to_raw)]);
     }
-    text + &of_ranks
+    let mut rows = Rows::default();
+    rows.extend(of_device(trainer));
+    text + &rows.text + &of_ranks
 }
 
 /// Summarizes a tokenized corpus.

@@ -1,8 +1,8 @@
 //! Counts the floating-point operations of an update, as is customary in the field.
 
-use super::parameters::ParamLayout;
+use super::longest::Longest;
 use crate::run::Shape;
-use firebrick_models::family::Attention;
+use firebrick_models::family::{Attention, Family, Trainable};
 
 /// The tokens of an update, over all ranks. Padding is included because it is computed like any other token.
 #[derive(Clone, Copy, Debug)]
@@ -25,18 +25,32 @@ pub(super) struct Work {
 }
 
 impl Work {
+    /// The computation in an update of `micro_batches` micro-batches, over all ranks, which are like these on average.
+    pub fn of<M: Trainable>(config: &M::Config, longest: &Longest<M::Batch>, micro_batches: f64) -> Self {
+        let sequences = |tokens: f64| Sequences {
+            tokens: tokens * micro_batches,
+            length: tokens / longest.mean_samples.max(1.0),
+        };
+        Self {
+            source: sequences(longest.mean_source_tokens),
+            target: sequences(longest.mean_tokens - longest.mean_source_tokens),
+            attention: config.attention(),
+            reads_source: M::Config::reads_source,
+        }
+    }
+
     /// Returns the operations of an update: 6 for each parameter and token that passes through it, and 12 x layers x
     /// width x length for each token in attention. A third of either is the forward pass, which is repeated for
     /// recomputed blocks. A frozen parameter has no gradient and counts 4.
     ///
     /// Kaplan et al., *Scaling Laws for Neural Language Models*, 2020 (arXiv:2001.08361), section 2.1; Chowdhery et
     /// al., *PaLM: Scaling Language Modeling with Pathways*, 2022 (arXiv:2204.02311), appendix B.
-    pub fn flops(&self, shapes: &[Shape], layout: &ParamLayout, recomputed: f64) -> f64 {
+    pub fn flops(&self, shapes: &[Shape], recomputed: f64) -> f64 {
         let once =
             |shape: &Shape| 2.0 * shape.elements() as f64 * self.sequences(self.is_source(shape)).tokens;
         let all: f64 = shapes.iter().map(once).sum();
         let in_blocks: f64 = shapes.iter().filter(|shape| shape.in_block).map(once).sum();
-        let frozen = shapes.iter().filter(|shape| !layout.trains(&shape.path));
+        let frozen = shapes.iter().filter(|shape| !shape.is_trained);
         let without_gradient: f64 = frozen.map(once).sum();
         let attention = self.attention.iter().map(|attention| {
             let (of, over) = (self.sequences(attention.of_source), self.sequences(attention.over_source));
@@ -57,10 +71,8 @@ impl Work {
 
 #[cfg(test)]
 mod tests {
-    use super::super::parameters::ParamBytes;
     use super::*;
     use firebrick_models::T5Config;
-    use firebrick_models::family::Family;
 
     #[test]
     fn the_operations_of_a_model_by_hand() {
@@ -78,17 +90,14 @@ mod tests {
             attention: vec![Attention { layers: 4, width: 5, of_source: false, over_source: false }],
             reads_source: |_| false,
         };
-        let all = ParamLayout::default();
-        let flops = |again: f64| work.flops(&shapes, &all, again);
+        let flops = |again: f64| work.flops(&shapes, again);
         let plain = 2.0 * (6.0 * 110.0 + 12.0 * 4.0 * 5.0 * 3.0);
         assert_eq!(flops(0.0), plain);
         let again = 2.0 * (2.0 * 100.0 + 4.0 * 4.0 * 5.0 * 3.0);
         assert_eq!(flops(1.0), plain + again);
         assert_eq!(flops(0.5), plain + again / 2.0);
-        let frozen = ParamBytes { master: 4, replica: 4, trained: false };
-        let some = ParamLayout { of: [("frozen".into(), frozen)].into() };
-        let shapes = [shape(100, true), Shape { path: "frozen".into(), ..shape(10, false) }];
-        assert_eq!(work.flops(&shapes, &some, 0.0), plain - 2.0 * 2.0 * 10.0);
+        let shapes = [shape(100, true), Shape { is_trained: false, ..shape(10, false) }];
+        assert_eq!(work.flops(&shapes, 0.0), plain - 2.0 * 2.0 * 10.0);
     }
 
     /// An encoder of 10 parameters reads 2 rows of 7 tokens; a decoder of 100 parameters writes 2 rows of 3 tokens and
@@ -117,7 +126,7 @@ mod tests {
             shape("decoder.blocks.0.source.value.weight", 1),
             shape("tokens.weight", 2),
         ];
-        let found = work.flops(&shapes, &ParamLayout::default(), 0.0);
+        let found = work.flops(&shapes, 0.0);
         let parameters = 12.0 * 14.0 + 100.0 * 6.0;
         let attention = 5.0 * (7.0 * 14.0 + 3.0 * 6.0 + 7.0 * 6.0);
         assert_eq!(found, 6.0 * parameters + 12.0 * attention);

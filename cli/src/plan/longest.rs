@@ -10,8 +10,8 @@ use firebrick::Data;
 use firebrick::data::Stream;
 use firebrick::engine::feed::{Share, cut};
 
-/// How many micro-batches are examined. A longer one is unlikely after these, and each has to be collated.
-const LOOKED_AT: usize = 256;
+/// How many micro-batches a plan examines. A longer one is unlikely after these, and each has to be collated.
+pub(super) const LOOKED_AT: usize = 256;
 
 /// The longest micro-batch, and averages over the examined ones.
 pub(super) struct Longest<B> {
@@ -30,7 +30,7 @@ pub(super) struct Longest<B> {
 }
 
 impl<B: Batch> Longest<B> {
-    /// Finds the longest micro-batch of the first epoch, for ranks that together process `per_window` micro-batches in
+    /// Finds the longest of the first `looked_at` micro-batches of the first epoch, for ranks that together process `per_window` micro-batches in
     /// an update. `source_tokens` returns the source tokens of a batch, padding included.
     ///
     /// # Errors
@@ -39,11 +39,12 @@ impl<B: Batch> Longest<B> {
     pub fn of(
         data: &Data<B>,
         per_window: usize,
+        looked_at: usize,
         source_tokens: impl Fn(&B) -> usize,
     ) -> Result<Self, RunError> {
         let (mut best, mut sums): (Option<(usize, Range<usize>, usize)>, _) = (None, [0usize; 4]);
         let cut = cut(data, per_window, Share::WHOLE)?;
-        for request in Requests::new(data.train.clone(), Cursor::default(), cut).take(LOOKED_AT) {
+        for request in Requests::new(data.train.clone(), Cursor::default(), cut).take(looked_at) {
             let request = request?;
             if request.epoch > 0 {
                 break;

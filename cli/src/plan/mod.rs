@@ -9,6 +9,7 @@
 //! recomputed.rs    which blocks are recomputed, and the memory of a pass with them
 //! longest.rs       the micro-batch that is traced
 //! flops.rs         operations of an update
+//! utilization.rs   the share of the devices' peak that a run uses
 //! find_batch.rs    the largest micro-batch, by trial
 //! table.rs         a plan as text
 //! error.rs         why a run cannot be planned
@@ -23,6 +24,7 @@ mod parameters;
 mod recomputed;
 mod table;
 mod trace;
+mod utilization;
 
 use std::collections::BTreeMap;
 
@@ -36,7 +38,7 @@ use crate::run::{
 use crate::{DataRun, Run, RunError, RunStrategy};
 use firebrick::memory::of_machine;
 use firebrick::{ByteSize, TrainError};
-use firebrick_models::family::{Family, Trainable};
+use firebrick_models::family::Trainable;
 use firebrick_models::pretrained::Folder;
 use firebrick_strategies::Order;
 use firebrick_strategies::cost::{Held, sent};
@@ -47,8 +49,8 @@ pub use find_batch::FoundBatch;
 pub use firebrick_strategies::cost::Sent;
 
 use combinations::combinations;
-use flops::{Sequences, Work};
-use longest::Longest;
+use flops::Work;
+use longest::{LOOKED_AT, Longest};
 use parameters::ParamLayout;
 use trace::Tracer;
 
@@ -145,22 +147,13 @@ impl Planning<'_> {
         let parts = run.prepare_unbounded::<M>(folder, say)?;
         let micro_batches = DataRun::from(run).micro_batches();
         let per_window = micro_batches.saturating_mul(run.number_of_ranks());
-        let longest = Longest::of(&parts.data, per_window, M::source_tokens)?;
+        let longest = Longest::of(&parts.data, per_window, LOOKED_AT, M::source_tokens)?;
         say(&format!(
             "the longest of the first micro-batches has {} samples and {} tokens",
             longest.samples, longest.tokens
         ));
         let in_update = (micro_batches * run.number_of_ranks()) as f64;
-        let sequences = |tokens: f64| Sequences {
-            tokens: tokens * in_update,
-            length: tokens / longest.mean_samples.max(1.0),
-        };
-        let work = Work {
-            source: sequences(longest.mean_source_tokens),
-            target: sequences(longest.mean_tokens - longest.mean_source_tokens),
-            attention: parts.config.attention(),
-            reads_source: M::Config::reads_source,
-        };
+        let work = Work::of::<M>(&parts.config, &longest, in_update);
         let is_cpu = parts.device_name.starts_with("cpu");
         let limit = Limit::of(run, budget, is_cpu)?;
         let shapes = shapes::<M>(&parts.config, &run.strategies, &parts.fresh)?;
@@ -255,7 +248,7 @@ impl<M: Trainable> Planner<'_, M> {
             sent_elements: sent.values().map(|sent| sent.elements).sum(),
             sent_bytes: sent.values().map(|sent| sent.bytes).sum(),
             sent,
-            flops: self.work.flops(self.shapes, &layout, recomputed),
+            flops: self.work.flops(self.shapes, recomputed),
             fits: self.limit.bytes.map(|limit| peak + host <= limit),
         })
     }

@@ -67,11 +67,6 @@ impl ParamLayout {
         Ok(Self { of: of.collect() })
     }
 
-    /// Returns whether the parameter at this path is trained.
-    pub fn trains(&self, path: &str) -> bool {
-        self.get(path).trained
-    }
-
     /// Returns a parameter with what strategies do to it.
     pub fn planned<'a>(&self, shape: &'a Shape) -> PlannedParam<'a> {
         let ParamBytes { master, replica, trained } = self.get(&shape.path);

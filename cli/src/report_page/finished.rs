@@ -18,6 +18,8 @@ pub(crate) struct Finished {
     pub best_valid_scores: BTreeMap<String, Option<f64>>,
     pub best_step: Option<u64>,
     pub tokens_per_second: Option<f64>,
+    pub tokens_per_second_per_device: Option<f64>,
+    pub mfu: Option<f64>,
     pub step_seconds_median: Option<f64>,
     pub skipped_steps: Option<u64>,
     pub parameters: Option<f64>,

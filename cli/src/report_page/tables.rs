@@ -29,6 +29,8 @@ pub(crate) fn headline(record: &Record, finished: Option<&Finished>) -> String {
         best_valid_loss: best.map(|line| line.loss),
         best_step: best.map(|line| line.step),
         tokens_per_second: record.mean_tokens_per_second(),
+        tokens_per_second_per_device: record.last.as_ref().and_then(|line| line.tokens_per_second_per_device),
+        mfu: record.last.as_ref().and_then(|line| line.mfu),
         skipped_steps: Some(record.skips.count),
         peak_bytes: record.peak.highest().map(|point| point.1),
         ..Finished::default()
@@ -49,6 +51,11 @@ pub(crate) fn headline(record: &Record, finished: Option<&Finished>) -> String {
     }
     let median = report.step_seconds_median.map(|seconds| format!("median step {}", duration(seconds)));
     tile("Tokens per second", report.tokens_per_second.map(count), median.unwrap_or_default());
+    let of_several =
+        report.tokens_per_second_per_device.filter(|each| Some(*each) < report.tokens_per_second);
+    tile("Tokens per second of a device", of_several.map(count), String::new());
+    let mfu = report.mfu.map(|share| format!("{:.1}%", 100.0 * share));
+    tile("MFU", mfu, "of the devices' peak".into());
     let counted = |bytes: Option<f64>| bytes.filter(|bytes| *bytes > 0.0);
     tile("Peak memory", counted(report.peak_bytes).map(bytes), String::new());
     tile("Parameters", report.parameters.map(count), String::new());
@@ -194,10 +201,19 @@ mod tests {
 
     #[test]
     fn a_run_in_progress_has_the_numbers_of_its_log() {
-        let log = "{\"kind\":\"train\",\"step\":7,\"loss\":1.5,\"tokens\":100,\"seconds\":2.0,\"peak_bytes\":3000000}\n\
+        let log = "{\"kind\":\"train\",\"step\":7,\"loss\":1.5,\"tokens\":100,\"seconds\":2.0,\"peak_bytes\":3000000,\"mfu\":0.412,\"tokens_per_second_per_device\":25.0}\n\
                    {\"kind\":\"valid\",\"step\":7,\"loss\":2.5,\"scores\":{\"f1\":0.25}}\n";
         let html = headline(&Record::read(log.as_bytes()).unwrap(), None);
-        for part in ["<dd>7<", "<dd>1.5000<", "<dd>2.5000<", "<dt>f1</dt><dd>0.2500<", "<dd>50<", "3.0 MB"] {
+        for part in [
+            "<dd>7<",
+            "<dd>1.5000<",
+            "<dd>2.5000<",
+            "<dt>f1</dt><dd>0.2500<",
+            "<dd>50<",
+            "3.0 MB",
+            "<dd>41.2%<",
+            "<dd>25<",
+        ] {
             assert!(html.contains(part), "{part} in {html}");
         }
     }

@@ -34,6 +34,7 @@ const MEANINGS: [(&str, Meaning); 25] = [
     ("sample", Meaning::Free),
     ("device", Meaning::Free),
     ("device_budget", Meaning::Free),
+    ("peak_flops", Meaning::Free),
     ("tuning", Meaning::Free),
     ("ranks", Meaning::Free),
     ("deadline", Meaning::Free),

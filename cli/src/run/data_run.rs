@@ -67,6 +67,7 @@ struct Fields {
     ranks: Option<usize>,
     device: Option<IgnoredAny>,
     device_budget: Option<IgnoredAny>,
+    peak_flops: Option<IgnoredAny>,
     tuning: Option<IgnoredAny>,
     model: Option<IgnoredAny>,
     adapter: Option<IgnoredAny>,

@@ -135,6 +135,7 @@ impl Launch<'_> {
         })?;
         let trainer = run
             .trainer(&parts)
+            .utilization(run.utilization(&parts)?)
             .show(show)
             .label(format!("{} parameters, {}", model.num_params(), parts.device_name))
             .interrupter(interrupter.clone())

@@ -103,6 +103,10 @@ pub struct Run {
     /// The most bytes that may be on the device, as in `"2GB"`, `"512MiB"` or `2000000000`. A run that needs more stops
     /// with an error that suggests what would help. Default: no limit.
     pub device_budget: Option<ByteSize>,
+    /// The peak of a device in floating-point operations per second, in the dtype that the run computes in. With it, the
+    /// run shows its [model FLOPs utilization](firebrick::Utilization). Default: that of the [known
+    /// devices](firebrick::device::peak_flops); on others none is shown.
+    pub peak_flops: Option<f64>,
     /// How thoroughly a GPU's kernels are tuned at their first use: `Quick`, `Balanced` or `Full`. What was tuned is
     /// kept for later starts. Default: `Balanced`.
     #[serde(default)]

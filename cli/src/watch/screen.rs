@@ -101,6 +101,8 @@ fn numbers(watched: &Watched) -> Vec<(&'static str, String)> {
         ("gradient norm", last.and_then(|line| finite(line.gradient_norm)).map(plain)),
         ("loss scale", last.and_then(|line| line.loss_scale).map(plain)),
         ("tokens/s", last.and_then(|line| finite(line.tokens_per_second)).map(count)),
+        ("tokens/s/device", last.and_then(|line| line.tokens_per_second_per_device).map(count)),
+        ("MFU", last.and_then(|line| line.mfu).map(|share| format!("{:.1}%", 100.0 * share))),
         ("skipped", (record.skips.count > 0).then(|| count(record.skips.count as f64))),
         ("peak memory", record.peak.highest().map(|point| bytes(point.1))),
         (

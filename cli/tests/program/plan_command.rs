@@ -6,7 +6,7 @@ use predicates::str::{contains, starts_with};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::small_run::folder_of;
+use crate::small_run::{folder_of, report, train};
 
 const RUN: &str = r#"(
     data: (path: "text.txt", tokenizer: Characters, block: 16),
@@ -81,4 +81,32 @@ fn where_nothing_fits_it_says_so_and_a_batch_is_found_by_trial() {
     error.stderr(contains("did you mean `GB`?"));
     let tokens = ["--find-batch", "--set", "batch=(micro_tokens: 64)"];
     plan(&folder, &tokens).failure().stderr(contains("name samples instead"));
+}
+
+/// Tokens per second, times the operations that a plan counts for a token, over the peak.
+#[test]
+fn a_run_shows_the_share_of_the_peak_that_it_uses() {
+    let folder = folder();
+    let plain = json(plan(&folder, &["--report", "json"]));
+    let per_token = plain["as_written"]["flops"].as_f64().unwrap() / plain["tokens"].as_f64().unwrap();
+    let options = ["--peak-flops", "1e12", "--device", "cpu", "--plain"];
+    for more in [&[][..], &["--set", "strategies=[Recompute(every: 1), Clip(norm: 1.0)]"], &["--ranks", "2"]]
+    {
+        let mut program = train(folder.path(), &options);
+        let assert = program.args(more).assert().success().stderr(contains("  mfu "));
+        let report: Value = serde_json::from_slice(&assert.get_output().stdout).unwrap();
+        let expected = |speed: &Value| speed.as_f64().unwrap() * per_token / 1e12;
+        let close = |mfu: &Value, speed| (mfu.as_f64().unwrap() / expected(speed) - 1.0).abs() < 1e-9;
+        assert!(close(&report["mfu"], &report["tokens_per_second"]), "{more:?}: {report}");
+        // Ranks that are threads on the CPU share the device.
+        assert_eq!(report["tokens_per_second_per_device"], report["tokens_per_second"]);
+        let log = std::fs::read_to_string(folder.path().join("out/metrics.jsonl")).unwrap();
+        let step: Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
+        assert!(close(&step["mfu"], &step["tokens_per_second"]), "{more:?}: {step}");
+    }
+    // The peak of a CPU is not known.
+    let report = report(&mut train(folder.path(), &["--device", "cpu"]));
+    assert!(report["tokens_per_second"].is_number() && report.get("mfu").is_none(), "{report}");
+    let refused = train(folder.path(), &["--peak-flops", "0"]).assert().code(1);
+    refused.stderr(contains("`peak_flops` must be above 0"));
 }

@@ -21,6 +21,7 @@ use crate::observe::observer::Observer;
 use crate::observe::observers::Observers;
 use crate::observe::progress::Progress;
 use crate::observe::rank_report::Exchanged;
+use crate::observe::utilization::Devices;
 use crate::output::Output;
 use crate::score::{AddedScores, BestBy};
 use crate::{Data, FailedWrites, Objective, TrainError};
@@ -46,6 +47,8 @@ pub(crate) struct TrainingLoop<M, B: Batch> {
     pub best: BestFile,
     /// Saves checkpoints, if the run saves any.
     pub checkpoints: Option<Saves>,
+    /// The devices of all ranks.
+    pub devices: Devices,
     /// The first rank that wants to end the run, once all ranks know it.
     pub stops: Option<usize>,
     /// Whether this process has made an update.
@@ -259,6 +262,7 @@ where
         self.progress.add(&numbers, infinite)?;
         let (skipped_steps, peak_bytes) = (self.progress.skipped, self.observers.tally.peak_bytes);
         let peak_bytes = peak_bytes.max(numbers.peak_bytes);
+        let numbers = self.devices.of_step(numbers);
         self.observers.step(&StepNumbers { epoch, skipped_steps, peak_bytes, ..numbers });
         Ok(())
     }

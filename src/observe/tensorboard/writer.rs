@@ -80,6 +80,8 @@ impl Observer for Writer {
     fn step(&mut self, numbers: &StepNumbers) {
         let values = [
             ("tokens_per_second", Some(numbers.tokens_per_second)),
+            ("tokens_per_second_per_device", numbers.tokens_per_second_per_device),
+            ("mfu", numbers.mfu),
             ("skipped_steps", Some(numbers.skipped_steps as f64)),
             ("memory_bytes", Some(numbers.memory_bytes as f64)),
             ("peak_bytes", Some(numbers.peak_bytes as f64)),
