@@ -52,6 +52,8 @@ Examples:
   firebrick bench examples/causal_lm.ron --set 'strategies=[Recompute(every: 1)]' --beside 'strategies=[]'
   firebrick data examples/causal_lm.ron --batches 1 --rows 8
   firebrick eval runs/token_classification --data test.conll
+  firebrick eval runs/causal_lm --perplexity --stride 512 --data wiki.test.txt
+  firebrick eval runs/causal_lm --choices --data hellaswag_val.jsonl
   firebrick predict runs/token_classification --data new.jsonl -o answers.jsonl
   echo 'rain in the north' | firebrick predict runs/sequence_classification -
   firebrick generate runs/causal_lm --prompt '/// ' --temperature 0.8 --top-p 0.95
@@ -73,9 +75,10 @@ enum Command {
     /// saves it); elsewhere, prints plain lines on standard error. Writes the model, the best model, checkpoints, the
     /// tokenizer, the run file and the metrics into the run's `output` folder. `--resume` continues an interrupted run.
     Train(TrainArgs),
-    /// Evaluates a trained run: loss and metrics on its validation data or on other files.
+    /// Evaluates a trained run: loss and metrics on its validation data or on other files, or a standard measure.
     ///
-    /// Uses the best weights of the run, in the folder `pretrained` of its output folder.
+    /// Uses the best weights of the run, in the folder `pretrained` of its output folder. `--perplexity`, `--choices` and
+    /// `--texts` compare models in the ways that papers do, on files of yours.
     Eval(EvalArgs),
     /// Predicts the records of a file with a trained run, and prints one line of JSON per record.
     ///

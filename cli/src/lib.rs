@@ -25,7 +25,7 @@
 //! plan/          estimates a run: bytes held and sent, operations, and what lets it fit
 //! bench.rs       times steps, compared with a plain Burn loop or other settings
 //! preview/       the first batches, readable
-//! trained_run/   evaluates a trained run, predicts and generates with it
+//! trained_run/   evaluates and measures a trained run, predicts and generates with it
 //! import/        converts a DeepSpeed configuration and Hugging Face's training arguments to a run file
 //! init/          writes a run file for the data and the model that it is given
 //! schema/        a JSON Schema of the run file
@@ -68,4 +68,4 @@ pub use run::{
     Writing, record_json,
 };
 pub use schema::schema;
-pub use trained_run::{Evaluated, Predicted, TrainedRun};
+pub use trained_run::{Evaluated, Measure, MeasureError, Measured, Predicted, TrainedRun};

@@ -10,7 +10,7 @@ use firebrick::{Score, TrainError};
 
 /// How to generate texts in evaluation, and the tokenizer that decodes them, for the scores `bleu` and `chrf` (0 to
 /// 100, as in sacrebleu), `rouge1`, `rouge2` and `rougeL` (F1, 0 to 1, as in rouge_score without stemming) and
-/// `exact_match` (0 to 100, as in SQuAD).
+/// `exact_match` and `f1` (0 to 100, as in SQuAD).
 ///
 /// The scores compare with the [target texts](firebrick_datasets::collators::Seq2SeqBatch::host_targets) themselves, not with
 /// their decoded labels.
@@ -32,7 +32,7 @@ use firebrick::{Score, TrainError};
 /// let decoding = Decoding { max_new_tokens: 32, ..Decoding::default() };
 /// let model = T5::init(&config, &Device::flex()).scoring(WrittenScores::new(tokenizer, decoding));
 /// let names: Vec<_> = model.scores(&[]).iter().map(|score| score.name).collect();
-/// assert_eq!(names, ["perplexity", "bleu", "chrf", "rouge1", "rouge2", "rougeL", "exact_match"]);
+/// assert_eq!(names, ["perplexity", "bleu", "chrf", "rouge1", "rouge2", "rougeL", "exact_match", "f1"]);
 /// # Ok::<(), firebrick::datasets::DataError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -92,8 +92,51 @@ impl WrittenScores {
 
     /// The scores of [counts](Self::counts); NaN without counts.
     pub(super) fn scores(counts: &[f64]) -> Vec<Score> {
-        let metrics = Metrics::from_counts(counts).ok();
-        let of = |score: fn(&Metrics) -> Option<f64>| metrics.as_ref().and_then(score).unwrap_or(f64::NAN);
+        Metrics::scores(Metrics::from_counts(counts).ok().as_ref())
+    }
+
+    /// The same scores of texts, each compared with one or several wanted ones, of which the best counts; BLEU counts
+    /// the n-grams of all.
+    ///
+    /// ```
+    /// use firebrick_models::WrittenScores;
+    ///
+    /// let scores = WrittenScores::of_texts(&["The Eiffel Tower"], &[["Eiffel tower", "tour Eiffel"]])?;
+    /// assert!(scores.iter().any(|score| score.name == "exact_match" && score.value == 100.0));
+    /// # Ok::<(), firebrick_metrics::MetricError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The numbers of texts differ, or a text has no wanted one.
+    pub fn of_texts<W, R, S>(written: &[W], wanted: &[R]) -> Result<Vec<Score>, MetricError>
+    where
+        W: AsRef<str>,
+        R: AsRef<[S]>,
+        S: AsRef<str>,
+    {
+        Ok(Metrics::scores(Some(&Metrics::of(written, wanted)?)))
+    }
+}
+
+impl Metrics {
+    fn of<W, R, S>(written: &[W], wanted: &[R]) -> Result<Self, MetricError>
+    where
+        W: AsRef<str>,
+        R: AsRef<[S]>,
+        S: AsRef<str>,
+    {
+        let mut metrics = Self::default();
+        metrics.bleu.add(written, wanted)?;
+        metrics.chrf.add(written, wanted)?;
+        metrics.rouge.add(written, wanted)?;
+        metrics.exact.add(written, wanted)?;
+        Ok(metrics)
+    }
+
+    /// The scores; NaN where they are not known.
+    fn scores(metrics: Option<&Self>) -> Vec<Score> {
+        let of = |score: fn(&Metrics) -> Option<f64>| metrics.and_then(score).unwrap_or(f64::NAN);
         vec![
             Score::higher("bleu", of(|of| Some(of.bleu.score().score))),
             Score::higher("chrf", of(|of| Some(of.chrf.score()))),
@@ -101,18 +144,8 @@ impl WrittenScores {
             Score::higher("rouge2", of(|of| Some(of.rouge.score()?.rouge2.f1))),
             Score::higher("rougeL", of(|of| Some(of.rouge.score()?.rouge_l.f1))),
             Score::higher("exact_match", of(|of| Some(of.exact.score()?.exact_match))),
+            Score::higher("f1", of(|of| Some(of.exact.score()?.f1))),
         ]
-    }
-}
-
-impl Metrics {
-    fn of(written: &[String], wanted: &[[String; 1]]) -> Result<Self, MetricError> {
-        let mut metrics = Self::default();
-        metrics.bleu.add(written, wanted)?;
-        metrics.chrf.add(written, wanted)?;
-        metrics.rouge.add(written, wanted)?;
-        metrics.exact.add(written, wanted)?;
-        Ok(metrics)
     }
 
     fn counts(&self) -> Vec<f64> {

@@ -11,7 +11,7 @@ use crate::commands::run_args::ReportFormat;
 use crate::commands::summary::Rows;
 use crate::console::{print, tell, with_progress};
 use crate::run::{Paths, Process};
-use crate::trained_run::{Evaluated, TrainedRun};
+use crate::trained_run::{Evaluated, Measure, Measured, TrainedRun};
 use firebrick::TrainError;
 use firebrick::files::saving::Staged;
 
@@ -48,9 +48,57 @@ pub(crate) struct EvalArgs {
     trained: TrainedArgs,
     #[command(flatten)]
     records: RecordArgs,
+    #[command(flatten)]
+    measure: MeasureArgs,
     /// Format of the result: `json` makes the last line on standard output one JSON object.
     #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
     report: ReportFormat,
+    #[command(flatten)]
+    decoding: DecodingArgs,
+}
+
+/// The measure of `firebrick eval`.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Standard measures")]
+struct MeasureArgs {
+    /// Measures the perplexity of a causal language model on long texts, in windows that overlap: each token but a
+    /// text's first counts once, after those before it in its window. A plain text file is one text; in other formats
+    /// each record is one.
+    #[arg(long, group = "measure")]
+    perplexity: bool,
+    /// Tokens of a window. Default: as many as the model reads.
+    #[arg(long, value_name = "TOKENS", requires = "perplexity")]
+    window: Option<usize>,
+    /// Tokens between the beginnings of two windows: fewer give each token a longer context, and take longer. Default:
+    /// half of the window.
+    #[arg(long, value_name = "TOKENS", requires = "perplexity")]
+    stride: Option<usize>,
+    /// Measures multiple choice: the share of records whose right ending is the most likely one (`acc`), and the most
+    /// likely one per character (`acc_norm`), as lm-evaluation-harness computes them.
+    ///
+    /// A record, such as a line of HellaSwag's JSONL, has a context (`context`, `ctx`, `query` or `question`), a list of
+    /// endings (`endings` or `choices`), and the index of the right one (`label`, `answer`, `gold` or `answerKey`).
+    #[arg(long, group = "measure")]
+    choices: bool,
+    /// Begins each context with the tokenizer's begin token, for models that were trained with it.
+    #[arg(long, requires = "choices")]
+    begin_token: bool,
+    /// Scores the texts that the model writes against those that the records expect: BLEU and chrF as sacrebleu computes
+    /// them, ROUGE as rouge_score does, exact match and F1 of words as SQuAD does.
+    #[arg(long, group = "measure")]
+    texts: bool,
+}
+
+impl EvalArgs {
+    /// Returns the measure that is asked for, if one is. `of_run` is the length of the run's texts, if it sets one.
+    fn measure(&self, of_run: Option<usize>) -> Option<Measure> {
+        let MeasureArgs { perplexity, window, stride, choices, begin_token, texts } = self.measure;
+        if perplexity {
+            return Some(Measure::Perplexity { window, stride });
+        }
+        let choices = choices.then_some(Measure::Choices { begins: begin_token });
+        choices.or_else(|| texts.then(|| Measure::Texts { decoding: self.decoding.decoding(of_run) }))
+    }
 }
 
 /// `firebrick predict`.
@@ -114,9 +162,28 @@ impl RecordArgs {
 
 /// Runs `firebrick eval`.
 pub(crate) fn eval(args: &EvalArgs) -> Result<(), RunError> {
-    let evaluated = args.trained.open()?.evaluate(args.records.paths(), tell)?;
+    let trained = args.trained.open()?;
+    if let Some(measure) = args.measure(trained.written_tokens()) {
+        let measured = trained.measure(&measure, args.records.paths(), tell)?;
+        args.report.print(&measured, || measured_summary(&measured));
+        return Ok(());
+    }
+    let evaluated = trained.evaluate(args.records.paths(), tell)?;
     args.report.print(&evaluated, || summary(&evaluated));
     Ok(())
+}
+
+fn measured_summary(measured: &Measured) -> String {
+    let Measured { measure, scores, samples, tokens } = measured;
+    let mut rows = Rows::default();
+    rows.extend(scores.iter().map(|(name, value)| (name, format!("{value:.4}"))));
+    let (counted, predicted) = match *measure {
+        "texts" => ("records", "words"),
+        "choices" => ("questions", "tokens"),
+        _ => ("texts", "tokens"),
+    };
+    rows.extend([(counted, samples), (predicted, tokens)]);
+    rows.text
 }
 
 fn summary(evaluated: &Evaluated) -> String {

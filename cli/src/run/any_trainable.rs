@@ -10,7 +10,7 @@ use super::saved_weights::{Exported, Exporting};
 use super::{Launched, RunError};
 use crate::bench::{BenchReport, Benched};
 use crate::plan::{Finding, FoundBatch, Plan, Planning};
-use crate::trained_run::{Evaluated, Evaluating, Generating, Predicted, Predicting};
+use crate::trained_run::{Evaluated, Evaluating, Generating, Measured, Measuring, Predicted, Predicting};
 use firebrick_models::family::{Family, Trainable};
 
 /// A [`Trainable`] whose type is only known when the run file is read. Each command is a method.
@@ -26,6 +26,7 @@ pub(crate) trait AnyTrainable: Debug + Send + Sync {
     fn evaluate(&self, evaluating: Evaluating<'_>, folder: Folder) -> Result<Evaluated, RunError>;
     fn generate(&self, generating: Generating<'_>, folder: Folder) -> Result<Vec<Vec<String>>, RunError>;
     fn predict(&self, predicting: Predicting<'_>, folder: &Folder) -> Result<Predicted, RunError>;
+    fn measure(&self, measuring: Measuring<'_>, folder: Folder) -> Result<Measured, RunError>;
 }
 
 /// What the model of a folder can read and tell apart.
@@ -84,5 +85,9 @@ impl<M: Trainable> AnyTrainable for Typed<M> {
 
     fn predict(&self, predicting: Predicting<'_>, folder: &Folder) -> Result<Predicted, RunError> {
         predicting.with::<M>(folder)
+    }
+
+    fn measure(&self, measuring: Measuring<'_>, folder: Folder) -> Result<Measured, RunError> {
+        measuring.with::<M>(folder)
     }
 }

@@ -93,6 +93,12 @@ impl DataConfig {
         self.padding.unwrap_or(Padding::default().side(side))
     }
 
+    /// Whether these files are read as plain text, with all their line ends.
+    pub(crate) fn is_plain_text(&self, paths: &Paths) -> bool {
+        let is_text = |path: &PathBuf| matches!(Format::of(path), Err(_) | Ok(Format::Text { .. }));
+        self.format.is_none() && paths.as_slice().iter().all(is_text)
+    }
+
     /// Describes where the training data is, in a few words.
     pub(crate) fn summary(&self) -> String {
         match &self.path {

@@ -6,12 +6,14 @@
 //! predict.rs   predictions for the records of a file
 //! described.rs the predictions and the report page of a run
 //! generate.rs  texts from prompts or sources
+//! measure/     perplexity of long texts, multiple choice, and scores of written texts
 //! shared.rs    a model that ranks share
 //! ```
 
 mod described;
 mod evaluate;
 mod generate;
+mod measure;
 mod predict;
 mod shared;
 
@@ -26,6 +28,8 @@ pub(crate) use described::versions;
 pub use evaluate::Evaluated;
 pub(crate) use evaluate::Evaluating;
 pub(crate) use generate::Generating;
+pub(crate) use measure::Measuring;
+pub use measure::{Measure, MeasureError, Measured};
 pub use predict::Predicted;
 pub(crate) use predict::Predicting;
 

@@ -22,6 +22,7 @@ mod import_command;
 mod init_command;
 mod interrupted;
 mod kills;
+mod measures;
 mod new_command;
 mod overrides;
 mod own_model;

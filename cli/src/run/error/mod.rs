@@ -13,6 +13,7 @@ use crate::PlanError;
 use crate::import::ImportError;
 use crate::init::InitError;
 use crate::report_page::ReportPageError;
+use crate::trained_run::MeasureError;
 use crate::watch::WatchError;
 use firebrick::TrainError;
 use firebrick::device::DeviceError;
@@ -189,6 +190,9 @@ pub enum RunError {
         "a model of `{0}` generates no text, as those of `CausalLm` and `Seq2Seq` do: use `firebrick predict`"
     )]
     WritesNothing(&'static str),
+    /// The model cannot be measured as asked.
+    #[error(transparent)]
+    Measure(#[from] MeasureError),
     /// There are no records to answer.
     #[error("the run has no validation files: name the records to answer with --data")]
     NothingAsked,

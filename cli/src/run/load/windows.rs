@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use firebrick_datasets::{
-    Corpus, DataError, Fingerprint, Format, ReadError, Record, TokenBatch, TokenFile, TokenSequence,
-    Tokenizer, TokenizerError, Windows,
+    Corpus, DataError, Fingerprint, ReadError, Record, TokenBatch, TokenFile, TokenSequence, Tokenizer,
+    TokenizerError, Windows,
 };
 
 use super::{Loaded, Loading, Part};
@@ -40,8 +40,7 @@ impl Loading<'_> {
 
     /// Whether the files are read as plain text, with all their line ends.
     pub(in crate::run) fn is_plain_text(&self, paths: &Paths) -> bool {
-        let is_text = |path: &PathBuf| matches!(Format::of(path), Err(_) | Ok(Format::Text { .. }));
-        self.config.format.is_none() && paths.as_slice().iter().all(is_text)
+        self.config.is_plain_text(paths)
     }
 
     fn windows_of_text(&self, paths: &Paths) -> Result<(Arc<Tokenizer>, Data<TokenBatch>), RunError> {

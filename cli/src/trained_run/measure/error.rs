@@ -1,0 +1,73 @@
+//! Why a model cannot be measured.
+
+use thiserror::Error;
+
+/// A measure that does not fit a run, its data or its model.
+#[derive(Debug, Error, PartialEq)]
+#[non_exhaustive]
+pub enum MeasureError {
+    /// The model predicts no next tokens.
+    #[error(
+        "`--{measure}` measures how likely texts are under a causal language model (`task: CausalLm()`), and the task of this run is {task}; without `--{measure}`, `firebrick eval` has the scores of its task"
+    )]
+    NotCausal {
+        /// The measure, by its option.
+        measure: &'static str,
+        /// The run's task.
+        task: &'static str,
+    },
+    /// A setting is out of range.
+    #[error("`--{setting}` must be {expected}, and is {found}")]
+    Setting {
+        /// The option.
+        setting: &'static str,
+        /// Its range.
+        expected: String,
+        /// Its value.
+        found: usize,
+    },
+    /// No token can be predicted.
+    #[error("the data has no token to predict: each text needs at least two")]
+    Nothing,
+    /// A record lacks a field of a question.
+    #[error("{place}: expected {expected}; the record has the fields {found}")]
+    Record {
+        /// The file and line.
+        place: String,
+        /// What the record should have.
+        expected: &'static str,
+        /// The names of its fields.
+        found: String,
+    },
+    /// An ending is longer than what the model reads.
+    #[error("{place}: an ending has {tokens} tokens, and the model reads at most {positions}")]
+    Ending {
+        /// The file and line.
+        place: String,
+        /// Tokens of the ending.
+        tokens: usize,
+        /// Tokens that the model reads.
+        positions: usize,
+    },
+    /// A text has nothing before its first token.
+    #[error(
+        "{place}: the context is empty, and the tokenizer has neither a begin nor an end token that could stand in its place"
+    )]
+    NoBegin {
+        /// The file and line.
+        place: String,
+    },
+    /// Records do not say what is expected.
+    #[error(
+        "{missing} of {all} records have no expected text: `task` names the field that holds it, as in `CausalLm(prompt: \"question\", text: \"answer\")` or `Seq2Seq(target: \"summary\")`"
+    )]
+    NothingExpected {
+        /// Records without.
+        missing: usize,
+        /// All records.
+        all: usize,
+    },
+    /// Texts cannot be scored.
+    #[error("scoring the texts: {0}")]
+    Scores(String),
+}

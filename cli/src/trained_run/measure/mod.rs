@@ -1,0 +1,134 @@
+//! Standard measures of a trained model, on data of any run.
+//!
+//! ```text
+//! mod.rs         the measures and their results
+//! likelihood.rs  how likely tokens are under the model
+//! windows.rs     perplexity by windows that overlap
+//! choices.rs     multiple choice by likelihood
+//! texts.rs       texts that the model writes
+//! error.rs       why a model cannot be measured
+//! ```
+
+mod choices;
+mod error;
+mod likelihood;
+mod texts;
+mod windows;
+
+use serde::Serialize;
+
+use super::TrainedRun;
+use crate::run::{Paths, Writing};
+use crate::{Run, RunError};
+use firebrick::Scores;
+use firebrick_models::decoding::Decoding;
+use firebrick_models::family::Trainable;
+use firebrick_models::pretrained::Folder;
+
+pub use error::MeasureError;
+
+use likelihood::Likelihood;
+
+/// A standard measure of a trained model.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Measure {
+    /// e to the mean loss of all tokens of the texts, in windows of `window` tokens that begin `stride` tokens apart, as
+    /// in Hugging Face's guide [*Perplexity of fixed-length
+    /// models*](https://huggingface.co/docs/transformers/perplexity). Each token but a text's first counts once, with the
+    /// context of its window.
+    Perplexity {
+        /// Tokens of a window. Default: as many as the model reads.
+        window: Option<usize>,
+        /// Tokens between the beginnings of two windows, below `window`. Default: half of the window.
+        stride: Option<usize>,
+    },
+    /// The share of questions whose right ending is the most likely one, as `acc` and `acc_norm` of EleutherAI's
+    /// [lm-evaluation-harness](https://github.com/EleutherAI/lm-evaluation-harness): by the log-likelihood of the ending,
+    /// and by that over the ending's characters.
+    Choices {
+        /// Whether the tokenizer's begin token stands before each context, as with the harness's `add_bos_token`.
+        begins: bool,
+    },
+    /// BLEU, chrF, ROUGE, and SQuAD's exact match and F1 of the texts that the model writes, against those that the
+    /// records expect; see [`WrittenScores`](firebrick_models::WrittenScores).
+    Texts {
+        /// How texts are written.
+        decoding: Decoding,
+    },
+}
+
+/// The result of a measure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measured {
+    /// The measure.
+    pub measure: &'static str,
+    /// The scores by name.
+    pub scores: Scores,
+    /// Texts, questions or records.
+    pub samples: usize,
+    /// Tokens that were predicted; for texts, the words that were written.
+    pub tokens: usize,
+}
+
+impl Measured {
+    fn new<'s>(
+        measure: &'static str,
+        scores: impl IntoIterator<Item = (&'s str, f64)>,
+        samples: usize,
+        tokens: usize,
+    ) -> Self {
+        let scores = scores.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
+        Self { measure, scores, samples, tokens }
+    }
+}
+
+impl TrainedRun {
+    /// Measures the model on these files, or on the run's validation files.
+    ///
+    /// # Errors
+    ///
+    /// A missing device, data that does not fit the measure, or a model that does not.
+    pub fn measure(
+        &self,
+        measure: &Measure,
+        data: Option<Paths>,
+        say: impl Fn(&str),
+    ) -> Result<Measured, RunError> {
+        let Some(data) = data.or_else(|| self.run.data.valid.clone()) else {
+            return Err(RunError::NothingAsked);
+        };
+        let option = match measure {
+            Measure::Texts { decoding } => return texts::texts(self, data, decoding, &say),
+            Measure::Perplexity { .. } => "perplexity",
+            Measure::Choices { .. } => "choices",
+        };
+        if !matches!(self.run.task.writing(), Some(Writing::Continuation | Writing::Answer)) {
+            return Err(MeasureError::NotCausal { measure: option, task: self.run.task.name() }.into());
+        }
+        let measuring = Measuring { run: &self.run, measure, data, say: &say };
+        let folder = self.weights()?;
+        self.run.model_in(&folder)?.measure(measuring, folder)
+    }
+}
+
+/// A measure of a causal language model of any type.
+pub(crate) struct Measuring<'a> {
+    run: &'a Run,
+    measure: &'a Measure,
+    data: Paths,
+    say: &'a dyn Fn(&str),
+}
+
+impl Measuring<'_> {
+    pub fn with<M: Trainable>(self, folder: Folder) -> Result<Measured, RunError> {
+        let Self { run, measure, data, say } = self;
+        let model = Likelihood::<M>::open(run, folder, say)?;
+        match measure {
+            Measure::Choices { begins } => choices::choices(run, &model, &data, *begins, say),
+            Measure::Perplexity { window, stride } => {
+                windows::perplexity(run, &model, &data, (*window, *stride), say)
+            }
+            Measure::Texts { .. } => Err(RunError::WritesNothing(run.task.name())),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Perplexity of long texts, by windows that overlap.
+
+use firebrick_datasets::{Amount, Corpus, Skipped};
+
+use super::likelihood::{Likelihood, Row};
+use super::{MeasureError, Measured};
+use crate::run::{Paths, open};
+use crate::{Run, RunError};
+use firebrick_models::family::Trainable;
+
+/// How a text is cut into windows. Each token but a text's first is predicted once, from at least `window - stride` tokens
+/// before it where the text has as many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Windows {
+    window: usize,
+    stride: usize,
+}
+
+impl Windows {
+    /// # Errors
+    ///
+    /// A size is out of range.
+    fn of(window: usize, stride: Option<usize>, positions: Option<usize>) -> Result<Self, MeasureError> {
+        let stride = stride.unwrap_or(window.div_ceil(2));
+        let most = positions.unwrap_or(usize::MAX);
+        let setting = |setting, expected, found| MeasureError::Setting { setting, expected, found };
+        if !(2..=most).contains(&window) {
+            let expected = match positions {
+                Some(most) => format!("at least 2 and at most {most}, the tokens that the model reads"),
+                None => "at least 2".into(),
+            };
+            return Err(setting("window", expected, window));
+        }
+        if !(1..window).contains(&stride) {
+            let expected = format!("at least 1 and below the window, which has {window} tokens");
+            return Err(setting("stride", expected, stride));
+        }
+        Ok(Self { window, stride })
+    }
+
+    /// Cuts a text. In each window the tokens count that no window before had.
+    fn cut(self, ids: &[u32]) -> Vec<Row> {
+        let (mut rows, mut done) = (Vec::new(), 0);
+        for start in (0..ids.len()).step_by(self.stride) {
+            let end = (start + self.window).min(ids.len());
+            rows.push(Row { ids: ids[start..end].to_vec(), counted: end - done });
+            done = end;
+            if end == ids.len() {
+                break;
+            }
+        }
+        rows
+    }
+}
+
+/// Returns the texts of the files, each of which is measured by itself: a plain text file, or a record.
+fn texts(run: &Run, paths: &Paths) -> Result<Vec<String>, RunError> {
+    if run.data.is_plain_text(paths) {
+        let read = |path| Ok(Corpus::read(path, &run.data.extensions)?.text().to_owned());
+        return paths.as_slice().iter().map(read).collect();
+    }
+    let reader = open(paths, run.data.format.as_ref())?;
+    let (skipped, mut texts) = (Skipped::default(), Vec::new());
+    for part in 0..reader.parts() {
+        for record in run.data.malformed.apply(reader.open(part)?, &skipped) {
+            texts.push(run.task.texts(&record?)?.concat());
+        }
+    }
+    Ok(texts)
+}
+
+/// Measures the perplexity of the files.
+pub(super) fn perplexity<M: Trainable>(
+    run: &Run,
+    model: &Likelihood<'_, M>,
+    paths: &Paths,
+    (window, stride): (Option<usize>, Option<usize>),
+    say: &dyn Fn(&str),
+) -> Result<Measured, RunError> {
+    let window = window.or(model.positions).or(run.data.block);
+    let windows = Windows::of(window.unwrap_or(1024), stride, model.positions)?;
+    let texts = texts(run, paths)?;
+    let borrowed: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let rows: Vec<Row> =
+        model.tokenizer.encode_each(&borrowed)?.iter().flat_map(|ids| windows.cut(ids)).collect();
+    let Windows { window, stride } = windows;
+    say(&format!("{} windows of {window} tokens, {stride} apart", rows.len()));
+    let together = match run.batch.amount() {
+        Amount::Samples(samples) => samples,
+        Amount::Tokens(tokens) => tokens / window,
+    };
+    let (mut sum, mut tokens, mut rows) = (0.0, 0, rows.into_iter());
+    loop {
+        let some: Vec<Row> = rows.by_ref().take(together.max(1)).collect();
+        if some.is_empty() {
+            break;
+        }
+        let (loss, items) = model.of(some)?;
+        (sum, tokens) = (sum + loss, tokens + items);
+    }
+    if tokens == 0 {
+        return Err(MeasureError::Nothing.into());
+    }
+    let loss = sum / tokens as f64;
+    let scores = [("loss", loss), ("perplexity", loss.exp())];
+    Ok(Measured::new("perplexity", scores, texts.len(), tokens))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_token_but_the_first_counts_once() {
+        for (length, window, stride) in [(10, 4, 2), (10, 4, 3), (9, 4, 1), (3, 8, 4), (8, 4, 2), (1, 4, 2)] {
+            let windows = Windows::of(window, Some(stride), None).unwrap();
+            let rows = windows.cut(&(0..length).collect::<Vec<u32>>());
+            let counted = rows.iter().flat_map(|row| row.ids[row.ids.len() - row.counted..].to_vec());
+            assert_eq!(counted.collect::<Vec<_>>(), (0..length).collect::<Vec<_>>());
+            // Only the first token of the text has nothing before it.
+            let unseen = rows.iter().filter(|row| row.counted == row.ids.len()).count();
+            assert_eq!(unseen, 1, "{length} tokens, window {window}, stride {stride}");
+            assert!(rows.iter().skip(1).all(|row| row.ids.len() <= window));
+        }
+        assert!(Windows::of(4, None, None).unwrap().cut(&[]).is_empty());
+    }
+
+    #[test]
+    fn sizes_out_of_range_are_refused() {
+        assert_eq!(Windows::of(5, None, Some(5)).unwrap(), Windows { window: 5, stride: 3 });
+        for (window, stride, option) in
+            [(1, None, "window"), (6, None, "window"), (4, Some(4), "stride"), (4, Some(0), "stride")]
+        {
+            let error = Windows::of(window, stride, Some(5)).unwrap_err();
+            assert!(matches!(error, MeasureError::Setting { setting, .. } if setting == option), "{error}");
+        }
+    }
+}

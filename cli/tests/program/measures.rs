@@ -1,0 +1,140 @@
+//! `firebrick eval --perplexity`, `--choices` and `--texts`, beside transformers and lm-evaluation-harness.
+
+use std::fs;
+use std::path::Path;
+
+use assert_cmd::Command;
+use predicates::str::contains;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::small_run::firebrick;
+
+const GOLDEN: &str = "tests/golden/measures";
+
+/// A run file for the golden model; only its task and its data matter.
+fn run(task: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let file = format!(
+        r#"(
+            task: {task},
+            data: (path: "text.txt", tokenizer: File("model"), block: 16, max_length: 16),
+            model: Pretrained("model"),
+            optimizer: AdamW(),
+            schedule: Constant(lr: 1e-3),
+            batch: (micro: 3),
+            steps: 1,
+            output: "out",
+        )"#
+    );
+    let file = if task.contains("Samples") { file } else { file.replace(", max_length: 16", "") };
+    fs::write(folder.path().join("run.ron"), file).unwrap();
+    let golden = Path::new(GOLDEN);
+    for name in ["text.txt", "choices.jsonl"] {
+        fs::copy(golden.join(name), folder.path().join(name)).unwrap();
+    }
+    fs::create_dir(folder.path().join("model")).unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        fs::copy(golden.join("model").join(name), folder.path().join("model").join(name)).unwrap();
+    }
+    folder
+}
+
+fn eval(folder: &TempDir, options: &[&str]) -> Command {
+    let mut command = firebrick(folder.path());
+    command.args(["eval", "run.ron", "--weights", "model", "--device", "cpu", "--report", "json"]);
+    command.args(options);
+    command
+}
+
+fn measured(folder: &TempDir, options: &[&str]) -> Value {
+    let output = eval(folder, options).assert().success().get_output().stdout.clone();
+    serde_json::from_slice(&output).unwrap()
+}
+
+fn expected() -> Value {
+    serde_json::from_str(&fs::read_to_string(Path::new(GOLDEN).join("expected.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn perplexity_by_windows_is_that_of_transformers() {
+    let folder = run("CausalLm()");
+    for windows in expected()["windows"].as_array().unwrap() {
+        let [window, stride] = ["window", "stride"].map(|name| windows[name].to_string());
+        let options = ["--perplexity", "--window", &window, "--stride", &stride, "--data", "text.txt"];
+        let found = measured(&folder, &options);
+        for name in ["loss", "perplexity"] {
+            let [found, expected] = [&found["scores"][name], &windows[name]].map(|one| one.as_f64().unwrap());
+            assert!((found / expected - 1.0).abs() < 1e-4, "{windows}: {name} {found}");
+        }
+    }
+    // Half of what the model reads is the default, and records are texts of their own.
+    let line = |text: &str| format!("{{\"text\": \"{text}\"}}\n");
+    fs::write(folder.path().join("two.jsonl"), line("the dog") + &line("the dog")).unwrap();
+    fs::write(folder.path().join("one.jsonl"), line("the dog")).unwrap();
+    let [one, two] =
+        ["one.jsonl", "two.jsonl"].map(|data| measured(&folder, &["--perplexity", "--data", data]));
+    assert_eq!((&one["samples"], &two["samples"]), (&Value::from(1), &Value::from(2)));
+    assert_eq!(2 * one["tokens"].as_u64().unwrap(), two["tokens"].as_u64().unwrap());
+    let loss = |found: &Value| found["scores"]["loss"].as_f64().unwrap();
+    assert!((loss(&one) - loss(&two)).abs() < 1e-5, "{one} {two}");
+}
+
+#[test]
+fn choices_are_those_of_the_harness() {
+    let folder = run("CausalLm()");
+    let found = measured(&folder, &["--choices", "--data", "choices.jsonl"]);
+    assert_eq!(found["scores"], expected()["choices"]);
+    assert_eq!(found["samples"], 5);
+    // A begin token changes what the model reads.
+    measured(&folder, &["--choices", "--begin-token", "--data", "choices.jsonl"]);
+}
+
+#[test]
+fn texts_are_scored_against_all_that_are_expected() {
+    let folder = run("CausalLm(rows: Samples, prompt: \"question\", text: \"answer\")");
+    let record = |answer: &str| format!("{{\"question\": \"Two men\", \"answer\": \"{answer}\"}}\n");
+    fs::write(folder.path().join("one.jsonl"), record("play")).unwrap();
+    let mut predict = firebrick(folder.path());
+    let options = ["predict", "run.ron", "--weights", "model", "--device", "cpu", "-d", "one.jsonl"];
+    let output = predict.args(options).args(["--max-new-tokens", "5"]).assert().success();
+    let answer: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    let answer = &serde_json::to_string(&answer["predicted"]).unwrap();
+    let answer = &answer[1..answer.len() - 1];
+    fs::write(folder.path().join("two.jsonl"), record(answer) + &record("another")).unwrap();
+    let options = ["--texts", "--data", "two.jsonl", "--max-new-tokens", "5"];
+    let found = measured(&folder, &options);
+    assert_eq!(found["scores"]["exact_match"], 50.0, "{found}");
+    let names: Vec<_> = found["scores"].as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(names, ["bleu", "chrf", "exact_match", "f1", "rouge1", "rouge2", "rougeL"]);
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused() {
+    let folder = run("CausalLm()");
+    fs::write(folder.path().join("bad.jsonl"), "{\"ctx\": \"a\", \"label\": 0}\n").unwrap();
+    fs::write(folder.path().join("plain.jsonl"), "{\"text\": \"a\"}\n").unwrap();
+    for (options, said) in [
+        (
+            &["--perplexity", "--window", "33", "--data", "text.txt"][..],
+            "at most 32, the tokens that the model",
+        ),
+        (
+            &["--perplexity", "--stride", "32", "--data", "text.txt"],
+            "`--stride` must be at least 1 and below",
+        ),
+        (&["--perplexity"], "name the records to answer with --data"),
+        (&["--choices", "--data", "bad.jsonl"], "bad.jsonl:1: expected a list `endings`"),
+        (&["--texts", "--data", "plain.jsonl"], "1 of 1 records have no expected text"),
+    ] {
+        eval(&folder, options).assert().code(1).stderr(contains(said));
+    }
+    eval(&folder, &["--perplexity", "--choices"]).assert().code(2).stderr(contains("cannot be used with"));
+    eval(&folder, &["--stride", "3"]).assert().code(2).stderr(contains("--perplexity"));
+    let tokens = run("CausalLm()");
+    let file = fs::read_to_string(tokens.path().join("run.ron")).unwrap();
+    let file = file.replace("CausalLm()", "TokenClassification()").replace(", block: 16", "");
+    fs::write(tokens.path().join("run.ron"), file).unwrap();
+    let refused = eval(&tokens, &["--choices", "--data", "choices.jsonl"]).assert().code(1);
+    refused.stderr(contains("the task of this run is TokenClassification"));
+}
