@@ -11,7 +11,7 @@
 //! bert/              BERT, RoBERTa, DistilBERT, ELECTRA, DeBERTa and related models, with heads
 //! modernbert/        ModernBERT, with heads
 //! heads/             losses and scores of an encoder's heads
-//! llama/             Llama, Mistral, Qwen2, Qwen3, Phi-3 and Gemma 2
+//! llama/             Llama, Mistral, Qwen2, Qwen3, Phi-3, Gemma 2 and 3
 //! t5/                T5 and mT5: an encoder and a decoder
 //! inference/         predictions of a trained model for new texts
 //! decoding/          from logits to texts: greedy, sampling, beam search

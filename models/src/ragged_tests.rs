@@ -288,8 +288,8 @@ fn decoders_compute_the_same_without_padding() {
     let device = testing::device().autodiff();
     let shape = GptConfig { layers: 2, heads: 2, width: 16, dropout: 0.2, bias: true, tied: true };
     let gpt = shape.init(30, 90, &device);
-    let llamas =
-        ["llama", "mistral", "gemma2"].map(|model_type| Llama::init(&llama_config(model_type), &device));
+    let llamas = ["llama", "mistral", "gemma2", "gemma3_text"]
+        .map(|model_type| Llama::init(&llama_config(model_type), &device));
     let alone: &[&[usize]] = &[&[3, 9, 1, 70, 5]];
     let packs: &[&[usize]] = &[&[3, 9], &[], &[2], &[60, 5, 15], &[1]];
     for side in [Side::Right, Side::Left] {

@@ -55,9 +55,36 @@ def gemma2():
     yield family("gemma2-uncapped", transformers.Gemma2ForCausalLM(config), 72, ("left",), older)
 
 
+def gemma3():
+    config = transformers.Gemma3TextConfig(
+        **SHAPE, num_hidden_layers=3, sliding_window=4, query_pre_attn_scalar=5, final_logit_softcapping=3.0,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    )
+    yield family("gemma3", transformers.Gemma3ForCausalLM(config), 73)
+
+    config = transformers.Gemma3TextConfig(
+        **SHAPE, num_hidden_layers=4, sliding_window=3, query_pre_attn_scalar=6, sliding_window_pattern=3,
+        tie_word_embeddings=False, rope_parameters={
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 500.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+        },
+    )
+
+    # As transformers 4 wrote it.
+    def older(fields):
+        fields.pop("layer_types")
+        parameters = fields.pop("rope_parameters")
+        fields["rope_theta"] = parameters["full_attention"].pop("rope_theta")
+        fields["rope_scaling"] = parameters["full_attention"]
+        fields["rope_local_base_freq"] = parameters["sliding_attention"]["rope_theta"]
+        fields["sliding_window_pattern"] = 3
+
+    yield family("gemma3-scaled", transformers.Gemma3ForCausalLM(config), 74, ("left",), older)
+
+
 def main():
     torch.set_num_threads(1)
-    golden = [{"folder": name, "cases": cases} for name, cases in gemma2()]
+    golden = [{"folder": name, "cases": cases} for family in (gemma2(), gemma3()) for name, cases in family]
     made_by = {"transformers": transformers.__version__, "torch": torch.__version__}
     (HERE / "gemma.json").write_text(json.dumps({"made_by": made_by, "models": golden}) + "\n")
 

@@ -88,7 +88,7 @@ fn all_linear_layers_are_those_of_peft() {
     for (name, expected) in golden.modules {
         let found = match &*name {
             "gpt2" | "gpt2-untied" => all_linear::<Gpt>(&name),
-            "llama" | "gemma2" => all_linear::<Llama>(&name),
+            "llama" | "gemma2" | "gemma3" => all_linear::<Llama>(&name),
             "t5" | "t5-untied" | "mt5-untied" => all_linear::<T5>(&name),
             "bert-masked-lm" | "deberta-masked-lm" => all_linear::<BertMaskedLm>(&name),
             "modernbert-masked-lm" => all_linear::<ModernBertMaskedLm>(&name),

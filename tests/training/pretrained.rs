@@ -210,7 +210,7 @@ fn gpt2_continues_texts() {
 #[test]
 fn llama_continues_texts() {
     let relatives = ["mistral", "qwen2-windows", "qwen3", "qwen3-windows", "phi3", "phi3-longrope"];
-    let gemmas = ["gemma2", "gemma2-uncapped"];
+    let gemmas = ["gemma2", "gemma2-uncapped", "gemma3", "gemma3-scaled"];
     for name in ["llama", "llama3", "qwen2"].into_iter().chain(relatives).chain(gemmas) {
         golden::<Llama, _>(name, Case::causal, |model, case, batch, pass| {
             let (ids, places, reads) = placed(batch);

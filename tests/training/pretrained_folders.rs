@@ -78,6 +78,8 @@ fn what_was_saved_is_loaded_to_the_bit() {
     round_trip::<Llama>("phi3-longrope");
     round_trip::<Llama>("gemma2");
     round_trip::<Llama>("gemma2-uncapped");
+    round_trip::<Llama>("gemma3");
+    round_trip::<Llama>("gemma3-scaled");
     round_trip::<T5>("t5");
     round_trip::<T5>("t5-untied");
     round_trip::<T5>("mt5");

@@ -88,6 +88,7 @@ fn a_sharded_model_learns_what_the_whole_one_does() {
     shards::<Gpt, _>("gpt2", Case::causal);
     shards::<Llama, _>("qwen2", Case::causal);
     shards::<Llama, _>("gemma2", Case::causal);
+    shards::<Llama, _>("gemma3", Case::causal);
     shards::<T5, _>("t5", Case::seq2seq);
     shards::<T5, _>("mt5-untied", Case::seq2seq);
 }

@@ -189,6 +189,6 @@ fn a_program_trains_a_model_of_its_own() {
     }
     let task = parse(&["model=T5(layers: 1, heads: 1, width: 4)"]).unwrap();
     let said = task.plan(None, |_| ()).unwrap_err().to_string();
-    let expected = "`Gpt`, `Llama`, `Bigram`, or `Pretrained` of gpt2, llama, mistral, qwen2, qwen3, phi3, gemma2 or bigram; found `T5`";
+    let expected = "`Gpt`, `Llama`, `Bigram`, or `Pretrained` of gpt2, llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3_text or bigram; found `T5`";
     assert!(said.contains(expected), "{said}");
 }

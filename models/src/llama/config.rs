@@ -7,7 +7,7 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use super::gemma::Gemma;
+use super::gemma::{Gemma, rope_of};
 use super::kind::Kind;
 use super::numbers::number;
 use super::sliding::slides;
@@ -17,7 +17,7 @@ use crate::pretrained::{
 use crate::rope::{Rope, RopeSettings};
 use crate::{Activation, Linear, RmsNorm};
 
-/// `config.json` of Llama, Mistral, Qwen2, Qwen3, Phi-3 and Gemma 2, with transformers' names.
+/// `config.json` of Llama, Mistral, Qwen2, Qwen3, Phi-3, Gemma 2 and the text model of Gemma 3, with transformers' names.
 ///
 /// Absent fields have Llama's defaults; those of a Gemma have its own.
 ///
@@ -31,7 +31,7 @@ use crate::{Activation, Linear, RmsNorm};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, remote = "Self")]
 pub struct LlamaConfig {
-    /// `llama`, `mistral`, `qwen2`, `qwen3`, `phi3` or `gemma2`.
+    /// `llama`, `mistral`, `qwen2`, `qwen3`, `phi3`, `gemma2` or `gemma3_text`.
     pub model_type: String,
     /// Size of the vocabulary.
     pub vocab_size: usize,
@@ -59,13 +59,14 @@ pub struct LlamaConfig {
     pub initializer_range: f64,
     /// Added to the mean square in norms.
     pub rms_norm_eps: f64,
-    /// The base of the rotary embedding, as transformers 4 writes it. Default: 10000.
+    /// The base of the rotary embedding, as transformers 4 writes it. Default: 10000. In Gemma 3, that of blocks without
+    /// a window; 1000000 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_theta: Option<f64>,
     /// The scaling of the frequencies, as transformers 4 writes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_scaling: Option<Map<String, Value>>,
-    /// The base and the scaling, as transformers 5 writes them.
+    /// The base and the scaling, as transformers 5 writes them; in Gemma 3, those of each type of block.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_parameters: Option<Map<String, Value>>,
     /// Whether the linear layers of attention have a bias. In Qwen2, queries, keys and values always have one, and
@@ -79,7 +80,8 @@ pub struct LlamaConfig {
     pub tie_word_embeddings: bool,
     /// The number of tokens that a token of a Mistral, Qwen, Phi-3 or Gemma attends to, itself included. `Some(None)`, a
     /// null field, means all tokens; `None`, an absent field, means transformers' default: 4096, and all in Phi-3. A
-    /// Gemma uses it in the blocks that `layer_types` names, or else in every other block from the first on.
+    /// Gemma uses it in the blocks that `layer_types` names; or else a Gemma 2 in every other block from the first on, and
+    /// a Gemma 3 in all but each block whose number `sliding_window_pattern` divides.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub sliding_window: Option<Option<usize>>,
     /// Whether a Qwen2 or Qwen3 uses its window: in the blocks that `layer_types` names, or else from block
@@ -130,10 +132,15 @@ impl LlamaConfig {
     ///
     /// The scaling is not supported, or lacks a number.
     pub(super) fn rope(&self) -> Result<Rope, PretrainedError> {
+        let parameters = self.rope_parameters.as_ref();
+        let (parameters, theta) = match self.kind().has_two_ropes() {
+            true => (rope_of(parameters, "full_attention")?, 1_000_000.0),
+            false => (parameters, 10_000.0),
+        };
         Rope::new(RopeSettings {
-            parameters: self.rope_parameters.as_ref(),
+            parameters,
             scaling: self.rope_scaling.as_ref(),
-            theta: self.rope_theta.unwrap_or(10_000.0),
+            theta: self.rope_theta.unwrap_or(theta),
             size: self.rotated_size()?,
             positions: self.max_position_embeddings,
             original_positions: match self.kind() {
@@ -143,6 +150,26 @@ impl LlamaConfig {
                 _ => None,
             },
         })
+    }
+
+    /// The rotation of blocks with a window, if it is another one.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`rope`](Self::rope).
+    pub(super) fn sliding_rope(&self) -> Result<Option<Rope>, PretrainedError> {
+        if !self.kind().has_two_ropes() {
+            return Ok(None);
+        }
+        let rope = Rope::new(RopeSettings {
+            parameters: rope_of(self.rope_parameters.as_ref(), "sliding_attention")?,
+            scaling: None,
+            theta: self.number("rope_local_base_freq")?.unwrap_or(10_000.0),
+            size: self.head_size(),
+            positions: self.max_position_embeddings,
+            original_positions: None,
+        });
+        rope.map(Some)
     }
 
     /// The number of key and value heads.
@@ -238,7 +265,7 @@ impl LlamaConfig {
     ///
     /// # Errors
     ///
-    /// `layer_types` or `max_window_layers` holds a value that transformers does not write, or a Gemma has no window.
+    /// `layer_types` or the like holds a value that transformers does not write, or a Gemma has no window.
     pub(super) fn window(&self, block: usize) -> Result<Option<usize>, PretrainedError> {
         let window = self.sliding_window.unwrap_or(Some(4096));
         let kind = self.kind();
@@ -247,11 +274,11 @@ impl LlamaConfig {
             Kind::Mistral => Ok(window),
             Kind::Phi3 => Ok(self.sliding_window.flatten()),
             Kind::Qwen2 | Kind::Qwen3 if self.use_sliding_window != Some(true) => Ok(None),
-            Kind::Qwen2 | Kind::Qwen3 | Kind::Gemma2 if !slides(kind, &self.rest, block)? => Ok(None),
-            Kind::Gemma2 if window.is_none() => {
+            _ if !slides(kind, &self.rest, block)? => Ok(None),
+            Kind::Gemma2 | Kind::Gemma3 if window.is_none() => {
                 Err(PretrainedError::setting("sliding_window", "at least 1", Value::Null))
             }
-            Kind::Qwen2 | Kind::Qwen3 | Kind::Gemma2 => Ok(window),
+            Kind::Qwen2 | Kind::Qwen3 | Kind::Gemma2 | Kind::Gemma3 => Ok(window),
         }
     }
 }
@@ -288,6 +315,7 @@ impl HubConfig for LlamaConfig {
                 return Err(PretrainedError::setting("sliding_window", "null, or at least 1", 0));
             }
         }
+        self.sliding_rope()?;
         self.rope().map(drop)
     }
 

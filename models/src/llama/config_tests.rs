@@ -21,6 +21,14 @@ fn invalid_settings_are_named() {
         (r#"{"model_type": "gemma2", "layer_types": ["full_attention"]}"#, "layer_types"),
         (r#"{"model_type": "gemma2", "mlp_bias": true}"#, "mlp_bias"),
         (r#"{"model_type": "gemma2", "attn_logit_softcapping": 0.0}"#, "attn_logit_softcapping"),
+        (r#"{"model_type": "gemma3_text", "attn_logit_softcapping": 50.0}"#, "attn_logit_softcapping"),
+        (r#"{"model_type": "gemma3_text", "sliding_window_pattern": 0}"#, "sliding_window_pattern"),
+        (r#"{"model_type": "gemma3_text", "rope_local_base_freq": "low"}"#, "rope_local_base_freq"),
+        (r#"{"model_type": "gemma3_text", "rope_parameters": {"rope_theta": 1e6}}"#, "rope_parameters"),
+        (
+            r#"{"model_type": "gemma3_text", "rope_parameters": {"full_attention": {"rope_type": "yarn"}}}"#,
+            "rope_parameters",
+        ),
         (r#"{"model_type": "phi3", "resid_pdrop": 0.1}"#, "resid_pdrop"),
         (r#"{"model_type": "phi3", "embd_pdrop": 0.1}"#, "embd_pdrop"),
         (r#"{"model_type": "phi3", "attention_bias": true}"#, "attention_bias"),
@@ -42,6 +50,7 @@ fn invalid_settings_are_named() {
         r#"{"sliding_window": 0}"#,
         r#"{"model_type": "qwen3", "num_attention_heads": 3}"#,
         r#"{"model_type": "gemma2"}"#,
+        r#"{"model_type": "gemma3_text"}"#,
         r#"{"model_type": "gemma2", "num_hidden_layers": 1, "sliding_window": null,
             "layer_types": ["full_attention"]}"#,
         r#"{"model_type": "phi3", "partial_rotary_factor": 0.5, "resid_pdrop": 0.0}"#,
@@ -67,6 +76,12 @@ fn windows_by_family() {
     assert_eq!(windows(r#"{"model_type": "phi3"}"#), [None; 4]);
     assert_eq!(windows(r#"{"model_type": "phi3", "sliding_window": 9}"#), [Some(9); 4]);
     assert_eq!(windows(r#"{"model_type": "gemma2", "sliding_window": 9}"#), [Some(9), None, None, Some(9)]);
+    let gemma3 = r#"{"model_type": "gemma3_text", "sliding_window": 9"#;
+    assert_eq!(windows(&format!("{gemma3}}}")), [Some(9); 4]);
+    assert_eq!(
+        windows(&format!(r#"{gemma3}, "sliding_window_pattern": 2}}"#)),
+        [Some(9), None, None, Some(9)]
+    );
     let used = r#""model_type": "qwen2", "use_sliding_window": true"#;
     assert_eq!(windows(&format!("{{{used}}}")), [None, None, None, Some(4096)]);
     let some = format!(r#"{{{used}, "sliding_window": 9, "max_window_layers": 1}}"#);
@@ -98,4 +113,24 @@ fn gemma_has_names_and_defaults_of_its_own() {
     assert_eq!(serde_json::from_value::<LlamaConfig>(written).unwrap(), config);
     assert_eq!(read(r#"{"model_type": "gemma2"}"#).hidden_act, Activation::GeluNew);
     assert_eq!(read("{}"), LlamaConfig::default());
+}
+
+/// Early and late spellings of the two rotations of a Gemma 3.
+#[test]
+fn gemma3_rotates_blocks_with_a_window_differently() {
+    let ropes = |fields: &str| {
+        let fields = format!(r#"{{"model_type": "gemma3_text", "head_dim": 4{fields}}}"#);
+        let config: LlamaConfig = serde_json::from_str(&fields).unwrap();
+        (config.rope().unwrap(), config.sliding_rope().unwrap().unwrap())
+    };
+    let (all, windowed) = ropes("");
+    assert_ne!(all, windowed);
+    let old = r#", "rope_theta": 1e6, "rope_local_base_freq": 1e4, "rope_scaling": null"#;
+    let new = r#", "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}"#;
+    assert_eq!((ropes(old), ropes(new)), ((all.clone(), windowed.clone()), (all, windowed.clone())));
+    let old = r#", "rope_theta": 100, "rope_scaling": {"rope_type": "linear", "factor": 8.0}"#;
+    let new = r#", "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 100}}"#;
+    assert_eq!(ropes(old), ropes(new));
+    assert_eq!(ropes(old).1, windowed, "the scaling is that of blocks without a window");
+    assert_eq!(LlamaConfig::default().sliding_rope().unwrap(), None);
 }

@@ -23,10 +23,11 @@ use crate::{Activation, Linear, RmsNorm};
 use firebrick::{Evaluation, Loss, Objective, Score};
 
 /// Llama (Touvron et al., 2023, arXiv:2302.13971) and its relatives: `LlamaForCausalLM`, `MistralForCausalLM`,
-/// `Qwen2ForCausalLM`, `Qwen3ForCausalLM`, `Phi3ForCausalLM`, `Gemma2ForCausalLM`. They differ in biases and attention
-/// windows; Qwen3 normalises queries and keys (arXiv:2505.09388), and Phi-3 joins linear layers that have one input
+/// `Qwen2ForCausalLM`, `Qwen3ForCausalLM`, `Phi3ForCausalLM`, `Gemma2ForCausalLM`,
+/// `Gemma3ForCausalLM`. They differ in biases and attention windows; Qwen3 normalises queries and keys (arXiv:2505.09388), and Phi-3 joins linear layers that have one input
 /// (arXiv:2404.14219). Gemma 2 bounds scores and logits, scales embeddings by √width, and also normalises what
-/// attention and feed-forward layers return (arXiv:2408.00118).
+/// attention and feed-forward layers return (arXiv:2408.00118); Gemma 3 normalises queries and keys in place of bounds,
+/// and rotates positions by other angles in blocks with a window (arXiv:2503.19786).
 ///
 /// ```
 /// use burn::tensor::{Device, Int, Tensor};
@@ -51,6 +52,9 @@ pub struct Llama {
     head: Option<Linear>,
     #[module(skip)]
     rope: Rope,
+    /// That of blocks with a window, if it is another one.
+    #[module(skip)]
+    sliding_rope: Option<Rope>,
     /// The number of tokens that each token attends to in each block, itself included; `None` for all.
     #[module(skip)]
     windows: Vec<Option<usize>>,
@@ -91,14 +95,20 @@ impl Llama {
 
     /// The normalised hidden state, `[batch, length, width]`.
     fn hidden(&self, Placed { ids, places, reads }: Placed, pass: &Pass) -> Tensor<3> {
-        let angles = self.rope.angles(places, &ids.device());
+        let turns = self.turns(places);
         let mut ranges = Ranges::of(reads);
         let x = self.embedded(ids, pass);
         let x = self.blocks.iter().zip(&self.windows).fold(x, |x, (block, window)| {
             let run = |block: &Block, (x, angles, reads), pass: &Pass| block.forward(x, angles, reads, pass);
-            pass.segment(block, (x, angles.clone(), ranges.within(*window)), run)
+            pass.segment(block, (x, turns.within(*window), ranges.within(*window)), run)
         });
         self.norm.forward(x)
+    }
+
+    /// The rotations of these positions, `[batch or 1, length]`.
+    fn turns(&self, places: Tensor<2, Int>) -> Turns {
+        let angles = |rope: &Rope| rope.angles(places.clone(), &places.device());
+        Turns { all: angles(&self.rope), windowed: self.sliding_rope.as_ref().map(angles) }
     }
 
     /// The embeddings of tokens, in the dtype of the pass.
@@ -117,6 +127,20 @@ impl Llama {
 
     fn head(&self) -> Head {
         Head { cap: self.logit_cap, ..output_layer(&self.tokens, self.head.as_ref()) }
+    }
+}
+
+/// The rotations of some positions.
+struct Turns {
+    all: Angles,
+    /// In blocks with a window, if they are others.
+    windowed: Option<Angles>,
+}
+
+impl Turns {
+    fn within(&self, window: Option<usize>) -> Angles {
+        let windowed = self.windowed.as_ref().filter(|_| window.is_some());
+        windowed.unwrap_or(&self.all).clone()
     }
 }
 
@@ -152,7 +176,7 @@ impl ReadsOn for Llama {
         pass: &Pass,
     ) -> (Tensor<2>, Past) {
         let Placed { ids, places, reads } = read;
-        let angles = self.rope.angles(places, &ids.device());
+        let turns = self.turns(places);
         let mut past = past.map(|past| past.own.into_iter());
         let (mut x, mut own) = (self.embedded(ids, pass), Vec::new());
         let mut ranges = Ranges::of(reads);
@@ -161,7 +185,8 @@ impl ReadsOn for Llama {
             let run = |block: &Block, (x, past, angles, reads), pass: &Pass| {
                 block.read_on(x, past, angles, reads, pass)
             };
-            let (read, kept) = pass.segment(block, (x, past, angles.clone(), ranges.within(*window)), run);
+            let (angles, reads) = (turns.within(*window), ranges.within(*window));
+            let (read, kept) = pass.segment(block, (x, past, angles, reads), run);
             x = read;
             own.push(kept);
         }
@@ -207,6 +232,7 @@ impl Pretrained for Llama {
             norm: config.norm(device),
             head: (!config.tie_word_embeddings).then(head),
             rope: config.rope().unwrap_or_else(|error| panic!("{error}")),
+            sliding_rope: config.sliding_rope().unwrap_or_else(|error| panic!("{error}")),
             windows: (0..config.num_hidden_layers)
                 .map(|block| config.window(block).unwrap_or_else(|error| panic!("{error}")))
                 .collect(),

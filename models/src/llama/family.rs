@@ -5,7 +5,7 @@ use firebrick::TrainError;
 use firebrick_datasets::TokenBatch;
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
-use serde_json::Map;
+use serde_json::{Map, Value};
 
 use crate::family::{Attention, Family, Sizes, Trainable, Transformer, ids, yes};
 use crate::inference::{Answer, Answers, Inference, Question, continued};
@@ -75,7 +75,13 @@ impl Family for LlamaConfig {
         self.num_hidden_layers
     }
 
-    fn with_layers(self, num_hidden_layers: usize) -> Self {
+    fn with_layers(mut self, num_hidden_layers: usize) -> Self {
+        // Further blocks are like the last one.
+        if let Some(Value::Array(types)) = self.rest.get_mut("layer_types")
+            && let Some(last) = types.last().cloned()
+        {
+            types.resize(types.len().max(num_hidden_layers), last);
+        }
         Self { num_hidden_layers, ..self }
     }
 
@@ -91,6 +97,8 @@ impl Family for LlamaConfig {
             // Scalings hold a number for each pair, and rotated shares of larger heads.
             rope_scaling: None,
             rope_parameters: None,
+            // A list of blocks may say that none has a window.
+            sliding_window: None,
             rest: Map::new(),
             ..self
         }
@@ -130,14 +138,16 @@ mod tests {
     fn the_smallest_of_any_relative_passes_its_check() {
         for fields in [
             r#"{"model_type": "qwen3", "head_dim": 6, "layer_types": ["full_attention"]}"#,
-            r#"{"model_type": "gemma2", "head_dim": 6, "layer_types": ["full_attention"]}"#,
+            r#"{"model_type": "gemma2", "head_dim": 6, "layer_types": ["full_attention"], "sliding_window": null}"#,
+            r#"{"model_type": "gemma3_text", "head_dim": 6, "rope_parameters": {"full_attention": null}}"#,
             r#"{"model_type": "phi3", "hidden_size": 32, "num_attention_heads": 4, "partial_rotary_factor": 0.75,
                 "rope_scaling": {"type": "su", "short_factor": [1.0, 2.0, 3.0]}}"#,
         ] {
             let config: LlamaConfig = serde_json::from_str(fields).unwrap();
             let config = LlamaConfig { num_hidden_layers: 1, ..config };
             config.check().unwrap();
-            config.smallest().check().unwrap();
+            config.clone().with_layers(3).check().unwrap();
+            config.smallest().with_layers(3).check().unwrap();
         }
     }
 

@@ -6,7 +6,7 @@ use super::kind::Kind;
 use super::numbers::number;
 use crate::pretrained::PretrainedError;
 
-/// What a Gemma computes in its own way (Gemma Team, 2024, arXiv:2408.00118).
+/// What a Gemma computes in its own way (Gemma Team, 2024, arXiv:2408.00118, and 2025, arXiv:2503.19786).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Gemma {
     /// The factor of the products of queries and keys.
@@ -22,7 +22,7 @@ impl Gemma {
     ///
     /// # Errors
     ///
-    /// A number is not above 0, or attention is not causal.
+    /// A number is not above 0, attention is not causal, or a Gemma 3 caps its scores.
     pub fn read(kind: Kind, fields: &Map<String, Value>) -> Result<Self, PretrainedError> {
         const BOTH_WAYS: &str = "use_bidirectional_attention";
         if let Some(found) =
@@ -40,11 +40,38 @@ impl Gemma {
         let Some(size) = above_zero(SCALE)? else {
             return Err(PretrainedError::setting(SCALE, "a number above 0", Value::Null));
         };
+        const CAP: &str = "attn_logit_softcapping";
+        let score_cap = above_zero(CAP)?;
+        if let Some(cap) = score_cap.filter(|_| kind == Kind::Gemma3) {
+            // transformers reads the field and does not use it.
+            return Err(PretrainedError::setting(CAP, "null: Gemma 3 does not cap its scores", cap));
+        }
         Ok(Self {
             score_scale: size.powf(-0.5),
-            score_cap: above_zero("attn_logit_softcapping")?,
+            score_cap,
             logit_cap: above_zero("final_logit_softcapping")?,
         })
+    }
+}
+
+/// Returns what `rope_parameters` says of the blocks of a type, `full_attention` or `sliding_attention`.
+///
+/// # Errors
+///
+/// It does not have a field of settings for each type.
+pub(super) fn rope_of<'a>(
+    parameters: Option<&'a Map<String, Value>>,
+    blocks: &str,
+) -> Result<Option<&'a Map<String, Value>>, PretrainedError> {
+    let Some(all) = parameters else { return Ok(None) };
+    let is_known = |name: &String| ["full_attention", "sliding_attention"].contains(&name.as_str());
+    match all.get(blocks) {
+        Some(Value::Object(fields)) => Ok(Some(fields)),
+        None | Some(Value::Null) if all.keys().all(is_known) => Ok(None),
+        _ => {
+            let expected = "settings for full_attention and sliding_attention";
+            Err(PretrainedError::setting("rope_parameters", expected, Value::Object(all.clone())))
+        }
     }
 }
 
@@ -79,5 +106,10 @@ mod tests {
             let error = read(fields).unwrap_err().to_string();
             assert!(error.contains(&format!("`{field}`")), "{error}");
         }
+        let of_gemma3 = |fields| Gemma::read(Kind::Gemma3, &serde_json::from_str(fields).unwrap());
+        let error = of_gemma3(r#"{"attn_logit_softcapping": 50.0}"#).unwrap_err().to_string();
+        assert!(error.contains("`attn_logit_softcapping`: expected null"), "{error}");
+        let gemma = of_gemma3(r#"{"attn_logit_softcapping": null}"#).unwrap();
+        assert_eq!((gemma.score_cap, gemma.logit_cap), (None, None));
     }
 }

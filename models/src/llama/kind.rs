@@ -13,6 +13,7 @@ pub(super) enum Kind {
     Qwen3,
     Phi3,
     Gemma2,
+    Gemma3,
 }
 
 /// The name of Gemma's activation, which other models call [`ACTIVATION`].
@@ -22,7 +23,7 @@ const ACTIVATION: &str = "hidden_act";
 impl Kind {
     /// The values of `model_type`.
     pub const MODEL_TYPES: &'static [&'static str] =
-        &["llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2"];
+        &["llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text"];
 
     pub fn of(model_type: &str) -> Self {
         match model_type {
@@ -31,6 +32,7 @@ impl Kind {
             "qwen3" => Self::Qwen3,
             "phi3" => Self::Phi3,
             "gemma2" => Self::Gemma2,
+            "gemma3_text" => Self::Gemma3,
             _ => Self::Llama,
         }
     }
@@ -44,13 +46,14 @@ impl Kind {
             Self::Qwen3 => "Qwen3ForCausalLM",
             Self::Phi3 => "Phi3ForCausalLM",
             Self::Gemma2 => "Gemma2ForCausalLM",
+            Self::Gemma3 => "Gemma3ForCausalLM",
         }
     }
 
     /// Whether it is a Gemma: embeddings are scaled, norms multiply by 1 plus their weight, and a norm also stands behind
     /// attention and behind a feed-forward layer.
     pub fn is_gemma(self) -> bool {
-        matches!(self, Self::Gemma2)
+        matches!(self, Self::Gemma2 | Self::Gemma3)
     }
 
     /// Whether queries, keys and values are one linear layer, and gate and what it multiplies another.
@@ -60,14 +63,19 @@ impl Kind {
 
     /// Whether the queries and keys of each head are normalised.
     pub fn norms_heads(self) -> bool {
-        self == Self::Qwen3
+        matches!(self, Self::Qwen3 | Self::Gemma3)
+    }
+
+    /// Whether blocks with a window rotate positions by other angles.
+    pub fn has_two_ropes(self) -> bool {
+        self == Self::Gemma3
     }
 
     /// The size of a head if `config.json` does not say it; `None` if it follows from the width.
     pub fn head_size(self) -> Option<usize> {
         match self {
             Self::Qwen3 => Some(128),
-            Self::Gemma2 => Some(256),
+            Self::Gemma2 | Self::Gemma3 => Some(256),
             _ => None,
         }
     }
@@ -75,29 +83,32 @@ impl Kind {
     /// The defaults of numbers that not all models have; `None` if there is none.
     pub fn default_of(self, field: &str) -> Option<f64> {
         match (self, field) {
-            (Self::Gemma2, "query_pre_attn_scalar") => Some(256.0),
+            (Self::Gemma2 | Self::Gemma3, "query_pre_attn_scalar") => Some(256.0),
             (Self::Gemma2, "attn_logit_softcapping") => Some(50.0),
             (Self::Gemma2, "final_logit_softcapping") => Some(30.0),
+            (Self::Gemma3, "sliding_window_pattern") => Some(6.0),
             _ => None,
         }
     }
 
     /// The defaults of fields that all models have, where they differ from Llama's.
     fn defaults(self) -> Vec<(&'static str, Value)> {
-        match self {
-            Self::Gemma2 => vec![
-                ("vocab_size", json!(256_000)),
-                ("hidden_size", json!(2304)),
-                ("intermediate_size", json!(9216)),
-                ("num_hidden_layers", json!(26)),
-                ("num_attention_heads", json!(8)),
-                ("num_key_value_heads", json!(4)),
-                (OF_GEMMA, json!("gelu_pytorch_tanh")),
-                ("max_position_embeddings", json!(8192)),
-                ("tie_word_embeddings", json!(true)),
-            ],
-            _ => Vec::new(),
-        }
+        let (vocabulary, positions) = match self {
+            Self::Gemma2 => (256_000, 8192),
+            Self::Gemma3 => (262_208, 131_072),
+            _ => return Vec::new(),
+        };
+        vec![
+            ("vocab_size", json!(vocabulary)),
+            ("hidden_size", json!(2304)),
+            ("intermediate_size", json!(9216)),
+            ("num_hidden_layers", json!(26)),
+            ("num_attention_heads", json!(8)),
+            ("num_key_value_heads", json!(4)),
+            (OF_GEMMA, json!("gelu_pytorch_tanh")),
+            ("max_position_embeddings", json!(positions)),
+            ("tie_word_embeddings", json!(true)),
+        ]
     }
 
     /// Returns the fields of `config.json` under Llama's names, with the defaults that differ from Llama's.

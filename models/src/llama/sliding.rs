@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::kind::Kind;
+use super::numbers::number;
 use crate::pretrained::PretrainedError;
 
 /// Returns whether a block has the window: as `layer_types` says, or else by the rule of the model.
@@ -22,6 +23,16 @@ pub(super) fn slides(kind: Kind, fields: &Map<String, Value>, block: usize) -> R
     }
     if kind == Kind::Gemma2 {
         return Ok(block.is_multiple_of(2));
+    }
+    if kind == Kind::Gemma3 {
+        // Each block with this number does not.
+        const PATTERN: &str = "sliding_window_pattern";
+        return match number(kind, fields, PATTERN)? {
+            Some(every) if every >= 1.0 && every.fract() == 0.0 => {
+                Ok(!(block + 1).is_multiple_of(every as usize))
+            }
+            every => Err(PretrainedError::setting(PATTERN, "a whole number above 0", Value::from(every))),
+        };
     }
     match field("max_window_layers") {
         None => Ok(block >= 28),

@@ -125,7 +125,7 @@ fn a_gpt_generates_the_same_with_a_cache() {
 #[test]
 fn a_llama_with_shared_keys_generates_the_same_with_a_cache() {
     let device = testing::device();
-    for model_type in ["llama", "qwen3", "phi3", "gemma2"] {
+    for model_type in ["llama", "qwen3", "phi3", "gemma2", "gemma3_text"] {
         let model = llama(model_type, &device);
         for decoding in decodings() {
             let kept = model.continued(&prompts(), &decoding).unwrap();
