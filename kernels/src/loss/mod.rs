@@ -174,7 +174,7 @@ impl Head {
 /// and the backward pass multiplies them by the gradient of the sum. It keeps them: 4 bytes for each element of the
 /// hidden state (of the rows with a label), of the weight and of the bias. A chunk has at most 2²² logits on the CPU, 16 MiB,
 /// and 2²⁶ on a GPU, 256 MiB in f32 and half of it in half precision, or 256 rows if that is more. Its size depends on shapes
-/// alone.
+/// alone. With a [cap](Head::cap), the chunk exists twice, in f32.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
