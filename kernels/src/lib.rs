@@ -83,7 +83,7 @@ pub use embedding::{EmbeddingOps, EmbeddingRows, embedding};
 pub use gated::{Gate, GatedOps, Gates, gated};
 pub use gelu::{Gelu, GeluOps, gelu};
 pub use half::{HalfOps, cast};
-pub use loss::{Head, HeadWeight, IGNORED, LossOps, LossRows, cross_entropy, head_loss};
+pub use loss::{Head, HeadWeight, IGNORED, LossOps, LossRows, cross_entropy, head_loss, head_losses};
 pub use many::{add_all, cast_all, scale_all, sum_of_squares};
 pub use norm::{NormKind, NormOps, NormRows, norm, norm_and_input, norm_of_sum};
 pub use product::{ProductOps, Products, linear, matmul, with_unread_products};

@@ -9,6 +9,7 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, unary};
 use burn::backend::tensor::{BoolTensor, FloatTensor, IntTensor};
 use burn::tensor::DType;
 
+use super::each::Chunks;
 use super::head::{self, Form, Found};
 use super::ops::LossOps;
 use super::rows::{Labels, LossRows};
@@ -43,6 +44,29 @@ impl<B: LossRows> Backward<B, 3> for Known {
         for (node, (gradient, dtype)) in ops.parents.into_iter().zip(gradients) {
             if let (Some(node), Some(gradient)) = (node, gradient) {
                 grads.register::<B>(node.id, B::scaled(gradient, by.clone(), dtype));
+            }
+        }
+    }
+}
+
+/// Computes the gradients from logits that are computed again.
+#[derive(Debug)]
+struct OfEach;
+
+impl<B: LossRows> Backward<B, 3> for OfEach {
+    /// Hidden state, weight and bias, the labels, the rows' logarithms, and what is computed from them.
+    type State = ([FloatTensor<B>; 3], Labels<B>, FloatTensor<B>, Form);
+
+    fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let ([hidden, weight, bias], labels, logarithms, form) = ops.state;
+        let dtypes = [&hidden, &weight, &bias].map(TensorMetadata::dtype);
+        let by = grads.consume::<B>(&ops.node);
+        let wanted = ops.parents.each_ref().map(Option::is_some);
+        let chunks = Chunks::<B>::new(hidden, weight, bias, labels, form);
+        let (found, scale) = chunks.gradients(logarithms, by, wanted);
+        for ((node, gradient), dtype) in ops.parents.into_iter().zip(found).zip(dtypes) {
+            if let (Some(node), Some(gradient)) = (node, gradient) {
+                grads.register::<B>(node.id, B::scaled(gradient, scale.clone(), dtype));
             }
         }
     }
@@ -88,6 +112,26 @@ impl<B: LossRows, C: CheckpointStrategy> LossOps for Autodiff<B, C> {
                 prep.finish((kept, factor), sum)
             }
             OpsKind::UnTracked(prep) => prep.finish(sum),
+        }
+    }
+
+    fn head_losses(
+        hidden: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        labels: IntTensor<Self>,
+        ignored: BoolTensor<Self>,
+        form: Form,
+    ) -> FloatTensor<Self> {
+        let labels = Labels { labels, ignored };
+        let prepared = OfEach.prepare::<C>([hidden.node(), weight.node(), bias.node()]).compute_bound();
+        let read = [hidden, weight, bias].map(<FloatTensor<Self>>::into_primitive);
+        let [hidden, weight, bias] = read.clone();
+        let chunks = Chunks::<B>::new(hidden, weight, bias, labels.clone(), form);
+        let [losses, logarithms] = chunks.losses();
+        match prepared.stateful() {
+            OpsKind::Tracked(prep) => prep.finish((read, labels, logarithms, form), losses),
+            OpsKind::UnTracked(prep) => prep.finish(losses),
         }
     }
 }

@@ -8,6 +8,7 @@
 //! ```text
 //! ops.rs        the losses as operations of a backend
 //! head.rs       the loss and its gradients, chunk by chunk
+//! each.rs       the loss of each row, and its gradients
 //! rows.rs       rows of logits, with Burn's operations for backends and dtypes without kernels
 //! backward.rs   the gradients, once for every backend
 //! flex.rs       rows on all cores
@@ -21,6 +22,9 @@ mod backward;
 mod cube;
 #[cfg(feature = "cube")]
 mod cube_rows;
+mod each;
+#[cfg(test)]
+mod each_tests;
 mod flex;
 mod head;
 mod ops;
@@ -29,7 +33,7 @@ mod rows;
 mod tests;
 mod vectors;
 
-use burn::backend::Dispatch;
+use burn::backend::{Dispatch, DispatchTensor};
 use burn::tensor::{DType, FloatDType, Int, Tensor, TensorData};
 
 pub use ops::LossOps;
@@ -192,33 +196,84 @@ impl Head {
 ///
 /// If the widths differ, if there is not one label for each row, or if a label is neither -100 nor a class.
 pub fn head_loss(hidden: Tensor<2>, head: &Head, labels: &[i32], smoothing: f64) -> Tensor<1> {
-    let ([rows, _], classes, device) = (hidden.dims(), head.classes(), hidden.device());
+    require_labels(&hidden, head, labels);
+    let (hidden, labels) = with_loss(cast(hidden, head.dtype()), labels);
+    let Operands { hidden, weight, bias, labels, ignored, form } =
+        Operands::of(hidden, head, &labels, smoothing);
+    Tensor::from_dispatch(<Dispatch as LossOps>::head_loss(hidden, weight, bias, labels, ignored, form))
+}
+
+/// Returns the negative log-likelihood of each row's label under a head's logits for `hidden`, `[rows, width]`: `[rows]`,
+/// in f32, without all logits at once. A row with the label -100 has the loss 0, and a gradient of 0.
+///
+/// [`head_loss`] sums them and is faster: with a gradient for each row, the backward pass computes the logits again. It
+/// keeps the hidden state and 4 bytes for each row. Dtypes, chunks and errors are those of [`head_loss`].
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use firebrick_kernels::{Head, HeadWeight, head_losses};
+///
+/// let device = Device::flex();
+/// let head = Head { weight: HeadWeight::Embedding(Tensor::ones([4, 2], &device)), bias: None, cap: None };
+/// let losses = head_losses(Tensor::ones([2, 2], &device), &head, &[3, -100]);
+/// let losses: Vec<f32> = losses.into_data().iter().collect();
+/// assert!((losses[0] - 4f32.ln()).abs() < 1e-6 && losses[1] == 0.0);
+/// ```
+///
+/// # Panics
+///
+/// If the widths differ, if there is not one label for each row, or if a label is neither -100 nor a class.
+pub fn head_losses(hidden: Tensor<2>, head: &Head, labels: &[i32]) -> Tensor<1> {
+    require_labels(&hidden, head, labels);
+    let Operands { hidden, weight, bias, labels, ignored, form } =
+        Operands::of(cast(hidden, head.dtype()), head, labels, 0.0);
+    let losses = <Dispatch as LossOps>::head_losses(hidden, weight, bias, labels, ignored, form);
+    cast(Tensor::from_dispatch(losses), FloatDType::F32)
+}
+
+fn require_labels(hidden: &Tensor<2>, head: &Head, labels: &[i32]) {
+    let ([rows, _], classes) = (hidden.dims(), head.classes());
     assert_eq!(rows, labels.len(), "each row of the hidden state has one label");
     for label in labels {
         let known = *label == IGNORED || (0..classes as i64).contains(&i64::from(*label));
         assert!(known, "a label is -100 or below {classes}, the number of classes; found {label}");
     }
-    let hidden = cast(hidden, head.dtype());
-    let (hidden, labels) = with_loss(hidden, labels);
-    let labels = Tensor::<1, Int>::from_data(TensorData::from(&*labels), &device);
-    let ignored = labels.clone().equal_scalar(IGNORED);
-    let (transposed, weight) = match &head.weight {
-        HeadWeight::Embedding(weight) => (true, weight.clone()),
-        HeadWeight::Linear(weight) => (false, weight.clone()),
-    };
-    let chunk = head::chunk(hidden.dims()[0], classes, is_flex(&device));
-    let form = Form { transposed, biased: head.bias.is_some(), cap: head.cap, smoothing, chunk };
-    // Extensions take no optional tensors: `form` says whether the bias is read.
-    let bias = head.bias.clone().unwrap_or_else(|| Tensor::zeros([1], (&device, DType::from(head.dtype()))));
-    let sum = <Dispatch as LossOps>::head_loss(
-        hidden.into_dispatch(),
-        weight.into_dispatch(),
-        bias.into_dispatch(),
-        labels.into_dispatch(),
-        ignored.into_dispatch(),
-        form,
-    );
-    Tensor::from_dispatch(sum)
+}
+
+/// The operands of a head's losses.
+struct Operands {
+    hidden: DispatchTensor,
+    weight: DispatchTensor,
+    bias: DispatchTensor,
+    labels: DispatchTensor,
+    ignored: DispatchTensor,
+    form: Form,
+}
+
+impl Operands {
+    /// `hidden` has the dtype of the head.
+    fn of(hidden: Tensor<2>, head: &Head, labels: &[i32], smoothing: f64) -> Self {
+        let device = hidden.device();
+        let labels = Tensor::<1, Int>::from_data(TensorData::from(labels), &device);
+        let ignored = labels.clone().equal_scalar(IGNORED);
+        let (transposed, weight) = match &head.weight {
+            HeadWeight::Embedding(weight) => (true, weight.clone()),
+            HeadWeight::Linear(weight) => (false, weight.clone()),
+        };
+        let chunk = head::chunk(hidden.dims()[0], head.classes(), is_flex(&device));
+        let form = Form { transposed, biased: head.bias.is_some(), cap: head.cap, smoothing, chunk };
+        // Extensions take no optional tensors: `form` says whether the bias is read.
+        let bias = head.bias.clone();
+        let bias = bias.unwrap_or_else(|| Tensor::zeros([1], (&device, DType::from(head.dtype()))));
+        Self {
+            hidden: hidden.into_dispatch(),
+            weight: weight.into_dispatch(),
+            bias: bias.into_dispatch(),
+            labels: labels.into_dispatch(),
+            ignored: ignored.into_dispatch(),
+            form,
+        }
+    }
 }
 
 /// Rows are selected in multiples of this number, so that GPUs meet few shapes.

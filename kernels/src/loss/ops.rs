@@ -3,11 +3,12 @@
 use burn::backend::tensor::{BoolTensor, FloatTensor, IntTensor};
 use burn::backend::{Backend, backend_extension};
 
+use super::each::Chunks;
 use super::head::{self, Form};
 use super::rows::{Labels, LossRows};
 
-/// Cross-entropy losses. Call [`cross_entropy`](crate::cross_entropy) or [`head_loss`](crate::head_loss), which take
-/// tensors.
+/// Cross-entropy losses. Call [`cross_entropy`](crate::cross_entropy), [`head_loss`](crate::head_loss) or
+/// [`head_losses`](crate::head_losses), which take tensors.
 #[backend_extension(
     Flex,
     Cube: cfg(feature = "cube"),
@@ -24,6 +25,17 @@ pub trait LossOps: Backend {
 
     /// Returns the loss `[1]` of the logits of `hidden`, `[rows, width]`. `bias` is read if the form is biased.
     fn head_loss(
+        hidden: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        labels: IntTensor<Self>,
+        ignored: BoolTensor<Self>,
+        form: Form,
+    ) -> FloatTensor<Self>;
+
+    /// Returns the loss of each row, `[rows]`, of the logits of `hidden`, `[rows, width]`, in f32 or wider. `bias` is
+    /// read if the form is biased.
+    fn head_losses(
         hidden: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
@@ -55,6 +67,19 @@ macro_rules! plain {
                 form: Form,
             ) -> FloatTensor<Self> {
                 head::loss::<Self>(hidden, weight, bias, Labels { labels, ignored }, form, [false; 3]).sum
+            }
+
+            fn head_losses(
+                hidden: FloatTensor<Self>,
+                weight: FloatTensor<Self>,
+                bias: FloatTensor<Self>,
+                labels: IntTensor<Self>,
+                ignored: BoolTensor<Self>,
+                form: Form,
+            ) -> FloatTensor<Self> {
+                let [losses, _] =
+                    Chunks::<Self>::new(hidden, weight, bias, Labels { labels, ignored }, form).losses();
+                losses
             }
         }
     };

@@ -31,14 +31,14 @@ impl<B: Backend> Labels<B> {
     }
 
     /// `[rows, 1]`, with class 0 where ignored.
-    fn picked(&self) -> IntTensor<B> {
+    pub(super) fn picked(&self) -> IntTensor<B> {
         let rows = self.labels.shape()[0];
         let labels = B::int_mask_fill(self.labels.clone(), self.ignored.clone(), 0i32.into());
         B::int_reshape(labels, Shape::new([rows, 1]))
     }
 
     /// `[rows, 1]`.
-    fn ignored(&self) -> BoolTensor<B> {
+    pub(super) fn ignored(&self) -> BoolTensor<B> {
         let rows = self.labels.shape()[0];
         B::bool_reshape(self.ignored.clone(), Shape::new([rows, 1]))
     }

@@ -7,19 +7,24 @@ use crate::device::is_flex;
 use crate::testing;
 
 /// Numbers of both signs.
-fn waves<const D: usize>(shape: [usize; D], seed: usize, dtype: FloatDType, device: &Device) -> Tensor<D> {
+pub(super) fn waves<const D: usize>(
+    shape: [usize; D],
+    seed: usize,
+    dtype: FloatDType,
+    device: &Device,
+) -> Tensor<D> {
     let count: usize = shape.iter().product();
     let values = (0..count).map(|at| (((at + 1) * (seed + 3)) as f32 * 0.618).sin() * 1.5);
     let data = TensorData::new(values.collect::<Vec<_>>(), shape);
     Tensor::<D>::from_data(data, device).cast(dtype)
 }
 
-fn values<const D: usize>(x: Tensor<D>) -> Vec<f64> {
+pub(super) fn values<const D: usize>(x: Tensor<D>) -> Vec<f64> {
     x.into_data().iter().collect()
 }
 
 /// Labels of which one in `ignored` is -100; none if it is 0.
-fn labels(rows: usize, classes: usize, ignored: usize) -> Vec<i32> {
+pub(super) fn labels(rows: usize, classes: usize, ignored: usize) -> Vec<i32> {
     let label = |row: usize| match ignored > 0 && row.is_multiple_of(ignored) {
         true => IGNORED,
         false => ((row * 7 + 3) % classes) as i32,
@@ -43,7 +48,7 @@ fn ours(logits: Tensor<2>, labels: &[i32], smoothing: f64) -> Tensor<1> {
     cross_entropy(logits, labels, smoothing)
 }
 
-fn near(found: &[f64], expected: &[f64], share: f64, about: &str) {
+pub(super) fn near(found: &[f64], expected: &[f64], share: f64, about: &str) {
     assert_eq!(found.len(), expected.len(), "{about}");
     let most = expected.iter().fold(1f64, |most, x| most.max(x.abs()));
     for (found, expected) in found.iter().zip(expected) {
@@ -52,7 +57,7 @@ fn near(found: &[f64], expected: &[f64], share: f64, about: &str) {
 }
 
 /// The dtypes of a device, each with the share of the largest number up to which results are near.
-fn dtypes<const N: usize>(of: [(FloatDType, f64); N], device: &Device) -> Vec<(FloatDType, f64)> {
+pub(super) fn dtypes<const N: usize>(of: [(FloatDType, f64); N], device: &Device) -> Vec<(FloatDType, f64)> {
     let known = |(dtype, _): &(FloatDType, f64)| {
         is_flex(device) || matches!(dtype, FloatDType::F32 | FloatDType::F16)
     };
