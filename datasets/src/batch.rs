@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use crate::{DataError, SampleError};
+use crate::{Compared, DataError, SampleError};
 
 /// One micro-batch as host data: the input of a model's step.
 ///
@@ -19,6 +19,17 @@ pub trait Batch: Send + 'static {
 
     /// The number of real tokens, without padding. Used to measure throughput.
     fn tokens(&self) -> usize;
+
+    /// Returns the samples about which the loss asks a reference model, if it does. A trainer asks it once for each
+    /// sample, before the first update, and gives each batch the [answers](Self::answered). Default: it asks none.
+    fn compared(&self) -> Option<Compared> {
+        None
+    }
+
+    /// Takes the answers of the reference model: as many numbers for each [compared](Self::compared) sample, in order.
+    fn answered(&mut self, numbers: Vec<f32>) {
+        let _ = numbers;
+    }
 }
 
 /// A stream of samples as a pure function from positions to batches.

@@ -78,6 +78,7 @@
 //! ├── packs        packs whole samples into rows
 //! └── windows      cuts one long text into windows
 //! batch        the two traits: one micro-batch, and a stream of them
+//! reference    what a loss asks another model
 //! token_batch  rows of ids with their labels
 //! padding      pads rows of different lengths
 //! collator     the trait that turns records into samples and samples into batches
@@ -187,6 +188,7 @@ mod place;
 #[cfg(feature = "text")]
 mod readers;
 mod records;
+mod reference;
 mod samples;
 #[cfg(feature = "text")]
 mod silent_panics;
@@ -221,6 +223,7 @@ pub use readers::{
     Tags, TextChunks, TextReader, TextUnit,
 };
 pub use records::{Fingerprinted, Malformed, Reader, Record, Records, Skipped, Value};
+pub use reference::{Compared, Reference};
 pub use samples::{
     GroupedByLength, InMemory, Mixed, Packs, PartSamples, Permutation, Samples, Shuffled, Source, Stream,
     Until, Windows,

@@ -99,9 +99,23 @@ impl ChatFormat {
                 }
             }
         }
-        Ok(Conversation { messages, tools: list(record, "tools")?, documents: list(record, "documents")? })
+        let (tools, documents) = Self::tools(record)?;
+        Ok(Conversation { messages, tools, documents })
+    }
+
+    /// Returns the messages of a field, a list of messages with `role` and `content`.
+    pub(crate) fn messages(record: &Record, field: &str) -> Result<Vec<Message>, DataError> {
+        of_roles(record, field)
+    }
+
+    /// Returns the tools and the documents of a record.
+    pub(crate) fn tools(record: &Record) -> Result<(Values, Values), DataError> {
+        Ok((list(record, "tools")?, list(record, "documents")?))
     }
 }
+
+/// A list that a record may lack.
+type Values = Option<Vec<Value>>;
 
 fn items<'r>(record: &'r Record, field: &str) -> Result<Vec<&'r [(String, Value)]>, DataError> {
     let Some(Value::List(values)) = record.get(field) else {
@@ -179,7 +193,7 @@ fn system(record: &Record) -> Result<Option<Message>, DataError> {
 }
 
 /// Returns a list, which may be written as JSON, since the columns of tables hold one type.
-fn list(record: &Record, field: &str) -> Result<Option<Vec<Value>>, DataError> {
+fn list(record: &Record, field: &str) -> Result<Values, DataError> {
     let expected = "a list, or the JSON of one";
     match record.get(field) {
         None | Some(Value::Null) => Ok(None),

@@ -6,6 +6,10 @@
 //! ├── causal_sample           tokens, and which of them count
 //! ├── chat                    conversations, of which the answers count
 //! └── packing                 several samples in one row
+//! preferences              pairs of a better and a worse answer
+//! ├── preference_record       records as pairs
+//! ├── preference_batch        padded pairs
+//! └── dpo                     how pairs are learned
 //! masked_lm                hidden tokens, or whole words
 //! ├── masking                 how many tokens are hidden, and what replaces them
 //! ├── words                   groups tokens into words
@@ -25,12 +29,16 @@ mod causal_lm;
 mod causal_sample;
 mod chat;
 mod counter;
+mod dpo;
 mod inputs;
 mod labeled_batch;
 mod labels;
 mod masked_lm;
 mod masking;
 mod packing;
+mod preference_batch;
+mod preference_record;
+mod preferences;
 mod roles;
 mod seq2seq;
 mod seq2seq_batch;
@@ -44,12 +52,16 @@ mod words;
 pub use causal_lm::CausalLm;
 pub use causal_sample::CausalSample;
 pub use chat::{Chat, Learned};
+pub use dpo::Dpo;
 pub use inputs::{Inputs, Tokens};
 pub use labeled_batch::LabeledBatch;
 pub use labels::Labels;
 pub use masked_lm::{MaskableTokens, MaskedLm};
 pub use masking::Masking;
 pub use packing::{Pack, Packing};
+pub use preference_batch::{PreferenceBatch, PreferenceSample};
+pub use preference_record::PreferenceFields;
+pub use preferences::{Kept, Preferences};
 pub use seq2seq::{Seq2Seq, Seq2SeqSample};
 pub use seq2seq_batch::Seq2SeqBatch;
 pub use sequence_batch::SequenceBatch;

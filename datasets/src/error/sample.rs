@@ -82,6 +82,30 @@ pub enum SampleError {
         index: u64,
     },
 
+    /// A setting of a loss is out of range.
+    #[error("{setting} must be {expected}, found {found}")]
+    Setting {
+        /// The setting.
+        setting: &'static str,
+        /// Its range.
+        expected: &'static str,
+        /// What was found.
+        found: String,
+    },
+
+    /// The reference model has not been asked about a sample.
+    #[error(
+        "the loss compares the sample at position {position} of epoch {epoch} with a reference model, which was not \
+         asked about it before the first update; evaluate a run on its own data, and resume a run from its last \
+         checkpoint, which asks about the samples to come"
+    )]
+    NotAsked {
+        /// The epoch.
+        epoch: u64,
+        /// The position of the sample in the epoch's order.
+        position: usize,
+    },
+
     /// An epoch does not have the requested positions.
     #[error(
         "epoch {epoch} has {samples} sample(s), but positions {positions:?} were requested; continue only with the \

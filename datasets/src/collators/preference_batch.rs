@@ -1,0 +1,124 @@
+//! Padded pairs of answers.
+
+use std::sync::Arc;
+
+use super::{CausalSample, Dpo};
+use crate::{Batch, Compared, DataError, Padding, TokenBatch};
+
+/// A better and a worse answer to one prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PreferenceSample {
+    chosen: CausalSample,
+    rejected: CausalSample,
+    id: u128,
+}
+
+impl PreferenceSample {
+    /// Creates a pair. In both rows, the prompt does not count.
+    pub fn new(chosen: CausalSample, rejected: CausalSample) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        for CausalSample { ids, prompt, unlearned } in [&chosen, &rejected] {
+            let numbers = [ids.len(), *prompt, unlearned.len()].map(|number| number as u64);
+            let ranges = unlearned.iter().flat_map(|range| [range.start as u64, range.end as u64]);
+            numbers.into_iter().chain(ranges).chain(ids.iter().map(|&id| id.into())).for_each(|number| {
+                hasher.update(&number.to_le_bytes());
+            });
+        }
+        let mut id = [0; 16];
+        hasher.finalize_xof().fill(&mut id);
+        Self { chosen, rejected, id: u128::from_le_bytes(id) }
+    }
+
+    /// Returns the prompt with the better answer.
+    pub fn chosen(&self) -> &CausalSample {
+        &self.chosen
+    }
+
+    /// Returns the prompt with the worse answer.
+    pub fn rejected(&self) -> &CausalSample {
+        &self.rejected
+    }
+
+    /// Returns a hash of the contents.
+    pub fn id(&self) -> u128 {
+        self.id
+    }
+
+    /// Returns the rows of the pair.
+    pub(super) fn rows(&self) -> [&CausalSample; 2] {
+        [&self.chosen, &self.rejected]
+    }
+
+    /// Returns whether something counts in both answers.
+    pub(super) fn counts(&self) -> bool {
+        self.rows().into_iter().all(CausalSample::counts)
+    }
+}
+
+/// A padded batch of pairs. A pair is a sample and an item.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PreferenceBatch {
+    rows: TokenBatch,
+    ids: Vec<u128>,
+    dpo: Dpo,
+    reference: Option<Vec<f32>>,
+}
+
+impl PreferenceBatch {
+    /// Pads pairs to a batch.
+    ///
+    /// # Errors
+    ///
+    /// A row is longer than the padding's fixed length, or an id is too large for a tensor.
+    pub fn new(
+        pairs: &[Arc<PreferenceSample>],
+        dpo: Dpo,
+        padding: &Padding,
+        pad_id: u32,
+    ) -> Result<Self, DataError> {
+        let rows = || pairs.iter().flat_map(|pair| pair.rows());
+        let labels = rows().map(CausalSample::labels).collect::<Result<_, _>>()?;
+        let ids = pairs.iter().map(|pair| pair.id).collect();
+        let rows = TokenBatch::padded(rows().map(|row| row.ids.clone()).collect(), labels, padding, pad_id)?;
+        Ok(Self { rows, ids, dpo, reference: None })
+    }
+
+    /// Returns the rows: the chosen and the rejected one of each pair, one after the other. Labels are
+    /// [`IGNORE`](crate::IGNORE) in prompts.
+    pub fn rows(&self) -> &TokenBatch {
+        &self.rows
+    }
+
+    /// Returns how the pairs are learned.
+    pub fn dpo(&self) -> Dpo {
+        self.dpo
+    }
+
+    /// Returns the log-probabilities of the answers by the reference model, one for each row; none before a trainer has
+    /// asked it.
+    pub fn reference(&self) -> Option<&[f32]> {
+        self.reference.as_deref()
+    }
+}
+
+impl Batch for PreferenceBatch {
+    fn items(&self) -> usize {
+        self.ids.len()
+    }
+
+    fn samples(&self) -> usize {
+        self.ids.len()
+    }
+
+    fn tokens(&self) -> usize {
+        self.rows.tokens()
+    }
+
+    fn compared(&self) -> Option<Compared> {
+        Some(Compared { with: self.dpo.reference, samples: self.ids.clone() })
+    }
+
+    fn answered(&mut self, numbers: Vec<f32>) {
+        self.reference = Some(numbers);
+    }
+}
