@@ -70,6 +70,7 @@ trait Erased: Send {
     fn loss(&self, batch: Box<dyn Any>, pass: &Pass) -> Loss;
     fn evaluate(&self, batch: Box<dyn Any>, pass: &Pass) -> Evaluation;
     fn scores(&self, counts: &[f64]) -> Vec<Score>;
+    fn reference(&self, batch: Box<dyn Any>, pass: &Pass) -> Option<Tensor<1>>;
 }
 
 impl<M: Objective<B> + 'static, B: 'static> Typed<M, B> {
@@ -140,6 +141,10 @@ impl<M: Objective<B> + 'static, B: 'static> Erased for Typed<M, B> {
     fn scores(&self, counts: &[f64]) -> Vec<Score> {
         self.0.scores(counts)
     }
+
+    fn reference(&self, batch: Box<dyn Any>, pass: &Pass) -> Option<Tensor<1>> {
+        self.0.reference(Self::batch(batch), pass)
+    }
 }
 
 impl Clone for AnyModel {
@@ -200,6 +205,10 @@ impl<B: 'static> Objective<B> for AnyModel {
 
     fn scores(&self, counts: &[f64]) -> Vec<Score> {
         self.0.scores(counts)
+    }
+
+    fn reference(&self, batch: B, pass: &Pass) -> Option<Tensor<1>> {
+        self.0.reference(Box::new(batch), pass)
     }
 }
 

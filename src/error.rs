@@ -88,6 +88,34 @@ pub enum TrainError {
         "label smoothing has no effect: the model's loss on this data is not over classes, or does not read `Pass::label_smoothing`; leave out label_smoothing, or compute the loss with `firebrick_models::smoothed_cross_entropy`"
     )]
     LabelsNotSmoothed,
+    /// The data compares the model with a reference model, but the model does not answer for one.
+    #[error(
+        "the loss compares the model with a reference model, but the model has no `Objective::reference`: implement it, or train a `firebrick_models::Preferring`"
+    )]
+    NoReference,
+    /// The reference model is the one without adapters, but there are none.
+    #[error(
+        "the reference model is the one with its adapters off, but no strategy adapts the model: add Lora(..), or write `reference: Frozen`"
+    )]
+    NoAdapter,
+    /// [`Objective::reference`](crate::Objective::reference) returned another number of numbers than samples have.
+    #[error(
+        "`Objective::reference` must return as many numbers for each of {samples} samples, found {found} numbers in all"
+    )]
+    ReferenceNumbers {
+        /// Samples of the batch.
+        samples: usize,
+        /// Numbers that were returned.
+        found: usize,
+    },
+    /// What another rank sent cannot be read.
+    #[error(
+        "another rank sent what cannot be read ({reason}): run the same version of the program on all ranks"
+    )]
+    Exchanged {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The objective and the batch count different numbers of items.
     #[error(
         "the objective's loss counts {loss} items, but the batch counts {batch} supervised ones: both must count the labels that enter the sum"

@@ -153,4 +153,13 @@ pub trait Objective<B>: Module {
         let _ = counts;
         Vec::new()
     }
+
+    /// Computes what the loss has to know of the samples from a reference model, as many numbers for each, in order: for
+    /// batches that [compare](firebrick_datasets::Batch::compared) the model with one. The trainer calls it on that model
+    /// once for each sample, before the first update, and gives the batches the
+    /// [answers](firebrick_datasets::Batch::answered). Default: none.
+    fn reference(&self, batch: B, pass: &Pass) -> Option<Tensor<1>> {
+        let _ = (batch, pass);
+        None
+    }
 }

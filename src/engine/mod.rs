@@ -8,6 +8,7 @@
 //! feed.rs            the micro-batches of a window, and each rank's part of them
 //! optional_batch.rs  a batch that some ranks lack
 //! agreement.rs       what ranks agree upon: sums, errors, the end
+//! reference/         what losses ask a reference model, before the first update
 //! gather.rs          gathers a value of each rank
 //! ranks.rs           runs a function on each rank
 //! elementwise.rs     proves that an optimizer updates each element by itself
@@ -22,6 +23,7 @@ pub mod gather;
 pub(crate) mod late;
 pub(crate) mod optional_batch;
 pub mod ranks;
+pub mod reference;
 pub mod session;
 pub mod step;
 pub(crate) mod training_loop;

@@ -4,6 +4,7 @@ mod fit;
 mod for_rank;
 mod kept;
 mod one_rank;
+mod reference;
 mod start;
 mod trained;
 

@@ -9,6 +9,7 @@ use firebrick_datasets::{Batch, DataError};
 use firebrick_strategies::{Adaptation, Composed};
 use firebrick_world::{Communicator, World};
 
+use super::reference::reference_of;
 use super::{Length, Trained, Trainer};
 use crate::checkpoint::{self, Settings};
 use crate::device::kernels;
@@ -70,6 +71,8 @@ impl<S> Trainer<S> {
         let scores = self.scores.after(model.scores(&[]), &EvaluationSums::default());
         require_names(&scores)?;
         let best_by = BestBy::of(self.best_by.as_ref(), &scores)?;
+        let reference = reference_of(&data)?;
+        let unadapted = self.unadapted(reference, (&model, &device), &optimizer);
         let adaptation = Adaptation::seeded(self.seed).with_fresh(self.fresh.clone());
         let adaptation = adaptation.starting_from(self.start.clone());
         let prepared = Prepared::new(&self.strategies, model, device, &optimizer, rank.clone(), adaptation)?;
@@ -92,18 +95,34 @@ impl<S> Trainer<S> {
             settings.schedule.check_saved()?;
         }
         let mut start = self.start(&rank, shared, &settings)?;
-        let session = prepared.start(optimizer, schedule, self.seed, total)?;
+        let session = prepared.start(optimizer, schedule.clone(), self.seed, total)?;
         let session = session.smoothing_labels(self.label_smoothing);
         let mut session = session.within(self.device_budget, self.optimizer_states)?;
         let layout = session.layout().clone();
+        let compiles = kernels::are_compiled_for(session.device());
+        let first_step = (compiles && self.tells(&rank)).then(FirstStep::awaited);
+        dry_run(&mut session, &data, window)?;
+        let answers = match reference {
+            None => None,
+            Some(reference) => {
+                let span = (window, total);
+                Some(self.ask(reference, &session, unadapted, &schedule, &start, &data, span)?)
+            }
+        };
         if let Some(from) = &start.from {
             from.require_place(|epoch| data.train.samples(epoch))?;
             session.resume(&layout, from, &self.interrupter.0)?;
         }
-        let compiles = kernels::are_compiled_for(session.device());
-        let first_step = (compiles && self.tells(&rank)).then(FirstStep::awaited);
-        dry_run(&mut session, &data, window)?;
         self.claim(&mut start, &rank)?;
+        let data = match answers {
+            None => data,
+            Some(answers) => {
+                if let Some(output) = start.output.as_ref().filter(|_| rank.rank() == 0) {
+                    answers.save(&output.current())?;
+                }
+                answers.give(data)
+            }
+        };
         let checkpoints = self.saves(&start, settings, &session, layout, best_by);
         // Those of the program see the run once, on the first rank.
         let program = if rank.rank() == 0 { self.observers.clone() } else { SharedObservers::default() };

@@ -229,6 +229,6 @@ impl Start {
 }
 
 /// The run folder that a checkpoint belongs to.
-fn run_of(from: &Resumed) -> Option<&Path> {
+pub(super) fn run_of(from: &Resumed) -> Option<&Path> {
     from.checkpoint.path().parent()?.parent()
 }

@@ -304,6 +304,11 @@ impl<M: Module> Session<M> {
         &self.world
     }
 
+    /// Whether a strategy has added low-rank adapters to the model.
+    pub fn is_adapted(&self) -> bool {
+        self.adaptation.low_rank().is_some()
+    }
+
     /// The device that evaluation runs on.
     pub fn device(&self) -> &Device {
         self.pass.device()
