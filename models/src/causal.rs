@@ -29,38 +29,63 @@ impl Placed {
     }
 }
 
-/// The loss of predicting each next token. The last token is only a label and is not an input. `hidden` is the model
-/// without its `head`; it returns `[batch, length, width]` of the shape of its input.
+/// What a causal model reads of a batch. The last token of a row is only a label and is not an input.
+pub(crate) struct Read<'a> {
+    batch: &'a TokenBatch,
+    /// The tokens that are computed.
+    pub tokens: Tokens,
+    pub placed: Placed,
+    /// The pass that knows where the rows stand.
+    pub pass: Pass,
+}
+
+impl<'a> Read<'a> {
+    /// Returns `None` if there is no token to compute.
+    pub fn of(batch: &'a TokenBatch, pass: &Pass) -> Option<Self> {
+        let ([rows, columns], device) = (batch.shape(), pass.device());
+        let tokens = Tokens::of_readers(batch, pass);
+        if tokens.is_empty() {
+            return None;
+        }
+        let ids = tokens.ints(&but_last(batch.host_ids(), columns), device);
+        let placed = match batch.host_position_ids() {
+            None if !tokens.is_ragged() => Placed::in_columns(ids),
+            places => {
+                let places = places.map_or_else(
+                    || (0..rows).flat_map(|_| 0..columns.saturating_sub(1) as i32).collect(),
+                    |places| but_last(places, columns),
+                );
+                let reads = match batch.host_segments() {
+                    Some(samples) => tokens.read_causally(&but_last(samples, columns)),
+                    None => tokens.read_causally(&but_last(batch.host_mask(), columns)),
+                };
+                Placed { ids, places: tokens.ints(&places, device), reads }
+            }
+        };
+        let pass = tokens.pass(pass, || starts_of(batch.host_mask(), columns));
+        Some(Self { batch, tokens, placed, pass })
+    }
+
+    /// Returns the label of each computed token.
+    pub fn labels(&self) -> Vec<i32> {
+        let [_, columns] = self.batch.shape();
+        let rows = self.batch.host_labels().chunks(columns.max(1));
+        self.tokens.select(&rows.flat_map(|row| &row[1..]).copied().collect::<Vec<_>>())
+    }
+}
+
+/// The loss of predicting each next token. `hidden` is the model without its `head`; it returns `[batch, length, width]`
+/// of the shape of its input.
 pub(super) fn next_token_loss(
     batch: TokenBatch,
     pass: &Pass,
     head: &Head,
     hidden: impl FnOnce(Placed, &Pass) -> Tensor<3>,
 ) -> Loss {
-    let ([rows, columns], device) = (batch.shape(), pass.device());
-    let tokens = Tokens::of_readers(&batch, pass);
-    if tokens.is_empty() {
-        return Loss::of_nothing(pass);
-    }
-    let ids = tokens.ints(&but_last(batch.host_ids(), columns), device);
-    let labels: Vec<i32> =
-        batch.host_labels().chunks(columns.max(1)).flat_map(|row| &row[1..]).copied().collect();
-    let placed = match batch.host_position_ids() {
-        None if !tokens.is_ragged() => Placed::in_columns(ids),
-        places => {
-            let places = places.map_or_else(
-                || (0..rows).flat_map(|_| 0..columns.saturating_sub(1) as i32).collect(),
-                |places| but_last(places, columns),
-            );
-            let reads = match batch.host_segments() {
-                Some(samples) => tokens.read_causally(&but_last(samples, columns)),
-                None => tokens.read_causally(&but_last(batch.host_mask(), columns)),
-            };
-            Placed { ids, places: tokens.ints(&places, device), reads }
-        }
-    };
-    let hidden = hidden(placed, &tokens.pass(pass, || starts_of(batch.host_mask(), columns)));
-    Loss { sum: output_loss(hidden, head, &tokens.select(&labels), pass), items: batch.items() }
+    let Some(read) = Read::of(&batch, pass) else { return Loss::of_nothing(pass) };
+    let labels = read.labels();
+    let hidden = hidden(read.placed, &read.pass);
+    Loss { sum: output_loss(hidden, head, &labels, pass), items: batch.items() }
 }
 
 /// The values of each row without those of its last column.

@@ -154,7 +154,7 @@ impl Gpt {
     }
 
     /// The normalised hidden state, `[batch, length, width]`.
-    fn hidden(&self, Placed { ids, places, reads }: Placed, pass: &Pass) -> Tensor<3> {
+    pub(crate) fn hidden(&self, Placed { ids, places, reads }: Placed, pass: &Pass) -> Tensor<3> {
         let x = self.blocks.iter().fold(self.embedded(ids, places, pass), |x, block| {
             let run = |block: &Block, (x, reads), pass: &Pass| block.forward(x, reads, pass);
             pass.segment(block, (x, reads.clone()), run)
@@ -168,7 +168,7 @@ impl Gpt {
         self.dropout.forward(x, pass)
     }
 
-    fn head(&self) -> Head {
+    pub(crate) fn head(&self) -> Head {
         output_layer(&self.tokens, self.head.as_ref())
     }
 

@@ -12,6 +12,7 @@
 //! modernbert/        ModernBERT, with heads
 //! heads/             losses and scores of an encoder's heads
 //! llama/             Llama, Mistral, Qwen2, Qwen3, Phi-3, Gemma 2 and 3
+//! preference/        models that learn to prefer the better of two answers
 //! t5/                T5 and mT5: an encoder and a decoder
 //! inference/         predictions of a trained model for new texts
 //! decoding/          from logits to texts: greedy, sampling, beam search
@@ -59,6 +60,7 @@ mod modernbert;
 mod norm;
 mod output_layer;
 mod perplexity;
+mod preference;
 pub mod pretrained;
 mod ragged;
 mod real_columns;
@@ -88,6 +90,7 @@ pub use modernbert::{
     ModernBertShape, ModernBertTokenClassifier, Pooling, RopeParameters,
 };
 pub use norm::Norm;
+pub use preference::{Likelihood, Preferring, dpo_losses};
 pub use rms_norm::RmsNorm;
 pub use sequence_loss::sequence_loss;
 pub use sequence_scores::SequenceScores;

@@ -1,5 +1,6 @@
 //! Rows of a padded batch as they are computed: as they are, or as one row of their real tokens.
 
+use std::iter::repeat_n;
 use std::ops::Range;
 
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
@@ -86,6 +87,15 @@ impl Tokens {
             None => [self.real.len(), self.columns],
             Some(rows) => [1, rows.total()],
         }
+    }
+
+    /// Returns the row of each token that is computed.
+    pub fn rows(&self) -> Vec<usize> {
+        let length = |row: usize| match &self.ragged {
+            None => self.columns,
+            Some(rows) => rows.row(row).len(),
+        };
+        (0..self.real.len()).flat_map(|row| repeat_n(row, length(row))).collect()
     }
 
     /// Selects the values of the tokens that are computed from those of the batch, row by row.

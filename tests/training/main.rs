@@ -27,6 +27,7 @@ mod of_burn;
 mod optimizers;
 mod own_strategies;
 mod peft;
+mod preference;
 mod pretrained;
 mod pretrained_folders;
 mod pretrained_sharded;

@@ -33,4 +33,9 @@ pub trait Trainable: Pretrained<Config: Family> + Objective<Self::Batch> + Answe
     fn source_tokens(_: &Self::Batch) -> usize {
         0
     }
+
+    /// Returns the rows of a batch. Default: one for each sample.
+    fn rows(batch: &Self::Batch) -> usize {
+        batch.samples()
+    }
 }

@@ -94,7 +94,7 @@ impl Llama {
     }
 
     /// The normalised hidden state, `[batch, length, width]`.
-    fn hidden(&self, Placed { ids, places, reads }: Placed, pass: &Pass) -> Tensor<3> {
+    pub(crate) fn hidden(&self, Placed { ids, places, reads }: Placed, pass: &Pass) -> Tensor<3> {
         let turns = self.turns(places);
         let mut ranges = Ranges::of(reads);
         let x = self.embedded(ids, pass);
@@ -125,7 +125,7 @@ impl Llama {
         cast(x, pass.dtype())
     }
 
-    fn head(&self) -> Head {
+    pub(crate) fn head(&self) -> Head {
         Head { cap: self.logit_cap, ..output_layer(&self.tokens, self.head.as_ref()) }
     }
 }
