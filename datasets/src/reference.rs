@@ -20,3 +20,21 @@ pub struct Compared {
     /// Each sample's id: a hash of its contents, the same wherever the sample stands.
     pub samples: Vec<u128>,
 }
+
+impl Compared {
+    /// Returns what the answers about each sample are kept under: another reference gives other answers.
+    ///
+    /// ```
+    /// use firebrick_datasets::{Compared, Reference};
+    ///
+    /// let keys = |with| Compared { with, samples: vec![3, 4] }.keys();
+    /// assert_ne!(keys(Reference::Frozen), keys(Reference::AdapterOff));
+    /// ```
+    pub fn keys(&self) -> Vec<u128> {
+        let key = |sample: &u128| match self.with {
+            Reference::Frozen => *sample,
+            Reference::AdapterOff => !sample,
+        };
+        self.samples.iter().map(key).collect()
+    }
+}

@@ -13,12 +13,12 @@ use crate::files::saving::replace;
 /// The file of the answers in the output folder of a run.
 pub const ANSWERS: &str = "reference.safetensors";
 
-/// The ids of samples in the file, U8 `[samples, 16]`.
+/// The [keys](firebrick_datasets::Compared::keys) of samples in the file, U8 `[samples, 16]`.
 const SAMPLES: &str = "samples";
 /// Their numbers, F32 `[samples, each]`.
 const NUMBERS: &str = "numbers";
 
-/// What a reference model says of samples: as many numbers for each.
+/// What reference models say of samples, by their [keys](firebrick_datasets::Compared::keys): as many numbers for each.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answers {
     at: HashMap<u128, usize>,

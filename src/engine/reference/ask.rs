@@ -86,7 +86,7 @@ struct Asking<'a, M, B: Batch, F> {
     spare: Spare<B>,
     /// The next micro-batches with samples that are not known, at most one for each rank.
     pending: Vec<B>,
-    /// Their samples.
+    /// The keys of their samples.
     waiting: HashSet<u128>,
     answers: Answers,
     interrupter: &'a Interrupter,
@@ -109,11 +109,12 @@ impl<M: Objective<B>, B: Batch, F: FnMut(usize)> Asking<'_, M, B, F> {
     /// Asks about a micro-batch, unless all of it is known.
     fn about(&mut self, batch: B) -> Result<(), TrainError> {
         let Some(compared) = batch.compared() else { return Ok(()) };
-        let is_known = |sample: &u128| self.answers.knows(*sample) || self.waiting.contains(sample);
-        if compared.samples.iter().all(is_known) {
+        let keys = compared.keys();
+        let is_known = |key: &u128| self.answers.knows(*key) || self.waiting.contains(key);
+        if keys.iter().all(is_known) {
             return Ok(());
         }
-        self.waiting.extend(compared.samples);
+        self.waiting.extend(keys);
         self.pending.push(batch);
         if self.pending.len() < self.world.size() { Ok(()) } else { self.round() }
     }
@@ -133,7 +134,7 @@ impl<M: Objective<B>, B: Batch, F: FnMut(usize)> Asking<'_, M, B, F> {
         };
         let mut found = Answers::default();
         if let Some(batch) = own {
-            let samples = batch.compared().map(|compared| compared.samples).unwrap_or_default();
+            let samples = batch.compared().map(|compared| compared.keys()).unwrap_or_default();
             let (entered, pass) = self.pass.clone().silent(is_silent).enter(&self.model)?;
             let numbers = entered.reference(batch, &pass).ok_or(TrainError::NoReference)?;
             pass.check()?;

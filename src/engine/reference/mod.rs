@@ -2,7 +2,7 @@
 //!
 //! A loss that compares the model with the one that training starts from needs few numbers of that model for each sample.
 //! They are computed by the model itself before it changes, with the strategies of the run and on all of its ranks, and
-//! kept in the host's memory: 24 bytes and 4 for each number. So no second model is held, and later epochs find them.
+//! kept in the host's memory. So no second model is held, and later epochs find them.
 //!
 //! ```text
 //! answers.rs   the numbers of each sample, and their file

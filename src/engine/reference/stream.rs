@@ -26,9 +26,9 @@ impl<B: Batch> Batches for Answered<B> {
         let mut batch = self.stream.batch(epoch, positions)?;
         if let Some(compared) = batch.compared() {
             let mut numbers = Vec::new();
-            for (at, sample) in compared.samples.into_iter().enumerate() {
+            for (at, key) in compared.keys().into_iter().enumerate() {
                 let unknown = || SampleError::NotAsked { epoch, position: start + at };
-                numbers.extend(self.answers.of(sample).ok_or_else(unknown)?);
+                numbers.extend(self.answers.of(key).ok_or_else(unknown)?);
             }
             batch.answered(numbers);
         }

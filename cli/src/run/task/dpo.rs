@@ -1,0 +1,154 @@
+//! Preferences.
+
+use std::sync::Arc;
+
+use firebrick_datasets::collators::{Dpo, Kept, PreferenceFields, Preferences};
+use firebrick_datasets::{DataError, Record, Reference, Tokenizer};
+use firebrick_models::inference::Question;
+use firebrick_strategies::SettingError;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::chat::{self, TemplateConfig};
+use super::{Task, Writing};
+use crate::run::load::Loading;
+use crate::run::{DataConfig, Loaded, RunError};
+
+/// `task: Dpo(..)`: prefers the better of two answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DpoTask {
+    /// β, above 0: how strongly the model is kept near its reference. Default: 0.1.
+    #[serde(default = "beta")]
+    pub beta: f64,
+    /// The share of pairs whose labels are taken to be swapped, at least 0 and below 0.5. Default: 0.
+    #[serde(default)]
+    pub label_smoothing: f64,
+    /// The model that the trained one is compared with. Default: `Frozen`.
+    #[serde(default)]
+    pub reference: Reference,
+    /// The field of the prompt, which a record may lack: then it is what both answers begin with. Default: `prompt`.
+    #[serde(default = "prompt")]
+    pub prompt: String,
+    /// The field of the better answer. Default: `chosen`.
+    #[serde(default = "chosen")]
+    pub chosen: String,
+    /// The field of the worse answer. Default: `rejected`.
+    #[serde(default = "rejected")]
+    pub rejected: String,
+    /// What is kept of a row with more tokens than `data.max_length`. Default: `Start`.
+    #[serde(default)]
+    pub keep: Kept,
+    /// Whether an end token follows each text. Default: yes, if the tokenizer has one.
+    #[serde(default)]
+    pub end: Option<bool>,
+    /// Says that the records are conversations, and may name their template. Default: texts, or conversations in the
+    /// tokenizer's template.
+    #[serde(default)]
+    pub chat: Option<PreferenceChat>,
+}
+
+/// `chat: (..)` of [`DpoTask`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PreferenceChat {
+    /// The template. Default: the tokenizer's.
+    #[serde(default)]
+    pub template: Option<TemplateConfig>,
+}
+
+fn beta() -> f64 {
+    Dpo::default().beta
+}
+
+fn prompt() -> String {
+    PreferenceFields::default().prompt
+}
+
+fn chosen() -> String {
+    PreferenceFields::default().chosen
+}
+
+fn rejected() -> String {
+    PreferenceFields::default().rejected
+}
+
+impl DpoTask {
+    fn fields(&self) -> PreferenceFields {
+        let Self { prompt, chosen, rejected, .. } = self.clone();
+        PreferenceFields { prompt, chosen, rejected }
+    }
+
+    fn dpo(&self) -> Dpo {
+        let Self { beta, label_smoothing, reference, .. } = *self;
+        Dpo { beta, label_smoothing, reference }
+    }
+}
+
+impl Task for DpoTask {
+    fn check(&self, _: &DataConfig) -> Result<(), SettingError> {
+        match self.dpo().out_of_range() {
+            None => Ok(()),
+            Some((setting, expected, found)) => SettingError::require(false, setting, expected, found),
+        }
+    }
+
+    fn check_data(&self, data: &DataConfig) -> Result<(), SettingError> {
+        let expected = "left out for Dpo, whose answers are not cut into pieces";
+        SettingError::require(data.stride.is_none(), "stride", expected, "given")?;
+        let is_given = data.max_length.is_some() || data.block.is_some();
+        SettingError::require(
+            is_given,
+            "max_length",
+            "given: the most tokens of a prompt and its answer",
+            "nothing",
+        )
+    }
+
+    fn texts<'r>(&self, record: &'r Record) -> Result<Vec<&'r str>, DataError> {
+        Ok(chat::texts_of(record, &[&self.prompt, &self.chosen, &self.rejected]))
+    }
+
+    fn load(&self, loading: &Loading<'_>) -> Result<Loaded, RunError> {
+        let tokenizer = Arc::new(self.prepare(Arc::unwrap_or_clone(loading.tokenizer()?))?);
+        let pairs = Preferences::new(loading.encoder(&tokenizer, None), self.dpo())?;
+        let end = self.end.unwrap_or(tokenizer.special().eos.is_some());
+        let pairs = pairs.fields(self.fields()).kept(self.keep).end(end);
+        let pairs = pairs.padding(loading.padding(&tokenizer));
+        let batches = loading.batches(pairs.clone())?;
+        let cut = pairs.cut();
+        if cut > 0 {
+            loading.say(&format!(
+                "{cut} answer(s) with their prompts had more tokens than `data.max_length`, and were cut"
+            ));
+        }
+        Ok(loading.loaded(tokenizer, batches))
+    }
+
+    /// A record's prompt, with the chosen answer as the expected one.
+    fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
+        let (prompt, answer) = self.fields().question(record, None)?;
+        Ok((Question::Text(prompt), answer.map(Value::from)))
+    }
+
+    fn asked(&self, record: &Record, tokenizer: &Tokenizer) -> Result<(Question, Option<Value>), DataError> {
+        let (prompt, answer) = self.fields().question(record, Some(tokenizer))?;
+        Ok((Question::Text(prompt), answer.map(Value::from)))
+    }
+
+    fn prepare(&self, tokenizer: Tokenizer) -> Result<Tokenizer, DataError> {
+        match self.chat.as_ref().and_then(|chat| chat.template.as_ref()) {
+            Some(template) => template.prepare(tokenizer),
+            None => Ok(tokenizer),
+        }
+    }
+
+    fn writing(&self) -> Option<Writing> {
+        Some(if self.chat.is_some() { Writing::Answer } else { Writing::Continuation })
+    }
+
+    /// The last token is only a label.
+    fn unread(&self) -> usize {
+        1
+    }
+}

@@ -1,0 +1,86 @@
+//! A run on preferences, from its records to scores and answers.
+
+use std::fs;
+
+use predicates::prelude::*;
+use predicates::str::contains;
+use serde_json::Value;
+
+use crate::small_run::{at_root, firebrick};
+
+#[test]
+fn a_run_learns_to_prefer_the_better_answers() {
+    let output = tempfile::tempdir().unwrap();
+    let folder = output.path().join("run");
+    let set = format!("output={:?}", folder.display().to_string());
+    let mut train = at_root();
+    train.args(["train", "examples/dpo.ron", "--set", &set]);
+    train.assert().success().stdout(contains("best reward_margin")).stderr(contains("reference model"));
+    let json = |name: &str| -> Value {
+        serde_json::from_str(&fs::read_to_string(folder.join(name)).unwrap()).unwrap()
+    };
+    let report = json("report.json");
+    let scores = &report["best_valid_scores"];
+    assert!(scores["reward_margin"].as_f64().unwrap() > 1.0, "{scores}");
+    assert!(scores["reward_accuracy"].as_f64().unwrap() > 0.8, "{scores}");
+    let log = fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+    let first: Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
+    assert!((first["loss"].as_f64().unwrap() - 2f64.ln()).abs() < 1e-5, "{first}");
+
+    // The answers of the reference model are kept, so the same numbers come out.
+    let mut eval = firebrick(output.path());
+    let eval = eval.args(["eval", "run", "--report", "json", "--device", "cpu"]).current_dir(output.path());
+    let data = std::path::absolute("../examples/data/preferences.valid.jsonl").unwrap();
+    let eval = eval.arg("--data").arg(&data).assert().success();
+    let text = String::from_utf8(eval.get_output().stdout.clone()).unwrap();
+    let found: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    for (name, score) in scores.as_object().unwrap() {
+        let (found, score) = (found["scores"][name].as_f64().unwrap(), score.as_f64().unwrap());
+        assert!((found - score).abs() <= 1e-4 * score.abs().max(1.0), "{name}: {found} {score}");
+    }
+    let other = r#"{"prompt": "", "chosen": "a", "rejected": "b"}"#;
+    fs::write(output.path().join("other.jsonl"), other).unwrap();
+    let mut eval = firebrick(output.path());
+    let eval = eval.args(["eval", "run", "--device", "cpu", "--data", "other.jsonl"]).assert().failure();
+    eval.stderr(contains("evaluate a run on its own data"));
+
+    let mut generate = firebrick(output.path());
+    let generate = generate.args(["generate", "run", "--device", "cpu", "--max-new-tokens", "4"]);
+    generate.args(["--prompt", "What color is snow?"]).assert().success();
+}
+
+#[test]
+fn both_answers_of_a_pair_are_shown() {
+    let mut data = at_root();
+    data.args(["data", "examples/dpo.ron", "--width", "200", "--batches", "1", "--rows", "1"]);
+    let shown = data.assert().success();
+    shown.stdout(contains("chosen").and(contains("rejected")).and(contains("samples      40")));
+}
+
+#[test]
+fn mistakes_are_explained() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("pairs.jsonl"), "{\"prompt\": \"a\", \"chosen\": \"b\"}\n").unwrap();
+    let refused = |task: &str, data: &str, model: &str, expected: &str| {
+        let run = format!(
+            "(task: {task}, data: (path: \"pairs.jsonl\", tokenizer: Bpe(vocabulary: 258){data}), model: {model}, batch: (micro: 1), optimizer: AdamW(), schedule: Constant(lr: 1e-3), steps: 1, output: \"out\")"
+        );
+        fs::write(folder.path().join("run.ron"), run).unwrap();
+        let mut train = firebrick(folder.path());
+        train
+            .args(["train", "run.ron", "--set", "output=\"out\""])
+            .assert()
+            .failure()
+            .stderr(contains(expected));
+    };
+    let (length, gpt) = (", max_length: 8", "Gpt(layers: 1, heads: 1, width: 8)");
+    refused("Dpo(beta: 0)", length, gpt, "`task.beta` must be finite and above 0, found 0");
+    refused("Dpo(label_smoothing: 0.5)", length, gpt, "`task.label_smoothing` must be at least 0 and below 0.5");
+    refused("Dpo()", "", gpt, "`data.max_length` must be given");
+    refused("Dpo()", length, gpt, "field `rejected`: expected a text");
+    refused("Dpo(chosen: \"better\")", length, gpt, "field `better`: expected a text, or a list of messages");
+    refused("Dpo()", length, "Bert(layers: 1, heads: 1, width: 8)", "`Gpt`, `Llama`");
+    let pair = "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n".repeat(20);
+    fs::write(folder.path().join("pairs.jsonl"), pair).unwrap();
+    refused("Dpo(reference: AdapterOff)", length, gpt, "no strategy adapts the model: add Lora(..)");
+}
