@@ -61,11 +61,11 @@ pub use plan::{FoundBatch, Plan, PlanError, Planned, Sent};
 pub use preview::{Cell, Grid, Kind, Legible, Look, Names, Numbers, Preview, Row};
 pub use program::Program;
 pub use run::{
-    BatchConfig, Caret, CausalLmTask, ChatConfig, CheckpointsConfig, Corpus, DataConfig, DataRun, Examples,
-    Families, LabelSettings, Launched, Loaded, Loading, MaskedLmTask, ModelConfig, Paths, Rows, Run,
-    RunError, RunStrategy, SampleConfig, Seq2SeqTask, SequenceClassificationTask, Suggestion, Task,
-    TaskConfig, TaskData, Tasks, TemplateConfig, TokenClassificationTask, Tokenized, TokenizerConfig,
-    Writing, record_json,
+    BatchConfig, Caret, CausalLmTask, ChatConfig, CheckpointsConfig, Corpus, DataConfig, DataRun, DpoTask,
+    Examples, Families, LabelSettings, Launched, Loaded, Loading, MaskedLmTask, ModelConfig, Paths,
+    PreferenceChat, Rows, Run, RunError, RunStrategy, SampleConfig, Seq2SeqTask, SequenceClassificationTask,
+    Suggestion, Task, TaskConfig, TaskData, Tasks, TemplateConfig, TokenClassificationTask, Tokenized,
+    TokenizerConfig, Writing, record_json,
 };
 pub use schema::schema;
 pub use trained_run::{Evaluated, Measure, MeasureError, Measured, Predicted, TrainedRun};

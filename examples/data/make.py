@@ -93,10 +93,13 @@ topics("topics.valid.tsv", 80, 4)
 numbers(5)
 
 
+COLORS = {"sky": "blue", "grass": "green", "snow": "white", "coal": "black", "blood": "red", "lemon": "yellow"}
+
+
 def chats(name, count, seed):
     """Conversations with answers that follow from the questions."""
     rng = random.Random(seed)
-    colors = {"sky": "blue", "grass": "green", "snow": "white", "coal": "black", "blood": "red", "lemon": "yellow"}
+    colors = COLORS
     lines = []
     for _ in range(count):
         messages = []
@@ -111,3 +114,22 @@ def chats(name, count, seed):
 
 chats("chat.jsonl", 40, 6)
 chats("chat.valid.jsonl", 8, 7)
+
+
+def preferences(name, count, seed):
+    """Questions with a right and a wrong answer."""
+    rng = random.Random(seed)
+    lines = []
+    for _ in range(count):
+        thing = rng.choice(sorted(COLORS))
+        wrong = rng.choice(sorted(set(COLORS.values()) - {COLORS[thing]}))
+        answers = {"chosen": COLORS[thing], "rejected": wrong}
+        record = {"prompt": [{"role": "user", "content": f"What color is {thing}?"}]}
+        for key, color in answers.items():
+            record[key] = [{"role": "assistant", "content": f"It is {color}."}]
+        lines.append(json.dumps(record))
+    (FOLDER / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+preferences("preferences.jsonl", 40, 8)
+preferences("preferences.valid.jsonl", 8, 9)

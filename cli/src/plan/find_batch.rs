@@ -117,7 +117,7 @@ impl<M: Trainable> Trial<'_, M> {
         let run = self.run.with_batch(self.micro, self.accumulate.min(2));
         let data = self.parts.data.clone().micro_batch(self.micro);
         let per_window = self.accumulate.saturating_mul(run.number_of_ranks());
-        let longest = Longest::of(&data, per_window, LOOKED_AT, M::source_tokens)?;
+        let longest = Longest::of(&data, per_window, LOOKED_AT, M::source_tokens, M::rows)?;
         let train = From { stream: data.train.clone(), start: longest.start() };
         let data = data.train_on(std::sync::Arc::new(train));
         let (model, optimizer) = run.fresh(self.parts, |_| {})?;

@@ -29,7 +29,7 @@ impl Work {
     pub fn of<M: Trainable>(config: &M::Config, longest: &Longest<M::Batch>, micro_batches: f64) -> Self {
         let sequences = |tokens: f64| Sequences {
             tokens: tokens * micro_batches,
-            length: tokens / longest.mean_samples.max(1.0),
+            length: tokens / longest.mean_rows.max(1.0),
         };
         Self {
             source: sequences(longest.mean_source_tokens),

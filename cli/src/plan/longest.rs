@@ -19,19 +19,20 @@ pub(super) struct Longest<B> {
     positions: Range<usize>,
     /// Tokens of the longest, padding included.
     pub tokens: usize,
-    /// Rows of the longest.
+    /// Samples of the longest.
     pub samples: usize,
     /// Tokens of a micro-batch on average, padding included.
     pub mean_tokens: f64,
     /// Source tokens among them.
     pub mean_source_tokens: f64,
     /// Rows of a micro-batch on average.
-    pub mean_samples: f64,
+    pub mean_rows: f64,
 }
 
 impl<B: Batch> Longest<B> {
-    /// Finds the longest of the first `looked_at` micro-batches of the first epoch, for ranks that together process `per_window` micro-batches in
-    /// an update. `source_tokens` returns the source tokens of a batch, padding included.
+    /// Finds the longest of the first `looked_at` micro-batches of the first epoch, for ranks that together process
+    /// `per_window` micro-batches in an update. `source_tokens` returns the source tokens of a batch, padding included, and
+    /// `rows` its rows.
     ///
     /// # Errors
     ///
@@ -41,6 +42,7 @@ impl<B: Batch> Longest<B> {
         per_window: usize,
         looked_at: usize,
         source_tokens: impl Fn(&B) -> usize,
+        rows: impl Fn(&B) -> usize,
     ) -> Result<Self, RunError> {
         let (mut best, mut sums): (Option<(usize, Range<usize>, usize)>, _) = (None, [0usize; 4]);
         let cut = cut(data, per_window, Share::WHOLE)?;
@@ -55,14 +57,14 @@ impl<B: Batch> Longest<B> {
                 counted => counted?,
             };
             let source = source_tokens(&batch);
-            sums = [sums[0] + 1, sums[1] + tokens, sums[2] + source, sums[3] + batch.samples()];
+            sums = [sums[0] + 1, sums[1] + tokens, sums[2] + source, sums[3] + rows(&batch)];
             let is_longer = best.as_ref().is_none_or(|(most, ..)| tokens > *most);
             if batch.items() > 0 && is_longer {
                 best = Some((tokens, request.positions, batch.samples()));
             }
         }
         let [looked, ..] = sums;
-        let [_, mean_tokens, mean_source_tokens, mean_samples] =
+        let [_, mean_tokens, mean_source_tokens, mean_rows] =
             sums.map(|sum| sum as f64 / looked.max(1) as f64);
         let Some((tokens, positions, samples)) = best else {
             return Err(PlanError::NothingToLearn { looked }.into());
@@ -74,7 +76,7 @@ impl<B: Batch> Longest<B> {
             samples,
             mean_tokens,
             mean_source_tokens,
-            mean_samples,
+            mean_rows,
         })
     }
 

@@ -147,7 +147,7 @@ impl Planning<'_> {
         let parts = run.prepare_unbounded::<M>(folder, say)?;
         let micro_batches = DataRun::from(run).micro_batches();
         let per_window = micro_batches.saturating_mul(run.number_of_ranks());
-        let longest = Longest::of(&parts.data, per_window, LOOKED_AT, M::source_tokens)?;
+        let longest = Longest::of(&parts.data, per_window, LOOKED_AT, M::source_tokens, M::rows)?;
         say(&format!(
             "the longest of the first micro-batches has {} samples and {} tokens",
             longest.samples, longest.tokens

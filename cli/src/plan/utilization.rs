@@ -29,7 +29,7 @@ impl Run {
             return Ok(None);
         };
         let per_window = DataRun::from(self).micro_batches().saturating_mul(self.number_of_ranks());
-        let longest = Longest::of(&parts.data, per_window, LOOKED_AT, M::source_tokens)?;
+        let longest = Longest::of(&parts.data, per_window, LOOKED_AT, M::source_tokens, M::rows)?;
         let shapes = shapes::<M>(&parts.config, &self.strategies, &parts.fresh)?;
         let work = Work::of::<M>(&parts.config, &longest, 1.0);
         let flops_per_token = work.flops(&shapes, 0.0) / longest.mean_tokens.max(1.0);

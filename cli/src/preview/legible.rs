@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use firebrick_datasets::collators::{Inputs, LabeledBatch, Labels, Seq2SeqBatch, SequenceBatch};
+use firebrick_datasets::collators::{
+    Inputs, LabeledBatch, Labels, PreferenceBatch, Seq2SeqBatch, SequenceBatch,
+};
 use firebrick_datasets::{Batch, IGNORE, TokenBatch, Tokenizer};
 
 use super::cells::{Cell, Kind};
@@ -185,5 +187,31 @@ impl Legible for Seq2SeqBatch {
 
     fn label(&self, names: &Names, grid: usize, at: usize) -> Option<String> {
         if grid == 1 { names.token(self.host_labels()[at]) } else { None }
+    }
+}
+
+/// The rows of a pair stand one after the other, so a row of the grid is both.
+impl Legible for PreferenceBatch {
+    fn grids(&self) -> Vec<Grid<'_>> {
+        let (rows, [_, length]) = (self.rows(), self.rows().shape());
+        let shape = [self.samples(), 2 * length];
+        vec![Grid { name: "", ids: rows.host_ids(), mask: rows.host_mask(), shape }]
+    }
+
+    fn label(&self, names: &Names, _: usize, at: usize) -> Option<String> {
+        self.rows().label(names, 0, at)
+    }
+
+    fn rows(&self, names: &Names, most: usize) -> Vec<Row> {
+        let rows = Legible::rows(Self::rows(self), names, most.saturating_mul(2));
+        let named = |rows: &[Row]| Row {
+            sequences: ["chosen", "rejected"]
+                .into_iter()
+                .zip(rows)
+                .flat_map(|(name, row)| row.sequences.iter().map(move |(_, cells)| (name, cells.clone())))
+                .collect(),
+            note: None,
+        };
+        rows.chunks(2).map(named).collect()
     }
 }

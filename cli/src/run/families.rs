@@ -6,7 +6,7 @@ use firebrick_models::family::{Family, Trainable};
 use firebrick_models::pretrained::{Folder, HubConfig};
 use firebrick_models::{
     BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, ModernBertMaskedLm,
-    ModernBertSequenceClassifier, ModernBertTokenClassifier, T5,
+    ModernBertSequenceClassifier, ModernBertTokenClassifier, Preferring, T5,
 };
 use firebrick_strategies::registry::{Registered, Registry};
 
@@ -47,7 +47,9 @@ impl Families {
     pub fn built_in() -> Self {
         Self::default()
             .model::<Gpt>("Gpt")
+            .model::<Preferring<Gpt>>("Gpt")
             .model::<Llama>("Llama")
+            .model::<Preferring<Llama>>("Llama")
             .model::<BertMaskedLm>("Bert")
             .model::<BertTokenClassifier>("Bert")
             .model::<BertSequenceClassifier>("Bert")

@@ -65,9 +65,9 @@ pub(crate) use strategies::{
     data_parallel, first_effect, insert_before_window, recipes, strategies_line, sum, written,
 };
 pub use task::{
-    CausalLmTask, ChatConfig, Examples, LabelSettings, MaskedLmTask, Rows, Seq2SeqTask,
-    SequenceClassificationTask, Suggestion, Task, TaskConfig, Tasks, TemplateConfig, TokenClassificationTask,
-    Writing, record_json,
+    CausalLmTask, ChatConfig, DpoTask, Examples, LabelSettings, MaskedLmTask, PreferenceChat, Rows,
+    Seq2SeqTask, SequenceClassificationTask, Suggestion, Task, TaskConfig, Tasks, TemplateConfig,
+    TokenClassificationTask, Writing, record_json,
 };
 pub(crate) use task::{STANDARD_INPUT, asked};
 pub use tokenize::Tokenized;

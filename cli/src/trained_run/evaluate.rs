@@ -1,9 +1,10 @@
 //! Evaluating a trained model on data of its task.
 
+use std::path::Path;
 use std::time::Instant;
 
 use burn::tensor::FloatDType;
-use firebrick_datasets::{Batch, DataError, SampleError};
+use firebrick_datasets::{Batch, Batches, DataError, SampleError};
 use firebrick_strategies::Pass;
 use serde::Serialize;
 
@@ -11,6 +12,7 @@ use super::TrainedRun;
 use crate::run::{DataRun, Paths, Settled};
 use crate::{Run, RunError};
 use firebrick::engine::feed::first_epoch;
+use firebrick::engine::reference::Answers;
 use firebrick::engine::session::checked;
 use firebrick::{Evaluation, EvaluationSums, Scores, TrainError};
 use firebrick_models::family::Trainable;
@@ -39,7 +41,7 @@ impl TrainedRun {
     /// A missing device, unreadable data, or weights that do not match the model.
     pub fn evaluate(&self, data: Option<Paths>, say: impl Fn(&str)) -> Result<Evaluated, RunError> {
         let data = data.or_else(|| self.run.data.valid.clone());
-        let evaluating = Evaluating { run: &self.run, data, say: &say };
+        let evaluating = Evaluating { run: &self.run, output: &self.output, data, say: &say };
         let folder = self.weights()?;
         self.run.model_in(&folder)?.evaluate(evaluating, folder)
     }
@@ -48,6 +50,8 @@ impl TrainedRun {
 /// An evaluation of a model of any type.
 pub(crate) struct Evaluating<'a> {
     run: &'a Run,
+    /// Its output folder.
+    output: &'a Path,
     /// The files; `None` uses the end of the training data.
     data: Option<Paths>,
     say: &'a dyn Fn(&str),
@@ -55,7 +59,7 @@ pub(crate) struct Evaluating<'a> {
 
 impl Evaluating<'_> {
     pub fn with<M: Trainable>(self, folder: Folder) -> Result<Evaluated, RunError> {
-        let Self { run, data, say } = self;
+        let Self { run, output, data, say } = self;
         let (device, _) = run.find_device(say)?;
         let config = folder.config::<M::Config>()?;
         let mut asked = DataRun::from(run);
@@ -79,6 +83,10 @@ impl Evaluating<'_> {
                 let place = "the validation part of the data".to_string();
                 return Err(DataError::EmptyText { place }.into());
             }
+        };
+        let data = match data.train.batch(0, 0..data.train.samples(0).min(1))?.compared() {
+            None => data,
+            Some(_) => Answers::read(output)?.give(data),
         };
         let model = folder.load::<M>(&config, &device)?.model;
         let model = run.scoring(model, Some(&folder), &tokenizer)?;

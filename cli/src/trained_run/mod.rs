@@ -47,6 +47,8 @@ pub(crate) use predict::Predicting;
 pub struct TrainedRun {
     /// The run, with the folder as its model, and the folder's tokenizer.
     run: Run,
+    /// Its output folder.
+    output: PathBuf,
     folder: PathBuf,
     raw: bool,
     system: Option<String>,
@@ -95,7 +97,7 @@ impl TrainedRun {
             }
             run.data.tokenizer = TokenizerConfig::File(folder.clone());
         }
-        Ok(Self { run, folder, raw: false, system: None })
+        Ok(Self { run, output, folder, raw: false, system: None })
     }
 
     /// The Hugging Face folder of the weights.

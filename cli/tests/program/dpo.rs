@@ -75,7 +75,12 @@ fn mistakes_are_explained() {
     };
     let (length, gpt) = (", max_length: 8", "Gpt(layers: 1, heads: 1, width: 8)");
     refused("Dpo(beta: 0)", length, gpt, "`task.beta` must be finite and above 0, found 0");
-    refused("Dpo(label_smoothing: 0.5)", length, gpt, "`task.label_smoothing` must be at least 0 and below 0.5");
+    refused(
+        "Dpo(label_smoothing: 0.5)",
+        length,
+        gpt,
+        "`task.label_smoothing` must be at least 0 and below 0.5",
+    );
     refused("Dpo()", "", gpt, "`data.max_length` must be given");
     refused("Dpo()", length, gpt, "field `rejected`: expected a text");
     refused("Dpo(chosen: \"better\")", length, gpt, "field `better`: expected a text, or a list of messages");

@@ -12,6 +12,7 @@ mod data_command;
 mod detail;
 mod devices_command;
 mod divergence;
+mod dpo;
 mod evaluate_samples;
 mod events;
 mod examples;

@@ -56,24 +56,37 @@ const CHATML: &str = "\
 {%- endif %}
 ";
 
+impl TemplateConfig {
+    /// Gives a tokenizer this template.
+    ///
+    /// # Errors
+    ///
+    /// The template's file cannot be read, or is not valid Jinja; or the tokenizer lacks the special tokens of `ChatMl`.
+    pub(super) fn prepare(&self, tokenizer: Tokenizer) -> Result<Tokenizer, DataError> {
+        match self {
+            Self::ChatMl => {
+                ["<|im_start|>", "<|im_end|>"].iter().try_for_each(|token| tokenizer.id(token).map(drop))?;
+                tokenizer.with_chat_template("the template ChatMl", CHATML)
+            }
+            Self::File(path) => {
+                let source = fs::read_to_string(path)
+                    .map_err(|source| DataError::Io { path: path.clone(), source })?;
+                tokenizer.with_chat_template(&path.display().to_string(), &source)
+            }
+        }
+    }
+}
+
 impl ChatConfig {
     /// Gives a tokenizer the template of the run, if it names one.
     ///
     /// # Errors
     ///
-    /// The template's file cannot be read, or is not valid Jinja; or the tokenizer lacks the special tokens of `ChatMl`.
+    /// Those of [`TemplateConfig::prepare`].
     pub(in crate::run) fn prepare(&self, tokenizer: Tokenizer) -> Result<Tokenizer, DataError> {
         match &self.template {
             None => Ok(tokenizer),
-            Some(TemplateConfig::ChatMl) => {
-                ["<|im_start|>", "<|im_end|>"].iter().try_for_each(|token| tokenizer.id(token).map(drop))?;
-                tokenizer.with_chat_template("the template ChatMl", CHATML)
-            }
-            Some(TemplateConfig::File(path)) => {
-                let source = fs::read_to_string(path)
-                    .map_err(|source| DataError::Io { path: path.clone(), source })?;
-                tokenizer.with_chat_template(&path.display().to_string(), &source)
-            }
+            Some(template) => template.prepare(tokenizer),
         }
     }
 
@@ -167,12 +180,13 @@ pub(super) fn suggest(format: &ChatFormat, examples: &Examples) -> Result<Sugges
 
 /// Returns the texts within a record's values, whichever fields hold them: those of a vocabulary.
 pub(super) fn texts(record: &Record) -> Vec<&str> {
+    texts_of(record, &record.names().collect::<Vec<_>>())
+}
+
+/// Returns the texts within some of a record's values.
+pub(super) fn texts_of<'r>(record: &'r Record, fields: &[&str]) -> Vec<&'r str> {
     let mut texts = Vec::new();
-    for name in record.names() {
-        if let Some(value) = record.get(name) {
-            add(value, &mut texts);
-        }
-    }
+    fields.iter().filter_map(|field| record.get(field)).for_each(|value| add(value, &mut texts));
     texts
 }
 

@@ -13,6 +13,7 @@
 mod causal_lm;
 mod chat;
 mod defaults;
+mod dpo;
 mod fits;
 mod masked_lm;
 mod record_json;
@@ -38,6 +39,7 @@ use super::{DataConfig, Loaded, RunError};
 pub use causal_lm::{CausalLmTask, Rows};
 pub use chat::{ChatConfig, TemplateConfig};
 pub(crate) use chat::{STANDARD_INPUT, asked};
+pub use dpo::{DpoTask, PreferenceChat};
 pub use masked_lm::MaskedLmTask;
 pub use record_json::record_json;
 pub use seq2seq::Seq2SeqTask;
@@ -58,6 +60,7 @@ impl Registered for dyn Task {
             .with("TokenClassification", TaskConfig::named::<TokenClassificationTask>)
             .with("SequenceClassification", TaskConfig::named::<SequenceClassificationTask>)
             .with("Seq2Seq", TaskConfig::named::<Seq2SeqTask>)
+            .with("Dpo", TaskConfig::named::<DpoTask>)
     }
 }
 
