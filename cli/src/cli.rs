@@ -17,6 +17,7 @@ use crate::commands::init::{InitArgs, init};
 use crate::commands::new::{NewArgs, new};
 use crate::commands::page::{ReportArgs, WatchArgs, report, watch};
 use crate::commands::plan::{PlanArgs, plan};
+use crate::commands::push::{PushArgs, push};
 use crate::commands::run_args::{FileArgs, LengthArgs, ReportFormat, RunArgs};
 use crate::commands::schema::{SchemaArgs, print_schema};
 use crate::commands::summary::{bench_summary, tokenized_summary, trained_summary};
@@ -61,6 +62,7 @@ Examples:
   firebrick train examples/causal_lm.ron --set 'checkpoints=(every: 50)' --resume auto
   firebrick checkpoint show runs/causal_lm
   firebrick export runs/causal_lm --step 50 -o gpt
+  firebrick push runs/causal_lm org/name
   firebrick consolidate runs/causal_lm --dtype bf16 -o model.safetensors
   firebrick import ds_config.json --training-args args.json -o run.ron
   firebrick new my-model --firebrick .
@@ -110,6 +112,11 @@ enum Command {
     ///
     /// Works on a run that is in progress, was killed, or is finished. Does not read the data.
     Export(ExportArgs),
+    /// Pushes a trained model to the Hugging Face Hub, as a commit of a repository.
+    ///
+    /// Pushes the folder that `firebrick export` writes. Needs a program built with `--features hub`, and a token in
+    /// HF_TOKEN, or saved by `hf auth login`.
+    Push(PushArgs),
     /// Merges the weights of a checkpoint into one file, whatever number of ranks saved them.
     ///
     /// Works on any machine and without the run file. It reads one tensor at a time, so only the largest tensor has to
@@ -281,6 +288,7 @@ impl Cli {
             Command::Watch(args) => done(watch(&args)),
             Command::Report(args) => done(report(&args)),
             Command::Export(args) => done(export(&args)),
+            Command::Push(args) => done(push(&args)),
             Command::Consolidate(args) => done(consolidate(&args)),
             Command::Checkpoint(command) => checkpoint(&command),
             Command::Import(args) => done(import(&args)),

@@ -26,6 +26,8 @@
 //! bench.rs       times steps, compared with a plain Burn loop or other settings
 //! preview/       the first batches, readable
 //! trained_run/   evaluates and measures a trained run, predicts and generates with it
+//! hub/           models and data of the Hugging Face Hub
+//! mlflow/        a run's numbers on an MLflow server
 //! import/        converts a DeepSpeed configuration and Hugging Face's training arguments to a run file
 //! init/          writes a run file for the data and the model that it is given
 //! schema/        a JSON Schema of the run file
@@ -42,9 +44,11 @@ pub mod cli;
 mod commands;
 mod console;
 pub mod guide;
+mod hub;
 pub mod import;
 mod init;
 mod log_lines;
+mod mlflow;
 mod plan;
 mod preview;
 mod program;
@@ -56,7 +60,9 @@ mod trained_run;
 pub mod watch;
 
 pub use bench::{Bench, BenchReport, BesideReport, RawReport};
+pub use hub::HubError;
 pub use init::InitError;
+pub use mlflow::MlflowConfig;
 pub use plan::{FoundBatch, Plan, PlanError, Planned, Sent};
 pub use preview::{Cell, Grid, Kind, Legible, Look, Names, Numbers, Preview, Row};
 pub use program::Program;

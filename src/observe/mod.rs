@@ -22,6 +22,7 @@
 //! utilization.rs       the share of the devices' peak that the run uses
 //! rank_report.rs       the ranks' part of the report
 //! progress.rs          how far a run is
+//! scalars.rs           the numbers of a step by the names that trackers show
 //! saved_evaluation.rs  an evaluation in a checkpoint
 //! ```
 
@@ -43,6 +44,7 @@ pub mod rank_report;
 pub mod readings;
 pub mod report;
 mod saved_evaluation;
+pub mod scalars;
 pub mod show;
 pub(crate) mod tally;
 pub mod tensorboard;

@@ -11,6 +11,7 @@ pub(crate) mod init;
 pub(crate) mod new;
 pub(crate) mod page;
 pub(crate) mod plan;
+pub(crate) mod push;
 pub(crate) mod run_args;
 pub(crate) mod schema;
 pub(crate) mod summary;

@@ -31,6 +31,7 @@ const MEANINGS: [(&str, Meaning); 26] = [
     ("best_by", Meaning::Free),
     ("checkpoints", Meaning::Free),
     ("output", Meaning::Free),
+    ("mlflow", Meaning::Free),
     ("sample", Meaning::Free),
     ("device", Meaning::Free),
     ("device_budget", Meaning::Free),
@@ -137,6 +138,14 @@ fn free_settings(run: &Run) -> Vec<String> {
 /// Writes out the strategies on which the result depends in this way.
 fn of_result(run: &Run, way: OnResult) -> Vec<String> {
     run.strategies.iter().filter(|strategy| strategy.effects().result == way).map(written).collect()
+}
+
+/// Returns all settings of a run file by their paths, without those that are not given.
+pub(super) fn settings(run: &Run) -> BTreeMap<String, String> {
+    let mut settings = BTreeMap::new();
+    flatten("", &json(run), &mut settings);
+    settings.retain(|_, value| value != "null");
+    settings
 }
 
 fn json(value: &impl Serialize) -> Value {

@@ -11,9 +11,10 @@ use super::launcher::number_of_ranks;
 use super::load::{Prints, tell_skipped};
 use super::settled::Settled;
 use super::{
-    BatchConfig, DataConfig, Loaded, Loading, Run, RunError, RunStrategy, TaskConfig, default_seed,
-    first_effect,
+    BatchConfig, DataConfig, Loaded, Loading, Run, RunError, RunStrategy, TaskConfig, TokenizerConfig,
+    default_seed, first_effect,
 };
+use crate::hub::{Wanted, local_folder, local_paths};
 
 /// The data part of a [`Run`]: everything that the data depends on, without the model and the training settings. It is
 /// read from the same files, so you can inspect a data set before there is a model.
@@ -85,6 +86,7 @@ struct Fields {
     deadline: Option<IgnoredAny>,
     nccl: Option<IgnoredAny>,
     output: Option<IgnoredAny>,
+    mlflow: Option<IgnoredAny>,
     sample: Option<IgnoredAny>,
 }
 
@@ -133,9 +135,31 @@ impl DataRun {
     /// Those of [`load`](Self::load), and [`RunError::Interrupted`].
     pub fn load_until(&self, interrupter: &Interrupter, say: impl Fn(&str)) -> Result<Loaded, RunError> {
         let run = self.clone();
-        let loaded = attended(interrupter, "preparing", &say, move |say| run.task.load(&run.loading(say)))?;
+        let loaded = attended(interrupter, "preparing", &say, move |say| {
+            let run = run.local(say)?;
+            run.task.load(&run.loading(say))
+        })?;
         tell_skipped(&loaded.skipped, say);
         Ok(loaded)
+    }
+
+    /// Returns the run with the paths of this machine in place of those on the Hub, whose files are downloaded.
+    ///
+    /// # Errors
+    ///
+    /// A file of the Hub cannot be had.
+    pub(super) fn local(mut self, say: &dyn Fn(&str)) -> Result<Self, RunError> {
+        let data = &mut self.data;
+        for paths in data.path.iter_mut().chain(&mut data.valid) {
+            *paths = local_paths(paths, say)?;
+        }
+        for corpus in &mut data.mix {
+            corpus.path = local_paths(&corpus.path, say)?;
+        }
+        if let TokenizerConfig::File(path) = &mut data.tokenizer {
+            *path = local_folder(path, Wanted::Tokenizer, say)?.into_owned();
+        }
+        Ok(self)
     }
 
     pub(super) fn loading<'a>(&'a self, say: &'a dyn Fn(&str)) -> Loading<'a> {

@@ -13,6 +13,8 @@ use firebrick_strategies::registry::{Registered, Registry};
 use super::any_trainable::{AnyTrainable, Typed};
 use super::model_config::{AnyShape, FromFolder, named};
 use super::{Run, RunError, TaskConfig};
+use crate::console::tell;
+use crate::hub::{Wanted, local_folder};
 
 /// The families of models that a run file can name, with a model for each task that a family learns.
 #[derive(Clone, Debug, Default)]
@@ -172,7 +174,7 @@ impl Run {
             let family = families.iter().find(|family| family.name == self.model.name());
             return Ok((Families::model_of(&self.task, family, self.model.name())?, None));
         };
-        let folder = Folder::open(path)?;
+        let folder = Folder::open(local_folder(path, Wanted::Model, &tell)?.into_owned())?;
         Ok((self.model_in(&folder)?, Some(folder)))
     }
 

@@ -10,6 +10,7 @@ use super::attended::attended;
 use super::prepare::Parts;
 use super::{DataRun, Process, Run, RunError, Writing, asked, changes, export};
 use crate::console::tell;
+use crate::mlflow::{MlflowConfig, Started};
 use firebrick::checkpoint::RunText;
 use firebrick::engine::feed::updates_in_epochs;
 use firebrick::output::{Output, RUN};
@@ -79,6 +80,7 @@ impl Run {
         let show = if leads { show } else { Show::Nothing };
         if leads {
             Output::check(&self.output)?;
+            self.mlflow.as_ref().map_or(Ok(()), MlflowConfig::check)?;
             if let Some(resume) = &resume {
                 // Reports a missing checkpoint before the data is read.
                 resume.find(&self.output).map_err(TrainError::from)?;
@@ -172,6 +174,14 @@ impl Launch<'_> {
         if !goes_on || !tokenizer.is_file() {
             parts.tokenizer.save(tokenizer)?;
         }
+        let mlflow = run.mlflow.as_ref().map(|mlflow| {
+            let started = Started { output: output.clone(), settings: changes::settings(run), goes_on };
+            mlflow.logger(started)
+        });
+        let trainer = match mlflow.transpose()? {
+            Some(logger) => trainer.observe(logger),
+            None => trainer,
+        };
         let trainer = trainer.claimed(output.clone());
         let trained = trainer.fit(model, optimizer, schedule, data).map_err(interrupted)?;
         let mut trained: Trained<M> = trained.into_typed();

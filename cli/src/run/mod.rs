@@ -40,6 +40,7 @@ use firebrick_strategies::Float;
 use firebrick_strategies::optim::{BoxedOptimizer, Group};
 use serde::{Deserialize, Serialize};
 
+use crate::mlflow::MlflowConfig;
 use firebrick::device::Tuning;
 use firebrick::{ByteSize, Schedule};
 
@@ -169,6 +170,8 @@ pub struct Run {
     /// When the run saves checkpoints. Default: only when it is interrupted.
     #[serde(default)]
     pub checkpoints: CheckpointsConfig,
+    /// The MLflow server that the run logs its numbers to. Default: none.
+    pub mlflow: Option<MlflowConfig>,
     /// Text to generate at the end. Default: none.
     pub sample: Option<SampleConfig>,
 }

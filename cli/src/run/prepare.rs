@@ -13,6 +13,7 @@ use firebrick_world::{World, host_device};
 
 use super::shapes::{parameters, skeleton};
 use super::{DataRun, Loaded, Run, RunError, Settled, recipes};
+use crate::hub::{Wanted, local_folder};
 use firebrick::BestBy;
 use firebrick::{Adapters, AnyModel, ByteSize, Data, TrainError, Trainer, device};
 use firebrick_models::decoding::Decoding;
@@ -139,7 +140,7 @@ impl Run {
         let strategies = recipes(&self.composed());
         let mut adaptation = Adaptation::default().with_fresh(fresh.clone());
         let adapted = strategies.adapt(AnyModel::new::<M::Batch>(skeleton), &mut adaptation)?;
-        let adapters = self.adapters::<M>(&config, &fresh)?;
+        let adapters = self.adapters::<M>(&config, &fresh, &say)?;
         if let Some(adapters) = &adapters {
             adapters.require(adaptation.low_rank()).map_err(TrainError::from)?;
             if adapters.dropout > 0.0 {
@@ -199,8 +200,10 @@ impl Run {
         &self,
         config: &M::Config,
         fresh: &[String],
+        say: &dyn Fn(&str),
     ) -> Result<Option<Adapters>, RunError> {
         let Some(folder) = &self.adapter else { return Ok(None) };
+        let folder = local_folder(folder, Wanted::Adapter, say)?;
         let mut adapters = load_adapters::<M>(config, folder).map_err(TrainError::from)?;
         if self.task.labels().is_some_and(|labels| labels.new_head) {
             adapters.whole.retain(|(path, _)| !fresh.contains(path));

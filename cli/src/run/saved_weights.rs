@@ -8,6 +8,7 @@ use firebrick_datasets::Tokenizer;
 
 use super::export::{known_by, mark, read, save_beside};
 use super::{Run, RunError, TokenizerConfig};
+use crate::hub::{Wanted, local_folder};
 use firebrick::checkpoint::ResumeError;
 use firebrick::checkpoint::best::BEST;
 use firebrick::{Resume, TrainError};
@@ -105,7 +106,8 @@ impl Exporting<'_> {
                 tokenizer.with_only_special(run.data.special.clone())?
             }
         };
-        save_beside::<M>(folder, run.model.folder(), &config, &tokenizer, run.end_of_turn(&tokenizer))?;
+        let origin = run.model.folder().and_then(|origin| local_folder(origin, Wanted::Model, &|_| ()).ok());
+        save_beside::<M>(folder, origin.as_deref(), &config, &tokenizer, run.end_of_turn(&tokenizer))?;
         mark(folder, best)?;
         Ok(Exported { folder: folder.into(), weights: of })
     }

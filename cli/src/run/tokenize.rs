@@ -44,12 +44,13 @@ impl DataRun {
         interrupter: &Interrupter,
         say: impl Fn(&str),
     ) -> Result<Tokenized, RunError> {
-        let (Some(task), Some(paths)) = (self.task.downcast_ref::<CausalLmTask>(), &self.data.path) else {
+        let local = self.clone().local(&say)?;
+        let (Some(task), Some(paths)) = (self.task.downcast_ref::<CausalLmTask>(), &local.data.path) else {
             return Err(RunError::Tokenize(self.task.name()));
         };
-        let loading = self.loading(&say);
+        let loading = local.loading(&say);
         let plain = loading.is_plain_text(paths);
-        let (run, of) = (self.clone(), paths.clone());
+        let (run, of) = (local.clone(), paths.clone());
         let tokenizer = attended(interrupter, "preparing", &say, move |say| {
             let loading = run.loading(say);
             loading.tokenizer_of(|| if plain { loading.text_of(&of) } else { loading.all_text() })

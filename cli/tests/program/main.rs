@@ -19,11 +19,17 @@ mod examples;
 mod exit_codes;
 mod folders;
 mod global_batches;
+#[cfg(any(feature = "hub", feature = "mlflow"))]
+mod http_server;
+#[cfg(feature = "hub")]
+mod hub;
 mod import_command;
 mod init_command;
 mod interrupted;
 mod kills;
 mod measures;
+#[cfg(feature = "mlflow")]
+mod mlflow;
 mod new_command;
 mod overrides;
 mod own_model;

@@ -9,6 +9,7 @@ use crate::files::writes::Writes;
 use crate::observe::log_line::LogLine;
 use crate::observe::numbers::{EvaluationNumbers, StepNumbers};
 use crate::observe::observer::Observer;
+use crate::observe::scalars::scalars;
 
 /// The folder of the files, in the output folder.
 const FOLDER: &str = "tensorboard";
@@ -78,21 +79,7 @@ impl Writer {
 
 impl Observer for Writer {
     fn step(&mut self, numbers: &StepNumbers) {
-        let values = [
-            ("tokens_per_second", Some(numbers.tokens_per_second)),
-            ("tokens_per_second_per_device", numbers.tokens_per_second_per_device),
-            ("mfu", numbers.mfu),
-            ("skipped_steps", Some(numbers.skipped_steps as f64)),
-            ("memory_bytes", Some(numbers.memory_bytes as f64)),
-            ("peak_bytes", Some(numbers.peak_bytes as f64)),
-            ("loss_scale", numbers.loss_scale),
-            // A skipped step has no rate, and its loss would only distort the curve.
-            ("loss", numbers.applied(numbers.loss)),
-            ("learning_rate", numbers.applied(numbers.learning_rate)),
-            ("gradient_norm", numbers.applied(numbers.gradient_norm)),
-        ];
-        let known = values.into_iter().filter_map(|(name, value)| Some((name, value?)));
-        self.write("train", numbers.step, known);
+        self.write("train", numbers.step, scalars(numbers));
         if self.flushed.elapsed() >= HELD {
             self.flush();
         }

@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use super::caret::Caret;
 use crate::PlanError;
+use crate::hub::HubError;
 use crate::import::ImportError;
 use crate::init::InitError;
 use crate::report_page::ReportPageError;
@@ -190,6 +191,19 @@ pub enum RunError {
         "a model of `{0}` generates no text, as those of `CausalLm` and `Seq2Seq` do: use `firebrick predict`"
     )]
     WritesNothing(&'static str),
+    /// The run logs to MLflow, which this program cannot do.
+    #[error(
+        "the run file names an MLflow server, and this program was built without: build it with `--features mlflow`, or leave it out with `--set mlflow=None`; the run's files for TensorBoard have the same numbers"
+    )]
+    NoMlflow,
+    /// The run names no MLflow server.
+    #[error(
+        "`mlflow` has no `uri`, and MLFLOW_TRACKING_URI is not set: name the server, as in \"http://127.0.0.1:5000\""
+    )]
+    NoMlflowServer,
+    /// A file of the Hugging Face Hub cannot be had, or a folder cannot be pushed.
+    #[error(transparent)]
+    Hub(#[from] HubError),
     /// The model cannot be measured as asked.
     #[error(transparent)]
     Measure(#[from] MeasureError),

@@ -18,6 +18,7 @@ mod windows;
 use serde::Serialize;
 
 use super::TrainedRun;
+use crate::hub::local_paths;
 use crate::run::{Paths, Writing};
 use crate::{Run, RunError};
 use firebrick::Scores;
@@ -97,6 +98,7 @@ impl TrainedRun {
         let Some(data) = data.or_else(|| self.run.data.valid.clone()) else {
             return Err(RunError::NothingAsked);
         };
+        let data = local_paths(&data, &say)?;
         let option = match measure {
             Measure::Texts { decoding } => return texts::texts(self, data, decoding, &say),
             Measure::Perplexity { .. } => "perplexity",

@@ -1,0 +1,99 @@
+//! The Hugging Face Hub: models, tokenizers, adapters and data by name, and trained models pushed to it.
+//!
+//! ```text
+//! mod.rs        what a path that begins with `hub:` is on this machine
+//! reference.rs  the name of a repository or a file
+//! cache.rs      the Hub's cache on this machine, and the environment's settings
+//! fetch.rs      files of a repository, downloaded into the cache
+//! api.rs        requests of a push
+//! push.rs       a folder as a commit on the Hub
+//! large_file.rs the storage of large files, which takes them before a commit
+//! error.rs      what can go wrong
+//! ```
+//!
+//! All but names and errors is behind the feature `hub`, since it links TLS.
+
+#[cfg(feature = "hub")]
+mod api;
+#[cfg(feature = "hub")]
+mod cache;
+mod error;
+#[cfg(feature = "hub")]
+mod fetch;
+#[cfg(feature = "hub")]
+mod large_file;
+#[cfg(feature = "hub")]
+mod push;
+mod reference;
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use crate::run::Paths;
+
+pub use error::HubError;
+#[cfg(feature = "hub")]
+pub(crate) use push::Push;
+
+use reference::Reference;
+
+/// The files that are wanted of a repository.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// The configuration, the weights and the tokenizer of a model.
+    Model,
+    /// A tokenizer.
+    Tokenizer,
+    /// Factors of PEFT.
+    Adapter,
+}
+
+/// Returns the folder on this machine: the path itself, or that of a `hub:` reference, whose files are downloaded unless
+/// they are there.
+///
+/// # Errors
+///
+/// The reference is malformed, the Hub does not have the repository or does not answer, or this program was built without
+/// the feature `hub`.
+pub(crate) fn local_folder<'p>(
+    path: &'p Path,
+    wanted: Wanted,
+    say: &dyn Fn(&str),
+) -> Result<Cow<'p, Path>, HubError> {
+    match Reference::of(path)? {
+        None => Ok(path.into()),
+        Some(reference) => Ok(fetch_folder(&reference.whole()?, wanted, say)?.into()),
+    }
+}
+
+/// Returns the paths on this machine: the paths themselves, and those of `hub:` references to files of data sets.
+///
+/// # Errors
+///
+/// Those of [`local_folder`], and a data set without such a file.
+pub(crate) fn local_paths(paths: &Paths, say: &dyn Fn(&str)) -> Result<Paths, HubError> {
+    let mut local = Vec::new();
+    for path in paths.as_slice() {
+        match Reference::of(path)? {
+            None => local.push(path.clone()),
+            Some(reference) => local.extend(fetch_files(&reference, say)?),
+        }
+    }
+    Ok(match (paths, local.len()) {
+        (Paths::One(_), 1) => Paths::One(local.remove(0)),
+        _ => Paths::Several(local),
+    })
+}
+
+#[cfg(feature = "hub")]
+use fetch::{fetch_files, fetch_folder};
+
+#[cfg(not(feature = "hub"))]
+fn fetch_folder(reference: &Reference, _: Wanted, _: &dyn Fn(&str)) -> Result<std::path::PathBuf, HubError> {
+    Err(HubError::NotBuilt { instead: reference.by_hand(false) })
+}
+
+#[cfg(not(feature = "hub"))]
+fn fetch_files(reference: &Reference, _: &dyn Fn(&str)) -> Result<Vec<std::path::PathBuf>, HubError> {
+    Err(HubError::NotBuilt { instead: reference.by_hand(true) })
+}

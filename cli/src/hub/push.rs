@@ -1,0 +1,122 @@
+//! A folder as a commit on the Hub.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use super::HubError;
+use super::api::Hub;
+use super::fetch::sha256;
+use super::large_file::LargeFile;
+use super::reference::Reference;
+
+/// How many bytes of a file tell the Hub what it is.
+const SAMPLE: u64 = 512;
+
+/// A push of a folder.
+#[derive(Clone, Debug)]
+pub(crate) struct Push {
+    /// The folder, whose files are pushed without those of its subfolders.
+    pub folder: PathBuf,
+    /// `org/name`.
+    pub repository: String,
+    /// The message of the commit.
+    pub message: String,
+    /// Whether the repository is private, if it does not exist yet.
+    pub is_private: bool,
+}
+
+/// A file to push.
+struct Pushed {
+    name: String,
+    path: PathBuf,
+    size: u64,
+}
+
+impl Push {
+    /// Creates the repository unless it exists, and commits the files of the folder to a branch. Returns the address of
+    /// the commit, or of the repository if nothing changed.
+    ///
+    /// # Errors
+    ///
+    /// There is no token, a file cannot be read, or the Hub refuses or does not answer.
+    pub fn push(&self, say: &dyn Fn(&str)) -> Result<String, HubError> {
+        let Reference { repository, revision, .. } = Reference::named(&self.repository)?;
+        let files = files(&self.folder)?;
+        let hub = Hub::open()?;
+        hub.create(&repository, self.is_private)?;
+        let ask = format!("/api/models/{repository}/preupload/{revision}");
+        let described = files.iter().map(Pushed::described).collect::<Result<Vec<_>, _>>()?;
+        let answer = hub.post("asking how files are pushed", &ask, &json!({ "files": described }))?;
+        let is_large = |file: &Pushed| {
+            let modes = answer["files"].as_array().into_iter().flatten();
+            modes.into_iter().any(|mode| mode["path"] == file.name.as_str() && mode["uploadMode"] == "lfs")
+        };
+        let header = json!({ "key": "header", "value": { "summary": self.message, "description": "" } });
+        let mut lines = vec![header];
+        for file in &files {
+            lines.push(match is_large(file) {
+                false => {
+                    let content = fs::read(&file.path).map_err(|error| file.failed(error))?;
+                    let content = STANDARD.encode(content);
+                    json!({ "key": "file", "value": { "path": file.name, "content": content, "encoding": "base64" } })
+                }
+                true => {
+                    let oid = sha256(&file.path).map_err(|error| file.failed(error))?;
+                    let large = LargeFile { path: &file.path, oid, size: file.size };
+                    say(&format!("pushing {}, {:.1} MB", file.name, file.size as f64 / 1e6));
+                    large.upload(&hub, &repository, &revision)?;
+                    json!({ "key": "lfsFile", "value": { "path": file.name, "algo": "sha256", "oid": large.oid, "size": file.size } })
+                }
+            });
+        }
+        let body: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        let url = format!("{}/api/models/{repository}/commit/{revision}", hub.endpoint());
+        let commit = hub.agent().post(&url).header("Content-Type", "application/x-ndjson");
+        let commit = commit.header("Authorization", hub.authorization());
+        let committed = hub.read("committing", commit.send(body))?;
+        let url = committed["commitUrl"].as_str().map(String::from);
+        Ok(url.unwrap_or_else(|| format!("{}/{repository}", hub.endpoint())))
+    }
+}
+
+/// Finds the files of a folder, in the order of their names.
+fn files(folder: &Path) -> Result<Vec<Pushed>, HubError> {
+    let failed = |error: std::io::Error| HubError::Other {
+        doing: format!("reading {}", folder.display()),
+        reason: error.to_string(),
+    };
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_string();
+        if path.is_file() && !name.starts_with('.') {
+            let size = path.metadata().map_err(failed)?.len();
+            files.push(Pushed { name, path, size });
+        }
+    }
+    files.sort_by(|one, other| one.name.cmp(&other.name));
+    let has = |name: &str| files.iter().any(|file| file.name == name);
+    match has("config.json") && files.iter().any(|file| file.name.ends_with(".safetensors")) {
+        true => Ok(files),
+        false => Err(HubError::NoModel { folder: folder.into() }),
+    }
+}
+
+impl Pushed {
+    /// Describes the file for the Hub, which decides where it is stored.
+    fn described(&self) -> Result<Value, HubError> {
+        let mut sample = Vec::new();
+        let file = File::open(&self.path).map_err(|error| self.failed(error))?;
+        file.take(SAMPLE).read_to_end(&mut sample).map_err(|error| self.failed(error))?;
+        Ok(json!({ "path": self.name, "size": self.size, "sample": STANDARD.encode(sample) }))
+    }
+
+    fn failed(&self, error: std::io::Error) -> HubError {
+        HubError::Other { doing: format!("reading {}", self.path.display()), reason: error.to_string() }
+    }
+}
