@@ -231,6 +231,7 @@ pub use samples::{
 pub use token_batch::{IGNORE, TokenBatch};
 #[cfg(feature = "text")]
 pub use tokenization::{
-    Encoder, Encoding, ForModel, Input, SpecialNames, SpecialTokens, Tokenizer, TokenizerWarning, Truncation,
+    Encoder, Encoding, ForModel, Input, SpecialNames, SpecialTokens, Tokenizer, TokenizerWarning, Truncated,
+    Truncation,
 };
 pub use tokens::{TokenFile, TokenSequence, TokenWriter};

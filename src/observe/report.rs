@@ -89,12 +89,27 @@ pub struct Report {
     /// The files with a failed write, as on a full disk. The run continued.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failed_writes: Vec<FailedWrites>,
+    /// The texts of the run's data that were cut to the maximum length, by part of the data; a program fills it in.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub truncated: Vec<TruncatedTexts>,
     /// Whether the run was asked to end early, by a signal, a key or its [interrupter](crate::Trainer::interrupter).
     #[serde(skip_serializing_if = "is_false")]
     pub interrupted: bool,
     /// One report per rank, if there are several. The bytes above are those of the first rank.
     #[serde(skip_serializing_if = "Vec::is_empty", skip_deserializing)]
     pub ranks: Vec<RankReport>,
+}
+
+/// The texts of a part of the data that were cut to the maximum length.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TruncatedTexts {
+    /// The part, such as `training`.
+    pub data: String,
+    /// Number of texts, or pairs of texts, that were cut.
+    pub texts: u64,
+    /// Number of tokens that were lost.
+    pub tokens: u64,
 }
 
 /// The file's name in the output folder.

@@ -4,6 +4,7 @@ use std::fmt::Display;
 
 use crate::{BenchReport, Launched, Run, Tokenized};
 use firebrick::observe::rank_report::table_of_ranks;
+use firebrick::observe::report::TruncatedTexts;
 use firebrick::{FailedWrites, Report, Scores};
 
 /// Summarizes a trained run.
@@ -25,6 +26,9 @@ pub(crate) fn trained_summary(run: &Run, launched: &Launched) -> String {
     }
     rows.add("tokens/s", Some(format!("{:.0}", report.tokens_per_second)));
     rows.extend(of_device(report));
+    for TruncatedTexts { data, texts, tokens } in &report.truncated {
+        rows.add("cut off", Some(format!("{tokens} tokens of {texts} text(s) of the {data} data")));
+    }
     rows.add("peak memory", Some(format!("{:.1} MB", report.peak_bytes as f64 / 1e6)));
     rows.add("saved in", Some(run.output.display()));
     for FailedWrites { file, failures, error } in &report.failed_writes {

@@ -1,14 +1,16 @@
 //! The data part of a run file.
 
+use std::cell::RefCell;
+
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use burn::train::Interrupter;
-use firebrick_datasets::{Amount, Skipped};
+use firebrick_datasets::{Amount, Skipped, Truncated};
 
 use super::attended::attended;
 use super::launcher::number_of_ranks;
-use super::load::{Prints, tell_skipped};
+use super::load::{Prints, tell_skipped, tell_truncated};
 use super::settled::Settled;
 use super::{
     BatchConfig, DataConfig, Loaded, Loading, Run, RunError, RunStrategy, TaskConfig, TokenizerConfig,
@@ -139,7 +141,8 @@ impl DataRun {
             let run = run.local(say)?;
             run.task.load(&run.loading(say))
         })?;
-        tell_skipped(&loaded.skipped, say);
+        tell_skipped(&loaded.skipped, &say);
+        tell_truncated(&loaded.truncated, say);
         Ok(loaded)
     }
 
@@ -173,6 +176,8 @@ impl DataRun {
             texts: &self.task,
             say,
             skipped: Skipped::default(),
+            truncated: Truncated::default(),
+            cut_texts: RefCell::default(),
             prints: Prints::default(),
         }
     }

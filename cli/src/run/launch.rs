@@ -185,6 +185,7 @@ impl Launch<'_> {
         let trainer = trainer.claimed(output.clone());
         let trained = trainer.fit(model, optimizer, schedule, data).map_err(interrupted)?;
         let mut trained: Trained<M> = trained.into_typed();
+        trained.report.truncated = parts.truncated.clone();
         match Report::read(output.folder()).filter(|_| !trained.has_gone_on) {
             // The run was already over: keep its report, but for how this process ended.
             Some(report) => {

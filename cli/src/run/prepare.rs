@@ -15,6 +15,7 @@ use super::shapes::{parameters, skeleton};
 use super::{DataRun, Loaded, Run, RunError, Settled, recipes};
 use crate::hub::{Wanted, local_folder};
 use firebrick::BestBy;
+use firebrick::observe::report::TruncatedTexts;
 use firebrick::{Adapters, AnyModel, ByteSize, Data, TrainError, Trainer, device};
 use firebrick_models::decoding::Decoding;
 use firebrick_models::family::{Family, Sizes, Trainable};
@@ -37,6 +38,8 @@ pub(crate) struct Parts<M: Trainable> {
     pub world: World,
     /// The data, cut into batches.
     pub data: Data<M::Batch>,
+    /// The texts of the data that were cut.
+    pub truncated: Vec<TruncatedTexts>,
     /// The tokenizer that made the tokens.
     pub tokenizer: Arc<Tokenizer>,
     /// The model's configuration.
@@ -168,7 +171,7 @@ impl Run {
             }
             _ => error,
         });
-        let Loaded { tokenizer, data, labels, longest_row, .. } = loaded?;
+        let Loaded { tokenizer, data, labels, longest_row, truncated, .. } = loaded?;
         let data = data.batches::<M::Batch>().ok_or_else(|| self.other_task())?;
         let data = data.tokenizer(&tokenizer)?;
         if self.early_stopping.is_some() && data.valid.is_none() {
@@ -187,6 +190,7 @@ impl Run {
             device_name,
             world,
             data,
+            truncated,
             tokenizer,
             config,
             folder,

@@ -50,5 +50,6 @@ mod seq2seq;
 mod small_run;
 mod tasks;
 mod tokenizer_folders;
+mod truncated;
 mod unfinished;
 mod whole_files;

@@ -147,6 +147,7 @@ impl CausalLm {
             piece.ids.push(end_id);
         }
         if stride.is_none() {
+            self.encoder.lose(pieces.iter().skip(1).map(Encoding::own_tokens).sum());
             pieces.truncate(1);
         }
         Ok(pieces)

@@ -86,6 +86,7 @@ impl Chat {
         let mut ids = encoding.ids;
         if let Some(excess) = most.and_then(|most| ids.len().checked_sub(most)).filter(|&excess| excess > 0) {
             self.cut.fetch_add(1, Ordering::Relaxed);
+            encoder.lose(excess);
             let kept = match side {
                 Side::Right => 0..ids.len() - excess,
                 Side::Left => excess..ids.len(),

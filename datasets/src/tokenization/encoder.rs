@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use tokenizers::{Result as CrateResult, TruncationDirection, TruncationParams, TruncationStrategy};
 
 use super::{
-    Encoding, Input, Truncation,
+    Encoding, Input, Truncated, Truncation,
     characters::Characters,
     fast::{Fast, Tokens},
     finish::Finish,
@@ -44,6 +44,7 @@ pub struct Encoder {
     stride: Option<usize>,
     cut: Side,
     truncation: Truncation,
+    truncated: Option<Truncated>,
     finish: OnceLock<Arc<Finish>>,
 }
 
@@ -57,6 +58,7 @@ impl Encoder {
             stride: None,
             cut: Side::Right,
             truncation: Truncation::LongestFirst,
+            truncated: None,
             finish: OnceLock::new(),
         }
     }
@@ -81,6 +83,18 @@ impl Encoder {
     /// Sets which sequence of a pair is cut. Default: the longer one.
     pub fn truncation(self, truncation: Truncation) -> Self {
         Self { truncation, finish: OnceLock::new(), ..self }
+    }
+
+    /// Counts the texts that are cut and the tokens that are lost. Default: counts nothing.
+    pub fn counting(self, truncated: Truncated) -> Self {
+        Self { truncated: Some(truncated), ..self }
+    }
+
+    /// Counts a text that lost so many tokens.
+    pub(crate) fn lose(&self, tokens: usize) {
+        if let Some(truncated) = &self.truncated {
+            truncated.add(tokens);
+        }
     }
 
     /// Sets whether to add special tokens. Default: yes.
@@ -117,9 +131,15 @@ impl Encoder {
             let fast = self.tokenizer.fast();
             let first = sequence(fast, first, texts)?;
             let second = second.map(|second| sequence(fast, second, texts)).transpose()?;
-            finish.finish(first, second)
+            let tokens = first.ids.len() + second.as_ref().map_or(0, |second| second.ids.len());
+            Ok((finish.finish(first, second)?, tokens))
         };
-        guarded(encode).map_err(|reason| self.not_encoded([Some(first), second], reason))
+        let (encodings, tokens) =
+            guarded(encode).map_err(|reason| self.not_encoded([Some(first), second], reason))?;
+        if let (None, [encoding]) = (self.stride, encodings.as_slice()) {
+            self.lose(tokens.saturating_sub(encoding.own_tokens()));
+        }
+        Ok(encodings)
     }
 
     /// Encodes many inputs, on all cores. The results are in order.
@@ -153,6 +173,7 @@ impl Encoder {
         let added = before.len() + after.len();
         if let Some(max_length) = self.max_length {
             let room = max_length.saturating_sub(added);
+            self.lose(ids.len().saturating_sub(room));
             match self.cut {
                 Side::Right => ids.truncate(room),
                 Side::Left => drop(ids.drain(..ids.len().saturating_sub(room))),
@@ -258,6 +279,24 @@ mod tests {
 
     fn ids(encodings: &[Encoding]) -> Vec<&[u32]> {
         encodings.iter().map(|encoding| encoding.ids.as_slice()).collect()
+    }
+
+    #[test]
+    fn texts_that_are_cut_are_counted() {
+        let truncated = Truncated::default();
+        let counts = || (truncated.texts(), truncated.tokens());
+        let encoder = Encoder::new(bert()).max_length(Some(5)).counting(truncated.clone());
+        encoder.encode(Input::Text("a b c"), None).unwrap();
+        assert_eq!(counts(), (0, 0));
+        encoder.encode(Input::Text("a b c d e"), None).unwrap();
+        assert_eq!(counts(), (1, 2));
+        encoder.encode(Input::Text("a b"), Some(Input::Text("c d"))).unwrap();
+        assert_eq!(counts(), (2, 4));
+        encoder.ids("a b c d").unwrap();
+        assert_eq!(counts(), (3, 5));
+        // With a stride, further encodings have the rest.
+        encoder.clone().stride(Some(0)).encode(Input::Text("a b c d e"), None).unwrap();
+        assert_eq!(counts(), (3, 5));
     }
 
     #[test]

@@ -51,6 +51,11 @@ impl Encoding {
         self.ids.is_empty()
     }
 
+    /// Returns the number of tokens of the texts, without those that the tokenizer adds around them.
+    pub(crate) fn own_tokens(&self) -> usize {
+        self.special.iter().filter(|special| !**special).count()
+    }
+
     pub(super) fn with_capacity(len: usize) -> Self {
         Self {
             ids: Vec::with_capacity(len),

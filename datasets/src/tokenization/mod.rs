@@ -29,6 +29,7 @@ mod tokenizer_check;
 mod tokenizer_config;
 mod tokenizer_file;
 mod transformers_class;
+mod truncated;
 mod warning;
 mod word_cache;
 
@@ -38,6 +39,7 @@ pub(crate) use pieces::final_pieces;
 pub use save::ForModel;
 pub use special_tokens::{SpecialNames, SpecialTokens};
 pub use tokenizer::Tokenizer;
+pub use truncated::Truncated;
 pub use warning::TokenizerWarning;
 
 use crate::{DataError, TokenizerError};

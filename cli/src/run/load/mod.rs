@@ -6,14 +6,14 @@ mod samples;
 mod task_data;
 mod windows;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use firebrick_datasets::collators::Labels;
 use firebrick_datasets::{
     Amount, Batch, DataError, Encoder, Format, Padding, ReadError, Reader, Record, SampleError, Skipped,
-    Tokenizer,
+    Tokenizer, Truncated,
 };
 
 pub(in crate::run) use prints::{Part, Prints};
@@ -23,6 +23,7 @@ pub(in crate::run) use windows::Documents;
 use super::{Corpus, DataConfig, Paths, RunError, Settled, TokenizerConfig};
 use crate::preview::Legible;
 use firebrick::Data;
+use firebrick::observe::report::TruncatedTexts;
 
 /// The data of a run, ready for training.
 #[derive(Debug)]
@@ -37,6 +38,8 @@ pub struct Loaded {
     pub skipped: Skipped,
     /// The most tokens that a row may have, padding included; `None` if there is no bound.
     pub longest_row: Option<usize>,
+    /// The texts that were cut to the maximum length, by part of the data. Those of a stream are not known.
+    pub truncated: Vec<TruncatedTexts>,
 }
 
 impl Loaded {
@@ -51,6 +54,16 @@ pub(crate) fn tell_skipped(skipped: &Skipped, say: impl Fn(&str)) {
     if skipped.count() > 0 {
         say(&format!("skipped {} malformed record(s), among them:", skipped.count()));
         skipped.messages().iter().for_each(|message| say(&format!("  {message}")));
+    }
+}
+
+/// Reports how many texts were cut, and how many tokens they lost.
+pub(super) fn tell_truncated(truncated: &[TruncatedTexts], say: impl Fn(&str)) {
+    for TruncatedTexts { data, texts, tokens } in truncated {
+        say(&format!(
+            "{texts} text(s) of the {data} data are longer than `data.max_length`: {tokens} tokens are cut off, which a \
+             larger `data.max_length` reads, or `data.stride` as further samples"
+        ));
     }
 }
 
@@ -102,6 +115,10 @@ pub struct Loading<'a> {
     pub(in crate::run) texts: &'a dyn Texts,
     pub(in crate::run) say: &'a dyn Fn(&str),
     pub(in crate::run) skipped: Skipped,
+    /// The texts that were cut so far.
+    pub(in crate::run) truncated: Truncated,
+    /// Those of each part of the data that is loaded.
+    pub(in crate::run) cut_texts: RefCell<Vec<TruncatedTexts>>,
     pub(in crate::run) prints: Prints,
 }
 
@@ -114,6 +131,7 @@ impl Loading<'_> {
             labels: None,
             skipped: self.skipped.clone(),
             longest_row,
+            truncated: self.cut_texts.borrow().clone(),
             data: TaskData::new(batches),
         }
     }
@@ -135,7 +153,22 @@ impl Loading<'_> {
 
     /// Returns the encoder of texts; `most` overrides the most tokens of a text.
     pub fn encoder(&self, tokenizer: &Arc<Tokenizer>, most: Option<usize>) -> Encoder {
-        self.config.encoder(tokenizer, most)
+        self.config.encoder(tokenizer, most).counting(self.truncated.clone())
+    }
+
+    /// Loads a part of the data, and notes which of its texts were cut.
+    pub(super) fn noting_cuts<T>(
+        &self,
+        part: &str,
+        load: impl FnOnce() -> Result<T, RunError>,
+    ) -> Result<T, RunError> {
+        let before = (self.truncated.texts(), self.truncated.tokens());
+        let loaded = load()?;
+        let [texts, tokens] = [self.truncated.texts() - before.0, self.truncated.tokens() - before.1];
+        if texts > 0 {
+            self.cut_texts.borrow_mut().push(TruncatedTexts { data: part.into(), texts, tokens });
+        }
+        Ok(loaded)
     }
 
     /// Returns how rows are padded.

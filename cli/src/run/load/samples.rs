@@ -38,7 +38,8 @@ impl Loading<'_> {
         let Some(paths) = &self.config.valid else { return Ok(None) };
         (self.say)(&format!("reading {}", paths.summary()));
         let reader = self.open(Part::Valid, paths, self.config.format.as_ref())?;
-        let samples = self.source(reader, collator).load(self.progress("samples"))?;
+        let load = || Ok(self.source(reader, collator).load(self.progress("samples"))?);
+        let samples = self.noting_cuts("validation", load)?;
         self.require_some(samples.len(), "`data.valid`", paths.summary())?;
         Ok(Some(self.evaluated(samples)?))
     }
@@ -56,7 +57,8 @@ impl Loading<'_> {
         (self.say)(&format!("reading and tokenizing {}", self.config.summary()));
         let mut corpora = Vec::new();
         for Weighted { corpus, weight } in self.corpora()? {
-            let corpus = self.source(corpus, collator).load(self.progress("samples"))?;
+            let load = || Ok(self.source(corpus, collator).load(self.progress("samples"))?);
+            let corpus = self.noting_cuts("training", load)?;
             self.require_some(corpus.len(), "the training data", self.config.summary())?;
             corpora.push(Weighted { corpus, weight });
         }

@@ -120,10 +120,6 @@ impl CausalLmTask {
                 "the chat template writes no special token after an answer, so generated answers do not end",
             );
         }
-        if let Some(cut) = chat.map(|chat| chat.cut()).filter(|&cut| cut > 0) {
-            loading
-                .say(&format!("{cut} conversation(s) had more tokens than `data.max_length`, and were cut"));
-        }
         Ok(loading.loaded(tokenizer, batches))
     }
 }
