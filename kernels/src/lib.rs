@@ -86,7 +86,7 @@ pub use half::{HalfOps, cast};
 pub use loss::{Head, HeadWeight, IGNORED, LossOps, LossRows, cross_entropy, head_loss, head_losses};
 pub use many::{add_all, cast_all, scale_all, sum_of_squares};
 pub use norm::{NormKind, NormOps, NormRows, norm, norm_and_input, norm_of_sum};
-pub use product::{ProductOps, Products, linear, matmul, with_unread_products};
+pub use product::{ProductOps, Products, linear, matmul, with_read_products, with_unread_products};
 pub use ragged::Ragged;
 pub use reading::Reading;
 pub use residual::{ResidualOps, Sums, add, add_dropout};

@@ -98,9 +98,9 @@ impl Attention {
 
     /// `[batch, length, width]` to the same shape.
     pub(super) fn forward(&self, x: Tensor<3>, reads: &Reads, pass: &Pass) -> Tensor<3> {
-        let joint = self.query_key_value.forward(x);
+        let joint = self.query_key_value.forward(x, pass);
         let mixed = attention_of_joint(joint, self.heads, self.attending(reads, pass));
-        self.dropout.forward(self.output.forward(join_heads(mixed)), pass)
+        self.dropout.forward(self.output.forward(join_heads(mixed), pass), pass)
     }
 
     /// Like `forward`, but continues after the keys and values in `past`, and also returns the keys and values of both.
@@ -113,12 +113,16 @@ impl Attention {
     ) -> (Tensor<3>, KeyValue) {
         let [batch, length, width] = x.dims();
         // [batch, length, 3 * width] -> three of [batch, heads, length, size]
-        let joint =
-            self.query_key_value.forward(x).reshape([batch, length, 3 * self.heads, width / self.heads]);
+        let joint = self.query_key_value.forward(x, pass).reshape([
+            batch,
+            length,
+            3 * self.heads,
+            width / self.heads,
+        ]);
         let part = |i: usize| joint.clone().narrow(2, i * self.heads, self.heads).swap_dims(1, 2);
         let (keys, values) = behind(past, part(1), part(2));
         let mixed = attention(part(0), keys.clone(), values.clone(), None, self.attending(reads, pass));
-        (self.dropout.forward(self.output.forward(join_heads(mixed)), pass), (keys, values))
+        (self.dropout.forward(self.output.forward(join_heads(mixed), pass), pass), (keys, values))
     }
 
     fn attending<'a>(&self, reads: &'a Reads, pass: &'a Pass) -> Attending<'a> {

@@ -281,8 +281,8 @@ impl Block {
     /// The feed-forward layer on the sum of `x` and what attention mixed.
     fn fed_forward(&self, x: Tensor<3>, mixed: Tensor<3>, pass: &Pass) -> Tensor<3> {
         let (x, normed) = self.feed_forward_norm.of_sum(x, mixed);
-        let hidden = self.activation.forward(self.widen.forward(normed));
-        pass.end_of_segment(|| self.dropout.forward_onto(x, self.narrow.forward(hidden), pass))
+        let hidden = self.activation.forward(self.widen.forward(normed, pass));
+        pass.end_of_segment(|| self.dropout.forward_onto(x, self.narrow.forward(hidden, pass), pass))
     }
 }
 

@@ -1,13 +1,13 @@
-//! An affine map that is fast in half precision on the CPU.
+//! An affine map that is fast in half precision on the CPU, and drops the input of its factors.
 
 use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay, Param};
-use burn::tensor::{Device, FloatDType, Tensor};
-use firebrick_kernels::{cast, linear};
+use burn::tensor::{Device, Tensor};
+use firebrick_strategies::{Pass, adapted_linear, undropped_linear};
 
 /// An affine map of the last axis, `x · weight + bias`, like Burn's and with the same parameter names.
 ///
 /// It computes in the dtype of its weight and returns the dtype of its input, so a layer that stays in f32 works
-/// between bf16 activations.
+/// between bf16 activations. In training it applies the dropout of [`Lora`](firebrick_strategies::Lora), if there is one.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Linear {
@@ -26,16 +26,23 @@ impl Linear {
         }
     }
 
-    /// Maps `[.., in]` to `[.., out]`, in the dtype of `x`.
+    /// Maps `[.., in]` to `[.., out]`, in the dtype of `x`: see [`adapted_linear`].
+    ///
+    /// # Panics
+    ///
+    /// If the last axis of `x` is not `in`, and for the reasons of [`adapted_linear`].
+    pub fn forward<const D: usize>(&self, x: Tensor<D>, pass: &Pass) -> Tensor<D> {
+        adapted_linear(x, &self.weight, self.bias.as_ref().map(Param::val), pass)
+    }
+
+    /// Like [`forward`](Self::forward), without a dropout, for an input that belongs to no sample, such as embeddings
+    /// that all samples share.
     ///
     /// # Panics
     ///
     /// If the last axis of `x` is not `in`.
-    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let weight = self.weight.val();
-        let (outside, inside) = (FloatDType::from(x.dtype()), FloatDType::from(weight.dtype()));
-        let bias = self.bias.as_ref().map(|bias| cast(bias.val(), inside));
-        cast(linear(cast(x, inside), weight, bias), outside)
+    pub fn forward_undropped<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        undropped_linear(x, &self.weight, self.bias.as_ref().map(Param::val))
     }
 }
 
@@ -54,7 +61,7 @@ impl ModuleDisplay for Linear {
 mod tests {
     use burn::nn::{Initializer::Zeros, LinearConfig};
     use burn::store::ModuleSnapshot;
-    use burn::tensor::DType;
+    use burn::tensor::{DType, FloatDType};
 
     use super::*;
 
@@ -68,7 +75,7 @@ mod tests {
         let linear = Linear { weight: Param::from_tensor(weight), bias: Some(Param::from_tensor(bias)) };
         for dtype in [FloatDType::F32, FloatDType::BF16, FloatDType::F16] {
             let x = Tensor::<3>::ones([1, 1, 1], &device).cast(dtype).require_grad();
-            let y = linear.forward(x.clone());
+            let y = linear.forward(x.clone(), &Pass::train(&device));
             assert_eq!((y.dims(), y.dtype()), ([1, 1, 2], DType::from(dtype)));
             assert_eq!(y.clone().into_data().iter::<f32>().collect::<Vec<_>>(), [1.0; 2]);
             let grads = y.sum().backward();
@@ -96,7 +103,7 @@ mod tests {
         let device = Device::flex();
         let constant = burn::nn::Initializer::Constant { value: 0.5 };
         let linear = Linear::new(2, 3, true, constant, &device);
-        let y = linear.forward(Tensor::<1>::from_data([1.0, 3.0], &device));
+        let y = linear.forward(Tensor::<1>::from_data([1.0, 3.0], &device), &Pass::train(&device));
         assert_eq!(y.into_data().iter::<f32>().collect::<Vec<_>>(), [2.0; 3]);
     }
 }

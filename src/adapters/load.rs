@@ -38,7 +38,7 @@ impl Adapters {
     ///
     /// A file is missing or damaged, or was made with settings of PEFT that Firebrick does not have: another
     /// `peft_type`, a `bias` other than `none`, ranks or alphas by pattern, DoRA, or initial values that change the
-    /// model's matrices (PiSSA, OLoRA, CorDA, LoftQ). `lora_dropout` is [kept](Self::dropout) but has no effect.
+    /// model's matrices (PiSSA, OLoRA, CorDA, LoftQ).
     ///
     /// ```
     /// # use burn::tensor::Device;

@@ -44,8 +44,8 @@ pub struct Adapters {
     pub factors: Vec<Factors>,
     /// The path and the values of each parameter trained as a whole.
     pub whole: Vec<(String, TensorData)>,
-    /// The dropout on the inputs of the factors that PEFT trained them with. It does not affect what an adapted model
-    /// computes. Firebrick has none, so that training continues without it.
+    /// The dropout on the input of the factors that they were trained with. It does not affect what an adapted model
+    /// computes.
     pub dropout: f64,
     /// The folder that they were read from.
     folder: Option<PathBuf>,
@@ -79,7 +79,7 @@ impl Adapters {
             }
         });
         let (factors, whole) = (Vec::new(), Vec::new());
-        let mut adapters = Self { low_rank, factors, whole, dropout: 0.0, folder: None };
+        let mut adapters = Self { low_rank, factors, whole, dropout: adaptation.dropout(), folder: None };
         // The model visits A before B.
         let mut first: Option<TensorData> = None;
         for (id, data) in values {
@@ -98,11 +98,11 @@ impl Adapters {
         Some(adapters)
     }
 
-    /// Returns the recipe that trains the same factors: of this rank and scale, on these matrices, with the same
-    /// parameters trained whole.
+    /// Returns the recipe that trains the same factors: of this rank and scale, on these matrices, with the same dropout
+    /// and the same parameters trained whole.
     pub fn recipe(&self) -> Lora {
         let LowRank { rank, alpha, rank_stabilized } = self.low_rank;
-        let lora = Lora::rank(rank).alpha(alpha);
+        let lora = Lora::rank(rank).alpha(alpha).dropout(self.dropout);
         let lora = if rank_stabilized { lora.rank_stabilized() } else { lora };
         let whole = self.whole.iter().map(|(path, _)| path.as_str());
         lora.on(self.factors.iter().map(|factors| factors.path.as_str())).also(whole)

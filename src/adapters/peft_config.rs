@@ -73,7 +73,11 @@ impl PeftConfig {
             Value::Null => false,
             value => value.as_bool().ok_or_else(|| wrong("use_rslora", "true or false"))?,
         };
-        let dropout = field("lora_dropout").as_f64().unwrap_or(0.0);
+        let dropout = match field("lora_dropout") {
+            Value::Null => Some(0.0),
+            value => value.as_f64().filter(|dropout| (0.0..1.0).contains(dropout)),
+        };
+        let dropout = dropout.ok_or_else(|| wrong("lora_dropout", "a number, at least 0 and below 1"))?;
         Ok(Self {
             low_rank: LowRank { rank, alpha, rank_stabilized },
             dropout,
@@ -125,6 +129,7 @@ mod tests {
             ("init_lora_weights", json!("pissa"), "found \"pissa\""),
             ("r", json!(0), "`r` must be a whole number, at least 1, found 0"),
             ("lora_alpha", Value::Null, "`lora_alpha` must be a number above 0, found null"),
+            ("lora_dropout", json!(1), "`lora_dropout` must be a number, at least 0 and below 1, found 1"),
             ("use_rslora", json!(1), "`use_rslora` must be true or false, found 1"),
         ] {
             let found = read(setting, to).err().unwrap();

@@ -92,7 +92,7 @@ impl Adapters {
             "r": rank,
             "lora_alpha": alpha,
             "use_rslora": rank_stabilized,
-            "lora_dropout": 0.0,
+            "lora_dropout": self.dropout,
             "bias": "none",
             "fan_in_fan_out": fan_in_fan_out,
             "init_lora_weights": true,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::Tensor;
 
+use crate::lora::ReadWhole;
 use crate::{LowRank, Paths, StartingFactors, StrategyError, apart, learns};
 
 /// The changes that strategies have made to a model before training: the parameters that they have frozen, and the
@@ -30,6 +31,10 @@ pub struct Adaptation {
     /// Frozen parameters that required a gradient in the given model.
     frozen: HashSet<ParamId>,
     low_rank: Option<LowRank>,
+    /// The dropout on the input of the factors.
+    dropout: f64,
+    /// What a layer has read whole although its factors have a dropout.
+    read_whole: ReadWhole,
     /// Parameters that are trained whole beside factors.
     whole: HashSet<ParamId>,
 }
@@ -81,9 +86,29 @@ impl Adaptation {
         self.frozen.contains(&parameter)
     }
 
-    /// Declares that factors of this rank and scale are attached to matrices.
-    pub fn attach(&mut self, low_rank: LowRank) {
+    /// Returns the dropout on the input of the attached factors: 0 without one.
+    pub fn dropout(&self) -> f64 {
+        self.dropout
+    }
+
+    /// Declares that factors of this rank and scale, with this dropout on their input, are attached to matrices.
+    pub fn attach(&mut self, low_rank: LowRank, dropout: f64) {
         self.low_rank = Some(low_rank);
+        self.dropout = dropout;
+    }
+
+    pub(crate) fn read_whole(&self) -> &ReadWhole {
+        &self.read_whole
+    }
+
+    /// Checks that all layers so far have dropped the input of their factors as the strategies say. Call it after a
+    /// pass that trained.
+    ///
+    /// # Errors
+    ///
+    /// [`StrategyError::NothingDropped`].
+    pub fn check(&self) -> Result<(), StrategyError> {
+        self.read_whole.check()
     }
 
     /// Returns the parameter without a gradient.

@@ -146,6 +146,22 @@ pub enum StrategyError {
         /// The first such parameter.
         parameter: String,
     },
+    /// A layer reads a matrix together with its factors, whose input should be dropped.
+    #[error(
+        "Lora has a dropout, but the layer that reads `{parameter}` does not drop the input of its factors: let the layer call `firebrick_strategies::adapted_linear`, as `firebrick_models::Linear` does, or leave the matrix out of `paths` or `dropout` out of Lora"
+    )]
+    NothingDropped {
+        /// The matrix's path.
+        parameter: String,
+    },
+    /// A table of embeddings is also the matrix of a linear layer, whose factors' input cannot be dropped.
+    #[error(
+        "Lora has a dropout, but `{parameter}` is also a table of embeddings, whose factors have no input to drop: leave the matrix out of `paths`, or `dropout` out of Lora"
+    )]
+    DropsEmbedding {
+        /// The matrix's path as a layer's.
+        parameter: String,
+    },
     /// No module has the name of an attention projection.
     #[error(
         "Lora finds no projection of attention in the model, whose matrices are {found}: name those that it is to adapt, as in `Lora::rank(8).on([\"*.query.weight\"])`"

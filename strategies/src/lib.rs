@@ -222,7 +222,7 @@ pub use firebrick_world::{Communicator, World, WorldError, host_device};
 pub use freeze::Freeze;
 pub use grads::{GradMap, Grads};
 pub use keep_padding::KeepPadding;
-pub use lora::{Lora, Targets};
+pub use lora::{Lora, LoraFactors, Targets, adapted_linear, undropped_linear};
 pub use low_rank::{LowRank, UnfitFactors};
 pub use named_strategies::{NamedStrategy, Strategies};
 pub use offload::Offload;

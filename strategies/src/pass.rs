@@ -293,8 +293,14 @@ impl Pass {
         if self.unread { with_unread_products(run) } else { run() }
     }
 
-    pub(crate) fn samples(&self) -> &Samples {
+    /// Returns where the samples of a batch stand.
+    pub fn samples(&self) -> &Samples {
         &self.samples
+    }
+
+    /// Creates the same pass for tensors whose samples stand elsewhere, such as those of an encoder in a decoder.
+    pub fn placed_as(&self, samples: &Samples) -> Self {
+        Self { samples: samples.clone(), ..self.clone() }
     }
 
     /// Returns the id of the next random number site or segment: the same in each pass over the same model, and in each

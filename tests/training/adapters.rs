@@ -19,7 +19,7 @@ use serde::Deserialize;
 use crate::support::many::optimizer;
 
 fn lora() -> Lora {
-    Lora::rank(4).alpha(16.0).also(["norm"])
+    Lora::rank(4).alpha(16.0).dropout(0.1).also(["norm"])
 }
 
 fn data() -> Data<<Rows as Batches>::Batch> {
@@ -44,11 +44,12 @@ fn valid_loss(model: &Gpt) -> f64 {
 
 #[test]
 fn a_saved_adapter_makes_the_same_model_again() {
-    for lora in [lora(), lora().rank_stabilized().on(["tokens", "*.query_key_value.weight"])] {
+    for lora in [lora(), lora().rank_stabilized().dropout(0.0).on(["tokens", "*.query_key_value.weight"])] {
         let folder = tempfile::tempdir().unwrap();
         let first = trained(lora.clone(), None, 1e-2).unwrap();
         first.adapters.as_ref().unwrap().save(&folder).unwrap();
         let adapters = Adapters::load(&folder).unwrap();
+        assert_eq!(adapters.dropout, first.adapters.as_ref().unwrap().dropout);
         let merged = adapters.merge_into(gpt(0.0, &device())).unwrap();
         assert!(parameters(&merged) == parameters(&first.model), "to the bit");
         assert_eq!(valid_loss(&merged), valid_loss(&first.model.valid()));

@@ -65,6 +65,7 @@ fn every_strategy() -> Vec<(&'static str, Recipe)> {
 fn all_strategies() -> Vec<(&'static str, Recipe)> {
     let mut all = every_strategy();
     all.push(("Lora", boxed(Lora::rank(2).alpha(4.0).also(["norm"]))));
+    all.push(("Lora", boxed(Lora::rank(2).alpha(4.0).dropout(0.2))));
     all.push(("Freeze", boxed(Freeze::paths(["tokens"]))));
     all
 }

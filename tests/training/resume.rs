@@ -201,6 +201,7 @@ fn with_factors_of_low_rank_and_frozen_parameters() {
     let lora = || Lora::rank(4).alpha(16.0).also(["norm"]);
     continues(1, 1, lora(), &SOME);
     continues(1, 1, lora().rank_stabilized().on_all_linear(), &SOME[1..3]);
+    continues(1, 1, lora().dropout(0.2), &SOME[1..3]);
     continues(1, 2, Stack::new(lora(), Stack::new(Accumulate(2), Ema::new(0.9))), &SOME[1..3]);
     for stage in [1, 3] {
         let zero = Zero::stage(stage).replicate_below(64);

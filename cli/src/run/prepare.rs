@@ -146,10 +146,11 @@ impl Run {
         let adapters = self.adapters::<M>(&config, &fresh, &say)?;
         if let Some(adapters) = &adapters {
             adapters.require(adaptation.low_rank()).map_err(TrainError::from)?;
-            if adapters.dropout > 0.0 {
+            if adapters.dropout != adaptation.dropout() {
                 say(&format!(
-                    "the adapter was trained with a `lora_dropout` of {}; this run has none",
-                    adapters.dropout
+                    "the adapter was trained with a dropout of {}; this run has {}",
+                    adapters.dropout,
+                    adaptation.dropout()
                 ));
             }
         }

@@ -64,7 +64,7 @@ use burn::tensor::{DType, Tensor, module};
 pub(crate) use flex::{add_product, wide_product};
 pub use ops::{ProductOps, Products};
 pub(crate) use tiles::has_dots;
-pub use unread::with_unread_products;
+pub use unread::{with_read_products, with_unread_products};
 
 /// Multiplies two matrices `[.., m, k]` and `[.., k, n]`. The product has the shape `[.., m, n]` and their dtype.
 /// Leading axes of size 1 are broadcast.

@@ -27,13 +27,32 @@ thread_local! {
 /// assert_eq!(x.grad(&product.backward()).unwrap().into_data().iter::<f32>().collect::<Vec<_>>(), [3.0, 4.0]);
 /// ```
 pub fn with_unread_products<T>(run: impl FnOnce() -> T) -> T {
+    set_to(true, run)
+}
+
+/// Runs operations whose values a gradient needs, within [`with_unread_products`]: their products are computed.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use firebrick_kernels::{matmul, with_read_products, with_unread_products};
+///
+/// let x = Tensor::<2>::from_data([[1.0, 2.0]], &Device::flex());
+/// let weight = Tensor::from_data([[3.0], [4.0]], &Device::flex());
+/// let product = with_unread_products(|| with_read_products(|| matmul(x, weight)));
+/// assert_eq!(product.into_scalar::<f32>(), 11.0);
+/// ```
+pub fn with_read_products<T>(run: impl FnOnce() -> T) -> T {
+    set_to(false, run)
+}
+
+fn set_to<T>(unread: bool, run: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {
         fn drop(&mut self) {
             UNREAD.set(self.0);
         }
     }
-    let _restore = Restore(UNREAD.replace(true));
+    let _restore = Restore(UNREAD.replace(unread));
     run()
 }
 

@@ -127,7 +127,7 @@ impl Disentangled {
         };
         // [groups, width] -> [1, heads, size, 2L]
         let distances = |own: &Option<Linear>, shared: &Linear, groups: Tensor<2, Int>| {
-            let found = own.as_ref().unwrap_or(shared).forward(apart.embeddings.clone()) * scale;
+            let found = own.as_ref().unwrap_or(shared).forward_undropped(apart.embeddings.clone()) * scale;
             split_heads(embedding(found, groups), self.heads).swap_dims(2, 3)
         };
         let [of_query, of_key] = layers;

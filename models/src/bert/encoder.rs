@@ -70,7 +70,7 @@ impl Bert {
         let reads = tokens.read_whole_rows();
         let x = self.embeddings.forward(inputs, tokens, pass);
         let x = match &self.project {
-            Some(project) => project.forward(x),
+            Some(project) => project.forward(x, pass),
             None => x,
         };
         let apart = self.distances.as_ref().map(|distances| distances.of(tokens, reads.longest()[0], pass));
@@ -201,17 +201,17 @@ impl Block {
 
     /// `[batch, length, hidden_size]` to the same shape.
     fn forward(&self, x: Tensor<3>, apart: Option<Apart>, reads: &Reads, pass: &Pass) -> Tensor<3> {
-        let [query, key, value] = [&self.query, &self.key, &self.value].map(|part| part.forward(x.clone()));
+        let [query, key, value] = [&self.query, &self.key, &self.value].map(|part| part.forward(x.clone(), pass));
         let bias = self.disentangled.as_ref().zip(apart).and_then(|(disentangled, apart)| {
             let contents = [query.clone(), key.clone()];
             disentangled.bias(contents, [&self.query, &self.key], apart, self.scale)
         });
         let parts = [query, key, value].map(|part| split_heads(part, self.heads));
         let mixed = attend(parts, bias, self.scale, reads, &self.weight_dropout, pass);
-        let attended = self.dropout.forward(self.output.forward(join_heads(mixed)), pass);
+        let attended = self.dropout.forward(self.output.forward(join_heads(mixed), pass), pass);
         let x = self.attention_norm.of_sum(x, attended).1;
-        let hidden = self.activation.forward(self.widen.forward(x.clone()));
-        let fed = self.dropout.forward(self.narrow.forward(hidden), pass);
+        let hidden = self.activation.forward(self.widen.forward(x.clone(), pass));
+        let fed = self.dropout.forward(self.narrow.forward(hidden, pass), pass);
         self.feed_forward_norm.of_sum(x, fed).1
     }
 }

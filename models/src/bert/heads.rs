@@ -59,7 +59,7 @@ impl BertTokenClassifier {
     fn logits(&self, inputs: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<3> {
         let x = self.bert.hidden(inputs, tokens, pass);
         let pass = tokens.pass(pass, || starts_of(inputs.host_mask(), inputs.shape()[1]));
-        self.classifier.forward(self.dropout.forward(x, &pass))
+        self.classifier.forward(self.dropout.forward(x, &pass), &pass)
     }
 }
 
@@ -135,8 +135,8 @@ impl BertSequenceClassifier {
             Some(dropout) => dropout.forward(x, pass),
             None => x,
         };
-        let x = self.activation.forward(self.dense.forward(x));
-        self.classifier.forward(self.dropout.forward(x, pass))
+        let x = self.activation.forward(self.dense.forward(x, pass));
+        self.classifier.forward(self.dropout.forward(x, pass), pass)
     }
 }
 
@@ -215,7 +215,9 @@ impl BertMaskedLm {
 
     /// The input of the head for some tokens, of their shape.
     fn hidden(&self, inputs: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<3> {
-        let x = self.transform.forward(self.bert.hidden(inputs, tokens, pass));
+        let x = self.bert.hidden(inputs, tokens, pass);
+        let pass = tokens.pass(pass, || starts_of(inputs.host_mask(), inputs.shape()[1]));
+        let x = self.transform.forward(x, &pass);
         self.norm.forward(self.activation.forward(x))
     }
 

@@ -329,39 +329,39 @@ impl Block {
         pass: &Pass,
     ) -> (Tensor<3>, KeyValue) {
         let (x, normed) = self.attention_norm.with_input(x);
-        let [query, key, value] = self.projected(normed);
+        let [query, key, value] = self.projected(normed, pass);
         let query = rotated(normed_heads(self.query_norm.as_ref(), query), angles.clone());
         let key = rotated(normed_heads(self.key_norm.as_ref(), key), angles);
         let (keys, values) = behind(past, key, value);
         let (scale, cap) = (self.score_scale, self.score_cap);
         let attending = Attending { reads: &reads, scale, cap, dropout: self.weight_dropout.at(pass) };
         let mixed = attention(query, keys.clone(), values.clone(), None, attending);
-        let mixed = self.output.forward(join_heads(mixed));
+        let mixed = self.output.forward(join_heads(mixed), pass);
         let mixed = match &self.attention_output_norm {
             Some(norm) => norm.forward(mixed),
             None => mixed,
         };
         let (x, normed) = self.feed_forward_norm.of_sum(x, mixed);
-        let hidden = self.activated(normed);
+        let hidden = self.activated(normed, pass);
         let x = match &self.feed_forward_output_norm {
             Some(norm) => {
-                let hidden = self.narrow.forward(hidden);
+                let hidden = self.narrow.forward(hidden, pass);
                 add(x, norm.forward(hidden))
             }
-            None => pass.end_of_segment(|| add(x, self.narrow.forward(hidden))),
+            None => pass.end_of_segment(|| add(x, self.narrow.forward(hidden, pass))),
         };
         (x, (keys, values))
     }
 
     /// Queries, keys and values, each `[batch, its heads, length, size]`.
-    fn projected(&self, x: Tensor<3>) -> [Tensor<4>; 3] {
+    fn projected(&self, x: Tensor<3>, pass: &Pass) -> [Tensor<4>; 3] {
         let (heads, shared) = (self.heads, self.key_value_heads);
         let [query, key, value] = match (&self.key, &self.value) {
             (Some(key), Some(value)) => {
-                [self.query.forward(x.clone()), key.forward(x.clone()), value.forward(x)]
+                [self.query.forward(x.clone(), pass), key.forward(x.clone(), pass), value.forward(x, pass)]
             }
             _ => {
-                let joint = self.query.forward(x);
+                let joint = self.query.forward(x, pass);
                 let size = joint.dims()[2] / (heads + 2 * shared);
                 [(0, heads), (heads, shared), (heads + shared, shared)]
                     .map(|(first, heads)| joint.clone().narrow(2, first * size, heads * size))
@@ -371,11 +371,11 @@ impl Block {
     }
 
     /// The activations inside the feed-forward layer.
-    fn activated(&self, x: Tensor<3>) -> Tensor<3> {
+    fn activated(&self, x: Tensor<3>, pass: &Pass) -> Tensor<3> {
         let (gate, up) = match &self.widen {
-            Some(widen) => (self.gate.forward(x.clone()), widen.forward(x)),
+            Some(widen) => (self.gate.forward(x.clone(), pass), widen.forward(x, pass)),
             None => {
-                let joint = self.gate.forward(x);
+                let joint = self.gate.forward(x, pass);
                 let inner = joint.dims()[2] / 2;
                 (joint.clone().narrow(2, 0, inner), joint.narrow(2, inner, inner))
             }

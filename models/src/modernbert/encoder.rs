@@ -124,19 +124,19 @@ impl Block {
             Some(norm) => norm.with_input(x),
             None => (x.clone(), x),
         };
-        let joint = self.query_key_value.forward(normed);
+        let joint = self.query_key_value.forward(normed, pass);
         let width = joint.dims()[2] / 3;
         let [query, key, value] =
             [0, 1, 2].map(|part| split_heads(joint.clone().narrow(2, part * width, width), self.heads));
         let (query, key) = (rotated(query, angles.clone()), rotated(key, angles));
         let scale = scale_of(query.dims()[3]);
         let mixed = attend([query, key, value], None, scale, reads, &self.weight_dropout, pass);
-        let attended = self.attention_dropout.forward(self.output.forward(join_heads(mixed)), pass);
+        let attended = self.attention_dropout.forward(self.output.forward(join_heads(mixed), pass), pass);
         let (x, normed) = self.feed_forward_norm.of_sum(x, attended);
-        let joint = self.widen.forward(normed);
+        let joint = self.widen.forward(normed, pass);
         let inner = joint.dims()[2] / 2;
         let (gate, up) = (joint.clone().narrow(2, 0, inner), joint.narrow(2, inner, inner));
         let hidden = self.feed_forward_dropout.forward(self.activation.gated(gate, up), pass);
-        pass.end_of_segment(|| add(x, self.narrow.forward(hidden)))
+        pass.end_of_segment(|| add(x, self.narrow.forward(hidden, pass)))
     }
 }

@@ -35,8 +35,8 @@ impl Transform {
         }
     }
 
-    fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        self.norm.forward(self.activation.forward(self.dense.forward(x)))
+    fn forward<const D: usize>(&self, x: Tensor<D>, pass: &Pass) -> Tensor<D> {
+        self.norm.forward(self.activation.forward(self.dense.forward(x, pass)))
     }
 }
 
@@ -88,9 +88,10 @@ impl ModernBertTokenClassifier {
 
     /// The logits of some tokens, of their shape.
     fn logits(&self, inputs: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<3> {
-        let x = self.transform.forward(self.body.hidden(inputs, tokens, pass));
+        let x = self.body.hidden(inputs, tokens, pass);
         let pass = tokens.pass(pass, || starts_of(inputs.host_mask(), inputs.shape()[1]));
-        self.classifier.forward(self.dropout.forward(x, &pass))
+        let x = self.transform.forward(x, &pass);
+        self.classifier.forward(self.dropout.forward(x, &pass), &pass)
     }
 }
 
@@ -165,7 +166,7 @@ impl ModernBertSequenceClassifier {
             Pooling::Cls => tokens.first_of(x),
             Pooling::Mean => tokens.mean_of(x),
         };
-        self.classifier.forward(self.dropout.forward(self.transform.forward(x), pass))
+        self.classifier.forward(self.dropout.forward(self.transform.forward(x, pass), pass), pass)
     }
 }
 
@@ -228,7 +229,8 @@ impl ModernBertMaskedLm {
 
     /// The input of the head for some tokens, of their shape.
     fn hidden(&self, inputs: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<3> {
-        self.transform.forward(self.body.hidden(inputs, tokens, pass))
+        let x = self.body.hidden(inputs, tokens, pass);
+        self.transform.forward(x, &tokens.pass(pass, || starts_of(inputs.host_mask(), inputs.shape()[1])))
     }
 
     fn head(&self) -> Head {

@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use firebrick_kernels::Reads;
+use firebrick_kernels::{Reads, Samples};
 use firebrick_strategies::{Dropout, Pass};
 
 use super::T5Config;
@@ -34,23 +34,24 @@ impl Attention {
         }
     }
 
-    /// Attends from `x`, `[batch, length, d_model]`, to `read`, `[batch, read, d_model]`.
+    /// Attends from `x`, `[batch, length, d_model]`, to `read`, `[batch, read, d_model]`, whose `samples` stand elsewhere
+    /// if it is not `x`.
     fn forward(
         &self,
         x: Tensor<3>,
-        read: Tensor<3>,
+        (read, samples): (Tensor<3>, &Samples),
         bias: Option<Tensor<4>>,
         reads: Reads,
         pass: &Pass,
     ) -> Tensor<3> {
-        let kept = self.key_value(read);
+        let kept = self.key_value(read, &pass.placed_as(samples));
         self.attended(x, kept, bias, reads, pass)
     }
 
     /// Keys and values of `read`, `[batch, read, d_model]`.
-    fn key_value(&self, read: Tensor<3>) -> KeyValue {
-        let key = split_heads(self.key.forward(read.clone()), self.heads);
-        (key, split_heads(self.value.forward(read), self.heads))
+    fn key_value(&self, read: Tensor<3>, pass: &Pass) -> KeyValue {
+        let key = split_heads(self.key.forward(read.clone(), pass), self.heads);
+        (key, split_heads(self.value.forward(read, pass), self.heads))
     }
 
     /// Like `forward`, with given keys and values.
@@ -62,9 +63,9 @@ impl Attention {
         reads: Reads,
         pass: &Pass,
     ) -> Tensor<3> {
-        let query = split_heads(self.query.forward(x), self.heads);
+        let query = split_heads(self.query.forward(x, pass), self.heads);
         let mixed = attend([query, key, value], bias, 1.0, &reads, &self.dropout, pass);
-        self.dropout.forward(self.output.forward(join_heads(mixed)), pass)
+        self.dropout.forward(self.output.forward(join_heads(mixed), pass), pass)
     }
 }
 
@@ -97,13 +98,13 @@ impl FeedForward {
     /// The layer on the sum of `x` and `y`.
     fn forward(&self, x: Tensor<3>, y: Tensor<3>, pass: &Pass) -> Tensor<3> {
         let (x, normed) = self.norm.of_sum(x, y);
-        let widened = self.widen.forward(normed.clone());
+        let widened = self.widen.forward(normed.clone(), pass);
         let hidden = match &self.gate {
-            Some(gate) => self.activation.gated(gate.forward(normed), widened),
+            Some(gate) => self.activation.gated(gate.forward(normed, pass), widened),
             None => self.activation.forward(widened),
         };
         let hidden = self.dropout.forward(hidden, pass);
-        pass.end_of_segment(|| self.dropout.forward_onto(x, self.narrow.forward(hidden), pass))
+        pass.end_of_segment(|| self.dropout.forward_onto(x, self.narrow.forward(hidden, pass), pass))
     }
 }
 
@@ -127,7 +128,7 @@ impl EncoderBlock {
     /// `[batch, length, d_model]` to the same shape.
     pub fn forward(&self, x: Tensor<3>, bias: Tensor<4>, reads: Reads, pass: &Pass) -> Tensor<3> {
         let (x, normed) = self.attention_norm.with_input(x);
-        let mixed = self.attention.forward(normed.clone(), normed, Some(bias), reads, pass);
+        let mixed = self.attention.forward(normed.clone(), (normed, pass.samples()), Some(bias), reads, pass);
         self.feed_forward.forward(x, mixed, pass)
     }
 }
@@ -153,25 +154,27 @@ impl DecoderBlock {
         }
     }
 
-    /// `[batch, length, d_model]` to the same shape; `source` holds the encoder's output and what is read of it.
+    /// `[batch, length, d_model]` to the same shape; `source` holds the encoder's output and what is read of it,
+    /// and `samples` says where its samples stand.
     pub fn forward(
         &self,
         x: Tensor<3>,
         bias: Tensor<4>,
         reads: Reads,
         (source, source_reads): (Tensor<3>, Reads),
+        samples: &Samples,
         pass: &Pass,
     ) -> Tensor<3> {
         let (x, normed) = self.attention_norm.with_input(x);
-        let mixed = self.attention.forward(normed.clone(), normed, Some(bias), reads, pass);
+        let mixed = self.attention.forward(normed.clone(), (normed, pass.samples()), Some(bias), reads, pass);
         let (x, normed) = self.source_norm.of_sum(x, mixed);
-        let mixed = self.source.forward(normed, source, None, source_reads, pass);
+        let mixed = self.source.forward(normed, (source, samples), None, source_reads, pass);
         self.feed_forward.forward(x, mixed, pass)
     }
 
     /// Keys and values of a source, `[batch, source length, d_model]`.
-    pub fn of_source(&self, source: Tensor<3>) -> KeyValue {
-        self.source.key_value(source)
+    pub fn of_source(&self, source: Tensor<3>, pass: &Pass) -> KeyValue {
+        self.source.key_value(source, pass)
     }
 
     /// Like `forward`, but continues after the keys and values in `past`, with given keys and values of the source,
@@ -186,7 +189,7 @@ impl DecoderBlock {
         pass: &Pass,
     ) -> (Tensor<3>, KeyValue) {
         let (x, normed) = self.attention_norm.with_input(x);
-        let (key, value) = self.attention.key_value(normed.clone());
+        let (key, value) = self.attention.key_value(normed.clone(), pass);
         let own = behind(past, key, value);
         let mixed = self.attention.attended(normed, own.clone(), Some(bias), reads, pass);
         let (x, normed) = self.source_norm.of_sum(x, mixed);

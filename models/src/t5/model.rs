@@ -5,7 +5,7 @@ use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Device, FloatDType, Int, Tensor};
 use firebrick_datasets::collators::{Inputs, Seq2SeqBatch};
 use firebrick_datasets::{Batch, IGNORE};
-use firebrick_kernels::{Head, Reads, cast};
+use firebrick_kernels::{Head, Reads, Samples, cast};
 use firebrick_strategies::{Dropout, Pass};
 
 use super::block::{DecoderBlock, EncoderBlock};
@@ -63,6 +63,17 @@ pub struct Encoded {
     /// `[batch, source length, d_model]`.
     states: Tensor<3>,
     real: RealColumns,
+    /// Where the samples stand in `states`.
+    samples: Samples,
+}
+
+/// An encoder's output as a decoder reads it.
+struct Source {
+    /// `[batch, source length, d_model]`.
+    states: Tensor<3>,
+    reads: Reads,
+    /// Where the samples stand in `states`.
+    samples: Samples,
 }
 
 impl T5 {
@@ -78,20 +89,21 @@ impl T5 {
 
     /// The input of the head for some tokens of the targets, of their shape.
     fn hidden(&self, batch: &Seq2SeqBatch, [sources, targets]: &[Tokens; 2], pass: &Pass) -> Tensor<3> {
-        let source = (self.states(batch.source(), sources, pass), sources.read_by(targets));
+        let (states, samples) = self.states(batch.source(), sources, pass);
+        let source = Source { states, reads: sources.read_by(targets), samples };
         let (real, [_, length]) = (batch.host_decoder_mask(), batch.target_shape());
         let ids = targets.ints(batch.host_decoder_ids(), pass.device());
         let pass = targets.pass(pass, || starts_of(real, length));
         self.decoded(ids, targets.read_causally(real), source, &pass)
     }
 
-    /// The encoder's output for some tokens of a source, of their shape.
-    fn states(&self, source: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<3> {
+    /// The encoder's output for some tokens of a source, of their shape, and where the samples stand in it.
+    fn states(&self, source: &Inputs, tokens: &Tokens, pass: &Pass) -> (Tensor<3>, Samples) {
         let [_, length] = source.shape();
         let ids = tokens.ints(source.host_ids(), pass.device());
         let pass = tokens.pass(pass, || starts_of(source.host_mask(), length));
         let x = cast(embedded(&self.tokens, ids), pass.dtype());
-        self.encoder.forward(x, tokens.read_whole_rows(), &pass)
+        (self.encoder.forward(x, tokens.read_whole_rows(), &pass), pass.samples().clone())
     }
 
     /// Makes evaluation generate and score a text for each source.
@@ -131,8 +143,8 @@ impl T5 {
     ///
     /// If there is no token, or an id is not in the vocabulary.
     pub fn encode(&self, source: &Inputs, pass: &Pass) -> Encoded {
-        let states = self.states(source, &Tokens::padded(source), pass);
-        Encoded { states, real: RealColumns::of(source) }
+        let (states, samples) = self.states(source, &Tokens::padded(source), pass);
+        Encoded { states, real: RealColumns::of(source), samples }
     }
 
     /// Computes the logits of the token after each of `ids`, `[batch, length]`. `reads` are the ids that each id reads,
@@ -143,18 +155,13 @@ impl T5 {
     /// If there is no token, or an id is not in the vocabulary.
     pub fn decode(&self, ids: Tensor<2, Int>, reads: Reads, source: Encoded, pass: &Pass) -> Tensor<3> {
         let [_, length] = ids.dims();
-        let source = (source.states, source.real.read_by(length));
+        let Encoded { states, real, samples } = source;
+        let source = Source { states, reads: real.read_by(length), samples };
         self.head().logits(self.decoded(ids, reads, source, pass))
     }
 
     /// `source` holds the encoder's output and what is read of it.
-    fn decoded(
-        &self,
-        ids: Tensor<2, Int>,
-        reads: Reads,
-        source: (Tensor<3>, Reads),
-        pass: &Pass,
-    ) -> Tensor<3> {
+    fn decoded(&self, ids: Tensor<2, Int>, reads: Reads, source: Source, pass: &Pass) -> Tensor<3> {
         let x = cast(embedded(&self.tokens, ids), pass.dtype());
         self.scaled(self.decoder.forward(x, reads, source, pass))
     }
@@ -301,13 +308,15 @@ struct Decoder {
 }
 
 impl Decoder {
-    fn forward(&self, x: Tensor<3>, reads: Reads, source: (Tensor<3>, Reads), pass: &Pass) -> Tensor<3> {
+    fn forward(&self, x: Tensor<3>, reads: Reads, source: Source, pass: &Pass) -> Tensor<3> {
         let bias = self.bias.forward(reads.longest()[1], &x.device());
         let x = self.blocks.iter().fold(self.dropout.forward(x, pass), |x, block| {
-            let run = |block: &DecoderBlock, (x, bias, reads, source), pass: &Pass| {
-                block.forward(x, bias, reads, source, pass)
+            let samples = source.samples.clone();
+            let run = move |block: &DecoderBlock, (x, bias, reads, source), pass: &Pass| {
+                block.forward(x, bias, reads, source, &samples, pass)
             };
-            pass.segment(block, (x, bias.clone(), reads.clone(), source.clone()), run)
+            let read = (source.states.clone(), source.reads.clone());
+            pass.segment(block, (x, bias.clone(), reads.clone(), read), run)
         });
         self.dropout.forward(self.norm.forward(x), pass)
     }
@@ -315,7 +324,10 @@ impl Decoder {
     /// The keys and values of a source in each block.
     fn of_source(&self, source: Encoded, pass: &Pass) -> PastSource {
         let of_block = |block| {
-            let run = |block: &DecoderBlock, states, _: &Pass| block.of_source(states);
+            let samples = source.samples.clone();
+            let run = move |block: &DecoderBlock, states, pass: &Pass| {
+                block.of_source(states, &pass.placed_as(&samples))
+            };
             pass.segment(block, source.states.clone(), run)
         };
         PastSource { blocks: self.blocks.iter().map(of_block).collect(), real: source.real }

@@ -225,7 +225,9 @@ impl<M: Module> Session<M> {
         };
         let grads = scaled.backward();
         let taken = self.looks.end_pass(beyond, held, step, self.pass.device());
-        Ok((pass.gradients(grads, &model, closes)?, taken))
+        let grads = pass.gradients(grads, &model, closes)?;
+        self.adaptation.check()?;
+        Ok((grads, taken))
     }
 
     /// Runs forward and backward along with the other ranks, contributing nothing.

@@ -9,7 +9,7 @@ use firebrick_world::Communicator;
 
 use super::Probe;
 use crate::{
-    Composition, Grads, Outcome, Pass, Settled, Setup, SkipReason, StageState, Stages, StrategyError,
+    Composition, Draws, Grads, Outcome, Pass, Settled, Setup, SkipReason, StageState, Stages, StrategyError,
 };
 
 /// Samples in a window.
@@ -122,9 +122,11 @@ impl Drive {
             let grads = if samples.is_empty() {
                 Grads::new(GradientsParams::new(), closes)
             } else {
-                let (entered, pass) = self.pass.drawing(self.pass.draws()).enter(replica)?;
                 let first = SAMPLES * number + self.share.start;
-                let loss = entered.loss(first + samples.start..first + samples.end, &pass);
+                let samples = first + samples.start..first + samples.end;
+                let draws = Draws { first: samples.start as u64, ..self.pass.draws() };
+                let (entered, pass) = self.pass.drawing(draws).enter(replica)?;
+                let loss = entered.loss(samples, &pass);
                 pass.gradients((loss * scale * poison).backward(), &entered, closes)?
             };
             outcome = self.stages.collect(master, grads)?;

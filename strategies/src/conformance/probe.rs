@@ -1,10 +1,10 @@
 //! The model of the checks.
 
-use burn::module::{Module, ParamId};
+use burn::module::{Module, Param, ParamId};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, FloatDType, Tensor};
 
-use crate::{ParamMap, Pass, map_params, relift};
+use crate::{ParamMap, Pass, adapted_linear, map_params, relift};
 
 const WIDTH: usize = 8;
 
@@ -29,7 +29,9 @@ impl Probe {
         let numbers: Vec<f32> =
             samples.flat_map(|sample| (0..WIDTH).map(move |i| wave(11 * sample + i))).collect();
         let x = Tensor::<1>::from_floats(numbers.as_slice(), pass.device()).reshape([rows, WIDTH]);
-        let run = |block: &Linear, x: Tensor<2>, _: &Pass| block.forward(x).tanh();
+        let run = |block: &Linear, x: Tensor<2>, pass: &Pass| {
+            adapted_linear(x, &block.weight, block.bias.as_ref().map(Param::val), pass).tanh()
+        };
         let x = x.cast(FloatDType::from(self.head.weight.val().dtype()));
         let x = self.blocks.iter().fold(x, |x, block| pass.segment(block, x, run));
         (self.head.forward(x).cast(FloatDType::F32) - 1.0).square().sum()

@@ -3,9 +3,10 @@
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
 
-use burn::module::{LoraAdapter, Param, ParamId, Reparameterizer};
+use burn::module::{Param, ParamId, Reparameterizer};
 use burn::tensor::{DType, Tensor, TensorData};
 
+use super::factors::{InputDropout, LoraFactors};
 use super::start::Start;
 use crate::{Adaptation, LowRank};
 use firebrick_kernels::Draws;
@@ -18,9 +19,11 @@ pub(super) struct Attach<'a> {
     low_rank: LowRank,
     targets: HashSet<ParamId>,
     also: HashSet<ParamId>,
+    /// Those of the targets whose factors have no input to drop.
+    undropped: HashSet<ParamId>,
     adaptation: &'a mut Adaptation,
     /// A tied matrix has one pair of factors.
-    done: HashMap<ParamId, LoraAdapter>,
+    done: HashMap<ParamId, LoraFactors>,
     start: Start,
     /// The parameters that have taken values of the start: a tied one is the same at all of its places.
     started: HashMap<ParamId, Box<dyn Any>>,
@@ -29,12 +32,11 @@ pub(super) struct Attach<'a> {
 impl<'a> Attach<'a> {
     pub fn new(
         low_rank: LowRank,
-        targets: HashSet<ParamId>,
-        also: HashSet<ParamId>,
+        (targets, also, undropped): (HashSet<ParamId>, HashSet<ParamId>, HashSet<ParamId>),
         adaptation: &'a mut Adaptation,
     ) -> Self {
         let (done, start, started) = (HashMap::new(), Start::default(), HashMap::new());
-        Self { low_rank, targets, also, adaptation, done, start, started }
+        Self { low_rank, targets, also, undropped, adaptation, done, start, started }
     }
 
     /// Takes these values, where there are any, instead of new ones.
@@ -60,7 +62,7 @@ impl<'a> Attach<'a> {
     }
 
     /// Creates the factors of a matrix `[in, out]`, in its dtype. Their product is added to the matrix.
-    fn factors<const D: usize>(&self, path: &str, matrix: &Param<Tensor<D>>) -> LoraAdapter {
+    fn factors<const D: usize>(&self, path: &str, matrix: &Param<Tensor<D>>) -> LoraFactors {
         let LowRank { rank, .. } = self.low_rank;
         let shape = matrix.lazy_shape();
         let [from, to] = [shape[0], shape[D - 1]];
@@ -76,7 +78,7 @@ impl<'a> Attach<'a> {
         if let Some([a, b]) = self.start.factors.get(&matrix.id) {
             let a = a.clone();
             let (a, b) = device.memory_persistent_allocations(a, |a| (factor(a), factor(b.clone())));
-            return LoraAdapter { a, b, scale: self.low_rank.scale() };
+            return self.with(path, matrix.id, a, b);
         }
         let key = Draws::mix(self.adaptation.seed(), SITE);
         let key = path.bytes().fold(key, |key, byte| Draws::mix(key, byte.into()));
@@ -86,18 +88,25 @@ impl<'a> Attach<'a> {
             let zeros = TensorData::new(vec![0.0f32; rank * to], [rank, to]);
             (factor(TensorData::new(a, [from, rank])), factor(zeros))
         });
-        LoraAdapter { a, b, scale: self.low_rank.scale() }
+        self.with(path, matrix.id, a, b)
+    }
+
+    fn with(&self, path: &str, matrix: ParamId, a: Param<Tensor<2>>, b: Param<Tensor<2>>) -> LoraFactors {
+        let prob = self.adaptation.dropout();
+        let drops = prob > 0.0 && !self.undropped.contains(&matrix);
+        let dropout = drops.then(|| InputDropout::new(prob, path, self.adaptation.read_whole().clone()));
+        LoraFactors { a, b, scale: self.low_rank.scale(), dropout }
     }
 }
 
 impl Reparameterizer for Attach<'_> {
-    type Reparam = LoraAdapter;
+    type Reparam = LoraFactors;
 
     fn reparameterize<const D: usize>(
         &mut self,
         path: &str,
         param: Param<Tensor<D>>,
-    ) -> (Param<Tensor<D>>, Option<LoraAdapter>) {
+    ) -> (Param<Tensor<D>>, Option<LoraFactors>) {
         let id = param.id;
         if self.also.contains(&id) {
             return (self.started(param), None);

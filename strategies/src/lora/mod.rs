@@ -8,13 +8,19 @@
 //! targets.rs  the matrices that receive factors
 //! start.rs    finds the parameters of values to start from
 //! attach.rs   attaches the factors and freezes other parameters
+//! factors.rs  LoraFactors: the factors beside a matrix
+//! forward.rs  a linear layer with dropout on the input of its factors
 //! ```
 
 mod attach;
+mod factors;
+mod forward;
 mod start;
 mod targets;
 
-use burn::module::Module;
+use std::collections::HashSet;
+
+use burn::module::{Module, ParamId};
 use serde::{Deserialize, Serialize};
 
 use crate::adaptation::params_of;
@@ -27,6 +33,9 @@ use attach::Attach;
 use start::Start;
 use targets::matrices_of;
 
+pub use factors::LoraFactors;
+pub(crate) use factors::ReadWhole;
+pub use forward::{adapted_linear, undropped_linear};
 pub use targets::Targets;
 
 const NAME: &str = "Lora";
@@ -39,8 +48,8 @@ const NAME: &str = "Lora";
 /// W + α/r · A·B,   A [in, r],  B [r, out]
 /// ```
 ///
-/// or W + α/√r · A·B if it is [rank-stabilized](Self::rank_stabilized), through Burn's own adapters, so layers need no
-/// changes. A is initialized uniformly within ±1/√in, as in PEFT, from the run's seed and the matrix's path. B starts at
+/// or W + α/√r · A·B if it is [rank-stabilized](Self::rank_stabilized), through a [`LoraFactors`] that is attached to the
+/// parameter, so layers need no changes. A is initialized uniformly within ±1/√in, as in PEFT, from the run's seed and the matrix's path. B starts at
 /// 0, so the adapted model initially equals the given one. Both start from given values instead if the [`Adaptation`]
 /// has [some](Adaptation::starting_from). The bias
 /// and all other parameters are frozen, except for those that you name in [`also`](Self::also) and
@@ -80,7 +89,7 @@ const NAME: &str = "Lora";
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
-/// use firebrick_strategies::{Adaptation, Composition, Lora, trained};
+/// use firebrick_strategies::{Adaptation, Composition, Lora, LoraFactors, trained};
 ///
 /// let model = LinearConfig::new(64, 32).init(&Device::flex().autodiff());
 /// let mut adaptation = Adaptation::seeded(1);
@@ -90,7 +99,7 @@ const NAME: &str = "Lora";
 /// assert_eq!(adapted.weight.val().into_data(), model.weight.val().into_data());
 ///
 /// let merged = adaptation.give_back(adapted);
-/// assert!(merged.weight.adapter().is_none());
+/// assert!(merged.weight.reparameterization::<LoraFactors>().is_none());
 /// # Ok::<(), firebrick_strategies::StrategyError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -100,6 +109,8 @@ pub struct Lora {
     alpha: f64,
     #[serde(skip_serializing_if = "is_false")]
     rank_stabilized: bool,
+    #[serde(skip_serializing_if = "is_zero")]
+    dropout: f64,
     #[serde(skip_serializing_if = "Targets::is_default")]
     targets: Targets,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -117,6 +128,8 @@ struct Settings {
     #[serde(default)]
     rank_stabilized: bool,
     #[serde(default)]
+    dropout: f64,
+    #[serde(default)]
     targets: Targets,
     #[serde(default)]
     paths: Vec<String>,
@@ -126,13 +139,17 @@ struct Settings {
 
 impl From<Settings> for Lora {
     fn from(settings: Settings) -> Self {
-        let Settings { rank, alpha, rank_stabilized, targets, paths, also } = settings;
-        Self { rank, alpha: alpha.unwrap_or(rank as f64), rank_stabilized, targets, paths, also }
+        let Settings { rank, alpha, rank_stabilized, dropout, targets, paths, also } = settings;
+        Self { rank, alpha: alpha.unwrap_or(rank as f64), rank_stabilized, dropout, targets, paths, also }
     }
 }
 
 fn is_false(setting: &bool) -> bool {
     !*setting
+}
+
+fn is_zero(setting: &f64) -> bool {
+    *setting == 0.0
 }
 
 /// The name of the saved value that says that the scale is α/√r. Runs with α/r do not save it.
@@ -148,6 +165,7 @@ impl Lora {
             rank,
             alpha: rank as f64,
             rank_stabilized: false,
+            dropout: 0.0,
             targets: Targets::default(),
             paths: Vec::new(),
             also: Vec::new(),
@@ -164,16 +182,36 @@ impl Lora {
     ///
     /// ```
     /// use burn::{nn::LinearConfig, tensor::Device};
-    /// use firebrick_strategies::{Adaptation, Composition, Lora};
+    /// use firebrick_strategies::{Adaptation, Composition, Lora, LoraFactors};
     ///
     /// let model = LinearConfig::new(64, 32).init(&Device::flex().autodiff());
     /// let lora = Lora::rank(16).alpha(8.0).rank_stabilized().on(["weight"]);
     /// let adapted = lora.adapt(model, &mut Adaptation::seeded(1))?;
-    /// assert_eq!(adapted.weight.adapter().unwrap().scale, 2.0);
+    /// assert_eq!(adapted.weight.reparameterization::<LoraFactors>().unwrap().scale, 2.0);
     /// # Ok::<(), firebrick_strategies::StrategyError>(())
     /// ```
     pub fn rank_stabilized(self) -> Self {
         Self { rank_stabilized: true, ..self }
+    }
+
+    /// Drops elements of the input of the factors in training with this probability, at least 0 and below 1:
+    /// `lora_dropout` of PEFT. Default: 0.
+    ///
+    /// A linear layer then computes `x·W + α/r · drop(x)·A·B`. Unlike without dropout, it computes `drop(x)·A·B` from
+    /// left to right, and never the matrix W + α/r · A·B. The mask is that of [`Dropout`](crate::Dropout), so it is the
+    /// same however the batch is cut, and in a resumed run. The factors of a table of embeddings have no input to drop,
+    /// as in PEFT.
+    ///
+    /// The layers of Firebrick's models do so. Another layer must call [`adapted_linear`]; one that reads the weight
+    /// itself, such as Burn's `Linear` or the output layer of a language model, is an error in the first pass.
+    ///
+    /// ```
+    /// use firebrick_strategies::Lora;
+    ///
+    /// let lora = Lora::rank(16).alpha(32.0).dropout(0.1).on_all_linear();
+    /// ```
+    pub fn dropout(self, dropout: f64) -> Self {
+        Self { dropout, ..self }
     }
 
     /// Adapts the matrices of all linear layers: [`Targets::AllLinear`]. You cannot combine it with [`on`](Self::on).
@@ -208,6 +246,8 @@ impl StrategyRecipe for Lora {
         SettingError::require(possible, "rank", "at least 1 and at most 65536", self.rank)?;
         let possible = self.alpha > 0.0 && self.alpha.is_finite();
         SettingError::require(possible, "alpha", "finite and above 0", self.alpha)?;
+        let possible = (0.0..1.0).contains(&self.dropout);
+        SettingError::require(possible, "dropout", "at least 0 and below 1", self.dropout)?;
         let possible = self.targets.is_default() || self.paths.is_empty();
         let found = format!("{:?}", self.targets);
         SettingError::require(possible, "targets", "left out where `paths` is given", found)
@@ -240,8 +280,14 @@ impl<M: Module> Strategy<M> for Lora {
             Some(given) => Start::of(&given, self.low_rank(), (&model, &paths), (&targets, &also))?,
             None => Start::default(),
         };
-        adaptation.attach(self.low_rank());
-        let attach = Attach::new(self.low_rank(), targets, also, adaptation);
+        let undropped = embeddings(&paths, &targets);
+        if self.dropout > 0.0
+            && let Some(parameter) = of_layer(&paths, &undropped)
+        {
+            return Err(StrategyError::DropsEmbedding { parameter });
+        }
+        adaptation.attach(self.low_rank(), self.dropout);
+        let attach = Attach::new(self.low_rank(), (targets, also, undropped), adaptation);
         Ok(model.apply_reparameterization(attach.starting_from(start)))
     }
 
@@ -251,6 +297,18 @@ impl<M: Module> Strategy<M> for Lora {
             None => Err(StrategyError::NotAdapted(NAME)),
         }
     }
+}
+
+/// Returns the adapted matrices that are tables of embeddings.
+fn embeddings(paths: &Paths, targets: &HashSet<ParamId>) -> HashSet<ParamId> {
+    let places = paths.places().iter().filter(|place| targets.contains(&place.id) && place.is_of_embedding());
+    places.map(|place| place.id).collect()
+}
+
+/// Returns the first path of a table of embeddings at which another layer reads it, if any.
+fn of_layer(paths: &Paths, embeddings: &HashSet<ParamId>) -> Option<String> {
+    let tied = paths.places().iter().find(|place| embeddings.contains(&place.id) && !place.is_of_embedding());
+    tied.map(|place| place.path.clone())
 }
 
 /// Returns the path of the first parameter that is read through another one, if any.

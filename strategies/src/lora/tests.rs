@@ -62,7 +62,7 @@ fn follows_the_equation(lora: Lora, scale: f64) {
     let (mut model, adaptation) = adapt(&lora.on(["weight"]), linear(), 1);
     let given = values(model.weight.base());
     let factors = |model: &Linear| {
-        let adapter = model.weight.adapter().unwrap();
+        let adapter = model.weight.reparameterization::<LoraFactors>().unwrap();
         (values(adapter.a.val()), values(adapter.b.val()))
     };
     let (mut a, mut b) = factors(&model);
@@ -94,7 +94,7 @@ fn follows_the_equation(lora: Lora, scale: f64) {
     let expected: Vec<_> = given.iter().zip(delta).map(|(given, delta)| given + scale * delta).collect();
     let read = values(model.weight.val());
     let merged = adaptation.give_back(model.valid());
-    assert!(merged.weight.adapter().is_none());
+    assert!(merged.weight.reparameterization::<LoraFactors>().is_none());
     close(&values(merged.weight.val()), &expected);
     close(&values(merged.weight.val()), &read);
     assert_eq!(trained(&merged.train()).len(), 2, "both are trained, as they were");
@@ -107,7 +107,7 @@ fn it_starts_as_the_model_was_and_trains_the_factors_and_what_is_named_too() {
     let (adapted, _) = adapt(&lora, model.clone(), 1);
     let x = Tensor::<2>::from_data([[1.0, 2.0, 3.0]], &device());
     assert_eq!(values(adapted[0].forward(x.clone())), values(model[0].forward(x)));
-    let adapter = adapted[0].weight.adapter().unwrap();
+    let adapter = adapted[0].weight.reparameterization::<LoraFactors>().unwrap();
     let expected = [adapter.a.id, adapter.b.id, adapted[1].bias.as_ref().unwrap().id];
     assert_eq!(trained(&adapted).iter().map(|one| one.id).collect::<Vec<_>>(), expected);
     assert_eq!(trained(&model).len(), 4, "what was given is as it was");
@@ -123,7 +123,7 @@ fn it_starts_as_the_model_was_and_trains_the_factors_and_what_is_named_too() {
 fn factors_are_drawn_from_the_seed_and_the_path_alone() {
     let of = |seed| {
         let (model, _) = adapt(&Lora::rank(2).on(["*weight"]), vec![linear(), linear()], seed);
-        [0, 1].map(|i| values(model[i].weight.adapter().unwrap().a.val()))
+        [0, 1].map(|i| values(model[i].weight.reparameterization::<LoraFactors>().unwrap().a.val()))
     };
     assert_eq!(of(1), of(1));
     assert_ne!(of(1), of(2));
@@ -144,9 +144,9 @@ fn a_tied_matrix_has_one_pair_of_factors() {
     let mut head = LinearConfig::new(3, 2).with_bias(false).init(&device());
     head.weight = tokens.weight.clone();
     let (model, adaptation) = adapt(&Lora::rank(2).on(["head.weight"]), Tied { tokens, head }, 1);
-    let ids = |adapter: &burn::module::LoraAdapter| (adapter.a.id, adapter.b.id);
-    let [of_tokens, of_head] =
-        [&model.tokens.weight, &model.head.weight].map(|weight| ids(weight.adapter().unwrap()));
+    let ids = |adapter: &LoraFactors| (adapter.a.id, adapter.b.id);
+    let [of_tokens, of_head] = [&model.tokens.weight, &model.head.weight]
+        .map(|weight| ids(weight.reparameterization::<LoraFactors>().unwrap()));
     assert_eq!(of_tokens, of_head);
     assert_eq!(trained(&model).len(), 2);
     let merged = adaptation.give_back(model);
@@ -229,7 +229,7 @@ fn factors_have_the_dtype_of_what_they_are_added_to() {
     let master = stage.init_master(model).unwrap();
     let replica = stage.publish(master.clone()).unwrap();
     let dtypes = |model: &Linear| {
-        let adapter = model.weight.adapter().unwrap();
+        let adapter = model.weight.reparameterization::<LoraFactors>().unwrap();
         [
             model.weight.base().dtype(),
             adapter.a.val().dtype(),
@@ -264,6 +264,10 @@ fn what_is_frozen_before_is_adapted_and_what_is_frozen_after_is_not_trained() {
 fn what_cannot_be_is_refused_with_what_to_do() {
     let error = |lora: Lora| lora.adapt(linear(), &mut Adaptation::default()).unwrap_err().to_string();
     assert!(error(Lora::rank(0)).contains("`rank` must be at least 1"));
+    for dropout in [-0.1, 1.0, f64::NAN] {
+        let found = error(Lora::rank(1).dropout(dropout));
+        assert!(found.contains("`dropout` must be at least 0 and below 1"), "{found}");
+    }
     for alpha in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         assert!(error(Lora::rank(1).alpha(alpha)).contains("`alpha` must be finite and above 0"));
     }

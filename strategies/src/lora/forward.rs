@@ -1,0 +1,92 @@
+//! A linear layer with dropout on the input of its factors.
+
+use burn::module::Param;
+use burn::tensor::{FloatDType, Tensor};
+use firebrick_kernels::{add, cast, linear, with_read_products};
+
+use super::factors::LoraFactors;
+use crate::{Dropout, Pass};
+
+/// Maps `x`, `[.., in]`, to `x · weight + bias`, `[.., out]`, in the dtype of `x`. It computes in the dtype of the
+/// weight, `[in, out]`; the bias is `[out]`.
+///
+/// If [`Lora`](crate::Lora) adapts the weight with a [dropout](crate::Lora::dropout), a pass that trains computes
+///
+/// ```text
+/// x·W + bias + s · drop(x)·A·B
+/// ```
+///
+/// which a layer that reads `weight.val()` cannot. A layer of your own calls this function to support it. The mask is
+/// that of [`Dropout`], so `x` is `[rows, positions, .., in]` or `[rows, in]`.
+///
+/// ```
+/// use burn::module::{Module, Param};
+/// use burn::tensor::Tensor;
+/// use firebrick_strategies::{Pass, adapted_linear};
+///
+/// #[derive(Module, Debug)]
+/// struct Layer {
+///     weight: Param<Tensor<2>>,
+/// }
+///
+/// impl Layer {
+///     fn forward(&self, x: Tensor<3>, pass: &Pass) -> Tensor<3> {
+///         adapted_linear(x, &self.weight, None, pass)
+///     }
+/// }
+/// # let device = burn::tensor::Device::flex();
+/// # let layer = Layer { weight: Param::from_tensor(Tensor::ones([2, 3], &device)) };
+/// # let y = layer.forward(Tensor::ones([1, 1, 2], &device), &Pass::train(&device));
+/// # assert_eq!(y.into_data().iter::<f32>().collect::<Vec<_>>(), [2.0; 3]);
+/// ```
+///
+/// # Panics
+///
+/// If the last axis of `x` is not `in`, and for the reasons of [`Dropout::forward`].
+pub fn adapted_linear<const D: usize>(
+    x: Tensor<D>,
+    weight: &Param<Tensor<2>>,
+    bias: Option<Tensor<1>>,
+    pass: &Pass,
+) -> Tensor<D> {
+    let factors = weight.reparameterization::<LoraFactors>().filter(|_| pass.is_training());
+    let Some((factors, dropout)) = factors.and_then(|factors| Some((factors, factors.dropout.as_ref()?))) else {
+        return undropped_linear(x, weight, bias);
+    };
+    if D == 1 {
+        let (from, to) = (x.dims()[0], weight.dims()[1]);
+        return adapted_linear::<2>(x.reshape([1, from]), weight, bias, pass).reshape([to; D]);
+    }
+    let (a, b) = (factors.a.val(), factors.b.val());
+    let [outside, inside] = [x.dtype(), a.dtype()].map(FloatDType::from);
+    let (x, weight, bias) =
+        (cast(x, inside), cast(weight.base(), inside), bias.map(|bias| cast(bias, inside)));
+    let dropped = Dropout::new(dropout.prob).forward(x.clone(), pass);
+    // The gradient of B needs the value of the first product, also at the end of a recomputed segment.
+    let inner = with_read_products(|| linear(dropped, a, None)) * factors.scale;
+    cast(add(linear(x, weight, bias), linear(inner, b, None)), outside)
+}
+
+/// Computes the same as [`adapted_linear`] outside training: without a dropout. A layer calls it in training for an input
+/// that belongs to no sample, such as embeddings that all samples share.
+///
+/// # Panics
+///
+/// If the last axis of `x` is not `in`.
+pub fn undropped_linear<const D: usize>(
+    x: Tensor<D>,
+    weight: &Param<Tensor<2>>,
+    bias: Option<Tensor<1>>,
+) -> Tensor<D> {
+    let weight = match weight.reparameterization::<LoraFactors>() {
+        Some(factors) => factors.sum(weight.base()),
+        None => weight.val(),
+    };
+    let [outside, inside] = [x.dtype(), weight.dtype()].map(FloatDType::from);
+    let bias = bias.map(|bias| cast(bias, inside));
+    cast(linear(cast(x, inside), weight, bias), outside)
+}
+
+#[cfg(test)]
+#[path = "forward_tests.rs"]
+mod tests;
