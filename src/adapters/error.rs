@@ -42,8 +42,8 @@ pub enum AdapterError {
         /// The one found.
         found: String,
     },
-    /// A matrix has one factor only.
-    #[error("{path}: `{tensor}` is missing beside the other factor of its matrix; save the adapter again")]
+    /// A matrix lacks a factor, or its magnitudes.
+    #[error("{path}: `{tensor}` is missing beside another factor of its matrix; save the adapter again")]
     Alone {
         /// The file of tensors.
         path: PathBuf,

@@ -5,11 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{DType, TensorData};
+use firebrick_strategies::LowRank;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value};
 
 use super::peft_config::PeftConfig;
-use super::{AdapterError, Adapters, CONFIG, EMBEDDING, Factors, LAYER, PREFIX, WEIGHTS};
+use super::{AdapterError, Adapters, CONFIG, EMBEDDING, Factors, LAYER, MAGNITUDE, PREFIX, WEIGHTS};
 
 /// The copy of the given model's table that PEFT saves beside factors of embeddings.
 const GIVEN: &str = ".base_layer.weight";
@@ -37,7 +38,7 @@ impl Adapters {
     /// # Errors
     ///
     /// A file is missing or damaged, or was made with settings of PEFT that Firebrick does not have: another
-    /// `peft_type`, a `bias` other than `none`, ranks or alphas by pattern, DoRA, or initial values that change the
+    /// `peft_type`, a `bias` other than `none`, ranks or alphas by pattern, or initial values that change the
     /// model's matrices (PiSSA, OLoRA, CorDA, LoftQ).
     ///
     /// ```
@@ -89,13 +90,13 @@ impl Adapters {
         let mut adapters = Self { low_rank, factors, whole, dropout, folder };
         let mut paths = BTreeSet::new();
         for name in read.tensors.keys().cloned().collect::<Vec<_>>() {
-            // B was taken together with A.
+            // B and the magnitudes are taken together with A.
             if !read.tensors.contains_key(&name) || name.ends_with(GIVEN) {
                 continue;
             }
             let read_path = match module_of(&name) {
                 Some((module, names)) => {
-                    let factors = read.factors(module, names, low_rank.rank)?;
+                    let factors = read.factors(module, names, low_rank)?;
                     let path = factors.path.clone();
                     adapters.factors.push(factors);
                     path
@@ -159,7 +160,7 @@ impl<'a> Tensors<'a> {
         &mut self,
         module: &str,
         names: [&'static str; 2],
-        rank: usize,
+        LowRank { rank, dora, .. }: LowRank,
     ) -> Result<Factors, AdapterError> {
         let [a, b] = names.map(|factor| format!("{module}.{factor}"));
         let NamedParameter { path, .. } = self.parameter(&format!("{module}.weight"), &a)?;
@@ -171,7 +172,9 @@ impl<'a> Tensors<'a> {
             return Err(self.wrong(&b, &format!("[out, {rank}], for `r` is {rank}"), &format!("{in_b:?}")));
         }
         let is_embedding = names == EMBEDDING;
-        Ok(Factors { path, a: self.take(&a, true)?, b: self.take(&b, true)?, is_embedding })
+        let name = format!("{module}.{MAGNITUDE}");
+        let magnitude = if dora { Some(self.take(&name, false)?) } else { None };
+        Ok(Factors { path, a: self.take(&a, true)?, b: self.take(&b, true)?, magnitude, is_embedding })
     }
 
     /// Returns the parameter with this name, which a tensor belongs to.

@@ -20,7 +20,8 @@ use std::sync::Arc;
 use burn::module::Module;
 use burn::tensor::{DType, TensorData};
 use firebrick_strategies::{
-    Adaptation, Composition, Lora, LowRank, Paths, StartingFactors, StrategyError, each_distinct_param,
+    Adaptation, Composition, FactorValues, Lora, LowRank, Paths, StartingFactors, StrategyError,
+    each_distinct_param,
 };
 
 pub use error::AdapterError;
@@ -34,6 +35,8 @@ const PREFIX: &str = "base_model.model.";
 const LAYER: [&str; 2] = ["lora_A.weight", "lora_B.weight"];
 /// The names of A and B of a table of embeddings.
 const EMBEDDING: [&str; 2] = ["lora_embedding_A", "lora_embedding_B"];
+/// The name of the magnitudes of DoRA, below the module.
+const MAGNITUDE: &str = "lora_magnitude_vector";
 
 /// What [`Lora`](crate::Lora) trained: the factors of each adapted matrix, and the parameters trained as a whole.
 #[derive(Clone, Debug)]
@@ -51,7 +54,8 @@ pub struct Adapters {
     folder: Option<PathBuf>,
 }
 
-/// The factors of one matrix W `[in, out]`: their scaled product A·B is added to it.
+/// The factors of one matrix W `[in, out]`: their scaled product A·B is added to it. With magnitudes, its columns are
+/// then scaled to these norms.
 #[derive(Clone, Debug)]
 pub struct Factors {
     /// The matrix's path.
@@ -60,6 +64,8 @@ pub struct Factors {
     pub a: TensorData,
     /// B, `[rank, out]`.
     pub b: TensorData,
+    /// The norms of the columns, `[out]`, with DoRA alone.
+    pub magnitude: Option<TensorData>,
     /// Whether the matrix is a table of embeddings.
     is_embedding: bool,
 }
@@ -80,7 +86,7 @@ impl Adapters {
         });
         let (factors, whole) = (Vec::new(), Vec::new());
         let mut adapters = Self { low_rank, factors, whole, dropout: adaptation.dropout(), folder: None };
-        // The model visits A before B.
+        // The model visits A first, then B, then the magnitudes if there are any.
         let mut first: Option<TensorData> = None;
         for (id, data) in values {
             let Some(place) = paths.places().iter().find(|place| place.id == id) else { continue };
@@ -88,12 +94,18 @@ impl Adapters {
                 adapters.whole.push((place.path.clone(), data));
                 continue;
             };
+            if data.shape().num_dims() == 1 {
+                if let Some(last) = adapters.factors.last_mut() {
+                    last.magnitude = Some(data);
+                }
+                continue;
+            }
             let Some(a) = first.take() else {
                 first = Some(data);
                 continue;
             };
             let is_embedding = place.holder.contains("Embedding");
-            adapters.factors.push(Factors { path: path.clone(), a, b: data, is_embedding });
+            adapters.factors.push(Factors { path: path.clone(), a, b: data, magnitude: None, is_embedding });
         }
         Some(adapters)
     }
@@ -101,9 +113,10 @@ impl Adapters {
     /// Returns the recipe that trains the same factors: of this rank and scale, on these matrices, with the same dropout
     /// and the same parameters trained whole.
     pub fn recipe(&self) -> Lora {
-        let LowRank { rank, alpha, rank_stabilized } = self.low_rank;
+        let LowRank { rank, alpha, rank_stabilized, dora } = self.low_rank;
         let lora = Lora::rank(rank).alpha(alpha).dropout(self.dropout);
         let lora = if rank_stabilized { lora.rank_stabilized() } else { lora };
+        let lora = if dora { lora.dora() } else { lora };
         let whole = self.whole.iter().map(|(path, _)| path.as_str());
         lora.on(self.factors.iter().map(|factors| factors.path.as_str())).also(whole)
     }
@@ -118,7 +131,8 @@ impl Adapters {
         recipe.ok_or_else(|| given.not_taken()).and_then(|recipe| given.require(recipe))
     }
 
-    /// Merges the factors into the matrices of the model that they adapt: W + α/r · A·B. Returns the model that a run
+    /// Merges the factors into the matrices of the model that they adapt: W + α/r · A·B, scaled to the magnitudes if
+    /// there are any. Returns the model that a run
     /// with these factors returns.
     ///
     /// # Errors
@@ -130,13 +144,15 @@ impl Adapters {
         Ok(adaptation.give_back(adapted))
     }
 
-    /// Returns the values as the strategy takes them.
-    pub(crate) fn to_start(&self) -> Arc<StartingFactors> {
+    /// Returns the values as [`Adaptation::starting_from`] takes them.
+    pub fn to_start(&self) -> Arc<StartingFactors> {
         let source = match &self.folder {
             Some(folder) => folder.display().to_string(),
             None => "the adapters of another run".into(),
         };
-        let factors = self.factors.iter().map(|one| (one.path.clone(), [one.a.clone(), one.b.clone()]));
+        let factors = self.factors.iter().map(|Factors { path, a, b, magnitude, .. }| {
+            (path.clone(), FactorValues { a: a.clone(), b: b.clone(), magnitude: magnitude.clone() })
+        });
         let (factors, whole) = (factors.collect(), self.whole.clone());
         Arc::new(StartingFactors { source, low_rank: self.low_rank, factors, whole })
     }

@@ -9,10 +9,9 @@ use super::AdapterError;
 
 /// Settings that change what an adapted model computes, in a way that Firebrick does not have, unless they are empty:
 /// null, false, `{}` or `[]`.
-const EMPTY: [&str; 15] = [
+const EMPTY: [&str; 14] = [
     "rank_pattern",
     "alpha_pattern",
-    "use_dora",
     "lora_bias",
     "layer_replication",
     "target_parameters",
@@ -69,17 +68,18 @@ impl PeftConfig {
         let rank = rank.ok_or_else(|| wrong("r", "a whole number, at least 1"))?;
         let alpha = field("lora_alpha").as_f64().filter(|alpha| *alpha > 0.0);
         let alpha = alpha.ok_or_else(|| wrong("lora_alpha", "a number above 0"))?;
-        let rank_stabilized = match field("use_rslora") {
-            Value::Null => false,
-            value => value.as_bool().ok_or_else(|| wrong("use_rslora", "true or false"))?,
+        let is_set = |name| match field(name) {
+            Value::Null => Ok(false),
+            value => value.as_bool().ok_or_else(|| wrong(name, "true or false")),
         };
+        let (rank_stabilized, dora) = (is_set("use_rslora")?, is_set("use_dora")?);
         let dropout = match field("lora_dropout") {
             Value::Null => Some(0.0),
             value => value.as_f64().filter(|dropout| (0.0..1.0).contains(dropout)),
         };
         let dropout = dropout.ok_or_else(|| wrong("lora_dropout", "a number, at least 0 and below 1"))?;
         Ok(Self {
-            low_rank: LowRank { rank, alpha, rank_stabilized },
+            low_rank: LowRank { rank, alpha, rank_stabilized, dora },
             dropout,
             by_peft: fields.contains_key(BY_PEFT),
         })
@@ -104,7 +104,7 @@ mod tests {
     fn read(change: &str, to: Value) -> Result<PeftConfig, String> {
         let mut fields = json!({
             "peft_type": "LORA", "r": 4, "lora_alpha": 6, "use_rslora": true, "lora_dropout": 0.1, "bias": "none",
-            "rank_pattern": {}, "use_dora": false, "layer_replication": null, "init_lora_weights": "gaussian",
+            "rank_pattern": {}, "use_dora": true, "layer_replication": null, "init_lora_weights": "gaussian",
         });
         fields[change] = to;
         PeftConfig::of(Path::new("x"), fields.as_object().unwrap()).map_err(|error| error.to_string())
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn rank_and_scale_are_read() {
         let config = read("fan_in_fan_out", json!(true)).unwrap();
-        assert_eq!(config.low_rank, LowRank { rank: 4, alpha: 6.0, rank_stabilized: true });
+        assert_eq!(config.low_rank, LowRank { rank: 4, alpha: 6.0, rank_stabilized: true, dora: true });
         assert_eq!(config.dropout, 0.1);
     }
 
@@ -124,7 +124,8 @@ mod tests {
             ("bias", json!("all"), "`bias` must be \"none\", found \"all\""),
             ("rank_pattern", json!({"q": 8}), "`rank_pattern` must be left out"),
             ("alpha_pattern", json!({"q": 8}), "`alpha_pattern` must be left out"),
-            ("use_dora", json!(true), "`use_dora` must be left out, null, false or empty, found true"),
+            ("use_dora", json!(1), "`use_dora` must be true or false, found 1"),
+            ("lora_bias", json!(true), "`lora_bias` must be left out, null, false or empty, found true"),
             ("target_parameters", json!(["x"]), "`target_parameters` must be left out"),
             ("init_lora_weights", json!("pissa"), "found \"pissa\""),
             ("r", json!(0), "`r` must be a whole number, at least 1, found 0"),

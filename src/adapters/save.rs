@@ -10,7 +10,7 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
 
-use super::{Adapters, CONFIG, EMBEDDING, Factors, LAYER, PREFIX, WEIGHTS};
+use super::{Adapters, CONFIG, EMBEDDING, Factors, LAYER, MAGNITUDE, PREFIX, WEIGHTS};
 use crate::TrainError;
 use crate::files::saving::{replace, save_text};
 
@@ -51,7 +51,7 @@ impl Adapters {
         };
         let mut tensors = BTreeMap::new();
         let (mut targets, mut whole, mut swapped_all) = (Vec::new(), BTreeSet::new(), true);
-        for Factors { path, a, b, is_embedding } in &self.factors {
+        for Factors { path, a, b, magnitude, is_embedding } in &self.factors {
             let (name, swapped) = name_of(path)?;
             let module = module_of(&name);
             let [of_a, of_b] = match is_embedding {
@@ -61,6 +61,9 @@ impl Adapters {
             swapped_all &= swapped || *is_embedding;
             tensors.insert(format!("{PREFIX}{module}.{of_a}"), Written::of(a, true));
             tensors.insert(format!("{PREFIX}{module}.{of_b}"), Written::of(b, true));
+            if let Some(magnitude) = magnitude {
+                tensors.insert(format!("{PREFIX}{module}.{MAGNITUDE}"), Written::of(magnitude, false));
+            }
             targets.push(module.to_string());
         }
         for (path, data) in &self.whole {
@@ -81,7 +84,7 @@ impl Adapters {
     }
 
     fn config(&self, targets: Vec<String>, whole: BTreeSet<String>, fan_in_fan_out: bool) -> Value {
-        let LowRank { rank, alpha, rank_stabilized } = self.low_rank;
+        let LowRank { rank, alpha, rank_stabilized, dora } = self.low_rank;
         // PEFT writes a whole number without a fraction.
         let alpha = if alpha.fract() == 0.0 { json!(alpha as i64) } else { json!(alpha) };
         json!({
@@ -92,6 +95,7 @@ impl Adapters {
             "r": rank,
             "lora_alpha": alpha,
             "use_rslora": rank_stabilized,
+            "use_dora": dora,
             "lora_dropout": self.dropout,
             "bias": "none",
             "fan_in_fan_out": fan_in_fan_out,

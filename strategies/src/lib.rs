@@ -244,7 +244,7 @@ pub use stage::{
     AverageStage, CollectStage, GroupList, Lists, MasterStage, SaveStage, ShardStage, Stage, WindowStage,
 };
 pub use stages::Stages;
-pub use starting_factors::StartingFactors;
+pub use starting_factors::{FactorValues, StartingFactors};
 pub use state::{SavedStates, StageState};
 pub use strategy::{Strategy, StrategyRecipe};
 pub use zero::{Gathered, Part, Rows, Sharding, Zero};

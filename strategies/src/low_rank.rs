@@ -13,6 +13,8 @@ pub struct LowRank {
     pub alpha: f64,
     /// Whether the scale is `alpha / √rank` (Kalajdzievski, 2023, arXiv:2312.03732).
     pub rank_stabilized: bool,
+    /// Whether the norms of the columns are trained beside the factors (DoRA: Liu et al., 2024, arXiv:2402.09353).
+    pub dora: bool,
 }
 
 impl LowRank {
@@ -24,18 +26,21 @@ impl LowRank {
 
     /// Returns the settings as in the `Lora` of a run file.
     pub(crate) fn settings(&self) -> String {
-        let Self { rank, alpha, rank_stabilized } = self;
+        let Self { rank, alpha, rank_stabilized, dora } = self;
         let stabilized = if *rank_stabilized { ", rank_stabilized: true" } else { "" };
-        format!("rank: {rank}, alpha: {alpha}{stabilized}")
+        let dora = if *dora { ", dora: true" } else { "" };
+        format!("rank: {rank}, alpha: {alpha}{stabilized}{dora}")
     }
 }
 
-/// Prints rank, alpha and whether the scale is rank-stabilized.
+/// Prints rank, alpha, whether the scale is rank-stabilized, and whether magnitudes are trained.
 impl Display for LowRank {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { rank, alpha, rank_stabilized } = self;
+        let Self { rank, alpha, rank_stabilized, dora } = self;
         write!(f, "rank {rank} and alpha {alpha}")?;
-        if *rank_stabilized { write!(f, ", rank-stabilized") } else { Ok(()) }
+        let stabilized = if *rank_stabilized { ", rank-stabilized" } else { "" };
+        let dora = if *dora { ", with magnitudes" } else { "" };
+        write!(f, "{stabilized}{dora}")
     }
 }
 
@@ -78,7 +83,7 @@ pub enum UnfitFactors {
     /// Values have another shape.
     #[error("`{path}` must be {expected:?}, found {found:?}: start from the model that they were trained on")]
     Shape {
-        /// The path of a parameter, or of a factor, `PATH.lora.a` or `PATH.lora.b`.
+        /// The path of a parameter, or of a factor: `PATH.lora.a`, `PATH.lora.b` or `PATH.lora.magnitude`.
         path: String,
         /// The shape in the model.
         expected: Vec<usize>,

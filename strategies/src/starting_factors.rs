@@ -13,10 +13,21 @@ pub struct StartingFactors {
     pub source: String,
     /// Their rank and scale.
     pub low_rank: LowRank,
-    /// The path of each matrix `[in, out]`, and its factors: A, `[in, rank]`, and B, `[rank, out]`.
-    pub factors: Vec<(String, [TensorData; 2])>,
+    /// The path of each matrix `[in, out]`, and its factors.
+    pub factors: Vec<(String, FactorValues)>,
     /// The path and the values of parameters that the recipe trains whole. Others of these keep the model's values.
     pub whole: Vec<(String, TensorData)>,
+}
+
+/// The values of the factors of a matrix `[in, out]`.
+#[derive(Clone, Debug)]
+pub struct FactorValues {
+    /// A, `[in, rank]`.
+    pub a: TensorData,
+    /// B, `[rank, out]`.
+    pub b: TensorData,
+    /// The norms of the columns, `[out]`, with [DoRA](crate::Lora::dora) alone.
+    pub magnitude: Option<TensorData>,
 }
 
 impl StartingFactors {

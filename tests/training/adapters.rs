@@ -1,14 +1,19 @@
 //! Adapters read from folders: of earlier runs, and of PEFT.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::support::golden_models::folder;
 use crate::support::*;
 use burn::module::Module;
+use burn::optim::GradientsParams;
+use burn::tensor::activation::log_softmax;
 use burn::tensor::{Int, Tensor};
 use firebrick::datasets::Batches;
-use firebrick::strategies::{LowRank, StrategyError, UnfitFactors};
+use firebrick::strategies::{
+    Adaptation, Composition, LowRank, Paths, StrategyError, UnfitFactors, trained as trained_params,
+};
 use firebrick::{
     AdapterError, Adapters, Data, Lora, Objective, Pass, Schedule, TrainError, Trained, Trainer,
 };
@@ -44,7 +49,11 @@ fn valid_loss(model: &Gpt) -> f64 {
 
 #[test]
 fn a_saved_adapter_makes_the_same_model_again() {
-    for lora in [lora(), lora().rank_stabilized().dropout(0.0).on(["tokens", "*.query_key_value.weight"])] {
+    for lora in [
+        lora(),
+        lora().dora(),
+        lora().rank_stabilized().dropout(0.0).on(["tokens", "*.query_key_value.weight"]),
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let first = trained(lora.clone(), None, 1e-2).unwrap();
         first.adapters.as_ref().unwrap().save(&folder).unwrap();
@@ -81,6 +90,10 @@ struct Case {
     name: String,
     model: String,
     logits: Vec<f32>,
+    /// The summed loss of the next tokens.
+    loss: f64,
+    /// By the names of the file.
+    gradient_norms: BTreeMap<String, f64>,
 }
 
 fn golden() -> Golden {
@@ -108,7 +121,7 @@ fn adapters_of_peft_give_its_logits() {
     let Golden { ids, cases } = golden();
     let ids = || Tensor::<1, Int>::from_ints(ids.concat().as_slice(), &device()).reshape([2, 5]);
     let pass = || Pass::evaluate(&device());
-    assert_eq!(cases.len(), 4);
+    assert_eq!(cases.len(), 6);
     for case in &cases {
         let logits = match &*case.model {
             "gpt2" => adapted::<Gpt>(case).1.map(|model| model.forward(ids(), &pass())),
@@ -126,10 +139,82 @@ fn adapters_of_peft_give_its_logits() {
         }
     }
     let (adapters, _) = adapted::<Llama>(&cases[0]);
-    assert_eq!(adapters.low_rank, LowRank { rank: 2, alpha: 3.0, rank_stabilized: false });
+    assert_eq!(adapters.low_rank, LowRank { rank: 2, alpha: 3.0, rank_stabilized: false, dora: false });
     assert_eq!(adapters.dropout, 0.1);
     let (adapters, _) = adapted::<Llama>(&cases[1]);
-    assert_eq!(adapters.low_rank, LowRank { rank: 3, alpha: 2.0, rank_stabilized: true });
+    assert_eq!(adapters.low_rank, LowRank { rank: 3, alpha: 2.0, rank_stabilized: true, dora: false });
+}
+
+/// Returns the loss of the next tokens, and the norm of each factor's gradient by the names of PEFT.
+fn learned<M: Pretrained + 'static>(
+    case: &Case,
+    forward: impl Fn(&M) -> Tensor<3>,
+    ids: &[Vec<i32>],
+) -> (f64, BTreeMap<String, f64>) {
+    let folder = folder(&case.model);
+    let (config, device) = (folder.config().unwrap(), device().autodiff());
+    let model = folder.load::<M>(&config, &device).unwrap().model;
+    let adapters = load_adapters::<M>(&config, path(&case.name)).unwrap();
+    let mut adaptation = Adaptation::default().starting_from(Some(adapters.to_start()));
+    let model = adapters.recipe().dropout(0.0).adapt(model, &mut adaptation).unwrap();
+    let logits = forward(&model);
+    let [rows, length, _] = logits.dims();
+    let read = log_softmax(logits, 2).narrow(1, 0, length - 1);
+    let next: Vec<i32> = ids.iter().flat_map(|row| row[1..].iter().copied()).collect();
+    let next = Tensor::<1, Int>::from_ints(next.as_slice(), &device).reshape([rows, length - 1, 1]);
+    let loss = -read.gather(2, next).sum();
+    let grads = loss.backward();
+    let places = Paths::of(&model);
+    let mut norms = BTreeMap::new();
+    let mut grads = GradientsParams::from_grads(grads, &model);
+    for one in trained_params(&model) {
+        let place = places.places().iter().find(|place| place.id == one.id).unwrap();
+        let (module, is_table) = match &place.reparameterizes {
+            Some(matrix) => {
+                (M::keys(&config).saved_as(matrix).unwrap().0.to_string(), place.holder == "Embedding")
+            }
+            None => continue,
+        };
+        let module = module.strip_suffix(".weight").unwrap();
+        let factor = match (place.path.rsplit_once('.').unwrap().1, is_table) {
+            ("a", true) => "lora_embedding_A",
+            ("b", true) => "lora_embedding_B",
+            ("a", false) => "lora_A.weight",
+            ("b", false) => "lora_B.weight",
+            _ => "lora_magnitude_vector",
+        };
+        let norm = match one.shape.len() {
+            1 => norm(grads.remove::<1>(one.id).unwrap()),
+            _ => norm(grads.remove::<2>(one.id).unwrap()),
+        };
+        norms.insert(format!("{module}.{factor}"), norm);
+    }
+    (loss.into_scalar::<f64>(), norms)
+}
+
+fn norm<const D: usize>(grad: Tensor<D>) -> f64 {
+    grad.square().sum().sqrt().into_scalar::<f64>()
+}
+
+#[test]
+fn adapters_of_peft_learn_as_there() {
+    let Golden { ids, cases } = golden();
+    let pass = || Pass::evaluate(&device().autodiff());
+    for case in &cases {
+        let tokens =
+            || Tensor::<1, Int>::from_ints(ids.concat().as_slice(), &device().autodiff()).reshape([2, 5]);
+        let (loss, norms) = match &*case.model {
+            "gpt2" => learned::<Gpt>(case, |model| model.forward(tokens(), &pass()), &ids),
+            _ => learned::<Llama>(case, |model| model.forward(tokens(), &pass()), &ids),
+        };
+        let close = |found: f64, expected: f64| (found - expected).abs() < 1e-4 * expected.max(1.0);
+        assert!(close(loss, case.loss), "{}: {loss} {}", case.name, case.loss);
+        let factors = case.gradient_norms.iter().filter(|(name, _)| !name.contains("modules_to_save"));
+        assert_eq!(factors.clone().count(), norms.len(), "{}", case.name);
+        for (name, expected) in factors {
+            assert!(close(norms[name], *expected), "{} {name}: {} {expected}", case.name, norms[name]);
+        }
+    }
 }
 
 #[test]
@@ -146,6 +231,8 @@ fn a_recipe_that_does_not_fit_is_told_with_the_folder() {
     };
     let found = error(lora().alpha(8.0), &adapters).to_string();
     assert!(found.contains("found rank 4 and alpha 16: write `Lora(rank: 4, alpha: 16)`"), "{found}");
+    let found = error(lora().dora(), &adapters).to_string();
+    assert!(found.contains("expected factors of rank 4 and alpha 16, with magnitudes, as"), "{found}");
     let found = error(lora().rank_stabilized(), &adapters);
     assert!(matches!(found, UnfitFactors::Scale { .. }), "{found}");
     let found = error(lora().on(["*.query_key_value.weight"]), &adapters);
@@ -208,7 +295,10 @@ fn a_folder_that_is_not_whole_is_told_by_its_file() {
         "{found}"
     );
     fs::write(&config, text.replace("\"use_dora\": false", "\"use_dora\": true")).unwrap();
-    assert!(matches!(of_llama(), AdapterError::Setting { path, setting: "use_dora", .. } if path == config));
+    let found = of_llama().to_string();
+    assert!(found.contains("down_proj.lora_magnitude_vector` is missing beside"), "{found}");
+    fs::write(&config, text.replace("\"lora_bias\": false", "\"lora_bias\": true")).unwrap();
+    assert!(matches!(of_llama(), AdapterError::Setting { path, setting: "lora_bias", .. } if path == config));
     fs::write(&config, &text).unwrap();
     fs::write(&weights, "no tensors").unwrap();
     assert!(matches!(of_llama(), AdapterError::File { path, .. } if path == weights));

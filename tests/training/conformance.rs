@@ -66,6 +66,7 @@ fn all_strategies() -> Vec<(&'static str, Recipe)> {
     let mut all = every_strategy();
     all.push(("Lora", boxed(Lora::rank(2).alpha(4.0).also(["norm"]))));
     all.push(("Lora", boxed(Lora::rank(2).alpha(4.0).dropout(0.2))));
+    all.push(("Lora", boxed(Lora::rank(2).alpha(4.0).dora())));
     all.push(("Freeze", boxed(Freeze::paths(["tokens"]))));
     all
 }

@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::store::{ModuleSnapshot, SafetensorsStore};
 use firebrick::checkpoints::{Checkpoint, Consolidate, Dtype, What, consolidate};
-use firebrick::datasets::{Batch, Batches, TokenBatch};
+use firebrick::datasets::{Batch, Batches};
 use firebrick::strategies::{Adaptation, Composition, Draws, Paths, Stack, trained};
 use firebrick::{
     Accumulate, Amp, Checkpoints, Clip, Data, Ema, Lora, Loss, Objective, Offload, Pass, Recompute, Schedule,
@@ -152,76 +152,6 @@ fn other_strategies_change_nothing_of_it() {
     }
 }
 
-/// With dropout on the input of the factors of all linear layers.
-#[test]
-fn its_dropout_is_the_same_under_other_strategies() {
-    let setting = Setting::default();
-    let lora = || Lora::rank(RANK).dropout(0.2).on_all_linear();
-    let expected = setting.run(1, 1, lora());
-    // Without the model's own dropout, whose masks depend on how many others come before.
-    let undropped = Setting { dropout: 0.0, ..Setting::default() };
-    let [with, without] = [lora(), lora().dropout(0.0)].map(|lora| undropped.run(1, 1, lora));
-    assert_eq!(with.losses[0], without.losses[0], "B starts at 0");
-    assert!(apart(&with, &without).0 > 1e-4, "it drops something");
-    let holds = |name: &str, found: Outcome, tolerance: f64| {
-        let (losses, parameters) = apart(&found, &expected);
-        assert!(losses < tolerance && parameters < tolerance, "{name}: {losses:e} {parameters:e}");
-    };
-    let recomputed = setting.run(1, 1, Stack::new(lora(), Recompute::every_block()));
-    if is_cpu() {
-        assert_eq!(recomputed.losses, expected.losses);
-        assert!(recomputed.parameters == expected.parameters);
-    }
-    holds("offloaded", setting.run(1, 1, Stack::new(lora(), Offload::parameters())), TOLERANCE);
-    let cut = setting.cut_for(1, 4);
-    holds("accumulated", cut.run(1, 4, Stack::new(lora(), Accumulate(4))), TOLERANCE);
-    let cut = setting.cut_for(2, 2);
-    let reduced_late = Stack::new(Accumulate(2), Stack::new(Zero::stage(1).replicate_below(64), lora()));
-    holds("stage 1", cut.run(2, 2, reduced_late), TOLERANCE);
-    for stage in [2, 3] {
-        let zero = Zero::stage(stage).replicate_below(64);
-        let found = cut.run(2, 2, Stack::new(zero, Stack::new(lora(), Accumulate(2))));
-        holds(&format!("stage {stage}"), found, TOLERANCE);
-    }
-    if has_bf16() {
-        let half = Stack::new(Amp::bf16(), Stack::new(lora(), Recompute::every_block()));
-        holds("bf16", setting.run(1, 1, half), 5e-2);
-    }
-}
-
-/// A user's model of Burn's own layers.
-#[derive(Module, Debug)]
-struct Own {
-    embedding: burn::nn::Embedding,
-    linear: burn::nn::Linear,
-}
-
-impl Objective<TokenBatch> for Own {
-    fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
-        let y = self.linear.forward(self.embedding.forward(batch.ids(pass.device())));
-        let items = batch.items();
-        Loss { sum: y.square().mean() * items as f64, items }
-    }
-}
-
-#[test]
-fn a_layer_that_does_not_drop_ends_the_run() {
-    let device = device().autodiff();
-    let model = Own {
-        embedding: burn::nn::EmbeddingConfig::new(VOCABULARY, 4).init(&device),
-        linear: burn::nn::LinearConfig::new(4, 4).init(&device),
-    };
-    let fit = |dropout| {
-        let lora = Lora::rank(2).on(["linear.weight", "embedding"]).dropout(dropout);
-        let trainer = Trainer::new().with(lora).with(Recompute::every_block()).steps(2).evaluate_every(1);
-        let data = Data::new(Rows::ragged(8)).micro_batch(4).valid(Rows::ragged(4));
-        trainer.fit(model.clone(), optimizer(), Schedule::constant(1e-3), data)
-    };
-    fit(0.0).unwrap();
-    let error = fit(0.5).unwrap_err().to_string();
-    assert!(error.contains("`linear.weight` does not drop") && error.contains("adapted_linear"), "{error}");
-}
-
 #[test]
 fn accumulated_over_ragged_windows_it_follows_one_batch() {
     let setting = Setting::default().cut_for(1, 3);
@@ -256,10 +186,14 @@ fn ranks_share_it() {
 
 /// A run with files, evaluations and saves.
 fn with_files(folder: &std::path::Path, then: impl Composition<Gpt>) -> firebrick::Trained<Gpt> {
+    files_of(lora(), folder, then)
+}
+
+fn files_of(lora: Lora, folder: &std::path::Path, then: impl Composition<Gpt>) -> firebrick::Trained<Gpt> {
     let data = Data::new(Rows::ragged(21)).micro_batch(8).valid(Rows::ragged(9));
     Trainer::new()
         .seed(11)
-        .with(lora())
+        .with(lora)
         .with(then)
         .steps(9)
         .evaluate_every(9)
@@ -277,9 +211,15 @@ fn valid_loss(model: &Gpt) -> f64 {
 
 #[test]
 fn what_is_returned_and_saved_is_the_plain_model_with_merged_weights() {
+    for lora in [lora(), lora().dora()] {
+        is_merged(lora);
+    }
+}
+
+fn is_merged(lora: Lora) {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("run");
-    let trained = with_files(&output, None::<Clip>);
+    let trained = files_of(lora, &output, None::<Clip>);
     let reported = trained.report.valid_loss.unwrap();
     let merged = valid_loss(&trained.model);
     assert!((reported - merged).abs() < 1e-6 * merged, "{reported} {merged}");

@@ -20,6 +20,7 @@ mod groups;
 mod in_place;
 mod label_smoothing;
 mod lora;
+mod lora_variants;
 mod many_ranks;
 mod mixed_precision;
 mod observers;

@@ -137,6 +137,16 @@ fn modules_are_called_as_in_hugging_face_folders() {
     let modules: Vec<_> = projections.iter().chain(&fed).map(String::as_str).collect();
     assert_eq!(names, factors(&modules));
     assert_eq!(config["use_rslora"], true);
+    let dora = lora().dora().dropout(0.1).on(["*.query_key_value.weight", "tokens"]);
+    let (names, config) = adapted::<Gpt, _>("gpt2-untied", dora, Case::causal);
+    let modules = ["transformer.h.#.attn.c_attn", "transformer.wte"];
+    assert!(
+        modules
+            .iter()
+            .all(|module| names.contains(&format!("base_model.model.{module}.lora_magnitude_vector"))),
+        "{names:?}"
+    );
+    assert_eq!((&config["use_dora"], &config["lora_dropout"]), (&Value::Bool(true), &serde_json::json!(0.1)));
     let (names, _) = adapted::<T5, _>("t5", lora(), Case::seq2seq);
     assert!(
         names.contains("base_model.model.decoder.block.#.layer.#.EncDecAttention.q.lora_A.weight"),

@@ -202,6 +202,8 @@ fn with_factors_of_low_rank_and_frozen_parameters() {
     continues(1, 1, lora(), &SOME);
     continues(1, 1, lora().rank_stabilized().on_all_linear(), &SOME[1..3]);
     continues(1, 1, lora().dropout(0.2), &SOME[1..3]);
+    continues(1, 1, lora().dora(), &SOME[1..3]);
+    continues(2, 1, Stack::new(Zero::stage(3).replicate_below(64), lora().dora().dropout(0.2)), &SOME[1..3]);
     continues(1, 2, Stack::new(lora(), Stack::new(Accumulate(2), Ema::new(0.9))), &SOME[1..3]);
     for stage in [1, 3] {
         let zero = Zero::stage(stage).replicate_below(64);
@@ -222,6 +224,8 @@ fn factors_of_another_run_are_refused() {
     let none = of(None);
     assert!(none.contains("the model has no `blocks.0.attention.output.weight.lora.a`"), "{none}");
     let way = Way::on(1, 1).from(Resume::Path(from.clone()));
+    let plain = refused(Way::on(1, 1), &from, Lora::rank(4).alpha(16.0).dora()).to_string();
+    assert!(plain.contains("`blocks.0.attention.query_key_value.weight.lora.magnitude`"), "{plain}");
     let scale = way.train(&folder.path().join("other"), Lora::rank(4)).err().unwrap().to_string();
     assert!(scale.contains("alpha 4 of rank 4, where it was 16 of 4"), "{scale}");
 }

@@ -1,4 +1,4 @@
-//! Adds the products of low-rank factors (LoRA) to their matrices.
+//! Adds the products of low-rank factors (LoRA) to their matrices, and scales the columns to their magnitudes (DoRA).
 
 use std::ops::Range;
 
@@ -10,6 +10,8 @@ use crate::{Info, Tensors};
 
 /// The suffixes of a matrix's factors.
 const FACTORS: [&str; 2] = [".lora.a", ".lora.b"];
+/// The suffix of the norms of a matrix's columns.
+const MAGNITUDE: &str = ".lora.magnitude";
 
 /// The product to add to a matrix `[rows, columns]`.
 pub(super) struct Product {
@@ -18,11 +20,13 @@ pub(super) struct Product {
     /// `[rank, columns]`.
     b: String,
     scale: f64,
+    /// The norms of the columns of the sum, `[columns]`.
+    magnitude: Option<String>,
 }
 
-/// Returns whether a tensor is a factor of another one.
+/// Returns whether a tensor is a factor of another one, or its magnitudes.
 pub(super) fn is_factor(tensors: &Tensors, saved: &str) -> bool {
-    let matrix = FACTORS.iter().find_map(|ending| saved.strip_suffix(ending));
+    let matrix = FACTORS.iter().chain([&MAGNITUDE]).find_map(|ending| saved.strip_suffix(ending));
     matrix.is_some_and(|matrix| tensors.info(matrix).is_some())
 }
 
@@ -41,10 +45,18 @@ impl Product {
         let (Some(matrix), of_a, of_b) = (tensors.info(name), tensors.info(&a), tensors.info(&b)) else {
             return Ok(None);
         };
+        let magnitude = Some(format!("{name}{MAGNITUDE}")).filter(|name| tensors.info(name).is_some());
+        let of_magnitude = magnitude.as_deref().and_then(|name| tensors.info(name));
+        if let Some(found) = of_magnitude
+            && !(is_float(found.dtype) && matrix.shape.get(1..) == Some(found.shape.as_slice()))
+        {
+            let expected = format!("magnitudes of the columns of `{name}`, which is {}", matrix.shown());
+            return Err((expected, found.shown()));
+        }
         let shown = |info: Option<&Info>| info.map_or("nothing".into(), |info| info.shown());
         match (of_a, of_b) {
             (None, None) => Ok(None),
-            (Some(of_a), Some(of_b)) if fits(matrix, of_a, of_b) => Ok(Some(Self { a, b, scale })),
+            (Some(of_a), Some(of_b)) if fits(matrix, of_a, of_b) => Ok(Some(Self { a, b, scale, magnitude })),
             _ => {
                 let expected = format!("factors of `{name}`, which is {}", matrix.shown());
                 Err((expected, format!("{} and {}", shown(of_a), shown(of_b))))
@@ -52,14 +64,50 @@ impl Product {
         }
     }
 
-    /// Adds the product to some rows of the matrix, given by their bytes. Returns the sums in f64.
-    pub fn added(
+    /// Returns the factors that scale the columns of the sum of a matrix and the product to the magnitudes, if there are
+    /// any. Reads the matrix in the given parts.
+    pub fn gains(
+        &self,
+        tensors: &Tensors,
+        matrix: &str,
+        parts: impl Iterator<Item = Range<usize>>,
+    ) -> Result<Option<Vec<f64>>> {
+        let (Some(magnitude), Some(info)) = (&self.magnitude, tensors.info(matrix)) else { return Ok(None) };
+        let magnitudes = read(tensors, magnitude, None)?;
+        let mut squares = vec![0.0; magnitudes.len()];
+        for rows in parts {
+            let bytes = tensors.read_rows(matrix, rows.clone())?;
+            let sums = self.sums(tensors, info.dtype, &bytes, rows)?;
+            for row in sums.chunks_exact(squares.len().max(1)) {
+                squares.iter_mut().zip(row).for_each(|(square, sum)| *square += sum * sum);
+            }
+        }
+        // A column of zeros stays one.
+        let norms = squares.into_iter().map(|square| square.sqrt().max(f64::MIN_POSITIVE));
+        Ok(Some(magnitudes.into_iter().zip(norms).map(|(magnitude, norm)| magnitude / norm).collect()))
+    }
+
+    /// Adds the product to some rows of the matrix, given by their bytes, and scales the columns by the
+    /// [gains](Self::gains). Returns the result in f64.
+    pub fn merged(
         &self,
         tensors: &Tensors,
         dtype: Dtype,
         bytes: &[u8],
         rows: Range<usize>,
+        gains: Option<&[f64]>,
     ) -> Result<Vec<u8>> {
+        let mut sums = self.sums(tensors, dtype, bytes, rows)?;
+        if let Some(gains) = gains {
+            for row in sums.chunks_exact_mut(gains.len().max(1)) {
+                row.iter_mut().zip(gains).for_each(|(sum, gain)| *sum *= gain);
+            }
+        }
+        Ok(sums.into_iter().flat_map(f64::to_le_bytes).collect())
+    }
+
+    /// Returns the sums of some rows of the matrix, given by their bytes, and of the product.
+    fn sums(&self, tensors: &Tensors, dtype: Dtype, bytes: &[u8], rows: Range<usize>) -> Result<Vec<f64>> {
         let mut sums = numbers(dtype, bytes);
         let a = read(tensors, &self.a, Some(rows.clone()))?;
         let b = read(tensors, &self.b, None)?;
@@ -71,7 +119,7 @@ impl Product {
                 }
             }
         }
-        Ok(sums.into_iter().flat_map(f64::to_le_bytes).collect())
+        Ok(sums)
     }
 }
 

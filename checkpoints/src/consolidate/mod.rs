@@ -78,7 +78,8 @@ struct Output<'a> {
 /// one is complete. If [`shard_bytes`](Consolidate::shard_bytes) requires several files, they are named
 /// `model-00001-of-00003.safetensors` and so on, with `model.safetensors.index.json`, as Hugging Face names them.
 /// Calls `progress` with the bytes written so far and the total. Adds the scaled product of low-rank factors to
-/// their matrix, sums in f64, rounds once, and leaves the factors out.
+/// their matrix, scales its columns to their magnitudes if there are any, computes in f64, rounds once, and leaves the
+/// factors out.
 ///
 /// # Errors
 ///
@@ -174,11 +175,16 @@ fn write(
     })?;
     file.write(&header)?;
     for output in outputs {
+        let parts = Tensors::cuts(output.info, CHUNK);
+        let gains = match &output.product {
+            Some(product) => product.gains(tensors, output.saved, parts.into_iter())?,
+            None => None,
+        };
         for rows in Tensors::cuts(output.info, CHUNK) {
             let mut bytes = tensors.read_rows(output.saved, rows.clone())?;
             let (mut dtype, mut infinite) = (output.info.dtype, 0);
             if let Some(product) = &output.product {
-                bytes = product.added(tensors, dtype, &bytes, rows)?;
+                bytes = product.merged(tensors, dtype, &bytes, rows, gains.as_deref())?;
                 dtype = Dtype::F64;
             }
             if output.dtype != dtype {

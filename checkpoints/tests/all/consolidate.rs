@@ -213,14 +213,18 @@ fn invalid_requests_are_errors() {
     assert!(error.to_string().contains("expected averaged weights, found none"), "{error}");
 }
 
-/// Saves an f32 matrix with its factors and a bias, with aliases.
-fn adapted(scale: Option<f64>, rank_of_b: usize) -> (tempfile::TempDir, Checkpoint) {
+/// Saves an f32 matrix with its factors, perhaps some magnitudes, and a bias, with aliases.
+fn adapted(
+    scale: Option<f64>,
+    rank_of_b: usize,
+    magnitudes: Option<usize>,
+) -> (tempfile::TempDir, Checkpoint) {
     let piece = |name: &str, shape: &[usize], of: fn(usize) -> f32| {
         let bytes = (0..shape.iter().product()).flat_map(|at| of(at).to_le_bytes()).collect();
         whole(name, Dtype::F32, shape, bytes)
     };
     let output = tempfile::tempdir().unwrap();
-    let state = RankState {
+    let mut state = RankState {
         rank: 0,
         ranks: 1,
         parameters: vec![
@@ -233,6 +237,9 @@ fn adapted(scale: Option<f64>, rank_of_b: usize) -> (tempfile::TempDir, Checkpoi
         scalars: BTreeMap::new(),
         average: None,
     };
+    if let Some(columns) = magnitudes {
+        state.parameters.push(piece("dense.weight.lora.magnitude", &[columns], |at| 2.0 + at as f32));
+    }
     let folder = Folder::new(output.path().join("checkpoints"));
     let staging = folder.staging(1, "test");
     let manifest = Manifest::new("run", 1, 1, "0.1.0").files(staging.write_rank(&state).unwrap());
@@ -248,7 +255,7 @@ fn adapted(scale: Option<f64>, rank_of_b: usize) -> (tempfile::TempDir, Checkpoi
 
 #[test]
 fn factors_are_merged_into_their_matrices() {
-    let (output, checkpoint) = adapted(Some(0.1), 2);
+    let (output, checkpoint) = adapted(Some(0.1), 2, None);
     assert_eq!(checkpoint.manifest().lora_scale, Some(0.1));
     let to = output.path().join("model.safetensors");
     let options = Consolidate { with_aliases: true, ..Default::default() };
@@ -283,14 +290,40 @@ fn factors_are_merged_into_their_matrices() {
 
 #[test]
 fn factors_need_a_scale_and_matching_shapes() {
-    let (output, checkpoint) = adapted(None, 2);
+    let (output, checkpoint) = adapted(None, 2, None);
     let to = output.path().join("model.safetensors");
     assert_eq!(written(&checkpoint, What::Parameters, &to, Consolidate::default()).tensors, 4);
-    let (output, checkpoint) = adapted(Some(1.0), 3);
+    let (output, checkpoint) = adapted(Some(1.0), 3, None);
     let to = output.path().join("model.safetensors");
     let error = consolidate(&checkpoint, What::Parameters, &to, &Consolidate::default(), |_, _| {});
     let error = error.unwrap_err().to_string();
     assert!(error.contains("factors of `dense.weight`, which is F32 [3, 2]"), "{error}");
     assert!(error.contains("F32 [3, 2] and F32 [3, 2]"), "{error}");
     assert!(!to.exists());
+}
+
+#[test]
+fn columns_are_scaled_to_their_magnitudes() {
+    let (output, checkpoint) = adapted(Some(0.1), 2, Some(2));
+    let to = output.path().join("model.safetensors");
+    let done = written(&checkpoint, What::Parameters, &to, Consolidate::default());
+    assert_eq!(done.tensors, 2);
+    let file = fs::read(&to).unwrap();
+    let file = SafeTensors::deserialize(&file).unwrap();
+    let data = file.tensor("dense.weight").unwrap();
+    let found: Vec<f32> = data.data().as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
+    // The sums of the test above, with columns of norms 2 and 3.
+    let columns = [[0.1, 1.1, 2.1], [0.9, 2.3, 3.7]];
+    for (at, found) in found.into_iter().enumerate() {
+        let (column, magnitude) = (columns[at % 2], 2.0 + (at % 2) as f64);
+        let norm = column.iter().map(|x| x * x).sum::<f64>().sqrt();
+        assert_eq!(found, (magnitude * column[at / 2] / norm) as f32, "{at}");
+    }
+
+    let (output, checkpoint) = adapted(Some(0.1), 2, Some(3));
+    let to = output.path().join("model.safetensors");
+    let error = consolidate(&checkpoint, What::Parameters, &to, &Consolidate::default(), |_, _| {});
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("magnitudes of the columns of `dense.weight`, which is F32 [3, 2]"), "{error}");
+    assert!(error.contains("F32 [3]") && !to.exists(), "{error}");
 }

@@ -155,6 +155,9 @@ mod tests {
         let factors = counted(&config, r#"[Lora(rank: 2, also: ["positions"])]"#);
         assert_eq!(factors.frozen, all.trained - 32.0 * 16.0);
         assert!(factors.trained > 32.0 * 16.0, "{factors:?}");
+        // A magnitude for each column of two matrices in each of three blocks.
+        let dora = counted(&config, r#"[Lora(rank: 2, dora: true, also: ["positions"])]"#);
+        assert_eq!(dora, Counted { trained: factors.trained + 3.0 * (48.0 + 16.0), ..factors });
         let deep = GptConfig { layers: 1_000_000, ..shape };
         let deep = Gpt2Config::of_shape(&deep, 100, 32);
         let blocks = counted(&deep, r#"[Freeze(["blocks.*"])]"#);

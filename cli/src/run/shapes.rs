@@ -21,7 +21,7 @@ pub(crate) struct Shape {
     pub shape: Vec<usize>,
     /// Whether the parameter belongs to a single block, which segments treat by itself.
     pub in_block: bool,
-    /// Whether it is a LoRA factor.
+    /// Whether it is a LoRA factor, or the magnitudes of DoRA.
     pub is_factor: bool,
     /// Whether the parameter is trained.
     pub is_trained: bool,
@@ -63,7 +63,12 @@ pub(crate) fn shapes<M: Trainable>(
     let shape_of = |place: &Place| match (&place.reparameterizes, adaptation.low_rank()) {
         (Some(matrix), Some(LowRank { rank, .. })) => {
             let shape = &whole[matrix];
-            if place.path.ends_with(".a") { vec![shape[0], rank] } else { vec![rank, shape[shape.len() - 1]] }
+            let to = shape[shape.len() - 1];
+            match place.path.rsplit_once('.') {
+                Some((_, "a")) => vec![shape[0], rank],
+                Some((_, "b")) => vec![rank, to],
+                _ => vec![to],
+            }
         }
         _ => whole[&place.path].clone(),
     };

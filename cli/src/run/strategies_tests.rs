@@ -58,6 +58,11 @@ fn an_entry_is_the_recipe() {
             RunStrategy::new("Lora", Lora::rank(8).rank_stabilized().on_all_linear()),
         ),
         (
+            "Lora(rank: 8, dora: true, dropout: 0.05)",
+            "Lora",
+            RunStrategy::new("Lora", Lora::rank(8).dora().dropout(0.05)),
+        ),
+        (
             "Lora(rank: 8, alpha: 16, paths: [\"*.query.weight\"], also: [\"head\"])",
             "Lora",
             RunStrategy::new("Lora", lora),
@@ -95,6 +100,7 @@ fn a_run_file_that_was_written_is_read_as_the_same() {
         "[Zero(stage: 3, replicate_below: 9), Offload(parameters), Recompute(every: 2, offloaded: true)]",
         "[AccumulateIn(2, bf16), Ema(decay: 0.99)]",
         "[Freeze([\"tokens\"]), Lora(rank: 8, alpha: 16, paths: [\"*.query.weight\"], also: [\"head\"])]",
+        "[Lora(rank: 8, rank_stabilized: true, dora: true, dropout: 0.1, targets: AllLinear)]",
     ] {
         let set = format!("strategies={list}");
         let sets: &[&str] = &[&set, "batch=(micro: 1)"];

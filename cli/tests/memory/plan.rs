@@ -151,6 +151,7 @@ fn what_is_not_trained_and_other_states_are_planned_too() {
     for (strategies, optimizer) in [
         ("[Lora(rank: 4), Amp(bf16)]", "AdamW8bit(min_8bit_size: 64)"),
         ("[Lora(rank: 2, paths: [\"*.weight\"], also: [\"norm*\"])]", "Lion()"),
+        ("[Lora(rank: 2, dora: true, dropout: 0.1, targets: AllLinear), Amp(bf16)]", "AdamW()"),
         ("[Freeze([\"tokens\", \"blocks.0\"])]", "AdamW8bit(min_8bit_size: 64)"),
         ("[Offload(optimizer)]", "Adafactor(beta1: 0.9)"),
         ("[]", "Lamb()"),

@@ -36,6 +36,7 @@ fn built_in_strategies_obey_all_laws() {
         boxed(Freeze::paths(["head"])),
         boxed(Lora::rank(2).alpha(4.0).on(["blocks.*.weight"])),
         boxed(Lora::rank(2).alpha(4.0).dropout(0.25).on(["blocks.*.weight"])),
+        boxed(Lora::rank(2).alpha(4.0).dora().on(["blocks.*.weight"])),
         boxed(Stack::new(Accumulate(4), Clip::norm(0.1))),
     ];
     for strategy in in_f32.into_iter().chain((0..=3).map(|stage| boxed(zero(stage)))) {

@@ -4,12 +4,12 @@ use std::any::Any;
 use std::collections::{HashMap, HashSet};
 
 use burn::module::{Param, ParamId, Reparameterizer};
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 
-use super::factors::{InputDropout, LoraFactors};
+use super::factors::{InputDropout, LoraFactors, dense, norms};
 use super::start::Start;
-use crate::{Adaptation, LowRank};
-use firebrick_kernels::Draws;
+use crate::{Adaptation, FactorValues, LowRank};
+use firebrick_kernels::{Draws, cast};
 
 /// Separates the factors' random numbers from others with the run's seed.
 const SITE: u64 = 0x4c6f_5241;
@@ -61,42 +61,58 @@ impl<'a> Attach<'a> {
         param
     }
 
-    /// Creates the factors of a matrix `[in, out]`, in its dtype. Their product is added to the matrix.
+    /// Creates the factors of a matrix `[in, out]`, in its dtype.
     fn factors<const D: usize>(&self, path: &str, matrix: &Param<Tensor<D>>) -> LoraFactors {
-        let LowRank { rank, .. } = self.low_rank;
+        let LowRank { rank, dora, .. } = self.low_rank;
         let shape = matrix.lazy_shape();
         let [from, to] = [shape[0], shape[D - 1]];
         let device = matrix.lazy_device();
-        let dtype = matrix.is_initialized().then(|| matrix.base().dtype());
-        let factor = |data: TensorData| {
-            // A packed matrix has no float dtype, and a lazy one has no dtype yet: use the device's default then.
-            Param::from_tensor(match dtype.filter(DType::is_float) {
-                Some(dtype) => Tensor::from_data(data, (&device, dtype)),
-                None => Tensor::from_data(data, &device),
-            })
+        let values = match self.start.factors.get(&matrix.id) {
+            Some(values) => values.clone(),
+            None => {
+                let key = Draws::mix(self.adaptation.seed(), SITE);
+                let key = path.bytes().fold(key, |key, byte| Draws::mix(key, byte.into()));
+                let a = uniform(key, from * rank, 1.0 / (from as f32).sqrt());
+                let (a, b) = (TensorData::new(a, [from, rank]), vec![0.0f32; rank * to]);
+                FactorValues { a, b: TensorData::new(b, [rank, to]), magnitude: None }
+            }
         };
-        if let Some([a, b]) = self.start.factors.get(&matrix.id) {
-            let a = a.clone();
-            let (a, b) = device.memory_persistent_allocations(a, |a| (factor(a), factor(b.clone())));
-            return self.with(path, matrix.id, a, b);
-        }
-        let key = Draws::mix(self.adaptation.seed(), SITE);
-        let key = path.bytes().fold(key, |key, byte| Draws::mix(key, byte.into()));
-        let a = uniform(key, from * rank, 1.0 / (from as f32).sqrt());
         // The factors live as long as the model does.
-        let (a, b) = device.memory_persistent_allocations(a, |a| {
-            let zeros = TensorData::new(vec![0.0f32; rank * to], [rank, to]);
-            (factor(TensorData::new(a, [from, rank])), factor(zeros))
-        });
-        self.with(path, matrix.id, a, b)
-    }
-
-    fn with(&self, path: &str, matrix: ParamId, a: Param<Tensor<2>>, b: Param<Tensor<2>>) -> LoraFactors {
+        let (a, b, magnitude) =
+            device.memory_persistent_allocations(values, |FactorValues { a, b, magnitude }| {
+                // Without a start, B is 0: the norms of the matrix are those of the sum.
+                let given = magnitude.map(|values| param(values, matrix));
+                let magnitude = given.or_else(|| dora.then(|| magnitude_of(matrix)));
+                (param(a, matrix), param(b, matrix), magnitude)
+            });
         let prob = self.adaptation.dropout();
-        let drops = prob > 0.0 && !self.undropped.contains(&matrix);
+        let drops = prob > 0.0 && !self.undropped.contains(&matrix.id);
         let dropout = drops.then(|| InputDropout::new(prob, path, self.adaptation.read_whole().clone()));
-        LoraFactors { a, b, scale: self.low_rank.scale(), dropout }
+        LoraFactors { a, b, scale: self.low_rank.scale(), magnitude, dropout }
     }
+}
+
+/// Creates a parameter of the norms of a matrix's columns, in its dtype.
+fn magnitude_of<const D: usize>(matrix: &Param<Tensor<D>>) -> Param<Tensor<1>> {
+    let base = matrix.base();
+    let (device, to) = (base.device(), base.dims()[D - 1]);
+    let dtype = Some(base.dtype()).filter(DType::is_float).map_or(FloatDType::F32, FloatDType::from);
+    let norms = cast(norms(dense(base.inner(), dtype)).reshape([to]), dtype);
+    Param::from_tensor(match device.gradient_checkpointing_strategy() {
+        None => norms,
+        Some(strategy) => Tensor::from_inner(norms).with_gradient_checkpointing_strategy(strategy),
+    })
+}
+
+/// Creates a parameter on the device of a matrix, in its dtype.
+fn param<const D: usize, const N: usize>(values: TensorData, matrix: &Param<Tensor<D>>) -> Param<Tensor<N>> {
+    let device = matrix.lazy_device();
+    let dtype = matrix.is_initialized().then(|| matrix.base().dtype());
+    Param::from_tensor(match dtype.filter(DType::is_float) {
+        Some(dtype) => Tensor::from_data(values, (&device, dtype)),
+        // A quantized matrix has no float dtype, and a lazy one has no dtype yet: use the device's default.
+        None => Tensor::from_data(values, &device),
+    })
 }
 
 impl Reparameterizer for Attach<'_> {

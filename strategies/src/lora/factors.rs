@@ -14,7 +14,14 @@ use crate::StrategyError;
 /// W + s · A·B
 /// ```
 ///
-/// instead of the matrix.
+/// instead of the matrix, or with [magnitudes](Self::magnitude) m, `[out]`,
+///
+/// ```text
+/// m · (W + s · A·B) / ‖W + s · A·B‖
+/// ```
+///
+/// where the norm is that of each column, and a constant of the gradient, as in section 4.3 of the paper (Liu et al.,
+/// 2024, arXiv:2402.09353).
 #[derive(Module, Debug)]
 pub struct LoraFactors {
     /// A, `[in, rank]`.
@@ -23,6 +30,8 @@ pub struct LoraFactors {
     pub b: Param<Tensor<2>>,
     /// s, the scale of the product.
     pub scale: f64,
+    /// m, `[out]`: the norms of the columns, which [`Lora::dora`](crate::Lora::dora) trains apart from their directions.
+    pub magnitude: Option<Param<Tensor<1>>>,
     #[module(skip)]
     pub(super) dropout: Option<InputDropout>,
 }
@@ -34,11 +43,39 @@ impl LoraFactors {
     }
 
     /// Returns what a layer reads instead of a matrix.
-    pub(super) fn sum<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
+    pub(super) fn read<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
         let delta = self.delta().reshape(base.shape());
         // The dtype of the factors is that of the replica.
-        cast(base, FloatDType::from(delta.dtype())) + delta
+        let sum = dense(base, FloatDType::from(delta.dtype())) + delta;
+        match &self.magnitude {
+            None => sum,
+            Some(magnitude) => {
+                let gains = Self::gains(magnitude, &sum);
+                sum * gains
+            }
+        }
     }
+
+    /// Returns the factors m / ‖W + s · A·B‖ of the columns of this sum, `[1, .., out]`, in its dtype.
+    pub(super) fn gains<const D: usize>(magnitude: &Param<Tensor<1>>, sum: &Tensor<D>) -> Tensor<D> {
+        let norms = norms(sum.clone().detach());
+        let mut shape = [1; D];
+        shape[D - 1] = magnitude.shape()[0];
+        let magnitudes = cast(magnitude.val(), FloatDType::F32).reshape(shape);
+        cast(magnitudes / norms, FloatDType::from(sum.dtype()))
+    }
+}
+
+/// Returns a matrix, perhaps a quantized one, in this dtype.
+pub(super) fn dense<const D: usize>(matrix: Tensor<D>, dtype: FloatDType) -> Tensor<D> {
+    let matrix = if matrix.dtype().is_float() { matrix } else { matrix.dequantize() };
+    cast(matrix, dtype)
+}
+
+/// Returns the norms of the columns of a matrix `[in, .., out]`, `[1, .., out]` in f32. That of a column of zeros is
+/// the smallest positive number, so that it can be divided by.
+pub(super) fn norms<const D: usize>(matrix: Tensor<D>) -> Tensor<D> {
+    cast(matrix, FloatDType::F32).square().sum_dim(0).sqrt().clamp_min(f32::MIN_POSITIVE)
 }
 
 impl Reparameterization for LoraFactors {
@@ -50,7 +87,7 @@ impl Reparameterization for LoraFactors {
         {
             dropout.note_read();
         }
-        self.sum(base)
+        self.read(base)
     }
 }
 

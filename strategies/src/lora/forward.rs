@@ -4,7 +4,7 @@ use burn::module::Param;
 use burn::tensor::{FloatDType, Tensor};
 use firebrick_kernels::{add, cast, linear, with_read_products};
 
-use super::factors::LoraFactors;
+use super::factors::{LoraFactors, dense};
 use crate::{Dropout, Pass};
 
 /// Maps `x`, `[.., in]`, to `x · weight + bias`, `[.., out]`, in the dtype of `x`. It computes in the dtype of the
@@ -14,6 +14,12 @@ use crate::{Dropout, Pass};
 ///
 /// ```text
 /// x·W + bias + s · drop(x)·A·B
+/// ```
+///
+/// or, with the [magnitudes](crate::Lora::dora) m, as PEFT does,
+///
+/// ```text
+/// x·W + bias + (g - 1) · drop(x)·W + g · s · drop(x)·A·B,   g = m / ‖W + s · A·B‖
 /// ```
 ///
 /// which a layer that reads `weight.val()` cannot. A layer of your own calls this function to support it. The mask is
@@ -60,11 +66,24 @@ pub fn adapted_linear<const D: usize>(
     let (a, b) = (factors.a.val(), factors.b.val());
     let [outside, inside] = [x.dtype(), a.dtype()].map(FloatDType::from);
     let (x, weight, bias) =
-        (cast(x, inside), cast(weight.base(), inside), bias.map(|bias| cast(bias, inside)));
+        (cast(x, inside), dense(weight.base(), inside), bias.map(|bias| cast(bias, inside)));
     let dropped = Dropout::new(dropout.prob).forward(x.clone(), pass);
-    // The gradient of B needs the value of the first product, also at the end of a recomputed segment.
-    let inner = with_read_products(|| linear(dropped, a, None)) * factors.scale;
-    cast(add(linear(x, weight, bias), linear(inner, b, None)), outside)
+    // A gradient needs the values of these products, also at the end of a recomputed segment: that of B, and of m.
+    let low = |x: Tensor<D>| with_read_products(|| linear(x, a.clone(), None)) * factors.scale;
+    let change = match &factors.magnitude {
+        None => linear(low(dropped), b, None),
+        Some(magnitude) => {
+            let sum = weight.clone() + factors.delta().detach();
+            let mut shape = [1; D];
+            shape[D - 1] = sum.dims()[1];
+            let gains = LoraFactors::gains(magnitude, &sum).reshape(shape);
+            let (of_weight, of_factors) = with_read_products(|| {
+                (linear(dropped.clone(), weight.clone(), None), linear(low(dropped), b, None))
+            });
+            (of_weight.clone() + of_factors) * gains - of_weight
+        }
+    };
+    cast(add(linear(x, weight, bias), change), outside)
 }
 
 /// Computes the same as [`adapted_linear`] outside training: without a dropout. A layer calls it in training for an input
@@ -79,7 +98,7 @@ pub fn undropped_linear<const D: usize>(
     bias: Option<Tensor<1>>,
 ) -> Tensor<D> {
     let weight = match weight.reparameterization::<LoraFactors>() {
-        Some(factors) => factors.sum(weight.base()),
+        Some(factors) => factors.read(weight.base()),
         None => weight.val(),
     };
     let [outside, inside] = [x.dtype(), weight.dtype()].map(FloatDType::from);

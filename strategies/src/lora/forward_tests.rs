@@ -1,10 +1,11 @@
 use burn::module::{Module, Param};
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
+use burn::tensor::quantization::{QuantScheme, QuantStore, QuantValue};
 use burn::tensor::{Device, FloatDType, TensorData};
 use firebrick_kernels::{Draws, with_unread_products};
 
 use super::*;
-use crate::{Adaptation, Composition, Lora, LowRank, StartingFactors, StrategyError, testing};
+use crate::{Adaptation, Composition, FactorValues, Lora, LowRank, StartingFactors, StrategyError, testing};
 
 const SHAPE: [usize; 3] = [3, 4, 5];
 
@@ -19,8 +20,10 @@ fn wave<const D: usize>(shape: [usize; D], seed: usize) -> TensorData {
 
 /// A layer whose weight has factors that are not 0.
 fn adapted(lora: Lora) -> (Linear, Adaptation) {
-    let low_rank = LowRank { rank: 2, alpha: 3.0, rank_stabilized: false };
-    let factors = vec![("weight".into(), [wave([5, 2], 1), wave([2, 6], 2)])];
+    let low_rank = LowRank { rank: 2, alpha: 3.0, rank_stabilized: false, dora: lora.dora };
+    let magnitude = lora.dora.then(|| wave([6], 5));
+    let values = FactorValues { a: wave([5, 2], 1), b: wave([2, 6], 2), magnitude };
+    let factors = vec![("weight".into(), values)];
     let start = StartingFactors { source: "a test".into(), low_rank, factors, whole: Vec::new() };
     let mut adaptation = Adaptation::seeded(1).starting_from(Some(start.into()));
     let model = LinearConfig::new(5, 6).init(&device());
@@ -80,6 +83,36 @@ fn in_training_the_input_of_the_factors_alone_is_dropped() {
     close(&values(run(&layer, x.narrow(0, 1, 1), &second)), &values(whole));
 }
 
+/// As PEFT's `DoraLinearLayer` with a dropout.
+#[test]
+fn with_magnitudes_the_input_of_the_whole_change_is_dropped() {
+    let (layer, _) = adapted(Lora::rank(2).dropout(0.4).dora());
+    let factors = layer.weight.reparameterization::<LoraFactors>().unwrap();
+    let magnitude = factors.magnitude.as_ref().unwrap();
+    let (weight, bias) = (layer.weight.base(), layer.bias.as_ref().unwrap().val());
+    let by_hand = |x: Tensor<3>| {
+        let dropped = Dropout::new(0.4).forward(x.clone(), &pass());
+        let delta = factors.a.val().matmul(factors.b.val()) * 1.5;
+        let norm = (weight.clone() + delta).detach().square().sum_dim(0).sqrt();
+        let gain = (magnitude.val().unsqueeze::<2>() / norm).unsqueeze::<3>();
+        let of_factors =
+            dropped.clone().matmul(factors.a.val().unsqueeze()).matmul(factors.b.val().unsqueeze());
+        let change =
+            (gain.clone() - 1.0) * dropped.matmul(weight.clone().unsqueeze()) + gain * of_factors * 1.5;
+        x.matmul(weight.clone().unsqueeze()) + bias.clone().unsqueeze() + change
+    };
+    let of_magnitude = |forward: &dyn Fn(Tensor<3>) -> Tensor<3>| {
+        let x = Tensor::<3>::from_data(wave(SHAPE, 3), &device());
+        values(magnitude.val().grad(&(forward(x).square().sum()).backward()).unwrap())
+    };
+    let run = |x: Tensor<3>| run(&layer, x, &pass());
+    trained(&layer, run).iter().zip(&trained(&layer, by_hand)).for_each(|(a, b)| close(a, b));
+    close(&of_magnitude(&run), &of_magnitude(&by_hand));
+    let expected = trained(&layer, run);
+    let found = trained(&layer, |x| with_unread_products(|| run(x)));
+    assert_eq!(found[1..], expected[1..], "also at the end of a recomputed segment");
+}
+
 #[test]
 fn at_the_end_of_a_recomputed_segment_gradients_are_the_same() {
     let (layer, _) = adapted(Lora::rank(2).dropout(0.4));
@@ -125,6 +158,30 @@ fn it_computes_in_the_dtype_of_the_factors() {
     let y = values(y);
     assert!(y.iter().zip(&expected).all(|(y, expected)| (y - expected).abs() < 0.1));
     assert_ne!(y, expected);
+}
+
+/// Burn's quantizer packs weights before Lora adapts them.
+#[test]
+fn quantized_weights_are_read_as_floats() {
+    let layer: Linear = LinearConfig::new(8, 6).init(&device());
+    let scheme = QuantScheme::default().with_store(QuantStore::Native).with_value(QuantValue::Q8S);
+    let packed =
+        Linear { weight: layer.weight.clone().map(|weight| weight.quantize_dynamic(&scheme)), ..layer };
+    let x = Tensor::<3>::from_data(wave([1, 2, 8], 3), &device());
+    let dequantized = packed.weight.val().dequantize();
+    let expected =
+        x.clone().matmul(dequantized.unsqueeze()) + packed.bias.as_ref().unwrap().val().unsqueeze();
+    for lora in
+        [Lora::rank(2), Lora::rank(2).dora(), Lora::rank(2).dropout(0.4), Lora::rank(2).dora().dropout(0.4)]
+    {
+        let adapted = lora.on(["weight"]).adapt(packed.clone(), &mut Adaptation::seeded(1)).unwrap();
+        assert!(!adapted.weight.base().dtype().is_float());
+        let y = run(&adapted, x.clone(), &pass());
+        close(&values(y.clone()), &values(expected.clone()));
+        let factors = adapted.weight.reparameterization::<LoraFactors>().unwrap();
+        let grad = factors.b.val().grad(&y.sum().backward()).unwrap();
+        assert!(values(grad).iter().any(|grad| *grad != 0.0));
+    }
 }
 
 #[test]

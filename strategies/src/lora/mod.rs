@@ -1,7 +1,8 @@
 //! LoRA: trains low-rank factors beside frozen matrices.
 //!
 //! Hu et al., *LoRA: Low-Rank Adaptation of Large Language Models*, 2021 (arXiv:2106.09685); Kalajdzievski, *A Rank
-//! Stabilization Scaling Factor for Fine-Tuning with LoRA*, 2023 (arXiv:2312.03732).
+//! Stabilization Scaling Factor for Fine-Tuning with LoRA*, 2023 (arXiv:2312.03732); Liu et al., *DoRA: Weight-Decomposed
+//! Low-Rank Adaptation*, 2024 (arXiv:2402.09353).
 //!
 //! ```text
 //! mod.rs      Lora: the recipe
@@ -109,6 +110,8 @@ pub struct Lora {
     alpha: f64,
     #[serde(skip_serializing_if = "is_false")]
     rank_stabilized: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    dora: bool,
     #[serde(skip_serializing_if = "is_zero")]
     dropout: f64,
     #[serde(skip_serializing_if = "Targets::is_default")]
@@ -128,6 +131,8 @@ struct Settings {
     #[serde(default)]
     rank_stabilized: bool,
     #[serde(default)]
+    dora: bool,
+    #[serde(default)]
     dropout: f64,
     #[serde(default)]
     targets: Targets,
@@ -139,8 +144,9 @@ struct Settings {
 
 impl From<Settings> for Lora {
     fn from(settings: Settings) -> Self {
-        let Settings { rank, alpha, rank_stabilized, dropout, targets, paths, also } = settings;
-        Self { rank, alpha: alpha.unwrap_or(rank as f64), rank_stabilized, dropout, targets, paths, also }
+        let Settings { rank, alpha, rank_stabilized, dora, dropout, targets, paths, also } = settings;
+        let alpha = alpha.unwrap_or(rank as f64);
+        Self { rank, alpha, rank_stabilized, dora, dropout, targets, paths, also }
     }
 }
 
@@ -165,6 +171,7 @@ impl Lora {
             rank,
             alpha: rank as f64,
             rank_stabilized: false,
+            dora: false,
             dropout: 0.0,
             targets: Targets::default(),
             paths: Vec::new(),
@@ -192,6 +199,32 @@ impl Lora {
     /// ```
     pub fn rank_stabilized(self) -> Self {
         Self { rank_stabilized: true, ..self }
+    }
+
+    /// Trains the norms of the columns apart from their directions (DoRA: Liu et al., 2024, arXiv:2402.09353), `use_dora`
+    /// of PEFT: a layer reads
+    ///
+    /// ```text
+    /// m · (W + α/r · A·B) / ‖W + α/r · A·B‖,   m [out]
+    /// ```
+    ///
+    /// The magnitudes m start as the norms of the columns of W, and the gradient treats the norm as a constant, as in
+    /// PEFT. A step computes and keeps the sum besides what it is scaled to: about twice the memory that the matrices
+    /// themselves take in a step of LoRA. Magnitudes are called `PATH.lora.magnitude`.
+    ///
+    /// ```
+    /// use burn::{nn::LinearConfig, tensor::Device};
+    /// use firebrick_strategies::{Adaptation, Composition, Lora, trained};
+    ///
+    /// let model = LinearConfig::new(64, 32).init(&Device::flex().autodiff());
+    /// let adapted = Lora::rank(4).dora().on(["weight"]).adapt(model.clone(), &mut Adaptation::seeded(1))?;
+    /// let trained: usize = trained(&adapted).iter().map(|one| one.shape.iter().product::<usize>()).sum();
+    /// assert_eq!(trained, 64 * 4 + 4 * 32 + 32);
+    /// assert_eq!(adapted.weight.val().into_data(), model.weight.val().into_data());
+    /// # Ok::<(), firebrick_strategies::StrategyError>(())
+    /// ```
+    pub fn dora(self) -> Self {
+        Self { dora: true, ..self }
     }
 
     /// Drops elements of the input of the factors in training with this probability, at least 0 and below 1:
@@ -231,7 +264,7 @@ impl Lora {
     }
 
     fn low_rank(&self) -> LowRank {
-        LowRank { rank: self.rank, alpha: self.alpha, rank_stabilized: self.rank_stabilized }
+        LowRank { rank: self.rank, alpha: self.alpha, rank_stabilized: self.rank_stabilized, dora: self.dora }
     }
 }
 
@@ -331,7 +364,7 @@ impl<M> Stage<M> for Adapting {
 
 impl<M> SaveStage<M> for Adapting {
     fn save(&self, state: StageState) -> StageState {
-        let LowRank { rank, alpha, rank_stabilized } = self.0;
+        let LowRank { rank, alpha, rank_stabilized, .. } = self.0;
         let state = state.with("rank", rank as f64).with("alpha", alpha);
         if rank_stabilized { state.with(STABILIZED, 1.0) } else { state }
     }

@@ -5,12 +5,12 @@ use std::collections::{HashMap, HashSet};
 use burn::module::{Module, ParamId};
 use burn::tensor::TensorData;
 
-use crate::{LowRank, Paths, StartingFactors, StrategyError, UnfitFactors, each_param};
+use crate::{FactorValues, LowRank, Paths, StartingFactors, StrategyError, UnfitFactors, each_param};
 
 /// The values by parameter, after their shapes were checked.
 #[derive(Default)]
 pub(super) struct Start {
-    pub factors: HashMap<ParamId, [TensorData; 2]>,
+    pub factors: HashMap<ParamId, FactorValues>,
     pub whole: HashMap<ParamId, TensorData>,
 }
 
@@ -47,10 +47,13 @@ impl Start {
             if !targets.contains(&id) {
                 return Err(unfit(UnfitFactors::NotAdapted { path: path.clone() }));
             }
-            let [a, b] = factors;
+            let FactorValues { a, b, magnitude } = factors;
             let &[from, to] = shapes[&id].as_slice() else { continue };
             require(format!("{path}.lora.a"), vec![from, recipe.rank], a)?;
             require(format!("{path}.lora.b"), vec![recipe.rank, to], b)?;
+            if let Some(magnitude) = magnitude {
+                require(format!("{path}.lora.magnitude"), vec![to], magnitude)?;
+            }
             start.factors.insert(id, factors.clone());
         }
         // In the order of the model, so that the same one is reported each time.

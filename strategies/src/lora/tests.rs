@@ -101,6 +101,77 @@ fn follows_the_equation(lora: Lora, scale: f64) {
 }
 
 #[test]
+fn two_updates_of_magnitudes_follow_the_equation() {
+    let (from, to, rank, scale) = (3, 2, 2, 1.5);
+    let (mut model, adaptation) = adapt(&Lora::rank(2).alpha(3.0).dora().on(["weight"]), linear(), 1);
+    let given = values(model.weight.base());
+    let parts = |model: &Linear| {
+        let factors = model.weight.reparameterization::<LoraFactors>().unwrap();
+        let magnitude = factors.magnitude.as_ref().unwrap();
+        [values(factors.a.val()), values(factors.b.val()), values(magnitude.val())]
+    };
+    let [mut a, mut b, mut m] = parts(&model);
+    // The sum S = W + s·A·B, and the norms of its columns.
+    let sum = |a: &[f64], b: &[f64]| {
+        let delta = product(a, b, [from, rank, to]);
+        let sum: Vec<f64> = given.iter().zip(delta).map(|(given, delta)| given + scale * delta).collect();
+        let norm = |column: usize| (0..from).map(|row| sum[row * to + column].powi(2)).sum::<f64>().sqrt();
+        let norms: Vec<f64> = (0..to).map(norm).collect();
+        (sum, norms)
+    };
+    close(&m, &sum(&a, &b).1);
+    let x = Tensor::<2>::from_data([[1.0, -2.0, 0.5], [0.25, 1.0, 3.0]], &device());
+    let mut optimizer = SgdConfig::new().init();
+    for _ in 0..2 {
+        // For V = m·S/‖S‖ with a constant norm: dS = m/‖S‖·dV, dm = Σ dV·S/‖S‖ over the rows.
+        let weights = Tensor::<2>::from_data([[1.0, 2.0], [-1.0, 0.5]], &device());
+        let of_read =
+            product(&transposed(&values(x.clone()), [2, from]), &values(weights.clone()), [from, 2, to]);
+        let (s, norms) = sum(&a, &b);
+        let each =
+            |of: &dyn Fn(usize, usize) -> f64| (0..from * to).map(|at| of(at, at % to)).collect::<Vec<_>>();
+        let of_sum = each(&|at, column| of_read[at] * m[column] / norms[column]);
+        let of_m = each(&|at, column| of_read[at] * s[at] / norms[column]);
+        let of_m: Vec<f64> = (0..to).map(|column| of_m.iter().skip(column).step_by(to).sum()).collect();
+        let of_a = product(&of_sum, &transposed(&b, [rank, to]), [from, to, rank]);
+        let of_b = product(&transposed(&a, [from, rank]), &of_sum, [rank, from, to]);
+        let step = |values: &mut Vec<f64>, grads: Vec<f64>, scale: f64| {
+            values.iter_mut().zip(grads).for_each(|(value, grad)| *value -= RATE * scale * grad);
+        };
+        let loss = (model.forward(x.clone()) * weights).sum();
+        let grads = GradientsParams::from_grads(loss.backward(), &model);
+        model = optimizer.step(RATE, model, grads);
+        step(&mut a, of_a, scale);
+        step(&mut b, of_b, scale);
+        step(&mut m, of_m, 1.0);
+        let found = parts(&model);
+        [&a, &b, &m].iter().zip(found).for_each(|(expected, found)| close(&found, expected));
+    }
+    let (s, norms) = sum(&a, &b);
+    let expected: Vec<f64> = s.iter().enumerate().map(|(at, s)| m[at % to] * s / norms[at % to]).collect();
+    let merged = adaptation.give_back(model.valid());
+    close(&values(merged.weight.val()), &expected);
+}
+
+#[test]
+fn magnitudes_start_as_the_norms_also_of_zeros_and_of_halves() {
+    for dtype in [FloatDType::F32, FloatDType::BF16, FloatDType::F16] {
+        let mut model = linear();
+        let weight = Tensor::<2>::from_data([[3.0, 0.0], [4.0, 0.0], [0.0, 0.0]], &device());
+        model.weight = burn::module::Param::from_tensor(weight.cast(dtype));
+        let (adapted, _) = adapt(&Lora::rank(2).dora().on(["weight"]), model.clone(), 1);
+        let factors = adapted.weight.reparameterization::<LoraFactors>().unwrap();
+        let magnitude = factors.magnitude.as_ref().unwrap().val();
+        assert_eq!(FloatDType::from(magnitude.dtype()), dtype);
+        assert_eq!(values(magnitude)[0], 5.0);
+        assert_eq!(values(adapted.weight.val()), values(model.weight.val()), "and no NaN");
+        let grads = adapted.weight.val().sum().backward();
+        let grad = factors.b.val().grad(&grads).unwrap();
+        assert!(values(grad).iter().all(|grad| grad.is_finite()));
+    }
+}
+
+#[test]
 fn it_starts_as_the_model_was_and_trains_the_factors_and_what_is_named_too() {
     let model = vec![linear(), linear()];
     let lora = Lora::rank(4).on(["0.weight"]).also(["1.bias"]);

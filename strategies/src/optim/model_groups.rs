@@ -77,7 +77,8 @@ impl ModelGroups {
     /// Selects the factors that [`Lora`](crate::Lora) may attach to these parameters, which have the same settings.
     fn factors_of(&self, ids: &[ParamId]) -> ParamGroup {
         let own = self.paths.places().iter().filter(|place| ids.contains(&place.id));
-        let factors = own.flat_map(|place| ["a", "b"].map(|factor| format!("{}.lora.{factor}", place.path)));
+        let factors = own
+            .flat_map(|place| ["a", "b", "magnitude"].map(|factor| format!("{}.lora.{factor}", place.path)));
         ParamGroup::from_paths(factors.collect::<Vec<_>>())
     }
 }
