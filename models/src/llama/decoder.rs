@@ -23,11 +23,12 @@ use crate::{Activation, Linear, RmsNorm};
 use firebrick::{Evaluation, Loss, Objective, Score};
 
 /// Llama (Touvron et al., 2023, arXiv:2302.13971) and its relatives: `LlamaForCausalLM`, `MistralForCausalLM`,
-/// `Qwen2ForCausalLM`, `Qwen3ForCausalLM`, `Phi3ForCausalLM`, `Gemma2ForCausalLM`,
-/// `Gemma3ForCausalLM`. They differ in biases and attention windows; Qwen3 normalises queries and keys (arXiv:2505.09388), and Phi-3 joins linear layers that have one input
-/// (arXiv:2404.14219). Gemma 2 bounds scores and logits, scales embeddings by √width, and also normalises what
-/// attention and feed-forward layers return (arXiv:2408.00118); Gemma 3 normalises queries and keys in place of bounds,
-/// and rotates positions by other angles in blocks with a window (arXiv:2503.19786).
+/// `Qwen2ForCausalLM`, `Qwen3ForCausalLM`, `Phi3ForCausalLM`, `Gemma2ForCausalLM`, `Gemma3ForCausalLM`.
+///
+/// They differ in biases and attention windows. Qwen3 normalises queries and keys (arXiv:2505.09388), and Phi-3 joins
+/// linear layers that have one input (arXiv:2404.14219). Gemma 2 scales embeddings by √width, bounds scores and logits,
+/// and also normalises what attention and feed-forward layers return (arXiv:2408.00118); Gemma 3 normalises queries and
+/// keys in place of bounding scores, and rotates positions by other angles in blocks with a window (arXiv:2503.19786).
 ///
 /// ```
 /// use burn::tensor::{Device, Int, Tensor};

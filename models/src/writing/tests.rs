@@ -29,7 +29,7 @@ fn llama(model_type: &str, device: &Device) -> Llama {
     device.seed(7);
     let config = LlamaConfig {
         model_type: model_type.into(),
-        head_dim: Some(2),
+        head_dim: Some(4),
         vocab_size: VOCABULARY,
         hidden_size: 8,
         intermediate_size: 12,
