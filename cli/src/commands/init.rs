@@ -7,6 +7,7 @@ use clap::Args;
 use crate::RunError;
 use crate::console::{print, tell};
 use crate::init::Given;
+use crate::run::Tasks;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -14,15 +15,13 @@ Examples:
   firebrick init TokenClassification --data train.conll --model bert-base-cased > run.ron
   firebrick init CausalLm --data chats.jsonl --model Qwen3-0.6B > run.ron
   firebrick init Seq2Seq --data corpus/train > run.ron      # corpus/train.en and corpus/train.fr
-  firebrick train run.ron --steps 3
-
-The tasks are CausalLm, MaskedLm, TokenClassification, SequenceClassification, Seq2Seq, and those of your own program.";
+  firebrick train run.ron --steps 3";
 
 /// `firebrick init`.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = format!("{EXAMPLES}\n\nTasks: {}", Tasks::installed().names().join(", ")))]
 pub(crate) struct InitArgs {
-    /// The task that the model learns. A name that is none gets the list of all.
+    /// The task that the model learns, as listed below.
     task: String,
     /// The data: a file, a folder, a pattern with `*`, or the beginning that two parallel files share. Default: a
     /// placeholder.

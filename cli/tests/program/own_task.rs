@@ -112,6 +112,12 @@ fn a_program_trains_on_a_task_of_its_own() {
     let answers = String::from_utf8(answers).unwrap();
     assert!(answers.contains("\"predicted\":\" eb ot\""), "{answers}");
 
+    // The schema of the program has it, with its settings.
+    let schema = firebrick_cli::schema();
+    let tasks = schema["properties"]["task"]["anyOf"].as_array().unwrap();
+    let own = tasks.iter().find_map(|task| task["properties"].get("Backwards")).unwrap();
+    assert_eq!(own["properties"]["field"]["type"], "string", "{own}");
+
     // The run file in the output folder names it, and so do the errors.
     let saved = fs::read_to_string(folder.path().join("out/run.ron")).unwrap();
     assert!(saved.contains("task: Backwards(\n"), "{saved}");
