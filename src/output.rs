@@ -280,6 +280,30 @@ pub fn is_abandoned(folder: &Path) -> bool {
     is_ours && file.try_lock_shared().is_ok()
 }
 
+/// A run's folder that no run uses while this is held.
+#[derive(Debug)]
+pub struct Idle {
+    _lock: File,
+}
+
+impl Idle {
+    /// Takes the folder of a run, if no process uses it. Returns `None` for a run of another machine, whose lock may not
+    /// be visible here, and for a folder that is not a run's.
+    pub fn take(folder: &Path) -> Option<Self> {
+        if !is_abandoned(folder) {
+            return None;
+        }
+        let lock = File::options().write(true).open(folder.join(LOCK)).ok()?;
+        lock.try_lock().ok()?;
+        Some(Self { _lock: lock })
+    }
+}
+
+/// Returns whether a run has, or had, this folder.
+pub fn is_of_a_run(folder: &Path) -> bool {
+    folder.join(LOCK).is_file() || (folder.join(RUN).is_file() && holds_a_run(folder))
+}
+
 /// Returns the folder that a path names, which is the target if the path is a link.
 fn followed(path: &Path) -> PathBuf {
     // Without the trailing slash, with which the system follows the link by itself.

@@ -25,12 +25,13 @@ pub struct Keep {
     best: usize,
     every: Option<u64>,
     highest: bool,
+    lowest: bool,
 }
 
 impl Keep {
     /// Keeps the `n` newest; 0 means 1.
     pub fn last(n: usize) -> Self {
-        Self { last: n, best: 0, every: None, highest: false }
+        Self { last: n, best: 0, every: None, highest: false, lowest: true }
     }
 
     /// Keeps all checkpoints.
@@ -44,9 +45,14 @@ impl Keep {
     }
 
     /// Makes [`best`](Self::best) prefer the highest metric.
-    pub fn highest(mut self) -> Self {
-        self.highest = true;
-        self
+    pub fn highest(self) -> Self {
+        Self { highest: true, lowest: false, ..self }
+    }
+
+    /// Makes [`best`](Self::best) keep those with the lowest metric and those with the highest one, where it is not
+    /// known which is better.
+    pub fn either(self) -> Self {
+        Self { highest: true, lowest: true, ..self }
     }
 
     /// Also keeps those whose step is a multiple of `steps`; 0 means none.
@@ -65,14 +71,32 @@ impl Keep {
         }
         let mut best: Vec<(f64, &Saved)> =
             counted.into_iter().filter_map(|saved| Some((saved.metric?, saved))).collect();
-        // The sort is stable, so the newer of equal ones stays first.
-        best.sort_by(|(a, _), (b, _)| if self.highest { b.total_cmp(a) } else { a.total_cmp(b) });
-        kept.extend(best.iter().take(self.best).map(|(_, saved)| saved.step));
+        // The sorts are stable, so the newer of equal ones stays first.
+        if self.lowest {
+            best.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+            kept.extend(best.iter().take(self.best).map(|(_, saved)| saved.step));
+        }
+        if self.highest {
+            best.sort_by(|(a, one), (b, other)| b.total_cmp(a).then(other.sequence.cmp(&one.sequence)));
+            kept.extend(best.iter().take(self.best).map(|(_, saved)| saved.step));
+        }
         kept
     }
 }
 
 impl Folder {
+    /// Returns the checkpoints that [`prune`](Self::prune) would remove.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`list`](Self::list).
+    pub fn prunable(&self, keep: &Keep) -> Result<Vec<Saved>> {
+        let mut saved = self.list()?;
+        let kept = keep.kept(&saved, self.named());
+        saved.retain(|saved| !kept.contains(&saved.step));
+        Ok(saved)
+    }
+
     /// Removes the checkpoints that `keep` does not keep, and returns their paths. Call it after a save, never before.
     ///
     /// Considers only complete checkpoints. Renames each before removing it, so that none is ever partly there.

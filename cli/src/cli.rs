@@ -19,6 +19,7 @@ use crate::commands::page::{ReportArgs, WatchArgs, report, watch};
 use crate::commands::plan::{PlanArgs, plan};
 use crate::commands::push::{PushArgs, push};
 use crate::commands::run_args::{FileArgs, LengthArgs, ReportFormat, RunArgs};
+use crate::commands::runs::{CompareArgs, RunsArgs, compare, runs};
 use crate::commands::schema::{SchemaArgs, print_schema};
 use crate::commands::summary::{bench_summary, tokenized_summary, trained_summary};
 use crate::commands::trained::{EvalArgs, GenerateArgs, PredictArgs, eval, generate, predict};
@@ -58,6 +59,8 @@ Examples:
   firebrick predict runs/token_classification --data new.jsonl -o answers.jsonl
   echo 'rain in the north' | firebrick predict runs/sequence_classification -
   firebrick generate runs/causal_lm --prompt '/// ' --temperature 0.8 --top-p 0.95
+  firebrick runs runs --prune
+  firebrick compare runs/causal_lm runs/causal_lm-1
   firebrick tokenize examples/causal_lm.ron --output corpus.tokens
   firebrick train examples/causal_lm.ron --set 'checkpoints=(every: 50)' --resume auto
   firebrick checkpoint show runs/causal_lm
@@ -97,6 +100,11 @@ enum Command {
     /// Writes `report.html` into the output folder of a run that is in progress or finished: curves, numbers,
     /// predictions and settings on one page that needs no network.
     Report(ReportArgs),
+    /// Lists the runs in a folder: task, model, steps, losses, state and age. `--prune` removes checkpoints that only take
+    /// space.
+    Runs(RunsArgs),
+    /// Compares two runs: their numbers, the settings that differ, and their curves.
+    Compare(CompareArgs),
     /// Shows the first batches as the model sees them, and statistics of the data.
     ///
     /// Prints the decoded tokens with their labels below: the token or class to predict, and nothing if the label does
@@ -287,6 +295,8 @@ impl Cli {
             Command::Generate(args) => done(generate(&args)),
             Command::Watch(args) => done(watch(&args)),
             Command::Report(args) => done(report(&args)),
+            Command::Runs(args) => done(runs(&args)),
+            Command::Compare(args) => done(compare(&args)),
             Command::Export(args) => done(export(&args)),
             Command::Push(args) => done(push(&args)),
             Command::Consolidate(args) => done(consolidate(&args)),

@@ -31,6 +31,7 @@
 //! import/        converts a DeepSpeed configuration and Hugging Face's training arguments to a run file
 //! init/          writes a run file for the data and the model that it is given
 //! schema/        a JSON Schema of the run file
+//! runs/          lists, compares and prunes runs
 //! watch/         follows a run from another terminal
 //! report_page/   one HTML page of a run, from the run's files alone
 //! guide.rs       the pages of docs/
@@ -54,6 +55,7 @@ mod preview;
 mod program;
 pub mod report_page;
 mod run;
+mod runs;
 mod schema;
 mod signals;
 mod trained_run;

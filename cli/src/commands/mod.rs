@@ -13,6 +13,7 @@ pub(crate) mod page;
 pub(crate) mod plan;
 pub(crate) mod push;
 pub(crate) mod run_args;
+pub(crate) mod runs;
 pub(crate) mod schema;
 pub(crate) mod summary;
 pub(crate) mod trained;

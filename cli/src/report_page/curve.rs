@@ -97,6 +97,11 @@ impl Curve {
         points
     }
 
+    /// The mean of each bucket, by step.
+    pub fn means(&self) -> Vec<Point> {
+        self.buckets.iter().map(Bucket::mean).collect()
+    }
+
     /// The highest reading of each bucket, by step.
     pub fn peaks(&self) -> Vec<Point> {
         self.buckets.iter().map(|bucket| bucket.highest).collect()

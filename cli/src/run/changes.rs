@@ -103,6 +103,15 @@ pub(super) fn compare(saved: &str, now: &str) -> Compared {
     compared
 }
 
+/// Returns all settings of a run by their paths, as JSON.
+pub(crate) fn settings(run: &Run) -> BTreeMap<String, String> {
+    // A text has the digits that were given; a value would have those of 64 bits.
+    let text = serde_json::to_string(run).unwrap_or_default();
+    let mut settings = BTreeMap::new();
+    flatten("", &serde_json::from_str(&text).unwrap_or_default(), &mut settings);
+    settings
+}
+
 /// The fields of a run file by their paths.
 fn fields(run: &Run) -> BTreeMap<String, String> {
     let mut fields = BTreeMap::new();

@@ -46,6 +46,7 @@ use firebrick::{ByteSize, Schedule};
 
 pub(crate) use any_trainable::Limits;
 pub use caret::Caret;
+pub(crate) use changes::settings;
 pub use checkpoints_config::CheckpointsConfig;
 pub use data_config::{Corpus, DataConfig, Paths, TokenizerConfig};
 pub use data_run::DataRun;

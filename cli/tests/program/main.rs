@@ -45,6 +45,7 @@ mod read_weights;
 mod resume_command;
 mod resumed_data;
 mod resumed_records;
+mod runs_command;
 mod schema_command;
 mod seq2seq;
 mod small_run;

@@ -163,6 +163,9 @@ pub enum RunError {
          with `firebrick export RUN`, or name a Hugging Face folder with --weights"
     )]
     NotTrained(PathBuf),
+    /// A folder is not that of a run.
+    #[error("{0}: expected the output folder of a run; `firebrick runs FOLDER` lists those in a folder")]
+    NoRun(PathBuf),
     /// A run has saved no weights yet.
     #[error(
         "{0}: this run has saved no weights yet: neither `best.safetensors` of an evaluation nor a checkpoint; continue it with `firebrick train RUN.ron --resume auto`"

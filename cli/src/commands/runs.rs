@@ -1,0 +1,117 @@
+//! The commands about several runs: `runs` and `compare`.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::json;
+
+use crate::RunError;
+use crate::commands::run_args::ReportFormat;
+use crate::runs::{Compared, Listed, Prunable, folders, prunable, table};
+use firebrick::ByteSize;
+use firebrick::output::is_of_a_run;
+
+const EXAMPLES: &str = "\
+Examples:
+  firebrick runs                     # the runs in `runs`
+  firebrick runs /scratch/runs
+  firebrick runs --prune             # what could be removed
+  firebrick runs --prune --yes       # removes it
+
+States: running; finished; stopped (early stopping, or a signal, after which it was saved); killed, which
+`firebrick train RUN.ron --resume auto` continues; and no update, which never trained.";
+
+const COMPARE_EXAMPLES: &str = "\
+Examples:
+  firebrick compare runs/entities runs/entities-1     # this run and the one before it
+  firebrick compare runs/a runs/b --report json";
+
+/// `firebrick runs`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct RunsArgs {
+    /// The folder with the runs, up to three folders deep.
+    #[arg(value_name = "FOLDER", default_value = "runs")]
+    folder: PathBuf,
+    /// Lists the checkpoints that only take space: of runs that no process uses, all but the newest one and the best
+    /// ones.
+    #[arg(long)]
+    prune: bool,
+    /// Removes what `--prune` lists.
+    #[arg(long, requires = "prune")]
+    yes: bool,
+    /// Format of the result: `json` makes the last line on standard output one JSON object.
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
+    report: ReportFormat,
+}
+
+/// `firebrick compare`.
+#[derive(Debug, Args)]
+#[command(after_help = COMPARE_EXAMPLES)]
+pub(crate) struct CompareArgs {
+    /// The output folder of a run.
+    #[arg(value_name = "A")]
+    first: PathBuf,
+    /// The output folder of another run.
+    #[arg(value_name = "B")]
+    second: PathBuf,
+    /// Format of the result: `json` makes the last line on standard output one JSON object.
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
+    report: ReportFormat,
+}
+
+/// Runs `firebrick runs`.
+pub(crate) fn runs(args: &RunsArgs) -> Result<(), RunError> {
+    if args.prune {
+        return prune(args);
+    }
+    let runs: Vec<Listed> = folders(&args.folder)?.iter().map(|folder| Listed::read(folder)).collect();
+    args.report.print(&json!({ "runs": runs }), || match runs.is_empty() {
+        true => format!("no runs in {}\n", args.folder.display()),
+        false => table(&runs),
+    });
+    Ok(())
+}
+
+fn prune(args: &RunsArgs) -> Result<(), RunError> {
+    let all = prunable(&args.folder)?;
+    let bytes: u64 = all.iter().map(Prunable::bytes).sum();
+    let size = |bytes: u64| ByteSize(usize::try_from(bytes).unwrap_or(usize::MAX)).to_string();
+    let mut removed = Vec::new();
+    if args.yes {
+        for one in &all {
+            removed.extend(one.remove()?);
+        }
+    }
+    let report = json!({ "prunable": all, "bytes": bytes, "removed": removed });
+    args.report.print(&report, || {
+        let mut text = String::new();
+        for (path, bytes) in all.iter().flat_map(|one| &one.checkpoints) {
+            text += &format!("{:>10}  {}\n", size(*bytes), path.display());
+        }
+        let count = all.iter().map(|one| one.checkpoints.len()).sum::<usize>();
+        match (count, args.yes) {
+            (0, _) => "nothing to remove: each run has its newest and its best checkpoints only\n".into(),
+            (count, false) => {
+                text + &format!("{count} checkpoints, {}: `--prune --yes` removes them\n", size(bytes))
+            }
+            (_, true) => text + &format!("removed {} checkpoints, {}\n", removed.len(), size(bytes)),
+        }
+    });
+    Ok(())
+}
+
+/// Runs `firebrick compare`.
+pub(crate) fn compare(args: &CompareArgs) -> Result<(), RunError> {
+    [&args.first, &args.second].into_iter().try_for_each(|folder| require_run(folder))?;
+    let compared = Compared::read(&args.first, &args.second);
+    args.report.print(&compared, || compared.text());
+    Ok(())
+}
+
+fn require_run(folder: &Path) -> Result<(), RunError> {
+    match is_of_a_run(folder) {
+        true => Ok(()),
+        false => Err(RunError::NoRun(folder.into())),
+    }
+}

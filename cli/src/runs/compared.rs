@@ -1,0 +1,148 @@
+//! Two runs beside each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::curves::{at, drawn};
+use super::listed::{Listed, loss};
+use crate::report_page::number::{bytes, count, duration};
+use crate::run::settings;
+
+/// Two runs, and what differs.
+#[derive(Debug, Serialize)]
+pub(crate) struct Compared {
+    pub runs: [Listed; 2],
+    /// Settings that differ, by path; `None` where a run lacks the setting.
+    pub settings: BTreeMap<String, [Option<String>; 2]>,
+}
+
+/// The number of steps whose losses are printed.
+const ROWS: u64 = 8;
+
+impl Compared {
+    /// Reads both runs.
+    pub fn read(first: &Path, second: &Path) -> Self {
+        let runs = [first, second].map(Listed::read);
+        let of = runs.each_ref().map(|run| run.run.as_ref().map(settings).unwrap_or_default());
+        let paths: BTreeSet<&String> = of.iter().flat_map(BTreeMap::keys).collect();
+        let values =
+            paths.into_iter().map(|path| (path.clone(), of.each_ref().map(|of| of.get(path).cloned())));
+        let differ = values.filter(|(path, [one, other])| one != other && path != "output").collect();
+        Self { runs, settings: differ }
+    }
+
+    /// Returns the comparison as text.
+    pub fn text(&self) -> String {
+        self.numbers() + &self.differences() + &self.curves() + &self.losses()
+    }
+
+    fn numbers(&self) -> String {
+        let mut text = String::new();
+        let mut row = |name: &str, values: [String; 2]| {
+            if values.iter().any(|value| value != "-") {
+                text += &format!("{name:<18} {:<30} {}\n", values[0], values[1]);
+            }
+        };
+        let of = |value: fn(&Listed) -> Option<String>| {
+            self.runs.each_ref().map(|run| value(run).unwrap_or_else(|| "-".into()))
+        };
+        row("", ["A".into(), "B".into()]);
+        row("run", of(|run| Some(run.folder.display().to_string())));
+        row("state", of(|run| Some(run.state().into())));
+        row("task", of(|run| run.task.clone()));
+        row("model", of(|run| run.model.clone()));
+        row("parameters", of(|run| run.report.as_ref()?.parameters.map(count)));
+        row("steps", of(|run| Some(run.progress())));
+        row("train loss", of(|run| Some(loss(run.train_loss))));
+        row("valid loss", of(|run| Some(loss(run.valid_loss))));
+        row(
+            "best valid loss",
+            of(|run| Some(format!("{:.4} at step {}", run.best_valid_loss?, run.best_step?))),
+        );
+        let scores: BTreeSet<&String> = self.runs.iter().flat_map(|run| run.record.scores.keys()).collect();
+        for name in scores {
+            let last = self.runs.each_ref().map(|run| {
+                let scores = run.record.last_valid.as_ref().map(|last| &last.scores);
+                loss(scores.and_then(|scores| scores.get(name)).copied())
+            });
+            row(&format!("valid {name}"), last);
+        }
+        row(
+            "tokens/s",
+            of(|run| {
+                let record = &run.record;
+                (record.step_seconds > 0.0).then(|| format!("{:.0}", record.tokens / record.step_seconds))
+            }),
+        );
+        row(
+            "peak memory",
+            of(|run| {
+                let peak = run.record.peak.highest()?.1;
+                (peak > 0.0).then(|| bytes(peak))
+            }),
+        );
+        row("time", of(|run| (run.record.seconds > 0.0).then(|| duration(run.record.seconds))));
+        text
+    }
+
+    fn differences(&self) -> String {
+        if self.runs.iter().any(|run| run.run.is_none()) {
+            return "\nThe settings cannot be compared: a run file is missing, or of another program.\n"
+                .into();
+        }
+        if self.settings.is_empty() {
+            return "\nThe settings are the same.\n".into();
+        }
+        let mut text = "\nSettings that differ\n".to_owned();
+        let width = self.settings.keys().map(String::len).max().unwrap_or(0);
+        for (path, values) in &self.settings {
+            let [one, other] = values.each_ref().map(|value| value.as_deref().unwrap_or("-"));
+            text += &format!("  {path:<width$}  {one:<20} {other}\n");
+        }
+        text
+    }
+
+    fn curves(&self) -> String {
+        let names = ["A", "B"];
+        let of = |curve: fn(&Listed) -> Vec<(f64, f64)>| {
+            let curves: Vec<_> = names.into_iter().zip(self.runs.iter().map(curve)).collect();
+            curves
+        };
+        drawn("train loss", &of(|run| run.record.loss.means()))
+            + &drawn("valid loss", &of(|run| run.record.valid_loss.means()))
+    }
+
+    /// Lists the losses of both at some steps.
+    fn losses(&self) -> String {
+        let last =
+            self.runs.iter().filter_map(|run| run.record.steps).map(|steps| steps.1).max().unwrap_or(0);
+        let mut steps: Vec<u64> = (1..=ROWS).map(|row| last * row / ROWS).filter(|step| *step > 0).collect();
+        steps.dedup();
+        if steps.is_empty() {
+            return String::new();
+        }
+        let mut text = format!(
+            "\n{:>8}  {:>10} {:>10}  {:>10} {:>10}\n",
+            "step", "train A", "train B", "valid A", "valid B"
+        );
+        let train = self.runs.each_ref().map(|run| run.record.loss.means());
+        let valid = self.runs.each_ref().map(|run| run.record.valid_loss.means());
+        for step in steps {
+            // A run that has ended has no value there.
+            let value = |run: usize, points: &[(f64, f64)]| {
+                let end = self.runs[run].record.steps.map_or(0, |steps| steps.1);
+                loss(at(points, step as f64).filter(|_| step <= end))
+            };
+            text += &format!(
+                "{step:>8}  {:>10} {:>10}  {:>10} {:>10}\n",
+                value(0, &train[0]),
+                value(1, &train[1]),
+                value(0, &valid[0]),
+                value(1, &valid[1])
+            );
+        }
+        text
+    }
+}
