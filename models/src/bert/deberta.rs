@@ -13,9 +13,9 @@ use crate::pretrained::{MOST_SIZE, PretrainedError, check_dropouts};
 pub(super) struct Deberta {
     /// Whether the columns of tokens are embedded, as in BERT.
     pub is_absolute: bool,
-    /// The distances of tokens in attention, if it reads them.
+    /// How attention reads the distance between two tokens, if it does.
     pub relative: Option<Relative>,
-    /// How many products are added to a score: of contents, and of contents with distances.
+    /// How many products a score is the sum of: that of contents, and those of contents with distances.
     pub products: usize,
     /// Dropout of the first token, before a classifier of texts.
     pub pooler_dropout: f64,
@@ -30,7 +30,7 @@ pub(super) struct Deberta {
 pub(super) struct Relative {
     /// Groups of distances in either direction; `None` if each distance is its own group.
     pub buckets: Option<usize>,
-    /// The distance from which on all are alike.
+    /// Larger distances are alike.
     pub most: usize,
     /// Whether the embeddings of the distances are normalised.
     pub is_normed: bool,
@@ -47,7 +47,7 @@ impl BertConfig {
     ///
     /// # Errors
     ///
-    /// A field is of another type, out of range, or of a DeBERTa that has other layers.
+    /// A field has another type, is out of range, or asks for a layer that is not supported.
     pub(super) fn deberta(&self) -> Result<Option<Deberta>, PretrainedError> {
         if self.kind() != Kind::Deberta {
             return Ok(None);
@@ -58,7 +58,7 @@ impl BertConfig {
             let found = &self.rest["conv_kernel_size"];
             return Err(PretrainedError::setting(
                 "conv_kernel_size",
-                "0: convolutions do not exist here",
+                "0, because convolutions are not supported",
                 found,
             ));
         }

@@ -1,4 +1,4 @@
-//! Attention by the distance of two tokens, apart from their contents.
+//! The part of attention's scores that depends on the distance between two tokens.
 
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
@@ -23,16 +23,18 @@ pub(super) struct Distances {
     relative: Relative,
 }
 
-/// The distances between the tokens of a batch, whose longest row has `L` tokens.
+/// The distances between the tokens of a batch, whose longest row has `L` tokens. The distance of a query from a key is its
+/// position minus the key's.
 #[derive(Clone)]
 pub(super) struct Apart {
     /// Embeddings of the groups of distances that occur, `[groups, hidden_size]`.
     embeddings: Tensor<2>,
-    /// The group of each distance of a query from a key, `[1, 2L]`, from the largest to the smallest, which occurs twice.
+    /// The group of each distance, `[1, 2L]`, from the largest to the smallest, which occurs twice. This is the order of the
+    /// keys that a query reads.
     falling: Tensor<2, Int>,
-    /// The same from the smallest to the largest, which occurs twice.
+    /// The same from the smallest to the largest, which occurs twice. This is the order of the queries that read a key.
     rising: Tensor<2, Int>,
-    /// Where the tokens of padded rows stand, `[rows, L]`, if padding is dropped.
+    /// The place of each token of the padded rows among the computed tokens, `[rows, L]`, if padding is dropped.
     places: Option<Tensor<2, Int>>,
 }
 
@@ -57,7 +59,7 @@ impl Distances {
         }
     }
 
-    /// The distances within rows of up to `length` of these tokens.
+    /// The distances within the rows of these tokens, the longest of which has `length`.
     pub fn of(&self, tokens: &Tokens, length: usize, pass: &Pass) -> Apart {
         let (most, device) = (length as i64 - 1, pass.device());
         let row = |distance: i64| self.relative.row(distance.clamp(-most, most)) as i64;
@@ -81,7 +83,7 @@ impl Distances {
     }
 }
 
-/// The scores of contents with distances (He et al., 2021, arXiv:2006.03654, section 3).
+/// Computes the scores of contents with distances (He et al., 2021, arXiv:2006.03654, section 3.1).
 #[derive(Module, Debug)]
 pub(super) struct Disentangled {
     /// From distances to keys, unless it is that of contents.
@@ -109,8 +111,7 @@ impl Disentangled {
 
     /// The scores that are added to those of queries and keys, `[rows, heads, L, L]`, or `None` if there are none.
     ///
-    /// `query` and `key` are `[batch, length, width]`, and `layers` those that they come from; `scale` is the factor of
-    /// all scores.
+    /// `query` and `key` are `[batch, length, width]`, and `layers` projected them; `scale` is the factor of all scores.
     pub fn bias(
         &self,
         [query, key]: [Tensor<3>; 2],
@@ -146,9 +147,9 @@ impl Disentangled {
     }
 }
 
-/// From scores of each position with `2L` distances, `[rows, heads, L, 2L]`, to those with the distances to `L` positions:
-/// of row `i` the `L` places from `L - 1 - i` on. Rows that are one place shorter start one place later each, so
-/// nothing is gathered.
+/// Turns scores of `L` positions with `2L` distances, `[rows, heads, L, 2L]`, into scores with `L` positions: position `i`
+/// keeps the `L` distances from `L - 1 - i` on. In rows that are one place shorter, these start at the same column, so
+/// nothing has to be gathered.
 fn by_distance(scores: Tensor<4>) -> Tensor<4> {
     let [rows, heads, length, twice] = scores.dims();
     let shifted = scores.reshape([rows, heads, length * twice]).narrow(2, length - 1, length * (twice - 1));
@@ -160,9 +161,9 @@ mod tests {
     use super::*;
     use crate::testing;
 
-    /// Rows `10 · position + place`, of which each position takes those from its own place on.
+    /// The scores are `10 · position + place`.
     #[test]
-    fn scores_are_taken_from_where_a_row_starts() {
+    fn each_position_keeps_the_scores_of_its_own_distances() {
         let scores: Vec<f32> =
             (0..3).flat_map(|row| (0..6).map(move |place| (10 * row + place) as f32)).collect();
         let scores = Tensor::<4>::from_data(TensorData::new(scores, [1, 1, 3, 6]), &testing::device());

@@ -25,14 +25,14 @@ use crate::{Activation, Linear, Norm};
 /// Each token attends to all real tokens of its row. As in transformers, BERT's positions are columns, so padding a
 /// row at the left shifts its positions.
 ///
-/// In training, transformers also drops numbers of a DeBERTa's embeddings of distances, alike for all samples of a batch.
-/// Here, what is dropped depends on nothing but the sample, so these are not dropped.
+/// In training, transformers also applies dropout to a DeBERTa's embeddings of distances, with one mask for a whole batch.
+/// This model does not, because its masks depend on the sample alone and not on how a batch is cut.
 #[derive(Module, Debug)]
 pub struct Bert {
     embeddings: Embeddings,
     /// From embeddings to hidden states, if an ELECTRA's sizes differ.
     project: Option<Linear>,
-    /// Which all blocks of a DeBERTa read.
+    /// The distances that all blocks of a DeBERTa read.
     distances: Option<Distances>,
     blocks: Vec<Block>,
 }

@@ -82,8 +82,9 @@ impl Family for BertConfig {
     }
 
     fn attention(&self) -> Vec<Attention> {
-        // Scores with the distances to twice as many positions cost what a layer's two products of contents do.
-        let products = self.deberta().ok().flatten().map_or(1, |deberta| deberta.products);
+        // A product with the distances to twice as many positions costs what the two products of a layer without them do.
+        let deberta = self.deberta().ok().flatten().filter(|deberta| deberta.relative.is_some());
+        let products = deberta.map_or(1, |deberta| deberta.products);
         Attention::of_itself(self.num_hidden_layers * products, self.hidden_size)
     }
 
