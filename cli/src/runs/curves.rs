@@ -23,7 +23,8 @@ pub(super) fn drawn(title: &str, curves: &[(&str, Vec<Point>)]) -> String {
     let mut text = format!("\n{title}, steps {first:.0} to {last:.0}, from {low:.4} to {high:.4}\n");
     for (name, points) in curves {
         let column = |at: usize| {
-            let bound = |at: usize| first + (last - first) * at as f64 / WIDTH as f64;
+            // A single step is a curve of one column.
+            let bound = |at: usize| first + (last - first).max(1.0) * at as f64 / WIDTH as f64;
             let is_last = at + 1 == WIDTH;
             let inside = |point: &&Point| {
                 point.0 >= bound(at) && (point.0 < bound(at + 1) || is_last && point.0 <= last)
