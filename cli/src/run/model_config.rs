@@ -18,7 +18,7 @@ use firebrick_models::family::{Family, Sizes};
 ///
 /// | Task | `Gpt` | `Llama` | `Bert` | `ModernBert` | `T5` |
 /// |---|---|---|---|---|---|
-/// | `CausalLm` | yes | yes | | | |
+/// | `CausalLm`, `Dpo` | yes | yes | | | |
 /// | `MaskedLm`, `TokenClassification`, `SequenceClassification` | | | yes | yes | |
 /// | `Seq2Seq` | | | | | yes |
 ///

@@ -58,6 +58,28 @@ fn both_answers_of_a_pair_are_shown() {
 }
 
 #[test]
+fn a_run_file_is_suggested_and_a_prompt_may_be_typed() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = std::path::absolute("../examples/data/preferences.jsonl").unwrap();
+    let mut init = firebrick(folder.path());
+    let init = init.args(["init", "Dpo", "--data"]).arg(data).assert().success();
+    let suggested =
+        init.stdout(contains("task: Dpo(chat: (template: ChatMl))").and(contains("reward_margin")));
+    fs::write(folder.path().join("run.ron"), &suggested.get_output().stdout).unwrap();
+    let mut train = firebrick(folder.path());
+    let sets = ["steps=1", "epochs=None", "schedule.warmup=0", "output=\"run\""];
+    train.args(["train", "run.ron"]).args(sets.iter().flat_map(|set| ["--set", *set]));
+    train.assert().success();
+    let mut predict = firebrick(folder.path());
+    predict.args(["predict", "run", "-", "--max-new-tokens", "2"]).write_stdin("What color is snow?\n");
+    predict.assert().success().stdout(contains("<|im_start|>user\\nWhat color is snow?"));
+    let chat = std::path::absolute("../examples/data/chat.jsonl").unwrap();
+    let mut init = firebrick(folder.path());
+    let init = init.args(["init", "Dpo", "--data"]).arg(chat).assert().failure();
+    init.stderr(contains("each record needs a `chosen` and a `rejected` answer"));
+}
+
+#[test]
 fn mistakes_are_explained() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("pairs.jsonl"), "{\"prompt\": \"a\", \"chosen\": \"b\"}\n").unwrap();

@@ -44,8 +44,8 @@ impl PreferenceFields {
         }
     }
 
-    /// Returns the prompt of a record and its better answer, if it is one text. `tokenizer` has the template of
-    /// conversations; the prompt ends with the beginning of an answer.
+    /// Returns the prompt of a record and its better answer, if it has one that is a text. `tokenizer` has the template
+    /// of conversations; the prompt ends with the beginning of an answer. A record may be a prompt alone.
     ///
     /// # Errors
     ///
@@ -55,6 +55,18 @@ impl PreferenceFields {
         record: &Record,
         tokenizer: Option<&Tokenizer>,
     ) -> Result<(String, Option<String>), DataError> {
+        let rendered = |prompt: &Conversation| {
+            let template = tokenizer.ok_or(ChatError::NoTemplate)?.chat_template()?;
+            Ok::<_, DataError>(template.render(prompt, true)?.text)
+        };
+        if record.get(&self.chosen).is_none() {
+            let Some(Value::List(_)) = record.get(&self.prompt) else {
+                return Ok((record.text(&self.prompt)?.to_owned(), None));
+            };
+            let (tools, documents) = ChatFormat::tools(record)?;
+            let messages = ChatFormat::messages(record, &self.prompt)?;
+            return Ok((rendered(&Conversation { messages, tools, documents })?, None));
+        }
         match self.pair(record)? {
             Pair::Texts { prompt, chosen, .. } => {
                 let answer = chosen.get(prompt.len()..).map(|answer| answer.trim().to_owned());
@@ -62,8 +74,7 @@ impl PreferenceFields {
             }
             Pair::Conversations { prompt, chosen, .. } => {
                 let answer = chosen.messages.get(prompt.messages.len()).and_then(Message::content);
-                let template = tokenizer.ok_or(ChatError::NoTemplate)?.chat_template()?;
-                Ok((template.render(&prompt, true)?.text, answer.map(|answer| answer.trim().to_owned())))
+                Ok((rendered(&prompt)?, answer.map(|answer| answer.trim().to_owned())))
             }
         }
     }

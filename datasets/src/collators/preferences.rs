@@ -1,7 +1,6 @@
 //! Preferences: a better and a worse answer to each prompt.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
@@ -59,7 +58,6 @@ pub struct Preferences {
     end_id: Option<u32>,
     padding: Padding,
     pad_id: Option<u32>,
-    cut: Arc<AtomicU64>,
 }
 
 impl Preferences {
@@ -85,7 +83,6 @@ impl Preferences {
             end_id: None,
             padding: Padding::default(),
             pad_id: None,
-            cut: Arc::default(),
         })
     }
 
@@ -117,12 +114,6 @@ impl Preferences {
     /// Sets the padding token. Default: the tokenizer's; if it has none, its end token; if it has neither, the id 0.
     pub fn pad_id(self, id: u32) -> Self {
         Self { pad_id: Some(id), ..self }
-    }
-
-    /// Returns how many rows had more tokens than the encoder's maximum, and were cut or left out. Clones share the
-    /// count.
-    pub fn cut(&self) -> u64 {
-        self.cut.load(Ordering::Relaxed)
     }
 
     /// Returns the ids of the prompt, and of the prompt with each answer.
@@ -173,7 +164,7 @@ impl Preferences {
     fn row(&self, mut ids: Vec<u32>, mut prompt: usize) -> CausalSample {
         let (most, ..) = self.encoder.limits();
         if let Some(excess) = most.and_then(|most| ids.len().checked_sub(most)).filter(|&excess| excess > 0) {
-            self.cut.fetch_add(1, Ordering::Relaxed);
+            self.encoder.lose(excess);
             match self.kept {
                 Kept::Start => ids.truncate(ids.len() - excess),
                 Kept::End => {

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::collators::testing::{bytebpe, drawn, record, text};
-use crate::{Batch, Compared, IGNORE, Reference, Tokenizer, Value};
+use crate::{Batch, Compared, IGNORE, Reference, Tokenizer, Truncated, Value};
 
 /// Characters of which `.` ends texts.
 fn letters(most: Option<usize>) -> Preferences {
@@ -26,11 +26,13 @@ fn a_row_keeps_its_start_or_its_end_and_a_pair_without_an_answer_is_left_out() {
     let whole = of(&letters(None), &pair("abc", "d", "ef")).unwrap();
     assert_eq!(row(whole.chosen()), (vec![1, 2, 3, 4, 0], 3));
     assert_eq!(row(whole.rejected()), (vec![1, 2, 3, 5, 6, 0], 3));
+    let truncated = Truncated::default();
     let start = letters(Some(5));
+    let start = Preferences { encoder: start.encoder.clone().counting(truncated.clone()), ..start };
     let cut = of(&start, &pair("abc", "d", "ef")).unwrap();
     assert_eq!(row(cut.chosen()), row(whole.chosen()));
     assert_eq!(row(cut.rejected()), (vec![1, 2, 3, 5, 6], 3));
-    assert_eq!(start.cut(), 1);
+    assert_eq!((truncated.texts(), truncated.tokens()), (1, 1));
     let end = letters(Some(4)).kept(Kept::End);
     let cut = of(&end, &pair("abc", "d", "ef")).unwrap();
     assert_eq!(row(cut.chosen()), (vec![2, 3, 4, 0], 2));

@@ -40,6 +40,10 @@ pub enum TemplateConfig {
     File(PathBuf),
 }
 
+/// The special tokens of a new tokenizer for ChatML: `data.special` in RON.
+pub(super) const CHATML_TOKENS: &str =
+    "(pad: \"<|endoftext|>\", eos: \"<|im_end|>\", additional: [\"<|im_start|>\"])";
+
 /// ChatML, with the answers marked.
 const CHATML: &str = "\
 {%- for message in messages %}
@@ -157,8 +161,7 @@ pub(super) fn suggest(format: &ChatFormat, examples: &Examples) -> Result<Sugges
     };
     let suggestion = suggestion.set("rows", "Packed");
     let Some(tokenizer) = &examples.tokenizer else {
-        let special = "(pad: \"<|endoftext|>\", eos: \"<|im_end|>\", additional: [\"<|im_start|>\"])";
-        return Ok(suggestion.set("chat", "(template: ChatMl)").special(special).found(found));
+        return Ok(suggestion.set("chat", "(template: ChatMl)").special(CHATML_TOKENS).found(found));
     };
     if tokenizer.chat_template().is_ok() {
         return Ok(suggestion

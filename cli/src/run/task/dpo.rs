@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use firebrick_datasets::collators::{Dpo, Kept, PreferenceFields, Preferences};
-use firebrick_datasets::{DataError, Record, Reference, Tokenizer};
+use firebrick_datasets::{DataError, Record, Reference, Tokenizer, Value as Field};
 use firebrick_models::inference::Question;
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::chat::{self, TemplateConfig};
-use super::{Task, Writing};
+use super::{Examples, Suggestion, Task, Writing};
 use crate::run::load::Loading;
 use crate::run::{DataConfig, Loaded, RunError};
 
@@ -115,13 +115,7 @@ impl Task for DpoTask {
         let end = self.end.unwrap_or(tokenizer.special().eos.is_some());
         let pairs = pairs.fields(self.fields()).kept(self.keep).end(end);
         let pairs = pairs.padding(loading.padding(&tokenizer));
-        let batches = loading.batches(pairs.clone())?;
-        let cut = pairs.cut();
-        if cut > 0 {
-            loading.say(&format!(
-                "{cut} answer(s) with their prompts had more tokens than `data.max_length`, and were cut"
-            ));
-        }
+        let batches = loading.batches(pairs)?;
         Ok(loading.loaded(tokenizer, batches))
     }
 
@@ -134,6 +128,45 @@ impl Task for DpoTask {
     fn asked(&self, record: &Record, tokenizer: &Tokenizer) -> Result<(Question, Option<Value>), DataError> {
         let (prompt, answer) = self.fields().question(record, Some(tokenizer))?;
         Ok((Question::Text(prompt), answer.map(Value::from)))
+    }
+
+    fn typed(&self, line: &str) -> Vec<(String, Field)> {
+        match &self.chat {
+            Some(_) => {
+                let messages = chat::typed(line).into_iter().map(|(_, messages)| messages);
+                messages.map(|messages| (self.prompt.clone(), messages)).collect()
+            }
+            None => vec![(self.prompt.clone(), Field::Text(line.into()))],
+        }
+    }
+
+    fn suggest(&self, examples: &Examples) -> Result<Suggestion, String> {
+        let [prompt, chosen, rejected] = [&self.prompt, &self.chosen, &self.rejected].map(String::as_str);
+        let first = examples.records.first();
+        let has = |field: &str| first.is_none_or(|record| record.get(field).is_some());
+        if !has(chosen) || !has(rejected) {
+            return Err("each record needs a `chosen` and a `rejected` answer, and perhaps a `prompt`".into());
+        }
+        let [better, worse] = [chosen, rejected].map(|answer| examples.length(&[prompt, answer]));
+        let longest = if better.0 < worse.0 { worse } else { better };
+        let suggestion = Suggestion::default().data("max_length", longest).best_by("reward_margin");
+        let is_chat = first.is_some_and(|record| matches!(record.get(chosen), Some(Field::List(_))));
+        let found = "pairs of a `chosen` and a `rejected` answer";
+        Ok(match (is_chat, &examples.tokenizer) {
+            (false, _) => suggestion.special("(eos: \"</s>\")").found(found),
+            (true, None) => {
+                suggestion.set("chat", "(template: ChatMl)").special(chat::CHATML_TOKENS).found(found)
+            }
+            (true, Some(tokenizer)) if tokenizer.chat_template().is_ok() => {
+                suggestion.set("chat", "()").found(format!("{found}, in the template of the model's folder"))
+            }
+            (true, Some(_)) => {
+                return Err(format!(
+                    "{found} are conversations, but the tokenizer of the model's folder has no chat template: take \
+                     the folder of a model that was trained on conversations (an \"instruct\" or \"chat\" model)"
+                ));
+            }
+        })
     }
 
     fn prepare(&self, tokenizer: Tokenizer) -> Result<Tokenizer, DataError> {
