@@ -8,8 +8,10 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::optim::GradientsParams;
+use burn::tensor::activation::log_softmax;
+use burn::tensor::{FloatDType, Tensor};
 use firebrick::datasets::collators::{CausalSample, Dpo, PreferenceBatch, PreferenceSample};
-use firebrick::datasets::{Batch, Batches, DataError, Padding, Reference, Side};
+use firebrick::datasets::{Batch, Batches, DataError, Padding, Reference, Side, TokenBatch};
 use firebrick::engine::reference::ANSWERS;
 use firebrick::strategies::{Composition, Stack};
 use firebrick::{
@@ -118,6 +120,38 @@ fn losses_gradients_and_rewards_are_those_of_trl() {
             "llama" => golden::<Llama>(&golden_file.pairs, case),
             _ => golden::<Gpt>(&golden_file.pairs, case),
         }
+    }
+}
+
+/// The logits of Gemma 2 are bounded, before the head's chunks as in them.
+#[test]
+fn bounded_logits_have_the_likelihoods_of_all_logits() {
+    let folder = folder("gemma2");
+    let device = device().autodiff();
+    let model = folder.load::<Llama>(&folder.config().unwrap(), &device).unwrap().model;
+    let rows = [[3u32, 7, 11, 5, 9, 2], [4, 21, 8, 15, 16, 23]];
+    let weights = Tensor::<1>::from_data([0.25f32, -2.0], &device);
+    let batch = TokenBatch::from_rows(rows.map(Vec::from).to_vec(), 0).unwrap();
+    let pass = Pass::evaluate(&device);
+    let ids = batch.ids(&device);
+    let (read, labels) = (ids.clone().narrow(1, 0, 5), ids.narrow(1, 1, 5));
+    let all = log_softmax(model.forward(read, &pass).cast(FloatDType::F32), 2);
+    let all = all.gather(2, labels.unsqueeze_dim(2)).reshape([2, 5]).sum_dim(1).squeeze_dim::<1>(1);
+    let found = model.log_probs(&batch, &pass);
+    let numbers = |x: &Tensor<1>| x.clone().into_data().iter::<f64>().collect::<Vec<_>>();
+    for (found, expected) in numbers(&found).iter().zip(numbers(&all)) {
+        assert!((found - expected).abs() < 1e-4, "{found} {expected}");
+    }
+    let norms = |log_probs: Tensor<1>| {
+        let grads = (log_probs * weights.clone()).sum().backward();
+        let config = folder.config().unwrap();
+        gradient_norms(&model, &config, &GradientsParams::from_grads(grads, &model))
+    };
+    let (found, expected) = (norms(found), norms(all));
+    let largest = expected.values().fold(0f64, |most, norm| most.max(*norm));
+    assert!(found.keys().eq(expected.keys()) && largest > 0.0);
+    for ((parameter, expected), found) in expected.iter().zip(found.values()) {
+        assert!((found - expected).abs() < 1e-4 * largest, "{parameter}: {found} {expected}");
     }
 }
 
