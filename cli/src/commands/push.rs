@@ -23,7 +23,7 @@ pub(crate) struct PushArgs {
     /// The output folder of a run, whose best weights are pushed, or a Hugging Face folder.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// The repository, as in `org/name`, and perhaps its branch, as in `org/name@branch`. It is created if it does not
+    /// The repository, as in `org/name`, and perhaps its branch, as in `org/name@branch`. Both are created if they do not
     /// exist.
     #[arg(value_name = "ORG/NAME")]
     repository: String,

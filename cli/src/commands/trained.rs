@@ -84,7 +84,7 @@ struct MeasureArgs {
     #[arg(long, requires = "choices")]
     begin_token: bool,
     /// Scores the texts that the model writes against those that the records expect: BLEU and chrF as sacrebleu computes
-    /// them, ROUGE as rouge_score does, exact match and F1 of words as SQuAD does.
+    /// them, ROUGE as rouge_score does, exact match and F1 of words as SQuAD does. The options below say how texts are written.
     #[arg(long, group = "measure")]
     texts: bool,
 }

@@ -55,6 +55,16 @@ impl Hub {
         }
     }
 
+    /// Creates a branch of a model's repository, unless it exists.
+    pub fn create_branch(&self, repository: &str, branch: &str) -> Result<(), HubError> {
+        let path = format!("/api/models/{repository}/branch/{branch}");
+        match self.post(&format!("creating the branch {branch}"), &path, &json!({})) {
+            // It exists.
+            Err(HubError::Answer { status: 409, .. }) => Ok(()),
+            answer => answer.map(drop),
+        }
+    }
+
     /// Posts JSON to a path.
     pub fn post(&self, doing: &str, path: &str, body: &Value) -> Result<Value, HubError> {
         let request = self.agent.post(format!("{}{path}", self.endpoint));

@@ -97,3 +97,32 @@ fn fetch_folder(reference: &Reference, _: Wanted, _: &dyn Fn(&str)) -> Result<st
 fn fetch_files(reference: &Reference, _: &dyn Fn(&str)) -> Result<Vec<std::path::PathBuf>, HubError> {
     Err(HubError::NotBuilt { instead: reference.by_hand(true) })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn a_path_of_this_machine_stays_what_it_is() {
+        let paths = Paths::Several(vec![PathBuf::from("a.jsonl"), PathBuf::from("data/*.txt")]);
+        assert_eq!(local_paths(&paths, &|_| ()).unwrap(), paths);
+        let folder = local_folder(Path::new("runs/a"), Wanted::Model, &|_| ()).unwrap();
+        assert_eq!(folder, Path::new("runs/a"));
+    }
+
+    #[cfg(not(feature = "hub"))]
+    #[test]
+    fn without_the_feature_the_error_says_how_to_do_without() {
+        let model =
+            local_folder(Path::new("hub:org/name@v1"), Wanted::Model, &|_| ()).unwrap_err().to_string();
+        let by_hand = "`hf download org/name --revision v1 --local-dir name`";
+        assert!(model.contains("build it with `--features hub`") && model.contains(by_hand), "{model}");
+        let data = local_paths(&Paths::One("hub:org/name/a.jsonl".into()), &|_| ()).unwrap_err().to_string();
+        assert!(
+            data.contains("--repo-type dataset") && data.contains("name `name/a.jsonl` instead"),
+            "{data}"
+        );
+    }
+}

@@ -12,7 +12,7 @@ use super::HubError;
 use super::api::Hub;
 use super::fetch::sha256;
 use super::large_file::LargeFile;
-use super::reference::Reference;
+use super::reference::{MAIN, Reference};
 
 /// How many bytes of a file tell the Hub what it is.
 const SAMPLE: u64 = 512;
@@ -38,7 +38,7 @@ struct Pushed {
 }
 
 impl Push {
-    /// Creates the repository unless it exists, and commits the files of the folder to a branch. Returns the address of
+    /// Creates the repository and the branch unless they exist, and commits the files of the folder to a branch. Returns the address of
     /// the commit, or of the repository if nothing changed.
     ///
     /// # Errors
@@ -49,6 +49,9 @@ impl Push {
         let files = files(&self.folder)?;
         let hub = Hub::open()?;
         hub.create(&repository, self.is_private)?;
+        if revision != MAIN {
+            hub.create_branch(&repository, &revision)?;
+        }
         let ask = format!("/api/models/{repository}/preupload/{revision}");
         let described = files.iter().map(Pushed::described).collect::<Result<Vec<_>, _>>()?;
         let answer = hub.post("asking how files are pushed", &ask, &json!({ "files": described }))?;

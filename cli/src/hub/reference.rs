@@ -8,7 +8,7 @@ use super::HubError;
 const SCHEME: &str = "hub:";
 
 /// The branch of a repository without a revision.
-const MAIN: &str = "main";
+pub(super) const MAIN: &str = "main";
 
 /// A repository, its revision, and perhaps files in it.
 #[derive(Clone, Debug, PartialEq, Eq)]

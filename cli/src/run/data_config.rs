@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct DataConfig {
     /// A file, a folder, or a pattern with `*`; or a list of them. `.gz` and `.zst` files are decompressed while they
-    /// are read. Give either this or `mix`.
+    /// are read. `hub:org/name@revision/file` is a file of a data set on the Hugging Face Hub. Give either this or `mix`.
     pub path: Option<Paths>,
     /// Several corpora, each sampled in proportion to its weight.
     #[serde(default)]
@@ -160,6 +160,6 @@ pub enum TokenizerConfig {
         /// Size of the vocabulary, at least 257.
         vocabulary: usize,
     },
-    /// Any `tokenizer.json`, or the folder that it is in.
+    /// Any `tokenizer.json`, or the folder that it is in; or `hub:org/name@revision`, on the Hugging Face Hub.
     File(PathBuf),
 }

@@ -24,7 +24,8 @@ use firebrick_models::family::{Family, Sizes};
 ///
 /// These have fresh weights. The vocabulary size comes from the tokenizer, and the number of positions from the longest
 /// row. `Pretrained("folder")` has the weights of a Hugging Face folder, of any family in
-/// [`pretrained`](firebrick_models::pretrained). A head that the folder lacks is initialized.
+/// [`pretrained`](firebrick_models::pretrained); `Pretrained("hub:org/name@revision")` those of the Hugging Face Hub. A head
+/// that the folder lacks is initialized.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ModelConfig(Named<dyn AnyShape>);
