@@ -19,7 +19,7 @@ pages! {
         coming_over performance architecture
     ]
     [
-        "crate::guide::checkpoints" "crate::guide::coming_over" "crate::guide::many_ranks"
+        "crate::guide::checkpoints" "crate::guide::coming_over" "crate::guide::commands" "crate::guide::many_ranks"
         "crate::guide::strategies" "crate::import" "firebrick::Accumulate" "firebrick::Adapters::load" "firebrick::Amp" "firebrick::Clip"
         "firebrick::Data::fingerprint" "firebrick::Dropout" "firebrick::Freeze" "firebrick::Lora"
         "firebrick::Offload" "firebrick::Recompute" "firebrick::Trained::save_weights" "firebrick::Trainer"
