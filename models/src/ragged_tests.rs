@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{FloatDType, Gradients, Tensor};
 use firebrick::{Evaluation, Loss, Objective};
 use firebrick_datasets::collators::{
@@ -11,7 +11,9 @@ use firebrick_datasets::collators::{
     Tokens as RowTokens,
 };
 use firebrick_datasets::{Batch, Collator, Drawn, Encoder, IGNORE, Padding, Side, TokenBatch, Tokenizer};
-use firebrick_strategies::{Draws, Pass, SegmentPlan};
+use firebrick_strategies::{
+    Adaptation, Composition, Draws, Lora, ParamMap, Pass, SegmentPlan, map_params, relift,
+};
 use serde_json::json;
 
 use crate::pretrained::Pretrained;
@@ -110,7 +112,15 @@ fn gradients<M: Module>(model: &M, mut grads: Gradients) -> Vec<(String, Vec<f64
 
 /// Loss, items, counts and gradients are those of the padded batch, to the rounding of the dtype.
 fn agrees<M: Module + Objective<B>, B: Batch>(model: &M, batch: impl Fn() -> B, dtype: FloatDType) {
-    let near = if dtype == FloatDType::F32 { 1e-5 } else { 3e-2 };
+    agrees_to(if dtype == FloatDType::F32 { 1e-5 } else { 3e-2 }, model, batch, dtype);
+}
+
+fn agrees_to<M: Module + Objective<B>, B: Batch>(
+    near: f64,
+    model: &M,
+    batch: impl Fn() -> B,
+    dtype: FloatDType,
+) {
     let [padded, ragged] = [true, false].map(|keeps| {
         let Loss { sum, items } = model.loss(batch(), &pass(keeps, dtype));
         let loss: f64 = sum.clone().into_scalar();
@@ -304,6 +314,55 @@ fn decoders_compute_the_same_without_padding() {
         for rows in others {
             agrees(&gpt, || texts(rows, side, false), FloatDType::F32);
             agrees(&llamas[1], || texts(rows, side, false), FloatDType::F32);
+        }
+    }
+}
+
+/// Returns the model with factors beside all linear layers, none of them 0, whose input is dropped.
+fn dropping<M: Module + 'static>(model: M) -> (M, Adaptation) {
+    struct Moved;
+    impl ParamMap for Moved {
+        fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
+            // Factors alone are trained.
+            if value.is_require_grad() { relift(value.clone().inner() + 0.1, &value) } else { value }
+        }
+    }
+    let mut adaptation = Adaptation::seeded(5);
+    let lora = Lora::rank(2).dropout(0.3).on_all_linear();
+    let adapted = lora.adapt(model, &mut adaptation).unwrap();
+    (map_params(adapted, &mut Moved), adaptation)
+}
+
+/// Every layer drops the input of its factors, sample by sample.
+#[test]
+fn inputs_of_factors_are_dropped_the_same_without_padding() {
+    fn drops<M: Module + Objective<B> + 'static, B: Batch>(model: M, batch: impl Fn() -> B) {
+        let (model, adaptation) = dropping(model);
+        // The gradients of factors are sums over a whole matrix.
+        agrees_to(1e-4, &model, batch, FloatDType::F32);
+        adaptation.check().unwrap();
+    }
+    let device = testing::device().autodiff();
+    let modernbert = modernbert_config(Pooling::Mean);
+    for side in [Side::Right, Side::Left] {
+        for config in [config("bert"), config("electra")].into_iter().chain(debertas()) {
+            drops(BertTokenClassifier::init(&config, &device), || batch(&LENGTHS, side));
+            drops(BertMaskedLm::init(&config, &device), || batch(&LENGTHS, side));
+            drops(BertSequenceClassifier::init(&config, &device), || classified(&LENGTHS, side));
+        }
+        drops(ModernBertTokenClassifier::init(&modernbert, &device), || batch(&LENGTHS, side));
+        drops(ModernBertMaskedLm::init(&modernbert, &device), || batch(&LENGTHS, side));
+        drops(ModernBertSequenceClassifier::init(&modernbert, &device), || classified(&LENGTHS, side));
+        let rows = [[3, 9], [66, 1], [1, 70], [9, 4], [5, 30]];
+        for other in [Side::Right, Side::Left] {
+            let t5 = T5::init(&t5_config(0.2, "gated-gelu", false), &device);
+            drops(t5, || pairs(&rows, [side, other]));
+        }
+        let shape = GptConfig { layers: 2, heads: 2, width: 16, dropout: 0.2, bias: true, tied: true };
+        drops(shape.init(30, 90, &device), || texts(&[&[3, 9, 1, 70, 5]], side, false));
+        for model_type in ["llama", "gemma2"] {
+            let llama = Llama::init(&llama_config(model_type), &device);
+            drops(llama, || texts(&[&[3, 9, 1, 70, 5]], side, false));
         }
     }
 }
