@@ -282,24 +282,6 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_are_cut_are_counted() {
-        let truncated = Truncated::default();
-        let counts = || (truncated.texts(), truncated.tokens());
-        let encoder = Encoder::new(bert()).max_length(Some(5)).counting(truncated.clone());
-        encoder.encode(Input::Text("a b c"), None).unwrap();
-        assert_eq!(counts(), (0, 0));
-        encoder.encode(Input::Text("a b c d e"), None).unwrap();
-        assert_eq!(counts(), (1, 2));
-        encoder.encode(Input::Text("a b"), Some(Input::Text("c d"))).unwrap();
-        assert_eq!(counts(), (2, 4));
-        encoder.ids("a b c d").unwrap();
-        assert_eq!(counts(), (3, 5));
-        // With a stride, further encodings have the rest.
-        encoder.clone().stride(Some(0)).encode(Input::Text("a b c d e"), None).unwrap();
-        assert_eq!(counts(), (3, 5));
-    }
-
-    #[test]
     fn a_pair() {
         let encoder = Encoder::new(bert());
         let second = ["c", "", "d"];

@@ -47,3 +47,28 @@ impl Truncated {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Encoder, Input, Tokenizer};
+
+    #[test]
+    fn texts_that_are_cut_are_counted() {
+        let truncated = Truncated::default();
+        let counts = || (truncated.texts(), truncated.tokens());
+        let tokenizer = Arc::new(Tokenizer::characters("abcde").unwrap());
+        let encoder = Encoder::new(tokenizer).max_length(Some(3)).counting(truncated.clone());
+        encoder.encode(Input::Text("abc"), None).unwrap();
+        assert_eq!(counts(), (0, 0));
+        encoder.encode(Input::Text("abcde"), None).unwrap();
+        assert_eq!(counts(), (1, 2));
+        encoder.encode(Input::Text("ab"), Some(Input::Text("cde"))).unwrap();
+        assert_eq!(counts(), (2, 4));
+        encoder.ids("abcd").unwrap();
+        assert_eq!(counts(), (3, 5));
+        // With a stride, further encodings have the rest.
+        encoder.clone().stride(Some(0)).encode(Input::Text("abcde"), None).unwrap();
+        assert_eq!(counts(), (3, 5));
+    }
+}
