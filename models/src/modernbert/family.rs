@@ -55,6 +55,12 @@ impl Family for ModernBertConfig {
     }
 
     fn fresh(shape: &ModernBertShape, Sizes { vocabulary, positions, special }: Sizes<'_>) -> Self {
+        let mut rest = ids(special);
+        // Without them, transformers assumes ids of the published models' vocabulary.
+        rest.extend(
+            [("cls_token_id", special.cls), ("sep_token_id", special.sep)]
+                .map(|(name, id)| (name.into(), id.into())),
+        );
         Self {
             vocab_size: vocabulary,
             max_position_embeddings: positions,
@@ -67,7 +73,7 @@ impl Family for ModernBertConfig {
             attention_dropout: shape.dropout,
             mlp_dropout: shape.dropout,
             classifier_dropout: shape.dropout,
-            rest: ids(special),
+            rest,
             ..Self::default()
         }
     }
@@ -152,5 +158,43 @@ impl Answers for ModernBertTokenClassifier {
 impl Answers for ModernBertSequenceClassifier {
     fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
         text_classes(questions, inference, |inputs, pass| self.forward(inputs, pass))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use firebrick_datasets::SpecialTokens;
+
+    use super::*;
+    use crate::pretrained::HubConfig;
+
+    const SHAPE: ModernBertShape =
+        ModernBertShape { layers: 4, heads: 2, width: 8, inner: None, window: 6, dropout: 0.1 };
+
+    #[test]
+    fn a_fresh_configuration_says_all_ids_of_special_tokens() {
+        let special = SpecialTokens { cls: Some(3), ..SpecialTokens::default() };
+        let config =
+            ModernBertConfig::fresh(&SHAPE, Sizes { vocabulary: 10, positions: 20, special: &special });
+        let written = serde_json::to_value(config).unwrap();
+        for (name, id) in [("cls_token_id", Some(3)), ("sep_token_id", None), ("bos_token_id", Some(3))] {
+            assert_eq!(written.get(name), Some(&id.into()), "{name}");
+        }
+    }
+
+    #[test]
+    fn other_sizes_pass_the_check() {
+        let special = SpecialTokens::default();
+        let config =
+            ModernBertConfig::fresh(&SHAPE, Sizes { vocabulary: 10, positions: 20, special: &special });
+        let types = config.places().unwrap().windowed.into_iter().map(|windowed| match windowed {
+            true => LayerType::SlidingAttention,
+            false => LayerType::FullAttention,
+        });
+        let config = ModernBertConfig { layer_types: Some(types.collect()), ..config };
+        for layers in [0, 1, 4, 6] {
+            config.clone().with_layers(layers).check().unwrap();
+            config.clone().smallest().with_layers(layers).check().unwrap();
+        }
     }
 }
