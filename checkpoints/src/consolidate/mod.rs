@@ -175,9 +175,8 @@ fn write(
     })?;
     file.write(&header)?;
     for output in outputs {
-        let parts = Tensors::cuts(output.info, CHUNK);
         let gains = match &output.product {
-            Some(product) => product.gains(tensors, output.saved, parts.into_iter())?,
+            Some(product) => product.gains(tensors, output.saved, Tensors::cuts(output.info, CHUNK))?,
             None => None,
         };
         for rows in Tensors::cuts(output.info, CHUNK) {
