@@ -103,12 +103,13 @@ pub(super) fn compare(saved: &str, now: &str) -> Compared {
     compared
 }
 
-/// Returns all settings of a run by their paths, as JSON.
+/// Returns all settings of a run by their paths, as JSON, without those that are not given.
 pub(crate) fn settings(run: &Run) -> BTreeMap<String, String> {
     // A text has the digits that were given; a value would have those of 64 bits.
     let text = serde_json::to_string(run).unwrap_or_default();
     let mut settings = BTreeMap::new();
     flatten("", &serde_json::from_str(&text).unwrap_or_default(), &mut settings);
+    settings.retain(|_, value| value != "null");
     settings
 }
 
@@ -147,14 +148,6 @@ fn free_settings(run: &Run) -> Vec<String> {
 /// Writes out the strategies on which the result depends in this way.
 fn of_result(run: &Run, way: OnResult) -> Vec<String> {
     run.strategies.iter().filter(|strategy| strategy.effects().result == way).map(written).collect()
-}
-
-/// Returns all settings of a run file by their paths, without those that are not given.
-pub(super) fn settings(run: &Run) -> BTreeMap<String, String> {
-    let mut settings = BTreeMap::new();
-    flatten("", &json(run), &mut settings);
-    settings.retain(|_, value| value != "null");
-    settings
 }
 
 fn json(value: &impl Serialize) -> Value {
