@@ -92,9 +92,7 @@ impl Encoder {
 
     /// Counts a text that lost so many tokens.
     pub(crate) fn lose(&self, tokens: usize) {
-        if let Some(truncated) = &self.truncated {
-            truncated.add(tokens);
-        }
+        self.truncated.iter().for_each(|truncated| truncated.add(tokens));
     }
 
     /// Sets whether to add special tokens. Default: yes.
