@@ -201,7 +201,8 @@ impl Block {
 
     /// `[batch, length, hidden_size]` to the same shape.
     fn forward(&self, x: Tensor<3>, apart: Option<Apart>, reads: &Reads, pass: &Pass) -> Tensor<3> {
-        let [query, key, value] = [&self.query, &self.key, &self.value].map(|part| part.forward(x.clone(), pass));
+        let [query, key, value] =
+            [&self.query, &self.key, &self.value].map(|part| part.forward(x.clone(), pass));
         let bias = self.disentangled.as_ref().zip(apart).and_then(|(disentangled, apart)| {
             let contents = [query.clone(), key.clone()];
             disentangled.bias(contents, [&self.query, &self.key], apart, self.scale)

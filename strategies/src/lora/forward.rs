@@ -56,7 +56,8 @@ pub fn adapted_linear<const D: usize>(
     pass: &Pass,
 ) -> Tensor<D> {
     let factors = weight.reparameterization::<LoraFactors>().filter(|_| pass.is_training());
-    let Some((factors, dropout)) = factors.and_then(|factors| Some((factors, factors.dropout.as_ref()?))) else {
+    let Some((factors, dropout)) = factors.and_then(|factors| Some((factors, factors.dropout.as_ref()?)))
+    else {
         return undropped_linear(x, weight, bias);
     };
     if D == 1 {
