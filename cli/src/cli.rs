@@ -1,15 +1,15 @@
 //! The command line.
 
-use std::io::{IsTerminal, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::cache::{CacheArgs, cache};
 use crate::commands::checkpoint::{CheckpointCommand, ConsolidateArgs, checkpoint, consolidate};
 use crate::commands::completions::{CompletionsArgs, completions};
+use crate::commands::data::{DataArgs, data};
 use crate::commands::exit::{EXIT_CODES, Exit};
 use crate::commands::export::{ExportArgs, export};
 use crate::commands::import::{ImportArgs, import};
@@ -23,12 +23,12 @@ use crate::commands::runs::{CompareArgs, RunsArgs, compare, runs};
 use crate::commands::schema::{SchemaArgs, print_schema};
 use crate::commands::summary::{bench_summary, tokenized_summary, trained_summary};
 use crate::commands::trained::{EvalArgs, GenerateArgs, PredictArgs, eval, generate, predict};
-use crate::console::{Detail, insist, tell, terminal_width};
+use crate::console::{Detail, insist, tell};
 use crate::log_lines::print_messages;
 use crate::run::{Overridden, Process};
 use crate::signals;
 use crate::signals::Signal;
-use crate::{Bench, DataRun, Look, RunError};
+use crate::{Bench, DataRun, RunError};
 use firebrick::device::Listing;
 use firebrick::{Resume, Show};
 
@@ -236,24 +236,6 @@ struct BenchArgs {
 }
 
 #[derive(Debug, Args)]
-struct DataArgs {
-    #[command(flatten)]
-    file: FileArgs,
-    /// Micro-batches to show.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(0..=1000))]
-    batches: u16,
-    /// Rows to show of each micro-batch.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(0..=1000))]
-    rows: u16,
-    /// When to use colours.
-    #[arg(long, value_enum, default_value_t = Color::Auto)]
-    color: Color,
-    /// Columns of a line. Default: the terminal's, or 100.
-    #[arg(long, value_parser = clap::value_parser!(u16).range(20..=10_000))]
-    width: Option<u16>,
-}
-
-#[derive(Debug, Args)]
 struct TokenizeArgs {
     #[command(flatten)]
     file: FileArgs,
@@ -267,15 +249,6 @@ struct DevicesArgs {
     /// Format of the result: `json` makes the last line on standard output one JSON object.
     #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
     report: ReportFormat,
-}
-
-/// When to use colours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Color {
-    /// On a terminal, unless NO_COLOR is set.
-    Auto,
-    Always,
-    Never,
 }
 
 impl Cli {
@@ -379,22 +352,6 @@ fn bench(args: &BenchArgs) -> Result<(), RunError> {
         return Ok(());
     }
     args.run.file.report.print(&report, || bench_summary(&report));
-    Ok(())
-}
-
-fn data(args: &DataArgs) -> Result<(), RunError> {
-    let run = DataRun::read(&args.file.run, &args.file.overrides)?;
-    let loaded = run.load(tell)?;
-    let preview = run.preview(&loaded, args.batches.into(), args.rows.into())?;
-    args.file.report.print(&preview.numbers, || {
-        let color = match args.color {
-            Color::Always => true,
-            Color::Never => false,
-            Color::Auto => stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none(),
-        };
-        let width = args.width.or_else(terminal_width).unwrap_or(100).into();
-        preview.draw(Look { width, color })
-    });
     Ok(())
 }
 

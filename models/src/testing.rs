@@ -1,7 +1,8 @@
-//! Device and ranks for tests.
+//! Device, ranks and weights for tests.
 
-use burn::tensor::Device;
-use firebrick_strategies::{Communicator, World};
+use burn::module::{Module, ParamId};
+use burn::tensor::{Device, Tensor, TensorData};
+use firebrick_strategies::{Communicator, ParamMap, World, map_params, relift};
 
 /// Returns the device that `BURN_DEVICE` names, as in the program; the CPU by default.
 pub fn device() -> Device {
@@ -16,4 +17,30 @@ pub fn on_ranks<T: Send>(ranks: usize, rank: impl Fn(Communicator) -> T + Sync) 
         let threads: Vec<_> = ranks.into_iter().map(|world| scope.spawn(|| rank(world))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
+}
+
+/// Returns the model with the same weights in every run, of about the sizes of its own. Burn draws from a generator that
+/// all tests share, so that a sum could be near a tolerance in one run and not in another.
+pub fn fixed<M: Module>(model: &M) -> M {
+    struct Fixed(u64);
+    impl ParamMap for Fixed {
+        fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
+            let numbers: Vec<f32> = value.clone().inner().into_data().iter().collect();
+            let mean = numbers.iter().sum::<f32>() / numbers.len() as f32;
+            let squares = numbers.iter().map(|number| (number - mean).powi(2)).sum::<f32>();
+            let deviation = (squares / numbers.len() as f32).sqrt();
+            if deviation < 1e-6 {
+                return value; // ones or zeros
+            }
+            let most = deviation.log2().round().exp2() * 3f32.sqrt();
+            let mut number = || {
+                self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                ((self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0) * most
+            };
+            let drawn: Vec<f32> = numbers.iter().map(|_| number()).collect();
+            let drawn = Tensor::from_data(TensorData::new(drawn, value.dims()), &value.device().inner());
+            relift(drawn, &value)
+        }
+    }
+    map_params(model.clone(), &mut Fixed(1))
 }

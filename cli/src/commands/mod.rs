@@ -3,6 +3,7 @@
 pub(crate) mod cache;
 pub(crate) mod checkpoint;
 pub(crate) mod completions;
+pub(crate) mod data;
 pub(crate) mod decoding_args;
 pub(crate) mod exit;
 pub(crate) mod export;

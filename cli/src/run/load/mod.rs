@@ -62,7 +62,7 @@ pub(super) fn tell_truncated(truncated: &[TruncatedTexts], say: impl Fn(&str)) {
     for TruncatedTexts { data, texts, tokens } in truncated {
         say(&format!(
             "{texts} text(s) of the {data} data are longer than `data.max_length`: {tokens} tokens are cut off, which a \
-             larger `data.max_length` reads, or `data.stride` as further samples"
+             larger `data.max_length` keeps"
         ));
     }
 }
