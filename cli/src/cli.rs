@@ -83,7 +83,7 @@ enum Command {
     /// Evaluates a trained run: loss and metrics on its validation data or on other files, or a standard measure.
     ///
     /// Uses the best weights of the run, in the folder `pretrained` of its output folder. `--perplexity`, `--choices` and
-    /// `--texts` compare models in the ways that papers do, on files of yours.
+    /// `--texts` compute standard measures on your files.
     Eval(EvalArgs),
     /// Predicts the records of a file with a trained run, and prints one line of JSON per record.
     ///

@@ -1,7 +1,7 @@
 //! Scores and logits that are bounded by a hyperbolic tangent, without branches or calls, so that the compiler vectorizes
 //! a loop over them. They use no fused multiply-add, so each result is the same on all processors.
 
-/// Returns `cap · tanh(x / cap)`, to 5e-7 of its value.
+/// Returns `cap · tanh(x / cap)`, to 6e-7 of its value.
 #[inline(always)]
 pub(crate) fn capped(x: f32, cap: f32) -> f32 {
     cap * tanh(x / cap)

@@ -11,7 +11,7 @@ struct Peak {
     words: &'static [&'static str],
     bf16: Option<f64>,
     f16: f64,
-    /// In f32, on the units that kernels use for it: those of tf32, if the device has them.
+    /// In f32, on the units that kernels use for it: on NVIDIA's devices those of tf32, if the device has them.
     f32: f64,
 }
 
@@ -81,7 +81,7 @@ const PEAKS: &[Peak] = &[
 const OTHERS: [&str; 5] = ["LAPTOP", "MOBILE", "MAX", "MIG", "D"];
 
 /// Returns the peak rate of a device in matrix products of numbers of this dtype, in floating-point operations per
-/// second: dense, summed in f32, and for f32 on the units of tf32 where the device has them. Returns `None` for a
+/// second: dense, summed in f32, and for f32 on NVIDIA's units of tf32 where the device has them. Returns `None` for a
 /// CPU, and for a device or a dtype that is not in the table.
 ///
 /// ```

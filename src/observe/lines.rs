@@ -72,7 +72,7 @@ impl Observer for Lines {
             self.last_line = Some(Instant::now());
             let line = step_line(numbers.step, Some(self.total_updates), &latest);
             let left = self.pace.left(self.total_updates.saturating_sub(numbers.step));
-            let left = left.map(|seconds| format!("  left {}", duration(seconds.round())));
+            let left = left.map(|seconds| format!("  left {}", duration(seconds.round().max(1.0))));
             say(&(line + &left.unwrap_or_default()));
         }
     }

@@ -72,14 +72,15 @@ impl<S> Trainer<S> {
         if (self.checkpoints.is_some() || self.resume.is_some()) && self.output.is_none() {
             return Err(ResumeError::NoOutput.into());
         }
-        if let Some(Utilization { peak_flops, .. }) = self.utilization
-            && !(peak_flops > 0.0 && peak_flops.is_finite())
-        {
-            return Err(TrainError::Setting {
-                setting: "utilization.peak_flops",
-                expected: "above 0",
-                found: peak_flops.to_string(),
-            });
+        if let Some(Utilization { flops_per_token, peak_flops }) = self.utilization {
+            let settings =
+                [("utilization.flops_per_token", flops_per_token), ("utilization.peak_flops", peak_flops)];
+            if let Some((setting, found)) =
+                settings.into_iter().find(|(_, flops)| !(*flops > 0.0 && flops.is_finite()))
+            {
+                let found = found.to_string();
+                return Err(TrainError::Setting { setting, expected: "finite and above 0", found });
+            }
         }
         if !(0.0..1.0).contains(&self.label_smoothing) {
             return Err(TrainError::Setting {

@@ -102,6 +102,9 @@ impl<S> Trainer<S> {
         let compiles = kernels::are_compiled_for(session.device());
         let first_step = (compiles && self.tells(&rank)).then(FirstStep::awaited);
         dry_run(&mut session, &data, window)?;
+        if let Some(from) = &start.from {
+            from.require_place(|epoch| data.train.samples(epoch))?;
+        }
         let answers = match reference {
             None => None,
             Some(reference) => {
@@ -110,7 +113,6 @@ impl<S> Trainer<S> {
             }
         };
         if let Some(from) = &start.from {
-            from.require_place(|epoch| data.train.samples(epoch))?;
             session.resume(&layout, from, &self.interrupter.0)?;
         }
         self.claim(&mut start, &rank)?;

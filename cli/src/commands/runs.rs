@@ -95,7 +95,11 @@ fn prune(args: &RunsArgs) -> Result<(), RunError> {
             (count, false) => {
                 text + &format!("{count} checkpoints, {}: `--prune --yes` removes them\n", size(bytes))
             }
-            (_, true) => text + &format!("removed {} checkpoints, {}\n", removed.len(), size(bytes)),
+            (_, true) => {
+                let listed = all.iter().flat_map(|one| &one.checkpoints);
+                let bytes = listed.filter(|(path, _)| removed.contains(path)).map(|(_, bytes)| bytes).sum();
+                text + &format!("removed {} checkpoints, {}\n", removed.len(), size(bytes))
+            }
         }
     });
     Ok(())

@@ -1,7 +1,8 @@
 //! Recognises a data set by its files and its first records.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use firebrick_datasets::{Files, Format, Record, TextUnit, Value};
@@ -149,7 +150,8 @@ fn of_sides(prefix: &Path) -> Option<Format> {
 /// Recognises a file by its first lines.
 fn of_lines(path: &Path, has_words: bool) -> Result<Format, RunError> {
     let by_name = |extension: &str| Format::of(Path::new(&format!("x.{extension}")));
-    if fs::read(path).is_ok_and(|bytes| bytes.starts_with(b"PAR1")) {
+    let mut magic = [0; 4];
+    if File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == *b"PAR1" {
         return Ok(by_name("parquet")?);
     }
     let reader = TEXT.open(&[path])?;

@@ -24,7 +24,7 @@ pub enum InitError {
     )]
     NoDefaults(&'static str),
     /// The data does not fit the task.
-    #[error("{}: {reason}; for another task, `firebrick init` lists them", path.display())]
+    #[error("{}: {reason}; for another task, `firebrick init --help` lists them", path.display())]
     Data {
         /// The data.
         path: PathBuf,

@@ -2,6 +2,7 @@
 
 use burn::tensor::FloatDType;
 
+use super::error::PlanError;
 use super::flops::Work;
 use super::longest::Longest;
 use crate::run::{Parts, first_effect, shapes};
@@ -29,7 +30,11 @@ impl Run {
             return Ok(None);
         };
         let per_window = DataRun::from(self).micro_batches().saturating_mul(self.number_of_ranks());
-        let longest = Longest::of(&parts.data, per_window, LOOKED_AT, M::source_tokens, M::rows)?;
+        let longest = match Longest::of(&parts.data, per_window, LOOKED_AT, M::source_tokens, M::rows) {
+            // A run may begin with windows that it skips.
+            Err(RunError::Plan(PlanError::NothingToLearn { .. })) => return Ok(None),
+            longest => longest?,
+        };
         let shapes = shapes::<M>(&parts.config, &self.strategies, &parts.fresh)?;
         let work = Work::of::<M>(&parts.config, &longest, 1.0);
         let flops_per_token = work.flops(&shapes, 0.0) / longest.mean_tokens.max(1.0);

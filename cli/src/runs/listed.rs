@@ -11,7 +11,7 @@ use crate::Run;
 use crate::report_page::finished::Finished;
 use crate::report_page::number::duration;
 use crate::report_page::record::Record;
-use firebrick::output::{Idle, RUN};
+use firebrick::output::{RUN, is_abandoned};
 
 /// How a run stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -68,8 +68,7 @@ impl Listed {
         let report =
             report.filter(|report| record.last.as_ref().is_none_or(|last| last.step <= report.steps));
         let stopped = report.as_ref().and_then(|report| report.stopped.clone());
-        let is_idle = Idle::take(folder).is_some();
-        let state = match (&report, is_idle) {
+        let state = match (&report, is_abandoned(folder)) {
             (Some(_), _) if stopped.is_some() => State::Stopped,
             (Some(_), _) => State::Finished,
             (None, true) => State::Killed,

@@ -6,7 +6,7 @@ use std::path::Path;
 use predicates::prelude::*;
 use predicates::str::contains;
 
-use crate::small_run::{firebrick, folder, started, train};
+use crate::small_run::{firebrick, folder, started, train, wait_until};
 
 fn checkpoints(folder: &Path) -> Vec<String> {
     let names = fs::read_dir(folder.join("checkpoints")).unwrap();
@@ -108,9 +108,7 @@ fn pruning_shows_first_and_keeps_the_newest_and_the_best() {
     let more = ["--steps", "1000000", "--output", "runs/two", "--set", "evaluate_every=500000"];
     let mut child = started(place, &[&more[..], &keep_all].concat());
     let two = place.join("runs/two");
-    while !two.join("checkpoints").is_dir() || checkpoints(&two).len() < 3 {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    wait_until("three checkpoints", || two.join("checkpoints").is_dir() && checkpoints(&two).len() >= 3);
     firebrick(place).args(["runs", "--prune"]).assert().success().stdout(contains("nothing to remove"));
     child.kill().unwrap();
     child.wait().unwrap();

@@ -5,6 +5,8 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use assert_cmd::Command;
 use tempfile::TempDir;
@@ -91,4 +93,13 @@ pub fn started(folder: &Path, options: &[&str]) -> Child {
     // Reads the rest of its output, so that the pipe stays open.
     std::thread::spawn(move || lines.for_each(drop));
     child
+}
+
+/// Waits until something is so, a minute at most.
+pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        sleep(Duration::from_millis(5));
+    }
 }

@@ -4,23 +4,13 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use predicates::str::contains;
 
 use crate::events::shown;
-use crate::small_run::{firebrick, folder, report, started, train};
+use crate::small_run::{firebrick, folder, report, started, train, wait_until};
 
 /// Waits until a run meets a condition.
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
-        sleep(Duration::from_millis(5));
-    }
-}
-
 fn kill(mut child: Child) {
     child.kill().unwrap();
     child.wait().unwrap();

@@ -49,10 +49,11 @@ pub struct ModernBertConfig {
     /// The attention of each block, `full_attention` or `sliding_attention`, as transformers 5 writes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layer_types: Option<Vec<LayerType>>,
-    /// The first of so many blocks attends to all tokens, and the others have a window, if there are no `layer_types`.
+    /// Every block of this many, from the first on, attends to all tokens, and the others have a window. Used if there are
+    /// no `layer_types`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub global_attn_every_n_layers: Option<usize>,
-    /// The window: a token of a block with a window attends to the tokens that are at most half as many away.
+    /// The window: in a block with a window, a token attends to the `local_attention / 2` tokens on either side.
     pub local_attention: usize,
     /// The base of the rotary embedding of blocks without a window, as transformers 4 writes it. Default: 160000.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -74,7 +75,7 @@ pub struct ModernBertConfig {
     pub mlp_dropout: f64,
     /// Whether the output of a masked LM has a bias.
     pub decoder_bias: bool,
-    /// What of a text a classifier reads.
+    /// The part of a text that a classifier reads.
     pub classifier_pooling: Pooling,
     /// Dropout before a classifier.
     pub classifier_dropout: f64,
@@ -92,7 +93,7 @@ pub struct ModernBertConfig {
     pub rest: Map<String, Value>,
 }
 
-/// What of a text a classifier reads.
+/// The part of a text that a classifier reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pooling {

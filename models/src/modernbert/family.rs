@@ -25,7 +25,7 @@ pub struct ModernBertShape {
     /// The width inside a feed-forward layer. Default: 1.5 times `width`, rounded up.
     #[serde(default)]
     pub inner: Option<usize>,
-    /// A token of the other blocks attends to the tokens that are at most half as many away. Default: 128.
+    /// In the other blocks, a token attends to the `window / 2` tokens on either side. Default: 128.
     #[serde(default = "usual_window")]
     pub window: usize,
     /// Dropout probability of activations and attention weights. Default: 0.

@@ -268,7 +268,7 @@ fn texts_generated_in_evaluation_are_scored() {
     let wanted = ["hgfe", "a", "bcd", "ab"];
     assert_eq!(alone[2..], scores.counts(&best, &wanted).unwrap());
     let named = model.scores(&alone);
-    assert!(named.len() == 7 && named.iter().all(|score| score.value.is_finite()), "{named:?}");
+    assert!(named.len() == 8 && named.iter().all(|score| score.value.is_finite()), "{named:?}");
 
     // Each rank has some of the rows, and one rank has twice as many.
     let shares = [&all[..1], &all[1..2], &all[2..]];

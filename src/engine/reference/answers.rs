@@ -18,7 +18,8 @@ const SAMPLES: &str = "samples";
 /// Their numbers, F32 `[samples, each]`.
 const NUMBERS: &str = "numbers";
 
-/// What reference models say of samples, by their [keys](firebrick_datasets::Compared::keys): as many numbers for each.
+/// The numbers that reference models computed for each sample, by its [key](firebrick_datasets::Compared::keys): the same
+/// count for each sample.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answers {
     at: HashMap<u128, usize>,

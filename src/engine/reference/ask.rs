@@ -27,6 +27,9 @@ pub(crate) struct Asked<'a, B> {
     pub windows: u64,
 }
 
+/// Windows that are asked about beyond those of the run, at least, since training skips some of them.
+const SKIPPED: u64 = 32;
+
 /// Asks the model of a session about the samples of its windows to come and of the evaluations, unless the answers are
 /// `known`. Every rank calls it, and all get all answers. `say` is told the number of answers, from time to time.
 ///
@@ -62,7 +65,7 @@ where
     // The sample that stands in for missing ones.
     let first = asking.spare.batch()?;
     asking.about(first)?;
-    let mut left = windows.saturating_add(windows / 8).saturating_add(100);
+    let mut left = windows.saturating_add((windows / 8).max(SKIPPED));
     let whole = cut(data, window.saturating_mul(world.size()), Share::WHOLE)?;
     for request in Requests::new(data.train.clone(), cursor, whole) {
         let request = request?;
@@ -70,6 +73,10 @@ where
             break;
         }
         left -= u64::from(request.closes_window.is_some());
+        // Several ranks ask one another in each round.
+        if world.size() == 1 && interrupter.should_stop() {
+            return Err(ResumeError::Interrupted.into());
+        }
         asking.about(data.train.batch(request.epoch, request.positions)?)?;
     }
     if let Some(valid) = &data.valid {

@@ -1,4 +1,4 @@
-//! What losses ask a reference model, before the first update.
+//! Asks the reference model of a loss, before the first update.
 //!
 //! A loss that compares the model with the one that training starts from needs few numbers of that model for each sample.
 //! They are computed by the model itself before it changes, with the strategies of the run and on all of its ranks, and
