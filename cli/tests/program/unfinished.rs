@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
 
 use predicates::str::contains;
 

@@ -34,7 +34,7 @@ pub enum Kept {
 /// use firebrick_datasets::{Collator, Drawn, Encoder, Place, Record, Tokenizer, Value};
 ///
 /// let encoder = Encoder::new(Arc::new(Tokenizer::characters("2+3=56.")?));
-/// let pairs = Preferences::new(encoder, Dpo::default())?.end_id(6);
+/// let pairs = Preferences::new(encoder, Dpo::default())?.end_id(1);
 ///
 /// let text = |text: &str| Value::Text(text.to_owned());
 /// let record = Record::new(
@@ -43,8 +43,8 @@ pub enum Kept {
 /// );
 /// let sample = Arc::new(pairs.encode(&record)?.remove(0));
 /// let batch = pairs.collate(&[Drawn { epoch: 0, index: 0, sample }])?;
-/// assert_eq!(batch.rows().host_ids(), [2, 1, 3, 6, 4, 6, 2, 1, 3, 6, 5, 6]);
-/// assert_eq!(batch.rows().host_labels()[..6], [-100, -100, -100, -100, 4, 6]);
+/// assert_eq!(batch.rows().host_ids(), [2, 0, 3, 6, 4, 1, 2, 0, 3, 6, 5, 1]);
+/// assert_eq!(batch.rows().host_labels()[..6], [-100, -100, -100, -100, 4, 1]);
 /// # Ok::<(), firebrick_datasets::DataError>(())
 /// ```
 #[derive(Debug, Clone)]
