@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::RunError;
 use crate::commands::run_args::ReportFormat;
+use crate::console::insist;
 use crate::runs::{Compared, Listed, Prunable, folders, prunable, table};
 use firebrick::ByteSize;
 use firebrick::output::is_of_a_run;
@@ -74,7 +75,10 @@ pub(crate) fn runs(args: &RunsArgs) -> Result<(), RunError> {
 }
 
 fn prune(args: &RunsArgs) -> Result<(), RunError> {
-    let all = prunable(&args.folder)?;
+    let (all, left_alone) = prunable(&args.folder)?;
+    for run in &left_alone {
+        insist(&format!("left alone: {} is in use, or you may not write there", run.display()));
+    }
     let bytes: u64 = all.iter().map(Prunable::bytes).sum();
     let size = |bytes: u64| ByteSize(usize::try_from(bytes).unwrap_or(usize::MAX)).to_string();
     let mut removed = Vec::new();
@@ -83,7 +87,7 @@ fn prune(args: &RunsArgs) -> Result<(), RunError> {
             removed.extend(one.remove()?);
         }
     }
-    let report = json!({ "prunable": all, "bytes": bytes, "removed": removed });
+    let report = json!({ "prunable": all, "bytes": bytes, "removed": removed, "left_alone": left_alone });
     args.report.print(&report, || {
         let mut text = String::new();
         for (path, bytes) in all.iter().flat_map(|one| &one.checkpoints) {
@@ -91,7 +95,7 @@ fn prune(args: &RunsArgs) -> Result<(), RunError> {
         }
         let count = all.iter().map(|one| one.checkpoints.len()).sum::<usize>();
         match (count, args.yes) {
-            (0, _) => "nothing to remove: each run has its newest and its best checkpoints only\n".into(),
+            (0, _) => "nothing to remove: runs keep their newest and their best checkpoints\n".into(),
             (count, false) => {
                 text + &format!("{count} checkpoints, {}: `--prune --yes` removes them\n", size(bytes))
             }

@@ -92,7 +92,7 @@ fn length(run: &Run) -> Option<Problem> {
     .or_else(|| require(run.device_budget != Some(ByteSize(0)), "device_budget", "at least 1 byte", 0))
     .or_else(|| {
         let peak = run.peak_flops.unwrap_or(1.0);
-        require(peak > 0.0 && peak.is_finite(), "peak_flops", "above 0, such as 312e12", peak)
+        require(peak >= 1.0 && peak.is_finite(), "peak_flops", "finite and at least 1, such as 312e12", peak)
     })
     .or_else(|| {
         let evaluated =

@@ -1,7 +1,7 @@
 //! Removes checkpoints that only take space.
 //!
-//! A run that a process uses, here or on another machine, is left alone, and each run keeps its newest checkpoint and
-//! its best ones. Whether a low or a high metric is better is not known here, so both ends are kept.
+//! A run that a process uses, here or on another machine, is left alone. Each run keeps its newest checkpoint, its best
+//! ones, and those that its run file keeps by their step.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,9 @@ use firebrick_checkpoints::{CheckpointError, Folder, Keep};
 use serde::Serialize;
 
 use super::folders;
-use crate::RunError;
+use crate::{CheckpointsConfig, Run, RunError};
+use firebrick::output::{Idle, RUN};
 use firebrick::{ResumeError, TrainError};
-
-use firebrick::output::Idle;
 
 /// What can be removed from a run's folder.
 #[derive(Debug, Serialize)]
@@ -24,25 +23,26 @@ pub(crate) struct Prunable {
     pub checkpoints: Vec<(PathBuf, u64)>,
 }
 
-/// Returns what can be removed of the runs in a folder.
+/// Returns what can be removed of the runs in a folder, and the runs that are in use or cannot be written.
 ///
 /// # Errors
 ///
 /// A folder cannot be read.
-pub(crate) fn prunable(folder: &Path) -> Result<Vec<Prunable>, RunError> {
-    let mut all = Vec::new();
+pub(crate) fn prunable(folder: &Path) -> Result<(Vec<Prunable>, Vec<PathBuf>), RunError> {
+    let (mut all, mut left_alone) = (Vec::new(), Vec::new());
     for run in folders(folder)? {
         if Idle::take(&run).is_none() {
+            left_alone.push(run);
             continue;
         }
-        let saved = checkpoints(&run).prunable(&keep()).map_err(unread)?;
+        let saved = checkpoints(&run).prunable(&keep(&run)).map_err(unread)?;
         let sized = saved.into_iter().map(|saved| (bytes(&saved.path), saved.path));
         let checkpoints: Vec<_> = sized.map(|(bytes, path)| (path, bytes)).collect();
         if !checkpoints.is_empty() {
             all.push(Prunable { run, checkpoints });
         }
     }
-    Ok(all)
+    Ok((all, left_alone))
 }
 
 impl Prunable {
@@ -57,7 +57,7 @@ impl Prunable {
     /// A checkpoint cannot be removed.
     pub fn remove(&self) -> Result<Vec<PathBuf>, RunError> {
         match Idle::take(&self.run) {
-            Some(_idle) => Ok(checkpoints(&self.run).prune(&keep()).map_err(unread)?),
+            Some(_idle) => Ok(checkpoints(&self.run).prune(&keep(&self.run)).map_err(unread)?),
             None => Ok(Vec::new()),
         }
     }
@@ -67,8 +67,13 @@ fn unread(error: CheckpointError) -> RunError {
     TrainError::from(ResumeError::from(error)).into()
 }
 
-fn keep() -> Keep {
-    Keep::last(1).best(1).either()
+/// Returns what a run keeps. Whether a low or a high score is better is not known here, so both ends are kept if a score
+/// selects the best model.
+fn keep(run: &Path) -> Keep {
+    let Ok(run) = Run::read(&run.join(RUN), &[""; 0]) else { return Keep::last(1).best(1).either() };
+    let CheckpointsConfig { keep_best, keep_every, .. } = run.checkpoints;
+    let keep = Keep::last(1).best(keep_best.max(1)).every(keep_every.unwrap_or(0));
+    if run.best_by.is_some() { keep.either() } else { keep }
 }
 
 fn checkpoints(run: &Path) -> Folder {

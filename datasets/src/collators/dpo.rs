@@ -36,8 +36,8 @@ impl Dpo {
     /// Returns the first setting that is out of range, with its range and its value.
     pub fn out_of_range(&self) -> Option<(&'static str, &'static str, f64)> {
         let Self { beta, label_smoothing, .. } = *self;
-        if !(beta > 0.0 && beta.is_finite()) {
-            return Some(("beta", "finite and above 0", beta));
+        if !(beta > 0.0 && beta <= 1000.0) {
+            return Some(("beta", "above 0 and at most 1000", beta));
         }
         let possible = (0.0..0.5).contains(&label_smoothing);
         (!possible).then_some(("label_smoothing", "at least 0 and below 0.5", label_smoothing))

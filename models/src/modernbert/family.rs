@@ -11,6 +11,7 @@ use crate::family::{Attention, Family, Sizes, Trainable, Transformer, ids};
 use crate::inference::{
     Answer, Answers, Inference, LabelKind, Question, filled_in, text_classes, word_labels,
 };
+use crate::pretrained::MOST_SIZE;
 
 /// The shape of a fresh [`ModernBertConfig`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,10 +49,12 @@ impl Family for ModernBertConfig {
     const CHANGEABLE: &'static [&'static str] = &["dropout"];
 
     fn check_shape(shape: &ModernBertShape) -> Result<(), SettingError> {
-        let ModernBertShape { layers, heads, width, inner, window: _, dropout } = *shape;
+        let ModernBertShape { layers, heads, width, inner, window, dropout } = *shape;
         Transformer { layers, heads, width, inner, default_inner: inner_of(width), dropout }.check()?;
         let expected = "an even multiple of `heads`: positions turn pairs of numbers";
-        SettingError::require((width / heads).is_multiple_of(2), "width", expected, width)
+        SettingError::require((width / heads).is_multiple_of(2), "width", expected, width)?;
+        let is_window = window >= 2 && window.is_multiple_of(2) && window <= MOST_SIZE;
+        SettingError::require(is_window, "window", format!("even, from 2 to {MOST_SIZE}"), window)
     }
 
     fn fresh(shape: &ModernBertShape, Sizes { vocabulary, positions, special }: Sizes<'_>) -> Self {
