@@ -174,14 +174,9 @@ pub(crate) fn eval(args: &EvalArgs) -> Result<(), RunError> {
 }
 
 fn measured_summary(measured: &Measured) -> String {
-    let Measured { measure, scores, samples, tokens } = measured;
+    let Measured { scores, samples, tokens, counted: [counted, predicted], .. } = measured;
     let mut rows = Rows::default();
     rows.extend(scores.iter().map(|(name, value)| (name, format!("{value:.4}"))));
-    let (counted, predicted) = match *measure {
-        "texts" => ("records", "words"),
-        "choices" => ("questions", "tokens"),
-        _ => ("texts", "tokens"),
-    };
     rows.extend([(counted, samples), (predicted, tokens)]);
     rows.text
 }

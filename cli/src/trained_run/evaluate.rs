@@ -14,7 +14,7 @@ use crate::{Run, RunError};
 use firebrick::engine::feed::first_epoch;
 use firebrick::engine::reference::Answers;
 use firebrick::engine::session::checked;
-use firebrick::{Evaluation, EvaluationSums, Scores, TrainError};
+use firebrick::{Data, Evaluation, EvaluationSums, Scores, TrainError};
 use firebrick_models::family::Trainable;
 use firebrick_models::pretrained::Folder;
 
@@ -40,7 +40,6 @@ impl TrainedRun {
     ///
     /// A missing device, unreadable data, or weights that do not match the model.
     pub fn evaluate(&self, data: Option<Paths>, say: impl Fn(&str)) -> Result<Evaluated, RunError> {
-        let data = data.or_else(|| self.run.data.valid.clone());
         let evaluating = Evaluating { run: &self.run, output: &self.output, data, say: &say };
         let folder = self.weights()?;
         self.run.model_in(&folder)?.evaluate(evaluating, folder)
@@ -52,7 +51,7 @@ pub(crate) struct Evaluating<'a> {
     run: &'a Run,
     /// Its output folder.
     output: &'a Path,
-    /// The files; `None` uses the end of the training data.
+    /// The files; `None` uses the run's own validation data.
     data: Option<Paths>,
     say: &'a dyn Fn(&str),
 }
@@ -62,10 +61,11 @@ impl Evaluating<'_> {
         let Self { run, output, data, say } = self;
         let (device, _) = run.find_device(say)?;
         let config = folder.config::<M::Config>()?;
+        let is_own = data.is_none();
         let mut asked = DataRun::from(run);
         asked.evaluate_samples = None;
         asked.settled = Settled::trained::<M>(&folder, &config);
-        if let Some(paths) = data {
+        if let Some(paths) = data.or_else(|| run.data.valid.clone()) {
             let whole = &mut asked.data;
             (whole.path, whole.valid, whole.valid_fraction) = (Some(paths), None, 0.0);
             (whole.mix, whole.stream) = (Vec::new(), None);
@@ -86,7 +86,10 @@ impl Evaluating<'_> {
         };
         let data = match data.train.batch(0, 0..data.train.samples(0).min(1))?.compared() {
             None => data,
-            Some(_) => Answers::read(output)?.give(data),
+            Some(_) => {
+                let first = if is_own { first_samples::<M>(run, asked, say)? } else { None };
+                Answers::read(output)?.give(first.unwrap_or(data))
+            }
         };
         let model = folder.load::<M>(&config, &device)?.model;
         let model = run.scoring(model, Some(&folder), &tokenizer)?;
@@ -117,4 +120,28 @@ impl Evaluating<'_> {
             tokens_per_second: tokens as f64 / started.elapsed().as_secs_f64().max(1e-9),
         })
     }
+}
+
+/// Returns the first `evaluate_samples` samples of the run's validation data, if the run sets a number. Training has
+/// asked the reference model about no others. `whole` reads the validation data as training data, or the end of the
+/// training data.
+///
+/// # Errors
+///
+/// The data cannot be read, or belongs to another task.
+fn first_samples<M: Trainable>(
+    run: &Run,
+    whole: DataRun,
+    say: &dyn Fn(&str),
+) -> Result<Option<Data<M::Batch>>, RunError> {
+    if run.evaluate_samples.is_none() {
+        return Ok(None);
+    }
+    let mut first = whole;
+    first.evaluate_samples = run.evaluate_samples;
+    first.data.valid.clone_from(&run.data.valid);
+    let loaded = first.load(say)?;
+    let data = loaded.data.batches::<M::Batch>().ok_or_else(|| run.other_task())?;
+    let valid = data.valid.clone();
+    Ok(valid.map(|valid| data.train_on(valid).without_valid()))
 }

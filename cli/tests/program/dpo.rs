@@ -47,6 +47,15 @@ fn a_run_learns_to_prefer_the_better_answers() {
     let mut generate = firebrick(output.path());
     let generate = generate.args(["generate", "run", "--device", "cpu", "--max-new-tokens", "4"]);
     generate.args(["--prompt", "What color is snow?"]).assert().success();
+
+    // The standard measures read it as a causal language model.
+    let question = r#"{"context": "Snow is", "endings": ["white", "black"], "label": 0}"#;
+    fs::write(output.path().join("choices.jsonl"), question).unwrap();
+    fs::write(output.path().join("text.txt"), "Snow is white.").unwrap();
+    for (measure, data) in [("--choices", "choices.jsonl"), ("--perplexity", "text.txt")] {
+        let mut eval = firebrick(output.path());
+        eval.args(["eval", "run", "--device", "cpu", measure, "--data", data]).assert().success();
+    }
 }
 
 #[test]
@@ -67,9 +76,14 @@ fn a_run_file_is_suggested_and_a_prompt_may_be_typed() {
         init.stdout(contains("task: Dpo(chat: (template: ChatMl))").and(contains("reward_margin")));
     fs::write(folder.path().join("run.ron"), &suggested.get_output().stdout).unwrap();
     let mut train = firebrick(folder.path());
-    let sets = ["steps=1", "epochs=None", "schedule.warmup=0", "output=\"run\""];
+    let sets = ["steps=1", "epochs=None", "schedule.warmup=0", "evaluate_samples=2", "output=\"run\""];
     train.args(["train", "run.ron"]).args(sets.iter().flat_map(|set| ["--set", *set]));
     train.assert().success();
+    // The reference model was asked about the first validation pairs only.
+    let mut eval = firebrick(folder.path());
+    let eval = eval.args(["eval", "run", "--report", "json", "--device", "cpu"]).assert().success();
+    let found: Value = serde_json::from_slice(&eval.get_output().stdout).unwrap();
+    assert_eq!(found["samples"], 2, "{found}");
     let mut predict = firebrick(folder.path());
     predict.args(["predict", "run", "-", "--max-new-tokens", "2"]).write_stdin("What color is snow?\n");
     predict.assert().success().stdout(contains("<|im_start|>user\\nWhat color is snow?"));

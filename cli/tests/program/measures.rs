@@ -110,6 +110,24 @@ fn texts_are_scored_against_all_that_are_expected() {
 }
 
 #[test]
+fn malformed_records_are_skipped_and_told() {
+    let folder = run("CausalLm()");
+    for (measure, good) in [
+        ("--perplexity", r#"{"text": "the dog"}"#),
+        ("--choices", r#"{"ctx": "Two men play", "endings": ["home", "rain"], "label": 0}"#),
+    ] {
+        let records = format!("{good}\n{{\"other\": \"a\"}}\n{{\n");
+        fs::write(folder.path().join("mixed.jsonl"), records).unwrap();
+        let options = [measure, "--data", "mixed.jsonl"];
+        eval(&folder, &options).assert().code(1).stderr(contains("mixed.jsonl:2"));
+        let skipping = eval(&folder, &options).args(["--set", "data.malformed=Skip"]).assert().success();
+        let skipping = skipping.stderr(contains("skipped 2 malformed record(s)"));
+        let found: Value = serde_json::from_slice(&skipping.get_output().stdout).unwrap();
+        assert_eq!(found["samples"], 1, "{measure}: {found}");
+    }
+}
+
+#[test]
 fn what_cannot_be_measured_is_refused() {
     let folder = run("CausalLm()");
     fs::write(folder.path().join("bad.jsonl"), "{\"ctx\": \"a\", \"label\": 0}\n").unwrap();

@@ -1,10 +1,10 @@
 //! Multiple choice by likelihood, as EleutherAI's lm-evaluation-harness measures it.
 
-use firebrick_datasets::{Record, Skipped, Value};
+use firebrick_datasets::{DataError, ReadError, Record, Skipped, Value};
 
 use super::likelihood::{Likelihood, Row};
 use super::{MeasureError, Measured};
-use crate::run::{Paths, open};
+use crate::run::{Paths, open, tell_skipped};
 use crate::{Run, RunError};
 use firebrick_models::family::Trainable;
 
@@ -26,11 +26,15 @@ struct Choice {
 impl Choice {
     /// Reads a question: `context`, `endings` and `label`, or what the data sets on the Hub call them. The label is an
     /// index, its digits, a letter, or the right ending itself; choices may have names, as those of ARC.
-    fn read(record: &Record) -> Result<Self, MeasureError> {
-        let failed = |expected| MeasureError::Record {
-            place: record.place().to_string(),
-            expected,
-            found: record.names().collect::<Vec<_>>().join(", "),
+    ///
+    /// # Errors
+    ///
+    /// The record lacks a field of a question.
+    fn read(record: &Record) -> Result<Self, DataError> {
+        let failed = |expected: &str| {
+            let (place, names) = (record.place().clone(), record.names().collect::<Vec<_>>().join(", "));
+            let found = format!("a record with the fields {names}");
+            DataError::Read(ReadError::Record { place, field: None, expected: expected.into(), found })
         };
         let any = |names: &[&str]| names.iter().find_map(|name| record.get(name)).cloned();
         let Some(Value::Text(context)) = any(&["context", "ctx", "query", "question"]) else {
@@ -93,9 +97,9 @@ pub(super) fn choices<M: Trainable>(
     let reader = open(paths, run.data.format.as_ref())?;
     let (skipped, mut right, mut all, mut tokens) = (Skipped::default(), [0usize; 2], 0, 0);
     for part in 0..reader.parts() {
-        for record in run.data.malformed.apply(reader.open(part)?, &skipped) {
-            let record = record?;
-            let choice = Choice::read(&record)?;
+        for record in reader.open(part)? {
+            let asked = record.and_then(|record| Ok((Choice::read(&record)?, record)));
+            let Some((choice, record)) = run.data.malformed.keep(asked, &skipped)? else { continue };
             let mut likely = Vec::new();
             for ending in &choice.endings {
                 let row = row(model, &choice.context, ending, begins, &record)?;
@@ -111,11 +115,13 @@ pub(super) fn choices<M: Trainable>(
             }
         }
     }
+    tell_skipped(&skipped, say);
     if all == 0 {
         return Err(MeasureError::Nothing.into());
     }
     let [acc, acc_norm] = right.map(|right| right as f64 / all as f64);
-    Ok(Measured::new("choices", [("acc", acc), ("acc_norm", acc_norm)], all, tokens))
+    let scores = [("acc", acc), ("acc_norm", acc_norm)];
+    Ok(Measured::new("choices", scores, [("questions", all), ("tokens", tokens)]))
 }
 
 /// Returns the index of the largest number, the first of equal ones.
@@ -161,7 +167,7 @@ mod tests {
 
     use super::*;
 
-    fn read(fields: &[(&str, Value)]) -> Result<Choice, MeasureError> {
+    fn read(fields: &[(&str, Value)]) -> Result<Choice, DataError> {
         let fields = fields.iter().map(|(name, value)| ((*name).into(), value.clone())).collect();
         Choice::read(&Record::new(Place { file: Path::new("a.jsonl").into(), line: 1 }, fields))
     }
@@ -198,7 +204,7 @@ mod tests {
             vec![("ctx", text("a")), ("endings", endings.clone())],
         ] {
             let error = read(&fields).unwrap_err().to_string();
-            assert!(error.contains("; the record has the fields "), "{error}");
+            assert!(error.contains("found a record with the fields "), "{error}");
         }
     }
 

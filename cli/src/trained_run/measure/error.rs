@@ -29,16 +29,6 @@ pub enum MeasureError {
     /// No token can be predicted.
     #[error("the data has no token to predict: each text needs at least two")]
     Nothing,
-    /// A record lacks a field of a question.
-    #[error("{place}: expected {expected}; the record has the fields {found}")]
-    Record {
-        /// The file and line.
-        place: String,
-        /// What the record should have.
-        expected: &'static str,
-        /// The names of its fields.
-        found: String,
-    },
     /// An ending is longer than what the model reads.
     #[error("{place}: an ending has {tokens} tokens, and the model reads at most {positions}")]
     Ending {

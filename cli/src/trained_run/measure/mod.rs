@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use super::TrainedRun;
 use crate::hub::local_paths;
-use crate::run::{Paths, Writing};
+use crate::run::{Families, Paths, TaskConfig, Writing};
 use crate::{Run, RunError};
 use firebrick::Scores;
 use firebrick_models::decoding::Decoding;
@@ -69,17 +69,19 @@ pub struct Measured {
     pub samples: usize,
     /// Tokens that were predicted; for texts, the words that were written.
     pub tokens: usize,
+    /// What `samples` and `tokens` count, in the plural: such as `questions` and `tokens`.
+    #[serde(skip)]
+    pub counted: [&'static str; 2],
 }
 
 impl Measured {
     fn new<'s>(
         measure: &'static str,
         scores: impl IntoIterator<Item = (&'s str, f64)>,
-        samples: usize,
-        tokens: usize,
+        [(counted, samples), (predicted, tokens)]: [(&'static str, usize); 2],
     ) -> Self {
         let scores = scores.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
-        Self { measure, scores, samples, tokens }
+        Self { measure, scores, samples, tokens, counted: [counted, predicted] }
     }
 }
 
@@ -109,7 +111,12 @@ impl TrainedRun {
         }
         let measuring = Measuring { run: &self.run, measure, data, say: &say };
         let folder = self.weights()?;
-        self.run.model_in(&folder)?.measure(measuring, folder)
+        // A model of another task that writes, such as `Dpo`, is measured as the causal language model of its folder.
+        let model = match Families::model_in(&TaskConfig::default(), &folder) {
+            Ok(causal) => causal,
+            Err(_) => self.run.model_in(&folder)?,
+        };
+        model.measure(measuring, folder)
     }
 }
 

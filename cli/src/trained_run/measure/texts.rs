@@ -41,7 +41,7 @@ pub(super) fn texts(
     let scores = scores.map_err(|error| MeasureError::Scores(error.to_string()))?;
     let tokens = written.iter().map(|text| text.split_whitespace().count()).sum();
     let scores = scores.iter().map(|score| (score.name, score.value));
-    Ok(Measured::new("texts", scores, written.len(), tokens))
+    Ok(Measured::new("texts", scores, [("records", written.len()), ("words", tokens)]))
 }
 
 /// Returns the expected text, or several of which any is right.

@@ -4,7 +4,7 @@ use firebrick_datasets::{Amount, Corpus, Skipped};
 
 use super::likelihood::{Likelihood, Row};
 use super::{MeasureError, Measured};
-use crate::run::{Paths, open};
+use crate::run::{Paths, open, tell_skipped};
 use crate::{Run, RunError};
 use firebrick_models::family::Trainable;
 
@@ -54,7 +54,7 @@ impl Windows {
 }
 
 /// Returns the texts of the files, each of which is measured by itself: a plain text file, or a record.
-fn texts(run: &Run, paths: &Paths) -> Result<Vec<String>, RunError> {
+fn texts(run: &Run, paths: &Paths, say: &dyn Fn(&str)) -> Result<Vec<String>, RunError> {
     if run.data.is_plain_text(paths) {
         let read = |path| Ok(Corpus::read(path, &run.data.extensions)?.text().to_owned());
         return paths.as_slice().iter().map(read).collect();
@@ -62,10 +62,12 @@ fn texts(run: &Run, paths: &Paths) -> Result<Vec<String>, RunError> {
     let reader = open(paths, run.data.format.as_ref())?;
     let (skipped, mut texts) = (Skipped::default(), Vec::new());
     for part in 0..reader.parts() {
-        for record in run.data.malformed.apply(reader.open(part)?, &skipped) {
-            texts.push(run.task.texts(&record?)?.concat());
+        for record in reader.open(part)? {
+            let text = record.and_then(|record| Ok(run.task.texts(&record)?.concat()));
+            texts.extend(run.data.malformed.keep(text, &skipped)?);
         }
     }
+    tell_skipped(&skipped, say);
     Ok(texts)
 }
 
@@ -79,7 +81,7 @@ pub(super) fn perplexity<M: Trainable>(
 ) -> Result<Measured, RunError> {
     let window = window.or(model.positions).or(run.data.block);
     let windows = Windows::of(window.unwrap_or(1024), stride, model.positions)?;
-    let texts = texts(run, paths)?;
+    let texts = texts(run, paths, say)?;
     let borrowed: Vec<&str> = texts.iter().map(String::as_str).collect();
     let rows: Vec<Row> =
         model.tokenizer.encode_each(&borrowed)?.iter().flat_map(|ids| windows.cut(ids)).collect();
@@ -103,7 +105,7 @@ pub(super) fn perplexity<M: Trainable>(
     }
     let loss = sum / tokens as f64;
     let scores = [("loss", loss), ("perplexity", loss.exp())];
-    Ok(Measured::new("perplexity", scores, texts.len(), tokens))
+    Ok(Measured::new("perplexity", scores, [("texts", texts.len()), ("tokens", tokens)]))
 }
 
 #[cfg(test)]
