@@ -7,6 +7,9 @@ use ureq::http::Response;
 use super::HubError;
 use super::cache::Environment;
 
+/// An answer, or why there is none.
+type Answered = Result<Response<ureq::Body>, ureq::Error>;
+
 /// The Hub, and the token that may write.
 pub(super) struct Hub {
     agent: Agent,
@@ -48,47 +51,84 @@ impl Hub {
         let (organization, name) = repository.split_once('/').unwrap_or(("", repository));
         let body =
             json!({ "type": "model", "organization": organization, "name": name, "private": is_private });
-        match self.post(&format!("creating {repository}"), "/api/repos/create", &body) {
+        match self.accept(&format!("creating {repository}"), self.send("/api/repos/create", &body)) {
             // It exists.
             Err(HubError::Answer { status: 409, .. }) => Ok(()),
-            answer => answer.map(drop),
+            // A token may write to a repository that it may not create.
+            Err(HubError::Answer { status: 403, .. }) if self.has(repository) => Ok(()),
+            answer => answer,
         }
+    }
+
+    /// Whether the Hub shows the repository of a model.
+    fn has(&self, repository: &str) -> bool {
+        let request = self.agent.get(format!("{}/api/models/{repository}", self.endpoint));
+        let answer = request.header("Authorization", self.authorization()).call();
+        answer.is_ok_and(|answer| answer.status().is_success())
     }
 
     /// Creates a branch of a model's repository, unless it exists.
     pub fn create_branch(&self, repository: &str, branch: &str) -> Result<(), HubError> {
         let path = format!("/api/models/{repository}/branch/{branch}");
-        match self.post(&format!("creating the branch {branch}"), &path, &json!({})) {
+        match self.accept(&format!("creating the branch {branch}"), self.send(&path, &json!({}))) {
             // It exists.
             Err(HubError::Answer { status: 409, .. }) => Ok(()),
-            answer => answer.map(drop),
+            answer => answer,
         }
     }
 
-    /// Posts JSON to a path.
+    /// Posts JSON to a path, and returns the answer, which is JSON too.
     pub fn post(&self, doing: &str, path: &str, body: &Value) -> Result<Value, HubError> {
+        self.read(doing, self.send(path, body))
+    }
+
+    fn send(&self, path: &str, body: &Value) -> Answered {
         let request = self.agent.post(format!("{}{path}", self.endpoint));
         let request = request.header("Content-Type", "application/json");
         let request = request.header("Authorization", self.authorization());
-        self.read(doing, request.send(body.to_string()))
+        request.send(body.to_string())
     }
 
-    /// Returns an answer as JSON, or `null` if it is none.
-    pub fn read(
-        &self,
-        doing: &str,
-        answer: Result<Response<ureq::Body>, ureq::Error>,
-    ) -> Result<Value, HubError> {
+    /// Returns an answer as JSON.
+    ///
+    /// # Errors
+    ///
+    /// The status is not a success, or the body is not JSON.
+    pub fn read(&self, doing: &str, answer: Answered) -> Result<Value, HubError> {
+        let text = self.text(doing, answer)?.map_err(|error| error.to_string());
+        let value =
+            text.and_then(|text| serde_json::from_str::<Value>(&text).map_err(|error| error.to_string()));
+        value.map_err(|reason| HubError::Other {
+            doing: doing.into(),
+            reason: format!(
+                "the answer of {} is not JSON ({reason}): check HF_ENDPOINT, and whether a proxy answers instead",
+                self.endpoint
+            ),
+        })
+    }
+
+    /// Checks the status of an answer. Its body may be empty.
+    ///
+    /// # Errors
+    ///
+    /// The status is not a success.
+    pub fn accept(&self, doing: &str, answer: Answered) -> Result<(), HubError> {
+        self.text(doing, answer).map(drop)
+    }
+
+    /// Returns the body of an answer whose status is a success, or why the body cannot be read.
+    fn text(&self, doing: &str, answer: Answered) -> Result<Result<String, ureq::Error>, HubError> {
         let mut answer = answer.map_err(|error| HubError::Unreachable {
             endpoint: self.endpoint.clone(),
             reason: error.to_string(),
             instead: "try again when it answers, or push the folder with `hf upload` from elsewhere".into(),
         })?;
         let status = answer.status();
-        let text = answer.body_mut().read_to_string().unwrap_or_default();
+        let text = answer.body_mut().read_to_string();
         if status.is_success() {
-            return Ok(serde_json::from_str(&text).unwrap_or_default());
+            return Ok(text);
         }
+        let text = text.unwrap_or_default();
         let said: Value = serde_json::from_str(&text).unwrap_or_default();
         let reason = said["error"].as_str().map_or(text, String::from);
         Err(HubError::Answer { doing: doing.into(), status: status.as_u16(), reason })

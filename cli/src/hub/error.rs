@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// A file of the Hub that cannot be had, or a folder that cannot be pushed.
+/// A file of the Hub that cannot be downloaded, or a folder that cannot be pushed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HubError {

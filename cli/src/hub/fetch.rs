@@ -52,7 +52,9 @@ pub(super) fn fetch_folder(
         let is_of = |file: &&String| is_of_tokenizer(file) || *file == "config.json";
         repository.files.iter().filter(is_of).cloned().collect::<Vec<_>>()
     };
-    let files = match wanted {
+    let of_generation = || repository.files.iter().filter(|file| *file == "generation_config.json").cloned();
+    let files: Vec<String> = match wanted {
+        Wanted::Beside => of_tokenizer().into_iter().chain(of_generation()).collect(),
         Wanted::Tokenizer => {
             repository.require("tokenizer.json")?;
             of_tokenizer()
@@ -65,7 +67,7 @@ pub(super) fn fetch_folder(
         Wanted::Model => {
             repository.require("config.json")?;
             let mut files = of_tokenizer();
-            files.extend(repository.files.iter().filter(|file| *file == "generation_config.json").cloned());
+            files.extend(of_generation());
             files.extend(repository.weights(say)?);
             files
         }
@@ -199,12 +201,15 @@ impl<'a> Repository<'a> {
             let missing = format!("{file} of {}", self.reference.repository);
             return Err(offline(self.environment, self.reference, self.is_data, &missing));
         };
-        let began = Instant::now();
+        let (began, mut was_told) = (Instant::now(), false);
         let path = loop {
             match hub.download_with_progress(file, Told::of(file, say)) {
                 Ok(path) => break path,
                 Err(ApiError::LockAcquisition(_)) if began.elapsed() < PATIENCE => {
-                    say(&format!("another process downloads {file}"));
+                    if !was_told {
+                        say(&format!("another process downloads {file}: waiting for it"));
+                        was_told = true;
+                    }
                     sleep(Duration::from_secs(1));
                 }
                 Err(error) => return Err(failed(self.environment, self.reference, self.is_data, error)),

@@ -40,6 +40,10 @@ impl LargeFile<'_> {
             let status = object["error"]["code"].as_u64().unwrap_or(500) as u16;
             return Err(HubError::Answer { doing, status, reason: reason.into() });
         }
+        if object["oid"] != self.oid {
+            let reason = format!("the Hub does not say where to store the file of SHA-256 {}", self.oid);
+            return Err(HubError::Other { doing, reason });
+        }
         let upload = &object["actions"]["upload"];
         let Some(place) = upload["href"].as_str() else { return Ok(()) };
         match upload["header"]["chunk_size"].as_str().and_then(|size| size.parse::<u64>().ok()) {
@@ -53,7 +57,7 @@ impl LargeFile<'_> {
             let body = json!({ "oid": self.oid, "size": self.size });
             let request = hub.agent().post(place).header("Content-Type", "application/json");
             let request = request.header("Authorization", hub.authorization());
-            hub.read(&doing, request.send(body.to_string()))?;
+            hub.accept(&doing, request.send(body.to_string()))?;
         }
         Ok(())
     }
@@ -71,6 +75,11 @@ impl LargeFile<'_> {
         let mut addresses: Vec<(u64, &str)> =
             addresses.filter_map(|(name, value)| Some((name.parse().ok()?, value.as_str()?))).collect();
         addresses.sort();
+        let (found, expected) = (addresses.len() as u64, self.size.div_ceil(size));
+        if found != expected {
+            let reason = format!("the Hub names {found} address(es) for {expected} part(s)");
+            return Err(HubError::Other { doing: doing.into(), reason });
+        }
         let mut parts = Vec::new();
         for (index, (number, address)) in (0..).zip(&addresses) {
             let begin = index * size;
@@ -80,7 +89,7 @@ impl LargeFile<'_> {
         let body = json!({ "oid": self.oid, "parts": parts });
         let request = hub.agent().post(place).header("Content-Type", "application/vnd.git-lfs+json");
         let request = request.header("Accept", "application/vnd.git-lfs+json");
-        hub.read(doing, request.send(body.to_string())).map(drop)
+        hub.accept(doing, request.send(body.to_string()))
     }
 
     /// Sends a part of the file to an address, which needs no token, and returns the part's tag.
@@ -98,7 +107,7 @@ impl LargeFile<'_> {
             tag.unwrap_or_default().to_string()
         };
         let etag = answer.as_ref().map(tag).unwrap_or_default();
-        hub.read(doing, answer)?;
+        hub.accept(doing, answer)?;
         Ok(etag)
     }
 }

@@ -27,9 +27,7 @@ mod push;
 mod reference;
 
 use std::borrow::Cow;
-use std::path::Path;
-
-use crate::run::Paths;
+use std::path::{Path, PathBuf};
 
 pub use error::HubError;
 #[cfg(feature = "hub")]
@@ -40,8 +38,10 @@ use reference::Reference;
 /// The files that are wanted of a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// The configuration, the weights and the tokenizer of a model.
+    /// The configuration, the weights and the tokenizer of a model, and its settings for generation.
     Model,
+    /// What a repository has of [`Model`](Self::Model) beside the weights.
+    Beside,
     /// A tokenizer.
     Tokenizer,
     /// Factors of PEFT.
@@ -71,42 +71,37 @@ pub(crate) fn local_folder<'p>(
 /// # Errors
 ///
 /// Those of [`local_folder`], and a data set without such a file.
-pub(crate) fn local_paths(paths: &Paths, say: &dyn Fn(&str)) -> Result<Paths, HubError> {
+pub(crate) fn local_paths(paths: &[PathBuf], say: &dyn Fn(&str)) -> Result<Vec<PathBuf>, HubError> {
     let mut local = Vec::new();
-    for path in paths.as_slice() {
+    for path in paths {
         match Reference::of(path)? {
             None => local.push(path.clone()),
             Some(reference) => local.extend(fetch_files(&reference, say)?),
         }
     }
-    Ok(match (paths, local.len()) {
-        (Paths::One(_), 1) => Paths::One(local.remove(0)),
-        _ => Paths::Several(local),
-    })
+    Ok(local)
 }
 
 #[cfg(feature = "hub")]
 use fetch::{fetch_files, fetch_folder};
 
 #[cfg(not(feature = "hub"))]
-fn fetch_folder(reference: &Reference, _: Wanted, _: &dyn Fn(&str)) -> Result<std::path::PathBuf, HubError> {
+fn fetch_folder(reference: &Reference, _: Wanted, _: &dyn Fn(&str)) -> Result<PathBuf, HubError> {
     Err(HubError::NotBuilt { instead: reference.by_hand(false) })
 }
 
 #[cfg(not(feature = "hub"))]
-fn fetch_files(reference: &Reference, _: &dyn Fn(&str)) -> Result<Vec<std::path::PathBuf>, HubError> {
+fn fetch_files(reference: &Reference, _: &dyn Fn(&str)) -> Result<Vec<PathBuf>, HubError> {
     Err(HubError::NotBuilt { instead: reference.by_hand(true) })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
 
     #[test]
     fn a_path_of_this_machine_stays_what_it_is() {
-        let paths = Paths::Several(vec![PathBuf::from("a.jsonl"), PathBuf::from("data/*.txt")]);
+        let paths = [PathBuf::from("a.jsonl"), PathBuf::from("data/*.txt")];
         assert_eq!(local_paths(&paths, &|_| ()).unwrap(), paths);
         let folder = local_folder(Path::new("runs/a"), Wanted::Model, &|_| ()).unwrap();
         assert_eq!(folder, Path::new("runs/a"));
@@ -119,7 +114,7 @@ mod tests {
             local_folder(Path::new("hub:org/name@v1"), Wanted::Model, &|_| ()).unwrap_err().to_string();
         let by_hand = "`hf download org/name --revision v1 --local-dir name`";
         assert!(model.contains("build it with `--features hub`") && model.contains(by_hand), "{model}");
-        let data = local_paths(&Paths::One("hub:org/name/a.jsonl".into()), &|_| ()).unwrap_err().to_string();
+        let data = local_paths(&["hub:org/name/a.jsonl".into()], &|_| ()).unwrap_err().to_string();
         assert!(
             data.contains("--repo-type dataset") && data.contains("name `name/a.jsonl` instead"),
             "{data}"

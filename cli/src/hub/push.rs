@@ -17,6 +17,9 @@ use super::reference::{MAIN, Reference};
 /// How many bytes of a file tell the Hub what it is.
 const SAMPLE: u64 = 512;
 
+/// The request that finds how each file is pushed.
+const ASKING: &str = "asking how files are pushed";
+
 /// A push of a folder.
 #[derive(Clone, Debug)]
 pub(crate) struct Push {
@@ -54,15 +57,11 @@ impl Push {
         }
         let ask = format!("/api/models/{repository}/preupload/{revision}");
         let described = files.iter().map(Pushed::described).collect::<Result<Vec<_>, _>>()?;
-        let answer = hub.post("asking how files are pushed", &ask, &json!({ "files": described }))?;
-        let is_large = |file: &Pushed| {
-            let modes = answer["files"].as_array().into_iter().flatten();
-            modes.into_iter().any(|mode| mode["path"] == file.name.as_str() && mode["uploadMode"] == "lfs")
-        };
+        let answer = hub.post(ASKING, &ask, &json!({ "files": described }))?;
         let header = json!({ "key": "header", "value": { "summary": self.message, "description": "" } });
         let mut lines = vec![header];
         for file in &files {
-            lines.push(match is_large(file) {
+            lines.push(match file.is_large(&answer)? {
                 false => {
                     let content = fs::read(&file.path).map_err(|error| file.failed(error))?;
                     let content = STANDARD.encode(content);
@@ -117,6 +116,20 @@ impl Pushed {
         let file = File::open(&self.path).map_err(|error| self.failed(error))?;
         file.take(SAMPLE).read_to_end(&mut sample).map_err(|error| self.failed(error))?;
         Ok(json!({ "path": self.name, "size": self.size, "sample": STANDARD.encode(sample) }))
+    }
+
+    /// Whether the Hub's answer about the files says that this one goes to the storage of large files.
+    fn is_large(&self, answer: &Value) -> Result<bool, HubError> {
+        let mut files = answer["files"].as_array().into_iter().flatten();
+        let own = files.find(|file| file["path"] == self.name);
+        match own.and_then(|file| file["uploadMode"].as_str()) {
+            Some("lfs") => Ok(true),
+            Some("regular") => Ok(false),
+            _ => Err(HubError::Other {
+                doing: ASKING.into(),
+                reason: format!("the Hub does not say how to push {}", self.name),
+            }),
+        }
     }
 
     fn failed(&self, error: std::io::Error) -> HubError {

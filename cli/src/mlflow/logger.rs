@@ -205,6 +205,7 @@ impl Sending {
                 Ok(()) => {}
             }
             self.is_described = true;
+            self.keep(&run);
         }
         while !self.waiting.is_empty() {
             let count = self.waiting.len().min(MOST_METRICS);
@@ -231,11 +232,14 @@ impl Sending {
             }
         }
         let experiment = self.server.experiment(&self.experiment)?;
-        let id = self.server.create_run(&experiment, &self.name, now())?;
-        if let Err(error) = output.save_text(RUN_ID, &format!("{id}\n")) {
+        Ok((self.server.create_run(&experiment, &self.name, now())?, true))
+    }
+
+    /// Keeps the id of a run that has its settings, so that a resumed run never goes on in one without them.
+    fn keep(&self, run: &str) {
+        if let Err(error) = self.started.output.save_text(RUN_ID, &format!("{run}\n")) {
             warn!("{RUN_ID} is not written ({error}): a resumed run will be another one for MLflow");
         }
-        Ok((id, true))
     }
 }
 

@@ -27,13 +27,15 @@ const URI: &str = "MLFLOW_TRACKING_URI";
 
 /// The MLflow server that a run logs its numbers to.
 ///
-/// The run never waits for it: a thread sends the numbers in batches, once a second. If the server does not answer, the
-/// numbers wait, a warning says so, and training goes on. A resumed run goes on in the run of the server that it began.
+/// Training never waits for it: a thread sends the numbers in batches, once a second. If the server does not answer, the
+/// numbers wait, a warning says so, and training goes on. The end of a run waits up to 15 seconds for a server that stopped
+/// answering, and up to 20 more for a request under way. A resumed run goes on in the run of the server that it began.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MlflowConfig {
-    /// The address of the server, as in `"http://127.0.0.1:5000"`. Default: `MLFLOW_TRACKING_URI` of the environment.
-    /// `MLFLOW_TRACKING_TOKEN`, or `MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`, log in.
+    /// The address of the server, as in `"http://127.0.0.1:5000"`, not a folder or a database. Default:
+    /// `MLFLOW_TRACKING_URI` of the environment. `MLFLOW_TRACKING_TOKEN`, or `MLFLOW_TRACKING_USERNAME` and
+    /// `MLFLOW_TRACKING_PASSWORD`, log in.
     pub uri: Option<String>,
     /// The experiment, which is created if it does not exist. Default: `Default`.
     pub experiment: Option<String>,
@@ -57,12 +59,24 @@ impl MlflowConfig {
     ///
     /// # Errors
     ///
-    /// There is no address, or the program was built without the feature `mlflow`.
+    /// There is no address, it is not one of HTTP, or the program was built without the feature `mlflow`.
     pub(crate) fn check(&self) -> Result<(), RunError> {
         match self.address() {
             _ if !cfg!(feature = "mlflow") => Err(RunError::NoMlflow),
             None => Err(RunError::NoMlflowServer),
-            Some(_) => Ok(()),
+            Some(found) => self.require_http(found),
+        }
+    }
+
+    /// MLflow's own clients also take folders and databases, which have no REST API.
+    fn require_http(&self, found: String) -> Result<(), RunError> {
+        let scheme = found.to_ascii_lowercase();
+        match scheme.starts_with("http://") || scheme.starts_with("https://") {
+            true => Ok(()),
+            false => {
+                let setting = if self.uri.is_some() { "`mlflow.uri`" } else { URI };
+                Err(RunError::MlflowAddress { setting, found })
+            }
         }
     }
 
@@ -112,5 +126,16 @@ mod tests {
             true => found.unwrap(),
             false => assert!(found.unwrap_err().to_string().contains("--features mlflow")),
         }
+    }
+
+    #[test]
+    fn a_folder_or_a_database_is_not_a_server() {
+        let config = MlflowConfig::default();
+        for wrong in ["./mlruns", "databricks", "sqlite:///mlflow.db", "127.0.0.1:5000"] {
+            let error = config.require_http(wrong.into()).unwrap_err().to_string();
+            assert!(error.contains(&format!("MLFLOW_TRACKING_URI is `{wrong}`")), "{error}");
+            assert!(error.contains("`mlflow server`"), "{error}");
+        }
+        config.require_http("https://mlflow.example.org".into()).unwrap();
     }
 }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use firebrick_datasets::{Encoder, Format, Malformed, Padding, SpecialNames, Tokenizer, Until};
 use serde::{Deserialize, Serialize};
 
+use crate::hub::{HubError, local_paths};
+
 /// Where the data is, and how it is read, tokenized and cut into samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -125,6 +127,19 @@ impl Paths {
             Self::One(path) => std::slice::from_ref(path),
             Self::Several(paths) => paths,
         }
+    }
+
+    /// Returns the paths on this machine: those on the Hub are downloaded.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`local_paths`].
+    pub(crate) fn local(&self, say: &dyn Fn(&str)) -> Result<Self, HubError> {
+        let mut local = local_paths(self.as_slice(), say)?;
+        Ok(match (self, local.len()) {
+            (Self::One(_), 1) => Self::One(local.remove(0)),
+            _ => Self::Several(local),
+        })
     }
 
     /// Describes the paths in a few words.

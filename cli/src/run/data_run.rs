@@ -16,7 +16,7 @@ use super::{
     BatchConfig, DataConfig, Loaded, Loading, Run, RunError, RunStrategy, TaskConfig, TokenizerConfig,
     default_seed, first_effect,
 };
-use crate::hub::{Wanted, local_folder, local_paths};
+use crate::hub::{Wanted, local_folder};
 
 /// The data part of a [`Run`]: everything that the data depends on, without the model and the training settings. It is
 /// read from the same files, so you can inspect a data set before there is a model.
@@ -150,14 +150,14 @@ impl DataRun {
     ///
     /// # Errors
     ///
-    /// A file of the Hub cannot be had.
+    /// A file of the Hub cannot be downloaded.
     pub(super) fn local(mut self, say: &dyn Fn(&str)) -> Result<Self, RunError> {
         let data = &mut self.data;
         for paths in data.path.iter_mut().chain(&mut data.valid) {
-            *paths = local_paths(paths, say)?;
+            *paths = paths.local(say)?;
         }
         for corpus in &mut data.mix {
-            corpus.path = local_paths(&corpus.path, say)?;
+            corpus.path = corpus.path.local(say)?;
         }
         if let TokenizerConfig::File(path) = &mut data.tokenizer {
             *path = local_folder(path, Wanted::Tokenizer, say)?.into_owned();

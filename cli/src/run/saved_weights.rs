@@ -8,13 +8,18 @@ use firebrick_datasets::Tokenizer;
 
 use super::export::{known_by, mark, read, save_beside};
 use super::{Run, RunError, TokenizerConfig};
-use crate::hub::{Wanted, local_folder};
+use crate::console::tell;
+use crate::hub::{HubError, Wanted, local_folder};
 use firebrick::checkpoint::ResumeError;
 use firebrick::checkpoint::best::BEST;
 use firebrick::{Resume, TrainError};
 use firebrick_models::family::Trainable;
 use firebrick_models::pretrained;
 use firebrick_models::pretrained::Folder;
+
+/// What the export lacks if the folder of the model that the run started from is missing.
+const NOT_COPIED: &str =
+    "the export is without the model's generation_config.json and the files beside tokenizer.json";
 
 /// Weights exported as a Hugging Face folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +111,11 @@ impl Exporting<'_> {
                 tokenizer.with_only_special(run.data.special.clone())?
             }
         };
-        let origin = run.model.folder().and_then(|origin| local_folder(origin, Wanted::Model, &|_| ()).ok());
+        let origin = run.model.folder().and_then(|origin| {
+            let found = local_folder(origin, Wanted::Beside, &tell);
+            let warn = |error: &HubError| tell(&format!("warning: {error}; {NOT_COPIED}"));
+            found.inspect_err(warn).ok()
+        });
         save_beside::<M>(folder, origin.as_deref(), &config, &tokenizer, run.end_of_turn(&tokenizer))?;
         mark(folder, best)?;
         Ok(Exported { folder: folder.into(), weights: of })

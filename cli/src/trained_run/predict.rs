@@ -10,7 +10,6 @@ use firebrick_datasets::{DataError, JsonlReader, Place, Record, Skipped, Tokeniz
 use serde_json::{Map, Value, json};
 
 use super::TrainedRun;
-use crate::hub::local_paths;
 use crate::run::{Paths, STANDARD_INPUT, open, tell_skipped};
 use crate::{Run, RunError};
 use firebrick::TrainError;
@@ -61,7 +60,7 @@ impl TrainedRun {
         let Some(data) = data.or_else(|| self.run.data.valid.clone()) else {
             return Err(RunError::NothingAsked);
         };
-        let asked = Asked::Files(local_paths(&data, &say)?);
+        let asked = Asked::Files(data.local(&say)?);
         let predicting = Predicting { run: &self.run, asked, limit, decoding, output, say: &say };
         let folder = self.weights()?;
         self.run.model_in(&folder)?.predict(predicting, &folder)

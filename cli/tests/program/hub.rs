@@ -1,4 +1,4 @@
-//! Models and data of the Hugging Face Hub, and models pushed to it, against a server that speaks its API.
+//! Models and data of the Hugging Face Hub, against a server that speaks its API.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex};
 use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
-use serde_json::{Value, json};
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::http_server::{Answer, Request, Server};
 use crate::small_run::firebrick;
 
-const GOLDEN: &str = "tests/golden/measures";
+pub const GOLDEN: &str = "tests/golden/measures";
 /// A commit that the branch `main` and the tag `v1` name.
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
@@ -34,7 +34,7 @@ fn files() -> Files {
     Arc::new(files)
 }
 
-fn sha256(bytes: &[u8]) -> String {
+pub fn sha256(bytes: &[u8]) -> String {
     use sha2::Digest;
     sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -104,7 +104,7 @@ fn run(model: &str, data: &str) -> TempDir {
 }
 
 /// A command with the settings of this environment alone.
-fn command(folder: &Path, endpoint: &str) -> Command {
+pub fn command(folder: &Path, endpoint: &str) -> Command {
     let mut command = firebrick(folder);
     for name in ["HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_CACHE", "HF_HUB_OFFLINE"] {
         command.env_remove(name);
@@ -246,113 +246,4 @@ fn weights_that_are_damaged_on_their_way_are_refused() {
     let blobs = folder.path().join("home/hub/models--org--model/blobs");
     assert!(!blobs.join(sha256(&files()["org/model/model.safetensors"])).exists());
     train(&folder, &hub(files(), 0).address).assert().success();
-}
-
-/// Takes a push like the Hub: files with `safetensors` in their name go to a storage of large files, in parts of `part`
-/// bytes if that is not 0.
-fn taking(part: usize) -> Server {
-    let own: Arc<Mutex<String>> = Arc::default();
-    let address = own.clone();
-    let server = Server::start(move |request| {
-        let base = address.lock().unwrap().clone();
-        let path = request.path.as_str();
-        let body = request.json();
-        if !request.headers.contains_key("authorization") && !path.starts_with("/storage") {
-            return Answer::of(401, json!({ "error": "Invalid username or password." }).to_string());
-        }
-        let answer = match path {
-            "/api/repos/create" => {
-                return Answer::of(409, json!({ "error": "You already created this" }).to_string());
-            }
-            "/api/models/org/out/branch/trial" => json!({}),
-            "/api/models/org/out/preupload/trial" => {
-                let files = body["files"].as_array().unwrap().iter().map(|file| {
-                    let is_large = file["path"].as_str().unwrap().contains("safetensors");
-                    json!({ "path": file["path"], "uploadMode": if is_large { "lfs" } else { "regular" } })
-                });
-                json!({ "files": files.collect::<Vec<_>>() })
-            }
-            "/org/out.git/info/lfs/objects/batch" => {
-                let size = body["objects"][0]["size"].as_u64().unwrap() as usize;
-                let upload = match part {
-                    0 => json!({ "href": format!("{base}/storage/whole") }),
-                    _ => {
-                        let mut header = json!({ "chunk_size": part.to_string() });
-                        for number in 1..=size.div_ceil(part) {
-                            header[format!("{number:05}")] = format!("{base}/storage/{number}").into();
-                        }
-                        json!({ "href": format!("{base}/storage/complete"), "header": header })
-                    }
-                };
-                let verify = json!({ "href": format!("{base}/org/out/verify") });
-                json!({ "objects": [{ "oid": body["objects"][0]["oid"], "actions": { "upload": upload, "verify": verify } }] })
-            }
-            "/api/models/org/out/commit/trial" => json!({ "commitUrl": format!("{base}/org/out/commit/1") }),
-            path if path.starts_with("/storage") || path.ends_with("/verify") => {
-                return Answer::of(200, "").header("ETag", format!("\"{}\"", request.body.len()));
-            }
-            _ => return Answer::of(404, ""),
-        };
-        Answer::of(200, answer.to_string())
-    });
-    *own.lock().unwrap() = server.address.clone();
-    server
-}
-
-#[test]
-fn a_folder_is_pushed_as_a_commit() {
-    let folder = tempfile::tempdir().unwrap();
-    let weights = fs::read(Path::new(GOLDEN).join("model/model.safetensors")).unwrap();
-    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
-        fs::copy(Path::new(GOLDEN).join("model").join(name), folder.path().join(name)).unwrap();
-    }
-    for part in [0, 20_000] {
-        let hub = taking(part);
-        let mut push = command(folder.path(), &hub.address);
-        let push = push.args(["push", ".", "org/out@trial", "--private", "--message", "A trial"]);
-        push.env("HF_TOKEN", "hf_1").assert().success().stdout(contains("/org/out/commit/1"));
-        let requests = hub.requests();
-        let one = |path: &str| requests.iter().find(|request| request.path.ends_with(path)).unwrap();
-        let created = json!({ "type": "model", "organization": "org", "name": "out", "private": true });
-        assert_eq!(one("/repos/create").json(), created);
-        assert_eq!(one("/branch/trial").method, "POST");
-        let stored = requests.iter().filter(|request| request.method == "PUT");
-        let stored: Vec<u8> = stored.flat_map(|request| request.body.clone()).collect();
-        assert!(stored == weights, "{part}");
-        let puts = requests.iter().filter(|request| request.method == "PUT");
-        assert!(puts.clone().all(|put| !put.headers.contains_key("authorization")));
-        assert!(puts.clone().all(|put| !put.headers.contains_key("transfer-encoding")));
-        if part > 0 {
-            let parts = one("/storage/complete").json()["parts"].clone();
-            let expected = [(1, 20_000), (2, 20_000), (3, weights.len() - 40_000)]
-                .map(|(number, size)| json!({ "partNumber": number, "etag": format!("\"{size}\"") }));
-            assert_eq!(parts, json!(expected));
-        }
-        let oid = sha256(&weights);
-        assert_eq!(one("/verify").json(), json!({ "oid": oid, "size": weights.len() }));
-        let commit = one("/commit/trial");
-        assert_eq!(commit.headers["content-type"], "application/x-ndjson");
-        let lines = String::from_utf8(commit.body.clone()).unwrap();
-        let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(lines[0]["value"]["summary"], "A trial");
-        let keys: Vec<_> = lines.iter().map(|line| (&line["key"], &line["value"]["path"])).collect();
-        let expected = [
-            (&json!("header"), &Value::Null),
-            (&json!("file"), &json!("config.json")),
-            (&json!("lfsFile"), &json!("model.safetensors")),
-            (&json!("file"), &json!("tokenizer.json")),
-        ];
-        assert_eq!(keys, expected);
-        assert_eq!(lines[2]["value"]["oid"], oid);
-    }
-    let hub = taking(0);
-    let push = |name: &str| {
-        let mut push = command(folder.path(), &hub.address);
-        push.args(["push", ".", name]);
-        push
-    };
-    push("org/out").assert().code(1).stderr(contains("pushing needs a token"));
-    push("out").env("HF_TOKEN", "hf_1").assert().code(1).stderr(contains("expected `hub:org/name`"));
-    let refused = push("org/other").env("HF_TOKEN", "hf_1").assert().code(1);
-    refused.stderr(contains("asking how files are pushed: the Hub answers 404"));
 }

@@ -23,6 +23,8 @@ mod global_batches;
 mod http_server;
 #[cfg(feature = "hub")]
 mod hub;
+#[cfg(feature = "hub")]
+mod hub_push;
 mod import_command;
 mod init_command;
 mod interrupted;

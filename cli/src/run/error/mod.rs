@@ -204,7 +204,17 @@ pub enum RunError {
         "`mlflow` has no `uri`, and MLFLOW_TRACKING_URI is not set: name the server, as in \"http://127.0.0.1:5000\""
     )]
     NoMlflowServer,
-    /// A file of the Hugging Face Hub cannot be had, or a folder cannot be pushed.
+    /// The run names something else than the address of an MLflow server.
+    #[error(
+        "{setting} is `{found}`: expected the address of a server, which begins with http:// or https://; start one with `mlflow server`, and name it, as in \"http://127.0.0.1:5000\""
+    )]
+    MlflowAddress {
+        /// `mlflow.uri`, or the variable of the environment.
+        setting: &'static str,
+        /// Its value.
+        found: String,
+    },
+    /// A file of the Hugging Face Hub cannot be downloaded, or a folder cannot be pushed.
     #[error(transparent)]
     Hub(#[from] HubError),
     /// The model cannot be measured as asked.

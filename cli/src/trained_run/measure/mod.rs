@@ -18,7 +18,6 @@ mod windows;
 use serde::Serialize;
 
 use super::TrainedRun;
-use crate::hub::local_paths;
 use crate::run::{Families, Paths, TaskConfig, Writing};
 use crate::{Run, RunError};
 use firebrick::Scores;
@@ -100,7 +99,7 @@ impl TrainedRun {
         let Some(data) = data.or_else(|| self.run.data.valid.clone()) else {
             return Err(RunError::NothingAsked);
         };
-        let data = local_paths(&data, &say)?;
+        let data = data.local(&say)?;
         let option = match measure {
             Measure::Texts { decoding } => return texts::texts(self, data, decoding, &say),
             Measure::Perplexity { .. } => "perplexity",
