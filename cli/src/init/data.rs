@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use firebrick_datasets::{Files, Format, Record, TextUnit, Value};
 
+use super::InitError;
 use crate::{Examples, Paths, RunError};
 
 /// The number of records that are looked at.
@@ -19,6 +20,8 @@ pub(super) struct Seen {
     pub path: PathBuf,
     /// The format in RON, if the extension does not determine it.
     pub format: Option<String>,
+    /// How its files are read.
+    reads: Option<Format>,
     /// The validation data beside it.
     pub valid: Option<PathBuf>,
     /// The format, for the user.
@@ -31,6 +34,10 @@ pub(super) struct Seen {
 impl Seen {
     /// Looks at a file, a folder, a pattern, or the common prefix of two parallel files. `has_words` says whether the
     /// task labels words, which are written one per line.
+    ///
+    /// # Errors
+    ///
+    /// The data cannot be read, or has no records.
     pub fn at(path: &Path, has_words: bool) -> Result<Self, RunError> {
         let (format, is_by_extension) = match Format::of(path) {
             Ok(format) => (format, true),
@@ -59,6 +66,10 @@ impl Seen {
             }
         }
         let is_plain_text = matches!(format, Format::Text { .. });
+        // More may follow after the records that are looked at.
+        if records.len() < HEAD && records.iter().all(|record| is_plain_text && is_blank(record)) {
+            return Err(InitError::NoRecords(path.into()).into());
+        }
         let (name, ron) = named(&format);
         Ok(Self {
             path: path.into(),
@@ -69,7 +80,32 @@ impl Seen {
             records,
             is_plain_text,
             bytes: bytes(path, &format),
+            reads: Some(format),
         })
+    }
+
+    /// Checks that validation data can be read as this data is.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, or has no records.
+    pub fn check_valid(&self, valid: &Path) -> Result<(), RunError> {
+        let format = match (&self.format, Format::of(valid)) {
+            (None, Ok(format)) => Some(format),
+            _ => self.reads.clone(),
+        };
+        let Some(format) = format else { return Ok(()) };
+        let is_plain_text = matches!(format, Format::Text { .. });
+        let reader = crate::run::open(&Paths::One(valid.into()), Some(&format))?;
+        for part in 0..reader.parts() {
+            for record in reader.open(part)?.take(HEAD) {
+                let record = record?;
+                if !is_plain_text || !is_blank(&record) {
+                    return Ok(());
+                }
+            }
+        }
+        Err(InitError::NoRecords(valid.into()).into())
     }
 
     /// Returns the records for the task, and what was recognised.
@@ -94,6 +130,11 @@ impl Seen {
         };
         (examples, found)
     }
+}
+
+/// Whether a line of plain text is blank.
+fn is_blank(record: &Record) -> bool {
+    record.names().all(|name| matches!(record.get(name), Some(Value::Text(text)) if text.trim().is_empty()))
 }
 
 /// Returns the format's name for the user, and the format in RON.

@@ -31,6 +31,9 @@ pub enum InitError {
         /// What the task needs.
         reason: String,
     },
+    /// The data, or the validation data, is empty.
+    #[error("{} has no records; add some, or name other data with --data or --valid", .0.display())]
+    NoRecords(PathBuf),
     /// No registered family learns the task with settings that are known.
     #[error(
         "no fresh model learns `{0}` with settings that have defaults: name the folder of a model with --model"

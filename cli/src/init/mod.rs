@@ -11,13 +11,15 @@ mod data;
 mod error;
 mod text;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use firebrick_datasets::Tokenizer;
 use firebrick_models::pretrained::Folder;
 
+use crate::console::tell;
+use crate::hub::{Wanted, local_folder, local_paths};
 use crate::run::{Families, Limits, TaskConfig, Tasks};
-use crate::{Examples, ModelConfig, Run, RunError};
+use crate::{Examples, ModelConfig, Paths, Run, RunError};
 
 pub use error::InitError;
 
@@ -55,19 +57,23 @@ impl Given<'_> {
     pub fn draft(&self) -> Result<Drafted, RunError> {
         let task = task(self.task)?;
         let mut seen = match self.data {
-            Some(data) => Seen::at(data, task.predicts_in_parts())?,
+            Some(data) => seen(data, &task)?,
             None => Seen { path: "train.jsonl".into(), ..Seen::default() },
         };
         seen.valid = self.valid.map(Path::to_path_buf).or(seen.valid);
+        if let Some(valid) = &seen.valid {
+            seen.check_valid(&on_this_machine(valid)?)?;
+        }
         let (path, valid, format) = (seen.path.clone(), seen.valid.clone(), seen.format.clone());
         let (mut examples, mut found) = match self.data {
             Some(_) => seen.split(),
             None => (Examples::default(), vec!["no --data: `data.path` is a placeholder".into()]),
         };
         if let Some(model) = self.model {
-            let folder = Folder::open(model)?;
+            let local = local_folder(model, Wanted::Model, &tell)?;
+            let folder = Folder::open(&*local)?;
             let Limits { positions, labels } = Families::model_in(&task, &folder)?.limits(&folder)?;
-            let tokenizer = Tokenizer::from_file(model)?;
+            let tokenizer = Tokenizer::from_file(&*local)?;
             let of_tokenizer = tokenizer.model_max_length();
             examples.most_tokens = positions.into_iter().chain(of_tokenizer).min();
             examples.labels = labels;
@@ -111,6 +117,23 @@ fn task(name: &str) -> Result<TaskConfig, InitError> {
         return Err(InitError::Task { name: name.into(), nearest, known: known.to_vec() });
     };
     TaskConfig::with_defaults(name).ok_or(InitError::NoDefaults(name))
+}
+
+/// Recognises data, which may be a file on the Hub.
+fn seen(data: &Path, task: &TaskConfig) -> Result<Seen, RunError> {
+    let local = on_this_machine(data)?;
+    let seen = Seen::at(&local, task.predicts_in_parts())?;
+    Ok(match local == data {
+        true => seen,
+        // The Hub's cache is not what the run file names, and what lies in it is not all that the data set has.
+        false => Seen { path: data.into(), valid: None, ..seen },
+    })
+}
+
+/// Returns the path on this machine of data that may be on the Hub: its first file, if a pattern names several.
+fn on_this_machine(data: &Path) -> Result<PathBuf, RunError> {
+    let paths = local_paths(&Paths::One(data.into()), &tell)?;
+    Ok(paths.as_slice().first().cloned().unwrap_or_else(|| data.into()))
 }
 
 /// Returns the entry of a small fresh model that learns the task.

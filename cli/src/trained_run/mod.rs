@@ -20,6 +20,7 @@ mod shared;
 use std::path::{Path, PathBuf};
 
 use crate::console::tell;
+use crate::hub::{Wanted, local_folder};
 use crate::run::{ModelConfig, PRETRAINED, Process, TokenizerConfig, is_exported};
 use crate::{Run, RunError};
 use firebrick_models::pretrained::{Folder, PretrainedError};
@@ -55,8 +56,8 @@ pub struct TrainedRun {
 }
 
 impl TrainedRun {
-    /// Opens a run by its output folder, or by a run file that names that folder. `weights` is a Hugging Face folder
-    /// to use instead of the run's own. For `overrides`, see [`Run::read`].
+    /// Opens a run by its output folder, or by a run file that names that folder. `weights` is a Hugging Face folder,
+    /// or a model on the Hub, to use instead of the run's own. For `overrides`, see [`Run::read`].
     ///
     /// If the run is in progress or was killed, this makes its Hugging Face folder from its best weights, or from
     /// those of its newest checkpoint if none were evaluated.
@@ -75,7 +76,7 @@ impl TrainedRun {
         };
         let mut run = Run::read(&file, overrides)?;
         let folder = match weights {
-            Some(weights) => weights.to_path_buf(),
+            Some(weights) => local_folder(weights, Wanted::Model, &tell)?.into_owned(),
             None => output.unwrap_or(&run.output).join(PRETRAINED),
         };
         let output = output.unwrap_or(&run.output).to_path_buf();

@@ -120,7 +120,42 @@ fn what_does_not_fit_is_refused_and_says_what_does() {
     let chat = ["Seq2Seq", "--data", "examples/data/chat.jsonl"];
     init(root, &chat).code(1).stderr(contains("two texts: a source and a target"));
     init(root, &["CausalLm", "--data", "no/such.txt"]).code(1).stderr(contains("no/such.txt"));
+    for task in ["MaskedLm", "CausalLm"] {
+        let labelled = init(root, &[task, "--data", "examples/data/entities.conll"]);
+        labelled
+            .code(1)
+            .stdout("")
+            .stderr(contains("needs a text").and(contains("the fields words, labels")));
+    }
+    let missing = ["MaskedLm", "--data", "examples/data/topics.tsv", "--valid", "nope"];
+    init(root, &missing).code(1).stdout("").stderr(contains("`nope`: No such file"));
     // Without data, there is a placeholder.
     let placeholder = init(root, &["CausalLm"]).success().stderr(contains("placeholder"));
     placeholder.stdout(contains("fill in: your data").and(contains("model: Gpt(")));
+}
+
+#[test]
+fn data_without_records_is_refused_for_every_task() {
+    let folder = TempDir::new().unwrap();
+    let files = [
+        ("empty.jsonl", ""),
+        ("blank.jsonl", "\n\n"),
+        ("header.csv", "text,label\n"),
+        ("empty.conll", ""),
+        ("empty.txt", ""),
+        ("blank.text", "\n \n"),
+    ];
+    for (name, text) in files {
+        fs::write(folder.path().join(name), text).unwrap();
+        for task in
+            ["CausalLm", "MaskedLm", "TokenClassification", "SequenceClassification", "Seq2Seq", "Dpo"]
+        {
+            let refused = init(folder.path(), &[task, "--data", name]).code(1).stdout("");
+            refused.stderr(contains(format!("{name} has no records")));
+        }
+    }
+    // A model cannot be evaluated on empty validation data.
+    fs::write(folder.path().join("train.jsonl"), "{\"text\": \"to be\"}\n").unwrap();
+    let valid = ["CausalLm", "--data", "train.jsonl", "--valid", "empty.jsonl"];
+    init(folder.path(), &valid).code(1).stderr(contains("empty.jsonl has no records"));
 }

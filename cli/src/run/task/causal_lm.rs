@@ -209,7 +209,7 @@ impl Task for CausalLmTask {
             return Ok(suggestion.found("one long text, read in windows"));
         }
         let Some(field) = examples.text(&[]) else {
-            return Err("each record needs a text, or a conversation (`messages`)".into());
+            return Err(examples.lack("each record needs a text, or a conversation (`messages`)"));
         };
         let found = format!("the texts in `{field}` are read as one long text, in windows");
         Ok(suggestion.field("text", &field, "text").special("(eos: \"</s>\")").found(found))

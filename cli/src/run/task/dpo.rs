@@ -145,7 +145,8 @@ impl Task for DpoTask {
         let first = examples.records.first();
         let has = |field: &str| first.is_none_or(|record| record.get(field).is_some());
         if !has(chosen) || !has(rejected) {
-            return Err("each record needs a `chosen` and a `rejected` answer, and perhaps a `prompt`".into());
+            let needed = "each record needs a `chosen` and a `rejected` answer, and perhaps a `prompt`";
+            return Err(examples.lack(needed));
         }
         let [better, worse] = [chosen, rejected].map(|answer| examples.length(&[prompt, answer]));
         let longest = if better.0 < worse.0 { worse } else { better };

@@ -46,7 +46,11 @@ impl Task for MaskedLmTask {
     }
 
     fn suggest(&self, examples: &Examples) -> Result<Suggestion, String> {
-        let field = examples.text(&[]).unwrap_or_else(text);
+        let field = match examples.text(&[]) {
+            Some(field) => field,
+            None if examples.records.is_empty() => text(),
+            None => return Err(examples.lack("each record needs a text")),
+        };
         let suggestion = Suggestion::default().data("max_length", examples.length(&[&field]));
         let suggestion = suggestion.special("(pad: \"<pad>\", mask: \"<mask>\")");
         Ok(suggestion.field("text", &field, "text").found(format!("the texts are in `{field}`")))

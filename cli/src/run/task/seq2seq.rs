@@ -138,7 +138,7 @@ impl Task for Seq2SeqTask {
             (Some(pair), _) => pair,
             (None, [source, target, ..]) => (*source, *target),
             (None, _) if examples.records.is_empty() => ("source", "target"),
-            _ => return Err("each record needs two texts: a source and a target".into()),
+            _ => return Err(examples.lack("each record needs two texts: a source and a target")),
         };
         let ((of_source, note), (of_target, _)) = (examples.length(&[source]), examples.length(&[target]));
         let suggestion = Suggestion::default()

@@ -46,6 +46,14 @@ impl Examples {
         self.records.first().map(|record| record.names().collect()).unwrap_or_default()
     }
 
+    /// Returns why the records do not fit a task: what it needs of each record, and the fields that they have.
+    pub fn lack(&self, needed: &str) -> String {
+        match &self.fields()[..] {
+            [] => format!("{needed}; the records have no fields"),
+            fields => format!("{needed}; the records have the fields {}", fields.join(", ")),
+        }
+    }
+
     /// Returns a field whose values pass `fits` in all records: the first of the `usual` names that does, otherwise the
     /// first of all fields.
     pub fn field(&self, usual: &[&str], fits: impl Fn(&Value) -> bool) -> Option<String> {

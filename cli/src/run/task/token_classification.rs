@@ -93,7 +93,7 @@ impl Task for TokenClassificationTask {
         let (words, labels) = match (words, labels, examples.records.is_empty()) {
             (Some(words), Some(labels), _) => (words, labels),
             (_, _, true) => (self::words(), self::labels()),
-            _ => return Err("each record needs a list of words and a list of their labels".into()),
+            _ => return Err(examples.lack("each record needs a list of words and a list of their labels")),
         };
         let mut names = BTreeSet::new();
         for value in examples.values(&labels).flatten() {
