@@ -82,6 +82,18 @@ fn data_is_recognised_by_what_is_in_it() {
     );
     let (text, _) = trained(folder.path(), &["SequenceClassification", "--data", "scores.jsonl"]);
     assert!(text.contains("kind: Number"), "{text}");
+
+    // A table without types holds numbers as text.
+    let rows: String = (0..30).map(|row| format!("{row},the text {row},{}.5\n", row * 7)).collect();
+    write("prices.csv", &format!("id,text,price\n{rows}"));
+    let (text, _) = trained(folder.path(), &["SequenceClassification", "--data", "prices.csv"]);
+    assert!(text.contains("label: \"price\", kind: Number"), "{text}");
+
+    let rows = "{\"text\": \"wind and rain\", \"labels\": [\"wind\", \"rain\"]}\n{\"text\": \"sun\", \"labels\": []}\n";
+    write("tags.jsonl", &rows.repeat(12));
+    let (text, said) = trained(folder.path(), &["SequenceClassification", "--data", "tags.jsonl"]);
+    assert!(text.contains("kind: Classes") && text.contains("best_by: \"f1\""), "{text}");
+    assert!(said.contains("2 labels: rain, wind"), "{said}");
 }
 
 /// A folder is trained further with its own tokenizer; a classifier of other labels gets a new head.
@@ -117,6 +129,8 @@ fn what_does_not_fit_is_refused_and_says_what_does() {
     init(root, &["causallm"]).code(1).stderr(contains("did you mean `CausalLm`?"));
     let texts = ["TokenClassification", "--data", "examples/data/topics.tsv"];
     init(root, &texts).code(1).stderr(contains("a list of words and a list of their labels"));
+    let unlabelled = ["SequenceClassification", "--data", "examples/data/chat.jsonl"];
+    init(root, &unlabelled).code(1).stderr(contains("needs a label").and(contains("the fields messages")));
     let chat = ["Seq2Seq", "--data", "examples/data/chat.jsonl"];
     init(root, &chat).code(1).stderr(contains("two texts: a source and a target"));
     init(root, &["CausalLm", "--data", "no/such.txt"]).code(1).stderr(contains("no/such.txt"));

@@ -1,5 +1,7 @@
 //! A class, several classes or a number for each text.
 
+use std::collections::BTreeSet;
+
 use firebrick_datasets::collators::{SequenceClassification, Target};
 use firebrick_datasets::{DataError, Record, Value as Field};
 use firebrick_models::inference::{LabelKind, Question};
@@ -99,25 +101,29 @@ impl Task for SequenceClassificationTask {
             "stars",
             "rating",
         ];
-        let is_class = |field: &&str| examples.classes(field).is_some();
-        let is_number = |field: &&str| {
-            examples.values(field).all(|value| matches!(value, Some(Field::Integer(_) | Field::Float(_))))
-        };
         let fields = examples.fields();
-        let usual = || USUAL.into_iter().filter(|name| fields.contains(name));
-        let label = usual()
-            .find(|field| is_class(field) || is_number(field))
+        let found = USUAL
+            .into_iter()
+            .filter(|name| fields.contains(name))
+            .find_map(|name| Some((name, labels_in(name, examples)?)))
             .or_else(|| {
                 let text = examples.text(&[]);
-                let others = fields.iter().copied().filter(|field| Some(*field) != text.as_deref());
-                others.rev().find(is_class)
-            })
-            .or_else(|| fields.iter().copied().find(is_number));
-        let Some(label) = label else {
-            return Err("each record needs a label: a field with few different values, or a number".into());
+                let others = fields.iter().copied().rev().filter(|field| Some(*field) != text.as_deref());
+                let labels = others.filter_map(|field| Some((field, labels_in(field, examples)?)));
+                let few = labels.filter(|(_, (_, names))| names.len() <= examples.most_classes());
+                few.min_by_key(|(_, (kind, _))| match kind {
+                    LabelKind::Class => 0,
+                    LabelKind::Classes => 1,
+                    LabelKind::Number => 2,
+                })
+            });
+        let Some((label, (kind, names))) = found else {
+            let needed =
+                "each record needs a label: a field with few different values, a list of labels, or a number";
+            return Err(examples.lack(needed));
         };
         let Some(text) = examples.text(&[label]) else {
-            return Err(format!("each record needs a text beside its label, `{label}`"));
+            return Err(examples.lack(&format!("each record needs a text beside its label, `{label}`")));
         };
         let pairs = [
             ("premise", "hypothesis"),
@@ -139,15 +145,29 @@ impl Task for SequenceClassificationTask {
             None => suggestion,
         };
         let suggestion = suggestion.field("label", label, "label").data("max_length", length);
-        Ok(match examples.classes(label) {
-            Some(classes) => {
-                let found = format!("the texts are in `{text}`, {} in `{label}`", listed(&classes));
-                suggestion.best_by("accuracy").found(found).labels(&classes, examples)
+        let labels = format!("the texts are in `{text}`, {} in `{label}`", listed(&names));
+        Ok(match kind {
+            LabelKind::Class => suggestion.best_by("accuracy").found(labels).labels(&names, examples),
+            LabelKind::Classes => {
+                let suggestion = suggestion.set("kind", "Classes").best_by("f1");
+                suggestion.found(format!("{labels}, any number of them for a text")).labels(&names, examples)
             }
-            None => {
+            LabelKind::Number => {
                 let found = format!("the texts are in `{text}`, and a number in `{label}` is learned");
                 suggestion.set("kind", "Number").found(found)
             }
         })
+    }
+}
+
+/// Returns what kind of label a field holds, and the names of the classes; `None` if it holds no label.
+fn labels_in(field: &str, examples: &Examples) -> Option<(LabelKind, BTreeSet<String>)> {
+    let is_number = examples.is_number(field);
+    let is_whole = |class: &String| class.trim().parse::<i64>().is_ok();
+    match examples.classes(field) {
+        // Whole numbers may be classes; 0.5 and 2 are no names.
+        Some(classes) if !is_number || classes.iter().all(is_whole) => Some((LabelKind::Class, classes)),
+        _ if is_number => Some((LabelKind::Number, BTreeSet::new())),
+        _ => examples.labels_of_lists(field).map(|labels| (LabelKind::Classes, labels)),
     }
 }

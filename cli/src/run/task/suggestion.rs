@@ -95,8 +95,37 @@ impl Examples {
                 _ => return None,
             };
         }
-        let most = if self.records.len() < 20 { self.records.len() } else { self.records.len() / 2 };
-        (classes.len() <= most).then_some(classes)
+        (classes.len() <= self.most_classes()).then_some(classes)
+    }
+
+    /// Returns the most different values that are taken for classes.
+    pub(super) fn most_classes(&self) -> usize {
+        if self.records.len() < 20 { self.records.len() } else { self.records.len() / 2 }
+    }
+
+    /// Returns the different items of a field of lists, as text, if each value is a list of labels and some differ.
+    pub(super) fn labels_of_lists(&self, field: &str) -> Option<BTreeSet<String>> {
+        let mut labels = BTreeSet::new();
+        for value in self.values(field) {
+            let Some(Value::List(items)) = value else { return None };
+            for item in items {
+                match item {
+                    Value::Text(text) => labels.insert(text.clone()),
+                    Value::Integer(number) => labels.insert(number.to_string()),
+                    _ => return None,
+                };
+            }
+        }
+        (!labels.is_empty()).then_some(labels)
+    }
+
+    /// Whether a field has a number in each record. Tables without types hold numbers as text.
+    pub(super) fn is_number(&self, field: &str) -> bool {
+        self.values(field).all(|value| match value {
+            Some(Value::Integer(_) | Value::Float(_)) => true,
+            Some(Value::Text(text)) => text.trim().parse::<f64>().is_ok_and(f64::is_finite),
+            _ => false,
+        })
     }
 
     /// Suggests the most tokens of a row for texts of these fields, by the longest of the first records.
@@ -222,6 +251,23 @@ mod tests {
             ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k"].map(|name| (name, name)).into();
         let of = examples(&[&rows[..], &rows[..10]].concat());
         assert_eq!(of.classes("kind"), None, "11 of 21 are too many");
+    }
+
+    #[test]
+    fn numbers_may_be_text_and_labels_lists() {
+        let of = examples(&[("2.5", "1"), (" -3", "x")]);
+        assert!(of.is_number("note") && !of.is_number("kind") && !of.is_number("none"));
+        assert!(!examples(&[("nan", "1")]).is_number("note"));
+        let record = |labels: Vec<Value>| {
+            let place = Place { file: Path::new("x").into(), line: 1 };
+            Record::new(place, vec![("tags".into(), Value::List(labels))])
+        };
+        let text = |text: &str| Value::Text(text.into());
+        let records =
+            vec![record(vec![text("a"), Value::Integer(1)]), record(vec![]), record(vec![text("b")])];
+        let of = Examples { records, ..Examples::default() };
+        assert_eq!(listed(&of.labels_of_lists("tags").unwrap()), "3 labels: 1, a, b");
+        assert_eq!(of.labels_of_lists("none"), None);
     }
 
     #[test]
