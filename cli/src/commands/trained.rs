@@ -1,6 +1,6 @@
 //! The commands that use a trained run: `eval`, `predict` and `generate`.
 
-use std::io::{BufRead, BufReader, BufWriter, Write, stdin, stdout};
+use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Write, stdin, stdout};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -233,7 +233,15 @@ pub(crate) fn generate(args: &GenerateArgs) -> Result<(), RunError> {
     let prompts = match args.prompt.is_empty() {
         false => args.prompt.clone(),
         true => {
-            let lines = stdin().lock().lines().collect::<Result<Vec<_>, _>>();
+            let lines = stdin().lock().lines().zip(1..).map(|(line, number)| {
+                line.map_err(|error| match error.kind() {
+                    ErrorKind::InvalidData => {
+                        format!("line {number} is not UTF-8 text: convert it, as with `iconv -f LATIN1 -t UTF-8`")
+                    }
+                    _ => error.to_string(),
+                })
+            });
+            let lines = lines.collect::<Result<Vec<_>, _>>();
             lines.map_err(|error| TrainError::file("standard input", "reading prompts", error))?
         }
     };

@@ -1,12 +1,12 @@
 //! Predictions of a trained model for the records of a file.
 
-use std::io::{BufRead, Write};
+use std::io::{self, BufRead, ErrorKind, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
-use firebrick_datasets::{DataError, JsonlReader, Place, Record, Skipped, Tokenizer};
+use firebrick_datasets::{DataError, JsonlReader, Place, ReadError, Record, Skipped, Tokenizer, Truncated};
 use serde_json::{Map, Value, json};
 
 use super::TrainedRun;
@@ -67,7 +67,8 @@ impl TrainedRun {
     }
 
     /// Like [`predict`](Self::predict), but answers lines as they come: each is a record in JSON, or a text. Blank lines
-    /// are skipped. The output is flushed whenever there is nothing more to answer.
+    /// are skipped. The output is flushed whenever there is nothing more to answer. An error comes after the answers to
+    /// the lines before it.
     ///
     /// # Errors
     ///
@@ -117,12 +118,19 @@ impl Predicting<'_> {
         let model = folder.load::<M>(&config, &device)?.model;
         let inference =
             self.run.inference::<M>(&config, Some(folder), &tokenizer, &device, self.decoding.clone())?;
+        let truncated = Truncated::default();
+        let encoder = inference.encoder.clone().counting(truncated.clone());
+        let inference = Inference { encoder, ..inference };
         let (mut predicted, mut waiting) = (Predicted::default(), Vec::new());
         let most = self.limit.unwrap_or(usize::MAX);
         let skipped = Skipped::default();
         let paths = match std::mem::replace(&mut self.asked, Asked::Files(Paths::Several(Vec::new()))) {
             Asked::Files(paths) => paths,
-            Asked::Lines(lines) => return self.answer_lines(lines, (&model, &inference, &tokenizer)),
+            Asked::Lines(lines) => {
+                let predicted = self.answer_lines(lines, (&model, &inference, &tokenizer));
+                self.tell_truncated(&truncated);
+                return predicted;
+            }
         };
         let reader = open(&paths, self.run.data.format.as_ref())?;
         'parts: for part in 0..reader.parts() {
@@ -137,18 +145,19 @@ impl Predicting<'_> {
             }
         }
         self.answer(&model, &inference, &mut waiting, &mut predicted)?;
+        self.tell_truncated(&truncated);
         Ok(predicted)
     }
 }
 
 impl Predicting<'_> {
-    /// Answers what has been read so far, and then waits for more.
+    /// Answers what has been read so far, and then waits for more. What comes before a malformed line is answered before
+    /// its error is returned.
     fn answer_lines<M: Answers>(
         &mut self,
         lines: Box<dyn BufRead + Send>,
         (model, inference, tokenizer): (&M, &Inference, &Tokenizer),
     ) -> Result<Predicted, RunError> {
-        let run = self.run;
         let skipped = Skipped::default();
         let (mut predicted, mut waiting) = (Predicted::default(), Vec::new());
         let most = self.limit.unwrap_or(usize::MAX);
@@ -163,23 +172,63 @@ impl Predicting<'_> {
         });
         while predicted.answers < most {
             let Ok(first) = read.recv() else { break };
+            let mut failed = None;
             let room = TOGETHER.min(most - predicted.answers);
             for (line, text) in [first].into_iter().chain(read.try_iter().take(room - 1)) {
-                let failed = |error| TrainError::file(STANDARD_INPUT, "reading", error);
-                let text = text.map_err(failed)?;
-                if text.trim().is_empty() {
-                    continue;
+                match self.asked_by_line(line, text, tokenizer, &skipped) {
+                    Ok(asked) => waiting.extend(asked),
+                    Err(error) => {
+                        failed = Some(error);
+                        break;
+                    }
                 }
-                let place = Place { file: Path::new(STANDARD_INPUT).into(), line };
-                let asked = record(run, &text, place).and_then(|record| run.task.asked(&record, tokenizer));
-                waiting.extend(run.data.malformed.keep(asked, &skipped)?);
             }
             self.answer(model, inference, &mut waiting, &mut predicted)?;
             let flushed = self.output.flush();
             flushed.map_err(|error| TrainError::file("the predictions", "writing", error))?;
+            if let Some(error) = failed {
+                tell_skipped(&skipped, self.say);
+                return Err(error);
+            }
         }
         tell_skipped(&skipped, self.say);
         Ok(predicted)
+    }
+
+    /// Returns what a line of standard input asks; `None` if it is blank, or malformed and skipped.
+    fn asked_by_line(
+        &self,
+        line: u64,
+        text: io::Result<String>,
+        tokenizer: &Tokenizer,
+        skipped: &Skipped,
+    ) -> Result<Option<(Question, Option<Value>)>, RunError> {
+        let place = Place { file: Path::new(STANDARD_INPUT).into(), line };
+        let asked = match text {
+            Ok(text) if text.trim().is_empty() => return Ok(None),
+            Ok(text) => {
+                record(self.run, &text, place).and_then(|record| self.run.task.asked(&record, tokenizer))
+            }
+            Err(error) if error.kind() == ErrorKind::InvalidData => Err(ReadError::Record {
+                place,
+                field: None,
+                expected: "UTF-8 text, as `iconv -f LATIN1 -t UTF-8` writes it".into(),
+                found: "other bytes".into(),
+            }
+            .into()),
+            Err(error) => return Err(TrainError::file(STANDARD_INPUT, "reading", error).into()),
+        };
+        Ok(self.run.data.malformed.keep(asked, skipped)?)
+    }
+
+    /// Says how many inputs were cut to the maximum length.
+    fn tell_truncated(&self, truncated: &Truncated) {
+        let (texts, tokens) = (truncated.texts(), truncated.tokens());
+        if texts > 0 {
+            (self.say)(&format!(
+                "{texts} input(s) are longer than `data.max_length`: the model did not read {tokens} of their tokens"
+            ));
+        }
     }
 
     fn answer<M: Answers>(

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -44,6 +45,32 @@ fn a_line_is_answered_before_the_next_one_is_written() {
     assert_eq!((&record["predicted"], &record["expected"]), (&text["predicted"], &"weather".into()));
     drop(asked);
     assert!(child.wait().unwrap().success());
+}
+
+/// The lines before a malformed one are answered.
+#[test]
+fn a_malformed_line_ends_the_answers_and_not_those_before_it() {
+    let folder = TempDir::new().unwrap();
+    let out = trained("sequence_classification", folder.path());
+    let ask = |arguments: &[&str], lines: &[u8]| {
+        let mut command = at_root();
+        command.args(["predict", &out, "-"]).args(arguments).write_stdin(lines);
+        command.assert()
+    };
+    let lines = b"{\"text\": \"rain\"}\n{\"text\": 3}\nplain\n";
+    let wrong = ask(&[], lines).code(1).stderr(contains("standard input:2, field `text`"));
+    let answers = String::from_utf8(wrong.get_output().stdout.clone()).unwrap();
+    assert!(answers.lines().count() == 1 && answers.contains("\"text\":\"rain\""), "{answers}");
+
+    let bytes = b"rain\nr\xe9sum\xe9\nsun\n";
+    let wrong = ask(&[], bytes).code(1).stderr(contains("standard input:2: expected UTF-8 text"));
+    wrong.stdout(contains("\"text\":\"rain\""));
+    let skipped = ask(&["--set", "data.malformed=Skip"], bytes).success();
+    skipped.stderr(contains("skipped 1 malformed").and(contains("2 answers")));
+
+    let long = "rain ".repeat(2000);
+    let cut = ask(&[], format!("{long}\n").as_bytes()).success();
+    cut.stderr(contains("1 input(s) are longer than `data.max_length`"));
 }
 
 #[test]
