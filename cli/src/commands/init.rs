@@ -23,15 +23,16 @@ Examples:
 pub(crate) struct InitArgs {
     /// The task that the model learns, as listed below.
     task: String,
-    /// The data: a file, a folder, a pattern with `*`, or the beginning that two parallel files share. Default: a
-    /// placeholder.
+    /// The data: a file, a folder, a pattern with `*`, the beginning that two parallel files share, or a file on the
+    /// Hub, as in `hub:org/name/train.jsonl`. Default: a placeholder.
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
     /// The validation data. Default: `valid.csv` beside `train.csv`, or `x.valid.csv` beside `x.csv`; otherwise a tenth
     /// of the data.
     #[arg(long, value_name = "FILE", requires = "data")]
     valid: Option<PathBuf>,
-    /// The Hugging Face folder of the model to train further, with its tokenizer. Default: a small fresh model.
+    /// The Hugging Face folder of the model to train further, with its tokenizer, or `hub:org/name`. Default: a small
+    /// fresh model.
     #[arg(long, value_name = "FOLDER")]
     model: Option<PathBuf>,
 }

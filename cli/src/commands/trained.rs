@@ -21,8 +21,8 @@ struct TrainedArgs {
     /// The output folder of a run, or its run file.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// A Hugging Face folder with the weights to use. Default: `pretrained` in the output folder, which holds the best
-    /// weights of the run. It is exported first if the run has not finished.
+    /// A Hugging Face folder with the weights to use, or `hub:org/name`. Default: `pretrained` in the output folder,
+    /// which holds the best weights of the run. It is exported first if the run has not finished.
     #[arg(long, value_name = "FOLDER")]
     weights: Option<PathBuf>,
     /// Overrides a field of the run file; the value is RON. May be given several times.
@@ -236,7 +236,9 @@ pub(crate) fn generate(args: &GenerateArgs) -> Result<(), RunError> {
             let lines = stdin().lock().lines().zip(1..).map(|(line, number)| {
                 line.map_err(|error| match error.kind() {
                     ErrorKind::InvalidData => {
-                        format!("line {number} is not UTF-8 text: convert it, as with `iconv -f LATIN1 -t UTF-8`")
+                        format!(
+                            "line {number} is not UTF-8 text: convert it, as with `iconv -f LATIN1 -t UTF-8`"
+                        )
                     }
                     _ => error.to_string(),
                 })

@@ -173,3 +173,14 @@ fn data_without_records_is_refused_for_every_task() {
     let valid = ["CausalLm", "--data", "train.jsonl", "--valid", "empty.jsonl"];
     init(folder.path(), &valid).code(1).stderr(contains("empty.jsonl has no records"));
 }
+
+#[cfg(not(feature = "hub"))]
+#[test]
+fn a_program_without_the_hub_says_how_to_do_without() {
+    let root = Path::new("..");
+    let model = ["CausalLm", "--data", "examples/data/chat.jsonl", "--model", "hub:org/name"];
+    let data = ["CausalLm", "--data", "hub:org/name/train.jsonl"];
+    for arguments in [&model[..], &data] {
+        init(root, arguments).code(1).stdout("").stderr(contains("build it with `--features hub`"));
+    }
+}
