@@ -21,7 +21,7 @@ pub(super) struct Seen {
     /// The format in RON, if the extension does not determine it.
     pub format: Option<String>,
     /// How its files are read.
-    reads: Option<Format>,
+    pub reads: Option<Format>,
     /// The validation data beside it.
     pub valid: Option<PathBuf>,
     /// The format, for the user.
