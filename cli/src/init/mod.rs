@@ -19,7 +19,7 @@ use firebrick_models::pretrained::Folder;
 use crate::console::tell;
 use crate::hub::{Wanted, local_folder, local_paths};
 use crate::run::{Families, Limits, TaskConfig, Tasks};
-use crate::{Examples, ModelConfig, Paths, Run, RunError};
+use crate::{Examples, ModelConfig, Run, RunError};
 
 pub use error::InitError;
 
@@ -132,8 +132,8 @@ fn seen(data: &Path, task: &TaskConfig) -> Result<Seen, RunError> {
 
 /// Returns the path on this machine of data that may be on the Hub: its first file, if a pattern names several.
 fn on_this_machine(data: &Path) -> Result<PathBuf, RunError> {
-    let paths = local_paths(&Paths::One(data.into()), &tell)?;
-    Ok(paths.as_slice().first().cloned().unwrap_or_else(|| data.into()))
+    let paths = local_paths(&[data.into()], &tell)?;
+    Ok(paths.into_iter().next().unwrap_or_else(|| data.into()))
 }
 
 /// Returns the entry of a small fresh model that learns the task.
