@@ -110,7 +110,7 @@ fn mistakes_are_explained() {
             .stderr(contains(expected));
     };
     let (length, gpt) = (", max_length: 8", "Gpt(layers: 1, heads: 1, width: 8)");
-    refused("Dpo(beta: 0)", length, gpt, "`task.beta` must be finite and above 0, found 0");
+    refused("Dpo(beta: 0)", length, gpt, "`task.beta` must be above 0 and at most 1000, found 0");
     refused(
         "Dpo(label_smoothing: 0.5)",
         length,

@@ -108,5 +108,5 @@ fn a_run_shows_the_share_of_the_peak_that_it_uses() {
     let report = report(&mut train(folder.path(), &["--device", "cpu"]));
     assert!(report["tokens_per_second"].is_number() && report.get("mfu").is_none(), "{report}");
     let refused = train(folder.path(), &["--peak-flops", "0"]).assert().code(1);
-    refused.stderr(contains("`peak_flops` must be above 0"));
+    refused.stderr(contains("`peak_flops` must be finite and at least 1"));
 }

@@ -21,7 +21,7 @@ fn examples() -> Vec<(PathBuf, Value)> {
     let rest =
         ["model=Pretrained(\"x\")", "optimizer=AdamW()", "schedule=Constant(lr: 1.0)", "steps=1", "output=x"];
     runs.map(|path| {
-        let run = Run::read(&path, &[""; 0]).or_else(|_| Run::read(&path, &rest)).unwrap();
+        let run = Run::read(&path, &[""; 0]).unwrap_or_else(|_| Run::read(&path, &rest).unwrap());
         (path, serde_json::to_value(run).unwrap())
     })
     .collect()

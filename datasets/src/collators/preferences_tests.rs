@@ -106,7 +106,7 @@ fn settings_out_of_range_are_refused() {
     let refused = |dpo: Dpo| dpo.check().unwrap_err().to_string();
     for beta in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         let error = refused(Dpo { beta, ..Dpo::default() });
-        assert!(error.contains("beta must be finite and above 0"), "{error}");
+        assert!(error.contains("beta must be above 0 and at most 1000"), "{error}");
     }
     for label_smoothing in [-0.1, 0.5, f64::NAN] {
         let error = refused(Dpo { label_smoothing, ..Dpo::default() });
