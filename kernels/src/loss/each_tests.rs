@@ -46,11 +46,10 @@ fn each_loss_and_its_gradients_equal_the_equation() {
                     cap,
                 };
                 let hidden = hidden.clone().cast(cast(dtype));
-                let losses = match wide {
+                match wide {
                     true => composed(head.logits(hidden), &given),
                     false => head_losses(hidden, &head, &given),
-                };
-                losses
+                }
             };
             let about = format!("{rows} {dtype:?} {transposed} {biased}");
             let mut results = Vec::new();
