@@ -186,4 +186,14 @@ impl Run {
     pub(crate) fn model_in(&self, folder: &Folder) -> Result<&'static dyn AnyTrainable, RunError> {
         Families::model_in(&self.task, folder)
     }
+
+    /// Returns the model of a folder as one that writes texts: the causal language model of a task such as `Dpo`, whose
+    /// own model reads pairs of texts.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Families::model_in`].
+    pub(crate) fn writer_in(&self, folder: &Folder) -> Result<&'static dyn AnyTrainable, RunError> {
+        Families::model_in(&TaskConfig::default(), folder).or_else(|_| self.model_in(folder))
+    }
 }

@@ -18,7 +18,7 @@ mod windows;
 use serde::Serialize;
 
 use super::TrainedRun;
-use crate::run::{Families, Paths, TaskConfig, Writing};
+use crate::run::{Paths, Writing};
 use crate::{Run, RunError};
 use firebrick::Scores;
 use firebrick_models::decoding::Decoding;
@@ -110,12 +110,7 @@ impl TrainedRun {
         }
         let measuring = Measuring { run: &self.run, measure, data, say: &say };
         let folder = self.weights()?;
-        // A model of another task that writes, such as `Dpo`, is measured as the causal language model of its folder.
-        let model = match Families::model_in(&TaskConfig::default(), &folder) {
-            Ok(causal) => causal,
-            Err(_) => self.run.model_in(&folder)?,
-        };
-        model.measure(measuring, folder)
+        self.run.writer_in(&folder)?.measure(measuring, folder)
     }
 }
 
