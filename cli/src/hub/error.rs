@@ -103,7 +103,7 @@ pub enum HubError {
         file: String,
         /// The SHA-256 of the Hub.
         expected: String,
-        /// That of the download.
+        /// The SHA-256 of the download.
         found: String,
     },
     /// A push needs a token.

@@ -39,7 +39,7 @@ pub struct MlflowConfig {
     pub uri: Option<String>,
     /// The experiment, which is created if it does not exist. Default: `Default`.
     pub experiment: Option<String>,
-    /// The name of the run. Default: that of the output folder.
+    /// The name of the run. Default: the name of the output folder.
     pub run_name: Option<String>,
 }
 

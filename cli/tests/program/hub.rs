@@ -217,7 +217,7 @@ fn weights_that_are_damaged_on_their_way_are_refused() {
     damaged.get_mut("org/model/model.safetensors").unwrap()[30_000] ^= 1;
     let damaged = Arc::new(damaged);
     let behind = hub(damaged, 0);
-    // The sum is that of the whole file.
+    // The sum covers the whole file.
     let address = behind.address.clone();
     let front = Server::start(move |request| {
         let etag = sha256(&whole["org/model/model.safetensors"]);

@@ -1,5 +1,7 @@
+mod heads;
+
 use burn::tensor::activation::log_softmax;
-use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use proptest::prelude::*;
 
 use super::{Head, HeadWeight, IGNORED, cross_entropy, head_loss};
@@ -363,41 +365,7 @@ fn rows_without_labels_add_nothing() {
 }
 
 #[test]
-fn a_head_in_half_precision_has_gradients_in_it() {
-    if !is_flex(&testing::device()) {
-        return;
-    }
-    let device = testing::device().autodiff();
-    let hidden = waves([6, 4], 1, FloatDType::F32, &device).require_grad();
-    let weight = waves([9, 4], 2, FloatDType::BF16, &device).require_grad();
-    let head = Head { weight: HeadWeight::Embedding(weight.clone()), bias: None, cap: None };
-    let loss = head_loss(hidden.clone(), &head, &labels(6, 9, 0), 0.0);
-    assert_eq!(loss.dtype(), DType::F32);
-    let grads = loss.backward();
-    assert_eq!(hidden.grad(&grads).unwrap().dtype(), DType::F32);
-    assert_eq!(weight.grad(&grads).unwrap().dtype(), DType::BF16);
-}
-
-#[test]
-fn the_likeliest_class_is_that_of_all_logits() {
-    let device = testing::device();
-    let hidden = waves([600, 3], 1, FloatDType::F32, &device);
-    let weight = waves([3, 17_000], 2, FloatDType::F32, &device);
-    let head = Head { weight: HeadWeight::Linear(weight), bias: None, cap: None };
-    let expected = head.logits(hidden.clone()).argmax(1).into_data();
-    assert!(head.likeliest(hidden).into_data().iter::<i64>().eq(expected.iter::<i64>()));
-}
-
-#[test]
 #[should_panic(expected = "found 3")]
 fn a_label_beyond_the_classes_is_refused() {
     ours(Tensor::ones([1, 3], &Device::flex()), &[3], 0.0);
-}
-
-#[test]
-#[should_panic(expected = "found -1")]
-fn a_negative_label_is_refused() {
-    let device = Device::flex();
-    let head = Head { weight: HeadWeight::Linear(Tensor::ones([2, 3], &device)), bias: None, cap: None };
-    head_loss(Tensor::ones([1, 2], &device), &head, &[-1], 0.0);
 }

@@ -21,7 +21,7 @@ pub(super) struct Deberta {
     pub pooler_dropout: f64,
     /// The activation between the two layers of a classifier of texts.
     pub pooler_activation: Activation,
-    /// Whether a masked LM has BERT's head, as transformers writes it, rather than that of the original files.
+    /// Whether a masked LM has BERT's head, which transformers writes, or the head of the original files.
     pub is_legacy: bool,
 }
 
