@@ -63,7 +63,7 @@ pub(crate) struct EvalArgs {
 struct MeasureArgs {
     /// Measures the perplexity of a causal language model on long texts, in windows that overlap: each token but a
     /// text's first counts once, after those before it in its window. A plain text file is one text; in other formats
-    /// each record is one.
+    /// each record is one: a conversation as the chat template writes it, and of a pair the prompt with the chosen answer.
     #[arg(long, group = "measure")]
     perplexity: bool,
     /// Tokens of a window. Default: as many as the model reads.

@@ -56,6 +56,27 @@ fn a_run_learns_to_prefer_the_better_answers() {
         let mut eval = firebrick(output.path());
         eval.args(["eval", "run", "--device", "cpu", measure, "--data", data]).assert().success();
     }
+    // Of a pair, the chosen conversation is measured, as the template writes it.
+    let perplexity = |data: &str, record: &str| -> Value {
+        fs::write(output.path().join(data), record).unwrap();
+        let mut eval = firebrick(output.path());
+        let options = ["eval", "run", "--device", "cpu", "--report", "json", "--perplexity", "--data", data];
+        let found = eval.args(options).assert().success().get_output().stdout.clone();
+        serde_json::from_slice(&found).unwrap()
+    };
+    let message = |role: &str, content: &str| format!(r#"[{{"role": "{role}", "content": "{content}"}}]"#);
+    let (question, white) = (message("user", "What color is snow?"), message("assistant", "It is white."));
+    let pair = |rejected: &str| {
+        format!(
+            r#"{{"prompt": {question}, "chosen": {white}, "rejected": {}}}"#,
+            message("assistant", rejected)
+        )
+    };
+    let text =
+        "<|im_start|>user\nWhat color is snow?<|im_end|>\n<|im_start|>assistant\nIt is white.<|im_end|>\n";
+    let found = perplexity("pair.jsonl", &pair("Snow is black."));
+    assert_eq!(found, perplexity("other_pair.jsonl", &pair("No.")));
+    assert_eq!(found, perplexity("conversation.txt", text));
 }
 
 #[test]

@@ -79,6 +79,18 @@ impl PreferenceFields {
         }
     }
 
+    /// Returns the prompt with the better answer, as one text; a conversation as the tokenizer's chat template writes it.
+    ///
+    /// # Errors
+    ///
+    /// A field is missing or of another type, or there is no template, or it refuses the conversation.
+    pub fn chosen_text(&self, record: &Record, tokenizer: &Tokenizer) -> Result<String, DataError> {
+        match self.pair(record)? {
+            Pair::Texts { chosen, .. } => Ok(chosen),
+            Pair::Conversations { chosen, .. } => Ok(tokenizer.chat_template()?.render(&chosen, false)?.text),
+        }
+    }
+
     fn texts(&self, record: &Record, chosen: &str) -> Result<Pair, DataError> {
         let rejected = record.text(&self.rejected)?;
         let joined = |prompt: &str, answer: &str| format!("{prompt}{answer}");

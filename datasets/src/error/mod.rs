@@ -94,7 +94,7 @@ impl DataError {
     }
 
     /// Turns an error about a record's text into an error about that record, with its place.
-    pub(crate) fn about(self, place: &Place) -> Self {
+    pub fn about(self, place: &Place) -> Self {
         let expected = match self {
             Self::Tokenizer(
                 TokenizerError::TokenizerFailed { .. } | TokenizerError::UnknownCharacter { .. },

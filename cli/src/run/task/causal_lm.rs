@@ -175,6 +175,14 @@ impl Task for CausalLmTask {
         }
     }
 
+    /// A conversation is one text, as the template writes it.
+    fn measured_text(&self, record: &Record, tokenizer: &Tokenizer) -> Result<String, DataError> {
+        match &self.chat {
+            Some(chat) => chat.written(record, tokenizer),
+            None => Ok(self.texts(record)?.concat()),
+        }
+    }
+
     fn prepare(&self, tokenizer: Tokenizer) -> Result<Tokenizer, DataError> {
         match &self.chat {
             Some(chat) => chat.prepare(tokenizer),

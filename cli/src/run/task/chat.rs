@@ -106,6 +106,11 @@ impl ChatConfig {
         }
     }
 
+    /// Returns the conversation of a record as the template writes it.
+    pub(super) fn written(&self, record: &Record, tokenizer: &Tokenizer) -> Result<String, DataError> {
+        Ok(tokenizer.chat_template()?.render(&self.conversation(record)?, false)?.text)
+    }
+
     /// Returns the conversation before the last answer, with the beginning of an answer, and the last answer.
     pub(super) fn question(
         &self,

@@ -130,6 +130,11 @@ impl Task for DpoTask {
         Ok((Question::Text(prompt), answer.map(Value::from)))
     }
 
+    /// The prompt with the chosen answer.
+    fn measured_text(&self, record: &Record, tokenizer: &Tokenizer) -> Result<String, DataError> {
+        self.fields().chosen_text(record, tokenizer)
+    }
+
     fn typed(&self, line: &str) -> Vec<(String, Field)> {
         match &self.chat {
             Some(_) => {

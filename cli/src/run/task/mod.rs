@@ -131,6 +131,16 @@ pub trait Task: Debug + Send + Sync + 'static {
         Ok(())
     }
 
+    /// Whether the loss is over classes, which `label_smoothing` of the run smooths. Default: yes.
+    fn smooths_labels(&self) -> bool {
+        true
+    }
+
+    /// Returns the model that the trained one is compared with, if the task has one.
+    fn reference(&self) -> Option<Reference> {
+        None
+    }
+
     /// Returns the settings that a resumed run may change, because they do not affect what the model learns. Default:
     /// none.
     fn changeable(&self) -> &'static [&'static str] {

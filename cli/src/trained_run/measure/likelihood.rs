@@ -36,6 +36,7 @@ impl<'a, M: Trainable> Likelihood<'a, M> {
         let (device, _) = run.find_device(say)?;
         let config = folder.config::<M::Config>()?;
         let tokenizer = Tokenizer::from_file(folder.path())?.with_special(run.data.special.clone())?;
+        let tokenizer = run.task.prepare(tokenizer)?;
         run.task.require_fit(&config, &tokenizer, None)?;
         say(&format!("loading {}", folder.path().display()));
         let model = folder.load::<M>(&config, &device)?.model;

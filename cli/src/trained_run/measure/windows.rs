@@ -1,6 +1,6 @@
 //! Perplexity of long texts, by windows that overlap.
 
-use firebrick_datasets::{Amount, Corpus, Skipped};
+use firebrick_datasets::{Amount, Corpus, Skipped, Tokenizer};
 
 use super::likelihood::{Likelihood, Row};
 use super::{MeasureError, Measured};
@@ -54,7 +54,12 @@ impl Windows {
 }
 
 /// Returns the texts of the files, each of which is measured by itself: a plain text file, or a record.
-fn texts(run: &Run, paths: &Paths, say: &dyn Fn(&str)) -> Result<Vec<String>, RunError> {
+fn texts(
+    run: &Run,
+    tokenizer: &Tokenizer,
+    paths: &Paths,
+    say: &dyn Fn(&str),
+) -> Result<Vec<String>, RunError> {
     if run.data.is_plain_text(paths) {
         let read = |path| Ok(Corpus::read(path, &run.data.extensions)?.text().to_owned());
         return paths.as_slice().iter().map(read).collect();
@@ -63,7 +68,10 @@ fn texts(run: &Run, paths: &Paths, say: &dyn Fn(&str)) -> Result<Vec<String>, Ru
     let (skipped, mut texts) = (Skipped::default(), Vec::new());
     for part in 0..reader.parts() {
         for record in reader.open(part)? {
-            let text = record.and_then(|record| Ok(run.task.texts(&record)?.concat()));
+            let text = record.and_then(|record| {
+                let text = run.task.measured_text(&record, tokenizer);
+                text.map_err(|error| error.about(record.place()))
+            });
             texts.extend(run.data.malformed.keep(text, &skipped)?);
         }
     }
@@ -81,7 +89,7 @@ pub(super) fn perplexity<M: Trainable>(
 ) -> Result<Measured, RunError> {
     let window = window.or(model.positions).or(run.data.block);
     let windows = Windows::of(window.unwrap_or(1024), stride, model.positions)?;
-    let texts = texts(run, paths, say)?;
+    let texts = texts(run, &model.tokenizer, paths, say)?;
     let borrowed: Vec<&str> = texts.iter().map(String::as_str).collect();
     let rows: Vec<Row> =
         model.tokenizer.encode_each(&borrowed)?.iter().flat_map(|ids| windows.cut(ids)).collect();
