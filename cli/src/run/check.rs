@@ -42,10 +42,7 @@ impl FromRunFile for Run {
             .or_else(|| adapter(self))
             .or_else(|| param_groups(self))
             .or_else(|| schedule(self))
-            .or_else(|| {
-                let (share, expected) = (self.label_smoothing, "at least 0 and below 1");
-                require((0.0..1.0).contains(&share), "label_smoothing", expected, share)
-            })
+            .or_else(|| label_smoothing(self))
             .or_else(|| sample(self))
             .or_else(|| ranks(self))
             .or_else(|| require(!self.output.as_os_str().is_empty(), "output", "a folder", "\"\""))
@@ -165,6 +162,11 @@ fn sizes(data: &DataConfig) -> Option<Problem> {
     require(possible, "data.block", "at least 1 and at most a million tokens", block)
         .or_else(|| positive("data.max_length", data.max_length.unwrap_or(1)))
         .or_else(|| {
+            let both = data.block.is_some() && data.max_length.is_some();
+            let expected = "left out where `data.max_length` is given, which bounds the samples";
+            require(!both, "data.block", expected, block)
+        })
+        .or_else(|| {
             let padded = data.padding.map_or(1, |padding| padding.length(1));
             require(padded <= LONGEST_ROW, "data.padding", "of at most a million tokens", padded)
         })
@@ -230,6 +232,14 @@ fn strategies(strategies: &[RunStrategy], batch: &BatchConfig) -> Option<Problem
             require(!twice, &field, expected, written(strategy))
         })
     })
+}
+
+fn label_smoothing(run: &Run) -> Option<Problem> {
+    let share = run.label_smoothing;
+    let smooths = share == 0.0 || run.task.smooths_labels();
+    let expected = format!("left out for this task ({}), whose loss is not over classes", run.task.name());
+    require((0.0..1.0).contains(&share), "label_smoothing", "at least 0 and below 1", share)
+        .or_else(|| require(smooths, "label_smoothing", &expected, share))
 }
 
 fn sample(run: &Run) -> Option<Problem> {

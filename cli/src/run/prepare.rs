@@ -7,7 +7,7 @@ use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use burn::train::Interrupter;
 use firebrick_datasets::collators::Labels;
-use firebrick_datasets::{DataError, SpecialTokens, Tokenizer};
+use firebrick_datasets::{DataError, Reference, SpecialTokens, Tokenizer};
 use firebrick_strategies::{Adaptation, Composed, Composition, Setup};
 use firebrick_world::{World, host_device};
 
@@ -153,6 +153,10 @@ impl Run {
                     adaptation.dropout()
                 ));
             }
+        }
+        self.require_early_score::<M>(&config)?;
+        if self.task.reference() == Some(Reference::AdapterOff) && adaptation.low_rank().is_none() {
+            return Err(TrainError::NoAdapter.into());
         }
         let mut setup = Setup::new(&adapted, &device);
         strategies.start(&mut setup)?;
@@ -328,6 +332,26 @@ impl Run {
         let model = M::init(&parts.config, &Device::flex());
         let model = self.scoring(model, parts.folder.as_ref(), &parts.tokenizer)?;
         BestBy::of(self.best_by.as_ref(), &model.scores(&[]))?;
+        Ok(())
+    }
+
+    /// Rejects a `best_by` that is not one of the model's metrics before the data is read, unless the metrics depend on
+    /// the labels that the data has, as those of words do.
+    fn require_early_score<M: Trainable>(&self, config: &M::Config) -> Result<(), RunError> {
+        let kind = match self.task.labels().map(|labels| labels.kind) {
+            Some(None) => return Ok(()),
+            kind => kind.flatten(),
+        };
+        let model: M = skeleton(config.clone().labelled(kind, None), &Device::flex());
+        let scores = match self.task.evaluated_tokens() {
+            None => model.scores(&[]),
+            Some(_) => {
+                // The names of the scores do not depend on the tokenizer.
+                let tokenizer = Tokenizer::characters("?")?;
+                model.scoring(WrittenScores::new(Arc::new(tokenizer), Decoding::default())).scores(&[])
+            }
+        };
+        BestBy::of(self.best_by.as_ref(), &scores)?;
         Ok(())
     }
 

@@ -139,10 +139,18 @@ fn mistakes_are_explained() {
         "`task.label_smoothing` must be at least 0 and below 0.5",
     );
     refused("Dpo()", "", gpt, "`data.max_length` must be given");
+    let both = ", max_length: 8, block: 8";
+    refused("Dpo()", both, gpt, "`data.block` must be left out for Dpo, which reads no windows");
     refused("Dpo()", length, gpt, "field `rejected`: expected a text");
+    // These are known before the data is read.
+    let with = |more: &str| format!("{gpt}, {more}");
+    let expected = "`label_smoothing` must be left out for this task (Dpo)";
+    refused("Dpo()", length, &with("label_smoothing: 0.1"), expected);
+    refused("Dpo()", length, &with("best_by: \"margin\""), "reward_margin");
+    refused("Dpo(reference: AdapterOff)", length, gpt, "no strategy adapts the model: add Lora(..)");
     refused("Dpo(chosen: \"better\")", length, gpt, "field `better`: expected a text, or a list of messages");
     refused("Dpo()", length, "Bert(layers: 1, heads: 1, width: 8)", "`Gpt`, `Llama`");
-    let pair = "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n".repeat(20);
+    let pair = "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"b\"}\n".repeat(20);
     fs::write(folder.path().join("pairs.jsonl"), pair).unwrap();
-    refused("Dpo(reference: AdapterOff)", length, gpt, "no strategy adapts the model: add Lora(..)");
+    refused("Dpo()", length, gpt, "pairs.jsonl:1, field `rejected`: expected another answer than `chosen`");
 }

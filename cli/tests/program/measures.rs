@@ -27,7 +27,8 @@ fn run(task: &str) -> TempDir {
             output: "out",
         )"#
     );
-    let file = if task.contains("Samples") { file } else { file.replace(", max_length: 16", "") };
+    let other = if task.contains("Samples") { ", block: 16" } else { ", max_length: 16" };
+    let file = file.replace(other, "");
     fs::write(folder.path().join("run.ron"), file).unwrap();
     let golden = Path::new(GOLDEN);
     for name in ["text.txt", "choices.jsonl"] {

@@ -67,6 +67,24 @@ impl ChatTemplate {
 }
 
 impl ChatTemplate {
+    /// Rejects a template that wrote no message of a conversation with an answer. Templates may drop or rewrite a part of
+    /// a message, so the longest word of any message suffices.
+    ///
+    /// # Errors
+    ///
+    /// [`ChatError::NoMessages`].
+    pub(crate) fn require_messages(&self, conversation: &Conversation, text: &str) -> Result<(), DataError> {
+        let messages = &conversation.messages;
+        let is_answered =
+            messages.iter().any(|message| message.is_answer() && longest_word(message).is_some());
+        match is_answered && !messages.iter().filter_map(longest_word).any(|word| text.contains(word)) {
+            true => Err(ChatError::NoMessages { name: self.name().to_owned() }.into()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl ChatTemplate {
     /// Returns what follows an answer in a conversation that ends with it, such as `<|im_end|>` and a new line. `None`
     /// if the template refuses a question with an answer, or changes the answer.
     pub(crate) fn end_of_answer(&self) -> Option<String> {
@@ -75,6 +93,10 @@ impl ChatTemplate {
         let chat = self.render(&Conversation { messages, ..Conversation::default() }, false).ok()?;
         chat.text.rsplit_once(ANSWER).map(|(_, end)| end.to_owned())
     }
+}
+
+fn longest_word(message: &Message) -> Option<&str> {
+    message.content()?.split_whitespace().max_by_key(|word| word.len())
 }
 
 /// Returns the length of a message at the beginning of `text`, in bytes. `added` is the text that the template adds for

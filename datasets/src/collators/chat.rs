@@ -65,6 +65,7 @@ impl Chat {
             None => ChatFormat::of(record)?.conversation(record)?,
         };
         let chat = self.template.render(&conversation, false)?;
+        self.template.require_messages(&conversation, &chat.text)?;
         let parts = match self.learned {
             Learned::All => None,
             Learned::Answers => Some(self.template.answers(&conversation, &chat)?),

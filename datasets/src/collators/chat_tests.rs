@@ -26,6 +26,29 @@ fn encoded(learned: Learned, most: Option<usize>) -> (String, String, u64) {
 }
 
 #[test]
+fn a_template_that_writes_no_messages_is_refused() {
+    let refused = |template: &str, content: &str| {
+        let message = |role: &str, content: &str| {
+            Value::Map(vec![("role".into(), text(role)), ("content".into(), text(content))])
+        };
+        let messages = Value::List(vec![message("user", "YO?"), message("assistant", content)]);
+        let tokenizer = Arc::new(Tokenizer::characters("<user>asitn;YO?").unwrap());
+        let chat = Chat::new(ChatTemplate::new("ours", template).unwrap()).learned(Learned::All);
+        let task = CausalLm::new(Encoder::new(tokenizer)).chat(chat);
+        task.encode(&record(vec![("messages", messages)])).err().map(|error| error.to_string())
+    };
+    for template in
+        ["<user>", "{% for message in messages %}<{{ message.role }}>{{ message.text }};{% endfor %}"]
+    {
+        let error = refused(template, "YO").unwrap();
+        assert!(error.contains("ours: the template writes the content of no message"), "{error}");
+        assert_eq!(refused(template, " "), None, "there is no answer");
+    }
+    let one = "{% for message in messages[1:] %}{{ message.content }}{% endfor %}";
+    assert_eq!(refused(one, "YO"), None);
+}
+
+#[test]
 fn answers_count_with_what_ends_them() {
     assert_eq!(encoded(Learned::Answers, None), (TEXT.into(), "yo;no;".into(), 0));
 }

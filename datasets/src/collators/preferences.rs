@@ -26,7 +26,7 @@ pub enum Kept {
 /// A record is a prompt with a chosen and a rejected answer: see [`PreferenceFields`]. Ids are those of trl's
 /// `DPOTrainer`: a prompt and its answer are tokenized as one text, and what counts are the tokens after those that the
 /// prompt, tokenized alone, shares with both. Texts get an end token; conversations are rendered by the tokenizer's chat
-/// template, which ends them.
+/// template, which ends them. A pair of two equal answers is a malformed record.
 ///
 /// ```
 /// use std::{path::Path, sync::Arc};
@@ -143,7 +143,11 @@ impl Preferences {
                 };
                 let text = |of: &Conversation, asks: bool| match of.messages.is_empty() {
                     true => Ok(String::new()),
-                    false => Ok::<_, DataError>(template.render(of, asks)?.text),
+                    false => {
+                        let text = template.render(of, asks)?.text;
+                        template.require_messages(of, &text)?;
+                        Ok::<_, DataError>(text)
+                    }
                 };
                 let asks = prompt.messages.last().is_some_and(|last| !Message::is_answer(last));
                 self.encoded([text(&prompt, asks)?, text(&chosen, false)?, text(&rejected, false)?], false)
@@ -193,6 +197,10 @@ impl Collator for Preferences {
 
     fn encode(&self, record: &Record) -> Result<Vec<PreferenceSample>, DataError> {
         let [prompt, chosen, rejected] = self.ids(record)?;
+        if chosen == rejected {
+            let expected = format!("another answer than `{}`", self.fields.chosen);
+            return Err(record.mismatch(&self.fields.rejected, expected, "the same one"));
+        }
         let prompt = shared(&prompt, &chosen).min(shared(&prompt, &rejected));
         let pair = PreferenceSample::new(self.row(chosen, prompt), self.row(rejected, prompt));
         Ok(if pair.counts() { vec![pair] } else { Vec::new() })

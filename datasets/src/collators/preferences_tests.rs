@@ -86,6 +86,27 @@ fn conversations_are_rendered_and_need_a_template() {
 }
 
 #[test]
+fn equal_answers_and_a_template_without_messages_are_refused() {
+    let refused = |pairs: &Preferences, record: &Record| pairs.encode(record).unwrap_err().to_string();
+    let error = refused(&letters(None), &pair("ab", "c", "c"));
+    assert!(error.contains("field `rejected`: expected another answer than `chosen`"), "{error}");
+    // Answers that only their cut ends tell apart are another matter.
+    assert!(of(&letters(Some(3)), &pair("ab", "cd", "ce")).is_some());
+    let message = |content: &str| {
+        Value::List(vec![Value::Map(vec![
+            ("role".into(), text("assistant")),
+            ("content".into(), text(content)),
+        ])])
+    };
+    let record = record(vec![("chosen", message("bc")), ("rejected", message("d"))]);
+    let template = "{% for m in messages %}{{ m.role[0] }}{{ m.text }}.{% endfor %}";
+    let tokenizer = Tokenizer::characters("a.").unwrap().with_chat_template("ours", template).unwrap();
+    let pairs = Preferences::new(Encoder::new(Arc::new(tokenizer)), Dpo::default()).unwrap();
+    let error = refused(&pairs, &record);
+    assert!(error.contains("ours: the template writes the content of no message"), "{error}");
+}
+
+#[test]
 fn a_batch_has_two_rows_for_each_pair() {
     let pairs = letters(None);
     let samples = [pair("ab", "c", "def"), pair("a", "gh", "b")].map(|record| of(&pairs, &record).unwrap());

@@ -37,6 +37,16 @@ pub enum ChatError {
         reason: String,
     },
 
+    /// A chat template writes no message of a conversation.
+    #[error(
+        "{name}: the template writes the content of no message of the conversation; it must write `content` of each of \
+         `messages`; correct the template, or use another one"
+    )]
+    NoMessages {
+        /// What the template is, or its file.
+        name: String,
+    },
+
     /// The assistant's part of a rendered conversation cannot be told from the rest.
     #[error(
         "message {message} of the conversation: {found}, so the tokens to learn are unknown; mark what the assistant \

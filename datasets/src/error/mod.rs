@@ -101,9 +101,9 @@ impl DataError {
             ) => "a text that the tokenizer can encode",
             Self::Sample(SampleError::RowTooLong { .. }) => "a sample that fits into a row",
             #[cfg(feature = "text")]
-            Self::Chat(ChatError::Rendering { .. } | ChatError::Unmarked { .. }) => {
-                "a conversation for the chat template"
-            }
+            Self::Chat(
+                ChatError::Rendering { .. } | ChatError::Unmarked { .. } | ChatError::NoMessages { .. },
+            ) => "a conversation for the chat template",
             other => return other,
         };
         Self::record(place.clone(), None, expected, self.to_string())

@@ -96,13 +96,20 @@ impl Task for DpoTask {
     fn check_data(&self, data: &DataConfig) -> Result<(), SettingError> {
         let expected = "left out for Dpo, whose answers are not cut into pieces";
         SettingError::require(data.stride.is_none(), "stride", expected, "given")?;
-        let is_given = data.max_length.is_some() || data.block.is_some();
-        SettingError::require(
-            is_given,
-            "max_length",
-            "given: the most tokens of a prompt and its answer",
-            "nothing",
-        )
+        let expected =
+            "left out for Dpo, which reads no windows: `max_length` bounds a prompt and its answer";
+        SettingError::require(data.block.is_none(), "block", expected, "given")?;
+        let expected = "given: the most tokens of a prompt and its answer";
+        SettingError::require(data.max_length.is_some(), "max_length", expected, "nothing")
+    }
+
+    /// The loss is over pairs.
+    fn smooths_labels(&self) -> bool {
+        false
+    }
+
+    fn reference(&self) -> Option<Reference> {
+        Some(self.reference)
     }
 
     fn texts<'r>(&self, record: &'r Record) -> Result<Vec<&'r str>, DataError> {

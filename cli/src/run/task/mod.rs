@@ -26,7 +26,7 @@ use std::fmt::{self, Debug, Formatter};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use firebrick_datasets::{DataError, Record, Tokenizer, Value as Field};
+use firebrick_datasets::{DataError, Record, Reference, Tokenizer, Value as Field};
 use firebrick_models::inference::{LabelKind, Question};
 use firebrick_strategies::SettingError;
 use firebrick_strategies::registry::{Named, Registered, Registry};
@@ -153,6 +153,17 @@ pub trait Task: Debug + Send + Sync + 'static {
     ///
     /// The record lacks a field.
     fn texts<'r>(&self, record: &'r Record) -> Result<Vec<&'r str>, DataError>;
+
+    /// Returns the text of a record whose perplexity `firebrick eval --perplexity` measures. Default: its
+    /// [texts](Self::texts), one after the other.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`texts`](Self::texts), and those of the tokenizer's chat template.
+    fn measured_text(&self, record: &Record, tokenizer: &Tokenizer) -> Result<String, DataError> {
+        let _ = tokenizer;
+        Ok(self.texts(record)?.concat())
+    }
 
     /// Reads the data of a run, and cuts it into batches.
     ///

@@ -75,6 +75,10 @@ impl Task for SequenceClassificationTask {
         Ok((question, record_json(record, &self.label)))
     }
 
+    fn smooths_labels(&self) -> bool {
+        self.kind != LabelKind::Number
+    }
+
     fn labels(&self) -> Option<LabelSettings<'_>> {
         let Self { label, kind, names, new_head, .. } = self;
         Some(LabelSettings { field: label, kind: Some(*kind), names, new_head: *new_head })
