@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use burn::tensor::TensorReadError;
-use firebrick_datasets::DataError;
+use firebrick_datasets::{DataError, counted};
 use firebrick_strategies::{SettingError, SkipReason, StrategyError};
 use firebrick_world::WorldError;
 use thiserror::Error;
@@ -192,7 +192,8 @@ pub enum TrainError {
     },
     /// The loss stayed non-finite for too many updates.
     #[error(
-        "the loss has not been finite for {updates} updates{}: the run has diverged; lower the learning rate, lengthen the warmup, or clip the gradients. The weights of the best evaluation, if there was one, are in best.safetensors of the output folder",
+        "the loss has not been finite for {}{}: the run has diverged; lower the learning rate, lengthen the warmup, or clip the gradients. The weights of the best evaluation, if there was one, are in best.safetensors of the output folder",
+        counted(*updates, "update"),
         first_on(*first)
     )]
     Diverged {

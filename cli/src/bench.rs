@@ -6,7 +6,7 @@ use std::time::Instant;
 use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::Device;
 use burn::train::Interrupter;
-use firebrick_datasets::Cursor;
+use firebrick_datasets::{Cursor, counted};
 use firebrick_kernels::Draws;
 use serde::Serialize;
 
@@ -204,9 +204,9 @@ impl Benched<'_> {
         let mut first_step = None;
         for round in 1..=bench.rounds {
             say(&format!(
-                "round {round} of {}: {} steps of the run",
+                "round {round} of {}: {} of the run",
                 bench.rounds,
-                bench.warmup + bench.steps
+                counted(bench.warmup + bench.steps, "step")
             ));
             report = trainer.round(bench, run, &parts)?;
             first_step.get_or_insert(report.first_step_seconds);

@@ -178,6 +178,7 @@ mod chat;
 mod collator;
 #[cfg(feature = "text")]
 pub mod collators;
+mod counted;
 mod delivery;
 mod error;
 mod fingerprint;
@@ -208,6 +209,7 @@ pub use batcher::Batcher;
 #[cfg(feature = "text")]
 pub use chat::{ChatFormat, ChatTemplate, Conversation, Message, RenderedChat};
 pub use collator::{Collator, Drawn};
+pub use counted::{Counted, counted};
 pub use delivery::{Amount, Cursor, Cut, Prefetch, Request, Requests};
 #[cfg(feature = "text")]
 pub use error::ChatError;

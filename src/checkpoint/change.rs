@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use firebrick_datasets::Fingerprint;
+use firebrick_datasets::{Fingerprint, counted};
 
 use super::settings::Settings;
 
@@ -44,7 +44,7 @@ impl Settings {
 
     /// The changes of the data. Data without a fingerprint, as in an older checkpoint, is not compared.
     fn data_changes(&self, now: &Self) -> impl Iterator<Item = (&'static str, String, String)> {
-        let samples = |settings: &Self| format!("{} samples", settings.train_samples);
+        let samples = |settings: &Self| counted(settings.train_samples, "sample").to_string();
         let train = match (self.data.train, now.data.train) {
             (Some(saved), Some(known)) => {
                 let of = |settings, print| format!("{} with the fingerprint {print}", samples(settings));

@@ -4,6 +4,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use firebrick_datasets::counted;
+
 use crate::device::kernels::{self, Compiled};
 use crate::observe::lines::say;
 use crate::observe::numbers::StepNumbers;
@@ -51,9 +53,9 @@ fn line(seconds: u64, before: Option<Compiled>, now: Option<Compiled>) -> String
         None => format!("before the first step: compiling and tuning kernels, {seconds} s so far"),
         Some((before, now)) if before == now => format!("before the first step: {seconds} s so far"),
         Some((before, now)) => format!(
-            "before the first step: {} kernels compiled, {} operations tuned, {seconds} s so far",
-            now.kernels.saturating_sub(before.kernels),
-            now.tuned.saturating_sub(before.tuned)
+            "before the first step: {} compiled, {} tuned, {seconds} s so far",
+            counted(now.kernels.saturating_sub(before.kernels), "kernel"),
+            counted(now.tuned.saturating_sub(before.tuned), "operation")
         ),
     }
 }

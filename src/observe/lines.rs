@@ -3,6 +3,8 @@
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
+use firebrick_datasets::counted;
+
 use crate::Score;
 use crate::observe::duration::duration;
 use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress, StepNumbers};
@@ -134,7 +136,8 @@ pub fn step_line(done: u64, total: Option<u64>, readings: &[Reading]) -> String 
 /// Formats the progress of an evaluation as a line.
 fn evaluating_line(progress: &EvaluationProgress) -> String {
     let EvaluationProgress { done, samples, .. } = progress;
-    format!("evaluating {done} of {samples} samples, {:.0}%", 100.0 * *done as f64 / (*samples).max(1) as f64)
+    let share = 100.0 * *done as f64 / (*samples).max(1) as f64;
+    format!("evaluating {done} of {}, {share:.0}%", counted(*samples, "sample"))
 }
 
 /// Formats an evaluation as a line: updates made, the total if it is known, the loss, and these scores by name.

@@ -1,5 +1,7 @@
 //! Why a schedule is invalid.
 
+use firebrick_datasets::counted;
+
 /// Why a [`Schedule`](super::Schedule) is invalid, either in general or in a run of this length.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -36,7 +38,8 @@ pub enum ScheduleError {
     },
     /// The warmup does not end within the run.
     #[error(
-        "the schedule warms up for {warmup} updates, but the run has {total}: shorten the warmup, or train for longer"
+        "the schedule warms up for {}, but the run has {total}: shorten the warmup, or train for longer",
+        counted(*warmup, "update")
     )]
     Warmup {
         /// The field that sets the length of the warmup.
@@ -48,7 +51,8 @@ pub enum ScheduleError {
     },
     /// Warmup, stable phase and decay do not end within the run.
     #[error(
-        "the schedule's warmup, stable rate and decay take {phases} updates, but the run has {total}: shorten `{field}`, or train for longer"
+        "the schedule's warmup, stable rate and decay take {}, but the run has {total}: shorten `{field}`, or train for longer",
+        counted(*phases, "update")
     )]
     Phases {
         /// The field to shorten.
@@ -60,7 +64,8 @@ pub enum ScheduleError {
     },
     /// The schedule's own length is not longer than its warmup.
     #[error(
-        "the schedule's `total` must be above its warmup, which is {warmup} updates, found {total}: raise it, leave it out to have the run's, or shorten the warmup"
+        "the schedule's `total` must be above its warmup, which is {}, found {total}: raise it, leave it out to have the run's, or shorten the warmup",
+        counted(*warmup, "update")
     )]
     Total {
         /// Updates of warmup.
@@ -126,7 +131,7 @@ impl ScheduleError {
                 let expected = format!(
                     "short enough that warmup, `stable` and `decay` together are at most `steps`, which is {total}"
                 );
-                (expected, format!("{phases} updates in all"))
+                (expected, format!("{} in all", counted(*phases, "update")))
             }
             Self::Total { warmup, total } => {
                 (format!("above the updates of warmup, which are {warmup}"), total.to_string())

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
-use firebrick_datasets::{Batch, Batches, Reference};
+use firebrick_datasets::{Batch, Batches, Reference, counted};
 use firebrick_strategies::{Adaptation, Composed};
 use firebrick_world::Communicator;
 use tracing::info;
@@ -87,7 +87,7 @@ impl<S> Trainer<S> {
         let mut told = false;
         let mut say = |answers: usize| {
             if tells && (!told || last.elapsed() > Duration::from_secs(5)) {
-                info!("asking the reference model: {} samples so far", answers - before);
+                info!("asking the reference model: {} so far", counted(answers - before, "sample"));
                 (last, told) = (Instant::now(), true);
             }
         };

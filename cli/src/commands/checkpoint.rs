@@ -8,6 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use firebrick_checkpoints::{
     self as checkpoints, Checkpoint, CheckpointError, Consolidate, Dtype, Folder, Section, What,
 };
+use firebrick_datasets::counted;
 use serde_json::json;
 
 use crate::RunError;
@@ -119,12 +120,12 @@ pub(crate) fn consolidate(args: &ConsolidateArgs) -> Result<(), RunError> {
         share.tell(done, all)
     })
     .map_err(files)?;
-    print(&format!("{} tensors, {} in\n", written.tensors, ByteSize(written.bytes as usize)));
+    print(&format!("{}, {} in\n", counted(written.tensors, "tensor"), ByteSize(written.bytes as usize)));
     for file in &written.files {
         print(&format!("  {}\n", file.display()));
     }
     if written.infinite > 0 {
-        tell(&format!("{} numbers became infinite in this dtype: choose bf16 or f32", written.infinite));
+        tell(&format!("infinite in this dtype: {}; choose bf16 or f32", counted(written.infinite, "number")));
     }
     Ok(())
 }
@@ -170,7 +171,7 @@ fn show(args: &ShowArgs) -> Result<(), RunError> {
         ("checkpoint", checkpoint.path().display().to_string()),
         ("run", format!("{}, saved by firebrick {}", manifest.run, manifest.program)),
         ("step", state.step().to_string()),
-        ("data", format!("epoch {}, {} samples consumed of it", cursor.epoch, cursor.consumed)),
+        ("data", format!("epoch {}, {} consumed of it", cursor.epoch, counted(cursor.consumed, "sample"))),
         ("ranks", manifest.world_size.to_string()),
     ]);
     rows.add("valid loss", manifest.metric.map(|metric| format!("{metric:.4}")));
@@ -183,7 +184,7 @@ fn show(args: &ShowArgs) -> Result<(), RunError> {
     rows.add("strategies", Some(if names.is_empty() { "none".into() } else { names.join(", ") }));
     for (section, given) in sections.iter().filter_map(|(name, tensors)| Some((name, (*tensors)?))) {
         let bytes: usize = given.names().filter_map(|name| given.info(name)).map(|info| info.bytes()).sum();
-        rows.add(section, Some(format!("{} tensors, {}", given.names().count(), ByteSize(bytes))));
+        rows.add(section, Some(format!("{}, {}", counted(given.names().count(), "tensor"), ByteSize(bytes))));
     }
     rows.extend(manifest.aliases.iter().map(|(alias, path)| ("tied", format!("{alias} is {path}"))));
     let mut text = rows.text;

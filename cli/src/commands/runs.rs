@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use firebrick_datasets::counted;
 use serde_json::json;
 
 use crate::RunError;
@@ -97,12 +98,16 @@ fn prune(args: &RunsArgs) -> Result<(), RunError> {
         match (count, args.yes) {
             (0, _) => "nothing to remove: runs keep their newest and their best checkpoints\n".into(),
             (count, false) => {
-                text + &format!("{count} checkpoints, {}: `--prune --yes` removes them\n", size(bytes))
+                text + &format!(
+                    "{}, {}: removed by `--prune --yes`\n",
+                    counted(count, "checkpoint"),
+                    size(bytes)
+                )
             }
             (_, true) => {
                 let listed = all.iter().flat_map(|one| &one.checkpoints);
                 let bytes = listed.filter(|(path, _)| removed.contains(path)).map(|(_, bytes)| bytes).sum();
-                text + &format!("removed {} checkpoints, {}\n", removed.len(), size(bytes))
+                text + &format!("removed {}, {}\n", counted(removed.len(), "checkpoint"), size(bytes))
             }
         }
     });

@@ -2,6 +2,8 @@
 
 use std::fmt::Display;
 
+use firebrick_datasets::counted;
+
 use crate::{BenchReport, Launched, Run, Tokenized};
 use firebrick::observe::rank_report::table_of_ranks;
 use firebrick::observe::report::TruncatedTexts;
@@ -27,13 +29,14 @@ pub(crate) fn trained_summary(run: &Run, launched: &Launched) -> String {
     rows.add("tokens/s", Some(format!("{:.0}", report.tokens_per_second)));
     rows.extend(of_device(report));
     for TruncatedTexts { data, texts, tokens } in &report.truncated {
-        rows.add("cut off", Some(format!("{tokens} tokens of {texts} text(s) of the {data} data")));
+        let (tokens, texts) = (counted(*tokens, "token"), counted(*texts, "text"));
+        rows.add("cut off", Some(format!("{tokens} of {texts} of the {data} data")));
     }
     rows.add("peak memory", Some(format!("{:.1} MB", report.peak_bytes as f64 / 1e6)));
     rows.add("saved in", Some(run.output.display()));
     for FailedWrites { file, failures, error } in &report.failed_writes {
         let ends = if error.is_some() { "it is not complete" } else { "nothing is missing" };
-        rows.add("writing failed", Some(format!("{failures} times, of {file}: {ends}")));
+        rows.add("writing failed", Some(format!("{}, of {file}: {ends}", counted(*failures, "time"))));
     }
     let resumed = report.checkpoint_step.map(|step| format!("step {step}; `--resume` continues from it"));
     rows.add("checkpoint", resumed);
@@ -103,9 +106,9 @@ pub(crate) fn bench_summary(report: &BenchReport) -> String {
 /// Summarizes a tokenized corpus.
 pub(crate) fn tokenized_summary(tokenized: &Tokenized) -> String {
     let mut text = format!(
-        "{} tokens of {} document(s) in {}\n",
-        tokenized.tokens,
-        tokenized.documents,
+        "{} of {} in {}\n",
+        counted(tokenized.tokens, "token"),
+        counted(tokenized.documents, "document"),
         tokenized.path.display()
     );
     if let Some(tokenizer) = &tokenized.tokenizer {

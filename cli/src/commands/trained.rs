@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Write, stdin, stdout};
 use std::path::PathBuf;
 
 use clap::Args;
+use firebrick_datasets::counted;
 
 use crate::RunError;
 use crate::commands::decoding_args::DecodingArgs;
@@ -218,7 +219,7 @@ pub(crate) fn predict(args: &PredictArgs) -> Result<(), RunError> {
         0 => String::new(),
         of => format!(", {} of {of} as expected", predicted.right),
     };
-    tell(&format!("{} answers{right}", predicted.answers));
+    tell(&format!("{}{right}", counted(predicted.answers, "answer")));
     Ok(())
 }
 

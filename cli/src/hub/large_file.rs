@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
+use firebrick_datasets::counted;
 use serde_json::{Value, json};
 use ureq::SendBody;
 
@@ -77,7 +78,8 @@ impl LargeFile<'_> {
         addresses.sort();
         let (found, expected) = (addresses.len() as u64, self.size.div_ceil(size));
         if found != expected {
-            let reason = format!("the Hub names {found} address(es) for {expected} part(s)");
+            let reason =
+                format!("the Hub names {} for {}", counted(found, "address"), counted(expected, "part"));
             return Err(HubError::Other { doing: doing.into(), reason });
         }
         let mut parts = Vec::new();

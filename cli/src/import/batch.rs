@@ -1,5 +1,7 @@
 //! The parts of a global batch: `train_batch_size = micro x accumulate x ranks`.
 
+use firebrick_datasets::counted;
+
 use super::inputs::{Inputs, Known};
 use super::source::Given;
 use super::{ImportError, Outcome};
@@ -30,15 +32,13 @@ impl Batch {
     /// Describes the batch, as in `2 ranks x 4 micro-batches of 8 = 64 samples in an update`.
     pub fn summary(&self) -> String {
         let (micro, accumulate) = (self.micro.value, self.accumulate.value);
-        let plural =
-            |count: u64, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
         let (each, ranks) = (u128::from(micro) * u128::from(accumulate), self.ranks.unwrap_or(1));
-        let parts = format!("{} of {micro}", plural(accumulate, "micro-batch", "micro-batches"));
+        let parts = format!("{} of {micro}", counted(accumulate, "micro-batch"));
         match self.ranks {
-            None => format!("{parts} = {each} samples in an update of each rank"),
+            None => format!("{parts} = {} in an update of each rank", counted(each, "sample")),
             Some(_) => {
                 let all = each * u128::from(ranks);
-                format!("{} x {parts} = {all} samples in an update", plural(ranks, "rank", "ranks"))
+                format!("{} x {parts} = {} in an update", counted(ranks, "rank"), counted(all, "sample"))
             }
         }
     }
@@ -107,7 +107,7 @@ impl Parts {
             (Some(micro), Some(accumulate)) => format!("samples of {accumulate} micro-batch(es) of {micro}"),
             (Some(micro), None) => format!("samples of a micro-batch of {micro}"),
             (None, Some(accumulate)) => format!("{accumulate} micro-batches"),
-            (None, None) => format!("{ranks} ranks"),
+            (None, None) => counted(ranks, "rank").to_string(),
         };
         let known = [micro, accumulate, self.ranks].map(|part| u128::from(part.unwrap_or(1)));
         let divisor: u128 = known.into_iter().product();
@@ -119,7 +119,7 @@ impl Parts {
         }
         if !whole.is_multiple_of(divisor) {
             let has_ranks = self.ranks.is_some() && (micro.is_some() || accumulate.is_some());
-            let parts = if has_ranks { format!("{parts} on {ranks} rank(s)") } else { parts };
+            let parts = if has_ranks { format!("{parts} on {}", counted(ranks, "rank")) } else { parts };
             return Err(ImportError::Quotient { file, line, global, divisor, parts });
         }
         // The quotient is at most `global`, so the cast is lossless.

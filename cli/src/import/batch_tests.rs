@@ -40,13 +40,13 @@ fn a_contradiction_has_its_numbers() {
     let said = |ds, ranks| solved(ds, None, ranks).unwrap_err();
     assert_eq!(
         said(ALL, Some(4)),
-        "ds.json:1: `train_batch_size` is 64, but micro-batches of 4 x 2 of them in an update x 4 rank(s) = 32: \
+        "ds.json:1: `train_batch_size` is 64, but micro-batches of 4 x 2 of them in an update x 4 ranks = 32: \
          change one of the four"
     );
     assert_eq!(
         said(MICRO_GIVEN, Some(3)),
         "ds.json:1: `train_batch_size` is 64, which is no multiple of 12, the samples of a micro-batch of 4 on \
-         3 rank(s): change one of them"
+         3 ranks: change one of them"
     );
     let uneven =
         r#"{"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1}"#;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use firebrick_datasets::counted;
 use thiserror::Error;
 
 use super::MOST_BYTES;
@@ -103,7 +104,8 @@ pub enum ImportError {
     /// All parts of the global batch are given, but their product differs from it.
     #[error(
         "{file}:{line}: `train_batch_size` is {global}, but micro-batches of {micro} x {accumulate} of them \
-         in an update x {ranks} rank(s) = {}: change one of the four",
+         in an update x {} = {}: change one of the four",
+        counted(*ranks, "rank"),
         u128::from(*micro) * u128::from(*accumulate) * u128::from(*ranks)
     )]
     Product {

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use firebrick_datasets::{Files, Format, Record, TextUnit, Value};
+use firebrick_datasets::{Files, Format, Record, TextUnit, Value, counted};
 
 use super::InitError;
 use crate::{Examples, Paths, RunError};
@@ -113,7 +113,7 @@ impl Seen {
         let fields: Vec<&str> = self.records.first().map(|one| one.names().collect()).unwrap_or_default();
         let count = match self.records.len() {
             HEAD => format!("the first {HEAD} records"),
-            count => format!("{count} records"),
+            count => counted(count, "record").to_string(),
         };
         let mut found = vec![format!(
             "{}: {}, {count}, with the fields {}",

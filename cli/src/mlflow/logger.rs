@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use firebrick_datasets::counted;
 use tracing::warn;
 
 use super::Started;
@@ -150,7 +151,7 @@ impl Sending {
                     if is_late || !failure.may_pass {
                         let (address, reason, left) =
                             (self.server.address(), failure.reason, self.waiting.len());
-                        warn!("MLflow at {address}: {reason}; {left} number(s) are not logged there");
+                        warn!("MLflow at {address}: {reason}; not logged there: {}", counted(left, "number"));
                         if is_late || self.run.is_none() {
                             // Takes what else comes, and sends nothing.
                             return events.iter().for_each(drop);
@@ -173,9 +174,9 @@ impl Sending {
         }
         if self.lost > 0 {
             warn!(
-                "MLflow at {}: {} number(s) were dropped while it did not answer",
+                "MLflow at {} did not answer for a while; not logged there: {}",
                 self.server.address(),
-                self.lost
+                counted(self.lost, "number")
             );
         }
     }

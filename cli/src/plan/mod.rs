@@ -29,6 +29,7 @@ mod utilization;
 use std::collections::BTreeMap;
 
 use burn::tensor::FloatDType;
+use firebrick_datasets::counted;
 use firebrick_world::Kind;
 use serde::Serialize;
 
@@ -149,8 +150,9 @@ impl Planning<'_> {
         let per_window = micro_batches.saturating_mul(run.number_of_ranks());
         let longest = Longest::of(&parts.data, per_window, LOOKED_AT, M::source_tokens, M::rows)?;
         say(&format!(
-            "the longest of the first micro-batches has {} samples and {} tokens",
-            longest.samples, longest.tokens
+            "the longest of the first micro-batches has {} and {}",
+            counted(longest.samples, "sample"),
+            counted(longest.tokens, "token")
         ));
         let in_update = (micro_batches * run.number_of_ranks()) as f64;
         let work = Work::of::<M>(&parts.config, &longest, in_update);

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 
 use burn::tensor::Device;
+use firebrick_datasets::counted;
 use firebrick_kernels::Draws;
 use firebrick_strategies::effects::RecomputedBlocks;
 use firebrick_strategies::optim::Groups;
@@ -117,7 +118,7 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         if let Some(traced) = self.known.get(&key) {
             return Ok(*traced);
         }
-        say(&format!("tracing a pass with {name} through {layers} layers"));
+        say(&format!("tracing a pass with {name} through {}", counted(layers, "layer")));
         let traced = self.pass(acting, layers)?;
         self.known.insert(key, traced);
         Ok(traced)

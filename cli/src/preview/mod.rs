@@ -7,6 +7,7 @@ mod of_run;
 
 use std::fmt::Write;
 
+use firebrick_datasets::counted;
 use serde::Serialize;
 
 pub use cells::{Cell, Kind};
@@ -174,14 +175,14 @@ impl Numbers {
         }
         let _ = writeln!(
             text,
-            "\nsamples      {}, in {}{} micro-batches\ntokens       {}\npadding      {:.1}% of {} positions\nsupervised   {} labels, {:.1}% of the tokens",
+            "\nsamples      {}, in {}{}\ntokens       {}\npadding      {:.1}% of {}\nsupervised   {}, {:.1}% of the tokens",
             self.samples,
             if self.complete { "" } else { "the first " },
-            self.batches,
+            counted(self.batches, "micro-batch"),
             self.tokens,
             share(self.padding, self.tokens + self.padding),
-            self.tokens + self.padding,
-            self.supervised,
+            counted(self.tokens + self.padding, "position"),
+            counted(self.supervised, "label"),
             share(self.supervised, self.tokens),
         );
     }

@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead};
 
+use firebrick_datasets::counted;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -74,13 +75,14 @@ impl Predictions {
         }
         let passed = match self.passed_over {
             0 => String::new(),
-            lines => format!(" {lines} lines are not predictions and were passed over."),
+            lines => format!(" Passed over: {} without a prediction.", counted(lines, "line")),
         };
         let shown = match self.texts > SHOWN as u64 {
             true => format!(" The first {SHOWN} are shown."),
             false => String::new(),
         };
         let (texts, right) = (count(self.texts as f64), count((self.texts - self.wrong_texts) as f64));
+        let noun = if self.texts == 1 { "text" } else { "texts" };
         let (framed, list) = match self.labelled.is_empty() {
             true => ("", String::new()),
             false => (
@@ -88,7 +90,7 @@ impl Predictions {
                 format!("<ol class=\"texts\">{}</ol>\n", self.labelled.concat()),
             ),
         };
-        let words = format!("{right} of {texts} texts are right{framed}.{shown}{passed}");
+        let words = format!("{right} of {texts} {noun} right{framed}.{shown}{passed}");
         section("Predictions", &format!("<p>{words}</p>\n{list}{}", self.table()))
     }
 
@@ -160,7 +162,7 @@ fn item_of_tokens(labels: &[Labelled], is_wrong: bool) -> String {
     let tokens: String = tokens.collect();
     let more = match labels.len().saturating_sub(TOKENS) {
         0 => String::new(),
-        more => format!("<em>and {more} more tokens</em>"),
+        more => format!("<em>and {}</em>", counted(more, "more token")),
     };
     let class = if is_wrong { " class=\"has-wrong\"" } else { "" };
     format!("<li{class}>{tokens}{more}</li>\n")
@@ -196,7 +198,7 @@ mod tests {
             html.contains("<span class=\"token wrong\">Rome<small>\u{2717} O, expected B-LOC</small></span>"),
             "{html}"
         );
-        assert!(html.contains("0 of 1 texts"), "{html}");
+        assert!(html.contains("0 of 1 text right"), "{html}");
     }
 
     #[test]
@@ -208,7 +210,10 @@ mod tests {
             html.contains("<tr class=\"wrong\"><td>bad</td><td data-name=\"predicted\">1</td><td data-name=\"expected\">0</td><td>\u{2717} wrong</td></tr>"),
             "{html}"
         );
-        assert!(html.contains("1 of 2 texts") && html.contains("1 lines are not predictions"), "{html}");
+        assert!(
+            html.contains("1 of 2 texts right") && html.contains("Passed over: 1 line without"),
+            "{html}"
+        );
     }
 
     #[test]
@@ -229,6 +234,6 @@ mod tests {
         let lines = "{\"text\":\"a\",\"predicted\":1,\"expected\":1}\n".repeat(200);
         let html = Predictions::read(lines.as_bytes()).unwrap().html();
         assert_eq!(html.matches("<tr class").count(), SHOWN);
-        assert!(html.contains("200 of 200 texts") && html.contains("The first 50 are shown"), "{html}");
+        assert!(html.contains("200 of 200 texts right") && html.contains("The first 50 are shown"), "{html}");
     }
 }

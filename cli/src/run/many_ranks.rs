@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use burn::tensor::Device;
-use firebrick_datasets::Amount;
+use firebrick_datasets::{Amount, counted};
 use firebrick_strategies::Order;
 use firebrick_strategies::cost::{Held, PlannedParam};
 use firebrick_world::World;
@@ -79,21 +79,17 @@ impl Run {
     /// Describes the size of a global batch: `4 ranks x 2 micro-batches of 8 = 64 samples in an update`.
     pub(crate) fn batch_summary(&self) -> String {
         let (ranks, micro_batches) = (self.number_of_ranks(), DataRun::from(self).micro_batches());
-        let plural = |count: usize, one: &str, many: &str| match count {
-            1 => format!("1 {one}"),
-            count => format!("{count} {many}"),
-        };
         let all = ranks.saturating_mul(micro_batches);
         let (micro, global) = match self.batch.amount() {
             Amount::Samples(samples) => {
-                (samples.to_string(), plural(samples.saturating_mul(all), "sample", "samples"))
+                (samples.to_string(), counted(samples.saturating_mul(all), "sample").to_string())
             }
             Amount::Tokens(tokens) => {
-                (format!("at most {tokens} tokens"), format!("at most {} tokens", tokens.saturating_mul(all)))
+                let most = |tokens: usize| format!("at most {}", counted(tokens, "token"));
+                (most(tokens), most(tokens.saturating_mul(all)))
             }
         };
-        let ranks = plural(ranks, "rank", "ranks");
-        let micro_batches = plural(micro_batches, "micro-batch", "micro-batches");
+        let (ranks, micro_batches) = (counted(ranks, "rank"), counted(micro_batches, "micro-batch"));
         format!("{ranks} x {micro_batches} of {micro} = {global} in an update")
     }
 }

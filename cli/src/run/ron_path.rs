@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use firebrick_datasets::counted;
+
 use super::ron_scan::{self, Entry, Group, ScanError, Shape, Value, line, plain_name};
 
 /// Why a path cannot be resolved, or a value cannot be set there.
@@ -53,8 +55,9 @@ pub enum PathError {
     },
     /// A list or tuple does not have the element that the path names.
     #[error(
-        "line {line}: {} has {length} element(s); expected an index below {length}, found `{segment}`",
-        place(.prefix)
+        "line {line}: {} has {}; expected an index below {length}, found `{segment}`",
+        place(.prefix),
+        counted(*length, "element")
     )]
     Index {
         /// The path of the list; empty for the document itself.

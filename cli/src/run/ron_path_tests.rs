@@ -150,9 +150,9 @@ fn explains_paths_that_lead_nowhere() {
         ("model.x.y", "line 4: `model` has no `x`; expected one of `layers`, `width`"),
         ("empty.x.y", "line 13: `empty` has no `x`; expected nothing, as it is empty"),
         ("model.0", "line 4: `model` has no `0`; expected one of `layers`, `width`"),
-        ("strategies.3", "line 10: `strategies` has 3 element(s); expected an index below 3, found `3`"),
-        ("strategies.x", "line 10: `strategies` has 3 element(s); expected an index below 3, found `x`"),
-        ("strategies.-1", "line 10: `strategies` has 3 element(s); expected an index below 3, found `-1`"),
+        ("strategies.3", "line 10: `strategies` has 3 elements; expected an index below 3, found `3`"),
+        ("strategies.x", "line 10: `strategies` has 3 elements; expected an index below 3, found `x`"),
+        ("strategies.-1", "line 10: `strategies` has 3 elements; expected an index below 3, found `-1`"),
         ("model.layers.x", "line 5: `model.layers` is `4`; expected a struct, list or map that has `x`"),
         ("none.x", "line 13: `none` is `None`; expected a struct, list or map that has `x`"),
     ];
@@ -162,7 +162,7 @@ fn explains_paths_that_lead_nowhere() {
     }
     assert_eq!(
         message(find("[1]", "1")),
-        "line 1: the document has 1 element(s); expected an index below 1, found `1`"
+        "line 1: the document has 1 element; expected an index below 1, found `1`"
     );
     for (document, path) in [("(a: 1)", "b c"), ("(a: 1)", "b)"), ("{1: 2}", "b")] {
         assert!(matches!(set(document, path, "1"), Err(PathError::Missing { .. })), "{path}");

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
-use firebrick_datasets::{DataError, JsonlReader, Place, ReadError, Record, Skipped, Tokenizer, Truncated};
+use firebrick_datasets::{
+    DataError, JsonlReader, Place, ReadError, Record, Skipped, Tokenizer, Truncated, counted,
+};
 use serde_json::{Map, Value, json};
 
 use super::TrainedRun;
@@ -226,7 +228,9 @@ impl Predicting<'_> {
         let (texts, tokens) = (truncated.texts(), truncated.tokens());
         if texts > 0 {
             (self.say)(&format!(
-                "{texts} input(s) are longer than `data.max_length`: the model did not read {tokens} of their tokens"
+                "cut off at `data.max_length`: {} of {}, which the model did not read",
+                counted(tokens, "token"),
+                counted(texts, "input")
             ));
         }
     }

@@ -91,7 +91,7 @@ pub enum WatchError {
 ///
 /// watch(&folder, &WatchOptions { plain: true, ..WatchOptions::default() })?;
 /// // step      1  loss 2.5000  skipped 0
-/// // finished after 1 updates; train loss 2.5000
+/// // finished after 1 update; train loss 2.5000
 /// # std::fs::remove_dir_all(folder)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -145,7 +145,7 @@ mod tests {
         let lines = String::from_utf8(out).unwrap();
         assert_eq!(
             lines,
-            "step      1  loss 2.5000  skipped 0\nfinished after 1 updates; train loss 2.5000\n"
+            "step      1  loss 2.5000  skipped 0\nfinished after 1 update; train loss 2.5000\n"
         );
     }
 

@@ -3,6 +3,8 @@
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
+use firebrick_datasets::counted;
+
 use super::watched::{News, Watched};
 use crate::report_page::number::{duration, plain};
 use firebrick::observe::lines::{step_line, valid_line};
@@ -58,8 +60,8 @@ impl Plain {
 pub(crate) fn summary(watched: &Watched) -> Option<String> {
     let report = watched.finished.as_ref()?;
     let mut words = match &report.stopped {
-        None => format!("finished after {} updates", report.steps),
-        Some(reason) => format!("stopped after {} updates: {reason}", report.steps),
+        None => format!("finished after {}", counted(report.steps, "update")),
+        Some(reason) => format!("stopped after {}: {reason}", counted(report.steps, "update")),
     };
     if let Some(loss) = report.train_loss {
         words += &format!("; train loss {}", plain(loss));

@@ -187,7 +187,7 @@ fn impossible_values_are_refused_with_line_and_field() {
             "model.width=4194306",
             "small enough that the default feed-forward width, 16777224, is at most 16777216, found 4194306",
         ),
-        ("model.width=4194304", "for its 1 rank(s) in this process"),
+        ("model.width=4194304", "for its 1 rank in this process"),
         ("data.block=1000001", "`data.block` must be at least 1 and at most a million tokens"),
         (
             "data.tokenizer=Bpe(vocabulary: 16777217)",

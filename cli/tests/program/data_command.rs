@@ -61,7 +61,7 @@ fn labels_stand_under_tokens() {
         let column = |line: &str, text: &str| line[..line.find(text).unwrap()].chars().count();
         assert_eq!(column(tokens, token), column(labels, label), "{text}");
     }
-    assert!(text.contains("samples      3, in 1 micro-batches"), "{text}");
+    assert!(text.contains("samples      3, in 1 micro-batch"), "{text}");
     assert!(text.contains("supervised   9 labels"), "{text}");
 }
 
@@ -73,7 +73,7 @@ fn sources_stand_over_what_the_decoder_reads() {
     );
     let text = shown("Seq2Seq(source: \"en\", target: \"fr\")", &data, "micro_tokens: 300");
     assert!(text.contains("source") && text.contains("decoder <pad> "), "{text}");
-    assert!(text.contains("samples      3, in 1 micro-batches"), "{text}");
+    assert!(text.contains("samples      3, in 1 micro-batch"), "{text}");
 }
 
 #[test]
@@ -146,9 +146,11 @@ fn a_token_file_is_trained_on_in_place() {
     let folder = folder();
     let data = "path: \"text.txt\", tokenizer: Bpe(vocabulary: 270), block: 8";
     let run = training("CausalLm()", data);
-    firebrick(folder.path(), "tokenize", &run).args(["--output", "corpus.tokens"]).assert().success().stdout(
-        contains("1 document(s) in corpus.tokens").and(contains("File(\"corpus.tokens.tokenizer\")")),
-    );
+    firebrick(folder.path(), "tokenize", &run)
+        .args(["--output", "corpus.tokens"])
+        .assert()
+        .success()
+        .stdout(contains("1 document in corpus.tokens").and(contains("File(\"corpus.tokens.tokenizer\")")));
     let data = "path: \"corpus.tokens\", tokenizer: File(\"corpus.tokens.tokenizer\"), block: 8";
     firebrick(folder.path(), "train", &training("CausalLm()", data)).assert().success();
 
@@ -217,7 +219,7 @@ fn the_part_that_is_too_short_is_named() {
     firebrick(folder.path(), "data", run)
         .assert()
         .code(1)
-        .stderr(contains("the validation part of the data: the text has 1 token(s) but needs at least 2"));
+        .stderr(contains("the validation part of the data: the text has 1 token but needs at least 2"));
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn malformed_records_are_skipped_and_told() {
         let options = [measure, "--data", "mixed.jsonl"];
         eval(&folder, &options).assert().code(1).stderr(contains("mixed.jsonl:2"));
         let skipping = eval(&folder, &options).args(["--set", "data.malformed=Skip"]).assert().success();
-        let skipping = skipping.stderr(contains("skipped 2 malformed record(s)"));
+        let skipping = skipping.stderr(contains("skipped 2 malformed records, among them"));
         let found: Value = serde_json::from_slice(&skipping.get_output().stdout).unwrap();
         assert_eq!(found["samples"], 1, "{measure}: {found}");
     }
@@ -144,7 +144,7 @@ fn what_cannot_be_measured_is_refused() {
         ),
         (&["--perplexity"], "name the records to answer with --data"),
         (&["--choices", "--data", "bad.jsonl"], "bad.jsonl:1: expected a list `endings`"),
-        (&["--texts", "--data", "plain.jsonl"], "1 of 1 records have no expected text"),
+        (&["--texts", "--data", "plain.jsonl"], "1 of 1 record without an expected text"),
     ] {
         eval(&folder, options).assert().code(1).stderr(contains(said));
     }

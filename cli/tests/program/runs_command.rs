@@ -95,7 +95,7 @@ fn pruning_shows_first_and_keeps_the_newest_and_the_best() {
     let before = checkpoints(&out);
     assert!(before.len() >= 8, "{before:?}");
     let list = firebrick(place).args(["runs", "--prune"]).assert().success();
-    list.stdout(contains("`--prune --yes` removes them").and(contains(&*before[0])));
+    list.stdout(contains("removed by `--prune --yes`").and(contains(&*before[0])));
     assert_eq!(checkpoints(&out), before, "a list removes nothing");
     firebrick(place).args(["runs", "--yes"]).assert().code(2);
     firebrick(place).args(["runs", "--prune", "--yes"]).assert().success().stdout(contains("removed "));

@@ -33,9 +33,9 @@ fn cut_tokens_are_counted_for_each_part_of_the_data() {
     let mut run = train(folder.path(), &[]);
     let assert = run.assert().success();
     let said = String::from_utf8(assert.get_output().stderr.clone()).unwrap();
-    let line = "2 text(s) of the training data are longer than `data.max_length`: 3 tokens are cut off";
+    let line = "cut off at `data.max_length`: 3 tokens of 2 texts of the training data";
     assert_eq!(said.matches(line).count(), 1, "{said}");
-    assert_eq!(said.matches("1 text(s) of the validation data").count(), 1, "{said}");
+    assert_eq!(said.matches("6 tokens of 1 text of the validation data").count(), 1, "{said}");
     let expected = json!([
         {"data": "training", "texts": 2, "tokens": 3},
         {"data": "validation", "texts": 1, "tokens": 6},

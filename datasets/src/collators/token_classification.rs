@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{LabeledBatch, Labels, Tokens, roles};
 use crate::{
     Collator, DataError, Drawn, Encoder, Encoding, IGNORE, Input, Padding, Record, SampleError, Value,
+    counted,
 };
 
 /// Which tokens of a word carry its label.
@@ -143,7 +144,7 @@ impl TokenClassification {
             return Err(record.expected(field, "a list of labels"));
         };
         if values.len() != words {
-            let expected = format!("{words} label(s), one for each of `{}`", self.words_field);
+            let expected = format!("{}, one for each of `{}`", counted(words, "label"), self.words_field);
             return Err(record.mismatch(field, expected, values.len().to_string()));
         }
         let read =
@@ -267,7 +268,7 @@ mod tests {
         assert!(error.contains("field `labels`: expected one of the labels O, B-PER, I-PER, or"), "{error}");
         assert!(error.contains("found the text \"B-ORG\" for word 2"), "{error}");
         let error = message(vec![("words", list(&["a", "b"])), ("labels", list(&["O"]))]);
-        assert!(error.contains("expected 2 label(s), one for each of `words`, found 1;"), "{error}");
+        assert!(error.contains("expected 2 labels, one for each of `words`, found 1;"), "{error}");
 
         let labels = Labels::new(["B-PER"]).unwrap();
         let task = TokenClassification::new(Encoder::new(wordpiece()), labels);

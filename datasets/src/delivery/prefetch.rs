@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn one_sequence_for_any_number_of_workers() {
         let expected = delivered(0, 0);
-        assert!(expected[5].starts_with("epoch 1 has 4 sample(s), but positions 3..6"));
+        assert!(expected[5].starts_with("epoch 1 has 4 samples, but positions 3..6"));
         assert!(expected[6].contains("positions 6..9 of epoch 1 panicked: no sample 7"));
         for place in (0..40).filter(|place| ![5, 6].contains(place)) {
             let (epoch, positions) = (place / 4, place % 4 * 3..(place % 4 * 3 + 3).min(10));

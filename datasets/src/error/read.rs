@@ -2,7 +2,7 @@
 
 use std::{ops::Range, path::PathBuf};
 
-use crate::Place;
+use crate::{Place, counted};
 
 /// An error of files and their records.
 #[derive(Debug, thiserror::Error)]
@@ -87,7 +87,7 @@ pub enum ReadError {
     },
 
     /// A reader does not have the requested part.
-    #[error("part {part} does not exist: there are {parts} part(s), numbered from 0")]
+    #[error("part {part} does not exist among {}, numbered from 0", counted(*parts, "part"))]
     NoPart {
         /// The part, from 0.
         part: usize,

@@ -2,12 +2,14 @@
 
 use std::ops::Range;
 
+use crate::counted;
+
 /// An error of samples, their order or their batches.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SampleError {
     /// A text has too few tokens to train on.
-    #[error("the text has {tokens} token(s) but needs at least {needed}; provide a longer text")]
+    #[error("the text has {} but needs at least {needed}; provide a longer text", counted(*tokens, "token"))]
     TooShort {
         /// The number of tokens in the text.
         tokens: usize,
@@ -23,7 +25,7 @@ pub enum SampleError {
     },
 
     /// The numbers of rows of ids and of labels differ.
-    #[error("there are {ids} row(s) of ids but {labels} row(s) of labels; provide labels for each row")]
+    #[error("there are {} of ids but {} of labels; provide labels for each row", counted(*ids, "row"), counted(*labels, "row"))]
     LabelRows {
         /// The rows of ids.
         ids: usize,
@@ -32,7 +34,7 @@ pub enum SampleError {
     },
 
     /// The numbers of ids and of labels in a row differ.
-    #[error("row {row} has {ids} id(s) but {labels} label(s); provide one label for each id")]
+    #[error("row {row} has {} but {}; provide one label for each id", counted(*ids, "id"), counted(*labels, "label"))]
     LabelLength {
         /// The row, from 0.
         row: usize,
@@ -44,8 +46,9 @@ pub enum SampleError {
 
     /// A row has more tokens than allowed.
     #[error(
-        "row {row} has {tokens} token(s), but rows have room for {length}; cut texts with the encoder's \
-         `max_length`, or raise the length"
+        "row {row} has {}, but rows have room for {length}; cut texts with the encoder's `max_length`, or raise the \
+         length",
+        counted(*tokens, "token")
     )]
     RowTooLong {
         /// The row, from 0.
@@ -108,8 +111,9 @@ pub enum SampleError {
 
     /// An epoch does not have the requested positions.
     #[error(
-        "epoch {epoch} has {samples} sample(s), but positions {positions:?} were requested; continue only with the \
-         data and settings that the run started with"
+        "epoch {epoch} has {}, but positions {positions:?} were requested; continue only with the data and settings \
+         that the run started with",
+        counted(*samples, "sample")
     )]
     OutOfRange {
         /// The epoch.
@@ -158,7 +162,7 @@ pub enum SampleError {
     },
 
     /// A rank is not below the number of ranks.
-    #[error("rank {rank} is not one of the {ranks} rank(s); ranks are numbered from 0")]
+    #[error("rank {rank} is not among {}, numbered from 0", counted(*ranks, "rank"))]
     Rank {
         /// The rank.
         rank: usize,
@@ -189,8 +193,9 @@ pub enum SampleError {
 
     /// The data contains no samples.
     #[error(
-        "{place} has no samples ({skipped} malformed record(s) were skipped): its records are empty, too short, or \
-         have no supervised token; check the records and the maximum length"
+        "{place} has no samples (skipped {}): its records are empty, too short, or have no supervised token; check \
+         the records and the maximum length",
+        counted(*skipped, "malformed record")
     )]
     NoSamples {
         /// Where the data is, and its purpose.

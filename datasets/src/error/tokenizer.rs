@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::counted;
+
 /// An error of a tokenizer or its files.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -102,8 +104,10 @@ pub enum TokenizerError {
 
     /// A maximum length leaves no room for text.
     #[error(
-        "a maximum of {max_length} token(s) leaves no room for text next to {special} special \
-         token(s) and a stride of {stride}; raise `max_length` or lower `stride`"
+        "a maximum of {} leaves no room for text next to {} and a stride of {stride}; raise `max_length` or lower \
+         `stride`",
+        counted(*max_length, "token"),
+        counted(*special, "special token")
     )]
     TooFewTokens {
         /// The maximum number of tokens in a sample.

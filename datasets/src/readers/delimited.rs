@@ -5,7 +5,7 @@ use std::sync::Arc;
 use csv::ByteRecord;
 
 use super::{Files, lines::LONGEST_RECORD, records, row_lines::RowLines};
-use crate::{DataError, Place, Reader, Record, Records, Value, records::brief};
+use crate::{DataError, Place, Reader, Record, Records, Value, counted, records::brief};
 
 /// Reads columns with a delimiter from files, compressed or not. Every value is a [`Text`](Value::Text).
 ///
@@ -182,7 +182,7 @@ impl Rows {
         }
         let place = Place { file: self.path.clone(), line: self.reader.get_ref().first() };
         if self.row.len() != self.names.len() {
-            let expected = format!("{} value(s), one for each column", self.names.len());
+            let expected = format!("{}, one for each column", counted(self.names.len(), "value"));
             return Err(DataError::record(place, None, expected, self.row.len().to_string()));
         }
         let mut fields = Vec::with_capacity(self.row.len());
@@ -255,7 +255,7 @@ mod tests {
     fn malformed_rows() {
         let found = read(b"a,b\n1\n2,3\n4,\xff\n5,6".as_slice(), |r| r).unwrap();
         assert!(
-            found[0].as_ref().unwrap_err().contains(":2: expected 2 value(s), one for each column, found 1")
+            found[0].as_ref().unwrap_err().contains(":2: expected 2 values, one for each column, found 1")
         );
         assert_eq!(found[1], row(3, &["2", "3"]));
         assert!(found[2].as_ref().unwrap_err().contains(":4, field `b`: expected UTF-8"));

@@ -7,7 +7,7 @@ use super::{
     lines::{LONGEST_RECORD, Lines, is_blank},
     records,
 };
-use crate::{DataError, Reader, Record, Records, Value};
+use crate::{DataError, Reader, Record, Records, Value, counted};
 
 /// Reads pairs of lines, such as sentences and their translations, from pairs of files.
 ///
@@ -49,7 +49,7 @@ impl ParallelReader {
         let (source, target) = (source.into(), target.into());
         let counts = (source.paths().len(), target.paths().len());
         if counts.0 != counts.1 {
-            let expected = format!("{} file(s), as many as for `source`", counts.0);
+            let expected = format!("{}, as many as for `source`", counted(counts.0, "file"));
             return Err(DataError::setting("target", expected, counts.1.to_string()));
         }
         let names = ["source".into(), "target".into()];
@@ -139,7 +139,8 @@ impl Pairs {
                 Err(error) => return error,
             }
         }
-        let expected = format!("{} lines, as many as in `{}`", long.number(), long.path().display());
+        let expected =
+            format!("{}, as many as in `{}`", counted(long.number(), "line"), long.path().display());
         DataError::file(short.path(), expected, lines.to_string())
     }
 }
@@ -210,6 +211,6 @@ mod tests {
     #[test]
     fn differing_numbers_of_files() {
         let error = ParallelReader::new(vec!["a".into(), "b".into()], vec!["c".into()]).unwrap_err();
-        assert!(error.to_string().contains("expected 2 file(s)"), "{error}");
+        assert!(error.to_string().contains("expected 2 files"), "{error}");
     }
 }

@@ -6,6 +6,8 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
+use crate::counted;
+
 /// The largest id may be the number of tokens times `SPARSE`, plus `SPARSE_MORE`. A model has a row for each id, so a
 /// single huge id would request gigabytes.
 const SPARSE: u64 = 16;
@@ -65,7 +67,7 @@ fn check_ids(json: &Value) -> Result<(), String> {
         let id = id.ok_or_else(|| format!("the id of its token {token:?} is not an integer"))?;
         if id > most {
             return Err(format!(
-                "its token {token:?} has the id {id}, far more than its {count} token(s) need"
+                "its token {token:?} has the id {id}, far above the number of its tokens, {count}"
             ));
         }
     }
@@ -94,7 +96,7 @@ fn check_model(model: &Value) -> Result<(), String> {
             both => both[1].as_str(),
         };
         if second.is_some_and(|second| !second.is_char_boundary(prefix)) {
-            return Err(format!("its merge {merge} lacks the prefix of {prefix} byte(s)"));
+            return Err(format!("its merge {merge} lacks the prefix of {}", counted(prefix, "byte")));
         }
     }
     Ok(())

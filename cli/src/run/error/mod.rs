@@ -4,7 +4,7 @@ mod conversions;
 
 use std::path::PathBuf;
 
-use firebrick_datasets::{DataError, ReadError, TokenizerError};
+use firebrick_datasets::{DataError, ReadError, TokenizerError, counted};
 use firebrick_strategies::optim::GroupsError;
 use thiserror::Error;
 
@@ -236,8 +236,8 @@ pub enum RunError {
     Tokenize(&'static str),
     /// The run does not fit into this machine's memory.
     #[error(
-        "a model of {parameters:.3e} parameters with micro-batches of {rows} rows and {tokens} tokens needs at least {:.1} GB for its {ranks} rank(s) in this process, but this machine has {:.1} GB: lower `batch`, `data.block`, `data.max_length`, `data.padding`, `model.width`, `model.layers`, the vocabulary or `ranks`",
-        needed / 1e9, *available as f64 / 1e9
+        "a model of {parameters:.3e} parameters with micro-batches of {rows} rows and {tokens} tokens needs at least {:.1} GB for its {} in this process, but this machine has {:.1} GB: lower `batch`, `data.block`, `data.max_length`, `data.padding`, `model.width`, `model.layers`, the vocabulary or `ranks`",
+        needed / 1e9, counted(*ranks, "rank"), *available as f64 / 1e9
     )]
     TooLarge {
         /// Number of parameters.
@@ -284,7 +284,8 @@ pub enum RunError {
     },
     /// A checkpoint differs from what was saved.
     #[error(
-        "{path}: {problems} problem(s), listed above: resume from another checkpoint, or restore the files"
+        "{path}: {}, listed above: resume from another checkpoint, or restore the files",
+        counted(*problems, "problem")
     )]
     Damaged {
         /// The checkpoint's folder.
@@ -294,8 +295,9 @@ pub enum RunError {
     },
     /// An imported configuration asks for something that is not supported.
     #[error(
-        "{0} field(s) that may change the result are not supported or not known, as listed above: change them, \
-         or continue without them with --allow-unsupported"
+        "{}, listed above, not supported or not known: the result may change; correct the configuration, or continue \
+         without them with --allow-unsupported",
+        counted(*.0, "field")
     )]
     NotImported(usize),
     /// A run file cannot be written.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use firebrick_datasets::collators::Labels;
 use firebrick_datasets::{
     Amount, Batch, DataError, Encoder, Format, Padding, ReadError, Reader, Record, SampleError, Skipped,
-    Tokenizer, Truncated,
+    Tokenizer, Truncated, counted,
 };
 
 pub(in crate::run) use prints::{Part, Prints};
@@ -52,7 +52,7 @@ impl Loaded {
 /// Reports how many malformed records were skipped, and the reasons for the first ones.
 pub(crate) fn tell_skipped(skipped: &Skipped, say: impl Fn(&str)) {
     if skipped.count() > 0 {
-        say(&format!("skipped {} malformed record(s), among them:", skipped.count()));
+        say(&format!("skipped {}, among them:", counted(skipped.count(), "malformed record")));
         skipped.messages().iter().for_each(|message| say(&format!("  {message}")));
     }
 }
@@ -60,9 +60,9 @@ pub(crate) fn tell_skipped(skipped: &Skipped, say: impl Fn(&str)) {
 /// Reports how many texts were cut, and how many tokens they lost.
 pub(super) fn tell_truncated(truncated: &[TruncatedTexts], say: impl Fn(&str)) {
     for TruncatedTexts { data, texts, tokens } in truncated {
+        let (tokens, texts) = (counted(*tokens, "token"), counted(*texts, "text"));
         say(&format!(
-            "{texts} text(s) of the {data} data are longer than `data.max_length`: {tokens} tokens are cut off, which a \
-             larger `data.max_length` keeps"
+            "cut off at `data.max_length`: {tokens} of {texts} of the {data} data, which a larger one keeps"
         ));
     }
 }

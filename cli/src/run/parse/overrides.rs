@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use firebrick_datasets::counted;
+
 use super::super::caret::Caret;
 use super::super::problem::FromRunFile;
 use super::super::ron_path::{self, PathError};
@@ -221,7 +223,8 @@ impl Run {
         self.schedule = schedule;
         let line = |Shortened { setting, from, to }| {
             format!(
-                "the schedule's `{setting}` is shortened from {from} to {to} updates, because the run has {updates}"
+                "the schedule's `{setting}` is shortened from {from} to {}, because the run has {updates}",
+                counted(to, "update")
             )
         };
         shortened.into_iter().map(line).collect()

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-use firebrick_datasets::{Record, Tokenizer, Value};
+use firebrick_datasets::{Record, Tokenizer, Value, counted};
 
 /// The first records of a data set, and the model that will learn from them.
 #[derive(Debug, Default)]
@@ -190,8 +190,8 @@ impl Suggestion {
         match is_same || labels.iter().all(is_number) {
             true => self,
             false => self.set("new_head", "true").found(format!(
-                "the model's folder has a classifier of {} other labels: a new one is trained",
-                known.len()
+                "the model's folder has a classifier of {}: a new one is trained",
+                counted(known.len(), "other label")
             )),
         }
     }
@@ -219,7 +219,7 @@ pub(super) fn listed(classes: &BTreeSet<String>) -> String {
     let shown: Vec<&str> = classes.iter().take(SHOWN).map(String::as_str).collect();
     let rest = classes.len().saturating_sub(SHOWN);
     let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
-    format!("{} labels: {}{more}", classes.len(), shown.join(", "))
+    format!("{}: {}{more}", counted(classes.len(), "label"), shown.join(", "))
 }
 
 #[cfg(test)]

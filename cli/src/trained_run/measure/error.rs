@@ -1,5 +1,6 @@
 //! Why a model cannot be measured.
 
+use firebrick_datasets::counted;
 use thiserror::Error;
 
 /// A measure that does not fit a run, its data or its model.
@@ -30,7 +31,7 @@ pub enum MeasureError {
     #[error("the data has no token to predict: each text needs at least two")]
     Nothing,
     /// An ending is longer than what the model reads.
-    #[error("{place}: an ending has {tokens} tokens, and the model reads at most {positions}")]
+    #[error("{place}: an ending has {}, and the model reads at most {positions}", counted(*tokens, "token"))]
     Ending {
         /// The file and line.
         place: String,
@@ -49,7 +50,8 @@ pub enum MeasureError {
     },
     /// Records do not say what is expected.
     #[error(
-        "{missing} of {all} records have no expected text: `task` names the field that holds it, as in `CausalLm(prompt: \"question\", text: \"answer\")` or `Seq2Seq(target: \"summary\")`"
+        "{missing} of {} without an expected text: `task` names the field that holds it, as in `CausalLm(prompt: \"question\", text: \"answer\")` or `Seq2Seq(target: \"summary\")`",
+        counted(*all, "record")
     )]
     NothingExpected {
         /// Records without.

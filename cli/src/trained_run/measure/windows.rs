@@ -1,6 +1,6 @@
 //! Perplexity of long texts, by windows that overlap.
 
-use firebrick_datasets::{Amount, Corpus, Skipped, Tokenizer};
+use firebrick_datasets::{Amount, Corpus, Skipped, Tokenizer, counted};
 
 use super::likelihood::{Likelihood, Row};
 use super::{MeasureError, Measured};
@@ -94,7 +94,7 @@ pub(super) fn perplexity<M: Trainable>(
     let rows: Vec<Row> =
         model.tokenizer.encode_each(&borrowed)?.iter().flat_map(|ids| windows.cut(ids)).collect();
     let Windows { window, stride } = windows;
-    say(&format!("{} windows of {window} tokens, {stride} apart", rows.len()));
+    say(&format!("{} of {window} tokens, {stride} apart", counted(rows.len(), "window")));
     let together = match run.batch.amount() {
         Amount::Samples(samples) => samples,
         Amount::Tokens(tokens) => tokens / window,

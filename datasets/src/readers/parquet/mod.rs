@@ -19,7 +19,8 @@ use parquet::{
 
 use super::{Files, records};
 use crate::{
-    DataError, Place, Reader, Record, Records, ordinary_file, records::brief, silent_panics::caught_silently,
+    DataError, Place, Reader, Record, Records, counted, ordinary_file, records::brief,
+    silent_panics::caught_silently,
 };
 
 /// Reads Parquet (<https://parquet.apache.org>), row by row. Each column is a field.
@@ -198,7 +199,7 @@ impl<R: Iterator<Item = parquet::errors::Result<Row>>> Rows<R> {
     }
 
     fn at_row(&self, message: String) -> DataError {
-        damaged(&self.path, format!("damage after {} row(s): {message}", self.number))
+        damaged(&self.path, format!("damage after {}: {message}", counted(self.number, "row")))
     }
 }
 

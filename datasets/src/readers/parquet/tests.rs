@@ -319,7 +319,7 @@ fn the_rows_before_damage_are_counted() {
     let of_parser = error(|| Some(Err(ParquetError::General("broken".into()))));
     let of_panic = error(|| panic!("broken"));
     for error in [of_parser, of_panic] {
-        assert!(error.contains("damage after 2 row(s): ") && error.contains("broken"), "{error}");
+        assert!(error.contains("damage after 2 rows: ") && error.contains("broken"), "{error}");
     }
 }
 
