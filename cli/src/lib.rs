@@ -20,6 +20,7 @@
 //!
 //! ```text
 //! cli.rs         the command line
+//! arguments.rs   the arguments of the process, read as a command
 //! commands/      the commands, one per file, and the exit codes
 //! run/           a run as a RON file: parsing, checks, and launching it
 //! plan/          estimates a run: bytes held and sent, operations, and what lets it fit
@@ -40,6 +41,7 @@
 //! log_lines.rs   prints what the libraries report
 //! ```
 
+mod arguments;
 mod bench;
 pub mod cli;
 mod commands;

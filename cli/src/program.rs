@@ -4,7 +4,6 @@ use std::env;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
 use firebrick::schedule::{ScheduleRecipe, Schedules};
 use firebrick::{AnyModel, Schedule};
 use firebrick_strategies::optim::{OptimizerRecipe, Optimizers};
@@ -12,6 +11,7 @@ use firebrick_strategies::{Strategies, Strategy};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::arguments;
 use crate::cli::Cli;
 use crate::{Families, Task, TaskConfig, Tasks};
 use firebrick_models::family::Trainable;
@@ -112,6 +112,6 @@ impl Program {
         self.schedules.install();
         self.families.install();
         self.tasks.install();
-        Cli::parse_from(arguments).run()
+        arguments::read(arguments).map_or_else(|code| code, Cli::run)
     }
 }

@@ -104,6 +104,19 @@ fn a_result_that_cannot_be_printed_is_not_done() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot be printed"));
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn help_that_cannot_be_printed_is_not_done() {
+    for arguments in [&["--help"][..], &["--version"], &["train", "--help"], &["help"], &["schema"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("firebrick"));
+        let output = command.args(arguments).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("standard output: No space left"), "{arguments:?}: {said}");
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn a_signal_ends_the_learning_of_a_vocabulary_at_once_and_it_shows_that_it_goes_on() {
