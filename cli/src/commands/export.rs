@@ -37,7 +37,11 @@ pub(crate) struct ExportArgs {
 
 /// Runs `firebrick export`.
 pub(crate) fn export(args: &ExportArgs) -> Result<(), RunError> {
-    let run = Run::read(&args.run.join("run.ron"), &[""; 0])?;
+    let file = args.run.join("run.ron");
+    if !file.is_file() {
+        return Err(RunError::NoRun(args.run.clone()));
+    }
+    let run = Run::read(&file, &[""; 0])?;
     let folder = args.output.clone().unwrap_or_else(|| args.run.join(PRETRAINED));
     let exported = run.export_saved(&args.run, args.step, &folder)?;
     print(&format!("{} are in {}\n", exported.weights, exported.folder.display()));

@@ -108,7 +108,7 @@ pub(crate) struct PredictArgs {
     #[command(flatten)]
     trained: TrainedArgs,
     /// `-` answers the lines of standard input as they come: each is a record in JSON, or a text.
-    #[arg(value_name = "-", value_parser = ["-"], conflicts_with = "data")]
+    #[arg(value_name = "-", value_parser = standard_input, conflicts_with = "data")]
     lines: Option<String>,
     #[command(flatten)]
     records: RecordArgs,
@@ -121,6 +121,13 @@ pub(crate) struct PredictArgs {
     limit: Option<usize>,
     #[command(flatten)]
     decoding: DecodingArgs,
+}
+
+fn standard_input(text: &str) -> Result<String, String> {
+    match text {
+        "-" => Ok(text.into()),
+        _ => Err(format!("expected `-`, which is standard input; a file is named with --data {text}")),
+    }
 }
 
 /// `firebrick generate`.
@@ -194,18 +201,22 @@ fn summary(evaluated: &Evaluated) -> String {
 
 /// Runs `firebrick predict`.
 pub(crate) fn predict(args: &PredictArgs) -> Result<(), RunError> {
+    // Before anything is read.
+    let staged = args.output.as_deref().map(|path| match Staged::create(path) {
+        Ok(output) => Ok((path, output)),
+        Err(error) => Err(TrainError::file(path, "making the file", error)),
+    });
+    let staged = staged.transpose()?;
     let trained = args.trained.open()?;
     let decoding = args.decoding.decoding(trained.written_tokens());
     let ask = |output: &mut dyn Write| match args.lines {
         Some(_) => trained.predict_lines(BufReader::new(stdin()), args.limit, &decoding, output, tell),
         None => trained.predict(args.records.paths(), args.limit, &decoding, output, tell),
     };
-    let predicted = match &args.output {
-        Some(path) => {
-            let failed = |doing| move |error| TrainError::file(path, doing, error);
-            let mut output = Staged::create(path).map_err(failed("making the file"))?;
+    let predicted = match staged {
+        Some((path, mut output)) => {
             let predicted = ask(&mut output)?;
-            output.finish().map_err(failed("writing"))?;
+            output.finish().map_err(|error| TrainError::file(path, "writing", error))?;
             predicted
         }
         None => {

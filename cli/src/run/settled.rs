@@ -61,6 +61,13 @@ impl Settled {
     }
 }
 
+impl Settled {
+    /// Returns what the data of `data.path` is for, as messages say it.
+    pub fn part(&self) -> &'static str {
+        if self.is_evaluated { "evaluated" } else { "training" }
+    }
+}
+
 impl Classifier {
     fn of<M: Trainable>(folder: &Folder, config: &M::Config, is_trained: bool) -> Option<Self> {
         let names = config.label_names().filter(|_| folder.has_head::<M>(config, CLASSIFIER))?;

@@ -12,6 +12,7 @@ use super::attended::attended;
 use super::load::{Loading, Part, tell_skipped};
 use super::{CausalLmTask, DataRun, Paths, RunError, TokenizerConfig};
 use firebrick::TrainError;
+use firebrick::files::saving::Staged;
 
 /// A corpus written as a file of token ids.
 #[derive(Clone, Debug, Serialize)]
@@ -44,6 +45,8 @@ impl DataRun {
         interrupter: &Interrupter,
         say: impl Fn(&str),
     ) -> Result<Tokenized, RunError> {
+        // Before the text is read.
+        Staged::create(output).map_err(|error| TrainError::file(output, "making the file", error))?;
         let local = self.clone().local(&say)?;
         let (Some(task), Some(paths)) = (self.task.downcast_ref::<CausalLmTask>(), &local.data.path) else {
             return Err(RunError::Tokenize(self.task.name()));

@@ -97,7 +97,7 @@ impl Evaluating<'_> {
         let (started, mut tokens, mut samples) = (Instant::now(), 0, 0);
         let mut sums = EvaluationSums::default();
         for batch in first_epoch(&data, 1)? {
-            let batch = batch?;
+            let batch = batch.map_err(of_evaluation)?;
             (tokens, samples) = (tokens + batch.tokens(), samples + batch.samples());
             let items = batch.items();
             if items == 0 {
@@ -119,6 +119,14 @@ impl Evaluating<'_> {
             samples,
             tokens_per_second: tokens as f64 / started.elapsed().as_secs_f64().max(1e-9),
         })
+    }
+}
+
+/// Converts an error of the data that is evaluated.
+fn of_evaluation(error: DataError) -> RunError {
+    match error {
+        DataError::Sample(SampleError::NotAsked { position, .. }) => RunError::NotAsked(position),
+        error => error.into(),
     }
 }
 

@@ -74,6 +74,9 @@ impl TrainedRun {
             true => (place.join("run.ron"), Some(place)),
             false => (place.to_path_buf(), None),
         };
+        if !file.is_file() {
+            return Err(RunError::NoRun(place.into()));
+        }
         let mut run = Run::read(&file, overrides)?;
         let folder = match weights {
             Some(weights) => local_folder(weights, Wanted::Model, &tell)?.into_owned(),

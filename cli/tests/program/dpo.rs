@@ -42,7 +42,9 @@ fn a_run_learns_to_prefer_the_better_answers() {
     fs::write(output.path().join("other.jsonl"), other).unwrap();
     let mut eval = firebrick(output.path());
     let eval = eval.args(["eval", "run", "--device", "cpu", "--data", "other.jsonl"]).assert().failure();
-    eval.stderr(contains("evaluate a run on its own data"));
+    eval.stderr(
+        contains("sample 0 of the data").and(contains("leave out --data")).and(contains("resume").not()),
+    );
 
     let mut generate = firebrick(output.path());
     let generate = generate.args(["generate", "run", "--device", "cpu", "--max-new-tokens", "4"]);

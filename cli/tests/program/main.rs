@@ -1,6 +1,7 @@
 //! Tests of the program `firebrick`, as users run it.
 
 mod amounts;
+mod arguments;
 mod bench_command;
 mod cache_command;
 mod chat;

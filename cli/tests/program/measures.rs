@@ -4,11 +4,23 @@ use std::fs;
 use std::path::Path;
 
 use assert_cmd::Command;
+use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::small_run::firebrick;
+use crate::small_run::{firebrick, folder_of, train};
+
+/// Its tokenizer has no special tokens.
+const CHARACTERS: &str = r#"(
+    data: (path: "text.txt", tokenizer: Characters, block: 8),
+    model: Gpt(layers: 1, heads: 2, width: 8),
+    optimizer: AdamW(),
+    schedule: Constant(lr: 1e-3),
+    batch: (micro: 4),
+    steps: 1,
+    output: "out",
+)"#;
 
 const GOLDEN: &str = "tests/golden/measures";
 
@@ -156,4 +168,26 @@ fn what_cannot_be_measured_is_refused() {
     fs::write(tokens.path().join("run.ron"), file).unwrap();
     let refused = eval(&tokens, &["--choices", "--data", "choices.jsonl"]).assert().code(1);
     refused.stderr(contains("the task of this run is TokenClassification"));
+}
+
+#[test]
+fn a_begin_token_and_a_label_that_are_missing_are_named() {
+    let folder = folder_of(CHARACTERS, 20);
+    train(folder.path(), &[]).assert().success();
+    let question = |label: &str| {
+        let line = format!("{{\"ctx\": \"to be\", \"endings\": [\"or\", \"not\"], \"label\": {label}}}\n");
+        fs::write(folder.path().join("asked.jsonl"), line).unwrap();
+    };
+    let choices = |more: &[&str]| {
+        let mut eval = firebrick(folder.path());
+        eval.args(["eval", "out", "--choices", "--data", "asked.jsonl"]).args(more).assert()
+    };
+    question("1");
+    choices(&[]).success();
+    choices(&["--begin-token"])
+        .code(1)
+        .stderr(contains("the tokenizer has neither a begin nor an end token"));
+    question("7");
+    let said = "asked.jsonl:1, field `label`: expected the index of an ending from 0 to 1";
+    choices(&[]).code(1).stderr(contains(said).and(contains("found the number 7")));
 }

@@ -44,7 +44,10 @@ fn cut_tokens_are_counted_for_each_part_of_the_data() {
     let saved = fs::read_to_string(folder.path().join("out/report.json")).unwrap();
     assert_eq!(serde_json::from_str::<serde_json::Value>(&saved).unwrap()["truncated"], expected);
     let text = firebrick(folder.path()).args(["train", "run.ron"]).assert().success();
-    text.stdout(contains("3 tokens of 2 text(s) of the training data"));
+    text.stdout(contains("3 tokens of 2 texts of the training data"));
+    // Data that is evaluated is not called training data.
+    let evaluated = firebrick(folder.path()).args(["eval", "out", "--data", "b.jsonl"]).assert().success();
+    evaluated.stderr(contains("6 tokens of 1 text of the evaluated data"));
     // With a stride nothing is lost, and neither with room.
     for set in ["data.stride=1", "data.max_length=10"] {
         let whole = train(folder.path(), &["--set", set]).assert().success();

@@ -99,8 +99,8 @@ pub enum SampleError {
     /// The reference model has not been asked about a sample.
     #[error(
         "the loss compares the sample at position {position} of epoch {epoch} with a reference model, which was not \
-         asked about it before the first update; evaluate a run on its own data, and resume a run from its last \
-         checkpoint, which asks about the samples to come"
+         asked about it before the first update; resume the run from its last checkpoint, which asks about the samples \
+         to come"
     )]
     NotAsked {
         /// The epoch.

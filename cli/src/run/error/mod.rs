@@ -164,8 +164,15 @@ pub enum RunError {
     )]
     NotTrained(PathBuf),
     /// A folder is not that of a run.
-    #[error("{0}: expected the output folder of a run; `firebrick runs FOLDER` lists those in a folder")]
+    #[error(
+        "{0}: expected the output folder of a run; `firebrick runs FOLDER` lists those in a folder, and `firebrick train RUN.ron` trains one"
+    )]
     NoRun(PathBuf),
+    /// The reference model was not asked about the data that a run is evaluated on.
+    #[error(
+        "sample {0} of the data: the reference model was asked about the run's own data before it was trained, and about no other, so the loss and the rewards of this data are unknown: leave out --data to evaluate the run on its validation data, or measure it with --perplexity, --choices or --texts"
+    )]
+    NotAsked(usize),
     /// A run has saved no weights yet.
     #[error(
         "{0}: this run has saved no weights yet: neither `best.safetensors` of an evaluation nor a checkpoint; continue it with `firebrick train RUN.ron --resume auto`"
@@ -226,7 +233,7 @@ pub enum RunError {
     /// A part of the data cannot be cut into windows.
     #[error("the {part} part of the data: {error}")]
     Part {
-        /// `training` or `validation`.
+        /// `training`, `validation` or `evaluated`.
         part: &'static str,
         /// The error of the data.
         error: DataError,

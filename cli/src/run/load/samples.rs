@@ -58,8 +58,9 @@ impl Loading<'_> {
         let mut corpora = Vec::new();
         for Weighted { corpus, weight } in self.corpora()? {
             let load = || Ok(self.source(corpus, collator).load(self.progress("samples"))?);
-            let corpus = self.noting_cuts("training", load)?;
-            self.require_some(corpus.len(), "the training data", self.config.summary())?;
+            let part = self.settled.part();
+            let corpus = self.noting_cuts(part, load)?;
+            self.require_some(corpus.len(), &format!("the {part} data"), self.config.summary())?;
             corpora.push(Weighted { corpus, weight });
         }
         if let Some(valid) = self.given_valid(collator)? {

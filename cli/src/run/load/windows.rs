@@ -186,7 +186,7 @@ impl Loading<'_> {
             let windows = Windows::within(tokens, range, self.config.block.unwrap_or(1));
             windows.map_err(|error| RunError::Part { part, error })
         };
-        let training = windows(train.clone(), 0..cut, "training")?;
+        let training = windows(train.clone(), 0..cut, self.settled.part())?;
         let data = Data::new(match self.settled.is_evaluated {
             true => training,
             false => training.shuffled(self.seed),

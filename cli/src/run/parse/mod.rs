@@ -104,6 +104,12 @@ fn parse<T: FromRunFile>(file: &str, text: &str, overrides: &[Override]) -> Resu
     let mut text = text.to_string();
     let mut run = parse_text::<T>(&text);
     for one in overrides {
+    if about.is_dir() {
+        let own = path.join("run.ron");
+        let named =
+            if own.is_file() { format!("such as {}", own.display()) } else { "which it lacks".into() };
+        return Err(failed(format!("it is a folder: name the run file in it, {named}")));
+    }
         (text, run) = one.apply(&text, &run)?;
     }
     let mut run = run.map_err(|Flaw { at, reason }| {

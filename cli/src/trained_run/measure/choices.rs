@@ -51,16 +51,23 @@ impl Choice {
         let Some(endings) = endings.filter(|endings| endings.len() > 1) else {
             return Err(failed("a list `endings` (or `choices`) of at least two texts"));
         };
-        let right = match any(&["label", "answer", "gold", "answerKey"]) {
-            Some(Value::Integer(index)) => usize::try_from(index).ok(),
-            Some(Value::Text(text)) => named(&text, &endings, &names),
+        let labels = ["label", "answer", "gold", "answerKey"];
+        let Some((field, label)) = labels.into_iter().find_map(|name| Some((name, record.get(name)?))) else {
+            return Err(failed("a `label` (or `answer`, `gold`, `answerKey`)"));
+        };
+        let right = match label {
+            Value::Integer(index) => usize::try_from(*index).ok(),
+            Value::Text(text) => named(text, &endings, &names),
             _ => None,
         };
         match right.filter(|right| *right < endings.len()) {
             Some(right) => Ok(Self { context, endings, right }),
-            None => Err(failed(
-                "a `label` (or `answer`, `gold`, `answerKey`): the index of an ending from 0, its letter, or the ending itself",
-            )),
+            None => {
+                let last = endings.len() - 1;
+                let expected =
+                    format!("the index of an ending from 0 to {last}, its letter, or the ending itself");
+                Err(record.expected(field, expected))
+            }
         }
     }
 }
@@ -94,6 +101,10 @@ pub(super) fn choices<M: Trainable>(
     begins: bool,
     say: &dyn Fn(&str),
 ) -> Result<Measured, RunError> {
+    let special = model.tokenizer.special();
+    if begins && special.bos.or(special.eos).is_none() {
+        return Err(MeasureError::NoBeginToken.into());
+    }
     let reader = open(paths, run.data.format.as_ref())?;
     let (skipped, mut right, mut all, mut tokens) = (Skipped::default(), [0usize; 2], 0, 0);
     for part in 0..reader.parts() {
@@ -199,12 +210,21 @@ mod tests {
         for fields in [
             vec![("endings", endings.clone()), ("label", Value::Integer(0))],
             vec![("ctx", text("a")), ("endings", list(&["one"])), ("label", Value::Integer(0))],
-            vec![("ctx", text("a")), ("endings", endings.clone()), ("label", Value::Integer(3))],
-            vec![("ctx", text("a")), ("endings", endings.clone()), ("label", text("pink"))],
             vec![("ctx", text("a")), ("endings", endings.clone())],
         ] {
             let error = read(&fields).unwrap_err().to_string();
             assert!(error.contains("found a record with the fields "), "{error}");
+        }
+        for (label, shown) in [
+            (Value::Integer(3), "3"),
+            (Value::Integer(-1), "-1"),
+            (text("pink"), "pink"),
+            (Value::Float(0.5), "0.5"),
+        ] {
+            let fields = [("ctx", text("a")), ("endings", endings.clone()), ("gold", label)];
+            let error = read(&fields).unwrap_err().to_string();
+            let expected = "field `gold`: expected the index of an ending from 0 to 2, its letter";
+            assert!(error.contains(expected) && error.contains(shown), "{error}");
         }
     }
 

@@ -48,6 +48,11 @@ pub enum MeasureError {
         /// The file and line.
         place: String,
     },
+    /// Contexts are to begin with a token that the tokenizer lacks.
+    #[error(
+        "`--begin-token` puts the tokenizer's begin token before each context, and the tokenizer has neither a begin nor an end token: leave the option out, or name the token, as with `--set 'data.special=(bos: \"<s>\")'`"
+    )]
+    NoBeginToken,
     /// Records do not say what is expected.
     #[error(
         "{missing} of {} without an expected text: `task` names the field that holds it, as in `CausalLm(prompt: \"question\", text: \"answer\")` or `Seq2Seq(target: \"summary\")`",
