@@ -55,14 +55,16 @@ impl Hub {
             // It exists.
             Err(HubError::Answer { status: 409, .. }) => Ok(()),
             // A token may write to a repository that it may not create.
-            Err(HubError::Answer { status: 403, .. }) if self.has(repository) => Ok(()),
+            Err(HubError::Answer { status: 403, .. }) if self.shows(&format!("/api/models/{repository}")) => {
+                Ok(())
+            }
             answer => answer,
         }
     }
 
-    /// Whether the Hub shows the repository of a model.
-    fn has(&self, repository: &str) -> bool {
-        let request = self.agent.get(format!("{}/api/models/{repository}", self.endpoint));
+    /// Whether the Hub shows what is at a path.
+    fn shows(&self, path: &str) -> bool {
+        let request = self.agent.get(format!("{}{path}", self.endpoint));
         let answer = request.header("Authorization", self.authorization()).call();
         answer.is_ok_and(|answer| answer.status().is_success())
     }
@@ -70,9 +72,12 @@ impl Hub {
     /// Creates a branch of a model's repository, unless it exists.
     pub fn create_branch(&self, repository: &str, branch: &str) -> Result<(), HubError> {
         let path = format!("/api/models/{repository}/branch/{branch}");
+        let existing = format!("/api/models/{repository}/revision/{branch}");
         match self.accept(&format!("creating the branch {branch}"), self.send(&path, &json!({}))) {
             // It exists.
             Err(HubError::Answer { status: 409, .. }) => Ok(()),
+            // A token may write to a branch that it may not create.
+            Err(HubError::Answer { status: 403, .. }) if self.shows(&existing) => Ok(()),
             answer => answer,
         }
     }

@@ -103,15 +103,26 @@ fn answers_that_do_not_say_how_to_push_are_errors() {
 }
 
 #[test]
-fn a_token_that_may_not_create_pushes_to_a_repository_that_exists() {
+fn a_token_that_may_not_create_pushes_to_a_repository_and_a_branch_that_exist() {
     let folder = model_folder();
     let hub = Server::start(|request| match request.path.as_str() {
         "/api/repos/create" => Answer::of(403, json!({ "error": "may not create" }).to_string()),
         "/api/models/org/out" => Answer::of(200, "{}"),
-        "/api/models/org/out/preupload/main" => Answer::of(418, "asked"),
+        "/api/models/org/out/preupload/main" | "/api/models/org/out/preupload/kept" => {
+            Answer::of(418, "asked")
+        }
+        "/api/models/org/out/branch/kept" | "/api/models/org/out/branch/new" => {
+            Answer::of(403, json!({ "error": "may not branch" }).to_string())
+        }
+        "/api/models/org/out/revision/kept" => Answer::of(200, "{}"),
         _ => Answer::of(404, ""),
     });
-    for (name, said) in [("org/out", "the Hub answers 418"), ("org/none", "403: may not create")] {
+    for (name, said) in [
+        ("org/out", "the Hub answers 418"),
+        ("org/none", "403: may not create"),
+        ("org/out@kept", "the Hub answers 418"),
+        ("org/out@new", "403: may not branch"),
+    ] {
         let mut push = command(folder.path(), &hub.address);
         push.args(["push", ".", name]).env("HF_TOKEN", "hf_1").assert().code(1).stderr(contains(said));
     }
