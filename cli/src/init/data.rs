@@ -84,18 +84,21 @@ impl Seen {
         })
     }
 
-    /// Checks that validation data can be read as this data is.
+    /// Checks that validation data can be read as this data is. If its extension does not say how, the run file does.
     ///
     /// # Errors
     ///
     /// It cannot be read, or has no records.
-    pub fn check_valid(&self, valid: &Path) -> Result<(), RunError> {
+    pub fn check_valid(&mut self, valid: &Path) -> Result<(), RunError> {
+        let Some(own) = self.reads.clone() else { return Ok(()) };
         let format = match (&self.format, Format::of(valid)) {
-            (None, Ok(format)) => Some(format),
-            _ => self.reads.clone(),
+            (None, Ok(format)) => format,
+            _ => own,
         };
-        let Some(format) = format else { return Ok(()) };
         let is_plain_text = matches!(format, Format::Text { .. });
+        if self.format.is_none() && !is_plain_text && Format::of(valid).is_err() {
+            self.format = Some(named(&format).1);
+        }
         let reader = crate::run::open(&Paths::One(valid.into()), Some(&format))?;
         for part in 0..reader.parts() {
             for record in reader.open(part)?.take(HEAD) {

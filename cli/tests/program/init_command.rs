@@ -76,6 +76,13 @@ fn data_is_recognised_by_what_is_in_it() {
     let (text, said) = trained(folder.path(), &["TokenClassification", "--data", "words.tsv"]);
     assert!(text.contains("format: Conll()") && said.contains("2 labels: B-PER, O"), "{text} {said}");
 
+    // Validation data whose name does not tell its format.
+    write("good.csv", &"text,label\na good film,good\na bad film,bad\n".repeat(10));
+    write("good.held", "text,label\na good film,good\na bad film,bad\n");
+    let valid = ["SequenceClassification", "--data", "good.csv", "--valid", "good.held"];
+    let (text, _) = trained(folder.path(), &valid);
+    assert!(text.contains("format: Csv()") && text.contains("valid: \"good.held\""), "{text}");
+
     write(
         "scores.jsonl",
         &"{\"sentence\": \"good\", \"score\": 0.5}\n{\"sentence\": \"bad\", \"score\": 1.25}\n".repeat(9),
@@ -141,6 +148,11 @@ fn what_does_not_fit_is_refused_and_says_what_does() {
             .stdout("")
             .stderr(contains("needs a text").and(contains("the fields words, labels")));
     }
+    let place = TempDir::new().unwrap();
+    let unanswered = "{\"messages\": [{\"role\": \"user\", \"content\": \"Why?\"}]}\n".repeat(12);
+    fs::write(place.path().join("asked.jsonl"), unanswered).unwrap();
+    let unanswered = init(place.path(), &["CausalLm", "--data", "asked.jsonl"]).code(1).stdout("");
+    unanswered.stderr(contains("a message of the role `assistant`"));
     let missing = ["MaskedLm", "--data", "examples/data/topics.tsv", "--valid", "nope"];
     init(root, &missing).code(1).stdout("").stderr(contains("`nope`: No such file"));
     // Without data, there is a placeholder.

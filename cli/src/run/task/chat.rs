@@ -157,6 +157,15 @@ pub(super) fn typed(line: &str) -> Vec<(String, Field)> {
 pub(super) fn suggest(format: &ChatFormat, examples: &Examples) -> Result<Suggestion, String> {
     let fields = examples.fields();
     let suggestion = Suggestion::default().data("max_length", examples.length(&fields));
+    let is_answered = |record: &Record| {
+        let chat = format.conversation(record);
+        chat.is_ok_and(|chat| chat.messages.iter().any(|message| message.is_answer() && !is_empty(message)))
+    };
+    if !examples.records.iter().any(is_answered) {
+        return Err(
+            examples.lack("a conversation needs an answer to learn: a message of the role `assistant`")
+        );
+    }
     let found = match format {
         ChatFormat::Messages { field } | ChatFormat::ShareGpt { field } => {
             format!("conversations in `{field}`")
@@ -184,6 +193,10 @@ pub(super) fn suggest(format: &ChatFormat, examples: &Examples) -> Result<Sugges
              that was trained on conversations (an \"instruct\" or \"chat\" model)"
         )),
     }
+}
+
+fn is_empty(message: &Message) -> bool {
+    message.content().is_some_and(|content| content.trim().is_empty())
 }
 
 /// Returns the texts within a record's values, whichever fields hold them: those of a vocabulary.
