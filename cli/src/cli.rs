@@ -25,7 +25,7 @@ use crate::commands::summary::{bench_summary, tokenized_summary, trained_summary
 use crate::commands::trained::{EvalArgs, GenerateArgs, PredictArgs, eval, generate, predict};
 use crate::console::{Detail, insist, tell};
 use crate::log_lines::print_messages;
-use crate::run::{Overridden, Process};
+use crate::run::Process;
 use crate::signals;
 use crate::signals::Signal;
 use crate::{Bench, DataRun, RunError};
@@ -299,7 +299,7 @@ impl Cli {
 }
 
 fn train(args: &TrainArgs) -> Result<Exit, RunError> {
-    let Overridden { run, fits_schedule } = args.run.read_of_length(&args.length)?;
+    let (run, fits_schedule) = args.run.read_of_length(&args.length)?;
     let interrupter = signals::interrupter(run.checkpoints.grace.map(Duration::from_secs));
     let show = match Detail::installed() {
         Detail::Quiet => Show::Nothing,
@@ -341,7 +341,7 @@ fn train(args: &TrainArgs) -> Result<Exit, RunError> {
 fn bench(args: &BenchArgs) -> Result<(), RunError> {
     let run = args.run.read()?;
     let bench = Bench { steps: args.steps, warmup: args.warmup, rounds: args.rounds, raw: args.raw };
-    let beside = if args.beside.is_empty() { None } else { Some(args.run.read_with(&args.beside)?) };
+    let beside = if args.beside.is_empty() { None } else { Some(args.run.read_beside(&args.beside)?) };
     let leads = Process::this()?.leads();
     let report = bench.run(&run, beside.as_ref(), |doing| {
         if leads {

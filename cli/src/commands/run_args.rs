@@ -116,17 +116,22 @@ pub(crate) enum ReportFormat {
 
 impl RunArgs {
     pub(crate) fn read(&self) -> Result<Run, RunError> {
-        self.read_with(&[])
+        Ok(self.read_overridden(&[], Vec::new())?.told())
     }
 
-    /// Returns the run with another length.
-    pub(crate) fn read_of_length(&self, length: &LengthArgs) -> Result<Overridden<Run>, RunError> {
-        self.read_overridden(&[], length.overrides())
+    /// Returns the run with another length, and whether phases of its schedule are shortened to it.
+    pub(crate) fn read_of_length(&self, length: &LengthArgs) -> Result<(Run, bool), RunError> {
+        let overridden = self.read_overridden(&[], length.overrides())?;
+        let fits_schedule = overridden.fits_schedule;
+        Ok((overridden.told(), fits_schedule))
     }
 
-    /// Returns the run with further overrides.
-    pub(crate) fn read_with(&self, further: &[String]) -> Result<Run, RunError> {
-        Ok(self.read_overridden(further, Vec::new())?.run)
+    /// Returns the run with further overrides, beside the run without them. What is shortened in both is not told again.
+    pub(crate) fn read_beside(&self, further: &[String]) -> Result<Run, RunError> {
+        let told = self.read_overridden(&[], Vec::new())?.shortened;
+        let mut beside = self.read_overridden(further, Vec::new())?;
+        beside.shortened.retain(|line| !told.contains(line));
+        Ok(beside.told())
     }
 
     fn read_overridden(
@@ -138,14 +143,15 @@ impl RunArgs {
         let mut overrides = sets.collect::<Result<Vec<_>, _>>()?;
         overrides.extend(self.often.overrides());
         overrides.extend(length);
-        let Overridden { mut run, fits_schedule } = Run::read_overridden(&self.file.run, &overrides)?;
+        let Overridden { mut run, fits_schedule, shortened } =
+            Run::read_overridden(&self.file.run, &overrides)?;
         if let Some(device) = &self.device {
             run.device = device.clone();
         }
         run.tuning = self.tuning.unwrap_or(run.tuning);
         run.ranks = self.ranks.map_or(run.ranks, |ranks| Some(ranks as usize));
         run.deadline = self.deadline.or(run.deadline);
-        Ok(Overridden { run, fits_schedule })
+        Ok(Overridden { run, fits_schedule, shortened })
     }
 }
 

@@ -1,5 +1,7 @@
 //! `firebrick bench` as users run it.
 
+use std::fs;
+
 use assert_cmd::Command;
 
 use crate::command_line::folder;
@@ -16,6 +18,24 @@ fn a_benchmark_beside_the_plain_loop_reports_ratios() {
         assert!(report[name].as_f64() > Some(0.0), "{name} in {report}");
     }
     assert!(!folder.path().join("out").exists(), "a benchmark writes nothing");
+}
+
+#[test]
+fn what_is_shortened_is_told_once_for_both_runs() {
+    let folder = folder();
+    let file = folder.path().join("run.ron");
+    let run = fs::read_to_string(&file).unwrap().replace("warmup: 1", "warmup: 9");
+    fs::write(&file, run).unwrap();
+    let told = |beside: &str, expected: usize| {
+        let mut command = Command::cargo_bin("firebrick").unwrap();
+        let arguments = ["bench", "run.ron", "--steps", "1", "--warmup", "0", "--rounds", "1"];
+        let sets = ["--set", "steps=4", "--beside", beside];
+        let output = command.current_dir(folder.path()).args(arguments).args(sets).assert().success();
+        let said = String::from_utf8(output.get_output().stderr.clone()).unwrap();
+        assert_eq!(said.matches("`warmup` is shortened").count(), expected, "{beside}: {said}");
+    };
+    told("batch.micro=2", 1);
+    told("steps=3", 2);
 }
 
 /// The process starts once: the first step of a later round does not measure the start-up time.

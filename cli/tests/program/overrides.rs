@@ -132,8 +132,14 @@ fn a_warmup_longer_than_the_run_is_shortened_and_told() {
 #[test]
 fn a_shortened_run_is_saved_as_it_was_trained() {
     let folder = folder_of(RUN, 20);
-    train(folder.path(), &["--epochs", "1"]).assert().success();
+    let saves = ["--set", "checkpoints=(every: 8)"];
+    train(folder.path(), &["--epochs", "1"]).args(saves).assert().success();
     let first = log(&folder.path().join("out"));
+    // With the same options it is the same run, and another warmup is a change.
+    let resumed = train(folder.path(), &["--epochs", "1", "--resume"]).args(saves).assert().success();
+    resumed.stderr(contains("--allow-changes").not());
+    let longer = train(folder.path(), &["--epochs", "2", "--resume"]).args(saves).assert().code(1);
+    longer.stderr(contains("schedule.Cosine.warmup").and(contains("--allow-changes")));
     fs::copy(folder.path().join("out/run.ron"), folder.path().join("run.ron")).unwrap();
     train(folder.path(), &[]).assert().success().stderr(contains("shortened").not());
     assert_eq!(log(&folder.path().join("out")), first);

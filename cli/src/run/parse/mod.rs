@@ -52,10 +52,10 @@ impl Run {
     ///
     /// The error names what is wrong, the file, the line, the nearest known name, and what is expected there.
     pub fn read(path: &Path, overrides: &[impl AsRef<str>]) -> Result<Self, RunError> {
-        Ok(read(path, &sets(overrides)?)?.run)
+        Ok(read(path, &sets(overrides)?)?.told())
     }
 
-    /// Like [`read`](Self::read), with overrides of any option.
+    /// Like [`read`](Self::read), with overrides of any option. Does not tell the user what is shortened.
     pub(crate) fn read_overridden(path: &Path, overrides: &[Override]) -> Result<Overridden<Self>, RunError> {
         read(path, overrides)
     }
@@ -66,7 +66,7 @@ impl Run {
     ///
     /// Those of [`read`](Self::read).
     pub fn parse(file: &str, text: &str, overrides: &[impl AsRef<str>]) -> Result<Self, RunError> {
-        Ok(parse(file, text, &sets(overrides)?)?.run)
+        Ok(parse(file, text, &sets(overrides)?)?.told())
     }
 
     /// Writes the run as RON, with every field.
@@ -87,11 +87,29 @@ pub(crate) struct Overridden<T> {
     pub run: T,
     /// Whether overrides set the length of the run and leave the schedule's phases, which are then shortened to it.
     pub fits_schedule: bool,
+    /// A line for each phase that is shortened.
+    pub shortened: Vec<String>,
+}
+
+impl<T> Overridden<T> {
+    /// Returns the run, and tells the user what is shortened. Of a launcher's processes, one tells it.
+    pub fn told(self) -> T {
+        if Process::this().is_ok_and(Process::leads) {
+            self.shortened.iter().for_each(|line| tracing::info!("{line}"));
+        }
+        self.run
+    }
 }
 
 fn read<T: FromRunFile>(path: &Path, overrides: &[Override]) -> Result<Overridden<T>, RunError> {
     let failed = |reason: String| RunError::Read { path: path.into(), reason };
     let about = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
+    if about.is_dir() {
+        let own = path.join("run.ron");
+        let named =
+            if own.is_file() { format!("such as {}", own.display()) } else { "which it lacks".into() };
+        return Err(failed(format!("it is a folder: name the run file in it, {named}")));
+    }
     if !about.is_file() || about.len() > MOST_BYTES {
         return Err(failed(format!("expected a text file of at most {MOST_BYTES} bytes")));
     }
@@ -104,12 +122,6 @@ fn parse<T: FromRunFile>(file: &str, text: &str, overrides: &[Override]) -> Resu
     let mut text = text.to_string();
     let mut run = parse_text::<T>(&text);
     for one in overrides {
-    if about.is_dir() {
-        let own = path.join("run.ron");
-        let named =
-            if own.is_file() { format!("such as {}", own.display()) } else { "which it lacks".into() };
-        return Err(failed(format!("it is a folder: name the run file in it, {named}")));
-    }
         (text, run) = one.apply(&text, &run)?;
     }
     let mut run = run.map_err(|Flaw { at, reason }| {
@@ -128,11 +140,7 @@ fn parse<T: FromRunFile>(file: &str, text: &str, overrides: &[Override]) -> Resu
         },
         _ => error,
     })?;
-    // Each process of a launcher reads the run; one of them says what was changed.
-    if Process::this().is_ok_and(Process::leads) {
-        shortened.iter().for_each(|line| tracing::info!("{line}"));
-    }
-    Ok(Overridden { run, fits_schedule })
+    Ok(Overridden { run, fits_schedule, shortened })
 }
 
 /// Why a text is not a run.
