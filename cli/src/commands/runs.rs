@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::RunError;
 use crate::commands::run_args::ReportFormat;
 use crate::console::insist;
-use crate::runs::{Compared, Listed, Prunable, folders, prunable, table};
+use crate::runs::{Compared, Listed, Prunable, folders, one_line, prunable, table};
 use firebrick::ByteSize;
 use firebrick::output::is_of_a_run;
 
@@ -21,7 +21,8 @@ Examples:
   firebrick runs --prune --yes       # removes it
 
 States: running; finished; stopped (early stopping, or a signal, after which it was saved); killed, which
-`firebrick train RUN.ron --resume auto` continues; and no update, which never trained.";
+`firebrick train RUN.ron --resume auto` continues; no update, which never trained; and damaged log, of whose
+metrics.jsonl no line can be read.";
 
 const COMPARE_EXAMPLES: &str = "\
 Examples:
@@ -92,7 +93,7 @@ fn prune(args: &RunsArgs) -> Result<(), RunError> {
     args.report.print(&report, || {
         let mut text = String::new();
         for (path, bytes) in all.iter().flat_map(|one| &one.checkpoints) {
-            text += &format!("{:>10}  {}\n", size(*bytes), path.display());
+            text += &format!("{:>10}  {}\n", size(*bytes), one_line(&path.display().to_string()));
         }
         let count = all.iter().map(|one| one.checkpoints.len()).sum::<usize>();
         match (count, args.yes) {

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::curves::{at, drawn};
-use super::listed::{Listed, loss};
+use super::listed::{Listed, loss, one_line};
 use crate::report_page::number::{bytes, count, duration};
 use crate::run::settings;
 
@@ -42,7 +42,8 @@ impl Compared {
         let mut text = String::new();
         let mut row = |name: &str, values: [String; 2]| {
             if values.iter().any(|value| value != "-") {
-                text += &format!("{name:<18} {:<30} {}\n", values[0], values[1]);
+                let [one, other] = values.map(|value| one_line(&value));
+                text += &format!("{name:<18} {one:<30} {other}\n");
             }
         };
         let of = |value: fn(&Listed) -> Option<String>| {
@@ -98,7 +99,7 @@ impl Compared {
         let mut text = "\nSettings that differ\n".to_owned();
         let width = self.settings.keys().map(String::len).max().unwrap_or(0);
         for (path, values) in &self.settings {
-            let [one, other] = values.each_ref().map(|value| value.as_deref().unwrap_or("-"));
+            let [one, other] = values.each_ref().map(|value| one_line(value.as_deref().unwrap_or("-")));
             text += &format!("  {path:<width$}  {one:<20} {other}\n");
         }
         text

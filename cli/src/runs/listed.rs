@@ -1,7 +1,7 @@
 //! What a list says about a run.
 
 use std::fs::{self, File};
-use std::io::BufReader;
+use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -25,6 +25,8 @@ pub(crate) enum State {
     Stopped,
     /// Its process is gone without a report.
     Killed,
+    /// Likewise, and no line of its log can be read.
+    Damaged,
 }
 
 /// A run in a list.
@@ -60,7 +62,14 @@ impl Listed {
     pub fn read(folder: &Path) -> Self {
         let run = Run::read(&folder.join(RUN), &[""; 0]).ok();
         let log = folder.join("metrics.jsonl");
-        let record = File::open(&log).ok().and_then(|file| Record::read(BufReader::new(file)).ok());
+        let record = match File::open(&log) {
+            Ok(file) => Record::read(BufReader::new(file)).ok(),
+            Err(error) if error.kind() == ErrorKind::NotFound => Some(Record::default()),
+            Err(_) => None,
+        };
+        let is_damaged = record
+            .as_ref()
+            .is_none_or(|record| record.steps.is_none() && (record.passed_over > 0 || record.cut_short));
         let record = record.unwrap_or_default();
         let report = fs::read_to_string(folder.join("report.json")).ok();
         // A resumed run still has the report of its earlier part.
@@ -71,13 +80,16 @@ impl Listed {
         let state = match (&report, is_abandoned(folder)) {
             (Some(_), _) if stopped.is_some() => State::Stopped,
             (Some(_), _) => State::Finished,
-            (None, true) => State::Killed,
             (None, false) => State::Running,
+            (None, true) if is_damaged => State::Damaged,
+            (None, true) => State::Killed,
         };
         let modified =
             fs::metadata(&log).or_else(|_| fs::metadata(folder)).and_then(|about| about.modified());
         let age = modified.ok().and_then(|at| SystemTime::now().duration_since(at).ok());
         let best = record.best_valid.as_ref();
+        let logged = record.last.as_ref().map_or(0, |last| last.step);
+        let valid_loss = record.last_valid.as_ref().map(|last| last.loss);
         Self {
             folder: folder.into(),
             state,
@@ -89,10 +101,10 @@ impl Listed {
                 }
                 None => run.model.name().to_owned(),
             }),
-            steps: record.last.as_ref().map_or(0, |last| last.step),
+            steps: logged.max(report.as_ref().map_or(0, |report| report.steps)),
             total: run.as_ref().and_then(|run| run.steps),
-            train_loss: record.recent_loss(),
-            valid_loss: record.last_valid.as_ref().map(|last| last.loss),
+            train_loss: record.recent_loss().or(report.as_ref().and_then(|report| report.train_loss)),
+            valid_loss: valid_loss.or(report.as_ref().and_then(|report| report.valid_loss)),
             best_valid_loss: report
                 .as_ref()
                 .and_then(|report| report.best_valid_loss)
@@ -113,6 +125,7 @@ impl Listed {
             State::Stopped => "stopped",
             State::Killed if self.steps == 0 => "no update",
             State::Killed => "killed",
+            State::Damaged => "damaged log",
         }
     }
 
@@ -128,6 +141,15 @@ impl Listed {
 /// Formats a loss, or a dash.
 pub(super) fn loss(loss: Option<f64>) -> String {
     loss.map_or("-".into(), |loss| format!("{loss:.4}"))
+}
+
+/// Returns a text as one line: a control character, such as a new line in the name of a folder, is written as its escape.
+pub(crate) fn one_line(text: &str) -> String {
+    let escaped = |letter: char| match letter.is_control() {
+        true => letter.escape_default().to_string(),
+        false => letter.to_string(),
+    };
+    text.chars().map(escaped).collect()
 }
 
 /// Formats runs as a table, the newest last.
@@ -153,7 +175,7 @@ pub(crate) fn table(runs: &[Listed]) -> String {
         ]
     };
     let mut rows: Vec<[String; 8]> = vec![names.map(String::from)];
-    rows.extend(runs.iter().map(row));
+    rows.extend(runs.iter().map(|run| row(run).map(|cell| one_line(&cell))));
     let widths: [usize; 8] =
         std::array::from_fn(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0));
     let line = |row: &[String; 8]| {

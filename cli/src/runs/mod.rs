@@ -22,7 +22,7 @@ use crate::RunError;
 use firebrick::TrainError;
 
 pub(crate) use compared::Compared;
-pub(crate) use listed::{Listed, table};
+pub(crate) use listed::{Listed, one_line, table};
 pub(crate) use prune::{Prunable, prunable};
 
 /// How deep folders are searched.

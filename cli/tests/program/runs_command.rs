@@ -56,6 +56,28 @@ fn runs_are_listed_with_how_they_stand() {
 }
 
 #[test]
+fn names_of_folders_and_damaged_logs_do_not_mislead() {
+    let folder = folder();
+    let place = folder.path();
+    train(place, &["--output", "runs/a\nb", "--steps", "8"]).assert().success();
+    let list = || -> String {
+        let listed = firebrick(place).arg("runs").assert().success();
+        String::from_utf8(listed.get_output().stdout.clone()).unwrap()
+    };
+    let text = list();
+    assert!(text.lines().count() == 2 && text.contains("runs/a\\nb  finished"), "{text}");
+    // What the log no longer says, the report does.
+    let out = place.join("runs/a\nb");
+    fs::write(out.join("metrics.jsonl"), b"\xff\xfe no log\nnor this\n").unwrap();
+    let text = list();
+    assert!(text.contains("finished") && text.contains(" 8/8 ") && !text.contains(" -  "), "{text}");
+    fs::remove_file(out.join("report.json")).unwrap();
+    assert!(list().contains("damaged log"), "{}", list());
+    fs::remove_file(out.join("metrics.jsonl")).unwrap();
+    assert!(list().contains("no update"), "{}", list());
+}
+
+#[test]
 fn two_runs_are_compared_by_settings_numbers_and_curves() {
     let folder = folder();
     let place = folder.path();
