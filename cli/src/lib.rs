@@ -66,7 +66,7 @@ pub mod watch;
 pub use bench::{Bench, BenchReport, BesideReport, RawReport};
 pub use hub::HubError;
 pub use init::InitError;
-pub use mlflow::MlflowConfig;
+pub use mlflow::{MlflowConfig, MlflowError};
 pub use plan::{FoundBatch, Plan, PlanError, Planned, Sent};
 pub use preview::{Cell, Grid, Kind, Legible, Look, Names, Numbers, Preview, Row};
 pub use program::Program;

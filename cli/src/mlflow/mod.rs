@@ -4,10 +4,12 @@
 //! mod.rs     the entry of the run file, and what of a run is logged
 //! logger.rs  an observer, and the thread that sends what it sees
 //! server.rs  the server's API
+//! error.rs   why a run cannot be logged
 //! ```
 //!
 //! All but the entry is behind the feature `mlflow`, since it links TLS.
 
+mod error;
 #[cfg(feature = "mlflow")]
 mod logger;
 #[cfg(feature = "mlflow")]
@@ -18,9 +20,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::RunError;
 use firebrick::Observer;
 use firebrick::output::Output;
+
+pub use error::MlflowError;
 
 /// The variable that MLflow's own clients read.
 const URI: &str = "MLFLOW_TRACKING_URI";
@@ -60,22 +63,22 @@ impl MlflowConfig {
     /// # Errors
     ///
     /// There is no address, it is not one of HTTP, or the program was built without the feature `mlflow`.
-    pub(crate) fn check(&self) -> Result<(), RunError> {
+    pub(crate) fn check(&self) -> Result<(), MlflowError> {
         match self.address() {
-            _ if !cfg!(feature = "mlflow") => Err(RunError::NoMlflow),
-            None => Err(RunError::NoMlflowServer),
+            _ if !cfg!(feature = "mlflow") => Err(MlflowError::NotBuilt),
+            None => Err(MlflowError::NoServer),
             Some(found) => self.require_http(found),
         }
     }
 
     /// MLflow's own clients also take folders and databases, which have no REST API.
-    fn require_http(&self, found: String) -> Result<(), RunError> {
+    fn require_http(&self, found: String) -> Result<(), MlflowError> {
         let scheme = found.to_ascii_lowercase();
         match scheme.starts_with("http://") || scheme.starts_with("https://") {
             true => Ok(()),
             false => {
                 let setting = if self.uri.is_some() { "`mlflow.uri`" } else { URI };
-                Err(RunError::MlflowAddress { setting, found })
+                Err(MlflowError::Address { setting, found })
             }
         }
     }
@@ -91,9 +94,9 @@ impl MlflowConfig {
     ///
     /// Those of [`check`](Self::check).
     #[cfg(feature = "mlflow")]
-    pub(crate) fn logger(&self, started: Started) -> Result<impl Observer + 'static, RunError> {
+    pub(crate) fn logger(&self, started: Started) -> Result<impl Observer + 'static, MlflowError> {
         self.check()?;
-        let address = self.address().ok_or(RunError::NoMlflowServer)?;
+        let address = self.address().ok_or(MlflowError::NoServer)?;
         let folder = started.output.folder().file_name().map(|name| name.to_string_lossy().into_owned());
         let name = self.run_name.clone().or(folder).unwrap_or_else(|| "firebrick".into());
         let experiment = self.experiment.clone().unwrap_or_else(|| "Default".into());
@@ -101,8 +104,8 @@ impl MlflowConfig {
     }
 
     #[cfg(not(feature = "mlflow"))]
-    pub(crate) fn logger(&self, _: Started) -> Result<Unbuilt, RunError> {
-        Err(RunError::NoMlflow)
+    pub(crate) fn logger(&self, _: Started) -> Result<Unbuilt, MlflowError> {
+        Err(MlflowError::NotBuilt)
     }
 }
 

@@ -13,6 +13,7 @@ use crate::PlanError;
 use crate::hub::HubError;
 use crate::import::ImportError;
 use crate::init::InitError;
+use crate::mlflow::MlflowError;
 use crate::report_page::ReportPageError;
 use crate::trained_run::MeasureError;
 use crate::watch::WatchError;
@@ -201,26 +202,9 @@ pub enum RunError {
         "a model of `{0}` generates no text, as those of `CausalLm` and `Seq2Seq` do: use `firebrick predict`"
     )]
     WritesNothing(&'static str),
-    /// The run logs to MLflow, which this program cannot do.
-    #[error(
-        "the run file names an MLflow server, and this program was built without: build it with `--features mlflow`, or leave it out with `--set mlflow=None`; the run's files for TensorBoard have the same numbers"
-    )]
-    NoMlflow,
-    /// The run names no MLflow server.
-    #[error(
-        "`mlflow` has no `uri`, and MLFLOW_TRACKING_URI is not set: name the server, as in \"http://127.0.0.1:5000\""
-    )]
-    NoMlflowServer,
-    /// The run names something else than the address of an MLflow server.
-    #[error(
-        "{setting} is `{found}`: expected the address of a server, which begins with http:// or https://; start one with `mlflow server`, and name it, as in \"http://127.0.0.1:5000\""
-    )]
-    MlflowAddress {
-        /// `mlflow.uri`, or the variable of the environment.
-        setting: &'static str,
-        /// Its value.
-        found: String,
-    },
+    /// The run cannot log to its MLflow server.
+    #[error(transparent)]
+    Mlflow(#[from] MlflowError),
     /// A file of the Hugging Face Hub cannot be downloaded, or a folder cannot be pushed.
     #[error(transparent)]
     Hub(#[from] HubError),
