@@ -103,7 +103,7 @@ enum Command {
     /// Lists the runs in a folder: task, model, steps, losses, state and age. `--prune` removes checkpoints that only take
     /// space.
     Runs(RunsArgs),
-    /// Compares two runs: their numbers, the settings that differ, and their curves.
+    /// Compares two runs: their numbers, the settings that differ, and their curves; also as a page.
     Compare(CompareArgs),
     /// Shows the first batches as the model sees them, and statistics of the data.
     ///

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::RunError;
 use crate::commands::run_args::ReportFormat;
-use crate::console::insist;
+use crate::console::{insist, tell};
 use crate::runs::{Compared, Listed, Prunable, folders, one_line, prunable, table};
 use firebrick::ByteSize;
 use firebrick::output::is_of_a_run;
@@ -27,6 +27,7 @@ metrics.jsonl no line can be read.";
 const COMPARE_EXAMPLES: &str = "\
 Examples:
   firebrick compare runs/entities runs/entities-1     # this run and the one before it
+  firebrick compare runs/a runs/b --page a_and_b.html # with curves over each other
   firebrick compare runs/a runs/b --report json";
 
 /// `firebrick runs`.
@@ -58,6 +59,10 @@ pub(crate) struct CompareArgs {
     /// The output folder of another run.
     #[arg(value_name = "B")]
     second: PathBuf,
+    /// Writes the comparison as a page too: one HTML file that needs no network, with the curves of both runs over each
+    /// other.
+    #[arg(long, value_name = "FILE.html")]
+    page: Option<PathBuf>,
     /// Format of the result: `json` makes the last line on standard output one JSON object.
     #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
     report: ReportFormat,
@@ -119,6 +124,10 @@ fn prune(args: &RunsArgs) -> Result<(), RunError> {
 pub(crate) fn compare(args: &CompareArgs) -> Result<(), RunError> {
     [&args.first, &args.second].into_iter().try_for_each(|folder| require_run(folder))?;
     let compared = Compared::read(&args.first, &args.second);
+    if let Some(page) = &args.page {
+        compared.write_page(page)?;
+        tell(&format!("the page is {}", page.display()));
+    }
     args.report.print(&compared, || compared.text());
     Ok(())
 }

@@ -129,6 +129,12 @@ impl<'a> Chart<'a> {
         self
     }
 
+    /// Adds a noisy curve without its readings: the smoothed line.
+    pub fn smooth(mut self, name: &str, curve: &Curve, look: Look) -> Self {
+        self.push(name, curve.smoothed().map_or_else(|| curve.points(), |smooth| smooth.points), look);
+        self
+    }
+
     /// Adds marks, if there are any.
     pub fn marked(mut self, name: &str, class: &'static str, marks: &'a [Mark]) -> Self {
         if !marks.is_empty() {

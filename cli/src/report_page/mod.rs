@@ -10,16 +10,16 @@
 //! what is missing.
 
 pub(crate) mod axis;
-mod chart;
+pub(crate) mod chart;
 pub(crate) mod curve;
-mod escape;
+pub(crate) mod escape;
 pub(crate) mod finished;
 mod marks;
 pub(crate) mod number;
-mod page;
+pub(crate) mod page;
 mod predictions;
 pub(crate) mod record;
-mod tables;
+pub(crate) mod tables;
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
@@ -90,14 +90,17 @@ pub enum ReportPageError {
 pub fn write(folder: &Path, versions: &[(String, String)]) -> Result<PathBuf, ReportPageError> {
     let html = read(folder, versions)?.html();
     let path = folder.join(PAGE);
-    let written = Staged::create(&path).and_then(|mut file| {
+    save(&path, &html)?;
+    Ok(path)
+}
+
+/// Writes a page. An existing file is replaced once the new one is complete.
+pub(crate) fn save(path: &Path, html: &str) -> Result<(), ReportPageError> {
+    let written = Staged::create(path).and_then(|mut file| {
         file.write_all(html.as_bytes())?;
         file.finish()
     });
-    match written {
-        Ok(()) => Ok(path),
-        Err(error) => Err(ReportPageError::Write { path, error }),
-    }
+    written.map_err(|error| ReportPageError::Write { path: path.into(), error })
 }
 
 /// Reads the files of a run.

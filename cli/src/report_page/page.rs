@@ -56,17 +56,7 @@ impl Page {
         body += &text_section("Sample", self.sample.as_deref(), true);
         body += &text_section("Run file", self.run.as_deref(), false);
         body += &tables::versions(&self.versions);
-        format!(
-            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-             <meta name=\"color-scheme\" content=\"light dark\">\n\
-             <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
-             style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n\
-             <title>{name}: training report</title>\n<style>\n{}</style>\n</head>\n<body>\n<main>\n{body}</main>\n\
-             <script>\n{}</script>\n</body>\n</html>\n",
-            include_str!("page.css"),
-            include_str!("page.js")
-        )
+        document(&format!("{name}: training report"), &body)
     }
 
     /// Whether the run has ended, and why.
@@ -198,6 +188,21 @@ impl Page {
             .marked(&describe_failure, "failed", &failed);
         (chart.html(), reasons(&record.skips))
     }
+}
+
+/// A self-contained document of this title and body, both HTML.
+pub(crate) fn document(title: &str, body: &str) -> String {
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
+         style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n\
+         <title>{title}</title>\n<style>\n{}</style>\n</head>\n<body>\n<main>\n{body}</main>\n\
+         <script>\n{}</script>\n</body>\n</html>\n",
+        include_str!("page.css"),
+        include_str!("page.js")
+    )
 }
 
 /// A count with its noun.

@@ -35,21 +35,31 @@ impl Compared {
 
     /// Returns the comparison as text.
     pub fn text(&self) -> String {
-        self.numbers() + &self.differences() + &self.curves() + &self.losses()
+        let line = |(name, values): (String, [String; 2])| {
+            let [one, other] = values.map(|value| one_line(&value));
+            format!("{name:<18} {one:<30} {other}\n")
+        };
+        let heads = (String::new(), ["A", "B"].map(String::from));
+        let numbers: String = std::iter::once(heads).chain(self.numbers()).map(line).collect();
+        numbers + &self.differences() + &self.curves() + &self.losses()
     }
 
-    fn numbers(&self) -> String {
-        let mut text = String::new();
+    /// The names of all scores.
+    pub(super) fn scores(&self) -> BTreeSet<&String> {
+        self.runs.iter().flat_map(|run| run.record.scores.keys()).collect()
+    }
+
+    /// The numbers of both runs by name, without those that neither has.
+    pub(super) fn numbers(&self) -> Vec<(String, [String; 2])> {
+        let mut rows = Vec::new();
         let mut row = |name: &str, values: [String; 2]| {
             if values.iter().any(|value| value != "-") {
-                let [one, other] = values.map(|value| one_line(&value));
-                text += &format!("{name:<18} {one:<30} {other}\n");
+                rows.push((name.to_owned(), values));
             }
         };
         let of = |value: fn(&Listed) -> Option<String>| {
             self.runs.each_ref().map(|run| value(run).unwrap_or_else(|| "-".into()))
         };
-        row("", ["A".into(), "B".into()]);
         row("run", of(|run| Some(run.folder.display().to_string())));
         row("state", of(|run| Some(run.state().into())));
         row("task", of(|run| run.task.clone()));
@@ -62,8 +72,7 @@ impl Compared {
             "best valid loss",
             of(|run| Some(format!("{:.4} at step {}", run.best_valid_loss?, run.best_step?))),
         );
-        let scores: BTreeSet<&String> = self.runs.iter().flat_map(|run| run.record.scores.keys()).collect();
-        for name in scores {
+        for name in self.scores() {
             let last = self.runs.each_ref().map(|run| {
                 let scores = run.record.last_valid.as_ref().map(|last| &last.scores);
                 loss(scores.and_then(|scores| scores.get(name)).copied())
@@ -85,21 +94,31 @@ impl Compared {
             }),
         );
         row("time", of(|run| (run.record.seconds > 0.0).then(|| duration(run.record.seconds))));
-        text
+        rows
+    }
+
+    /// Why no settings are listed; `None` if some are.
+    pub(super) fn settings_alike(&self) -> Option<&'static str> {
+        if self.runs.iter().any(|run| run.run.is_none()) {
+            return Some("The settings cannot be compared: a run file is missing, or of another program.");
+        }
+        self.settings.is_empty().then_some("The settings are the same.")
+    }
+
+    /// The settings that differ, by path.
+    pub(super) fn different_settings(&self) -> Vec<(String, [String; 2])> {
+        let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".into());
+        self.settings.iter().map(|(path, values)| (path.clone(), values.each_ref().map(shown))).collect()
     }
 
     fn differences(&self) -> String {
-        if self.runs.iter().any(|run| run.run.is_none()) {
-            return "\nThe settings cannot be compared: a run file is missing, or of another program.\n"
-                .into();
-        }
-        if self.settings.is_empty() {
-            return "\nThe settings are the same.\n".into();
+        if let Some(words) = self.settings_alike() {
+            return format!("\n{words}\n");
         }
         let mut text = "\nSettings that differ\n".to_owned();
         let width = self.settings.keys().map(String::len).max().unwrap_or(0);
-        for (path, values) in &self.settings {
-            let [one, other] = values.each_ref().map(|value| one_line(value.as_deref().unwrap_or("-")));
+        for (path, values) in self.different_settings() {
+            let [one, other] = values.map(|value| one_line(&value));
             text += &format!("  {path:<width$}  {one:<20} {other}\n");
         }
         text

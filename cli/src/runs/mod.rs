@@ -5,12 +5,14 @@
 //! listed.rs   what a list says about a run
 //! compared.rs two runs beside each other
 //! curves.rs   curves as characters
+//! page.rs     two runs on one page, their curves over each other
 //! prune.rs    removes checkpoints that only take space
 //! ```
 
 mod compared;
 mod curves;
 mod listed;
+mod page;
 mod prune;
 
 use std::fs;

@@ -101,6 +101,19 @@ fn two_runs_are_compared_by_settings_numbers_and_curves() {
     // At the last step, the shorter run has no loss.
     let last = text.lines().last().unwrap();
     assert!(last.trim_start().starts_with("40 ") && last.ends_with("-"), "{text}");
+    let page = firebrick(place).args(["compare", "a", "b", "--page", "page.html"]).assert().success();
+    page.stdout(text).stderr(contains("page.html"));
+    let page = fs::read_to_string(place.join("page.html")).unwrap();
+    for part in
+        ["A: a", "B: b", "optimizer.AdamW.weight_decay", "Training loss, smoothed over steps 1 to 40."]
+    {
+        assert!(page.contains(part), "{part} in {page}");
+    }
+    firebrick(place)
+        .args(["compare", "a", "b", "--page", "no/such"])
+        .assert()
+        .code(1)
+        .stderr(contains("no/such"));
     let same = firebrick(place).args(["compare", "a", "a"]).assert().success();
     same.stdout(contains("The settings are the same."));
     firebrick(place).args(["compare", "a", "."]).assert().code(1).stderr(contains("output folder of a run"));
