@@ -2,6 +2,8 @@
 
 use firebrick_world::is_host;
 
+use firebrick_world::Kind;
+
 use super::*;
 
 /// Returns whether each parameter of a model is on the host.
