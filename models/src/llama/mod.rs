@@ -8,9 +8,11 @@
 //! └── numbers.rs  numbers that only some models have
 //! family.rs    the entry of a run file, and predictions
 //! decoder.rs   the model
+//! └── block.rs    one of its blocks
 //! keys.rs      the names of the parameters in files
 //! ```
 
+mod block;
 mod config;
 mod decoder;
 mod family;
