@@ -193,6 +193,30 @@ impl Tokens {
         Some(Tensor::from_data(TensorData::new(places, shape), device))
     }
 
+    /// Returns where the neighbours of each computed token stand among the computed tokens, `[tokens, 2 * reach + 1]`, in
+    /// the order of their columns. Where there is no real token, it is the number of computed tokens.
+    pub fn neighbours(&self, reach: usize, device: &Device) -> Tensor<2, Int> {
+        let [rows, columns] = self.shape();
+        let (nothing, width) = ((rows * columns) as i64, 2 * reach + 1);
+        let mut places = Vec::with_capacity(rows * columns * width);
+        for (row, real) in self.real.iter().enumerate() {
+            let (tokens, real) = match &self.ragged {
+                None => {
+                    let first = row * self.columns;
+                    (first..first + self.columns, first + real.start..first + real.end)
+                }
+                Some(rows) => (rows.row(row), rows.row(row)),
+            };
+            for token in tokens {
+                places.extend((0..width).map(|at| match (token + at).checked_sub(reach) {
+                    Some(place) if real.contains(&place) => place as i64,
+                    _ => nothing,
+                }));
+            }
+        }
+        Tensor::from_data(TensorData::new(places, [rows * columns, width]), device)
+    }
+
     /// Returns the mean of the real tokens of each row, `[rows, width]`, of hidden states of the computed tokens. It is
     /// computed in f32.
     pub fn mean_of(&self, x: Tensor<3>) -> Tensor<2> {

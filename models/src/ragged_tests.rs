@@ -43,7 +43,10 @@ fn config(model_type: &str) -> BertConfig {
 
 /// A DeBERTa of the second and of the third version.
 fn debertas() -> [BertConfig; 2] {
-    let second = json!({"relative_attention": true, "pos_att_type": ["c2p"], "max_relative_positions": 4});
+    let second = json!({
+        "relative_attention": true, "pos_att_type": ["c2p"], "max_relative_positions": 4, "conv_kernel_size": 3,
+        "conv_act": "gelu",
+    });
     let third = json!({
         "relative_attention": true, "pos_att_type": "p2c|c2p", "position_buckets": 16, "share_att_key": true,
         "norm_rel_ebd": "layer_norm", "position_biased_input": false,

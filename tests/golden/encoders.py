@@ -184,6 +184,13 @@ def deberta_family():
     models.save(model, "deberta-tokens", half)
     yield "deberta-tokens", cases
 
+    # As the largest of the second version.
+    convolved = dict(third, conv_kernel_size=3, conv_act="gelu")
+    model, labels = made("TokenClassification", 87, num_labels=5, **convolved), models.token_labels(rows, 5, 88)
+    cases = [case(model, "tokens", side, labels) for side in BOTH]
+    models.save(model, "deberta-convolved", half, config=joined)
+    yield "deberta-convolved", cases
+
     only = dict(third, pos_att_type=["p2c"], share_att_key=False, pooler_hidden_act="tanh")
     model = made("SequenceClassification", 86, num_labels=3, **only)
     cases = [case(model, "class", "right", CLASSES)]

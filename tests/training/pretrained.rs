@@ -130,7 +130,8 @@ where
 
 #[test]
 fn bert_labels_tokens() {
-    for name in ["bert-tokens", "distilbert-tokens", "electra-tokens", "deberta-tokens"] {
+    for name in ["bert-tokens", "distilbert-tokens", "electra-tokens", "deberta-tokens", "deberta-convolved"]
+    {
         golden::<BertTokenClassifier, _>(
             name,
             |case| case.labeled(0),

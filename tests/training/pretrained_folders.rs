@@ -60,6 +60,7 @@ fn what_was_saved_is_loaded_to_the_bit() {
         round_trip::<BertSequenceClassifier>(&format!("{family}-sequence"));
         round_trip::<BertMaskedLm>(&format!("{family}-masked-lm"));
     }
+    round_trip::<BertTokenClassifier>("deberta-convolved");
     round_trip::<BertMaskedLm>("deberta-masked-lm-new");
     round_trip::<ModernBertTokenClassifier>("modernbert-tokens");
     round_trip::<ModernBertSequenceClassifier>("modernbert-sequence");

@@ -8,6 +8,9 @@ use super::kind::Kind;
 use crate::Activation;
 use crate::pretrained::{MOST_SIZE, PretrainedError, check_dropouts};
 
+/// Far above any use, so that a typo is reported instead of tried.
+const LONGEST_KERNEL: i64 = 99;
+
 /// What distinguishes a DeBERTa from a BERT.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Deberta {
@@ -17,12 +20,22 @@ pub(super) struct Deberta {
     pub relative: Option<Relative>,
     /// How many products a score is the sum of: that of contents, and those of contents with distances.
     pub products: usize,
+    /// The convolution beside the first block, if there is one.
+    pub convolved: Option<Convolved>,
     /// Dropout of the first token, before a classifier of texts.
     pub pooler_dropout: f64,
     /// The activation between the two layers of a classifier of texts.
     pub pooler_activation: Activation,
     /// Whether a masked LM has BERT's head, which transformers writes, or the head of the original files.
     pub is_legacy: bool,
+}
+
+/// A convolution of embeddings.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Convolved {
+    /// The number of tokens that each token reads, itself in their middle: an odd number.
+    pub kernel: usize,
+    pub activation: Activation,
 }
 
 /// How attention reads the distance between two tokens.
@@ -52,16 +65,7 @@ impl BertConfig {
         if self.kind() != Kind::Deberta {
             return Ok(None);
         }
-        let field = |name, expected, default| self.field::<i64>(name, expected, default);
         let flag = |name, default| self.field(name, "true or false", default);
-        if field("conv_kernel_size", "0", 0)? > 0 {
-            let found = &self.rest["conv_kernel_size"];
-            return Err(PretrainedError::setting(
-                "conv_kernel_size",
-                "0, because convolutions are not supported",
-                found,
-            ));
-        }
         let head = self.hidden_size / self.num_attention_heads.max(1);
         for (name, expected) in [("attention_head_size", head), ("pooler_hidden_size", self.hidden_size)] {
             let found = self.field(name, "a number", expected)?;
@@ -83,11 +87,29 @@ impl BertConfig {
         Ok(Some(Deberta {
             is_absolute: flag("position_biased_input", true)?,
             relative,
+            convolved: self.convolved()?,
             products: 1 + usize::from(with_keys) + usize::from(with_queries),
             pooler_dropout,
             pooler_activation: self.field("pooler_hidden_act", "an activation", Activation::Gelu)?,
             is_legacy: flag("legacy", true)?,
         }))
+    }
+
+    fn convolved(&self) -> Result<Option<Convolved>, PretrainedError> {
+        let expected = format!("0, or an odd number of tokens up to {LONGEST_KERNEL}");
+        let kernel = self.field::<i64>("conv_kernel_size", &expected, 0)?;
+        if kernel <= 0 {
+            return Ok(None);
+        }
+        if kernel % 2 == 0 || kernel > LONGEST_KERNEL {
+            return Err(PretrainedError::setting("conv_kernel_size", expected, kernel));
+        }
+        let groups = self.field::<i64>("conv_groups", "1", 1)?;
+        if groups != 1 {
+            return Err(PretrainedError::setting("conv_groups", "1: channels are not grouped", groups));
+        }
+        let activation = self.field("conv_act", "an activation", Activation::Tanh)?;
+        Ok(Some(Convolved { kernel: kernel as usize, activation }))
     }
 
     fn relative(&self, with_keys: bool, with_queries: bool) -> Result<Relative, PretrainedError> {
@@ -221,6 +243,15 @@ mod tests {
     }
 
     #[test]
+    fn a_convolution_has_transformers_defaults() {
+        let found = deberta(r#""conv_kernel_size": 3, "conv_act": "gelu""#).convolved;
+        assert_eq!(found, Some(Convolved { kernel: 3, activation: Activation::Gelu }));
+        let found = deberta(r#""conv_kernel_size": 5"#).convolved;
+        assert_eq!(found, Some(Convolved { kernel: 5, activation: Activation::Tanh }));
+        assert_eq!(deberta(r#""conv_kernel_size": 0, "conv_groups": 2"#).convolved, None);
+    }
+
+    #[test]
     fn groups_match_transformers() {
         // `make_log_bucket_position` of transformers 5.24 for these distances.
         let relative = deberta(THIRD).relative.unwrap();
@@ -242,7 +273,10 @@ mod tests {
     #[test]
     fn invalid_settings_are_named() {
         for (fields, field, found) in [
-            (r#""conv_kernel_size": 3"#, "conv_kernel_size", "3"),
+            (r#""conv_kernel_size": 4"#, "conv_kernel_size", "4"),
+            (r#""conv_kernel_size": 101"#, "conv_kernel_size", "101"),
+            (r#""conv_kernel_size": 3, "conv_groups": 2"#, "conv_groups", "2"),
+            (r#""conv_kernel_size": 3, "conv_act": "mish""#, "conv_act", "\"mish\""),
             (r#""embedding_size": 8"#, "embedding_size", "8"),
             (r#""attention_head_size": 8"#, "attention_head_size", "8"),
             (r#""pooler_hidden_size": "wide""#, "pooler_hidden_size", "\"wide\""),

@@ -8,6 +8,7 @@ use firebrick_kernels::{Reads, cast};
 use firebrick_strategies::{Dropout, Pass};
 
 use super::BertConfig;
+use super::convolution::Convolution;
 use super::deberta::Deberta;
 use super::disentangled::{Apart, Disentangled, Distances};
 use super::kind::Kind;
@@ -34,6 +35,8 @@ pub struct Bert {
     project: Option<Linear>,
     /// The distances that all blocks of a DeBERTa read.
     distances: Option<Distances>,
+    /// Beside the first block of a DeBERTa.
+    convolution: Option<Convolution>,
     blocks: Vec<Block>,
 }
 
@@ -50,6 +53,9 @@ impl Bert {
             embeddings: Embeddings::new(config, deberta.is_none_or(|deberta| deberta.is_absolute), device),
             project: (narrow != wide).then(|| config.linear(narrow, wide, device)),
             distances: relative.map(|relative| Distances::new(config, relative.clone(), device)),
+            convolution: deberta
+                .and_then(|deberta| deberta.convolved.as_ref())
+                .map(|convolved| Convolution::new(config, convolved, device)),
             blocks: (0..config.num_hidden_layers).map(|_| Block::new(config, deberta, device)).collect(),
         }
     }
@@ -74,9 +80,14 @@ impl Bert {
             None => x,
         };
         let apart = self.distances.as_ref().map(|distances| distances.of(tokens, reads.longest()[0], pass));
+        let mut convolution = self.convolution.as_ref();
         self.blocks.iter().fold(x, |x, block| {
             let run = |block: &Block, (x, apart, reads), pass: &Pass| block.forward(x, apart, &reads, pass);
-            pass.segment(block, (x, apart.clone(), reads.clone()), run)
+            let states = pass.segment(block, (x.clone(), apart.clone(), reads.clone()), run);
+            match convolution.take() {
+                Some(first) => first.forward(x, states, tokens, pass),
+                None => states,
+            }
         })
     }
 

@@ -36,6 +36,11 @@ const DEBERTA_DISTANCES: &[Row] = &[
     (Embedding, "encoder.rel_embeddings", "bert.distances.table"),
     (Norm, "encoder.LayerNorm", "bert.distances.norm"),
 ];
+const DEBERTA_CONVOLUTION: &[Row] = &[
+    (Param, "encoder.conv.conv.weight", "bert.convolution.weight"),
+    (Param, "encoder.conv.conv.bias", "bert.convolution.bias"),
+    (Norm, "encoder.conv.LayerNorm", "bert.convolution.norm"),
+];
 const DEBERTA_BLOCK: &[Row] = &[
     (Linear, "encoder.layer.#.attention.self.query_proj", "bert.blocks.#.query"),
     (Linear, "encoder.layer.#.attention.self.key_proj", "bert.blocks.#.key"),
@@ -111,7 +116,11 @@ fn body(config: &BertConfig) -> KeyMap {
             map.body(POSITIONS).body(SEGMENTS).layers(layers, BLOCK)
         }
         Kind::Deberta => {
-            let map = map.body(SEGMENTS).body(DEBERTA_DISTANCES).layers(layers, DEBERTA_BLOCK);
+            let map = map
+                .body(SEGMENTS)
+                .body(DEBERTA_DISTANCES)
+                .body(DEBERTA_CONVOLUTION)
+                .layers(layers, DEBERTA_BLOCK);
             match config.deberta() {
                 Ok(Some(deberta)) if deberta.is_absolute => map.body(POSITIONS),
                 // Files hold them though they are never read.

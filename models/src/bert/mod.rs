@@ -7,11 +7,13 @@
 //! family.rs    the entry of a run file, and predictions
 //! encoder.rs   embeddings and blocks
 //! disentangled.rs attention by the distance of two tokens
+//! convolution.rs  the convolution beside a DeBERTa's first block
 //! heads.rs     the heads, and their losses and scores
 //! keys.rs      the names of the parameters in files
 //! ```
 
 mod config;
+mod convolution;
 mod deberta;
 mod disentangled;
 mod encoder;
