@@ -83,7 +83,7 @@ fn a_server_that_fails_ends_no_run() {
     // Nothing listens there: the warnings say so, and the run is as it would be.
     let set = ["--set", "mlflow=(uri: \"http://127.0.0.1:1\")", "--plain"];
     let mut run = train(folder.path(), &set);
-    let said = contains("MLflow at http://127.0.0.1:1 does not answer").and(contains("are not logged there"));
+    let said = contains("MLflow at http://127.0.0.1:1 does not answer").and(contains("not logged there: "));
     run.assert().success().stderr(said);
     // A server of something else.
     let other = Server::start(|_| Answer::of(404, "no such page"));
