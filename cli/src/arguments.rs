@@ -48,11 +48,11 @@ fn told(error: &Error) -> ExitCode {
     }
     let printed = error.print().and_then(|()| io::stdout().flush());
     match printed {
+        _ if error.use_stderr() => ExitCode::from(UNREADABLE),
         Err(failed) if failed.kind() != ErrorKind::BrokenPipe => {
             insist(&format!("error: standard output: {failed}"));
             ExitCode::FAILURE
         }
-        _ if error.use_stderr() => ExitCode::from(UNREADABLE),
         _ => ExitCode::SUCCESS,
     }
 }

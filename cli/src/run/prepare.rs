@@ -339,6 +339,7 @@ impl Run {
     /// the labels that the data has, as those of words do.
     fn require_early_score<M: Trainable>(&self, config: &M::Config) -> Result<(), RunError> {
         let kind = match self.task.labels().map(|labels| labels.kind) {
+            _ if self.best_by.is_none() => return Ok(()),
             Some(None) => return Ok(()),
             kind => kind.flatten(),
         };

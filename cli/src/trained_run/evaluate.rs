@@ -97,7 +97,7 @@ impl Evaluating<'_> {
         let (started, mut tokens, mut samples) = (Instant::now(), 0, 0);
         let mut sums = EvaluationSums::default();
         for batch in first_epoch(&data, 1)? {
-            let batch = batch.map_err(of_evaluation)?;
+            let batch = batch.map_err(|error| of_evaluation(error, is_own))?;
             (tokens, samples) = (tokens + batch.tokens(), samples + batch.samples());
             let items = batch.items();
             if items == 0 {
@@ -122,10 +122,10 @@ impl Evaluating<'_> {
     }
 }
 
-/// Converts an error of the data that is evaluated.
-fn of_evaluation(error: DataError) -> RunError {
+/// Converts an error of the data that is evaluated, which is the run's own or other files.
+fn of_evaluation(error: DataError, is_own: bool) -> RunError {
     match error {
-        DataError::Sample(SampleError::NotAsked { position, .. }) => RunError::NotAsked(position),
+        DataError::Sample(SampleError::NotAsked { position, .. }) if !is_own => RunError::NotAsked(position),
         error => error.into(),
     }
 }
