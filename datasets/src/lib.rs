@@ -154,6 +154,7 @@
 //! │   ├── pipeline         runs the library's steps
 //! │   ├── plain_words      finds words that only the model processes
 //! │   ├── chunks           cuts a text without changing its tokens
+//! │   │   └── ascii_words     where GPT-2's pattern splits ASCII text
 //! │   ├── added_tokens     finds added tokens in a text
 //! │   └── word_cache       caches words, so each is encoded only once
 //! └── pieces          cuts a long text at newlines, encodes on all cores

@@ -5,12 +5,14 @@ use tokenizers::{
     normalizers::replace::Replace,
 };
 
+use super::ascii_words::{self, begins_word};
+
 /// Cuts a text into chunks that can be encoded independently: chunk by chunk, the text becomes the same tokens as in
 /// one piece.
 ///
 /// A chunk begins with a space before a character that is not white space; for some pre-tokenizers, it also begins with
-/// a full stop or a comma after a letter, as in `a| b|, | c` (here `|` is a cut). Such cuts are safe for the pipelines
-/// that [`Chunks::of`] knows, because
+/// a full stop or a comma after a letter, as in `a| b|, | c` (here `|` is a cut), or with each [word of ASCII
+/// characters](ascii_words). Such cuts are safe for the pipelines that [`Chunks::of`] knows, because
 ///
 /// - no normalizer looks across the cut: Unicode's normal forms neither compose nor reorder across a space, and the
 ///   other normalizers process characters or grapheme clusters;
@@ -25,8 +27,18 @@ pub(super) struct Chunks {
     before_squeeze: Option<Vec<NormalizerWrapper>>,
     /// Whether the pre-tokenizer depends on the number of spaces.
     counts_spaces: bool,
-    /// Whether a full stop or a comma after a letter also begins a chunk.
-    stops: bool,
+    within: Within,
+}
+
+/// Where a chunk begins besides spaces.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Within {
+    /// Nowhere.
+    Nothing,
+    /// With a full stop or a comma after a letter.
+    Stops,
+    /// With each word of ASCII characters, as GPT-2's pattern splits them.
+    AsciiWords,
 }
 
 impl Chunks {
@@ -61,16 +73,16 @@ impl Chunks {
             clusters: local.iter().any(|normalizer| matches!(normalizer, NormalizerWrapper::Precompiled(_))),
             before_squeeze: squeeze.map(|_| local.to_vec()),
             counts_spaces: matches!(pre_tokenizer, PreTokenizerWrapper::ByteLevel(_)),
-            stops: squeeze.is_none() && splits_at_stops(pre_tokenizer),
+            within: within(pre_tokenizer, &flat, squeeze),
         })
     }
 
     /// Returns the chunks of `text`, in order.
     pub(super) fn cut<'a>(&self, text: &'a str) -> impl Iterator<Item = &'a str> {
         let mut rest = text;
-        let Self { clusters, stops, .. } = *self;
+        let Self { clusters, within, .. } = *self;
         std::iter::from_fn(move || {
-            let end = next_cut(rest, clusters, stops);
+            let end = next_cut(rest, clusters, within);
             let (chunk, after) = rest.split_at(end);
             rest = after;
             (!chunk.is_empty()).then_some(chunk)
@@ -90,6 +102,10 @@ impl Chunks {
         let Some(normalized) = normalized else {
             return false;
         };
+        // Nothing was normalized, and each cut is one that the pre-tokenizer makes, also before several spaces.
+        if self.within == Within::AsciiWords {
+            return true;
+        }
         let begins_as_before = !chunk.starts_with(' ')
             || normalized.strip_prefix([' ', '▁']).is_some_and(|word| {
                 !self.counts_spaces || word.starts_with(|first: char| !first.is_whitespace())
@@ -99,23 +115,15 @@ impl Chunks {
 }
 
 /// Returns the end of the first chunk.
-fn next_cut(text: &str, clusters: bool, stops: bool) -> usize {
+fn next_cut(text: &str, clusters: bool, within: Within) -> usize {
     let bytes = text.as_bytes();
     let is_cut = |at: usize| match bytes[at] {
+        _ if within == Within::AsciiWords => ascii_words::is_cut(text, at),
         b' ' => begins_word(&text[at + 1..]) && !(clusters && joins_space(bytes[at - 1], &text[..at])),
-        b'.' | b',' => stops && bytes[at - 1].is_ascii_alphabetic(),
+        b'.' | b',' => within == Within::Stops && bytes[at - 1].is_ascii_alphabetic(),
         _ => false,
     };
     (1..bytes.len()).find(|&at| is_cut(at)).unwrap_or(bytes.len())
-}
-
-/// Returns whether `text` begins with a character other than white space.
-fn begins_word(text: &str) -> bool {
-    match text.as_bytes().first() {
-        None => false,
-        Some(byte) if byte.is_ascii() => !(*byte as char).is_whitespace(),
-        Some(_) => !text.starts_with(char::is_whitespace),
-    }
 }
 
 /// Returns whether a space after `text`, whose last byte is `last`, may belong to the same grapheme cluster. This
@@ -150,13 +158,21 @@ fn splits_at_spaces(pre_tokenizer: &PreTokenizerWrapper) -> bool {
     }
 }
 
-/// Returns whether the pre-tokenizer splits between a letter and a full stop or a comma, and adds no space before the
-/// latter.
-fn splits_at_stops(pre_tokenizer: &PreTokenizerWrapper) -> bool {
+/// Returns where a chunk begins besides spaces, with these normalizers before the pre-tokenizer. One that strips or
+/// collapses spaces at the end of a chunk allows no further cuts, and any other may join or remove characters.
+fn within(
+    pre_tokenizer: &PreTokenizerWrapper,
+    normalizers: &[NormalizerWrapper],
+    squeeze: Option<usize>,
+) -> Within {
     match pre_tokenizer {
-        PreTokenizerWrapper::BertPreTokenizer(_) | PreTokenizerWrapper::Whitespace(_) => true,
-        PreTokenizerWrapper::ByteLevel(bytes) => !bytes.add_prefix_space,
-        _ => false,
+        _ if squeeze.is_some() => Within::Nothing,
+        PreTokenizerWrapper::BertPreTokenizer(_) | PreTokenizerWrapper::Whitespace(_) => Within::Stops,
+        // A space that is added before a text would be added before each chunk.
+        PreTokenizerWrapper::ByteLevel(bytes) if bytes.add_prefix_space => Within::Nothing,
+        PreTokenizerWrapper::ByteLevel(_) if normalizers.is_empty() => Within::AsciiWords,
+        PreTokenizerWrapper::ByteLevel(_) => Within::Stops,
+        _ => Within::Nothing,
     }
 }
 
@@ -200,7 +216,8 @@ mod tests {
     use super::*;
 
     fn cut(text: &str, clusters: bool, stops: bool) -> Vec<&str> {
-        let chunks = Chunks { clusters, before_squeeze: None, counts_spaces: false, stops };
+        let within = if stops { Within::Stops } else { Within::Nothing };
+        let chunks = Chunks { clusters, before_squeeze: None, counts_spaces: false, within };
         chunks.cut(text).collect()
     }
 
@@ -212,6 +229,20 @@ mod tests {
         assert_eq!(cut("a \u{a0} é 中", false, false), ["a \u{a0}", " é", " 中"]);
         assert_eq!(cut("a, b. 1.5 .c", false, true), ["a", ",", " b", ".", " 1.5", " .c"]);
         assert_eq!(cut("a, b", false, false), ["a,", " b"]);
+    }
+
+    #[test]
+    fn before_words_of_ascii_characters() {
+        let chunks =
+            Chunks { clusters: false, before_squeeze: None, counts_spaces: true, within: Within::AsciiWords };
+        let text = "let x =  f(1);   // \u{a0} it's\n";
+        let cut: Vec<&str> = chunks.cut(text).collect();
+        assert_eq!(
+            cut,
+            ["let", " x", " =", " ", " f", "(", "1", ");", "  ", " //", " \u{a0}", " it", "'s", "\n"]
+        );
+        // If one chunk were not, the whole text would be encoded anew.
+        assert!(cut.iter().all(|chunk| chunks.is_local(chunk, Some(chunk))));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Converts text to token ids and back.
 
 mod added_tokens;
+mod ascii_words;
 mod bpe;
 mod characters;
 mod chat_templates;
