@@ -1,13 +1,14 @@
 //! Predictions of a trained model for the records of a file.
 
 use std::io::{self, BufRead, ErrorKind, Write};
+use std::iter;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
 use firebrick_datasets::{
-    DataError, JsonlReader, Place, ReadError, Record, Skipped, Tokenizer, Truncated, counted,
+    DataError, JsonlReader, Place, ReadError, Reader, Record, Skipped, Tokenizer, Truncated, counted,
 };
 use serde_json::{Map, Value, json};
 
@@ -123,36 +124,47 @@ impl Predicting<'_> {
         let truncated = Truncated::default();
         let encoder = inference.encoder.clone().counting(truncated.clone());
         let inference = Inference { encoder, ..inference };
-        let (mut predicted, mut waiting) = (Predicted::default(), Vec::new());
-        let most = self.limit.unwrap_or(usize::MAX);
-        let skipped = Skipped::default();
-        let paths = match std::mem::replace(&mut self.asked, Asked::Files(Paths::Several(Vec::new()))) {
-            Asked::Files(paths) => paths,
-            Asked::Lines(lines) => {
-                let predicted = self.answer_lines(lines, (&model, &inference, &tokenizer));
-                self.tell_truncated(&truncated);
-                return predicted;
-            }
+        let predicted = match std::mem::replace(&mut self.asked, Asked::Files(Paths::Several(Vec::new()))) {
+            Asked::Files(paths) => self.answer_files(&paths, (&model, &inference, &tokenizer)),
+            Asked::Lines(lines) => self.answer_lines(lines, (&model, &inference, &tokenizer)),
         };
-        let reader = open(&paths, self.run.data.format.as_ref())?;
-        'parts: for part in 0..reader.parts() {
-            for record in self.run.data.malformed.apply(reader.open(part)?, &skipped) {
-                if predicted.answers + waiting.len() >= most {
-                    break 'parts;
-                }
-                waiting.push(self.run.task.asked(&record?, &tokenizer)?);
-                if waiting.len() == TOGETHER {
-                    self.answer(&model, &inference, &mut waiting, &mut predicted)?;
-                }
-            }
-        }
-        self.answer(&model, &inference, &mut waiting, &mut predicted)?;
         self.tell_truncated(&truncated);
-        Ok(predicted)
+        predicted
     }
 }
 
 impl Predicting<'_> {
+    /// Answers the records of files. What comes before a malformed record is answered before its error is returned.
+    fn answer_files<M: Answers>(
+        &mut self,
+        paths: &Paths,
+        (model, inference, tokenizer): (&M, &Inference, &Tokenizer),
+    ) -> Result<Predicted, RunError> {
+        let (mut predicted, mut waiting) = (Predicted::default(), Vec::new());
+        let most = self.limit.unwrap_or(usize::MAX);
+        let skipped = Skipped::default();
+        let reader = open(paths, self.run.data.format.as_ref())?;
+        let mut failed = None;
+        for asked in asked_by_records(self.run, &*reader, tokenizer, &skipped) {
+            if predicted.answers + waiting.len() >= most {
+                break;
+            }
+            match asked {
+                Ok(asked) => waiting.push(asked),
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+            if waiting.len() == TOGETHER {
+                self.answer(model, inference, &mut waiting, &mut predicted)?;
+            }
+        }
+        self.answer(model, inference, &mut waiting, &mut predicted)?;
+        tell_skipped(&skipped, self.say);
+        failed.map_or(Ok(predicted), |error| Err(error.into()))
+    }
+
     /// Answers what has been read so far, and then waits for more. What comes before a malformed line is answered before
     /// its error is returned.
     fn answer_lines<M: Answers>(
@@ -257,6 +269,21 @@ impl Predicting<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns what each record of a reader asks, without malformed ones that are skipped.
+fn asked_by_records<'a>(
+    run: &'a Run,
+    reader: &'a dyn Reader,
+    tokenizer: &'a Tokenizer,
+    skipped: &'a Skipped,
+) -> impl Iterator<Item = Result<(Question, Option<Value>), DataError>> + 'a {
+    let records = (0..reader.parts())
+        .flat_map(|part| reader.open(part).unwrap_or_else(|error| Box::new(iter::once(Err(error)))));
+    records.filter_map(move |record| {
+        let asked = record.and_then(|record| run.task.asked(&record, tokenizer));
+        run.data.malformed.keep(asked, skipped).transpose()
+    })
 }
 
 /// Returns the record of a line: a JSON object, or a text.

@@ -90,3 +90,27 @@ fn lines_are_what_the_task_reads() {
     ask(&["--set", "data.malformed=Skip"], "{\nMaria\n").success().stderr(contains("skipped 1 malformed"));
     ask(&["--data", "x"], "").code(2).stderr(contains("cannot be used with"));
 }
+
+/// Files too: what comes before a malformed record is answered, and what is skipped is said.
+#[test]
+fn a_malformed_record_ends_the_answers_and_not_those_before_it() {
+    let folder = TempDir::new().unwrap();
+    let out = trained("sequence_classification", folder.path());
+    let data = folder.path().join("asked.jsonl");
+    std::fs::write(&data, "{\"text\": \"rain\"}\n{\"text\": 3}\n{\n{\"text\": \"sun\"}\n").unwrap();
+    let ask = |arguments: &[&str]| {
+        let mut command = at_root();
+        command.args(["predict", &out, "--data", data.to_str().unwrap(), "--set", "data.format=Jsonl"]);
+        command.args(arguments).assert()
+    };
+    let answers = |text: &[u8]| String::from_utf8(text.to_vec()).unwrap().lines().count();
+    let wrong = ask(&[]).code(1).stderr(contains("asked.jsonl:2, field `text`"));
+    assert_eq!(answers(&wrong.get_output().stdout), 1);
+    let skipped = ask(&["--set", "data.malformed=Skip"]).success();
+    assert_eq!(answers(&skipped.get_output().stdout), 2);
+    let said =
+        contains("skipped 2 malformed record(s)").and(contains("asked.jsonl:3")).and(contains("2 answers"));
+    skipped.stderr(said);
+    // Nothing is read beyond the limit.
+    ask(&["--limit", "1"]).success().stderr(contains("1 answers"));
+}
