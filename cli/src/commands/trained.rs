@@ -1,6 +1,6 @@
 //! The commands that use a trained run: `eval`, `predict` and `generate`.
 
-use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Write, stdin, stdout};
+use std::io::{BufReader, BufWriter, Write, stdin, stdout};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -135,7 +135,8 @@ fn standard_input(text: &str) -> Result<String, String> {
 pub(crate) struct GenerateArgs {
     #[command(flatten)]
     trained: TrainedArgs,
-    /// The prompt, or the source of a Seq2Seq model. May be given several times. Default: each line of standard input.
+    /// The prompt, or the source of a Seq2Seq model. May be given several times. Default: each line of standard input,
+    /// which is answered as it comes.
     #[arg(long, short, value_name = "TEXT")]
     prompt: Vec<String>,
     /// The system's message before the prompt, for a run trained on conversations. Default: none.
@@ -242,27 +243,17 @@ pub(crate) fn generate(args: &GenerateArgs) -> Result<(), RunError> {
         None => trained,
     };
     let trained = trained.raw(args.raw).system(args.system.clone());
-    let prompts = match args.prompt.is_empty() {
-        false => args.prompt.clone(),
-        true => {
-            let lines = stdin().lock().lines().zip(1..).map(|(line, number)| {
-                line.map_err(|error| match error.kind() {
-                    ErrorKind::InvalidData => {
-                        format!(
-                            "line {number} is not UTF-8 text: convert it, as with `iconv -f LATIN1 -t UTF-8`"
-                        )
-                    }
-                    _ => error.to_string(),
-                })
-            });
-            let lines = lines.collect::<Result<Vec<_>, _>>();
-            lines.map_err(|error| TrainError::file("standard input", "reading prompts", error))?
+    let decoding = args.decoding.decoding(trained.written_tokens());
+    let leads = Process::this()?.leads();
+    let written = |texts: Vec<String>| {
+        if leads {
+            texts.into_iter().for_each(|text| print(&(text + "\n")));
         }
     };
-    let decoding = args.decoding.decoding(trained.written_tokens());
-    let texts = with_progress("generating", || trained.generate(&prompts, &decoding))?;
-    if Process::this()?.leads() {
-        texts.into_iter().flatten().for_each(|text| print(&(text + "\n")));
+    if args.prompt.is_empty() {
+        return trained.generate_lines(BufReader::new(stdin()), &decoding, written);
     }
+    let texts = with_progress("generating", || trained.generate(&args.prompt, &decoding))?;
+    texts.into_iter().for_each(written);
     Ok(())
 }

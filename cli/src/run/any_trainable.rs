@@ -24,7 +24,7 @@ pub(crate) trait AnyTrainable: Debug + Send + Sync {
     fn bench(&self, benched: Benched<'_>, folder: Option<Folder>) -> Result<BenchReport, RunError>;
     fn export(&self, exporting: Exporting<'_>, described: &Folder) -> Result<Exported, RunError>;
     fn evaluate(&self, evaluating: Evaluating<'_>, folder: Folder) -> Result<Evaluated, RunError>;
-    fn generate(&self, generating: Generating<'_>, folder: Folder) -> Result<Vec<Vec<String>>, RunError>;
+    fn generate(&self, generating: Generating<'_>, folder: Folder) -> Result<(), RunError>;
     fn predict(&self, predicting: Predicting<'_>, folder: &Folder) -> Result<Predicted, RunError>;
     fn measure(&self, measuring: Measuring<'_>, folder: Folder) -> Result<Measured, RunError>;
 }
@@ -79,7 +79,7 @@ impl<M: Trainable> AnyTrainable for Typed<M> {
         evaluating.with::<M>(folder)
     }
 
-    fn generate(&self, generating: Generating<'_>, folder: Folder) -> Result<Vec<Vec<String>>, RunError> {
+    fn generate(&self, generating: Generating<'_>, folder: Folder) -> Result<(), RunError> {
         generating.with::<M>(folder)
     }
 

@@ -1,5 +1,6 @@
 //! Generating texts with a trained model, from prompts or sources.
 
+use std::io::{BufRead, ErrorKind};
 use std::sync::Arc;
 
 use firebrick_datasets::Tokenizer;
@@ -7,8 +8,9 @@ use firebrick_strategies::Pass;
 use firebrick_world::Communicator;
 use serde_json::Value;
 
+use super::incoming::{Incoming, Line, TOGETHER};
 use super::{TrainedRun, shared};
-use crate::console::tell;
+use crate::console::{tell, with_progress};
 use crate::run::{Writing, asked, parameters};
 use crate::{Run, RunError};
 use firebrick::engine::gather::gather;
@@ -32,6 +34,34 @@ impl TrainedRun {
     ///
     /// The task generates no text, a setting is invalid, or a device or a rank fails.
     pub fn generate(&self, prompts: &[String], decoding: &Decoding) -> Result<Vec<Vec<String>>, RunError> {
+        let mut texts = Vec::new();
+        self.generate_for(Prompts::Given(prompts.to_vec()), decoding, &mut |of_prompt| {
+            texts.push(of_prompt)
+        })?;
+        Ok(texts)
+    }
+
+    /// Like [`generate`](Self::generate), but answers lines as they come: each is a prompt, and `written` gets its texts.
+    /// An error comes after the texts of the lines before it. Several ranks read all lines first.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`generate`](Self::generate), and a line that is not UTF-8.
+    pub fn generate_lines(
+        &self,
+        lines: impl BufRead + Send + 'static,
+        decoding: &Decoding,
+        mut written: impl FnMut(Vec<String>),
+    ) -> Result<(), RunError> {
+        self.generate_for(Prompts::Lines(Box::new(lines)), decoding, &mut written)
+    }
+
+    fn generate_for(
+        &self,
+        prompts: Prompts,
+        decoding: &Decoding,
+        written: &mut dyn FnMut(Vec<String>),
+    ) -> Result<(), RunError> {
         let Some(writing) = self.run.task.writing() else {
             return Err(RunError::WritesNothing(self.run.task.name()));
         };
@@ -40,10 +70,16 @@ impl TrainedRun {
             other => other,
         };
         let system = self.system.as_deref();
-        let generating = Generating { run: &self.run, writing, system, prompts, decoding };
+        let generating = Generating { run: &self.run, writing, system, prompts, decoding, written };
         let folder = self.weights()?;
         self.run.model_in(&folder)?.generate(generating, folder)
     }
+}
+
+/// Where the prompts are.
+enum Prompts {
+    Given(Vec<String>),
+    Lines(Box<dyn BufRead + Send>),
 }
 
 /// Texts to be generated, by a model of any type.
@@ -52,30 +88,42 @@ pub(crate) struct Generating<'a> {
     writing: Writing,
     /// The system's message of a conversation.
     system: Option<&'a str>,
-    prompts: &'a [String],
+    prompts: Prompts,
     decoding: &'a Decoding,
+    /// Gets the texts of each prompt, in order.
+    written: &'a mut dyn FnMut(Vec<String>),
 }
 
 impl Generating<'_> {
-    pub fn with<M: Trainable>(self, folder: Folder) -> Result<Vec<Vec<String>>, RunError> {
-        let Self { run, writing, system, prompts, decoding } = self;
+    pub fn with<M: Trainable>(self, folder: Folder) -> Result<(), RunError> {
+        let Self { run, writing, system, prompts, decoding, written } = self;
         let (device, name) = run.find_device(tell)?;
         let config = folder.config::<M::Config>()?;
         let tokenizer = Tokenizer::from_file(folder.path())?.with_special(run.data.special.clone())?;
         run.task.require_fit(&config, &tokenizer, None)?;
         let tokenizer = Arc::new(run.task.prepare(tokenizer)?);
-        let asked = prompts.iter().map(|prompt| match writing {
-            Writing::Answer => asked(&tokenizer, system, prompt),
-            _ => Ok(prompt.clone()),
-        });
-        let prompts = &asked.collect::<Result<Vec<_>, _>>()?;
-        let writer = Writer {
+        let is_chat = writing == Writing::Answer;
+        let asked = |prompt: String| match is_chat {
+            true => Ok::<_, RunError>(asked(&tokenizer, system, &prompt)?),
+            false => Ok(prompt),
+        };
+        let mut writer = Writer {
             inference: run.inference::<M>(&config, Some(&folder), &tokenizer, &device, decoding.clone())?,
             writing,
         };
+        let prompts = match prompts {
+            Prompts::Given(prompts) => prompts,
+            Prompts::Lines(lines) if run.number_of_ranks() == 1 => {
+                let model = folder.load::<M>(&config, &device)?.model;
+                return writer.write_lines(&model, lines, asked, written);
+            }
+            Prompts::Lines(lines) => (1..).zip(lines.lines()).map(prompt_of).collect::<Result<_, _>>()?,
+        };
+        let prompts = prompts.into_iter().map(asked).collect::<Result<Vec<_>, _>>()?;
         if run.number_of_ranks() == 1 {
             let model = folder.load::<M>(&config, &device)?.model;
-            return Ok(writer.write(&model, prompts)?);
+            writer.write(&model, &prompts)?.into_iter().for_each(written);
+            return Ok(());
         }
         // The ranks share the weights in f32.
         let held = |processes| 4.0 * parameters::<M>(&config) / processes as f64;
@@ -84,14 +132,27 @@ impl Generating<'_> {
         for rank in world.join().map_err(TrainError::from)? {
             let device = world.device(rank.local_rank()).unwrap_or(&device).clone();
             let model = folder.load_later::<M>(&config, &device)?.model;
-            jobs.push((rank, (model, device, prompts.to_vec())));
+            jobs.push((rank, (model, device, prompts.clone())));
         }
         let texts = each_rank(jobs, world.limit(), move |world, (model, device, prompts)| {
             let (model, pass) = shared::part(model, &device, &world)?;
             writer.clone().write_among((world, pass), &model, prompts)
         });
-        Ok(texts?)
+        texts?.into_iter().for_each(written);
+        Ok(())
     }
+}
+
+/// Returns the prompt of a line of standard input.
+fn prompt_of((number, line): Line) -> Result<String, RunError> {
+    let failed = |error| TrainError::file("standard input", "reading prompts", error);
+    line.map_err(|error| match error.kind() {
+        ErrorKind::InvalidData => {
+            let reason = "is not UTF-8 text: convert it, as with `iconv -f LATIN1 -t UTF-8`";
+            failed(format!("line {number} {reason}")).into()
+        }
+        _ => failed(error.to_string()).into(),
+    })
 }
 
 /// How to turn prompts into texts.
@@ -123,6 +184,37 @@ impl Writer {
             written.map(whole).collect()
         });
         Ok(texts.collect())
+    }
+
+    /// Generates the texts of the lines that have come, and then waits for more. What comes before a line that cannot be
+    /// read is written before its error is returned.
+    fn write_lines<M: Answers>(
+        &mut self,
+        model: &M,
+        lines: Box<dyn BufRead + Send>,
+        asked: impl Fn(String) -> Result<String, RunError>,
+        written: &mut dyn FnMut(Vec<String>),
+    ) -> Result<(), RunError> {
+        let incoming = Incoming::of(lines);
+        while let Some(lines) = incoming.next(TOGETHER) {
+            let (mut prompts, mut failed) = (Vec::new(), None);
+            for line in lines {
+                match prompt_of(line).and_then(&asked) {
+                    Ok(prompt) => prompts.push(prompt),
+                    Err(error) => {
+                        failed = Some(error);
+                        break;
+                    }
+                }
+            }
+            let texts = with_progress("generating", || self.write(model, &prompts))?;
+            self.inference.first += prompts.len() as u64;
+            texts.into_iter().for_each(&mut *written);
+            if let Some(error) = failed {
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// Generates the texts of each prompt, divided evenly among the ranks.

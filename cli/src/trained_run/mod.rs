@@ -6,6 +6,7 @@
 //! predict.rs   predictions for the records of a file
 //! described.rs the predictions and the report page of a run
 //! generate.rs  texts from prompts or sources
+//! incoming.rs  lines that come while others are answered
 //! measure/     perplexity of long texts, multiple choice, and scores of written texts
 //! shared.rs    a model that ranks share
 //! ```
@@ -13,6 +14,7 @@
 mod described;
 mod evaluate;
 mod generate;
+mod incoming;
 mod measure;
 mod predict;
 mod shared;

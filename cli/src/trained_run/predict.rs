@@ -4,8 +4,6 @@ use std::io::{self, BufRead, ErrorKind, Write};
 use std::iter;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
-use std::thread;
 
 use firebrick_datasets::{
     DataError, JsonlReader, Place, ReadError, Reader, Record, Skipped, Tokenizer, Truncated, counted,
@@ -13,6 +11,7 @@ use firebrick_datasets::{
 use serde_json::{Map, Value, json};
 
 use super::TrainedRun;
+use super::incoming::{Incoming, TOGETHER};
 use crate::run::{Paths, STANDARD_INPUT, open, tell_skipped};
 use crate::{Run, RunError};
 use firebrick::TrainError;
@@ -107,9 +106,6 @@ pub(crate) struct Predicting<'a> {
     say: &'a dyn Fn(&str),
 }
 
-/// The number of records to tokenize and sort together.
-const TOGETHER: usize = 256;
-
 impl Predicting<'_> {
     pub fn with<M: Trainable>(mut self, folder: &Folder) -> Result<Predicted, RunError> {
         let (device, _) = self.run.find_device(self.say)?;
@@ -175,20 +171,11 @@ impl Predicting<'_> {
         let skipped = Skipped::default();
         let (mut predicted, mut waiting) = (Predicted::default(), Vec::new());
         let most = self.limit.unwrap_or(usize::MAX);
-        let (sender, read) = sync_channel(TOGETHER);
-        // It ends with the input, or with the receiver. Nothing waits for it: a read cannot be interrupted.
-        thread::spawn(move || {
-            for (number, line) in (1..).zip(lines.lines()) {
-                if sender.send((number, line)).is_err() {
-                    return;
-                }
-            }
-        });
+        let incoming = Incoming::of(lines);
         while predicted.answers < most {
-            let Ok(first) = read.recv() else { break };
+            let Some(lines) = incoming.next(TOGETHER.min(most - predicted.answers)) else { break };
             let mut failed = None;
-            let room = TOGETHER.min(most - predicted.answers);
-            for (line, text) in [first].into_iter().chain(read.try_iter().take(room - 1)) {
+            for (line, text) in lines {
                 match self.asked_by_line(line, text, tokenizer, &skipped) {
                     Ok(asked) => waiting.extend(asked),
                     Err(error) => {

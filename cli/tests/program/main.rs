@@ -19,6 +19,7 @@ mod events;
 mod examples;
 mod exit_codes;
 mod folders;
+mod generate_lines;
 mod global_batches;
 #[cfg(any(feature = "hub", feature = "mlflow"))]
 mod http_server;
