@@ -38,7 +38,7 @@ pub struct Loaded {
     pub skipped: Skipped,
     /// The most tokens that a row may have, padding included; `None` if there is no bound.
     pub longest_row: Option<usize>,
-    /// The texts that were cut to the maximum length, by part of the data. Those of a stream are not known.
+    /// The texts that were cut to the maximum length, by part of the data.
     pub truncated: Vec<TruncatedTexts>,
 }
 

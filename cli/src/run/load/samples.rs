@@ -89,8 +89,9 @@ impl Loading<'_> {
                     .into_iter()
                     .next()
                     .ok_or(DataError::Sample(SampleError::EmptyCorpus { corpus: 0 }))?;
-                let stream =
-                    Stream::open(self.source(first.corpus, &collator), window, self.progress("samples"))?;
+                let source = self.source(first.corpus, &collator);
+                let open = || Ok(Stream::open(source, window, self.progress("samples"))?);
+                let stream = self.noting_cuts("training", open)?;
                 (Arc::new(stream.shuffled(self.seed)), self.given_valid(&collator)?)
             }
             None => {
