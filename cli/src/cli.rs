@@ -162,7 +162,7 @@ enum Command {
     /// Shows the devices of the backends that are compiled in. Pass their names to `--device` or set them in
     /// `BURN_DEVICE`.
     Devices(DevicesArgs),
-    /// Shows the folder that keeps the kernels of GPUs for later starts, and its size. `firebrick cache clear` empties
+    /// Shows what is kept for later starts, tokens and the kernels of GPUs, and its size. `firebrick cache clear` removes
     /// it.
     Cache(CacheArgs),
     /// Prints a script that completes commands and options in your shell.

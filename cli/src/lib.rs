@@ -36,6 +36,7 @@
 //! watch/         follows a run from another terminal
 //! report_page/   one HTML page of a run, from the run's files alone
 //! guide.rs       the pages of docs/
+//! token_cache/   tokens and vocabularies that runs keep for later runs
 //! signals.rs     Ctrl-C, SIGTERM and a closed terminal
 //! console.rs     prints lines on standard error and the result on standard output
 //! log_lines.rs   prints what the libraries report
@@ -60,6 +61,7 @@ mod run;
 mod runs;
 mod schema;
 mod signals;
+mod token_cache;
 mod trained_run;
 pub mod watch;
 
@@ -78,4 +80,5 @@ pub use run::{
     TokenizerConfig, Writing, record_json,
 };
 pub use schema::schema;
+pub use token_cache::TokenCacheError;
 pub use trained_run::{Evaluated, Measure, MeasureError, Measured, Predicted, TrainedRun};

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::arguments;
 use crate::cli::Cli;
-use crate::{Families, Task, TaskConfig, Tasks};
+use crate::{Families, Task, TaskConfig, Tasks, token_cache};
 use firebrick_models::family::Trainable;
 
 /// The program `firebrick`, whose run files can name techniques of your own. Write a `main` that runs it:
@@ -107,6 +107,7 @@ impl Program {
     pub fn run_from(self, arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
         firebrick::process_start();
         firebrick::memory::keep_freed();
+        token_cache::install();
         self.optimizers.install();
         self.strategies.install();
         self.schedules.install();

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "text")]
+use crate::Keeping;
 use crate::{Batch, DataError, Record};
 
 /// Turns a task's records into samples, and samples into batches.
@@ -60,6 +62,13 @@ pub trait Collator: Send + Sync + 'static {
     ///
     /// Any error that keeps the samples out of a tensor, such as an id that is too large.
     fn collate(&self, samples: &[Drawn<Self::Sample>]) -> Result<Self::Batch, DataError>;
+
+    /// Returns how samples are kept for later runs on the same data. Default: they are not, and each run encodes the
+    /// records again.
+    #[cfg(feature = "text")]
+    fn keeping(&self) -> Option<Keeping<Self::Sample>> {
+        None
+    }
 }
 
 impl<C: Collator> Collator for Arc<C> {
@@ -80,6 +89,11 @@ impl<C: Collator> Collator for Arc<C> {
 
     fn collate(&self, samples: &[Drawn<C::Sample>]) -> Result<C::Batch, DataError> {
         (**self).collate(samples)
+    }
+
+    #[cfg(feature = "text")]
+    fn keeping(&self) -> Option<Keeping<C::Sample>> {
+        (**self).keeping()
     }
 }
 

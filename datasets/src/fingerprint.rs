@@ -27,6 +27,12 @@ impl Fingerprint {
         Self(blake3::hash(bytes.as_ref()).into())
     }
 
+    /// Hashes settings, as MessagePack with the names of fields. `None` if they cannot be written as such.
+    #[cfg(feature = "text")]
+    pub(crate) fn of_settings(settings: &impl Serialize) -> Option<Self> {
+        Some(Self::of(rmp_serde::to_vec_named(settings).ok()?))
+    }
+
     /// Combines the fingerprints of several parts, in order.
     pub fn of_all(parts: impl IntoIterator<Item = Self>) -> Self {
         let mut hasher = blake3::Hasher::new();

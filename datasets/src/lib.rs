@@ -166,6 +166,7 @@
 //! │   ├── generation   blocks that mark what the assistant wrote
 //! │   └── python       values as Python writes them
 //! └── answers       finds what the assistant wrote
+//! keeping      samples as bytes, for a cache between runs
 //! collators    turn records into samples and samples into batches, with one file for each task
 //! whole_file   reads small files, and writes them atomically
 //! strict_json  parses JSON, rejects duplicate names
@@ -183,6 +184,8 @@ mod counted;
 mod delivery;
 mod error;
 mod fingerprint;
+#[cfg(feature = "text")]
+mod keeping;
 mod ordinary_file;
 mod padding;
 mod panics;
@@ -216,6 +219,8 @@ pub use delivery::{Amount, Cursor, Cut, Prefetch, Request, Requests};
 pub use error::ChatError;
 pub use error::{DataError, ReadError, SampleError, TokenizerError};
 pub use fingerprint::Fingerprint;
+#[cfg(feature = "text")]
+pub use keeping::Keeping;
 pub use padding::{PadTo, Padding, Side};
 pub use place::Place;
 #[cfg(feature = "parquet")]

@@ -1,20 +1,31 @@
-//! The command `cache`: shows or clears the kernels that are kept for later starts.
+//! The command `cache`: shows or clears what is kept for later starts: tokens, and the kernels of GPUs.
 
-use clap::{Args, Subcommand};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
 
 use crate::RunError;
 use crate::commands::run_args::ReportFormat;
 use crate::console::print;
+use crate::token_cache::{KeptTokens, TokenCache};
 use firebrick::ByteSize;
 use firebrick::device::kernel_cache::KernelCache;
 
 const EXAMPLES: &str = "\
 Examples:
-  firebrick cache                                # the folder, and the size of what it holds for each GPU
-  firebrick cache clear                          # the next start compiles and tunes again
+  firebrick cache                                # the folders, and what they hold
+  firebrick cache clear tokens                   # the next run tokenizes again
+  firebrick cache clear kernels                  # the next start on a GPU compiles and tunes again
+  firebrick cache clear                          # both
+  firebrick train run.ron --set data.cache=false # neither reads tokens of earlier runs, nor keeps any
   FIREBRICK_CACHE=/scratch/kernels firebrick train run.ron --device cuda
 
-The first start on a GPU compiles kernels and tunes them, which may take minutes. Later starts read them from
+Tokens: a run keeps the tokens of its data, and a vocabulary that it learned, for later runs on the same data with the
+same tokenizer and settings. They are in $FIREBRICK_CACHE/tokens, otherwise in $XDG_CACHE_HOME/firebrick/tokens, otherwise
+in ~/.cache/firebrick/tokens. Beyond 10 GB, or $FIREBRICK_CACHE_LIMIT, those that were not read for longest are removed.
+
+Kernels: the first start on a GPU compiles kernels and tunes them, which may take minutes. Later starts read them from
 $FIREBRICK_CACHE, otherwise from $XDG_CACHE_HOME/firebrick/kernels, otherwise from ~/.cache/firebrick/kernels. A file
 holds what one GPU needs with one version of NVIDIA's driver and one level of tuning. What another version of CubeCL or
 another build of the program wrote is never read. On the CPU nothing is compiled.";
@@ -32,28 +43,77 @@ pub(crate) struct CacheArgs {
 
 #[derive(Debug, Subcommand)]
 enum CacheCommand {
-    /// Removes all kernels from the folder. Runs in progress keep theirs.
-    Clear,
+    /// Removes tokens and kernels. Runs in progress keep theirs.
+    Clear {
+        /// Removes only these.
+        kind: Option<Kind>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// Tokens, and vocabularies that runs learned.
+    Tokens,
+    /// The compiled kernels of GPUs.
+    Kernels,
+}
+
+/// What both caches hold.
+#[derive(Serialize)]
+struct Kept {
+    #[serde(flatten)]
+    kernels: KernelCache,
+    /// The folder of tokens, which may not exist.
+    tokens_folder: PathBuf,
+    tokens: Vec<KeptTokens>,
+}
+
+impl Kept {
+    fn bytes_of_tokens(&self) -> u64 {
+        self.tokens.iter().map(|kept| kept.bytes).sum()
+    }
 }
 
 /// Runs `firebrick cache`.
 pub(crate) fn cache(args: &CacheArgs) -> Result<(), RunError> {
-    let cache = KernelCache::read()?;
-    match args.command {
-        None => args.report.print(&cache, || summary(&cache)),
-        Some(CacheCommand::Clear) => {
-            cache.clear()?;
-            print(&format!("removed {} from {}\n", size(cache.bytes()), cache.folder.display()));
-        }
+    let kernels = KernelCache::read()?;
+    let cache = TokenCache::of_user()?;
+    let kept = Kept { kernels, tokens_folder: cache.folder().into(), tokens: cache.entries()? };
+    let Some(CacheCommand::Clear { kind }) = args.command else {
+        args.report.print(&kept, || summary(&kept));
+        return Ok(());
+    };
+    let removed =
+        |bytes, folder: &Path| print(&format!("removed {} from {}\n", size(bytes), folder.display()));
+    if kind != Some(Kind::Kernels) {
+        cache.clear()?;
+        removed(kept.bytes_of_tokens(), cache.folder());
+    }
+    if kind != Some(Kind::Tokens) {
+        kept.kernels.clear()?;
+        removed(kept.kernels.bytes(), &kept.kernels.folder);
     }
     Ok(())
 }
 
-fn summary(cache: &KernelCache) -> String {
-    let mut text = format!("{}: {}\n", cache.folder.display(), size(cache.bytes()));
-    for kept in &cache.kernels {
-        let bytes = size(kept.bytes).to_string();
-        text += &format!("{bytes:>10}  {}\n", kept.name);
+fn summary(kept: &Kept) -> String {
+    let Kept { kernels, tokens_folder, tokens } = kept;
+    let tokens = tokens.iter().map(|one| (one.bytes, &*one.name));
+    let of_gpus = kernels.kernels.iter().map(|one| (one.bytes, &*one.name));
+    section("tokens", tokens_folder, kept.bytes_of_tokens(), tokens)
+        + &section("kernels", &kernels.folder, kernels.bytes(), of_gpus)
+}
+
+fn section<'a>(
+    kind: &str,
+    folder: &Path,
+    bytes: u64,
+    entries: impl Iterator<Item = (u64, &'a str)>,
+) -> String {
+    let mut text = format!("{kind} in {}: {}\n", folder.display(), size(bytes));
+    for (bytes, name) in entries {
+        let bytes = size(bytes).to_string();
+        text += &format!("{bytes:>10}  {name}\n");
     }
     text
 }

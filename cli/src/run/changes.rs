@@ -22,7 +22,7 @@ enum Meaning {
 }
 
 /// Fields, each with those below it; the first match counts. Any other field affects the result.
-const MEANINGS: [(&str, Meaning); 27] = [
+const MEANINGS: [(&str, Meaning); 28] = [
     ("steps", Meaning::Free),
     ("epochs", Meaning::Free),
     ("evaluate_every", Meaning::Free),
@@ -44,6 +44,7 @@ const MEANINGS: [(&str, Meaning); 27] = [
     ("adapter", Meaning::Free),
     // How the global batch is cut. The trainer checks that its size is unchanged.
     ("batch", Meaning::Free),
+    ("data.cache", Meaning::Free),
     ("data.workers", Meaning::Free),
     ("data.valid", Meaning::Free),
     ("data.malformed", Meaning::OfResult),

@@ -57,6 +57,10 @@ pub struct DataConfig {
     /// The share of the data, taken from its end, that is used for validation if `valid` is not given. Default: 0.1.
     #[serde(default = "default_valid_fraction")]
     pub valid_fraction: f64,
+    /// Whether tokens, and a vocabulary that the run learns, are kept for later runs and taken from earlier ones.
+    /// Default: yes.
+    #[serde(default = "default_cache")]
+    pub cache: bool,
     /// Threads that prepare batches ahead. Default: 1.
     #[serde(default = "default_workers")]
     pub workers: usize,
@@ -64,6 +68,10 @@ pub struct DataConfig {
 
 fn default_valid_fraction() -> f64 {
     0.1
+}
+
+fn default_cache() -> bool {
+    true
 }
 
 fn default_workers() -> usize {

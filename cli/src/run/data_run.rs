@@ -1,6 +1,6 @@
 //! The data part of a run file.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -9,7 +9,7 @@ use burn::train::Interrupter;
 use firebrick_datasets::{Amount, Skipped, Truncated};
 
 use super::attended::attended;
-use super::launcher::number_of_ranks;
+use super::launcher::{Process, number_of_ranks};
 use super::load::{Prints, tell_skipped, tell_truncated};
 use super::settled::Settled;
 use super::{
@@ -17,6 +17,7 @@ use super::{
     default_seed, first_effect,
 };
 use crate::hub::{Wanted, local_folder};
+use crate::token_cache::TokenCache;
 
 /// The data part of a [`Run`]: everything that the data depends on, without the model and the training settings. It is
 /// read from the same files, so you can inspect a data set before there is a model.
@@ -165,6 +166,19 @@ impl DataRun {
         Ok(self)
     }
 
+    /// Returns the cache of tokens, if the run uses it. Of the processes on a machine, one adds to it.
+    fn cache(&self, say: &dyn Fn(&str)) -> Option<TokenCache> {
+        if !self.data.cache {
+            return None;
+        }
+        let cache = TokenCache::of_runs().unwrap_or_else(|error| {
+            say(&format!("warning: nothing is kept for later runs: {error}"));
+            None
+        });
+        let first = Process::this().map_or(true, |process| process.on_machine == 0);
+        cache.map(|cache| cache.adding(first))
+    }
+
     pub(super) fn loading<'a>(&'a self, say: &'a dyn Fn(&str)) -> Loading<'a> {
         Loading {
             config: &self.data,
@@ -179,6 +193,8 @@ impl DataRun {
             truncated: Truncated::default(),
             cut_texts: RefCell::default(),
             prints: Prints::default(),
+            cache: self.cache(say),
+            cache_failed: Cell::new(false),
         }
     }
 }

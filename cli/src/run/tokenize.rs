@@ -9,7 +9,7 @@ use firebrick_datasets::{DataError, Files, TextChunks, TokenWriter, Tokenizer};
 use serde::Serialize;
 
 use super::attended::attended;
-use super::load::{Loading, Part, tell_skipped};
+use super::load::{Loading, tell_skipped};
 use super::{CausalLmTask, DataRun, Paths, RunError, TokenizerConfig};
 use firebrick::TrainError;
 use firebrick::files::saving::Staged;
@@ -63,10 +63,19 @@ impl DataRun {
         let go_on = || if interrupter.should_stop() { Err(RunError::Interrupted) } else { Ok(()) };
         match plain {
             true => write_files(&loading, paths, &tokenizer, task.end, &mut writer, go_on)?,
-            false => loading.each_document((Part::Train, paths), &tokenizer, task.documents(), |ids| {
-                go_on()?;
-                Ok(writer.document(ids)?)
-            })?,
+            false => {
+                let opened = loading.open(paths, loading.config.format.as_ref())?;
+                loading.each_document(
+                    &opened.reader,
+                    &loading.skipped,
+                    &tokenizer,
+                    task.documents(),
+                    |ids| {
+                        go_on()?;
+                        Ok(writer.document(ids)?)
+                    },
+                )?
+            }
         }
         if writer.tokens() == 0 {
             return Err(DataError::EmptyText { place: format!("`{}`", paths.summary()) }.into());

@@ -54,6 +54,7 @@ mod schema_command;
 mod seq2seq;
 mod small_run;
 mod tasks;
+mod token_cache;
 mod tokenizer_folders;
 mod truncated;
 mod unfinished;

@@ -8,7 +8,7 @@ use minijinja::{Environment, Error, Value as Jinja};
 use super::conversation::jinja;
 use super::environment::environment;
 use super::{Conversation, generation, python};
-use crate::{ChatError, DataError};
+use crate::{ChatError, DataError, Fingerprint};
 
 /// A chat template, which writes a conversation as one text.
 ///
@@ -42,6 +42,10 @@ pub struct ChatTemplate {
     has_tools: bool,
     /// Whether the template marks what the assistant writes.
     marks: bool,
+    /// The names and hashes of the sources.
+    sources: Vec<(&'static str, Fingerprint)>,
+    /// Whether a source calls `strftime_now`.
+    tells_time: bool,
 }
 
 /// A conversation as a text.
@@ -78,6 +82,8 @@ impl ChatTemplate {
             tokens: Vec::new(),
             has_tools: false,
             marks: false,
+            sources: Vec::new(),
+            tells_time: false,
         };
         template.marks = template.add(DEFAULT, source)?;
         Ok(template)
@@ -102,6 +108,8 @@ impl ChatTemplate {
 
     /// Compiles a template, and returns whether it marks what the assistant writes.
     fn add(&mut self, name: &'static str, source: &str) -> Result<bool, DataError> {
+        self.sources.push((name, Fingerprint::of(source)));
+        self.tells_time |= source.contains("strftime_now");
         let rewritten = generation::rewritten(source);
         let marks = rewritten != source;
         let added = Arc::make_mut(&mut self.environment).add_template_owned(name, rewritten);
@@ -110,6 +118,13 @@ impl ChatTemplate {
             ChatError::Syntax { name: self.name.to_string(), line, reason }
         })?;
         Ok(marks)
+    }
+
+    /// Returns a hash of everything that rendered texts depend on besides the conversation. `None` if a template writes
+    /// the time.
+    pub(crate) fn settings(&self) -> Option<Fingerprint> {
+        let Self { name: _, environment: _, tokens, has_tools, marks: _, sources, tells_time } = self;
+        if *tells_time { None } else { Fingerprint::of_settings(&(tokens, has_tools, sources)) }
     }
 
     /// Returns what errors call the template.

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use super::{CausalSample, Chat, roles};
-use crate::{Collator, DataError, Drawn, Encoder, Encoding, Input, Padding, Record, Side, TokenBatch};
+use crate::{
+    Collator, DataError, Drawn, Encoder, Encoding, Fingerprint, Input, Keeping, Padding, Record, Side,
+    TokenBatch,
+};
 
 /// Prepares texts for a language model that predicts the next token: each token is its own label.
 ///
@@ -216,6 +219,18 @@ impl Collator for CausalLm {
         let labels = samples.iter().map(|drawn| drawn.sample.labels()).collect::<Result<_, _>>()?;
         let rows = samples.iter().map(|drawn| drawn.sample.ids.clone()).collect();
         TokenBatch::padded(rows, labels, &self.padding, self.pad())
+    }
+
+    fn keeping(&self) -> Option<Keeping<CausalSample>> {
+        // `shorter` follows from the encoder.
+        let Self { encoder, shorter: _, prompt_field, text_field, chat, end, end_id, padding: _, pad_id: _ } =
+            self;
+        let chat = match chat {
+            Some(chat) => Some(chat.settings()?),
+            None => None,
+        };
+        let settings = ("CausalLm", encoder.settings()?, prompt_field, text_field, chat, end, end_id);
+        Some(Keeping::new(Fingerprint::of_settings(&settings)?))
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{DataError, IGNORE, token_batch::signed_row};
 
 /// Token ids and the length of the prompt, which does not count in the loss.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CausalSample {
     /// The token ids.
     pub ids: Vec<u32>,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 use super::CausalSample;
-use crate::{ChatFormat, ChatTemplate, DataError, Encoder, Encoding, Input, Record, Side};
+use crate::{ChatFormat, ChatTemplate, DataError, Encoder, Encoding, Fingerprint, Input, Record, Side};
 
 /// Which tokens of a conversation count in the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -56,6 +56,13 @@ impl Chat {
     /// Returns how many conversations had more tokens than the encoder's maximum, and were cut.
     pub fn cut(&self) -> u64 {
         self.cut.load(Ordering::Relaxed)
+    }
+
+    /// Returns a hash of everything that samples depend on besides the record and the encoder. `None` if the template
+    /// writes the time.
+    pub(super) fn settings(&self) -> Option<Fingerprint> {
+        let Self { template, format, learned, cut: _ } = self;
+        Fingerprint::of_settings(&(template.settings()?, format, learned))
     }
 
     /// Encodes the conversation of a record.

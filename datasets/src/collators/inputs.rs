@@ -2,13 +2,15 @@
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     DataError, Encoding, Padding, Tokenizer,
     token_batch::{signed, signed_row},
 };
 
 /// One row of [`Inputs`] before padding.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Tokens {
     /// The token ids.
     pub ids: Vec<u32>,

@@ -2,8 +2,13 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use serde::{Deserialize, Serialize};
+
 use super::{LabeledBatch, Masking, Tokens, counter::Counter, roles, words::word_of_each_token};
-use crate::{Collator, DataError, Drawn, Encoder, IGNORE, Input, Padding, Record, token_batch::signed};
+use crate::{
+    Collator, DataError, Drawn, Encoder, Fingerprint, IGNORE, Input, Keeping, Padding, Record,
+    token_batch::signed,
+};
 
 /// Hides some tokens of texts and uses them as labels: for BERT and similar models.
 ///
@@ -50,7 +55,7 @@ pub struct MaskedLm {
 }
 
 /// Tokens, and the word that each belongs to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MaskableTokens {
     /// The tokens.
     pub tokens: Tokens,
@@ -153,6 +158,13 @@ impl Collator for MaskedLm {
         let rows = samples.iter().map(|drawn| replacement.apply(drawn)).collect::<Result<Vec<_>, _>>()?;
         let rows: Vec<_> = rows.iter().map(|(tokens, labels)| (tokens, &**labels)).collect();
         LabeledBatch::new(&rows, &self.padding, self.pad()?)
+    }
+
+    fn keeping(&self) -> Option<Keeping<MaskableTokens>> {
+        // Tokens are masked when they are drawn.
+        let Self { encoder, masking: _, field, padding: _, pad_id, mask_id } = self;
+        let settings = ("MaskedLm", encoder.settings()?, field, pad_id, mask_id);
+        Some(Keeping::new(Fingerprint::of_settings(&settings)?))
     }
 }
 

@@ -31,6 +31,8 @@ mod chat;
 mod counter;
 mod dpo;
 mod inputs;
+#[cfg(test)]
+mod keeping_tests;
 mod labeled_batch;
 mod labels;
 mod masked_lm;

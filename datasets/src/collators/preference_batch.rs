@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::{CausalSample, Dpo};
 use crate::{Batch, Compared, DataError, Padding, TokenBatch};
 
 /// A better and a worse answer to one prompt.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreferenceSample {
     chosen: CausalSample,
     rejected: CausalSample,

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::preference_record::Pair;
 use super::{CausalSample, Dpo, PreferenceBatch, PreferenceFields, PreferenceSample, roles};
 use crate::{
-    ChatError, ChatTemplate, Collator, Conversation, DataError, Drawn, Encoder, Input, Message, Padding,
-    Record,
+    ChatError, ChatTemplate, Collator, Conversation, DataError, Drawn, Encoder, Fingerprint, Input, Keeping,
+    Message, Padding, Record,
 };
 
 /// The end of a row that is kept if the row is too long.
@@ -220,6 +220,16 @@ impl Collator for Preferences {
     fn collate(&self, samples: &[Drawn<PreferenceSample>]) -> Result<PreferenceBatch, DataError> {
         let pairs: Vec<_> = samples.iter().map(|drawn| drawn.sample.clone()).collect();
         PreferenceBatch::new(&pairs, self.dpo, &self.padding, self.pad())
+    }
+
+    fn keeping(&self) -> Option<Keeping<PreferenceSample>> {
+        let Self { encoder, dpo: _, fields, template, kept, end, end_id, padding: _, pad_id: _ } = self;
+        let template = match template {
+            Some(template) => Some(template.settings()?),
+            None => None,
+        };
+        let settings = ("Preferences", encoder.settings()?, fields, template, kept, end, end_id);
+        Some(Keeping::new(Fingerprint::of_settings(&settings)?))
     }
 }
 

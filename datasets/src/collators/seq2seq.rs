@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use super::{Inputs, Seq2SeqBatch, Tokens, causal_lm::tokens_of_prompt, roles};
 use crate::{
-    Collator, DataError, Drawn, Encoder, Encoding, IGNORE, Input, Padding, Record,
+    Collator, DataError, Drawn, Encoder, Encoding, Fingerprint, IGNORE, Input, Keeping, Padding, Record,
     token_batch::{signed, signed_row},
 };
 
@@ -58,7 +60,7 @@ pub struct Seq2Seq {
 }
 
 /// A tokenized source and target.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Seq2SeqSample {
     /// The source.
     pub source: Tokens,
@@ -68,7 +70,16 @@ pub struct Seq2SeqSample {
     pub prompt: usize,
     /// The record's target text from the first token that counts on. Generated text is compared with it. The ids may
     /// hold less of it, if they were cut or a word has no token.
+    #[serde(serialize_with = "write_text", deserialize_with = "read_text")]
     pub text: Arc<str>,
+}
+
+fn write_text<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(text)
+}
+
+fn read_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
+    Ok(String::deserialize(deserializer)?.into())
 }
 
 impl Seq2Seq {
@@ -212,6 +223,15 @@ impl Collator for Seq2Seq {
             padding.push(&mut batch.labels, labels.into_iter(), length, IGNORE);
         }
         Ok(batch)
+    }
+
+    fn keeping(&self) -> Option<Keeping<Seq2SeqSample>> {
+        let Self { source, target, source_field, target_field, prompt_field, prefix, pad_id, .. } = self;
+        // The others, about padding and the start of a row, act when a batch is made.
+        let Self { source_padding: _, target_padding: _, start_id: _, .. } = self;
+        let fields = (source_field, target_field, prompt_field, prefix);
+        let settings = ("Seq2Seq", source.settings()?, target.settings()?, fields, pad_id);
+        Some(Keeping::new(Fingerprint::of_settings(&settings)?))
     }
 }
 

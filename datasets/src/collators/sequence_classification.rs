@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Inputs, Labels, SequenceBatch, Tokens, roles, sequence_batch::Targets};
-use crate::{Collator, DataError, Drawn, Encoder, Input, Padding, Record, SampleError, Value};
+use crate::{
+    Collator, DataError, Drawn, Encoder, Fingerprint, Input, Keeping, Padding, Record, SampleError, Value,
+};
 
 /// The kind of target that a text has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +65,7 @@ pub struct SequenceClassification {
 }
 
 /// A tokenized text and its label.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClassifiedTokens {
     /// The tokens.
     pub tokens: Tokens,
@@ -70,7 +74,7 @@ pub struct ClassifiedTokens {
 }
 
 /// The label of one text.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Label {
     /// Its class.
     Class(i32),
@@ -204,6 +208,18 @@ impl Collator for SequenceClassification {
             }
         }
         Ok(SequenceBatch { inputs, targets })
+    }
+
+    fn keeping(&self) -> Option<Keeping<ClassifiedTokens>> {
+        let Self { encoder, target, first_field, second_field, label_field, padding: _, pad_id } = self;
+        let target = match target {
+            Target::Class(labels) => ("Class", labels.names()),
+            Target::Classes(labels) => ("Classes", labels.names()),
+            Target::Number => ("Number", &[][..]),
+        };
+        let fields = (first_field, second_field, label_field);
+        let settings = ("SequenceClassification", encoder.settings()?, target, fields, pad_id);
+        Some(Keeping::new(Fingerprint::of_settings(&settings)?))
     }
 }
 

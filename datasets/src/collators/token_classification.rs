@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{LabeledBatch, Labels, Tokens, roles};
 use crate::{
-    Collator, DataError, Drawn, Encoder, Encoding, IGNORE, Input, Padding, Record, SampleError, Value,
-    counted,
+    Collator, DataError, Drawn, Encoder, Encoding, Fingerprint, IGNORE, Input, Keeping, Padding, Record,
+    SampleError, Value, counted,
 };
 
 /// Which tokens of a word carry its label.
@@ -65,7 +65,7 @@ pub struct TokenClassification {
 }
 
 /// Tokens, each with a label.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabeledTokens {
     /// The tokens.
     pub tokens: Tokens,
@@ -198,6 +198,15 @@ impl Collator for TokenClassification {
         let rows: Vec<_> =
             samples.iter().map(|drawn| (&drawn.sample.tokens, &*drawn.sample.labels)).collect();
         LabeledBatch::new(&rows, &self.padding, self.pad()?)
+    }
+
+    fn keeping(&self) -> Option<Keeping<LabeledTokens>> {
+        // `continued` follows from the labels.
+        let Self { encoder, labels, subwords, continued: _, words_field, labels_field, padding: _, pad_id } =
+            self;
+        let (encoder, labels) = (encoder.settings()?, labels.names());
+        let settings = ("TokenClassification", encoder, labels, subwords, words_field, labels_field, pad_id);
+        Some(Keeping::new(Fingerprint::of_settings(&settings)?))
     }
 }
 

@@ -1,6 +1,7 @@
 //! File formats and their settings.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -158,6 +159,21 @@ impl Format {
         }
     }
 
+    /// Returns the files that [`open`](Self::open) reads, in order.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Files::find`].
+    pub fn files<P: AsRef<Path>>(&self, paths: &[P]) -> Result<Vec<Arc<Path>>, DataError> {
+        Ok(match self {
+            Self::Parallel { source, target, .. } => {
+                let sides = |path: &P| [source, target].map(|ending| file_of(path.as_ref(), ending).into());
+                paths.iter().flat_map(sides).collect()
+            }
+            _ => Files::find(paths, self.extensions())?.paths().to_vec(),
+        })
+    }
+
     /// Creates a reader of this format for the files that [`Files::find`] finds for these paths.
     ///
     /// # Errors
@@ -282,6 +298,10 @@ mod tests {
         let reader = format.open(&[&prefix]).unwrap();
         let pair = reader.open(0).unwrap().next().unwrap().unwrap();
         assert_eq!((pair.text("en").unwrap(), pair.text("fr").unwrap()), ("Hello.", "Bonjour."));
+
+        let files: Vec<_> = format.files(&[&prefix]).unwrap();
+        let names: Vec<_> = files.iter().map(|file| file.file_name().unwrap().to_str().unwrap()).collect();
+        assert_eq!(names, ["train.v1.en", "train.v1.fr.gz"]);
 
         let error = format.open(&["no/such"]).unwrap().open(0).err().unwrap();
         assert!(error.to_string().contains("no/such.en"), "{error}");

@@ -107,6 +107,14 @@ impl Skipped {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).messages.clone()
     }
 
+    /// Adds records that were skipped elsewhere: their number, and the messages of the first ones.
+    pub fn extend(&self, count: u64, messages: impl IntoIterator<Item = String>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.count += count;
+        let room = MESSAGES - state.messages.len();
+        state.messages.extend(messages.into_iter().take(room));
+    }
+
     fn add(&self, error: &DataError) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.count += 1;

@@ -10,7 +10,7 @@ use super::{
     Permutation, Samples,
     source::{PartSamples, Source},
 };
-use crate::{Collator, DataError, Drawn, SampleError};
+use crate::{Collator, DataError, Drawn, ReadError, SampleError};
 
 /// The number of windows held in memory: those of the current training batch and of batches that are computed ahead.
 const KEPT: usize = 4;
@@ -100,10 +100,42 @@ impl<C: Collator> Stream<C> {
             }
             starts.push(samples);
         }
+        Ok(Self::of(source, window, starts))
+    }
+
+    /// Like [`open`](Self::open), but takes the number of samples of each part from [`counts`](Self::counts) of an earlier
+    /// stream, and reads nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Zero`] if `window` is 0, and [`ReadError::NoPart`](crate::ReadError::NoPart) if the source has
+    /// another number of parts.
+    pub fn counted(source: Source<C>, window: usize, counts: &[usize]) -> Result<Self, DataError> {
+        if window == 0 {
+            return Err(DataError::Zero { setting: "window" });
+        }
+        if counts.len() != source.parts() {
+            return Err(ReadError::NoPart { part: counts.len(), parts: source.parts() }.into());
+        }
+        let ends = counts.iter().scan(0, |end, count| {
+            *end += count;
+            Some(*end)
+        });
+        let starts = std::iter::once(0).chain(ends).collect();
+        Ok(Self::of(source, window, starts))
+    }
+
+    fn of(source: Source<C>, window: usize, starts: Vec<usize>) -> Self {
         // Records that are read again are not counted as skipped again.
         let source = source.counting_no_more();
         let state = Mutex::new(State { windows: VecDeque::new(), reading: None });
-        Ok(Self { source, starts: starts.into(), samples, window, seed: None, state })
+        let samples = starts.last().copied().unwrap_or(0);
+        Self { source, starts: starts.into(), samples, window, seed: None, state }
+    }
+
+    /// Returns the number of samples of each part.
+    pub fn counts(&self) -> Vec<usize> {
+        self.starts.windows(2).map(|part| part[1] - part[0]).collect()
     }
 
     /// Shuffles parts and windows by the seed and the epoch.

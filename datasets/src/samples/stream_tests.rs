@@ -96,6 +96,22 @@ fn a_window_is_read_once_and_resuming_reads_its_part_only() {
 }
 
 #[test]
+fn counts_of_an_earlier_stream_take_the_place_of_counting() {
+    let sizes = vec![50, 0, 30];
+    let open = || Stream::open(source(numbers(sizes.clone())), 16, |_| ()).unwrap().shuffled(3);
+    let reader = numbers(sizes.clone());
+    let read = Arc::clone(&reader.read);
+    let counted = Stream::counted(source(reader), 16, &open().counts()).unwrap().shuffled(3);
+    assert_eq!(read.load(Ordering::SeqCst), 0);
+    assert_eq!(drawn(&counted, 1), drawn(&open(), 1));
+    assert!(Stream::counted(source(numbers(sizes.clone())), 16, &[1, 2]).is_err());
+    assert!(Stream::counted(source(numbers(sizes)), 0, &[1, 2, 3]).is_err());
+    // The data has changed since.
+    let wrong = Stream::counted(source(numbers(vec![5])), 16, &[9]).unwrap();
+    assert!((0..9).any(|position| wrong.sample(0, position).is_err()));
+}
+
+#[test]
 fn a_failure_is_reported_at_its_sample() {
     let failing = Numbers { bad: Some(70), ..numbers(vec![50, 50]) };
     let stream = Stream::open(source(failing), 64, |_| ()).unwrap().shuffled(1);

@@ -13,7 +13,7 @@ use super::{
     pipeline::added_tokens,
     tokenizer_file::guarded,
 };
-use crate::{DataError, Side, Tokenizer, TokenizerError};
+use crate::{DataError, Fingerprint, Side, Tokenizer, TokenizerError};
 
 /// A tokenizer with settings: how to cut texts, and whether to add special tokens.
 ///
@@ -103,6 +103,13 @@ impl Encoder {
     /// Returns the tokenizer.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.tokenizer
+    }
+
+    /// Returns a hash of everything that encodings depend on besides the text: the tokenizer and the settings. `None` if
+    /// the tokenizer cannot be written as JSON.
+    pub fn settings(&self) -> Option<Fingerprint> {
+        let Self { tokenizer, special, max_length, stride, cut, truncation, truncated: _, finish: _ } = self;
+        Fingerprint::of_settings(&(tokenizer.settings()?, special, max_length, stride, cut, truncation))
     }
 
     /// Returns the maximum number of tokens in an encoding, the number that the next one repeats, and the side at which

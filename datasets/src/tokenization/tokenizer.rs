@@ -1,6 +1,9 @@
 //! Converts text to token ids and back.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::{Arc, OnceLock},
+};
 
 use sha2::{Digest, Sha256};
 use tokenizers::ModelWrapper;
@@ -20,7 +23,7 @@ use super::{
     tokenizer_file::{self, guarded},
     transformers_class,
 };
-use crate::{ChatError, ChatTemplate, DataError, Side, TokenizerError};
+use crate::{ChatError, ChatTemplate, DataError, Fingerprint, Side, TokenizerError};
 
 /// Converts text to token ids and back.
 ///
@@ -47,6 +50,8 @@ pub struct Tokenizer {
     special: SpecialTokens,
     pub(super) config: TokenizerConfig,
     warnings: Vec<TokenizerWarning>,
+    /// The hash of its JSON, once it is asked for.
+    sha256: Arc<OnceLock<[u8; 32]>>,
     /// The file that it was read from.
     pub(super) origin: Option<Arc<Path>>,
 }
@@ -192,6 +197,7 @@ impl Tokenizer {
             special: SpecialTokens::default(),
             config: TokenizerConfig::default(),
             warnings: Vec::new(),
+            sha256: Arc::default(),
             origin: None,
             fast: Arc::new(Fast::new(inner)),
         }
@@ -298,9 +304,51 @@ impl Tokenizer {
     ///
     /// [`TokenizerError::TokenizerFailed`] if the tokenizer cannot be written as JSON.
     pub fn fingerprint(&self) -> Result<[u8; 32], DataError> {
-        let json = guarded(|| self.fast.tokenizer().to_string(false))
-            .map_err(DataError::tokenizer("be serialized as JSON"))?;
-        Ok(Sha256::digest(json).into())
+        if let Some(known) = self.sha256.get() {
+            return Ok(*known);
+        }
+        let json = self.to_json()?;
+        Ok(*self.sha256.get_or_init(|| Sha256::digest(json).into()))
+    }
+
+    /// Returns a hash of everything that ids depend on besides the text. Unlike [`fingerprint`](Self::fingerprint), it
+    /// covers the files beside the `tokenizer.json` and the roles of tokens. `None` if the tokenizer cannot be written
+    /// as JSON.
+    pub fn settings(&self) -> Option<Fingerprint> {
+        // What is added around a rendered conversation is the chat template's own matter.
+        let TokenizerConfig { names, segments, split_special, .. } = &self.config;
+        // Lengths and sides are settings of an encoder, and the others do not act on ids.
+        let TokenizerConfig { max_length: _, padding: _, truncation: _, clean_up: _, chat: _, .. } =
+            &self.config;
+        Fingerprint::of_settings(&(
+            self.fingerprint().ok()?,
+            &self.special.all,
+            names,
+            segments,
+            split_special,
+        ))
+    }
+
+    /// Returns the tokenizer as JSON, the content of a `tokenizer.json`.
+    ///
+    /// # Errors
+    ///
+    /// [`TokenizerError::TokenizerFailed`] if the tokenizer cannot be written as JSON.
+    pub fn to_json(&self) -> Result<String, DataError> {
+        guarded(|| self.fast.tokenizer().to_string(false))
+            .map_err(DataError::tokenizer("be serialized as JSON"))
+    }
+
+    /// Reads the [JSON](Self::to_json) of a tokenizer that was [trained](Self::train_bpe_with) with these special tokens.
+    ///
+    /// # Errors
+    ///
+    /// [`TokenizerError::TokenizerFailed`] if it is no such JSON, and [`TokenizerError::UnknownToken`] if a special token
+    /// is not in the vocabulary.
+    pub fn from_json(json: &str, names: SpecialNames) -> Result<Self, DataError> {
+        let inner =
+            guarded(|| tokenizers::Tokenizer::from_bytes(json)).map_err(DataError::tokenizer("be read"))?;
+        Self::new(inner).with_special(names)
     }
 
     /// Returns the maximum number of tokens of the tokenizer's model, including special ones.

@@ -32,6 +32,23 @@ fn character_tokenizers_round_trip_through_a_file() {
 }
 
 #[test]
+fn a_trained_tokenizer_comes_back_from_its_json() {
+    let names =
+        || SpecialNames { pad: Some("<pad>".into()), eos: Some("</s>".into()), ..SpecialNames::default() };
+    let text = long_text();
+    let trained = Tokenizer::train_bpe_with(&text, 300, names()).unwrap();
+    let json = trained.to_json().unwrap();
+    let read = Tokenizer::from_json(&json, names()).unwrap();
+    assert_eq!(read.to_json().unwrap(), json);
+    assert_eq!(read.settings(), trained.settings());
+    assert_eq!((read.special(), read.vocab_size()), (trained.special(), trained.vocab_size()));
+    assert_eq!(read.encode(&text).unwrap(), trained.encode(&text).unwrap());
+    assert!(Tokenizer::from_json("{", names()).is_err());
+    let other = SpecialNames { pad: Some("[PAD]".into()), ..SpecialNames::default() };
+    assert!(Tokenizer::from_json(&json, other).is_err());
+}
+
+#[test]
 fn bpe_round_trips_through_a_file() {
     let text = long_text();
     let trained = Tokenizer::train_bpe(&text, 300).unwrap();

@@ -15,6 +15,7 @@ use crate::import::ImportError;
 use crate::init::InitError;
 use crate::mlflow::MlflowError;
 use crate::report_page::ReportPageError;
+use crate::token_cache::TokenCacheError;
 use crate::trained_run::MeasureError;
 use crate::watch::WatchError;
 use firebrick::TrainError;
@@ -352,6 +353,9 @@ pub enum RunError {
     /// The folder with compiled kernels cannot be read or cleared.
     #[error(transparent)]
     KernelCache(#[from] KernelCacheError),
+    /// The token cache cannot be used.
+    #[error(transparent)]
+    TokenCache(#[from] TokenCacheError),
     /// The data, the strategies or the training failed.
     #[error(transparent)]
     Train(#[from] TrainError),

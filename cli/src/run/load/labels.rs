@@ -1,8 +1,9 @@
 //! The names of a classifier's labels.
 
+use firebrick_datasets::Reader;
 use firebrick_datasets::collators::Labels;
 
-use super::{Loading, Weighted};
+use super::{Loading, Part, Weighted};
 use crate::run::RunError;
 
 impl Loading<'_> {
@@ -25,10 +26,12 @@ impl Loading<'_> {
         if !names.is_empty() {
             return Ok(Labels::new(names)?);
         }
-        let corpora = self.corpora()?;
-        let records = corpora.iter().flat_map(|Weighted { corpus, .. }| {
-            (0..corpus.parts()).flat_map(|part| {
-                corpus.open(part).unwrap_or_else(|error| Box::new(std::iter::once(Err(error))))
+        let corpora = self.corpora()?.into_iter();
+        let readers: Vec<_> =
+            corpora.map(|Weighted { corpus, .. }| self.prints.reader(Part::Train, corpus.reader)).collect();
+        let records = readers.iter().flat_map(|reader| {
+            (0..reader.parts()).flat_map(|part| {
+                reader.open(part).unwrap_or_else(|error| Box::new(std::iter::once(Err(error))))
             })
         });
         Ok(Labels::from_records(records, field, self.config.malformed)?)

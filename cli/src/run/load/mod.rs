@@ -1,9 +1,11 @@
 //! Loads the data of a run file as streams of batches.
 
+mod kept;
 mod labels;
 mod prints;
 mod samples;
 mod task_data;
+mod vocabulary;
 mod windows;
 
 use std::cell::{Cell, RefCell};
@@ -22,6 +24,7 @@ pub(in crate::run) use windows::Documents;
 
 use super::{Corpus, DataConfig, Paths, RunError, Settled, TokenizerConfig};
 use crate::preview::Legible;
+use crate::token_cache::TokenCache;
 use firebrick::Data;
 use firebrick::observe::report::TruncatedTexts;
 
@@ -92,6 +95,14 @@ pub(crate) fn open(paths: &Paths, format: Option<&Format>) -> Result<Box<dyn Rea
     Ok(format.open(paths.as_slice())?)
 }
 
+/// Files that can be read.
+pub(in crate::run) struct Opened<'a> {
+    pub reader: Box<dyn Reader>,
+    paths: &'a Paths,
+    /// Their format, unless it is that of their extensions.
+    format: Option<&'a Format>,
+}
+
 /// A corpus, and its weight in a mix.
 struct Weighted<T> {
     corpus: T,
@@ -120,6 +131,10 @@ pub struct Loading<'a> {
     /// Those of each part of the data that is loaded.
     pub(in crate::run) cut_texts: RefCell<Vec<TruncatedTexts>>,
     pub(in crate::run) prints: Prints,
+    /// The tokens of earlier runs, if the run uses them.
+    pub(in crate::run) cache: Option<TokenCache>,
+    /// Whether an entry could not be added.
+    pub(in crate::run) cache_failed: Cell<bool>,
 }
 
 impl Loading<'_> {
@@ -154,21 +169,6 @@ impl Loading<'_> {
     /// Returns the encoder of texts; `most` overrides the most tokens of a text.
     pub fn encoder(&self, tokenizer: &Arc<Tokenizer>, most: Option<usize>) -> Encoder {
         self.config.encoder(tokenizer, most).counting(self.truncated.clone())
-    }
-
-    /// Loads a part of the data, and notes which of its texts were cut.
-    pub(super) fn noting_cuts<T>(
-        &self,
-        part: &str,
-        load: impl FnOnce() -> Result<T, RunError>,
-    ) -> Result<T, RunError> {
-        let before = (self.truncated.texts(), self.truncated.tokens());
-        let loaded = load()?;
-        let [texts, tokens] = [self.truncated.texts() - before.0, self.truncated.tokens() - before.1];
-        if texts > 0 {
-            self.cut_texts.borrow_mut().push(TruncatedTexts { data: part.into(), texts, tokens });
-        }
-        Ok(loaded)
     }
 
     /// Returns how rows are padded.
@@ -212,14 +212,7 @@ impl Loading<'_> {
         }
         Ok(match &self.config.tokenizer {
             TokenizerConfig::Characters => Tokenizer::characters(&text()?)?.with_special(special)?,
-            TokenizerConfig::Bpe { vocabulary } => {
-                let text = text()?;
-                let megabytes = text.len() as f64 / 1e6;
-                (self.say)(&format!(
-                    "learning a vocabulary of {vocabulary} tokens from {megabytes:.1} MB of text"
-                ));
-                Tokenizer::train_bpe_with(&text, *vocabulary, special)?
-            }
+            TokenizerConfig::Bpe { vocabulary } => self.learned(&text()?, *vocabulary, special)?,
             TokenizerConfig::File(path) => {
                 let tokenizer = Tokenizer::from_file(path)?;
                 tokenizer.warnings().iter().for_each(|warning| (self.say)(&format!("warning: {warning}")));
@@ -229,29 +222,28 @@ impl Loading<'_> {
     }
 
     /// Opens the corpora to train on.
-    fn corpora(&self) -> Result<Vec<Weighted<Box<dyn Reader>>>, RunError> {
+    fn corpora(&self) -> Result<Vec<Weighted<Opened<'_>>>, RunError> {
         let config = self.config;
         self.prints.forget(Part::Train);
         if let Some(paths) = &config.path {
-            let corpus = self.open(Part::Train, paths, config.format.as_ref())?;
+            let corpus = self.open(paths, config.format.as_ref())?;
             return Ok(vec![Weighted { corpus, weight: 1.0 }]);
         }
-        let format = |corpus: &Corpus| corpus.format.clone().or(config.format.clone());
-        let weighted = |corpus: &Corpus| {
-            let reader = self.open(Part::Train, &corpus.path, format(corpus).as_ref())?;
-            Ok(Weighted { corpus: reader, weight: corpus.weight })
-        };
-        config.mix.iter().map(weighted).collect()
+        let mut opened = Vec::new();
+        for Corpus { path, weight, format } in &config.mix {
+            let corpus = self.open(path, format.as_ref().or(config.format.as_ref()))?;
+            opened.push(Weighted { corpus, weight: *weight });
+        }
+        Ok(opened)
     }
 
-    /// Opens files and takes the fingerprint of everything read from them.
-    pub(super) fn open(
+    /// Opens files.
+    pub(in crate::run) fn open<'b>(
         &self,
-        part: Part,
-        paths: &Paths,
-        format: Option<&Format>,
-    ) -> Result<Box<dyn Reader>, RunError> {
-        Ok(self.prints.reader(part, open(paths, format)?))
+        paths: &'b Paths,
+        format: Option<&'b Format>,
+    ) -> Result<Opened<'b>, RunError> {
+        Ok(Opened { reader: open(paths, format)?, paths, format })
     }
 
     /// Visits all records of a reader, and counts skipped ones in `skipped`.
@@ -276,7 +268,8 @@ impl Loading<'_> {
         let uncounted = Skipped::default();
         let mut all = String::new();
         for Weighted { corpus, .. } in self.corpora()? {
-            self.each_record(&*corpus, &uncounted, |record| {
+            let reader = self.prints.reader(Part::Train, corpus.reader);
+            self.each_record(&reader, &uncounted, |record| {
                 for text in
                     self.config.malformed.keep(self.texts.texts(&record), &uncounted)?.unwrap_or_default()
                 {

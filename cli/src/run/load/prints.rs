@@ -34,10 +34,10 @@ impl Prints {
     }
 
     /// Wraps a reader so that its fingerprint is taken.
-    pub fn reader(&self, part: Part, reader: Box<dyn Reader>) -> Box<dyn Reader> {
+    pub fn reader(&self, part: Part, reader: Box<dyn Reader>) -> Fingerprinted {
         let reader = Fingerprinted::new(reader);
         self.of(part).borrow_mut().push(Print::OfReader(reader.clone()));
-        Box::new(reader)
+        reader
     }
 
     /// Forgets the fingerprints of a part, because its data is about to be read again.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use firebrick_datasets::collators::{CausalLm, CausalSample, Packing};
 use firebrick_datasets::{
     Amount, Batcher, Collator, DataError, GroupedByLength, InMemory, Mixed, Packs, ReadError, Reader,
-    SampleError, Samples, Source, Stream, TokenBatch, Tokenizer,
+    SampleError, Samples, Skipped, Source, TokenBatch, Tokenizer,
 };
 
 use super::{Loading, Part, Weighted};
@@ -21,8 +21,13 @@ struct Split<S> {
 }
 
 impl Loading<'_> {
-    fn source<C: Collator>(&self, reader: Box<dyn Reader>, collator: &Arc<C>) -> Source<C> {
-        Source::new(reader, collator.clone()).malformed(self.config.malformed).counting(self.skipped.clone())
+    pub(super) fn source<C: Collator>(
+        &self,
+        reader: Box<dyn Reader>,
+        collator: &Arc<C>,
+        skipped: Skipped,
+    ) -> Source<C> {
+        Source::new(reader, collator.clone()).malformed(self.config.malformed).counting(skipped)
     }
 
     fn require_some(&self, samples: usize, what: &str, place: String) -> Result<(), DataError> {
@@ -37,9 +42,8 @@ impl Loading<'_> {
     fn given_valid<C: Collator>(&self, collator: &Arc<C>) -> Result<Option<InMemory<C::Sample>>, RunError> {
         let Some(paths) = &self.config.valid else { return Ok(None) };
         (self.say)(&format!("reading {}", paths.summary()));
-        let reader = self.open(Part::Valid, paths, self.config.format.as_ref())?;
-        let load = || Ok(self.source(reader, collator).load(self.progress("samples"))?);
-        let samples = self.noting_cuts("validation", load)?;
+        let opened = self.open(paths, self.config.format.as_ref())?;
+        let samples = self.samples_of((Part::Valid, "validation"), opened, collator)?;
         self.require_some(samples.len(), "`data.valid`", paths.summary())?;
         Ok(Some(self.evaluated(samples)?))
     }
@@ -57,10 +61,9 @@ impl Loading<'_> {
         (self.say)(&format!("reading and tokenizing {}", self.config.summary()));
         let mut corpora = Vec::new();
         for Weighted { corpus, weight } in self.corpora()? {
-            let load = || Ok(self.source(corpus, collator).load(self.progress("samples"))?);
-            let part = self.settled.part();
-            let corpus = self.noting_cuts(part, load)?;
-            self.require_some(corpus.len(), &format!("the {part} data"), self.config.summary())?;
+            let data = self.settled.part();
+            let corpus = self.samples_of((Part::Train, data), corpus, collator)?;
+            self.require_some(corpus.len(), &format!("the {data} data"), self.config.summary())?;
             corpora.push(Weighted { corpus, weight });
         }
         if let Some(valid) = self.given_valid(collator)? {
@@ -89,9 +92,7 @@ impl Loading<'_> {
                     .into_iter()
                     .next()
                     .ok_or(DataError::Sample(SampleError::EmptyCorpus { corpus: 0 }))?;
-                let source = self.source(first.corpus, &collator);
-                let open = || Ok(Stream::open(source, window, self.progress("samples"))?);
-                let stream = self.noting_cuts("training", open)?;
+                let stream = self.stream_of(first.corpus, window, &collator)?;
                 (Arc::new(stream.shuffled(self.seed)), self.given_valid(&collator)?)
             }
             None => {

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use firebrick_datasets::{
-    Corpus, DataError, Fingerprint, ReadError, Record, TokenBatch, TokenFile, TokenSequence, Tokenizer,
-    TokenizerError, Windows,
+    Corpus, DataError, Fingerprint, Keeping, ReadError, Reader, Record, Skipped, TokenBatch, TokenFile,
+    TokenSequence, Tokenizer, TokenizerError, Windows,
 };
 
+use super::kept;
 use super::{Loaded, Loading, Part};
 use crate::run::{Paths, RunError, TokenizerConfig};
 use firebrick::Data;
@@ -65,9 +66,9 @@ impl Loading<'_> {
         })?;
         let valid = match valid.is_empty() {
             true => None,
-            false => Some(tokenizer.encode(&valid)?.into()),
+            false => Some(self.ids_of("the validation text", &valid, &tokenizer)?.into()),
         };
-        let train = tokenizer.encode(&train)?.into();
+        let train = self.ids_of(&paths.summary(), &train, &tokenizer)?.into();
         let data = self.windows_of_tokens(train, valid, 0.0)?;
         Ok((Arc::new(tokenizer), data))
     }
@@ -83,25 +84,55 @@ impl Loading<'_> {
         of: Documents<'_>,
     ) -> Result<(Arc<Tokenizer>, Data<TokenBatch>), RunError> {
         let tokenizer = self.tokenizer_of(|| self.all_text())?;
-        let tokens = |part, paths| {
-            let mut all = Vec::new();
-            self.prints.forget(part);
-            self.each_document((part, paths), &tokenizer, of, |ids| {
-                all.extend_from_slice(ids);
-                Ok(())
-            })?;
-            Ok::<_, RunError>(TokenSequence::from(all))
-        };
-        let train = tokens(Part::Train, paths)?;
-        let valid = self.config.valid.as_ref().map(|valid| tokens(Part::Valid, valid)).transpose()?;
+        let tokens = |part, data, paths| self.tokens_of_records((part, data), paths, &tokenizer, of);
+        let train = tokens(Part::Train, "training", paths)?;
+        let valid = self.config.valid.as_ref();
+        let valid = valid.map(|valid| tokens(Part::Valid, "validation", valid)).transpose()?;
         let data = self.windows_of_tokens(train, valid, self.kept())?;
         Ok((Arc::new(tokenizer), data))
     }
 
-    /// Visits the token ids of each text in some files, each followed by the end token if one is wanted.
+    /// Returns the ids of the texts of records, from the cache or from the files.
+    fn tokens_of_records(
+        &self,
+        (part, data): (Part, &str),
+        paths: &Paths,
+        tokenizer: &Tokenizer,
+        of: Documents<'_>,
+    ) -> Result<TokenSequence, RunError> {
+        self.prints.forget(part);
+        let opened = self.open(paths, self.config.format.as_ref())?;
+        let end = self.end(tokenizer, of.end)?;
+        let place = self.cache.as_ref().and_then(|_| tokenizer.settings()).and_then(|settings| {
+            let settings = Fingerprint::of(format!("{:?}", (String::from(settings), of.text, end)));
+            self.place_of("the tokens", "documents", settings, &opened)
+        });
+        let keeping = Keeping::new(Fingerprint::of("ids"));
+        if let Some(place) = &place
+            && let Some((about, ids)) = self.found(place, |entry| kept::read::<Vec<u32>>(entry, &keeping))
+        {
+            self.note((part, data), about);
+            return Ok(ids.concat().into());
+        }
+        let mut all = Vec::new();
+        let ((), about) = self.noting((part, data), opened, |reader, skipped| {
+            self.each_document(&reader, &skipped, tokenizer, of, |ids| {
+                all.extend_from_slice(ids);
+                Ok(())
+            })
+        })?;
+        if let Some(place) = &place {
+            self.keep(place, |writer| kept::write_ids(writer, &about, &keeping, &all));
+        }
+        Ok(all.into())
+    }
+
+    /// Visits the token ids of each text of a reader, each followed by the end token if one is wanted. Counts skipped
+    /// records in `skipped`.
     pub(in crate::run) fn each_document(
         &self,
-        (part, paths): (Part, &Paths),
+        reader: &dyn Reader,
+        skipped: &Skipped,
         tokenizer: &Tokenizer,
         of: Documents<'_>,
         mut visit: impl FnMut(&[u32]) -> Result<(), RunError>,
@@ -121,9 +152,8 @@ impl Loading<'_> {
             texts.clear();
             Ok::<_, RunError>(())
         };
-        let reader = self.open(part, paths, self.config.format.as_ref())?;
-        self.each_record(&*reader, &self.skipped, |record: Record| {
-            texts.extend(self.config.malformed.keep(record.text(of.text).map(str::to_owned), &self.skipped)?);
+        self.each_record(reader, skipped, |record: Record| {
+            texts.extend(self.config.malformed.keep(record.text(of.text).map(str::to_owned), skipped)?);
             match texts.len() == CHUNK {
                 true => flush(&mut texts),
                 false => Ok(()),
