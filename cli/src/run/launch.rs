@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::attended::attended;
 use super::prepare::Parts;
 use super::{DataRun, Process, Run, RunError, Writing, asked, changes, export};
-use crate::console::tell;
+use crate::console::{Detail, tell};
 use crate::mlflow::{MlflowConfig, Started};
 use firebrick::checkpoint::RunText;
 use firebrick::engine::feed::updates_in_epochs;
@@ -111,7 +111,8 @@ impl Launch<'_> {
     pub fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Launched, RunError> {
         let Self { run, fits_schedule, leads, resume, allow_changes, show, interrupter } = self;
         let say = |doing: &str| {
-            if show != Show::Nothing {
+            // A quiet program prints warnings.
+            if show != Show::Nothing || leads && Detail::installed() == Detail::Quiet {
                 tell(doing);
             }
         };

@@ -212,8 +212,11 @@ fn a_folder_that_cannot_be_written_is_a_warning() {
     let folder = folder();
     let path = folder.path();
     fs::write(path.join("cache"), "").unwrap();
-    let found = said(path, &[]);
-    assert_eq!(found.matches("warning: later runs tokenize again").count(), 1, "{found}");
+    for options in [&[][..], &["--quiet"]] {
+        let found = said(path, options);
+        assert_eq!(found.matches("warning: later runs tokenize again").count(), 1, "{found}");
+        assert_eq!(found.lines().count() == 1, options == ["--quiet"], "{found}");
+    }
     let train = || {
         let mut command = firebrick(path);
         command.args(["train", "run.ron", "--plain"]);
