@@ -11,7 +11,7 @@ use firebrick::optim::AdamW;
 use firebrick::{Clip, Data, Schedule, Show, Trainer, Warmup};
 use firebrick_models::decoding::Decoding;
 use firebrick_models::pretrained::Pretrained;
-use firebrick_models::{T5, T5Config};
+use firebrick_models::{T5, T5Config, Writes};
 
 /// Trains for some epochs, and returns what the model generates for each text of `asked`.
 pub fn learn_numbers(epochs: u64, asked: &[&str]) -> Result<Vec<String>, Box<dyn Error>> {

@@ -44,6 +44,7 @@ fn a_batch_without_a_token_has_no_loss_in_any_family() {
     let gpt = shape.init(30, 90, &device);
     let llama = Llama::init(&llama_config("llama"), &device);
     let t5 = T5::init(&t5_config(0.2, "relu", true), &device);
+    let bart = Bart::init(&bart_config(0.2), &device);
     let tokenizer = Arc::new(Tokenizer::characters("abcdefghijk").unwrap());
     let decoding = Decoding { max_new_tokens: 4, ..Decoding::default() };
     let scored = t5.clone().scoring(WrittenScores::new(tokenizer, decoding));
@@ -52,6 +53,7 @@ fn a_batch_without_a_token_has_no_loss_in_any_family() {
         for lengths in [&[][..], &[0], &[0, 0]] {
             let own = |lengths: &[usize]| lengths.iter().map(|length| [*length; 2]).collect::<Vec<_>>();
             is_nothing(&t5, &pairs(&own(lengths), [side; 2]));
+            is_nothing(&bart, &pairs(&own(lengths), [side; 2]));
             is_nothing(&scored, &pairs(&own(lengths), [side; 2]));
             for is_packed in [false, true] {
                 is_nothing(&gpt, &texts(&[lengths], side, is_packed));
@@ -73,6 +75,7 @@ fn a_batch_without_a_token_has_no_loss_in_any_family() {
         is_nothing(&llama, &texts(&[], side, true));
         is_nothing(&scored, &pairs(&[[3, 0], [0, 0]], [side; 2]));
         is_read(&t5, &pairs(&[[0, 3], [0, 2]], [side; 2]));
+        is_read(&bart, &pairs(&[[0, 3], [0, 2]], [side; 2]));
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) fn behind(past: Option<KeyValue>, key: Tensor<4>, value: Tensor<4>) -
 /// A decoder's cache for a batch of rows.
 #[derive(Clone, Debug)]
 pub(crate) struct Past {
-    /// The keys and values of each block.
+    /// The keys and values of each block; empty before the first token.
     pub own: Vec<KeyValue>,
     /// The cache of the source, if the blocks attend to one.
     pub source: Option<PastSource>,
@@ -36,7 +36,7 @@ pub(crate) struct PastSource {
 impl Past {
     /// The number of tokens in each row, padding included.
     pub fn columns(&self) -> usize {
-        self.own[0].0.dims()[2]
+        self.own.first().map_or(0, |(keys, _)| keys.dims()[2])
     }
 
     /// Bytes of the keys and values of one token in a row.
@@ -46,6 +46,11 @@ impl Past {
             (heads * size * tensor.dtype().size()) as f64
         };
         self.own.iter().map(|(keys, values)| bytes(keys) + bytes(values)).sum()
+    }
+
+    /// Keeps the cache of the source alone, if there is one.
+    pub fn of_source(self) -> Option<Self> {
+        self.source.map(|source| Self { own: Vec::new(), source: Some(source) })
     }
 
     /// Selects rows by index; rows may be left out or repeated.

@@ -14,6 +14,8 @@
 //! llama/             Llama, Mistral, Qwen2, Qwen3, Phi-3, Gemma 2 and 3
 //! preference/        models that learn to prefer the better of two answers
 //! t5/                T5 and mT5: an encoder and a decoder
+//! bart/              BART: an encoder and a decoder
+//! encoder_decoder.rs what models with an encoder and a decoder share
 //! inference/         predictions of a trained model for new texts
 //! decoding/          from logits to texts: greedy, sampling, beam search
 //! writing/           text generation with trained models
@@ -40,12 +42,14 @@
 
 mod activation;
 mod attention;
+mod bart;
 mod bert;
 mod causal;
 mod class_names;
 mod cross_entropy;
 pub mod decoding;
 mod embedded;
+mod encoder_decoder;
 pub mod family;
 mod gpt;
 mod gpt2;
@@ -77,9 +81,11 @@ mod writing;
 mod written_scores;
 
 pub use activation::Activation;
+pub use bart::{Bart, BartConfig, BartShape};
 pub use bert::{Bert, BertConfig, BertMaskedLm, BertSequenceClassifier, BertShape, BertTokenClassifier};
 pub use class_names::ClassNames;
 pub use cross_entropy::{cross_entropy, smoothed_cross_entropy};
+pub use encoder_decoder::Encoded;
 pub use gpt::drawn_now;
 pub use gpt::{Gpt, GptConfig};
 pub use gpt2::Gpt2Config;
@@ -94,7 +100,7 @@ pub use preference::{Likelihood, Preferring, dpo_losses};
 pub use rms_norm::RmsNorm;
 pub use sequence_loss::sequence_loss;
 pub use sequence_scores::SequenceScores;
-pub use t5::{Encoded, T5, T5Config, T5Shape};
+pub use t5::{T5, T5Config, T5Shape};
 pub use token_scores::TokenScores;
-pub use writing::Continues;
+pub use writing::{Continues, Writes};
 pub use written_scores::WrittenScores;

@@ -98,6 +98,16 @@ impl Tokens {
         (0..self.real.len()).flat_map(|row| repeat_n(row, length(row))).collect()
     }
 
+    /// Returns the position of each token of the batch among the real tokens of its row, row by row. Padding has that of
+    /// the nearest real token.
+    pub fn places(&self) -> Vec<i32> {
+        let of_row = |real: &Range<usize>| {
+            let (first, last) = (real.start, real.end.saturating_sub(1).max(real.start));
+            (0..self.columns).map(move |column| (column.clamp(first, last) - first) as i32)
+        };
+        self.real.iter().flat_map(of_row).collect()
+    }
+
     /// Selects the values of the tokens that are computed from those of the batch, row by row.
     pub fn select<T: Copy>(&self, values: &[T]) -> Vec<T> {
         match &self.ragged {

@@ -18,10 +18,12 @@ use serde_json::json;
 
 use crate::pretrained::Pretrained;
 use crate::{
-    BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, GptConfig, Llama, LlamaConfig,
-    ModernBertConfig, ModernBertMaskedLm, ModernBertSequenceClassifier, ModernBertTokenClassifier, Pooling,
-    T5, T5Config, testing,
+    Bart, BartConfig, BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, GptConfig,
+    Llama, LlamaConfig, ModernBertConfig, ModernBertMaskedLm, ModernBertSequenceClassifier,
+    ModernBertTokenClassifier, Pooling, T5, T5Config, testing,
 };
+
+use pairs::{bart_config, pairs, t5_config};
 
 const LENGTHS: [usize; 5] = [3, 9, 1, 70, 5];
 
@@ -209,60 +211,6 @@ fn windows_around_tokens_are_the_same_without_padding() {
     }
 }
 
-/// Sources and targets of these lengths. The first tokens of longer targets have no label.
-fn pairs(lengths: &[[usize; 2]], sides: [Side; 2]) -> Seq2SeqBatch {
-    let encoder = Encoder::new(Arc::new(Tokenizer::characters("abcdefghijk").unwrap()));
-    let [sources, targets] = sides.map(|side| Padding::default().side(side).multiple_of(8).unwrap());
-    let task = Seq2Seq::new(encoder.clone(), encoder).pad_id(0).padding(sources, targets);
-    let ids = |length: usize, row: usize| {
-        (0..length).map(|at| (1 + (row * 7 + at * 3) % 28) as u32).collect::<Vec<_>>()
-    };
-    let row = |(row, &[source, target]): (usize, &[usize; 2])| {
-        let source = RowTokens { ids: ids(source, row), type_ids: vec![0; source] };
-        let (target, prompt) = (ids(target, row + 3), target / 5);
-        let sample = Arc::new(Seq2SeqSample { source, target, prompt, text: "".into() });
-        Drawn { epoch: 0, index: row as u64, sample }
-    };
-    task.collate(&lengths.iter().enumerate().map(row).collect::<Vec<_>>()).unwrap()
-}
-
-fn t5_config(dropout_rate: f64, gate: &str, tie_word_embeddings: bool) -> T5Config {
-    T5Config {
-        vocab_size: 30,
-        d_model: 16,
-        d_kv: 6,
-        d_ff: 24,
-        num_layers: 2,
-        num_heads: 2,
-        dropout_rate,
-        feed_forward_proj: gate.into(),
-        tie_word_embeddings,
-        ..Default::default()
-    }
-}
-
-#[test]
-fn an_encoder_and_its_decoder_compute_the_same_without_padding() {
-    let device = testing::device().autodiff();
-    let rows = [[3, 9], [66, 1], [1, 70], [9, 4], [5, 30]];
-    for (gate, tied) in [("relu", true), ("gated-gelu", false)] {
-        let model = T5::init(&t5_config(0.2, gate, tied), &device);
-        let right = |lengths: &[[usize; 2]]| pairs(lengths, [Side::Right; 2]);
-        agrees(&model, || right(&rows), FloatDType::F32);
-        agrees(&model, || right(&rows), FloatDType::BF16);
-        // Rows without a source or a target, targets of one token, and padding of one side only.
-        agrees(&model, || right(&[[0, 3], [4, 0], [2, 8]]), FloatDType::F32);
-        agrees(&model, || right(&[[8, 1], [2, 1]]), FloatDType::F32);
-        agrees(&model, || right(&[[8, 3], [8, 8]]), FloatDType::F32);
-        agrees(&model, || right(&[[3, 8], [8, 8]]), FloatDType::F32);
-        agrees(&model, || right(&[[8, 8]]), FloatDType::F32);
-        for sides in [[Side::Left; 2], [Side::Left, Side::Right], [Side::Right, Side::Left]] {
-            agrees(&model, || pairs(&rows, sides), FloatDType::F32);
-            agrees(&model, || pairs(&[[0, 3], [4, 0], [2, 8]], sides), FloatDType::F32);
-        }
-    }
-}
-
 /// Rows of texts of these lengths, one after the other in each.
 fn texts(rows: &[&[usize]], side: Side, is_packed: bool) -> TokenBatch {
     let encoder = Encoder::new(Arc::new(Tokenizer::characters("abcdefghijk").unwrap()));
@@ -361,6 +309,7 @@ fn inputs_of_factors_are_dropped_the_same_without_padding() {
         for other in [Side::Right, Side::Left] {
             let t5 = T5::init(&t5_config(0.2, "gated-gelu", false), &device);
             drops(t5, || pairs(&rows, [side, other]));
+            drops(Bart::init(&bart_config(0.2), &device), || pairs(&rows, [side, other]));
         }
         let shape = GptConfig { layers: 2, heads: 2, width: 16, dropout: 0.2, bias: true, tied: true };
         drops(shape.init(30, 90, &device), || texts(&[&[3, 9, 1, 70, 5]], side, false));
@@ -397,3 +346,5 @@ fn only_real_tokens_are_computed() {
 
 #[path = "empty_tests.rs"]
 mod empty;
+#[path = "ragged_pairs_tests.rs"]
+mod pairs;

@@ -11,7 +11,7 @@ import transformers
 
 HERE = pathlib.Path(__file__).parent
 # A classifier's task tells PEFT to leave its head out.
-FOLDERS = {"gpt2": None, "gpt2-untied": None, "llama": None, "gemma2": None, "gemma3": None, "t5": None,
+FOLDERS = {"gpt2": None, "gpt2-untied": None, "llama": None, "gemma2": None, "gemma3": None, "bart": None, "t5": None,
            "t5-untied": None, "mt5-untied": None, "bert-masked-lm": None, "bert-sequence": "SEQ_CLS",
            "modernbert-masked-lm": None, "modernbert-sequence": "SEQ_CLS", "deberta-masked-lm": None,
            "deberta-sequence": "SEQ_CLS"}

@@ -61,14 +61,15 @@ def result(model, logits, loss):
     return {"logits": numbers(logits), "loss": loss.item(), "gradient_norms": norms}
 
 
-def save(model, name, dtype=torch.float32, shards=0, rename=None, extra=None, config=None):
+def save(model, name, dtype=torch.float32, shards=0, rename=None, extra=None, config=None, without=()):
     folder = HERE / name
     shutil.rmtree(folder, ignore_errors=True)
     model.to(dtype).save_pretrained(folder, max_shard_size=shards or "1GB")
     model.float()
     (folder / "generation_config.json").unlink(missing_ok=True)
-    if rename or extra:
+    if rename or extra or without:
         tensors = load_file(folder / "model.safetensors")
+        tensors = {key: value for key, value in tensors.items() if key not in without}
         tensors = {rename(key) if rename else key: value for key, value in tensors.items()}
         save_file({**tensors, **(extra or {})}, folder / "model.safetensors", metadata={"format": "pt"})
     fields = json.loads((folder / "config.json").read_text())

@@ -10,6 +10,7 @@ import json
 import pathlib
 import sys
 
+import bart
 import encoders
 import models
 import transformers
@@ -18,6 +19,8 @@ import transformers
 def again(model, case):
     if case["task"] == "causal":
         return models.causal_case(model, case["side"], case["rows"], 0)
+    if model.config.model_type == "bart":
+        return bart.bart_case(model, case["side"], case["rows"], case["targets"])
     if case["task"] == "seq2seq":
         return models.seq2seq_case(model, case["side"], case["rows"], case["targets"])
     pad = model.config.pad_token_id
@@ -35,7 +38,8 @@ def furthest(one, other):
 
 def main():
     saved = pathlib.Path(sys.argv[1])
-    files = [models.HERE / name for name in ("cases.json", "decoders.json", "encoders.json", "gemma.json", "seq2seq.json")]
+    names = ("bart", "cases", "decoders", "encoders", "gemma", "seq2seq")
+    files = [models.HERE / f"{name}.json" for name in names]
     for golden in [golden for file in files for golden in json.loads(file.read_text())["models"]]:
         folder = saved / golden["folder"]
         architecture = json.loads((folder / "config.json").read_text())["architectures"][0]

@@ -17,7 +17,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 /// The files with cases.
-const GOLDEN: [&str; 5] = [
+const GOLDEN: [&str; 6] = [
+    include_str!("../golden/models/bart.json"),
     include_str!("../golden/models/cases.json"),
     include_str!("../golden/models/decoders.json"),
     include_str!("../golden/models/encoders.json"),
@@ -34,6 +35,19 @@ struct Golden {
 struct Cases {
     folder: String,
     cases: Vec<Case>,
+    #[serde(default)]
+    texts: Vec<Texts>,
+}
+
+/// What a model writes from the rows of its first case.
+#[derive(Deserialize)]
+pub struct Texts {
+    /// The settings of transformers.
+    pub settings: BTreeMap<String, Option<u32>>,
+    /// The best text of each row, to its end token.
+    pub tokens: Vec<Vec<u32>>,
+    /// The score of each text in beam search.
+    pub scores: Option<Vec<f64>>,
 }
 
 /// One batch of ragged rows, padded on one side, with its results.
@@ -48,10 +62,20 @@ pub struct Case {
     pub targets: Vec<Vec<u32>>,
     #[serde(default)]
     pub labels: Vec<Value>,
+    /// The tokens that fill rows, and that decoders start with.
+    #[serde(default)]
+    pub pad: u32,
+    #[serde(default)]
+    pub start: u32,
     /// Logits of the real tokens, row after row, or those of whole rows.
     pub logits: Vec<f32>,
     /// The summed loss.
     pub loss: f64,
+    /// A share of the labels that is spread over all classes, and the loss with it.
+    #[serde(default)]
+    pub smoothing: f64,
+    #[serde(default)]
+    pub smoothed_loss: f64,
     pub gradient_norms: BTreeMap<String, f64>,
 }
 
@@ -65,8 +89,16 @@ pub fn folder(name: &str) -> Folder {
 }
 
 pub fn cases(folder: &str) -> Vec<Case> {
-    let golden = GOLDEN.iter().flat_map(|text| serde_json::from_str::<Golden>(text).unwrap().models);
-    golden.into_iter().find(|model| model.folder == folder).unwrap().cases
+    of(folder).cases
+}
+
+pub fn texts(folder: &str) -> Vec<Texts> {
+    of(folder).texts
+}
+
+fn of(folder: &str) -> Cases {
+    let mut golden = GOLDEN.iter().flat_map(|text| serde_json::from_str::<Golden>(text).unwrap().models);
+    golden.find(|model| model.folder == folder).unwrap()
 }
 
 impl Case {
@@ -124,7 +156,8 @@ impl Case {
             let source = Tokens { ids: source.clone(), type_ids: vec![0; source.len()] };
             Seq2SeqSample { source, target: target.clone(), ..Seq2SeqSample::default() }
         };
-        let task = Seq2Seq::new(encoder(), encoder()).padding(self.padding(), self.padding()).pad_id(0);
+        let task = Seq2Seq::new(encoder(), encoder()).padding(self.padding(), self.padding());
+        let task = task.pad_id(self.pad).start_id(self.start);
         task.collate(&drawn(self.rows.iter().zip(&self.targets).map(sample))).unwrap()
     }
 

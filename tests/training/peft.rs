@@ -10,7 +10,7 @@ use firebrick::strategies::{Adaptation, Composition, Paths};
 use firebrick::{Data, Lora, Objective, Schedule, Trainer};
 use firebrick_models::pretrained::{Pretrained, save};
 use firebrick_models::{
-    BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, ModernBertMaskedLm,
+    Bart, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, ModernBertMaskedLm,
     ModernBertSequenceClassifier, T5,
 };
 use serde_json::Value;
@@ -89,6 +89,7 @@ fn all_linear_layers_are_those_of_peft() {
         let found = match &*name {
             "gpt2" | "gpt2-untied" => all_linear::<Gpt>(&name),
             "llama" | "gemma2" | "gemma3" => all_linear::<Llama>(&name),
+            "bart" => all_linear::<Bart>(&name),
             "t5" | "t5-untied" | "mt5-untied" => all_linear::<T5>(&name),
             "bert-masked-lm" | "deberta-masked-lm" => all_linear::<BertMaskedLm>(&name),
             "modernbert-masked-lm" => all_linear::<ModernBertMaskedLm>(&name),
@@ -152,4 +153,10 @@ fn modules_are_called_as_in_hugging_face_folders() {
         names.contains("base_model.model.decoder.block.#.layer.#.EncDecAttention.q.lora_A.weight"),
         "{names:?}"
     );
+    let (names, _) = adapted::<Bart, _>("bart", lora(), Case::seq2seq);
+    let parts = ["encoder.layers.#.self_attn", "decoder.layers.#.self_attn", "decoder.layers.#.encoder_attn"];
+    let projections = ["q_proj", "k_proj", "v_proj", "out_proj"];
+    let modules = parts.iter().flat_map(|part| projections.map(|name| format!("model.{part}.{name}")));
+    let modules: Vec<String> = modules.collect();
+    assert_eq!(names, factors(&modules.iter().map(String::as_str).collect::<Vec<_>>()));
 }

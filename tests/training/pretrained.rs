@@ -6,13 +6,14 @@ use firebrick::datasets::{Batch, TokenBatch};
 use firebrick::kernels::Reads;
 use firebrick::strategies::{Draws, Setup};
 use firebrick::{Amp, Composition, Keep, Objective, Pass, Recompute};
+use firebrick_models::decoding::Decoding;
 use firebrick_models::pretrained::Pretrained;
 use firebrick_models::{
-    BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, ModernBertMaskedLm,
-    ModernBertSequenceClassifier, ModernBertTokenClassifier, T5,
+    Bart, BartConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama,
+    ModernBertMaskedLm, ModernBertSequenceClassifier, ModernBertTokenClassifier, T5, Writes,
 };
 
-use crate::support::golden_models::{Case, cases, device, folder, gradient_norms};
+use crate::support::golden_models::{Case, Texts, cases, device, folder, gradient_norms, texts};
 use crate::support::is_cpu;
 
 /// Each case of a folder agrees with transformers, also with recomputed blocks, and approximately in mixed precision.
@@ -227,6 +228,58 @@ fn t5_turns_one_text_into_another() {
             case.real(model.forward(batch, pass), &case.targets)
         });
     }
+}
+
+#[test]
+fn bart_turns_one_text_into_another() {
+    for name in ["bart", "bart-scaled"] {
+        golden::<Bart, _>(name, Case::seq2seq, |model, case, batch, pass| {
+            case.real(model.forward(batch, pass), &case.targets)
+        });
+    }
+}
+
+#[test]
+fn bart_learns_smoothed_labels() {
+    let folder = folder("bart");
+    // Labels are smoothed in passes that train.
+    let config = BartConfig { dropout: 0.0, ..folder.config().unwrap() };
+    let model = folder.load::<Bart>(&config, &device()).unwrap().model;
+    for case in cases("bart") {
+        let pass = Pass::train(&device()).smoothing_labels(case.smoothing);
+        let loss = model.loss(case.seq2seq(), &pass).sum.into_scalar::<f64>();
+        assert!((loss / case.smoothed_loss - 1.0).abs() < slack() * 1e-5, "{loss}");
+        assert!((case.loss / case.smoothed_loss - 1.0).abs() > 1e-3);
+    }
+}
+
+#[test]
+fn bart_writes_what_it_writes_in_transformers() {
+    let folder = folder("bart");
+    let model = folder.load::<Bart>(&folder.config().unwrap(), &device()).unwrap().model;
+    let cases = cases("bart");
+    let mut ended = 0;
+    for Texts { settings, tokens, scores } in texts("bart") {
+        let decoding = Decoding {
+            max_new_tokens: 9,
+            end_tokens: vec![2],
+            beams: settings["num_beams"].unwrap() as usize,
+            forced_first: settings["forced_bos_token_id"],
+            forced_last: settings["forced_eos_token_id"].into_iter().collect(),
+            ..Decoding::default()
+        };
+        for case in &cases {
+            let found = model.written(case.seq2seq().source(), case.start, &decoding).unwrap();
+            assert_eq!(found.len(), tokens.len());
+            for (row, (found, expected)) in found.iter().zip(&tokens).enumerate() {
+                assert_eq!(&found[0].tokens, expected, "{decoding:?}, padded at the {}", case.side);
+                let score = scores.as_ref().map_or(found[0].score, |scores| scores[row]);
+                assert!((found[0].score - score).abs() < slack() * 1e-5, "{} {score}", found[0].score);
+                ended += usize::from(found[0].tokens.last() == Some(&2));
+            }
+        }
+    }
+    assert_eq!(ended, 2 * 16);
 }
 
 /// Samples that share a row give the same results as alone.

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use burn::module::Module;
 use burn::tensor::Device;
-use firebrick_models::pretrained::{Folder, Pretrained, PretrainedError, Unfit, save};
+use firebrick_models::pretrained::{Folder, ForcedTokens, Pretrained, PretrainedError, Unfit, save};
 use firebrick_models::{
-    BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Gpt2Config, Llama,
-    ModernBertConfig, ModernBertMaskedLm, ModernBertSequenceClassifier, ModernBertTokenClassifier, T5,
+    Bart, BartConfig, BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Gpt2Config,
+    Llama, ModernBertConfig, ModernBertMaskedLm, ModernBertSequenceClassifier, ModernBertTokenClassifier, T5,
     T5Config,
 };
 use serde_json::{Value, json};
@@ -85,6 +85,8 @@ fn what_was_saved_is_loaded_to_the_bit() {
     round_trip::<T5>("t5-untied");
     round_trip::<T5>("mt5");
     round_trip::<T5>("mt5-untied");
+    round_trip::<Bart>("bart");
+    round_trip::<Bart>("bart-scaled");
 }
 
 #[test]
@@ -178,6 +180,53 @@ fn an_mt5_without_a_head_is_tied_whatever_config_json_says() {
     let config = folder.config::<T5Config>().unwrap();
     assert!(config.tie_word_embeddings);
     assert!(folder.load::<T5>(&config, &device()).is_ok());
+}
+
+#[test]
+fn a_bart_without_its_head_is_opened() {
+    let out = copied("bart-scaled");
+    edit(&out.path().join("config.json"), |config| config["architectures"] = json!(["BartModel"]));
+    let folder = Folder::open(out.path()).unwrap();
+    let loaded = folder.load::<Bart>(&folder.config().unwrap(), &device()).unwrap();
+    assert!(loaded.fresh.is_empty() && loaded.unread.is_empty(), "{:?}", loaded.fresh);
+    // It is saved with a bias of 0, which transformers has there too.
+    save(&loaded.model, &folder.config().unwrap(), out.path()).unwrap();
+    let bytes = fs::read(out.path().join("model.safetensors")).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let bias = file.tensor("final_logits_bias").unwrap();
+    assert_eq!(bias.shape(), [1, 29]);
+    assert!(bias.data().iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn other_heads_of_a_bart_are_refused_by_name() {
+    for head in ["BartForSequenceClassification", "BartForQuestionAnswering", "BartForCausalLM"] {
+        let out = copied("bart");
+        edit(&out.path().join("config.json"), |config| config["architectures"] = json!([head]));
+        let error = Folder::open(out.path()).unwrap().config::<BartConfig>().unwrap_err().to_string();
+        let expected = "`architectures`: expected BartForConditionalGeneration or BartModel, found ";
+        assert!(error.contains(&format!("{expected}{head}")), "{error}");
+    }
+}
+
+/// As in transformers.
+#[test]
+fn forced_tokens_are_those_of_the_settings_for_text_if_there_are_any() {
+    let out = copied("bart");
+    let forced = || Folder::open(out.path()).unwrap().forced_tokens();
+    assert_eq!(forced().unwrap(), ForcedTokens { first: None, last: vec![2] });
+    edit(&out.path().join("config.json"), |config| config["forced_bos_token_id"] = json!(0));
+    assert_eq!(forced().unwrap(), ForcedTokens { first: Some(0), last: vec![2] });
+    let settings = out.path().join("generation_config.json");
+    fs::write(&settings, r#"{"forced_eos_token_id": [9, 8]}"#).unwrap();
+    assert_eq!(forced().unwrap(), ForcedTokens { first: None, last: vec![9, 8] });
+    fs::write(&settings, "{}").unwrap();
+    assert_eq!(forced().unwrap(), ForcedTokens::default());
+    for wrong in [r#"{"forced_bos_token_id": [1, 2]}"#, r#"{"forced_bos_token_id": "<s>"}"#] {
+        fs::write(&settings, wrong).unwrap();
+        let error = forced().unwrap_err().to_string();
+        assert!(error.contains("generation_config.json: `forced_bos_token_id`: expected the id"), "{error}");
+    }
 }
 
 /// Renames a tensor in a file, which begins with the length of a JSON text that places the tensors after it.

@@ -8,7 +8,7 @@ use firebrick::datasets::Batch;
 use firebrick::strategies::{Communicator, Outcome, Setup, tie};
 use firebrick::{Composition, Objective, Pass, World, Zero};
 use firebrick_models::pretrained::Pretrained;
-use firebrick_models::{BertMaskedLm, Gpt, Llama, ModernBertMaskedLm, T5};
+use firebrick_models::{Bart, BertMaskedLm, Gpt, Llama, ModernBertMaskedLm, T5};
 
 use crate::support::golden_models::{Case, bits, cases, device, folder};
 use crate::support::is_cpu;
@@ -91,4 +91,6 @@ fn a_sharded_model_learns_what_the_whole_one_does() {
     shards::<Llama, _>("gemma3", Case::causal);
     shards::<T5, _>("t5", Case::seq2seq);
     shards::<T5, _>("mt5-untied", Case::seq2seq);
+    shards::<Bart, _>("bart", Case::seq2seq);
+    shards::<Bart, _>("bart-scaled", Case::seq2seq);
 }

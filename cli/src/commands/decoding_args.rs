@@ -64,7 +64,10 @@ impl DecodingArgs {
         Decoding {
             max_new_tokens: self.max_new_tokens.or(of_run).unwrap_or(128),
             min_new_tokens: self.min_new_tokens,
+            // The run and its model say which tokens end and begin texts.
             end_tokens: Vec::new(),
+            forced_first: None,
+            forced_last: Vec::new(),
             temperature: self.temperature,
             top_k: self.top_k,
             top_p: self.top_p,

@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn dropout_may_change_and_the_shape_may_not() {
-        for model in ["Gpt", "Llama", "Bert", "ModernBert", "T5"] {
+        for model in ["Gpt", "Llama", "Bert", "ModernBert", "T5", "Bart"] {
             let file = include_str!("../../../examples/tinyshakespeare.ron");
             let text = |layers: usize, dropout: f64| {
                 let model =

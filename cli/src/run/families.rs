@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use firebrick_models::family::{Family, Trainable};
 use firebrick_models::pretrained::{Folder, HubConfig};
 use firebrick_models::{
-    BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, ModernBertMaskedLm,
+    Bart, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, ModernBertMaskedLm,
     ModernBertSequenceClassifier, ModernBertTokenClassifier, Preferring, T5,
 };
 use firebrick_strategies::registry::{Registered, Registry};
@@ -59,6 +59,7 @@ impl Families {
             .model::<ModernBertTokenClassifier>("ModernBert")
             .model::<ModernBertSequenceClassifier>("ModernBert")
             .model::<T5>("T5")
+            .model::<Bart>("Bart")
             .folder("Pretrained")
     }
 

@@ -39,29 +39,45 @@ impl Run {
         Ok(tokens)
     }
 
+    /// Makes texts end at the [end tokens](Self::end_tokens) of the run, unless `decoding` names its own, and have the
+    /// tokens that the folder forces.
+    ///
+    /// # Errors
+    ///
+    /// The folder's tokens cannot be read.
+    pub(super) fn bounded(
+        &self,
+        decoding: Decoding,
+        folder: Option<&Folder>,
+        tokenizer: &Tokenizer,
+    ) -> Result<Decoding, RunError> {
+        let end_tokens = match decoding.end_tokens.is_empty() {
+            true => self.end_tokens(folder, tokenizer)?,
+            false => decoding.end_tokens,
+        };
+        let forced = folder.map(Folder::forced_tokens).transpose()?.unwrap_or_default();
+        Ok(Decoding { end_tokens, forced_first: forced.first, forced_last: forced.last, ..decoding })
+    }
+
     /// Returns the token that ends an answer in the chat template, if the run's records are conversations.
     pub(super) fn end_of_turn(&self, tokenizer: &Tokenizer) -> Option<u32> {
         (self.task.writing() == Some(Writing::Answer)).then(|| tokenizer.end_of_turn())?
     }
 
-    /// Returns the settings of predictions. Texts end at the [end tokens](Self::end_tokens) of the run, unless `decoding`
-    /// names its own.
+    /// Returns the settings of predictions, with the run's and the folder's [tokens](Self::bounded) for texts.
     ///
     /// # Errors
     ///
-    /// The tokenizer lacks the token that the task names as the decoder's first, or the folder's end tokens cannot be
-    /// read.
+    /// The tokenizer lacks the token that the task names as the decoder's first, or the folder's tokens cannot be read.
     pub(crate) fn inference<M: Trainable>(
         &self,
         config: &M::Config,
         folder: Option<&Folder>,
         tokenizer: &Arc<Tokenizer>,
         device: &Device,
-        mut decoding: Decoding,
+        decoding: Decoding,
     ) -> Result<Inference, RunError> {
-        if decoding.end_tokens.is_empty() {
-            decoding.end_tokens = self.end_tokens(folder, tokenizer)?;
-        }
+        let decoding = self.bounded(decoding, folder, tokenizer)?;
         let encoder = self.data.encoder(tokenizer, None);
         // A chat template writes all special tokens.
         let encoder = encoder.special(self.task.writing() != Some(Writing::Answer));

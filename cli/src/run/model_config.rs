@@ -16,11 +16,11 @@ use firebrick_models::family::{Family, Sizes};
 
 /// The model, one of the registered [families](super::Families). The task determines its head.
 ///
-/// | Task | `Gpt` | `Llama` | `Bert` | `ModernBert` | `T5` |
-/// |---|---|---|---|---|---|
-/// | `CausalLm`, `Dpo` | yes | yes | | | |
-/// | `MaskedLm`, `TokenClassification`, `SequenceClassification` | | | yes | yes | |
-/// | `Seq2Seq` | | | | | yes |
+/// | Task | `Gpt` | `Llama` | `Bert` | `ModernBert` | `T5` | `Bart` |
+/// |---|---|---|---|---|---|---|
+/// | `CausalLm`, `Dpo` | yes | yes | | | | |
+/// | `MaskedLm`, `TokenClassification`, `SequenceClassification` | | | yes | yes | | |
+/// | `Seq2Seq` | | | | | yes | yes |
 ///
 /// These have fresh weights. The vocabulary size comes from the tokenizer, and the number of positions from the longest
 /// row. `Pretrained("folder")` has the weights of a Hugging Face folder, of any family in

@@ -360,7 +360,7 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// The folder's end tokens cannot be read.
+    /// The folder's tokens for texts cannot be read.
     pub(crate) fn scoring<M: Trainable>(
         &self,
         model: M,
@@ -368,8 +368,8 @@ impl Run {
         tokenizer: &Arc<Tokenizer>,
     ) -> Result<M, RunError> {
         let Some(tokens) = self.task.evaluated_tokens() else { return Ok(model) };
-        let end_tokens = self.end_tokens(folder, tokenizer)?;
-        let decoding = Decoding { max_new_tokens: tokens, end_tokens, ..Decoding::default() };
+        let decoding = Decoding { max_new_tokens: tokens, ..Decoding::default() };
+        let decoding = self.bounded(decoding, folder, tokenizer)?;
         Ok(model.scoring(WrittenScores::new(tokenizer.clone(), decoding)))
     }
 }

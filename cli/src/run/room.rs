@@ -103,7 +103,7 @@ mod tests {
     use firebrick::ByteSize;
     use firebrick::datasets::Windows;
     use firebrick_models::drawn_now;
-    use firebrick_models::{Gpt, Gpt2Config, GptConfig, Llama, LlamaConfig, T5, T5Config};
+    use firebrick_models::{Bart, BartConfig, Gpt, Gpt2Config, GptConfig, Llama, LlamaConfig, T5, T5Config};
 
     fn counted<M: Trainable>(config: &M::Config) -> f64 {
         drawn_now(M::init(config, &Device::flex())).num_params() as f64
@@ -123,6 +123,11 @@ mod tests {
         let small = T5Config { d_model: 8, d_kv: 4, d_ff: 16, vocab_size: 9, ..Default::default() };
         let config = T5Config { num_layers: 3, num_heads: 2, ..small };
         assert_eq!(parameters::<T5>(&config), counted::<T5>(&config));
+        let small =
+            BartConfig { d_model: 8, vocab_size: 9, max_position_embeddings: 7, ..Default::default() };
+        let heads = BartConfig { encoder_attention_heads: 2, decoder_attention_heads: 4, ..small };
+        let config = BartConfig { encoder_layers: 3, decoder_layers: 3, ..heads };
+        assert_eq!(parameters::<Bart>(&config), counted::<Bart>(&config));
     }
 
     #[test]

@@ -43,6 +43,19 @@ const T5: &str = r#"
     batch: (micro: 8),
 "#;
 
+const BART: &str = r#"
+    task: Seq2Seq(source: "source", target: "target"),
+    data: (
+        path: "FOLDER/pairs.jsonl",
+        tokenizer: Bpe(vocabulary: 300),
+        special: (pad: "<pad>", eos: "</s>"),
+        max_length: 32,
+        padding: (to: Length(32)),
+    ),
+    model: Bart(layers: 2, heads: 4, width: 64),
+    batch: (micro: 8),
+"#;
+
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let line = |i: usize| format!("line {i}: to be or not to be, that is the question {}\n", i * i);
@@ -134,7 +147,8 @@ fn a_plan_is_what_a_run_measures() {
         return; // This test plans for the CPU.
     }
     let mut all = Vec::new();
-    for (name, model, ranks) in [("Gpt", GPT, 1), ("Gpt", GPT, 2), ("Bert", BERT, 1), ("T5", T5, 1)] {
+    let planned = [("Gpt", GPT, 1), ("Gpt", GPT, 2), ("Bert", BERT, 1), ("T5", T5, 1), ("Bart", BART, 1)];
+    for (name, model, ranks) in planned {
         all.extend(away(model, ranks).into_iter().map(|away| format!("{name} {away}")));
     }
     assert!(all.is_empty(), "{} are away:\n{}", all.len(), all.join("\n"));

@@ -179,7 +179,7 @@ fn a_program_trains_a_model_of_its_own() {
     for (set, expected) in [
         (
             "model=Bigarm()",
-            "unknown name `Bigarm` (did you mean `Bigram`?); expected one of Gpt, Llama, Bert, ModernBert, T5, Pretrained, Bigram",
+            "unknown name `Bigarm` (did you mean `Bigram`?); expected one of Gpt, Llama, Bert, ModernBert, T5, Bart, Pretrained, Bigram",
         ),
         ("model.temperatuer=1.0", "unknown name `temperatuer` (did you mean `temperature`?)"),
         ("model.temperature=0.0", "`model.temperature` must be above 0, found 0"),

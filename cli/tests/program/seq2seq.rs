@@ -159,3 +159,58 @@ fn what_a_trained_model_cannot_read_is_told_as_in_training() {
         firebrick(command).failure().stderr(contains("but the model knows 322"));
     }
 }
+
+/// Learns numbers with a small BART, which then writes them as its folder says.
+#[test]
+fn a_bart_is_trained_and_writes_as_its_folder_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let [output, again] = ["run", "again"].map(|name| folder.path().join(name));
+    let written = r#"task=Seq2Seq(source: "words", target: "digits", generate: 5)"#;
+    let model = "model=Bart(layers: 1, heads: 2, width: 16)";
+    trained(40, &output, &[written, model, "data.max_length=24"]).success();
+    let run = output.to_str().unwrap();
+    let found = evaluated(&[run]);
+    assert!(found["loss"].as_f64().unwrap() < 6.0, "{found}");
+    let config = read(&output.join("pretrained/config.json"));
+    assert_eq!(config["architectures"], json!(["BartForConditionalGeneration"]));
+    assert_eq!(
+        (&config["max_position_embeddings"], &config["forced_eos_token_id"]),
+        (&json!(24), &Value::Null)
+    );
+
+    let asked = ["predict", run, "--limit", "1"];
+    let answer = |more: &[&str]| -> Value {
+        let assert = firebrick(&[&asked, more].concat()).success();
+        serde_json::from_slice(&assert.get_output().stdout).unwrap()
+    };
+    let end = config["eos_token_id"].clone();
+    let forced = json!({"forced_bos_token_id": end, "eos_token_id": end});
+    let generation = output.join("pretrained/generation_config.json");
+    fs::write(&generation, forced.to_string()).unwrap();
+    for more in [&[][..], &["--beams", "3"]] {
+        let answer = answer(more);
+        assert!(answer["ended"] == true && answer["predicted"] == "", "{answer}");
+    }
+    // Evaluation writes such texts too; the digits of the targets are tokens.
+    let digit = read(&output.join("pretrained/tokenizer.json"))["model"]["vocab"]["1"].clone();
+    fs::write(&generation, json!({"forced_bos_token_id": digit}).to_string()).unwrap();
+    assert!(answer(&[])["predicted"].as_str().unwrap().starts_with('1'));
+    let found = evaluated(&[run]);
+    assert!(found["scores"]["chrf"].as_f64().unwrap() > 0.0, "{found}");
+    fs::write(&generation, json!({"forced_eos_token_id": end}).to_string()).unwrap();
+    assert_eq!(answer(&["--max-new-tokens", "1"])["ended"], true);
+    // A run that starts from the folder passes on what it says.
+    let model = format!("model=Pretrained({:?})", output.join("pretrained"));
+    let tokenizer = format!("data.tokenizer=File({:?})", output.join("pretrained"));
+    let sets = [NOT_WRITTEN, "best_by=None", &model, &tokenizer, "data.max_length=24"];
+    trained(2, &again, &sets).success();
+    assert_eq!(read(&again.join("pretrained/generation_config.json"))["forced_eos_token_id"], end);
+    let long = ["--set", "data.max_length=25"];
+    firebrick(&[&["eval", run], long.as_slice()].concat())
+        .failure()
+        .stderr(contains("rows may have 25 tokens, but the model reads at most 24"));
+    let targets = r#"task=Seq2Seq(source: "words", target: "digits", max_target_length: 30)"#;
+    firebrick(&["eval", run, "--set", targets])
+        .failure()
+        .stderr(contains("rows may have 30 tokens, but the model reads at most 24"));
+}

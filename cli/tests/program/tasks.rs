@@ -278,6 +278,7 @@ fn empty_texts_are_trained_on_and_answered() {
     for (task, model, table) in [
         ("SequenceClassification()", "Bert", "label\ttext\na\thello\nb\t\n"),
         ("Seq2Seq(source: \"text\", target: \"label\")", "T5", "label\ttext\naaa\thello\nbbb\t\n"),
+        ("Seq2Seq(source: \"text\", target: \"label\")", "Bart", "label\ttext\naaa\thello\nbbb\t\n"),
     ] {
         let data = path("data.tsv");
         fs::write(&data, table).unwrap();

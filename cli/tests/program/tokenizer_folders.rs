@@ -24,7 +24,7 @@ struct Case {
 const NO_SEGMENTS: &[&str] = &["input_ids", "attention_mask"];
 const SEGMENTS: &[&str] = &["input_ids", "token_type_ids", "attention_mask"];
 
-const CASES: [Case; 10] = [
+const CASES: [Case; 11] = [
     Case {
         name: "gpt_characters",
         run: r#"task: CausalLm(), model: Gpt(layers: 1, heads: 1, width: 8),
@@ -90,6 +90,14 @@ const CASES: [Case; 10] = [
             data: (path: "DATA/text.jsonl", tokenizer: Characters, max_length: 24,
             special: (pad: "_", eos: "$"))"#,
         max_length: None,
+        inputs: NO_SEGMENTS,
+    },
+    Case {
+        name: "bart_bpe",
+        run: r#"task: Seq2Seq(source: "text", target: "text"), model: Bart(layers: 1, heads: 1, width: 8),
+            data: (path: "DATA/text.jsonl", tokenizer: Bpe(vocabulary: 260), max_length: 24,
+            special: (pad: "<pad>", eos: "</s>"))"#,
+        max_length: Some(24),
         inputs: NO_SEGMENTS,
     },
     // The model of one folder with the tokenizer of another.

@@ -91,7 +91,7 @@ pub enum DecodingError {
     },
     /// The settings rule out every token.
     #[error(
-        "row {row}, after {written} tokens: the settings ban every token: lower `min_new_tokens` or `max_new_tokens`, or raise `no_repeat_ngram` or set it to 0"
+        "row {row}, after {written} tokens: the settings ban every token: lower `min_new_tokens` or `max_new_tokens`, raise `no_repeat_ngram` or set it to 0, or leave out forced tokens that the model lacks"
     )]
     Banned {
         /// The row's [number](super::Prompt::row).

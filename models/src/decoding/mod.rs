@@ -14,7 +14,7 @@
 //! ├── samples.rs        greedy decoding and sampling: each text grows by itself
 //! ├── beam_search.rs    beam search: keeps the best of all possible continuations
 //! logits.rs          a checked row of logits
-//! ├── processors.rs     repetition penalty, n-grams and minimum length
+//! ├── processors.rs     repetition penalty, n-grams, minimum length and forced tokens
 //! ├── filters.rs        temperature, top-k, top-p and min-p
 //! └── draw.rs           drawing a token, and the random numbers of each row
 //! ```
@@ -25,8 +25,8 @@
 //! | `beams: 1, temperature: t` | `do_sample=True, temperature=t` | a token drawn from those that the filters keep |
 //! | `beams: n, temperature: 0` | `num_beams=n, do_sample=False` | the texts with the highest scores |
 //!
-//! Processors and filters run in the order of Transformers: repetition penalty, n-grams, minimum length, temperature,
-//! top-k, top-p, min-p. As there, beam search applies the processors to log probabilities, and the other modes to
+//! Processors and filters run in the order of Transformers: repetition penalty, n-grams, minimum length, forced tokens,
+//! temperature, top-k, top-p, min-p. As there, beam search applies the processors to log probabilities, and the other modes to
 //! logits. The output equals that of Transformers for each prompt alone: rows do not affect each other.
 
 mod beam_search;
@@ -83,6 +83,12 @@ pub struct Decoding {
     /// The tokens that end a text. Default: none, so each text has `max_new_tokens`.
     #[serde(alias = "eos_token_id")]
     pub end_tokens: Vec<u32>,
+    /// The first token of each text whose prompt is one token, that of a decoder's start. Default: the model chooses it.
+    #[serde(alias = "forced_bos_token_id")]
+    pub forced_first: Option<u32>,
+    /// The tokens of which one is the last of a text of `max_new_tokens`. Default: the model chooses it.
+    #[serde(alias = "forced_eos_token_id")]
+    pub forced_last: Vec<u32>,
     /// Divides the logits before drawing a token: below 1 makes the most likely tokens more likely, above 1 gives
     /// more variety. With 0, nothing is drawn and the most likely token is taken. Default: 0.
     pub temperature: f64,
@@ -122,6 +128,8 @@ impl Default for Decoding {
             max_new_tokens: 20,
             min_new_tokens: 0,
             end_tokens: Vec::new(),
+            forced_first: None,
+            forced_last: Vec::new(),
             temperature: 0.0,
             top_k: 0,
             top_p: 1.0,

@@ -1,4 +1,4 @@
-//! Adjusting scores for the tokens so far: repetition penalty, n-grams and minimum length.
+//! Adjusting scores for the tokens so far: repetition penalty, n-grams, minimum length and forced tokens.
 
 use super::Decoding;
 
@@ -14,6 +14,12 @@ impl Decoding {
         }
         if written < self.min_new_tokens {
             self.end_tokens.iter().for_each(|token| ban(scores, *token));
+        }
+        if let (Some(first), [_]) = (self.forced_first, tokens) {
+            force(scores, &[first]);
+        }
+        if !self.forced_last.is_empty() && written + 1 == self.max_new_tokens {
+            force(scores, &self.forced_last);
         }
     }
 }
@@ -45,6 +51,16 @@ fn repeated(tokens: &[u32], length: usize) -> impl Iterator<Item = u32> {
 fn ban(scores: &mut [f64], token: u32) {
     if let Some(score) = scores.get_mut(token as usize) {
         *score = f64::NEG_INFINITY;
+    }
+}
+
+/// Bans all tokens but these, which become equally likely.
+fn force(scores: &mut [f64], tokens: &[u32]) {
+    scores.fill(f64::NEG_INFINITY);
+    for token in tokens {
+        if let Some(score) = scores.get_mut(*token as usize) {
+            *score = 0.0;
+        }
     }
 }
 
@@ -85,5 +101,29 @@ mod tests {
             decoding.process(&mut scores, &[0; 6], written);
             assert_eq!(scores, [4.0, expected]);
         }
+    }
+
+    #[test]
+    fn the_first_and_the_last_token_are_forced() {
+        let decoding = Decoding {
+            max_new_tokens: 3,
+            min_new_tokens: 3,
+            end_tokens: vec![2],
+            forced_first: Some(1),
+            forced_last: vec![0, 2, 9],
+            ..Decoding::default()
+        };
+        let processed = |decoding: &Decoding, tokens: &[u32], written| {
+            let mut scores = [4.0, 5.0, 6.0];
+            decoding.process(&mut scores, tokens, written);
+            scores
+        };
+        assert_eq!(processed(&decoding, &[2], 0), [BANNED, 0.0, BANNED]);
+        // After a longer prompt, the model chooses.
+        assert_eq!(processed(&decoding, &[2, 0], 0), [4.0, 5.0, BANNED]);
+        assert_eq!(processed(&decoding, &[2, 1], 1), [4.0, 5.0, BANNED]);
+        assert_eq!(processed(&decoding, &[2, 1, 1], 2), [0.0, BANNED, 0.0]);
+        let short = Decoding { max_new_tokens: 1, min_new_tokens: 0, ..decoding };
+        assert_eq!(processed(&short, &[2], 0), [0.0, BANNED, 0.0]);
     }
 }

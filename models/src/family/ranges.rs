@@ -51,7 +51,8 @@ mod tests {
     use crate::llama::LlamaShape;
     use crate::t5::T5Shape;
     use crate::{
-        BertConfig, Gpt2Config, GptConfig, LlamaConfig, ModernBertConfig, ModernBertShape, T5Config,
+        BartConfig, BartShape, BertConfig, Gpt2Config, GptConfig, LlamaConfig, ModernBertConfig,
+        ModernBertShape, T5Config,
     };
 
     /// Numbers of all magnitudes, and those at a limit.
@@ -86,6 +87,7 @@ mod tests {
             let (dropout, tied, inner) = (0.0, true, given);
             can_be_saved::<Gpt2Config>(&GptConfig { layers, heads, width, dropout, bias: true, tied })?;
             can_be_saved::<LlamaConfig>(&LlamaShape { layers, heads, key_value_heads, width, inner, dropout, tied })?;
+            can_be_saved::<BartConfig>(&BartShape { layers, heads, width, inner, dropout })?;
             can_be_saved::<BertConfig>(&BertShape { layers, heads, width, inner, dropout })?;
             let window = times;
             can_be_saved::<ModernBertConfig>(&ModernBertShape { layers, heads, width, inner, window, dropout })?;

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{Answer, Inference, Question, answer};
 use crate::decoding::{End, Prompt, Text};
-use crate::{Continues, T5};
+use crate::{Continues, Writes};
 use firebrick::TrainError;
 
 /// Answers with the continuation of each text, as `predicted`. It is
@@ -44,13 +44,14 @@ pub fn continued<M: Continues>(
     Ok(answers)
 }
 
-/// Answers with the text generated from each source, as `predicted`.
+/// Answers with the text generated from each source, as `predicted`. It is
+/// [`Answers::answers`](super::Answers::answers) of a model with an encoder and a decoder.
 ///
 /// # Errors
 ///
 /// The tokenizer or the device fails.
-pub fn written_from(
-    model: &T5,
+pub fn written_from<M: Writes>(
+    model: &M,
     questions: &[Question],
     inference: &Inference,
 ) -> Result<Vec<Answer>, TrainError> {

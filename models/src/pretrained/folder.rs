@@ -20,6 +20,8 @@ pub(super) const INDEX: &str = "model.safetensors.index.json";
 /// transformers' settings for generating text.
 const GENERATION: &str = "generation_config.json";
 const END: &str = "eos_token_id";
+const FORCED_FIRST: &str = "forced_bos_token_id";
+const FORCED_LAST: &str = "forced_eos_token_id";
 /// The maximum size of a JSON file in bytes; the index of a very large model has several million.
 const MOST_JSON: u64 = 64 << 20;
 
@@ -110,20 +112,31 @@ impl Folder {
     pub fn end_tokens(&self) -> Result<Vec<u32>, PretrainedError> {
         let path = self.path.join(GENERATION);
         let generation = if path.exists() { read_json(&path)? } else { Map::new() };
-        let of_generation = generation.get(END).filter(|value| !value.is_null());
-        let (path, value) = match (of_generation, self.config.get(END)) {
-            (Some(value), _) => (path, value),
-            (None, Some(value)) => (self.path.join(CONFIG), value),
-            (None, None) => return Ok(Vec::new()),
+        match generation.get(END).is_some_and(|value| !value.is_null()) {
+            true => tokens_in(&generation, END, path),
+            false => tokens_in(&self.config, END, self.path.join(CONFIG)),
+        }
+    }
+
+    /// The tokens that every text must have, as in transformers: `forced_bos_token_id` and `forced_eos_token_id` of
+    /// `generation_config.json`, or of `config.json` if there is no such file.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or a field holds something else than a token, or for the last token several.
+    pub fn forced_tokens(&self) -> Result<ForcedTokens, PretrainedError> {
+        let path = self.path.join(GENERATION);
+        let (path, fields) = match path.exists() {
+            true => (path.clone(), &read_json(&path)?),
+            false => (self.path.join(CONFIG), &self.config),
         };
-        let token = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
-        let tokens = match value {
-            Value::Null => Some(Vec::new()),
-            Value::Array(values) => values.iter().map(token).collect(),
-            value => token(value).map(|token| vec![token]),
-        };
-        let reason = || format!("`{END}`: expected the id of a token, or a list of them, found {value}");
-        tokens.ok_or_else(|| PretrainedError::Config { path, reason: reason() })
+        let first = tokens_in(fields, FORCED_FIRST, path.clone())?;
+        if first.len() > 1 {
+            let reason =
+                format!("`{FORCED_FIRST}`: expected the id of a token, found {} of them", first.len());
+            return Err(PretrainedError::Config { path, reason });
+        }
+        Ok(ForcedTokens { first: first.first().copied(), last: tokens_in(fields, FORCED_LAST, path)? })
     }
 
     /// The tensors by name, with their values unread.
@@ -165,6 +178,28 @@ impl Folder {
         let alike = one.dtype == other.dtype && one.shape == other.shape;
         Ok(!alike || bytes(one)?[..] != bytes(other)?[..])
     }
+}
+
+/// The tokens that every generated text must have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ForcedTokens {
+    /// The first token, if the prompt is one token.
+    pub first: Option<u32>,
+    /// The tokens of which one ends the longest texts.
+    pub last: Vec<u32>,
+}
+
+/// Returns the tokens of a field that holds one or several; none if it is null or absent. `path` is its file.
+fn tokens_in(fields: &Map<String, Value>, field: &str, path: PathBuf) -> Result<Vec<u32>, PretrainedError> {
+    let token = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+    let value = fields.get(field).unwrap_or(&Value::Null);
+    let tokens = match value {
+        Value::Null => Some(Vec::new()),
+        Value::Array(values) => values.iter().map(token).collect(),
+        value => token(value).map(|token| vec![token]),
+    };
+    let reason = || format!("`{field}`: expected the id of a token, or a list of them, found {value}");
+    tokens.ok_or_else(|| PretrainedError::Config { path, reason: reason() })
 }
 
 /// Reads a JSON object from a file.

@@ -61,6 +61,8 @@ pub(super) struct Key {
     prefixed: bool,
     /// The head that it belongs to, if a file may lack that head.
     pub head: Option<&'static str>,
+    /// Whether it keeps its initial value if a file lacks it.
+    pub is_optional: bool,
 }
 
 /// The names of a model's parameters in files, and their layouts.
@@ -107,6 +109,14 @@ impl KeyMap {
         self.add(rows, None, true, Some(head))
     }
 
+    /// Adds parameters whose names have no prefix, and which keep their initial values if a file lacks them.
+    pub fn optional(mut self, rows: &[Row]) -> Self {
+        let first = self.keys.len();
+        self = self.head(rows);
+        self.keys[first..].iter_mut().for_each(|key| key.is_optional = true);
+        self
+    }
+
     /// Adds a further name under which a file may hold the tied parameter named `of`.
     pub fn alias(mut self, name: &'static str, of: &'static str) -> Self {
         self.aliases.push((name, of));
@@ -133,6 +143,7 @@ impl KeyMap {
                 layout: *layout,
                 prefixed,
                 head,
+                is_optional: false,
             }));
         }
         self

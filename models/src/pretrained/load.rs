@@ -135,6 +135,7 @@ impl Folder {
             let Some((tensor, name)) = stored(key) else {
                 match key.head {
                     Some(head) if !present.contains(head) => fresh.push(key.name.clone()),
+                    _ if key.is_optional => {}
                     _ => unfit.missing.push((key.name.clone(), expected)),
                 }
                 continue;

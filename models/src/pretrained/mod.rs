@@ -26,6 +26,7 @@
 //! | | | [`ModernBertMaskedLm`](super::ModernBertMaskedLm) | `ModernBertForMaskedLM` | [`LabeledBatch`](firebrick_datasets::collators::LabeledBatch) |
 //! | `gpt2` | [`Gpt2Config`](super::Gpt2Config) | [`Gpt`](super::Gpt) | `GPT2LMHeadModel` | [`TokenBatch`](firebrick_datasets::TokenBatch) |
 //! | `llama`, `mistral`, `qwen2`, `qwen3`, `phi3`, `gemma2`, `gemma3_text` | [`LlamaConfig`](super::LlamaConfig) | [`Llama`](super::Llama) | `LlamaForCausalLM`, `MistralForCausalLM`, `Qwen2ForCausalLM`, `Qwen3ForCausalLM`, `Phi3ForCausalLM`, `Gemma2ForCausalLM`, `Gemma3ForCausalLM` | [`TokenBatch`](firebrick_datasets::TokenBatch) |
+//! | `bart` | [`BartConfig`](super::BartConfig) | [`Bart`](super::Bart) | `BartForConditionalGeneration` | [`Seq2SeqBatch`](firebrick_datasets::collators::Seq2SeqBatch) |
 //! | `t5`, `mt5` | [`T5Config`](super::T5Config) | [`T5`](super::T5) | `T5ForConditionalGeneration`, `MT5ForConditionalGeneration` | [`Seq2SeqBatch`](firebrick_datasets::collators::Seq2SeqBatch) |
 //!
 //! # Fields of `config.json`
@@ -39,6 +40,7 @@
 //! | ModernBERT | `vocab_size`, `hidden_size`, `num_hidden_layers`, `num_attention_heads`, `intermediate_size`, `hidden_activation`, `initializer_range`, `norm_eps`, `norm_bias`, `attention_bias`, `mlp_bias`, `attention_dropout`, `embedding_dropout`, `mlp_dropout`, `local_attention`, `layer_types` or `global_attn_every_n_layers`, `rope_parameters` or `global_rope_theta`, `local_rope_theta` and `rope_scaling`, `decoder_bias`, `classifier_pooling`, `classifier_dropout`, `classifier_bias`, `classifier_activation`, `id2label`, `num_labels`, `problem_type` | a `rope_type` other than `default`, `linear`, `llama3` and `longrope`; a masked LM with `tie_word_embeddings: false` |
 //! | GPT-2 | `vocab_size`, `n_positions`, `n_embd`, `n_layer`, `n_head`, `n_inner`, `activation_function`, `resid_pdrop`, `embd_pdrop`, `attn_pdrop`, `layer_norm_epsilon`, `tie_word_embeddings` | `scale_attn_weights: false`, `scale_attn_by_inverse_layer_idx`, `add_cross_attention` |
 //! | Llama | `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers`, `num_attention_heads`, `num_key_value_heads`, `head_dim`, `hidden_act`, `initializer_range`, `rms_norm_eps`, `rope_theta` with `rope_scaling`, or `rope_parameters`, `attention_bias`, `mlp_bias`, `attention_dropout`, `tie_word_embeddings`; of Mistral `sliding_window`; of Qwen2 and Qwen3 too, with `use_sliding_window`, `max_window_layers`, `layer_types`; of Phi-3 `sliding_window`, `partial_rotary_factor`, `original_max_position_embeddings`; of Gemma `hidden_activation` in place of `hidden_act`, `sliding_window`, `layer_types`, `query_pre_attn_scalar`, `final_logit_softcapping`; of Gemma 2 `attn_logit_softcapping`; of Gemma 3 `sliding_window_pattern`, `rope_local_base_freq` | a `rope_type` other than `default`, `linear`, `llama3` and `longrope`; of Phi-3 `resid_pdrop`, `embd_pdrop`, `attention_bias` and `mlp_bias`; of Gemma `use_bidirectional_attention`, `mlp_bias`, and a `sliding_window` of null; of Gemma 3 `attn_logit_softcapping` |
+//! | BART | `vocab_size`, `max_position_embeddings`, `d_model`, `encoder_layers`, `encoder_ffn_dim`, `encoder_attention_heads`, `decoder_layers`, `decoder_ffn_dim`, `decoder_attention_heads`, `activation_function`, `dropout`, `attention_dropout`, `activation_dropout`, `init_std`, `scale_embedding`, `decoder_start_token_id` | an `encoder_layerdrop` or `decoder_layerdrop` above 0, `tie_word_embeddings: false`, a `decoder_start_token_id` beyond the vocabulary, `architectures` other than `BartForConditionalGeneration` and `BartModel` |
 //! | T5 | `vocab_size`, `d_model`, `d_kv`, `d_ff`, `num_layers`, `num_decoder_layers`, `num_heads`, `relative_attention_num_buckets`, `relative_attention_max_distance`, `dropout_rate`, `layer_norm_epsilon`, `initializer_factor`, `feed_forward_proj`, and over it `dense_act_fn` and `is_gated_act`; `tie_word_embeddings`, `decoder_start_token_id`, except of mT5 `scale_decoder_outputs` | a `decoder_start_token_id` beyond the vocabulary |
 //!
 //! With `longrope`, rows have at most `original_max_position_embeddings` tokens, whose angles are those of `short_factor`:
@@ -46,15 +48,16 @@
 //! others.
 //!
 //! A text ends at `eos_token_id` of `generation_config.json`, or else of `config.json`; the field holds one token or
-//! several.
+//! several. `forced_bos_token_id` is its first token after the decoder's start, and `forced_eos_token_id` the last one of the
+//! longest texts; both are read from `config.json` only if there is no `generation_config.json`, as in transformers.
 //!
 //! # Tensors
 //!
 //! Weights are read from `model.safetensors`, or from the files of `model.safetensors.index.json`, in f32, f16 or
 //! bf16; a model is f32. Names may have the family's prefix (`bert.`, `transformer.`, `model.`) or not, and norms may
 //! have TensorFlow's names (`LayerNorm.gamma`). Each tensor must match a parameter and each parameter a tensor;
-//! otherwise the error lists all differences by name ([`Unfit`]). Exceptions: a new head may be missing, and heads of
-//! other tasks are skipped.
+//! otherwise the error lists all differences by name ([`Unfit`]). Exceptions: a new head may be missing, heads of
+//! other tasks are skipped, and a BART's `final_logits_bias` is 0 if it is missing.
 //!
 //! ```text
 //! folder.rs    config.json, and the tensors of one file or several
@@ -81,8 +84,7 @@ use serde::de::DeserializeOwned;
 pub use adapters::{load_adapters, save_adapters};
 pub(crate) use defaults::with_defaults;
 pub use error::{PretrainedError, Unfit};
-pub use folder::CONFIG;
-pub use folder::Folder;
+pub use folder::{CONFIG, Folder, ForcedTokens};
 pub use key_map::CLASSIFIER;
 use key_map::Layout;
 pub use key_map::{KeyMap, Part, Row};

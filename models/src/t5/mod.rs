@@ -18,4 +18,4 @@ mod relative_bias;
 
 pub use config::T5Config;
 pub use family::T5Shape;
-pub use model::{Encoded, T5};
+pub use model::T5;

@@ -4,26 +4,22 @@ use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Device, FloatDType, Int, Tensor};
 use firebrick_datasets::collators::{Inputs, Seq2SeqBatch};
-use firebrick_datasets::{Batch, IGNORE};
-use firebrick_kernels::{Head, Reads, Samples, cast};
+use firebrick_kernels::{Head, Reads, cast};
 use firebrick_strategies::{Dropout, Pass};
 
 use super::block::{DecoderBlock, EncoderBlock};
 use super::relative_bias::RelativeBias;
 use super::{T5Config, keys};
-use crate::attention::starts_of;
 use crate::causal::Placed;
-use crate::decoding::{Prompt, Text};
 use crate::embedded::embedded;
+use crate::encoder_decoder::{self, Encoded, EncoderDecoder, Source};
 use crate::key_value::{KeyValue, Past, PastSource};
-use crate::output_layer::{output_layer, output_loss};
-use crate::perplexity::{counted, perplexity};
+use crate::output_layer::output_layer;
 use crate::pretrained::{KeyMap, Pretrained};
 use crate::ragged::Tokens;
-use crate::real_columns::RealColumns;
-use crate::writing::{Caching, ReadsOn, last_column};
+use crate::writing::ReadsOn;
 use crate::{Linear, RmsNorm, WrittenScores};
-use firebrick::{Evaluation, Loss, Objective, Score, TrainError};
+use firebrick::{Evaluation, Loss, Objective, Score};
 
 /// T5 (Raffel et al., 2020, arXiv:1910.10683): pre-norm, relative positions: `T5ForConditionalGeneration`, and
 /// `MT5ForConditionalGeneration` (Xue et al., 2021, arXiv:2010.11934).
@@ -57,25 +53,6 @@ pub struct T5 {
     scoring: Option<WrittenScores>,
 }
 
-/// A source after the encoder, as the decoder reads it.
-#[derive(Clone, Debug)]
-pub struct Encoded {
-    /// `[batch, source length, d_model]`.
-    states: Tensor<3>,
-    real: RealColumns,
-    /// Where the samples stand in `states`.
-    samples: Samples,
-}
-
-/// An encoder's output as a decoder reads it.
-struct Source {
-    /// `[batch, source length, d_model]`.
-    states: Tensor<3>,
-    reads: Reads,
-    /// Where the samples stand in `states`.
-    samples: Samples,
-}
-
 impl T5 {
     /// Computes logits `[batch, target length, vocabulary]`, in the dtype of the head's weights. The logits in each
     /// column are those of the target's token in that column.
@@ -84,57 +61,12 @@ impl T5 {
     ///
     /// If there is no token, or an id is not in the vocabulary.
     pub fn forward(&self, batch: &Seq2SeqBatch, pass: &Pass) -> Tensor<3> {
-        self.head().logits(self.hidden(batch, &Tokens::padded_both(batch), pass))
-    }
-
-    /// The input of the head for some tokens of the targets, of their shape.
-    fn hidden(&self, batch: &Seq2SeqBatch, [sources, targets]: &[Tokens; 2], pass: &Pass) -> Tensor<3> {
-        let (states, samples) = self.states(batch.source(), sources, pass);
-        let source = Source { states, reads: sources.read_by(targets), samples };
-        let (real, [_, length]) = (batch.host_decoder_mask(), batch.target_shape());
-        let ids = targets.ints(batch.host_decoder_ids(), pass.device());
-        let pass = targets.pass(pass, || starts_of(real, length));
-        self.decoded(ids, targets.read_causally(real), source, &pass)
-    }
-
-    /// The encoder's output for some tokens of a source, of their shape, and where the samples stand in it.
-    fn states(&self, source: &Inputs, tokens: &Tokens, pass: &Pass) -> (Tensor<3>, Samples) {
-        let [_, length] = source.shape();
-        let ids = tokens.ints(source.host_ids(), pass.device());
-        let pass = tokens.pass(pass, || starts_of(source.host_mask(), length));
-        let x = cast(embedded(&self.tokens, ids), pass.dtype());
-        (self.encoder.forward(x, tokens.read_whole_rows(), &pass), pass.samples().clone())
+        self.head().logits(encoder_decoder::hidden(self, batch, &Tokens::padded_both(batch), pass))
     }
 
     /// Makes evaluation generate and score a text for each source.
     pub fn scoring(self, scores: WrittenScores) -> Self {
         Self { scoring: Some(scores), ..self }
-    }
-
-    /// The counts of the texts generated for the sources of a batch, compared with the batch's targets. If a target
-    /// begins with tokens that have no label, generation continues from them.
-    fn counts_of_written(
-        &self,
-        batch: &Seq2SeqBatch,
-        scores: &WrittenScores,
-        pass: &Pass,
-    ) -> Result<Vec<f64>, TrainError> {
-        // If all targets are empty, there are no rows.
-        let length = batch.target_shape()[1].max(1);
-        let rows = batch.host_decoder_ids().chunks(length).zip(batch.host_labels().chunks(length));
-        let rows = rows.zip(batch.host_decoder_mask().chunks(length));
-        let mut prompts = Vec::new();
-        for (row, ((read, labels), is_real)) in rows.enumerate() {
-            let first = labels.iter().position(|label| *label != IGNORE).unwrap_or(0);
-            let begun = read.iter().zip(is_real).take(first + 1).filter(|(_, is_real)| **is_real);
-            prompts.push(Prompt::new(row as u64, begun.map(|(id, _)| *id as u32).collect::<Vec<_>>()));
-        }
-        let mut model = Caching::within(self, pass, &prompts, Some(batch.source()));
-        let texts = scores.decoding().write(&mut model, &prompts)?;
-        let best =
-            |texts: &Vec<Text>| texts.first().map(|text| text.without_end().to_vec()).unwrap_or_default();
-        let wanted = if prompts.is_empty() { &[][..] } else { batch.host_targets() };
-        scores.counts(&texts.iter().map(best).collect::<Vec<_>>(), wanted)
     }
 
     /// Encodes a source `[batch, source length]`.
@@ -143,8 +75,7 @@ impl T5 {
     ///
     /// If there is no token, or an id is not in the vocabulary.
     pub fn encode(&self, source: &Inputs, pass: &Pass) -> Encoded {
-        let (states, samples) = self.states(source, &Tokens::padded(source), pass);
-        Encoded { states, real: RealColumns::of(source), samples }
+        encoder_decoder::encode(self, source, pass)
     }
 
     /// Computes the logits of the token after each of `ids`, `[batch, length]`. `reads` are the ids that each id reads,
@@ -155,24 +86,54 @@ impl T5 {
     /// If there is no token, or an id is not in the vocabulary.
     pub fn decode(&self, ids: Tensor<2, Int>, reads: Reads, source: Encoded, pass: &Pass) -> Tensor<3> {
         let [_, length] = ids.dims();
-        let Encoded { states, real, samples } = source;
-        let source = Source { states, reads: real.read_by(length), samples };
-        self.head().logits(self.decoded(ids, reads, source, pass))
+        self.head().logits(self.read(ids, reads, source.read_by(length), pass))
     }
 
-    /// `source` holds the encoder's output and what is read of it.
-    fn decoded(&self, ids: Tensor<2, Int>, reads: Reads, source: Source, pass: &Pass) -> Tensor<3> {
-        let x = cast(embedded(&self.tokens, ids), pass.dtype());
-        self.scaled(self.decoder.forward(x, reads, source, pass))
+    /// The head's input for tokens of targets. Positions have no part in it.
+    fn read(&self, ids: Tensor<2, Int>, reads: Reads, source: Source, pass: &Pass) -> Tensor<3> {
+        self.scaled(self.decoder.forward(self.embedded(ids, pass), reads, source, pass))
+    }
+
+    fn embedded(&self, ids: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
+        cast(embedded(&self.tokens, ids), pass.dtype())
     }
 
     fn scaled(&self, x: Tensor<3>) -> Tensor<3> {
         let [_, _, width] = x.dims();
         if self.scaled { x / (width as f64).sqrt() } else { x }
     }
+}
+
+impl EncoderDecoder for T5 {
+    fn encoded(&self, Placed { ids, reads, .. }: Placed, pass: &Pass) -> Tensor<3> {
+        self.encoder.forward(self.embedded(ids, pass), reads, pass)
+    }
+
+    fn decoded(&self, Placed { ids, reads, .. }: Placed, source: Source, pass: &Pass) -> Tensor<3> {
+        self.read(ids, reads, source, pass)
+    }
+
+    fn of_source(&self, source: Encoded, pass: &Pass) -> PastSource {
+        self.decoder.of_source(source, pass)
+    }
+
+    fn decoded_on(
+        &self,
+        Placed { ids, reads, .. }: Placed,
+        source: &PastSource,
+        past: Vec<KeyValue>,
+        pass: &Pass,
+    ) -> (Tensor<3>, Vec<KeyValue>) {
+        let (x, own) = self.decoder.read_on(self.embedded(ids, pass), reads, source, past, pass);
+        (self.scaled(x), own)
+    }
 
     fn head(&self) -> Head {
         output_layer(&self.tokens, self.head.as_ref())
+    }
+
+    fn written_scores(&self) -> Option<&WrittenScores> {
+        self.scoring.as_ref()
     }
 }
 
@@ -196,45 +157,23 @@ impl ReadsOn for T5 {
         past: Option<Past>,
         pass: &Pass,
     ) -> (Tensor<2>, Past) {
-        let Placed { ids, reads, .. } = read;
-        let x = cast(embedded(&self.tokens, ids), pass.dtype());
-        let (own, of_source) = match past {
-            Some(Past { own, source }) => (Some(own), source),
-            None => (None, source.map(|source| self.decoder.of_source(self.encode(source, pass), pass))),
-        };
-        let of_source = of_source.expect("a T5 decoder has a source");
-        let (x, own) = self.decoder.read_on(x, reads, &of_source, own, pass);
-        let logits = self.head().logits(self.scaled(last_column(x)));
-        (logits.squeeze_dim(1), Past { own, source: Some(of_source) })
+        encoder_decoder::read_on(self, read, source, past, pass)
     }
 }
 
 impl Objective<Seq2SeqBatch> for T5 {
     fn loss(&self, batch: Seq2SeqBatch, pass: &Pass) -> Loss {
-        let tokens @ [_, targets] = &Tokens::of_both(&batch, pass);
-        if targets.is_empty() {
-            return Loss::of_nothing(pass);
-        }
-        let (x, labels) = (self.hidden(&batch, tokens, pass), targets.select(batch.host_labels()));
-        let sum = output_loss(x, &self.head(), &labels, pass);
-        Loss { sum, items: batch.items() }
+        encoder_decoder::loss(self, &batch, pass)
     }
 
     fn evaluate(&self, batch: Seq2SeqBatch, pass: &Pass) -> Evaluation {
-        let Some(scores) = &self.scoring else { return counted(self.loss(batch, pass)) };
-        // A failed device or lost rank also fails the loss, which reports it; here the batch is just not scored.
-        let written = self.counts_of_written(&batch, scores, pass).unwrap_or(WrittenScores::unknown());
-        let Evaluation { loss, mut counts } = counted(self.loss(batch, pass));
-        counts.extend(written);
-        Evaluation { loss, counts }
+        encoder_decoder::evaluate(self, &batch, pass)
     }
 
     /// `perplexity`, the exponential of the mean loss per token; and the scores of [`WrittenScores`] if the model is
     /// [scoring](Self::scoring).
     fn scores(&self, counts: &[f64]) -> Vec<Score> {
-        let (of_loss, of_written) = counts.split_at(counts.len().min(2));
-        let written = self.scoring.iter().flat_map(|_| WrittenScores::scores(of_written));
-        [perplexity(of_loss)].into_iter().chain(written).collect()
+        encoder_decoder::scores(self, counts)
     }
 }
 
@@ -339,16 +278,16 @@ impl Decoder {
         x: Tensor<3>,
         reads: Reads,
         source: &PastSource,
-        past: Option<Vec<KeyValue>>,
+        past: Vec<KeyValue>,
         pass: &Pass,
     ) -> (Tensor<3>, Vec<KeyValue>) {
         let [_, length, columns] = reads.shape();
         let source_reads = source.real.read_by(length);
         let bias = self.bias.forward(columns, &x.device()).narrow(2, columns - length, length);
-        let mut past = past.map(Vec::into_iter);
+        let mut past = past.into_iter();
         let (mut x, mut own) = (self.dropout.forward(x, pass), Vec::new());
         for (block, of_source) in self.blocks.iter().zip(&source.blocks) {
-            let past = past.as_mut().and_then(Iterator::next);
+            let past = past.next();
             let source = (of_source.clone(), source_reads.clone());
             let run = |block: &DecoderBlock, (x, past, bias, reads, source), pass: &Pass| {
                 block.read_on(x, past, bias, reads, source, pass)

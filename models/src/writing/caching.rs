@@ -77,7 +77,7 @@ impl<'a, M: ReadsOn> Caching<'a, M> {
         Self { world: Some(world), ..self }
     }
 
-    /// Reads all rows from their start, or as much of their ends as the model has positions.
+    /// Reads all rows from their start, or as much of their ends as the model has positions. A source is not read again.
     fn read(&mut self) -> Result<Vec<f32>, TrainError> {
         let most = self.positions;
         let seen: Vec<&[u32]> = self.rows.iter().map(|row| &row[row.len().saturating_sub(most)..]).collect();
@@ -88,7 +88,7 @@ impl<'a, M: ReadsOn> Caching<'a, M> {
             std::iter::repeat_n(0, length - row.len()).chain(ids).collect()
         };
         let ids = seen.into_iter().flat_map(padded).collect();
-        self.past = None;
+        self.past = self.past.take().and_then(Past::of_source);
         self.read_on(ids, length)
     }
 
@@ -119,15 +119,10 @@ impl<'a, M: ReadsOn> Caching<'a, M> {
     /// Takes part in the other ranks' pass and discards the result.
     fn take_part(&self) -> Result<(), TrainError> {
         let (model, pass, rows) = (self.model, self.pass.clone(), vec![vec![0]]);
-        let mut alike = Caching { model, pass, rows, starts: Vec::new(), past: None, ..*self };
-        match (&self.past, self.source) {
-            // The encoder ran at the start, so the other ranks continue from its output.
-            (Some(past), Some(_)) => {
-                (alike.starts, alike.past) = (vec![self.starts[0]], Some(past.clone().select(&[0])));
-                alike.read_on(vec![0], 1).map(drop)
-            }
-            _ => alike.read().map(drop),
-        }
+        // The encoder ran at the start, so the other ranks continue from its output.
+        let past = self.past.clone().and_then(Past::of_source).map(|past| past.select(&[0]));
+        let mut alike = Caching { model, pass, rows, starts: Vec::new(), past, ..*self };
+        alike.read().map(drop)
     }
 }
 
@@ -179,12 +174,13 @@ impl<M: ReadsOn> NextToken for Caching<'_, M> {
         self.starts = from.iter().map(|&row| self.starts[row]).collect();
         let columns = self.past.as_ref().map_or(0, Past::columns) + 1;
         let places = columns - self.starts.iter().copied().min().unwrap_or(0);
-        if places > self.positions {
-            // The positions of all tokens shift, and so do their keys and values.
+        // Beyond the last position, those of all tokens shift, and so do their keys and values.
+        let shifts = places > self.positions;
+        let past = self.past.take();
+        let past = if shifts { past.and_then(Past::of_source) } else { past };
+        self.past = if stays { past } else { past.map(|past| past.select(from)) };
+        if shifts {
             return self.read();
-        }
-        if !stays {
-            self.past = self.past.take().map(|past| past.select(from));
         }
         self.read_on(tokens.iter().map(|&token| i64::from(token)).collect(), 1)
     }

@@ -13,12 +13,11 @@ mod reads_on;
 #[cfg(test)]
 mod tests;
 
-use burn::module::Module;
 use firebrick_datasets::collators::Inputs;
 use firebrick_strategies::Pass;
 use firebrick_world::Communicator;
 
-use super::{Gpt, Llama, T5};
+use super::{Bart, Gpt, Llama, T5};
 use crate::decoding::{Decoding, Prompt, Text};
 pub(super) use caching::Caching;
 use firebrick::TrainError;
@@ -82,32 +81,37 @@ impl Continues for Gpt {}
 
 impl Continues for Llama {}
 
-impl T5 {
-    /// Generates texts from each source. Generation begins with the `start` token, which is not returned; in T5 it is
-    /// the padding token.
-    ///
-    /// ```
-    /// use burn::tensor::Device;
-    /// use firebrick::datasets::collators::{Inputs, Tokens};
-    /// use firebrick::datasets::Padding;
-    /// use firebrick_models::decoding::Decoding;
-    /// use firebrick_models::{T5, T5Config};
-    /// use firebrick_models::pretrained::Pretrained;
-    ///
-    /// let config = T5Config { vocab_size: 30, d_model: 16, d_kv: 4, d_ff: 32, num_layers: 1, num_heads: 4, ..Default::default() };
-    /// let model = T5::init(&config, &Device::flex());
-    /// let source = Tokens { ids: vec![5, 6, 1], type_ids: vec![0; 3] };
-    /// let sources = Inputs::new(&[&source], &Padding::default(), 0)?;
-    /// let decoding = Decoding { max_new_tokens: 4, beams: 2, end_tokens: vec![1], ..Decoding::default() };
-    /// let texts = model.written(&sources, 0, &decoding)?;
-    /// assert!(texts[0][0].tokens.len() <= 4);
-    /// # Ok::<(), firebrick::TrainError>(())
-    /// ```
+/// A model that writes texts from sources: [`T5`] and [`Bart`].
+///
+/// Each source is encoded once, and each token is read once, because keys and values are cached. Once a text is longer than
+/// the model's positions, its end is read again for each token.
+///
+/// ```
+/// use burn::tensor::Device;
+/// use firebrick::datasets::collators::{Inputs, Tokens};
+/// use firebrick::datasets::Padding;
+/// use firebrick_models::decoding::Decoding;
+/// use firebrick_models::{T5, T5Config, Writes};
+/// use firebrick_models::pretrained::Pretrained;
+///
+/// let config = T5Config { vocab_size: 30, d_model: 16, d_kv: 4, d_ff: 32, num_layers: 1, num_heads: 4, ..Default::default() };
+/// let model = T5::init(&config, &Device::flex());
+/// let source = Tokens { ids: vec![5, 6, 1], type_ids: vec![0; 3] };
+/// let sources = Inputs::new(&[&source], &Padding::default(), 0)?;
+/// let decoding = Decoding { max_new_tokens: 4, beams: 2, end_tokens: vec![1], ..Decoding::default() };
+/// let texts = model.written(&sources, 0, &decoding)?;
+/// assert!(texts[0][0].tokens.len() <= 4);
+/// # Ok::<(), firebrick::TrainError>(())
+/// ```
+#[allow(private_bounds, reason = "how a model is read is its own matter")]
+pub trait Writes: ReadsOn {
+    /// Generates texts from each source. Generation begins with the `start` token, which is not returned: in T5 it is
+    /// the padding token, in BART the end token.
     ///
     /// # Errors
     ///
     /// The errors of [`Continues::continued`].
-    pub fn written(
+    fn written(
         &self,
         sources: &Inputs,
         start: u32,
@@ -122,7 +126,7 @@ impl T5 {
     /// # Errors
     ///
     /// The errors of [`Continues::continued`].
-    pub fn written_from(
+    fn written_from(
         &self,
         sources: &Inputs,
         prompts: &[Prompt],
@@ -130,7 +134,7 @@ impl T5 {
     ) -> Result<Vec<Vec<Text>>, TrainError> {
         let model = self.valid();
         let device = model.devices().first().cloned().unwrap_or_default();
-        let pass = Pass::evaluate(&device).computing_in(ReadsOn::dtype(&model));
+        let pass = Pass::evaluate(&device).computing_in(model.dtype());
         decoding.write(&mut Caching::new(&model, pass, prompts, Some(sources))?, prompts)
     }
 
@@ -140,7 +144,7 @@ impl T5 {
     /// # Errors
     ///
     /// The errors of [`Continues::continued_among`].
-    pub fn written_among(
+    fn written_among(
         &self,
         world: &Communicator,
         pass: &Pass,
@@ -152,3 +156,7 @@ impl T5 {
         decoding.write(&mut model.among(world), prompts)
     }
 }
+
+impl Writes for T5 {}
+
+impl Writes for Bart {}

@@ -23,7 +23,7 @@ pub(crate) trait ReadsOn: Module {
     ///
     /// `read` holds the new columns; its mask covers all columns, first those in `past`, with shape
     /// `[1 or batch, 1, length, past + length]`. The returned cache includes the new columns. Without a `past`,
-    /// `source` is the encoder's input, if the model has an encoder.
+    /// `source` is the encoder's input, if the model has an encoder. A `past` may hold a source alone.
     fn read_on(
         &self,
         read: Placed,

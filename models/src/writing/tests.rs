@@ -11,10 +11,11 @@ use firebrick_strategies::{Composition, Pass, Setup, Zero};
 use firebrick_world::Communicator;
 
 use super::*;
+use crate::causal::Placed;
 use crate::decoding::{Decoding, DecodingError, Rereading, Row};
 use crate::pretrained::Pretrained;
 use crate::testing;
-use crate::{GptConfig, LlamaConfig, T5, T5Config, WrittenScores};
+use crate::{Bart, BartConfig, Encoded, GptConfig, LlamaConfig, T5, T5Config, WrittenScores};
 use firebrick::Objective;
 
 const VOCABULARY: usize = 13;
@@ -54,6 +55,24 @@ fn t5(device: &Device) -> T5 {
         ..Default::default()
     };
     spread(T5::init(&config, device))
+}
+
+/// `positions` are those of a source and of a target.
+fn bart(positions: usize, device: &Device) -> Bart {
+    device.seed(7);
+    let config = BartConfig {
+        vocab_size: VOCABULARY,
+        max_position_embeddings: positions,
+        d_model: 8,
+        encoder_layers: 2,
+        encoder_ffn_dim: 12,
+        encoder_attention_heads: 2,
+        decoder_layers: 2,
+        decoder_ffn_dim: 12,
+        decoder_attention_heads: 4,
+        ..Default::default()
+    };
+    spread(Bart::init(&config, device))
 }
 
 /// Spreads the weights, so that the logits of tokens differ clearly.
@@ -136,13 +155,19 @@ fn a_llama_with_shared_keys_generates_the_same_with_a_cache() {
     }
 }
 
-#[test]
-fn a_t5_generates_the_same_in_any_batch() {
+/// Sources and the texts from them, all together and one source at a time without a cache. `decode` returns the logits of
+/// tokens that a source is given with, of which the model reads as many as `most`.
+fn generates_the_same_in_any_batch<M: Writes>(
+    model: &M,
+    encode: impl Fn(&Inputs, &Pass) -> Encoded,
+    decode: impl Fn(Tensor<2, Int>, Encoded, &Pass) -> Tensor<3>,
+    most: usize,
+) {
     let device = testing::device();
-    let model = t5(&device);
     let sources = [vec![4, 5, 6, 1], vec![7, 1], vec![8, 9, 10, 11, 12, 1]];
     let source = |ids: &Vec<u32>| Tokens { ids: ids.clone(), type_ids: vec![0; ids.len()] };
-    for decoding in decodings() {
+    let forced = Decoding { forced_first: Some(5), forced_last: vec![3], ..decodings()[2].clone() };
+    for decoding in decodings().into_iter().chain([forced]) {
         for side in [Side::Left, Side::Right] {
             let rows: Vec<_> = sources.iter().map(source).collect();
             let rows: Vec<_> = rows.iter().collect();
@@ -154,11 +179,10 @@ fn a_t5_generates_the_same_in_any_batch() {
                 for row in rows {
                     let alone = Inputs::new(&[&source(&sources[row.prompt])], &Padding::default(), 0)?;
                     let pass = Pass::evaluate(&device);
-                    let encoded = model.encode(&alone, &pass);
-                    let ids: Vec<i64> = row.tokens.iter().map(|&id| i64::from(id)).collect();
-                    let ids = Tensor::from_data(TensorData::new(ids, [1, row.tokens.len()]), &device);
-                    let reads = Reads::causal(row.tokens.len());
-                    let last = last_column(model.decode(ids, reads, encoded, &pass));
+                    let seen = &row.tokens[row.tokens.len().saturating_sub(most)..];
+                    let ids: Vec<i64> = seen.iter().map(|&id| i64::from(id)).collect();
+                    let ids = Tensor::from_data(TensorData::new(ids, [1, seen.len()]), &device);
+                    let last = last_column(decode(ids, encode(&alone, &pass), &pass));
                     logits.extend(last.into_data().iter::<f32>());
                 }
                 Ok::<_, TrainError>(logits)
@@ -166,6 +190,37 @@ fn a_t5_generates_the_same_in_any_batch() {
             let mut alone = Rereading::new(&prompts, VOCABULARY, read);
             assert_alike(&together, &decoding.write(&mut alone, &prompts).unwrap());
         }
+    }
+}
+
+#[test]
+fn a_t5_generates_the_same_in_any_batch() {
+    let model = t5(&testing::device());
+    generates_the_same_in_any_batch(
+        &model,
+        |source, pass| model.encode(source, pass),
+        |ids, source, pass| {
+            let reads = Reads::causal(ids.dims()[1]);
+            model.decode(ids, reads, source, pass)
+        },
+        usize::MAX,
+    );
+}
+
+/// Also if texts are longer than its positions, so that it reads their ends again.
+#[test]
+fn a_bart_generates_the_same_in_any_batch() {
+    for positions in [40, 6] {
+        let model = bart(positions, &testing::device());
+        generates_the_same_in_any_batch(
+            &model,
+            |source, pass| model.encode(source, pass),
+            |ids, source, pass| {
+                let Placed { ids, places, reads } = Placed::in_columns(ids);
+                model.decode(ids, places, reads, source, pass)
+            },
+            positions,
+        );
     }
 }
 
@@ -195,6 +250,31 @@ fn ranks_that_share_a_model_generate_the_same() {
     for (rank, texts) in texts.iter().enumerate() {
         let (prompts, decoding) = asked(rank);
         assert_alike(texts, &model.continued(&prompts, &decoding).unwrap());
+        assert!(texts.iter().flatten().all(|text| text.tokens.len() == decoding.max_new_tokens));
+    }
+}
+
+#[test]
+fn ranks_that_share_a_model_write_the_same_from_sources() {
+    let device = testing::device().autodiff();
+    // Fewer positions than a text has tokens.
+    let model = bart(4, &device);
+    let source = |ids: &[u32]| {
+        let source = Tokens { ids: ids.to_vec(), type_ids: vec![0; ids.len()] };
+        Inputs::new(&[&source], &Padding::default(), 0).unwrap()
+    };
+    let asked = |rank: usize| {
+        let most = [9, 2, 4][rank];
+        let decoding = Decoding { max_new_tokens: most, beams: 1 + rank, ..Decoding::default() };
+        (source(&[4 + rank as u32, 5, 6][..3 - rank]), [Prompt::new(rank as u64, [0])], decoding)
+    };
+    let texts = on_sharing_ranks(3, &model, &device, |reads, pass, world| {
+        let (sources, prompts, decoding) = asked(world.rank());
+        reads.written_among(world, pass, &sources, &prompts, &decoding).unwrap()
+    });
+    for (rank, texts) in texts.iter().enumerate() {
+        let (sources, prompts, decoding) = asked(rank);
+        assert_alike(texts, &model.written_from(&sources, &prompts, &decoding).unwrap());
         assert!(texts.iter().flatten().all(|text| text.tokens.len() == decoding.max_new_tokens));
     }
 }

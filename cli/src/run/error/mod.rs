@@ -149,7 +149,7 @@ pub enum RunError {
     },
     /// Rows may be longer than the model can read.
     #[error(
-        "rows may have {} tokens, but {}: set `data.max_length`, or `data.block` for windows",
+        "rows may have {} tokens, but {}: set `data.max_length`, `data.block` for windows, or `max_target_length` for targets",
         longest.map_or("any number of".into(), |longest| longest.to_string()),
         most.map_or("a fresh model needs a bound".into(), |most| format!("the model reads at most {most}"))
     )]

@@ -90,7 +90,11 @@ impl Task for Seq2SeqTask {
             Some(id) => collator.start_id(id),
             None => collator,
         };
-        Ok(loading.loaded(tokenizer, loading.batches(collator)?))
+        let loaded = loading.loaded(tokenizer, loading.batches(collator)?);
+        // A model with positions has as many for targets as for sources.
+        let of_targets = self.max_target_length.map(|most| padding.length(most));
+        let longest_row = loaded.longest_row.map(|longest| longest.max(of_targets.unwrap_or(0)));
+        Ok(Loaded { longest_row, ..loaded })
     }
 
     fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
