@@ -57,7 +57,11 @@ pub(crate) fn examine(
             let (before, header) = header.take()?;
             Some((at, before, header))
         });
-        Tensors::new(path, files.clone(), of_kind.collect())
+        let tensors = Tensors::new(path, files.clone(), of_kind.collect())?;
+        match manifest.packed.clone().filter(|_| holds != Holds::Optimizer) {
+            Some(packed) => tensors.unpacking(packed),
+            None => Ok(tensors),
+        }
     };
     let averaged = manifest.files.len() > 2 * manifest.world_size + 1;
     let assembled = (

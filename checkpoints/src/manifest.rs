@@ -13,7 +13,7 @@ use crate::file_names::{
 };
 use crate::header::check_name;
 use crate::regular::{read_small, real_folder};
-use crate::{Algorithm, Digest, FORMAT};
+use crate::{Algorithm, Digest, FORMAT, PackedMatrices};
 
 /// The maximum bytes of a manifest.
 pub(crate) const MAX_MANIFEST: u64 = 64 << 20;
@@ -97,6 +97,9 @@ pub struct Manifest {
     /// to `PATH`.
     #[serde(with = "metric", default, skip_serializing_if = "Option::is_none")]
     pub lora_scale: Option<f64>,
+    /// Matrices that are saved packed, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packed: Option<PackedMatrices>,
     /// Whether all numbers in its tensors, and its losses, are finite as far as is known. An unsound checkpoint
     /// never replaces a sound one: see [`Keep`](crate::Keep).
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
@@ -148,6 +151,7 @@ impl Manifest {
             metric: None,
             aliases: BTreeMap::new(),
             lora_scale: None,
+            packed: None,
             sound: true,
             files: Vec::new(),
         }
@@ -173,6 +177,11 @@ impl Manifest {
     /// Sets the scale of the products of low-rank factors, if there are any.
     pub fn lora_scale(self, scale: impl Into<Option<f64>>) -> Self {
         Self { lora_scale: scale.into(), ..self }
+    }
+
+    /// Sets the matrices that are saved packed, if there are any.
+    pub fn packed(self, packed: impl Into<Option<PackedMatrices>>) -> Self {
+        Self { packed: packed.into(), ..self }
     }
 
     /// Sets whether all of its numbers and losses are finite.
@@ -300,6 +309,9 @@ impl Manifest {
         }
         if self.lora_scale.is_some_and(|scale| !scale.is_finite()) {
             return wrong("a finite `lora_scale`, or none", format!("{:?}", self.lora_scale));
+        }
+        if let Some(packed) = &self.packed {
+            packed.check()?;
         }
         self.check_files()?;
         for (alias, saved) in &self.aliases {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use safetensors::Dtype;
 
-use crate::Scalar;
+use crate::{PackedMatrices, Scalar};
 use crate::dtypes::element_bytes;
 use crate::error::{CheckpointError, Result, dtype_name};
 use crate::header::{Header, Part};
@@ -95,6 +95,15 @@ pub struct Tensors {
     files: Arc<[VerifiedFile]>,
     tensors: BTreeMap<String, Tensor>,
     scalars: BTreeMap<String, Scalar>,
+    packed: Option<Packed>,
+}
+
+/// Matrices that are saved packed.
+#[derive(Debug)]
+struct Packed {
+    how: PackedMatrices,
+    /// The codes and the scales of each, which have names of their own in the files.
+    parts: BTreeMap<String, [Tensor; 2]>,
 }
 
 impl Tensors {
@@ -150,7 +159,29 @@ impl Tensors {
             }
             cover(&files, name, tensor)?;
         }
-        Ok(Self { folder: folder.into(), files, tensors, scalars })
+        Ok(Self { folder: folder.into(), files, tensors, scalars, packed: None })
+    }
+
+    /// Replaces the codes and scales of packed matrices by the matrices.
+    pub(crate) fn unpacking(mut self, how: PackedMatrices) -> Result<Self> {
+        let mut parts = BTreeMap::new();
+        for (path, shape) in &how.shapes {
+            let names = [PackedMatrices::codes_of(path), PackedMatrices::scales_of(path)];
+            let mut found = Vec::new();
+            for (name, expected) in names.iter().zip(how.infos(*shape)) {
+                let tensor = self.tensors.remove(name).filter(|tensor| tensor.info == expected);
+                found.push(tensor.ok_or_else(|| {
+                    wrong(&self.folder, name, expected.shown(), "none, or of another shape")
+                })?);
+            }
+            let (Some(scales), Some(codes)) = (found.pop(), found.pop()) else { continue };
+            let info = Info { dtype: Dtype::F32, shape: shape.to_vec() };
+            if self.tensors.insert(path.clone(), Tensor { info, places: Vec::new() }).is_some() {
+                return Err(wrong(&self.folder, path, "a matrix that is saved once", "packed and as it is"));
+            }
+            parts.insert(path.clone(), [codes, scales]);
+        }
+        Ok(Self { packed: Some(Packed { how, parts }), ..self })
     }
 
     /// Returns the names, sorted.
@@ -191,7 +222,7 @@ impl Tensors {
     /// [`CheckpointError::NoTensor`], [`CheckpointError::Rows`], [`CheckpointError::Changed`] if a file changed after
     /// its digest was checked, [`CheckpointError::Io`].
     pub fn read_rows(&self, name: &str, rows: Range<usize>) -> Result<Vec<u8>> {
-        let Tensor { info, places } = self.tensor(name)?;
+        let Tensor { info, .. } = self.tensor(name)?;
         if rows.start > rows.end || rows.end > info.rows() {
             return Err(CheckpointError::Rows {
                 path: self.folder.clone(),
@@ -200,6 +231,16 @@ impl Tensors {
                 found: format!("{rows:?}"),
             });
         }
+        let packed = self.packed.as_ref().and_then(|packed| Some((packed, packed.parts.get(name)?)));
+        if let (Some((packed, [codes, scales])), [from, to]) = (packed, info.shape.as_slice()) {
+            let [codes, scales] = [codes, scales].map(|part| self.read_places(part, 0..part.info.rows()));
+            return Ok(packed.how.rows([*from, *to], rows, &codes?, &scales?));
+        }
+        self.read_places(self.tensor(name)?, rows)
+    }
+
+    /// Reads rows that a tensor has.
+    fn read_places(&self, Tensor { info, places }: &Tensor, rows: Range<usize>) -> Result<Vec<u8>> {
         // At most the bytes in the files, which were checked.
         let mut bytes = vec![0; rows.len() * info.row_bytes()];
         let mut rest = &mut bytes[..];

@@ -22,7 +22,7 @@ pages! {
         "crate::guide::checkpoints" "crate::guide::coming_over" "crate::guide::commands" "crate::guide::many_ranks"
         "crate::guide::strategies" "crate::import" "firebrick::Accumulate" "firebrick::Adapters::load" "firebrick::Amp" "firebrick::Clip"
         "firebrick::Data::fingerprint" "firebrick::Dropout" "firebrick::Freeze" "firebrick::Lora"
-        "firebrick::Offload" "firebrick::Recompute" "firebrick::Trained::save_weights" "firebrick::Trainer"
+        "firebrick::Offload" "firebrick::Quantize" "firebrick::Recompute" "firebrick::Trained::save_weights" "firebrick::Trainer"
         "firebrick::World" "firebrick::World::deadline" "firebrick::World::on" "firebrick::Zero"
         "firebrick::checkpoints" "firebrick::datasets::Collator" "firebrick::datasets::Fingerprinted"
         "firebrick::kernels" "firebrick::kernels::gelu" "firebrick::kernels::head_loss"

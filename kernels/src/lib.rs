@@ -23,6 +23,7 @@
 //! reading.rs reads that begin while the device still computes
 //! many/      passes over all tensors of a model, many in one kernel
 //! optim/     updates of a parameter in one pass over memory
+//! packed/    frozen matrices in 4 or 8 bits
 //! memory/    bytes in use: by the process or a rank on the CPU, in the device's pool elsewhere
 //! flex/      what the kernels for the CPU have in common
 //! cube/      what the kernels for CubeCL's devices have in common
@@ -68,6 +69,7 @@ mod many;
 pub mod memory;
 mod norm;
 pub mod optim;
+pub mod packed;
 mod product;
 mod ragged;
 mod reading;

@@ -98,8 +98,9 @@ impl Attention {
 
     /// `[batch, length, width]` to the same shape.
     pub(super) fn forward(&self, x: Tensor<3>, reads: &Reads, pass: &Pass) -> Tensor<3> {
+        let [_, _, width] = x.dims();
         let joint = self.query_key_value.forward(x, pass);
-        let mixed = attention_of_joint(joint, self.heads, self.attending(reads, pass));
+        let mixed = attention_of_joint(joint, self.heads, self.attending(width, reads, pass));
         self.dropout.forward(self.output.forward(join_heads(mixed), pass), pass)
     }
 
@@ -121,12 +122,11 @@ impl Attention {
         ]);
         let part = |i: usize| joint.clone().narrow(2, i * self.heads, self.heads).swap_dims(1, 2);
         let (keys, values) = behind(past, part(1), part(2));
-        let mixed = attention(part(0), keys.clone(), values.clone(), None, self.attending(reads, pass));
+        let mixed = attention(part(0), keys.clone(), values.clone(), None, self.attending(width, reads, pass));
         (self.dropout.forward(self.output.forward(join_heads(mixed), pass), pass), (keys, values))
     }
 
-    fn attending<'a>(&self, reads: &'a Reads, pass: &'a Pass) -> Attending<'a> {
-        let [_, width] = self.output.weight.dims();
+    fn attending<'a>(&self, width: usize, reads: &'a Reads, pass: &'a Pass) -> Attending<'a> {
         let scale = scale_of(width / self.heads);
         Attending { reads, scale, cap: None, dropout: self.weight_dropout.at(pass) }
     }

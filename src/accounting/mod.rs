@@ -7,7 +7,7 @@ use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device};
 
-use firebrick_strategies::{Paths, Trained, each_distinct_param, each_param, trained};
+use firebrick_strategies::{Adaptation, Paths, Trained, each_distinct_param, each_param, trained};
 
 use crate::memory::{Storages, in_use};
 
@@ -37,6 +37,8 @@ pub struct ParameterBytes {
     pub gradients: usize,
     /// Bytes of the optimizer's state.
     pub optimizer: usize,
+    /// Bytes of packed matrices, which [`replica`](Self::replica) includes.
+    pub packed: usize,
     /// Where the parts are kept.
     pub placement: Placement,
 }
@@ -48,8 +50,11 @@ const AVERAGED: usize = 2;
 
 impl ParameterBytes {
     /// Counts the model as given, before any part is owned.
-    pub fn of<M: Module>(model: &M, placement: Placement) -> Self {
-        Self { parameters: elements(model), placement, ..Self::default() }
+    pub fn of<M: Module>(model: &M, adaptation: &Adaptation, placement: Placement) -> Self {
+        // The model has a placeholder of one element in place of a packed matrix.
+        let behind = adaptation.quantized().map(|(_, matrix)| matrix.shape().iter().product::<usize>() - 1);
+        let parameters = elements(model) + behind.sum::<usize>();
+        Self { parameters, packed: adaptation.quantized_bytes(), placement, ..Self::default() }
     }
 
     /// Counts master, replica and average as they are now.
@@ -62,6 +67,7 @@ impl ParameterBytes {
         }
         [self.master, self.replica, self.averaged] =
             [MASTER, REPLICA, AVERAGED].map(|reader| storages.charged_to(reader));
+        self.replica += self.packed;
     }
 
     /// Returns the bytes in the host's memory and on the device, without the gradients.

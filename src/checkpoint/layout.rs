@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use burn::module::{Module, ParamId};
-use firebrick_strategies::{Paths, Shard, Stages, each_param};
+use firebrick_checkpoints::PackedMatrices;
+use firebrick_strategies::{PackedBase, Paths, Shard, Stages, each_param};
 use firebrick_world::Communicator;
 
 /// The float parameters of a master, each once, with the names and parts that checkpoints use.
@@ -14,6 +15,8 @@ pub(crate) struct Layout {
     pub aliases: BTreeMap<String, String>,
     /// The factor that scales the product of an adapted matrix's low-rank factors, if there are any.
     pub lora_scale: Option<f64>,
+    /// The values of packed matrices, which are saved in place of their placeholders.
+    bases: HashMap<ParamId, PackedBase>,
 }
 
 /// The path of a parameter, and which rank writes it.
@@ -54,12 +57,31 @@ impl Layout {
             let writes_whole = writer == Some(world.rank());
             parameters.insert(id, Place { path: place.path.clone(), axes, shard, writes_whole });
         }
-        Self { parameters, aliases, lora_scale: None }
+        Self { parameters, aliases, lora_scale: None, bases: HashMap::new() }
     }
 
     /// Sets the scale of the low-rank factors' product.
     pub fn scaling(self, lora_scale: Option<f64>) -> Self {
         Self { lora_scale, ..self }
+    }
+
+    /// Sets the packed matrices.
+    pub fn packing(self, bases: HashMap<ParamId, PackedBase>) -> Self {
+        Self { bases, ..self }
+    }
+
+    /// Returns where the values of a parameter are, if it is packed.
+    pub fn base(&self, id: ParamId) -> Option<&PackedBase> {
+        self.bases.get(&id)
+    }
+
+    /// Returns what a manifest says about the packed matrices, if there are any.
+    pub fn packed(&self) -> Option<PackedMatrices> {
+        let matrices = self.bases.iter().filter_map(|(id, base)| Some((self.place(*id)?, base.get()?)));
+        let matrices: Vec<_> = matrices.collect();
+        let packing = matrices.first()?.1.packing();
+        let shapes = matrices.iter().map(|(place, matrix)| (place.path.clone(), matrix.shape())).collect();
+        Some(PackedMatrices { bits: packing.bits(), block: packing.block(), values: packing.values(), shapes })
     }
 
     pub fn place(&self, id: ParamId) -> Option<&Place> {

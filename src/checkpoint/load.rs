@@ -6,7 +6,8 @@ use burn::module::{Module, ParamId};
 use burn::tensor::{Bytes, DType, Tensor, TensorData};
 use burn::train::Interrupter;
 use firebrick_checkpoints::{Dtype, Tensors};
-use firebrick_strategies::{ParamMap, Shard, each_param, map_params, relift};
+use firebrick_kernels::packed::PackedMatrix;
+use firebrick_strategies::{PackedBase, ParamMap, Shard, each_param, map_params, relift};
 
 use super::ResumeError;
 use super::dtype::of_tensor;
@@ -42,7 +43,8 @@ fn require_same<M: Module>(model: &M, layout: &Layout, saved: &Tensors) -> Resul
         if !known.insert(path.clone()) {
             return;
         }
-        let mut shape = param.shape();
+        let packed = layout.base(param.id()).and_then(PackedBase::get);
+        let mut shape = packed.map_or_else(|| param.shape(), |matrix| matrix.shape().to_vec());
         if let (Some(shard), Some(rows)) = (&place.shard, shape.first_mut()) {
             *rows = shard.whole;
         }
@@ -94,6 +96,14 @@ impl Put<'_> {
         let dtype = tensor_dtype(&place.path, info.dtype)?;
         let (shape, bytes) = read_part(self.saved, &place.path, &info.shape, place.shard.as_ref())?;
         let data = TensorData::from_bytes(Bytes::from_bytes_vec(bytes), shape, dtype);
+        let base = self.layout.base(id);
+        if let Some((base, matrix)) = base.and_then(|base| Some((base, base.get()?))) {
+            // Packing what was unpacked gives the same codes and scales.
+            let numbers: Vec<f32> = data.iter().collect();
+            let packed = PackedMatrix::new(matrix.packing().pack(&numbers, matrix.shape()));
+            base.set(packed.to_device(&matrix.device()));
+            return Ok(value.clone());
+        }
         let data = data.convert_dtype(value.dtype());
         Ok(relift(Tensor::from_data(data, (&value.device().inner(), value.dtype())), value))
     }

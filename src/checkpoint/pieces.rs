@@ -1,7 +1,10 @@
 //! A rank's tensors as pieces of files.
 
+use std::sync::Arc;
+
 use burn::tensor::{Bytes, DType};
-use firebrick_checkpoints::{Bytes as FileBytes, Piece};
+use firebrick_checkpoints::{Bytes as FileBytes, Dtype, PackedMatrices, Piece};
+use firebrick_kernels::packed::Packed;
 
 use super::dtype::of_file;
 use super::layout::Place;
@@ -31,6 +34,29 @@ pub(super) fn piece(
             Piece { name, dtype, shape: whole, rows: Some(shard.rows.clone()), bytes }
         }
     })
+}
+
+/// The pieces of a packed matrix: its codes, which are not copied, and its scales.
+pub(super) fn packed_pieces(path: &str, matrix: &Arc<Packed>) -> [Piece; 2] {
+    let scales: Vec<u8> = matrix.scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+    let whole = |name, dtype, length, bytes| Piece { name, dtype, shape: vec![length], rows: None, bytes };
+    [
+        whole(
+            PackedMatrices::codes_of(path),
+            Dtype::U8,
+            matrix.codes.len(),
+            FileBytes::new(CodesOf(matrix.clone())),
+        ),
+        whole(PackedMatrices::scales_of(path), Dtype::F32, matrix.scales.len(), scales.into()),
+    ]
+}
+
+struct CodesOf(Arc<Packed>);
+
+impl AsRef<[u8]> for CodesOf {
+    fn as_ref(&self) -> &[u8] {
+        &self.0.codes
+    }
 }
 
 struct AllOf(Bytes);

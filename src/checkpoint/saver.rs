@@ -290,6 +290,7 @@ impl Saver {
                     .aliases(self.layout.aliases.clone())
                     .metric(save.metric.unwrap_or(f64::NAN))
                     .lora_scale(self.layout.lora_scale)
+                    .packed(self.layout.packed())
                     .sound(save.sound)
                     .files(entries);
             let (staging, folder, policy) = (save.staging.clone(), self.folder.clone(), self.policy);

@@ -10,7 +10,7 @@ use firebrick_strategies::values_on_host;
 use firebrick_world::Communicator;
 
 use super::layout::Layout;
-use super::pieces::piece;
+use super::pieces::{packed_pieces, piece};
 use super::{ResumeError, TrainerState, optimizer_state};
 
 /// The part of the state that a rank saves, in memory that training does not touch.
@@ -89,7 +89,7 @@ fn copied<M: Module>(layout: &Layout, model: &M) -> Vec<Piece> {
     let written = |id| layout.place(id).filter(|place| place.is_written());
     values_on_host(
         model,
-        |id| written(id).is_some(),
+        |id| written(id).is_some() && layout.base(id).is_none(),
         |id, data| {
             if let Some(place) = written(id) {
                 let (bytes, shape, dtype) = data.into_parts();
@@ -97,5 +97,8 @@ fn copied<M: Module>(layout: &Layout, model: &M) -> Vec<Piece> {
             }
         },
     );
+    let packed = layout.places().filter(|(_, place)| place.is_written());
+    let packed = packed.filter_map(|(id, place)| Some((place, layout.base(id)?.get()?)));
+    pieces.extend(packed.flat_map(|(place, matrix)| packed_pieces(&place.path, &matrix.to_host())));
     pieces
 }

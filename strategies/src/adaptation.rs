@@ -1,12 +1,15 @@
 //! The changes that strategies make to a model before training, and how they are undone.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use burn::module::{Module, ModuleMapper, Param, ParamId};
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
+use firebrick_kernels::packed::PackedMatrix;
+use firebrick_world::{Communicator, host_device};
 
 use crate::lora::ReadWhole;
+use crate::quantize::PackedBase;
 use crate::{LowRank, Paths, StartingFactors, StrategyError, apart, learns};
 
 /// The changes that strategies have made to a model before training: the parameters that they have frozen, and the
@@ -37,6 +40,8 @@ pub struct Adaptation {
     read_whole: ReadWhole,
     /// Parameters that are trained whole beside factors.
     whole: HashSet<ParamId>,
+    /// The packed values of matrices, empty where a matrix is not packed.
+    bases: HashMap<ParamId, PackedBase>,
 }
 
 impl Adaptation {
@@ -97,6 +102,50 @@ impl Adaptation {
         self.dropout = dropout;
     }
 
+    /// Returns where the packed values of a matrix are, or are to be.
+    pub(crate) fn base_of(&mut self, parameter: ParamId) -> PackedBase {
+        self.bases.entry(parameter).or_default().clone()
+    }
+
+    /// Returns the parameters that [`Quantize`](crate::Quantize) has packed, in no particular order.
+    pub fn quantized(&self) -> impl Iterator<Item = (ParamId, PackedMatrix)> {
+        self.bases.iter().filter_map(|(id, base)| Some((*id, base.get()?)))
+    }
+
+    /// Returns the packed values of parameters, which their copies share.
+    pub fn packed_bases(&self) -> HashMap<ParamId, PackedBase> {
+        let packed = self.bases.iter().filter(|(_, base)| base.get().is_some());
+        packed.map(|(id, base)| (*id, base.clone())).collect()
+    }
+
+    /// Returns the bytes of all packed matrices.
+    pub fn quantized_bytes(&self) -> usize {
+        self.quantized().map(|(_, matrix)| matrix.bytes()).sum()
+    }
+
+    /// Moves the packed matrices to a device.
+    pub fn place_quantized(&self, device: &Device) {
+        self.bases.values().for_each(|base| base.place(device));
+    }
+
+    /// Checks that all ranks have packed the same values. Every rank calls it.
+    ///
+    /// # Errors
+    ///
+    /// [`StrategyError::OtherBase`], or another rank is gone.
+    pub fn require_same_quantized(&self, world: &Communicator) -> Result<(), StrategyError> {
+        // A hash of each matrix; a sum does not depend on their order.
+        let own = self.quantized().map(|(_, matrix)| matrix.to_host().digest()).fold(0, u64::wrapping_add);
+        // 48 bits, which an f64 holds exactly.
+        let all = world.numbers("the packed matrices", &[(own >> 16) as f64])?;
+        let mut all = all.iter().flatten();
+        let first = all.next();
+        match all.all(|digest| Some(digest) == first) {
+            true => Ok(()),
+            false => Err(StrategyError::OtherBase),
+        }
+    }
+
     pub(crate) fn read_whole(&self) -> &ReadWhole {
         &self.read_whole
     }
@@ -125,8 +174,9 @@ impl Adaptation {
         apart(param).set_require_grad(true)
     }
 
-    /// Undoes the changes on a trained model and keeps its values: merges factors into their matrices, and lets frozen
-    /// parameters require a gradient again if they did originally.
+    /// Undoes the changes on a trained model and keeps its values: unpacks matrices, merges factors into them, and lets
+    /// frozen parameters require a gradient again if they did originally. If matrices were packed, the model is in host
+    /// memory, since its device may lack room.
     pub fn give_back<M: Module>(&self, model: M) -> M {
         struct Thaw<'a>(&'a HashSet<ParamId>);
         impl ModuleMapper for Thaw<'_> {
@@ -134,7 +184,9 @@ impl Adaptation {
                 if self.0.contains(&param.id) { param.set_require_grad(true) } else { param }
             }
         }
-        let model = if self.low_rank.is_some() { model.materialize() } else { model };
+        let is_packed = self.quantized().next().is_some();
+        let model = if is_packed { model.to_device(&host_device()) } else { model };
+        let model = if is_packed || self.low_rank.is_some() { model.materialize() } else { model };
         if self.frozen.is_empty() { model } else { model.map(&mut Thaw(&self.frozen)) }
     }
 }

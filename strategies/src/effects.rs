@@ -1,6 +1,7 @@
 //! What a strategy does, as far as others must know.
 
 use burn::tensor::FloatDType;
+use firebrick_kernels::packed::Packing;
 use serde::{Deserialize, Serialize};
 
 use crate::{PathError, Paths};
@@ -36,6 +37,8 @@ pub struct Effects {
     pub averages: bool,
     /// It [adapts](crate::Strategy::adapted) the model: which parameters are trained depends on it.
     pub adapts: bool,
+    /// It keeps frozen matrices packed, in this form.
+    pub quantizes: Option<Packing>,
     /// It needs the whole window's gradients in f32: strategies that sum or cast gradients must come before it.
     pub needs_whole_window: bool,
     /// What a resumed run must keep of it.
@@ -183,6 +186,7 @@ impl Effects {
             recomputes: None,
             averages: false,
             adapts: false,
+            quantizes: None,
             needs_whole_window: false,
             result: OnResult::Free,
             paths: Vec::new(),

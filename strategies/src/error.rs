@@ -178,6 +178,14 @@ pub enum StrategyError {
         /// The difference.
         error: UnfitFactors,
     },
+    /// No matrix can be packed.
+    #[error(
+        "Quantize finds no frozen matrix of a linear layer in the model's blocks, which are the elements of its lists: write it after `Lora` or `Freeze`, which freeze the matrices, or leave it out"
+    )]
+    NothingQuantized,
+    /// The ranks were given different models.
+    #[error("Quantize has packed other matrices on some ranks than on others: give every rank the same model")]
+    OtherBase,
     /// The strategy starts on a model that it has not adapted.
     #[error("{0} starts on a model that it has not adapted: call `Composition::adapt` before `Setup::new`")]
     NotAdapted(&'static str),

@@ -39,6 +39,7 @@
 //! keep_padding.rs  KeepPadding: computes padding, for comparison
 //! freeze.rs      Freeze: excludes parameters from training
 //! lora/          Lora: low-rank factors beside frozen matrices
+//! quantize/      Quantize: keeps frozen matrices in 4 or 8 bits
 //! ema.rs         Ema: an average of the weights over the updates
 //! clip.rs        Clip: bounds the gradient's norm or its elements
 //! skip_outliers.rs  SkipOutliers: skips an update whose gradient norm is an outlier
@@ -186,6 +187,7 @@ mod outcome;
 mod params;
 mod pass;
 mod paths;
+mod quantize;
 mod recompute;
 pub mod registry;
 mod saved_number;
@@ -231,6 +233,7 @@ pub use outcome::Outcome;
 pub use params::{ParamMap, Trained, apart, map_params, relift, tie, tied, trained, trained_here, untie};
 pub use pass::Pass;
 pub use paths::{PathError, Paths, Place};
+pub use quantize::{PackedBase, Quantize};
 pub use recompute::Recompute;
 pub use saved_number::SavedNumber;
 pub use segment::{Bundle, SegmentPlan, TensorMap, Units, Which};
@@ -263,6 +266,7 @@ impl<M: burn::module::Module + 'static> registry::Registered for dyn Strategy<M>
             .strategy::<Zero>("Zero")
             .strategy::<Offload>("Offload")
             .strategy::<Lora>("Lora")
+            .strategy::<Quantize>("Quantize")
             .strategy::<Freeze>("Freeze")
             .strategy::<SkipOutliers>("SkipOutliers")
             .strategy::<KeepPadding>("KeepPadding")

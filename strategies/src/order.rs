@@ -53,6 +53,7 @@ impl Order {
                 || first.offloads.is_some() && effects.offloads.is_some()
                 || first.recomputes.is_some() && effects.recomputes.is_some()
                 || first.averages && effects.averages
+                || first.quantizes.is_some() && effects.quantizes.is_some()
         });
         if twice {
             return Err(StrategyError::Twice(then));
@@ -155,9 +156,15 @@ impl Order {
         [true, offloads == Offloads::Parameters, holds]
     }
 
-    /// Returns whether blocks whose parameters are fetched or gathered run again in the backward pass, as all do then.
+    /// Returns whether a strategy keeps frozen matrices packed.
+    pub fn quantizes(&self) -> bool {
+        self.0.iter().any(|effects| effects.quantizes.is_some())
+    }
+
+    /// Returns whether blocks whose parameters are fetched, gathered or unpacked run again in the backward pass, as all do
+    /// then.
     pub fn runs_blocks_again(&self) -> bool {
-        self.stage() == 3 || self.offloads() == Some(Offloads::Parameters)
+        self.stage() == 3 || self.offloads() == Some(Offloads::Parameters) || self.quantizes()
     }
 
     /// Returns whether the ranks exchange data in the replica's dtype rather than the master's.

@@ -10,7 +10,8 @@ use burn::tensor::{FloatDType, Tensor};
 use firebrick::datasets::{Batch, Batches};
 use firebrick::strategies::{
     Accumulate, Adaptation, Amp, BoxedStrategy, Clip, Composition, Ema, Freeze, Keep, KeepPadding, Lora,
-    LossScale, Offload, Outcome, Paths, Recompute, SavedStates, Settled, Setup, StageState, Stages, Zero,
+    LossScale, Offload, Outcome, Paths, Quantize, Recompute, SavedStates, Settled, Setup, Stack, StageState, Stages,
+    Zero,
 };
 use firebrick::{Data, Loss, Objective, Pass, Schedule, SkipOutliers, StepNumbers, Trainer};
 use firebrick_models::Gpt;
@@ -68,6 +69,9 @@ fn all_strategies() -> Vec<(&'static str, Recipe)> {
     all.push(("Lora", boxed(Lora::rank(2).alpha(4.0).dropout(0.2))));
     all.push(("Lora", boxed(Lora::rank(2).alpha(4.0).dora())));
     all.push(("Freeze", boxed(Freeze::paths(["tokens"]))));
+    for quantize in [Quantize::nf4(), Quantize::int8()] {
+        all.push(("Quantize", boxed(Stack::new(Freeze::paths(["blocks.*.weight"]), quantize))));
+    }
     all
 }
 
@@ -307,6 +311,9 @@ fn wrong_orders_are_refused() {
                 }
                 ("Amp" | "Accumulate" | "Offload" | "Offload of parameters", "Zero in the backward pass") => {
                     assert!(result.unwrap().contains("write Zero first"), "{name}");
+                }
+                ("Quantize", "Lora") => {
+                    assert!(result.unwrap().contains("Quantize stands before Lora"), "{name}");
                 }
                 (first, then) if first == then => {
                     assert!(result.unwrap().contains(&format!("{first} is named twice")), "{name}");

@@ -32,6 +32,7 @@ mod preference;
 mod pretrained;
 mod pretrained_folders;
 mod pretrained_sharded;
+mod quantize;
 mod rank_bytes;
 mod ranks;
 mod ranks_end;

@@ -29,11 +29,12 @@ pub(super) struct Combination {
 /// The run's other strategies and its own settings of these ones are kept.
 pub(super) fn combinations(run: &Run, has_bf16: bool, has_f16: bool) -> Vec<Combination> {
     let own = Own::of(run);
+    let unpacks = own.adapting.iter().any(|strategy| strategy.effects().quantizes.is_some());
     let mut all = Vec::new();
     for offload in [None, Some(Offloads::Optimizer), Some(Offloads::Parameters)] {
         for stage in 0..=if run.number_of_ranks() > 1 { 3 } else { 0 } {
             for recompute in [false, true] {
-                let runs_again = stage == 3 || offload == Some(Offloads::Parameters);
+                let runs_again = stage == 3 || offload == Some(Offloads::Parameters) || unpacks;
                 if recompute && runs_again {
                     continue;
                 }

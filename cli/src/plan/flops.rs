@@ -82,6 +82,7 @@ mod tests {
             in_block,
             is_factor: false,
             is_trained: true,
+            packing: None,
         };
         let shapes = [shape(100, true), shape(10, false)];
         let work = Work {
@@ -110,6 +111,7 @@ mod tests {
             in_block: true,
             is_factor: false,
             is_trained: true,
+            packing: None,
         };
         let attention = |of_source, over_source| Attention { layers: 1, width: 5, of_source, over_source };
         let work = Work {

@@ -77,6 +77,7 @@ impl ParamLayout {
             is_trained: trained,
             in_block: shape.in_block,
             is_factor: shape.is_factor,
+            packing: shape.packing,
         }
     }
 

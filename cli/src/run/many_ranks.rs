@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use burn::tensor::Device;
 use firebrick_datasets::{Amount, counted};
+use firebrick_kernels::packed::Packing;
 use firebrick_strategies::Order;
 use firebrick_strategies::cost::{Held, PlannedParam};
 use firebrick_world::World;
@@ -62,15 +63,29 @@ impl Run {
     }
 
     /// Returns the bytes per parameter that one of `processes` processes needs, over all its ranks: weights, gradients
-    /// and optimizer state in f32, sharded as the ZeRO stage says. A frozen parameter needs only its weights.
-    pub(crate) fn bytes_per_parameter(&self, processes: usize, is_trained: bool) -> f64 {
+    /// and optimizer state in f32, sharded as the ZeRO stage says. A frozen parameter needs only its weights, or
+    /// less where it is packed.
+    pub(crate) fn bytes_per_parameter(
+        &self,
+        processes: usize,
+        is_trained: bool,
+        packing: Option<Packing>,
+    ) -> f64 {
         let effects = self.strategies.iter().map(|strategy| strategy.effects());
         // An order that is refused later is counted as data-parallel training.
         let order = Order::of(effects.filter(|effects| effects.reduces.is_some())).unwrap_or_default();
         let (shape, master_bytes, replica_bytes) = ([1 << 20, 1 << 20], 4, 4);
         let (in_block, is_factor) = (true, false);
-        let matrix =
-            PlannedParam { shape: &shape, master_bytes, replica_bytes, is_trained, in_block, is_factor };
+        let shape = &shape;
+        let matrix = PlannedParam {
+            shape,
+            master_bytes,
+            replica_bytes,
+            is_trained,
+            in_block,
+            is_factor,
+            packing,
+        };
         let ranks = self.number_of_ranks().max(1);
         let held = Held::of([matrix], &order, false, ranks as u64, &*self.optimizer);
         ranks as f64 / processes as f64 * (held.between() + held.gradients) as f64 / 2f64.powi(40)
@@ -129,7 +144,7 @@ mod tests {
 
     #[test]
     fn all_ranks_of_a_process_take_memory_but_what_they_share_is_there_once() {
-        let bytes = |sets: &[&str], processes| run(sets).bytes_per_parameter(processes, true);
+        let bytes = |sets: &[&str], processes| run(sets).bytes_per_parameter(processes, true, None);
         assert_eq!(bytes(&["strategies=[]"], 1), 16.0);
         // A row and a column for a whole matrix.
         assert_eq!(bytes(&["strategies=[]", "optimizer=Adafactor()"], 1).round(), 8.0);
@@ -138,7 +153,7 @@ mod tests {
             assert_eq!(bytes(&["ranks=4", &strategies], 1), expected, "stage {stage}");
             assert_eq!(bytes(&["ranks=4", &strategies], 2), expected / 2.0, "stage {stage}");
         }
-        let frozen = |sets: &[&str]| run(sets).bytes_per_parameter(1, false);
+        let frozen = |sets: &[&str]| run(sets).bytes_per_parameter(1, false, None);
         assert_eq!(frozen(&["strategies=[]"]), 4.0);
         assert_eq!(frozen(&["ranks=4", "strategies=[Zero(stage: 2)]"]), 4.0 * 4.0);
         assert_eq!(frozen(&["ranks=4", "strategies=[Zero(stage: 3)]"]), 4.0);

@@ -126,7 +126,7 @@ impl Run {
     ) -> Result<Parts<M>, RunError> {
         let (device, device_name) = self.find_device(&say)?;
         let config = self.config::<M>(folder.as_ref(), UNKNOWN)?;
-        let held = |processes| parameters::<M>(&config) * self.bytes_per_parameter(processes, true);
+        let held = |processes| parameters::<M>(&config) * self.bytes_per_parameter(processes, true, None);
         let world = self.world(device::alike(&self.device, &device_name), held)?;
         let device = device.autodiff();
         // Try strategies and groups first, on a model of the same parts with the smallest parameters: an invalid order

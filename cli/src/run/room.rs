@@ -1,5 +1,6 @@
 //! Checks that this machine has room for a run, before anything is allocated.
 
+use firebrick_kernels::packed::Packing;
 use firebrick_datasets::{Batch, Cursor, DataError, Requests, SampleError};
 
 use super::prepare::Parts;
@@ -17,10 +18,11 @@ impl Run {
     pub(super) fn require_room<M: Trainable>(&self, parts: &Parts<M>) -> Result<(), RunError> {
         let processes = Process::this()?.of;
         let ranks = self.number_of_ranks() / processes;
-        let Counted { trained, frozen } = self.counted::<M>(&parts.config, &parts.fresh)?;
-        let parameters = trained + frozen;
-        let bytes = |is_trained| self.bytes_per_parameter(processes, is_trained);
-        let weights = trained * bytes(true) + frozen * bytes(false);
+        let Counted { trained, frozen, packed } = self.counted::<M>(&parts.config, &parts.fresh)?;
+        let parameters = trained + frozen + packed.map_or(0.0, |(packed, _)| packed);
+        let bytes = |is_trained| self.bytes_per_parameter(processes, is_trained, None);
+        let of_packed = |(packed, packing)| packed * self.bytes_per_parameter(processes, false, Some(packing));
+        let weights = trained * bytes(true) + frozen * bytes(false) + packed.map_or(0.0, of_packed);
         let Some(available) = memory::of_machine().filter(|_| parts.device_name.starts_with("cpu")) else {
             return Ok(());
         };
@@ -40,16 +42,20 @@ impl Run {
     fn counted<M: Trainable>(&self, config: &M::Config, fresh: &[String]) -> Result<Counted, RunError> {
         let all = parameters::<M>(config);
         if !self.strategies.iter().any(|strategy| strategy.effects().adapts) {
-            return Ok(Counted { trained: all, frozen: 0.0 });
+            return Ok(Counted { trained: all, frozen: 0.0, packed: None });
         }
         let made = config.clone().with_layers(config.layers().min(MOST_LAYERS));
         // Computed as floats, which no shape overflows.
         let elements = |shape: &Shape| shape.shape.iter().map(|axis| *axis as f64).product::<f64>();
+        let (packed, others): (Vec<Shape>, Vec<Shape>) =
+            shapes::<M>(&made, &self.strategies, fresh)?.into_iter().partition(|shape| shape.packing.is_some());
         let (trained, frozen): (Vec<Shape>, Vec<Shape>) =
-            shapes::<M>(&made, &self.strategies, fresh)?.into_iter().partition(|shape| shape.is_trained);
+            others.into_iter().partition(|shape| shape.is_trained);
         let of_all = all / parameters::<M>(&made);
         let sum = |shapes: &[Shape]| of_all * shapes.iter().map(elements).sum::<f64>();
-        Ok(Counted { trained: sum(&trained), frozen: sum(&frozen) })
+        let packing = packed.first().and_then(|shape| shape.packing);
+        let packed = packing.map(|packing| (sum(&packed), packing));
+        Ok(Counted { trained: sum(&trained), frozen: sum(&frozen), packed })
     }
 }
 
@@ -57,7 +63,10 @@ impl Run {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Counted {
     trained: f64,
+    /// Those that are not packed.
     frozen: f64,
+    /// The packed ones, and how they are packed.
+    packed: Option<(f64, Packing)>,
 }
 
 /// The rows of a micro-batch.
@@ -154,8 +163,8 @@ mod tests {
             run.unwrap().counted::<Gpt>(config, &[]).unwrap()
         };
         let all = counted(&config, "[Clip(norm: 1.0)]");
-        assert_eq!(all, Counted { trained: parameters::<Gpt>(&config), frozen: 0.0 });
-        let tokens = Counted { trained: all.trained - 100.0 * 16.0, frozen: 100.0 * 16.0 };
+        assert_eq!(all, Counted { trained: parameters::<Gpt>(&config), frozen: 0.0, packed: None });
+        let tokens = Counted { trained: all.trained - 100.0 * 16.0, frozen: 100.0 * 16.0, ..all };
         assert_eq!(counted(&config, r#"[Freeze(["tokens"])]"#), tokens);
         let factors = counted(&config, r#"[Lora(rank: 2, also: ["positions"])]"#);
         assert_eq!(factors.frozen, all.trained - 32.0 * 16.0);

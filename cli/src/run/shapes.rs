@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use burn::module::ParamId;
 use burn::tensor::Device;
 use firebrick::AnyModel;
+use firebrick_kernels::packed::Packing;
 use firebrick_models::drawn_now;
 use firebrick_strategies::{Adaptation, Composition, LowRank, Paths, Place, each_param};
 
@@ -25,6 +26,8 @@ pub(crate) struct Shape {
     pub is_factor: bool,
     /// Whether the parameter is trained.
     pub is_trained: bool,
+    /// How the parameter is packed, if a strategy packs it.
+    pub packing: Option<Packing>,
 }
 
 impl Shape {
@@ -76,6 +79,8 @@ pub(crate) fn shapes<M: Trainable>(
     let block_of = |path: &str| {
         blocks.iter().position(|block| path.strip_prefix(*block).is_some_and(|rest| rest.starts_with('.')))
     };
+    let packed: HashMap<ParamId, Packing> =
+        adaptation.quantized().map(|(id, matrix)| (id, matrix.packing())).collect();
     // A parameter that is tied across places belongs to no block.
     let mut homes: HashMap<ParamId, HashSet<Option<usize>>> = HashMap::new();
     for place in paths.places() {
@@ -89,6 +94,7 @@ pub(crate) fn shapes<M: Trainable>(
         in_block: homes.get(&place.id).is_some_and(|homes| homes.len() == 1 && !homes.contains(&None)),
         is_factor: place.reparameterizes.is_some(),
         is_trained: trained.contains(&place.id),
+        packing: packed.get(&place.id).copied(),
     });
     Ok(shapes.collect())
 }

@@ -8,7 +8,7 @@ use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, FloatDType};
 use firebrick_datasets::Batch;
 use firebrick_strategies::{Adaptation, Composition, Order, Pass, Setup, Stages, tied, trained};
-use firebrick_world::Communicator;
+use firebrick_world::{Communicator, host_device};
 
 use super::update::published;
 use super::{Copies, Looks, Session, Weights};
@@ -98,7 +98,13 @@ impl<M: Module + 'static> Prepared<M> {
         let placement = Placement { master_on_host, replica_on_host, held_on_host };
         let writes = Some(pass.dtype()).filter(|dtype| *dtype != FloatDType::F32);
         settle(&device);
-        let mut bytes = ParameterBytes::of(&model, placement);
+        // A pass copies packed matrices that are elsewhere.
+        let home = if replica_on_host { host_device() } else { device.clone() };
+        device.memory_persistent_allocations((), |()| adaptation.place_quantized(&home));
+        if order.quantizes() && world.size() > 1 {
+            adaptation.require_same_quantized(&world)?;
+        }
+        let mut bytes = ParameterBytes::of(&model, &adaptation, placement);
         let owned = (model, &mut stages);
         let master =
             device.memory_persistent_allocations(owned, |(model, stages)| stages.init_master(model))?;
@@ -114,7 +120,7 @@ impl<M: Module + 'static> Prepared<M> {
         }
         let tied = tied(master);
         let scale = adaptation.low_rank().map(|factors| factors.scale());
-        let layout = Arc::new(Layout::of(master, &mut stages, &world).scaling(scale));
+        let layout = Arc::new(Layout::of(master, &mut stages, &world).scaling(scale).packing(adaptation.packed_bases()));
         bytes.count(master, replica, stages.averaged().as_ref());
         let looks = Looks::new(pass.device());
         Ok(Session {

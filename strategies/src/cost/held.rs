@@ -17,6 +17,7 @@ use crate::{Offloads, Order};
 /// let shape = [4096, 4096];
 /// let matrix = PlannedParam {
 ///     shape: &shape, master_bytes: 4, replica_bytes: 4, is_trained: true, in_block: true, is_factor: false,
+///     packing: None,
 /// };
 /// let bytes = |stage| {
 ///     let order = Order::of([Zero::stage(stage).effects()]).unwrap();
@@ -113,6 +114,12 @@ impl Held {
         optimizer: &dyn OptimizerRecipe,
         gradients: &mut Gradients,
     ) {
+        if let Some(packing) = param.packing {
+            // The forward pass reads it where the replica is; the parameter itself is a placeholder of one element.
+            self.replica += packing.bytes(param.elements() as usize) as u64;
+            self.master += param.master_bytes;
+            return;
+        }
         let (whole, stage, offloads) = (param.elements(), order.stage(), order.offloads());
         let padded = param.padded(order, ranks);
         let shard = padded.map_or(whole, |padded| padded / ranks);

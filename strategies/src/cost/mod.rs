@@ -15,6 +15,8 @@ mod sent;
 pub use held::Held;
 pub use sent::{Sent, sent};
 
+use firebrick_kernels::packed::Packing;
+
 use crate::Order;
 
 /// A parameter of a model that need not exist. Tied parameters are one.
@@ -32,6 +34,8 @@ pub struct PlannedParam<'a> {
     pub in_block: bool,
     /// Whether it is a factor of [`Lora`](crate::Lora).
     pub is_factor: bool,
+    /// How it is packed, if [`Quantize`](crate::Quantize) packs it.
+    pub packing: Option<Packing>,
 }
 
 impl PlannedParam<'_> {
@@ -42,6 +46,9 @@ impl PlannedParam<'_> {
     /// Returns the elements, padding included, if the parameter is sharded among the ranks, or `None` if each rank
     /// holds all of it.
     fn padded(&self, order: &Order, ranks: u64) -> Option<u64> {
+        if self.packing.is_some() {
+            return None;
+        }
         let rows = order.reduces()?.padded_rows(self.shape, self.is_trained, ranks as usize)?;
         Some(self.shape[1..].iter().map(|size| *size as u64).product::<u64>() * rows as u64)
     }

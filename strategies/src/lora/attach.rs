@@ -8,6 +8,7 @@ use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 
 use super::factors::{InputDropout, LoraFactors, dense, norms};
 use super::start::Start;
+use crate::quantize::PackedBase;
 use crate::{Adaptation, FactorValues, LowRank};
 use firebrick_kernels::{Draws, cast};
 
@@ -88,7 +89,7 @@ impl<'a> Attach<'a> {
         let prob = self.adaptation.dropout();
         let drops = prob > 0.0 && !self.undropped.contains(&matrix.id);
         let dropout = drops.then(|| InputDropout::new(prob, path, self.adaptation.read_whole().clone()));
-        LoraFactors { a, b, scale: self.low_rank.scale(), magnitude, dropout }
+        LoraFactors { a, b, scale: self.low_rank.scale(), magnitude, base: PackedBase::default(), dropout }
     }
 }
 
@@ -132,7 +133,7 @@ impl Reparameterizer for Attach<'_> {
         }
         let factors = match self.done.get(&id) {
             Some(done) => done.clone(),
-            None => self.factors(path, &param),
+            None => LoraFactors { base: self.adaptation.base_of(id), ..self.factors(path, &param) },
         };
         self.done.insert(id, factors.clone());
         (self.adaptation.freeze(param), Some(factors))

@@ -7,6 +7,7 @@ use burn::tensor::{FloatDType, Tensor};
 use firebrick_kernels::cast;
 
 use crate::StrategyError;
+use crate::quantize::PackedBase;
 
 /// Low-rank factors beside a frozen matrix W, `[in, out]`. A layer reads
 ///
@@ -32,6 +33,9 @@ pub struct LoraFactors {
     pub scale: f64,
     /// m, `[out]`: the norms of the columns, which [`Lora::dora`](crate::Lora::dora) trains apart from their directions.
     pub magnitude: Option<Param<Tensor<1>>>,
+    /// The matrix itself, where [`Quantize`](crate::Quantize) has packed it.
+    #[module(skip)]
+    pub(super) base: PackedBase,
     #[module(skip)]
     pub(super) dropout: Option<InputDropout>,
 }
@@ -42,11 +46,18 @@ impl LoraFactors {
         self.a.val().matmul(self.b.val()).mul_scalar(self.scale)
     }
 
+    /// Returns the matrix W in this dtype. `stored` is the value of its parameter.
+    pub(super) fn matrix<const D: usize>(&self, stored: Tensor<D>, dtype: FloatDType) -> Tensor<D> {
+        self.base.read(&stored, dtype).unwrap_or_else(|| dense(stored, dtype))
+    }
+
     /// Returns what a layer reads instead of a matrix.
-    pub(super) fn read<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
-        let delta = self.delta().reshape(base.shape());
+    pub(super) fn read<const D: usize>(&self, stored: Tensor<D>) -> Tensor<D> {
+        let delta = self.delta();
         // The dtype of the factors is that of the replica.
-        let sum = dense(base, FloatDType::from(delta.dtype())) + delta;
+        let matrix = self.matrix(stored, FloatDType::from(delta.dtype()));
+        let delta = delta.reshape(matrix.shape());
+        let sum = matrix + delta;
         match &self.magnitude {
             None => sum,
             Some(magnitude) => {
@@ -81,13 +92,13 @@ pub(super) fn norms<const D: usize>(matrix: Tensor<D>) -> Tensor<D> {
 impl Reparameterization for LoraFactors {
     const NAME: &'static str = "lora";
 
-    fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
+    fn apply<const D: usize>(&self, stored: Tensor<D>) -> Tensor<D> {
         if let Some(dropout) = &self.dropout
             && self.a.base().is_tracked()
         {
             dropout.note_read();
         }
-        self.read(base)
+        self.read(stored)
     }
 }
 

@@ -4,7 +4,7 @@ use burn::module::Param;
 use burn::tensor::{FloatDType, Tensor};
 use firebrick_kernels::{add, cast, linear, with_read_products};
 
-use super::factors::{LoraFactors, dense};
+use super::factors::LoraFactors;
 use crate::{Dropout, Pass};
 
 /// Maps `x`, `[.., in]`, to `x · weight + bias`, `[.., out]`, in the dtype of `x`. It computes in the dtype of the
@@ -61,13 +61,13 @@ pub fn adapted_linear<const D: usize>(
         return undropped_linear(x, weight, bias);
     };
     if D == 1 {
-        let (from, to) = (x.dims()[0], weight.dims()[1]);
+        let (from, to) = (x.dims()[0], factors.b.dims()[1]);
         return adapted_linear::<2>(x.reshape([1, from]), weight, bias, pass).reshape([to; D]);
     }
     let (a, b) = (factors.a.val(), factors.b.val());
     let [outside, inside] = [x.dtype(), a.dtype()].map(FloatDType::from);
     let (x, weight, bias) =
-        (cast(x, inside), dense(weight.base(), inside), bias.map(|bias| cast(bias, inside)));
+        (cast(x, inside), factors.matrix(weight.base(), inside), bias.map(|bias| cast(bias, inside)));
     let dropped = Dropout::new(dropout.prob).forward(x.clone(), pass);
     // A gradient needs the values of these products, also at the end of a recomputed segment: that of B, and of m.
     let low = |x: Tensor<D>| with_read_products(|| linear(x, a.clone(), None)) * factors.scale;

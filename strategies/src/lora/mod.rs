@@ -38,6 +38,7 @@ pub use factors::LoraFactors;
 pub(crate) use factors::ReadWhole;
 pub use forward::{adapted_linear, undropped_linear};
 pub use targets::Targets;
+pub(crate) use targets::matrices_of_linear_layers;
 
 const NAME: &str = "Lora";
 
@@ -291,6 +292,10 @@ impl<M: Module> Strategy<M> for Lora {
     fn adapted(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
         if adaptation.low_rank().is_some() {
             return Err(StrategyError::Twice(NAME));
+        }
+        if adaptation.quantized().next().is_some() {
+            let why = "its matrices are packed by then, and lack the factors";
+            return Err(StrategyError::Order { first: "Quantize", then: NAME, why });
         }
         if let Some(parameter) = reparameterized(&model) {
             return Err(StrategyError::Reparameterized { strategy: NAME, parameter });

@@ -36,8 +36,8 @@ impl Segment {
         unit: Option<Unit>,
     ) -> Option<Self> {
         let is_recomputed = plan.recomputes(block, input, met);
-        // Burn's graph would otherwise keep the segment's provided parameters alive.
-        let must = unit.as_ref().is_some_and(Unit::is_provided);
+        // Burn's graph would otherwise keep the segment's provided or unpacked parameters alive.
+        let must = unit.as_ref().is_some_and(Unit::is_provided) || plan.unpacks() && met.outermost;
         (is_recomputed || must).then(|| Self { plan: plan.clone(), met, unit })
     }
 

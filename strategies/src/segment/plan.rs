@@ -22,6 +22,7 @@ pub struct SegmentPlan {
     pub(super) host: Option<Device>,
     elementwise: bool,
     keeps_padding: bool,
+    unpacks: bool,
     handling: Handling,
     /// The units in the order in which the last pass reached them.
     order: Mutex<Vec<usize>>,
@@ -72,9 +73,9 @@ impl SegmentPlan {
             Which::Paths(paths) => Which::Paths(paths.clone()),
             Which::Within(budget) => Which::within(lock(budget).bytes()),
         });
-        let (host, elementwise, paths) = (self.host.clone(), self.elementwise, self.paths.clone());
-        let (handling, keeps_padding) = (self.handling.clone(), self.keeps_padding);
-        Self { recompute, host, elementwise, keeps_padding, paths, handling, ..Self::default() }
+        let Self { elementwise, keeps_padding, unpacks, .. } = *self;
+        let (host, paths, handling) = (self.host.clone(), self.paths.clone(), self.handling.clone());
+        Self { recompute, host, elementwise, keeps_padding, unpacks, paths, handling, ..Self::default() }
     }
 
     /// Returns the paths of the model's parameters and modules.
@@ -96,6 +97,17 @@ impl SegmentPlan {
     /// Recomputes the operations between matrix products, with Burn's own scheme.
     pub fn recompute_elementwise(&mut self) {
         self.elementwise = true;
+    }
+
+    /// Recomputes all outermost segments, because their blocks unpack parameters to read them: the graph would keep the
+    /// unpacked ones.
+    pub fn recompute_unpacked(&mut self) {
+        self.unpacks = true;
+    }
+
+    /// Returns whether blocks unpack parameters to read them.
+    pub(super) fn unpacks(&self) -> bool {
+        self.unpacks
     }
 
     /// Computes padding instead of dropping it.

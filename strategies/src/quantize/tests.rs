@@ -1,0 +1,116 @@
+use std::thread;
+
+use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
+use burn::tensor::{DType, Tensor, TensorData};
+use firebrick_kernels::packed::PackedMatrix;
+use firebrick_world::World;
+
+use super::*;
+use crate::{Amp, Composition, Freeze, Lora, Stack, testing};
+
+#[derive(Module, Debug)]
+struct Tagger {
+    table: Embedding,
+    blocks: Vec<Linear>,
+    head: Linear,
+}
+
+/// The first two of three blocks share a matrix.
+fn tagger() -> Tagger {
+    let device = testing::device().autodiff();
+    let layer = || LinearConfig::new(8, 8).init(&device);
+    let first: Linear = layer();
+    let again = Linear { weight: first.weight.clone(), bias: layer().bias };
+    Tagger {
+        table: EmbeddingConfig::new(5, 8).init(&device),
+        blocks: vec![first, again, layer()],
+        head: LinearConfig::new(8, 3).init(&device),
+    }
+}
+
+fn adapt<M: Module + 'static>(strategies: impl Composition<M>, model: M) -> (M, Adaptation) {
+    let mut adaptation = Adaptation::seeded(3);
+    (strategies.adapt(model, &mut adaptation).unwrap(), adaptation)
+}
+
+fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().iter().collect()
+}
+
+fn rounded(packing: Packing, weight: Tensor<2>) -> Vec<f32> {
+    let shape = weight.dims();
+    packing.pack(&numbers(weight), shape).to_f32()
+}
+
+#[test]
+fn frozen_matrices_of_blocks_are_packed_and_nothing_else() {
+    let given = tagger();
+    for (quantize, packing) in [(Quantize::nf4(), Packing::Nf4), (Quantize::int8(), Packing::Int8)] {
+        let frozen = Freeze::paths(["table", "blocks", "head"]);
+        let (model, adaptation) = adapt(Stack::new(frozen, quantize), given.clone());
+        assert_eq!(adaptation.quantized().count(), 2);
+        for (block, given) in model.blocks.iter().zip(&given.blocks) {
+            assert_eq!(block.weight.base().dims(), [1, 1]);
+            assert!(!block.weight.val().is_require_grad() && block.weight.val().is_autodiff());
+            assert_eq!(numbers(block.weight.val()), rounded(packing, given.weight.val()));
+            assert_eq!(block.bias.as_ref().unwrap().base().dims(), [8]);
+        }
+        assert_eq!((model.table.weight.base().dims(), model.head.weight.base().dims()), ([5, 8], [8, 3]));
+        let back = adaptation.give_back(model);
+        assert_eq!(numbers(back.blocks[1].weight.base()), rounded(packing, given.blocks[0].weight.val()));
+        assert!(back.blocks[1].weight.is_require_grad());
+        assert_eq!(numbers(back.head.weight.base()), numbers(given.head.weight.val()));
+    }
+}
+
+#[test]
+fn trained_matrices_stay_as_they_are() {
+    let lora = Lora::rank(2).on(["blocks.0.weight"]).also(["blocks.2"]);
+    let (model, adaptation) = adapt(Stack::new(lora, Quantize::nf4()), tagger());
+    assert_eq!(adaptation.quantized().map(|(id, _)| id).collect::<Vec<_>>(), [model.blocks[0].weight.id]);
+    assert_eq!(model.blocks[2].weight.base().dims(), [8, 8]);
+}
+
+#[test]
+fn a_matrix_is_unpacked_in_the_dtype_of_the_replica() {
+    let device = testing::device().autodiff();
+    let lora = Lora::rank(2).on(["blocks.2.weight"]);
+    let strategies = Stack::new(Stack::new(lora, Quantize::nf4()), Amp::bf16());
+    let given = tagger();
+    let (model, _) = adapt(strategies.clone(), given.clone());
+    let mut stages = strategies.start(&mut Setup::new(&model, &device)).unwrap();
+    let master = stages.init_master(model).unwrap();
+    let replica = stages.publish(master).unwrap();
+    for (block, given) in replica.blocks.iter().zip(&given.blocks) {
+        assert_eq!(block.weight.val().dtype(), DType::BF16);
+        let expected = TensorData::new(rounded(Packing::Nf4, given.weight.val()), [8, 8]);
+        assert_eq!(block.weight.val().into_data(), expected.convert_dtype(DType::BF16));
+    }
+}
+
+#[test]
+fn factors_attached_later_are_refused() {
+    let strategies = Stack::new(Stack::new(Freeze::paths(["blocks"]), Quantize::nf4()), Lora::rank(2));
+    let error = strategies.adapt(tagger(), &mut Adaptation::default()).unwrap_err().to_string();
+    assert!(error.contains("Quantize stands before Lora") && error.contains("write Lora first"), "{error}");
+}
+
+#[test]
+fn ranks_with_other_matrices_are_refused() {
+    let results = |differ: bool| {
+        let ranks = World::threads(2).join().unwrap();
+        let check = |rank: firebrick_world::Communicator| {
+            let number = if differ { rank.rank() as f32 } else { 0.0 };
+            let mut adaptation = Adaptation::default();
+            let packed = Packing::Nf4.pack(&[1.0, number, 0.0, 0.5], [2, 2]);
+            adaptation.base_of(ParamId::new()).set(PackedMatrix::new(packed));
+            adaptation.require_same_quantized(&rank)
+        };
+        thread::scope(|scope| {
+            let threads: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(|| check(rank))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(results(false), [Ok(()), Ok(())]);
+    assert_eq!(results(true), [Err(StrategyError::OtherBase), Err(StrategyError::OtherBase)]);
+}
