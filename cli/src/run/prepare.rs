@@ -160,7 +160,8 @@ impl Run {
         }
         let mut setup = Setup::new(&adapted, &device);
         strategies.start(&mut setup)?;
-        let later = setup.order().places_master();
+        // Packed matrices are read one after the other, so that the model is never held whole.
+        let later = setup.order().places_master() || setup.order().quantizes();
         let origin = if later { host_device().autodiff() } else { device.clone() };
         let mut asked = DataRun::from(self);
         if let Some(folder) = &folder {

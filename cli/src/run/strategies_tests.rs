@@ -1,6 +1,6 @@
 //! Strategies in a run file: what they are read as, what they are written as, and what is out of range.
 
-use firebrick_strategies::{Amp, Clip, Ema, Freeze, Keep, Lora, LossScale, Offload, Recompute, Zero};
+use firebrick_strategies::{Amp, Clip, Ema, Freeze, Keep, Lora, LossScale, Offload, Quantize, Recompute, Zero};
 
 use super::*;
 use crate::RunError;
@@ -52,6 +52,8 @@ fn an_entry_is_the_recipe() {
             RunStrategy::new("Zero", zero),
         ),
         ("Lora(rank: 8)", "Lora", RunStrategy::new("Lora", Lora::rank(8).alpha(8.0))),
+        ("Quantize(nf4)", "Quantize", RunStrategy::new("Quantize", Quantize::nf4())),
+        ("Quantize(int8)", "Quantize", RunStrategy::new("Quantize", Quantize::int8())),
         (
             "Lora(rank: 8, rank_stabilized: true, targets: AllLinear)",
             "Lora",
@@ -101,6 +103,7 @@ fn a_run_file_that_was_written_is_read_as_the_same() {
         "[AccumulateIn(2, bf16), Ema(decay: 0.99)]",
         "[Freeze([\"tokens\"]), Lora(rank: 8, alpha: 16, paths: [\"*.query.weight\"], also: [\"head\"])]",
         "[Lora(rank: 8, rank_stabilized: true, dora: true, dropout: 0.1, targets: AllLinear)]",
+        "[Lora(rank: 8, alpha: 8), Quantize(nf4)]",
     ] {
         let set = format!("strategies={list}");
         let sets: &[&str] = &[&set, "batch=(micro: 1)"];
@@ -152,6 +155,7 @@ fn mistakes_name_their_place_and_the_nearest_name() {
             "`strategies.0.targets` must be left out where `strategies.0.paths` is given, found AllLinear",
         ),
         ("[Lora(rank: 1, targets: AllLinaer)]", "did you mean `AllLinear`?"),
+        ("[Quantize(nf5)]", "did you mean `nf4`?"),
         ("[Freeze([])]", "`strategies.0` must be given at least one path"),
         ("[Offload(parameter)]", "did you mean `parameters`?"),
         ("[Zero(stage: 4)]", "`strategies.0.stage` must be 0, 1, 2 or 3, found 4"),

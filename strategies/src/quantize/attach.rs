@@ -9,7 +9,7 @@ use firebrick_kernels::packed::{PackedMatrix, Packing};
 use firebrick_world::on_host;
 
 use super::base::{PackedBase, Unpacking};
-use crate::{Adaptation, relift};
+use crate::{Adaptation, apart, relift};
 
 /// Packs the selected parameters, one after the other.
 pub(super) struct Attach<'a> {
@@ -26,7 +26,7 @@ impl Attach<'_> {
         if let Some(done) = self.done.get(&id).and_then(|param| param.downcast_ref::<Param<Tensor<D>>>()) {
             return done.clone();
         }
-        let param = param.map(|value| {
+        let param = apart(param).map(|value| {
             let shape = value.dims();
             let [from, to] = [shape[0], shape[D - 1]];
             let number = Tensor::zeros([1; D], (&value.device().inner(), value.dtype()));

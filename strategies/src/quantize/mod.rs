@@ -79,8 +79,11 @@ const NAME: &str = "Quantize";
 /// | 6Ψ + 16ψ | 1.0625Ψ + 16ψ | 0.5625Ψ + 16ψ |
 ///
 /// A step unpacks the matrices of one block at a time: blocks always run again in the backward pass, like those of
-/// [`Recompute`](crate::Recompute), because Burn's graph would otherwise keep the unpacked matrices of all blocks. Host
-/// memory must hold the model itself once at the start, and again where the whole model is saved or returned.
+/// [`Recompute`](crate::Recompute), because Burn's graph would otherwise keep the unpacked matrices of all blocks.
+///
+/// At the start, matrices are packed one after the other, in host memory. A run from a run file also reads a pretrained
+/// folder matrix by matrix; another one starts from a model in memory. Where the whole model is saved or returned, host
+/// memory must have room for it.
 ///
 /// # With others
 ///
