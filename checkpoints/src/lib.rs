@@ -64,6 +64,9 @@
 //! {"slices": {"linear.weight": {"shape": [2, 2], "start": 1}}, "scalars": {"linear.weight/momentum.time": {"UInt": 7}}}
 //! ```
 //!
+//! A matrix may be saved packed, as codes and scales that the manifest describes: see [`PackedMatrices`]. Readers of this
+//! crate see the matrix itself.
+//!
 //! The same state gives the same bytes. `manifest.json` and each header have a single valid encoding: a reader
 //! accepts exactly the bytes that the writer would produce, so duplicates, omissions and hidden data are errors. The
 //! manifest also holds the BLAKE3 digest of its own content, and a sequence number, counted in its folder. The highest
@@ -125,6 +128,7 @@
 //! checkpoint         a checked checkpoint, open for reading
 //! ├── examine           checks a checkpoint, without trusting unchecked data
 //! ├── tensors           reads whole tensors, or rows, from the files of all ranks
+//! │   └── packed           matrices that are saved as codes of a few bits, and read as f32
 //! ├── verify            reports everything wrong with a checkpoint
 //! ├── consolidate       merges all ranks' files into one safetensors file or Hugging Face shards
 //! │   ├── cast             converts floats to another dtype

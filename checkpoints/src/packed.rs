@@ -49,7 +49,8 @@ impl PackedMatrices {
                 format!("blocks of {block} and {} values", values.len())
             });
         }
-        match shapes.iter().find(|(_, [from, to])| from.checked_mul(*to).is_none()) {
+        let bits = |[from, to]: &[usize; 2]| from.checked_mul(*to)?.checked_mul(8);
+        match shapes.iter().find(|(_, shape)| bits(shape).is_none()) {
             Some((path, shape)) => wrong("packed matrices that can be counted", format!("{path} {shape:?}")),
             None => Ok(()),
         }

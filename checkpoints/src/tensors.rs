@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use safetensors::Dtype;
 
-use crate::{PackedMatrices, Scalar};
 use crate::dtypes::element_bytes;
 use crate::error::{CheckpointError, Result, dtype_name};
 use crate::header::{Header, Part};
 use crate::regular::{self, Identity};
+use crate::{PackedMatrices, Scalar};
 
 /// A file whose digest was checked.
 #[derive(Clone, Debug)]

@@ -122,7 +122,8 @@ impl Attention {
         ]);
         let part = |i: usize| joint.clone().narrow(2, i * self.heads, self.heads).swap_dims(1, 2);
         let (keys, values) = behind(past, part(1), part(2));
-        let mixed = attention(part(0), keys.clone(), values.clone(), None, self.attending(width, reads, pass));
+        let mixed =
+            attention(part(0), keys.clone(), values.clone(), None, self.attending(width, reads, pass));
         (self.dropout.forward(self.output.forward(join_heads(mixed), pass), pass), (keys, values))
     }
 

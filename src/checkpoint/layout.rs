@@ -81,7 +81,12 @@ impl Layout {
         let matrices: Vec<_> = matrices.collect();
         let packing = matrices.first()?.1.packing();
         let shapes = matrices.iter().map(|(place, matrix)| (place.path.clone(), matrix.shape())).collect();
-        Some(PackedMatrices { bits: packing.bits(), block: packing.block(), values: packing.values(), shapes })
+        Some(PackedMatrices {
+            bits: packing.bits(),
+            block: packing.block(),
+            values: packing.values(),
+            shapes,
+        })
     }
 
     pub fn place(&self, id: ParamId) -> Option<&Place> {

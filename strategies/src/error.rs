@@ -183,8 +183,18 @@ pub enum StrategyError {
         "Quantize finds no frozen matrix of a linear layer in the model's blocks, which are the elements of its lists: write it after `Lora` or `Freeze`, which freeze the matrices, or leave it out"
     )]
     NothingQuantized,
+    /// A parameter of the given model is not finite.
+    #[error("{strategy}: `{parameter}` has numbers that are not finite: start from a sound model")]
+    NotFinite {
+        /// The strategy as written.
+        strategy: &'static str,
+        /// The parameter's path.
+        parameter: String,
+    },
     /// The ranks were given different models.
-    #[error("Quantize has packed other matrices on some ranks than on others: give every rank the same model")]
+    #[error(
+        "Quantize has packed other matrices on some ranks than on others: give every rank the same model"
+    )]
     OtherBase,
     /// The strategy starts on a model that it has not adapted.
     #[error("{0} starts on a model that it has not adapted: call `Composition::adapt` before `Setup::new`")]

@@ -10,8 +10,8 @@ use burn::tensor::{FloatDType, Tensor};
 use firebrick::datasets::{Batch, Batches};
 use firebrick::strategies::{
     Accumulate, Adaptation, Amp, BoxedStrategy, Clip, Composition, Ema, Freeze, Keep, KeepPadding, Lora,
-    LossScale, Offload, Outcome, Paths, Quantize, Recompute, SavedStates, Settled, Setup, Stack, StageState, Stages,
-    Zero,
+    LossScale, Offload, Outcome, Paths, Quantize, Recompute, SavedStates, Settled, Setup, Stack, StageState,
+    Stages, Zero,
 };
 use firebrick::{Data, Loss, Objective, Pass, Schedule, SkipOutliers, StepNumbers, Trainer};
 use firebrick_models::Gpt;

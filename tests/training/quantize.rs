@@ -96,7 +96,9 @@ fn it_trains_as_with_the_unpacked_matrices() {
         equal(&setting.run(1, 1, Stack::new(lora(), quantized(packing))), &expected, "alone");
         assert_ne!(expected.losses, dense.losses, "{packing:?} is rounded");
         // Beside factors of some matrices, the others are packed too, and read without factors.
-        for lora in [Lora::rank(4).on_all_linear(), Lora::rank(4).dora(), Lora::rank(2).on(["*.output.weight"])] {
+        for lora in
+            [Lora::rank(4).on_all_linear(), Lora::rank(4).dora(), Lora::rank(2).on(["*.output.weight"])]
+        {
             let expected = setting.run(1, 1, Stack::new(lora.clone(), Rounded(packing)));
             equal(&setting.run(1, 1, Stack::new(lora.clone(), quantized(packing))), &expected, "others");
         }

@@ -11,6 +11,7 @@ mod faults;
 mod faulty_disk;
 mod forged;
 mod formats;
+mod packed;
 mod saving;
 mod slices;
 mod state;

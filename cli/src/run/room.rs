@@ -1,7 +1,7 @@
 //! Checks that this machine has room for a run, before anything is allocated.
 
-use firebrick_kernels::packed::Packing;
 use firebrick_datasets::{Batch, Cursor, DataError, Requests, SampleError};
+use firebrick_kernels::packed::Packing;
 
 use super::prepare::Parts;
 use super::shapes::{MOST_LAYERS, parameters};
@@ -21,7 +21,8 @@ impl Run {
         let Counted { trained, frozen, packed } = self.counted::<M>(&parts.config, &parts.fresh)?;
         let parameters = trained + frozen + packed.map_or(0.0, |(packed, _)| packed);
         let bytes = |is_trained| self.bytes_per_parameter(processes, is_trained, None);
-        let of_packed = |(packed, packing)| packed * self.bytes_per_parameter(processes, false, Some(packing));
+        let of_packed =
+            |(packed, packing)| packed * self.bytes_per_parameter(processes, false, Some(packing));
         let weights = trained * bytes(true) + frozen * bytes(false) + packed.map_or(0.0, of_packed);
         let Some(available) = memory::of_machine().filter(|_| parts.device_name.starts_with("cpu")) else {
             return Ok(());
@@ -47,8 +48,9 @@ impl Run {
         let made = config.clone().with_layers(config.layers().min(MOST_LAYERS));
         // Computed as floats, which no shape overflows.
         let elements = |shape: &Shape| shape.shape.iter().map(|axis| *axis as f64).product::<f64>();
-        let (packed, others): (Vec<Shape>, Vec<Shape>) =
-            shapes::<M>(&made, &self.strategies, fresh)?.into_iter().partition(|shape| shape.packing.is_some());
+        let (packed, others): (Vec<Shape>, Vec<Shape>) = shapes::<M>(&made, &self.strategies, fresh)?
+            .into_iter()
+            .partition(|shape| shape.packing.is_some());
         let (trained, frozen): (Vec<Shape>, Vec<Shape>) =
             others.into_iter().partition(|shape| shape.is_trained);
         let of_all = all / parameters::<M>(&made);

@@ -1,6 +1,8 @@
 //! Strategies in a run file: what they are read as, what they are written as, and what is out of range.
 
-use firebrick_strategies::{Amp, Clip, Ema, Freeze, Keep, Lora, LossScale, Offload, Quantize, Recompute, Zero};
+use firebrick_strategies::{
+    Amp, Clip, Ema, Freeze, Keep, Lora, LossScale, Offload, Quantize, Recompute, Zero,
+};
 
 use super::*;
 use crate::RunError;

@@ -43,6 +43,8 @@ enum Stored {
         words: Tensor<1, Int>,
         /// `[blocks]`, f32.
         scales: Tensor<1>,
+        /// The value of each code, f32.
+        values: Tensor<1>,
     },
 }
 
@@ -75,9 +77,10 @@ impl PackedMatrix {
             Stored::Device { words, .. } if words.device() == device => return self.clone(),
             Stored::Device { .. } if is_flex(&device) => Stored::Host(self.to_host()),
             Stored::Host(packed) => Self::upload(packed, &device),
-            Stored::Device { words, scales } => Stored::Device {
+            Stored::Device { words, scales, values } => Stored::Device {
                 words: words.clone().to_device(&device),
                 scales: scales.clone().to_device(&device),
+                values: values.clone().to_device(&device),
             },
         };
         Self { stored, ..*self }
@@ -89,12 +92,15 @@ impl PackedMatrix {
         codes.resize(packed.packing.code_bytes(blocks * packed.packing.block()), 0);
         let words: Vec<i32> = codes.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect();
         let length = words.len();
+        let words = TensorData::new(words, [length]);
+        let floats = |floats: Vec<f32>| {
+            let length = floats.len();
+            Tensor::from_data(TensorData::new(floats, [length]), (device, DType::F32))
+        };
         Stored::Device {
-            words: Tensor::from_data(TensorData::new(words, [length]), (device, DType::I32)),
-            scales: Tensor::from_data(
-                TensorData::new(packed.scales.clone(), [blocks]),
-                (device, DType::F32),
-            ),
+            words: Tensor::from_data(words, (device, DType::I32)),
+            scales: floats(packed.scales.clone()),
+            values: floats(packed.packing.values()),
         }
     }
 
@@ -102,7 +108,7 @@ impl PackedMatrix {
     pub fn to_host(&self) -> Arc<Packed> {
         let (words, scales) = match &self.stored {
             Stored::Host(packed) => return packed.clone(),
-            Stored::Device { words, scales } => (words.clone(), scales.clone()),
+            Stored::Device { words, scales, .. } => (words.clone(), scales.clone()),
         };
         let mut codes: Vec<u8> = words.into_data().iter::<i32>().flat_map(i32::to_le_bytes).collect();
         codes.truncate(self.packing.code_bytes(self.shape.iter().product()));
@@ -132,8 +138,8 @@ impl PackedMatrix {
                 };
                 Tensor::from_data(data, (&device, DType::from(dtype)))
             }
-            Stored::Device { words, scales } => {
-                cast(unpacked(words, scales, self.packing, self.shape), dtype)
+            Stored::Device { words, scales, values } => {
+                cast(unpacked(words, scales, values, (self.packing, self.shape)), dtype)
             }
         }
     }
@@ -143,10 +149,9 @@ impl PackedMatrix {
 fn unpacked(
     words: Tensor<1, Int>,
     scales: Tensor<1>,
-    packing: Packing,
-    [from, to]: [usize; 2],
+    values: Tensor<1>,
+    (packing, [from, to]): (Packing, [usize; 2]),
 ) -> Tensor<2> {
-    let device = words.device();
     let [blocks] = scales.dims();
     // Of two codes in a byte, the first is in the upper half.
     let shifts: &[i32] = match packing {
@@ -160,9 +165,6 @@ fn unpacked(
         .collect();
     // [words, codes of a word] -> [elements]
     let codes: Tensor<1, Int> = Tensor::stack::<2>(codes, 1).reshape([-1]);
-    let values = packing.values();
-    let count = values.len();
-    let values = Tensor::<1>::from_data(TensorData::new(values, [count]), (&device, DType::F32));
     let numbers = values.select(0, codes).reshape([blocks, packing.block()]) * scales.reshape([blocks, 1]);
     let elements = numbers.reshape([blocks * packing.block()]).narrow(0, 0, from * to);
     elements.reshape([to, from]).swap_dims(0, 1)
@@ -186,8 +188,8 @@ mod tests {
                 let numbers: Vec<f32> = (0..from * to).map(|at| (at as f32 * 1.7).sin()).collect();
                 let packed = packing.pack(&numbers, [from, to]);
                 let there = as_on_a_device(&packed);
-                let Stored::Device { words, scales } = there.stored.clone() else { panic!("a device's") };
-                let dense = unpacked(words, scales, packing, [from, to]);
+                let Stored::Device { words, scales, values } = there.stored.clone() else { panic!("there") };
+                let dense = unpacked(words, scales, values, (packing, [from, to]));
                 assert_eq!(dense.dims(), [from, to]);
                 let dense: Vec<f32> = dense.into_data().iter().collect();
                 assert_eq!(dense, packed.to_f32(), "{packing:?} {from} {to}");

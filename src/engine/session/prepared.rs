@@ -120,7 +120,9 @@ impl<M: Module + 'static> Prepared<M> {
         }
         let tied = tied(master);
         let scale = adaptation.low_rank().map(|factors| factors.scale());
-        let layout = Arc::new(Layout::of(master, &mut stages, &world).scaling(scale).packing(adaptation.packed_bases()));
+        let layout = Arc::new(
+            Layout::of(master, &mut stages, &world).scaling(scale).packing(adaptation.packed_bases()),
+        );
         bytes.count(master, replica, stages.averaged().as_ref());
         let looks = Looks::new(pass.device());
         Ok(Session {

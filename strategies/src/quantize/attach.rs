@@ -16,12 +16,19 @@ pub(super) struct Attach<'a> {
     pub packing: Packing,
     pub matrices: HashSet<ParamId>,
     pub adaptation: &'a mut Adaptation,
+    /// The first matrix with a number that is not finite, which cannot be packed.
+    pub not_finite: &'a mut Option<String>,
     /// The placeholders so far: a tied matrix has one at all of its places.
     pub done: HashMap<ParamId, Box<dyn Any>>,
 }
 
 impl Attach<'_> {
-    fn placeholder<const D: usize>(&mut self, param: Param<Tensor<D>>, base: &PackedBase) -> Param<Tensor<D>> {
+    fn placeholder<const D: usize>(
+        &mut self,
+        path: &str,
+        param: Param<Tensor<D>>,
+        base: &PackedBase,
+    ) -> Param<Tensor<D>> {
         let id = param.id;
         if let Some(done) = self.done.get(&id).and_then(|param| param.downcast_ref::<Param<Tensor<D>>>()) {
             return done.clone();
@@ -32,6 +39,9 @@ impl Attach<'_> {
             let number = Tensor::zeros([1; D], (&value.device().inner(), value.dtype()));
             let placeholder = relift(number, &value);
             let numbers: Vec<f32> = on_host(value).iter().collect();
+            if !numbers.iter().all(|number| number.is_finite()) {
+                self.not_finite.get_or_insert_with(|| path.into());
+            }
             base.set(PackedMatrix::new(self.packing.pack(&numbers, [from, to])));
             placeholder
         });
@@ -46,13 +56,13 @@ impl Reparameterizer for Attach<'_> {
     /// The factors of an adapted matrix stay attached to it: they read the base that is set here.
     fn reparameterize<const D: usize>(
         &mut self,
-        _: &str,
+        path: &str,
         param: Param<Tensor<D>>,
     ) -> (Param<Tensor<D>>, Option<Unpacking>) {
         if !self.matrices.contains(&param.id) {
             return (param, None);
         }
         let base = self.adaptation.base_of(param.id);
-        (self.placeholder(param, &base), Some(Unpacking { base }))
+        (self.placeholder(path, param, &base), Some(Unpacking { base }))
     }
 }

@@ -33,7 +33,11 @@ impl PackedBase {
 
     /// Returns the unpacked matrix in this dtype on the device of its placeholder, as a constant of the placeholder's
     /// graph, or `None` if it is not packed.
-    pub(crate) fn read<const D: usize>(&self, placeholder: &Tensor<D>, dtype: FloatDType) -> Option<Tensor<D>> {
+    pub(crate) fn read<const D: usize>(
+        &self,
+        placeholder: &Tensor<D>,
+        dtype: FloatDType,
+    ) -> Option<Tensor<D>> {
         let matrix = self.get()?;
         let dense = matrix.dense(&placeholder.device(), dtype);
         Some(relift(dense.reshape(Shape::from(matrix.shape().to_vec())), placeholder))

@@ -147,8 +147,13 @@ impl<M: Module> Strategy<M> for Quantize {
         if matrices.is_empty() {
             return Err(StrategyError::NothingQuantized);
         }
-        let (packing, done) = (self.packing(), HashMap::new());
-        Ok(model.apply_reparameterization(Attach { packing, matrices, adaptation, done }))
+        let (packing, done, mut not_finite) = (self.packing(), HashMap::new(), None);
+        let attach = Attach { packing, matrices, adaptation, not_finite: &mut not_finite, done };
+        let model = model.apply_reparameterization(attach);
+        match not_finite {
+            None => Ok(model),
+            Some(parameter) => Err(StrategyError::NotFinite { strategy: NAME, parameter }),
+        }
     }
 
     fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {

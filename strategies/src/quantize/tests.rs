@@ -1,3 +1,5 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
@@ -6,7 +8,7 @@ use firebrick_kernels::packed::PackedMatrix;
 use firebrick_world::World;
 
 use super::*;
-use crate::{Amp, Composition, Freeze, Lora, Stack, testing};
+use crate::{Amp, Composition, Freeze, Lora, LoraFactors, Stack, testing};
 
 #[derive(Module, Debug)]
 struct Tagger {
@@ -88,11 +90,46 @@ fn a_matrix_is_unpacked_in_the_dtype_of_the_replica() {
     }
 }
 
+/// Burn's graph would keep the unpacked matrices of all blocks.
+#[test]
+fn blocks_run_again_in_the_backward_pass() {
+    let device = testing::device().autodiff();
+    let strategies = Stack::new(Lora::rank(2).on(["blocks.*.weight"]), Quantize::nf4());
+    let (model, _) = adapt(strategies.clone(), tagger());
+    let mut setup = Setup::new(&model, &device);
+    strategies.start(&mut setup).unwrap();
+    let (pass, runs) = (setup.into_pass(), Arc::new(AtomicUsize::new(0)));
+    let y = model.blocks.iter().fold(Tensor::<2>::ones([2, 8], &device), |x, block| {
+        let runs = runs.clone();
+        pass.segment(block, x, move |block: &Linear, x, _| {
+            runs.fetch_add(1, Relaxed);
+            block.forward(x).tanh()
+        })
+    });
+    assert_eq!(runs.load(Relaxed), 3);
+    let grads = y.sum().backward();
+    assert_eq!(runs.load(Relaxed), 6);
+    let factors = model.blocks[0].weight.reparameterization::<LoraFactors>().unwrap();
+    assert!(factors.b.grad(&grads).is_some());
+    pass.check().unwrap();
+}
+
 #[test]
 fn factors_attached_later_are_refused() {
     let strategies = Stack::new(Stack::new(Freeze::paths(["blocks"]), Quantize::nf4()), Lora::rank(2));
     let error = strategies.adapt(tagger(), &mut Adaptation::default()).unwrap_err().to_string();
     assert!(error.contains("Quantize stands before Lora") && error.contains("write Lora first"), "{error}");
+}
+
+#[test]
+fn a_matrix_with_a_number_that_is_not_finite_is_refused() {
+    for number in [f32::NAN, f32::INFINITY] {
+        let mut model = tagger();
+        model.blocks[2].weight = model.blocks[2].weight.clone().map(|weight| weight * number);
+        let strategies = Stack::new(Freeze::paths(["blocks"]), Quantize::nf4());
+        let error = strategies.adapt(model, &mut Adaptation::default()).unwrap_err().to_string();
+        assert!(error.contains("`blocks.2.weight`") && error.contains("not finite"), "{error}");
+    }
 }
 
 #[test]
