@@ -6,8 +6,6 @@ use std::ops::Range;
 use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 
-use crate::Info;
-
 /// The packed matrices of a checkpoint: how they are packed, and their shapes.
 ///
 /// A matrix `[in, out]` is saved as two tensors, its [codes](Self::codes_of) and its [scales](Self::scales_of), in the
@@ -56,11 +54,10 @@ impl PackedMatrices {
         }
     }
 
-    /// Returns what the codes and the scales of a matrix must be.
-    pub(crate) fn infos(&self, [from, to]: [usize; 2]) -> [Info; 2] {
+    /// Returns the dtype and length that the codes and the scales of a matrix must have.
+    pub(crate) fn parts(&self, [from, to]: [usize; 2]) -> [(Dtype, usize); 2] {
         let elements = from * to;
-        let codes = Info { dtype: Dtype::U8, shape: vec![(elements * self.bits).div_ceil(8)] };
-        [codes, Info { dtype: Dtype::F32, shape: vec![elements.div_ceil(self.block)] }]
+        [(Dtype::U8, (elements * self.bits).div_ceil(8)), (Dtype::F32, elements.div_ceil(self.block))]
     }
 
     /// Unpacks some rows of a matrix, as the bytes of f32. A code without a value is read as NaN.

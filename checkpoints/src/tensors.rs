@@ -168,7 +168,8 @@ impl Tensors {
         for (path, shape) in &how.shapes {
             let names = [PackedMatrices::codes_of(path), PackedMatrices::scales_of(path)];
             let mut found = Vec::new();
-            for (name, expected) in names.iter().zip(how.infos(*shape)) {
+            for (name, (dtype, length)) in names.iter().zip(how.parts(*shape)) {
+                let expected = Info { dtype, shape: vec![length] };
                 let tensor = self.tensors.remove(name).filter(|tensor| tensor.info == expected);
                 found.push(tensor.ok_or_else(|| {
                     wrong(&self.folder, name, expected.shown(), "none, or of another shape")

@@ -98,12 +98,12 @@ impl<M: Module + 'static> Prepared<M> {
         let placement = Placement { master_on_host, replica_on_host, held_on_host };
         let writes = Some(pass.dtype()).filter(|dtype| *dtype != FloatDType::F32);
         settle(&device);
-        // A pass copies packed matrices that are elsewhere.
-        let home = if replica_on_host { host_device() } else { device.clone() };
-        device.memory_persistent_allocations((), |()| adaptation.place_quantized(&home));
         if order.quantizes() && world.size() > 1 {
             adaptation.require_same_quantized(&world)?;
         }
+        // A pass copies packed matrices that are elsewhere.
+        let home = if replica_on_host { host_device() } else { device.clone() };
+        device.memory_persistent_allocations((), |()| adaptation.place_quantized(&home));
         let mut bytes = ParameterBytes::of(&model, &adaptation, placement);
         let owned = (model, &mut stages);
         let master =
