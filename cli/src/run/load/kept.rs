@@ -171,10 +171,11 @@ impl Loading<'_> {
             let source = self.source(opened.reader, collator, self.skipped.clone());
             return Ok(Stream::counted(source, window, &counts)?);
         }
-        let (stream, about) = self.noting((Part::Train, self.settled.part()), opened, |reader, skipped| {
-            let source = self.source(Box::new(reader), collator, skipped);
-            Ok(Stream::open(source, window, self.progress("samples"))?)
-        })?;
+        let (stream, about) =
+            self.noting((Part::Train, self.settled.part()), opened, |reader, skipped| {
+                let source = self.source(Box::new(reader), collator, skipped);
+                Ok(Stream::open(source, window, self.progress("samples"))?)
+            })?;
         if let Some(place) = &place {
             let about = About { counts: stream.counts(), ..about };
             self.keep(place, |writer| write_about(writer, &about));
