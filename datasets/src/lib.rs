@@ -146,6 +146,7 @@
 //! │   │   └── post_processor what is added around a text
 //! │   └── warning          what is not followed
 //! ├── special_tokens  the roles of special tokens
+//! ├── tokenizer_chat  the chat template of a tokenizer
 //! ├── save            writes a folder that transformers opens
 //! ├── encoder         encodes texts, words and pairs, on all cores
 //! │   ├── encoding         the tokens of a text and their offsets

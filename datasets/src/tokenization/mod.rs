@@ -26,6 +26,7 @@ mod post_processor;
 mod save;
 mod special_tokens;
 mod tokenizer;
+mod tokenizer_chat;
 mod tokenizer_check;
 mod tokenizer_config;
 mod tokenizer_file;

@@ -11,7 +11,6 @@ use tokenizers::ModelWrapper;
 use super::{
     SpecialNames, SpecialTokens, TokenizerWarning, bpe,
     characters::Characters,
-    chat_templates::ChatTemplates,
     clean_up::clean_up,
     config_folder::{FILE, config_folder},
     config_tokens,
@@ -23,7 +22,7 @@ use super::{
     tokenizer_file::{self, guarded},
     transformers_class,
 };
-use crate::{ChatError, ChatTemplate, DataError, Fingerprint, Side, TokenizerError};
+use crate::{DataError, Fingerprint, Side, TokenizerError};
 
 /// Converts text to token ids and back.
 ///
@@ -375,42 +374,6 @@ impl Tokenizer {
     /// not, so that ids may differ from those that a model was trained on.
     pub fn warnings(&self) -> &[TokenizerWarning] {
         &self.warnings
-    }
-
-    /// Sets the chat template, in place of the one that was read. [`save`](Self::save) writes it beside the
-    /// `tokenizer.json`.
-    ///
-    /// # Errors
-    ///
-    /// [`ChatError::Syntax`](crate::ChatError::Syntax) if it is not valid Jinja.
-    pub fn with_chat_template(mut self, name: &str, source: &str) -> Result<Self, DataError> {
-        self.config.chat = ChatTemplates::one(name, source);
-        self.config.chat.compile()?;
-        Ok(self)
-    }
-
-    /// Returns the chat template, with the tokenizer's special tokens.
-    ///
-    /// It is read from `chat_template.jinja` beside the `tokenizer.json` and, for conversations with tools,
-    /// `additional_chat_templates/tool_use.jinja`; otherwise from `chat_template` in `tokenizer_config.json`, a template
-    /// or a list of named ones; otherwise from `chat_template.json`.
-    ///
-    /// # Errors
-    ///
-    /// [`ChatError::NoTemplate`](crate::ChatError::NoTemplate) if there is none, and
-    /// [`ChatError::Syntax`](crate::ChatError::Syntax) if it is not valid Jinja.
-    pub fn chat_template(&self) -> Result<ChatTemplate, DataError> {
-        let template = self.config.chat.compile()?.ok_or(ChatError::NoTemplate)?;
-        let roles = self.config.names.roles().into_iter();
-        let tokens = roles.filter_map(|(role, name)| Some((format!("{role}_token"), name.clone()?)));
-        Ok(tokens.fold(template, |template, (role, name)| template.with_token(role, name)))
-    }
-
-    /// Returns the token that ends an answer in the chat template: the first special token after its content. `None`
-    /// without a valid template, or if the template writes no special token there.
-    pub fn end_of_turn(&self) -> Option<u32> {
-        let end = self.chat_template().ok()?.end_of_answer()?;
-        self.encode(&end).ok()?.into_iter().find(|id| self.special.all.contains(id))
     }
 
     /// Returns the tokenizer of the `tokenizers` crate.
