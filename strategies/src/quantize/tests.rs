@@ -14,6 +14,7 @@ use crate::{Amp, Composition, Freeze, Lora, LoraFactors, Stack, testing};
 struct Tagger {
     table: Embedding,
     blocks: Vec<Linear>,
+    pool: Linear,
     head: Linear,
 }
 
@@ -26,6 +27,7 @@ fn tagger() -> Tagger {
     Tagger {
         table: EmbeddingConfig::new(5, 8).init(&device),
         blocks: vec![first, again, layer()],
+        pool: LinearConfig::new(8, 8).init(&device),
         head: LinearConfig::new(8, 3).init(&device),
     }
 }
@@ -48,7 +50,7 @@ fn rounded(packing: Packing, weight: Tensor<2>) -> Vec<f32> {
 fn frozen_matrices_of_blocks_are_packed_and_nothing_else() {
     let given = tagger();
     for (quantize, packing) in [(Quantize::nf4(), Packing::Nf4), (Quantize::int8(), Packing::Int8)] {
-        let frozen = Freeze::paths(["table", "blocks", "head"]);
+        let frozen = Freeze::paths(["*"]);
         let (model, adaptation) = adapt(Stack::new(frozen, quantize), given.clone());
         assert_eq!(adaptation.quantized().count(), 2);
         for (block, given) in model.blocks.iter().zip(&given.blocks) {
@@ -58,6 +60,7 @@ fn frozen_matrices_of_blocks_are_packed_and_nothing_else() {
             assert_eq!(block.bias.as_ref().unwrap().base().dims(), [8]);
         }
         assert_eq!((model.table.weight.base().dims(), model.head.weight.base().dims()), ([5, 8], [8, 3]));
+        assert_eq!(model.pool.weight.base().dims(), [8, 8]);
         let back = adaptation.give_back(model);
         assert_eq!(numbers(back.blocks[1].weight.base()), rounded(packing, given.blocks[0].weight.val()));
         assert!(back.blocks[1].weight.is_require_grad());
