@@ -2,6 +2,7 @@
 
 mod orders;
 mod traffic;
+mod transports;
 mod whole;
 
 use std::collections::HashSet;

@@ -1,0 +1,54 @@
+//! The gradients that segments have delivered, and the sums that are still on their way.
+
+use std::collections::{HashMap, VecDeque};
+
+use burn::module::ParamId;
+use burn::tensor::Tensor;
+
+use crate::StrategyError;
+use crate::zero::{Reducing, add};
+
+/// Blocks whose sums are on their way at once: the backward pass of the next ones goes on meanwhile, and the gradients of
+/// only as many blocks are held whole.
+const IN_FLIGHT: usize = 2;
+
+/// What the segments of one pass have delivered.
+#[derive(Default)]
+pub(super) struct Deliveries {
+    /// Flat.
+    there: HashMap<ParamId, Tensor<1>>,
+    /// In the order in which they began.
+    under_way: VecDeque<Reducing>,
+}
+
+impl Deliveries {
+    /// Adds a gradient.
+    pub fn add(&mut self, id: ParamId, grad: Tensor<1>) {
+        add(&mut self.there, id, grad);
+    }
+
+    /// Adds the sums of a block once they arrive. Waits for the oldest if too many are on their way.
+    pub fn expect(&mut self, sums: Reducing) -> Result<(), StrategyError> {
+        self.under_way.push_back(sums);
+        while self.under_way.len() > IN_FLIGHT {
+            self.arrive()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the oldest sums.
+    fn arrive(&mut self) -> Result<(), StrategyError> {
+        if let Some(sums) = self.under_way.pop_front() {
+            sums.wait()?.into_iter().for_each(|(id, sum)| self.add(id, sum));
+        }
+        Ok(())
+    }
+
+    /// Waits for all sums, and returns all gradients.
+    pub fn all(mut self) -> Result<HashMap<ParamId, Tensor<1>>, StrategyError> {
+        while !self.under_way.is_empty() {
+            self.arrive()?;
+        }
+        Ok(self.there)
+    }
+}
