@@ -35,6 +35,7 @@ pub struct PackedMatrix {
     stored: Stored,
 }
 
+#[expect(clippy::large_enum_variant, reason = "a program has one kind, for a few matrices of each block")]
 #[derive(Clone, Debug)]
 enum Stored {
     Host(Arc<Packed>),
