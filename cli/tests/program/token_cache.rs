@@ -187,7 +187,8 @@ fn damaged_tokens_are_made_again() {
     said(path, &[]);
     let good: Vec<_> = entries(path).iter().map(|entry| fs::read(entry).unwrap()).collect();
     let expected = results(&path.join("out"));
-    let damages: [(&str, fn(&[u8]) -> Vec<u8>); 4] = [
+    type Damage = fn(&[u8]) -> Vec<u8>;
+    let damages: [(&str, Damage); 4] = [
         ("checksum", |bytes| [&bytes[..bytes.len() - 1], &[bytes[bytes.len() - 1] ^ 1]].concat()),
         ("truncated", |bytes| bytes[..bytes.len() / 2].to_vec()),
         ("truncated", |_| Vec::new()),
