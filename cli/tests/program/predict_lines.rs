@@ -109,7 +109,7 @@ fn a_malformed_record_ends_the_answers_and_not_those_before_it() {
     let skipped = ask(&["--set", "data.malformed=Skip"]).success();
     assert_eq!(answers(&skipped.get_output().stdout), 2);
     let said =
-        contains("skipped 2 malformed record(s)").and(contains("asked.jsonl:3")).and(contains("2 answers"));
+        contains("skipped 2 malformed records").and(contains("asked.jsonl:3")).and(contains("2 answers"));
     skipped.stderr(said);
     // Nothing is read beyond the limit.
     ask(&["--limit", "1"]).success().stderr(contains("1 answers"));
