@@ -109,6 +109,24 @@ impl Communicator {
         self.0.device_sums.as_ref()
     }
 
+    /// Sets what threads that work for this rank do around their work, for example to put their memory on the rank's
+    /// account. The first setting counts, for all clones.
+    ///
+    /// ```
+    /// use firebrick_world::World;
+    ///
+    /// let rank = World::threads(1).join()?.remove(0);
+    /// rank.work_within(|work| {
+    ///     // Before the work.
+    ///     work();
+    /// });
+    /// # Ok::<(), firebrick_world::WorldError>(())
+    /// ```
+    pub fn work_within(&self, around: impl Fn(&mut dyn FnMut()) + Send + Sync + 'static) {
+        // A second setting would be that of another owner of the same rank.
+        let _ = self.seat().around.set(Arc::new(around));
+    }
+
     /// Takes a turn among this rank's sums between devices: returns the end of the one before, if there is one, and what to
     /// drop at the end of this one. Sums that run side by side could meet other sums on other ranks.
     pub(crate) fn turn(&self) -> (Option<Receiver<()>>, Sender<()>) {

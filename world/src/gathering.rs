@@ -1,5 +1,6 @@
 //! All-gathers that have begun: start early, wait later.
 
+use std::fmt;
 use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor};
@@ -105,6 +106,12 @@ impl Communicator {
         let (before, after) = (self.rank(), self.size() - self.rank() - 1);
         let parts = [(before > 0).then(|| zeros(before)), Some(shard), (after > 0).then(|| zeros(after))];
         Tensor::cat(parts.into_iter().flatten().collect(), 0)
+    }
+}
+
+impl fmt::Debug for Gathering {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "Gathering({})", self.call)
     }
 }
 

@@ -1,10 +1,13 @@
 //! A rank's place in the exchange.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::call::Call;
 use crate::exchange::{Arrived, Exchange, Piece};
 use crate::{Kind, WorldError};
+
+/// What a thread that works for a rank does around its work.
+pub(crate) type Around = Arc<dyn Fn(&mut dyn FnMut()) + Send + Sync>;
 
 /// A rank's place in the exchange.
 ///
@@ -13,6 +16,8 @@ use crate::{Kind, WorldError};
 pub(crate) struct Seat {
     pub exchange: Arc<Exchange>,
     pub rank: usize,
+    /// What threads that work for the rank do around their work.
+    pub around: OnceLock<Around>,
     /// Seconds waited for each rank.
     waited: Mutex<Vec<f64>>,
 }
@@ -20,7 +25,7 @@ pub(crate) struct Seat {
 impl Seat {
     pub fn new(exchange: Arc<Exchange>, rank: usize) -> Self {
         let waited = Mutex::new(vec![0.0; exchange.size()]);
-        Self { exchange, rank, waited }
+        Self { exchange, rank, around: OnceLock::new(), waited }
     }
 
     /// Returns the number of ranks.

@@ -1,8 +1,10 @@
 //! Sums that have begun: start in the backward pass, wait at the update.
 
+use std::fmt;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 
 use crate::call::{Call, name};
 use crate::device_sums::DeviceSums;
@@ -16,6 +18,7 @@ use crate::{Communicator, Kind, PartShape, WorldError, sum, worker};
 #[must_use = "the result arrives only with `wait`"]
 pub struct Summing {
     world: Communicator,
+    call: Arc<Call>,
     to: Device,
     state: Waiting,
 }
@@ -97,7 +100,7 @@ impl Communicator {
         check(&call, &parts)?;
         let parts = parts.into_iter().zip(&call.parts).map(|(part, like)| {
             let part = part?.inner();
-            Some(if part.dtype() == like.dtype { part } else { part.cast(float(like.dtype)) })
+            Some(if part.dtype() == like.dtype { part } else { part.cast(FloatDType::from(like.dtype)) })
         });
         let parts: Vec<_> = parts.collect();
         let scatters = call.kind == Kind::ReduceScatter;
@@ -107,19 +110,18 @@ impl Communicator {
         let state = if self.size() == 1 {
             let own = parts.into_iter().zip(&call.parts).map(|(part, like)| {
                 let part = part?.to_device(to);
-                Some(if like.dtype == like.sum { part } else { part.cast(float(like.sum)) })
+                Some(if like.dtype == like.sum { part } else { part.cast(FloatDType::from(like.sum)) })
             });
             Waiting::Alone(own.collect())
         } else if let Some(sums) = sums {
             let chunk = scatters.then(|| self.rank());
             Waiting::OnDevices(self.begin_on_devices(sums, &call, parts, chunk))
         } else {
-            let sequences = [Some(self.number()), (!scatters).then(|| self.number())];
-            let (reading, seat) = (Reading::of(parts), self.seat().clone());
+            let (first, second) = (self.number(), (!scatters).then(|| self.number()));
+            let (reading, seat, call) = (Reading::of(parts), self.seat().clone(), call.clone());
             let work = move || {
                 let pieces = reading.read().map_err(|error| call.unread(error))?;
-                let [first, second] = sequences;
-                let chunks = seat.sum_chunks(first.expect("it was numbered"), &call, pieces)?;
+                let chunks = seat.sum_chunks(first, &call, pieces)?;
                 match second {
                     None => Ok(chunks),
                     Some(second) => seat.share_chunks(second, &call, chunks),
@@ -135,7 +137,13 @@ impl Communicator {
             };
             Waiting::OnHost(worker::start(self.seat(), "its part of a sum", work))
         };
-        Ok(Summing { world: self.clone(), to: to.clone(), state })
+        Ok(Summing { world: self.clone(), call, to: to.clone(), state })
+    }
+}
+
+impl fmt::Debug for Summing {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "Summing({})", self.call)
     }
 }
 
@@ -153,16 +161,12 @@ impl Summing {
                 Ok(sums) => Ok(put(sums?, &self.to)),
                 Err(_) => Err(self.world.failure().unwrap_or_else(|| WorldError::Rank {
                     rank: self.world.rank(),
-                    call: "a sum".into(),
+                    call: self.call.to_string(),
                     reason: "panicked".into(),
                 })),
             },
         }
     }
-}
-
-fn float(dtype: burn::tensor::DType) -> burn::tensor::FloatDType {
-    dtype.into()
 }
 
 /// Rejects parts that do not match their announcement or cannot be summed.

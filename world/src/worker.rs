@@ -7,13 +7,12 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use burn::tensor::StreamId;
-use firebrick_kernels::memory::Inherited;
 
 use crate::WorldError;
 use crate::seat::Seat;
 
-/// Starts the work on a thread of its own, and returns where its result arrives. What it allocates is on this thread's
-/// account, and what it does on a device is in this thread's stream: a stream of its own would hold its own memory.
+/// Starts the work on a thread of its own, and returns where its result arrives. What the work does on a device is in
+/// this thread's stream: a stream of its own would hold its own memory.
 ///
 /// If the work panics, nothing arrives, and the other ranks get an error that says what it was `doing`.
 pub(crate) fn start<T: Send + 'static>(
@@ -22,13 +21,21 @@ pub(crate) fn start<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, WorldError> + Send + 'static,
 ) -> Receiver<Result<T, WorldError>> {
     let (hand_over, handed_over) = channel();
-    let (seat, account, stream) = (seat.clone(), Inherited::of_this_thread(), StreamId::current());
+    let (around, seat, stream) = (seat.around.get().cloned(), seat.clone(), StreamId::current());
     thread::spawn(move || {
-        let _on_it = account.enter();
-        match catch_unwind(AssertUnwindSafe(|| stream.executes(work))) {
+        let mut work = Some(move || match catch_unwind(AssertUnwindSafe(|| stream.executes(work))) {
             // If nobody listens any more, the rank has given the call up.
             Ok(result) => drop(hand_over.send(result)),
             Err(panic) => seat.fail(&format!("{doing}: {}", message(&*panic))),
+        });
+        let mut once = || {
+            if let Some(work) = work.take() {
+                work();
+            }
+        };
+        match around {
+            Some(around) => around(&mut once),
+            None => once(),
         }
     });
     handed_over
