@@ -8,9 +8,9 @@ use burn::tensor::Tensor;
 use crate::StrategyError;
 use crate::zero::{Reducing, add};
 
-/// Blocks whose sums are on their way at once: the backward pass of the next ones goes on meanwhile, and the gradients of
-/// only as many blocks are held whole.
-const IN_FLIGHT: usize = 2;
+/// Blocks whose sums may be on their way while the backward pass goes on. Each holds the whole gradients of a block, and
+/// [`cost`](crate::cost) counts those of the one block that the pass has left.
+const IN_FLIGHT: usize = 0;
 
 /// What the segments of one pass have delivered.
 #[derive(Default)]

@@ -207,7 +207,7 @@ impl Zero {
     /// Sets the most bytes of parameters or gradients that travel together, unless one alone has more. Larger buckets use
     /// a network better, and take more memory beside the model. Default: 32 MiB.
     ///
-    /// A block's gradients are sent when the backward pass leaves it, and its parameters are gathered while the one before
+    /// A block's gradients are summed when the backward pass leaves it, and its parameters are gathered while the one before
     /// it computes, in as many buckets as they fill. A bucket that passes through host memory is one copy from the device
     /// and one to it.
     pub fn bucket_bytes(self, bytes: usize) -> Self {
