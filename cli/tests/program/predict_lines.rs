@@ -112,5 +112,5 @@ fn a_malformed_record_ends_the_answers_and_not_those_before_it() {
         contains("skipped 2 malformed records").and(contains("asked.jsonl:3")).and(contains("2 answers"));
     skipped.stderr(said);
     // Nothing is read beyond the limit.
-    ask(&["--limit", "1"]).success().stderr(contains("1 answers"));
+    ask(&["--limit", "1"]).success().stderr(contains("1 answer\n"));
 }
