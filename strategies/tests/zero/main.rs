@@ -2,7 +2,6 @@
 
 mod orders;
 mod traffic;
-mod transports;
 mod whole;
 
 use std::collections::HashSet;
