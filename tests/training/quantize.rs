@@ -196,7 +196,7 @@ fn what_is_returned_and_saved_is_the_plain_model_of_unpacked_and_merged_matrices
     };
     assert!(saved(&output.join("model.safetensors")) == parameters(&trained.model));
     assert!(saved(&output.join("best.safetensors")) == parameters(&average));
-    // A matrix without factors is what it was unpacked to.
+    // A matrix without factors is saved as the numbers that it unpacks to.
     let given = gpt(0.1, &device());
     let rounded = map_params(given.clone(), &mut Rounding(Packing::Nf4, packed_of(&given)));
     let of = |model: &Gpt, path: &str| {

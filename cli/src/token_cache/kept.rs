@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::entry::{ENDING, STAGED, what};
 use super::{TokenCache, TokenCacheError};
 
-/// A file that is still being written is not older.
+/// A file of this age is no longer being written.
 const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// An entry of the cache.
@@ -63,8 +63,8 @@ impl TokenCache {
         Ok(())
     }
 
-    /// Removes the entries that were not read for longest until the others fit the limit, but not `kept`, and files that
-    /// a killed process left. What cannot be removed stays.
+    /// Removes the entries that were not read for longest until the others fit the limit, but not `kept`. Also removes
+    /// files that a killed process left. Ignores files that cannot be removed.
     pub(super) fn prune(&self, kept: &Path) {
         for File { path, used, .. } in self.files(|name| name.starts_with(STAGED)).unwrap_or_default() {
             if used.elapsed().is_ok_and(|age| age > ABANDONED) {

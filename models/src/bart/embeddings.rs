@@ -10,7 +10,7 @@ use super::BartConfig;
 use crate::Norm;
 use crate::embedded::embedded;
 
-/// The table's rows before that of the first position, which nothing reads.
+/// Number of rows of the table before the row of the first position. Nothing reads them.
 pub(super) const UNREAD: usize = 2;
 
 /// The embeddings of positions, with the norm of their sum with those of tokens.

@@ -99,7 +99,7 @@ pub(crate) fn open(paths: &Paths, format: Option<&Format>) -> Result<Box<dyn Rea
 pub(in crate::run) struct Opened<'a> {
     pub reader: Box<dyn Reader>,
     paths: &'a Paths,
-    /// Their format, unless it is that of their extensions.
+    /// The format of the files, if the run names one. Otherwise their extensions say it.
     format: Option<&'a Format>,
 }
 
