@@ -2,8 +2,8 @@
 
 use std::fmt::Display;
 
+use firebrick_datasets::counted;
 use serde::{Deserialize, Serialize};
-
 use tracing::{info, warn};
 
 /// A file of a run with a failed write. The run continues and retries it.
@@ -44,7 +44,8 @@ impl Writes {
                 warn!("{name} cannot be written; training continues and tries again: {error}");
             }
             (Some(_), None) if self.tells => {
-                info!("{name} is written again, after {} attempts: nothing is missing", self.failures);
+                let failures = counted(self.failures, "failed attempt");
+                info!("{name} is written again, after {failures}: nothing is missing");
             }
             _ => {}
         }
