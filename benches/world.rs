@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use burn::tensor::{DType, TensorData, bf16};
+use burn::tensor::{DType, Device, Tensor, TensorData, bf16};
 use firebrick::world::{Communicator, PartShape, World};
 use serde_json::json;
 
@@ -81,16 +81,25 @@ fn compare(
     println!("{timed}");
 }
 
+/// Returns host data as a tensor, without a copy.
+fn flat(data: TensorData) -> Tensor<1> {
+    let dtype = data.dtype();
+    Tensor::from_data(data, (&Device::flex(), dtype))
+}
+
 fn main() {
     for (ranks, dtype) in [(2, DType::F32), (4, DType::F32), (2, DType::BF16), (4, DType::BF16)] {
         let shard = || ones(BYTES / ranks, dtype);
         compare("all_gather", ranks, dtype, shard, |rank, shard| {
-            rank.start_all_gather("", vec![shard]).unwrap().wait().unwrap().remove(0)
+            let gathering = rank.begin_all_gather("", vec![flat(shard)], &Device::flex()).unwrap();
+            gathering.wait().unwrap().remove(0).into_data()
         });
         let whole = || ones(BYTES, dtype);
         let like = [PartShape::of(&whole())];
         compare("reduce_scatter", ranks, dtype, whole, |rank, whole| {
-            rank.reduce_scatter_parts("", vec![Some(whole)], &like).unwrap().remove(0).unwrap()
+            let parts = vec![Some(flat(whole))];
+            let summing = rank.begin_reduce_scatter("", parts, &like, &Device::flex()).unwrap();
+            summing.wait().unwrap().remove(0).unwrap().into_data()
         });
     }
 }

@@ -6,7 +6,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use firebrick_datasets::{DataError, SampleError};
-use firebrick_kernels::memory::Account;
+use firebrick_kernels::memory::{Account, Inherited};
 use firebrick_strategies::StrategyError;
 use firebrick_world::{Communicator, WorldError};
 
@@ -109,6 +109,11 @@ fn on_this_thread<T>(
     // Measures the rank's memory as if it were alone.
     let account = Account::new();
     let _on_it = account.enter();
+    let of_rank = Inherited::of_this_thread();
+    world.work_within(move |work| {
+        let _on_it = of_rank.enter();
+        work();
+    });
     let inside = world.clone();
     let result = catch_unwind(AssertUnwindSafe(|| train(inside)))
         .unwrap_or_else(|panic| Err(TrainError::Panicked(text_of(&*panic).into())));

@@ -36,6 +36,9 @@ pub trait AnyParam {
     /// Returns its value, outside autodiff. Initializes a lazy parameter.
     fn value(&self) -> DispatchTensor;
 
+    /// Returns its value, flat and outside autodiff. Initializes a lazy parameter.
+    fn flat(&self) -> Tensor<1>;
+
     /// Copies its value to the host. Initializes a lazy parameter.
     fn to_host(&self) -> TensorData;
 }
@@ -82,6 +85,10 @@ impl<const D: usize> AnyParam for Param<Tensor<D>> {
 
     fn value(&self) -> DispatchTensor {
         self.base().inner().into_dispatch()
+    }
+
+    fn flat(&self) -> Tensor<1> {
+        self.base().inner().reshape([-1])
     }
 
     fn to_host(&self) -> TensorData {

@@ -44,6 +44,7 @@
 //! clip.rs        Clip: bounds the gradient's norm or its elements
 //! skip_outliers.rs  SkipOutliers: skips an update whose gradient norm is an outlier
 //! zero/          Zero: data-parallel training with sharded state
+//! buckets.rs     runs of tensors that are on their way together
 //! offload.rs     Offload: keeps the master and the moments, optionally the replica too, in host memory
 //! conformance/   the laws that every strategy obeys, as checks
 //! state.rs       what a stage saves and restores
@@ -163,6 +164,7 @@ mod accumulate;
 mod adaptation;
 mod amp;
 mod boxed;
+mod buckets;
 mod clip;
 mod composition;
 pub mod conformance;

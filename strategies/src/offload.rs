@@ -2,15 +2,17 @@
 //!
 //! Ren et al., *ZeRO-Offload: Democratizing Billion-Scale Model Training*, 2021 (arXiv:2101.06840).
 
+use std::collections::HashMap;
+
 use burn::module::{Module, ParamId};
 use burn::tensor::{Device, Tensor};
-use firebrick_world::{host_device, on_host};
-
+use firebrick_world::{host_device, moved, on_host};
 use serde::{Deserialize, Serialize};
 
+use crate::buckets::{BUCKET_BYTES, buckets, bytes};
 use crate::{
-    CollectStage, Effects, GradMap, Grads, MasterStage, Offloads, Outcome, ParamMap, Setup, Stage, Stages,
-    Strategy, StrategyError, StrategyRecipe, groups, map_params, relift,
+    CollectStage, Effects, Grads, MasterStage, Offloads, Outcome, ParamMap, Setup, Stage, Stages, Strategy,
+    StrategyError, StrategyRecipe, each_distinct_param, groups, map_params, relift,
 };
 
 const NAME: &str = "Offload";
@@ -115,7 +117,7 @@ impl<M: Module> Stage<M> for Offloading {
 
 impl<M: Module> CollectStage<M> for Offloading {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
-        grads.moved(master, &mut Move { to: &self.host, copies: false });
+        grads.move_to(master, &self.host)?;
         grads.put_delivered(master, &self.host);
         Ok(Outcome::Apply(grads))
     }
@@ -123,13 +125,13 @@ impl<M: Module> CollectStage<M> for Offloading {
 
 impl<M: Module> MasterStage<M> for Offloading {
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
-        Ok(map_params(model, &mut Move { to: &self.host, copies: false }))
+        Ok(map_params(model, &mut Move(&self.host)))
     }
 
     fn publish(&mut self, master: M) -> Result<M, StrategyError> {
         Ok(match self.parameters {
             true => master,
-            false => map_params(master, &mut Move { to: &self.device, copies: true }),
+            false => copied(master, &self.device)?,
         })
     }
 
@@ -137,37 +139,45 @@ impl<M: Module> MasterStage<M> for Offloading {
         // The replica is on the device already, unless a later strategy made it from the master.
         Ok(match self.parameters {
             true => replica,
-            false => map_params(replica, &mut Move { to: &self.device, copies: false }),
+            false => map_params(replica, &mut Move(&self.device)),
         })
     }
 }
 
-/// Moves tensors to a device. A tensor that is already there is copied only if `copies` is set.
-struct Move<'a> {
-    to: &'a Device,
-    copies: bool,
-}
+/// Moves tensors to a device, unless they are there.
+struct Move<'a>(&'a Device);
 
-impl Move<'_> {
-    fn moved<const D: usize>(&self, tensor: Tensor<D>) -> Tensor<D> {
-        let dtype = tensor.dtype();
-        match self.copies || tensor.device() != *self.to {
-            true => Tensor::from_data(on_host(tensor), (self.to, dtype)),
-            false => tensor,
+impl ParamMap for Move<'_> {
+    fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
+        let (inner, dtype) = (value.clone().inner(), value.dtype());
+        match inner.device() == *self.0 {
+            true => value,
+            false => relift(Tensor::from_data(on_host(inner), (self.0, dtype)), &value),
         }
     }
 }
 
-impl ParamMap for Move<'_> {
-    fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
-        relift(self.moved(value.clone().inner()), &value)
+/// Copies a model's parameters to a device, [many at once](moved).
+fn copied<M: Module>(model: M, to: &Device) -> Result<M, StrategyError> {
+    struct Given(HashMap<ParamId, Tensor<1>>);
+    impl ParamMap for Given {
+        fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
+            match self.0.remove(&id) {
+                Some(flat) => relift(flat.reshape(value.dims()), &value),
+                None => value,
+            }
+        }
     }
-}
-
-impl GradMap for Move<'_> {
-    fn map<const D: usize>(&mut self, _: ParamId, grad: Tensor<D>) -> Tensor<D> {
-        self.moved(grad)
+    let mut flat = Vec::new();
+    each_distinct_param(&model, |param| flat.push((param.id(), param.flat())));
+    let mut given = HashMap::new();
+    for bucket in buckets(&flat, BUCKET_BYTES, bytes) {
+        let (ids, flat): (Vec<_>, Vec<_>) = bucket.iter().cloned().unzip();
+        let there = moved(flat, to).map_err(|error| StrategyError::Read(error.to_string()))?;
+        given.extend(std::iter::zip(ids, there));
     }
+    drop(flat);
+    Ok(map_params(model, &mut Given(given)))
 }
 
 #[cfg(test)]

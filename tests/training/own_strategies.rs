@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick::strategies::effects::{RecomputedBlocks, Recomputes, Sums};
 use firebrick::strategies::{
     Adaptation, BoxedStrategy, CollectStage, Composition, Effects, GradMap, Grads, MasterStage, Offloads,
@@ -217,12 +217,11 @@ impl<M: Module> Stage<M> for Sharded {
 
 impl<M: Module> CollectStage<M> for Sharded {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
-        struct Put<'a>(HashMap<ParamId, TensorData>, &'a mut Grads, &'a Device);
+        struct Put<'a>(HashMap<ParamId, Tensor<1>>, &'a mut Grads);
         impl ModuleVisitor for Put<'_> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
                 if let Some(sum) = self.0.remove(&param.id) {
-                    let dtype = sum.dtype();
-                    self.1.params_mut().register(param.id, Tensor::<D>::from_data(sum, (self.2, dtype)));
+                    self.1.params_mut().register::<D>(param.id, sum.reshape(param.lazy_shape()));
                 }
             }
         }
@@ -230,10 +229,10 @@ impl<M: Module> CollectStage<M> for Sharded {
             id: one.id,
             shape: one.shape.clone(),
             dtype: one.dtype,
-            data: None,
+            grad: None,
         });
-        let sums = self.sharding.reduce_all(master, grads.params_mut(), parts.collect())?;
-        master.visit(&mut Put(sums.into_iter().collect(), &mut grads, &self.device));
+        let sums = self.sharding.reduce_all(master, grads.params_mut(), parts.collect(), &self.device)?;
+        master.visit(&mut Put(sums.into_iter().collect(), &mut grads));
         grads.set_sharding(self.sharding.clone());
         Ok(Outcome::Apply(grads))
     }

@@ -93,23 +93,27 @@ fn every_call(rank: &Communicator) -> Result<(Vec<Vec<u8>>, Traffic), WorldError
             results.push(rank.reduce_scatter(divisible)?.into_data());
         }
     }
-    let shard =
-        |unit: usize| vec![numbers(me + unit, [100, 33]).into_data(), numbers(me, [1, 1]).into_data()];
-    let first = rank.start_all_gather("unit 0", shard(0))?;
-    let second = rank.start_all_gather("unit 1", shard(1))?;
-    drop(rank.start_all_gather("unit 2", shard(2))?);
+    let shard = |unit: usize| vec![numbers(me + unit, [100, 33]), numbers(me, [1, 1])];
+    let flat = |unit: usize| shard(unit).into_iter().map(|shard| shard.reshape([-1])).collect();
+    let device = Device::flex();
+    let first = rank.begin_all_gather("unit 0", flat(0), &device)?;
+    let second = rank.begin_all_gather("unit 1", flat(1), &device)?;
+    drop(rank.begin_all_gather("unit 2", flat(2), &device)?);
+    let like = [PartShape::flat(6 * size, DType::F32), PartShape::flat(6 * size, DType::F32)];
+    let part = (me != 0).then(|| numbers(me, [2 * size, 3]).reshape([-1]));
+    let scattered = rank.begin_reduce_scatter("unit 3", vec![part.clone(), None], &like, &device)?;
+    let reduced = rank.begin_all_reduce("unit 4", vec![None, part], &like, &device)?;
     let norms = rank.numbers("norms", &vec![0.1; me])?.concat();
     results.push(TensorData::new(norms.clone(), [norms.len()]));
     let bytes = rank.all_gather_bytes("names", format!("rank {me}").repeat(me * 1000).as_bytes())?.concat();
     results.push(TensorData::new(bytes.clone(), [bytes.len()]));
-    results.extend(second.wait()?);
-    results.extend(first.wait()?);
-    results.extend(rank.gather("shards", shard(0), size / 2)?.into_iter().flatten());
-    let like = PartShape { shape: vec![2 * size, 3], dtype: DType::F32, sum: DType::F32 };
-    let part = (me != 0).then(|| numbers(me, [2 * size, 3]).into_data());
-    results.extend(
-        rank.reduce_scatter_parts("unit", vec![part, None], &[like.clone(), like])?.into_iter().flatten(),
-    );
+    // In another order than they began.
+    results.extend(reduced.wait()?.into_iter().flatten().map(Tensor::into_data));
+    results.extend(second.wait()?.into_iter().map(Tensor::into_data));
+    results.extend(first.wait()?.into_iter().map(Tensor::into_data));
+    results.extend(scattered.wait()?.into_iter().flatten().map(Tensor::into_data));
+    let shards = shard(0).into_iter().map(Tensor::into_data).collect();
+    results.extend(rank.gather("shards", shards, size / 2)?.into_iter().flatten());
     rank.barrier()?;
     Ok((results.iter().map(|data| data.as_bytes().to_vec()).collect(), rank.traffic()))
 }

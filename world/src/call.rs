@@ -5,6 +5,8 @@ use std::fmt::{self, Display};
 use burn::tensor::{DType, TensorData};
 use serde::{Deserialize, Serialize};
 
+use crate::WorldError;
+
 /// The kind of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -59,6 +61,11 @@ impl PartShape {
         Self { shape: data.shape().to_vec(), dtype: data.dtype(), sum: data.dtype() }
     }
 
+    /// Describes a flat part of so many elements, summed in its own dtype.
+    pub fn flat(elements: usize, dtype: DType) -> Self {
+        Self { shape: vec![elements], dtype, sum: dtype }
+    }
+
     pub(super) fn elements(&self) -> usize {
         self.shape.iter().product()
     }
@@ -95,6 +102,11 @@ impl Call {
 
     pub fn rooted(self, root: usize) -> Self {
         Self { root: Some(root), ..self }
+    }
+
+    /// Returns the error of a tensor of this call that its device could not give.
+    pub fn unread(&self, error: impl Display) -> WorldError {
+        WorldError::Read { call: self.to_string(), reason: error.to_string() }
     }
 
     /// Formats this call and another so that a reader can tell them apart: if their texts are equal, adds the

@@ -2,8 +2,7 @@
 
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData, bf16, f16};
 
-use crate::testing::device;
-use crate::testing::run;
+use crate::testing::{device, gather, gathered, run, sums};
 use crate::{Communicator, Kind, PartShape, World, WorldError};
 
 const RANKS: [usize; 5] = [1, 2, 3, 4, 5];
@@ -132,8 +131,9 @@ fn scatter_deals_the_rows_of_the_root() {
 #[test]
 fn gathering_keeps_every_bit() {
     let odd = [f32::from_bits(0x7FC1_2345), -0.0, f32::MIN_POSITIVE / 2.0];
-    let found =
-        run(World::threads(2), move |rank| rank.start_all_gather("", vec![TensorData::from(odd)])?.wait());
+    let found = run(World::threads(2), move |rank| {
+        Ok(gathered(gather(&rank, "", vec![TensorData::from(odd)])?.wait()?))
+    });
     let bits = |data: &TensorData| -> Vec<u32> {
         data.as_slice::<f32>().unwrap().iter().map(|x| x.to_bits()).collect()
     };
@@ -142,11 +142,8 @@ fn gathering_keeps_every_bit() {
         assert_eq!(bits(&found.unwrap()[0]), [&*expected, &expected].concat());
     }
     let zeros = run(World::threads(3), |rank| {
-        rank.all_reduce_parts(
-            "",
-            vec![Some(TensorData::from([-0.0f32]))],
-            &[PartShape { shape: vec![1], dtype: DType::F32, sum: DType::F32 }],
-        )
+        let part = vec![Some(TensorData::from([-0.0f32]))];
+        sums(Communicator::begin_all_reduce, &rank, "", part, &[PartShape::flat(1, DType::F32)])
     });
     for zero in zeros {
         assert_eq!(bits(zero.unwrap()[0].as_ref().unwrap()), [(-0.0f32).to_bits()]);
@@ -161,9 +158,9 @@ fn like(shape: [usize; 2], dtype: DType, sum: DType) -> PartShape {
 #[test]
 fn parts_may_be_missing_and_keep_the_unrounded_sum() {
     let likes = [
-        like([6, 2], DType::BF16, DType::F32),
-        like([3, 1], DType::F32, DType::F32),
-        like([3, 3], DType::F64, DType::F64),
+        PartShape { sum: DType::F32, ..PartShape::flat(12, DType::BF16) },
+        PartShape::flat(3, DType::F32),
+        PartShape::flat(9, DType::F64),
     ];
     let parts = |rank: usize| {
         let first = tensor(rank, [6, 2], FloatDType::F32).into_data().convert::<bf16>();
@@ -175,17 +172,19 @@ fn parts_may_be_missing_and_keep_the_unrounded_sum() {
         .collect();
     let thin: Vec<f32> = (0..3).map(|at| number(0, at) + number(2, at)).collect();
     let like = likes.clone();
-    let scattered =
-        run(World::threads(3), move |rank| rank.reduce_scatter_parts("unit", parts(rank.rank()), &like));
+    let scattered = run(World::threads(3), move |rank| {
+        sums(Communicator::begin_reduce_scatter, &rank, "unit", parts(rank.rank()), &like)
+    });
     for (rank, found) in scattered.into_iter().enumerate() {
-        let first = TensorData::new(wide[4 * rank..4 * rank + 4].to_vec(), [2, 2]);
-        let second = TensorData::new(vec![thin[rank]], [1, 1]);
+        let first = TensorData::new(wide[4 * rank..4 * rank + 4].to_vec(), [4]);
+        let second = TensorData::new(vec![thin[rank]], [1]);
         assert_eq!(found.unwrap(), [Some(first), Some(second), None]);
     }
-    let reduced =
-        run(World::threads(3), move |rank| rank.all_reduce_parts("unit", parts(rank.rank()), &likes));
+    let reduced = run(World::threads(3), move |rank| {
+        sums(Communicator::begin_all_reduce, &rank, "unit", parts(rank.rank()), &likes)
+    });
     for found in reduced {
-        let (first, second) = (TensorData::new(wide.clone(), [6, 2]), TensorData::new(thin.clone(), [3, 1]));
+        let (first, second) = (TensorData::new(wide.clone(), [12]), TensorData::new(thin.clone(), [3]));
         assert_eq!(found.unwrap(), [Some(first), Some(second), None]);
     }
 }
@@ -195,11 +194,12 @@ fn sums_may_be_wider_or_narrower_than_their_parts() {
     let floats = [DType::F64, DType::F32, DType::F16, DType::BF16];
     for (dtype, sum) in floats.into_iter().flat_map(|dtype| floats.map(|sum| (dtype, sum))) {
         let found = run(World::threads(2), move |rank| {
-            let part = TensorData::from([[0.5f32 + rank.rank() as f32, -3.0]]).convert_dtype(dtype);
-            rank.all_reduce_parts("", vec![Some(part)], &[like([1, 2], dtype, sum)])
+            let part = TensorData::from([0.5f32 + rank.rank() as f32, -3.0]).convert_dtype(dtype);
+            let like = [PartShape { sum, ..PartShape::flat(2, dtype) }];
+            sums(Communicator::begin_all_reduce, &rank, "", vec![Some(part)], &like)
         });
         for found in found {
-            let expected = TensorData::from([[2.0f32, -6.0]]).convert_dtype(sum);
+            let expected = TensorData::from([2.0f32, -6.0]).convert_dtype(sum);
             assert_eq!(found.unwrap(), [Some(expected)], "{dtype:?} to {sum:?}");
         }
     }
@@ -259,19 +259,18 @@ fn bytes_of_any_length_arrive_in_rank_order_apart_from_tensors() {
 #[test]
 fn gathers_are_waited_for_in_any_order() {
     let found = run(World::threads(4), |rank| {
-        let start =
-            |n: usize| rank.start_all_gather("", vec![TensorData::from([(10 * n + rank.rank()) as i32])]);
+        let start = |n: usize| gather(&rank, "", vec![TensorData::from([(10 * n + rank.rank()) as f32])]);
         let (first, second, third) = (start(1)?, start(2)?, start(3)?);
         drop(second);
         let numbers = rank.numbers("", &[rank.rank() as f64])?;
-        let (third, first) = (third.wait()?, first.wait()?);
+        let (third, first) = (gathered(third.wait()?), gathered(first.wait()?));
         rank.barrier()?;
         Ok((first, third, numbers.concat()))
     });
     for found in found {
         let (first, third, numbers) = found.unwrap();
-        assert_eq!(first, [TensorData::from([10, 11, 12, 13])]);
-        assert_eq!(third, [TensorData::from([30, 31, 32, 33])]);
+        assert_eq!(first, [TensorData::from([10.0f32, 11.0, 12.0, 13.0])]);
+        assert_eq!(third, [TensorData::from([30.0f32, 31.0, 32.0, 33.0])]);
         assert_eq!(numbers, [0.0, 1.0, 2.0, 3.0]);
     }
 }
@@ -285,11 +284,12 @@ fn traffic_counts_data_sent_to_others() {
             rank.traffic()
         };
         rank.all_reduce(tensor(0, [5, 2], FloatDType::F32))?;
-        rank.reduce_scatter_parts(
-            "",
-            vec![Some(TensorData::from([[1.0f32], [2.0], [3.0], [4.0]]).convert::<bf16>()), None],
-            &[like([4, 1], DType::BF16, DType::F32), like([4, 9], DType::F32, DType::F32)],
-        )?;
+        let parts = vec![Some(TensorData::from([1.0f32, 2.0, 3.0, 4.0]).convert::<bf16>()), None];
+        let likes = [
+            PartShape { sum: DType::F32, ..PartShape::flat(4, DType::BF16) },
+            PartShape::flat(36, DType::F32),
+        ];
+        sums(Communicator::begin_reduce_scatter, &rank, "", parts, &likes)?;
         rank.all_gather(tensor(0, [2, 3], FloatDType::F32))?;
         rank.broadcast(tensor(0, [2, 3], FloatDType::F32), 1)?;
         let rows = tensor(0, [6, 1], FloatDType::F32).into_data();
@@ -351,18 +351,16 @@ fn mismatched_shapes_fail_before_sending() {
     let half = Some(TensorData::from([[1.0f32, 2.0]]));
     let error = rank.broadcast_part("", half, like([1, 2], DType::BF16, DType::BF16), 0).unwrap_err();
     assert!(error.to_string().contains("to be [1, 2] bf16, found [1, 2] f32"), "{error}");
-    let part = || vec![Some(TensorData::from([[1.0f32, 2.0]]))];
-    let error = rank.all_reduce_parts("head", part(), &[like([2, 1], DType::F32, DType::F32)]).unwrap_err();
+    let part = || vec![Some(TensorData::from([1.0f32, 2.0]))];
+    let summed = |part, like: &[PartShape]| sums(Communicator::begin_all_reduce, rank, "head", part, like);
+    let error = summed(part(), &[PartShape::flat(3, DType::F32)]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "all_reduce of head (1 part, 2 elements): expected part 0 to be [2, 1] f32, found [1, 2] f32"
+        "all_reduce of head (1 part, 3 elements): expected part 0 to be [3], found [2]"
     );
-    let error = rank.all_reduce_parts("head", part(), &[]).unwrap_err();
-    assert!(matches!(error, WorldError::Shape { .. }));
-    let error = rank.all_reduce_parts("", vec![None], &[like([2, 1], DType::I32, DType::I32)]).unwrap_err();
+    assert!(matches!(summed(part(), &[]).unwrap_err(), WorldError::Shape { .. }));
+    let error = summed(vec![None], &[PartShape::flat(2, DType::I32)]).unwrap_err();
     assert!(matches!(error, WorldError::Dtype { .. }));
-    let error = rank.start_all_gather("", vec![TensorData::new(vec![1.0f32], [0usize; 0])]).unwrap_err();
-    assert!(matches!(error, WorldError::Shape { .. }));
     assert_eq!(World::threads(0).join().unwrap_err(), WorldError::Size(0));
     assert_eq!(rank.failure(), None);
     assert_eq!(rank.traffic().tensors(), Default::default());

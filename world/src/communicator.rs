@@ -2,13 +2,15 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::call::Call;
-use crate::exchange::{Arrived, Exchange, Piece};
+use crate::exchange::{Exchange, Piece};
+use crate::seat::Seat;
 use crate::{DeviceSums, Kind, PartShape, Traffic, WorldError};
 
 /// A rank's handle to its world, with the collectives that exchange tensors with the other ranks.
@@ -45,25 +47,22 @@ use crate::{DeviceSums, Kind, PartShape, Traffic, WorldError};
 pub struct Communicator(Arc<Member>);
 
 struct Member {
-    exchange: Arc<Exchange>,
-    rank: usize,
-    /// Number of calls posted so far.
+    seat: Arc<Seat>,
+    /// Number of exchanges so far.
     calls: AtomicU64,
-    /// Seconds waited for each rank.
-    waited: Mutex<Vec<f64>>,
     device_sums: Option<DeviceSums>,
+    /// The end of the last sum between devices that has begun.
+    last_sum: Mutex<Option<Receiver<()>>>,
 }
 
 impl Drop for Member {
     fn drop(&mut self) {
+        let Seat { exchange, rank, .. } = &*self.seat;
         if std::thread::panicking() {
-            self.exchange.fail(WorldError::Rank {
-                rank: self.rank,
-                call: self.exchange.place(self.rank),
-                reason: "panicked".to_string(),
-            });
+            let (rank, call) = (*rank, exchange.place(*rank));
+            exchange.fail(WorldError::Rank { rank, call, reason: "panicked".to_string() });
         }
-        self.exchange.end(self.rank);
+        exchange.end(*rank);
     }
 }
 
@@ -86,9 +85,32 @@ impl Communicator {
         Self::of(Arc::new(Exchange::new(1, 0..1, Duration::MAX)), 0)
     }
 
+    /// Creates the first rank of a world of `ranks` whose other ranks do not exist: they answer each call with what this
+    /// rank sends to itself. The results are wrong, but this rank holds, sends and receives as much as in a real world. What
+    /// it has begun happens when it waits for it, so that it holds each buffer as long as it ever may.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use firebrick_world::Communicator;
+    ///
+    /// let first_of_four = Communicator::rehearsal(4);
+    /// let sum = first_of_four.all_reduce(Tensor::<1>::ones([8], &Device::flex()))?;
+    /// assert_eq!(sum.dims(), [8]);
+    /// assert_eq!(first_of_four.traffic().tensors().elements, 2 * 8 * 3 / 4);
+    /// # Ok::<(), firebrick_world::WorldError>(())
+    /// ```
+    pub fn rehearsal(ranks: usize) -> Self {
+        Self::of(Arc::new(Exchange::rehearsal(ranks.max(1))), 0)
+    }
+
     pub(super) fn of(exchange: Arc<Exchange>, rank: usize) -> Self {
-        let waited = Mutex::new(vec![0.0; exchange.size()]);
-        Self(Arc::new(Member { exchange, rank, calls: AtomicU64::new(0), waited, device_sums: None }))
+        let seat = Arc::new(Seat::new(exchange, rank));
+        Self(Arc::new(Member {
+            seat,
+            calls: AtomicU64::new(0),
+            device_sums: None,
+            last_sum: Mutex::new(None),
+        }))
     }
 
     /// Sums on the ranks' devices by `sums`, in place of [NCCL](crate::World::on). Every rank needs the same sums, set
@@ -105,19 +127,50 @@ impl Communicator {
         self.0.device_sums.as_ref()
     }
 
+    /// Sets what threads that work for this rank do around their work, for example to put their memory on the rank's
+    /// account. The first setting counts, for all clones.
+    ///
+    /// ```
+    /// use firebrick_world::World;
+    ///
+    /// let rank = World::threads(1).join()?.remove(0);
+    /// rank.work_within(|work| {
+    ///     // Before the work.
+    ///     work();
+    /// });
+    /// # Ok::<(), firebrick_world::WorldError>(())
+    /// ```
+    pub fn work_within(&self, around: impl Fn(&mut dyn FnMut()) + Send + Sync + 'static) {
+        // A second setting would be that of another owner of the same rank.
+        let _ = self.seat().around.set(Arc::new(around));
+    }
+
+    /// Takes a turn among this rank's sums between devices: returns the end of the one before, if there is one, and what to
+    /// drop at the end of this one. Sums that run side by side could meet other sums on other ranks.
+    pub(crate) fn turn(&self) -> (Option<Receiver<()>>, Sender<()>) {
+        let (end, ended) = channel();
+        let before = self.0.last_sum.lock().unwrap_or_else(PoisonError::into_inner).replace(ended);
+        (before, end)
+    }
+
+    /// Returns this rank's place in the exchange, for threads that work for it.
+    pub(crate) fn seat(&self) -> &Arc<Seat> {
+        &self.0.seat
+    }
+
     /// Returns this rank's index in the world, from 0.
     pub fn rank(&self) -> usize {
-        self.0.rank
+        self.seat().rank
     }
 
     /// Returns the number of ranks in the world.
     pub fn size(&self) -> usize {
-        self.0.exchange.size()
+        self.seat().exchange.size()
     }
 
     /// Returns this rank's index among those of its process, from 0.
     pub fn local_rank(&self) -> usize {
-        self.0.exchange.local(self.rank())
+        self.seat().exchange.local(self.rank())
     }
 
     /// Waits until all ranks have called it.
@@ -181,37 +234,30 @@ impl Communicator {
 
     /// Returns what this rank has exchanged with the others so far.
     pub fn traffic(&self) -> Traffic {
-        self.0.exchange.traffic(self.rank())
+        self.seat().exchange.traffic(self.rank())
     }
 
     /// Returns the seconds that this rank has waited for each rank so far. A rank that stands out on all others is
     /// slow. One call waits for several ranks at once, so the sum may exceed the elapsed time.
     pub fn lateness(&self) -> Vec<f64> {
-        self.0.waited.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.seat().lateness()
     }
 
     /// Tells all other ranks that this rank stops, and why. Every rank's current call, or its next one, and all later
     /// calls return [`WorldError::Rank`]. If several ranks fail, the error reports the first failure.
     pub fn fail(&self, reason: &str) {
-        let (rank, call) = (self.rank(), self.0.exchange.place(self.rank()));
-        self.0.exchange.fail(WorldError::Rank { rank, call, reason: format!("failed: {reason}") });
+        self.seat().fail(reason);
     }
 
     /// Returns the error that ended the world, if one did.
     pub fn failure(&self) -> Option<WorldError> {
-        self.0.exchange.failure(self.rank())
+        self.seat().exchange.failure(self.rank())
     }
 
     /// Counts a call.
     pub(super) fn open(&self, call: Call) -> Arc<Call> {
-        self.0.exchange.count(self.rank(), call.kind);
+        self.seat().exchange.count(self.rank(), call.kind);
         Arc::new(call)
-    }
-
-    /// Counts the traffic of a ring sum between devices: 2(N-1)/N of `elements`, of `bytes` bytes each.
-    pub(super) fn count_ring(&self, kind: Kind, elements: usize, bytes: usize) {
-        let moved = (2 * elements * (self.size() - 1)).div_ceil(self.size());
-        self.0.exchange.count_moved(self.rank(), kind, moved, moved * bytes);
     }
 
     /// Returns the sequence number of this rank's next exchange.
@@ -219,48 +265,13 @@ impl Communicator {
         self.0.calls.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Sends `pieces[to]` to each rank in the exchange of number `sequence`.
-    pub(super) fn post_as(
-        &self,
-        sequence: u64,
-        call: &Arc<Call>,
-        pieces: Vec<Vec<Option<Piece>>>,
-    ) -> Result<(), WorldError> {
-        self.0.exchange.post(self.rank(), sequence, call, pieces)
-    }
-
-    /// Sends `pieces[to]` to each rank and returns the number of the exchange.
-    pub(super) fn post(&self, call: &Arc<Call>, pieces: Vec<Vec<Option<Piece>>>) -> Result<u64, WorldError> {
-        let sequence = self.number();
-        self.post_as(sequence, call, pieces)?;
-        Ok(sequence)
-    }
-
-    /// Waits for all ranks' pieces and returns them by rank.
-    pub(super) fn complete(
-        &self,
-        call: &Arc<Call>,
-        sequence: u64,
-    ) -> Result<Vec<Vec<Option<Piece>>>, WorldError> {
-        let Arrived { pieces, waited } = self.0.exchange.complete(self.rank(), sequence, call)?;
-        let mut sums = self.0.waited.lock().unwrap_or_else(PoisonError::into_inner);
-        sums.iter_mut().zip(waited).for_each(|(sum, waited)| *sum += waited);
-        Ok(pieces)
-    }
-
-    /// Posts the pieces and waits for all ranks'.
+    /// Sends `pieces[to]` to each rank and waits for all ranks'.
     pub(super) fn exchange(
         &self,
         call: &Arc<Call>,
         pieces: Vec<Vec<Option<Piece>>>,
     ) -> Result<Vec<Vec<Option<Piece>>>, WorldError> {
-        let sequence = self.post(call, pieces)?;
-        self.complete(call, sequence)
-    }
-
-    /// Gives up a posted exchange.
-    pub(super) fn abandon(&self, sequence: u64) {
-        self.0.exchange.abandon(self.rank(), sequence);
+        self.seat().exchanged(self.number(), call, pieces)
     }
 
     pub(super) fn checked_root(&self, call: Call, root: usize) -> Result<Call, WorldError> {

@@ -8,7 +8,7 @@ use burn::tensor::{DType, Device, Tensor};
 
 use crate::PartShape;
 
-/// Sums an f32 tensor over all ranks. Every rank calls it with its rank and the same number of elements.
+/// Sums a float tensor over all ranks. Every rank calls it with its rank and the same number of elements.
 type Sum = Arc<dyn Fn(usize, Tensor<1>) -> Tensor<1> + Send + Sync>;
 
 /// A sum between the ranks' devices: NCCL's, or that of another library.
@@ -26,8 +26,9 @@ impl fmt::Debug for DeviceSums {
 }
 
 impl DeviceSums {
-    /// Creates it from the ranks' devices, by rank, and `sum`, which every rank calls with its rank and an f32 tensor
-    /// on its device, and which returns the sum of these tensors there. A sum that never returns ends the call at the
+    /// Creates it from the ranks' devices, by rank, and `sum`, which every rank calls with its rank and a float tensor
+    /// on its device, and which returns the sum of these tensors there. A tensor narrower than f32 has numbers of one
+    /// rank, and negative zeros of the others. A sum that never returns ends the call at the
     /// world's [deadline](crate::World::deadline).
     pub fn new(
         devices: Vec<Device>,
@@ -41,6 +42,11 @@ impl DeviceSums {
         let devices: Vec<_> = devices.into_iter().map(Device::inner).collect();
         let sum = nccl(&devices)?;
         Some(Self { devices, sum })
+    }
+
+    /// Returns whether `device` is the one on which that rank sums.
+    pub(crate) fn is_of(&self, rank: usize, device: &Device) -> bool {
+        self.devices.get(rank).is_some_and(|own| *own == device.clone().inner())
     }
 
     /// Returns whether all parts have dtypes that are summed in f32.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use burn::tensor::{DType, TensorData};
 
-use crate::testing::{outcomes, run};
-use crate::{PartShape, World, WorldError};
+use crate::testing::{gather, gathered, outcomes, run, sums};
+use crate::{Communicator, PartShape, World, WorldError};
 
 fn rank_error(error: &WorldError) -> (usize, &str, &str) {
     match error {
@@ -66,10 +66,10 @@ fn a_rank_that_has_ended_is_named() {
 fn the_last_call_of_a_rank_counts() {
     let mut ranks = World::threads(2).join().unwrap().into_iter();
     let (first, second) = (ranks.next().unwrap(), ranks.next().unwrap());
-    let theirs = second.start_all_gather("", vec![TensorData::from([2.0f32])]).unwrap();
+    let theirs = gather(&second, "", vec![TensorData::from([2.0f32])]).unwrap();
     drop((theirs, second));
-    let mine = first.start_all_gather("", vec![TensorData::from([1.0f32])]).unwrap();
-    assert_eq!(mine.wait().unwrap(), [TensorData::from([1.0f32, 2.0])]);
+    let mine = gather(&first, "", vec![TensorData::from([1.0f32])]).unwrap();
+    assert_eq!(gathered(mine.wait().unwrap()), [TensorData::from([1.0f32, 2.0])]);
     assert_eq!(rank_error(&first.barrier().unwrap_err()).0, 1);
 }
 
@@ -83,14 +83,14 @@ fn a_deadline_names_exactly_the_ranks_that_are_missing() {
     // Ranks 1 and 3 have posted their part of one call and make no other.
     let like = [PartShape { shape: vec![4], dtype: DType::F32, sum: DType::F32 }];
     let part = || vec![TensorData::from([1.0f32])];
-    let held = [first.start_all_gather("block 7", part()), third.start_all_gather("block 7", part())];
+    let held = [gather(&first, "block 7", part()), gather(&third, "block 7", part())];
     let found = std::thread::scope(|scope| {
         let threads = [&ranks[0], &second].map(|rank| {
             let (rank, like) = (rank.clone(), &like);
             scope.spawn(move || {
-                let gathered = rank.start_all_gather("block 7", vec![TensorData::from([1.0f32])]);
+                let gathered = gather(&rank, "block 7", vec![TensorData::from([1.0f32])]);
                 gathered.and_then(|gathered| gathered.wait())?;
-                rank.all_reduce_parts("block 8", vec![None], like)
+                sums(Communicator::begin_all_reduce, &rank, "block 8", vec![None], like)
             })
         });
         threads.map(|thread| thread.join().unwrap().unwrap_err())
@@ -135,7 +135,7 @@ fn a_mismatched_part_is_shown() {
         let shape = [vec![2, 4], vec![4, 2]][rank.rank()].clone();
         let part = PartShape { shape, dtype: DType::F32, sum: DType::F32 };
         let same = PartShape { shape: vec![4], dtype: DType::F32, sum: DType::F32 };
-        rank.all_reduce_parts("unit", vec![None, None], &[same, part])
+        sums(Communicator::begin_all_reduce, &rank, "unit", vec![None, None], &[same, part])
     });
     let error = found[0].clone().unwrap_err().to_string();
     let call = |shape| format!("all_reduce of unit (2 parts, 12 elements) with part 1 {shape} f32");
@@ -144,7 +144,7 @@ fn a_mismatched_part_is_shown() {
     let found = run(World::threads(2), |rank| {
         let data = TensorData::from([1.0f32]);
         let data = if rank.rank() == 0 { data } else { data.convert::<f64>() };
-        rank.start_all_gather("", vec![data])?.wait()
+        Ok(gathered(gather(&rank, "", vec![data])?.wait()?))
     });
     let error = found[0].clone().unwrap_err().to_string();
     assert!(error.contains("all_gather of [1] f32") && error.contains("all_gather of [1] f64"), "{error}");
@@ -169,11 +169,11 @@ fn lateness_names_the_slow_rank() {
     std::thread::scope(|scope| {
         let first = ranks[0].clone();
         scope.spawn(move || {
-            first.start_all_gather("", vec![]).unwrap().wait().unwrap();
+            gather(&first, "", vec![]).unwrap().wait().unwrap();
             entered.send(()).unwrap();
             first.barrier().unwrap();
         });
-        ranks[1].start_all_gather("", vec![]).unwrap().wait().unwrap();
+        gather(&ranks[1], "", vec![]).unwrap().wait().unwrap();
         enters.recv().unwrap();
         ranks[1].barrier().unwrap();
     });

@@ -1,75 +1,135 @@
-//! Asynchronous all-gathers: start early, wait later.
+//! All-gathers that have begun: start early, wait later.
 
+use std::fmt;
 use std::sync::Arc;
 
-use burn::tensor::TensorData;
+use burn::tensor::{Device, Tensor};
 
 use crate::call::Call;
-use crate::collectives::{check_axes, concatenated, piece};
-use crate::{Communicator, Kind, PartShape, WorldError};
+use crate::collectives::concatenated;
+use crate::device_sums::DeviceSums;
+use crate::flat::{Reading, put};
+use crate::host::is_host;
+use crate::on_devices::SumOfDevices;
+use crate::{Communicator, Kind, PartShape, WorldError, worker};
 
-/// An all-gather in flight: this rank has sent its shards, and the others' may still be on their way.
+/// An all-gather in flight: this rank has sent its shards, or is reading them, and the others' may still be on their way.
 ///
 /// Several may be in flight, and you may wait for them in any order. Dropping one gives it up.
 #[must_use = "the result arrives only with `wait`"]
-#[derive(Debug)]
 pub struct Gathering {
-    communicator: Communicator,
+    world: Communicator,
     call: Arc<Call>,
+    to: Device,
     state: Waiting,
 }
 
-#[derive(Debug)]
 enum Waiting {
     /// A world of one, with nobody to wait for.
-    Alone(Vec<TensorData>),
+    Alone(Vec<Tensor<1>>),
     Exchange(u64),
+    OnDevices(SumOfDevices),
     Over,
 }
 
 impl Communicator {
-    /// Starts an all-gather of each rank's shards and returns at once; the exchange proceeds while this rank
-    /// computes. `what` names the shards in errors. All ranks' shards have the same shapes and dtypes.
+    /// Begins an all-gather of each rank's flat shards, onto the device `to`, and returns at once; the exchange proceeds
+    /// while this rank computes. `what` names the shards in errors. All ranks' shards have the same lengths and dtypes.
+    ///
+    /// Where the ranks' devices [sum](crate::World::on) by themselves, no shard passes through host memory: each rank adds
+    /// its shards to a buffer of zeros, which sends twice the elements. Elsewhere the shards of a dtype are read as one
+    /// buffer, and the result is written as one.
     ///
     /// # Errors
     ///
-    /// [`WorldError::Shape`] for a shard without axes; and an error if the world is over.
+    /// The world is over.
     ///
     /// ```
-    /// use burn::tensor::TensorData;
+    /// use burn::tensor::{Device, Tensor};
     /// use firebrick_world::Communicator;
     ///
-    /// let next = Communicator::solo().start_all_gather("block 1", vec![TensorData::from([1.0f32])])?;
+    /// let device = Device::flex();
+    /// let shard = Tensor::<1>::from_data([1.0, 2.0], &device);
+    /// let next = Communicator::solo().begin_all_gather("block 1", vec![shard.clone()], &device)?;
     /// // Block 0 computes here.
-    /// assert_eq!(next.wait()?, [TensorData::from([1.0f32])]);
+    /// assert_eq!(next.wait()?[0].to_data(), shard.to_data());
     /// # Ok::<(), firebrick_world::WorldError>(())
     /// ```
-    pub fn start_all_gather(&self, what: &str, shards: Vec<TensorData>) -> Result<Gathering, WorldError> {
-        let call = Call::new(Kind::AllGather, what, shards.iter().map(PartShape::of).collect());
-        check_axes(&call)?;
-        let call = self.open(call);
-        let communicator = self.clone();
-        if self.size() == 1 {
-            return Ok(Gathering { communicator, call, state: Waiting::Alone(shards) });
+    pub fn begin_all_gather(
+        &self,
+        what: &str,
+        shards: Vec<Tensor<1>>,
+        to: &Device,
+    ) -> Result<Gathering, WorldError> {
+        let like: Vec<_> =
+            shards.iter().map(|shard| PartShape::flat(shard.dims()[0], shard.dtype())).collect();
+        let sums = self.device_sums().filter(|sums| DeviceSums::takes(&like) && sums.is_of(self.rank(), to));
+        let call = self.open(Call::new(Kind::AllGather, what, like));
+        let state = if self.size() == 1 {
+            Waiting::Alone(shards.into_iter().map(|shard| shard.inner().to_device(to)).collect())
+        } else if let Some(sums) = sums {
+            let padded = shards.into_iter().map(|shard| Some(self.padded(shard)));
+            Waiting::OnDevices(self.begin_on_devices(sums, &call, padded.collect(), None))
+        } else {
+            Waiting::Exchange(self.begin_on_host(&call, shards)?)
+        };
+        Ok(Gathering { world: self.clone(), call, to: to.clone(), state })
+    }
+
+    /// Sends the shards to all ranks: at once from host memory, and once they are read from elsewhere.
+    fn begin_on_host(&self, call: &Arc<Call>, shards: Vec<Tensor<1>>) -> Result<u64, WorldError> {
+        let sequence = self.number();
+        let at_once = shards.iter().all(|shard| is_host(&shard.device()));
+        let reading = Reading::of(shards.into_iter().map(Some).collect());
+        let (seat, sent) = (self.seat().clone(), call.clone());
+        let send = move || {
+            let pieces = reading.read().map_err(|error| sent.unread(error))?;
+            seat.post(sequence, &sent, vec![pieces; seat.size()])
+        };
+        if at_once {
+            send()?;
+        } else {
+            let seat = self.seat().clone();
+            worker::start(self.seat(), "its shards could not be read", move || {
+                send().inspect_err(|error| seat.fail(&error.to_string()))
+            });
         }
-        let pieces: Vec<_> = shards.into_iter().map(|shard| Some(piece(shard))).collect();
-        let sequence = self.post(&call, vec![pieces; self.size()])?;
-        Ok(Gathering { communicator, call, state: Waiting::Exchange(sequence) })
+        Ok(sequence)
+    }
+
+    /// Returns a buffer of all ranks' shards that has this rank's. The rest is negative zeros: added to them, each number
+    /// keeps its bits.
+    fn padded(&self, shard: Tensor<1>) -> Tensor<1> {
+        let shard = shard.inner();
+        let ([elements], place) = (shard.dims(), (shard.device(), shard.dtype()));
+        let zeros = |ranks: usize| Tensor::<1>::full([ranks * elements], -0.0, (&place.0, place.1));
+        let (before, after) = (self.rank(), self.size() - self.rank() - 1);
+        let parts = [(before > 0).then(|| zeros(before)), Some(shard), (after > 0).then(|| zeros(after))];
+        Tensor::cat(parts.into_iter().flatten().collect(), 0)
+    }
+}
+
+impl fmt::Debug for Gathering {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "Gathering({})", self.call)
     }
 }
 
 impl Gathering {
-    /// Waits for the gathered parts: each rank's shards, concatenated along the first axis in rank order.
+    /// Waits for the gathered parts: each rank's shards, concatenated in rank order.
     ///
     /// # Errors
     ///
     /// [`WorldError`] if a rank fails, ends, makes a different call, or is late. The deadline starts with this call.
-    pub fn wait(mut self) -> Result<Vec<TensorData>, WorldError> {
+    pub fn wait(mut self) -> Result<Vec<Tensor<1>>, WorldError> {
         match std::mem::replace(&mut self.state, Waiting::Over) {
             Waiting::Alone(shards) => Ok(shards),
             Waiting::Exchange(sequence) => {
-                Ok(concatenated(&self.call, self.communicator.complete(&self.call, sequence)?))
+                let pieces = self.world.seat().complete(sequence, &self.call)?;
+                let parts = concatenated(&self.call, pieces).into_iter().map(Some);
+                Ok(put(parts.collect(), &self.to).into_iter().flatten().collect())
             }
+            Waiting::OnDevices(sum) => Ok(sum.wait()?.into_iter().flatten().collect()),
             Waiting::Over => Ok(vec![]),
         }
     }
@@ -78,7 +138,7 @@ impl Gathering {
 impl Drop for Gathering {
     fn drop(&mut self) {
         if let Waiting::Exchange(sequence) = self.state {
-            self.communicator.abandon(sequence);
+            self.world.seat().exchange.abandon(self.world.rank(), sequence);
         }
     }
 }

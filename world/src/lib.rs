@@ -8,11 +8,15 @@
 //! world.rs         World: the recipe for the ranks of a run
 //! communicator.rs  Communicator: a rank's handle, its rank and size, barrier and failure
 //! tensors.rs       collectives on tensors
+//! gathering.rs     all-gathers that have begun: start early, wait later
+//! summing.rs       sums that have begun
 //! on_devices.rs    sums made between devices, without the host
 //! device_sums.rs   what makes these sums: NCCL
 //! collectives.rs   collectives on several parts at once, in host memory
 //! from_root.rs     broadcast and scatter
-//! gathering.rs     asynchronous all-gathers: start early, wait later
+//! flat.rs          flat tensors between devices and host memory, with one copy for all of one dtype
+//! worker.rs        a thread that does one piece of work for a rank
+//! seat.rs          a rank's place in the exchange
 //! exchange.rs      the primitive below every collective: each rank sends each rank a message
 //! call.rs          the part of a call that ranks must agree on
 //! sum.rs           sums in rank order, rounded once
@@ -64,6 +68,7 @@ mod communicator;
 mod device_sums;
 mod error;
 mod exchange;
+mod flat;
 mod from_root;
 mod gathering;
 mod host;
@@ -72,11 +77,14 @@ mod launchers;
 mod mpi;
 mod on_devices;
 mod reads;
+mod seat;
 mod sum;
+mod summing;
 mod tensors;
 #[cfg(test)]
 mod testing;
 mod traffic;
+mod worker;
 mod world;
 
 #[cfg(test)]
@@ -88,10 +96,11 @@ pub use call::{Kind, PartShape};
 pub use communicator::Communicator;
 pub use device_sums::DeviceSums;
 pub use error::WorldError;
+pub use flat::moved;
 pub use gathering::Gathering;
 pub use host::{count_read, host_device, is_host, joined, on_host, reads};
 pub use launchers::{LAUNCHERS, Launcher};
-pub use on_devices::OnDevices;
 pub use reads::{all_on_host, numbers};
+pub use summing::Summing;
 pub use traffic::{Moved, Traffic};
 pub use world::World;

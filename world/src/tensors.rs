@@ -4,7 +4,7 @@
 //! and carries no gradient. Sums are taken in rank order, or in NCCL's order if [NCCL](crate::World::on) sums; f16 and
 //! bf16 accumulate in f32 and are rounded once. All ranks get the same bits.
 
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 
 use crate::call::Call;
 use crate::{Communicator, Kind, PartShape, WorldError, buffers};
@@ -16,18 +16,12 @@ impl Communicator {
     ///
     /// [`WorldError`] if a rank fails, ends, makes a different call, or is late.
     pub fn all_reduce<const D: usize>(&self, tensor: Tensor<D>) -> Result<Tensor<D>, WorldError> {
-        let (shape, dtype) = (tensor.dims(), tensor.dtype());
-        let like = [PartShape { shape: shape.to_vec(), dtype, sum: dtype }];
-        if let Some(on_devices) = self.on_devices(&like).filter(|_| !tensor.is_autodiff()) {
-            // A distinct name: a rank that took the path through the host is in another call.
-            let what = "a tensor on the devices";
-            let sums = on_devices.all_reduce(what, vec![Some(tensor.reshape([-1]))], &like)?;
-            let sum = sums.into_iter().flatten().next();
-            return Ok(sum.expect("one part has one result").reshape(shape));
-        }
-        self.on_host(Kind::AllReduce, tensor, |part, like| {
-            Ok(self.all_reduce_parts("", vec![Some(part)], &[like])?.into_iter().flatten())
-        })
+        let (shape, device, dtype) = (tensor.dims(), tensor.device(), tensor.dtype());
+        let elements = shape.iter().product();
+        let like = [PartShape::flat(elements, dtype)];
+        let flat = vec![Some(tensor.inner().reshape([elements]))];
+        let sums = self.begin_all_reduce("", flat, &like, &device.clone().inner())?.wait()?;
+        Ok(shaped(sums.into_iter().flatten(), shape, &device))
     }
 
     /// Sums all ranks' tensors and returns this rank's chunk, split along the first axis: `[n, ..]` gives
@@ -38,9 +32,15 @@ impl Communicator {
     /// [`WorldError::Shape`] if the first axis is not divisible by the number of ranks; and an error if a rank
     /// fails, ends, makes a different call, or is late.
     pub fn reduce_scatter<const D: usize>(&self, tensor: Tensor<D>) -> Result<Tensor<D>, WorldError> {
-        self.on_host(Kind::ReduceScatter, tensor, |part, like| {
-            Ok(self.reduce_scatter_parts("", vec![Some(part)], &[like])?.into_iter().flatten())
-        })
+        let (mut shape, device, dtype) = (tensor.dims(), tensor.device(), tensor.dtype());
+        let like = [PartShape { shape: shape.to_vec(), ..PartShape::flat(0, dtype) }];
+        self.check_divisible(&Call::new(Kind::ReduceScatter, "", like.to_vec()), &like[0])?;
+        let elements = shape.iter().product();
+        let like = [PartShape::flat(elements, dtype)];
+        let flat = vec![Some(tensor.inner().reshape([elements]))];
+        let sums = self.begin_reduce_scatter("", flat, &like, &device.clone().inner())?.wait()?;
+        shape[0] /= self.size();
+        Ok(shaped(sums.into_iter().flatten(), shape, &device))
     }
 
     /// Concatenates all ranks' tensors, which have the same shape, along the first axis in rank order: `[n, ..]` gives
@@ -50,9 +50,12 @@ impl Communicator {
     ///
     /// [`WorldError`] if a rank fails, ends, makes a different call, or is late.
     pub fn all_gather<const D: usize>(&self, tensor: Tensor<D>) -> Result<Tensor<D>, WorldError> {
-        self.on_host(Kind::AllGather, tensor, |part, _| {
-            Ok(self.start_all_gather("", vec![part])?.wait()?.into_iter())
-        })
+        let (mut shape, device) = (tensor.dims(), tensor.device());
+        let elements = shape.iter().product::<usize>();
+        let flat = vec![tensor.inner().reshape([elements])];
+        let parts = self.begin_all_gather("", flat, &device.clone().inner())?.wait()?;
+        shape[0] *= self.size();
+        Ok(shaped(parts.into_iter(), shape, &device))
     }
 
     /// Returns the tensor of rank `root` on every rank. The others' tensors must have its shape and dtype.
@@ -68,19 +71,14 @@ impl Communicator {
         let part = (self.rank() == root).then(|| read(like.clone())).transpose()?;
         Ok(Tensor::from_data(self.broadcast_part("", part, like, root)?, (&device, dtype)))
     }
+}
 
-    /// Runs a collective on one tensor's data and returns the result on the tensor's device.
-    fn on_host<const D: usize, I: Iterator<Item = TensorData>>(
-        &self,
-        kind: Kind,
-        tensor: Tensor<D>,
-        collective: impl FnOnce(TensorData, PartShape) -> Result<I, WorldError>,
-    ) -> Result<Tensor<D>, WorldError> {
-        let (device, dtype) = (tensor.device(), tensor.dtype());
-        let like = PartShape { shape: tensor.dims().to_vec(), dtype, sum: dtype };
-        let data = buffers::read(tensor, &Call::new(kind, "", vec![like.clone()]))?;
-        let result = collective(data, like)?.next();
-        // One part goes in, and every rank has it.
-        Ok(Tensor::from_data(result.expect("one part has one result"), (&device, dtype)))
-    }
+/// Returns the one result of a collective in its shape, on the device of the tensor that went in.
+fn shaped<const D: usize>(
+    mut results: impl Iterator<Item = Tensor<1>>,
+    shape: [usize; D],
+    device: &Device,
+) -> Tensor<D> {
+    let result = results.next().expect("one part has one result").reshape(shape);
+    if device.is_autodiff() { Tensor::from_inner(result) } else { result }
 }

@@ -2,9 +2,9 @@
 
 use std::sync::{Barrier, Mutex};
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Tensor, TensorData};
 
-use crate::{Communicator, DeviceSums, World, WorldError};
+use crate::{Communicator, DeviceSums, PartShape, Summing, World, WorldError, host_device};
 
 /// Returns the device that `BURN_DEVICE` names, as in the program `firebrick`, or the CPU by default.
 pub fn device() -> Device {
@@ -44,6 +44,44 @@ pub fn run_summing<T: Send>(
 ) -> Vec<Result<T, WorldError>> {
     let outcomes = outcomes(world, |communicator| rank(communicator.summing(sums.clone())));
     outcomes.into_iter().map(|outcome| outcome.expect("no rank panics")).collect()
+}
+
+/// Returns host data as a flat tensor in host memory.
+pub fn flat(data: TensorData) -> Tensor<1> {
+    let (dtype, elements) = (data.dtype(), data.num_elements());
+    let (bytes, ..) = data.into_parts();
+    Tensor::from_data(TensorData::from_bytes(bytes, [elements], dtype), (&host_device(), dtype))
+}
+
+/// A way to begin a sum: [`Communicator::begin_all_reduce`] or [`Communicator::begin_reduce_scatter`].
+type Begin =
+    fn(&Communicator, &str, Vec<Option<Tensor<1>>>, &[PartShape], &Device) -> Result<Summing, WorldError>;
+
+/// Sums host data, flattened, and returns the sums as host data.
+pub fn sums(
+    begin: Begin,
+    rank: &Communicator,
+    what: &str,
+    parts: Vec<Option<TensorData>>,
+    like: &[PartShape],
+) -> Result<Vec<Option<TensorData>>, WorldError> {
+    let parts = parts.into_iter().map(|part| part.map(flat)).collect();
+    let sums = begin(rank, what, parts, like, &host_device())?.wait()?;
+    Ok(sums.into_iter().map(|sum| sum.map(Tensor::into_data)).collect())
+}
+
+/// Begins to gather host data, flattened.
+pub fn gather(
+    rank: &Communicator,
+    what: &str,
+    shards: Vec<TensorData>,
+) -> Result<crate::Gathering, WorldError> {
+    rank.begin_all_gather(what, shards.into_iter().map(flat).collect(), &host_device())
+}
+
+/// Returns gathered parts as host data.
+pub fn gathered(parts: Vec<Tensor<1>>) -> Vec<TensorData> {
+    parts.into_iter().map(Tensor::into_data).collect()
 }
 
 /// Stands in for NCCL: sums the ranks' tensors in rank order.

@@ -88,8 +88,8 @@ impl World {
     /// be on another device, such as the host: the trainer moves it, or each rank's part of it, to the rank's device.
     ///
     /// If each rank has its own CUDA device, the world has a single process, and NCCL is installed (as
-    /// `libnccl.so`), NCCL computes the sums that every rank receives whole, unless [`nccl`](Self::nccl) turns it off.
-    /// Everything else goes through host memory.
+    /// `libnccl.so`), NCCL computes the sums, unless [`nccl`](Self::nccl) turns it off, and also gathers: a gather is a sum
+    /// with zeros. What one rank alone sends or receives goes through host memory.
     pub fn on(self, devices: Vec<Device>) -> Self {
         Self { devices, ..self }
     }

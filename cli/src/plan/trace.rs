@@ -3,7 +3,7 @@
 //! Blocks are alike, so each further block adds as much as the one before it. A forward and a backward pass of the real
 //! batch go through models of two and of three blocks at full width, built and measured as in training. A straight line
 //! through both results predicts the memory of all blocks. The smaller model has at least two blocks, because ZeRO 3
-//! gathers the next block while one computes.
+//! gathers the next block while one computes. The other ranks are [rehearsed](Communicator::rehearsal).
 
 use std::collections::HashMap;
 
@@ -49,7 +49,7 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         Self { run, parts, longest, device, paths, known: HashMap::new(), is_warm: false }
     }
 
-    /// Returns the memory of a pass under these strategies on a single rank, and the share of the blocks that it
+    /// Returns the memory of a pass under these strategies on the first rank, and the share of the blocks that it
     /// recomputes.
     ///
     /// # Errors
@@ -137,8 +137,11 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         let device = Some(self.device.clone());
         let model = AnyModel::new::<M::Batch>(model);
         let adaptation = Adaptation::seeded(run.seed).with_fresh(self.parts.fresh.clone());
-        let prepared =
-            Prepared::new(&recipes(strategies), model, device, &optimizer, Communicator::solo(), adaptation)?;
+        // A pass in which nothing reduces is the same on one rank.
+        let reduces = strategies.iter().any(|strategy| strategy.effects().reduces.is_some());
+        let ranks = if reduces { run.number_of_ranks() } else { 1 };
+        let world = Communicator::rehearsal(ranks);
+        let prepared = Prepared::new(&recipes(strategies), model, device, &optimizer, world, adaptation)?;
         let session = prepared.start(optimizer, run.schedule.clone(), run.seed, 1)?;
         let draws = Draws { seed: run.seed, epoch: 0, first: 0 };
         let once = || -> Result<Traced, RunError> {

@@ -177,6 +177,35 @@ impl Account {
     }
 }
 
+/// The account of a thread, for others that work for it.
+///
+/// ```
+/// use firebrick_kernels::memory::{Account, Inherited};
+///
+/// let account = Account::new();
+/// let _on_it = account.enter();
+/// let inherited = Inherited::of_this_thread();
+/// std::thread::spawn(move || {
+///     let _on_it = inherited.enter();
+///     // What this thread allocates is on the account too.
+/// });
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Inherited(u8);
+
+impl Inherited {
+    /// Returns the account that this thread has entered, or the process.
+    pub fn of_this_thread() -> Self {
+        Self(current())
+    }
+
+    /// Puts the allocations of this thread on the account until you drop the guard.
+    #[must_use = "the thread leaves the account when this is dropped"]
+    pub fn enter(self) -> Entered<'static> {
+        Entered { before: CURRENT.replace(self.0), on: PhantomData }
+    }
+}
+
 /// Puts the allocations of this thread on the process alone until the guard is dropped: for buffers that outlive the
 /// work for which the thread is on its account.
 pub(crate) fn apart() -> Entered<'static> {

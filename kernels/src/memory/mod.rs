@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use burn::tensor::{Device, Tensor};
 
 pub(crate) use account::apart;
-pub use account::{Account, Entered};
+pub use account::{Account, Entered, Inherited};
 pub use counting::Counting;
 pub use freed::keep_freed;
 pub use storages::Storages;

@@ -13,14 +13,15 @@ use std::sync::Arc;
 use burn::backend::DispatchTensor;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick_kernels::memory::Storages;
 use firebrick_kernels::{add_all, cast_all, scale_all, sum_of_squares};
-use firebrick_world::numbers;
+use firebrick_world::{moved, numbers};
 
+use crate::buckets::{BUCKET_BYTES, buckets, bytes};
 use crate::zero::Sharding;
 use crate::{SkipReason, StrategyError, each_param};
-use visits::{Distinct, Given, Narrow, Pairs, Squares, Taken};
+use visits::{Distinct, Elsewhere, Given, Narrow, Pairs, Shaped, Squares, Taken};
 
 /// The gradients of one micro-batch, or of several in a window, with the facts known about them.
 ///
@@ -28,8 +29,8 @@ use visits::{Distinct, Given, Narrow, Pairs, Squares, Taken};
 /// are summed, never averaged.
 pub struct Grads {
     params: GradientsParams,
-    /// Gradients that segments have reduced or moved already, in the backward pass.
-    delivered: HashMap<ParamId, TensorData>,
+    /// Gradients that segments have reduced or moved already, in the backward pass, flat.
+    delivered: HashMap<ParamId, Tensor<1>>,
     closes: bool,
     skip: Option<SkipReason>,
     norm: Option<Norm>,
@@ -62,24 +63,27 @@ impl Grads {
         Self { skip: Some(reason), ..Self::new(GradientsParams::new(), closes) }
     }
 
-    /// Adds gradients that segments have reduced or moved already.
-    pub fn with_delivered(self, delivered: HashMap<ParamId, TensorData>) -> Self {
+    /// Adds gradients that segments have reduced or moved already, each flat.
+    pub fn with_delivered(self, delivered: HashMap<ParamId, Tensor<1>>) -> Self {
         Self { delivered, ..self }
     }
 
-    /// Takes the gradients that segments have delivered. Only the strategy that planned the delivery calls it.
-    pub fn take_delivered(&mut self) -> HashMap<ParamId, TensorData> {
+    /// Takes the gradients that segments have delivered, each flat. Only the strategy that planned the delivery calls
+    /// it.
+    pub fn take_delivered(&mut self) -> HashMap<ParamId, Tensor<1>> {
         std::mem::take(&mut self.delivered)
     }
 
     /// Adds the gradients that segments have delivered to the other gradients, on `device`.
     pub fn put_delivered<M: Module>(&mut self, model: &M, device: &Device) {
-        struct Put<'a>(&'a mut GradientsParams, HashMap<ParamId, TensorData>, &'a Device);
+        struct Put<'a>(&'a mut GradientsParams, HashMap<ParamId, Tensor<1>>, &'a Device);
         impl ModuleVisitor for Put<'_> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                if let Some(data) = self.1.remove(&param.id) {
-                    let dtype = data.dtype();
-                    let delivered = Tensor::<D>::from_data(data, (self.2, dtype));
+                if let Some(flat) = self.1.remove(&param.id) {
+                    // Gradients that a later strategy sums are whole, where the parameter may be a shard.
+                    let mut shape: [usize; D] = param.lazy_shape().dims();
+                    shape[0] = flat.dims()[0] / shape[1..].iter().product::<usize>();
+                    let delivered = flat.to_device(self.2).reshape(shape);
                     // A block's parameter that is also read outside its segment has a gradient here too.
                     let sum = match self.0.remove::<D>(param.id) {
                         Some(grad) => grad + delivered,
@@ -121,9 +125,9 @@ impl Grads {
         Storages::of_gradients(model, &self.params) + self.delivered_bytes()
     }
 
-    /// Returns the bytes of the gradients that segments have delivered into host memory.
+    /// Returns the bytes of the gradients that segments have delivered.
     pub fn delivered_bytes(&self) -> usize {
-        self.delivered.values().map(|data| data.as_bytes().len()).sum()
+        self.delivered.values().map(|flat| flat.dims()[0] * flat.dtype().size()).sum()
     }
 
     /// Returns the tensors by parameter id, without the facts.
@@ -180,6 +184,29 @@ impl Grads {
         let norm = self.norm.take();
         self.map(model, map);
         self.norm = norm;
+    }
+
+    /// Moves the gradients that are elsewhere to a device, [many at once](moved); their [norm](Self::norm) keeps its
+    /// value.
+    ///
+    /// # Errors
+    ///
+    /// A device has failed.
+    pub fn move_to<M: Module>(&mut self, model: &M, device: &Device) -> Result<(), StrategyError> {
+        let mut elsewhere = Elsewhere { device, found: Vec::new(), shapes: HashMap::new() };
+        model.visit(&mut Distinct::new(&mut self.params, &mut elsewhere));
+        let Elsewhere { found, shapes, .. } = elsewhere;
+        if found.is_empty() {
+            return Ok(());
+        }
+        let mut flat = HashMap::new();
+        for bucket in buckets(&found, BUCKET_BYTES, bytes) {
+            let (ids, grads): (Vec<_>, Vec<_>) = bucket.iter().cloned().unzip();
+            let there = moved(grads, device).map_err(|error| StrategyError::Read(error.to_string()))?;
+            flat.extend(std::iter::zip(ids, there));
+        }
+        model.visit(&mut Distinct::new(&mut self.params, &mut Shaped { flat, shapes }));
+        Ok(())
     }
 
     /// Returns the L2 norm over all gradients together, shape `[1]`, in f32. It is infinite or NaN if any gradient is,

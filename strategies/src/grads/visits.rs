@@ -6,7 +6,7 @@ use std::sync::Arc;
 use burn::backend::DispatchTensor;
 use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::{Device, FloatDType, Shape, Tensor};
 
 use super::GradMap;
 use crate::zero::Sharding;
@@ -72,6 +72,40 @@ impl Visit for Taken {
     fn visit<const D: usize>(&mut self, id: ParamId, grad: Option<Tensor<D>>) -> Option<Tensor<D>> {
         self.0.extend(grad.map(|grad| (id, grad.into_dispatch())));
         None
+    }
+}
+
+/// Takes the gradients that are not on a device, flat, with their shapes.
+pub(super) struct Elsewhere<'a> {
+    pub device: &'a Device,
+    pub found: Vec<(ParamId, Tensor<1>)>,
+    pub shapes: HashMap<ParamId, Vec<usize>>,
+}
+
+impl Visit for Elsewhere<'_> {
+    fn visit<const D: usize>(&mut self, id: ParamId, grad: Option<Tensor<D>>) -> Option<Tensor<D>> {
+        let grad = grad?;
+        if grad.device() == *self.device {
+            return Some(grad);
+        }
+        self.shapes.insert(id, grad.dims().to_vec());
+        self.found.push((id, grad.reshape([-1])));
+        None
+    }
+}
+
+/// Puts flat gradients in the place of those that were taken, in their shapes.
+pub(super) struct Shaped {
+    pub flat: HashMap<ParamId, Tensor<1>>,
+    pub shapes: HashMap<ParamId, Vec<usize>>,
+}
+
+impl Visit for Shaped {
+    fn visit<const D: usize>(&mut self, id: ParamId, kept: Option<Tensor<D>>) -> Option<Tensor<D>> {
+        match (self.flat.remove(&id), self.shapes.remove(&id)) {
+            (Some(flat), Some(shape)) => Some(flat.reshape(Shape::from(shape))),
+            _ => kept,
+        }
     }
 }
 

@@ -6,14 +6,15 @@ use std::sync::{Arc, Mutex};
 
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Device, Tensor, TensorData};
-use firebrick_world::{Gathering, on_host};
+use burn::tensor::{DType, Device, Tensor};
+use firebrick_world::{host_device, moved, on_host};
 
+use super::deliveries::Deliveries;
 use super::lock;
 use super::plan::SegmentPlan;
 use super::units::Handling;
 use crate::params::{Trained, trained_here};
-use crate::zero::{Part, add};
+use crate::zero::{Gathers, Part, add};
 use crate::{ParamMap, StrategyError, map_params, relift};
 
 /// A model during a pass.
@@ -27,8 +28,8 @@ pub(crate) struct Entered {
     /// The units that this pass has reached.
     met: Mutex<Vec<usize>>,
     /// The running gathers, for the next segments.
-    ahead: Mutex<HashMap<usize, Gathering>>,
-    delivered: Mutex<HashMap<ParamId, TensorData>>,
+    ahead: Mutex<HashMap<usize, Gathers>>,
+    delivered: Mutex<Deliveries>,
     /// Whether this rank takes part in the collectives and contributes nothing.
     pub(super) silent: bool,
 }
@@ -38,7 +39,8 @@ pub(super) struct Stored {
     pub shape: Vec<usize>,
     pub dtype: DType,
     pub is_trained: bool,
-    read: Box<dyn Fn() -> TensorData + Send + Sync>,
+    /// Flat: the whole parameter, or this rank's shard.
+    value: Tensor<1>,
 }
 
 /// The direction of a pass.
@@ -100,30 +102,34 @@ impl Entered {
         self.handling().delivers() && self.handling().units.has(id)
     }
 
-    /// Takes the gradients that segments have delivered. If these are summed over the ranks, also sums and takes the
-    /// gradients of parameters outside blocks from `graph`.
+    /// Takes the gradients that segments have delivered, each flat. If these are summed over the ranks, also sums and
+    /// takes the gradients of parameters outside blocks from `graph`.
     pub fn take_delivered<M: Module>(
         &self,
         model: &M,
         graph: &mut GradientsParams,
-    ) -> Result<HashMap<ParamId, TensorData>, StrategyError> {
-        let mut delivered = std::mem::take(&mut *lock(&self.delivered));
-        if let Some(sharding) = &self.handling().sharding {
-            // The parts of the model's own graph, without data so far.
-            let own = trained_here(model).into_iter();
-            let parts = own.map(|Trained { id, shape, dtype }| Part { id, shape, dtype, data: None });
-            for (id, sum) in sharding.reduce_all(model, graph, parts.collect())? {
-                add(&mut delivered, id, sum);
-            }
-        }
-        Ok(delivered)
+    ) -> Result<HashMap<ParamId, Tensor<1>>, StrategyError> {
+        let delivered = std::mem::take(&mut *lock(&self.delivered));
+        let Some(sharding) = &self.handling().sharding else { return delivered.all() };
+        // The parts of the model's own graph, without gradients so far.
+        let own = trained_here(model).into_iter();
+        let parts = own.map(|Trained { id, shape, dtype }| Part { id, shape, dtype, grad: None });
+        let sums = sharding.reduce_all(model, graph, parts.collect(), &self.gradients_to())?;
+        let mut all = delivered.all()?;
+        sums.into_iter().for_each(|(id, sum)| add(&mut all, id, sum));
+        Ok(all)
     }
 
-    /// Returns the parameters of a unit, including the padding of gathered ones.
-    pub(super) fn bring(&self, unit: usize, way: Way) -> Result<HashMap<ParamId, TensorData>, StrategyError> {
+    /// Returns the device on which gradients arrive.
+    fn gradients_to(&self) -> Device {
+        if self.handling().lands { host_device() } else { self.device.clone().inner() }
+    }
+
+    /// Returns the parameters of a unit on the device, flat, including the padding of gathered ones.
+    pub(super) fn bring(&self, unit: usize, way: Way) -> Result<HashMap<ParamId, Tensor<1>>, StrategyError> {
         let (gathered, read): (Vec<_>, Vec<_>) =
             self.members[unit].iter().copied().partition(|id| self.gathers(*id));
-        let mut data = HashMap::new();
+        let mut values = HashMap::new();
         if !gathered.is_empty() {
             let started = lock(&self.ahead).remove(&unit);
             let gathering = started.map_or_else(|| self.start(unit), Ok)?;
@@ -133,12 +139,15 @@ impl Entered {
                 let gathering = self.start(next)?;
                 lock(&self.ahead).insert(next, gathering);
             }
-            data.extend(std::iter::zip(gathered, parts));
+            values.extend(parts);
         } else if way == Way::Forward {
             lock(&self.met).push(unit);
         }
-        data.extend(read.into_iter().map(|id| (id, (self.stored[&id].read)())));
-        Ok(data)
+        let stored = read.iter().map(|id| self.stored[id].value.clone()).collect();
+        let fetched = moved(stored, &self.device.clone().inner())
+            .map_err(|error| StrategyError::Read(error.to_string()))?;
+        values.extend(std::iter::zip(read, fetched));
+        Ok(values)
     }
 
     fn gathers(&self, id: ParamId) -> bool {
@@ -146,12 +155,12 @@ impl Entered {
         handling.gathers && handling.sharding.as_ref().is_some_and(|sharding| sharding.shards(id))
     }
 
-    fn start(&self, unit: usize) -> Result<Gathering, StrategyError> {
+    fn start(&self, unit: usize) -> Result<Gathers, StrategyError> {
         let handling = self.handling();
         let ids = self.members[unit].iter().filter(|id| self.gathers(**id));
-        let shards = ids.map(|id| (self.stored[id].read)()).collect();
-        let world = handling.sharding.as_ref().expect("only shards are gathered").world();
-        Ok(world.start_all_gather(handling.units.path(unit), shards)?)
+        let shards = ids.map(|id| (*id, self.stored[id].value.clone())).collect();
+        let sharding = handling.sharding.as_ref().expect("only shards are gathered");
+        sharding.begin_gather(handling.units.path(unit), shards, &self.device.clone().inner())
     }
 
     /// Predicts the next unit: forward from the order of the last pass, backward from the order of this one.
@@ -173,16 +182,20 @@ impl Entered {
 
     pub(super) fn deliver(&self, unit: usize, parts: Vec<Part>) -> Result<usize, StrategyError> {
         let handling = self.handling();
-        let sums = match &handling.sharding {
-            Some(sharding) => sharding.reduce(handling.units.path(unit), parts)?,
-            None => parts.into_iter().filter_map(|part| Some((part.id, part.data?))).collect(),
-        };
         let mut delivered = lock(&self.delivered);
-        let mut bytes = 0;
-        for (id, sum) in sums {
-            bytes += sum.as_bytes().len();
-            add(&mut delivered, id, sum);
+        if let Some(sharding) = &handling.sharding {
+            let bytes = sharding.bytes_of_sums(&parts);
+            let sums = sharding.begin_reduce(handling.units.path(unit), parts, &self.gradients_to())?;
+            return delivered.expect(sums).map(|()| bytes);
         }
+        let bytes = parts.iter().filter(|part| part.grad.is_some()).map(Part::bytes).sum();
+        let (ids, grads): (Vec<_>, Vec<_>) =
+            parts.into_iter().filter_map(|part| Some((part.id, part.grad?))).unzip();
+        let grads = match handling.lands {
+            false => grads,
+            true => moved(grads, &host_device()).map_err(|error| StrategyError::Read(error.to_string()))?,
+        };
+        std::iter::zip(ids, grads).for_each(|(id, grad)| delivered.add(id, grad));
         Ok(bytes)
     }
 }
@@ -208,10 +221,9 @@ impl ModuleMapper for PutAway<'_> {
         let (dtype, is_trained) = (value.dtype(), value.is_require_grad());
         let plan = entered.plan.clone();
         if !entered.stored.contains_key(&id) {
-            let inner = value.inner();
-            let read = Box::new(move || on_host(inner.clone()));
+            let value = value.inner().reshape([-1]);
             entered.members[unit].push(id);
-            entered.stored.insert(id, Stored { shape: shape.to_vec(), dtype, is_trained, read });
+            entered.stored.insert(id, Stored { shape: shape.to_vec(), dtype, is_trained, value });
         }
         // Only code outside the segment reads this value.
         let outside = move |device: &Device, _: bool| {

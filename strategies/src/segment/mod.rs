@@ -8,6 +8,7 @@
 //! units.rs      the parameters that are handled block by block, and how
 //! entered.rs    one pass through a model whose block parameters are provided segment by segment
 //! unit.rs       one block with provided parameters and delivered gradients
+//! deliveries.rs the gradients that segments have delivered, and the sums that are on their way
 //! delivered.rs  a segment whose gradients are taken as soon as the backward pass leaves it
 //! graft.rs      two operations that put our own backward pass into Burn's graph
 //! bundle.rs     the inputs and outputs of a segment
@@ -22,6 +23,7 @@ mod bundle;
 mod chosen;
 mod constant;
 mod delivered;
+mod deliveries;
 mod entered;
 mod graft;
 mod maps;

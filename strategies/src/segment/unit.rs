@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use burn::backend::DispatchTensor;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::{Tensor, TensorData};
-use firebrick_world::on_host;
+use burn::tensor::{Shape, Tensor};
 
 use super::entered::{Entered, Way};
 use crate::each_param;
@@ -43,14 +42,14 @@ impl Unit {
 
     /// Returns the block with all of its parameters, outside autodiff.
     pub fn provide<B: Module>(&self, block: &B, way: Way) -> B {
-        let data = self.entered.bring(self.index, way).unwrap_or_else(|error| {
+        let values = self.entered.bring(self.index, way).unwrap_or_else(|error| {
             self.entered.plan.report(error);
             HashMap::new()
         });
-        block.clone().map(&mut Provide { entered: &self.entered, data, done: HashMap::new() })
+        block.clone().map(&mut Provide { entered: &self.entered, values, done: HashMap::new() })
     }
 
-    /// Returns the gradients that the segment will deliver, without data so far: one part for each trained parameter of
+    /// Returns the gradients that the segment will deliver, still to come: one part for each trained parameter of
     /// this unit.
     pub fn trained<B: Module>(&self, block: &B) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
@@ -64,7 +63,7 @@ impl Unit {
                 None if param.is_tracked() => (param.shape(), param.dtype()),
                 _ => return,
             };
-            parts.push(Part { id, shape, dtype, data: None });
+            parts.push(Part { id, shape, dtype, grad: None });
         });
         parts
     }
@@ -82,7 +81,7 @@ impl Unit {
                 if let Some(part) = self.0.iter_mut().find(|part| part.id == param.id)
                     && let Some(grad) = self.1.remove(&param.id)
                 {
-                    part.data = Some(on_host(Tensor::<D>::from_dispatch(grad)).convert_dtype(part.dtype));
+                    part.add(Tensor::<D>::from_dispatch(grad));
                 }
             }
         }
@@ -99,7 +98,8 @@ impl Unit {
 /// Puts provided parameters into a block.
 struct Provide<'a> {
     entered: &'a Entered,
-    data: HashMap<ParamId, TensorData>,
+    /// Flat, and with the padding of gathered ones.
+    values: HashMap<ParamId, Tensor<1>>,
     /// A tied parameter is one tensor at all of its places.
     done: HashMap<ParamId, DispatchTensor>,
 }
@@ -115,10 +115,11 @@ impl ModuleMapper for Provide<'_> {
         }
         let device = self.entered.device.clone().inner();
         let options = (&device, stored.dtype);
-        let value: Tensor<D> = match self.data.remove(&id) {
+        let elements = stored.shape.iter().product();
+        let value: Tensor<D> = match self.values.remove(&id) {
             None => Tensor::zeros(stored.shape.clone(), options),
-            Some(data) if data.shape()[0] == stored.shape[0] => Tensor::from_data(data, options),
-            Some(padded) => Tensor::from_data(padded, options).narrow(0, 0, stored.shape[0]),
+            Some(flat) if flat.dims()[0] == elements => flat.reshape(Shape::from(stored.shape.clone())),
+            Some(padded) => padded.narrow(0, 0, elements).reshape(Shape::from(stored.shape.clone())),
         };
         self.done.insert(id, value.clone().into_dispatch());
         Param::initialized(id, value)

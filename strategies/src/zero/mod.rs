@@ -23,13 +23,15 @@ use burn::tensor::FloatDType;
 use firebrick_world::World;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::buckets::BUCKET_BYTES;
 use crate::segment::Units;
 use crate::{Effects, Reduces, SettingError, Setup, Stages, Strategy, StrategyError, StrategyRecipe, dtypes};
 
 pub use reduced::Part;
-pub(crate) use reduced::add;
+pub(crate) use reduced::{Reducing, add};
 pub use rows::Rows;
 use sharded::Sharded;
+pub(crate) use sharding::Gathers;
 pub use sharding::{Gathered, Sharding};
 
 const NAME: &str = "Zero";
@@ -132,6 +134,17 @@ pub struct Zero {
     replicate_below: usize,
     #[serde(default, deserialize_with = "given_or_none", skip_serializing_if = "Vec::is_empty")]
     blocks: Vec<String>,
+    #[serde(default = "bucket_bytes", skip_serializing_if = "is_default_bucket")]
+    bucket_bytes: usize,
+}
+
+fn bucket_bytes() -> usize {
+    BUCKET_BYTES
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_default_bucket(bytes: &usize) -> bool {
+    *bytes == BUCKET_BYTES
 }
 
 fn replicate_below() -> usize {
@@ -155,7 +168,14 @@ fn is_default(elements: &usize) -> bool {
 impl Zero {
     /// Creates the recipe: stage 0 shards nothing, 1 the optimizer state, 2 also the gradients, 3 also the replica.
     pub fn stage(stage: u8) -> Self {
-        Self { stage, world: None, sum_in: None, replicate_below: REPLICATE_BELOW, blocks: Vec::new() }
+        Self {
+            stage,
+            world: None,
+            sum_in: None,
+            replicate_below: REPLICATE_BELOW,
+            blocks: Vec::new(),
+            bucket_bytes: BUCKET_BYTES,
+        }
     }
 
     /// Sets the ranks. Default: those of the trainer, or a single rank.
@@ -182,6 +202,16 @@ impl Zero {
     /// Sets the blocks to the modules of these [paths](crate::Paths). Default: the elements of the model's lists.
     pub fn blocks<P: Into<String>>(self, paths: impl IntoIterator<Item = P>) -> Self {
         Self { blocks: paths.into_iter().map(Into::into).collect(), ..self }
+    }
+
+    /// Sets the most bytes of parameters or gradients that travel together, unless one alone has more. Larger buckets use
+    /// a network better, and take more memory beside the model. Default: 32 MiB.
+    ///
+    /// A block's gradients are summed when the backward pass leaves it, and its parameters are gathered while the one before
+    /// it computes, in as many buckets as they fill. A bucket that passes through host memory is one copy from the device
+    /// and one to it.
+    pub fn bucket_bytes(self, bytes: usize) -> Self {
+        Self { bucket_bytes: bytes, ..self }
     }
 
     /// Returns the same recipe in another stage; stages 0 and 1 have no blocks.
@@ -223,6 +253,7 @@ impl StrategyRecipe for Zero {
 
     fn check(&self) -> Result<(), SettingError> {
         SettingError::require(self.stage <= 3, "stage", "0, 1, 2 or 3", self.stage)?;
+        SettingError::require(self.bucket_bytes > 0, "bucket_bytes", "at least 1", self.bucket_bytes)?;
         let expected = "left out in stages 0 and 1, which do not go block by block";
         SettingError::require(
             self.stage >= 2 || self.blocks.is_empty(),
@@ -238,7 +269,8 @@ impl<M: Module> Strategy<M> for Zero {
         if let Some(dtype) = self.sum_in {
             dtypes::require_dtype(NAME, setup.device(), dtype)?;
         }
-        let sharding = Arc::new(Sharding::of(setup.model(), setup.world().clone(), &self.reduces()));
+        let sharding = Sharding::of(setup.model(), setup.world().clone(), &self.reduces());
+        let sharding = Arc::new(sharding.in_buckets_of(self.bucket_bytes));
         let paths = if self.stage >= 2 { self.block_paths(setup)? } else { Vec::new() };
         let units = Units::of(setup.segments().paths(), &paths);
         if self.stage >= 2 {

@@ -1,6 +1,6 @@
 //! The rows of a parameter that each rank holds.
 
-use burn::tensor::TensorData;
+use burn::tensor::{Tensor, TensorData};
 use firebrick_world::joined;
 
 use crate::Shard;
@@ -46,38 +46,40 @@ impl Rows {
         Shard { whole: self.rows, rows: place(rank)..place(rank + 1), padded: self.per_rank }
     }
 
-    /// Pads the whole parameter.
-    pub fn pad(self, whole: TensorData) -> TensorData {
-        padded(whole, self.padded())
+    /// Pads a whole parameter that is flat.
+    pub fn pad(self, whole: Tensor<1>) -> Tensor<1> {
+        let [elements] = whole.dims();
+        let missing = (self.padded() - self.rows) * elements / self.rows;
+        if missing == 0 {
+            return whole;
+        }
+        let zeros = Tensor::zeros([missing], (&whole.device(), whole.dtype()));
+        Tensor::cat(vec![whole, zeros], 0)
     }
 
     /// Pads a rank's rows of the parameter to a shard.
     pub fn shard(self, own: TensorData) -> TensorData {
-        padded(own, self.per_rank)
+        let mut shape = own.shape().to_vec();
+        let missing = self.per_rank - shape[0];
+        if missing == 0 {
+            return own;
+        }
+        let row = shape[1..].iter().product::<usize>() * own.dtype().size();
+        shape[0] = self.per_rank;
+        joined(own.dtype(), shape, [own.as_bytes(), &vec![0; missing * row]].into_iter())
     }
-}
-
-/// Appends rows of zeros up to `rows` rows.
-fn padded(data: TensorData, rows: usize) -> TensorData {
-    let mut shape = data.shape().to_vec();
-    let missing = rows - shape[0];
-    if missing == 0 {
-        return data;
-    }
-    let row = shape[1..].iter().product::<usize>() * data.dtype().size();
-    shape[0] = rows;
-    joined(data.dtype(), shape, [data.as_bytes(), &vec![0; missing * row]].into_iter())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
 
     #[test]
     fn shards_are_equal_and_together_the_whole() {
         for (rows, ranks) in [(5, 1), (5, 2), (5, 3), (8, 4), (5, 5), (9, 4)] {
             let whole: Vec<f32> = (0..2 * rows).map(|x| x as f32 + 1.0).collect();
-            let data = TensorData::new(whole.clone(), [rows, 2]);
+            let flat = Tensor::<1>::from_data(&whole[..], &testing::device());
             let division = Rows::of(rows, ranks);
             let each = rows.div_ceil(ranks);
             let shards = (0..ranks).map(|rank| {
@@ -90,7 +92,7 @@ mod tests {
                 .collect();
             assert_eq!(shards[..whole.len()], whole);
             assert!(shards[whole.len()..].iter().all(|&x| x == 0.0));
-            assert_eq!(division.pad(data).try_to_vec::<f32>().unwrap(), shards);
+            assert_eq!(division.pad(flat).into_data().try_to_vec::<f32>().unwrap(), shards);
         }
     }
 }

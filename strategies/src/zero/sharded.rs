@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use burn::backend::DispatchTensor;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Device, Tensor, TensorData};
-use firebrick_world::{host_device, on_host};
+use burn::tensor::{DType, Device, Tensor};
+use firebrick_world::{host_device, is_host, on_host};
 
 use super::NAME;
 use super::reduced::Part;
@@ -56,11 +56,11 @@ impl Sharded {
         matches!(self.stage, 1 | 2)
     }
 
-    /// Lists this rank's contributions to the sums, still without data.
+    /// Lists this rank's contributions to the sums, still without gradients.
     fn parts(&self) -> Vec<Part> {
         let parts = self.trained.iter().filter_map(|Trained { id, shape, .. }| {
             let (dtype, _) = self.places.get(id)?;
-            Some(Part { id: *id, shape: shape.clone(), dtype: *dtype, data: None })
+            Some(Part { id: *id, shape: shape.clone(), dtype: *dtype, grad: None })
         });
         parts.collect()
     }
@@ -83,19 +83,13 @@ impl<M: Module> CollectStage<M> for Sharded {
             // Gradients of blocks on the host were delivered unsummed.
             let mut parts = self.parts();
             for part in &mut parts {
-                part.data = sums.remove(&part.id).map(|data| data.convert_dtype(part.dtype));
-            }
-            let stay = self.stage == 0 && !lands;
-            let stay = stay && self.places.values().all(|(_, device)| *device == self.device);
-            match self.sharding.on_devices(&parts).filter(|_| stay) {
-                Some(on_devices) => {
-                    let (sharding, params) = (&self.sharding, grads.params_mut());
-                    sharding.reduce_all_on_devices(on_devices, master, params, parts, &self.device)?;
-                }
-                None => {
-                    sums = self.sharding.reduce_all(master, grads.params_mut(), parts)?.into_iter().collect()
+                if let Some(grad) = sums.remove(&part.id) {
+                    part.add(grad);
                 }
             }
+            let arrive = self.places.values().next().map(|(_, device)| device.clone());
+            let to = if lands { host_device() } else { arrive.unwrap_or_else(|| self.device.clone()) };
+            sums = self.sharding.reduce_all(master, grads.params_mut(), parts, &to)?.into_iter().collect();
         }
         match lands {
             true => grads = grads.with_delivered(sums),
@@ -225,13 +219,19 @@ impl ParamMap for Apart<'_> {
             return value;
         }
         let (device, dtype) = (value.device().inner(), value.dtype());
-        relift(Tensor::from_data(on_host(value.clone()), (&device, dtype)), &value)
+        let apart = match is_host(&device) {
+            true => Tensor::from_data(on_host(value.clone()), (&device, dtype)),
+            // A result of its own, since the view shares its memory.
+            false => value.clone().inner().mul_scalar(1.0),
+        };
+        relift(apart, &value)
     }
 }
 
 /// Puts sums in place of the gradients.
 struct Put<'a> {
-    sums: HashMap<ParamId, TensorData>,
+    /// Flat.
+    sums: HashMap<ParamId, Tensor<1>>,
     places: &'a HashMap<ParamId, (DType, Device)>,
     params: &'a mut GradientsParams,
 }
@@ -241,8 +241,8 @@ impl ModuleVisitor for Put<'_> {
         if let Some(sum) = self.sums.remove(&param.id)
             && let Some((_, device)) = self.places.get(&param.id)
         {
-            let dtype = sum.dtype();
-            self.params.register(param.id, Tensor::<D>::from_data(sum, (device, dtype)));
+            let sum = sum.to_device(device).reshape(param.lazy_shape());
+            self.params.register::<D>(param.id, sum);
         }
     }
 }
@@ -252,7 +252,7 @@ mod tests {
     use std::thread;
 
     use burn::nn::{Linear, LinearConfig};
-    use burn::tensor::FloatDType;
+    use burn::tensor::{FloatDType, TensorData};
     use firebrick_world::{Communicator, DeviceSums, World};
 
     use super::*;
@@ -276,7 +276,7 @@ mod tests {
         // In stages 2 and 3 a block's segment has delivered the sum.
         match stage {
             0 | 1 => found.register(id, ones.clone()),
-            _ => drop(delivered.insert(id, ones.clone().into_data())),
+            _ => drop(delivered.insert(id, ones.clone().reshape([-1]))),
         }
         let grads = Grads::new(found, true).with_delivered(delivered);
         let Ok(Outcome::Apply(mut grads)) = zero.collect(&master, grads) else { panic!("passed on") };
@@ -305,7 +305,7 @@ mod tests {
             let ones = Tensor::<2>::ones([64, 32], &device.clone().inner());
             found.register(weight, ones * (0.1 + number));
             if number > 0.0 {
-                delivered.insert(bias, TensorData::new(vec![0.7f32; 32], [32]));
+                delivered.insert(bias, Tensor::full([32], 0.7, &device.clone().inner()));
             }
             let grads = Grads::new(found, true).with_delivered(delivered);
             let Ok(Outcome::Apply(grads)) = zero.collect(&master, grads) else { panic!("passed on") };

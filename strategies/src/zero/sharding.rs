@@ -6,13 +6,11 @@ use std::fmt;
 use burn::backend::DispatchTensor;
 use burn::module::{Module, ParamId};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
-use firebrick_world::{Communicator, Gathering, PartShape, host_device, numbers, on_host};
+use firebrick_world::{Communicator, Gathering, PartShape, all_on_host, host_device, numbers, on_host};
 
 use super::rows::Rows;
+use crate::buckets::{BUCKET_BYTES, buckets, bytes};
 use crate::{ParamMap, Reduces, StrategyError, each_distinct_param, each_param, map_params, relift};
-
-/// Bytes in flight at once: large enough to use a network well, and small beside a model.
-const BUCKET_BYTES: usize = 16 << 20;
 
 /// Which parameters are sharded, and among which ranks.
 pub struct Sharding {
@@ -21,6 +19,8 @@ pub struct Sharding {
     rows: HashMap<ParamId, Rows>,
     /// The dtype in which gradients travel, if not their own.
     pub(super) wire: Option<FloatDType>,
+    /// Bytes that are on their way together.
+    pub(super) bucket: usize,
 }
 
 impl fmt::Debug for Sharding {
@@ -39,7 +39,12 @@ impl Sharding {
                 rows.insert(param.id(), Rows::of(shape[0], ranks));
             }
         });
-        Self { world, rows, wire: reduces.sum_in }
+        Self { world, rows, wire: reduces.sum_in, bucket: BUCKET_BYTES }
+    }
+
+    /// Sets the bytes of parameters or gradients that are on their way together.
+    pub fn in_buckets_of(self, bytes: usize) -> Self {
+        Self { bucket: bytes, ..self }
     }
 
     /// Returns the ranks.
@@ -121,22 +126,36 @@ impl Sharding {
         wanted: impl Fn(ParamId) -> bool,
         device: Option<Device>,
     ) -> Result<Gathered<M>, StrategyError> {
-        let shards = Shards::of(&model, |id| self.shards(id) && wanted(id));
+        let shards = shards(&model, |id| self.shards(id) && wanted(id));
         let mut whole = HashMap::new();
         let mut under_way = None;
-        for bucket in shards.buckets() {
-            let (ids, data): (Vec<_>, Vec<_>) = shards.read(&model, bucket).into_iter().unzip();
-            let next = (ids, self.world.start_all_gather(what, data)?);
-            if let Some((ids, gathering)) = under_way.replace(next) {
-                whole.extend(std::iter::zip(ids, wait(gathering)?));
+        for bucket in buckets(&shards, self.bucket, bytes) {
+            let to = device.clone().unwrap_or_else(|| bucket[0].1.device());
+            if let Some(earlier) = under_way.replace(self.begin_gather(what, bucket.to_vec(), &to)?) {
+                whole.extend(Gathers::wait(earlier)?);
             }
         }
-        if let Some((ids, gathering)) = under_way {
-            whole.extend(std::iter::zip(ids, wait(gathering)?));
+        if let Some(last) = under_way {
+            whole.extend(last.wait()?);
         }
         let mut put = Put { rows: &self.rows, whole, padded: HashMap::new(), device };
         let model = map_params(model, &mut put);
         Ok(Gathered { model, padded: put.padded })
+    }
+
+    /// Begins to gather shards, each flat, onto the device `to`.
+    pub fn begin_gather(
+        &self,
+        what: &str,
+        shards: Vec<(ParamId, Tensor<1>)>,
+        to: &Device,
+    ) -> Result<Gathers, StrategyError> {
+        let begin = |bucket: &[(ParamId, Tensor<1>)]| {
+            let (ids, shards): (Vec<_>, Vec<_>) = bucket.iter().cloned().unzip();
+            Ok((ids, self.world.begin_all_gather(what, shards, to)?))
+        };
+        let gathers = buckets(&shards, self.bucket, bytes).into_iter().map(begin);
+        Ok(Gathers(gathers.collect::<Result<_, StrategyError>>()?))
     }
 
     /// Gathers each sharded parameter in host memory, on `root` alone or on every rank. No device holds more of the
@@ -149,12 +168,17 @@ impl Sharding {
         let Some(root) = root else {
             return Ok(Some(self.gather_to(model, "the whole model", |_| true, Some(host))?.model));
         };
-        let shards = Shards::of(&model, |id| self.shards(id));
+        let shards = shards(&model, |id| self.shards(id));
         let mut whole = HashMap::new();
-        for bucket in shards.buckets() {
-            let (ids, data): (Vec<_>, Vec<_>) = shards.read(&model, bucket).into_iter().unzip();
-            if let Some(parts) = self.world.gather("the whole model", data, root)? {
-                whole.extend(std::iter::zip(ids, parts));
+        for bucket in buckets(&shards, self.bucket, bytes) {
+            let (ids, shards): (Vec<_>, Vec<_>) =
+                bucket.iter().map(|(id, shard)| (*id, shard.clone().into_dispatch())).unzip();
+            if let Some(parts) = self.world.gather("the whole model", all_on_host(shards), root)? {
+                let flat = parts.into_iter().map(|part| {
+                    let dtype = part.dtype();
+                    Tensor::from_data(part, (&host, dtype))
+                });
+                whole.extend(std::iter::zip(ids, flat));
             }
         }
         if self.world.rank() != root {
@@ -165,8 +189,18 @@ impl Sharding {
     }
 }
 
-fn wait(gathering: Gathering) -> Result<Vec<TensorData>, StrategyError> {
-    Ok(gathering.wait()?)
+/// Gathers in flight, each of a bucket.
+pub struct Gathers(Vec<(Vec<ParamId>, Gathering)>);
+
+impl Gathers {
+    /// Waits for the gathered parameters, each flat and with its padding.
+    pub fn wait(self) -> Result<Vec<(ParamId, Tensor<1>)>, StrategyError> {
+        let mut all = Vec::new();
+        for (ids, gathering) in self.0 {
+            all.extend(std::iter::zip(ids, gathering.wait()?));
+        }
+        Ok(all)
+    }
 }
 
 /// A model with gathered parameters.
@@ -177,58 +211,22 @@ pub struct Gathered<M> {
     pub padded: HashMap<ParamId, DispatchTensor>,
 }
 
-/// The wanted parameters of a model, each once, with their bytes.
-struct Shards(Vec<(ParamId, usize)>);
-
-impl Shards {
-    fn of<M: Module>(model: &M, wanted: impl Fn(ParamId) -> bool) -> Self {
-        let mut shards = Vec::new();
-        each_distinct_param(model, |param| {
-            if wanted(param.id()) {
-                shards.push((param.id(), param.bytes()));
-            }
-        });
-        Self(shards)
-    }
-
-    /// Splits them into runs of about [`BUCKET_BYTES`] each.
-    fn buckets(&self) -> Vec<&[(ParamId, usize)]> {
-        buckets(&self.0, |(_, bytes)| *bytes)
-    }
-
-    fn read<M: Module>(&self, model: &M, bucket: &[(ParamId, usize)]) -> Vec<(ParamId, TensorData)> {
-        let mut read: HashMap<_, _> = bucket.iter().map(|(id, _)| (*id, None)).collect();
-        each_param(model, |param| {
-            if let Some(data @ None) = read.get_mut(&param.id()) {
-                *data = Some(param.to_host());
-            }
-        });
-        bucket.iter().filter_map(|(id, _)| Some((*id, read.remove(id)??))).collect()
-    }
-}
-
-/// Splits items into runs of neighbours of about [`BUCKET_BYTES`] each.
-pub(super) fn buckets<T>(all: &[T], bytes: impl Fn(&T) -> usize) -> Vec<&[T]> {
-    let mut sum = 0;
-    let mut runs = Vec::new();
-    let mut start = 0;
-    for (end, item) in all.iter().enumerate() {
-        if sum > 0 && sum + bytes(item) > BUCKET_BYTES {
-            runs.push(&all[start..end]);
-            (start, sum) = (end, 0);
+/// Returns the wanted parameters of a model, each once and flat.
+fn shards<M: Module>(model: &M, wanted: impl Fn(ParamId) -> bool) -> Vec<(ParamId, Tensor<1>)> {
+    let mut shards = Vec::new();
+    each_distinct_param(model, |param| {
+        if wanted(param.id()) {
+            shards.push((param.id(), param.flat()));
         }
-        sum += bytes(item);
-    }
-    if start < all.len() {
-        runs.push(&all[start..]);
-    }
-    runs
+    });
+    shards
 }
 
 /// Puts gathered parameters in place of the shards.
 struct Put<'a> {
     rows: &'a HashMap<ParamId, Rows>,
-    whole: HashMap<ParamId, TensorData>,
+    /// Flat, with their padding.
+    whole: HashMap<ParamId, Tensor<1>>,
     padded: HashMap<ParamId, DispatchTensor>,
     /// The target device, if not each shard's own.
     device: Option<Device>,
@@ -236,10 +234,11 @@ struct Put<'a> {
 
 impl ParamMap for Put<'_> {
     fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
-        let (Some(rows), Some(data)) = (self.rows.get(&id), self.whole.remove(&id)) else { return value };
-        let dtype = data.dtype();
+        let (Some(rows), Some(flat)) = (self.rows.get(&id), self.whole.remove(&id)) else { return value };
+        let mut shape = value.dims();
+        shape[0] = rows.padded();
         let device = self.device.clone().unwrap_or_else(|| value.device().inner());
-        let padded = Tensor::<D>::from_data(data, (&device, dtype));
+        let padded: Tensor<D> = flat.to_device(&device).reshape(shape);
         self.padded.insert(id, padded.clone().into_dispatch());
         let whole = if rows.is_padded() { padded.narrow(0, 0, rows.rows()) } else { padded };
         relift(whole, &value)

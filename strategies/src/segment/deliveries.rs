@@ -1,0 +1,64 @@
+//! The gradients that segments have delivered, and the sums that are still on their way.
+
+use std::collections::{HashMap, VecDeque};
+
+use burn::module::ParamId;
+use burn::tensor::Tensor;
+
+use crate::StrategyError;
+use crate::zero::{Reducing, add};
+
+/// Blocks whose sums may be on their way while the backward pass goes on. Each holds the whole gradients of a block.
+const IN_FLIGHT: usize = 1;
+
+/// What the segments of one pass have delivered.
+#[derive(Default)]
+pub(super) struct Deliveries {
+    /// Flat.
+    there: HashMap<ParamId, Tensor<1>>,
+    /// In the order in which they began.
+    under_way: VecDeque<Reducing>,
+}
+
+impl Deliveries {
+    /// Adds a gradient.
+    pub fn add(&mut self, id: ParamId, grad: Tensor<1>) {
+        add(&mut self.there, id, grad);
+    }
+
+    /// Adds the sums of a block once they arrive. Waits for the oldest if too many are on their way.
+    pub fn expect(&mut self, sums: Reducing) -> Result<(), StrategyError> {
+        self.under_way.push_back(sums);
+        while self.under_way.len() > IN_FLIGHT {
+            self.arrive()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the oldest sums.
+    fn arrive(&mut self) -> Result<(), StrategyError> {
+        if let Some(sums) = self.under_way.pop_front() {
+            sums.wait()?.into_iter().for_each(|(id, sum)| self.add(id, sum));
+        }
+        Ok(())
+    }
+
+    /// Waits for all sums, and returns all gradients.
+    pub fn all(mut self) -> Result<HashMap<ParamId, Tensor<1>>, StrategyError> {
+        while !self.under_way.is_empty() {
+            self.arrive()?;
+        }
+        Ok(std::mem::take(&mut self.there))
+    }
+}
+
+/// Waits for the sums of a pass whose gradients nobody takes, such as a trial: what they exchange must not happen during
+/// the next pass.
+impl Drop for Deliveries {
+    fn drop(&mut self) {
+        while !self.under_way.is_empty() && !std::thread::panicking() {
+            // A world that is over says so at its next call.
+            let _ = self.arrive();
+        }
+    }
+}

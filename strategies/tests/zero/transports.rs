@@ -1,0 +1,171 @@
+//! The ways that buckets travel: through host memory or between devices, in buckets of any size.
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Barrier, Mutex};
+use std::time::{Duration, Instant};
+
+use burn::tensor::Tensor;
+use firebrick_world::{Communicator, DeviceSums, Kind, Traffic, World};
+
+use super::*;
+
+/// What each rank has at the end, and what it exchanged.
+type Found = Vec<((Vec<f32>, f32), Traffic)>;
+
+/// Runs the ranks, whose devices may sum by themselves.
+fn counted<R>(count: usize, sums: Option<DeviceSums>, recipe: R) -> Found
+where
+    R: Composition<Model> + Clone,
+{
+    let spawn = |world: Communicator| {
+        let (recipe, world) = (recipe.clone(), world.summing(sums.clone()));
+        std::thread::spawn(move || rank_counted(world, recipe, Communicator::traffic).unwrap())
+    };
+    let threads: Vec<_> = World::threads(count).join().unwrap().into_iter().map(spawn).collect();
+    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+}
+
+/// Stands in for NCCL: sums the ranks' tensors in rank order.
+fn by_hand(ranks: usize) -> DeviceSums {
+    by_hand_after(ranks, |_| ())
+}
+
+/// The same, and each rank waits before each of its sums.
+fn by_hand_after(ranks: usize, wait: impl Fn(usize) + Send + Sync + 'static) -> DeviceSums {
+    let (brought, met) = (Arc::new(Mutex::new(vec![None; ranks])), Arc::new(Barrier::new(ranks)));
+    let sum = move |rank: usize, part: Tensor<1>| {
+        wait(rank);
+        brought.lock().unwrap()[rank] = Some(part);
+        met.wait();
+        let parts: Vec<Tensor<1>> = brought.lock().unwrap().iter().flatten().cloned().collect();
+        met.wait();
+        parts.into_iter().reduce(|sum, part| sum + part).unwrap()
+    };
+    DeviceSums::new(vec![device().inner(); ranks], sum)
+}
+
+fn recipe(zero: Zero, stage: u8) -> impl Composition<Model> + Clone {
+    let placed = |is_here: bool| is_here.then(|| zero.clone());
+    Stack::new(Stack::new(placed(stage >= 2), Accumulate(MICRO_BATCHES)), placed(stage < 2))
+}
+
+/// Small buckets are more calls; neither a bit of the result nor an element on the way differs.
+#[test]
+fn buckets_of_any_size_give_the_same_bits() {
+    for (stage, count) in (0..=3).flat_map(|stage| counts(&[2, 3]).map(move |count| (stage, count))) {
+        for wire in [None, Some(FloatDType::F16)] {
+            let zero = || match wire {
+                None => zero(stage),
+                Some(dtype) => zero(stage).summing_in(dtype),
+            };
+            let expected = counted(count, None, recipe(zero(), stage));
+            for bytes in [1, 300] {
+                let found = counted(count, None, recipe(zero().bucket_bytes(bytes), stage));
+                for ((found, small), (expected, large)) in found.into_iter().zip(&expected) {
+                    let name = format!("stage {stage}, {count} ranks, {wire:?}, {bytes} bytes");
+                    assert_eq!(&found, expected, "{name}");
+                    for kind in [Kind::AllReduce, Kind::ReduceScatter, Kind::AllGather] {
+                        let (small, large) = (small.of(kind), large.of(kind));
+                        assert_eq!((small.elements, small.sent), (large.elements, large.sent), "{name}");
+                        let is_more = small.calls > large.calls || large.calls == 0;
+                        assert!(is_more || kind == Kind::AllReduce, "{name}: {kind} {small:?} {large:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Where the devices sum, all stages compute what they compute through host memory, and send what a ring of sums sends:
+/// a gather is a sum with zeros, of twice the elements, and so is the sum of which each rank takes a shard.
+#[test]
+fn sums_between_devices_replace_every_collective() {
+    for (stage, count) in (0..=3).flat_map(|stage| counts(&[2, 3]).map(move |count| (stage, count))) {
+        for bytes in [1, 1 << 20] {
+            let recipe = || recipe(zero(stage).bucket_bytes(bytes), stage);
+            let through_host = counted(count, None, recipe());
+            let between_devices = counted(count, Some(by_hand(count)), recipe());
+            for ((found, _), (expected, _)) in between_devices.iter().zip(&through_host) {
+                assert_eq!(found, expected, "stage {stage}, {count} ranks, {bytes} bytes");
+            }
+            // A rank without rows adds zeros to the devices' sums, and sends nothing through host memory.
+            if count > 2 {
+                continue;
+            }
+            for kind in [Kind::ReduceScatter, Kind::AllGather] {
+                let sent =
+                    |found: &Found| found.iter().map(|(_, moved)| moved.of(kind).elements).sum::<u64>();
+                let (twice, once) = (sent(&between_devices), sent(&through_host));
+                assert_eq!(twice, 2 * once, "stage {stage}, {kind}");
+            }
+        }
+    }
+}
+
+/// Runs a forward and a backward pass on two ranks, under `then` as well. Returns what `look` returns on each.
+fn passes<T: Send + 'static>(
+    sums: DeviceSums,
+    then: Option<Recompute>,
+    ran: [Arc<AtomicUsize>; 2],
+    look: impl Fn(&Communicator) -> T + Clone + Send + 'static,
+) -> Vec<T> {
+    let spawn = |(world, ran): (Communicator, Arc<AtomicUsize>)| {
+        let (world, then, look) = (world.summing(Some(sums.clone())), then.clone(), look.clone());
+        std::thread::spawn(move || {
+            let device = device();
+            let model = Model::new(&device);
+            let mut setup = Setup::new(&model, &device).among(world.clone());
+            let mut stage = Stack::new(zero(2), then).start(&mut setup).unwrap();
+            let pass = setup.into_pass();
+            let master = stage.init_master(model).unwrap();
+            let (entered, pass) = pass.enter(&stage.publish(master).unwrap()).unwrap();
+            drop(entered.loss_counting(rows(0, 0, 0, 1).unwrap(), &pass, ran).backward());
+            drop((entered, pass));
+            look(&world)
+        })
+    };
+    let ranks = World::threads(2).join().unwrap();
+    let threads: Vec<_> = std::iter::zip(ranks, ran).map(spawn).collect();
+    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+}
+
+/// What a pass has begun ends with it, also if nobody takes its gradients, as in a trial.
+#[test]
+fn the_sums_of_a_pass_end_with_it() {
+    let slow = by_hand_after(2, |_| std::thread::sleep(Duration::from_millis(50)));
+    let found = passes(slow, None, Default::default(), |world| {
+        let sums = || world.traffic().of(Kind::ReduceScatter);
+        let ended = sums();
+        world.barrier().unwrap();
+        (ended, sums())
+    });
+    for (ended, later) in found {
+        assert_eq!((ended, ended.calls), (later, 3));
+        assert!(ended.elements > 0);
+    }
+}
+
+/// A block's gradients are summed while the backward pass goes through the block before it.
+#[test]
+fn sums_overlap_the_backward_pass() {
+    // Blocks that have run on each rank: three forward, and three again in the backward pass.
+    let ran: [Arc<AtomicUsize>; 2] = Default::default();
+    let (runs, sums) = (ran.clone(), [const { AtomicUsize::new(0) }; 2]);
+    let meets_the_next = move |rank: usize| {
+        if runs[rank].load(SeqCst) == 0 {
+            return; // The parameters are gathered by a sum, before the pass.
+        }
+        // A block has two sums: of what is sharded, and of what is not.
+        let block = sums[rank].fetch_add(1, SeqCst) / 2;
+        let needed = (3 + block + 2).min(6);
+        let started = Instant::now();
+        while runs[rank].load(SeqCst) < needed {
+            assert!(started.elapsed() < Duration::from_secs(60), "the pass waits for the sum");
+            std::thread::yield_now();
+        }
+    };
+    let again = Some(Recompute::every_block());
+    let found = passes(by_hand_after(2, meets_the_next), again, ran.clone(), Communicator::failure);
+    assert!(found.iter().all(Option::is_none), "{found:?}");
+    assert!(ran.iter().all(|ran| ran.load(SeqCst) == 6));
+}
