@@ -103,7 +103,7 @@ impl Place {
     /// Whether this rank writes any part of the parameter.
     pub fn is_written(&self) -> bool {
         match &self.shard {
-            Some(shard) => !shard.rows.is_empty(),
+            Some(shard) => shard.copy == 0 && !shard.rows.is_empty(),
             None => self.writes_whole,
         }
     }
@@ -111,7 +111,7 @@ impl Place {
     /// Whether this rank writes the scalars that belong to the whole parameter; exactly one rank does.
     pub fn writes_scalars(&self) -> bool {
         match &self.shard {
-            Some(shard) => shard.rows.start == 0 && !shard.rows.is_empty(),
+            Some(shard) => self.is_written() && shard.rows.start == 0,
             None => self.writes_whole,
         }
     }

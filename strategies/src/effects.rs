@@ -74,13 +74,20 @@ pub struct Reduces {
     pub replicate_below: usize,
     /// The dtype in which gradients travel, if not their own.
     pub sum_in: Option<FloatDType>,
+    /// The number of ranks that share a copy of the state, if not all.
+    pub within: Option<usize>,
 }
 
 impl Reduces {
+    /// Returns how many of the ranks share a copy of the state.
+    pub fn sharing(&self, ranks: usize) -> usize {
+        self.within.map_or(ranks, |within| within.min(ranks))
+    }
+
     /// Returns the rows of all shards of a parameter together, padding included, or `None` if each rank holds the whole
     /// parameter. While the replica is whole, a frozen parameter has no state to share.
     pub fn padded_rows(&self, shape: &[usize], is_trained: bool, ranks: usize) -> Option<usize> {
-        let rows = *shape.first()?;
+        let (rows, ranks) = (*shape.first()?, self.sharing(ranks));
         let elements =
             shape.iter().try_fold(1, |all: usize, size| all.checked_mul(*size)).unwrap_or(usize::MAX);
         let is_large = elements >= self.replicate_below.max(1) && rows >= ranks;

@@ -122,6 +122,11 @@ impl Order {
         self.find(|effects| effects.reduces).map(|(_, reduces)| reduces)
     }
 
+    /// Returns how many of the ranks share a copy of the state.
+    pub fn sharing(&self, ranks: u64) -> u64 {
+        self.reduces().map_or(ranks, |reduces| reduces.sharing(ranks as usize) as u64)
+    }
+
     /// Returns the stage of ZeRO: 0 if no strategy shards anything.
     pub fn stage(&self) -> u8 {
         self.reduces().map_or(0, |reduces| reduces.stage)

@@ -11,4 +11,6 @@ pub struct Shard {
     pub rows: Range<usize>,
     /// Rows of the tensor that stores the shard: rows of zeros follow the parameter's rows.
     pub padded: usize,
+    /// The number of this copy of the shard: other ranks may hold the same rows. A checkpoint has those of copy 0.
+    pub copy: usize,
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use burn::tensor::TensorData;
 
 use crate::call::Call;
-use crate::exchange::Piece;
 use crate::host::joined;
+use crate::message::Piece;
 use crate::seat::Seat;
 use crate::{Communicator, Kind, PartShape, WorldError, buffers, sum};
 

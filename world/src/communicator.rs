@@ -9,7 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::call::Call;
-use crate::exchange::{Exchange, Piece};
+use crate::exchange::Exchange;
+use crate::group::Group;
+use crate::message::Piece;
 use crate::seat::Seat;
 use crate::{DeviceSums, Kind, PartShape, Traffic, WorldError};
 
@@ -51,13 +53,22 @@ struct Member {
     /// Number of exchanges so far.
     calls: AtomicU64,
     device_sums: Option<DeviceSums>,
+    life: Arc<Life>,
+}
+
+/// A rank's time in the world, as a member of whatever groups.
+struct Life {
+    exchange: Arc<Exchange>,
+    rank: usize,
+    /// Number of groups so far.
+    groups: AtomicU64,
     /// The end of the last sum between devices that has begun.
     last_sum: Mutex<Option<Receiver<()>>>,
 }
 
-impl Drop for Member {
+impl Drop for Life {
     fn drop(&mut self) {
-        let Seat { exchange, rank, .. } = &*self.seat;
+        let Self { exchange, rank, .. } = self;
         if std::thread::panicking() {
             let (rank, call) = (*rank, exchange.place(*rank));
             exchange.fail(WorldError::Rank { rank, call, reason: "panicked".to_string() });
@@ -104,13 +115,45 @@ impl Communicator {
     }
 
     pub(super) fn of(exchange: Arc<Exchange>, rank: usize) -> Self {
-        let seat = Arc::new(Seat::new(exchange, rank));
-        Self(Arc::new(Member {
-            seat,
-            calls: AtomicU64::new(0),
-            device_sums: None,
-            last_sum: Mutex::new(None),
-        }))
+        let (groups, last_sum) = (AtomicU64::new(1), Mutex::new(None));
+        let life = Arc::new(Life { exchange: exchange.clone(), rank, groups, last_sum });
+        Self::seated(Seat::new(exchange, rank), None, life)
+    }
+
+    fn seated(seat: Seat, device_sums: Option<DeviceSums>, life: Arc<Life>) -> Self {
+        let (seat, calls) = (Arc::new(seat), AtomicU64::new(0));
+        Self(Arc::new(Member { seat, calls, device_sums, life }))
+    }
+
+    /// Splits the ranks into groups: returns this rank's handle to those with the same `group(rank)` as its own, numbered in
+    /// the same order. All ranks make this call in the same order with the same groups; nothing is exchanged.
+    ///
+    /// Collectives of several groups may be in flight together. A rank that fails or ends ends all groups, since they are
+    /// one world, and errors name its number in the world. Where NCCL sums for all ranks, it sums for a group too; other
+    /// [sums](DeviceSums::new) between devices are those of all ranks, so that a group goes through host memory.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use firebrick_world::World;
+    ///
+    /// let ranks = World::threads(4).join()?.into_iter().map(|rank| {
+    ///     std::thread::spawn(move || {
+    ///         let pair = rank.split(|rank| rank / 2);
+    ///         let number = Tensor::<1>::from_data([rank.rank() as f32], &Device::flex());
+    ///         pair.all_reduce(number).map(|sum| sum.into_scalar::<f32>())
+    ///     })
+    /// });
+    /// let sums: Vec<_> = ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect();
+    /// assert_eq!(sums, [Ok(1.0), Ok(1.0), Ok(5.0), Ok(5.0)]);
+    /// # Ok::<(), firebrick_world::WorldError>(())
+    /// ```
+    pub fn split(&self, group: impl Fn(usize) -> usize) -> Self {
+        let own = group(self.rank());
+        let places: Vec<_> = (0..self.size()).filter(|rank| group(*rank) == own).collect();
+        let members = places.iter().map(|place| self.seat().group.members[*place]).collect();
+        let number = self.0.life.groups.fetch_add(1, Ordering::Relaxed);
+        let sums = self.device_sums().and_then(|sums| sums.among(&places));
+        Self::seated(self.seat().among(Group { number, members }), sums, self.0.life.clone())
     }
 
     /// Sums on the ranks' devices by `sums`, in place of [NCCL](crate::World::on). Every rank needs the same sums, set
@@ -149,7 +192,7 @@ impl Communicator {
     /// drop at the end of this one. Sums that run side by side could meet other sums on other ranks.
     pub(crate) fn turn(&self) -> (Option<Receiver<()>>, Sender<()>) {
         let (end, ended) = channel();
-        let before = self.0.last_sum.lock().unwrap_or_else(PoisonError::into_inner).replace(ended);
+        let before = self.0.life.last_sum.lock().unwrap_or_else(PoisonError::into_inner).replace(ended);
         (before, end)
     }
 
@@ -158,19 +201,19 @@ impl Communicator {
         &self.0.seat
     }
 
-    /// Returns this rank's index in the world, from 0.
+    /// Returns this rank's index in the world, or in its [group](Self::split), from 0.
     pub fn rank(&self) -> usize {
-        self.seat().rank
+        self.seat().place
     }
 
-    /// Returns the number of ranks in the world.
+    /// Returns the number of ranks in the world, or in the group.
     pub fn size(&self) -> usize {
-        self.seat().exchange.size()
+        self.seat().size()
     }
 
     /// Returns this rank's index among those of its process, from 0.
     pub fn local_rank(&self) -> usize {
-        self.seat().exchange.local(self.rank())
+        self.seat().exchange.local(self.seat().rank)
     }
 
     /// Waits until all ranks have called it.
@@ -232,12 +275,12 @@ impl Communicator {
             .collect())
     }
 
-    /// Returns what this rank has exchanged with the others so far.
+    /// Returns what this rank has exchanged with the others of the world so far.
     pub fn traffic(&self) -> Traffic {
-        self.seat().exchange.traffic(self.rank())
+        self.seat().exchange.traffic(self.seat().rank)
     }
 
-    /// Returns the seconds that this rank has waited for each rank so far. A rank that stands out on all others is
+    /// Returns the seconds that this rank has waited for each rank of the world so far. A rank that stands out on all others is
     /// slow. One call waits for several ranks at once, so the sum may exceed the elapsed time.
     pub fn lateness(&self) -> Vec<f64> {
         self.seat().lateness()
@@ -251,18 +294,18 @@ impl Communicator {
 
     /// Returns the error that ended the world, if one did.
     pub fn failure(&self) -> Option<WorldError> {
-        self.seat().exchange.failure(self.rank())
+        self.seat().exchange.failure(self.seat().rank)
     }
 
     /// Counts a call.
     pub(super) fn open(&self, call: Call) -> Arc<Call> {
-        self.seat().exchange.count(self.rank(), call.kind);
+        self.seat().exchange.count(self.seat().rank, call.kind);
         Arc::new(call)
     }
 
     /// Returns the sequence number of this rank's next exchange.
     pub(super) fn number(&self) -> u64 {
-        self.0.calls.fetch_add(1, Ordering::Relaxed)
+        self.seat().group.sequence(self.0.calls.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Sends `pieces[to]` to each rank and waits for all ranks'.

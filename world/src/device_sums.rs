@@ -17,6 +17,8 @@ pub struct DeviceSums {
     /// The devices, by rank.
     pub(crate) devices: Vec<Device>,
     pub(crate) sum: Sum,
+    /// Whether it is NCCL's.
+    is_nccl: bool,
 }
 
 impl fmt::Debug for DeviceSums {
@@ -34,14 +36,22 @@ impl DeviceSums {
         devices: Vec<Device>,
         sum: impl Fn(usize, Tensor<1>) -> Tensor<1> + Send + Sync + 'static,
     ) -> Self {
-        Self { devices, sum: Arc::new(sum) }
+        Self { devices, sum: Arc::new(sum), is_nccl: false }
     }
 
     /// Creates NCCL's sum, if NCCL can sum on these devices of the ranks.
     pub(crate) fn nccl(devices: Vec<Device>) -> Option<Self> {
         let devices: Vec<_> = devices.into_iter().map(Device::inner).collect();
         let sum = nccl(&devices)?;
-        Some(Self { devices, sum })
+        Some(Self { devices, sum, is_nccl: true })
+    }
+
+    /// Returns the sum over some of the ranks, if there is one.
+    pub(crate) fn among(&self, ranks: &[usize]) -> Option<Self> {
+        match self.is_nccl {
+            true => Self::nccl(ranks.iter().map(|rank| self.devices[*rank].clone()).collect()),
+            false => None,
+        }
     }
 
     /// Returns whether `device` is the one on which that rank sums.

@@ -2,7 +2,7 @@
 //!
 //! A call has two steps. [`Exchange::post`] sends this rank's messages and returns at once; [`Exchange::complete`]
 //! waits for the messages of all ranks. A message carries the sender's call number, which allows several calls in
-//! flight, and the call itself, which lets ranks in different calls notice.
+//! flight, and the call itself, which lets ranks in different calls notice. A call is one of a [`Group`] of ranks.
 //!
 //! Ranks of one process pass the buffers themselves, through mailboxes behind one lock. Messages to another process go
 //! through a [`Remote`], and messages from there land in the same mailboxes, so a waiting rank needs no distinction.
@@ -11,34 +11,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-
 use crate::call::Call;
+use crate::group::Group;
+use crate::message::{Message, Notice, Piece};
 use crate::{Kind, Traffic, WorldError};
-
-/// A buffer on its way to a rank.
-#[derive(Clone, Debug)]
-pub struct Piece {
-    pub bytes: Bytes,
-    /// Bytes of one element.
-    pub element: usize,
-}
-
-/// A message from one rank to another in one call. `None` stands for a part that the sender lacks.
-#[derive(Clone, Debug)]
-pub struct Message {
-    pub call: Arc<Call>,
-    pub pieces: Vec<Option<Piece>>,
-}
-
-/// What happened to a rank, as announced to the others.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
-pub enum Notice {
-    /// The rank is done and makes no more calls.
-    Ended(usize),
-    /// The world is over.
-    Failed(WorldError),
-}
 
 /// The route to the ranks of other processes. Its methods must not block.
 pub trait Remote: Send + Sync {
@@ -50,9 +26,9 @@ pub trait Remote: Send + Sync {
 
 /// The result of a complete call.
 pub struct Arrived {
-    /// The pieces of each rank, including its own.
+    /// The pieces of each member of the group, including its own.
     pub pieces: Vec<Vec<Option<Piece>>>,
-    /// Seconds that this rank waited for each rank.
+    /// Seconds that this rank waited for each member.
     pub waited: Vec<f64>,
 }
 
@@ -86,13 +62,18 @@ struct State {
 #[derive(Default)]
 struct Slot {
     messages: Vec<Option<(Message, Instant)>>,
-    /// The receiver gave the call up and takes no message.
-    abandoned: bool,
+    /// The group of the call, if the receiver gave it up and takes no message.
+    abandoned: Option<Group>,
 }
 
 impl Slot {
-    fn missing(&self) -> Vec<usize> {
-        (0..self.messages.len()).filter(|from| self.messages[*from].is_none()).collect()
+    fn missing(&self, group: &Group) -> Vec<usize> {
+        group.members.iter().copied().filter(|from| self.messages[*from].is_none()).collect()
+    }
+
+    /// Returns whether the call was given up, and no message is still to come.
+    fn is_over(&self) -> bool {
+        self.abandoned.as_ref().is_some_and(|group| self.missing(group).is_empty())
     }
 
     /// Returns the first rank in another call, and that call.
@@ -132,8 +113,9 @@ impl Exchange {
         Self { remote: Some(remote), ..self }
     }
 
-    pub fn size(&self) -> usize {
-        self.size
+    /// Returns the group of all ranks.
+    pub fn all(&self) -> Group {
+        Group { number: 0, members: (0..self.size).collect() }
     }
 
     /// Returns the index of a rank among those of this process.
@@ -164,10 +146,11 @@ impl Exchange {
         self.lock().traffic[self.local(rank)].clone()
     }
 
-    /// Sends `pieces[to]` to each rank.
+    /// Sends `pieces[to]` to each member of the group.
     pub fn post(
         &self,
         rank: usize,
+        group: &Group,
         sequence: u64,
         call: &Arc<Call>,
         pieces: Vec<Vec<Option<Piece>>>,
@@ -177,7 +160,7 @@ impl Exchange {
         if let Some(failure) = &state.failure {
             return Err(seen_from(failure, call));
         }
-        for (to, pieces) in pieces.into_iter().enumerate() {
+        for (&to, pieces) in group.members.iter().zip(pieces) {
             if to != rank {
                 let moved = state.traffic[self.local(rank)].kind(call.kind);
                 for piece in pieces.iter().flatten() {
@@ -188,7 +171,8 @@ impl Exchange {
             let message = Message { call: call.clone(), pieces };
             if self.is_rehearsal {
                 if to == rank {
-                    (0..self.size).for_each(|from| self.put(&mut state, from, to, sequence, message.clone()));
+                    let from = group.members.iter();
+                    from.for_each(|from| self.put(&mut state, *from, to, sequence, message.clone()));
                 }
                 continue;
             }
@@ -200,8 +184,14 @@ impl Exchange {
         Ok(())
     }
 
-    /// Waits for the messages of all ranks.
-    pub fn complete(&self, rank: usize, sequence: u64, call: &Arc<Call>) -> Result<Arrived, WorldError> {
+    /// Waits for the messages of all members of the group.
+    pub fn complete(
+        &self,
+        rank: usize,
+        group: &Group,
+        sequence: u64,
+        call: &Arc<Call>,
+    ) -> Result<Arrived, WorldError> {
         let started = Instant::now();
         // Waits in steps: if this whole process is suspended, only one step counts towards the deadline.
         let (step, mut waited) = (self.deadline / 20, Duration::ZERO);
@@ -209,12 +199,12 @@ impl Exchange {
         loop {
             let slot = state.slots.entry((rank, sequence)).or_default();
             slot.messages.resize_with(self.size, || None);
-            let missing = slot.missing();
+            let missing = slot.missing(group);
             let elsewhere = slot.elsewhere(call).map(|(other, theirs)| (other, call.beside(theirs)));
             if missing.is_empty() && elsewhere.is_none() {
                 // A complete call succeeds even if the world has failed since: the result must not depend on how
                 // soon after its last message another rank fails.
-                return Ok(self.take(&mut state, rank, sequence, call.kind, started));
+                return Ok(self.take(&mut state, (rank, group), sequence, call.kind, started));
             }
             if let Some(failure) = &state.failure {
                 return Err(seen_from(failure, call));
@@ -241,26 +231,33 @@ impl Exchange {
         }
     }
 
-    fn take(&self, state: &mut State, rank: usize, sequence: u64, kind: Kind, started: Instant) -> Arrived {
-        let slot = state.slots.remove(&(rank, sequence)).unwrap_or_default();
+    fn take(
+        &self,
+        state: &mut State,
+        (rank, group): (usize, &Group),
+        sequence: u64,
+        kind: Kind,
+        started: Instant,
+    ) -> Arrived {
+        let mut slot = state.slots.remove(&(rank, sequence)).unwrap_or_default();
         let (mut pieces, mut waited) = (Vec::new(), Vec::new());
-        for (message, at) in slot.messages.into_iter().flatten() {
+        for (message, at) in group.members.iter().filter_map(|from| slot.messages[*from].take()) {
             pieces.push(message.pieces);
             waited.push(at.saturating_duration_since(started).as_secs_f64());
         }
-        let others = pieces.iter().enumerate().filter(|(from, _)| *from != rank);
+        let others = group.members.iter().zip(&pieces).filter(|(from, _)| **from != rank);
         let received: usize = others.flat_map(|(_, p)| p.iter().flatten()).map(|p| p.bytes.len()).sum();
         state.traffic[self.local(rank)].kind(kind).received += received as u64;
         Arrived { pieces, waited }
     }
 
     /// Gives up this call of `rank`: its messages are dropped once all have arrived.
-    pub fn abandon(&self, rank: usize, sequence: u64) {
+    pub fn abandon(&self, rank: usize, group: &Group, sequence: u64) {
         let mut state = self.lock();
         let slot = state.slots.entry((rank, sequence)).or_default();
         slot.messages.resize_with(self.size, || None);
-        slot.abandoned = true;
-        if slot.missing().is_empty() {
+        slot.abandoned = Some(group.clone());
+        if slot.is_over() {
             state.slots.remove(&(rank, sequence));
         }
     }
@@ -271,7 +268,7 @@ impl Exchange {
         let slot = state.slots.entry((to, sequence)).or_default();
         slot.messages.resize_with(self.size, || None);
         slot.messages[from] = Some((message, Instant::now()));
-        if slot.abandoned && slot.missing().is_empty() {
+        if slot.is_over() {
             state.slots.remove(&(to, sequence));
         }
         self.arrivals[self.local(to)].notify_all();
@@ -363,11 +360,11 @@ mod tests {
     #[test]
     fn abandoned_exchanges_are_freed() {
         let exchange = Exchange::new(2, 0..2, Duration::from_secs(600));
-        let call = Arc::new(Call::new(Kind::AllGather, "", vec![]));
-        let post = |rank, sequence| exchange.post(rank, sequence, &call, vec![vec![]; 2]).unwrap();
+        let (call, all) = (Arc::new(Call::new(Kind::AllGather, "", vec![])), exchange.all());
+        let post = |rank, sequence| exchange.post(rank, &all, sequence, &call, vec![vec![]; 2]).unwrap();
         let abandon = |sequence| {
-            exchange.abandon(0, sequence);
-            exchange.abandon(1, sequence);
+            exchange.abandon(0, &all, sequence);
+            exchange.abandon(1, &all, sequence);
         };
         post(0, 0);
         post(1, 0);

@@ -6,8 +6,8 @@ use burn::tensor::{DType, Device, ExecutionError, Tensor, TensorData};
 use bytes::Bytes;
 
 use crate::buffers::lend;
-use crate::exchange::Piece;
 use crate::host::{is_host, joined, try_on_host};
+use crate::message::Piece;
 
 /// Where a part begins in a buffer that goes to a device, in bytes. A part that begins and ends at a multiple of it is a
 /// view of the buffer; the device copies any other part out of it.

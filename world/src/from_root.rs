@@ -6,8 +6,8 @@ use burn::tensor::TensorData;
 
 use crate::call::Call;
 use crate::collectives::{check_axes, piece};
-use crate::exchange::Piece;
 use crate::host::joined;
+use crate::message::Piece;
 use crate::{Communicator, Kind, PartShape, WorldError};
 
 impl Communicator {

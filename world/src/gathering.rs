@@ -138,7 +138,7 @@ impl Gathering {
 impl Drop for Gathering {
     fn drop(&mut self) {
         if let Waiting::Exchange(sequence) = self.state {
-            self.world.seat().exchange.abandon(self.world.rank(), sequence);
+            self.world.seat().abandon(sequence);
         }
     }
 }

@@ -17,7 +17,9 @@
 //! flat.rs          flat tensors between devices and host memory, with one copy for all of one dtype
 //! worker.rs        a thread that does one piece of work for a rank
 //! seat.rs          a rank's place in the exchange
-//! exchange.rs      the primitive below every collective: each rank sends each rank a message
+//! exchange.rs      the primitive below every collective: each rank of a group sends each rank a message
+//! group.rs         the ranks that call together
+//! message.rs       what ranks send one another
 //! call.rs          the part of a call that ranks must agree on
 //! sum.rs           sums in rank order, rounded once
 //! buffers.rs       tensors as buffers on their way between ranks, borrowed without a copy
@@ -71,8 +73,10 @@ mod exchange;
 mod flat;
 mod from_root;
 mod gathering;
+mod group;
 mod host;
 mod launchers;
+mod message;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod on_devices;
@@ -91,6 +95,8 @@ mod world;
 mod collectives_tests;
 #[cfg(test)]
 mod faults_tests;
+#[cfg(test)]
+mod groups_tests;
 
 pub use call::{Kind, PartShape};
 pub use communicator::Communicator;

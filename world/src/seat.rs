@@ -3,42 +3,56 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::call::Call;
-use crate::exchange::{Arrived, Exchange, Piece};
+use crate::exchange::{Arrived, Exchange};
+use crate::group::Group;
+use crate::message::Piece;
 use crate::{Kind, WorldError};
 
 /// What a thread that works for a rank does around its work.
 pub(crate) type Around = Arc<dyn Fn(&mut dyn FnMut()) + Send + Sync>;
 
-/// A rank's place in the exchange.
+/// A rank's place in the exchange, as a member of a group.
 ///
 /// Threads that work for the rank share it: unlike the [`Communicator`](crate::Communicator), it does not keep the rank
 /// alive. They take the numbers of their exchanges from the communicator beforehand, in the order of the rank's calls.
+#[derive(Clone)]
 pub(crate) struct Seat {
     pub exchange: Arc<Exchange>,
+    /// The rank in the world.
     pub rank: usize,
+    pub group: Group,
+    /// The rank in the group.
+    pub place: usize,
     /// What threads that work for the rank do around their work.
-    pub around: OnceLock<Around>,
-    /// Seconds waited for each rank.
-    waited: Mutex<Vec<f64>>,
+    pub around: Arc<OnceLock<Around>>,
+    /// Seconds waited for each rank of the world.
+    waited: Arc<Mutex<Vec<f64>>>,
 }
 
 impl Seat {
     pub fn new(exchange: Arc<Exchange>, rank: usize) -> Self {
-        let waited = Mutex::new(vec![0.0; exchange.size()]);
-        Self { exchange, rank, around: OnceLock::new(), waited }
+        let group = exchange.all();
+        let waited = Arc::new(Mutex::new(vec![0.0; group.members.len()]));
+        Self { exchange, rank, place: rank, group, around: Arc::default(), waited }
     }
 
-    /// Returns the number of ranks.
+    /// Returns this rank's place in another group.
+    pub fn among(&self, group: Group) -> Self {
+        let place = group.members.iter().position(|member| *member == self.rank).unwrap_or(0);
+        Self { group, place, ..self.clone() }
+    }
+
+    /// Returns the number of ranks of the group.
     pub fn size(&self) -> usize {
-        self.exchange.size()
+        self.group.members.len()
     }
 
-    /// Returns the seconds waited for each rank so far.
+    /// Returns the seconds waited for each rank of the world so far.
     pub fn lateness(&self) -> Vec<f64> {
         self.waited.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Tells all ranks that this one stops, and why.
+    /// Tells all ranks of the world that this one stops, and why.
     pub fn fail(&self, reason: &str) {
         let (rank, call) = (self.rank, self.exchange.place(self.rank));
         self.exchange.fail(WorldError::Rank { rank, call, reason: format!("failed: {reason}") });
@@ -50,25 +64,25 @@ impl Seat {
         self.exchange.count_moved(self.rank, kind, moved, moved * bytes);
     }
 
-    /// Sends `pieces[to]` to each rank in the exchange of number `sequence`.
+    /// Sends `pieces[to]` to each rank of the group in the exchange of number `sequence`.
     pub fn post(
         &self,
         sequence: u64,
         call: &Arc<Call>,
         pieces: Vec<Vec<Option<Piece>>>,
     ) -> Result<(), WorldError> {
-        self.exchange.post(self.rank, sequence, call, pieces)
+        self.exchange.post(self.rank, &self.group, sequence, call, pieces)
     }
 
-    /// Waits for all ranks' pieces and returns them by rank.
+    /// Waits for the pieces of all ranks of the group and returns them by rank.
     pub fn complete(&self, sequence: u64, call: &Arc<Call>) -> Result<Vec<Vec<Option<Piece>>>, WorldError> {
-        let Arrived { pieces, waited } = self.exchange.complete(self.rank, sequence, call)?;
+        let Arrived { pieces, waited } = self.exchange.complete(self.rank, &self.group, sequence, call)?;
         let mut sums = self.waited.lock().unwrap_or_else(PoisonError::into_inner);
-        sums.iter_mut().zip(waited).for_each(|(sum, waited)| *sum += waited);
+        self.group.members.iter().zip(waited).for_each(|(member, waited)| sums[*member] += waited);
         Ok(pieces)
     }
 
-    /// Sends the pieces and waits for all ranks'.
+    /// Sends the pieces and waits for those of all ranks of the group.
     pub fn exchanged(
         &self,
         sequence: u64,
@@ -77,5 +91,10 @@ impl Seat {
     ) -> Result<Vec<Vec<Option<Piece>>>, WorldError> {
         self.post(sequence, call, pieces)?;
         self.complete(sequence, call)
+    }
+
+    /// Gives up an exchange: its messages are dropped once all have arrived.
+    pub fn abandon(&self, sequence: u64) {
+        self.exchange.abandon(self.rank, &self.group, sequence);
     }
 }

@@ -74,6 +74,7 @@ impl Held {
         optimizer: &dyn OptimizerRecipe,
     ) -> Self {
         let (mut held, mut gradients) = (Self::default(), Gradients::default());
+        let ranks = order.sharing(ranks);
         for param in params {
             held.add(&param, order, ranks, optimizer, &mut gradients);
         }

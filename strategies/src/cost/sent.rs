@@ -27,7 +27,8 @@ pub struct Sent {
 /// | 2 | k + 1 | 2k |
 /// | 3 | 3k in a block, 2k elsewhere | 2k |
 ///
-/// with k micro-batches. Stages 0 and 1 send gradients k times if they come before `Accumulate` in the list. Scalars,
+/// with k micro-batches. If [groups](crate::Zero::within) of N ranks have a copy each, a rank also sends 2(C-1)/C of its
+/// shard of the gradients to the C copies, whenever gradients are summed. Stages 0 and 1 send gradients k times if they come before `Accumulate` in the list. Scalars,
 /// such as norms and flags, are counted separately.
 pub fn sent<'a>(
     params: impl IntoIterator<Item = PlannedParam<'a>>,
@@ -42,6 +43,13 @@ pub fn sent<'a>(
     let micro_batches = order.micro_batches() as u64;
     let times = if order.sums_each_micro_batch() { micro_batches } else { 1 };
     let sum_in = order.reduces().and_then(|reduces| reduces.sum_in);
+    let each = order.sharing(ranks);
+    // The place among so many ranks that sum a part in chunks, each of which then sends its sum to all others.
+    let chunks = |elements: u64, rank: u64, ranks: u64| {
+        let chunk = elements.div_ceil(ranks);
+        let own = ((rank + 1) * chunk).min(elements) - (rank * chunk).min(elements);
+        [elements - own, (ranks - 1) * own]
+    };
     let mut add = |kind, elements: u64, size: u64| {
         let all: &mut Sent = sent.entry(kind).or_default();
         all.elements += elements;
@@ -53,17 +61,18 @@ pub fn sent<'a>(
         let whole = param.elements();
         match param.padded(order, ranks) {
             None if param.is_trained => {
-                // Each rank sums a chunk and sends the sum to all others.
-                let chunk = whole.div_ceil(ranks);
-                let own = ((rank + 1) * chunk).min(whole) - (rank * chunk).min(whole);
-                add(Kind::AllReduce, times * (whole - own), wire);
-                add(Kind::AllReduce, times * (ranks - 1) * own, size.max(wire));
+                let [parts, sums] = chunks(whole, rank, ranks);
+                add(Kind::AllReduce, times * parts, wire);
+                add(Kind::AllReduce, times * sums, size.max(wire));
             }
             None => (),
             Some(padded) => {
-                let part = padded / ranks * (ranks - 1);
+                let part = padded / each * (each - 1);
                 if param.is_trained {
                     add(Kind::ReduceScatter, times * part, wire);
+                    let [parts, sums] = chunks(padded / each, rank / each, ranks / each);
+                    add(Kind::AllReduce, times * parts, wire);
+                    add(Kind::AllReduce, times * sums, size.max(wire));
                 }
                 let gathered = match (order.stage(), param.in_block) {
                     (3, true) => 2 * micro_batches,

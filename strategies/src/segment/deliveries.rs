@@ -26,13 +26,16 @@ impl Deliveries {
         add(&mut self.there, id, grad);
     }
 
-    /// Adds the sums of a block once they arrive. Waits for the oldest if too many are on their way.
+    /// Adds the sums of a block once they arrive. Waits for the oldest if too many are on their way. Those over copies of
+    /// the shards, which are small, follow one block behind those of the block.
     pub fn expect(&mut self, sums: Reducing) -> Result<(), StrategyError> {
+        let most = IN_FLIGHT + usize::from(sums.has_copies());
         self.under_way.push_back(sums);
-        while self.under_way.len() > IN_FLIGHT {
+        while self.under_way.len() > most {
             self.arrive()?;
         }
-        Ok(())
+        let first = self.under_way.len().saturating_sub(IN_FLIGHT);
+        self.under_way.iter_mut().take(first).try_for_each(Reducing::advance)
     }
 
     /// Waits for the oldest sums.

@@ -136,6 +136,8 @@ pub struct Zero {
     blocks: Vec<String>,
     #[serde(default = "bucket_bytes", skip_serializing_if = "is_default_bucket")]
     bucket_bytes: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    within: Option<usize>,
 }
 
 fn bucket_bytes() -> usize {
@@ -175,6 +177,7 @@ impl Zero {
             replicate_below: REPLICATE_BELOW,
             blocks: Vec::new(),
             bucket_bytes: BUCKET_BYTES,
+            within: None,
         }
     }
 
@@ -214,16 +217,49 @@ impl Zero {
         Self { bucket_bytes: bytes, ..self }
     }
 
-    /// Returns the same recipe in another stage; stages 0 and 1 have no blocks.
+    /// Shards the state among `ranks` neighbouring ranks, and gives each such group a copy of it: hybrid sharding, PyTorch's
+    /// `HYBRID_SHARD` and MiCS. Default: all ranks share one copy. `ranks` divides the number of ranks; if there are not
+    /// more, they share one copy.
+    ///
+    /// Make the group one machine: parameters are gathered, and gradients summed to their shards, over the links within it.
+    /// Only the sum of each shard's gradients over the copies, a `1/ranks` of the gradients, crosses to other machines.
+    /// With `mpirun` and `World::mpi`, ranks are neighbours in the order in which the launcher fills the machines.
+    ///
+    /// The sum over the copies is a second sum: it travels in the dtype of the first, and is rounded once more. One
+    /// copy of the shards, that of the first group, is written to checkpoints, and a run resumes with any number of
+    /// ranks and copies.
+    ///
+    /// Zhang et al., *MiCS: Near-linear Scaling for Training Gigantic Model on Public Cloud*, 2022 (arXiv:2205.00119).
+    ///
+    /// ```
+    /// use firebrick_strategies::Zero;
+    ///
+    /// // Machines with eight GPUs each.
+    /// let zero = Zero::stage(3).within(8);
+    /// ```
+    pub fn within(self, ranks: usize) -> Self {
+        Self { within: Some(ranks), ..self }
+    }
+
+    /// Returns the same recipe in another stage; stages 0 and 1 have no blocks, and stage 0 no shards.
     pub fn at_stage(mut self, stage: u8) -> Self {
         if stage < 2 {
             self.blocks.clear();
         }
+        self.within = self.within.filter(|_| stage > 0);
         Self { stage, ..self }
     }
 
     fn reduces(&self) -> Reduces {
-        Reduces { stage: self.stage, replicate_below: self.replicate_below, sum_in: self.sum_in }
+        let &Self { stage, replicate_below, sum_in, within, .. } = self;
+        Reduces { stage, replicate_below, sum_in, within }
+    }
+
+    /// Rejects groups of ranks that do not divide the ranks.
+    fn check_groups(&self, ranks: usize) -> Result<(), SettingError> {
+        let within = self.within.unwrap_or(ranks);
+        let divides = within >= ranks || ranks.is_multiple_of(within);
+        SettingError::require(divides, "within", format!("a divisor of the {ranks} ranks"), within)
     }
 
     /// Returns the paths of the model's blocks.
@@ -254,6 +290,15 @@ impl StrategyRecipe for Zero {
     fn check(&self) -> Result<(), SettingError> {
         SettingError::require(self.stage <= 3, "stage", "0, 1, 2 or 3", self.stage)?;
         SettingError::require(self.bucket_bytes > 0, "bucket_bytes", "at least 1", self.bucket_bytes)?;
+        if let Some(within) = self.within {
+            SettingError::require(within > 0, "within", "at least 1", within)?;
+            SettingError::require(
+                self.stage > 0,
+                "within",
+                "left out in stage 0, which shards nothing",
+                within,
+            )?;
+        }
         let expected = "left out in stages 0 and 1, which do not go block by block";
         SettingError::require(
             self.stage >= 2 || self.blocks.is_empty(),
@@ -269,6 +314,8 @@ impl<M: Module> Strategy<M> for Zero {
         if let Some(dtype) = self.sum_in {
             dtypes::require_dtype(NAME, setup.device(), dtype)?;
         }
+        let fits = self.check_groups(setup.world().size());
+        fits.map_err(|error| StrategyError::Setting { strategy: NAME, error })?;
         let sharding = Sharding::of(setup.model(), setup.world().clone(), &self.reduces());
         let sharding = Arc::new(sharding.in_buckets_of(self.bucket_bytes));
         let paths = if self.stage >= 2 { self.block_paths(setup)? } else { Vec::new() };

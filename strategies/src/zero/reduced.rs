@@ -6,7 +6,7 @@ use std::ops::Range;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
-use firebrick_world::{PartShape, Summing};
+use firebrick_world::{Communicator, PartShape, Summing};
 
 use super::sharding::Sharding;
 use crate::StrategyError;
@@ -64,13 +64,54 @@ pub(crate) fn add(sums: &mut HashMap<ParamId, Tensor<1>>, id: ParamId, more: Ten
 }
 
 /// Sums of gradients in flight.
-pub struct Reducing(Vec<(Vec<ParamId>, Summing)>);
+pub struct Reducing(Vec<Bucket>);
+
+/// The sums that travel together.
+struct Bucket {
+    ids: Vec<ParamId>,
+    summing: Summing,
+    /// The second sum, over the copies of the shards, that follows the first.
+    then: Option<OverCopies>,
+}
+
+/// A sum of shards over their copies.
+struct OverCopies {
+    copies: Communicator,
+    what: String,
+    like: Vec<PartShape>,
+    to: Device,
+}
+
+impl Bucket {
+    /// Waits for the first sum and begins the second, if there are two.
+    fn advanced(self) -> Result<Self, StrategyError> {
+        let Self { ids, summing, then } = self;
+        let Some(OverCopies { copies, what, like, to }) = then else {
+            return Ok(Self { ids, summing, then });
+        };
+        let summing = copies.begin_all_reduce(&what, summing.wait()?, &like, &to)?;
+        Ok(Self { ids, summing, then: None })
+    }
+}
 
 impl Reducing {
+    /// Returns whether a second sum follows the first, over the copies of the shards.
+    pub fn has_copies(&self) -> bool {
+        self.0.iter().any(|bucket| bucket.then.is_some())
+    }
+
+    /// Begins the second sums, if any are to follow. Waits for the first ones.
+    pub fn advance(&mut self) -> Result<(), StrategyError> {
+        let buckets = std::mem::take(&mut self.0).into_iter();
+        self.0 = buckets.map(Bucket::advanced).collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
     /// Waits for the sums, each flat: this rank's shard of a sharded one, and the others whole.
-    pub fn wait(self) -> Result<Vec<(ParamId, Tensor<1>)>, StrategyError> {
+    pub fn wait(mut self) -> Result<Vec<(ParamId, Tensor<1>)>, StrategyError> {
+        self.advance()?;
         let mut sums = Vec::new();
-        for (ids, summing) in self.0 {
+        for Bucket { ids, summing, .. } in self.0 {
             sums.extend(std::iter::zip(ids, summing.wait()?).filter_map(|(id, sum)| Some((id, sum?))));
         }
         Ok(sums)
@@ -122,10 +163,19 @@ impl Sharding {
                 });
                 let grads = grads.collect();
                 let summing = match is_sharded {
-                    true => self.world.begin_reduce_scatter(what, grads, &like, to)?,
+                    true => self.sharing.begin_reduce_scatter(what, grads, &like, to)?,
                     false => self.world.begin_all_reduce(what, grads, &like, to)?,
                 };
-                sums.push((ids, summing));
+                let copies = self.copies.clone().filter(|_| is_sharded);
+                let then = copies.map(|copies| {
+                    let shard = |part: &PartShape| PartShape {
+                        sum: part.sum,
+                        ..PartShape::flat(part.shape[0] / self.sharing.size(), part.dtype)
+                    };
+                    let like = like.iter().map(shard).collect();
+                    OverCopies { copies, what: what.to_string(), like, to: to.clone() }
+                });
+                sums.push(Bucket { ids, summing, then });
             }
         }
         Ok(Reducing(sums))
@@ -135,7 +185,7 @@ impl Sharding {
     pub fn bytes_of_sums(&self, parts: &[Part]) -> usize {
         let held = parts.iter().map(|part| {
             let like = self.shape_of(part);
-            let ranks = if self.shards(part.id) { self.world.size() } else { 1 };
+            let ranks = if self.shards(part.id) { self.sharing.size() } else { 1 };
             like.shape[0] / ranks * like.sum.size()
         });
         held.sum()

@@ -40,10 +40,10 @@ impl Rows {
         self.padded() != self.rows
     }
 
-    /// Returns the shard that a rank holds.
-    pub fn of_rank(self, rank: usize) -> Shard {
+    /// Returns the shard of a rank in that copy of the parameter.
+    pub fn of_rank(self, rank: usize, copy: usize) -> Shard {
         let place = |rank: usize| (rank * self.per_rank).min(self.rows);
-        Shard { whole: self.rows, rows: place(rank)..place(rank + 1), padded: self.per_rank }
+        Shard { whole: self.rows, rows: place(rank)..place(rank + 1), padded: self.per_rank, copy }
     }
 
     /// Pads a whole parameter that is flat.

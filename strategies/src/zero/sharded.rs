@@ -146,7 +146,7 @@ impl<M: Module> MasterStage<M> for Sharded {
 
 impl<M: Module> ShardStage<M> for Sharded {
     fn shard(&self, parameter: ParamId) -> Option<Shard> {
-        Some(self.sharding.rows(parameter)?.of_rank(self.sharding.world.rank()))
+        self.sharding.shard(parameter)
     }
 
     /// Makes each shard a view of the gathered parameter, if the replica reads that parameter.
@@ -205,7 +205,7 @@ impl ParamMap for View<'_> {
         if (padded.dtype(), padded.device()) != master || self.replica.get(&id) != Some(&master) {
             return value;
         }
-        let start = self.sharding.world().rank() * rows.per_rank();
+        let start = self.sharding.sharing.rank() * rows.per_rank();
         relift(padded.narrow(0, start, rows.per_rank()), &value)
     }
 }

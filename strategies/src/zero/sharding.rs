@@ -10,11 +10,16 @@ use firebrick_world::{Communicator, Gathering, PartShape, all_on_host, host_devi
 
 use super::rows::Rows;
 use crate::buckets::{BUCKET_BYTES, buckets, bytes};
-use crate::{ParamMap, Reduces, StrategyError, each_distinct_param, each_param, map_params, relift};
+use crate::{ParamMap, Reduces, Shard, StrategyError, each_distinct_param, each_param, map_params, relift};
 
 /// Which parameters are sharded, and among which ranks.
 pub struct Sharding {
+    /// All ranks.
     pub(super) world: Communicator,
+    /// The ranks that share a copy of the parameters.
+    pub(super) sharing: Communicator,
+    /// The ranks that hold the same shards, if there are several copies.
+    pub(super) copies: Option<Communicator>,
     /// The rows of each sharded parameter.
     rows: HashMap<ParamId, Rows>,
     /// The dtype in which gradients travel, if not their own.
@@ -25,21 +30,26 @@ pub struct Sharding {
 
 impl fmt::Debug for Sharding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Sharding({} parameters among {} ranks)", self.rows.len(), self.world.size())
+        write!(f, "Sharding({} parameters among {} ranks)", self.rows.len(), self.sharing.size())
     }
 }
 
 impl Sharding {
-    /// Shards the parameters that [`Reduces::padded_rows`] says.
+    /// Shards the parameters that [`Reduces::padded_rows`] says. [`Reduces::sharing`] divides the number of ranks.
     pub fn of<M: Module>(model: &M, world: Communicator, reduces: &Reduces) -> Self {
         let (mut rows, ranks) = (HashMap::new(), world.size());
+        let each = reduces.sharing(ranks);
         each_param(model, |param| {
             let shape = param.shape();
             if reduces.padded_rows(&shape, param.learns(), ranks).is_some() {
-                rows.insert(param.id(), Rows::of(shape[0], ranks));
+                rows.insert(param.id(), Rows::of(shape[0], each));
             }
         });
-        Self { world, rows, wire: reduces.sum_in, bucket: BUCKET_BYTES }
+        let (sharing, copies) = match each == ranks {
+            true => (world.clone(), None),
+            false => (world.split(|rank| rank / each), Some(world.split(|rank| rank % each))),
+        };
+        Self { world, sharing, copies, rows, wire: reduces.sum_in, bucket: BUCKET_BYTES }
     }
 
     /// Sets the bytes of parameters or gradients that are on their way together.
@@ -47,9 +57,15 @@ impl Sharding {
         Self { bucket: bytes, ..self }
     }
 
-    /// Returns the ranks.
+    /// Returns all ranks.
     pub fn world(&self) -> &Communicator {
         &self.world
+    }
+
+    /// Returns the shard of a parameter that this rank holds, if it is sharded.
+    pub fn shard(&self, id: ParamId) -> Option<Shard> {
+        let copy = self.copies.as_ref().map_or(0, Communicator::rank);
+        Some(self.rows(id)?.of_rank(self.sharing.rank(), copy))
     }
 
     /// Returns whether this parameter is sharded.
@@ -62,11 +78,11 @@ impl Sharding {
         self.rows.get(&id).copied()
     }
 
-    /// Sums one number of each rank, in rank order, so that all ranks get the same result.
+    /// Sums one number of each rank that shares a copy, in rank order, so that all ranks get the same result.
     pub fn sum_of(&self, number: Tensor<1>) -> Result<Tensor<1>, StrategyError> {
         let device = number.device();
         let mine = numbers(vec![number]).map_err(|error| StrategyError::Read(error.to_string()))?;
-        let sum: f64 = self.world.numbers("the norm of the gradients", &mine)?.iter().flatten().sum();
+        let sum: f64 = self.sharing.numbers("the norm of the gradients", &mine)?.iter().flatten().sum();
         Ok(Tensor::from_data([sum as f32], &device))
     }
 
@@ -101,10 +117,13 @@ impl Sharding {
         let dtype = value.dtype();
         let like = PartShape { shape: value.dims().to_vec(), dtype, sum: dtype };
         let whole = (self.world.rank() == 0).then(|| on_host(value.clone()));
-        Ok(match self.rows(id) {
-            None => self.world.broadcast_part("", whole, like, 0)?,
-            Some(rows) => rows.shard(self.world.scatter("", whole, like, 0)?),
-        })
+        let Some(rows) = self.rows(id) else { return Ok(self.world.broadcast_part("", whole, like, 0)?) };
+        let mut shape = like.shape.clone();
+        shape[0] = rows.per_rank();
+        let scatter = || self.sharing.scatter("", whole, like, 0).map(|own| rows.shard(own));
+        let Some(copies) = &self.copies else { return Ok(scatter()?) };
+        let own = (copies.rank() == 0).then(scatter).transpose()?;
+        Ok(copies.broadcast_part("", own, PartShape { shape, dtype, sum: dtype }, 0)?)
     }
 
     /// Gathers each sharded parameter for which `wanted` holds. Returns the model and the gathered tensors with their
@@ -152,7 +171,7 @@ impl Sharding {
     ) -> Result<Gathers, StrategyError> {
         let begin = |bucket: &[(ParamId, Tensor<1>)]| {
             let (ids, shards): (Vec<_>, Vec<_>) = bucket.iter().cloned().unzip();
-            Ok((ids, self.world.begin_all_gather(what, shards, to)?))
+            Ok((ids, self.sharing.begin_all_gather(what, shards, to)?))
         };
         let gathers = buckets(&shards, self.bucket, bytes).into_iter().map(begin);
         Ok(Gathers(gathers.collect::<Result<_, StrategyError>>()?))
@@ -168,12 +187,17 @@ impl Sharding {
         let Some(root) = root else {
             return Ok(Some(self.gather_to(model, "the whole model", |_| true, Some(host))?.model));
         };
+        // The ranks of one copy have all of it.
+        if self.world.rank() / self.sharing.size() != root / self.sharing.size() {
+            return Ok(None);
+        }
+        let root = root % self.sharing.size();
         let shards = shards(&model, |id| self.shards(id));
         let mut whole = HashMap::new();
         for bucket in buckets(&shards, self.bucket, bytes) {
             let (ids, shards): (Vec<_>, Vec<_>) =
                 bucket.iter().map(|(id, shard)| (*id, shard.clone().into_dispatch())).unzip();
-            if let Some(parts) = self.world.gather("the whole model", all_on_host(shards), root)? {
+            if let Some(parts) = self.sharing.gather("the whole model", all_on_host(shards), root)? {
                 let flat = parts.into_iter().map(|part| {
                     let dtype = part.dtype();
                     Tensor::from_data(part, (&host, dtype))
@@ -181,7 +205,7 @@ impl Sharding {
                 whole.extend(std::iter::zip(ids, flat));
             }
         }
-        if self.world.rank() != root {
+        if self.sharing.rank() != root {
             return Ok(None);
         }
         let mut put = Put { rows: &self.rows, whole, padded: HashMap::new(), device: Some(host) };

@@ -1,5 +1,6 @@
 //! Ranks as threads, compared with one model that sees all of their rows.
 
+mod groups;
 mod orders;
 mod traffic;
 mod transports;
@@ -224,6 +225,12 @@ fn distance(a: &[f32], b: &[f32]) -> f32 {
 
 fn zero(stage: u8) -> Zero {
     Zero::stage(stage).replicate_below(40)
+}
+
+/// Groups of so many ranks, with a copy each, over windows of several micro-batches.
+fn hybrid(stage: u8, within: usize) -> impl Composition<Model> + Clone {
+    let placed = |is_here: bool| is_here.then(|| zero(stage).within(within));
+    Stack::new(Stack::new(placed(stage >= 2), Accumulate(MICRO_BATCHES)), placed(stage < 2))
 }
 
 fn follows<R: Composition<Model> + Clone>(count: usize, recipe: R, tolerance: f32) {

@@ -4,8 +4,8 @@ use firebrick_world::Kind;
 
 use super::*;
 
-/// Counts the elements of the parameters, padded for `ranks` ranks, in blocks and outside blocks. For each: all sharded
-/// elements, the trained ones among them, and the trained elements that are not sharded.
+/// Counts the elements of the parameters, padded for `ranks` ranks that share them, in blocks and outside blocks. For each:
+/// all sharded elements, the trained ones among them, and the trained elements that are not sharded.
 fn elements(stage: u8, ranks: usize) -> [[usize; 3]; 2] {
     struct Count {
         stage: u8,
@@ -72,6 +72,43 @@ fn what_is_sent_is_what_the_equations_say() {
             let found = [Kind::ReduceScatter, Kind::AllGather, Kind::AllReduce].map(sent);
             let all = expected.map(|elements| UPDATES * (n - 1) * elements);
             assert_eq!(found, all, "stage {stage}, {n} ranks");
+        }
+    }
+}
+
+/// Groups send within what one group alone would send, and each shard's gradients are also summed over the copies.
+#[test]
+fn copies_send_the_shards_of_gradients_to_one_another() {
+    let k = MICRO_BATCHES;
+    for (each, copies) in [(2, 3), (3, 2), (1, 3), (3, 1), (1, 2)] {
+        // Each rank has rows, because a rank without rows sends no gradients.
+        let n = each * copies;
+        for stage in 1..=3 {
+            let recipe = hybrid(stage, each);
+            let spawn = |world| {
+                let recipe = recipe.clone();
+                std::thread::spawn(move || rank_counted(world, recipe, Communicator::traffic).unwrap().1)
+            };
+            let ranks: Vec<_> = World::threads(n).join().unwrap().into_iter().map(spawn).collect();
+            let traffic: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+            let sent = |kind| traffic.iter().map(|rank| rank.of(kind).elements as usize).sum::<usize>();
+            let [[units, units_trained, units_small], [root, root_trained, root_small]] =
+                elements(stage, each);
+            let (trained, small) = (units_trained + root_trained, units_small + root_small);
+            let times = if stage == 1 { 1 } else { k };
+            let within = copies * (each - 1);
+            let gathered = if stage == 3 { k * (2 * units + root) } else { units + root };
+            let expected = [
+                within * times * trained,
+                within * gathered,
+                2 * (n - 1) * times * small + 2 * (copies - 1) * times * trained,
+            ];
+            let found = [Kind::ReduceScatter, Kind::AllGather, Kind::AllReduce].map(sent);
+            assert_eq!(
+                found,
+                expected.map(|elements| UPDATES * elements),
+                "stage {stage}, {copies} of {each}"
+            );
         }
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::call::Call;
-use crate::exchange::{Message, Notice, Piece};
+use crate::message::{Message, Notice, Piece};
 
 /// A header. Worlds are numbered in the order in which the program joined them.
 #[derive(Debug, Serialize, Deserialize)]

@@ -13,7 +13,8 @@ mod wire;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::exchange::{Exchange, Message, Notice, Remote};
+use super::exchange::{Exchange, Remote};
+use super::message::{Message, Notice};
 use super::{Communicator, LAUNCHERS, WorldError};
 use envelope::Envelope;
 use progress_thread::ProgressThread;

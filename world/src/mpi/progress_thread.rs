@@ -18,7 +18,8 @@ use mpi::traits::*;
 use super::envelope::{Envelope, message};
 use super::wire::{Receiving, Sending};
 use crate::WorldError;
-use crate::exchange::{Exchange, Notice};
+use crate::exchange::Exchange;
+use crate::message::Notice;
 
 const HEADER: Tag = 1;
 const BUFFER: Tag = 2;
