@@ -190,7 +190,7 @@ struct Sharded {
 
 impl StrategyRecipe for ShardState {
     fn effects(&self) -> Effects {
-        let reduces = Reduces { stage: 1, replicate_below: 1, sum_in: None };
+        let reduces = Reduces { stage: 1, replicate_below: 1, sum_in: None, within: None };
         Effects { reduces: Some(reduces), ..Effects::none("ShardState") }
     }
 
@@ -255,7 +255,7 @@ impl<M: Module> MasterStage<M> for Sharded {
 
 impl<M: Module> ShardStage<M> for Sharded {
     fn shard(&self, parameter: ParamId) -> Option<Shard> {
-        Some(self.sharding.rows(parameter)?.of_rank(self.sharding.world().rank()))
+        self.sharding.shard(parameter)
     }
 
     fn alias_master(&mut self, master: M, _: &M) -> M {

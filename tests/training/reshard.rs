@@ -1,6 +1,6 @@
 //! A checkpoint of N ranks resumes on M, in any stage: with the same weights to the bit, and then as a run of M ranks.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::support;
 use crate::support::resuming::*;
@@ -18,8 +18,69 @@ fn run(
     way: Way,
     output: &Path,
 ) -> Part {
-    let zero = Stack::new(Zero::stage(stage).replicate_below(64), offload);
+    run_with(Zero::stage(stage), ranks, half, offload, way, output)
+}
+
+fn run_with(
+    zero: Zero,
+    ranks: usize,
+    half: Option<Amp>,
+    offload: Option<Offload>,
+    way: Way,
+    output: &Path,
+) -> Part {
+    let zero = Stack::new(zero.replicate_below(64), offload);
     Way { ranks, ..way }.train(output, Stack::new(zero, half)).unwrap()
+}
+
+/// Returns the bytes of a checkpoint's tensors, over all of its files.
+fn bytes(checkpoint: &Path) -> u64 {
+    let files = std::fs::read_dir(checkpoint).unwrap().map(|file| file.unwrap().path());
+    let tensors = files.filter(|file| file.extension().is_some_and(|end| end == "safetensors"));
+    let of_file = |file: PathBuf| {
+        let bytes = std::fs::read(file).unwrap();
+        // The length of the header comes first, then the header, then the tensors.
+        bytes.len() as u64 - 8 - u64::from_le_bytes(bytes[..8].try_into().unwrap())
+    };
+    tensors.map(of_file).sum()
+}
+
+/// From groups that hold a copy each onto other groups, other numbers of ranks, and one; and back.
+#[test]
+fn copies_are_written_once_and_continue_anywhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let expected = run(1, 0, None, None, way(12), &folder.path().join("alone"));
+    let hybrid = |stage: u8, within: usize| Zero::stage(stage).within(within);
+    let all = [
+        (Zero::stage(0), 1),
+        (Zero::stage(3), 3),
+        (hybrid(1, 2), 4),
+        (hybrid(2, 1), 2),
+        (hybrid(3, 2), 4),
+        (hybrid(3, 3), 6),
+    ];
+    let once = folder.path().join("once");
+    run(1, 0, None, None, way(4), &once);
+    for (number, (zero, ranks)) in all.iter().enumerate() {
+        let first = folder.path().join(format!("{number}"));
+        run_with(zero.clone(), *ranks, None, None, way(4), &first);
+        let from = saved(&first, 4);
+        assert_eq!(bytes(&from), bytes(&saved(&once, 4)), "{zero:?} on {ranks} ranks");
+        for (onto, (then, ranks)) in all.iter().enumerate() {
+            let resumed = |steps| way(steps).from(Resume::Path(from.clone()));
+            let at_once = folder.path().join(format!("{number}-{onto}"));
+            run_with(then.clone(), *ranks, None, None, resumed(4), &at_once);
+            let same = weights(&from, folder.path()) == weights(&saved(&at_once, 4), folder.path());
+            assert!(same, "{zero:?} to {then:?}");
+            if (number + onto) % 2 > 0 {
+                continue;
+            }
+            let later = folder.path().join(format!("{number}-{onto}-later"));
+            let part = run_with(then.clone(), *ranks, None, None, resumed(12), &later);
+            let apart = support::difference(&part.parameters, &expected.parameters);
+            assert!(apart < 1e-5, "{zero:?} to {then:?}: {apart}");
+        }
+    }
 }
 
 /// Returns the bytes of a checkpoint's weights as one file.

@@ -108,6 +108,14 @@ fn among_ranks() {
         }
         let zero = Stack::new(Zero::stage(stage).replicate_below(64), Offload::optimizer());
         continues(2, 2, Stack::new(zero, Accumulate(2)), &SOME[1..2]);
+        if stage > 0 {
+            continues(
+                4,
+                2,
+                Stack::new(Zero::stage(stage).replicate_below(64).within(2), accumulate(2)),
+                &SOME[1..2],
+            );
+        }
     }
 }
 

@@ -103,6 +103,15 @@ fn every_call(rank: &Communicator) -> Result<(Vec<Vec<u8>>, Traffic), WorldError
     let part = (me != 0).then(|| numbers(me, [2 * size, 3]).reshape([-1]));
     let scattered = rank.begin_reduce_scatter("unit 3", vec![part.clone(), None], &like, &device)?;
     let reduced = rank.begin_all_reduce("unit 4", vec![None, part], &like, &device)?;
+    // Of groups of neighbours and of every second rank, under way together with those of all.
+    let groups = [rank.split(|rank| rank / 2), rank.split(|rank| rank % 2)];
+    let of_groups = groups.iter().map(|group| {
+        let mine = numbers(me, [300, 7]).reshape([-1]);
+        let like = [PartShape::flat(2100, DType::F32)];
+        let gathered = group.begin_all_gather("of a group", vec![mine.clone()], &device)?;
+        Ok((gathered, group.begin_all_reduce("of a group", vec![Some(mine)], &like, &device)?))
+    });
+    let of_groups = of_groups.collect::<Result<Vec<_>, WorldError>>()?;
     let norms = rank.numbers("norms", &vec![0.1; me])?.concat();
     results.push(TensorData::new(norms.clone(), [norms.len()]));
     let bytes = rank.all_gather_bytes("names", format!("rank {me}").repeat(me * 1000).as_bytes())?.concat();
@@ -111,6 +120,10 @@ fn every_call(rank: &Communicator) -> Result<(Vec<Vec<u8>>, Traffic), WorldError
     results.extend(reduced.wait()?.into_iter().flatten().map(Tensor::into_data));
     results.extend(second.wait()?.into_iter().map(Tensor::into_data));
     results.extend(first.wait()?.into_iter().map(Tensor::into_data));
+    for (gathered, reduced) in of_groups.into_iter().rev() {
+        results.extend(reduced.wait()?.into_iter().flatten().map(Tensor::into_data));
+        results.extend(gathered.wait()?.into_iter().map(Tensor::into_data));
+    }
     results.extend(scattered.wait()?.into_iter().flatten().map(Tensor::into_data));
     let shards = shard(0).into_iter().map(Tensor::into_data).collect();
     results.extend(rank.gather("shards", shards, size / 2)?.into_iter().flatten());

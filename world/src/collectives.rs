@@ -1,8 +1,10 @@
 //! Collectives on several parts at once, such as the tensors of a unit of parameters.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::TensorData;
+use bytes::Bytes;
 
 use crate::call::Call;
 use crate::host::joined;
@@ -71,9 +73,12 @@ impl Seat {
         let chunks: Vec<_> = chunks.into_iter().map(|chunk| chunk.map(piece)).collect();
         let gathered = by_part(self.exchanged(sequence, call, vec![chunks; self.size()])?);
         let sums = gathered.iter().zip(&call.parts).map(|(pieces, part)| {
-            let chunks: Option<Vec<&[u8]>> =
-                pieces.iter().map(|piece| Some(&*piece.as_ref()?.bytes)).collect();
-            Some(joined(part.sum, part.shape.clone(), chunks?.into_iter()))
+            // In a rehearsal the others answer with chunks of this rank's length.
+            let length = |rank: usize| chunk(part, rank, self.size()).len() * part.sum.size();
+            let sum =
+                |(rank, piece): (usize, &Option<Piece>)| Some(piece.as_ref()?.bytes.slice(..length(rank)));
+            let chunks: Option<Vec<Bytes>> = pieces.iter().enumerate().map(sum).collect();
+            Some(joined(part.sum, part.shape.clone(), chunks?.iter().map(|chunk| &**chunk)))
         });
         Ok(sums.collect())
     }
@@ -116,10 +121,15 @@ pub(super) fn check_axes(call: &Call) -> Result<(), WorldError> {
     Err(WorldError::Shape { call: call.to_string(), expected, found })
 }
 
+/// Returns the elements of a part that `rank` sums.
+fn chunk(part: &PartShape, rank: usize, ranks: usize) -> Range<usize> {
+    let elements = part.elements();
+    let edge = |rank: usize| (rank * elements.div_ceil(ranks)).min(elements);
+    edge(rank)..edge(rank + 1)
+}
+
 /// Returns the chunk of a part's elements that `rank` sums.
 fn cut(piece: &Piece, part: &PartShape, rank: usize, ranks: usize) -> Piece {
-    let elements = part.elements();
-    let chunk = elements.div_ceil(ranks);
-    let edge = |rank: usize| (rank * chunk).min(elements) * piece.element;
-    Piece { bytes: piece.bytes.slice(edge(rank)..edge(rank + 1)), element: piece.element }
+    let Range { start, end } = chunk(part, rank, ranks);
+    Piece { bytes: piece.bytes.slice(start * piece.element..end * piece.element), element: piece.element }
 }

@@ -365,3 +365,29 @@ fn mismatched_shapes_fail_before_sending() {
     assert_eq!(rank.failure(), None);
     assert_eq!(rank.traffic().tensors(), Default::default());
 }
+
+/// A rehearsal sends what the first rank of a real world sends, also where the ranks do not divide the elements.
+#[test]
+fn a_rehearsal_sends_what_the_first_rank_sends() {
+    let call = |rank: &Communicator| {
+        let group = rank.split(|rank| rank / 3);
+        let like = [PartShape::flat(7, DType::BF16), PartShape::flat(1, DType::F32)];
+        let part = |like: &PartShape| TensorData::full([like.shape[0]], 1.0f32).convert_dtype(like.dtype);
+        let parts = || vec![Some(part(&like[0])), Some(part(&like[1]))];
+        let whole = sums(Communicator::begin_all_reduce, rank, "", parts(), &like)?;
+        let of_group = sums(Communicator::begin_all_reduce, &group, "", parts(), &like)?;
+        let even = [PartShape::flat(12, DType::F32)];
+        let shard = sums(Communicator::begin_reduce_scatter, rank, "", vec![Some(part(&even[0]))], &even)?;
+        let gathered = gather(rank, "", vec![part(&like[0])])?.wait().map(gathered)?;
+        let lengths =
+            |all: Vec<Option<TensorData>>| all.into_iter().map(|one| one.map(|one| one.num_elements()));
+        let lengths: Vec<_> = lengths(whole).chain(lengths(of_group)).chain(lengths(shard)).collect();
+        let sent = [Kind::AllReduce, Kind::ReduceScatter, Kind::AllGather].map(|kind| {
+            let moved = rank.traffic().of(kind);
+            (moved.calls, moved.elements, moved.sent)
+        });
+        Ok((lengths, gathered[0].num_elements(), sent))
+    };
+    let real = run(World::threads(6), |rank| call(&rank)).remove(0).unwrap();
+    assert_eq!(call(&Communicator::rehearsal(6)), Ok(real));
+}

@@ -97,7 +97,7 @@ impl Communicator {
     }
 
     /// Creates the first rank of a world of `ranks` whose other ranks do not exist: they answer each call with what this
-    /// rank sends to itself. The results are wrong, but this rank holds, sends and receives as much as in a real world. What
+    /// rank sends to itself. The results are wrong, but this rank holds and sends as much as in a real world. What
     /// it has begun happens when it waits for it, so that it holds each buffer as long as it ever may.
     ///
     /// ```

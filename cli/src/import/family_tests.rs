@@ -57,6 +57,11 @@ fn zero_and_offload() {
         ["Zero(stage: 3, replicate_below: 10000)"]
     );
     assert_eq!(zero(r#""stage": 2, "stage3_param_persistence_threshold": 1e4"#), ["Zero(stage: 2)"]);
+    assert_eq!(zero(r#""stage": 3, "mics_shard_size": 8"#), ["Zero(stage: 3, within: 8)"]);
+    assert_eq!(zero(r#""stage": 3, "mics_shard_size": -1"#), ["Zero(stage: 3)"]);
+    assert_eq!(zero(r#""stage": 2, "mics_shard_size": 8"#), ["Zero(stage: 2)"]);
+    let groups = r#"{"zero_optimization": {"stage": 3, "mics_shard_size": -2}}"#;
+    assert!(refused(groups, None).contains("must be a number of ranks, or -1, found -2"));
     let sum_in =
         r#"{"communication_data_type": "fp16", "gradient_accumulation_steps": 2, "gradient_clipping": 1}"#;
     assert_eq!(strategies(sum_in, None), ["Accumulate(2)", "Zero(stage: 0, sum_in: f16)", "Clip(norm: 1.0)"]);

@@ -30,6 +30,9 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Sharing, ImportError> {
     if let Some(elements) = replicate_below(ds, stage)? {
         settings += &format!(", replicate_below: {elements}");
     }
+    if let Some(ranks) = within(ds, stage)? {
+        settings += &format!(", within: {ranks}");
+    }
     let zero = match (stage, settings.is_empty()) {
         (0, true) => None,
         _ => Some(Item::certain(format!("Zero(stage: {stage}{settings})"))),
@@ -93,6 +96,22 @@ fn replicate_below(ds: &mut Source, stage: u64) -> Result<Option<u64>, ImportErr
     };
     ds.settle(PATH, outcome);
     Ok(elements)
+}
+
+/// Reads the number of ranks that share a copy of the state (MiCS).
+fn within(ds: &mut Source, stage: u64) -> Result<Option<u64>, ImportError> {
+    const PATH: &str = "zero_optimization.mics_shard_size";
+    let given = ds.read(PATH, "a number of ranks, or -1", |value| match value.as_i64() {
+        Some(-1 | 0) => Some(None),
+        ranks => Some(Some(u64::try_from(ranks?).ok()?)),
+    })?;
+    let (outcome, ranks) = match given.or(None) {
+        Some(_) if stage != 3 => (Outcome::no_effect("it is for stage 3"), None),
+        Some(ranks) => (Outcome::Taken(format!("Zero(within: {ranks})")), Some(ranks)),
+        None => (Outcome::no_effect("this value changes nothing"), None),
+    };
+    ds.settle(PATH, outcome);
+    Ok(ranks)
 }
 
 /// Reads what the host keeps. A run has a single `Offload`; that of parameters includes the optimizer's state.

@@ -126,18 +126,54 @@ fn away(model: &str, ranks: usize) -> Vec<String> {
                 away.push(format!("{ranks} {list}: {name} {foretold}, measured {measured}"));
             }
         }
-        if let Some(rank) = report.ranks.first() {
-            for (kind, moved) in rank.per_step.iter().filter(|(kind, _)| {
-                !matches!(format!("{kind:?}").as_str(), "Scalars" | "Barrier" | "Broadcast" | "Gather")
-            }) {
-                let sent = planned.sent.get(kind).copied().unwrap_or_default();
-                if [sent.elements as f64, sent.bytes as f64] != [moved.elements, moved.sent_bytes] {
-                    away.push(format!("{ranks} {list}: sent {kind:?} {sent:?}, counted {moved:?}"));
-                }
-            }
-        }
+        away.extend(
+            sent_otherwise(planned, &report).into_iter().map(|sent| format!("{ranks} {list}: {sent}")),
+        );
     }
     away
+}
+
+/// Returns what the first rank sends otherwise than planned.
+fn sent_otherwise(planned: &Planned, report: &Report) -> Vec<String> {
+    let Some(rank) = report.ranks.first() else { return vec![] };
+    let tensors = rank.per_step.iter().filter(|(kind, _)| {
+        !matches!(format!("{kind:?}").as_str(), "Scalars" | "Barrier" | "Broadcast" | "Gather")
+    });
+    let otherwise = tensors.filter_map(|(kind, moved)| {
+        let sent = planned.sent.get(kind).copied().unwrap_or_default();
+        let as_planned = [sent.elements as f64, sent.bytes as f64] == [moved.elements, moved.sent_bytes];
+        (!as_planned).then(|| format!("sent {kind:?} {sent:?}, counted {moved:?}"))
+    });
+    otherwise.collect()
+}
+
+/// Groups of ranks that hold a copy of the state each.
+#[test]
+fn copies_within_groups_are_planned_too() {
+    let _alone = alone();
+    if device().memory_pool_usage().is_some() {
+        return;
+    }
+    let folder = folder();
+    for (ranks, strategies) in [
+        (4, "[Zero(stage: 3, within: 2)]"),
+        (6, "[Zero(stage: 3, within: 3), Amp(bf16), Recompute(every: 1), Accumulate(2)]"),
+        (4, "[Zero(stage: 2, within: 2), Offload(optimizer), Amp(bf16), Accumulate(2)]"),
+        (4, "[Amp(bf16), Accumulate(2), Zero(stage: 1, within: 2)]"),
+        (2, "[Zero(stage: 3, within: 1)]"),
+        (2, "[Zero(stage: 3, within: 8, sum_in: bf16)]"),
+    ] {
+        let sets =
+            [format!("strategies={strategies}"), format!("ranks={ranks}"), "batch.accumulate=None".into()];
+        let run = run(folder.path(), GPT, &sets);
+        let planned = run.plan(None, |_| {}).unwrap().as_written;
+        let report = run.launch(Show::Nothing, Interrupter::new()).unwrap().report;
+        for (name, foretold, measured) in compared(&planned, &report, folder.path()) {
+            let is_near = (foretold - measured).abs() <= 0.1 * measured;
+            assert!(is_near, "{ranks} {strategies}: {name} {foretold}, measured {measured}");
+        }
+        assert_eq!(sent_otherwise(&planned, &report), Vec::<String>::new(), "{ranks} {strategies}");
+    }
 }
 
 #[test]
