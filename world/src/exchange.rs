@@ -14,15 +14,8 @@ use std::time::{Duration, Instant};
 use crate::call::Call;
 use crate::group::Group;
 use crate::message::{Message, Notice, Piece};
+use crate::remote::{Remote, bundled};
 use crate::{Kind, Traffic, WorldError};
-
-/// The route to the ranks of other processes. Its methods must not block.
-pub trait Remote: Send + Sync {
-    fn send(&self, from: usize, to: usize, sequence: u64, message: Message);
-    fn tell(&self, notice: Notice);
-    /// Notes that a fault ended the world.
-    fn failed(&self);
-}
 
 /// The result of a complete call.
 pub struct Arrived {
@@ -160,6 +153,7 @@ impl Exchange {
         if let Some(failure) = &state.failure {
             return Err(seen_from(failure, call));
         }
+        let mut away = Vec::new();
         for (&to, pieces) in group.members.iter().zip(pieces) {
             if to != rank {
                 let moved = state.traffic[self.local(rank)].kind(call.kind);
@@ -177,8 +171,13 @@ impl Exchange {
                 continue;
             }
             match &self.remote {
-                Some(remote) if !self.here.contains(&to) => remote.send(rank, to, sequence, message),
+                Some(_) if !self.here.contains(&to) => away.push((to, message)),
                 _ => self.put(&mut state, rank, to, sequence, message),
+            }
+        }
+        if let Some(remote) = &self.remote {
+            for (to, message) in bundled(away, |to| remote.process(to)) {
+                remote.send(rank, to, sequence, message);
             }
         }
         Ok(())

@@ -20,6 +20,7 @@
 //! exchange.rs      the primitive below every collective: each rank of a group sends each rank a message
 //! group.rs         the ranks that call together
 //! message.rs       what ranks send one another
+//! remote.rs        the route to ranks of other processes
 //! call.rs          the part of a call that ranks must agree on
 //! sum.rs           sums in rank order, rounded once
 //! buffers.rs       tensors as buffers on their way between ranks, borrowed without a copy
@@ -81,6 +82,7 @@ mod message;
 mod mpi;
 mod on_devices;
 mod reads;
+mod remote;
 mod seat;
 mod sum;
 mod summing;

@@ -78,7 +78,8 @@ impl World {
     }
 
     /// Runs `n` ranks in each process, as threads; process p has the `n` ranks from `n * p`. Ranks of one process
-    /// pass tensors in memory and reach the others through MPI. A world without MPI has one process.
+    /// pass tensors in memory and reach the others through MPI, where what several ranks of a process get alike, such as a
+    /// gathered shard, crosses once. A world without MPI has one process.
     #[cfg(feature = "mpi")]
     pub fn threads_each(self, n: usize) -> Self {
         Self { threads: n, ..self }

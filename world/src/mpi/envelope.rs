@@ -11,8 +11,8 @@ use crate::message::{Message, Notice, Piece};
 /// A header. Worlds are numbered in the order in which the program joined them.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Envelope {
-    /// A message from rank to rank.
-    Message { world: u64, from: usize, to: usize, sequence: u64, call: Call, pieces: Vec<Option<Size>> },
+    /// A message from a rank to ranks of this process.
+    Message { world: u64, from: usize, to: Vec<usize>, sequence: u64, call: Call, pieces: Vec<Option<Size>> },
     /// What happened to a rank.
     Notice { world: u64, notice: Notice },
     /// The process is about to exit and sends nothing more. `well` is true if none of its worlds failed.
@@ -28,7 +28,13 @@ pub struct Size {
 
 impl Envelope {
     /// Splits a message into its header and the buffers that follow it.
-    pub fn of(world: u64, from: usize, to: usize, sequence: u64, message: Message) -> (Self, Vec<Bytes>) {
+    pub fn of(
+        world: u64,
+        from: usize,
+        to: Vec<usize>,
+        sequence: u64,
+        message: Message,
+    ) -> (Self, Vec<Bytes>) {
         let size = |piece: &Piece| Size { bytes: piece.bytes.len(), element: piece.element };
         let pieces = message.pieces.iter().map(|piece| piece.as_ref().map(size)).collect();
         let call = Call::clone(&message.call);

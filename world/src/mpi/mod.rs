@@ -13,8 +13,9 @@ mod wire;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::exchange::{Exchange, Remote};
+use super::exchange::Exchange;
 use super::message::{Message, Notice};
+use super::remote::Remote;
 use super::{Communicator, LAUNCHERS, WorldError};
 use envelope::Envelope;
 use progress_thread::ProgressThread;
@@ -39,9 +40,14 @@ struct Way {
 }
 
 impl Remote for Way {
-    fn send(&self, from: usize, to: usize, sequence: u64, message: Message) {
+    fn process(&self, rank: usize) -> usize {
+        rank / self.threads
+    }
+
+    fn send(&self, from: usize, to: Vec<usize>, sequence: u64, message: Message) {
+        let process = to.first().map_or(self.me, |rank| self.process(*rank));
         let (envelope, buffers) = Envelope::of(self.world, from, to, sequence, message);
-        self.progress.send(to / self.threads, envelope, buffers);
+        self.progress.send(process, envelope, buffers);
     }
 
     fn tell(&self, notice: Notice) {

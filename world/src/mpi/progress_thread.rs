@@ -156,7 +156,8 @@ fn number_of(envelope: &Envelope) -> Option<u64> {
 fn hand_over(exchange: &Exchange, envelope: Envelope, buffers: Vec<Bytes>) {
     match envelope {
         Envelope::Message { from, to, sequence, call, pieces, .. } => {
-            exchange.arrived(from, to, sequence, message(call, pieces, buffers));
+            let message = message(call, pieces, buffers);
+            to.into_iter().for_each(|to| exchange.arrived(from, to, sequence, message.clone()));
         }
         Envelope::Notice { notice, .. } => exchange.noticed(notice),
         Envelope::Leaving { .. } => {}
