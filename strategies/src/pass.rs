@@ -7,7 +7,7 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Gradients, Tensor};
 
-use crate::segment::Entered;
+use crate::segment::{Entered, Root};
 use crate::{Grads, SegmentPlan, StrategyError};
 use firebrick_kernels::{Draws, Ragged, Samples, attends_in_tiles, with_unread_products};
 use firebrick_world::Communicator;
@@ -32,6 +32,8 @@ pub struct Pass {
     pub(crate) samples: Samples,
     /// The model of the pass, if segments provide the parameters of its blocks.
     pub(crate) entered: Option<Arc<Entered>>,
+    /// What the passes of a window share.
+    pub(crate) root: Option<Arc<Root>>,
     /// Whether the pass is in a block whose parameters have been provided.
     pub(crate) inside_unit: bool,
     /// Whether the results may have gradients.
@@ -70,6 +72,7 @@ impl Pass {
             segments: Arc::default(),
             samples: Samples::Columns,
             entered: None,
+            root: None,
             inside_unit: false,
             recorded: true,
             unread: false,
@@ -120,7 +123,20 @@ impl Pass {
 
     /// Creates a pass like this one that leaves this one unchanged: what it learns about segments stays separate.
     pub fn apart(&self) -> Self {
-        Self { plan: Arc::new(self.plan.afresh()), ..self.again() }
+        Self { plan: Arc::new(self.plan.afresh()), root: None, ..self.again() }
+    }
+
+    /// Creates a pass like this one for the micro-batches of one window, and of no later one. Under stage 3 of
+    /// [`Zero`](crate::Zero), the first pass that [enters](Self::enter) the model gathers its parameters outside blocks,
+    /// and the others read the same ones. They are dropped when the window [closes](Self::gradients), or with this pass
+    /// and all passes made from it; drop these before the update, which needs memory of its own.
+    pub fn of_window(&self) -> Self {
+        Self { root: Some(Arc::default()), ..self.again() }
+    }
+
+    /// Returns the bytes on the device that the passes of a [window](Self::of_window) share now.
+    pub fn shared_bytes(&self) -> usize {
+        self.root.as_ref().map_or(0, |root| root.bytes(&self.device.clone().inner()))
     }
 
     /// Returns the model for one pass, and that pass. Without a strategy that shards or offloads parameters, both are
@@ -136,7 +152,8 @@ impl Pass {
         if !self.plan.handling().delivers() {
             return Ok((model.clone(), self.clone()));
         }
-        let (model, entered) = Entered::new(model, &self.plan, &self.device, self.silent)?;
+        let root = self.root.as_deref();
+        let (model, entered) = Entered::new(model, &self.plan, &self.device, self.silent, root)?;
         Ok((model, Self { entered: Some(entered), ..self.clone() }))
     }
 
@@ -185,6 +202,9 @@ impl Pass {
         let mut found = OfGraph(&mut graph, GradientsParams::new());
         if !self.silent {
             model.visit(&mut found);
+        }
+        if let Some(root) = self.root.as_ref().filter(|_| closes) {
+            root.release();
         }
         let Some(entered) = &self.entered else { return Ok(Grads::new(found.1, closes)) };
         let delivered = entered.take_delivered(model, &mut found.1)?;

@@ -11,7 +11,8 @@ use firebrick::strategies::{
     StrategyError, StrategyRecipe, groups,
 };
 use firebrick::{
-    Amp, Clip, Data, KeepPadding, Loss, Objective, Pass, Schedule, Strategy, TrainError, Trainer, World, Zero,
+    Amp, Clip, Data, Ema, Freeze, KeepPadding, Lora, Loss, Objective, Offload, Pass, Recompute, Schedule,
+    Strategy, TrainError, Trainer, World, Zero,
 };
 use firebrick_models::Gpt;
 
@@ -283,5 +284,42 @@ fn a_rank_that_only_takes_part_adds_nothing_not_even_what_is_no_number() {
         let trainer = Trainer::new().over(World::threads(4)).with(zero).with(Amp::bf16()).epochs(2);
         let (_, skipped) = bigram(trainer, data).unwrap();
         assert_eq!(skipped, 2, "stage {stage}: the first window of each epoch");
+    }
+}
+
+/// Stage 2 holds all parameters whole and gathers none in a pass. Stage 3 reads the same ones, whatever it keeps of them
+/// from forward to backward and between the micro-batches of a window.
+#[test]
+fn what_stage_3_gathers_is_what_stage_2_holds() {
+    fn same<S: Composition<Gpt>>(setting: &Setting, cut: [usize; 2], strategies: impl Fn(Zero) -> S) {
+        let [ranks, micro_batches] = cut;
+        let run = |stage| {
+            // Both run their blocks again.
+            let strategies = strategies(Zero::stage(stage).replicate_below(64));
+            setting.run(ranks, micro_batches, Stack::new(Recompute::every_block(), strategies))
+        };
+        let [two, three] = [2, 3].map(run);
+        let name = format!("{ranks} ranks, {micro_batches} micro-batches, {:?}", strategies(Zero::stage(3)));
+        assert_eq!(three.losses, two.losses, "{name}");
+        assert_eq!(three.report.valid_loss, two.report.valid_loss, "{name}");
+        assert_eq!(three.report.skipped_steps, two.report.skipped_steps, "{name}");
+        assert!(three.parameters == two.parameters, "{name}");
+    }
+    // Some windows of an epoch are short, so ranks and micro-batches are without samples. It is evaluated between windows.
+    let setting = Setting { rows: 18, steps: 6, evaluated: true, ..Setting::default() };
+    for cut in [[1, 2], [2, 1], [2, 3], [4, 2]] {
+        let setting = setting.cut_for(cut[0], cut[1]);
+        let sum = || accumulate(cut[1]);
+        same(&setting, cut, |zero| Stack::new(zero, sum()));
+        same(&setting, cut, |zero| Stack::new(Stack::new(zero, sum()), Ema::new(0.5)));
+        same(&setting, cut, |zero| Stack::new(Stack::new(SkipsOn { rank: 0, windows: 0 }, zero), sum()));
+        same(&setting, cut, |zero| {
+            Stack::new(Stack::new(Freeze::paths(["tokens", "blocks.0"]), zero), sum())
+        });
+        same(&setting, cut, |zero| Stack::new(Stack::new(Lora::rank(2).also(["positions"]), zero), sum()));
+        same(&setting, cut, |zero| Stack::new(Stack::new(zero, Offload::parameters()), sum()));
+        if support::has_bf16() {
+            same(&setting, cut, |zero| Stack::new(Stack::new(zero, Amp::bf16()), sum()));
+        }
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct Combination {
 /// 2. ZeRO 1, which sends no more than data-parallel training;
 /// 3. ZeRO 2, which sends gradients with each micro-batch;
 /// 4. recompute, which adds a third of the computation;
-/// 5. ZeRO 3, which adds the same third, and sends the parameters twice more with each micro-batch;
+/// 5. ZeRO 3, which adds the same third, and sends the parameters of blocks twice with each micro-batch;
 /// 6. the optimizer on the host: gradients and parameters cross the bus once per update, and the CPU computes the
 ///    update;
 /// 7. parameters on the host: they cross the bus twice with each micro-batch.

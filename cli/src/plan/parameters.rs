@@ -76,6 +76,7 @@ impl ParamLayout {
             replica_bytes: replica,
             is_trained: trained,
             in_block: shape.in_block,
+            in_last_block: shape.in_last_block,
             is_factor: shape.is_factor,
             packing: shape.packing,
         }

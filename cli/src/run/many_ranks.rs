@@ -75,10 +75,16 @@ impl Run {
         // An order that is refused later is counted as data-parallel training.
         let order = Order::of(effects.filter(|effects| effects.reduces.is_some())).unwrap_or_default();
         let (shape, master_bytes, replica_bytes) = ([1 << 20, 1 << 20], 4, 4);
-        let (in_block, is_factor) = (true, false);
-        let shape = &shape;
-        let matrix =
-            PlannedParam { shape, master_bytes, replica_bytes, is_trained, in_block, is_factor, packing };
+        let matrix = PlannedParam {
+            shape: &shape,
+            master_bytes,
+            replica_bytes,
+            is_trained,
+            in_block: true,
+            in_last_block: false,
+            is_factor: false,
+            packing,
+        };
         let ranks = self.number_of_ranks().max(1);
         let held = Held::of([matrix], &order, false, ranks as u64, &*self.optimizer);
         ranks as f64 / processes as f64 * (held.between() + held.gradients) as f64 / 2f64.powi(40)

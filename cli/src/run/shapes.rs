@@ -22,6 +22,8 @@ pub(crate) struct Shape {
     pub shape: Vec<usize>,
     /// Whether the parameter belongs to a single block, which segments treat by itself.
     pub in_block: bool,
+    /// Whether this block is the last one of the model, which a forward pass runs last.
+    pub in_last_block: bool,
     /// Whether it is a LoRA factor, or the magnitudes of DoRA.
     pub is_factor: bool,
     /// Whether the parameter is trained.
@@ -87,14 +89,22 @@ pub(crate) fn shapes<M: Trainable>(
         homes.entry(place.id).or_default().insert(block_of(&place.path));
     }
     let mut seen = HashSet::new();
+    let home_of = |id: ParamId| {
+        let homes = homes.get(&id).filter(|homes| homes.len() == 1)?;
+        homes.iter().next().copied().flatten()
+    };
     let places = paths.places().iter().filter(|place| seen.insert(place.id));
-    let shapes = places.map(|place| Shape {
-        path: place.path.clone(),
-        shape: shape_of(place),
-        in_block: homes.get(&place.id).is_some_and(|homes| homes.len() == 1 && !homes.contains(&None)),
-        is_factor: place.reparameterizes.is_some(),
-        is_trained: trained.contains(&place.id),
-        packing: packed.get(&place.id).copied(),
+    let shapes = places.map(|place| {
+        let block = home_of(place.id);
+        Shape {
+            path: place.path.clone(),
+            shape: shape_of(place),
+            in_block: block.is_some(),
+            in_last_block: block.is_some_and(|block| block + 1 == blocks.len()),
+            is_factor: place.reparameterizes.is_some(),
+            is_trained: trained.contains(&place.id),
+            packing: packed.get(&place.id).copied(),
+        }
     });
     Ok(shapes.collect())
 }

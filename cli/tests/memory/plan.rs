@@ -190,6 +190,32 @@ fn a_plan_is_what_a_run_measures() {
     assert!(all.is_empty(), "{} are away:\n{}", all.len(), all.join("\n"));
 }
 
+/// The block that runs last is the decoder's last one, and the first step sends as much as later ones.
+#[test]
+fn what_an_encoder_and_a_decoder_send_is_planned() {
+    let _alone = alone();
+    let folder = folder();
+    for (model, steps, accumulate, strategies) in [
+        (T5, 1, 1, "[Zero(stage: 3)]"),
+        (T5, 2, 3, "[Zero(stage: 3), Amp(bf16)]"),
+        (BART, 1, 1, "[Zero(stage: 3)]"),
+        (BART, 2, 2, "[Zero(stage: 3), Offload(parameters)]"),
+    ] {
+        let sets = [
+            format!("strategies={strategies}"),
+            format!("batch.accumulate={accumulate}"),
+            format!("steps={steps}"),
+            "ranks=2".into(),
+            "batch.micro=2".into(),
+        ];
+        let run = run(folder.path(), model, &sets);
+        let planned = run.plan(None, |_| {}).unwrap().as_written;
+        let report = run.launch(Show::Nothing, Interrupter::new()).unwrap().report;
+        assert!(planned.sent.len() >= 2, "{:?}", planned.sent);
+        assert_eq!(sent_otherwise(&planned, &report), [""; 0], "{strategies}, {accumulate} micro-batches");
+    }
+}
+
 /// Frozen parameters, low-rank factors, and optimizers with other states.
 #[test]
 fn what_is_not_trained_and_other_states_are_planned_too() {

@@ -19,8 +19,10 @@ pub(super) struct Looks {
     is_free: bool,
     /// Windows with items so far.
     windows: u64,
-    /// Bytes in use before the last pass that was measured, without gradients.
+    /// Bytes in use before the last pass that was measured, without gradients and without what the window's passes share.
     before: usize,
+    /// Bytes that the passes of the window share, and an earlier one has allocated.
+    shared: usize,
     /// Bytes in use after the last step that was looked at.
     live: usize,
     /// Bytes that the last pass used which was looked at.
@@ -40,7 +42,7 @@ pub(super) enum Look {
 
 impl Looks {
     pub fn new(device: &Device) -> Self {
-        Self { is_free: is_host(device), windows: 0, before: 0, live: 0, activations: 0 }
+        Self { is_free: is_host(device), windows: 0, before: 0, shared: 0, live: 0, activations: 0 }
     }
 
     /// Begins a window.
@@ -61,10 +63,11 @@ impl Looks {
         }
     }
 
-    /// Begins a pass.
-    pub fn begin_pass(&mut self, look: Look, device: &Device) -> Option<Beyond> {
+    /// Begins a pass, of whose bytes an earlier pass of the window has allocated the `shared` ones.
+    pub fn begin_pass(&mut self, look: Look, shared: usize, device: &Device) -> Option<Beyond> {
         let beyond = (look == Look::Everything).then(|| Beyond::begin(device))?;
-        self.before = beyond.before();
+        self.before = beyond.before().saturating_sub(shared);
+        self.shared = shared;
         Some(beyond)
     }
 
@@ -78,7 +81,10 @@ impl Looks {
     /// Ends a pass, before which the stages held gradients of so many bytes on the device.
     pub fn end_pass(&self, beyond: Option<Beyond>, held: usize, step: &mut Step, device: &Device) -> Taken {
         let taken = match (beyond, step.live()) {
-            (Some(beyond), _) => beyond.end(device),
+            (Some(beyond), _) => {
+                let Taken { activations, most } = beyond.end(device);
+                Taken { activations: activations + self.shared, most: most + self.shared }
+            }
             (None, Some(live)) => {
                 let activations = live.saturating_sub(self.before + held);
                 Taken { activations, most: activations }

@@ -143,6 +143,7 @@ impl<M: Module> Session<M> {
             return Ok(step);
         }
         let look = self.looks.begin();
+        let pass = self.pass.of_window();
         let last = window.batches.len() - 1;
         let mut outcome = Outcome::Hold;
         // Bytes of gradients: the most that a pass left, the most that the stages held, and what they hold now.
@@ -153,9 +154,12 @@ impl<M: Module> Session<M> {
             let Placement { master_on_host, held_on_host, .. } = self.bytes.placement;
             let held_here = if held_on_host { 0 } else { holds };
             let (grads, taken) = match batch.filter(|batch| batch.items() > 0) {
-                Some(batch) => self.gradients(batch, draws, items, closes, (look, held_here), &mut step)?,
+                Some(batch) => {
+                    let looks = (look, held_here);
+                    self.gradients(&pass.drawing(draws), batch, items, closes, looks, &mut step)?
+                }
                 None if of_all.items[index] > 0 && self.pass.is_collective() => {
-                    (self.silence(spare()?, draws, closes)?, Taken::default())
+                    (self.silence(pass.drawing(draws), spare()?, closes)?, Taken::default())
                 }
                 // Without items, not even a NaN of the activations may count.
                 None => (Grads::new(GradientsParams::new(), closes), Taken::default()),
@@ -181,6 +185,8 @@ impl<M: Module> Session<M> {
             holds = self.stages.held_bytes();
             (left, held) = (left.max(leaves), held.max(holds));
         }
+        // If the last micro-batch has no pass, what the others shared still has to make room for the update.
+        drop(pass);
         // If a stage holds the sum, the gradients of a backward pass are only transient.
         let gradients = if held > 0 { held } else { left };
         self.bytes.gradients = gradients.max(self.bytes.gradients);
@@ -192,12 +198,13 @@ impl<M: Module> Session<M> {
         Ok(step)
     }
 
-    /// Runs forward and backward on one micro-batch. Returns its share of the gradients of the window's mean loss,
-    /// and the bytes that the pass took, by what this window looks at and the bytes of gradients that the stages hold.
+    /// Runs forward and backward on one micro-batch, in a pass of its window. Returns its share of the gradients of the
+    /// window's mean loss, and the bytes that the pass took, by what this window looks at and the bytes of gradients that
+    /// the stages hold.
     fn gradients<B: Batch>(
         &mut self,
+        pass: &Pass,
         batch: B,
-        draws: Draws,
         window: usize,
         closes: bool,
         (look, held): (Look, usize),
@@ -209,8 +216,8 @@ impl<M: Module> Session<M> {
         let scale = self.loss_scale();
         let replica = self.weights.pair().1;
         let expected = batch.items();
-        let beyond = self.looks.begin_pass(look, self.pass.device());
-        let (model, pass) = self.pass.drawing(draws).enter(replica)?;
+        let beyond = self.looks.begin_pass(look, pass.shared_bytes(), self.pass.device());
+        let (model, pass) = pass.enter(replica)?;
         let Loss { sum, items } = model.loss(batch, &pass);
         if pass.smooths_in_vain() {
             return Err(TrainError::LabelsNotSmoothed);
@@ -231,11 +238,11 @@ impl<M: Module> Session<M> {
     }
 
     /// Runs forward and backward along with the other ranks, contributing nothing.
-    fn silence<B: Batch>(&self, batch: B, draws: Draws, closes: bool) -> Result<Grads, TrainError>
+    fn silence<B: Batch>(&self, pass: Pass, batch: B, closes: bool) -> Result<Grads, TrainError>
     where
         M: Objective<B>,
     {
-        let (model, pass) = self.pass.drawing(draws).silent(true).enter(self.weights.pair().1)?;
+        let (model, pass) = pass.silent(true).enter(self.weights.pair().1)?;
         let grads = model.loss(batch, &pass).sum.backward();
         Ok(pass.gradients(grads, &model, closes)?)
     }

@@ -111,6 +111,7 @@ impl Drive {
         let scale = self.stages.loss_scale().unwrap_or(1.0) / SAMPLES as f64;
         let poison = if number % 3 == 1 { f64::INFINITY } else { 1.0 };
         let mut outcome = Outcome::Hold;
+        let pass = self.pass.of_window();
         for micro in 0..self.window {
             let closes = micro + 1 == self.window;
             let all = self.share.len();
@@ -124,13 +125,14 @@ impl Drive {
             } else {
                 let first = SAMPLES * number + self.share.start;
                 let samples = first + samples.start..first + samples.end;
-                let draws = Draws { first: samples.start as u64, ..self.pass.draws() };
-                let (entered, pass) = self.pass.drawing(draws).enter(replica)?;
+                let draws = Draws { first: samples.start as u64, ..pass.draws() };
+                let (entered, pass) = pass.drawing(draws).enter(replica)?;
                 let loss = entered.loss(samples, &pass);
                 pass.gradients((loss * scale * poison).backward(), &entered, closes)?
             };
             outcome = self.stages.collect(master, grads)?;
         }
+        drop(pass);
         let settled = match outcome {
             Outcome::Apply(mut grads) => {
                 let norm = grads.norm(self.master())?.into_scalar::<f32>();

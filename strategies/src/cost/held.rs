@@ -16,8 +16,8 @@ use crate::{Offloads, Order};
 ///
 /// let shape = [4096, 4096];
 /// let matrix = PlannedParam {
-///     shape: &shape, master_bytes: 4, replica_bytes: 4, is_trained: true, in_block: true, is_factor: false,
-///     packing: None,
+///     shape: &shape, master_bytes: 4, replica_bytes: 4, is_trained: true, in_block: true, in_last_block: false,
+///     is_factor: false, packing: None,
 /// };
 /// let bytes = |stage| {
 ///     let order = Order::of([Zero::stage(stage).effects()]).unwrap();

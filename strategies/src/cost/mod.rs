@@ -32,6 +32,8 @@ pub struct PlannedParam<'a> {
     pub is_trained: bool,
     /// Whether it belongs to a single block, which segments treat by itself.
     pub in_block: bool,
+    /// Whether this block is the one that a forward pass runs last.
+    pub in_last_block: bool,
     /// Whether it is a factor of [`Lora`](crate::Lora).
     pub is_factor: bool,
     /// How it is packed, if [`Quantize`](crate::Quantize) packs it.

@@ -25,10 +25,12 @@ pub struct Sent {
 /// | 0 | - | 2 |
 /// | 1 | 2 | 2 |
 /// | 2 | k + 1 | 2k |
-/// | 3 | 3k in a block, 2k elsewhere | 2k |
+/// | 3 | 3k in a block, 2k in the last one, k + 1 outside blocks | 2k |
 ///
-/// with k micro-batches. If [groups](crate::Zero::within) of N ranks have a copy each, a rank also sends 2(C-1)/C of its
-/// shard of the gradients to the C copies, whenever gradients are summed. Stages 0 and 1 send gradients k times if they come before `Accumulate` in the list. Scalars,
+/// with k micro-batches. The backward pass begins with the last block, whose parameters are still there; what is in no block
+/// is gathered once for all micro-batches. If [groups](crate::Zero::within) of N ranks have a copy each, a rank also sends
+/// 2(C-1)/C of its shard of the gradients to the C copies, whenever gradients are summed. Stages 0 and 1 send gradients k
+/// times if they come before `Accumulate` in the list. Scalars,
 /// such as norms and flags, are counted separately.
 pub fn sent<'a>(
     params: impl IntoIterator<Item = PlannedParam<'a>>,
@@ -74,9 +76,9 @@ pub fn sent<'a>(
                     add(Kind::AllReduce, times * parts, wire);
                     add(Kind::AllReduce, times * sums, size.max(wire));
                 }
-                let gathered = match (order.stage(), param.in_block) {
-                    (3, true) => 2 * micro_batches,
-                    (3, false) => micro_batches,
+                let gathered = match (order.stage(), param.in_block, param.in_last_block) {
+                    (3, true, false) => 2 * micro_batches,
+                    (3, true, true) => micro_batches,
                     _ => 1,
                 };
                 add(Kind::AllGather, gathered * part, size);

@@ -12,6 +12,7 @@ use firebrick_world::{host_device, moved, on_host};
 use super::deliveries::Deliveries;
 use super::lock;
 use super::plan::SegmentPlan;
+use super::root::Root;
 use super::units::Handling;
 use crate::params::{Trained, trained_here};
 use crate::zero::{Gathers, Part, add};
@@ -29,6 +30,8 @@ pub(crate) struct Entered {
     met: Mutex<Vec<usize>>,
     /// The running gathers, for the next segments.
     ahead: Mutex<HashMap<usize, Gathers>>,
+    /// The unit that the forward pass reached last, with its parameters: the backward pass begins with it.
+    last: Mutex<Option<(usize, Values)>>,
     delivered: Mutex<Deliveries>,
     /// Whether this rank takes part in the collectives and contributes nothing.
     pub(super) silent: bool,
@@ -43,9 +46,15 @@ pub(super) struct Stored {
     value: Tensor<1>,
 }
 
+/// The parameters of a unit on the device, flat, including the padding of gathered ones.
+pub(super) type Values = HashMap<ParamId, Tensor<1>>;
+
 /// The direction of a pass.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Way {
+    /// Forward, without a backward pass.
+    Only,
+    /// Forward, before a backward pass.
     Forward,
     Backward,
 }
@@ -57,18 +66,17 @@ impl fmt::Debug for Entered {
 }
 
 impl Entered {
-    /// Returns the model for the pass, and the state that provides the other parameters.
+    /// Returns the model for the pass, and the state that provides the other parameters. The passes of a window share
+    /// the gathered parameters outside blocks as its `root`.
     pub fn new<M: Module>(
         model: &M,
         plan: &Arc<SegmentPlan>,
         device: &Device,
         silent: bool,
+        root: Option<&Root>,
     ) -> Result<(M, Arc<Self>), StrategyError> {
         let handling = plan.handling();
-        let mut model = model.clone();
-        if let (true, Some(sharding)) = (handling.gathers, &handling.sharding) {
-            model = sharding.gather(model, "what is in no block", |id| !handling.units.has(id))?.model;
-        }
+        let mut model = Root::fill(root, model.clone(), handling)?;
         let mut entered = Self {
             plan: plan.clone(),
             device: device.clone(),
@@ -76,6 +84,7 @@ impl Entered {
             members: vec![Vec::new(); handling.units.count()],
             met: Mutex::default(),
             ahead: Mutex::default(),
+            last: Mutex::default(),
             delivered: Mutex::default(),
             silent,
         };
@@ -109,6 +118,8 @@ impl Entered {
         model: &M,
         graph: &mut GradientsParams,
     ) -> Result<HashMap<ParamId, Tensor<1>>, StrategyError> {
+        // A backward pass that never reached its segment has left it.
+        lock(&self.last).take();
         let delivered = std::mem::take(&mut *lock(&self.delivered));
         let Some(sharding) = &self.handling().sharding else { return delivered.all() };
         // The parts of the model's own graph, without gradients so far.
@@ -125,29 +136,43 @@ impl Entered {
         if self.handling().lands { host_device() } else { self.device.clone().inner() }
     }
 
-    /// Returns the parameters of a unit on the device, flat, including the padding of gathered ones.
-    pub(super) fn bring(&self, unit: usize, way: Way) -> Result<HashMap<ParamId, Tensor<1>>, StrategyError> {
-        let (gathered, read): (Vec<_>, Vec<_>) =
-            self.members[unit].iter().copied().partition(|id| self.gathers(*id));
-        let mut values = HashMap::new();
-        if !gathered.is_empty() {
+    /// Returns the parameters of a unit on the device. The last unit of a forward pass is kept for the backward pass, which
+    /// begins with it.
+    pub(super) fn bring(&self, unit: usize, way: Way) -> Result<Values, StrategyError> {
+        // The parameters of another unit are dropped before this one's are awaited.
+        let last = lock(&self.last).take();
+        let values = match last.filter(|(last, _)| way == Way::Backward && *last == unit) {
+            Some((_, values)) => {
+                self.start_next(unit, way)?;
+                values
+            }
+            None => self.provided(unit, way)?,
+        };
+        if way == Way::Forward {
+            *lock(&self.last) = Some((unit, values.clone()));
+        }
+        Ok(values)
+    }
+
+    /// Gathers or reads the parameters of a unit.
+    fn provided(&self, unit: usize, way: Way) -> Result<Values, StrategyError> {
+        let mut values = Values::new();
+        if self.is_gathered(unit) {
             let started = lock(&self.ahead).remove(&unit);
             let gathering = started.map_or_else(|| self.start(unit), Ok)?;
-            let next = self.next(unit, way).filter(|next| !lock(&self.ahead).contains_key(next));
-            let parts = gathering.wait()?;
-            if let Some(next) = next {
-                let gathering = self.start(next)?;
-                lock(&self.ahead).insert(next, gathering);
-            }
-            values.extend(parts);
-        } else if way == Way::Forward {
-            lock(&self.met).push(unit);
+            values.extend(gathering.wait()?);
         }
+        self.start_next(unit, way)?;
+        let read: Vec<_> = self.members[unit].iter().copied().filter(|id| !self.gathers(*id)).collect();
         let stored = read.iter().map(|id| self.stored[id].value.clone()).collect();
         let fetched = moved(stored, &self.device.clone().inner())
             .map_err(|error| StrategyError::Read(error.to_string()))?;
         values.extend(std::iter::zip(read, fetched));
         Ok(values)
+    }
+
+    fn is_gathered(&self, unit: usize) -> bool {
+        self.members[unit].iter().any(|id| self.gathers(*id))
     }
 
     fn gathers(&self, id: ParamId) -> bool {
@@ -163,11 +188,26 @@ impl Entered {
         sharding.begin_gather(handling.units.path(unit), shards, &self.device.clone().inner())
     }
 
+    /// Begins to gather the unit that comes after this one.
+    fn start_next(&self, unit: usize, way: Way) -> Result<(), StrategyError> {
+        if !self.is_gathered(unit) {
+            if way != Way::Backward {
+                lock(&self.met).push(unit);
+            }
+            return Ok(());
+        }
+        if let Some(next) = self.next(unit, way).filter(|next| !lock(&self.ahead).contains_key(next)) {
+            let gathering = self.start(next)?;
+            lock(&self.ahead).insert(next, gathering);
+        }
+        Ok(())
+    }
+
     /// Predicts the next unit: forward from the order of the last pass, backward from the order of this one.
     fn next(&self, unit: usize, way: Way) -> Option<usize> {
         let mut met = lock(&self.met);
         match way {
-            Way::Forward => {
+            Way::Only | Way::Forward => {
                 let next = self.plan.comes_after(met.len(), unit);
                 met.push(unit);
                 next

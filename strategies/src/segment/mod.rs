@@ -6,6 +6,7 @@
 //! chosen.rs     a segment that the plan recomputes, between its two runs and the plan
 //! replay.rs     a segment that keeps only its inputs and runs again in the backward pass
 //! units.rs      the parameters that are handled block by block, and how
+//! root.rs       the parameters outside blocks, gathered once for all passes of a window
 //! entered.rs    one pass through a model whose block parameters are provided segment by segment
 //! unit.rs       one block with provided parameters and delivered gradients
 //! deliveries.rs the gradients that segments have delivered, and the sums that are on their way
@@ -29,6 +30,7 @@ mod graft;
 mod maps;
 mod plan;
 mod replay;
+mod root;
 mod run;
 mod unit;
 mod units;
@@ -40,6 +42,7 @@ pub use bundle::{Bundle, TensorMap};
 pub(crate) use entered::Entered;
 pub use plan::SegmentPlan;
 pub use plan::Which;
+pub(crate) use root::Root;
 pub use units::Units;
 
 /// Ignores poisoning: every change under these locks is a single step, so the data stays valid after a panic.

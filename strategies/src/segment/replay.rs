@@ -46,7 +46,7 @@ where
     let own = own.map_or_else(Vec::new, |unit| unit.trained(block));
     let copy = map_params(block.clone(), &mut Inner);
     if wanted.is_empty() && own.is_empty() {
-        let block = segment.provided(&copy, Way::Forward).unwrap_or_else(|| block.clone());
+        let block = segment.provided(&copy, Way::Only).unwrap_or_else(|| block.clone());
         return run(&block, input, &pass);
     }
     let plain_input = input.clone().map_tensors(&mut Inner);

@@ -54,7 +54,7 @@ impl Pass {
         let keeps = self.training && self.recorded && self.device.is_autodiff();
         if !keeps {
             return match unit.filter(Unit::is_provided) {
-                Some(unit) => run(&self.lift_block(unit.provide(block, Way::Forward)), input, &inside),
+                Some(unit) => run(&self.lift_block(unit.provide(block, Way::Only)), input, &inside),
                 None => run(block, input, &inside),
             };
         }

@@ -61,7 +61,7 @@ const REPLICATE_BELOW: usize = 1024;
 /// | 0 | after `Accumulate(k)` | 2: the sum of the gradients |
 /// | 1 | after `Accumulate(k)` | 2: gradients to their shards, and the new parameters |
 /// | 2 | first | k + 1: the gradients of each micro-batch, and the new parameters |
-/// | 3 | first | 3k for blocks, which are gathered forward and backward, and 2k for other parameters |
+/// | 3 | first | 3k for blocks, which are gathered forward and backward, 2k for the last block, and k + 1 for other parameters |
 ///
 /// A parameter is sharded along its first axis: each rank holds the same number of rows, padded with rows
 /// of zeros. Every rank holds a parameter whole if it has fewer than 1024 elements (see
@@ -79,9 +79,9 @@ const REPLICATE_BELOW: usize = 1024;
 ///
 /// Stage 3 gathers a block's parameters when its segment starts and drops them when it ends. It gathers them again for
 /// the backward pass, which runs the block once more. While one block computes, the next one is being
-/// gathered. The blocks are the elements of the model's lists (its `Vec` fields), or the modules that
+/// gathered. The last block of the forward pass stays for the backward pass, which begins with it. The blocks are the elements of the model's lists (its `Vec` fields), or the modules that
 /// [`blocks`](Self::blocks) names. Parameters outside the blocks, and those tied to a parameter elsewhere, are
-/// gathered for the whole pass. Reading a block's parameter outside its segment is an error.
+/// gathered by the first pass of a window and stay until its last pass has ended. Reading a block's parameter outside its segment is an error.
 ///
 /// # At the start
 ///

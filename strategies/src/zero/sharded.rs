@@ -120,6 +120,7 @@ impl<M: Module> MasterStage<M> for Sharded {
         if self.places.is_empty() {
             self.places = places(&master);
         }
+        self.sharding.published();
         if !self.gathers_all() {
             return Ok(master);
         }

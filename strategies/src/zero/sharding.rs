@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use burn::backend::DispatchTensor;
 use burn::module::{Module, ParamId};
@@ -26,6 +27,8 @@ pub struct Sharding {
     pub(super) wire: Option<FloatDType>,
     /// Bytes that are on their way together.
     pub(super) bucket: usize,
+    /// Publications of a master so far.
+    publications: AtomicU64,
 }
 
 impl fmt::Debug for Sharding {
@@ -49,7 +52,8 @@ impl Sharding {
             true => (world.clone(), None),
             false => (world.split(|rank| rank / each), Some(world.split(|rank| rank % each))),
         };
-        Self { world, sharing, copies, rows, wire: reduces.sum_in, bucket: BUCKET_BYTES }
+        let (wire, bucket, publications) = (reduces.sum_in, BUCKET_BYTES, AtomicU64::default());
+        Self { world, sharing, copies, rows, wire, bucket, publications }
     }
 
     /// Sets the bytes of parameters or gradients that are on their way together.
@@ -76,6 +80,16 @@ impl Sharding {
     /// Returns the rows that each rank holds of a parameter, if it is sharded.
     pub fn rows(&self, id: ParamId) -> Option<Rows> {
         self.rows.get(&id).copied()
+    }
+
+    /// Records that a master was published: what was gathered of an earlier one is out of date.
+    pub(super) fn published(&self) {
+        self.publications.fetch_add(1, Relaxed);
+    }
+
+    /// Returns the number of the last publication of a master.
+    pub(crate) fn publication(&self) -> u64 {
+        self.publications.load(Relaxed)
     }
 
     /// Sums one number of each rank that shares a copy, in rank order, so that all ranks get the same result.
@@ -145,7 +159,20 @@ impl Sharding {
         wanted: impl Fn(ParamId) -> bool,
         device: Option<Device>,
     ) -> Result<Gathered<M>, StrategyError> {
-        let shards = shards(&model, |id| self.shards(id) && wanted(id));
+        let whole = self.gather_flat(&model, what, wanted, device.clone())?;
+        Ok(self.put(model, whole, device))
+    }
+
+    /// Gathers each sharded parameter for which `wanted` holds, flat and with its padding, onto `device`, or onto each
+    /// shard's device if `None`.
+    pub(crate) fn gather_flat<M: Module>(
+        &self,
+        model: &M,
+        what: &str,
+        wanted: impl Fn(ParamId) -> bool,
+        device: Option<Device>,
+    ) -> Result<HashMap<ParamId, Tensor<1>>, StrategyError> {
+        let shards = shards(model, |id| self.shards(id) && wanted(id));
         let mut whole = HashMap::new();
         let mut under_way = None;
         for bucket in buckets(&shards, self.bucket, bytes) {
@@ -157,9 +184,20 @@ impl Sharding {
         if let Some(last) = under_way {
             whole.extend(last.wait()?);
         }
+        Ok(whole)
+    }
+
+    /// Puts gathered parameters, each flat and with its padding, in place of the shards: onto `device`, or onto each
+    /// shard's device if `None`.
+    pub(crate) fn put<M: Module>(
+        &self,
+        model: M,
+        whole: HashMap<ParamId, Tensor<1>>,
+        device: Option<Device>,
+    ) -> Gathered<M> {
         let mut put = Put { rows: &self.rows, whole, padded: HashMap::new(), device };
         let model = map_params(model, &mut put);
-        Ok(Gathered { model, padded: put.padded })
+        Gathered { model, padded: put.padded }
     }
 
     /// Begins to gather shards, each flat, onto the device `to`.

@@ -1,6 +1,7 @@
 //! Recomputed segments compared with the same segments without recomputation.
 
 mod end_of_segment;
+mod gathered;
 mod held;
 mod refused;
 

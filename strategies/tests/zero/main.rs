@@ -5,6 +5,7 @@ mod orders;
 mod traffic;
 mod transports;
 mod whole;
+mod window;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -182,6 +183,7 @@ fn rank_counted<R: Composition<Model>, T>(
         let replica = stage.publish(master.clone())?;
         master = stage.alias_master(master, &replica);
         let mut outcome = Outcome::Hold;
+        let pass = pass.of_window();
         for micro in 0..MICRO_BATCHES {
             let own = rows(update, micro, world.rank(), world.size());
             // A rank without rows computes on another rank's rows, silently.

@@ -4,15 +4,16 @@ use firebrick_world::Kind;
 
 use super::*;
 
-/// Counts the elements of the parameters, padded for `ranks` ranks that share them, in blocks and outside blocks. For each:
-/// all sharded elements, the trained ones among them, and the trained elements that are not sharded.
-fn elements(stage: u8, ranks: usize) -> [[usize; 3]; 2] {
+/// Counts the elements of the parameters, padded for `ranks` ranks that share them, in the last block, in the blocks before it,
+/// and outside blocks. For each: all sharded elements, the trained ones among them, and the trained elements that are not
+/// sharded.
+fn elements(stage: u8, ranks: usize) -> [[usize; 3]; 3] {
     struct Count {
         stage: u8,
         ranks: usize,
         names: Vec<String>,
         seen: Vec<ParamId>,
-        found: [[usize; 3]; 2],
+        found: [[usize; 3]; 3],
     }
     impl ModuleVisitor for Count {
         fn enter_module(&mut self, name: &str, _: &str) {
@@ -27,8 +28,13 @@ fn elements(stage: u8, ranks: usize) -> [[usize; 3]; 2] {
             }
             self.seen.push(param.id);
             let (shape, trained) = (param.shape(), param.is_require_grad());
-            let in_block = self.names[0] == "blocks" && self.names[2] != "tied";
-            let [all, sharded, small] = &mut self.found[usize::from(!in_block)];
+            let place = match (&*self.names[0], &*self.names[1]) {
+                ("blocks", _) if self.names[2] == "tied" => 2,
+                ("blocks", "2") => 0,
+                ("blocks", _) => 1,
+                _ => 2,
+            };
+            let [all, sharded, small] = &mut self.found[place];
             let elements = shape.num_elements();
             if self.stage == 0 || elements < 40 || shape[0] < self.ranks || self.stage < 3 && !trained {
                 *small += if trained { elements } else { 0 };
@@ -39,7 +45,7 @@ fn elements(stage: u8, ranks: usize) -> [[usize; 3]; 2] {
             *sharded += if trained { padded } else { 0 };
         }
     }
-    let mut count = Count { stage, ranks, names: vec![], seen: vec![], found: [[0; 3]; 2] };
+    let mut count = Count { stage, ranks, names: vec![], seen: vec![], found: [[0; 3]; 3] };
     Model::new(&device()).visit(&mut count);
     count.found
 }
@@ -47,31 +53,9 @@ fn elements(stage: u8, ranks: usize) -> [[usize; 3]; 2] {
 /// The total traffic of all ranks.
 #[test]
 fn what_is_sent_is_what_the_equations_say() {
-    let k = MICRO_BATCHES;
-    // Each rank has rows, because a rank without rows sends no gradients.
     for n in counts(&[1, 2, 3, 6]) {
         for stage in 0..=3 {
-            let zero = |is_here: bool| is_here.then(|| zero(stage));
-            // Stages 0 and 1 reduce once per window, stages 2 and 3 in each backward pass.
-            let recipe = Stack::new(Stack::new(zero(stage >= 2), Accumulate(k)), zero(stage < 2));
-            let spawn = |world| {
-                let recipe = recipe.clone();
-                std::thread::spawn(move || rank_counted(world, recipe, Communicator::traffic).unwrap().1)
-            };
-            let ranks: Vec<_> = World::threads(n).join().unwrap().into_iter().map(spawn).collect();
-            let traffic: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
-            let sent = |kind| traffic.iter().map(|rank| rank.of(kind).elements as usize).sum::<usize>();
-            let [[units, units_trained, units_small], [root, root_trained, root_small]] = elements(stage, n);
-            let (trained, small) = (units_trained + root_trained, units_small + root_small);
-            let expected = match stage {
-                0 => [0, 0, 2 * small],
-                1 => [trained, units + root, 2 * small],
-                2 => [k * trained, units + root, 2 * k * small],
-                _ => [k * trained, k * (2 * units + root), 2 * k * small],
-            };
-            let found = [Kind::ReduceScatter, Kind::AllGather, Kind::AllReduce].map(sent);
-            let all = expected.map(|elements| UPDATES * (n - 1) * elements);
-            assert_eq!(found, all, "stage {stage}, {n} ranks");
+            sent_as_the_equations_say(stage, n, 1);
         }
     }
 }
@@ -79,36 +63,42 @@ fn what_is_sent_is_what_the_equations_say() {
 /// Groups send within what one group alone would send, and each shard's gradients are also summed over the copies.
 #[test]
 fn copies_send_the_shards_of_gradients_to_one_another() {
-    let k = MICRO_BATCHES;
-    for (each, copies) in [(2, 3), (3, 2), (1, 3), (3, 1), (1, 2)] {
-        // Each rank has rows, because a rank without rows sends no gradients.
-        let n = each * copies;
+    for (each, copies) in [(2, 3), (3, 2), (1, 3), (1, 2)] {
         for stage in 1..=3 {
-            let recipe = hybrid(stage, each);
-            let spawn = |world| {
-                let recipe = recipe.clone();
-                std::thread::spawn(move || rank_counted(world, recipe, Communicator::traffic).unwrap().1)
-            };
-            let ranks: Vec<_> = World::threads(n).join().unwrap().into_iter().map(spawn).collect();
-            let traffic: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
-            let sent = |kind| traffic.iter().map(|rank| rank.of(kind).elements as usize).sum::<usize>();
-            let [[units, units_trained, units_small], [root, root_trained, root_small]] =
-                elements(stage, each);
-            let (trained, small) = (units_trained + root_trained, units_small + root_small);
-            let times = if stage == 1 { 1 } else { k };
-            let within = copies * (each - 1);
-            let gathered = if stage == 3 { k * (2 * units + root) } else { units + root };
-            let expected = [
-                within * times * trained,
-                within * gathered,
-                2 * (n - 1) * times * small + 2 * (copies - 1) * times * trained,
-            ];
-            let found = [Kind::ReduceScatter, Kind::AllGather, Kind::AllReduce].map(sent);
-            assert_eq!(
-                found,
-                expected.map(|elements| UPDATES * elements),
-                "stage {stage}, {copies} of {each}"
-            );
+            sent_as_the_equations_say(stage, each, copies);
         }
     }
+}
+
+/// Trains on groups of `each` ranks with a copy each. Each rank has rows, because a rank without rows sends no gradients.
+fn sent_as_the_equations_say(stage: u8, each: usize, copies: usize) {
+    let (k, n) = (MICRO_BATCHES, each * copies);
+    // Stages 0 and 1 reduce once per window, stages 2 and 3 in each backward pass.
+    let zero = |is_here: bool| {
+        let zero = if copies > 1 { zero(stage).within(each) } else { zero(stage) };
+        is_here.then_some(zero)
+    };
+    let recipe = Stack::new(Stack::new(zero(stage >= 2), Accumulate(k)), zero(stage < 2));
+    let spawn = |world| {
+        let recipe = recipe.clone();
+        std::thread::spawn(move || rank_counted(world, recipe, Communicator::traffic).unwrap().1)
+    };
+    let ranks: Vec<_> = World::threads(n).join().unwrap().into_iter().map(spawn).collect();
+    let traffic: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+    let sent = |kind| traffic.iter().map(|rank| rank.of(kind).elements as usize).sum::<usize>();
+    let found = elements(stage, each);
+    let [all, trained, small] = [0, 1, 2].map(|at| found.iter().map(|place| place[at]).sum::<usize>());
+    let [[last, ..], [others, ..], [root, ..]] = found;
+    let times = if stage < 2 { 1 } else { k };
+    let gathered = match stage {
+        0 => 0,
+        // The backward pass begins with the last block, which is still there.
+        3 => k * (2 * others + last) + root,
+        _ => all,
+    };
+    let (within, across) = (copies * (each - 1), copies - 1);
+    let sums_of_all = 2 * times * ((n - 1) * small + across * trained);
+    let expected = [within * times * trained, within * gathered, sums_of_all];
+    let found = [Kind::ReduceScatter, Kind::AllGather, Kind::AllReduce].map(sent);
+    assert_eq!(found, expected.map(|elements| UPDATES * elements), "stage {stage}, {copies} of {each} ranks");
 }

@@ -1,0 +1,65 @@
+//! The parameters outside blocks, gathered once for all passes of a window.
+
+use std::sync::Mutex;
+
+use burn::module::Module;
+use burn::tensor::Device;
+
+use super::entered::Values;
+use super::lock;
+use super::units::Handling;
+use crate::StrategyError;
+
+/// The gathered parameters outside blocks, from the first pass of a window to its last.
+///
+/// They belong to the master that was [published](crate::MasterStage::publish) last. A pass after another publication
+/// gathers them again.
+#[derive(Debug, Default)]
+pub(crate) struct Root(Mutex<Option<Gathered>>);
+
+#[derive(Debug)]
+struct Gathered {
+    /// The publication that they were gathered after.
+    publication: u64,
+    /// With their padding.
+    values: Values,
+}
+
+impl Root {
+    /// Returns the model with the gathered parameters outside blocks. Gathers them now if there is no `window`, or if the
+    /// window's first pass begins.
+    pub fn fill<M: Module>(window: Option<&Self>, model: M, handling: &Handling) -> Result<M, StrategyError> {
+        let Some(sharding) = handling.sharding.as_ref().filter(|_| handling.gathers) else {
+            return Ok(model);
+        };
+        let gather = |model: &M| {
+            sharding.gather_flat(model, "what is in no block", |id| !handling.units.has(id), None)
+        };
+        let Some(window) = window else {
+            let values = gather(&model)?;
+            return Ok(sharding.put(model, values, None).model);
+        };
+        let mut there = lock(&window.0);
+        let publication = sharding.publication();
+        let known = there.take().filter(|there| there.publication == publication);
+        let values = match known {
+            Some(Gathered { values, .. }) => values,
+            None => gather(&model)?,
+        };
+        *there = Some(Gathered { publication, values: values.clone() });
+        Ok(sharding.put(model, values, None).model)
+    }
+
+    /// Drops the parameters: the window has no further pass.
+    pub fn release(&self) {
+        lock(&self.0).take();
+    }
+
+    /// Returns the bytes that the passes of the window share on a device.
+    pub fn bytes(&self, device: &Device) -> usize {
+        let there = lock(&self.0);
+        let values = there.iter().flat_map(|there| there.values.values());
+        let here = values.filter(|value| value.device() == *device);
+        here.map(|value| value.dims()[0] * value.dtype().size()).sum()
+    }
+}

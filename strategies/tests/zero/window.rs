@@ -1,0 +1,123 @@
+//! Parameters outside blocks stay gathered for the micro-batches of a window, and for nothing else.
+
+use firebrick_world::Kind;
+
+use super::*;
+use firebrick_strategies::Stages;
+
+/// A rank between two windows of stage 3.
+struct Between {
+    world: Communicator,
+    stages: Stages<Model>,
+    master: Model,
+    pass: Pass,
+}
+
+impl Between {
+    fn new(world: Communicator) -> Self {
+        let model = Model::new(&device());
+        let device = device();
+        let mut setup = Setup::new(&model, &device).among(world.clone());
+        let mut stages = zero(3).start(&mut setup).unwrap();
+        let pass = setup.into_pass();
+        let master = stages.init_master(model).unwrap();
+        Self { world, stages, master, pass }
+    }
+
+    /// Enters the model, and returns the elements that this takes from other ranks, and a weight outside blocks.
+    fn enter(&self, pass: &Pass, replica: &Model) -> (u64, Vec<f32>) {
+        let before = self.world.traffic().of(Kind::AllGather).elements;
+        let (entered, _) = pass.enter(replica).unwrap();
+        let weight = entered.entry.weight.val().into_data().iter::<f32>().collect();
+        (self.world.traffic().of(Kind::AllGather).elements - before, weight)
+    }
+}
+
+/// Runs two ranks.
+fn on_two(run: impl Fn(Between) + Clone + Send + 'static) {
+    let spawn = |world| {
+        let run = run.clone();
+        std::thread::spawn(move || run(Between::new(world)))
+    };
+    let ranks: Vec<_> = World::threads(2).join().unwrap().into_iter().map(spawn).collect();
+    ranks.into_iter().for_each(|rank| rank.join().unwrap());
+}
+
+/// Halves of the entry's weight, and of the exit's, which is tied: each is padded to an even number of rows.
+const ROOT: u64 = 2 * (WIDTH * WIDTH / 2) as u64;
+
+#[test]
+fn the_passes_of_a_window_gather_what_is_in_no_block_once() {
+    on_two(|mut rank| {
+        let replica = rank.stages.publish(rank.master.clone()).unwrap();
+        let window = rank.pass.of_window();
+        let (first, expected) = rank.enter(&window, &replica);
+        assert_eq!((first, window.shared_bytes()), (ROOT, 2 * 4 * ROOT as usize));
+        assert_eq!(rank.enter(&window.drawing(window.draws()).silent(true), &replica), (0, expected.clone()));
+        // Passes of nothing in common gather for themselves, and leave nothing.
+        for other in [
+            rank.pass.clone(),
+            rank.pass.of_window(),
+            window.of_window(),
+            window.apart(),
+            window.evaluating(FloatDType::F32),
+        ] {
+            assert_eq!(rank.enter(&other, &replica), (ROOT, expected.clone()));
+            assert_eq!(rank.pass.shared_bytes(), 0);
+        }
+        assert_eq!(rank.enter(&window, &replica), (0, expected));
+    });
+}
+
+#[test]
+fn what_a_window_has_gathered_ends_with_it() {
+    on_two(|mut rank| {
+        let replica = rank.stages.publish(rank.master.clone()).unwrap();
+        let window = rank.pass.of_window();
+        for closes in [false, true] {
+            let (entered, pass) = window.enter(&replica).unwrap();
+            let grads = entered.loss(rows(0, 0, 0, 1).unwrap(), &pass).backward();
+            pass.gradients(grads, &entered, closes).unwrap();
+            assert_eq!(window.shared_bytes() == 0, closes);
+        }
+    });
+}
+
+/// A pass may outlive its window by mistake: it never reads parameters of before an update.
+#[test]
+fn a_published_master_is_gathered_again() {
+    struct Twice;
+    impl ParamMap for Twice {
+        fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
+            relift(value.clone().inner() * 2.0, &value)
+        }
+    }
+    on_two(|mut rank| {
+        let window = rank.pass.of_window();
+        let replica = rank.stages.publish(rank.master.clone()).unwrap();
+        let (_, before) = rank.enter(&window, &replica);
+        let replica = rank.stages.publish(map_params(rank.master.clone(), &mut Twice)).unwrap();
+        let (sent, after) = rank.enter(&window, &replica);
+        assert_eq!((sent, after), (ROOT, before.iter().map(|weight| weight * 2.0).collect()));
+    });
+}
+
+/// Stage 2 holds all parameters whole, so nothing is gathered for a pass, kept or out of date. Both run their blocks again.
+#[test]
+fn stage_3_is_stage_2_to_the_bit() {
+    fn same<R: Composition<Model> + Clone>(count: usize, recipe: impl Fn(Zero) -> R) {
+        let found = |stage| -> Vec<_> {
+            let recipe = Stack::new(Recompute::every_block(), recipe(zero(stage)));
+            ranks(count, recipe).into_iter().map(|found| found.unwrap().0).collect()
+        };
+        assert!(found(3) == found(2), "{count} ranks, {:?}", recipe(zero(3)));
+    }
+    let accumulate = || Accumulate(MICRO_BATCHES);
+    for count in counts(&[1, 2, 3, 4]) {
+        same(count, |zero| Stack::new(zero, accumulate()));
+        same(count, |zero| Stack::new(zero.bucket_bytes(64), accumulate()));
+        for offload in [Offload::optimizer(), Offload::parameters()] {
+            same(count, |zero| Stack::new(Stack::new(zero, offload), accumulate()));
+        }
+    }
+}
