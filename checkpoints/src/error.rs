@@ -175,6 +175,14 @@ pub enum CheckpointError {
         /// What was passed.
         found: String,
     },
+    /// The bytes of a tensor to save cannot be read from where they are.
+    #[error("tensor `{tensor}` cannot be read: {source}: nothing was saved")]
+    Unread {
+        /// The tensor.
+        tensor: String,
+        /// The cause.
+        source: io::Error,
+    },
     /// The rank that writes the manifest cannot see another rank's file.
     #[error(
         "{path}: expected a file of {expected} bytes that a rank wrote, found {found}: the folder must be on a file system that all ranks share"
@@ -245,7 +253,7 @@ impl CheckpointError {
             | Self::Rows { path, .. }
             | Self::NotSound { path }
             | Self::NotShared { path, .. } => Some(path),
-            Self::State { .. } | Self::Consolidate { .. } => None,
+            Self::State { .. } | Self::Unread { .. } | Self::Consolidate { .. } => None,
         }
     }
 }

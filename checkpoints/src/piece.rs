@@ -1,29 +1,67 @@
 //! The data a rank saves.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Range;
+use std::{fmt, io};
 
 use safetensors::Dtype;
 
 use crate::Scalar;
 use crate::elements::is_finite;
+use crate::error::{CheckpointError, Result};
 
-/// A tensor's bytes, in whatever owns them: a vector, or a buffer of a tensor library.
-///
-/// Takes any `AsRef<[u8]>` that returns the same bytes each time, without copying it.
-pub struct Bytes(Box<dyn AsRef<[u8]> + Send + Sync>);
+/// A tensor's bytes: in whatever owns them, a vector or a buffer of a tensor library, or read when they are needed.
+pub struct Bytes(Owner);
 
-impl Bytes {
-    /// Takes the owner of the bytes.
-    pub fn new(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
-        Self(Box::new(owner))
-    }
+type Read = dyn Fn() -> io::Result<Vec<u8>> + Send + Sync;
+
+enum Owner {
+    Held(Box<dyn AsRef<[u8]> + Send + Sync>),
+    Elsewhere { length: usize, read: Box<Read> },
 }
 
-impl AsRef<[u8]> for Bytes {
-    fn as_ref(&self) -> &[u8] {
-        (*self.0).as_ref()
+impl Bytes {
+    /// Takes the owner of the bytes, without copying them. It must return the same bytes each time.
+    pub fn new(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
+        Self(Owner::Held(Box::new(owner)))
+    }
+
+    /// Takes what reads so many bytes. It is called each time they are needed, so that only one tensor at a time is in
+    /// memory, and must return the same bytes each time.
+    pub fn read_by(length: usize, read: impl Fn() -> io::Result<Vec<u8>> + Send + Sync + 'static) -> Self {
+        Self(Owner::Elsewhere { length, read: Box::new(read) })
+    }
+
+    /// Returns the number of bytes.
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Owner::Held(owner) => (**owner).as_ref().len(),
+            Owner::Elsewhere { length, .. } => *length,
+        }
+    }
+
+    /// Returns whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Lends the bytes, or reads them.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be read.
+    pub fn get(&self) -> io::Result<Cow<'_, [u8]>> {
+        match &self.0 {
+            Owner::Held(owner) => Ok(Cow::Borrowed((**owner).as_ref())),
+            Owner::Elsewhere { length, read } => {
+                let bytes = read()?;
+                match bytes.len() == *length {
+                    true => Ok(Cow::Owned(bytes)),
+                    false => Err(io::Error::other(format!("expected {length} bytes, found {}", bytes.len()))),
+                }
+            }
+        }
     }
 }
 
@@ -35,7 +73,18 @@ impl From<Vec<u8>> for Bytes {
 
 impl fmt::Debug for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.as_ref().len())
+        write!(f, "{} bytes", self.len())
+    }
+}
+
+impl Piece {
+    /// Lends the piece's bytes, or reads them.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Unread`] if they cannot be read.
+    pub(crate) fn content(&self) -> Result<Cow<'_, [u8]>> {
+        self.bytes.get().map_err(|source| CheckpointError::Unread { tensor: self.name.clone(), source })
     }
 }
 
@@ -74,8 +123,16 @@ pub struct RankState {
 
 impl RankState {
     /// Returns whether all floats in its tensors are finite: weights, moments and averages. Reads every byte.
-    pub fn is_finite(&self) -> bool {
-        let pieces = self.parameters.iter().chain(&self.optimizer).chain(self.average.iter().flatten());
-        pieces.into_iter().all(|piece| is_finite(piece.dtype, piece.bytes.as_ref()))
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Unread`] if a tensor's bytes cannot be read.
+    pub fn is_finite(&self) -> Result<bool> {
+        for piece in self.parameters.iter().chain(&self.optimizer).chain(self.average.iter().flatten()) {
+            if !is_finite(piece.dtype, &piece.content()?) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }

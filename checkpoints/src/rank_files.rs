@@ -45,7 +45,7 @@ impl<'a> RankFile<'a> {
         // The header's order; the header has checked that names are unique.
         sorted.sort_by(|a, b| crate::header::file_order((a.dtype, &a.name), (b.dtype, &b.name)));
         for ((part, _), piece) in header.parts.iter().zip(&sorted) {
-            let (expected, found) = (part.bytes().map_err(wrong)?, piece.bytes.as_ref().len());
+            let (expected, found) = (part.bytes().map_err(wrong)?, piece.bytes.len());
             if expected != found {
                 let expected = format!("{expected} bytes for {:?} of shape {:?}", part.rows, part.shape);
                 return Err(CheckpointError::state(
@@ -56,11 +56,6 @@ impl<'a> RankFile<'a> {
             }
         }
         Ok(Self { name, header: encoded, pieces: sorted })
-    }
-
-    /// Returns all bytes of the file, in order.
-    fn runs(&self) -> impl Iterator<Item = &[u8]> {
-        std::iter::once(&self.header[..]).chain(self.pieces.iter().map(|piece| piece.bytes.as_ref()))
     }
 
     /// Writes and syncs the file. Hashes each part just before it is written, while it is still in the
@@ -109,17 +104,19 @@ impl<'a> RankFile<'a> {
             Ok(())
         };
         let mut gathered = Vec::new();
-        for run in self.runs() {
+        let mut add = |run: &[u8]| {
             if gathered.len() + run.len() < CHUNK {
                 gathered.extend_from_slice(run);
-                continue;
+                return Ok(());
             }
             if !gathered.is_empty() {
                 put(&gathered)?;
                 gathered.clear();
             }
-            run.chunks(CHUNK).try_for_each(&mut put)?;
-        }
+            run.chunks(CHUNK).try_for_each(&mut put)
+        };
+        add(&self.header)?;
+        self.pieces.iter().try_for_each(|piece| add(&piece.content()?))?;
         if !gathered.is_empty() {
             put(&gathered)?;
         }

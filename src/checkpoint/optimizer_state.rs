@@ -189,7 +189,7 @@ mod tests {
         let model: Linear = LinearConfig::new(64, 64).init(&Device::flex().autodiff());
         for recipe in recipes() {
             let (pieces, ..) = saved(&recipe, &model);
-            let found: usize = pieces.iter().map(|piece| piece.bytes.as_ref().len()).sum();
+            let found: usize = pieces.iter().map(|piece| piece.bytes.len()).sum();
             let of = |shape: &[usize]| {
                 let elements = shape.iter().product::<usize>() as u64;
                 recipe.state_bytes(&HeldParam { shape, elements, element_bytes: 4, is_factor: false })

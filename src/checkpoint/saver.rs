@@ -190,7 +190,7 @@ impl Saver {
             }
             let (state, trainer) = snapshot.into_rank_state()?;
             let files = staging.write_rank(&state)?;
-            Ok(Written { files, trainer: trainer.to_json()?, finite: state.is_finite() })
+            Ok(Written { files, trainer: trainer.to_json()?, finite: state.is_finite()? })
         });
         self.phase = Phase::Writing { save, files };
         Ok(())

@@ -29,7 +29,7 @@ fn every_difference_is_reported() {
     };
     let first = saved(1, &|_| ());
     let second = saved(2, &|state| {
-        let mut weight = state.parameters[1].bytes.as_ref().to_vec();
+        let mut weight = state.parameters[1].bytes.get().unwrap().to_vec();
         let old = f32::from_le_bytes([weight[4], weight[5], weight[6], weight[7]]);
         weight[4..8].copy_from_slice(&(old + 2.0).to_le_bytes());
         state.parameters[1] = whole("blocks.0.weight", Dtype::F32, &[4, 5], weight);

@@ -1,8 +1,9 @@
 //! Splits tensors among ranks in any way, and reads them in any way.
 
+use std::io;
 use std::ops::Range;
 
-use firebrick_checkpoints::{Checkpoint, CheckpointError, Dtype, Folder, Manifest, Piece, RankState};
+use firebrick_checkpoints::{Bytes, Checkpoint, CheckpointError, Dtype, Folder, Manifest, Piece, RankState};
 use proptest::prelude::*;
 
 use crate::faulty_disk::FaultyDisk;
@@ -83,8 +84,8 @@ proptest! {
         let (_output, checkpoint) = saved(ranks);
         let parameters = checkpoint.parameters();
         for (case, tensor) in cases.iter().zip(&tensors) {
-            let all = tensor.bytes.as_ref();
-            prop_assert_eq!(&parameters.read(&tensor.name).unwrap(), all);
+            let all = tensor.bytes.get().unwrap();
+            prop_assert_eq!(&*parameters.read(&tensor.name).unwrap(), &*all);
             let row = all.len() / case.shape[0].max(1);
             for read in &case.reads {
                 let found = parameters.read_rows(&tensor.name, read.clone()).unwrap();
@@ -123,9 +124,43 @@ fn tensors_larger_than_what_is_written_at_once_are_saved() {
     let (_output, checkpoint) = saved(vec![tensors().collect()]);
     for tensor in tensors() {
         assert!(
-            checkpoint.parameters().read(&tensor.name).unwrap() == tensor.bytes.as_ref(),
+            checkpoint.parameters().read(&tensor.name).unwrap() == *tensor.bytes.get().unwrap(),
             "{}",
             tensor.name
         );
+    }
+}
+
+#[test]
+fn a_piece_that_is_read_when_it_is_written_is_saved_alike_and_its_errors_are_named() {
+    let expected = bytes(3, 5 << 20);
+    let held = whole("w", Dtype::U8, &[5 << 20], expected.clone());
+    let content = expected.clone();
+    let read = Piece {
+        name: "w".into(),
+        dtype: Dtype::U8,
+        shape: vec![5 << 20],
+        rows: None,
+        bytes: Bytes::read_by(5 << 20, move || Ok(content.clone())),
+    };
+    let sums = [held, read].map(|piece| {
+        let (_output, checkpoint) = saved(vec![vec![piece]]);
+        assert!(checkpoint.parameters().read("w").unwrap() == expected);
+        checkpoint.manifest().files.iter().map(|file| file.sum.to_string()).collect::<Vec<_>>()
+    });
+    assert_eq!(sums[0], sums[1]);
+
+    let output = tempfile::tempdir().unwrap();
+    for (bytes, said) in [
+        (Bytes::read_by(4, || Err(io::Error::other("the disk is gone"))), "the disk is gone"),
+        (Bytes::read_by(4, || Ok(vec![0; 3])), "expected 4 bytes, found 3"),
+    ] {
+        let piece = Piece { name: "w".into(), dtype: Dtype::F32, shape: vec![], rows: None, bytes };
+        let state = RankState { ranks: 1, optimizer: vec![piece], ..RankState::default() };
+        let staging = Folder::new(output.path()).staging(1, "a");
+        for error in [staging.write_rank(&state).unwrap_err(), state.is_finite().unwrap_err()] {
+            let text = error.to_string();
+            assert!(text.contains("tensor `w` cannot be read") && text.contains(said), "{text}");
+        }
     }
 }
