@@ -11,6 +11,7 @@ use thiserror::Error;
 use crate::accounting::budget::OverBudget;
 use crate::checkpoint::ResumeError;
 use crate::observe::tensorboard::TensorBoardError;
+use crate::scratch::ScratchError;
 use crate::{AdapterError, ScheduleError};
 
 /// A training run cannot start or continue.
@@ -20,6 +21,9 @@ pub enum TrainError {
     /// The strategies do not fit the model, the device, or each other.
     #[error(transparent)]
     Strategy(#[from] StrategyError),
+    /// The optimizer's state cannot be kept on a disk.
+    #[error(transparent)]
+    Scratch(#[from] ScratchError),
     /// The adapters to start from cannot be read.
     #[error(transparent)]
     Adapters(#[from] AdapterError),

@@ -48,6 +48,7 @@
 //! device/        devices by name, what they support, and the kernels that are kept for them
 //! of_burn/       Burn's data sets, burn-train's steps and metrics, as they are
 //! files/         files that a reader finds whole
+//! scratch/       tensors that wait on a disk instead of in memory
 //! output.rs      the output folder of a run
 //! in_ron.rs      values that are read from their RON text
 //! objective.rs, any_model.rs, score.rs, data.rs, adapters/, error.rs
@@ -84,10 +85,12 @@ pub mod of_burn;
 pub mod output;
 pub mod schedule;
 mod score;
+mod scratch;
 #[cfg(test)]
 mod testing;
 mod trainer;
 
+pub use accounting::DiskBytes;
 pub use accounting::budget::{Moment, OnDevice, OverBudget};
 pub use accounting::byte_size::ByteSize;
 pub use adapters::{AdapterError, Adapters, Factors, NamedParameter};
@@ -112,4 +115,5 @@ pub use observe::show::Show;
 pub use observe::utilization::Utilization;
 pub use schedule::{LrSchedule, Schedule, ScheduleError, Warmup};
 pub use score::{BestBy, EvaluationSums, Score, ScoreFn, Scores};
+pub use scratch::ScratchError;
 pub use trainer::{Trained, Trainer};

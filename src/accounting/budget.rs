@@ -166,6 +166,7 @@ mod tests {
         averaged: 400,
         gradients: 2000,
         optimizer: 8000,
+        disk: None,
         packed: 0,
         placement: Placement { master_on_host: false, replica_on_host: false, held_on_host: false },
     };

@@ -6,10 +6,12 @@ pub mod byte_size;
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device};
+use serde::{Deserialize, Serialize};
 
 use firebrick_strategies::{Adaptation, Paths, Trained, each_distinct_param, each_param, trained};
 
 use crate::memory::{Storages, in_use};
+use crate::scratch::ScratchFile;
 
 /// Where a run intends to keep its parts. On the CPU the device's memory is the host's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,12 +37,30 @@ pub struct ParameterBytes {
     pub averaged: usize,
     /// Peak bytes of the gradients, over all windows so far.
     pub gradients: usize,
-    /// Bytes of the optimizer's state.
+    /// Bytes of the optimizer's state, unless a disk keeps it.
     pub optimizer: usize,
+    /// The optimizer's state on a disk, if one keeps it.
+    pub disk: Option<DiskBytes>,
     /// Bytes of packed matrices, which [`replica`](Self::replica) includes.
     pub packed: usize,
     /// Where the parts are kept.
     pub placement: Placement,
+}
+
+/// The optimizer's state on a disk: see [`Offload::on`](crate::Offload::on).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DiskBytes {
+    /// Bytes of the state.
+    pub state_bytes: usize,
+    /// Bytes of the file: the state in whole blocks, and what checkpoints were copied from while updates went on.
+    pub file_bytes: usize,
+    /// Bytes read, by updates and checkpoints.
+    pub read_bytes: usize,
+    /// Bytes written.
+    pub written_bytes: usize,
+    /// Whether the file bypasses the system's page cache.
+    pub direct: bool,
 }
 
 /// The owners of storages. If several read as much of one, the first is charged.
@@ -68,6 +88,15 @@ impl ParameterBytes {
         [self.master, self.replica, self.averaged] =
             [MASTER, REPLICA, AVERAGED].map(|reader| storages.charged_to(reader));
         self.replica += self.packed;
+    }
+
+    /// Counts the optimizer's state of so many bytes in a file.
+    pub(crate) fn count_disk(&mut self, state: usize, file: &ScratchFile) {
+        let (read, written) = file.moved();
+        let [file_bytes, read_bytes, written_bytes] =
+            [file.bytes(), read, written].map(|bytes| bytes as usize);
+        let direct = file.is_direct();
+        self.disk = Some(DiskBytes { state_bytes: state, file_bytes, read_bytes, written_bytes, direct });
     }
 
     /// Returns the bytes in the host's memory and on the device, without the gradients.

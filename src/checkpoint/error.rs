@@ -6,6 +6,7 @@ use firebrick_checkpoints::CheckpointError;
 use thiserror::Error;
 
 use super::Change;
+use crate::scratch::ScratchError;
 
 /// An error of continuing from a checkpoint.
 #[derive(Debug, Error)]
@@ -60,6 +61,9 @@ pub enum ResumeError {
         /// The word that it resembles.
         nearest: Option<String>,
     },
+    /// The optimizer's state cannot be kept on a disk.
+    #[error(transparent)]
+    Scratch(#[from] ScratchError),
     /// The run was interrupted while it read the checkpoint.
     #[error("interrupted before the first update; nothing was written")]
     Interrupted,

@@ -18,6 +18,9 @@ use firebrick_strategies::each_distinct_param;
 
 use super::ResumeError;
 
+/// The field in which Burn notes the parameter's number of axes.
+pub(super) const AXES: &str = "__rank";
+
 /// The bytes of parameters whose states are read at once.
 const AT_ONCE: usize = 1 << 20;
 
@@ -34,6 +37,16 @@ pub(super) struct State {
     pub scalars: Vec<(String, burn_pack::Scalar)>,
 }
 
+impl State {
+    /// Adds a number by its full name and its field.
+    pub fn add_scalar(&mut self, name: String, field: &str, value: burn_pack::Scalar) {
+        match (field, usize::try_from(value)) {
+            (AXES, Ok(axes)) => self.rank = axes,
+            _ => self.scalars.push((name, value)),
+        }
+    }
+}
+
 /// Builds the record of the states by parameter, with the parameters' paths. It copies no tensor.
 pub(super) fn record_of(
     states: BTreeMap<ParamId, State>,
@@ -41,7 +54,7 @@ pub(super) fn record_of(
 ) -> Result<OptimizerRecord, ResumeError> {
     let mut writer = burn_pack::Writer::new(Vec::new());
     for (id, state) in &states {
-        writer = writer.with_scalar(&format!("{}.__rank", id.val()), burn_pack::Scalar::from(state.rank));
+        writer = writer.with_scalar(&format!("{}.{AXES}", id.val()), burn_pack::Scalar::from(state.rank));
     }
     for (path, id) in paths {
         // A parameter's group in the optimizer may depend on its path.

@@ -12,6 +12,7 @@
 //! snapshot.rs         a copy of a run's state at a step boundary
 //! pieces.rs           a rank's tensors as pieces of files
 //! optimizer_state.rs  the optimizer's state by path, and back
+//! on_disk.rs          the optimizer's state on a disk, between updates and saves
 //! trainer_state.rs    trainer.json: everything else that a run depends on
 //! saver.rs            saves in parallel with training, coordinated among the ranks
 //! saves.rs            the training loop's side of saving, and reports
@@ -36,6 +37,7 @@ mod lender;
 mod load;
 #[cfg(feature = "ron")]
 mod older_schedule;
+mod on_disk;
 mod optimizer_state;
 mod pieces;
 mod policy;
@@ -54,7 +56,8 @@ pub use error::ResumeError;
 pub(crate) use layout::Layout;
 pub(crate) use lender::StateSize;
 pub(crate) use load::load;
-pub(crate) use optimizer_state::load_optimizer;
+pub(crate) use on_disk::OnDisk;
+pub(crate) use optimizer_state::{load_onto_disk, load_optimizer};
 pub use policy::Checkpoints;
 pub use resume::FOLDER;
 pub use resume::Resume;
@@ -63,5 +66,5 @@ pub(crate) use resumed::{Resumed, Shared, broadcast_scalar};
 pub(crate) use saver::Saver;
 pub(crate) use saves::Saves;
 pub(crate) use settings::Settings;
-pub(crate) use snapshot::Snapshot;
+pub(crate) use snapshot::{Snapshot, StateAt};
 pub use trainer_state::TrainerState;

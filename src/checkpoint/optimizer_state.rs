@@ -13,12 +13,10 @@ use firebrick_checkpoints::{Piece, Scalar, Tensors};
 
 use super::ResumeError;
 use super::layout::Layout;
-use super::lender::{State, StateSize, record_of};
+use super::lender::{AXES, State, StateSize, record_of};
 use super::load::{go_on, read_part, tensor_dtype};
-use super::pieces::piece;
-
-/// The field in which Burn notes the parameter's number of axes.
-pub(super) const AXES: &str = "__rank";
+use super::on_disk::{OnDisk, OnDiskNow};
+use super::pieces::{piece, piece_on_disk};
 
 fn unfit(reason: impl ToString) -> ResumeError {
     ResumeError::Optimizer { reason: reason.to_string() }
@@ -30,13 +28,7 @@ pub(super) fn pieces(
     layout: &Layout,
 ) -> Result<(Vec<Piece>, BTreeMap<String, Scalar>), ResumeError> {
     let reader = burn_pack::Reader::from_bytes(record).map_err(unfit)?;
-    let mut scalars = BTreeMap::new();
-    for (name, value) in reader.scalars() {
-        let Some((place, field)) = of_place(layout, name) else { continue };
-        if place.writes_scalars() {
-            scalars.insert(format!("{}/{field}", place.path), to_file(*value));
-        }
-    }
+    let scalars = by_path(reader.scalars(), layout);
     let mut pieces = Vec::new();
     for tensor in reader.into_tensors().map_err(unfit)? {
         let (name, dtype, shape, _, bytes) = tensor.into_parts().map_err(unfit)?;
@@ -44,6 +36,27 @@ pub(super) fn pieces(
         pieces.extend(piece(place, format!("{}/{field}", place.path), dtype, &shape, bytes));
     }
     Ok((pieces, scalars))
+}
+
+/// The part of a state on a disk that this rank writes, read when it is written.
+pub(super) fn pieces_on_disk(state: OnDiskNow, layout: &Layout) -> (Vec<Piece>, BTreeMap<String, Scalar>) {
+    let mut pieces = Vec::new();
+    for bucket in state.buckets {
+        for (index, tensor) in bucket.tensors.iter().enumerate() {
+            let Some((place, field)) = of_place(layout, &tensor.name) else { continue };
+            pieces.extend(piece_on_disk(place, format!("{}/{field}", place.path), &bucket, index));
+        }
+    }
+    (pieces, by_path(&state.scalars, layout))
+}
+
+/// The numbers that this rank writes, by `PATH/FIELD`.
+fn by_path(scalars: &BTreeMap<String, burn_pack::Scalar>, layout: &Layout) -> BTreeMap<String, Scalar> {
+    let written = scalars.iter().filter_map(|(name, value)| {
+        let (place, field) = of_place(layout, name).filter(|(place, _)| place.writes_scalars())?;
+        Some((format!("{}/{field}", place.path), to_file(*value)))
+    });
+    written.collect()
 }
 
 /// Splits `ID.FIELD` into the parameter's place and the field.
@@ -65,39 +78,112 @@ pub(crate) fn load_optimizer<M: Module>(
     saved: &Tensors,
     interrupter: &Interrupter,
 ) -> Result<(ModuleOptimizer, usize), ResumeError> {
-    let ids: BTreeMap<&str, ParamId> = layout.places().map(|(id, place)| (place.path.as_str(), id)).collect();
-    let mut states = BTreeMap::<ParamId, State>::new();
-    let mut count = 0;
-    for name in saved.names() {
-        let (id, field) = of_id(&ids, name)?;
-        let (place, info) = (layout.place(id), saved.info(name));
-        let (Some(place), Some(info)) = (place, info) else { continue };
-        go_on(interrupter)?;
-        let dtype = tensor_dtype(name, info.dtype)?;
-        let (shape, bytes) = read_part(saved, name, &info.shape, place.shard.as_ref())?;
-        let state = states.entry(id).or_default();
-        state.rank = state.rank.max(shape.len());
-        let data = TensorData::from_bytes(Bytes::from_bytes_vec(bytes), shape, dtype);
-        state.tensors.push((format!("{}.{field}", id.val()), data));
-        count += 1;
-    }
-    for (id, field, value) in checked(&ids, layout, saved.scalars())? {
-        let state = states.entry(id).or_default();
-        match (field, usize::try_from(value)) {
-            (AXES, Ok(axes)) => state.rank = axes,
-            _ => state.scalars.push((format!("{}.{field}", id.val()), value)),
-        }
-    }
-    let optimizer = optimizer.load_record(record_of(states, &ids)?);
-    // Burn drops state that it cannot use.
+    let saved = SavedState::of(layout, saved, interrupter)?;
+    let (states, count) = saved.of_params(saved.ids.values())?;
+    let optimizer = optimizer.load_record(record_of(states, &saved.ids)?);
     let loaded = StateSize::of(&optimizer, master);
-    if loaded.tensors != count {
-        return Err(unfit(format!(
-            "of {count} saved tensors it can use {}; name the kind of optimizer that was saved",
-            loaded.tensors
-        )));
-    }
+    require_all(count, loaded.tensors)?;
     Ok((optimizer, loaded.bytes))
+}
+
+/// Moves the saved state of the parts of `master`'s parameters that this rank holds onto a disk, bucket by bucket. The
+/// optimizer has no state of its own, before and afterwards.
+///
+/// # Errors
+///
+/// The same as [`load_optimizer`], and [`ResumeError::Scratch`] if the disk fails.
+pub(crate) fn load_onto_disk<M: Module>(
+    optimizer: &mut ModuleOptimizer,
+    disk: &mut OnDisk,
+    master: &M,
+    layout: &Layout,
+    saved: &Tensors,
+    interrupter: &Interrupter,
+) -> Result<(), ResumeError> {
+    let saved = SavedState::of(layout, saved, interrupter)?;
+    let (mut expected, mut found) = (0, 0);
+    for (bucket, params) in disk.restart(master) {
+        let (states, count) = saved.of_params(&params)?;
+        if states.is_empty() {
+            continue;
+        }
+        *optimizer = optimizer.clone().load_record(record_of(states, &saved.ids_of(&params))?);
+        found += disk.store(bucket, optimizer)?.tensors;
+        expected += count;
+    }
+    require_all(expected, found)
+}
+
+/// Checks that Burn has used all tensors: it drops state that it cannot use.
+fn require_all(expected: usize, found: usize) -> Result<(), ResumeError> {
+    match found == expected {
+        true => Ok(()),
+        false => Err(unfit(format!(
+            "of {expected} saved tensors it can use {found}; name the kind of optimizer that was saved"
+        ))),
+    }
+}
+
+/// The optimizer's state in a checkpoint, by parameter.
+struct SavedState<'a> {
+    layout: &'a Layout,
+    saved: &'a Tensors,
+    interrupter: &'a Interrupter,
+    /// Parameters by path.
+    ids: BTreeMap<&'a str, ParamId>,
+    /// The names of each parameter's tensors, and their fields.
+    tensors: BTreeMap<ParamId, Vec<(&'a str, &'a str)>>,
+    scalars: BTreeMap<ParamId, Vec<(&'a str, burn_pack::Scalar)>>,
+}
+
+impl<'a> SavedState<'a> {
+    fn of(layout: &'a Layout, saved: &'a Tensors, interrupter: &'a Interrupter) -> Result<Self, ResumeError> {
+        let ids = layout.places().map(|(id, place)| (place.path.as_str(), id)).collect();
+        let mut tensors = BTreeMap::<_, Vec<_>>::new();
+        for name in saved.names() {
+            let (id, field) = of_id(&ids, name)?;
+            tensors.entry(id).or_default().push((name, field));
+        }
+        let mut scalars = BTreeMap::<_, Vec<_>>::new();
+        for (id, field, value) in checked(&ids, layout, saved.scalars())? {
+            scalars.entry(id).or_default().push((field, value));
+        }
+        Ok(Self { layout, saved, interrupter, ids, tensors, scalars })
+    }
+
+    /// The paths of some parameters.
+    fn ids_of(&self, params: &[ParamId]) -> BTreeMap<&'a str, ParamId> {
+        let of = |id: &ParamId| Some((self.layout.place(*id)?.path.as_str(), *id));
+        params.iter().filter_map(of).collect()
+    }
+
+    /// Reads this rank's part of the states of some parameters, and counts their tensors.
+    fn of_params<'b>(
+        &self,
+        params: impl IntoIterator<Item = &'b ParamId>,
+    ) -> Result<(BTreeMap<ParamId, State>, usize), ResumeError> {
+        let (mut states, mut count) = (BTreeMap::<ParamId, State>::new(), 0);
+        for id in params {
+            for (name, field) in self.tensors.get(id).into_iter().flatten() {
+                let (Some(place), Some(info)) = (self.layout.place(*id), self.saved.info(name)) else {
+                    continue;
+                };
+                go_on(self.interrupter)?;
+                let dtype = tensor_dtype(name, info.dtype)?;
+                let (shape, bytes) = read_part(self.saved, name, &info.shape, place.shard.as_ref())?;
+                let state = states.entry(*id).or_default();
+                state.rank = state.rank.max(shape.len());
+                let data = TensorData::from_bytes(Bytes::from_bytes_vec(bytes), shape, dtype);
+                state.tensors.push((format!("{}.{field}", id.val()), data));
+                count += 1;
+            }
+            for (field, value) in self.scalars.get(id).into_iter().flatten() {
+                let name = format!("{}.{field}", id.val());
+                states.entry(*id).or_default().add_scalar(name, field, *value);
+            }
+        }
+        Ok((states, count))
+    }
 }
 
 /// The saved scalars, with the parameter and the field of each.

@@ -9,7 +9,7 @@ use firebrick_checkpoints::{Checkpoint, Folder, Scalar};
 use firebrick_world::Communicator;
 
 use super::change::{TRAINING_DATA, VALIDATION_DATA};
-use super::optimizer_state::AXES;
+use super::lender::AXES;
 use super::resume::{FOLDER, Resume};
 use super::settings::Settings;
 use super::{Change, ResumeError, TrainerState};

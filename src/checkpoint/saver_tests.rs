@@ -12,7 +12,7 @@ use firebrick_strategies::{Composition, Setup, Zero};
 
 use super::settings::{GlobalBatch, Settings};
 use super::trainer_state::TrainerState;
-use super::{Checkpoints, Layout, Saver, Snapshot};
+use super::{Checkpoints, Layout, Saver, Snapshot, StateAt};
 use crate::data::Fingerprints;
 use crate::observe::log::Mark;
 use crate::observe::progress::Progress;
@@ -44,7 +44,14 @@ fn a_checkpoint_is_published_after_the_files_that_it_tells_of() {
         let state = TrainerState::new(1, settings, Progress::default(), Vec::new(), Mark::default(), None);
         let copy = |layout: &Arc<Layout>| {
             let optimizer = AdamW::new().init().unwrap();
-            Ok::<_, TrainError>(Snapshot::take(layout, &world, &model, None, (&optimizer, false), state)?)
+            Ok::<_, TrainError>(Snapshot::take(
+                layout,
+                &world,
+                &model,
+                None,
+                &StateAt::Host(&optimizer),
+                state,
+            )?)
         };
         saver.begin(1, Cursor::default(), None, true, copy).unwrap();
         // The first rank is still writing its best model.

@@ -10,6 +10,7 @@ use firebrick_strategies::values_on_host;
 use firebrick_world::Communicator;
 
 use super::layout::Layout;
+use super::on_disk::{OnDisk, OnDiskNow};
 use super::pieces::{packed_pieces, piece};
 use super::{ResumeError, TrainerState, optimizer_state};
 
@@ -30,11 +31,21 @@ enum Copied {
     Record(Box<OptimizerRecord>),
     /// Data read from a device may still be in the device's memory, so it is serialized, which copies it, at once.
     Bytes(Bytes),
+    /// On a disk, later updates leave these tensors as they are.
+    OnDisk(OnDiskNow),
+}
+
+/// Where the optimizer's state is.
+pub(crate) enum StateAt<'a> {
+    /// In the optimizer, on the host.
+    Host(&'a ModuleOptimizer),
+    /// In the optimizer; all or a part of it is on a device.
+    Device(&'a ModuleOptimizer),
+    Disk(&'a OnDisk),
 }
 
 impl Snapshot {
-    /// Copies master, average and optimizer state. Training waits only for this. The optimizer comes with whether it, or a
-    /// part of its state, is on a device.
+    /// Copies master, average and optimizer state. Training waits only for this.
     ///
     /// # Errors
     ///
@@ -44,13 +55,13 @@ impl Snapshot {
         world: &Communicator,
         master: &M,
         average: Option<&M>,
-        (optimizer, on_device): (&ModuleOptimizer, bool),
+        optimizer: &StateAt<'_>,
         state: TrainerState,
     ) -> Result<Self, ResumeError> {
-        let record = optimizer.to_record();
-        let optimizer = match on_device {
-            false => Copied::Record(Box::new(record)),
-            true => Copied::Bytes(into_bytes(record)?),
+        let optimizer = match optimizer {
+            StateAt::Host(optimizer) => Copied::Record(Box::new(optimizer.to_record())),
+            StateAt::Device(optimizer) => Copied::Bytes(into_bytes(optimizer.to_record())?),
+            StateAt::Disk(disk) => Copied::OnDisk(disk.now()),
         };
         Ok(Self {
             rank: world.rank(),
@@ -70,11 +81,11 @@ impl Snapshot {
     /// The optimizer's state is not in Burn's format.
     pub fn into_rank_state(self) -> Result<(RankState, TrainerState), ResumeError> {
         let Self { rank, ranks, layout, parameters, average, optimizer, state } = self;
-        let bytes = match optimizer {
-            Copied::Record(record) => into_bytes(*record)?,
-            Copied::Bytes(bytes) => bytes,
+        let (optimizer, scalars) = match optimizer {
+            Copied::Record(record) => optimizer_state::pieces(into_bytes(*record)?, &layout)?,
+            Copied::Bytes(bytes) => optimizer_state::pieces(bytes, &layout)?,
+            Copied::OnDisk(state) => optimizer_state::pieces_on_disk(state, &layout),
         };
-        let (optimizer, scalars) = optimizer_state::pieces(bytes, &layout)?;
         Ok((RankState { rank, ranks, parameters, optimizer, scalars, average }, state))
     }
 }

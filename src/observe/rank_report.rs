@@ -6,7 +6,7 @@ use firebrick_world::{Communicator, Kind, Traffic};
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
-use crate::accounting::ParameterBytes;
+use crate::accounting::{DiskBytes, ParameterBytes};
 use crate::engine::gather::gather;
 
 /// The numbers of one of several ranks. Sent and received bytes cover the steps only, not the initial distribution,
@@ -23,6 +23,9 @@ pub struct RankReport {
     pub gradient_bytes: usize,
     /// [`Report::optimizer_bytes`](crate::Report::optimizer_bytes) of this rank.
     pub optimizer_bytes: usize,
+    /// [`Report::disk`](crate::Report::disk) of this rank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskBytes>,
     /// [`Report::peak_bytes`](crate::Report::peak_bytes) of this rank.
     pub peak_bytes: usize,
     /// What the rank exchanged with others per update, on average, by kind of call.
@@ -109,11 +112,15 @@ impl RankReport {
         if world.size() == 1 {
             return Ok(Vec::new());
         }
+        let disk = bytes.disk;
         let bytes = [bytes.master, bytes.replica, bytes.gradients, bytes.optimizer, peak];
         let mut exchanged = exchanged.clone();
         exchanged.waited.resize(world.size(), 0.0);
-        let all = gather(world, "the report", &(bytes, exchanged))?;
-        let of_rank = |(rank, (bytes, exchanged)): (usize, _)| Self::new(rank, bytes, exchanged, steps);
+        let all = gather(world, "the report", &(bytes, disk, exchanged))?;
+        let of_rank = |(rank, (bytes, disk, exchanged)): (usize, _)| Self {
+            disk,
+            ..Self::new(rank, bytes, exchanged, steps)
+        };
         let mut reports: Vec<_> = all.into_iter().enumerate().map(of_rank).collect();
         let waited: Vec<Vec<f64>> = reports.iter().map(|report| report.waited_seconds.clone()).collect();
         for report in &mut reports {
@@ -137,6 +144,7 @@ impl RankReport {
             replica_bytes,
             gradient_bytes,
             optimizer_bytes,
+            disk: None,
             peak_bytes,
             per_step: per_step.collect(),
             awaited_seconds: 0.0,

@@ -8,6 +8,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use crate::Scores;
+use crate::accounting::DiskBytes;
 use crate::files::writes::FailedWrites;
 use crate::observe::rank_report::RankReport;
 
@@ -64,8 +65,11 @@ pub struct Report {
     /// Peak bytes of the gradients: at the end of a backward pass, in the dtype in which it leaves them, or held
     /// between two accumulated micro-batches.
     pub gradient_bytes: usize,
-    /// Bytes of the optimizer's state.
+    /// Bytes of the optimizer's state, unless a disk keeps it.
     pub optimizer_bytes: usize,
+    /// Bytes of the optimizer's state on a disk, and of the file that keeps it, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskBytes>,
     /// Bytes of all these that are offloaded to the host's memory.
     #[serde(skip_serializing_if = "is_zero")]
     pub host_bytes: usize,

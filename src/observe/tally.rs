@@ -72,6 +72,7 @@ impl Tally {
             host_bytes: bytes.by_place().0,
             gradient_bytes: bytes.gradients,
             optimizer_bytes: bytes.optimizer,
+            disk: bytes.disk,
             activation_bytes: self.activation_bytes,
             peak_bytes: self.peak_bytes,
             wall_seconds: process_start().elapsed().as_secs_f64(),

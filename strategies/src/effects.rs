@@ -1,5 +1,7 @@
 //! What a strategy does, as far as others must know.
 
+use std::path::PathBuf;
+
 use burn::tensor::FloatDType;
 use firebrick_kernels::packed::Packing;
 use serde::{Deserialize, Serialize};
@@ -31,6 +33,8 @@ pub struct Effects {
     pub reduces: Option<Reduces>,
     /// It keeps state in host memory.
     pub offloads: Option<Offloads>,
+    /// It keeps the optimizer's state on a disk.
+    pub on_disk: Option<OnDisk>,
     /// It recomputes activations.
     pub recomputes: Option<Recomputes>,
     /// It provides [weights to evaluate](crate::AverageStage::averaged) instead of the master.
@@ -104,6 +108,15 @@ pub enum Offloads {
     Optimizer,
     /// The same, and the replica, which is fetched block by block.
     Parameters,
+}
+
+/// A disk that keeps the optimizer's state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OnDisk {
+    /// The folder of the file.
+    pub folder: PathBuf,
+    /// The most bytes of parameters whose state is read and written together.
+    pub bucket_bytes: usize,
 }
 
 /// What is recomputed in the backward pass.
@@ -190,6 +203,7 @@ impl Effects {
             casts: None,
             reduces: None,
             offloads: None,
+            on_disk: None,
             recomputes: None,
             averages: false,
             adapts: false,

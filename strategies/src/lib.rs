@@ -45,7 +45,7 @@
 //! skip_outliers.rs  SkipOutliers: skips an update whose gradient norm is an outlier
 //! zero/          Zero: data-parallel training with sharded state
 //! buckets.rs     runs of tensors that are on their way together
-//! offload.rs     Offload: keeps the master and the moments, optionally the replica too, in host memory
+//! offload/       Offload: keeps the master and the moments, optionally the replica too, in host memory or on a disk
 //! conformance/   the laws that every strategy obeys, as checks
 //! state.rs       what a stage saves and restores
 //! saved_number.rs  a float in it
@@ -218,7 +218,7 @@ pub use composition::Composition;
 pub use dropout::Dropout;
 pub use dtypes::{Float, cast_params, float_name, require_dtype, supported_floats};
 pub use each_param::{AnyParam, each_distinct_param, each_param, learns, values_on_host};
-pub use effects::{Effects, Offloads, Reduces};
+pub use effects::{Effects, Offloads, OnDisk, Reduces};
 pub use ema::Ema;
 pub use error::StrategyError;
 pub use firebrick_kernels::Draws;

@@ -2,7 +2,7 @@
 
 use burn::tensor::{DType, FloatDType};
 
-use crate::{Effects, Offloads, Reduces, StrategyError};
+use crate::{Effects, Offloads, OnDisk, Reduces, StrategyError};
 
 /// The [effects](Effects) of a composition, in the order in which gradients pass through its strategies.
 ///
@@ -135,6 +135,11 @@ impl Order {
     /// Returns what host memory keeps, if anything.
     pub fn offloads(&self) -> Option<Offloads> {
         self.find(|effects| effects.offloads).map(|(_, offloads)| offloads)
+    }
+
+    /// Returns the disk that keeps the optimizer's state, if any.
+    pub fn on_disk(&self) -> Option<&OnDisk> {
+        self.0.iter().find_map(|effects| effects.on_disk.as_ref())
     }
 
     /// Returns whether a strategy moves each parameter to the master's device in

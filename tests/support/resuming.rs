@@ -1,6 +1,7 @@
 //! A run in parts: saved, and resumed from a checkpoint.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use burn::optim::ModuleOptimizer;
 use firebrick::checkpoints::{Checkpoint, Folder};
@@ -28,7 +29,7 @@ pub struct Part {
 }
 
 /// Where a part starts, and how it ends.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Way {
     pub ranks: usize,
     pub micro_batches: usize,
@@ -44,6 +45,8 @@ pub struct Way {
     pub stop_at: Option<u64>,
     pub allow_changes: bool,
     pub seed: u64,
+    /// Called with the number of updates, while the next one is made.
+    pub observer: Arc<dyn Fn(u64) + Send + Sync>,
 }
 
 impl Way {
@@ -60,7 +63,12 @@ impl Way {
             stop_at: None,
             allow_changes: false,
             seed: 11,
+            observer: Arc::new(|_| {}),
         }
+    }
+
+    pub fn observed(self, observer: impl Fn(u64) + Send + Sync + 'static) -> Self {
+        Self { observer: Arc::new(observer), ..self }
     }
 
     pub fn from(self, resume: Resume) -> Self {
@@ -92,8 +100,10 @@ impl Way {
             Some(resume) => (trainer.resume(resume.clone()), map_waves(gpt(0.1, &device))),
         };
         let optimizer = (self.optimizer)(&model);
+        let observer = self.observer.clone();
         let trained = trainer
             .observe(move |step: &StepNumbers| {
+                observer(step.step);
                 sender.send(step.loss).unwrap();
                 // A step's numbers arrive during the next step.
                 if stop_at.is_some_and(|at| step.step + 1 >= at) {

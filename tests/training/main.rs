@@ -25,6 +25,7 @@ mod many_ranks;
 mod mixed_precision;
 mod observers;
 mod of_burn;
+mod on_disk;
 mod optimizers;
 mod own_strategies;
 mod peft;

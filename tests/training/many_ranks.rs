@@ -19,7 +19,7 @@ use firebrick::strategies::Stack;
 use firebrick::{Amp, Offload, Recompute, Zero};
 
 /// Ranks, micro-batches, bf16, offload and recompute of a row.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Row {
     stage: u8,
     ranks: usize,
@@ -30,21 +30,21 @@ struct Row {
 }
 
 impl Row {
-    fn setting(self) -> Setting {
+    fn setting(&self) -> Setting {
         let setting = Setting { global: 12, steps: if is_cpu() { 8 } else { 3 }, ..Setting::default() };
         setting.cut_for(self.ranks, self.micro_batches)
     }
 
-    fn run(self) -> Outcome {
+    fn run(&self) -> Outcome {
         let recompute = self.recompute.then(Recompute::every_block);
         let zero = Zero::stage(self.stage).replicate_below(64);
-        let strategies = Stack::new(recompute, Stack::new(zero, self.offload));
+        let strategies = Stack::new(recompute, Stack::new(zero, self.offload.clone()));
         let then = Stack::new(self.half.then(Amp::bf16), accumulate(self.micro_batches));
         self.setting().run(self.ranks, self.micro_batches, Stack::new(strategies, then))
     }
 
     /// The same global batches on one rank.
-    fn alone(self) -> Outcome {
+    fn alone(&self) -> Outcome {
         self.setting().run(1, 1, self.half.then(Amp::bf16))
     }
 }
@@ -74,7 +74,7 @@ fn every_row(stage: u8, half: bool) {
         for &micro_batches in micro_batches {
             for offload in [None, Some(Offload::optimizer()), Some(Offload::parameters())] {
                 for &recompute in recompute {
-                    let row = Row { ranks, micro_batches, offload, recompute, ..row };
+                    let row = Row { ranks, micro_batches, offload: offload.clone(), recompute, ..row };
                     let expected = alone.entry(row.setting().global).or_insert_with(|| row.alone());
                     let found = row.run();
                     let (losses, most) = apart(&found, expected);
@@ -100,7 +100,7 @@ fn sums_behind_offload_are_those_of_all_ranks() {
     for offload in [Offload::optimizer(), Offload::parameters()] {
         for stage in [0, 1] {
             let zero = Zero::stage(stage).replicate_below(64);
-            let found = row.setting().run(2, 1, Stack::new(offload, zero));
+            let found = row.setting().run(2, 1, Stack::new(offload.clone(), zero));
             let (losses, most) = apart(&found, &expected);
             assert!(losses < 1e-5 && most < 1e-5, "{offload:?} {stage}: {losses:e} {most:e}");
         }

@@ -130,7 +130,7 @@ fn every_number_of_ranks_continues_on_every_other(stage: u8) {
             let offload = (onto == 2).then(Offload::optimizer);
             let resumed = |steps| way(steps).from(Resume::Path(from.clone()));
             let at_once = folder.path().join(format!("{stage}-{ranks}-{onto}"));
-            run(onto, then, None, offload, resumed(4), &at_once);
+            run(onto, then, None, offload.clone(), resumed(4), &at_once);
             assert!(
                 weights(&from, folder.path()) == weights(&saved(&at_once, 4), folder.path()),
                 "{at_once:?}"

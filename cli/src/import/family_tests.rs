@@ -65,6 +65,20 @@ fn zero_and_offload() {
     let sum_in =
         r#"{"communication_data_type": "fp16", "gradient_accumulation_steps": 2, "gradient_clipping": 1}"#;
     assert_eq!(strategies(sum_in, None), ["Accumulate(2)", "Zero(stage: 0, sum_in: f16)", "Clip(norm: 1.0)"]);
+    let on_disk = r#""offload_optimizer": {"device": "nvme", "nvme_path": "/a b\"c"}"#;
+    let expected = [r#"Offload(keep: optimizer, on: "/a b\"c")"#, "Zero(stage: 1)"];
+    assert_eq!(zero(&format!(r#""stage": 1, {on_disk}"#)), expected);
+    assert_eq!(zero(&format!(r#""stage": 0, {on_disk}"#)), [""; 0]);
+    assert_eq!(
+        zero(&format!(r#""stage": 3, {on_disk}, "offload_param": {{"device": "cpu"}}"#)),
+        ["Zero(stage: 3)", r#"Offload(keep: parameters, on: "/a b\"c")"#]
+    );
+    let taken = format!(r#"{{"zero_optimization": {{"stage": 2, {on_disk}}}}}"#);
+    for name in ["device", "nvme_path"] {
+        let path = format!("zero_optimization.offload_optimizer.{name}");
+        assert_eq!(outcome(&path, &taken, None), ("taken", false));
+    }
+    // DeepSpeed needs a path.
     let nvme =
         r#"{"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "ratio": 0.5}}}"#;
     for name in ["device", "ratio"] {

@@ -39,8 +39,9 @@
 //! | `fp16.loss_scale` that is not 0 | `loss_scale: (constant: ..)` |
 //! | `zero_optimization.stage` | `Zero(stage: ..)` |
 //! | `stage3_param_persistence_threshold` | `Zero(replicate_below: ..)` |
-//! | `offload_optimizer.device`: `cpu` | `Offload(optimizer)`; `nvme` becomes the same |
-//! | `offload_param.device`: `cpu` | `Offload(parameters)`, with the optimizer's state |
+//! | `offload_optimizer.device`: `cpu` | `Offload(optimizer)` |
+//! | `offload_optimizer.device`: `nvme`, with `nvme_path` | `Offload(keep: optimizer, on: ..)` |
+//! | `offload_param.device`: `cpu` | `Offload(parameters)`, with the optimizer's state; `nvme` becomes the same |
 //! | `activation_checkpointing`, if any part of it is on | `Recompute(every: 1)`, `offloaded` with `cpu_checkpointing` |
 //! | `optimizer`: `Adam`, `AdamW`, `Lion`, `Lamb`, `SGD` | `AdamW`, `Lion`, `Lamb`, `Sgd`; weight decay applies to matrices, not to vectors |
 //! | `scheduler`: `WarmupLR`, `WarmupDecayLR`, `WarmupCosineLR`, `OneCycle`, `LRRangeTest` | the same, see [`schedule`](firebrick::schedule) |

@@ -114,36 +114,67 @@ fn within(ds: &mut Source, stage: u64) -> Result<Option<u64>, ImportError> {
     Ok(ranks)
 }
 
-/// Reads what the host keeps. A run has a single `Offload`; that of parameters includes the optimizer's state.
+/// Where a part of the state is kept.
+#[derive(Clone, PartialEq)]
+enum Kept {
+    OnDevice,
+    OnHost,
+    /// In this folder.
+    OnDisk(String),
+}
+
+/// A block about a part of the state.
+struct Block {
+    name: &'static str,
+    /// The flag that preceded the block.
+    old: &'static str,
+    /// The first stage in which DeepSpeed heeds it.
+    least: u64,
+    /// What keeps the part on the host.
+    strategy: &'static str,
+    /// The setting that keeps the part on a disk, if there is one.
+    on_disk: Option<&'static str>,
+}
+
+/// Reads what the host and a disk keep. A run has a single `Offload`; that of parameters includes the optimizer's state.
 fn offload(ds: &mut Source, stage: u64) -> Result<Option<Item>, ImportError> {
-    let optimizer = device(ds, "offload_optimizer", "cpu_offload", (1, stage), "Offload(optimizer)")?;
-    let parameters = device(ds, "offload_param", "cpu_offload_param", (3, stage), "Offload(parameters)")?;
-    let old = device(ds, "offload_param", "cpu_offload_params", (3, stage), "Offload(parameters)")?;
+    let (name, strategy) = ("offload_param", "Offload(parameters)");
+    let block = |old| Block { name, old, least: 3, strategy, on_disk: None };
+    let parameters = device(ds, &block("cpu_offload_param"), stage)?;
+    let old = device(ds, &block("cpu_offload_params"), stage)?;
+    let parameters = parameters != Kept::OnDevice || old != Kept::OnDevice;
+    let on_disk = Some(if parameters { "parameters" } else { "optimizer" });
+    let (name, strategy) = ("offload_optimizer", "Offload(optimizer)");
+    let block = Block { name, old: "cpu_offload", least: 1, strategy, on_disk };
+    let optimizer = device(ds, &block, stage)?;
     for name in ["ratio", "nvme_path"] {
         let path = format!("zero_optimization.offload_optimizer.{name}");
         let all = match (name, ds.get(&path).map(|field| field.value.to_string()).as_deref()) {
-            (_, None | Some("1" | "1.0")) => Outcome::no_effect("all of it is on the host"),
-            ("ratio", _) if optimizer => Outcome::omitted("all of it on the host"),
+            ("ratio", None | Some("1" | "1.0")) => Outcome::no_effect("all of it is offloaded"),
+            ("ratio", _) if optimizer != Kept::OnDevice => Outcome::omitted("all of it is offloaded"),
             _ => Outcome::no_effect("nothing is kept on disks"),
         };
         ds.settle(&path, all);
     }
-    Ok(match (parameters || old, optimizer) {
+    Ok(match (parameters, optimizer) {
+        (true, Kept::OnDisk(folder)) => Some(Item::certain(with_disk("parameters", &folder))),
+        (false, Kept::OnDisk(folder)) => Some(Item::certain(with_disk("optimizer", &folder))),
         (true, _) => Some(Item::certain("Offload(parameters)")),
-        (false, true) => Some(Item::certain("Offload(optimizer)")),
-        (false, false) => None,
+        (false, Kept::OnHost) => Some(Item::certain("Offload(optimizer)")),
+        (false, Kept::OnDevice) => None,
     })
 }
 
-/// Reads whether a part of the state is kept on the host. `old` is the name of the flag that preceded the block.
-fn device(
-    ds: &mut Source,
-    block: &str,
-    old: &str,
-    (least, stage): (u64, u64),
-    strategy: &str,
-) -> Result<bool, ImportError> {
-    let (path, old) = (format!("zero_optimization.{block}.device"), format!("zero_optimization.{old}"));
+fn with_disk(keep: &str, folder: &str) -> String {
+    // JSON's texts are RON's too.
+    format!("Offload(keep: {keep}, on: {})", serde_json::Value::from(folder))
+}
+
+/// Reads where a part of the state is kept.
+fn device(ds: &mut Source, block: &Block, stage: u64) -> Result<Kept, ImportError> {
+    let Block { name, old, least, strategy, on_disk } = block;
+    let (least, path, old) =
+        (*least, format!("zero_optimization.{name}.device"), format!("zero_optimization.{old}"));
     let note = Outcome::Taken(format!("strategies: {strategy}"));
     let too_low = Outcome::no_effect(format!("DeepSpeed heeds it from stage {least} on"));
     let flag = ds.flag(&old)? == Given::Is(true);
@@ -155,18 +186,43 @@ fn device(
             false => Outcome::no_effect("nothing is offloaded"),
         },
     );
-    let on_disk = Outcome::omitted(format!("{strategy}, in the host's memory: nothing is kept on disks"));
-    let (outcome, on) = match ds.text(&path)? {
-        Given::Missing => return Ok(flag && stage >= least),
+    let by_flag = if flag && stage >= least { Kept::OnHost } else { Kept::OnDevice };
+    let (outcome, kept) = match ds.text(&path)? {
+        Given::Missing => return Ok(by_flag),
         Given::Is(device) => match device.to_ascii_lowercase().as_str() {
-            "none" => (Outcome::no_effect("nothing is offloaded"), false),
-            "cpu" | "nvme" if stage < least => (too_low, false),
-            "cpu" => (note, true),
-            "nvme" => (on_disk, true),
+            "none" => (Outcome::no_effect("nothing is offloaded"), by_flag),
+            "cpu" | "nvme" if stage < least => (too_low, by_flag),
+            "cpu" => (note, Kept::OnHost),
+            "nvme" => nvme(ds, name, strategy, *on_disk)?,
             _ => return Err(ds.wrong(&path, "\"cpu\", \"nvme\" or \"none\"")),
         },
         Given::Auto => return Err(ds.wrong(&path, "\"cpu\", \"nvme\" or \"none\"")),
     };
     ds.settle(&path, outcome);
-    Ok(on || flag && stage >= least)
+    Ok(kept)
+}
+
+/// Reads the folder on a disk. Without one, or if a disk cannot keep this part, the host keeps it.
+fn nvme(
+    ds: &mut Source,
+    block: &str,
+    strategy: &str,
+    on_disk: Option<&str>,
+) -> Result<(Outcome, Kept), ImportError> {
+    let path = format!("zero_optimization.{block}.nvme_path");
+    let Some(keep) = on_disk else {
+        let why = "a disk keeps only the optimizer's state";
+        return Ok((Outcome::omitted(format!("{strategy}, in the host's memory: {why}")), Kept::OnHost));
+    };
+    match ds.text(&path)? {
+        Given::Is(folder) => {
+            let taken = Outcome::Taken(format!("strategies: {}", with_disk(keep, &folder)));
+            ds.settle(&path, taken.clone());
+            Ok((taken, Kept::OnDisk(folder)))
+        }
+        _ => {
+            let why = "nvme_path names no folder";
+            Ok((Outcome::omitted(format!("{strategy}, in the host's memory: {why}")), Kept::OnHost))
+        }
+    }
 }

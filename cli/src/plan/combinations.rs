@@ -1,7 +1,7 @@
 //! The sensible combinations of strategies, cheapest first.
 
 use burn::tensor::FloatDType;
-use firebrick_strategies::{Amp, Offload, Offloads, Recompute, Zero};
+use firebrick_strategies::{Amp, Offload, Offloads, OnDisk, Recompute, Zero};
 
 use crate::{Run, RunStrategy};
 
@@ -56,6 +56,7 @@ struct Own {
     amp: Option<RunStrategy>,
     zero: Option<RunStrategy>,
     accumulate: Option<RunStrategy>,
+    disk: Option<OnDisk>,
     /// Strategies that change the model before anything else acts.
     adapting: Vec<RunStrategy>,
     /// The other strategies, in their order, which come last.
@@ -67,6 +68,7 @@ impl Own {
         let mut own = Self::default();
         for strategy in run.composed() {
             let effects = strategy.effects();
+            own.disk = own.disk.or(effects.on_disk);
             if effects.casts.is_some() {
                 own.amp = Some(strategy);
             } else if effects.reduces.is_some() {
@@ -111,7 +113,11 @@ impl Own {
             1 => [None, Some(zero)],
             _ => [Some(zero), None],
         };
-        let offload = offload.map(|offloads| RunStrategy::new("Offload", Offload::from(offloads)));
+        let offload = offload.map(|offloads| match &self.disk {
+            None => Offload::from(offloads),
+            Some(disk) => Offload::from(offloads).on(&disk.folder).bucket_bytes(disk.bucket_bytes),
+        });
+        let offload = offload.map(|offload| RunStrategy::new("Offload", offload));
         let recompute = recompute.then(|| RunStrategy::new("Recompute", Recompute::every_block()));
         let list = [first, offload, amp, recompute, self.accumulate.clone(), last];
         self.adapting.clone().into_iter().chain(list.into_iter().flatten()).chain(self.rest.clone()).collect()
@@ -146,6 +152,15 @@ mod tests {
         let found = lists(&["strategies=[]", "ranks=1"], true);
         assert_eq!(found, expected.map(|list| format!("strategies: [{list}],")));
         assert!(lists(&["strategies=[]"], false)[1].contains("Amp(f16)"));
+    }
+
+    #[test]
+    fn a_disk_is_kept() {
+        let sets = [r#"strategies=[Offload(keep: optimizer, on: "/nvme", bucket_bytes: 9)]"#, "ranks=1"];
+        let found = lists(&sets, true);
+        let offloaded: Vec<_> = found.iter().filter(|list| list.contains("Offload")).collect();
+        assert_eq!(offloaded.len(), 6);
+        assert!(offloaded.iter().all(|list| list.contains(r#"on: "/nvme", bucket_bytes: 9"#)), "{found:#?}");
     }
 
     #[test]

@@ -99,6 +99,8 @@ pub struct Planned {
     pub activation_bytes: u64,
     /// Counted as in [`Report::host_bytes`](firebrick::Report::host_bytes).
     pub host_bytes: u64,
+    /// Counted as in [`DiskBytes::state_bytes`](firebrick::DiskBytes::state_bytes).
+    pub disk_bytes: u64,
     /// Bytes on the device between two steps.
     pub between_steps_bytes: u64,
     /// Most bytes on the device during a pass or an update, as `device_budget` counts them.
@@ -245,6 +247,7 @@ impl<M: Trainable> Planner<'_, M> {
             optimizer_bytes: held.optimizer,
             activation_bytes: traced.activations,
             host_bytes: held.host,
+            disk_bytes: held.disk,
             between_steps_bytes: held.between(),
             peak_bytes: peak,
             sent_elements: sent.values().map(|sent| sent.elements).sum(),

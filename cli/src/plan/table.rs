@@ -52,6 +52,11 @@ impl Plan {
             }
             false => String::new(),
         };
+        let disk = match self.as_written.disk_bytes {
+            0 => String::new(),
+            state => format!(", and {} on the disk", bytes(state)),
+        };
+        let host = host + &disk;
         let answer = match (self.as_written.fits, self.budget_bytes.map(bytes)) {
             (Some(true), Some(budget)) => {
                 format!("As it is written, it fits: {peak} at the peak{host}, of {budget} for a rank.")
@@ -105,6 +110,7 @@ impl Plan {
             ("optimizer state", run.optimizer_bytes),
             ("activations", run.activation_bytes),
             ("on the host", run.host_bytes),
+            ("on the disk", run.disk_bytes),
             ("device, between steps", run.between_steps_bytes),
             ("device, at the peak", run.peak_bytes),
             ("sent in an update", run.sent_bytes),
@@ -213,6 +219,7 @@ mod tests {
             optimizer_bytes: 8,
             activation_bytes: *peak_bytes,
             host_bytes: 0,
+            disk_bytes: 0,
             between_steps_bytes: 12,
             peak_bytes: *peak_bytes,
             sent: BTreeMap::new(),

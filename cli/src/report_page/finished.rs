@@ -29,6 +29,7 @@ pub(crate) struct Finished {
     pub gradient_bytes: Option<f64>,
     pub optimizer_bytes: Option<f64>,
     pub host_bytes: Option<f64>,
+    pub disk: Option<Disk>,
     pub activation_bytes: Option<f64>,
     pub peak_bytes: Option<f64>,
     pub wall_seconds: Option<f64>,
@@ -38,6 +39,13 @@ pub(crate) struct Finished {
     pub checkpoint_error: Option<String>,
     pub failed_writes: Vec<FailedWrites>,
     pub ranks: Vec<Rank>,
+}
+
+/// The optimizer's state [on a disk](firebrick::DiskBytes).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Disk {
+    pub state_bytes: Option<f64>,
 }
 
 /// A rank's [`RankReport`](firebrick::RankReport).

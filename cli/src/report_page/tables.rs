@@ -102,6 +102,7 @@ pub(crate) fn memory(finished: &Finished) -> String {
         ("gradients", finished.gradient_bytes),
         ("optimizer state", finished.optimizer_bytes),
         ("of these, on the host", finished.host_bytes),
+        ("optimizer state, on a disk", finished.disk.and_then(|disk| disk.state_bytes)),
         ("activations of a pass, at most", finished.activation_bytes),
         ("all in use, at most", finished.peak_bytes),
     ];

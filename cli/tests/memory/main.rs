@@ -6,6 +6,7 @@ mod support;
 
 mod budget;
 mod copies;
+mod on_disk;
 mod parts;
 mod plan;
 mod start;

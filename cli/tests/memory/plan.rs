@@ -290,3 +290,25 @@ fn what_is_chosen_of_the_blocks_is_planned_for_all_of_them() {
     }
     near(r#"[Freeze(["tokens", "positions", "blocks.0", "blocks.1", "blocks.2", "blocks.3"])]"#);
 }
+
+#[test]
+fn the_bytes_on_a_disk_are_those_of_the_state() {
+    let _alone = alone();
+    let folder = folder();
+    let path = folder.path().display();
+    for (ranks, zero) in [(1, ""), (2, "Zero(stage: 2), ")] {
+        let strategies = format!(r#"strategies=[{zero}Offload(keep: optimizer, on: "{path}")]"#);
+        let sets = [strategies, format!("ranks={ranks}"), "batch.accumulate=None".into()];
+        let plan = run(folder.path(), GPT, &sets).plan(None, |_| {}).unwrap();
+        let report = run(folder.path(), GPT, &sets).launch(Show::Nothing, Interrupter::new()).unwrap().report;
+        let planned = &plan.as_written;
+        assert_eq!(planned.disk_bytes as usize, report.disk.unwrap().state_bytes);
+        assert_eq!((planned.optimizer_bytes, report.optimizer_bytes), (0, 0));
+        assert_eq!(planned.host_bytes as usize, report.host_bytes);
+        let text = plan.summary(true);
+        assert!(text.contains("on the disk") && text.contains("on: "), "{text}");
+    }
+    // A plan is often made on another machine than the one that trains.
+    let set = r#"strategies=[Offload(keep: optimizer, on: "/nowhere/at/all")]"#.to_string();
+    run(folder.path(), GPT, &[set]).plan(None, |_| {}).unwrap();
+}

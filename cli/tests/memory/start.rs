@@ -138,7 +138,7 @@ fn a_rank_takes_its_part_of_the_model_and_nothing_else() {
     for offload in [Offload::optimizer(), Offload::parameters()] {
         let (model, account) = (model(&device), Account::new());
         let _on_it = account.enter();
-        let peaks = peaks(World::solo(), Stack::new(offload, Amp::bf16()), model);
+        let peaks = peaks(World::solo(), Stack::new(offload.clone(), Amp::bf16()), model);
         assert!(peaks[0] < parameter, "{offload:?}: {} bytes of {whole}", peaks[0]);
     }
 }

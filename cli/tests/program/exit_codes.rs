@@ -157,3 +157,39 @@ fn a_signal_ends_the_learning_of_a_vocabulary_at_once_and_it_shows_that_it_goes_
         assert!(!folder.path().join("out").exists() && !folder.path().join("text.tokens").exists());
     }
 }
+
+/// The folder for the optimizer's state is missing, or the disk takes no more of it.
+#[test]
+fn a_disk_that_cannot_keep_the_state_of_the_optimizer_ends_the_run() {
+    let folder = folder();
+    let on = |place: &str| format!("strategies=[Offload(keep: optimizer, on: \"{place}\")]");
+    let missing = on("nowhere");
+    let refused = firebrick(folder.path(), &["train", "run.ron", "--set", &missing]).assert().code(1);
+    refused.stderr(contains("nowhere: cannot create a file").and(contains("existing folder")));
+    assert!(!folder.path().join("out/metrics.jsonl").exists());
+
+    firebrick(folder.path(), &["train", "run.ron", "--set", &on(".")]).assert().success();
+    #[cfg(unix)]
+    {
+        // Each tensor of the state takes a block of 4096 bytes, so that this is the only file of more than 64 kB.
+        let limited = "trap '' XFSZ; ulimit -f 128; exec \"$@\"";
+        let program = assert_cmd::cargo::cargo_bin("firebrick");
+        let mut command = Command::new("sh");
+        command.current_dir(folder.path()).args(["-c", limited, "sh"]).arg(program);
+        let longer = [
+            "train",
+            "run.ron",
+            "--resume",
+            "auto",
+            "--set",
+            "steps=6",
+            "--set",
+            &on("."),
+            "--allow-changes",
+        ];
+        let full = command.args(longer).assert().code(1);
+        full.stderr(contains("cannot write bucket 0").and(contains("resume from the last")));
+        // What was saved goes on.
+        firebrick(folder.path(), &longer).assert().success();
+    }
+}

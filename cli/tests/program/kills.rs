@@ -102,6 +102,24 @@ fn with_accumulation_dropout_and_an_average() {
     survives(2, &[]);
 }
 
+const ON_DISK: &str = "Offload(keep: optimizer, on: \".\", bucket_bytes: 1024)";
+
+/// The file with the optimizer's state ends with the process: checkpoints alone count.
+#[test]
+fn with_the_optimizer_on_a_disk() {
+    survives(2, &[&format!("strategies=[{ON_DISK}, Clip(norm: 1.0)]")]);
+}
+
+#[test]
+#[ignore = "takes minutes: see the top of the file"]
+fn with_the_optimizer_on_a_disk_on_ranks() {
+    for stage in 1..=3 {
+        let strategies =
+            format!("strategies=[Zero(stage: {stage}), {ON_DISK}, Accumulate(2), Ema(decay: 0.9)]");
+        survives(5, &["ranks=2", "batch=(micro: 2)", &strategies]);
+    }
+}
+
 #[test]
 #[ignore = "takes a minute: see the top of the file"]
 fn without_a_strategy() {

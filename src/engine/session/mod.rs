@@ -16,12 +16,14 @@ use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use firebrick_datasets::{Batch, DataError};
 use firebrick_kernels::Draws;
-use firebrick_strategies::{Adaptation, Grads, Outcome, Pass, SkipReason, Stages, float_name};
+use firebrick_strategies::{
+    Adaptation, Grads, OnDisk as Scratch, Outcome, Pass, SkipReason, Stages, float_name,
+};
 use firebrick_world::{Communicator, is_host};
 
 use crate::accounting::budget::{Moment, OnDevice, OverBudget};
 use crate::accounting::{ParameterBytes, Placement, trainable_bytes};
-use crate::checkpoint::{Layout, StateSize};
+use crate::checkpoint::{Layout, OnDisk, StateSize};
 use crate::engine::agreement::WindowOfAll;
 use crate::engine::feed::{MicroBatch, Window};
 use crate::engine::step::Step;
@@ -43,7 +45,11 @@ pub struct Session<M> {
     /// The names of the master's tensors, and the part of each that this rank saves.
     layout: Arc<Layout>,
     weights: Weights<M>,
+    /// Has no state between two updates if a disk keeps it.
     optimizer: ModuleOptimizer,
+    disk: Option<OnDisk>,
+    /// The disk that keeps the optimizer's state, once it is [opened](Self::opening_disk).
+    scratch: Option<Scratch>,
     schedule: Arc<dyn LrSchedule>,
     /// The number of updates that the schedule spans.
     total_updates: u64,
@@ -102,6 +108,19 @@ impl<M: Module> Session<M> {
         let optimizer = (states * trainable_bytes(master) as f64) as usize;
         let found = OnDevice::between_steps(&ParameterBytes { optimizer, ..self.bytes });
         self.check_budget(OnDevice { gradients, ..found }, Moment::Start)?;
+        Ok(self)
+    }
+
+    /// Creates the file that keeps the optimizer's state, if a disk keeps it. Without this, a session that makes updates
+    /// keeps the state in memory; one that only measures passes needs no disk.
+    ///
+    /// # Errors
+    ///
+    /// The folder does not exist or cannot be written into.
+    pub fn opening_disk(mut self) -> Result<Self, TrainError> {
+        if let Some(Scratch { folder, bucket_bytes }) = &self.scratch {
+            self.disk = Some(OnDisk::create(folder, *bucket_bytes, self.world.rank())?);
+        }
         Ok(self)
     }
 
@@ -297,11 +316,11 @@ impl<M: Module> Session<M> {
 
     /// Bytes of master, replica, gradients and optimizer state.
     ///
-    /// On a device the first update has measured the optimizer's state. Elsewhere it is counted by reading it, a few
+    /// On a device or a disk the first update has measured the optimizer's state. Elsewhere it is counted by reading it, a few
     /// parameters at a time; call it at the end of a run only.
     pub fn bytes(&self) -> ParameterBytes {
         let on_device = !self.master().devices().iter().all(is_host);
-        if on_device && self.bytes.optimizer > 0 {
+        if self.disk.is_some() || on_device && self.bytes.optimizer > 0 {
             return self.bytes;
         }
         let optimizer = StateSize::of(&self.optimizer, self.master()).bytes;

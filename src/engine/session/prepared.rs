@@ -131,6 +131,8 @@ impl<M: Module + 'static> Prepared<M> {
             layout,
             weights,
             optimizer,
+            disk: None,
+            scratch: order.on_disk().cloned(),
             schedule: Arc::new(schedule),
             total_updates,
             updates: 0,

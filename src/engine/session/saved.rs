@@ -12,7 +12,9 @@ use super::update::published;
 use super::whole::{Copies, Which};
 use super::{Session, Weights};
 use crate::TrainError;
-use crate::checkpoint::{Layout, Resumed, Snapshot, TrainerState, load, load_optimizer};
+use crate::checkpoint::{
+    Layout, Resumed, Snapshot, StateAt, TrainerState, load, load_onto_disk, load_optimizer,
+};
 
 impl<M: Module> Session<M> {
     /// The names of the master's tensors, and the part of each that this rank saves.
@@ -37,10 +39,14 @@ impl<M: Module> Session<M> {
         let master = self.weights.pair().0;
         let on_device = !master.devices().iter().all(is_host);
         // Others than deferred optimizers are read tensor by tensor.
-        let optimizer = on_device.then(|| on_host(&self.optimizer, master, &self.deferred));
-        let optimizer = optimizer.as_ref().unwrap_or(&self.optimizer);
+        let read = on_device.then(|| on_host(&self.optimizer, master, &self.deferred));
+        let optimizer = match (&self.disk, &read) {
+            (Some(disk), _) => StateAt::Disk(disk),
+            (None, Some(read)) => StateAt::Device(read),
+            (None, None) => StateAt::Host(&self.optimizer),
+        };
         let master = copied.as_ref().unwrap_or(master);
-        Ok(Snapshot::take(layout, &self.world, master, average.as_ref(), (optimizer, on_device), state)?)
+        Ok(Snapshot::take(layout, &self.world, master, average.as_ref(), &optimizer, state)?)
     }
 
     /// Continues from a checkpoint, which may have any number of ranks and other strategies. Every rank calls it.
@@ -62,14 +68,25 @@ impl<M: Module> Session<M> {
         let reclaimed = (self.stages.unalias_master(master), checkpoint.parameters());
         let load_master = |(master, saved)| load(master, layout, saved, interrupter);
         let master = device.memory_persistent_allocations(reclaimed, load_master)?;
-        let optimizer = (self.optimizer.clone(), checkpoint.optimizer(), master);
-        let load_state = |(optimizer, saved, master)| {
-            let loaded = load_optimizer(optimizer, &master, layout, saved, interrupter)?;
-            Ok::<_, TrainError>((loaded, master))
+        let saved = checkpoint.optimizer();
+        let master = match &mut self.disk {
+            Some(disk) => {
+                load_onto_disk(&mut self.optimizer, disk, &master, layout, saved, interrupter)?;
+                self.bytes.count_disk(disk.size().bytes, disk.file());
+                master
+            }
+            None => {
+                let load_state = |(optimizer, master)| {
+                    let loaded = load_optimizer(optimizer, &master, layout, saved, interrupter)?;
+                    Ok::<_, TrainError>((loaded, master))
+                };
+                let optimizer = (self.optimizer.clone(), master);
+                let loaded = device.memory_persistent_allocations(optimizer, load_state)?;
+                let master;
+                ((self.optimizer, self.bytes.optimizer), master) = loaded;
+                master
+            }
         };
-        let loaded = device.memory_persistent_allocations(optimizer, load_state)?;
-        let master;
-        ((self.optimizer, self.bytes.optimizer), master) = loaded;
         let pair = published(&device, &mut self.stages, master)?;
         let mut states = SavedStates::matching(fresh, state.strategies().to_vec());
         self.stages.restore(&mut states)?;

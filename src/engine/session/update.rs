@@ -21,7 +21,7 @@ use super::{Session, Weights};
 use crate::TrainError;
 use crate::accounting::FirstUpdate;
 use crate::accounting::budget::{Moment, OnDevice};
-use crate::checkpoint::StateSize;
+use crate::checkpoint::{OnDisk, StateSize};
 use crate::engine::agreement::agreed_skip;
 use crate::engine::late::Late;
 use crate::engine::step::{Step, settled_by};
@@ -208,6 +208,7 @@ impl<M: Module> Session<M> {
         step.rate = rate;
         let Self {
             optimizer,
+            disk,
             stages,
             tied,
             bytes,
@@ -230,14 +231,19 @@ impl<M: Module> Session<M> {
         let grads = grads.for_update(&master, any_dtype);
         let given = Storages::of_gradients(&master, &grads);
         let state = FirstUpdate::begins(*updates == 0, &master, &grads, pass.device());
-        let (input, is_tied, dtype) = ((&mut *optimizer, master, grads), *tied, *writes);
+        let (input, is_tied, dtype) = ((&mut *optimizer, disk.as_mut(), master, grads), *tied, *writes);
         let (is_decided, before) = (guard.is_none(), deferrals());
-        let updated = move |(optimizer, master, grads): (&mut ModuleOptimizer, M, GradientsParams)| {
+        type Input<'a, M> = (&'a mut ModuleOptimizer, Option<&'a mut OnDisk>, M, GradientsParams);
+        let updated = move |(optimizer, disk, master, grads): Input<'_, M>| {
+            let stepped = |master| match disk {
+                Some(disk) => disk.step(optimizer, rate, master, grads),
+                None => optimizer.step(rate, master, grads),
+            };
             // Burn's optimizer updates only the first place of a tied parameter, and updates in place only if nothing
             // else holds the tensor.
             let step = || match is_tied {
-                true => tie(optimizer.step(rate, untie(master), grads)),
-                false => optimizer.step(rate, master, grads),
+                true => tie(stepped(untie(master))),
+                false => stepped(master),
             };
             let update = || match guard.clone() {
                 None => together(step),
@@ -262,14 +268,18 @@ impl<M: Module> Session<M> {
         *writes = writes.filter(|_| written.taken > 0);
         // Burn's own clipping computes in the gradient's dtype.
         *any_dtype = if optimizer.has_gradient_clipping() { HashSet::new() } else { written.params };
-        bytes.optimizer = match state.ends(&pair.0, &pair.1, pass.device()) {
-            Some(measured) => measured,
+        match (disk.as_mut(), state.ends(&pair.0, &pair.1, pass.device())) {
+            (Some(disk), _) => bytes.count_disk(disk.size().bytes, disk.file()),
+            (None, Some(measured)) => bytes.optimizer = measured,
             // If nothing measures it, a run with a budget reads the optimizer's state once.
-            None if *updates == 0 && budget.is_some() => StateSize::of(optimizer, &pair.0).bytes,
-            None => bytes.optimizer,
-        };
+            (None, None) if *updates == 0 && budget.is_some() => {
+                bytes.optimizer = StateSize::of(optimizer, &pair.0).bytes;
+            }
+            (None, None) => {}
+        }
         bytes.count(&pair.0, &pair.1, stages.averaged().as_ref());
         *weights = Weights::new(pair);
+        disk.as_mut().map_or(Ok(()), OnDisk::check)?;
         let gradients = if bytes.placement.master_on_host { 0 } else { given };
         self.updates += 1;
         step.update = self.updates;

@@ -36,10 +36,12 @@ pub struct Held {
     pub averaged: u64,
     /// The gradients: those of a window, or those that a backward pass leaves if a window has one micro-batch.
     pub gradients: u64,
-    /// The optimizer's state.
+    /// The optimizer's state in memory.
     pub optimizer: u64,
     /// The bytes on the host, of all the above except the gradients.
     pub host: u64,
+    /// The optimizer's state, if a disk keeps it.
+    pub disk: u64,
     /// Gradients that stay on the device between the micro-batches of a window.
     of_window: u64,
     /// Gradients that a backward pass leaves, as far as blocks hand theirs over.
@@ -77,6 +79,9 @@ impl Held {
         let ranks = order.sharing(ranks);
         for param in params {
             held.add(&param, order, ranks, optimizer, &mut gradients);
+        }
+        if order.on_disk().is_some() {
+            held.disk = std::mem::take(&mut held.optimizer);
         }
         let [master_on_host, replica_on_host, held_on_host] = order.on_host();
         let if_so = |bytes: u64, is_so: bool| if is_so { bytes } else { 0 };

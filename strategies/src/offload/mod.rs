@@ -2,22 +2,24 @@
 //!
 //! Ren et al., *ZeRO-Offload: Democratizing Billion-Scale Model Training*, 2021 (arXiv:2101.06840).
 
+mod written;
+
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 use burn::module::{Module, ParamId};
 use burn::tensor::{Device, Tensor};
 use firebrick_world::{host_device, moved, on_host};
-use serde::{Deserialize, Serialize};
 
 use crate::buckets::{BUCKET_BYTES, buckets, bytes};
 use crate::{
-    CollectStage, Effects, Grads, MasterStage, Offloads, Outcome, ParamMap, Setup, Stage, Stages, Strategy,
-    StrategyError, StrategyRecipe, each_distinct_param, groups, map_params, relift,
+    CollectStage, Effects, Grads, MasterStage, Offloads, OnDisk, Outcome, ParamMap, SettingError, Setup,
+    Stage, Stages, Strategy, StrategyError, StrategyRecipe, each_distinct_param, groups, map_params, relift,
 };
 
 const NAME: &str = "Offload";
 
-/// Keeps parameters, gradients and moments in host memory.
+/// Keeps parameters, gradients and moments in host memory, and the moments on a disk if you name one.
 ///
 /// | | on the device | on the host | moved per update |
 /// |---|---|---|---|
@@ -40,6 +42,27 @@ const NAME: &str = "Offload";
 /// On the CPU, host and device share their memory. `Offload` makes the copies anyway, so that a run shows what it would
 /// hold on a GPU, with the same result.
 ///
+/// # On a disk
+///
+/// [`on`](Self::on) moves the optimizer's state on to a fast disk. An update goes through the parameters in buckets. While
+/// it updates one bucket, it reads the state of the next one and writes that of the one before, so that host memory
+/// holds the state of about three buckets. The result is the same, to the bit.
+///
+/// Each rank has one file, which has no name in the folder. The system removes it when the run ends, however it ends, and
+/// no run can read the file of another: only checkpoints are kept. The file is as large as the state, and up to twice as
+/// large while a checkpoint is saved, which is copied from it tensor by tensor, in parallel with training. On Linux the
+/// file bypasses the page cache (`O_DIRECT`) if the file system supports it.
+///
+/// Whatever is read must have the checksum (BLAKE3) of what was written. If it has another one, if the folder cannot be
+/// written, or if the disk is full, the run ends with an error, and its checkpoints stay as they are.
+///
+/// ```
+/// use firebrick_strategies::Offload;
+///
+/// let offload = Offload::optimizer().on("/nvme/scratch");
+/// # let _ = offload;
+/// ```
+///
 /// # At the start
 ///
 /// `Offload` moves parameters one at a time from the device where the model was created. A parameter that was created
@@ -60,33 +83,52 @@ const NAME: &str = "Offload";
 /// assert_eq!(replica.weight.val().dtype(), DType::BF16);
 /// # Ok::<(), firebrick_strategies::StrategyError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offload {
     offloads: Offloads,
+    disk: Option<OnDisk>,
 }
 
 impl Offload {
     /// Keeps master, moments and update on the host.
     pub fn optimizer() -> Self {
-        Self { offloads: Offloads::Optimizer }
+        Offloads::Optimizer.into()
     }
 
     /// Keeps the replica on the host too: each segment fetches its block.
     pub fn parameters() -> Self {
-        Self { offloads: Offloads::Parameters }
+        Offloads::Parameters.into()
+    }
+
+    /// Keeps the optimizer's state in a file of this folder, which must exist, instead of in host memory.
+    pub fn on(self, folder: impl Into<PathBuf>) -> Self {
+        let bucket_bytes = self.disk.map_or(BUCKET_BYTES, |disk| disk.bucket_bytes);
+        Self { disk: Some(OnDisk { folder: folder.into(), bucket_bytes }), ..self }
+    }
+
+    /// Sets the most bytes of parameters whose state is read and written together, unless one alone has more. Without
+    /// [a disk](Self::on) it has no effect. Default: 32 MiB. AdamW's state of a bucket has twice as many.
+    pub fn bucket_bytes(self, bytes: usize) -> Self {
+        let disk = self.disk.map(|disk| OnDisk { bucket_bytes: bytes, ..disk });
+        Self { disk, ..self }
     }
 }
 
 impl From<Offloads> for Offload {
     fn from(offloads: Offloads) -> Self {
-        Self { offloads }
+        Self { offloads, disk: None }
     }
 }
 
 impl StrategyRecipe for Offload {
     fn effects(&self) -> Effects {
-        Effects { offloads: Some(self.offloads), ..Effects::none(NAME) }
+        Effects { offloads: Some(self.offloads), on_disk: self.disk.clone(), ..Effects::none(NAME) }
+    }
+
+    fn check(&self) -> Result<(), SettingError> {
+        let Some(OnDisk { folder, bucket_bytes }) = &self.disk else { return Ok(()) };
+        SettingError::require(*bucket_bytes > 0, "bucket_bytes", "at least 1", bucket_bytes)?;
+        SettingError::require(!folder.as_os_str().is_empty(), "on", "a folder", "an empty path")
     }
 }
 

@@ -313,16 +313,16 @@ fn so_do_orders_and_neighbours() {
 fn so_does_what_is_offloaded() {
     let accumulate = || Accumulate(MICRO_BATCHES);
     for offload in [Offload::optimizer(), Offload::parameters()] {
-        follows(1, Stack::new(offload, accumulate()), TOLERANCE);
-        follows(1, Stack::new(Stack::new(Recompute::every(2), offload), accumulate()), TOLERANCE);
+        follows(1, Stack::new(offload.clone(), accumulate()), TOLERANCE);
+        follows(1, Stack::new(Stack::new(Recompute::every(2), offload.clone()), accumulate()), TOLERANCE);
         for stage in 0..=3 {
             for count in counts(&[1, 3]) {
-                follows(count, Stack::new(Stack::new(zero(stage), offload), accumulate()), TOLERANCE);
+                follows(count, Stack::new(Stack::new(zero(stage), offload.clone()), accumulate()), TOLERANCE);
             }
             let mixed =
                 |zero, offload| Stack::new(Stack::new(Stack::new(zero, offload), half()), accumulate());
             let alone = rank(Communicator::solo(), mixed(None, None)).unwrap();
-            follows_run(alone, 2, mixed(Some(zero(stage)), Some(offload)), OF_HALF);
+            follows_run(alone, 2, mixed(Some(zero(stage)), Some(offload.clone())), OF_HALF);
         }
     }
     follows(2, Stack::new(Stack::new(accumulate(), Offload::optimizer()), zero(1)), TOLERANCE);

@@ -8,7 +8,7 @@ use super::*;
 const BOUND: f64 = 1.0;
 
 /// A strategy in a list.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 enum One {
     Zero(u8),
     Offload(Offload),
@@ -19,10 +19,10 @@ enum One {
 }
 
 impl One {
-    fn recipe(self) -> BoxedStrategy<Model> {
+    fn recipe(&self) -> BoxedStrategy<Model> {
         match self {
-            Self::Zero(stage) => BoxedStrategy::new(zero(stage)),
-            Self::Offload(offload) => BoxedStrategy::new(offload),
+            Self::Zero(stage) => BoxedStrategy::new(zero(*stage)),
+            Self::Offload(offload) => BoxedStrategy::new(offload.clone()),
             Self::Recompute => BoxedStrategy::new(Recompute::every_block()),
             Self::Accumulate => BoxedStrategy::new(Accumulate(MICRO_BATCHES)),
             Self::Half => BoxedStrategy::new(half()),
@@ -41,7 +41,7 @@ fn orders(list: &[One]) -> Vec<Vec<One>> {
     let with_first = |order: Vec<One>| {
         (0..=order.len()).map(move |place| {
             let mut order = order.clone();
-            order.insert(place, *first);
+            order.insert(place, first.clone());
             order
         })
     };

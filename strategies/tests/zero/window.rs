@@ -117,7 +117,7 @@ fn stage_3_is_stage_2_to_the_bit() {
         same(count, |zero| Stack::new(zero, accumulate()));
         same(count, |zero| Stack::new(zero.bucket_bytes(64), accumulate()));
         for offload in [Offload::optimizer(), Offload::parameters()] {
-            same(count, |zero| Stack::new(Stack::new(zero, offload), accumulate()));
+            same(count, |zero| Stack::new(Stack::new(zero, offload.clone()), accumulate()));
         }
     }
 }

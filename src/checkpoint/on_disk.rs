@@ -1,0 +1,309 @@
+//! The optimizer's state on a disk: an update has the states of a few buckets of parameters in memory.
+//!
+//! Burn's [`ModuleOptimizer`] keeps the states of all parameters that it has updated. Here it is empty between two updates.
+//! An update steps through the parameters in buckets, in the order of the model. For each bucket it loads the record of
+//! the bucket's states, takes an ordinary step with the gradients of the bucket alone, and takes the record back. Another
+//! thread reads the next bucket meanwhile, and a third one writes the one before.
+//!
+//! | in memory at once, in buckets of state | read ahead | in the optimizer | its record | written |
+//! |---|---|---|---|---|
+//! | during the step of a bucket | 1 | 1 | | 1 |
+//! | while its record is taken | 1 | 1, then 0 | 1, then its bytes too | 0 |
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::{GradientsParams, ModuleOptimizer, OptimizerRecord};
+use burn::tensor::{Bytes, Tensor, TensorData};
+use burn_pack::{Reader, Scalar};
+use firebrick_kernels::memory::Inherited;
+use firebrick_strategies::AnyParam;
+
+use super::lender::{AXES, State, StateSize, record_of};
+use crate::files::beside::Beside;
+use crate::scratch::{ScratchError, ScratchFile, Stored, Unstored};
+
+/// The states of a rank's parameters, in a file.
+pub(crate) struct OnDisk {
+    file: Arc<ScratchFile>,
+    /// The most bytes of parameters in a bucket, unless one alone has more.
+    bucket_bytes: usize,
+    buckets: Vec<Bucket>,
+    /// The bucket of each parameter that has a state.
+    of: HashMap<ParamId, usize>,
+    failure: Option<ScratchError>,
+}
+
+/// The states of some parameters that are neighbours in the model.
+#[derive(Default)]
+struct Bucket {
+    /// Bytes of these parameters.
+    bytes: usize,
+    tensors: Option<Arc<Stored>>,
+    /// Numbers by `ID.FIELD`.
+    scalars: BTreeMap<String, Scalar>,
+    /// Paths by id, by which the optimizer finds a parameter's group.
+    paths: BTreeMap<String, String>,
+}
+
+/// The state as it is at a step boundary. Later updates do not change it.
+pub(super) struct OnDiskNow {
+    pub buckets: Vec<Arc<Stored>>,
+    pub scalars: BTreeMap<String, Scalar>,
+}
+
+/// The parts of an optimizer's record.
+struct Taken {
+    tensors: Vec<Unstored>,
+    scalars: BTreeMap<String, Scalar>,
+    paths: BTreeMap<String, String>,
+}
+
+type Ahead = Beside<Result<Vec<Vec<u8>>, ScratchError>>;
+type Behind = (usize, Beside<Result<Stored, ScratchError>>);
+
+impl OnDisk {
+    /// Creates the file of a rank in a folder.
+    ///
+    /// # Errors
+    ///
+    /// The folder does not exist or cannot be written into.
+    pub fn create(folder: &Path, bucket_bytes: usize, rank: usize) -> Result<Self, ScratchError> {
+        let file = ScratchFile::create(folder, rank)?;
+        Ok(Self { file, bucket_bytes, buckets: Vec::new(), of: HashMap::new(), failure: None })
+    }
+
+    /// Updates a model like [`ModuleOptimizer::step`]. If the disk fails, the model comes back with a part of the update, and
+    /// [`check`](Self::check) returns the error.
+    pub fn step<M: Module>(
+        &mut self,
+        optimizer: &mut ModuleOptimizer,
+        rate: f64,
+        mut model: M,
+        grads: GradientsParams,
+    ) -> M {
+        if self.failure.is_some() {
+            return model;
+        }
+        let parts = self.split(&model, grads);
+        let order: Vec<usize> = parts.keys().copied().collect();
+        let mut ahead = order.first().and_then(|first| self.read_ahead(*first));
+        let mut behind = None;
+        for (place, (bucket, grads)) in parts.into_iter().enumerate() {
+            let read = ahead.take().map_or(Ok(Vec::new()), Beside::wait);
+            if let Err(error) = read.and_then(|bytes| self.load(bucket, bytes, optimizer)) {
+                self.failure = Some(error);
+                break;
+            }
+            ahead = order.get(place + 1).and_then(|next| self.read_ahead(*next));
+            model = optimizer.step(rate, model, grads);
+            // Only then is there memory for the record.
+            let ended = self.end_write(behind.take());
+            match ended.and_then(|()| self.begin_write(bucket, optimizer)) {
+                Ok(writing) => behind = Some(writing),
+                Err(error) => {
+                    self.failure = Some(error);
+                    break;
+                }
+            }
+        }
+        if let Some(ahead) = ahead {
+            ahead.end();
+        }
+        if let Err(error) = self.end_write(behind) {
+            self.failure.get_or_insert(error);
+        }
+        model
+    }
+
+    /// Returns the error of the last [`step`](Self::step).
+    ///
+    /// # Errors
+    ///
+    /// The disk has failed, is full, or returned other bytes than were written.
+    pub fn check(&mut self) -> Result<(), ScratchError> {
+        self.failure.take().map_or(Ok(()), Err)
+    }
+
+    /// Takes the state of some parameters out of the optimizer, which has no other, onto the disk. Returns its size.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`check`](Self::check).
+    pub fn store(
+        &mut self,
+        bucket: usize,
+        optimizer: &mut ModuleOptimizer,
+    ) -> Result<StateSize, ScratchError> {
+        let writing = self.begin_write(bucket, optimizer)?;
+        self.end_write(Some(writing))?;
+        Ok(self.buckets[bucket].size())
+    }
+
+    /// Forgets all states, and returns the buckets of parameters for others, each with its number.
+    pub fn restart<M: Module>(&mut self, model: &M) -> Vec<(usize, Vec<ParamId>)> {
+        (self.buckets, self.of) = Default::default();
+        let mut params = BTreeMap::<usize, Vec<ParamId>>::new();
+        firebrick_strategies::each_distinct_param(model, |param| {
+            params.entry(self.bucket_of(param)).or_default().push(param.id());
+        });
+        params.into_iter().collect()
+    }
+
+    /// Returns the size of the state.
+    pub fn size(&self) -> StateSize {
+        self.buckets.iter().map(Bucket::size).fold(StateSize::default(), |all, one| StateSize {
+            tensors: all.tensors + one.tensors,
+            bytes: all.bytes + one.bytes,
+        })
+    }
+
+    /// Returns the file.
+    pub fn file(&self) -> &ScratchFile {
+        &self.file
+    }
+
+    /// Returns the state as it is now.
+    pub(super) fn now(&self) -> OnDiskNow {
+        let buckets = self.buckets.iter().filter_map(|bucket| bucket.tensors.clone()).collect();
+        let scalars = self.buckets.iter().flat_map(|bucket| bucket.scalars.clone()).collect();
+        OnDiskNow { buckets, scalars }
+    }
+
+    /// Returns the bucket of a parameter; a new parameter goes into the last one, if it has room.
+    fn bucket_of(&mut self, param: &dyn AnyParam) -> usize {
+        let Self { buckets, of, bucket_bytes, .. } = self;
+        *of.entry(param.id()).or_insert_with(|| {
+            let bytes = param.bytes();
+            match buckets.last_mut() {
+                Some(last) if last.bytes + bytes <= *bucket_bytes => last.bytes += bytes,
+                _ => buckets.push(Bucket { bytes, ..Bucket::default() }),
+            }
+            buckets.len() - 1
+        })
+    }
+
+    /// Splits gradients by bucket.
+    fn split<M: Module>(&mut self, model: &M, grads: GradientsParams) -> BTreeMap<usize, GradientsParams> {
+        struct Split<'a> {
+            states: &'a mut OnDisk,
+            grads: GradientsParams,
+            parts: BTreeMap<usize, GradientsParams>,
+        }
+        impl ModuleVisitor for Split<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if let Some(grad) = self.grads.remove::<D>(param.id) {
+                    let bucket = self.states.bucket_of(param);
+                    self.parts.entry(bucket).or_default().register(param.id, grad);
+                }
+            }
+        }
+        let mut split = Split { states: self, grads, parts: BTreeMap::new() };
+        model.visit(&mut split);
+        split.parts
+    }
+
+    /// Begins to read the tensors of a bucket, if it has any.
+    fn read_ahead(&self, bucket: usize) -> Option<Ahead> {
+        let stored = self.buckets[bucket].tensors.clone()?;
+        let account = Inherited::of_this_thread();
+        Some(Beside::start(move || {
+            let _on_it = account.enter();
+            stored.read()
+        }))
+    }
+
+    /// Gives the optimizer the state of a bucket, whose tensors have these bytes.
+    fn load(
+        &self,
+        bucket: usize,
+        bytes: Vec<Vec<u8>>,
+        optimizer: &mut ModuleOptimizer,
+    ) -> Result<(), ScratchError> {
+        let Bucket { tensors, scalars, paths, .. } = &self.buckets[bucket];
+        let mut states = BTreeMap::<ParamId, State>::new();
+        let known = tensors.iter().flat_map(|stored| &stored.tensors);
+        for (tensor, bytes) in known.zip(bytes) {
+            let data =
+                TensorData::from_bytes(Bytes::from_bytes_vec(bytes), tensor.shape.clone(), tensor.dtype);
+            let (id, _) = parsed(&tensor.name)?;
+            states.entry(id).or_default().tensors.push((tensor.name.clone(), data));
+        }
+        for (name, value) in scalars {
+            let (id, field) = parsed(name)?;
+            states.entry(id).or_default().add_scalar(name.clone(), field, *value);
+        }
+        let ids = paths
+            .iter()
+            .filter_map(|(id, path)| Some((path.as_str(), ParamId::from(id.parse::<u64>().ok()?))));
+        put(optimizer, record_of(states, &ids.collect()).map_err(unfit)?);
+        Ok(())
+    }
+
+    /// Takes the state of a bucket out of the optimizer, and begins to write it.
+    fn begin_write(
+        &mut self,
+        bucket: usize,
+        optimizer: &mut ModuleOptimizer,
+    ) -> Result<Behind, ScratchError> {
+        let Taken { tensors, scalars, paths } = taken(optimizer)?;
+        let place = &mut self.buckets[bucket];
+        (place.scalars, place.paths) = (scalars, paths);
+        let (file, before) = (self.file.clone(), place.tensors.take());
+        let account = Inherited::of_this_thread();
+        let writing = Beside::start(move || {
+            let _on_it = account.enter();
+            Stored::write(&file, bucket, before, tensors)
+        });
+        Ok((bucket, writing))
+    }
+
+    fn end_write(&mut self, behind: Option<Behind>) -> Result<(), ScratchError> {
+        if let Some((bucket, writing)) = behind {
+            self.buckets[bucket].tensors = Some(Arc::new(writing.wait()?));
+        }
+        Ok(())
+    }
+}
+
+impl Bucket {
+    fn size(&self) -> StateSize {
+        let tensors = self.tensors.iter().flat_map(|stored| &stored.tensors);
+        tensors.fold(StateSize::default(), |size, tensor| StateSize {
+            tensors: size.tensors + 1,
+            bytes: size.bytes + tensor.bytes,
+        })
+    }
+}
+
+fn unfit(reason: impl ToString) -> ScratchError {
+    ScratchError::State { reason: reason.to_string() }
+}
+
+/// Splits `ID.FIELD`.
+fn parsed(name: &str) -> Result<(ParamId, &str), ScratchError> {
+    let parsed =
+        name.split_once('.').and_then(|(id, field)| Some((ParamId::from(id.parse::<u64>().ok()?), field)));
+    parsed.ok_or_else(|| unfit(format!("expected a name such as `7.{AXES}`, found `{name}`")))
+}
+
+/// Replaces the optimizer's state.
+fn put(optimizer: &mut ModuleOptimizer, record: OptimizerRecord) {
+    *optimizer = optimizer.clone().load_record(record);
+}
+
+/// Takes the optimizer's state.
+fn taken(optimizer: &mut ModuleOptimizer) -> Result<Taken, ScratchError> {
+    let record = optimizer.to_record();
+    // The record has copies of the tensors: free them before its bytes take as much memory again.
+    put(optimizer, OptimizerRecord::default());
+    let reader = Reader::from_bytes(record.into_bytes().map_err(unfit)?).map_err(unfit)?;
+    let (scalars, paths) = (reader.scalars().clone(), reader.metadata().clone());
+    let tensors = reader.into_tensors().map_err(unfit)?.into_iter().map(|tensor| {
+        let (name, dtype, shape, _, bytes) = tensor.into_parts().map_err(unfit)?;
+        Ok(Unstored { name, dtype, shape, bytes })
+    });
+    Ok(Taken { tensors: tensors.collect::<Result<_, ScratchError>>()?, scalars, paths })
+}

@@ -1,0 +1,75 @@
+//! Errors of the files that keep tensors on a disk.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// Tensors cannot be kept on a disk.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ScratchError {
+    /// The file cannot be created.
+    #[error(
+        "{}: cannot create a file for the optimizer's state: {source}; `on` of Offload must name an existing folder that the run may write into",
+        folder.display()
+    )]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The file cannot be read or written.
+    #[error("{}: cannot {doing} bucket {bucket}: {source}{}", file.display(), advice(.source))]
+    Io {
+        /// The file, which has no name in its folder: the folder, and the rank that it belongs to.
+        file: PathBuf,
+        /// "read" or "write".
+        doing: &'static str,
+        /// The bucket, counted from 0.
+        bucket: usize,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The disk returned other bytes than were written.
+    #[error(
+        "{}: bucket {bucket} is damaged in {tensor}, at byte {at}: expected the BLAKE3 sum {expected}, found {found}: the disk or the memory is faulty; resume from the last checkpoint, with another folder",
+        file.display()
+    )]
+    Damaged {
+        /// The file, which has no name in its folder: the folder, and the rank that it belongs to.
+        file: PathBuf,
+        /// The bucket, counted from 0.
+        bucket: usize,
+        /// The parameter's id and the field of its state.
+        tensor: String,
+        /// The first byte of the damaged chunk in the tensor.
+        at: usize,
+        /// The sum of the chunk that was written.
+        expected: String,
+        /// The sum of the chunk that was read.
+        found: String,
+    },
+    /// The optimizer does not yield its state.
+    #[error("the state of the optimizer cannot be kept on a disk: {reason}")]
+    State {
+        /// The cause.
+        reason: String,
+    },
+}
+
+impl ScratchError {
+    pub(super) fn io(file: &Path, doing: &'static str, bucket: usize, source: io::Error) -> Self {
+        Self::Io { file: file.into(), doing, bucket, source }
+    }
+}
+
+fn advice(source: &io::Error) -> &'static str {
+    match source.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            "; free some space, or name another folder, and resume from the last checkpoint: `firebrick plan` says how many bytes the state has, and while a checkpoint is saved it takes up to twice as many"
+        }
+        _ => "; checkpoints are as they were: resume from the last one",
+    }
+}

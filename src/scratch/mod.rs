@@ -1,0 +1,21 @@
+//! Tensors that wait on a disk instead of in memory.
+//!
+//! A rank has one [`ScratchFile`], without a name in its folder, so that nothing is left of it however the run ends. It is
+//! divided into extents, one per [`Stored`] bucket of tensors. Buckets are written and read in parallel with the
+//! computation, by a few threads each, and each chunk of what is read must have the checksum of what was written.
+//!
+//! ```text
+//! file.rs    ScratchFile: the file, and which parts of it are free
+//! aligned.rs buffers that direct I/O accepts
+//! stored.rs  Stored: a bucket of tensors in the file
+//! error.rs   ScratchError
+//! ```
+
+mod aligned;
+mod error;
+mod file;
+mod stored;
+
+pub use error::ScratchError;
+pub(crate) use file::ScratchFile;
+pub(crate) use stored::{Stored, StoredTensor, Unstored};

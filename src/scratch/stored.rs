@@ -1,0 +1,210 @@
+//! A bucket of tensors in a file.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use blake3::Hash;
+use burn::tensor::{Bytes, DType, Shape};
+use firebrick_kernels::memory::Inherited;
+
+use super::aligned::{Aligned, in_blocks};
+use super::file::Extent;
+use super::{ScratchError, ScratchFile};
+
+/// Bytes that are read or written, and hashed, at a time.
+const CHUNK: usize = 1 << 20;
+
+/// The threads that read or write a bucket.
+const THREADS: usize = 4;
+
+/// A tensor that is not on the disk.
+pub(crate) struct Unstored {
+    pub name: String,
+    pub dtype: DType,
+    pub shape: Shape,
+    pub bytes: Bytes,
+}
+
+/// A bucket of tensors on the disk.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    /// The number of the bucket, for errors.
+    bucket: usize,
+    extent: Extent,
+    pub tensors: Vec<StoredTensor>,
+}
+
+/// A tensor of a bucket.
+#[derive(Debug)]
+pub(crate) struct StoredTensor {
+    pub name: String,
+    pub dtype: DType,
+    pub shape: Shape,
+    pub bytes: usize,
+    /// Where it begins in the extent.
+    start: usize,
+    /// The sum of each chunk.
+    sums: Vec<Hash>,
+}
+
+impl StoredTensor {
+    /// Returns the bytes of a chunk in the tensor.
+    fn chunk(&self, chunk: usize) -> Range<usize> {
+        chunk * CHUNK..self.bytes.min((chunk + 1) * CHUNK)
+    }
+}
+
+impl Stored {
+    /// Writes a bucket, in the place of `before` if it is large enough and nothing else reads it.
+    ///
+    /// # Errors
+    ///
+    /// The disk is full or fails.
+    pub fn write(
+        file: &Arc<ScratchFile>,
+        bucket: usize,
+        before: Option<Arc<Self>>,
+        tensors: Vec<Unstored>,
+    ) -> Result<Self, ScratchError> {
+        let mut end = 0;
+        let mut parts = Vec::new();
+        for Unstored { name, dtype, shape, bytes } in &tensors {
+            let (start, bytes) = (end, bytes.len());
+            let sums = vec![Hash::from_bytes([0; 32]); bytes.div_ceil(CHUNK)];
+            parts.push(StoredTensor {
+                name: name.clone(),
+                dtype: *dtype,
+                shape: shape.clone(),
+                bytes,
+                start,
+                sums,
+            });
+            end += in_blocks(bytes);
+        }
+        let before = before.and_then(|before| Arc::try_unwrap(before).ok()).map(|before| before.extent);
+        let extent = before.filter(|extent| extent.holds(end)).unwrap_or_else(|| file.extent(end));
+        let mut jobs = Vec::new();
+        for (part, tensor) in std::iter::zip(&mut parts, &tensors) {
+            let chunks = std::iter::zip(&mut part.sums, tensor.bytes.chunks(CHUNK)).enumerate();
+            jobs.extend(chunks.map(|(chunk, (sum, bytes))| (part.start + chunk * CHUNK, sum, bytes)));
+        }
+        in_parallel(
+            jobs,
+            |(_, _, bytes)| bytes.len(),
+            |buffer, (at, sum, bytes)| {
+                *sum = blake3::hash(bytes);
+                let blocks = buffer.first(bytes.len());
+                blocks[..bytes.len()].copy_from_slice(bytes);
+                blocks[bytes.len()..].fill(0);
+                extent
+                    .write(blocks, at)
+                    .map_err(|error| ScratchError::io(file.name(), "write", bucket, error))
+            },
+        )?;
+        Ok(Self { bucket, extent, tensors: parts })
+    }
+
+    /// Reads all tensors, in order.
+    ///
+    /// # Errors
+    ///
+    /// The disk fails, or returns other bytes than were written.
+    pub fn read(&self) -> Result<Vec<Vec<u8>>, ScratchError> {
+        let mut read: Vec<_> = self.tensors.iter().map(|tensor| vec![0; tensor.bytes]).collect();
+        let all = std::iter::zip(&self.tensors, &mut read);
+        self.read_chunks(all.flat_map(|(tensor, bytes)| chunks(tensor, bytes)).collect())?;
+        Ok(read)
+    }
+
+    /// Reads one tensor, by its place in [`tensors`](Self::tensors).
+    ///
+    /// # Errors
+    ///
+    /// The same as [`read`](Self::read).
+    pub fn read_tensor(&self, index: usize) -> Result<Vec<u8>, ScratchError> {
+        let tensor = &self.tensors[index];
+        let mut bytes = vec![0; tensor.bytes];
+        self.read_chunks(chunks(tensor, &mut bytes).collect())?;
+        Ok(bytes)
+    }
+
+    fn read_chunks(&self, jobs: Vec<(&StoredTensor, usize, &mut [u8])>) -> Result<(), ScratchError> {
+        let file = self.extent.file();
+        in_parallel(
+            jobs,
+            |(_, _, bytes)| bytes.len(),
+            |buffer, (tensor, chunk, bytes)| {
+                let (expected, at) = (tensor.sums[chunk], tensor.chunk(chunk).start);
+                let blocks = buffer.first(bytes.len());
+                let read = self.extent.read(blocks, tensor.start + at);
+                read.map_err(|error| ScratchError::io(file.name(), "read", self.bucket, error))?;
+                bytes.copy_from_slice(&blocks[..bytes.len()]);
+                let found = blake3::hash(bytes);
+                if found == expected {
+                    return Ok(());
+                }
+                Err(ScratchError::Damaged {
+                    file: file.name().into(),
+                    bucket: self.bucket,
+                    tensor: tensor.name.clone(),
+                    at,
+                    expected: expected.to_string(),
+                    found: found.to_string(),
+                })
+            },
+        )
+    }
+}
+
+/// Splits the memory of a tensor into its chunks, each with its number.
+fn chunks<'a>(
+    tensor: &'a StoredTensor,
+    bytes: &'a mut [u8],
+) -> impl Iterator<Item = (&'a StoredTensor, usize, &'a mut [u8])> {
+    bytes.chunks_mut(CHUNK).enumerate().map(move |(chunk, bytes)| (tensor, chunk, bytes))
+}
+
+/// Does jobs on a few threads, each of which has a buffer for the bytes of any of them. After an error, no further job
+/// begins.
+fn in_parallel<J: Send>(
+    jobs: Vec<J>,
+    bytes: impl Fn(&J) -> usize,
+    work: impl Fn(&mut Aligned, J) -> Result<(), ScratchError> + Sync,
+) -> Result<(), ScratchError> {
+    let threads = THREADS.min(jobs.len());
+    let longest = jobs.iter().map(bytes).max().unwrap_or(0);
+    let jobs: Vec<_> = jobs.into_iter().map(|job| Mutex::new(Some(job))).collect();
+    let (next, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let take = || {
+        let job = jobs.get(next.fetch_add(1, Relaxed))?;
+        job.lock().unwrap_or_else(PoisonError::into_inner).take()
+    };
+    let one = || {
+        let mut buffer = Aligned::new(longest);
+        while !has_failed.load(Relaxed)
+            && let Some(job) = take()
+        {
+            work(&mut buffer, job).inspect_err(|_| has_failed.store(true, Relaxed))?;
+        }
+        Ok(())
+    };
+    let account = Inherited::of_this_thread();
+    thread::scope(|scope| {
+        let run = || {
+            let _on_it = account.enter();
+            one()
+        };
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
+        let own = one();
+        let results = others
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        results.fold(own, Result::and)
+    })
+}
+
+#[cfg(test)]
+#[path = "stored_tests.rs"]
+mod tests;

@@ -1,0 +1,142 @@
+//! Offload in a run file: `Offload(optimizer)`, or with a disk, `Offload(keep: optimizer, on: "/nvme/scratch")`.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::de::{self, IntoDeserializer, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::Offload;
+use crate::buckets::BUCKET_BYTES;
+use crate::{Offloads, OnDisk};
+
+/// What `Offload(..)` may contain: what the host keeps, alone, or the names of settings.
+const WITHIN: &[&str] = &["optimizer", "parameters", "keep", "on", "bucket_bytes"];
+
+/// All settings, for serialization.
+#[derive(Serialize)]
+#[serde(rename = "Offload")]
+struct Settings<'a> {
+    keep: Offloads,
+    on: &'a PathBuf,
+    #[serde(skip_serializing_if = "is_default")]
+    bucket_bytes: usize,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_default(bytes: &usize) -> bool {
+    *bytes == BUCKET_BYTES
+}
+
+impl Serialize for Offload {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let keep = self.offloads;
+        match &self.disk {
+            None => keep.serialize(serializer),
+            Some(OnDisk { folder: on, bucket_bytes }) => {
+                Settings { keep, on, bucket_bytes: *bucket_bytes }.serialize(serializer)
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Offload {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_struct("Offload", WITHIN, Within)
+    }
+}
+
+/// The visitor that reads `Offload(optimizer)` as a struct with one name and no value.
+struct Within;
+
+impl<'de> Visitor<'de> for Within {
+    type Value = Offload;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(
+            "`Offload(optimizer)`, `Offload(parameters)`, or `Offload(keep: optimizer, on: \"FOLDER\")`",
+        )
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Offload, A::Error> {
+        let (mut keep, mut on, mut bucket_bytes) = (None, None, None);
+        let mut first = true;
+        while let Some(name) = map.next_key()? {
+            match name {
+                Name::Keep => once(&mut keep, "keep", &mut map)?,
+                Name::On => once(&mut on, "on", &mut map)?,
+                Name::BucketBytes => once(&mut bucket_bytes, "bucket_bytes", &mut map)?,
+                Name::Other(name) if first => return alone(&name),
+                Name::Other(name) => return Err(unknown(&name)),
+            }
+            first = false;
+        }
+        let folder: PathBuf = on.ok_or_else(|| de::Error::missing_field("on"))?;
+        let offload = Offload::from(keep.unwrap_or(Offloads::Optimizer)).on(folder);
+        Ok(match bucket_bytes {
+            None => offload,
+            Some(bytes) => offload.bucket_bytes(bytes),
+        })
+    }
+}
+
+/// Reads what the host keeps, without settings.
+fn alone<E: de::Error>(name: &str) -> Result<Offload, E> {
+    let read = Offloads::deserialize(name.into_deserializer());
+    read.map(Offload::from).map_err(|_: E| unknown(name))
+}
+
+fn unknown<E: de::Error>(name: &str) -> E {
+    E::unknown_field(name, WITHIN)
+}
+
+fn once<'de, A: MapAccess<'de>, T: Deserialize<'de>>(
+    place: &mut Option<T>,
+    name: &'static str,
+    map: &mut A,
+) -> Result<(), A::Error> {
+    match place.replace(map.next_value()?) {
+        None => Ok(()),
+        Some(_) => Err(de::Error::duplicate_field(name)),
+    }
+}
+
+/// A name before a colon, or by itself.
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "snake_case")]
+enum Name {
+    Keep,
+    On,
+    BucketBytes,
+    Other(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_read_as_they_were_written() {
+        let disk = Offload::optimizer().on("/nvme/scratch");
+        for (text, offload) in [
+            (r#"{"keep":"optimizer","on":"/nvme/scratch"}"#, disk.clone()),
+            (
+                r#"{"keep":"parameters","on":"x","bucket_bytes":4096}"#,
+                Offload::parameters().on("x").bucket_bytes(4096),
+            ),
+        ] {
+            assert_eq!(serde_json::from_str::<Offload>(text).unwrap(), offload, "{text}");
+            assert_eq!(serde_json::to_string(&offload).unwrap(), text);
+        }
+        assert_eq!(serde_json::from_str::<Offload>(r#"{"on":"/nvme/scratch"}"#).unwrap(), disk);
+        for (text, said) in [
+            (r#"{"keep":"optimizer"}"#, "missing field `on`"),
+            (r#"{"on":"x","to":"y"}"#, "unknown field `to`"),
+            (r#"{"on":"x","on":"y"}"#, "duplicate field `on`"),
+            (r#"{"optimiser":1}"#, "unknown field `optimiser`"),
+        ] {
+            let error = serde_json::from_str::<Offload>(text).unwrap_err().to_string();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+}
