@@ -5,7 +5,7 @@ use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use burn::tensor::Tensor;
-use firebrick_world::{Communicator, DeviceSums, Kind, Traffic, World};
+use firebrick_world::{Communicator, DeviceSums, Kind, Traffic, World, host_device, moved, reads};
 
 use super::*;
 
@@ -168,4 +168,25 @@ fn sums_overlap_the_backward_pass() {
     let found = passes(by_hand_after(2, meets_the_next), again, ran.clone(), Communicator::failure);
     assert!(found.iter().all(Option::is_none), "{found:?}");
     assert!(ran.iter().all(|ran| ran.load(SeqCst) == 6));
+}
+
+/// A bucket is read with one wait for each dtype. The CPU lends each tensor's own memory instead.
+#[test]
+fn a_bucket_is_one_copy_for_each_dtype() {
+    let device = device().inner();
+    let tensor = |elements: usize, dtype: FloatDType| {
+        Tensor::<1>::from_data(waves(elements, elements as f64).as_slice(), &device).cast(dtype)
+    };
+    let (single, half) = (FloatDType::F32, FloatDType::F16);
+    let all = [(5, single), (300, single), (7, half), (1, single), (64, half)];
+    let tensors = all.map(|(elements, dtype)| tensor(elements, dtype)).to_vec();
+    let expected: Vec<_> = tensors.iter().map(|tensor| tensor.to_data()).collect();
+    let before = reads();
+    let on_host = moved(tensors, &host_device()).unwrap();
+    assert_eq!(reads() - before, if is_cpu() { 5 } else { 2 });
+    let back = moved(on_host.clone(), &device).unwrap();
+    for ((on_host, back), expected) in on_host.into_iter().zip(back).zip(expected) {
+        assert_eq!(on_host.into_data(), expected);
+        assert_eq!(back.into_data(), expected);
+    }
 }
