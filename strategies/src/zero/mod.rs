@@ -78,10 +78,13 @@ const REPLICATE_BELOW: usize = 1024;
 /// # Blocks
 ///
 /// Stage 3 gathers a block's parameters when its segment starts and drops them when it ends. It gathers them again for
-/// the backward pass, which runs the block once more. While one block computes, the next one is being
-/// gathered. The last block of the forward pass stays for the backward pass, which begins with it. The blocks are the elements of the model's lists (its `Vec` fields), or the modules that
-/// [`blocks`](Self::blocks) names. Parameters outside the blocks, and those tied to a parameter elsewhere, are
-/// gathered by the first pass of a window and stay until its last pass has ended. Reading a block's parameter outside its segment is an error.
+/// the backward pass, which runs the block once more. While one block computes, the next one is being gathered, and in
+/// stages 2 and 3 the gradients of the one before are summed. The last block of the forward pass stays for the backward
+/// pass, which begins with it.
+///
+/// The blocks are the elements of the model's lists (its `Vec` fields), or the modules that [`blocks`](Self::blocks)
+/// names. Parameters outside the blocks, and those tied to a parameter elsewhere, are gathered by the first pass of a
+/// window and stay until its last pass has ended. Reading a block's parameter outside its segment is an error.
 ///
 /// # At the start
 ///
