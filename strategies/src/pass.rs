@@ -130,6 +130,25 @@ impl Pass {
     /// [`Zero`](crate::Zero), the first pass that [enters](Self::enter) the model gathers its parameters outside blocks,
     /// and the others read the same ones. They are dropped when the window [closes](Self::gradients), or with this pass
     /// and all passes made from it; drop these before the update, which needs memory of its own.
+    ///
+    /// ```
+    /// use burn::{nn::LinearConfig, tensor::Device};
+    /// use firebrick_strategies::{Communicator, Composition, Setup, Zero};
+    ///
+    /// let device = Device::flex().autodiff();
+    /// let model = LinearConfig::new(64, 32).init(&device);
+    /// let mut setup = Setup::new(&model, &device).among(Communicator::rehearsal(2));
+    /// let mut zero = Zero::stage(3).start(&mut setup)?;
+    /// let window = setup.into_pass().of_window();
+    /// let master = zero.init_master(model)?;
+    /// let replica = zero.publish(master)?;
+    /// for _micro_batch in 0..2 {
+    ///     let (model, _pass) = window.enter(&replica)?;
+    ///     assert_eq!(model.weight.val().dims(), [64, 32]);
+    ///     assert_eq!(window.shared_bytes(), 64 * 32 * 4); // the bias is small, so each rank holds it anyway
+    /// }
+    /// # Ok::<(), firebrick_strategies::StrategyError>(())
+    /// ```
     pub fn of_window(&self) -> Self {
         Self { root: Some(Arc::default()), ..self.again() }
     }

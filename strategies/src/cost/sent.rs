@@ -30,8 +30,7 @@ pub struct Sent {
 /// with k micro-batches. The backward pass begins with the last block, whose parameters are still there; what is in no block
 /// is gathered once for all micro-batches. If [groups](crate::Zero::within) of N ranks have a copy each, a rank also sends
 /// 2(C-1)/C of its shard of the gradients to the C copies, whenever gradients are summed. Stages 0 and 1 send gradients k
-/// times if they come before `Accumulate` in the list. Scalars,
-/// such as norms and flags, are counted separately.
+/// times if they come before `Accumulate` in the list. Scalars, such as norms and flags, are counted separately.
 pub fn sent<'a>(
     params: impl IntoIterator<Item = PlannedParam<'a>>,
     order: &Order,

@@ -13,7 +13,7 @@ use super::deliveries::Deliveries;
 use super::lock;
 use super::plan::SegmentPlan;
 use super::root::Root;
-use super::units::Handling;
+use super::units::{Handling, Values};
 use crate::params::{Trained, trained_here};
 use crate::zero::{Gathers, Part, add};
 use crate::{ParamMap, StrategyError, map_params, relift};
@@ -45,9 +45,6 @@ pub(super) struct Stored {
     /// Flat: the whole parameter, or this rank's shard.
     value: Tensor<1>,
 }
-
-/// The parameters of a unit on the device, flat, including the padding of gathered ones.
-pub(super) type Values = HashMap<ParamId, Tensor<1>>;
 
 /// The direction of a pass.
 #[derive(Clone, Copy, PartialEq)]

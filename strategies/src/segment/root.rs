@@ -5,9 +5,8 @@ use std::sync::Mutex;
 use burn::module::Module;
 use burn::tensor::Device;
 
-use super::entered::Values;
 use super::lock;
-use super::units::Handling;
+use super::units::{Handling, Values};
 use crate::StrategyError;
 
 /// The gathered parameters outside blocks, from the first pass of a window to its last.
@@ -35,7 +34,8 @@ impl Root {
         let gather = |model: &M| {
             sharding.gather_flat(model, "what is in no block", |id| !handling.units.has(id), None)
         };
-        let Some(window) = window else {
+        // A rank with a copy of its own exchanges nothing, and what it gathers are the shards themselves.
+        let Some(window) = window.filter(|_| sharding.is_shared()) else {
             let values = gather(&model)?;
             return Ok(sharding.put(model, values, None).model);
         };

@@ -4,9 +4,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use burn::module::{Module, ParamId};
+use burn::tensor::Tensor;
 
 use crate::zero::Sharding;
 use crate::{Paths, each_param};
+
+/// Parameters, flat and including the padding of gathered ones.
+pub(super) type Values = HashMap<ParamId, Tensor<1>>;
 
 /// The block of each parameter.
 #[derive(Clone, Debug, Default)]

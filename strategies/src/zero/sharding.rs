@@ -66,6 +66,11 @@ impl Sharding {
         &self.world
     }
 
+    /// Returns whether several ranks share a copy of the parameters.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.sharing.size() > 1
+    }
+
     /// Returns the shard of a parameter that this rank holds, if it is sharded.
     pub fn shard(&self, id: ParamId) -> Option<Shard> {
         let copy = self.copies.as_ref().map_or(0, Communicator::rank);
