@@ -1,8 +1,8 @@
 //! Times updates whose optimizer state is on a disk, and prints a line of JSON.
 //!
-//! The bytes per second that a training step moves, its passes and the arithmetic of AdamW included, are compared with
-//! those of plain reads and writes of the same bytes in the same folder, by as many threads and in chunks of the same size,
-//! and with those of `fio` if it is installed.
+//! The bytes per second that buckets are read and written with, checksums included and beside each other and the update,
+//! are compared with those of plain reads beside plain writes of the same bytes in the same folder, by as many threads and
+//! in chunks of the same size, and with those of `fio` if it is installed.
 //!
 //! ```sh
 //! cargo bench --bench disk -- /nvme/scratch
@@ -65,8 +65,8 @@ fn open(path: &Path, direct: bool) -> File {
     options.open(path).unwrap()
 }
 
-/// Reads a file and writes another one, each by a few threads. Returns the seconds.
-fn plain(folder: &Path, bytes: usize, direct: bool) -> f64 {
+/// Reads a file and writes another one meanwhile, each by a few threads. Returns the median seconds of both.
+fn plain(folder: &Path, bytes: usize, direct: bool) -> [f64; 2] {
     let [from, to] = ["from", "to"].map(|name| open(&folder.join(name), direct));
     let chunks = bytes / CHUNK;
     let each = |work: &(dyn Fn(&mut [u8], u64) + Sync)| {
@@ -85,18 +85,24 @@ fn plain(folder: &Path, bytes: usize, direct: bool) -> f64 {
     let write = |file: &File| each(&|buffer, at| file.write_all_at(buffer, at).unwrap());
     write(&from);
     write(&to);
-    let rounds = (0..STEPS).map(|_| {
+    let seconds = |work: &dyn Fn()| {
         let begun = Instant::now();
-        thread::scope(|scope| {
-            scope.spawn(|| each(&|buffer, at| from.read_exact_at(buffer, at).unwrap()));
-            write(&to);
-        });
+        work();
         begun.elapsed().as_secs_f64()
+    };
+    let rounds = (0..STEPS).map(|_| {
+        thread::scope(|scope| {
+            let read =
+                scope.spawn(|| seconds(&|| each(&|buffer, at| from.read_exact_at(buffer, at).unwrap())));
+            let written = seconds(&|| write(&to));
+            (read.join().unwrap(), written)
+        })
     });
-    median(rounds.collect())
+    let (read, written): (Vec<_>, Vec<_>) = rounds.unzip();
+    [median(read), median(written)]
 }
 
-/// Returns the bytes per second that `fio` reads and writes, or null without `fio`.
+/// Returns the gigabytes per second that `fio` reads and writes, or null without `fio`.
 fn fio(folder: &Path, bytes: usize, direct: bool) -> Value {
     let output = Command::new("fio")
         .args([
@@ -118,7 +124,7 @@ fn fio(folder: &Path, bytes: usize, direct: bool) -> Value {
     };
     let job = &found["jobs"][0];
     let rate = |kind: &str| job[kind]["bw_bytes"].as_f64().unwrap_or_default();
-    json!((rate("read") + rate("write")) / 1e9)
+    json!(["read", "write"].map(|kind| rate(kind) / 1e9))
 }
 
 fn main() {
@@ -127,19 +133,22 @@ fn main() {
     let (on_host, _) = train(Offload::optimizer());
     let (on_disk, disk) = train(Offload::optimizer().on(folder.path()));
     let disk = disk.unwrap();
-    let moved = 2 * disk.state_bytes;
-    let plain = plain(folder.path(), disk.state_bytes, disk.direct);
-    let rate = |seconds: f64| moved as f64 / seconds / 1e9;
+    let bytes = disk.state_bytes as f64 / 1e9;
+    let plain = plain(folder.path(), disk.state_bytes, disk.direct).map(|seconds| bytes / seconds);
+    let found = [
+        disk.read_bytes as f64 / 1e9 / disk.read_seconds,
+        disk.written_bytes as f64 / 1e9 / disk.write_seconds,
+    ];
     println!(
         "{}",
         json!({
-            "state_bytes": disk.state_bytes,
+            "state_gigabytes": bytes,
             "direct": disk.direct,
             "step_seconds_on_host": on_host,
             "step_seconds_on_disk": on_disk,
-            "gigabytes_per_second": rate(on_disk),
-            "plain_gigabytes_per_second": rate(plain),
-            "ratio": plain / on_disk,
+            "read_and_write_gigabytes_per_second": found,
+            "plain_gigabytes_per_second": plain,
+            "ratios": [found[0] / plain[0], found[1] / plain[1]],
             "fio_gigabytes_per_second": fio(folder.path(), disk.state_bytes, disk.direct),
         })
     );

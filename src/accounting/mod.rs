@@ -25,7 +25,7 @@ pub struct Placement {
 }
 
 /// Bytes between two steps. Each distinct storage counts once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ParameterBytes {
     /// Number of parameters of the whole model.
     pub parameters: usize,
@@ -48,7 +48,7 @@ pub struct ParameterBytes {
 }
 
 /// The optimizer's state on a disk: see [`Offload::on`](crate::Offload::on).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DiskBytes {
     /// Bytes of the state.
@@ -57,8 +57,12 @@ pub struct DiskBytes {
     pub file_bytes: usize,
     /// Bytes read, by updates and checkpoints.
     pub read_bytes: usize,
+    /// Seconds that the reads took, checksums included, in parallel with the rest of the update.
+    pub read_seconds: f64,
     /// Bytes written.
     pub written_bytes: usize,
+    /// Seconds that the writes took, like [`read_seconds`](Self::read_seconds).
+    pub write_seconds: f64,
     /// Whether the file bypasses the system's page cache.
     pub direct: bool,
 }
@@ -92,11 +96,18 @@ impl ParameterBytes {
 
     /// Counts the optimizer's state of so many bytes in a file.
     pub(crate) fn count_disk(&mut self, state: usize, file: &ScratchFile) {
-        let (read, written) = file.moved();
+        let [(read, read_seconds), (written, write_seconds)] = file.moved();
         let [file_bytes, read_bytes, written_bytes] =
             [file.bytes(), read, written].map(|bytes| bytes as usize);
-        let direct = file.is_direct();
-        self.disk = Some(DiskBytes { state_bytes: state, file_bytes, read_bytes, written_bytes, direct });
+        self.disk = Some(DiskBytes {
+            state_bytes: state,
+            file_bytes,
+            read_bytes,
+            read_seconds,
+            written_bytes,
+            write_seconds,
+            direct: file.is_direct(),
+        });
     }
 
     /// Returns the bytes in the host's memory and on the device, without the gradients.

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use super::ScratchError;
 use super::aligned::{Aligned, BLOCK, in_blocks};
@@ -19,8 +20,21 @@ pub(crate) struct ScratchFile {
     /// Whether it bypasses the system's page cache.
     is_direct: bool,
     space: Mutex<Space>,
-    read: AtomicU64,
-    written: AtomicU64,
+    moved: [Moved; 2],
+}
+
+/// Which way bytes move.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Way {
+    Read,
+    Written,
+}
+
+/// The bytes that have moved one way, and the time that it took.
+#[derive(Debug, Default)]
+struct Moved {
+    bytes: AtomicU64,
+    nanoseconds: AtomicU64,
 }
 
 impl ScratchFile {
@@ -43,8 +57,7 @@ impl ScratchFile {
             name: folder.join(format!("(a file without a name, of rank {rank})")),
             is_direct,
             space: Mutex::default(),
-            read: AtomicU64::new(0),
-            written: AtomicU64::new(0),
+            moved: Default::default(),
         }))
     }
 
@@ -63,9 +76,18 @@ impl ScratchFile {
         self.space().end
     }
 
-    /// Returns the bytes read and written so far.
-    pub fn moved(&self) -> (u64, u64) {
-        (self.read.load(Relaxed), self.written.load(Relaxed))
+    /// Returns the bytes read and written so far, and the seconds that buckets took on each way.
+    pub fn moved(&self) -> [(u64, f64); 2] {
+        let of = |Moved { bytes, nanoseconds }: &Moved| {
+            (bytes.load(Relaxed), nanoseconds.load(Relaxed) as f64 / 1e9)
+        };
+        [of(&self.moved[0]), of(&self.moved[1])]
+    }
+
+    /// Counts the time since this moment for a bucket.
+    pub(super) fn count(&self, way: Way, since: Instant) {
+        let nanoseconds = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.moved[way as usize].nanoseconds.fetch_add(nanoseconds, Relaxed);
     }
 
     /// Takes a part of the file that nothing uses.
@@ -98,13 +120,13 @@ impl Extent {
 
     /// Reads whole blocks.
     pub fn read(&self, blocks: &mut [u8], at: usize) -> io::Result<()> {
-        self.file.read.fetch_add(blocks.len() as u64, Relaxed);
+        self.file.moved[Way::Read as usize].bytes.fetch_add(blocks.len() as u64, Relaxed);
         read_at(&self.file.file, blocks, self.range.start + at as u64)
     }
 
     /// Writes whole blocks.
     pub fn write(&self, blocks: &[u8], at: usize) -> io::Result<()> {
-        self.file.written.fetch_add(blocks.len() as u64, Relaxed);
+        self.file.moved[Way::Written as usize].bytes.fetch_add(blocks.len() as u64, Relaxed);
         write_at(&self.file.file, blocks, self.range.start + at as u64)
     }
 }

@@ -4,13 +4,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Instant;
 
 use blake3::Hash;
 use burn::tensor::{Bytes, DType, Shape};
 use firebrick_kernels::memory::Inherited;
 
 use super::aligned::{Aligned, in_blocks};
-use super::file::Extent;
+use super::file::{Extent, Way};
 use super::{ScratchError, ScratchFile};
 
 /// Bytes that are read or written, and hashed, at a time.
@@ -68,6 +69,7 @@ impl Stored {
         before: Option<Arc<Self>>,
         tensors: Vec<Unstored>,
     ) -> Result<Self, ScratchError> {
+        let begun = Instant::now();
         let mut end = 0;
         let mut parts = Vec::new();
         for Unstored { name, dtype, shape, bytes } in &tensors {
@@ -103,6 +105,7 @@ impl Stored {
                     .map_err(|error| ScratchError::io(file.name(), "write", bucket, error))
             },
         )?;
+        file.count(Way::Written, begun);
         Ok(Self { bucket, extent, tensors: parts })
     }
 
@@ -131,8 +134,8 @@ impl Stored {
     }
 
     fn read_chunks(&self, jobs: Vec<(&StoredTensor, usize, &mut [u8])>) -> Result<(), ScratchError> {
-        let file = self.extent.file();
-        in_parallel(
+        let (file, begun) = (self.extent.file(), Instant::now());
+        let read = in_parallel(
             jobs,
             |(_, _, bytes)| bytes.len(),
             |buffer, (tensor, chunk, bytes)| {
@@ -154,7 +157,9 @@ impl Stored {
                     found: found.to_string(),
                 })
             },
-        )
+        );
+        file.count(Way::Read, begun);
+        read
     }
 }
 

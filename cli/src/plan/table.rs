@@ -54,9 +54,8 @@ impl Plan {
         };
         let disk = match self.as_written.disk_bytes {
             0 => String::new(),
-            state => format!(", and {} on the disk", bytes(state)),
+            state => format!(" The optimizer's state takes {} on the disk.", bytes(state)),
         };
-        let host = host + &disk;
         let answer = match (self.as_written.fits, self.budget_bytes.map(bytes)) {
             (Some(true), Some(budget)) => {
                 format!("As it is written, it fits: {peak} at the peak{host}, of {budget} for a rank.")
@@ -69,7 +68,7 @@ impl Plan {
                  --budget what a rank may have."
             ),
         };
-        wrapped(&answer, "") + "\n" + &pasted(&self.as_written.strategies)
+        wrapped(&(answer + &disk), "") + "\n" + &pasted(&self.as_written.strategies)
     }
 
     /// Says which strategies are the cheapest that fit.

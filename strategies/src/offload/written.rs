@@ -23,7 +23,6 @@ struct Settings<'a> {
     bucket_bytes: usize,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
 fn is_default(bytes: &usize) -> bool {
     *bytes == BUCKET_BYTES
 }
