@@ -79,9 +79,7 @@ impl StateSize {
     pub fn of<M: Module>(optimizer: &ModuleOptimizer, model: &M) -> Self {
         let mut size = Self::default();
         for ids in few(model) {
-            let others = ParamGroup::all().exclude(ParamGroup::from_ids(ids));
-            let of_few = optimizer.clone().with_group(others, Lender::default(), None);
-            let bytes = of_few.to_record().into_bytes();
+            let bytes = of_few(optimizer, ids).to_record().into_bytes();
             let tensors =
                 bytes.ok().and_then(|bytes| burn_pack::Reader::from_bytes(bytes).ok()?.into_tensors().ok());
             for tensor in tensors.iter().flatten() {
@@ -91,6 +89,12 @@ impl StateSize {
         }
         size
     }
+}
+
+/// Returns the optimizer with the states of these parameters alone. It is not to be stepped.
+pub(super) fn of_few(optimizer: &ModuleOptimizer, ids: Vec<ParamId>) -> ModuleOptimizer {
+    let others = ParamGroup::all().exclude(ParamGroup::from_ids(ids));
+    optimizer.clone().with_group(others, Lender::default(), None)
 }
 
 /// The parameters of a model, each once, in runs of about [`AT_ONCE`] bytes.

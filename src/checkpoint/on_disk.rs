@@ -21,7 +21,7 @@ use burn_pack::{Reader, Scalar};
 use firebrick_kernels::memory::Inherited;
 use firebrick_strategies::AnyParam;
 
-use super::lender::{AXES, State, StateSize, record_of};
+use super::lender::{AXES, State, StateSize, of_few, record_of};
 use crate::files::beside::Beside;
 use crate::scratch::{ScratchError, ScratchFile, Stored, Unstored};
 
@@ -65,14 +65,24 @@ type Ahead = Beside<Result<Vec<Vec<u8>>, ScratchError>>;
 type Behind = (usize, Beside<Result<Stored, ScratchError>>);
 
 impl OnDisk {
-    /// Creates the file of a rank in a folder.
+    /// Creates the file of a rank in a folder, and moves the state that the optimizer has of this model into it.
     ///
     /// # Errors
     ///
-    /// The folder does not exist or cannot be written into.
-    pub fn create(folder: &Path, bucket_bytes: usize, rank: usize) -> Result<Self, ScratchError> {
+    /// The folder does not exist or cannot be written into, or the disk is full.
+    pub fn create<M: Module>(
+        folder: &Path,
+        bucket_bytes: usize,
+        rank: usize,
+        (optimizer, model): (&mut ModuleOptimizer, &M),
+    ) -> Result<Self, ScratchError> {
         let file = ScratchFile::create(folder, rank)?;
-        Ok(Self { file, bucket_bytes, buckets: Vec::new(), of: HashMap::new(), failure: None })
+        let mut disk = Self { file, bucket_bytes, buckets: Vec::new(), of: HashMap::new(), failure: None };
+        for (bucket, params) in disk.restart(model) {
+            disk.store(bucket, &mut of_few(optimizer, params))?;
+        }
+        put(optimizer, OptimizerRecord::default());
+        Ok(disk)
     }
 
     /// Updates a model like [`ModuleOptimizer::step`]. If the disk fails, the model comes back with a part of the update, and

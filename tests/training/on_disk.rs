@@ -7,7 +7,9 @@ use std::path::Path;
 use crate::resume::{SOME, continues_on};
 use crate::support::many::{Setting, accumulate, grouped};
 use crate::support::resuming::*;
-use burn::optim::ModuleOptimizer;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::tensor::Tensor;
 use firebrick::optim::{BoxedOptimizer, Groups};
 use firebrick::strategies::{Composition, Stack};
 use firebrick::{
@@ -74,6 +76,26 @@ fn with_every_optimizer() {
         r#"{"Lamb": {}}"#,
         r#"{"Adagrad": {}}"#,
     );
+}
+
+/// Returns an optimizer that has made an update already.
+fn with_a_state(model: &Gpt) -> ModuleOptimizer {
+    struct Ones(GradientsParams);
+    impl ModuleVisitor for Ones {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.register(param.id, param.val().inner().ones_like());
+        }
+    }
+    let (mut optimizer, mut ones) = (grouped(model), Ones(GradientsParams::new()));
+    model.visit(&mut ones);
+    optimizer.step(1e-3, model.clone(), ones.0);
+    optimizer
+}
+
+#[test]
+fn with_an_optimizer_that_has_a_state() {
+    let setting = Setting { steps: 3, optimizer: with_a_state, ..Setting::default() };
+    equals(&setting, (1, 1), |offload| offload);
 }
 
 #[test]

@@ -111,15 +111,17 @@ impl<M: Module> Session<M> {
         Ok(self)
     }
 
-    /// Creates the file that keeps the optimizer's state, if a disk keeps it. Without this, a session that makes updates
+    /// Moves the optimizer's state onto the disk that is to keep it, if there is one. Without this, a session that makes updates
     /// keeps the state in memory; one that only measures passes needs no disk.
     ///
     /// # Errors
     ///
-    /// The folder does not exist or cannot be written into.
+    /// The folder does not exist or cannot be written into, or the disk is full.
     pub fn opening_disk(mut self) -> Result<Self, TrainError> {
         if let Some(Scratch { folder, bucket_bytes }) = &self.scratch {
-            self.disk = Some(OnDisk::create(folder, *bucket_bytes, self.world.rank())?);
+            let master = self.weights.pair().0;
+            let state = (&mut self.optimizer, master);
+            self.disk = Some(OnDisk::create(folder, *bucket_bytes, self.world.rank(), state)?);
         }
         Ok(self)
     }
