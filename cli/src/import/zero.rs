@@ -166,8 +166,7 @@ fn offload(ds: &mut Source, stage: u64) -> Result<Option<Item>, ImportError> {
 }
 
 fn with_disk(keep: &str, folder: &str) -> String {
-    // JSON's texts are RON's too.
-    format!("Offload(keep: {keep}, on: {})", serde_json::Value::from(folder))
+    format!("Offload(keep: {keep}, on: {folder:?})")
 }
 
 /// Reads where a part of the state is kept.
@@ -215,7 +214,7 @@ fn nvme(
         return Ok((Outcome::omitted(format!("{strategy}, in the host's memory: {why}")), Kept::OnHost));
     };
     match ds.text(&path)? {
-        Given::Is(folder) => {
+        Given::Is(folder) if !folder.is_empty() => {
             let taken = Outcome::Taken(format!("strategies: {}", with_disk(keep, &folder)));
             ds.settle(&path, taken.clone());
             Ok((taken, Kept::OnDisk(folder)))
