@@ -13,7 +13,9 @@ mod held;
 mod sent;
 
 pub use held::Held;
-pub use sent::{Sent, sent};
+pub use sent::{Sent, sent, sent_across};
+
+pub use crate::segment::SUMS_IN_FLIGHT;
 
 use firebrick_kernels::packed::Packing;
 

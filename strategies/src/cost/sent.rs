@@ -45,12 +45,6 @@ pub fn sent<'a>(
     let times = if order.sums_each_micro_batch() { micro_batches } else { 1 };
     let sum_in = order.reduces().and_then(|reduces| reduces.sum_in);
     let each = order.sharing(ranks);
-    // The place among so many ranks that sum a part in chunks, each of which then sends its sum to all others.
-    let chunks = |elements: u64, rank: u64, ranks: u64| {
-        let chunk = elements.div_ceil(ranks);
-        let own = ((rank + 1) * chunk).min(elements) - (rank * chunk).min(elements);
-        [elements - own, (ranks - 1) * own]
-    };
     let mut add = |kind, elements: u64, size: u64| {
         let all: &mut Sent = sent.entry(kind).or_default();
         all.elements += elements;
@@ -85,4 +79,77 @@ pub fn sent<'a>(
         }
     }
     sent
+}
+
+/// Returns the part of [`sent`] that goes to other copies, of the calls of [`Kind::AllReduce`]: the sums of shards of
+/// gradients, if [groups](crate::Zero::within) have a copy of the state each.
+///
+/// Zhao et al., *PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel*, 2023 (arXiv:2304.11277), section
+/// 3.2.2.
+pub fn sent_across<'a>(
+    params: impl IntoIterator<Item = PlannedParam<'a>>,
+    order: &Order,
+    rank: u64,
+    ranks: u64,
+) -> Sent {
+    let (each, mut across) = (order.sharing(ranks), Sent::default());
+    if each >= ranks {
+        return across;
+    }
+    let of_shards = params.into_iter().filter(|param| param.is_trained && param.padded(order, ranks).is_some());
+    for sent in sent(of_shards, order, rank, ranks).into_iter().filter(|(kind, _)| *kind == Kind::AllReduce) {
+        across.elements += sent.1.elements;
+        across.bytes += sent.1.bytes;
+    }
+    across
+}
+
+/// Returns what the rank sends in a sum of so many elements: its parts of the chunks of others, and the sum of its own
+/// chunk to all of them.
+fn chunks(elements: u64, rank: u64, ranks: u64) -> [u64; 2] {
+    let chunk = elements.div_ceil(ranks);
+    let own = ((rank + 1) * chunk).min(elements) - (rank * chunk).min(elements);
+    [elements - own, (ranks - 1) * own]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Accumulate, Amp, StrategyRecipe, Zero};
+
+    fn param(shape: &[usize]) -> PlannedParam<'_> {
+        PlannedParam {
+            shape,
+            master_bytes: 4,
+            replica_bytes: 2,
+            is_trained: true,
+            in_block: true,
+            in_last_block: false,
+            is_factor: false,
+            packing: None,
+        }
+    }
+
+    /// Within a group as stage 3 on so many ranks; across groups the sum of a shard of the gradients.
+    #[test]
+    fn hybrid_sharding_sends_shards_between_groups() {
+        let of = |zero: Zero| Order::of([zero.effects(), Amp::bf16().effects(), Accumulate(3).effects()]).unwrap();
+        let order = of(Zero::stage(3).within(4));
+        let (matrix, bias) = (param(&[64, 32]), param(&[30]));
+        for rank in 0..8 {
+            let all = sent([matrix, bias], &order, rank, 8);
+            // 3 micro-batches, 2 gathers and one sum of 3/4 of the matrix in bf16.
+            let part = 64 * 32 * 3 / 4;
+            assert_eq!(all[&Kind::AllGather], Sent { elements: 6 * part, bytes: 12 * part });
+            assert_eq!(all[&Kind::ReduceScatter], Sent { elements: 3 * part, bytes: 6 * part });
+            // 2 (C-1)/C of a quarter of the matrix, with C = 2 copies.
+            let left = 64 * 32 / 4;
+            let across = sent_across([matrix, bias], &order, rank, 8);
+            assert_eq!(across, Sent { elements: 3 * left, bytes: 6 * left }, "rank {rank}");
+        }
+        let frozen = PlannedParam { is_trained: false, ..matrix };
+        assert_eq!(sent_across([frozen], &order, 0, 8), Sent::default(), "nothing to sum");
+        assert_eq!(sent_across([matrix], &order, 0, 4), Sent::default(), "one copy");
+        assert_eq!(sent_across([matrix, bias], &of(Zero::stage(3)), 0, 8), Sent::default(), "no groups");
+    }
 }

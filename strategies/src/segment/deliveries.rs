@@ -9,7 +9,7 @@ use crate::StrategyError;
 use crate::zero::{Reducing, add};
 
 /// Blocks whose sums may be on their way while the backward pass goes on. Each holds the whole gradients of a block.
-const IN_FLIGHT: usize = 1;
+pub const SUMS_IN_FLIGHT: usize = 1;
 
 /// What the segments of one pass have delivered.
 #[derive(Default)]
@@ -29,12 +29,12 @@ impl Deliveries {
     /// Adds the sums of a block once they arrive. Waits for the oldest if too many are on their way. Those over copies of
     /// the shards, which are small, follow one block behind those of the block.
     pub fn expect(&mut self, sums: Reducing) -> Result<(), StrategyError> {
-        let most = IN_FLIGHT + usize::from(sums.has_copies());
+        let most = SUMS_IN_FLIGHT + usize::from(sums.has_copies());
         self.under_way.push_back(sums);
         while self.under_way.len() > most {
             self.arrive()?;
         }
-        let first = self.under_way.len().saturating_sub(IN_FLIGHT);
+        let first = self.under_way.len().saturating_sub(SUMS_IN_FLIGHT);
         self.under_way.iter_mut().take(first).try_for_each(Reducing::advance)
     }
 

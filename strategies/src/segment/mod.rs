@@ -39,6 +39,7 @@ mod verify;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use bundle::{Bundle, TensorMap};
+pub use deliveries::SUMS_IN_FLIGHT;
 pub(crate) use entered::Entered;
 pub use plan::SegmentPlan;
 pub use plan::Which;
