@@ -30,7 +30,7 @@ mod without_tma;
 pub(crate) use listing::card;
 pub use listing::{InBurn, Listed, ListedFormat, Listing, Usage};
 pub use number_format::NumberFormat;
-pub use peak_flops::peak_flops;
+pub use peak_flops::{peak_flops, peak_flops_of};
 pub use tuning::{Tuning, set_tuning};
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -90,11 +90,20 @@ const OTHERS: [&str; 5] = ["LAPTOP", "MOBILE", "MAX", "MIG", "D"];
 /// assert_eq!(firebrick::device::peak_flops(&Device::flex(), FloatDType::F32), None);
 /// ```
 pub fn peak_flops(device: &Device, dtype: FloatDType) -> Option<f64> {
-    peak_of(&hardware(device)?, dtype)
+    peak_flops_of(&hardware(device)?, dtype)
 }
 
-/// Returns the peak of a device by the name of its hardware: the entry with the most words of it.
-fn peak_of(name: &str, dtype: FloatDType) -> Option<f64> {
+/// Returns the peak rate of a device by the name of its hardware, such as `A100` or `NVIDIA H100 PCIe`, as
+/// [`peak_flops`] does: the entry of the table with the most words of the name.
+///
+/// ```
+/// use burn::tensor::FloatDType;
+/// use firebrick::device::peak_flops_of;
+///
+/// assert_eq!(peak_flops_of("NVIDIA A100-SXM4-80GB", FloatDType::BF16), Some(312e12));
+/// assert_eq!(peak_flops_of("Pentium", FloatDType::F32), None);
+/// ```
+pub fn peak_flops_of(name: &str, dtype: FloatDType) -> Option<f64> {
     let name = name.to_uppercase();
     let words: Vec<&str> = name.split(|letter: char| !letter.is_alphanumeric()).collect();
     if OTHERS.iter().any(|other| words.contains(other)) {
@@ -146,7 +155,7 @@ mod tests {
             ("llvmpipe (LLVM 15.0.7, 256 bits)", F32, None),
             ("AMD EPYC 9654, 2 threads", F32, None),
         ] {
-            let found = peak_of(name, dtype);
+            let found = peak_flops_of(name, dtype);
             let alike = match (found, expected) {
                 (Some(found), Some(expected)) => (found / expected - 1.0).abs() < 1e-9,
                 (found, expected) => found == expected,
