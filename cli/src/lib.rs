@@ -69,7 +69,10 @@ pub use bench::{Bench, BenchReport, BesideReport, RawReport};
 pub use hub::HubError;
 pub use init::InitError;
 pub use mlflow::{MlflowConfig, MlflowError};
-pub use plan::{FoundBatch, Plan, PlanError, Planned, Sent};
+pub use plan::{
+    Cluster, ClusterError, ClusterPlan, Collectives, FoundBatch, Group, Peak, Plan, PlanError, Planned, Sent,
+    StepTime, Timed, Traffic,
+};
 pub use preview::{Cell, Grid, Kind, Legible, Look, Names, Numbers, Preview, Row};
 pub use program::Program;
 pub use run::{

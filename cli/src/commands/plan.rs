@@ -2,10 +2,10 @@
 
 use clap::Args;
 
-use crate::RunError;
 use crate::commands::run_args::RunArgs;
 use crate::console::tell;
 use crate::run::Process;
+use crate::{Cluster, RunError};
 use firebrick::ByteSize;
 
 /// `firebrick plan`.
@@ -27,6 +27,19 @@ pub(crate) struct PlanArgs {
     /// operations. `--report json` always has them.
     #[arg(long)]
     details: bool,
+    /// Predicts the seconds of an update on a cluster, such as
+    /// `nodes=16,gpus=8,intra=450GB/s,inter=50GB/s,peak=H100`, for the run as written and in each stage of ZeRO.
+    ///
+    /// Each device is a rank, in place of the run's `ranks`. `intra` is what a device can send within its node, and
+    /// `inter` what a node can send to the others, per second and in one direction, in GB/s or Gbit/s. You may add
+    /// `latency=10us` of a hop; `mfu=0.4`, the share of the peak that computation reaches, which a run on one device
+    /// shows; `peak`, the peak of a device in FLOP/s or its name, by default that of the run's device; and
+    /// `collectives=ring`, as NCCL sends, for `direct`, as ranks send through host memory.
+    ///
+    /// Computation overlaps with communication as it does in this version: stage 3 gathers a block while the one
+    /// before it computes. The row `stage 3 within 8` is hybrid sharding: nodes shard the model, and sum its gradients.
+    #[arg(long, value_name = "CLUSTER", conflicts_with_all = ["ranks", "find_batch"])]
+    cluster: Option<Cluster>,
 }
 
 /// Runs `firebrick plan`.
@@ -49,7 +62,10 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<(), RunError> {
     if !leads {
         return Ok(());
     }
-    let plan = run.plan(args.budget, say)?;
+    let plan = match &args.cluster {
+        Some(cluster) => run.plan_on(cluster, args.budget, say)?,
+        None => run.plan(args.budget, say)?,
+    };
     args.run.file.report.print(&plan, || plan.summary(args.details));
     Ok(())
 }

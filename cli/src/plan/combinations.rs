@@ -3,6 +3,7 @@
 use burn::tensor::FloatDType;
 use firebrick_strategies::{Amp, Offload, Offloads, OnDisk, Recompute, Zero};
 
+use crate::run::insert_before_window;
 use crate::{Run, RunStrategy};
 
 /// A combination of strategies, listed in an order in which all of them fit.
@@ -48,6 +49,30 @@ pub(super) fn combinations(run: &Run, has_bf16: bool, has_f16: bool) -> Vec<Comb
     }
     all.sort_by_key(|one| one.cost);
     all
+}
+
+/// Returns the run's own strategies with this stage of ZeRO in place of theirs, for several ranks, and with groups of
+/// `within` ranks if they are given.
+pub(super) fn at_stage(run: &Run, stage: u8, within: Option<usize>) -> Vec<RunStrategy> {
+    let (reduces, mut list): (Vec<_>, Vec<_>) =
+        run.composed().into_iter().partition(|strategy| strategy.effects().reduces.is_some());
+    let zero = zero(reduces.first(), stage, within);
+    match stage {
+        // Stages 0 and 1 sum whole windows.
+        0 | 1 => insert_before_window(&mut list, zero),
+        _ => {
+            let first = list.iter().position(|strategy| !strategy.effects().adapts).unwrap_or(list.len());
+            list.insert(first, zero);
+        }
+    }
+    list
+}
+
+/// Returns the run's own ZeRO in this stage, or one with the defaults.
+fn zero(own: Option<&RunStrategy>, stage: u8, within: Option<usize>) -> RunStrategy {
+    let own = own.and_then(RunStrategy::downcast_ref::<Zero>);
+    let zero = own.map_or(Zero::stage(stage), |zero| zero.clone().at_stage(stage));
+    RunStrategy::new("Zero", if let Some(within) = within { zero.within(within) } else { zero })
 }
 
 /// The strategies that the run itself asks for.
@@ -105,9 +130,7 @@ impl Own {
         recompute: bool,
         amp: Option<RunStrategy>,
     ) -> Vec<RunStrategy> {
-        let own = self.zero.as_ref().and_then(RunStrategy::downcast_ref::<Zero>);
-        let zero = own.map_or(Zero::stage(stage), |zero| zero.clone().at_stage(stage));
-        let zero = RunStrategy::new("Zero", zero);
+        let zero = zero(self.zero.as_ref(), stage, None);
         let [first, last] = match stage {
             0 => [None, None],
             1 => [None, Some(zero)],
@@ -177,5 +200,25 @@ mod tests {
             .map(first);
         assert!(order.is_sorted(), "{order:?}: {found:#?}");
         assert!(found.iter().all(|list| !list.contains("Zero") || list.contains("replicate_below: 9")));
+    }
+
+    #[test]
+    fn another_stage_takes_the_place_that_it_needs() {
+        let sets = [
+            "strategies=[Lora(rank: 2), Amp(bf16), Zero(stage: 1, replicate_below: 9), Accumulate(2), Clip(norm: 1.0)]",
+        ];
+        let text = include_str!("../../../examples/tinyshakespeare.ron");
+        let run = Run::parse("file", text, &[sets[0], "ranks=2"]).unwrap();
+        let lists = [0, 1, 2, 3].map(|stage| strategies_line(&at_stage(&run, stage, None)));
+        for (stage, list) in lists.iter().enumerate() {
+            let zero = format!("Zero(stage: {stage}, replicate_below: 9)");
+            let expected = match stage {
+                0 | 1 => {
+                    format!("Lora(rank: 2, alpha: 2.0), Amp(bf16), Accumulate(2), {zero}, Clip(norm: 1.0)")
+                }
+                _ => format!("Lora(rank: 2, alpha: 2.0), {zero}, Amp(bf16), Accumulate(2), Clip(norm: 1.0)"),
+            };
+            assert_eq!(*list, format!("strategies: [{expected}],"));
+        }
     }
 }

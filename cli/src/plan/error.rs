@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use super::cluster::ClusterError;
+
 /// The run cannot be planned, or no micro-batch fits.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
@@ -17,6 +19,9 @@ pub enum PlanError {
     /// The model panics on its first batch.
     #[error("the model failed with the first batch on the CPU: {0}")]
     Model(String),
+    /// The cluster does not fit the run.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
     /// The batch is bounded by tokens.
     #[error("--find-batch looks for `batch.micro`, found `batch.micro_tokens`: name samples instead")]
     BoundedByTokens,

@@ -12,6 +12,36 @@ pub(super) struct Sequences {
     pub length: f64,
 }
 
+/// The operations of passes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct PassFlops {
+    /// The forward passes of blocks, attention included.
+    pub forward_in_blocks: f64,
+    /// The rest of the forward passes.
+    pub forward_elsewhere: f64,
+    /// The backward passes of blocks, with the forward passes of those that run again.
+    pub backward_in_blocks: f64,
+    /// The rest of the backward passes.
+    pub backward_elsewhere: f64,
+}
+
+impl PassFlops {
+    /// Returns their sum.
+    pub fn all(&self) -> f64 {
+        self.forward_in_blocks + self.forward_elsewhere + self.backward_in_blocks + self.backward_elsewhere
+    }
+
+    /// Returns an equal part of them.
+    pub fn divided_by(self, parts: f64) -> Self {
+        Self {
+            forward_in_blocks: self.forward_in_blocks / parts,
+            forward_elsewhere: self.forward_elsewhere / parts,
+            backward_in_blocks: self.backward_in_blocks / parts,
+            backward_elsewhere: self.backward_elsewhere / parts,
+        }
+    }
+}
+
 /// The computation in an update.
 #[derive(Clone, Debug)]
 pub(super) struct Work {
@@ -46,18 +76,29 @@ impl Work {
     /// Kaplan et al., *Scaling Laws for Neural Language Models*, 2020 (arXiv:2001.08361), section 2.1; Chowdhery et
     /// al., *PaLM: Scaling Language Modeling with Pathways*, 2022 (arXiv:2204.02311), appendix B.
     pub fn flops(&self, shapes: &[Shape], recomputed: f64) -> f64 {
+        self.of_passes(shapes, recomputed).all()
+    }
+
+    /// Returns the same operations, by pass and place.
+    pub fn of_passes(&self, shapes: &[Shape], recomputed: f64) -> PassFlops {
         let once =
             |shape: &Shape| 2.0 * shape.elements() as f64 * self.sequences(self.is_source(shape)).tokens;
-        let all: f64 = shapes.iter().map(once).sum();
-        let in_blocks: f64 = shapes.iter().filter(|shape| shape.in_block).map(once).sum();
-        let frozen = shapes.iter().filter(|shape| !shape.is_trained);
-        let without_gradient: f64 = frozen.map(once).sum();
+        let sum = |in_block: bool, of: &dyn Fn(&Shape) -> f64| -> f64 {
+            shapes.iter().filter(|shape| shape.in_block == in_block).map(of).sum()
+        };
+        let backward = |shape: &Shape| once(shape) * if shape.is_trained { 2.0 } else { 1.0 };
         let attention = self.attention.iter().map(|attention| {
             let (of, over) = (self.sequences(attention.of_source), self.sequences(attention.over_source));
             4.0 * (attention.layers * attention.width) as f64 * over.length * of.tokens
         });
         let attention: f64 = attention.sum();
-        3.0 * (all + attention) - without_gradient + recomputed * (in_blocks + attention)
+        let forward_in_blocks = sum(true, &once) + attention;
+        PassFlops {
+            forward_in_blocks,
+            forward_elsewhere: sum(false, &once),
+            backward_in_blocks: sum(true, &backward) + 2.0 * attention + recomputed * forward_in_blocks,
+            backward_elsewhere: sum(false, &backward),
+        }
     }
 
     fn is_source(&self, shape: &Shape) -> bool {
@@ -98,6 +139,13 @@ mod tests {
         let again = 2.0 * (2.0 * 100.0 + 4.0 * 4.0 * 5.0 * 3.0);
         assert_eq!(flops(1.0), plain + again);
         assert_eq!(flops(0.5), plain + again / 2.0);
+        let expected = PassFlops {
+            forward_in_blocks: again,
+            forward_elsewhere: 2.0 * 2.0 * 10.0,
+            backward_in_blocks: 3.0 * again,
+            backward_elsewhere: 2.0 * 4.0 * 10.0,
+        };
+        assert_eq!(work.of_passes(&shapes, 1.0), expected);
         let shapes = [shape(100, true), Shape { is_trained: false, ..shape(10, false) }];
         assert_eq!(work.flops(&shapes, 0.0), plain - 2.0 * 2.0 * 10.0);
     }

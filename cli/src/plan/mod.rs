@@ -11,17 +11,23 @@
 //! flops.rs         operations of an update
 //! utilization.rs   the share of the devices' peak that a run uses
 //! find_batch.rs    the largest micro-batch, by trial
+//! cluster/         a cluster: its description, and the seconds of a collective on it
+//! step_time.rs     the seconds of an update: what overlaps with what
+//! on_cluster.rs    the run on a cluster, in each stage of ZeRO
 //! table.rs         a plan as text
 //! error.rs         why a run cannot be planned
 //! ```
 
+mod cluster;
 mod combinations;
 mod error;
 mod find_batch;
 mod flops;
 mod longest;
+mod on_cluster;
 mod parameters;
 mod recomputed;
+mod step_time;
 mod table;
 mod trace;
 mod utilization;
@@ -44,15 +50,19 @@ use firebrick_models::pretrained::Folder;
 use firebrick_strategies::Order;
 use firebrick_strategies::cost::{Held, sent};
 
+pub use cluster::{Cluster, ClusterError, Collectives, Group, Peak};
 pub use error::PlanError;
 pub(crate) use find_batch::Finding;
 pub use find_batch::FoundBatch;
 pub use firebrick_strategies::cost::Sent;
+pub use on_cluster::{ClusterPlan, Timed};
+pub use step_time::{StepTime, Traffic};
 
 use combinations::combinations;
 use flops::Work;
 use longest::{LOOKED_AT, Longest};
 use parameters::ParamLayout;
+use recomputed::Traced;
 use trace::Tracer;
 
 /// What a run will hold, send and compute.
@@ -78,6 +88,9 @@ pub struct Plan {
     pub combinations: Vec<Planned>,
     /// The index of the first combination that fits.
     pub recommended: Option<usize>,
+    /// The seconds of an update, if the run is planned for a cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_cluster: Option<ClusterPlan>,
 }
 
 /// The run with one list of strategies. Bytes are those of the first rank, which holds at least as much as any other.
@@ -133,7 +146,25 @@ impl Run {
     /// Those of [`launch`](Self::launch) before its first step, and [`PlanError`].
     pub fn plan(&self, budget: Option<ByteSize>, say: impl Fn(&str)) -> Result<Plan, RunError> {
         let (model, folder) = self.named_model()?;
-        model.plan(Planning { run: self, budget, say: &say }, folder)
+        model.plan(Planning { run: self, budget, cluster: None, say: &say }, folder)
+    }
+
+    /// Like [`plan`](Self::plan), for as many ranks as the cluster has devices, whatever the run's `ranks`; also predicts
+    /// the seconds of an update. Each rank keeps its micro-batches, so the global batch grows with the cluster. This
+    /// machine's memory bounds nothing.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`plan`](Self::plan), and [`ClusterError::NoPeak`].
+    pub fn plan_on(
+        &self,
+        cluster: &Cluster,
+        budget: Option<ByteSize>,
+        say: impl Fn(&str),
+    ) -> Result<Plan, RunError> {
+        let run = Self { ranks: Some(cluster.ranks() as usize), ..self.clone() };
+        let (model, folder) = run.named_model()?;
+        model.plan(Planning { run: &run, budget, cluster: Some(cluster), say: &say }, folder)
     }
 }
 
@@ -141,12 +172,13 @@ impl Run {
 pub(crate) struct Planning<'a> {
     run: &'a Run,
     budget: Option<ByteSize>,
+    cluster: Option<&'a Cluster>,
     say: &'a dyn Fn(&str),
 }
 
 impl Planning<'_> {
     pub fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Plan, RunError> {
-        let Self { run, budget, say } = self;
+        let Self { run, budget, cluster, say } = self;
         let parts = run.prepare_unbounded::<M>(folder, say)?;
         let micro_batches = DataRun::from(run).micro_batches();
         let per_window = micro_batches.saturating_mul(run.number_of_ranks());
@@ -159,10 +191,14 @@ impl Planning<'_> {
         let in_update = (micro_batches * run.number_of_ranks()) as f64;
         let work = Work::of::<M>(&parts.config, &longest, in_update);
         let is_cpu = parts.device_name.starts_with("cpu");
-        let limit = Limit::of(run, budget, is_cpu)?;
+        // The memory of this machine is not that of the cluster's devices.
+        let limit = Limit::of(run, budget, is_cpu && cluster.is_none())?;
         let shapes = shapes::<M>(&parts.config, &run.strategies, &parts.fresh)?;
         let tracer = Tracer::<M>::new(run, &parts, &longest);
-        let mut planner = Planner { run, parts: &parts, shapes: &shapes, tracer, work, limit, say };
+        let tokens = longest.mean_tokens * in_update;
+        let mut planner = Planner { run, parts: &parts, shapes: &shapes, tracer, work, tokens, limit, say };
+        // First, since it ends early if the peak of the devices is not known.
+        let on_cluster = cluster.map(|cluster| planner.on_cluster(cluster)).transpose()?;
         let as_written = planner.plan(&run.strategies, &run.composed())?;
         let [has_bf16, has_f16] =
             [FloatDType::BF16, FloatDType::F16].map(|dtype| parts.device.supports_dtype(dtype));
@@ -179,13 +215,14 @@ impl Planning<'_> {
             batch: run.batch_summary(),
             parameters: shapes.iter().map(Shape::elements).sum(),
             ranks: run.number_of_ranks() as u64,
-            tokens: longest.mean_tokens * in_update,
+            tokens,
             device: parts.device_name.clone(),
             budget_bytes: limit.bytes,
             host_is_device: limit.with_host,
             as_written,
             recommended: planned.iter().position(|one| one.fits == Some(true)),
             combinations: planned,
+            on_cluster,
         })
     }
 }
@@ -216,11 +253,32 @@ struct Planner<'a, M: Trainable> {
     shapes: &'a [Shape],
     tracer: Tracer<'a, M>,
     work: Work,
+    /// Tokens of an update on average, padding included, over all ranks.
+    tokens: f64,
     limit: Limit,
     say: &'a dyn Fn(&str),
 }
 
+/// A list of strategies, as far as plans depend on it.
+struct PreparedList {
+    layout: ParamLayout,
+    order: Order,
+    traced: Traced,
+    /// The share of the blocks that run again.
+    recomputed: f64,
+}
+
 impl<M: Trainable> Planner<'_, M> {
+    /// Traces a pass under these strategies, with micro-batches and ranks in their places.
+    fn prepared(&mut self, composed: &[RunStrategy]) -> Result<PreparedList, RunError> {
+        let layout = ParamLayout::of(self.run, composed, self.parts)?;
+        let (traced, recomputed) = self.tracer.trace(composed, self.say)?;
+        let order =
+            Order::of(composed.iter().map(|strategy| strategy.effects())).map_err(TrainError::from)?;
+        let recomputed = if order.runs_blocks_again() { 1.0 } else { recomputed };
+        Ok(PreparedList { layout, order, traced, recomputed })
+    }
+
     /// Plans these strategies: as `written`, and as `composed` with micro-batches and ranks in their places.
     fn plan(&mut self, written: &[RunStrategy], composed: &[RunStrategy]) -> Result<Planned, RunError> {
         let ranks = self.run.number_of_ranks() as u64;
@@ -228,11 +286,7 @@ impl<M: Trainable> Planner<'_, M> {
         if ranks > 1 && first_effect(&composed, |effects| effects.reduces).is_none() {
             insert_before_window(&mut composed, data_parallel());
         }
-        let layout = ParamLayout::of(self.run, &composed, self.parts)?;
-        let (traced, recomputed) = self.tracer.trace(&composed, self.say)?;
-        let order =
-            Order::of(composed.iter().map(|strategy| strategy.effects())).map_err(TrainError::from)?;
-        let recomputed = if order.runs_blocks_again() { 1.0 } else { recomputed };
+        let PreparedList { layout, order, traced, recomputed } = self.prepared(&composed)?;
         let params = || self.shapes.iter().map(|shape| layout.planned(shape));
         let held = Held::of(params(), &order, self.run.windows_vary(), ranks, &*self.run.optimizer);
         let sent = sent(params(), &order, 0, ranks);

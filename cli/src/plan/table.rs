@@ -12,7 +12,7 @@ fn bytes(bytes: u64) -> String {
 }
 
 /// Formats operations in three digits.
-fn operations(flops: f64) -> String {
+pub(super) fn operations(flops: f64) -> String {
     let units = [(1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")];
     let Some((factor, unit)) = units.iter().find(|(factor, _)| flops >= *factor) else {
         return format!("{flops:.0} FLOP");
@@ -30,6 +30,9 @@ impl Plan {
         text += &self.recommended();
         text += &format!("\n{}; {:.0} tokens\n", self.batch, self.tokens);
         text += &format!("{} parameters on {}\n", self.parameters, self.device);
+        if let Some(on_cluster) = &self.on_cluster {
+            text += &format!("\n{}", on_cluster.summary());
+        }
         if !details {
             let all = self.combinations.len();
             return text
@@ -239,6 +242,7 @@ mod tests {
             as_written: combinations[0].clone(),
             recommended: combinations.iter().position(|one| one.fits == Some(true)),
             combinations,
+            on_cluster: None,
         }
     }
 

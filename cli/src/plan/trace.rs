@@ -49,6 +49,11 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         Self { run, parts, longest, device, paths, known: HashMap::new(), is_warm: false }
     }
 
+    /// Returns the number of blocks of the model.
+    pub fn blocks(&self) -> usize {
+        self.paths.blocks().count()
+    }
+
     /// Returns the memory of a pass under these strategies on the first rank, and the share of the blocks that it
     /// recomputes.
     ///

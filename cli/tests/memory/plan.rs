@@ -1,8 +1,10 @@
 //! A plan predicts what a run then measures.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use firebrick::world::Kind;
 use firebrick::{Interrupter, RankReport, Report, Show};
 use firebrick_cli::{Planned, Run};
 use serde_json::Value;
@@ -213,6 +215,52 @@ fn what_an_encoder_and_a_decoder_send_is_planned() {
         let report = run.launch(Show::Nothing, Interrupter::new()).unwrap().report;
         assert!(planned.sent.len() >= 2, "{:?}", planned.sent);
         assert_eq!(sent_otherwise(&planned, &report), [""; 0], "{strategies}, {accumulate} micro-batches");
+    }
+}
+
+/// Whether ranks exchange tensors of an update in calls of this kind.
+fn is_exchange(kind: Kind) -> bool {
+    matches!(kind, Kind::AllReduce | Kind::ReduceScatter | Kind::AllGather)
+}
+
+/// The seconds on a cluster are computed from the bytes that ranks count when they train.
+#[test]
+fn what_a_cluster_sends_is_what_ranks_count() {
+    let _alone = alone();
+    if device().memory_pool_usage().is_some() {
+        return;
+    }
+    let folder = folder();
+    for (nodes, gpus) in [(1, 2), (3, 1), (2, 2)] {
+        let ranks = nodes * gpus;
+        let cluster =
+            format!("nodes={nodes},gpus={gpus},intra=1GB/s,inter=1GB/s,peak=1TFLOP/s").parse().unwrap();
+        let of_list = |list: &str, ranks: usize| {
+            let sets =
+                [format!("strategies={list}"), format!("ranks={ranks}"), "batch.accumulate=None".into()];
+            run(folder.path(), GPT, &sets)
+        };
+        let plan = of_list("[Amp(bf16), Accumulate(2), Clip(norm: 1.0)]", 1).plan_on(&cluster, None, |_| {});
+        let rows = plan.unwrap().on_cluster.unwrap().rows;
+        let names: Vec<_> = rows.iter().map(|row| row.name.as_str()).collect();
+        let expected = ["as written", "stage 0", "stage 1", "stage 2", "stage 3"];
+        assert_eq!(names[..5], expected);
+        assert_eq!(names[5..], if ranks == 4 { vec!["stage 3 within 2"] } else { vec![] });
+        for row in rows.iter().skip(1) {
+            let list = row.strategies.strip_prefix("strategies: ").unwrap().trim_end_matches(',');
+            let report = of_list(list, ranks).launch(Show::Nothing, Interrupter::new()).unwrap().report;
+            let counted = report.ranks[0].per_step.iter().filter(|(kind, _)| is_exchange(**kind));
+            let counted: BTreeMap<_, _> =
+                counted.map(|(kind, moved)| (*kind, [moved.elements, moved.sent_bytes])).collect();
+            let mut planned: BTreeMap<Kind, [f64; 2]> = BTreeMap::new();
+            for (kind, sent) in row.sent.blocks.iter().chain(&row.sent.rest) {
+                let sum = planned.entry(*kind).or_default();
+                *sum = [sum[0] + sent.elements as f64, sum[1] + sent.bytes as f64];
+            }
+            planned.retain(|_, sent| *sent != [0.0; 2]);
+            assert_eq!(planned, counted, "{ranks} {list}");
+            assert_eq!(row.sent_bytes as f64, counted.values().map(|[_, bytes]| bytes).sum::<f64>());
+        }
     }
 }
 

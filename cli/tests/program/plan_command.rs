@@ -83,6 +83,63 @@ fn where_nothing_fits_it_says_so_and_a_batch_is_found_by_trial() {
     plan(&folder, &tokens).failure().stderr(contains("name samples instead"));
 }
 
+const CLUSTER: &str = "nodes=2,gpus=2,intra=450GB/s,inter=50GB/s";
+
+#[test]
+fn the_seconds_on_a_cluster_follow_from_its_links() {
+    let folder = folder();
+    let cluster =
+        |more: &str| json(plan(&folder, &["--report", "json", "--cluster", &format!("{CLUSTER}{more}")]));
+    let slow = cluster(",peak=A100,mfu=0.5,latency=1ms");
+    assert_eq!((&slow["ranks"], &slow["budget_bytes"]), (&Value::from(4), &Value::Null));
+    let rows = |plan: &Value| plan["on_cluster"]["rows"].as_array().unwrap().clone();
+    let names = rows(&slow).iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+    let expected = ["as written", "stage 0", "stage 1", "stage 2", "stage 3", "stage 3 within 2"];
+    assert_eq!(names, expected);
+    for row in rows(&slow) {
+        let [compute, exposed, step, speed, mfu] =
+            ["compute_seconds", "exposed_seconds", "step_seconds", "tokens_per_second", "mfu"]
+                .map(|key| row[key].as_f64().unwrap());
+        let close = |found: f64, expected: f64| {
+            assert!((found / expected - 1.0).abs() < 1e-9, "{row}: {found}, not {expected}");
+        };
+        close(step, compute + exposed);
+        close(speed, slow["tokens"].as_f64().unwrap() / step);
+        // In f32, with the operations of the run, whose blocks run again in stage 3.
+        let recomputes = row["strategies"].as_str().unwrap().contains("stage: 3");
+        let flops = slow["as_written"]["flops"].as_f64().unwrap();
+        close(mfu, flops / (4.0 * 156e12 * step));
+        match recomputes {
+            false => close(compute, flops / (4.0 * 156e12 * 0.5)),
+            true => assert!(compute > flops / (4.0 * 156e12 * 0.5)),
+        }
+    }
+    // The peak of `--peak-flops` serves a device that is not known.
+    let options = ["--report", "json", "--peak-flops", "1e12", "--cluster", CLUSTER];
+    assert_eq!(json(plan(&folder, &options))["on_cluster"]["peak_flops"], Value::from(1e12));
+
+    let text = plan(&folder, &["--cluster", &format!("{CLUSTER},peak=A100")]).success();
+    let page = String::from_utf8(text.get_output().stdout.clone()).unwrap();
+    assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
+    assert!(page.contains("\n2 x 2 = 4 ranks: 450 GB/s") && page.contains("\nstage 3 within 2 "), "{page}");
+    assert!(page.contains("4 ranks x 2 micro-batches of 4 = 32 samples"), "{page}");
+}
+
+#[test]
+fn a_cluster_that_cannot_be_planned_for_says_what_to_write() {
+    let folder = folder();
+    let unknown = plan(&folder, &["--cluster", CLUSTER]).code(1);
+    unknown.stderr(contains("the peak of cpu:0 in F32 is not known").and(contains("`peak=A100`")));
+    let no_bf16 = format!("{CLUSTER},peak=T4");
+    let unknown = plan(&folder, &["--cluster", &no_bf16, "--set", "strategies=[Amp(bf16)]"]).code(1);
+    unknown.stderr(contains("the peak of T4 in BF16 is not known"));
+    plan(&folder, &["--cluster", "nodes=2,gpus=2"])
+        .code(2)
+        .stderr(contains("`inter` is missing; an example"));
+    plan(&folder, &["--cluster", CLUSTER, "--ranks", "2"]).code(2).stderr(contains("cannot be used with"));
+    plan(&folder, &["--cluster", CLUSTER, "--find-batch"]).code(2).stderr(contains("cannot be used with"));
+}
+
 /// Tokens per second, times the operations that a plan counts for a token, over the peak.
 #[test]
 fn a_run_shows_the_share_of_the_peak_that_it_uses() {

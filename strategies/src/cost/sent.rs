@@ -96,7 +96,8 @@ pub fn sent_across<'a>(
     if each >= ranks {
         return across;
     }
-    let of_shards = params.into_iter().filter(|param| param.is_trained && param.padded(order, ranks).is_some());
+    let of_shards =
+        params.into_iter().filter(|param| param.is_trained && param.padded(order, ranks).is_some());
     for sent in sent(of_shards, order, rank, ranks).into_iter().filter(|(kind, _)| *kind == Kind::AllReduce) {
         across.elements += sent.1.elements;
         across.bytes += sent.1.bytes;
@@ -133,7 +134,8 @@ mod tests {
     /// Within a group as stage 3 on so many ranks; across groups the sum of a shard of the gradients.
     #[test]
     fn hybrid_sharding_sends_shards_between_groups() {
-        let of = |zero: Zero| Order::of([zero.effects(), Amp::bf16().effects(), Accumulate(3).effects()]).unwrap();
+        let of =
+            |zero: Zero| Order::of([zero.effects(), Amp::bf16().effects(), Accumulate(3).effects()]).unwrap();
         let order = of(Zero::stage(3).within(4));
         let (matrix, bias) = (param(&[64, 32]), param(&[30]));
         for rank in 0..8 {

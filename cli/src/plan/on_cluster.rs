@@ -1,0 +1,224 @@
+//! The seconds of a run's update on a cluster: as written, in each stage of ZeRO, and with hybrid sharding.
+
+use firebrick_strategies::Order;
+use serde::Serialize;
+
+use super::cluster::{Cluster, ClusterError, Collectives};
+use super::combinations::at_stage;
+use super::step_time::{SUMS_OVERLAP, Step, StepTime, Traffic};
+use super::table::operations;
+use super::{PlanError, Planner};
+use crate::run::strategies_line;
+use crate::{RunError, RunStrategy};
+use firebrick::{ByteSize, TrainError, device};
+use firebrick_models::family::Trainable;
+
+/// What an update takes on a cluster.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClusterPlan {
+    /// The cluster.
+    pub cluster: Cluster,
+    /// Operations per second of a device at its peak, in the dtype of the run's passes.
+    pub peak_flops: f64,
+    /// The run as written, in each stage of ZeRO that its strategies permit, and with hybrid sharding.
+    pub rows: Vec<Timed>,
+}
+
+/// The update of a run with one list of strategies.
+#[derive(Clone, Debug, Serialize)]
+pub struct Timed {
+    /// What the table calls it.
+    pub name: String,
+    /// The list, as a line of a run file.
+    pub strategies: String,
+    /// Its seconds.
+    #[serde(flatten)]
+    pub time: StepTime,
+    /// Tokens per second of all ranks, padding included.
+    pub tokens_per_second: f64,
+    /// The share of all devices' peak that the model needs, recomputed operations not included.
+    pub mfu: f64,
+    /// What the first rank sends.
+    pub sent: Traffic,
+    /// The bytes of all that it sends.
+    pub sent_bytes: u64,
+}
+
+impl<M: Trainable> Planner<'_, M> {
+    /// Returns the peak of a device of the cluster for these strategies.
+    ///
+    /// # Errors
+    ///
+    /// It is not known.
+    pub(super) fn peak(&self, cluster: &Cluster, order: &Order) -> Result<f64, RunError> {
+        let dtype = order.training_dtype();
+        let peak = match &cluster.peak {
+            Some(peak) => Some(peak.flops(dtype).map_err(PlanError::from)?),
+            None => self.run.peak_flops.or_else(|| device::peak_flops(&self.parts.device, dtype)),
+        };
+        let name = || self.parts.device_name.clone();
+        let unknown = || ClusterError::NoPeak { device: name(), dtype: format!("{dtype:?}") };
+        Ok(peak.ok_or_else(unknown).map_err(PlanError::from)?)
+    }
+
+    /// Plans the run's update on the cluster. The run has as many ranks as it.
+    ///
+    /// # Errors
+    ///
+    /// The peak of the devices is not known, or the model fails.
+    pub(super) fn on_cluster(&mut self, cluster: &Cluster) -> Result<ClusterPlan, RunError> {
+        let composed = self.run.composed();
+        let order = Order::of(composed.iter().map(|one| one.effects())).map_err(TrainError::from)?;
+        let peak_flops = self.peak(cluster, &order)?;
+        let mut rows = vec![self.timed("as written".into(), &composed, cluster)?];
+        let stages = (0..=3).map(|stage| (format!("stage {stage}"), stage, None));
+        let is_hybrid = cluster.nodes > 1 && cluster.gpus > 1;
+        let hybrid = (format!("stage 3 within {}", cluster.gpus), 3, Some(cluster.gpus as usize));
+        let stages = stages.filter(|_| cluster.ranks() > 1).chain(is_hybrid.then_some(hybrid));
+        for (name, stage, within) in stages {
+            match self.timed(name, &at_stage(self.run, stage, within), cluster) {
+                Ok(timed) => rows.push(timed),
+                // The device, the optimizer or the other strategies do not permit this stage.
+                Err(RunError::Train(TrainError::Strategy(_) | TrainError::NotElementwise { .. })) => (),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(ClusterPlan { cluster: cluster.clone(), peak_flops, rows })
+    }
+
+    fn timed(
+        &mut self,
+        name: String,
+        composed: &[RunStrategy],
+        cluster: &Cluster,
+    ) -> Result<Timed, RunError> {
+        let prepared = self.prepared(composed)?;
+        let peak = self.peak(cluster, &prepared.order)?;
+        let params = || self.shapes.iter().map(|shape| prepared.layout.planned(shape));
+        let sent = Traffic::of(params, &prepared.order, cluster.ranks());
+        let passes = cluster.ranks() as f64 * prepared.order.micro_batches() as f64;
+        let step = Step {
+            cluster,
+            order: &prepared.order,
+            blocks: self.tracer.blocks() as u64,
+            flops: self.work.of_passes(self.shapes, prepared.recomputed).divided_by(passes),
+            speed: peak * cluster.mfu,
+            traffic: &sent,
+            sums_overlap: SUMS_OVERLAP,
+        };
+        let time = step.time();
+        let of_peak = peak * cluster.ranks() as f64 * time.step_seconds;
+        Ok(Timed {
+            name,
+            strategies: strategies_line(composed),
+            time,
+            tokens_per_second: self.tokens / time.step_seconds,
+            mfu: self.work.flops(self.shapes, 0.0) / of_peak,
+            sent_bytes: sent.bytes(),
+            sent,
+        })
+    }
+}
+
+/// Formats a number from 1 to 1000 in three digits.
+fn digits(value: f64) -> String {
+    match value {
+        value if value >= 99.95 => format!("{value:.0}"),
+        value if value >= 9.995 => format!("{value:.1}"),
+        value => format!("{value:.2}"),
+    }
+}
+
+/// Formats seconds in three digits.
+fn time(seconds: f64) -> String {
+    match seconds {
+        0.0 => "0 s".into(),
+        seconds if seconds >= 0.9995 => digits(seconds) + " s",
+        seconds if seconds >= 0.9995e-3 => digits(seconds * 1e3) + " ms",
+        seconds => digits(seconds * 1e6) + " us",
+    }
+}
+
+/// Formats a count in three digits.
+fn count(value: f64) -> String {
+    let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
+    match units.iter().find(|(factor, _)| value >= *factor) {
+        Some((factor, unit)) => format!("{} {unit}", digits(value / factor)),
+        None => digits(value),
+    }
+}
+
+fn rate(bytes_per_second: f64) -> String {
+    ByteSize(bytes_per_second as usize).to_string() + "/s"
+}
+
+impl ClusterPlan {
+    /// Returns the plan as text, in 80 columns.
+    pub(super) fn summary(&self) -> String {
+        let Cluster { nodes, gpus, intra, inter, mfu, collectives, .. } = &self.cluster;
+        let mut text = format!(
+            "{nodes} x {gpus} = {} ranks: {} from a device within its node",
+            nodes * gpus,
+            rate(*intra)
+        );
+        if *nodes > 1 {
+            text += &format!(",\n{} from a node to the others", rate(*inter));
+        }
+        let collectives = match collectives {
+            Collectives::Direct => "each rank sends to each other one",
+            Collectives::Ring => "collectives are rings",
+        };
+        text += &format!(";\n{collectives}; computation at {mfu} of {}/s\n", operations(self.peak_flops));
+        let line = |name: &str, cells: [String; 6]| {
+            cells.iter().fold(format!("{name:<22}"), |line, cell| line + &format!("{cell:>9}")) + "\n"
+        };
+        let names = ["compute", "comm.", "exposed", "step", "tokens/s", "MFU"];
+        text += &line("an update", names.map(String::from));
+        for Timed { name, time, tokens_per_second, mfu, .. } in &self.rows {
+            let seconds =
+                [time.compute_seconds, time.communication_seconds, time.exposed_seconds, time.step_seconds];
+            let [compute, communication, exposed, step] = seconds.map(self::time);
+            let mfu = format!("{:.1}%", 100.0 * mfu);
+            text += &line(name, [compute, communication, exposed, step, count(*tokens_per_second), mfu]);
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_fits_the_page() {
+        let time = |seconds: f64| StepTime {
+            compute_seconds: seconds,
+            communication_seconds: seconds * 123.0,
+            exposed_seconds: 0.0,
+            step_seconds: seconds * 1234.0,
+        };
+        let timed = |name: &str, seconds: f64| Timed {
+            name: name.into(),
+            strategies: "strategies: [],".into(),
+            time: time(seconds),
+            tokens_per_second: 123_456.0 / seconds,
+            mfu: 0.312_4,
+            sent: Traffic::default(),
+            sent_bytes: 0,
+        };
+        let cluster = "nodes=100,gpus=1000,intra=450GB/s,inter=3200Gbit/s".parse().unwrap();
+        let rows = vec![timed("as written", 1.0), timed("stage 3 within 100000", 0.001), timed("x", 99.96)];
+        let text = ClusterPlan { cluster, peak_flops: 989.4e12, rows }.summary();
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let first = "100 x 1000 = 100000 ranks: 450 GB/s from a device within its node,\n\
+                     400 GB/s from a node to the others;\n\
+                     each rank sends to each other one; computation at 0.4 of 989 TFLOP/s\n";
+        assert!(text.starts_with(first), "{text}");
+        let row = "as written               1.00 s    123 s      0 s   1234 s    123 k    31.2%\n";
+        assert!(text.contains(row), "{text}");
+        assert_eq!(
+            [9.996, 0.001, 0.5, 1.234e-5].map(super::time),
+            ["10.0 s", "1.00 ms", "500 ms", "12.3 us"]
+        );
+    }
+}

@@ -1,0 +1,197 @@
+//! The seconds of an update on a cluster: what each rank computes and sends, and which of it happens at the same time.
+
+use std::collections::BTreeMap;
+
+use firebrick_strategies::Order;
+use firebrick_strategies::cost::{PlannedParam, SUMS_IN_FLIGHT, Sent, sent, sent_across};
+use firebrick_world::Kind;
+use serde::Serialize;
+
+use super::cluster::{Cluster, Group};
+use super::flops::PassFlops;
+
+/// Seconds of an update.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct StepTime {
+    /// Seconds in which a rank computes forward and backward passes, recomputed blocks included.
+    pub compute_seconds: f64,
+    /// Seconds in which its collectives are under way.
+    pub communication_seconds: f64,
+    /// Of these, seconds in which it does not compute.
+    pub exposed_seconds: f64,
+    /// Seconds of the update: `compute_seconds + exposed_seconds`.
+    pub step_seconds: f64,
+}
+
+/// What a rank sends in an update, by the kind of call.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Traffic {
+    /// Parameters and gradients of blocks.
+    pub blocks: BTreeMap<Kind, Sent>,
+    /// Those of all other parameters.
+    pub rest: BTreeMap<Kind, Sent>,
+    /// The part of `blocks` that goes to other groups in hybrid sharding, of [`Kind::AllReduce`].
+    pub blocks_across: Sent,
+    /// The same part of `rest`.
+    pub rest_across: Sent,
+}
+
+impl Traffic {
+    /// Counts what the first rank sends, which is at least as much as any other.
+    pub(super) fn of<'a, P>(params: impl Fn() -> P, order: &Order, ranks: u64) -> Self
+    where
+        P: Iterator<Item = PlannedParam<'a>>,
+    {
+        let of = |in_block: bool| params().filter(move |param| param.in_block == in_block);
+        Self {
+            blocks: sent(of(true), order, 0, ranks),
+            rest: sent(of(false), order, 0, ranks),
+            blocks_across: sent_across(of(true), order, 0, ranks),
+            rest_across: sent_across(of(false), order, 0, ranks),
+        }
+    }
+
+    /// Returns the bytes of all calls.
+    pub fn bytes(&self) -> u64 {
+        self.blocks.values().chain(self.rest.values()).map(|sent| sent.bytes).sum()
+    }
+}
+
+/// One update of a run on a cluster.
+pub(super) struct Step<'a> {
+    pub cluster: &'a Cluster,
+    /// The order of the strategies.
+    pub order: &'a Order,
+    /// Number of blocks.
+    pub blocks: u64,
+    /// Operations of a rank in a micro-batch.
+    pub flops: PassFlops,
+    /// Operations per second of a rank.
+    pub speed: f64,
+    pub traffic: &'a Traffic,
+    /// Whether the sum of a block's gradients is under way while the backward pass goes on.
+    pub sums_overlap: bool,
+}
+
+/// Whether the sums of blocks' gradients overlap with the backward pass in this version.
+pub(super) const SUMS_OVERLAP: bool = SUMS_IN_FLIGHT > 0;
+
+/// Seconds of a block's part of a pass, and of its calls.
+struct Block {
+    forward: f64,
+    backward: f64,
+    gather: f64,
+    sum: f64,
+}
+
+impl Step<'_> {
+    /// Computes the seconds of the update.
+    ///
+    /// With k micro-batches and L blocks, where a block takes f forward and b backward (with what it recomputes), its
+    /// gather g, the sum of its gradients s:
+    ///
+    /// ```text
+    /// forward   root gather + root + g + (L-1) max(f, g) + f        the next block is gathered while one computes
+    /// backward  root + g + (L-1) max(b, g) + b + L s + root sum     if the pass waits for each block's sum
+    ///           root + g + b + (L-1) max(b, g + s) + s + root sum   if it does not
+    /// step      k (forward + backward) + sums of stages 0 and 1 + the gather of new parameters in stages 1 and 2
+    /// ```
+    ///
+    /// Stages 0 and 1 have no g and s: they sum all gradients after the passes, and nothing overlaps. In stage 2, g is 0.
+    pub fn time(&self) -> StepTime {
+        let (stage, blocks) = (self.order.stage(), self.blocks as f64);
+        let micro_batches = self.order.micro_batches() as u64;
+        let PassFlops { forward_in_blocks, forward_elsewhere, backward_in_blocks, backward_elsewhere } =
+            self.flops;
+        let seconds = |flops: f64| flops / self.speed;
+        let by_block = |flops: f64| seconds(flops) / blocks.max(1.0);
+        let gathers = [Kind::AllGather];
+        let sums = [Kind::ReduceScatter, Kind::AllReduce];
+        let (per_block, per_pass) = (micro_batches * self.blocks, micro_batches);
+
+        let mut block = Block {
+            forward: by_block(forward_in_blocks),
+            backward: by_block(backward_in_blocks),
+            gather: 0.0,
+            sum: 0.0,
+        };
+        let (mut root_gather, mut root_sum, mut sum_all, mut publish) = (0.0, 0.0, 0.0, 0.0);
+        if stage == 3 {
+            block.gather = self.call(true, &gathers, 2 * per_block);
+            root_gather = self.call(false, &gathers, per_pass);
+        } else {
+            publish = self.call(true, &gathers, 1) + self.call(false, &gathers, 1);
+        }
+        let sums_in_update = if self.order.sums_each_micro_batch() { micro_batches } else { 1 };
+        if stage >= 2 {
+            block.sum = self.call(true, &sums, per_block);
+            root_sum = self.call(false, &sums, per_pass);
+        } else {
+            sum_all = self.call(true, &sums, sums_in_update) + self.call(false, &sums, sums_in_update);
+        }
+
+        let passes = root_gather
+            + seconds(forward_elsewhere + backward_elsewhere)
+            + root_sum
+            + self.through_blocks(&block);
+        let times = micro_batches as f64;
+        let step_seconds = times * passes + sums_in_update as f64 * sum_all + publish;
+        let compute_seconds = times * seconds(self.flops.all());
+        let in_passes = blocks * (2.0 * block.gather + block.sum) + root_gather + root_sum;
+        StepTime {
+            compute_seconds,
+            communication_seconds: times * in_passes + sums_in_update as f64 * sum_all + publish,
+            exposed_seconds: (step_seconds - compute_seconds).max(0.0),
+            step_seconds,
+        }
+    }
+
+    /// Returns the seconds in which a forward and a backward pass go through all blocks.
+    fn through_blocks(&self, block: &Block) -> f64 {
+        if self.blocks == 0 {
+            return 0.0;
+        }
+        let (blocks, others) = (self.blocks as f64, (self.blocks - 1) as f64);
+        let Block { forward, backward, gather, sum } = *block;
+        let forward = gather + others * forward.max(gather) + forward;
+        let backward = match self.sums_overlap {
+            false => gather + others * backward.max(gather) + backward + blocks * sum,
+            true => gather + backward + others * backward.max(gather + sum) + sum,
+        };
+        forward + backward
+    }
+
+    /// Returns the seconds of one of so many calls of these kinds. Groups share what they gather and sum to shards; the
+    /// sums of shards go across groups, and those of replicated parameters to all ranks.
+    fn call(&self, of_blocks: bool, kinds: &[Kind], calls: u64) -> f64 {
+        if calls == 0 {
+            return 0.0;
+        }
+        let all = self.cluster.all();
+        let sharing = self.order.sharing(all.ranks).max(1);
+        let group = Group { ranks: sharing, per_node: sharing.min(all.per_node) };
+        let across = Group { ranks: all.ranks / sharing, per_node: (all.per_node / sharing).max(1) };
+        let Traffic { blocks, rest, blocks_across, rest_across } = self.traffic;
+        let (sent, sent_across) = if of_blocks { (blocks, blocks_across) } else { (rest, rest_across) };
+        let seconds = kinds.iter().map(|kind| {
+            let bytes = sent.get(kind).map_or(0, |sent| sent.bytes);
+            match kind {
+                Kind::AllReduce => {
+                    let to_all = bytes.saturating_sub(sent_across.bytes);
+                    self.cluster.seconds(across, sent_across.bytes, 2 * calls)
+                        + self.cluster.seconds(all, to_all, 2 * calls)
+                }
+                _ => self.cluster.seconds(group, bytes, calls),
+            }
+        });
+        seconds.sum::<f64>() / calls as f64
+    }
+}
+
+#[cfg(test)]
+#[path = "step_time_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "published_tests.rs"]
+mod published_tests;
