@@ -1,0 +1,119 @@
+//! Fits the latency and the bandwidth of `firebrick plan --cluster` to collectives among ranks that are threads, and
+//! compares its seconds with those of other sizes:
+//!
+//! ```sh
+//! cargo bench -p firebrick-cli --bench collective_times
+//! ```
+//!
+//! Every second size is fitted, and the sizes between them are predicted. The last column is the description of this
+//! machine as a cluster of one node.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use burn::tensor::{Device, Tensor};
+use firebrick::memory::keep_freed;
+use firebrick::world::{Communicator, PartShape, World};
+use firebrick_cli::{Cluster, Group};
+
+/// Measurements of each size. The best one counts, because other work only adds time.
+const ROUNDS: usize = 31;
+
+/// Elements of the whole tensor, in f32.
+const SIZES: [usize; 9] = [1 << 14, 1 << 16, 1 << 18, 1 << 19, 1 << 20, 1 << 21, 1 << 22, 3 << 21, 1 << 23];
+
+/// Prepares a collective of a tensor of so many elements.
+type Collective = for<'a> fn(&'a Communicator, usize) -> Box<dyn FnOnce() + 'a>;
+
+/// The collectives, and their passes over the ranks.
+const COLLECTIVES: [(&str, u64, Collective); 3] =
+    [("all_gather", 1, gather), ("reduce_scatter", 1, reduce_scatter), ("all_reduce", 2, all_reduce)];
+
+fn ones(elements: usize) -> Tensor<1> {
+    Tensor::ones([elements], &Device::flex())
+}
+
+fn like(elements: usize) -> [PartShape; 1] {
+    [PartShape::of(&ones(elements).into_data())]
+}
+
+fn gather(rank: &Communicator, elements: usize) -> Box<dyn FnOnce() + '_> {
+    let shard = vec![ones(elements / rank.size())];
+    Box::new(|| drop(black_box(rank.begin_all_gather("", shard, &Device::flex()).unwrap().wait().unwrap())))
+}
+
+fn reduce_scatter(rank: &Communicator, elements: usize) -> Box<dyn FnOnce() + '_> {
+    let (parts, like) = (vec![Some(ones(elements))], like(elements));
+    Box::new(move || {
+        let summing = rank.begin_reduce_scatter("", parts, &like, &Device::flex()).unwrap();
+        drop(black_box(summing.wait().unwrap()));
+    })
+}
+
+fn all_reduce(rank: &Communicator, elements: usize) -> Box<dyn FnOnce() + '_> {
+    let (parts, like) = (vec![Some(ones(elements))], like(elements));
+    Box::new(move || {
+        let summing = rank.begin_all_reduce("", parts, &like, &Device::flex()).unwrap();
+        drop(black_box(summing.wait().unwrap()));
+    })
+}
+
+/// Returns the seconds of each round of a collective on a rank, and the bytes that it sends in one.
+fn rounds(rank: &Communicator, elements: usize, collective: Collective) -> (Vec<f64>, u64) {
+    let before = rank.traffic().tensors().sent;
+    let one = |_| {
+        let run = collective(rank, elements);
+        rank.barrier().unwrap();
+        let started = Instant::now();
+        run();
+        started.elapsed().as_secs_f64()
+    };
+    let seconds = (0..ROUNDS).map(one).collect();
+    (seconds, (rank.traffic().tensors().sent - before) / ROUNDS as u64)
+}
+
+/// Returns the seconds of the best round, on its slowest rank, and the bytes that a rank sends.
+fn measured(ranks: usize, elements: usize, collective: Collective) -> (f64, u64) {
+    std::thread::scope(|scope| {
+        let start = |rank: Communicator| scope.spawn(move || rounds(&rank, elements, collective));
+        let threads: Vec<_> = World::threads(ranks).join().unwrap().into_iter().map(start).collect();
+        let all: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let slowest = |round: usize| all.iter().map(|(seconds, _)| seconds[round]).fold(0.0, f64::max);
+        let bytes = all.iter().map(|(_, bytes)| *bytes).max().unwrap();
+        ((0..ROUNDS).map(slowest).fold(f64::INFINITY, f64::min), bytes)
+    })
+}
+
+/// Fits `seconds = latency + bytes / rate` with the least sum of squares of the relative errors. Neither is below 0.
+fn fitted(points: &[(f64, u64)]) -> (f64, f64) {
+    let sum = |of: &dyn Fn(f64, f64) -> f64| -> f64 {
+        points.iter().map(|(seconds, bytes)| of(1.0 / seconds, *bytes as f64 / seconds)).sum()
+    };
+    let [aa, ab, bb] = [sum(&|a, _| a * a), sum(&|a, b| a * b), sum(&|_, b| b * b)];
+    let [a, b] = [sum(&|a, _| a), sum(&|_, b| b)];
+    let determinant = aa * bb - ab * ab;
+    let (latency, per_byte) = ((a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant);
+    if latency < 0.0 { (0.0, bb / b) } else { (latency, 1.0 / per_byte) }
+}
+
+fn main() {
+    // As the program does: memory that a round frees serves the next one.
+    keep_freed();
+    println!("collective      ranks   predicted / measured, of the sizes between   description");
+    for ranks in [2, 4] {
+        for (name, passes, collective) in COLLECTIVES {
+            let points: Vec<_> = SIZES.iter().map(|size| measured(ranks, *size, collective)).collect();
+            let every_second: Vec<_> = points.iter().copied().step_by(2).collect();
+            let (latency, rate) = fitted(&every_second);
+            let latency = latency / passes as f64;
+            let description =
+                format!("nodes=1,gpus={ranks},intra={:.2}GB/s,latency={:.0}us", rate / 1e9, latency * 1e6);
+            let cluster: Cluster = description.parse().expect("the fit is a cluster");
+            let group = Group { ranks: ranks as u64, per_node: ranks as u64 };
+            let between = points.iter().skip(1).step_by(2);
+            let ratios = between
+                .map(|(seconds, bytes)| format!("{:>8.2}", cluster.seconds(group, *bytes, passes) / seconds));
+            println!("{name:<15} {ranks:>5}   {:<44} {description}", ratios.collect::<String>());
+        }
+    }
+}
