@@ -92,12 +92,11 @@ const OPERATIONS: [(&str, f64); 5] =
 
 /// Reads a number, at least 0, with one of these units.
 fn with_unit(text: &str, units: &[(&str, f64)]) -> Option<f64> {
-    let units = units.iter().filter_map(|(unit, factor)| {
+    let mut values = units.iter().filter_map(|(unit, factor)| {
         let number: f64 = text.strip_suffix(unit)?.trim().parse().ok()?;
         Some(number * factor)
     });
-    let mut found = units.filter(|value| value.is_finite() && *value >= 0.0);
-    found.next()
+    values.find(|value| value.is_finite() && *value >= 0.0)
 }
 
 /// The values by their keys.
