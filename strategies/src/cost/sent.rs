@@ -98,9 +98,8 @@ pub fn sent_across<'a>(
     }
     let of_shards =
         params.into_iter().filter(|param| param.is_trained && param.padded(order, ranks).is_some());
-    for sent in sent(of_shards, order, rank, ranks).into_iter().filter(|(kind, _)| *kind == Kind::AllReduce) {
-        across.elements += sent.1.elements;
-        across.bytes += sent.1.bytes;
+    if let Some(sums) = sent(of_shards, order, rank, ranks).get(&Kind::AllReduce) {
+        across = *sums;
     }
     across
 }
