@@ -7,7 +7,7 @@ use burn::tensor::FloatDType;
 use firebrick_strategies::{Amp, Order, StrategyRecipe, Zero};
 
 use super::tests::param;
-use super::{Cluster, PassFlops, Step, Traffic};
+use super::{Cluster, PassFlops, PlannedParam, Step, Traffic};
 
 /// A decoder. Elements of a matrix's shape: only their number counts.
 #[derive(Clone, Copy)]
@@ -91,7 +91,14 @@ impl Source {
         let zero = if hybrid { zero.within(cluster.gpus as usize) } else { zero };
         let order = Order::of([zero.effects(), Amp::bf16().effects()]).unwrap();
         let all = model.params();
-        let params = || all.iter().map(|(shape, in_block)| param(shape, *in_block));
+        let params = || {
+            let last = model.layers - 1;
+            let all = all.iter().enumerate();
+            all.map(move |(place, (shape, in_block))| PlannedParam {
+                in_last_block: place == last,
+                ..param(shape, *in_block)
+            })
+        };
         let traffic = Traffic::of(params, &order, cluster.ranks());
         let step = Step {
             cluster: &cluster,

@@ -91,10 +91,10 @@ impl Step<'_> {
     /// gather g, the sum of its gradients s:
     ///
     /// ```text
-    /// forward   root gather + root + g + (L-1) max(f, g) + f        the next block is gathered while one computes
-    /// backward  root + g + (L-1) max(b, g) + b + L s + root sum     if the pass waits for each block's sum
-    ///           root + g + b + (L-1) max(b, g + s) + s + root sum   if it does not
-    /// step      k (forward + backward) + sums of stages 0 and 1 + the gather of new parameters in stages 1 and 2
+    /// forward   root + g + (L-1) max(f, g) + f             the next block is gathered while one computes
+    /// backward  root + (L-1) max(b, g) + b + L s + root sum     if the pass waits for each block's sum
+    ///           root + b + (L-1) max(b, g + s) + s + root sum   if it does not
+    /// step      k (forward + backward) + sums of stages 0 and 1 + root gather of stage 3, or all new parameters in stages 1 and 2
     /// ```
     ///
     /// Stages 0 and 1 have no g and s: they sum all gradients after the passes, and nothing overlaps. In stage 2, g is 0.
@@ -115,10 +115,11 @@ impl Step<'_> {
             gather: 0.0,
             sum: 0.0,
         };
-        let (mut root_gather, mut root_sum, mut sum_all, mut publish) = (0.0, 0.0, 0.0, 0.0);
+        let (mut root_sum, mut sum_all, mut publish) = (0.0, 0.0, 0.0);
         if stage == 3 {
-            block.gather = self.call(true, &gathers, 2 * per_block);
-            root_gather = self.call(false, &gathers, per_pass);
+            // The last block is kept for its backward pass.
+            block.gather = self.call(true, &gathers, (2 * per_block).saturating_sub(per_pass));
+            publish = self.call(false, &gathers, 1);
         } else {
             publish = self.call(true, &gathers, 1) + self.call(false, &gathers, 1);
         }
@@ -130,14 +131,11 @@ impl Step<'_> {
             sum_all = self.call(true, &sums, sums_in_update) + self.call(false, &sums, sums_in_update);
         }
 
-        let passes = root_gather
-            + seconds(forward_elsewhere + backward_elsewhere)
-            + root_sum
-            + self.through_blocks(&block);
+        let passes = seconds(forward_elsewhere + backward_elsewhere) + root_sum + self.through_blocks(&block);
         let times = micro_batches as f64;
         let step_seconds = times * passes + sums_in_update as f64 * sum_all + publish;
         let compute_seconds = times * seconds(self.flops.all());
-        let in_passes = blocks * (2.0 * block.gather + block.sum) + root_gather + root_sum;
+        let in_passes = (2.0 * blocks - 1.0).max(0.0) * block.gather + blocks * block.sum + root_sum;
         StepTime {
             compute_seconds,
             communication_seconds: times * in_passes + sums_in_update as f64 * sum_all + publish,
@@ -155,8 +153,8 @@ impl Step<'_> {
         let Block { forward, backward, gather, sum } = *block;
         let forward = gather + others * forward.max(gather) + forward;
         let backward = match self.sums_overlap {
-            false => gather + others * backward.max(gather) + backward + blocks * sum,
-            true => gather + backward + others * backward.max(gather + sum) + sum,
+            false => others * backward.max(gather) + backward + blocks * sum,
+            true => backward + others * backward.max(gather + sum) + sum,
         };
         forward + backward
     }

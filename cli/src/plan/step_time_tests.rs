@@ -9,7 +9,11 @@ use super::*;
 const PARAMS: [([usize; 2], bool); 3] = [([1000, 1000], true), ([1000, 1000], true), ([1000, 100], false)];
 
 fn params() -> impl Iterator<Item = PlannedParam<'static>> {
-    PARAMS.iter().map(|(shape, in_block)| param(shape, *in_block))
+    let params = PARAMS.iter().enumerate();
+    params.map(|(place, (shape, in_block))| PlannedParam {
+        in_last_block: place == 1,
+        ..param(shape, *in_block)
+    })
 }
 
 /// A trained parameter in bf16 with an f32 master.
@@ -20,6 +24,7 @@ pub(super) fn param(shape: &[usize], in_block: bool) -> PlannedParam<'_> {
         replica_bytes: 2,
         is_trained: true,
         in_block,
+        in_last_block: false,
         is_factor: false,
         packing: None,
     }
@@ -77,14 +82,24 @@ fn seconds_are_those_of_the_equation() {
     // Each block's sum in each micro-batch, and new parameters in bf16.
     check("stage 2", time(2, None, false, &plain), 2.0 * (10.0 + 2.0 + 0.1) + 2.1, 2.0 * 2.1 + 2.1);
     check("stage 2, overlapping", time(2, None, true, &plain), 2.0 * (10.0 + 1.0 + 0.1) + 2.1, 6.3);
-    let forward = 0.1 + 1.0 + (1.0 + 1.0 + 0.5);
-    let backward = 2.0 + (1.0 + 3.0 + 3.0 + 2.0) + 0.1;
-    check("stage 3", time(3, None, false, &plain), 2.0 * (forward + backward), 2.0 * 6.2);
-    let backward = 2.0 + (1.0 + 3.0 + 3.0 + 1.0) + 0.1;
-    check("stage 3, overlapping", time(3, None, true, &plain), 2.0 * (forward + backward), 2.0 * 6.2);
+    let forward = 1.0 + (1.0 + 1.0 + 0.5);
+    let backward = 2.0 + (3.0 + 3.0 + 2.0) + 0.1;
+    check("stage 3", time(3, None, false, &plain), 2.0 * (forward + backward) + 0.1, 2.0 * 5.1 + 0.1);
+    let backward = 2.0 + (3.0 + 3.0 + 1.0) + 0.1;
+    check(
+        "stage 3, overlapping",
+        time(3, None, true, &plain),
+        2.0 * (forward + backward) + 0.1,
+        2.0 * 5.1 + 0.1,
+    );
     // Half a block within the node, and half of its gradients to the other one.
-    let backward = 2.0 + (1.0 + 3.0 + 3.0 + 2.0 * 2.0) + 0.2;
-    check("hybrid", time(3, Some(2), false, &plain), 2.0 * (forward + backward), 2.0 * (4.0 + 4.0 + 0.3));
+    let backward = 2.0 + (3.0 + 3.0 + 2.0 * 2.0) + 0.2;
+    check(
+        "hybrid",
+        time(3, Some(2), false, &plain),
+        2.0 * (forward + backward) + 0.1,
+        2.0 * (3.0 + 4.0 + 0.2) + 0.1,
+    );
     // A sum that all ranks get takes two hops: in stage 0 one of the blocks and one of the rest.
     let late = Cluster { latency: 0.001, ..cluster() };
     check("stage 0, late", time(0, None, false, &late), 20.0 + 8.4 + 4.0, 8.4 + 4.0);
