@@ -115,14 +115,14 @@ impl Step<'_> {
             gather: 0.0,
             sum: 0.0,
         };
-        let (mut root_sum, mut sum_all, mut publish) = (0.0, 0.0, 0.0);
-        if stage == 3 {
+        let (mut root_sum, mut sum_all) = (0.0, 0.0);
+        let publish = if stage == 3 {
             // The last block is kept for its backward pass.
             block.gather = self.call(true, &gathers, (2 * per_block).saturating_sub(per_pass));
-            publish = self.call(false, &gathers, 1);
+            self.call(false, &gathers, 1)
         } else {
-            publish = self.call(true, &gathers, 1) + self.call(false, &gathers, 1);
-        }
+            self.call(true, &gathers, 1) + self.call(false, &gathers, 1)
+        };
         let sums_in_update = if self.order.sums_each_micro_batch() { micro_batches } else { 1 };
         if stage >= 2 {
             block.sum = self.call(true, &sums, per_block);
