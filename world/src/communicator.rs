@@ -203,7 +203,7 @@ impl Communicator {
 
     /// Returns this rank's index in the world, or in its [group](Self::split), from 0.
     pub fn rank(&self) -> usize {
-        self.seat().place
+        self.seat().rank
     }
 
     /// Returns the number of ranks in the world, or in the group.
@@ -213,7 +213,7 @@ impl Communicator {
 
     /// Returns this rank's index among those of its process, from 0.
     pub fn local_rank(&self) -> usize {
-        self.seat().exchange.local(self.seat().rank)
+        self.seat().exchange.local(self.seat().world_rank)
     }
 
     /// Waits until all ranks have called it.
@@ -277,7 +277,7 @@ impl Communicator {
 
     /// Returns what this rank has exchanged with the others of the world so far.
     pub fn traffic(&self) -> Traffic {
-        self.seat().exchange.traffic(self.seat().rank)
+        self.seat().exchange.traffic(self.seat().world_rank)
     }
 
     /// Returns the seconds that this rank has waited for each rank of the world so far. A rank that stands out on all others is
@@ -294,12 +294,12 @@ impl Communicator {
 
     /// Returns the error that ended the world, if one did.
     pub fn failure(&self) -> Option<WorldError> {
-        self.seat().exchange.failure(self.seat().rank)
+        self.seat().exchange.failure(self.seat().world_rank)
     }
 
     /// Counts a call.
     pub(super) fn open(&self, call: Call) -> Arc<Call> {
-        self.seat().exchange.count(self.seat().rank, call.kind);
+        self.seat().exchange.count(self.seat().world_rank, call.kind);
         Arc::new(call)
     }
 

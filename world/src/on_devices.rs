@@ -105,7 +105,7 @@ impl Work {
         let gathers = self.call.kind == Kind::AllGather;
         // A shard that is added to zeros is exact in its own dtype.
         let dtype_of = |like: &PartShape| if gathers { like.dtype } else { DType::F32 };
-        let device = &self.sums.devices[self.seat.place];
+        let device = &self.sums.devices[self.seat.rank];
         let mut groups: Vec<(DType, Vec<usize>, Vec<Tensor<1>>)> = Vec::new();
         for (at, (part, like)) in parts.into_iter().zip(&self.call.parts).enumerate() {
             if !exists[at] {
@@ -149,7 +149,7 @@ impl Work {
 
     /// Sums a buffer, and waits until the device has the sum: one that has only started may still fail or never end.
     fn summed(&self, flat: Tensor<1>) -> Result<Tensor<1>, WorldError> {
-        let sum = (self.sums.sum)(self.seat.place, flat);
+        let sum = (self.sums.sum)(self.seat.rank, flat);
         there(&sum).map_err(|error| {
             self.seat.fail(&format!("{FAILED}: {error}"));
             self.call.unread(error)

@@ -19,10 +19,10 @@ pub(crate) type Around = Arc<dyn Fn(&mut dyn FnMut()) + Send + Sync>;
 pub(crate) struct Seat {
     pub exchange: Arc<Exchange>,
     /// The rank in the world.
-    pub rank: usize,
+    pub world_rank: usize,
     pub group: Group,
     /// The rank in the group.
-    pub place: usize,
+    pub rank: usize,
     /// What threads that work for the rank do around their work.
     pub around: Arc<OnceLock<Around>>,
     /// Seconds waited for each rank of the world.
@@ -33,13 +33,13 @@ impl Seat {
     pub fn new(exchange: Arc<Exchange>, rank: usize) -> Self {
         let group = exchange.all();
         let waited = Arc::new(Mutex::new(vec![0.0; group.members.len()]));
-        Self { exchange, rank, place: rank, group, around: Arc::default(), waited }
+        Self { exchange, world_rank: rank, rank, group, around: Arc::default(), waited }
     }
 
     /// Returns this rank's place in another group.
     pub fn among(&self, group: Group) -> Self {
-        let place = group.members.iter().position(|member| *member == self.rank).unwrap_or(0);
-        Self { group, place, ..self.clone() }
+        let rank = group.members.iter().position(|member| *member == self.world_rank).unwrap_or(0);
+        Self { group, rank, ..self.clone() }
     }
 
     /// Returns the number of ranks of the group.
@@ -54,14 +54,14 @@ impl Seat {
 
     /// Tells all ranks of the world that this one stops, and why.
     pub fn fail(&self, reason: &str) {
-        let (rank, call) = (self.rank, self.exchange.place(self.rank));
+        let (rank, call) = (self.world_rank, self.exchange.place(self.world_rank));
         self.exchange.fail(WorldError::Rank { rank, call, reason: format!("failed: {reason}") });
     }
 
     /// Counts the traffic of a ring sum between devices: 2(N-1)/N of `elements`, of `bytes` bytes each.
     pub fn count_ring(&self, kind: Kind, elements: usize, bytes: usize) {
         let moved = (2 * elements * (self.size() - 1)).div_ceil(self.size());
-        self.exchange.count_moved(self.rank, kind, moved, moved * bytes);
+        self.exchange.count_moved(self.world_rank, kind, moved, moved * bytes);
     }
 
     /// Sends `pieces[to]` to each rank of the group in the exchange of number `sequence`.
@@ -71,12 +71,13 @@ impl Seat {
         call: &Arc<Call>,
         pieces: Vec<Vec<Option<Piece>>>,
     ) -> Result<(), WorldError> {
-        self.exchange.post(self.rank, &self.group, sequence, call, pieces)
+        self.exchange.post(self.world_rank, &self.group, sequence, call, pieces)
     }
 
     /// Waits for the pieces of all ranks of the group and returns them by rank.
     pub fn complete(&self, sequence: u64, call: &Arc<Call>) -> Result<Vec<Vec<Option<Piece>>>, WorldError> {
-        let Arrived { pieces, waited } = self.exchange.complete(self.rank, &self.group, sequence, call)?;
+        let Arrived { pieces, waited } =
+            self.exchange.complete(self.world_rank, &self.group, sequence, call)?;
         let mut sums = self.waited.lock().unwrap_or_else(PoisonError::into_inner);
         self.group.members.iter().zip(waited).for_each(|(member, waited)| sums[*member] += waited);
         Ok(pieces)
@@ -95,6 +96,6 @@ impl Seat {
 
     /// Gives up an exchange: its messages are dropped once all have arrived.
     pub fn abandon(&self, sequence: u64) {
-        self.exchange.abandon(self.rank, &self.group, sequence);
+        self.exchange.abandon(self.world_rank, &self.group, sequence);
     }
 }

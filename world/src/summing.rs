@@ -170,7 +170,7 @@ impl Summing {
             Waiting::OnHost(sums) => match sums.recv() {
                 Ok(sums) => Ok(put(sums?, &self.to)),
                 Err(_) => Err(self.world.failure().unwrap_or_else(|| WorldError::Rank {
-                    rank: self.world.seat().rank,
+                    rank: self.world.seat().world_rank,
                     call: self.call.to_string(),
                     reason: "panicked".into(),
                 })),
