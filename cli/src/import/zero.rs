@@ -117,10 +117,10 @@ fn within(ds: &mut Source, stage: u64) -> Result<Option<u64>, ImportError> {
 /// Where a part of the state is kept.
 #[derive(Clone, PartialEq)]
 enum Kept {
-    OnDevice,
-    OnHost,
+    Device,
+    Host,
     /// In this folder.
-    OnDisk(String),
+    Disk(String),
 }
 
 /// A block about a part of the state.
@@ -142,7 +142,7 @@ fn offload(ds: &mut Source, stage: u64) -> Result<Option<Item>, ImportError> {
     let block = |old| Block { name, old, least: 3, strategy, on_disk: None };
     let parameters = device(ds, &block("cpu_offload_param"), stage)?;
     let old = device(ds, &block("cpu_offload_params"), stage)?;
-    let parameters = parameters != Kept::OnDevice || old != Kept::OnDevice;
+    let parameters = parameters != Kept::Device || old != Kept::Device;
     let on_disk = Some(if parameters { "parameters" } else { "optimizer" });
     let (name, strategy) = ("offload_optimizer", "Offload(optimizer)");
     let block = Block { name, old: "cpu_offload", least: 1, strategy, on_disk };
@@ -151,17 +151,17 @@ fn offload(ds: &mut Source, stage: u64) -> Result<Option<Item>, ImportError> {
         let path = format!("zero_optimization.offload_optimizer.{name}");
         let all = match (name, ds.get(&path).map(|field| field.value.to_string()).as_deref()) {
             ("ratio", None | Some("1" | "1.0")) => Outcome::no_effect("all of it is offloaded"),
-            ("ratio", _) if optimizer != Kept::OnDevice => Outcome::omitted("all of it is offloaded"),
+            ("ratio", _) if optimizer != Kept::Device => Outcome::omitted("all of it is offloaded"),
             _ => Outcome::no_effect("nothing is kept on disks"),
         };
         ds.settle(&path, all);
     }
     Ok(match (parameters, optimizer) {
-        (true, Kept::OnDisk(folder)) => Some(Item::certain(with_disk("parameters", &folder))),
-        (false, Kept::OnDisk(folder)) => Some(Item::certain(with_disk("optimizer", &folder))),
+        (true, Kept::Disk(folder)) => Some(Item::certain(with_disk("parameters", &folder))),
+        (false, Kept::Disk(folder)) => Some(Item::certain(with_disk("optimizer", &folder))),
         (true, _) => Some(Item::certain("Offload(parameters)")),
-        (false, Kept::OnHost) => Some(Item::certain("Offload(optimizer)")),
-        (false, Kept::OnDevice) => None,
+        (false, Kept::Host) => Some(Item::certain("Offload(optimizer)")),
+        (false, Kept::Device) => None,
     })
 }
 
@@ -185,13 +185,13 @@ fn device(ds: &mut Source, block: &Block, stage: u64) -> Result<Kept, ImportErro
             false => Outcome::no_effect("nothing is offloaded"),
         },
     );
-    let by_flag = if flag && stage >= least { Kept::OnHost } else { Kept::OnDevice };
+    let by_flag = if flag && stage >= least { Kept::Host } else { Kept::Device };
     let (outcome, kept) = match ds.text(&path)? {
         Given::Missing => return Ok(by_flag),
         Given::Is(device) => match device.to_ascii_lowercase().as_str() {
             "none" => (Outcome::no_effect("nothing is offloaded"), by_flag),
             "cpu" | "nvme" if stage < least => (too_low, by_flag),
-            "cpu" => (note, Kept::OnHost),
+            "cpu" => (note, Kept::Host),
             "nvme" => nvme(ds, name, strategy, *on_disk)?,
             _ => return Err(ds.wrong(&path, "\"cpu\", \"nvme\" or \"none\"")),
         },
@@ -211,17 +211,17 @@ fn nvme(
     let path = format!("zero_optimization.{block}.nvme_path");
     let Some(keep) = on_disk else {
         let why = "a disk keeps only the optimizer's state";
-        return Ok((Outcome::omitted(format!("{strategy}, in the host's memory: {why}")), Kept::OnHost));
+        return Ok((Outcome::omitted(format!("{strategy}, in the host's memory: {why}")), Kept::Host));
     };
     match ds.text(&path)? {
         Given::Is(folder) if !folder.is_empty() => {
             let taken = Outcome::Taken(format!("strategies: {}", with_disk(keep, &folder)));
             ds.settle(&path, taken.clone());
-            Ok((taken, Kept::OnDisk(folder)))
+            Ok((taken, Kept::Disk(folder)))
         }
         _ => {
             let why = "nvme_path names no folder";
-            Ok((Outcome::omitted(format!("{strategy}, in the host's memory: {why}")), Kept::OnHost))
+            Ok((Outcome::omitted(format!("{strategy}, in the host's memory: {why}")), Kept::Host))
         }
     }
 }
