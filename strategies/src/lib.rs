@@ -50,6 +50,7 @@
 //! state.rs       what a stage saves and restores
 //! saved_number.rs  a float in it
 //! error.rs       the errors of a strategy or of a composition
+//! once.rs        a setting of a run file that may stand there once
 //! setting.rs     the error for a setting that is out of range
 //! ```
 //!
@@ -183,6 +184,7 @@ mod lora;
 mod low_rank;
 mod named_strategies;
 mod offload;
+mod once;
 pub mod optim;
 mod order;
 mod outcome;

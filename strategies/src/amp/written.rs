@@ -8,6 +8,7 @@ use serde::de::{self, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Amp, Keep, LossScale, Precision};
+use crate::once::once;
 use crate::{Float, dtypes};
 
 /// What `Amp(..)` may contain: a dtype alone, or the names of settings.
@@ -82,17 +83,6 @@ impl<'de> Visitor<'de> for Within {
 
 fn unknown<E: de::Error>(name: &str) -> E {
     E::unknown_field(name, WITHIN)
-}
-
-fn once<'de, A: MapAccess<'de>, T: Deserialize<'de>>(
-    place: &mut Option<T>,
-    name: &'static str,
-    map: &mut A,
-) -> Result<(), A::Error> {
-    match place.replace(map.next_value()?) {
-        None => Ok(()),
-        Some(_) => Err(de::Error::duplicate_field(name)),
-    }
 }
 
 /// A name before a colon, or by itself.

@@ -45,8 +45,8 @@ const NAME: &str = "Offload";
 /// # On a disk
 ///
 /// [`on`](Self::on) moves the optimizer's state on to a fast disk. An update goes through the parameters in buckets. While
-/// it updates one bucket, it reads the state of the next one and writes that of the one before, so that host memory
-/// holds the state of about three buckets. The result is the same, to the bit.
+/// it updates one bucket, it reads the state of the next bucket and writes the state of the one before. Host memory
+/// therefore holds the state of about three buckets. The result is the same, to the bit.
 ///
 /// Each rank has one file, which has no name in the folder. The system removes it when the run ends, however it ends, and
 /// no run can read the file of another: only checkpoints are kept. The file is as large as the state, and up to twice as
@@ -86,7 +86,9 @@ const NAME: &str = "Offload";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offload {
     offloads: Offloads,
-    disk: Option<OnDisk>,
+    /// The folder on a disk that keeps the optimizer's state.
+    folder: Option<PathBuf>,
+    bucket_bytes: usize,
 }
 
 impl Offload {
@@ -102,33 +104,33 @@ impl Offload {
 
     /// Keeps the optimizer's state in a file of this folder, which must exist, instead of in host memory.
     pub fn on(self, folder: impl Into<PathBuf>) -> Self {
-        let bucket_bytes = self.disk.map_or(BUCKET_BYTES, |disk| disk.bucket_bytes);
-        Self { disk: Some(OnDisk { folder: folder.into(), bucket_bytes }), ..self }
+        Self { folder: Some(folder.into()), ..self }
     }
 
     /// Sets the most bytes of parameters whose state is read and written together, unless one alone has more. Without
     /// [a disk](Self::on) it has no effect. Default: 32 MiB. AdamW's state of a bucket has twice as many.
     pub fn bucket_bytes(self, bytes: usize) -> Self {
-        let disk = self.disk.map(|disk| OnDisk { bucket_bytes: bytes, ..disk });
-        Self { disk, ..self }
+        Self { bucket_bytes: bytes, ..self }
     }
 }
 
 impl From<Offloads> for Offload {
     fn from(offloads: Offloads) -> Self {
-        Self { offloads, disk: None }
+        Self { offloads, folder: None, bucket_bytes: BUCKET_BYTES }
     }
 }
 
 impl StrategyRecipe for Offload {
     fn effects(&self) -> Effects {
-        Effects { offloads: Some(self.offloads), on_disk: self.disk.clone(), ..Effects::none(NAME) }
+        let bucket_bytes = self.bucket_bytes;
+        let on_disk = self.folder.clone().map(|folder| OnDisk { folder, bucket_bytes });
+        Effects { offloads: Some(self.offloads), on_disk, ..Effects::none(NAME) }
     }
 
     fn check(&self) -> Result<(), SettingError> {
-        let Some(OnDisk { folder, bucket_bytes }) = &self.disk else { return Ok(()) };
-        SettingError::require(*bucket_bytes > 0, "bucket_bytes", "at least 1", bucket_bytes)?;
-        SettingError::require(!folder.as_os_str().is_empty(), "on", "a folder", "an empty path")
+        SettingError::require(self.bucket_bytes > 0, "bucket_bytes", "at least 1", self.bucket_bytes)?;
+        let is_empty = self.folder.as_ref().is_some_and(|folder| folder.as_os_str().is_empty());
+        SettingError::require(!is_empty, "on", "a folder", "an empty path")
     }
 }
 

@@ -7,8 +7,9 @@ use serde::de::{self, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Offload;
+use crate::Offloads;
 use crate::buckets::BUCKET_BYTES;
-use crate::{Offloads, OnDisk};
+use crate::once::once;
 
 /// What `Offload(..)` may contain: what the host keeps, alone, or the names of settings.
 const WITHIN: &[&str] = &["optimizer", "parameters", "keep", "on", "bucket_bytes"];
@@ -30,11 +31,9 @@ fn is_default(bytes: &usize) -> bool {
 impl Serialize for Offload {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let keep = self.offloads;
-        match &self.disk {
+        match &self.folder {
             None => keep.serialize(serializer),
-            Some(OnDisk { folder: on, bucket_bytes }) => {
-                Settings { keep, on, bucket_bytes: *bucket_bytes }.serialize(serializer)
-            }
+            Some(on) => Settings { keep, on, bucket_bytes: self.bucket_bytes }.serialize(serializer),
         }
     }
 }
@@ -89,17 +88,6 @@ fn unknown<E: de::Error>(name: &str) -> E {
     E::unknown_field(name, WITHIN)
 }
 
-fn once<'de, A: MapAccess<'de>, T: Deserialize<'de>>(
-    place: &mut Option<T>,
-    name: &'static str,
-    map: &mut A,
-) -> Result<(), A::Error> {
-    match place.replace(map.next_value()?) {
-        None => Ok(()),
-        Some(_) => Err(de::Error::duplicate_field(name)),
-    }
-}
-
 /// A name before a colon, or by itself.
 #[derive(Deserialize)]
 #[serde(field_identifier, rename_all = "snake_case")]
@@ -117,6 +105,11 @@ mod tests {
     #[test]
     fn settings_are_read_as_they_were_written() {
         let disk = Offload::optimizer().on("/nvme/scratch");
+        // In either order.
+        assert_eq!(
+            Offload::optimizer().bucket_bytes(9).on("x"),
+            Offload::optimizer().on("x").bucket_bytes(9)
+        );
         for (text, offload) in [
             (r#"{"keep":"optimizer","on":"/nvme/scratch"}"#, disk.clone()),
             (
