@@ -18,7 +18,9 @@ fn groups_train_what_one_group_trains() {
 /// With clipping, casts, offload and recomputation; buckets of one parameter; gradients that travel in half precision.
 #[test]
 fn groups_keep_to_it_under_other_strategies() {
-    for stage in 1..=3 {
+    // A processor that plays the GPU is slow: one stage is enough there.
+    let lowest = if is_cpu() { 1 } else { 3 };
+    for stage in lowest..=3 {
         let zero = || zero(stage).within(2);
         let first = |zero: Zero| (stage >= 2).then_some(zero);
         let last = |zero: Zero| (stage < 2).then_some(zero);
