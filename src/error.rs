@@ -282,6 +282,19 @@ pub enum TrainError {
         /// The other rank.
         rank: usize,
     },
+    /// Ranks have made different numbers of updates: a strategy skipped a window on some of them only.
+    #[error(
+        "rank {rank} has made {theirs} updates, and this rank {own}: a strategy skipped a window on some ranks after all \
+         had agreed to make an update; it must decide before anything asks for the norm, or by numbers that all ranks share"
+    )]
+    OtherUpdates {
+        /// The other rank.
+        rank: usize,
+        /// Its updates.
+        theirs: u64,
+        /// The updates of this rank.
+        own: u64,
+    },
     /// One of several ranks failed, which ends the run.
     #[error("rank {rank}: {reason}")]
     Rank {

@@ -1,14 +1,13 @@
-//! What ranks exchange about a step, so that all decide alike.
+//! What ranks exchange about a step, so that all decide alike: numbers, once in each step.
 //!
 //! A single rank exchanges nothing.
 
 use firebrick_datasets::Batch;
-use firebrick_strategies::SkipReason;
+use firebrick_strategies::Agreed;
 use firebrick_world::Communicator;
 
 use crate::TrainError;
 use crate::engine::feed::{MicroBatch, Window};
-use crate::observe::rank_report::Exchanged;
 use crate::score::EvaluationSums;
 
 /// A window, over all ranks.
@@ -18,40 +17,120 @@ pub(crate) struct WindowOfAll {
     pub items: Vec<usize>,
     /// Tokens of the whole window, over all ranks.
     pub tokens: usize,
-    /// The first rank that asks to end the run after this window.
-    pub stops: Option<usize>,
+}
+
+/// A rank's part of a window, as it tells the others.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct PartOfWindow(Vec<f64>);
+
+impl PartOfWindow {
+    /// The numbers of a part that say where in the data the window is.
+    const PLACE: usize = 3;
+
+    pub fn of<B: Batch>(window: &Window<B>) -> Self {
+        let place = [window.epoch, window.after.epoch, window.after.consumed as u64].map(|x| x as f64);
+        let tokens = window.batches.iter().map(MicroBatch::tokens).sum::<usize>();
+        let items = window.batches.iter().map(|micro_batch| micro_batch.items() as f64);
+        Self(place.into_iter().chain([tokens as f64]).chain(items).collect())
+    }
+
+    /// Sums the parts of all ranks. The error is the first rank that is at another position in the data than this one.
+    fn summed(&self, all: &[&[f64]]) -> Result<WindowOfAll, usize> {
+        let place = |part: &[f64]| part.get(..Self::PLACE).map(<[f64]>::to_vec);
+        let is_elsewhere = |part: &&[f64]| part.len() != self.0.len() || place(part) != place(&self.0);
+        if let Some(rank) = all.iter().position(is_elsewhere) {
+            return Err(rank);
+        }
+        let mut sums = (Self::PLACE..self.0.len()).map(|at| all.iter().map(|part| part[at]).sum::<f64>() as usize);
+        let tokens = sums.next().unwrap_or(0);
+        Ok(WindowOfAll { tokens, items: sums.collect() })
+    }
 }
 
 impl WindowOfAll {
-    /// Exchanges each rank's part of a window, and whether it asks to end the run.
+    /// Exchanges each rank's part of a window. Only the first window of a run needs it, or one after a window at which the
+    /// run could have ended: any other is part of the exchange of the step before.
     ///
     /// # Errors
     ///
     /// Another rank is gone, or is at another position in the data.
-    pub fn agree<B: Batch>(
-        world: &Communicator,
-        window: &Window<B>,
-        stops: bool,
-    ) -> Result<Self, TrainError> {
-        let items = window.batches.iter().map(MicroBatch::items);
-        let tokens = window.batches.iter().map(MicroBatch::tokens).sum::<usize>();
-        if world.size() == 1 {
-            return Ok(Self { items: items.collect(), tokens, stops: stops.then_some(0) });
+    pub fn agree<B: Batch>(world: &Communicator, window: &Window<B>) -> Result<Self, TrainError> {
+        let mine = PartOfWindow::of(window);
+        let all = match world.size() {
+            1 => vec![mine.0.clone()],
+            _ => world.numbers("the window's items", &mine.0)?,
+        };
+        let parts: Vec<_> = all.iter().map(Vec::as_slice).collect();
+        mine.summed(&parts).map_err(|rank| TrainError::OtherData { rank })
+    }
+}
+
+/// What a rank tells the others in a step, besides what [`Agreed`] names.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct PartOfStep {
+    /// The updates made so far.
+    pub updates: u64,
+    /// Whether the rank asks to end the run after this step.
+    pub stops: bool,
+    /// The rank that this one waited for longest since it last told of it, and the seconds.
+    pub slowest: Option<(usize, f64)>,
+    /// The next window, if the run goes on and the rank could draw it.
+    pub next: PartOfWindow,
+}
+
+impl PartOfStep {
+    /// The numbers before those of the next window.
+    const FIXED: usize = 4;
+
+    /// Returns the part as numbers.
+    pub fn numbers(&self) -> Vec<f64> {
+        let (slowest, seconds) = self.slowest.unwrap_or((0, 0.0));
+        let fixed = [self.updates as f64, f64::from(u8::from(self.stops)), slowest as f64, seconds];
+        fixed.into_iter().chain(self.next.0.iter().copied()).collect()
+    }
+}
+
+/// What all ranks know of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct StepOfAll {
+    /// The sum of the loss over all items.
+    pub loss: f64,
+    /// The first of several ranks with a non-finite part of the loss.
+    pub infinite: Option<usize>,
+    /// The rank that was waited for longest, and the seconds that another rank waited for it.
+    pub slowest: Option<(usize, f64)>,
+    /// The first rank that asks to end the run after this step.
+    pub stops: Option<usize>,
+    /// The next window, unless a rank has none or is elsewhere in the data.
+    pub next: Option<WindowOfAll>,
+}
+
+impl StepOfAll {
+    /// Reads what the ranks have agreed on; `mine` is this rank's part.
+    ///
+    /// # Errors
+    ///
+    /// Another rank has made another number of updates.
+    pub fn of(agreed: &Agreed, mine: &PartOfStep) -> Result<Self, TrainError> {
+        let Agreed { losses, numbers, .. } = agreed;
+        let own = mine.updates;
+        let updates = |theirs: &Vec<f64>| theirs.first().map_or(0, |updates| *updates as u64);
+        if let Some(rank) = numbers.iter().position(|theirs| updates(theirs) != own) {
+            return Err(TrainError::OtherUpdates { rank, theirs: updates(&numbers[rank]), own });
         }
-        let place = [window.epoch, window.after.epoch, window.after.consumed as u64].map(|x| x as f64);
-        let mut mine = vec![f64::from(u8::from(stops)), tokens as f64];
-        mine.extend(place);
-        mine.extend(items.map(|items| items as f64));
-        let all = world.numbers("the window's items", &mine)?;
-        if let Some(rank) = all.iter().position(|theirs| theirs.len() != mine.len() || theirs[2..5] != place)
-        {
-            return Err(TrainError::OtherData { rank });
-        }
-        let sum = |at: usize| all.iter().map(|theirs| theirs[at]).sum::<f64>() as usize;
+        let of_rank = |at: usize| numbers.iter().map(move |theirs| theirs[at]);
+        let longest = of_rank(2).zip(of_rank(3)).max_by(|one, other| one.1.total_cmp(&other.1));
+        let next: Vec<_> = numbers.iter().map(|theirs| &theirs[PartOfStep::FIXED..]).collect();
         Ok(Self {
-            items: (5..mine.len()).map(sum).collect(),
-            tokens: sum(1),
-            stops: all.iter().position(|theirs| theirs[0] != 0.0),
+            loss: losses.iter().sum(),
+            infinite: losses.iter().position(|loss| !loss.is_finite()),
+            slowest: longest.filter(|(_, seconds)| *seconds > 0.0).map(|(rank, seconds)| (rank as usize, seconds)),
+            stops: of_rank(1).position(|stops| stops != 0.0),
+            // What does not fit is found again, and named, when the next step begins.
+            next: match mine.next.0.is_empty() {
+                true => None,
+                false => mine.next.summed(&next).ok(),
+            },
         })
     }
 }
@@ -79,66 +158,6 @@ impl SumsOfAll {
         all.iter().for_each(|theirs| sums.add(theirs[0], theirs[1] as usize, &theirs[3..]));
         Ok(Self { sums, stops })
     }
-}
-
-/// What ranks exchange when they read a step's numbers.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct LossOfAll {
-    /// The sum of the loss over all items.
-    pub loss: f64,
-    /// The first of several ranks with a non-finite part of the loss.
-    pub infinite: Option<usize>,
-    /// The rank that was waited for longest, and the seconds that another rank waited for it.
-    pub slowest: Option<(usize, f64)>,
-}
-
-impl LossOfAll {
-    /// Exchanges each rank's part of the loss, and the ranks that it waited for.
-    ///
-    /// # Errors
-    ///
-    /// Another rank is gone.
-    pub fn agree(world: &Communicator, loss: f64, exchanged: &Exchanged) -> Result<Self, TrainError> {
-        if world.size() == 1 {
-            return Ok(Self { loss, infinite: None, slowest: None });
-        }
-        let (slowest, seconds) = exchanged.slowest().unwrap_or((0, 0.0));
-        let all = world.numbers("the loss", &[loss, slowest as f64, seconds])?;
-        let longest = all.iter().max_by(|one, other| one[2].total_cmp(&other[2]));
-        Ok(Self {
-            loss: all.iter().map(|theirs| theirs[0]).sum(),
-            infinite: all.iter().position(|theirs| !theirs[0].is_finite()),
-            slowest: longest.filter(|theirs| theirs[2] > 0.0).map(|theirs| (theirs[1] as usize, theirs[2])),
-        })
-    }
-}
-
-/// Returns the reason if any rank must skip an update, so that all ranks skip it.
-///
-/// # Errors
-///
-/// Another rank is gone.
-pub(crate) fn agreed_skip(
-    world: &Communicator,
-    mine: Option<SkipReason>,
-) -> Result<Option<SkipReason>, TrainError> {
-    if world.size() == 1 {
-        return Ok(mine);
-    }
-    let code = match mine {
-        None => 0.0,
-        Some(SkipReason::NonFinite) => 1.0,
-        Some(SkipReason::NoItems) => 2.0,
-        Some(SkipReason::Other(_)) => 3.0,
-    };
-    let all = world.numbers("whether to skip the update", &[code])?;
-    let first = all.iter().flatten().enumerate().find(|(_, code)| **code != 0.0);
-    Ok(first.map(|(rank, code)| match (*code, mine) {
-        (1.0, _) => SkipReason::NonFinite,
-        (2.0, _) => SkipReason::NoItems,
-        (_, Some(other @ SkipReason::Other(_))) => other,
-        _ => SkipReason::Other(format!("a strategy of rank {rank} skipped it")),
-    }))
 }
 
 /// Returns whether `mine` is true on any rank.
@@ -171,12 +190,11 @@ mod tests {
     }
 
     #[test]
-    fn items_and_tokens_are_summed_and_one_rank_stops_all() {
+    fn items_and_tokens_are_summed() {
         let lengths: [&[usize]; 3] = [&[3, 2], &[4, 0], &[1, 0]];
-        let expected = WindowOfAll { items: vec![5, 1], tokens: 10, stops: Some(1) };
-        let agreed = on_ranks(3, |world| {
-            WindowOfAll::agree(&world, &window(lengths[world.rank()], 8), world.rank() > 0).unwrap()
-        });
+        let expected = WindowOfAll { items: vec![5, 1], tokens: 10 };
+        let agreed =
+            on_ranks(3, |world| WindowOfAll::agree(&world, &window(lengths[world.rank()], 8)).unwrap());
         assert_eq!(agreed, vec![expected; 3]);
     }
 
@@ -184,19 +202,10 @@ mod tests {
     fn ranks_at_another_position_of_the_data_end() {
         let errors = on_ranks(2, |world| {
             let consumed = 8 + world.rank();
-            WindowOfAll::agree(&world, &window(&[3], consumed), false).unwrap_err().to_string()
+            WindowOfAll::agree(&world, &window(&[3], consumed)).unwrap_err().to_string()
         });
         assert!(errors[0].contains("rank 1 is at another position"), "{}", errors[0]);
         assert!(errors[1].contains("rank 0 is at another position"), "{}", errors[1]);
-    }
-
-    #[test]
-    fn all_skip_where_one_does_for_the_first_reason() {
-        let own = |rank: usize| (rank == 2).then(|| SkipReason::Other("a spike".into()));
-        let agreed = on_ranks(3, |world| agreed_skip(&world, own(world.rank())).unwrap());
-        let elsewhere = SkipReason::Other("a strategy of rank 2 skipped it".into());
-        assert_eq!(agreed, [Some(elsewhere.clone()), Some(elsewhere), own(2)]);
-        assert_eq!(on_ranks(2, |world| agreed_skip(&world, None).unwrap()), [None, None]);
     }
 
     #[test]
@@ -208,19 +217,52 @@ mod tests {
         assert_eq!(on_ranks(2, |world| any(&world, "nobody", false).unwrap()), [false, false]);
     }
 
+    /// Returns what three ranks know of a step in which they tell these parts.
+    fn of_all(losses: [f64; 3], parts: &[PartOfStep; 3]) -> Vec<Result<StepOfAll, TrainError>> {
+        let numbers = parts.iter().map(PartOfStep::numbers).collect();
+        let agreed = Agreed { skip: None, squares: vec![0.0; 3], losses: losses.into(), numbers };
+        parts.iter().map(|mine| StepOfAll::of(&agreed, mine)).collect()
+    }
+
+    fn part(next: &[usize]) -> PartOfStep {
+        PartOfStep { updates: 5, next: PartOfWindow::of(&window(next, 8)), ..PartOfStep::default() }
+    }
+
     #[test]
-    fn the_loss_is_the_sum_and_the_slowest_rank_is_the_one_waited_for_longest() {
+    fn a_step_tells_all_ranks_the_loss_the_slowest_who_stops_and_the_next_window() {
         // Rank 1 waited for rank 2 for three seconds, rank 0 for rank 1 for one; rank 2 waited for nobody.
-        let waited = [vec![0.0, 1.0, 0.5], vec![0.0, 0.0, 3.0], vec![0.0; 3]];
-        let losses = [0.5, f64::NAN, 0.25];
-        let agreed = |losses: [f64; 3]| {
-            on_ranks(3, |world| {
-                let exchanged = Exchanged { waited: waited[world.rank()].clone(), ..Default::default() };
-                LossOfAll::agree(&world, losses[world.rank()], &exchanged).unwrap()
-            })
-        };
-        let expected = LossOfAll { loss: 1.75, infinite: None, slowest: Some((2, 3.0)) };
-        assert_eq!(agreed([0.5, 1.0, 0.25]), vec![expected; 3]);
-        assert!(agreed(losses).iter().all(|of_all| of_all.loss.is_nan() && of_all.infinite == Some(1)));
+        let parts = [
+            PartOfStep { slowest: Some((1, 1.0)), ..part(&[3, 2]) },
+            PartOfStep { slowest: Some((2, 3.0)), stops: true, ..part(&[4, 0]) },
+            PartOfStep { stops: true, ..part(&[1, 0]) },
+        ];
+        let next = Some(WindowOfAll { items: vec![5, 1], tokens: 10 });
+        let expected =
+            StepOfAll { loss: 1.75, infinite: None, slowest: Some((2, 3.0)), stops: Some(1), next };
+        for known in of_all([0.5, 1.0, 0.25], &parts) {
+            assert_eq!(known.unwrap(), expected);
+        }
+        for known in of_all([0.5, f64::NAN, 0.25], &parts) {
+            let known = known.unwrap();
+            assert!(known.loss.is_nan() && known.infinite == Some(1));
+        }
+    }
+
+    #[test]
+    fn the_next_window_is_unknown_to_all_if_one_rank_lacks_it_or_is_elsewhere() {
+        let without = PartOfStep { updates: 5, ..PartOfStep::default() };
+        for other in [without, part(&[3, 2, 1])] {
+            let known = of_all([0.0; 3], &[part(&[3, 2]), other, part(&[3, 2])]);
+            assert!(known.into_iter().all(|known| known.unwrap().next.is_none()));
+        }
+    }
+
+    #[test]
+    fn ranks_that_decided_differently_end() {
+        let behind = PartOfStep { updates: 4, ..part(&[3]) };
+        let errors = of_all([0.0; 3], &[part(&[3]), behind, part(&[3])]);
+        let errors: Vec<_> = errors.into_iter().map(|known| known.unwrap_err().to_string()).collect();
+        assert!(errors[0].contains("rank 1 has made 4 updates, and this rank 5"), "{}", errors[0]);
+        assert!(errors[1].contains("rank 0 has made 5 updates, and this rank 4"), "{}", errors[1]);
     }
 }

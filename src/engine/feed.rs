@@ -29,6 +29,8 @@ impl Share {
 pub struct Feed<B: Batch> {
     ahead: Prefetch<Deal<B>>,
     spare: Spare<B>,
+    /// The next window, if it has been drawn.
+    next: Option<Result<Window<B>, DataError>>,
 }
 
 /// The micro-batches of one update.
@@ -68,11 +70,27 @@ impl<B: Batch> Feed<B> {
         let ahead = data.workers.saturating_mul(2).saturating_add(2);
         let deal = Deal(data.train.clone());
         let spare = Spare::new(data.train.clone());
-        Ok(Self { ahead: Prefetch::new(deal, requests, data.workers, ahead), spare })
+        Ok(Self { ahead: Prefetch::new(deal, requests, data.workers, ahead), spare, next: None })
     }
 
     /// Returns the next window. There always is one, because epochs repeat.
     pub fn window(&mut self) -> Result<Window<B>, DataError> {
+        match self.next.take() {
+            Some(next) => next,
+            None => self.draw(),
+        }
+    }
+
+    /// Draws the next window and keeps it. Returns `None` if it cannot be drawn: [`window`](Self::window) then returns the
+    /// error.
+    pub fn peek(&mut self) -> Option<&Window<B>> {
+        if self.next.is_none() {
+            self.next = Some(self.draw());
+        }
+        self.next.as_ref()?.as_ref().ok()
+    }
+
+    fn draw(&mut self) -> Result<Window<B>, DataError> {
         let mut batches = Vec::new();
         loop {
             let Some(delivered) = self.ahead.next() else {
@@ -178,7 +196,10 @@ mod tests {
         let windows = |cursor| {
             let mut feed = Feed::new(&data, cursor, 2, Share::WHOLE).unwrap();
             let mut places = || {
+                // A window that has been looked at is still the next one.
+                let ahead = feed.peek().unwrap().after;
                 let window = feed.window().unwrap();
+                assert_eq!(window.after, ahead);
                 let first = window.batches.iter().map(|micro| micro.first);
                 (window.epoch, first.collect::<Vec<_>>())
             };

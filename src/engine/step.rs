@@ -2,11 +2,10 @@
 
 use burn::tensor::{Device, Tensor};
 use firebrick_strategies::{Settled, SkipReason};
-use firebrick_world::Communicator;
 
 use crate::TrainError;
 use crate::accounting::ParameterBytes;
-use crate::engine::agreement::LossOfAll;
+use crate::engine::agreement::StepOfAll;
 use crate::engine::late::Late;
 use crate::memory::Usage;
 use crate::observe::numbers::StepNumbers;
@@ -22,8 +21,8 @@ pub(crate) struct Step {
     pub seconds: f64,
     /// The outcome of the window. If it is `None`, the device decides: the norm determines the outcome.
     pub settled: Option<Settled>,
-    /// The first rank that asks to end the run after this step.
-    pub stops: Option<usize>,
+    /// What several ranks told each other about the step.
+    pub of_all: Option<StepOfAll>,
     /// The loss scale of this window, if the loss is scaled.
     pub loss_scale: Option<f64>,
     /// L2 norm of all gradients before clipping, if there are gradients.
@@ -54,7 +53,7 @@ impl Step {
             rate: 0.0,
             seconds: 0.0,
             settled: Some(Settled::Applied),
-            stops: None,
+            of_all: None,
             loss_scale: None,
             norm: None,
             bytes: ParameterBytes::default(),
@@ -72,6 +71,11 @@ impl Step {
             None => loss,
             Some(sum) => sum + loss,
         });
+    }
+
+    /// Takes this rank's part of the window's loss, to tell the other ranks.
+    pub fn take_loss(&mut self) -> Option<Tensor<1>> {
+        self.loss.take()
     }
 
     /// Ends the window's loss, which may be read together with other numbers.
@@ -108,10 +112,13 @@ impl Step {
     }
 
     /// Waits for the device and returns the numbers, and the first of several ranks with a non-finite part of the loss.
-    /// All ranks call this at the same time, because the loss is the sum of their parts.
-    pub fn read(self, world: &Communicator) -> Result<(StepNumbers, Option<usize>), TrainError> {
+    pub fn read(self) -> Result<(StepNumbers, Option<usize>), TrainError> {
         let read = |late: Option<Late>| late.map_or(Ok(0.0), |late| late.read());
-        let (norm, loss) = (read(self.norm)?, read(self.late)?);
+        let norm = read(self.norm)?;
+        let (loss, infinite, slowest) = match self.of_all {
+            None => (read(self.late)?, None, None),
+            Some(StepOfAll { loss, infinite, slowest, .. }) => (loss, infinite, slowest),
+        };
         let (update, rate, settled) = match (self.settled, settled_by(norm)) {
             (Some(settled), _) => (self.update, self.rate, settled),
             (None, Settled::Applied) => (self.update, self.rate, Settled::Applied),
@@ -119,7 +126,6 @@ impl Step {
             (None, skipped) => (self.update - 1, 0.0, skipped),
         };
         let memory = self.memory.unwrap_or_default();
-        let LossOfAll { loss, infinite, slowest } = LossOfAll::agree(world, loss, &self.exchanged)?;
         let (sent_bytes, received_bytes) = self.exchanged.bytes();
         let numbers = StepNumbers {
             step: update,

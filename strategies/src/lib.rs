@@ -163,6 +163,7 @@
 
 mod accumulate;
 mod adaptation;
+mod agreement;
 mod amp;
 mod boxed;
 mod buckets;
@@ -213,6 +214,7 @@ mod zero;
 
 pub use accumulate::{Accumulate, AccumulateIn};
 pub use adaptation::{Adaptation, params_of};
+pub use agreement::{Agreed, Agreement};
 pub use amp::{Amp, Keep, LossScale};
 pub use boxed::BoxedStrategy;
 pub use clip::Clip;

@@ -12,7 +12,8 @@ pub enum Outcome {
     Hold,
     /// Make no update from this window. Parameters, moments, schedule and step counter stay as they are; the skip is
     /// counted and shown. Later stages still take part in the window, but receive empty gradients: a stage may skip at
-    /// any micro-batch. Before `Zero`, a single rank may skip, and then all ranks do; after it, each stage must make
-    /// the same decision on every rank, for example from the norm, which is the same on all ranks.
+    /// any micro-batch. A stage may skip on a single rank, and then all ranks do, until it or a stage before it asks for
+    /// the norm of the window: with the norm, the ranks agree on whether to skip. After that, the stage must decide alike on
+    /// every rank, for example by the norm, which is the same on all ranks. If it does not, the run ends with an error.
     Skip(SkipReason),
 }

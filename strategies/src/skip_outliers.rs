@@ -138,6 +138,10 @@ impl<M: Module> CollectStage<M> for Watching {
             return Ok(Outcome::Apply(grads));
         }
         let norm = grads.read_norm(master)?;
+        if grads.skip().is_some() {
+            // Another rank skips the window, so that this is not the norm of all gradients.
+            return Ok(Outcome::Apply(grads));
+        }
         // The trainer skips a window whose norm is not finite.
         match Some(norm).filter(|norm| norm.is_finite()).and_then(|norm| self.exceeded(norm)) {
             None => Ok(Outcome::Apply(grads)),

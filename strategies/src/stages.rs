@@ -139,14 +139,16 @@ impl<M> Stages<M> {
     ///
     /// Training cannot continue, or a stage [holds](StrategyError::Held) the gradients of a complete window.
     pub fn collect(&mut self, master: &M, grads: Grads) -> Result<Outcome, StrategyError> {
-        let closes = grads.closes();
+        let (closes, agreement) = (grads.closes(), grads.agreement().cloned());
         let mut outcome = Outcome::Apply(grads);
         for stage in &mut self.0 {
             let name = stage.name();
             let Some(stage) = stage.collects() else { continue };
             outcome = match outcome {
-                Outcome::Apply(grads) => stage.collect(master, grads)?,
-                Outcome::Skip(reason) => stage.collect(master, Grads::skipped(reason, closes))?,
+                Outcome::Apply(grads) => stage.collect(master, grads.agreeing(agreement.clone()))?,
+                Outcome::Skip(reason) => {
+                    stage.collect(master, Grads::skipped(reason, closes).agreeing(agreement.clone()))?
+                }
                 Outcome::Hold => break,
             };
             if closes && matches!(outcome, Outcome::Hold) {

@@ -12,7 +12,7 @@ use firebrick::strategies::{
 };
 use firebrick::{
     Amp, Clip, Data, Ema, Freeze, KeepPadding, Lora, Loss, Objective, Offload, Pass, Recompute, Schedule,
-    Strategy, TrainError, Trainer, World, Zero,
+    SkipOutliers, Strategy, TrainError, Trainer, World, Zero,
 };
 use firebrick_models::Gpt;
 
@@ -220,11 +220,12 @@ fn padding_that_ranks_keep_changes_no_more_than_rounding() {
     }
 }
 
-/// Skips the second window, on one rank.
+/// Skips the second window, on one rank or on all.
 #[derive(Clone, Debug)]
 struct SkipsOn {
-    rank: usize,
-    windows: usize,
+    rank: Option<usize>,
+    /// Whether it asks for the norm of each window first.
+    reads: bool,
 }
 
 impl StrategyRecipe for SkipsOn {
@@ -233,14 +234,20 @@ impl StrategyRecipe for SkipsOn {
     }
 }
 
-impl<M> Strategy<M> for SkipsOn {
+impl<M: Module> Strategy<M> for SkipsOn {
     fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        let is_here = setup.world().rank() == self.rank;
-        Ok(Stages::of(SkipsOn { rank: usize::from(is_here), windows: 0 }))
+        let is_here = self.rank.is_none_or(|rank| rank == setup.world().rank());
+        Ok(Stages::of(Skipping { is_here, reads: self.reads, windows: 0 }))
     }
 }
 
-impl<M> Stage<M> for SkipsOn {
+struct Skipping {
+    is_here: bool,
+    reads: bool,
+    windows: usize,
+}
+
+impl<M: Module> Stage<M> for Skipping {
     type Groups = (groups::Collect,);
 
     fn name(&self) -> &'static str {
@@ -248,10 +255,13 @@ impl<M> Stage<M> for SkipsOn {
     }
 }
 
-impl<M> CollectStage<M> for SkipsOn {
-    fn collect(&mut self, _: &M, grads: Grads) -> Result<Outcome, StrategyError> {
+impl<M: Module> CollectStage<M> for Skipping {
+    fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         self.windows += 1;
-        match self.windows == 2 && self.rank == 1 {
+        if self.reads {
+            grads.read_norm(master)?;
+        }
+        match self.windows == 2 && self.is_here {
             true => Ok(Outcome::Skip(SkipReason::Other("a whim".into()))),
             false => Ok(Outcome::Apply(grads)),
         }
@@ -260,13 +270,37 @@ impl<M> CollectStage<M> for SkipsOn {
 
 #[test]
 fn what_a_strategy_skips_on_one_rank_all_skip() {
-    for (rank, reason) in [(0, "a whim"), (1, "a strategy of rank 1 skipped it")] {
-        let setting = Setting { steps: 4, ..Setting::default() };
-        let strategies = Stack::new(SkipsOn { rank, windows: 0 }, Zero::stage(1));
-        let found = setting.run(2, 1, strategies);
-        assert_eq!((found.report.steps, found.report.skipped_steps), (4, 1));
-        assert_eq!(found.steps[1].skipped.as_deref(), Some(reason));
+    fn same<S: Composition<Gpt>>(name: &str, strategies: impl Fn(SkipsOn) -> S) {
+        let setting = Setting { steps: 5, ..Setting::default() };
+        let run = |rank| setting.run(2, 1, strategies(SkipsOn { rank, reads: false }));
+        let by_all = run(None);
+        for (rank, reason) in [(0, "a whim"), (1, "a strategy of rank 1 skipped it")] {
+            let found = run(Some(rank));
+            assert_eq!((found.report.steps, found.report.skipped_steps), (5, 1), "{name}");
+            assert_eq!(found.steps[1].skipped.as_deref(), Some(reason), "{name}");
+            assert!(found.parameters == by_all.parameters, "{name}: rank {rank}");
+        }
     }
+    for stage in 0..=3 {
+        let zero = || Zero::stage(stage).replicate_below(64);
+        // It enters each norm into its own mean, and must not enter that of a window that another rank skips.
+        let watched = || SkipOutliers::new(0.5).window(2);
+        same(&format!("before stage {stage}"), |skips| Stack::new(Stack::new(skips, zero()), watched()));
+        same(&format!("behind stage {stage}"), |skips| Stack::new(zero(), skips));
+        same(&format!("between stage {stage} and the norm"), |skips| {
+            Stack::new(Stack::new(zero(), skips), Stack::new(Clip::norm(0.1), watched()))
+        });
+    }
+}
+
+#[test]
+fn a_strategy_that_skips_on_one_rank_once_all_have_agreed_ends_the_run() {
+    let data = Data::new(Rows::ragged(16)).micro_batch(2);
+    let skips = SkipsOn { rank: Some(1), reads: true };
+    let trainer = Trainer::new().over(World::threads(2)).with(Zero::stage(0)).with(skips).epochs(1);
+    let error = bigram(trainer, data).unwrap_err().to_string();
+    // Both ranks find the other.
+    assert!(error.contains(" updates, and this rank ") && error.contains("after all had agreed"), "{error}");
 }
 
 #[test]
@@ -312,7 +346,7 @@ fn what_stage_3_gathers_is_what_stage_2_holds() {
         let sum = || accumulate(cut[1]);
         same(&setting, cut, |zero| Stack::new(zero, sum()));
         same(&setting, cut, |zero| Stack::new(Stack::new(zero, sum()), Ema::new(0.5)));
-        same(&setting, cut, |zero| Stack::new(Stack::new(SkipsOn { rank: 0, windows: 0 }, zero), sum()));
+        same(&setting, cut, |zero| Stack::new(Stack::new(SkipsOn { rank: Some(0), reads: false }, zero), sum()));
         same(&setting, cut, |zero| {
             Stack::new(Stack::new(Freeze::paths(["tokens", "blocks.0"]), zero), sum())
         });

@@ -57,7 +57,8 @@ fn ranks_train_and_the_option_overrides_the_file() {
         let report = report(&run);
         assert_eq!(report["steps"], 4);
         assert_eq!(report["ranks"].as_array().unwrap().len(), ranks, "{report}");
-        assert!(report["ranks"][1]["per_step"]["scalars"]["calls"].as_f64().unwrap() >= 2.0, "{report}");
+        // One exchange of numbers in each of the four steps, and one before the first.
+        assert_eq!(report["ranks"][1]["per_step"]["scalars"]["calls"], 1.25, "{report}");
         let saved = fs::metadata(folder.path().join("out/model.safetensors")).unwrap();
         assert!(saved.len() > 1000);
     }

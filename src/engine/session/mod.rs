@@ -14,7 +14,7 @@ use std::time::Instant;
 use burn::module::{Module, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
-use firebrick_datasets::{Batch, DataError};
+use firebrick_datasets::Batch;
 use firebrick_kernels::Draws;
 use firebrick_strategies::{
     Adaptation, Grads, OnDisk as Scratch, Outcome, Pass, SkipReason, Stages, float_name,
@@ -25,7 +25,7 @@ use crate::accounting::budget::{Moment, OnDevice, OverBudget};
 use crate::accounting::{ParameterBytes, Placement, trainable_bytes};
 use crate::checkpoint::{Layout, OnDisk, StateSize};
 use crate::engine::agreement::WindowOfAll;
-use crate::engine::feed::{MicroBatch, Window};
+use crate::engine::feed::{Feed, MicroBatch, Window};
 use crate::engine::step::Step;
 use crate::memory::Taken;
 use crate::observe::rank_report::Exchanged;
@@ -75,6 +75,10 @@ pub struct Session<M> {
     deferred: HashSet<ParamId>,
     /// The last update, if the device decides about it and nothing has read its decision.
     undecided: Option<Undecided>,
+    /// The next window over all ranks, if they have told each other of it.
+    next: Option<WindowOfAll>,
+    /// The rank that this one waited for longest in the last step, and the seconds.
+    slowest: Option<(usize, f64)>,
 }
 
 /// Master and replica. The pair is absent only during an update, because the optimizer changes the master in place
@@ -140,25 +144,30 @@ impl<M: Module> Session<M> {
 
     /// Runs one window: forward and backward of each micro-batch, then the update unless it is skipped.
     ///
-    /// `stops` says whether this rank wants to end the run after this step; [`Step::stops`] says whether any rank
-    /// does. `spare` supplies a batch for a rank that has no items but must take part in a collective pass.
+    /// `feed` supplies a batch for a rank that has no items but must take part in a collective pass, and the window that
+    /// several ranks tell each other of in advance, unless the run `may_end` with this one. `stops` says whether this
+    /// rank wants to end the run after this step; [`Step::of_all`] says whether any rank does.
     pub(crate) fn step<B: Batch>(
         &mut self,
         window: Window<B>,
+        feed: &mut Feed<B>,
         stops: bool,
-        mut spare: impl FnMut() -> Result<B, DataError>,
+        may_end: bool,
     ) -> Result<Step, TrainError>
     where
         M: Objective<B>,
     {
         let started = Instant::now();
         let before = Exchanged::of(&self.world);
-        let of_all = WindowOfAll::agree(&self.world, &window, stops)?;
+        let of_all = match self.next.take() {
+            Some(of_all) => of_all,
+            None => WindowOfAll::agree(&self.world, &window)?,
+        };
         let items = of_all.items.iter().sum();
         let mut step = Step::new(self.updates, items, of_all.tokens);
-        step.stops = of_all.stops;
         if items == 0 {
-            self.skip(SkipReason::NoItems, &mut step)?;
+            let telling = self.telling(&mut step, feed, stops, may_end);
+            self.settle(Outcome::Skip(SkipReason::NoItems), telling, &mut step)?;
             self.looks.without_pass(&mut step, self.pass.device());
             step.bytes = self.bytes;
             return Ok(step);
@@ -166,7 +175,7 @@ impl<M: Module> Session<M> {
         let look = self.looks.begin();
         let pass = self.pass.of_window();
         let last = window.batches.len() - 1;
-        let mut outcome = Outcome::Hold;
+        let (mut outcome, mut telling) = (Outcome::Hold, None);
         // Bytes of gradients: the most that a pass left, the most that the stages held, and what they hold now.
         let (mut left, mut held, mut holds) = (0, 0, 0);
         for (index, MicroBatch { batch, first }) in window.batches.into_iter().enumerate() {
@@ -180,7 +189,7 @@ impl<M: Module> Session<M> {
                     self.gradients(&pass.drawing(draws), batch, items, closes, looks, &mut step)?
                 }
                 None if of_all.items[index] > 0 && self.pass.is_collective() => {
-                    (self.silence(pass.drawing(draws), spare()?, closes)?, Taken::default())
+                    (self.silence(pass.drawing(draws), feed.spare()?, closes)?, Taken::default())
                 }
                 // Without items, not even a NaN of the activations may count.
                 None => (Grads::new(GradientsParams::new(), closes), Taken::default()),
@@ -188,6 +197,10 @@ impl<M: Module> Session<M> {
             // By now the device has decided about the last update, and has this pass to compute.
             self.confirm()?;
             step.loss_scale = self.stages.loss_scale();
+            if closes {
+                telling = self.telling(&mut step, feed, stops, may_end);
+            }
+            let grads = grads.agreeing(telling.as_ref().map(|telling| telling.agreement.clone()));
             let (master, replica) = self.weights.pair();
             let leaves = grads.bytes(replica);
             let gone_down = if master_on_host { grads.delivered_bytes() } else { 0 };
@@ -211,8 +224,9 @@ impl<M: Module> Session<M> {
         // If a stage holds the sum, the gradients of a backward pass are only transient.
         let gradients = if held > 0 { held } else { left };
         self.bytes.gradients = gradients.max(self.bytes.gradients);
-        self.settle(outcome, &mut step)?;
+        self.settle(outcome, telling, &mut step)?;
         step.exchanged = Exchanged::of(&self.world).since(&before);
+        self.slowest = step.exchanged.slowest();
         self.looks.end(look, &mut step, self.pass.device());
         step.bytes = self.bytes;
         step.seconds = started.elapsed().as_secs_f64();

@@ -149,6 +149,8 @@ impl<M: Module + 'static> Prepared<M> {
             any_dtype: HashSet::new(),
             deferred: HashSet::new(),
             undecided: None,
+            next: None,
+            slowest: None,
         })
     }
 }

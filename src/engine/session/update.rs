@@ -11,9 +11,10 @@ use std::collections::HashSet;
 use burn::module::{Module, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
+use firebrick_datasets::Batch;
 use firebrick_kernels::optim::{Replicas, deferrals, replicas, together, together_if_finite};
 use firebrick_strategies::optim::retract;
-use firebrick_strategies::{Grads, Outcome, Settled, SkipReason, Stages, StrategyError, tie, untie};
+use firebrick_strategies::{Agreement, Grads, Outcome, Settled, SkipReason, Stages, StrategyError, tie, untie};
 use firebrick_world::is_host;
 
 use super::whole::Copies;
@@ -22,10 +23,17 @@ use crate::TrainError;
 use crate::accounting::FirstUpdate;
 use crate::accounting::budget::{Moment, OnDevice};
 use crate::checkpoint::{OnDisk, StateSize};
-use crate::engine::agreement::agreed_skip;
+use crate::engine::agreement::{PartOfStep, PartOfWindow, StepOfAll};
+use crate::engine::feed::Feed;
 use crate::engine::late::Late;
 use crate::engine::step::{Step, settled_by};
 use crate::memory::Storages;
+
+/// What this rank tells the others in a step.
+pub(super) struct Telling {
+    pub agreement: Agreement,
+    part: PartOfStep,
+}
 
 /// An update that the device makes if the norm is finite.
 pub(super) struct Undecided {
@@ -93,13 +101,40 @@ fn published_from<M: Module, I: Send>(
 }
 
 impl<M: Module> Session<M> {
-    /// Applies or skips the window's gradients, or leaves the decision to the device.
-    pub(super) fn settle(&mut self, outcome: Outcome, step: &mut Step) -> Result<(), TrainError> {
+    /// Prepares what this rank tells the others in this step, if there are others: its part of the loss, and the next
+    /// window, unless the run `may_end` with this one.
+    pub(super) fn telling<B: Batch>(
+        &self,
+        step: &mut Step,
+        feed: &mut Feed<B>,
+        stops: bool,
+        may_end: bool,
+    ) -> Option<Telling> {
+        if self.world.size() == 1 {
+            return None;
+        }
+        let next = if may_end { None } else { feed.peek() };
+        let next = next.map(PartOfWindow::of).unwrap_or_default();
+        let part = PartOfStep { updates: self.updates, stops, slowest: self.slowest, next };
+        let agreement = Agreement::new(&self.world, step.take_loss(), part.numbers());
+        Some(Telling { agreement, part })
+    }
+
+    /// Applies or skips the window's gradients, or leaves the decision to the device. Several ranks tell each other about
+    /// the step, unless a stage has made them.
+    pub(super) fn settle(
+        &mut self,
+        outcome: Outcome,
+        telling: Option<Telling>,
+        step: &mut Step,
+    ) -> Result<(), TrainError> {
         step.update = self.updates;
         let loss = step.end_loss();
         let fit = match outcome {
             Outcome::Apply(mut grads) => {
-                let tensor = grads.norm(self.weights.pair().0)?;
+                let master = self.weights.pair().0;
+                grads.agree(master)?;
+                let tensor = grads.norm(master)?;
                 let norm = grads.known_norm().map_or_else(|| Late::new(tensor.clone()), Late::known);
                 step.norm = Some(norm.clone());
                 let numbers: Vec<_> = [norm.clone()].into_iter().chain(loss).collect();
@@ -126,7 +161,15 @@ impl<M: Module> Session<M> {
             // The closing micro-batch cannot be held: `Stages::collect` returns an error.
             Outcome::Hold => Err(SkipReason::NoItems),
         };
-        match (agreed_skip(&self.world, fit.as_ref().err().cloned())?, fit) {
+        let mut agreed = None;
+        if let Some(Telling { agreement, part }) = telling {
+            let of_all = agreement.make(fit.as_ref().err())?;
+            agreed = of_all.skip.clone();
+            let of_all = StepOfAll::of(of_all, &part)?;
+            self.next = of_all.next.clone();
+            step.of_all = Some(of_all);
+        }
+        match (agreed, fit) {
             (None, Ok(grads)) => {
                 self.update(grads, None, step)?;
                 Ok(self.stages.after_window(&Settled::Applied)?)

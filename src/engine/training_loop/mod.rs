@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use burn::train::Interrupter;
-use firebrick_datasets::Batch;
+use firebrick_datasets::{Batch, Cursor};
 
 use crate::checkpoint::Saves;
 use crate::checkpoint::best_file::BestFile;
@@ -177,8 +177,9 @@ where
             let window = self.feed.window()?;
             let (epoch, after) = (window.epoch, window.after);
             let stops = self.interrupter.should_stop();
-            let mut step = self.session.step(window, stops, || self.feed.spare())?;
-            self.stops = step.stops.filter(|_| self.session.world().size() > 1);
+            let may_end = self.may_end_at(after);
+            let mut step = self.session.step(window, &mut self.feed, stops, may_end)?;
+            self.stops = step.of_all.as_ref().and_then(|of_all| of_all.stops);
             step.seconds = before.elapsed().as_secs_f64();
             before = Instant::now();
             self.progress.cursor = after;
@@ -248,6 +249,14 @@ where
             }
     }
 
+    /// Whether the run is over once an update has been made from the window before this position of the data.
+    fn may_end_at(&self, after: Cursor) -> bool {
+        match self.plan.end_epoch {
+            Some(end) => after.epoch >= end,
+            None => self.session.updates() + 1 >= self.plan.total_updates,
+        }
+    }
+
     fn finished(&self) -> bool {
         match self.plan.end_epoch {
             Some(end) => self.progress.cursor.epoch >= end,
@@ -258,7 +267,7 @@ where
     /// Reads a step's numbers and reports them to the observers.
     fn record(&mut self, epoch: u64, step: Step) -> Result<(), TrainError> {
         self.exchanged.add(&step.exchanged);
-        let (numbers, infinite) = step.read(self.session.world())?;
+        let (numbers, infinite) = step.read()?;
         self.progress.add(&numbers, infinite)?;
         let (skipped_steps, peak_bytes) = (self.progress.skipped, self.observers.tally.peak_bytes);
         let peak_bytes = peak_bytes.max(numbers.peak_bytes);

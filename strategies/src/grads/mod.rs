@@ -1,27 +1,29 @@
 //! Gradients on their way from the backward pass to the optimizer.
 //!
 //! ```text
+//! norm.rs    the norm of all gradients, over all ranks
 //! visits.rs  visits of the gradient of each distinct parameter
 //! ```
 
+mod norm;
 mod visits;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-use burn::backend::DispatchTensor;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick_kernels::memory::Storages;
-use firebrick_kernels::{add_all, cast_all, scale_all, sum_of_squares};
-use firebrick_world::{moved, numbers};
+use firebrick_kernels::{add_all, cast_all, scale_all};
+use firebrick_world::moved;
 
 use crate::buckets::{BUCKET_BYTES, buckets, bytes};
 use crate::zero::Sharding;
-use crate::{SkipReason, StrategyError, each_param};
-use visits::{Distinct, Elsewhere, Given, Narrow, Pairs, Shaped, Squares, Taken};
+use crate::{Agreement, SkipReason, StrategyError, each_param};
+use norm::Norm;
+use visits::{Distinct, Elsewhere, Given, Narrow, Pairs, Shaped, Taken};
 
 /// The gradients of one micro-batch, or of several in a window, with the facts known about them.
 ///
@@ -36,12 +38,8 @@ pub struct Grads {
     norm: Option<Norm>,
     /// How the gradients are sharded among the ranks, if they are.
     sharding: Option<Arc<Sharding>>,
-}
-
-/// The norm, on the device, and as a number once something has read it.
-struct Norm {
-    tensor: Tensor<1>,
-    read: Option<f64>,
+    /// What the ranks tell each other about the window, if they do.
+    agreement: Option<Agreement>,
 }
 
 /// A map over gradients, for tensors of any rank.
@@ -54,13 +52,25 @@ impl Grads {
     /// Wraps the gradients of a backward pass. `closes` is true for the window's last micro-batch.
     pub fn new(params: GradientsParams, closes: bool) -> Self {
         let delivered = HashMap::new();
-        Self { params, delivered, closes, skip: None, norm: None, sharding: None }
+        Self { params, delivered, closes, skip: None, norm: None, sharding: None, agreement: None }
     }
 
     /// Creates empty gradients for a micro-batch that a stage skips. They carry the reason to the stage that completes
     /// the window.
     pub fn skipped(reason: SkipReason, closes: bool) -> Self {
         Self { skip: Some(reason), ..Self::new(GradientsParams::new(), closes) }
+    }
+
+    /// Sets what the ranks tell each other about the window that these gradients close. With it, they exchange numbers
+    /// once, when something first asks for the [norm](Self::norm) of shards, [reads](Self::read_norm) a norm, or
+    /// [agrees](Self::agree). From then on, [`skip`](Self::skip) says whether any rank skips the window.
+    pub fn agreeing(self, agreement: Option<Agreement>) -> Self {
+        Self { agreement, ..self }
+    }
+
+    /// Returns what the ranks tell each other about the window, if they do.
+    pub fn agreement(&self) -> Option<&Agreement> {
+        self.agreement.as_ref()
     }
 
     /// Adds gradients that segments have reduced or moved already, each flat.
@@ -209,55 +219,6 @@ impl Grads {
         Ok(())
     }
 
-    /// Returns the L2 norm over all gradients together, shape `[1]`, in f32. It is infinite or NaN if any gradient is,
-    /// or if it is above about 1.8e19, because its square overflows f32.
-    ///
-    /// For shards, this is the norm over the gradients of all ranks together, the same on each rank.
-    ///
-    /// The norm is computed once, and keeps its value when something [bounds](Self::bound) the gradients.
-    ///
-    /// # Errors
-    ///
-    /// Another rank is gone, if the gradients are shards.
-    pub fn norm<M: Module>(&mut self, model: &M) -> Result<Tensor<1>, StrategyError> {
-        if let Some(norm) = &self.norm {
-            return Ok(norm.tensor.clone());
-        }
-        let mut squares = Squares { sharding: self.sharding.clone(), shards: Vec::new(), wholes: Vec::new() };
-        model.visit(&mut Distinct::new(&mut self.params, &mut squares));
-        let device = model.devices()[0].clone().inner();
-        let sum = |grads: Vec<DispatchTensor>| match grads.is_empty() {
-            true => Tensor::zeros([1], &device),
-            false => sum_of_squares(grads),
-        };
-        let squares = match &self.sharding {
-            None => sum(squares.wholes),
-            Some(sharding) => sharding.sum_of(sum(squares.shards))? + sum(squares.wholes),
-        };
-        let norm = Norm { tensor: squares.sqrt(), read: None };
-        Ok(self.norm.insert(norm).tensor.clone())
-    }
-
-    /// Returns the [norm](Self::norm) as a number. Only the first call waits for the device.
-    ///
-    /// # Errors
-    ///
-    /// Another rank is gone, if the gradients are shards, or the device has failed.
-    pub fn read_norm<M: Module>(&mut self, model: &M) -> Result<f64, StrategyError> {
-        let tensor = self.norm(model)?;
-        if let Some(read) = self.known_norm() {
-            return Ok(read);
-        }
-        let read = numbers(vec![tensor.clone()]).map_err(|error| StrategyError::Read(error.to_string()))?[0];
-        self.norm = Some(Norm { tensor, read: Some(read) });
-        Ok(read)
-    }
-
-    /// Returns the [norm](Self::norm), if something has read it.
-    pub fn known_norm(&self) -> Option<f64> {
-        self.norm.as_ref()?.read
-    }
-
     /// Returns the parameters of a model that have a gradient.
     pub fn ids<M: Module>(&self, model: &M) -> HashSet<ParamId> {
         struct Present<'a>(&'a GradientsParams, HashSet<ParamId>);
@@ -350,21 +311,6 @@ mod tests {
         let id = model.bias.as_ref().unwrap().id;
         params.register(id, Tensor::<1>::from_data(bias, device));
         Grads::new(params, true)
-    }
-
-    #[test]
-    fn the_norm_is_over_all_parameters_and_counts_a_tied_one_once() {
-        let (linear, device) = model();
-        let mut grads = grads(&linear, [[2.0, 0.0], [0.0, 1.0]], [2.0, 4.0], &device);
-        let twins = vec![linear.clone(), linear];
-        assert_eq!(grads.norm(&twins).unwrap().into_scalar::<f32>(), 5.0);
-    }
-
-    #[test]
-    fn the_norm_of_no_gradients_is_zero() {
-        let (linear, _) = model();
-        let mut none = Grads::new(GradientsParams::new(), true);
-        assert_eq!(none.norm(&linear).unwrap().into_scalar::<f32>(), 0.0);
     }
 
     #[test]

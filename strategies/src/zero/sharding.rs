@@ -105,6 +105,12 @@ impl Sharding {
         Ok(Tensor::from_data([sum as f32], &device))
     }
 
+    /// Returns the sum of one number of each rank, given those of all ranks: over the ranks that share a copy, the first copy
+    /// on every rank.
+    pub(crate) fn sum(&self, numbers: &[f64]) -> f64 {
+        numbers.iter().take(self.sharing.size()).sum()
+    }
+
     /// Distributes rank 0's model: returns the model with this rank's part on `device`. Goes parameter by parameter
     /// through host memory, so that the device never holds more than this rank's part.
     pub fn divide<M: Module>(&self, model: M, device: &Device) -> Result<M, StrategyError> {

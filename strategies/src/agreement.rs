@@ -1,0 +1,177 @@
+//! What the ranks tell each other about a window.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use burn::tensor::Tensor;
+use firebrick_world::{Communicator, numbers};
+
+use crate::{SkipReason, StrategyError};
+
+/// The one exchange of numbers that several ranks make in a window.
+///
+/// It tells all ranks whether one of them skips the window, each rank's part of the loss and of the norm of sharded
+/// gradients, and the trainer's own numbers. Whatever needs one of these first makes the exchange: a stage that asks for the
+/// [norm](crate::Grads::norm), or the trainer after the last stage. Ranks that get there at different stages, because one of them
+/// skips the window, meet in the same call.
+///
+/// Clones are the same exchange.
+#[derive(Clone)]
+pub struct Agreement(Arc<Inner>);
+
+struct Inner {
+    world: Communicator,
+    told: Mutex<Told>,
+    made: OnceLock<Agreed>,
+}
+
+/// What this rank tells the others.
+struct Told {
+    loss: Option<Tensor<1>>,
+    numbers: Vec<f64>,
+}
+
+/// What each rank has told, by rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Agreed {
+    /// The reason of the first rank that skips the window, if any does.
+    pub skip: Option<SkipReason>,
+    /// Each rank's part of the sum of the squares of sharded gradients.
+    pub squares: Vec<f64>,
+    /// Each rank's part of the loss.
+    pub losses: Vec<f64>,
+    /// Each rank's numbers of the trainer.
+    pub numbers: Vec<Vec<f64>>,
+}
+
+impl fmt::Debug for Agreement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Agreement").field(&self.0.made).finish()
+    }
+}
+
+impl Agreement {
+    /// Prepares the exchange: this rank's part of the loss, `[1]`, if it has one, and the trainer's `numbers`, of which ranks
+    /// may have different amounts.
+    pub fn new(world: &Communicator, loss: Option<Tensor<1>>, numbers: Vec<f64>) -> Self {
+        let told = Mutex::new(Told { loss, numbers });
+        Self(Arc::new(Inner { world: world.clone(), told, made: OnceLock::new() }))
+    }
+
+    /// Returns what the ranks have told each other, once they have.
+    pub fn made(&self) -> Option<&Agreed> {
+        self.0.made.get()
+    }
+
+    /// Makes the exchange, unless it has been made: tells the others whether this rank skips the window.
+    ///
+    /// # Errors
+    ///
+    /// Another rank is gone, or the device has failed.
+    pub fn make(&self, skip: Option<&SkipReason>) -> Result<&Agreed, StrategyError> {
+        match self.made() {
+            Some(agreed) => Ok(agreed),
+            None => Ok(self.make_with(skip, None, vec![])?.0),
+        }
+    }
+
+    /// Makes the exchange with this rank's sum of squares, `[1]`. Reads it, the loss, and `more` numbers with one wait for
+    /// the device, and returns the latter too.
+    pub(crate) fn make_with(
+        &self,
+        skip: Option<&SkipReason>,
+        squares: Option<Tensor<1>>,
+        more: Vec<Tensor<1>>,
+    ) -> Result<(&Agreed, Vec<f64>), StrategyError> {
+        let Inner { world, told, made } = &*self.0;
+        let Told { loss, numbers: own } = &mut *told.lock().unwrap_or_else(PoisonError::into_inner);
+        let (has_squares, has_loss) = (squares.is_some(), loss.is_some());
+        let late = squares.into_iter().chain(loss.take()).chain(more).collect();
+        let read = numbers(late).map_err(|error| StrategyError::Read(error.to_string()))?;
+        let mut read = read.into_iter();
+        let squares = if has_squares { read.next() } else { None };
+        let loss = if has_loss { read.next() } else { None };
+        let mut mine = vec![code(skip), squares.unwrap_or(0.0), loss.unwrap_or(0.0)];
+        mine.append(own);
+        let all = world.numbers("the numbers of the window", &mine)?;
+        let column = |at: usize| all.iter().map(|theirs| theirs[at]).collect::<Vec<_>>();
+        let agreed = Agreed {
+            skip: first_reason(&column(0), skip),
+            squares: column(1),
+            losses: column(2),
+            numbers: all.iter().map(|theirs| theirs[3..].to_vec()).collect(),
+        };
+        Ok((made.get_or_init(|| agreed), read.collect()))
+    }
+}
+
+/// Writes a reason as a number.
+fn code(skip: Option<&SkipReason>) -> f64 {
+    match skip {
+        None => 0.0,
+        Some(SkipReason::NonFinite) => 1.0,
+        Some(SkipReason::NoItems) => 2.0,
+        Some(SkipReason::Other(_)) => 3.0,
+    }
+}
+
+/// Returns the reason of the first rank that skips, as far as this rank knows it.
+fn first_reason(codes: &[f64], mine: Option<&SkipReason>) -> Option<SkipReason> {
+    let (rank, code) = codes.iter().enumerate().find(|(_, code)| **code != 0.0)?;
+    Some(match (*code, mine) {
+        (1.0, _) => SkipReason::NonFinite,
+        (2.0, _) => SkipReason::NoItems,
+        (_, Some(other @ SkipReason::Other(_))) => other.clone(),
+        _ => SkipReason::Other(format!("a strategy of rank {rank} skipped it")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+    use firebrick_world::{Kind, World};
+
+    use super::*;
+
+    /// Makes the exchange on three ranks, of which each may skip.
+    fn agreed(skips: [Option<SkipReason>; 3]) -> Vec<Agreed> {
+        let ranks = World::threads(3).join().unwrap().into_iter().zip(skips).map(|(world, skip)| {
+            std::thread::spawn(move || {
+                let number = |x: f32| Tensor::<1>::from_data([x], &Device::flex());
+                let rank = world.rank() as f32;
+                // The last rank has no items, and so no loss.
+                let loss = (rank < 2.0).then(|| number(rank + 0.5));
+                let agreement = Agreement::new(&world, loss, vec![7.0; world.rank()]);
+                let (_, more) =
+                    agreement.make_with(skip.as_ref(), Some(number(rank)), vec![number(9.0)]).unwrap();
+                assert_eq!(more, [9.0]);
+                // Whoever asks later makes no other exchange, and cannot change what was agreed.
+                let agreed = agreement.make(Some(&SkipReason::NoItems)).unwrap().clone();
+                assert_eq!(agreement.made(), Some(&agreed));
+                assert_eq!(world.traffic().of(Kind::Scalars).calls, 1);
+                agreed
+            })
+        });
+        ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect()
+    }
+
+    #[test]
+    fn each_rank_knows_the_numbers_of_all() {
+        let expected = Agreed {
+            skip: None,
+            squares: vec![0.0, 1.0, 2.0],
+            losses: vec![0.5, 1.5, 0.0],
+            numbers: vec![vec![], vec![7.0], vec![7.0; 2]],
+        };
+        assert_eq!(agreed([None, None, None]), vec![expected; 3]);
+    }
+
+    #[test]
+    fn all_skip_where_one_does_for_the_first_reason() {
+        let skips = |skips| agreed(skips).into_iter().map(|agreed| agreed.skip.unwrap()).collect::<Vec<_>>();
+        let spike = SkipReason::Other("a spike".into());
+        let elsewhere = SkipReason::Other("a strategy of rank 2 skipped it".into());
+        assert_eq!(skips([None, None, Some(spike.clone())]), [elsewhere.clone(), elsewhere, spike.clone()]);
+        assert_eq!(skips([None, Some(SkipReason::NonFinite), Some(spike)]), vec![SkipReason::NonFinite; 3]);
+    }
+}

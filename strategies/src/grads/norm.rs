@@ -1,0 +1,153 @@
+//! The norm of all gradients, and what the ranks tell each other with it.
+
+use std::sync::Arc;
+
+use burn::backend::DispatchTensor;
+use burn::module::Module;
+use burn::tensor::Tensor;
+use firebrick_kernels::sum_of_squares;
+use firebrick_world::numbers;
+
+use super::Grads;
+use super::visits::{Distinct, Squares};
+use crate::zero::Sharding;
+use crate::{Agreement, StrategyError};
+
+/// The norm, on the device, and as a number once something has read it.
+pub(super) struct Norm {
+    tensor: Tensor<1>,
+    read: Option<f64>,
+}
+
+/// This rank's part of a sum over the ranks, and how these share.
+type SumOfShards = (Arc<Sharding>, Tensor<1>);
+
+impl Grads {
+    /// Returns the L2 norm over all gradients together, shape `[1]`, in f32. It is infinite or NaN if any gradient is,
+    /// or if it is above about 1.8e19, because its square overflows f32.
+    ///
+    /// For shards, this is the norm over the gradients of all ranks together, the same on each rank.
+    ///
+    /// The norm is computed once, and keeps its value when something [bounds](Self::bound) the gradients.
+    ///
+    /// # Errors
+    ///
+    /// Another rank is gone, if the gradients are shards.
+    pub fn norm<M: Module>(&mut self, model: &M) -> Result<Tensor<1>, StrategyError> {
+        if let Some(norm) = &self.norm {
+            return Ok(norm.tensor.clone());
+        }
+        let (shards, wholes) = self.squares(model);
+        // Ranks that know that they skip the window no longer sum: some may have no gradients.
+        let shards = shards.filter(|_| !self.is_skipped_by_all());
+        let norm = match (shards, self.open_agreement()) {
+            (None, _) => Norm { tensor: wholes.sqrt(), read: None },
+            (Some((sharding, shards)), None) => {
+                Norm { tensor: (sharding.sum_of(shards)? + wholes).sqrt(), read: None }
+            }
+            (Some((sharding, shards)), Some(agreement)) => {
+                let device = shards.device();
+                let (agreed, wholes) =
+                    agreement.make_with(self.skip.as_ref(), Some(shards), vec![wholes])?;
+                self.skip = agreed.skip.clone();
+                let norm = (sharding.sum(&agreed.squares) as f32 + wholes[0] as f32).sqrt();
+                Norm { tensor: Tensor::from_data([norm], &device), read: Some(norm.into()) }
+            }
+        };
+        Ok(self.norm.insert(norm).tensor.clone())
+    }
+
+    /// Returns the sums of the squares of sharded and of other gradients, each `[1]`.
+    fn squares<M: Module>(&mut self, model: &M) -> (Option<SumOfShards>, Tensor<1>) {
+        let sharding = self.sharding.clone();
+        let mut squares = Squares { sharding: sharding.clone(), shards: Vec::new(), wholes: Vec::new() };
+        model.visit(&mut Distinct::new(&mut self.params, &mut squares));
+        let device = model.devices()[0].clone().inner();
+        let sum = |grads: Vec<DispatchTensor>| match grads.is_empty() {
+            true => Tensor::zeros([1], &device),
+            false => sum_of_squares(grads),
+        };
+        let shards = sharding.map(|sharding| (sharding, sum(squares.shards)));
+        (shards, sum(squares.wholes))
+    }
+
+    /// Makes the ranks' exchange about the window, unless it has been made. The norm of all gradients is then
+    /// [known](Self::known_norm).
+    ///
+    /// # Errors
+    ///
+    /// Another rank is gone, or the device has failed.
+    pub fn agree<M: Module>(&mut self, model: &M) -> Result<(), StrategyError> {
+        if self.open_agreement().is_none() {
+            return Ok(());
+        }
+        let tensor = self.norm(model)?;
+        // The norm of shards has made the exchange.
+        let Some(agreement) = self.open_agreement() else { return Ok(()) };
+        let (agreed, norm) = agreement.make_with(self.skip.as_ref(), None, vec![tensor.clone()])?;
+        self.skip = agreed.skip.clone();
+        self.norm = Some(Norm { tensor, read: Some(norm[0]) });
+        Ok(())
+    }
+
+    /// Returns the ranks' exchange, if it has not been made.
+    fn open_agreement(&self) -> Option<Agreement> {
+        self.agreement.clone().filter(|agreement| agreement.made().is_none())
+    }
+
+    /// Returns whether all ranks know that they skip the window. Some may have no gradients.
+    fn is_skipped_by_all(&self) -> bool {
+        self.agreement.as_ref().and_then(Agreement::made).is_some_and(|agreed| agreed.skip.is_some())
+    }
+
+    /// Returns the [norm](Self::norm) as a number. Only the first call waits for the device.
+    ///
+    /// # Errors
+    ///
+    /// Another rank is gone, or the device has failed.
+    pub fn read_norm<M: Module>(&mut self, model: &M) -> Result<f64, StrategyError> {
+        self.agree(model)?;
+        let tensor = self.norm(model)?;
+        if let Some(read) = self.known_norm() {
+            return Ok(read);
+        }
+        let read = numbers(vec![tensor.clone()]).map_err(|error| StrategyError::Read(error.to_string()))?[0];
+        self.norm = Some(Norm { tensor, read: Some(read) });
+        Ok(read)
+    }
+
+    /// Returns the [norm](Self::norm), if something has read it.
+    pub fn known_norm(&self) -> Option<f64> {
+        self.norm.as_ref()?.read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+    use burn::optim::GradientsParams;
+
+    use super::*;
+    use crate::testing;
+
+    fn linear() -> Linear {
+        LinearConfig::new(1, 2).with_bias(false).init(&testing::device().autodiff())
+    }
+
+    #[test]
+    fn the_norm_is_over_all_parameters_and_counts_a_tied_one_once() {
+        let (one, other) = (linear(), linear());
+        let mut params = GradientsParams::new();
+        for (linear, grad) in [(&one, [[2.0, 4.0]]), (&other, [[2.0, 1.0]])] {
+            params.register(linear.weight.id, Tensor::<2>::from_data(grad, &testing::device()));
+        }
+        let model = vec![one.clone(), one, other];
+        assert_eq!(Grads::new(params, true).norm(&model).unwrap().into_scalar::<f32>(), 5.0);
+    }
+
+    #[test]
+    fn the_norm_of_no_gradients_is_zero() {
+        let mut none = Grads::new(GradientsParams::new(), true);
+        assert_eq!(none.norm(&linear()).unwrap().into_scalar::<f32>(), 0.0);
+    }
+}
