@@ -88,7 +88,6 @@ struct Written {
 type Worker<T> = Beside<Result<T, ResumeError>>;
 
 /// A rank's progress, as the ranks exchange it.
-const BUSY: f64 = 0.0;
 const DONE: f64 = 1.0;
 const FAILED: f64 = 2.0;
 /// Done, with numbers that are not finite.
@@ -196,22 +195,26 @@ impl Saver {
         Ok(())
     }
 
-    /// Called at a step boundary: exchanges the ranks' progress, and advances the protocol once all ranks are done.
-    /// With `holds`, this rank is not done yet, because a file that the checkpoint refers to is still being written.
+    /// Whether this rank still works on its part of the save in progress. With `holds`, it does, because a file that the
+    /// checkpoint refers to is still being written.
+    pub fn is_busy(&self, holds: bool) -> bool {
+        match &self.phase {
+            Phase::Writing { files, .. } => holds || !files.is_over(),
+            Phase::Publishing { published, .. } => {
+                published.as_ref().is_some_and(|published| !published.is_over())
+            }
+            Phase::Nothing => false,
+        }
+    }
+
+    /// Called at a step boundary: advances the save in progress, unless any rank was [busy](Self::is_busy) with it in the
+    /// step.
     ///
     /// # Errors
     ///
     /// A rank is lost. A failed save is not an error.
-    pub fn poll(&mut self, holds: bool) -> Result<(), TrainError> {
-        if !self.is_under_way() {
-            return Ok(());
-        }
-        let mine = match &self.phase {
-            Phase::Writing { files, .. } => files.is_over() && !holds,
-            Phase::Publishing { published, .. } => published.as_ref().is_none_or(Beside::is_over),
-            Phase::Nothing => true,
-        };
-        match self.agree(if mine { DONE } else { BUSY })?.contains(&BUSY) {
+    pub fn poll(&mut self, any_busy: bool) -> Result<(), TrainError> {
+        match any_busy || !self.is_under_way() {
             true => Ok(()),
             false => self.advance(),
         }

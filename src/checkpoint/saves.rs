@@ -28,8 +28,14 @@ pub(crate) struct Saves {
 }
 
 impl Saves {
-    /// Called at a step boundary: advances a save in progress, and returns whether a new save should begin. With
-    /// `holds`, no checkpoint is published, because a file that it refers to is still being written.
+    /// Whether this rank still works on its part of the save in progress. With `holds`, no checkpoint is published, because
+    /// a file that it refers to is still being written.
+    pub fn is_busy(&self, holds: bool) -> bool {
+        self.saver.is_busy(holds)
+    }
+
+    /// Called at a step boundary: advances a save in progress, unless any rank was [busy](Self::is_busy) with it in the
+    /// step, and returns whether a new save should begin.
     ///
     /// # Errors
     ///
@@ -37,10 +43,10 @@ impl Saves {
     pub fn wants(
         &mut self,
         updates: u64,
-        holds: bool,
+        any_busy: bool,
         observers: &mut Observers,
     ) -> Result<bool, TrainError> {
-        self.saver.poll(holds)?;
+        self.saver.poll(any_busy)?;
         self.report(observers);
         Ok(self.saver.is_due(updates))
     }

@@ -41,7 +41,8 @@ impl PartOfWindow {
         if let Some(rank) = all.iter().position(is_elsewhere) {
             return Err(rank);
         }
-        let mut sums = (Self::PLACE..self.0.len()).map(|at| all.iter().map(|part| part[at]).sum::<f64>() as usize);
+        let mut sums =
+            (Self::PLACE..self.0.len()).map(|at| all.iter().map(|part| part[at]).sum::<f64>() as usize);
         let tokens = sums.next().unwrap_or(0);
         Ok(WindowOfAll { tokens, items: sums.collect() })
     }
@@ -65,6 +66,17 @@ impl WindowOfAll {
     }
 }
 
+/// What the training loop tells in a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Tells {
+    /// Whether this rank asks to end the run after the step.
+    pub stops: bool,
+    /// Whether this rank still works on its part of a save.
+    pub saving: bool,
+    /// Whether the run may end with the step, so that no window may follow.
+    pub may_end: bool,
+}
+
 /// What a rank tells the others in a step, besides what [`Agreed`] names.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct PartOfStep {
@@ -72,7 +84,9 @@ pub(crate) struct PartOfStep {
     pub updates: u64,
     /// Whether the rank asks to end the run after this step.
     pub stops: bool,
-    /// The rank that this one waited for longest since it last told of it, and the seconds.
+    /// Whether the rank still works on its part of a save.
+    pub saving: bool,
+    /// The rank that this one waited for longest in the step before, and the seconds.
     pub slowest: Option<(usize, f64)>,
     /// The next window, if the run goes on and the rank could draw it.
     pub next: PartOfWindow,
@@ -80,12 +94,13 @@ pub(crate) struct PartOfStep {
 
 impl PartOfStep {
     /// The numbers before those of the next window.
-    const FIXED: usize = 4;
+    const FIXED: usize = 5;
 
     /// Returns the part as numbers.
     pub fn numbers(&self) -> Vec<f64> {
         let (slowest, seconds) = self.slowest.unwrap_or((0, 0.0));
-        let fixed = [self.updates as f64, f64::from(u8::from(self.stops)), slowest as f64, seconds];
+        let flag = |flag: bool| f64::from(u8::from(flag));
+        let fixed = [self.updates as f64, flag(self.stops), flag(self.saving), slowest as f64, seconds];
         fixed.into_iter().chain(self.next.0.iter().copied()).collect()
     }
 }
@@ -101,6 +116,8 @@ pub(crate) struct StepOfAll {
     pub slowest: Option<(usize, f64)>,
     /// The first rank that asks to end the run after this step.
     pub stops: Option<usize>,
+    /// Whether any rank still works on its part of a save.
+    pub saving: bool,
     /// The next window, unless a rank has none or is elsewhere in the data.
     pub next: Option<WindowOfAll>,
 }
@@ -119,13 +136,16 @@ impl StepOfAll {
             return Err(TrainError::OtherUpdates { rank, theirs: updates(&numbers[rank]), own });
         }
         let of_rank = |at: usize| numbers.iter().map(move |theirs| theirs[at]);
-        let longest = of_rank(2).zip(of_rank(3)).max_by(|one, other| one.1.total_cmp(&other.1));
+        let longest = of_rank(3).zip(of_rank(4)).max_by(|one, other| one.1.total_cmp(&other.1));
         let next: Vec<_> = numbers.iter().map(|theirs| &theirs[PartOfStep::FIXED..]).collect();
         Ok(Self {
             loss: losses.iter().sum(),
             infinite: losses.iter().position(|loss| !loss.is_finite()),
-            slowest: longest.filter(|(_, seconds)| *seconds > 0.0).map(|(rank, seconds)| (rank as usize, seconds)),
+            slowest: longest
+                .filter(|(_, seconds)| *seconds > 0.0)
+                .map(|(rank, seconds)| (rank as usize, seconds)),
             stops: of_rank(1).position(|stops| stops != 0.0),
+            saving: of_rank(2).any(|saving| saving != 0.0),
             // What does not fit is found again, and named, when the next step begins.
             next: match mine.next.0.is_empty() {
                 true => None,
@@ -232,13 +252,19 @@ mod tests {
     fn a_step_tells_all_ranks_the_loss_the_slowest_who_stops_and_the_next_window() {
         // Rank 1 waited for rank 2 for three seconds, rank 0 for rank 1 for one; rank 2 waited for nobody.
         let parts = [
-            PartOfStep { slowest: Some((1, 1.0)), ..part(&[3, 2]) },
+            PartOfStep { slowest: Some((1, 1.0)), saving: true, ..part(&[3, 2]) },
             PartOfStep { slowest: Some((2, 3.0)), stops: true, ..part(&[4, 0]) },
             PartOfStep { stops: true, ..part(&[1, 0]) },
         ];
         let next = Some(WindowOfAll { items: vec![5, 1], tokens: 10 });
-        let expected =
-            StepOfAll { loss: 1.75, infinite: None, slowest: Some((2, 3.0)), stops: Some(1), next };
+        let expected = StepOfAll {
+            loss: 1.75,
+            infinite: None,
+            slowest: Some((2, 3.0)),
+            stops: Some(1),
+            saving: true,
+            next,
+        };
         for known in of_all([0.5, 1.0, 0.25], &parts) {
             assert_eq!(known.unwrap(), expected);
         }

@@ -143,6 +143,7 @@ impl<S> Trainer<S> {
             checkpoints,
             devices,
             stops: None,
+            saving: true,
             has_updated: false,
             interrupted: false,
             stopped: None,

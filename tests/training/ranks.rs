@@ -346,7 +346,9 @@ fn what_stage_3_gathers_is_what_stage_2_holds() {
         let sum = || accumulate(cut[1]);
         same(&setting, cut, |zero| Stack::new(zero, sum()));
         same(&setting, cut, |zero| Stack::new(Stack::new(zero, sum()), Ema::new(0.5)));
-        same(&setting, cut, |zero| Stack::new(Stack::new(SkipsOn { rank: Some(0), reads: false }, zero), sum()));
+        same(&setting, cut, |zero| {
+            Stack::new(Stack::new(SkipsOn { rank: Some(0), reads: false }, zero), sum())
+        });
         same(&setting, cut, |zero| {
             Stack::new(Stack::new(Freeze::paths(["tokens", "blocks.0"]), zero), sum())
         });

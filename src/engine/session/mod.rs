@@ -24,7 +24,7 @@ use firebrick_world::{Communicator, is_host};
 use crate::accounting::budget::{Moment, OnDevice, OverBudget};
 use crate::accounting::{ParameterBytes, Placement, trainable_bytes};
 use crate::checkpoint::{Layout, OnDisk, StateSize};
-use crate::engine::agreement::WindowOfAll;
+use crate::engine::agreement::{Tells, WindowOfAll};
 use crate::engine::feed::{Feed, MicroBatch, Window};
 use crate::engine::step::Step;
 use crate::memory::Taken;
@@ -145,14 +145,12 @@ impl<M: Module> Session<M> {
     /// Runs one window: forward and backward of each micro-batch, then the update unless it is skipped.
     ///
     /// `feed` supplies a batch for a rank that has no items but must take part in a collective pass, and the window that
-    /// several ranks tell each other of in advance, unless the run `may_end` with this one. `stops` says whether this
-    /// rank wants to end the run after this step; [`Step::of_all`] says whether any rank does.
+    /// several ranks tell each other of in advance. [`Step::of_all`] says what all ranks `tell`.
     pub(crate) fn step<B: Batch>(
         &mut self,
         window: Window<B>,
         feed: &mut Feed<B>,
-        stops: bool,
-        may_end: bool,
+        tells: Tells,
     ) -> Result<Step, TrainError>
     where
         M: Objective<B>,
@@ -166,7 +164,7 @@ impl<M: Module> Session<M> {
         let items = of_all.items.iter().sum();
         let mut step = Step::new(self.updates, items, of_all.tokens);
         if items == 0 {
-            let telling = self.telling(&mut step, feed, stops, may_end);
+            let telling = self.telling(&mut step, feed, tells);
             self.settle(Outcome::Skip(SkipReason::NoItems), telling, &mut step)?;
             self.looks.without_pass(&mut step, self.pass.device());
             step.bytes = self.bytes;
@@ -198,7 +196,7 @@ impl<M: Module> Session<M> {
             self.confirm()?;
             step.loss_scale = self.stages.loss_scale();
             if closes {
-                telling = self.telling(&mut step, feed, stops, may_end);
+                telling = self.telling(&mut step, feed, tells);
             }
             let grads = grads.agreeing(telling.as_ref().map(|telling| telling.agreement.clone()));
             let (master, replica) = self.weights.pair();

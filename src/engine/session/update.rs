@@ -14,7 +14,9 @@ use burn::tensor::{Device, Tensor};
 use firebrick_datasets::Batch;
 use firebrick_kernels::optim::{Replicas, deferrals, replicas, together, together_if_finite};
 use firebrick_strategies::optim::retract;
-use firebrick_strategies::{Agreement, Grads, Outcome, Settled, SkipReason, Stages, StrategyError, tie, untie};
+use firebrick_strategies::{
+    Agreement, Grads, Outcome, Settled, SkipReason, Stages, StrategyError, tie, untie,
+};
 use firebrick_world::is_host;
 
 use super::whole::Copies;
@@ -23,7 +25,7 @@ use crate::TrainError;
 use crate::accounting::FirstUpdate;
 use crate::accounting::budget::{Moment, OnDevice};
 use crate::checkpoint::{OnDisk, StateSize};
-use crate::engine::agreement::{PartOfStep, PartOfWindow, StepOfAll};
+use crate::engine::agreement::{PartOfStep, PartOfWindow, StepOfAll, Tells};
 use crate::engine::feed::Feed;
 use crate::engine::late::Late;
 use crate::engine::step::{Step, settled_by};
@@ -101,21 +103,20 @@ fn published_from<M: Module, I: Send>(
 }
 
 impl<M: Module> Session<M> {
-    /// Prepares what this rank tells the others in this step, if there are others: its part of the loss, and the next
-    /// window, unless the run `may_end` with this one.
+    /// Prepares what this rank tells the others in this step, if there are others: its part of the loss, the next window,
+    /// and what the training loop tells.
     pub(super) fn telling<B: Batch>(
         &self,
         step: &mut Step,
         feed: &mut Feed<B>,
-        stops: bool,
-        may_end: bool,
+        Tells { stops, saving, may_end }: Tells,
     ) -> Option<Telling> {
         if self.world.size() == 1 {
             return None;
         }
         let next = if may_end { None } else { feed.peek() };
         let next = next.map(PartOfWindow::of).unwrap_or_default();
-        let part = PartOfStep { updates: self.updates, stops, slowest: self.slowest, next };
+        let part = PartOfStep { updates: self.updates, stops, saving, slowest: self.slowest, next };
         let agreement = Agreement::new(&self.world, step.take_loss(), part.numbers());
         Some(Telling { agreement, part })
     }

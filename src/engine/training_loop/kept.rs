@@ -44,11 +44,18 @@ where
 
     /// Advances the saves that are in progress, and returns whether a new save should begin now.
     pub(super) fn wants_save(&mut self) -> Result<bool, TrainError> {
-        let is_busy = self.best.poll();
+        let is_alone = self.session.world().size() == 1;
+        let any_busy = if is_alone { self.is_saving() } else { std::mem::replace(&mut self.saving, true) };
         match &mut self.checkpoints {
             None => Ok(false),
-            Some(saves) => saves.wants(self.session.updates(), is_busy, &mut self.observers),
+            Some(saves) => saves.wants(self.session.updates(), any_busy, &mut self.observers),
         }
+    }
+
+    /// Whether this rank still works on its part of the save in progress.
+    pub(super) fn is_saving(&mut self) -> bool {
+        let holds = self.best.poll();
+        self.checkpoints.as_ref().is_some_and(|saves| saves.is_busy(holds))
     }
 
     pub(super) fn save_if_due(&mut self) -> Result<(), TrainError> {

@@ -13,6 +13,7 @@ use crate::checkpoint::Saves;
 use crate::checkpoint::best_file::BestFile;
 use tracing::info;
 
+use crate::engine::agreement::Tells;
 use crate::engine::feed::Feed;
 use crate::engine::session::Session;
 use crate::engine::step::Step;
@@ -51,6 +52,9 @@ pub(crate) struct TrainingLoop<M, B: Batch> {
     pub devices: Devices,
     /// The first rank that wants to end the run, once all ranks know it.
     pub stops: Option<usize>,
+    /// Whether any of several ranks still worked on its part of a save in the last step. True once it has been used:
+    /// the next step tells it again.
+    pub saving: bool,
     /// Whether this process has made an update.
     pub has_updated: bool,
     /// Whether the run was asked to end.
@@ -176,10 +180,12 @@ where
         loop {
             let window = self.feed.window()?;
             let (epoch, after) = (window.epoch, window.after);
-            let stops = self.interrupter.should_stop();
-            let may_end = self.may_end_at(after);
-            let mut step = self.session.step(window, &mut self.feed, stops, may_end)?;
-            self.stops = step.of_all.as_ref().and_then(|of_all| of_all.stops);
+            let (stops, saving) = (self.interrupter.should_stop(), self.is_saving());
+            let tells = Tells { stops, saving, may_end: self.may_end_at(after) };
+            let mut step = self.session.step(window, &mut self.feed, tells)?;
+            if let Some(of_all) = &step.of_all {
+                (self.stops, self.saving) = (of_all.stops, of_all.saving);
+            }
             step.seconds = before.elapsed().as_secs_f64();
             before = Instant::now();
             self.progress.cursor = after;

@@ -47,8 +47,7 @@ impl Grads {
             }
             (Some((sharding, shards)), Some(agreement)) => {
                 let device = shards.device();
-                let (agreed, wholes) =
-                    agreement.make_with(self.skip.as_ref(), Some(shards), vec![wholes])?;
+                let (agreed, wholes) = agreement.make_with(self.skip.as_ref(), Some(shards), vec![wholes])?;
                 self.skip = agreed.skip.clone();
                 let norm = (sharding.sum(&agreed.squares) as f32 + wholes[0] as f32).sqrt();
                 Norm { tensor: Tensor::from_data([norm], &device), read: Some(norm.into()) }
