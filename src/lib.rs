@@ -115,5 +115,5 @@ pub use observe::show::Show;
 pub use observe::utilization::Utilization;
 pub use schedule::{LrSchedule, Schedule, ScheduleError, Warmup};
 pub use score::{BestBy, EvaluationSums, Score, ScoreFn, Scores};
-pub use scratch::ScratchError;
+pub use scratch::{ScratchError, require_scratch};
 pub use trainer::{Trained, Trainer};

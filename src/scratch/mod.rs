@@ -11,6 +11,8 @@
 //! error.rs   ScratchError
 //! ```
 
+use std::path::Path;
+
 mod aligned;
 mod error;
 mod file;
@@ -19,3 +21,17 @@ mod stored;
 pub use error::ScratchError;
 pub(crate) use file::ScratchFile;
 pub(crate) use stored::{Stored, StoredTensor, Unstored};
+
+/// Checks that tensors can be kept on a disk in this folder, before anything else is read or computed.
+///
+/// # Errors
+///
+/// The folder does not exist or cannot be written into.
+///
+/// ```
+/// let error = firebrick::require_scratch("/no/such/folder".as_ref()).unwrap_err();
+/// assert!(error.to_string().contains("must name an existing folder"));
+/// ```
+pub fn require_scratch(folder: &Path) -> Result<(), ScratchError> {
+    ScratchFile::create(folder, 0).map(drop)
+}

@@ -8,15 +8,15 @@ use burn::tensor::Device;
 use burn::train::Interrupter;
 use firebrick_datasets::collators::Labels;
 use firebrick_datasets::{DataError, Reference, SpecialTokens, Tokenizer};
-use firebrick_strategies::{Adaptation, Composed, Composition, Setup};
+use firebrick_strategies::{Adaptation, Communicator, Composed, Composition, OnDisk, Setup};
 use firebrick_world::{World, host_device};
 
 use super::shapes::{parameters, skeleton};
-use super::{DataRun, Loaded, Run, RunError, Settled, recipes};
+use super::{DataRun, Loaded, Run, RunError, Settled, first_effect, recipes};
 use crate::hub::{Wanted, local_folder};
 use firebrick::BestBy;
 use firebrick::observe::report::TruncatedTexts;
-use firebrick::{Adapters, AnyModel, ByteSize, Data, TrainError, Trainer, device};
+use firebrick::{Adapters, AnyModel, ByteSize, Data, TrainError, Trainer, device, require_scratch};
 use firebrick_models::decoding::Decoding;
 use firebrick_models::family::{Family, Sizes, Trainable};
 use firebrick_models::inference::LabelKind;
@@ -94,6 +94,9 @@ impl Run {
         interrupter: &Interrupter,
         say: impl Fn(&str),
     ) -> Result<Parts<M>, RunError> {
+        if let Some(OnDisk { folder, .. }) = first_effect(&self.strategies, |effects| effects.on_disk) {
+            require_scratch(&folder).map_err(TrainError::from)?;
+        }
         let parts = self.parts::<M>(folder, tokenizer, interrupter, say)?;
         // A size that no machine can hold is reported as such, rather than as an invalid configuration.
         self.require_room(&parts)?;
@@ -158,7 +161,7 @@ impl Run {
         if self.task.reference() == Some(Reference::AdapterOff) && adaptation.low_rank().is_none() {
             return Err(TrainError::NoAdapter.into());
         }
-        let mut setup = Setup::new(&adapted, &device);
+        let mut setup = Setup::new(&adapted, &device).among(Communicator::rehearsal(self.number_of_ranks()));
         strategies.start(&mut setup)?;
         // Packed matrices are read one after the other, so that the model is never held whole.
         let later = setup.order().places_master() || setup.order().quantizes();

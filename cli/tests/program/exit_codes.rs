@@ -158,6 +158,21 @@ fn a_signal_ends_the_learning_of_a_vocabulary_at_once_and_it_shows_that_it_goes_
     }
 }
 
+/// What does not fit this machine or its ranks is refused before the data, which would take hours to read, is looked for.
+#[test]
+fn what_does_not_fit_the_machine_is_refused_before_the_data_is_read() {
+    let folder = folder();
+    for (sets, expected) in [
+        (vec!["strategies=[Offload(on: \"nowhere\")]"], "existing folder"),
+        (vec!["ranks=4", "strategies=[Zero(stage: 3, within: 3)]"], "a divisor of the 4 ranks"),
+    ] {
+        let sets = sets.into_iter().chain(["data.path=\"missing.txt\""]).flat_map(|set| ["--set", set]);
+        let arguments: Vec<_> = ["train", "run.ron"].into_iter().chain(sets).collect();
+        let refused = firebrick(folder.path(), &arguments).assert().failure();
+        refused.stderr(contains(expected).and(contains("missing.txt").not()));
+    }
+}
+
 /// The folder for the optimizer's state is missing, or the disk takes no more of it.
 #[test]
 fn a_disk_that_cannot_keep_the_state_of_the_optimizer_ends_the_run() {
