@@ -7,6 +7,13 @@
 //!
 //! Every second size is fitted, and the sizes between them are predicted. The last column is the description of this
 //! machine as a cluster of one node.
+//!
+//! Ranks that are processes are measured where a launcher starts the bench, built with the feature `mpi`:
+//!
+//! ```sh
+//! bench=$(cargo bench -p firebrick-cli --bench collective_times --features mpi --no-run 2>&1 | grep -o 'target[^)]*')
+//! mpirun -n 4 "$bench" processes
+//! ```
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -72,16 +79,14 @@ fn rounds(rank: &Communicator, elements: usize, collective: Collective) -> (Vec<
     (seconds, (rank.traffic().tensors().sent - before) / ROUNDS as u64)
 }
 
-/// Returns the seconds of the best round, on its slowest rank, and the bytes that a rank sends.
-fn measured(ranks: usize, elements: usize, collective: Collective) -> (f64, u64) {
-    std::thread::scope(|scope| {
-        let start = |rank: Communicator| scope.spawn(move || rounds(&rank, elements, collective));
-        let threads: Vec<_> = World::threads(ranks).join().unwrap().into_iter().map(start).collect();
-        let all: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-        let slowest = |round: usize| all.iter().map(|(seconds, _)| seconds[round]).fold(0.0, f64::max);
-        let bytes = all.iter().map(|(_, bytes)| *bytes).max().unwrap();
-        ((0..ROUNDS).map(slowest).fold(f64::INFINITY, f64::min), bytes)
-    })
+/// Returns the seconds of the best round, on its slowest rank, and the bytes that a rank sends; the same on each rank.
+fn measured(rank: &Communicator, elements: usize, collective: Collective) -> (f64, u64) {
+    let (seconds, bytes) = rounds(rank, elements, collective);
+    let seconds = rank.numbers("the seconds of each round", &seconds).unwrap();
+    let bytes = rank.numbers("the bytes", &[bytes as f64]).unwrap();
+    let slowest = |round: usize| seconds.iter().map(|of_rank| of_rank[round]).fold(0.0, f64::max);
+    let best = (0..ROUNDS).map(slowest).fold(f64::INFINITY, f64::min);
+    (best, bytes.into_iter().flatten().fold(0.0, f64::max) as u64)
 }
 
 /// Fits `seconds = latency + bytes / rate` with the least sum of squares of the relative errors. Neither is below 0.
@@ -96,24 +101,59 @@ fn fitted(points: &[(f64, u64)]) -> (f64, f64) {
     if latency < 0.0 { (0.0, bb / b) } else { (latency, 1.0 / per_byte) }
 }
 
+/// Returns the table's lines of a rank's world.
+fn lines(rank: &Communicator) -> Vec<String> {
+    let ranks = rank.size();
+    let line = |(name, passes, collective): (&str, u64, Collective)| {
+        let points: Vec<_> = SIZES.iter().map(|size| measured(rank, *size, collective)).collect();
+        let every_second: Vec<_> = points.iter().copied().step_by(2).collect();
+        let (latency, rate) = fitted(&every_second);
+        let latency = latency / passes as f64;
+        let description =
+            format!("nodes=1,gpus={ranks},intra={:.2}GB/s,latency={:.0}us", rate / 1e9, latency * 1e6);
+        let cluster: Cluster = description.parse().expect("the fit is a cluster");
+        let group = Group { ranks: ranks as u64, per_node: ranks as u64 };
+        let ratios = points
+            .iter()
+            .skip(1)
+            .step_by(2)
+            .map(|(seconds, bytes)| format!("{:>8.2}", cluster.seconds(group, *bytes, passes) / seconds));
+        format!("{name:<15} {ranks:>5}   {:<44} {description}", ratios.collect::<String>())
+    };
+    COLLECTIVES.map(line).into()
+}
+
+/// Measures the ranks that a launcher started, and prints the table on the first.
+#[cfg(feature = "mpi")]
+fn of_processes() {
+    let rank = World::mpi().join().expect("a launcher started this process").remove(0);
+    let lines = lines(&rank);
+    if rank.rank() == 0 {
+        println!("{HEAD}\n{}", lines.join("\n"));
+    }
+}
+
+#[cfg(not(feature = "mpi"))]
+fn of_processes() {
+    eprintln!("ranks that are processes need a build with `--features mpi`");
+    std::process::exit(2);
+}
+
+const HEAD: &str = "collective      ranks   predicted / measured, of the sizes between   description";
+
 fn main() {
     // As the program does: memory that a round frees serves the next one.
     keep_freed();
-    println!("collective      ranks   predicted / measured, of the sizes between   description");
+    if std::env::args().any(|argument| argument == "processes") {
+        return of_processes();
+    }
+    println!("{HEAD}");
     for ranks in [2, 4] {
-        for (name, passes, collective) in COLLECTIVES {
-            let points: Vec<_> = SIZES.iter().map(|size| measured(ranks, *size, collective)).collect();
-            let every_second: Vec<_> = points.iter().copied().step_by(2).collect();
-            let (latency, rate) = fitted(&every_second);
-            let latency = latency / passes as f64;
-            let description =
-                format!("nodes=1,gpus={ranks},intra={:.2}GB/s,latency={:.0}us", rate / 1e9, latency * 1e6);
-            let cluster: Cluster = description.parse().expect("the fit is a cluster");
-            let group = Group { ranks: ranks as u64, per_node: ranks as u64 };
-            let between = points.iter().skip(1).step_by(2);
-            let ratios = between
-                .map(|(seconds, bytes)| format!("{:>8.2}", cluster.seconds(group, *bytes, passes) / seconds));
-            println!("{name:<15} {ranks:>5}   {:<44} {description}", ratios.collect::<String>());
-        }
+        std::thread::scope(|scope| {
+            let start = |rank: Communicator| scope.spawn(move || lines(&rank));
+            let threads: Vec<_> = World::threads(ranks).join().unwrap().into_iter().map(start).collect();
+            let all: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+            all[0].iter().for_each(|line| println!("{line}"));
+        });
     }
 }
