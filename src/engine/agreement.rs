@@ -34,15 +34,15 @@ impl PartOfWindow {
         Self(place.into_iter().chain([tokens as f64]).chain(items).collect())
     }
 
-    /// Sums the parts of all ranks. The error is the first rank that is at another position in the data than this one.
-    fn summed(&self, all: &[&[f64]]) -> Result<WindowOfAll, usize> {
-        let place = |part: &[f64]| part.get(..Self::PLACE).map(<[f64]>::to_vec);
-        let is_elsewhere = |part: &&[f64]| part.len() != self.0.len() || place(part) != place(&self.0);
+    /// Sums the parts of all ranks. The error is the first rank that is at another position in the data than `own`.
+    fn summed(all: &[&[f64]], own: usize) -> Result<WindowOfAll, usize> {
+        let (own, place) = (all[own], |part: &[f64]| part.get(..Self::PLACE).map(<[f64]>::to_vec));
+        let is_elsewhere = |part: &&[f64]| part.len() != own.len() || place(part) != place(own);
         if let Some(rank) = all.iter().position(is_elsewhere) {
             return Err(rank);
         }
         let mut sums =
-            (Self::PLACE..self.0.len()).map(|at| all.iter().map(|part| part[at]).sum::<f64>() as usize);
+            (Self::PLACE..own.len()).map(|at| all.iter().map(|part| part[at]).sum::<f64>() as usize);
         let tokens = sums.next().unwrap_or(0);
         Ok(WindowOfAll { tokens, items: sums.collect() })
     }
@@ -58,11 +58,11 @@ impl WindowOfAll {
     pub fn agree<B: Batch>(world: &Communicator, window: &Window<B>) -> Result<Self, TrainError> {
         let mine = PartOfWindow::of(window);
         let all = match world.size() {
-            1 => vec![mine.0.clone()],
+            1 => vec![mine.0],
             _ => world.numbers("the window's items", &mine.0)?,
         };
         let parts: Vec<_> = all.iter().map(Vec::as_slice).collect();
-        mine.summed(&parts).map_err(|rank| TrainError::OtherData { rank })
+        PartOfWindow::summed(&parts, world.rank()).map_err(|rank| TrainError::OtherData { rank })
     }
 }
 
@@ -86,8 +86,6 @@ pub(crate) struct PartOfStep {
     pub stops: bool,
     /// Whether the rank still works on its part of a save.
     pub saving: bool,
-    /// The rank that this one waited for longest in the step before, and the seconds.
-    pub slowest: Option<(usize, f64)>,
     /// The next window, if the run goes on and the rank could draw it.
     pub next: PartOfWindow,
 }
@@ -96,9 +94,9 @@ impl PartOfStep {
     /// The numbers before those of the next window.
     const FIXED: usize = 5;
 
-    /// Returns the part as numbers.
-    pub fn numbers(&self) -> Vec<f64> {
-        let (slowest, seconds) = self.slowest.unwrap_or((0, 0.0));
+    /// Returns the part as numbers, with the rank that this one has waited for longest in the step, and the seconds.
+    pub fn numbers(&self, slowest: Option<(usize, f64)>) -> Vec<f64> {
+        let (slowest, seconds) = slowest.unwrap_or((0, 0.0));
         let flag = |flag: bool| f64::from(u8::from(flag));
         let fixed = [self.updates as f64, flag(self.stops), flag(self.saving), slowest as f64, seconds];
         fixed.into_iter().chain(self.next.0.iter().copied()).collect()
@@ -123,17 +121,16 @@ pub(crate) struct StepOfAll {
 }
 
 impl StepOfAll {
-    /// Reads what the ranks have agreed on; `mine` is this rank's part.
+    /// Reads what the ranks have agreed on; this is the rank `own`.
     ///
     /// # Errors
     ///
     /// Another rank has made another number of updates.
-    pub fn of(agreed: &Agreed, mine: &PartOfStep) -> Result<Self, TrainError> {
+    pub fn of(agreed: &Agreed, own: usize) -> Result<Self, TrainError> {
         let Agreed { losses, numbers, .. } = agreed;
-        let own = mine.updates;
-        let updates = |theirs: &Vec<f64>| theirs.first().map_or(0, |updates| *updates as u64);
-        if let Some(rank) = numbers.iter().position(|theirs| updates(theirs) != own) {
-            return Err(TrainError::OtherUpdates { rank, theirs: updates(&numbers[rank]), own });
+        let updates = |rank: usize| numbers[rank][0] as u64;
+        if let Some(rank) = (0..numbers.len()).find(|rank| updates(*rank) != updates(own)) {
+            return Err(TrainError::OtherUpdates { rank, theirs: updates(rank), own: updates(own) });
         }
         let of_rank = |at: usize| numbers.iter().map(move |theirs| theirs[at]);
         let longest = of_rank(3).zip(of_rank(4)).max_by(|one, other| one.1.total_cmp(&other.1));
@@ -147,9 +144,9 @@ impl StepOfAll {
             stops: of_rank(1).position(|stops| stops != 0.0),
             saving: of_rank(2).any(|saving| saving != 0.0),
             // What does not fit is found again, and named, when the next step begins.
-            next: match mine.next.0.is_empty() {
+            next: match next[own].is_empty() {
                 true => None,
-                false => mine.next.summed(&next).ok(),
+                false => PartOfWindow::summed(&next, own).ok(),
             },
         })
     }
@@ -239,9 +236,11 @@ mod tests {
 
     /// Returns what three ranks know of a step in which they tell these parts.
     fn of_all(losses: [f64; 3], parts: &[PartOfStep; 3]) -> Vec<Result<StepOfAll, TrainError>> {
-        let numbers = parts.iter().map(PartOfStep::numbers).collect();
+        // Rank 1 waited for rank 2 for three seconds, rank 0 for rank 1 for one; rank 2 waited for nobody.
+        let slowest = [Some((1, 1.0)), Some((2, 3.0)), None];
+        let numbers = parts.iter().zip(slowest).map(|(part, slowest)| part.numbers(slowest)).collect();
         let agreed = Agreed { skip: None, squares: vec![0.0; 3], losses: losses.into(), numbers };
-        parts.iter().map(|mine| StepOfAll::of(&agreed, mine)).collect()
+        (0..3).map(|own| StepOfAll::of(&agreed, own)).collect()
     }
 
     fn part(next: &[usize]) -> PartOfStep {
@@ -250,10 +249,9 @@ mod tests {
 
     #[test]
     fn a_step_tells_all_ranks_the_loss_the_slowest_who_stops_and_the_next_window() {
-        // Rank 1 waited for rank 2 for three seconds, rank 0 for rank 1 for one; rank 2 waited for nobody.
         let parts = [
-            PartOfStep { slowest: Some((1, 1.0)), saving: true, ..part(&[3, 2]) },
-            PartOfStep { slowest: Some((2, 3.0)), stops: true, ..part(&[4, 0]) },
+            PartOfStep { saving: true, ..part(&[3, 2]) },
+            PartOfStep { stops: true, ..part(&[4, 0]) },
             PartOfStep { stops: true, ..part(&[1, 0]) },
         ];
         let next = Some(WindowOfAll { items: vec![5, 1], tokens: 10 });

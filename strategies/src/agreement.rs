@@ -16,6 +16,17 @@ use crate::{SkipReason, StrategyError};
 /// skips the window, meet in the same call.
 ///
 /// Clones are the same exchange.
+///
+/// ```
+/// use firebrick_strategies::{Agreement, Communicator, SkipReason};
+///
+/// let agreement = Agreement::new(&Communicator::solo(), None, || vec![7.0]);
+/// assert_eq!(agreement.made(), None);
+/// let agreed = agreement.make(Some(&SkipReason::NoItems))?;
+/// assert_eq!(agreed.skip, Some(SkipReason::NoItems));
+/// assert_eq!(agreed.numbers, [[7.0]]);
+/// # Ok::<(), firebrick_strategies::StrategyError>(())
+/// ```
 #[derive(Clone)]
 pub struct Agreement(Arc<Inner>);
 
@@ -28,7 +39,7 @@ struct Inner {
 /// What this rank tells the others.
 struct Told {
     loss: Option<Tensor<1>>,
-    numbers: Vec<f64>,
+    numbers: Option<Box<dyn FnOnce() -> Vec<f64> + Send>>,
 }
 
 /// What each rank has told, by rank.
@@ -51,10 +62,14 @@ impl fmt::Debug for Agreement {
 }
 
 impl Agreement {
-    /// Prepares the exchange: this rank's part of the loss, `[1]`, if it has one, and the trainer's `numbers`, of which ranks
-    /// may have different amounts.
-    pub fn new(world: &Communicator, loss: Option<Tensor<1>>, numbers: Vec<f64>) -> Self {
-        let told = Mutex::new(Told { loss, numbers });
+    /// Prepares the exchange: this rank's part of the loss, `[1]`, if it has one, and the trainer's `numbers`, which are asked
+    /// for when the exchange is made. Ranks may have different amounts of them.
+    pub fn new(
+        world: &Communicator,
+        loss: Option<Tensor<1>>,
+        numbers: impl FnOnce() -> Vec<f64> + Send + 'static,
+    ) -> Self {
+        let told = Mutex::new(Told { loss, numbers: Some(Box::new(numbers)) });
         Self(Arc::new(Inner { world: world.clone(), told, made: OnceLock::new() }))
     }
 
@@ -92,7 +107,7 @@ impl Agreement {
         let squares = if has_squares { read.next() } else { None };
         let loss = if has_loss { read.next() } else { None };
         let mut mine = vec![code(skip), squares.unwrap_or(0.0), loss.unwrap_or(0.0)];
-        mine.append(own);
+        mine.extend(own.take().map(|own| own()).unwrap_or_default());
         let all = world.numbers("the numbers of the window", &mine)?;
         let column = |at: usize| all.iter().map(|theirs| theirs[at]).collect::<Vec<_>>();
         let agreed = Agreed {
@@ -138,12 +153,13 @@ mod tests {
         let ranks = World::threads(3).join().unwrap().into_iter().zip(skips).map(|(world, skip)| {
             std::thread::spawn(move || {
                 let number = |x: f32| Tensor::<1>::from_data([x], &Device::flex());
-                let rank = world.rank() as f32;
+                let own = world.rank() as f32;
                 // The last rank has no items, and so no loss.
-                let loss = (rank < 2.0).then(|| number(rank + 0.5));
-                let agreement = Agreement::new(&world, loss, vec![7.0; world.rank()]);
+                let loss = (own < 2.0).then(|| number(own + 0.5));
+                let rank = world.rank();
+                let agreement = Agreement::new(&world, loss, move || vec![7.0; rank]);
                 let (_, more) =
-                    agreement.make_with(skip.as_ref(), Some(number(rank)), vec![number(9.0)]).unwrap();
+                    agreement.make_with(skip.as_ref(), Some(number(own)), vec![number(9.0)]).unwrap();
                 assert_eq!(more, [9.0]);
                 // Whoever asks later makes no other exchange, and cannot change what was agreed.
                 let agreed = agreement.make(Some(&SkipReason::NoItems)).unwrap().clone();

@@ -77,8 +77,6 @@ pub struct Session<M> {
     undecided: Option<Undecided>,
     /// The next window over all ranks, if they have told each other of it.
     next: Option<WindowOfAll>,
-    /// The rank that this one waited for longest in the last step, and the seconds.
-    slowest: Option<(usize, f64)>,
 }
 
 /// Master and replica. The pair is absent only during an update, because the optimizer changes the master in place
@@ -164,8 +162,8 @@ impl<M: Module> Session<M> {
         let items = of_all.items.iter().sum();
         let mut step = Step::new(self.updates, items, of_all.tokens);
         if items == 0 {
-            let telling = self.telling(&mut step, feed, tells);
-            self.settle(Outcome::Skip(SkipReason::NoItems), telling, &mut step)?;
+            let agreement = self.telling(&mut step, feed, tells, before);
+            self.settle(Outcome::Skip(SkipReason::NoItems), agreement, &mut step)?;
             self.looks.without_pass(&mut step, self.pass.device());
             step.bytes = self.bytes;
             return Ok(step);
@@ -173,7 +171,7 @@ impl<M: Module> Session<M> {
         let look = self.looks.begin();
         let pass = self.pass.of_window();
         let last = window.batches.len() - 1;
-        let (mut outcome, mut telling) = (Outcome::Hold, None);
+        let (mut outcome, mut agreement) = (Outcome::Hold, None);
         // Bytes of gradients: the most that a pass left, the most that the stages held, and what they hold now.
         let (mut left, mut held, mut holds) = (0, 0, 0);
         for (index, MicroBatch { batch, first }) in window.batches.into_iter().enumerate() {
@@ -196,9 +194,9 @@ impl<M: Module> Session<M> {
             self.confirm()?;
             step.loss_scale = self.stages.loss_scale();
             if closes {
-                telling = self.telling(&mut step, feed, tells);
+                agreement = self.telling(&mut step, feed, tells, before.clone());
             }
-            let grads = grads.agreeing(telling.as_ref().map(|telling| telling.agreement.clone()));
+            let grads = grads.agreeing(agreement.clone());
             let (master, replica) = self.weights.pair();
             let leaves = grads.bytes(replica);
             let gone_down = if master_on_host { grads.delivered_bytes() } else { 0 };
@@ -222,9 +220,8 @@ impl<M: Module> Session<M> {
         // If a stage holds the sum, the gradients of a backward pass are only transient.
         let gradients = if held > 0 { held } else { left };
         self.bytes.gradients = gradients.max(self.bytes.gradients);
-        self.settle(outcome, telling, &mut step)?;
+        self.settle(outcome, agreement, &mut step)?;
         step.exchanged = Exchanged::of(&self.world).since(&before);
-        self.slowest = step.exchanged.slowest();
         self.looks.end(look, &mut step, self.pass.device());
         step.bytes = self.bytes;
         step.seconds = started.elapsed().as_secs_f64();

@@ -150,7 +150,6 @@ impl<M: Module + 'static> Prepared<M> {
             deferred: HashSet::new(),
             undecided: None,
             next: None,
-            slowest: None,
         })
     }
 }

@@ -30,12 +30,7 @@ use crate::engine::feed::Feed;
 use crate::engine::late::Late;
 use crate::engine::step::{Step, settled_by};
 use crate::memory::Storages;
-
-/// What this rank tells the others in a step.
-pub(super) struct Telling {
-    pub agreement: Agreement,
-    part: PartOfStep,
-}
+use crate::observe::rank_report::Exchanged;
 
 /// An update that the device makes if the norm is finite.
 pub(super) struct Undecided {
@@ -104,21 +99,22 @@ fn published_from<M: Module, I: Send>(
 
 impl<M: Module> Session<M> {
     /// Prepares what this rank tells the others in this step, if there are others: its part of the loss, the next window,
-    /// and what the training loop tells.
+    /// what the training loop tells, and whom the rank has waited for since `before`.
     pub(super) fn telling<B: Batch>(
         &self,
         step: &mut Step,
         feed: &mut Feed<B>,
         Tells { stops, saving, may_end }: Tells,
-    ) -> Option<Telling> {
+        before: Exchanged,
+    ) -> Option<Agreement> {
         if self.world.size() == 1 {
             return None;
         }
         let next = if may_end { None } else { feed.peek() };
         let next = next.map(PartOfWindow::of).unwrap_or_default();
-        let part = PartOfStep { updates: self.updates, stops, saving, slowest: self.slowest, next };
-        let agreement = Agreement::new(&self.world, step.take_loss(), part.numbers());
-        Some(Telling { agreement, part })
+        let (part, world) = (PartOfStep { updates: self.updates, stops, saving, next }, self.world.clone());
+        let numbers = move || part.numbers(Exchanged::of(&world).since(&before).slowest());
+        Some(Agreement::new(&self.world, step.take_loss(), numbers))
     }
 
     /// Applies or skips the window's gradients, or leaves the decision to the device. Several ranks tell each other about
@@ -126,7 +122,7 @@ impl<M: Module> Session<M> {
     pub(super) fn settle(
         &mut self,
         outcome: Outcome,
-        telling: Option<Telling>,
+        agreement: Option<Agreement>,
         step: &mut Step,
     ) -> Result<(), TrainError> {
         step.update = self.updates;
@@ -163,10 +159,10 @@ impl<M: Module> Session<M> {
             Outcome::Hold => Err(SkipReason::NoItems),
         };
         let mut agreed = None;
-        if let Some(Telling { agreement, part }) = telling {
+        if let Some(agreement) = agreement {
             let of_all = agreement.make(fit.as_ref().err())?;
             agreed = of_all.skip.clone();
-            let of_all = StepOfAll::of(of_all, &part)?;
+            let of_all = StepOfAll::of(of_all, self.world.rank())?;
             self.next = of_all.next.clone();
             step.of_all = Some(of_all);
         }
