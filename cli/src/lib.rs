@@ -77,10 +77,10 @@ pub use preview::{Cell, Grid, Kind, Legible, Look, Names, Numbers, Preview, Row}
 pub use program::Program;
 pub use run::{
     BatchConfig, Caret, CausalLmTask, ChatConfig, CheckpointsConfig, Corpus, DataConfig, DataRun, DpoTask,
-    Examples, Families, LabelSettings, Launched, Loaded, Loading, MaskedLmTask, ModelConfig, Paths,
-    PreferenceChat, Rows, Run, RunError, RunStrategy, SampleConfig, Seq2SeqTask, SequenceClassificationTask,
-    Suggestion, Task, TaskConfig, TaskData, Tasks, TemplateConfig, TokenClassificationTask, Tokenized,
-    TokenizerConfig, Writing, record_json,
+    Examples, Families, LabelSettings, Launched, LinkConfig, Loaded, Loading, MaskedLmTask, ModelConfig,
+    Paths, PreferenceChat, Rows, Run, RunError, RunStrategy, SampleConfig, Seq2SeqTask,
+    SequenceClassificationTask, Suggestion, Task, TaskConfig, TaskData, Tasks, TemplateConfig,
+    TokenClassificationTask, Tokenized, TokenizerConfig, Writing, record_json,
 };
 pub use schema::schema;
 pub use token_cache::TokenCacheError;

@@ -15,6 +15,7 @@
 //! first_step.rs        what a GPU does before the first step
 //! log/                 metrics.jsonl: one line for each step
 //! log_line.rs          one line of it, written and read
+//! timeline/            what each rank did in a step, and when
 //! tensorboard/         event files for TensorBoard
 //! metric_files.rs      burn-train's metric files
 //! report.rs            the result of a run
@@ -49,4 +50,5 @@ pub mod show;
 pub(crate) mod tally;
 pub mod tensorboard;
 pub mod terminal;
+pub mod timeline;
 pub(crate) mod utilization;

@@ -3,6 +3,7 @@
 use crate::FailedWrites;
 use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress, Round, SaveNumbers, StepNumbers};
 use crate::observe::report::Report;
+use crate::observe::timeline::StepTimeline;
 
 /// Follows a run: sees its steps, evaluations and saves, and its end. Pass it to
 /// [`Trainer::observe`](crate::Trainer::observe). The log, the dashboard and the files of a run are observers too.
@@ -49,6 +50,11 @@ pub trait Observer: Send {
     /// [why](StepNumbers::skipped).
     fn step(&mut self, numbers: &StepNumbers) {
         let _ = numbers;
+    }
+
+    /// Receives the timeline of each step that the trainer [records](crate::Trainer::timeline), before its numbers.
+    fn timeline(&mut self, timeline: &StepTimeline) {
+        let _ = timeline;
     }
 
     /// Called after the last step of a round, and where an interruption ends it early.

@@ -9,6 +9,7 @@ use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress, Round, Save
 use crate::observe::observer::Observer;
 use crate::observe::report::Report;
 use crate::observe::tally::Tally;
+use crate::observe::timeline::StepTimeline;
 
 /// The program's observers, shared by clones of a trainer.
 #[derive(Clone, Default)]
@@ -69,6 +70,10 @@ impl Observer for Observers {
 
     fn step(&mut self, numbers: &StepNumbers) {
         self.each(|observer| observer.step(numbers));
+    }
+
+    fn timeline(&mut self, timeline: &StepTimeline) {
+        self.each(|observer| observer.timeline(timeline));
     }
 
     fn round_trained(&mut self) {

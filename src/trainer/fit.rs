@@ -94,6 +94,7 @@ impl<S> Trainer<S> {
             ("device_budget", self.device_budget.unwrap_or(1) as u64),
             ("evaluate_every", self.evaluate_every.unwrap_or(1)),
             ("early_stopping", self.patience.unwrap_or(1) as u64),
+            ("timeline", self.timeline.iter().copied().min().unwrap_or(1)),
         ];
         match settings.into_iter().find(|(_, value)| *value == 0) {
             None => Ok(()),

@@ -1,6 +1,7 @@
 //! The trainer: a composition of strategies and the settings of the loop.
 
 mod fit;
+mod followed;
 mod for_rank;
 mod kept;
 mod one_rank;
@@ -15,7 +16,6 @@ use firebrick_strategies::{Identity, Stack, StartingFactors};
 use firebrick_world::World;
 
 use crate::checkpoint::RunText;
-use crate::observe::observer::Observer;
 use crate::observe::observers::SharedObservers;
 use crate::observe::show::Show;
 use crate::score::{AddedScores, ScoreFn};
@@ -122,6 +122,8 @@ pub struct Trainer<S = Identity> {
     label: String,
     interrupter: Interrupted,
     observers: SharedObservers,
+    /// The steps whose timelines are recorded.
+    timeline: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -174,6 +176,7 @@ impl Trainer {
             label: "training".into(),
             interrupter: Interrupted::default(),
             observers: SharedObservers::default(),
+            timeline: Vec::new(),
         }
     }
 }
@@ -209,6 +212,7 @@ impl<S> Trainer<S> {
             label: self.label,
             interrupter: self.interrupter,
             observers: self.observers,
+            timeline: self.timeline,
         }
     }
 
@@ -373,26 +377,5 @@ impl<S> Trainer<S> {
     /// Sets a lower bound on the tensors of parameter size that the optimizer keeps per parameter.
     pub fn optimizer_states(self, tensors: f64) -> Self {
         Self { optimizer_states: tensors, ..self }
-    }
-
-    /// Adds an observer, which sees each step, evaluation and save, and the end of the run.
-    pub fn observe(mut self, observer: impl Observer + 'static) -> Self {
-        self.observers.add(observer);
-        self
-    }
-
-    /// Sets how to show the progress.
-    pub fn show(self, show: Show) -> Self {
-        Self { show, ..self }
-    }
-
-    /// Sets the run's name in the progress display.
-    pub fn label(self, label: impl Into<String>) -> Self {
-        Self { label: label.into(), ..self }
-    }
-
-    /// Stops at the next step boundary once this handle requests it, and saves everything.
-    pub fn interrupter(self, interrupter: Interrupter) -> Self {
-        Self { interrupter: Interrupted(interrupter), ..self }
     }
 }

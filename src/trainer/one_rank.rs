@@ -29,6 +29,8 @@ use crate::observe::observers::SharedObservers;
 use crate::observe::rank_report::{Exchanged, RankReport};
 use crate::observe::report::Report;
 use crate::observe::show::Show;
+use crate::observe::timeline::files::TimelineFiles;
+use crate::observe::timeline::recorder::Recorder;
 use crate::observe::utilization::Devices;
 use crate::output::Output;
 use crate::score::{BestBy, EvaluationSums, require_names};
@@ -142,6 +144,7 @@ impl<S> Trainer<S> {
             saves: self.output.is_some(),
             checkpoints,
             devices,
+            recorder: Recorder::of(self.timeline.clone()),
             stops: None,
             saving: true,
             has_updated: false,
@@ -178,6 +181,9 @@ impl<S> Trainer<S> {
         let TrainingLoop { observers, output, plan, .. } = training;
         if let Some(output) = output {
             observers.add(MetricFiles::new(output.clone(), meters.clone(), begun, tells));
+            if !self.timeline.is_empty() {
+                observers.add(TimelineFiles::new(output.clone(), tells));
+            }
         }
         match self.show {
             Show::Nothing => {}

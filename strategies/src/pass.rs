@@ -10,7 +10,7 @@ use burn::tensor::{Device, FloatDType, Gradients, Tensor};
 use crate::segment::{Entered, Root};
 use crate::{Grads, SegmentPlan, StrategyError};
 use firebrick_kernels::{Draws, Ragged, Samples, attends_in_tiles, with_unread_products};
-use firebrick_world::Communicator;
+use firebrick_world::{Communicator, Timeline};
 
 /// The state of one forward pass.
 ///
@@ -43,6 +43,8 @@ pub struct Pass {
     /// Whether this rank contributes nothing to the ranks' collectives.
     pub(crate) silent: bool,
     pub(crate) label_smoothing: f64,
+    /// Records what the pass computes, and when.
+    pub(crate) timeline: Timeline,
     /// Whether a loss has read `label_smoothing`.
     pub(crate) smooths: Arc<AtomicBool>,
 }
@@ -78,6 +80,7 @@ impl Pass {
             unread: false,
             silent: false,
             label_smoothing: 0.0,
+            timeline: Timeline::default(),
             smooths: Arc::default(),
         }
     }
@@ -228,6 +231,11 @@ impl Pass {
         let Some(entered) = &self.entered else { return Ok(Grads::new(found.1, closes)) };
         let delivered = entered.take_delivered(model, &mut found.1)?;
         Ok(Grads::new(found.1, closes).with_delivered(delivered))
+    }
+
+    /// Records the segments of the pass in this timeline. Default: one that nobody reads.
+    pub fn timed_by(self, timeline: Timeline) -> Self {
+        Self { timeline, ..self }
     }
 
     /// Handles segments as planned. Default: runs each segment unchanged.

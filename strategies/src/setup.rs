@@ -118,6 +118,7 @@ impl<'a, M> Setup<'a, M> {
             false => self.device.clone(),
         };
         let dtype = self.order.training_dtype();
-        Pass::train(&device).planned(Arc::new(self.segments)).computing_in(dtype)
+        let pass = Pass::train(&device).planned(Arc::new(self.segments)).computing_in(dtype);
+        pass.timed_by(self.world.timeline().clone())
     }
 }

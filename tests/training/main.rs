@@ -45,5 +45,6 @@ mod rounds;
 mod save_failures;
 mod schedules;
 mod scores;
+mod timeline;
 mod tokens_on_ranks;
 mod windows;

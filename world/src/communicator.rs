@@ -13,7 +13,7 @@ use crate::exchange::Exchange;
 use crate::group::Group;
 use crate::message::Piece;
 use crate::seat::Seat;
-use crate::{DeviceSums, Kind, PartShape, Traffic, WorldError};
+use crate::{Activity, DeviceSums, Kind, PartShape, Span, Timeline, Traffic, WorldError};
 
 /// A rank's handle to its world, with the collectives that exchange tensors with the other ranks.
 ///
@@ -286,6 +286,16 @@ impl Communicator {
         self.seat().lateness()
     }
 
+    /// Returns the timeline of this rank, which all its groups share.
+    pub fn timeline(&self) -> &Timeline {
+        &self.seat().timeline
+    }
+
+    /// Records that the rank waits for a call until the span is dropped.
+    pub(crate) fn waits_for(&self, call: &Call) -> Span {
+        self.timeline().span(Activity::Wait(call.kind), || call.what.clone())
+    }
+
     /// Tells all other ranks that this rank stops, and why. Every rank's current call, or its next one, and all later
     /// calls return [`WorldError::Rank`]. If several ranks fail, the error reports the first failure.
     pub fn fail(&self, reason: &str) {
@@ -314,6 +324,7 @@ impl Communicator {
         call: &Arc<Call>,
         pieces: Vec<Vec<Option<Piece>>>,
     ) -> Result<Vec<Vec<Option<Piece>>>, WorldError> {
+        let _waits = self.waits_for(call);
         self.seat().exchanged(self.number(), call, pieces)
     }
 

@@ -88,6 +88,9 @@ pub enum WorldError {
         /// The device's error.
         reason: String,
     },
+    /// A [link](crate::Link) that carries nothing.
+    #[error("a link of {0} bytes per second: it must carry at least 1 byte per second")]
+    Link(String),
     /// MPI is missing or failed.
     #[error("MPI: {0}")]
     Mpi(String),

@@ -15,7 +15,7 @@ use crate::call::Call;
 use crate::group::Group;
 use crate::message::{Message, Notice, Piece};
 use crate::remote::{Remote, bundled};
-use crate::{Kind, Traffic, WorldError};
+use crate::{Kind, Link, Traffic, WorldError};
 
 /// The result of a complete call.
 pub struct Arrived {
@@ -23,6 +23,10 @@ pub struct Arrived {
     pub pieces: Vec<Vec<Option<Piece>>>,
     /// Seconds that this rank waited for each member.
     pub waited: Vec<f64>,
+    /// The bytes from other ranks.
+    pub received: u64,
+    /// When this rank sent its messages, and when the last one arrived.
+    pub times: (Instant, Instant),
 }
 
 /// The mailboxes of a process's ranks, and the route to all others.
@@ -35,6 +39,8 @@ pub struct Exchange {
     /// One condition variable for each rank of this process.
     arrivals: Vec<Condvar>,
     remote: Option<Box<dyn Remote>>,
+    /// The link of each rank, if one is simulated.
+    link: Option<Link>,
     /// Whether the only rank of this process also answers for all others.
     is_rehearsal: bool,
 }
@@ -49,9 +55,11 @@ struct State {
     failure: Option<WorldError>,
     /// Indexed by local rank.
     traffic: Vec<Traffic>,
+    /// When the link of each rank of this process has sent all that it was given, if that is known.
+    sent: Vec<Option<Instant>>,
 }
 
-/// The messages that have arrived for one rank in one call, by sender.
+/// The messages for one rank in one call, by sender, and when they arrive.
 #[derive(Default)]
 struct Slot {
     messages: Vec<Option<(Message, Instant)>>,
@@ -62,6 +70,11 @@ struct Slot {
 impl Slot {
     fn missing(&self, group: &Group) -> Vec<usize> {
         group.members.iter().copied().filter(|from| self.messages[*from].is_none()).collect()
+    }
+
+    /// Returns when the last message arrives. None is missing.
+    fn last(&self) -> Option<Instant> {
+        self.messages.iter().flatten().map(|(_, at)| *at).max()
     }
 
     /// Returns whether the call was given up, and no message is still to come.
@@ -84,10 +97,12 @@ impl Exchange {
             ended: vec![false; size],
             seen: vec![None; size],
             traffic: vec![Traffic::default(); here.len()],
+            sent: vec![None; here.len()],
             ..State::default()
         };
         let arrivals = here.clone().map(|_| Condvar::new()).collect();
-        Self { size, here, deadline, state: Mutex::new(state), arrivals, remote: None, is_rehearsal: false }
+        let (state, remote, link) = (Mutex::new(state), None, None);
+        Self { size, here, deadline, state, arrivals, remote, link, is_rehearsal: false }
     }
 
     /// Creates a world of `size` ranks of which only the first exists: each other one answers with what the first sends to
@@ -98,6 +113,11 @@ impl Exchange {
 
     pub fn is_rehearsal(&self) -> bool {
         self.is_rehearsal
+    }
+
+    /// Simulates a link between the ranks of this process.
+    pub fn over_link(self, link: Option<Link>) -> Self {
+        Self { link, ..self }
     }
 
     /// Adds the route to ranks in other processes.
@@ -153,9 +173,11 @@ impl Exchange {
         if let Some(failure) = &state.failure {
             return Err(seen_from(failure, call));
         }
-        let mut away = Vec::new();
+        let (mut away, now) = (Vec::new(), Instant::now());
         for (&to, pieces) in group.members.iter().zip(pieces) {
+            let mut at = now;
             if to != rank {
+                at = self.arrival(&mut state, rank, &pieces, now);
                 let moved = state.traffic[self.local(rank)].kind(call.kind);
                 for piece in pieces.iter().flatten() {
                     moved.sent += piece.bytes.len() as u64;
@@ -166,13 +188,13 @@ impl Exchange {
             if self.is_rehearsal {
                 if to == rank {
                     let from = group.members.iter();
-                    from.for_each(|from| self.put(&mut state, *from, to, sequence, message.clone()));
+                    from.for_each(|from| self.put(&mut state, (*from, to), sequence, message.clone(), now));
                 }
                 continue;
             }
             match &self.remote {
                 Some(_) if !self.here.contains(&to) => away.push((to, message)),
-                _ => self.put(&mut state, rank, to, sequence, message),
+                _ => self.put(&mut state, (rank, to), sequence, message, at),
             }
         }
         if let Some(remote) = &self.remote {
@@ -181,6 +203,21 @@ impl Exchange {
             }
         }
         Ok(())
+    }
+
+    /// Takes a message to another rank onto the link of `rank`, and returns when it arrives.
+    fn arrival(&self, state: &mut State, rank: usize, pieces: &[Option<Piece>], now: Instant) -> Instant {
+        let Some(link) = self.link else { return now };
+        let bytes = pieces.iter().flatten().map(|piece| piece.bytes.len()).sum();
+        let sent = &mut state.sent[self.local(rank)];
+        let free = sent.map_or(now, |sent| sent.max(now)) + link.occupied(bytes);
+        *sent = Some(free);
+        free + link.travels()
+    }
+
+    /// Returns whether a message is on its way over a simulated link.
+    fn is_on_its_way(&self, state: &State, now: Instant) -> bool {
+        self.link.is_some_and(|link| state.sent.iter().flatten().any(|sent| *sent + link.travels() > now))
     }
 
     /// Waits for the messages of all members of the group.
@@ -203,6 +240,13 @@ impl Exchange {
             if missing.is_empty() && elsewhere.is_none() {
                 // A complete call succeeds even if the world has failed since: the result must not depend on how
                 // soon after its last message another rank fails.
+                let left =
+                    slot.last().map_or(Duration::ZERO, |last| last.saturating_duration_since(Instant::now()));
+                if !left.is_zero() {
+                    let arrival = &self.arrivals[self.local(rank)];
+                    state = arrival.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+                    continue;
+                }
                 return Ok(self.take(&mut state, (rank, group), sequence, call.kind, started));
             }
             if let Some(failure) = &state.failure {
@@ -225,8 +269,11 @@ impl Exchange {
             let slept = Instant::now();
             let arrival = &self.arrivals[self.local(rank)];
             state = arrival.wait_timeout(state, step).unwrap_or_else(PoisonError::into_inner).0;
-            // Counts at least one tick, so that a zero deadline passes too.
-            waited += slept.elapsed().min(step).max(Duration::from_nanos(1));
+            // A rank that does not come because a message for it is still on its way is not late.
+            if !self.is_on_its_way(&state, slept) {
+                // Counts at least one tick, so that a zero deadline passes too.
+                waited += slept.elapsed().min(step).max(Duration::from_nanos(1));
+            }
         }
     }
 
@@ -240,14 +287,18 @@ impl Exchange {
     ) -> Arrived {
         let mut slot = state.slots.remove(&(rank, sequence)).unwrap_or_default();
         let (mut pieces, mut waited) = (Vec::new(), Vec::new());
+        // A rank sends to itself too, and that arrives at once.
+        let sent = slot.messages.get(rank).and_then(Option::as_ref).map_or(started, |(_, at)| *at);
+        let times = (sent, slot.last().unwrap_or(sent));
         for (message, at) in group.members.iter().filter_map(|from| slot.messages[*from].take()) {
             pieces.push(message.pieces);
             waited.push(at.saturating_duration_since(started).as_secs_f64());
         }
         let others = group.members.iter().zip(&pieces).filter(|(from, _)| **from != rank);
         let received: usize = others.flat_map(|(_, p)| p.iter().flatten()).map(|p| p.bytes.len()).sum();
-        state.traffic[self.local(rank)].kind(kind).received += received as u64;
-        Arrived { pieces, waited }
+        let received = received as u64;
+        state.traffic[self.local(rank)].kind(kind).received += received;
+        Arrived { pieces, waited, received, times }
     }
 
     /// Gives up this call of `rank`: its messages are dropped once all have arrived.
@@ -261,12 +312,19 @@ impl Exchange {
         }
     }
 
-    /// Puts a message into the mailbox of a rank of this process.
-    fn put(&self, state: &mut State, from: usize, to: usize, sequence: u64, message: Message) {
+    /// Puts a message that arrives at this time into the mailbox of a rank of this process.
+    fn put(
+        &self,
+        state: &mut State,
+        (from, to): (usize, usize),
+        sequence: u64,
+        message: Message,
+        at: Instant,
+    ) {
         state.seen[from] = Some(message.call.clone());
         let slot = state.slots.entry((to, sequence)).or_default();
         slot.messages.resize_with(self.size, || None);
-        slot.messages[from] = Some((message, Instant::now()));
+        slot.messages[from] = Some((message, at));
         if slot.is_over() {
             state.slots.remove(&(to, sequence));
         }
@@ -310,7 +368,7 @@ impl Exchange {
     /// Delivers a message from another process.
     #[cfg(feature = "mpi")]
     pub fn arrived(&self, from: usize, to: usize, sequence: u64, message: Message) {
-        self.put(&mut self.lock(), from, to, sequence, message);
+        self.put(&mut self.lock(), (from, to), sequence, message, Instant::now());
     }
 
     /// Delivers a notice from another process.

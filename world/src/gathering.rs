@@ -122,6 +122,7 @@ impl Gathering {
     ///
     /// [`WorldError`] if a rank fails, ends, makes a different call, or is late. The deadline starts with this call.
     pub fn wait(mut self) -> Result<Vec<Tensor<1>>, WorldError> {
+        let _waits = self.world.waits_for(&self.call);
         match std::mem::replace(&mut self.state, Waiting::Over) {
             Waiting::Alone(shards) => Ok(shards),
             Waiting::Exchange(sequence) => {

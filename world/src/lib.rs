@@ -20,6 +20,7 @@
 //! exchange.rs      the primitive below every collective: each rank of a group sends each rank a message
 //! group.rs         the ranks that call together
 //! message.rs       what ranks send one another
+//! link.rs          a simulated link, with a bandwidth and a latency
 //! remote.rs        the route to ranks of other processes
 //! call.rs          the part of a call that ranks must agree on
 //! sum.rs           sums in rank order, rounded once
@@ -29,6 +30,7 @@
 //! mpi/             ranks in other processes
 //! launchers.rs     the environment variables that launchers set for each process
 //! traffic.rs       counters of the data sent and received
+//! timeline.rs      what a rank computes, exchanges and waits for, and when
 //! error.rs         the errors
 //! ```
 //!
@@ -77,6 +79,7 @@ mod gathering;
 mod group;
 mod host;
 mod launchers;
+mod link;
 mod message;
 #[cfg(feature = "mpi")]
 mod mpi;
@@ -89,6 +92,7 @@ mod summing;
 mod tensors;
 #[cfg(test)]
 mod testing;
+mod timeline;
 mod traffic;
 mod worker;
 mod world;
@@ -108,7 +112,9 @@ pub use flat::moved;
 pub use gathering::Gathering;
 pub use host::{count_read, host_device, is_host, joined, on_host, reads};
 pub use launchers::{LAUNCHERS, Launcher};
+pub use link::Link;
 pub use reads::{all_on_host, numbers};
 pub use summing::Summing;
+pub use timeline::{Activity, Event, Lane, Open, Span, Timeline};
 pub use traffic::{Moved, Traffic};
 pub use world::World;

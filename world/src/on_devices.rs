@@ -19,7 +19,7 @@ use bytes::Bytes;
 use crate::call::Call;
 use crate::message::Piece;
 use crate::seat::Seat;
-use crate::{Communicator, DeviceSums, Kind, PartShape, WorldError, worker};
+use crate::{Activity, Communicator, DeviceSums, Kind, PartShape, WorldError, worker};
 
 /// What a rank says if its device fails.
 const FAILED: &str = "its device did not sum";
@@ -57,8 +57,9 @@ impl Communicator {
             drop(tell);
             // A sum that failed has ended too, and the world with it.
             before.map(|before| before.recv());
+            let span = work.seat.timeline.span(Activity::Exchange(work.call.kind), || work.call.what.clone());
             let sums = work.sums(parts, &exists)?;
-            drop(end);
+            drop((span, end));
             work.seat.post(done, &posted, vec![vec![]; work.seat.size()])?;
             Ok(sums)
         });

@@ -6,7 +6,7 @@ use crate::call::Call;
 use crate::exchange::{Arrived, Exchange};
 use crate::group::Group;
 use crate::message::Piece;
-use crate::{Kind, WorldError};
+use crate::{Kind, Timeline, WorldError};
 
 /// What a thread that works for a rank does around its work.
 pub(crate) type Around = Arc<dyn Fn(&mut dyn FnMut()) + Send + Sync>;
@@ -25,6 +25,8 @@ pub(crate) struct Seat {
     pub rank: usize,
     /// What threads that work for the rank do around their work.
     pub around: Arc<OnceLock<Around>>,
+    /// What the rank does, and when.
+    pub timeline: Timeline,
     /// Seconds waited for each rank of the world.
     waited: Arc<Mutex<Vec<f64>>>,
 }
@@ -33,7 +35,8 @@ impl Seat {
     pub fn new(exchange: Arc<Exchange>, rank: usize) -> Self {
         let group = exchange.all();
         let waited = Arc::new(Mutex::new(vec![0.0; group.members.len()]));
-        Self { exchange, world_rank: rank, rank, group, around: Arc::default(), waited }
+        let (around, timeline) = (Arc::default(), Timeline::default());
+        Self { exchange, world_rank: rank, rank, group, around, timeline, waited }
     }
 
     /// Returns this rank's place in another group.
@@ -76,8 +79,9 @@ impl Seat {
 
     /// Waits for the pieces of all ranks of the group and returns them by rank.
     pub fn complete(&self, sequence: u64, call: &Arc<Call>) -> Result<Vec<Vec<Option<Piece>>>, WorldError> {
-        let Arrived { pieces, waited } =
+        let Arrived { pieces, waited, received, times } =
             self.exchange.complete(self.world_rank, &self.group, sequence, call)?;
+        self.timeline.exchanged(call.kind, || call.what.clone(), received, times);
         let mut sums = self.waited.lock().unwrap_or_else(PoisonError::into_inner);
         self.group.members.iter().zip(waited).for_each(|(member, waited)| sums[*member] += waited);
         Ok(pieces)

@@ -163,6 +163,7 @@ impl Summing {
     ///
     /// [`WorldError`] if a rank fails, ends, makes a different call, or is late, or if its device has failed.
     pub fn wait(self) -> Result<Vec<Option<Tensor<1>>>, WorldError> {
+        let _waits = self.world.waits_for(&self.call);
         match self.state {
             Waiting::Alone(sums) => Ok(sums),
             Waiting::OnDevices(sum) => sum.wait(),

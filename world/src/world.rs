@@ -6,7 +6,7 @@ use std::time::Duration;
 use burn::tensor::Device;
 
 use crate::exchange::Exchange;
-use crate::{Communicator, DeviceSums, WorldError};
+use crate::{Communicator, DeviceSums, Link, WorldError};
 
 /// A recipe for the ranks of a run. Nothing starts before [`join`](Self::join).
 ///
@@ -28,6 +28,7 @@ pub struct World {
     processes: bool,
     devices: Vec<Device>,
     nccl: bool,
+    link: Option<Link>,
     deadline: Duration,
 }
 
@@ -56,6 +57,7 @@ impl World {
             processes: false,
             devices: vec![],
             nccl: true,
+            link: None,
             deadline: DEADLINE,
         }
     }
@@ -101,6 +103,12 @@ impl World {
         Self { nccl: used, ..self }
     }
 
+    /// Simulates a network between ranks that are threads: each rank has this link. Default: none, messages arrive at once.
+    /// The ranks then exchange through host memory, where the link is simulated, whatever devices they have.
+    pub fn over_link(self, link: Link) -> Self {
+        Self { link: Some(link), ..self }
+    }
+
     /// Returns the device of one of this process's ranks, if devices were assigned.
     pub fn device(&self, local_rank: usize) -> Option<&Device> {
         self.devices.get(local_rank.checked_rem(self.devices.len())?)
@@ -133,20 +141,26 @@ impl World {
     ///
     /// # Errors
     ///
-    /// [`WorldError::Size`] for a world of no ranks. With MPI, [`WorldError::Mpi`] if no launcher started
-    /// this process or MPI does not start, [`WorldError::Mismatch`] if the processes' numbers of threads differ,
+    /// [`WorldError::Size`] for a world of no ranks; [`WorldError::Link`] for a link that carries nothing. With MPI, [`WorldError::Mpi`] if no launcher started
+    /// this process, MPI does not start, or a link is to be simulated, [`WorldError::Mismatch`] if the processes' numbers of threads differ,
     /// and [`WorldError::Deadline`] if a process does not join in time.
     pub fn join(&self) -> Result<Vec<Communicator>, WorldError> {
         if self.threads == 0 {
             return Err(WorldError::Size(0));
         }
+        self.link.map_or(Ok(()), Link::check)?;
         #[cfg(feature = "mpi")]
         if self.processes {
+            if self.link.is_some() {
+                let reason = "a link is simulated among the threads of one process only; leave it out";
+                return Err(WorldError::Mpi(reason.into()));
+            }
             return crate::mpi::join(self.threads, self.deadline);
         }
-        let exchange = Arc::new(Exchange::new(self.threads, 0..self.threads, self.deadline));
+        let exchange =
+            Arc::new(Exchange::new(self.threads, 0..self.threads, self.deadline).over_link(self.link));
         let devices: Option<Vec<_>> = (0..self.threads).map(|rank| self.device(rank).cloned()).collect();
-        let sums = devices.filter(|_| self.nccl).and_then(DeviceSums::nccl);
+        let sums = devices.filter(|_| self.nccl && self.link.is_none()).and_then(DeviceSums::nccl);
         let rank = |rank| Communicator::of(exchange.clone(), rank).summing(sums.clone());
         Ok((0..self.threads).map(rank).collect())
     }

@@ -2,7 +2,7 @@
 //!
 //! The page is a single self-contained file: it opens from a disk, in a mail or on a server, in light and in dark
 //! mode, and it prints. It shows the key numbers, curves of the logged values, skipped steps with their reasons, the
-//! checkpoints, each rank, the model's predictions or generated text, and the run file.
+//! timelines of steps, checkpoints, each rank, the model's predictions or generated text, and the run file.
 //!
 //! A log of any length is read line by line in bounded memory. A curve is drawn with about 1500 points: the lowest
 //! and the highest reading of each stretch, so a spike of one step among millions is visible. All text from the files
@@ -20,6 +20,7 @@ pub(crate) mod page;
 mod predictions;
 pub(crate) mod record;
 pub(crate) mod tables;
+mod timeline;
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
@@ -28,6 +29,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use firebrick::files::saving::Staged;
+use firebrick::observe::timeline::{StepTimeline, file_name, step_of};
 
 use finished::Finished;
 use page::Page;
@@ -36,6 +38,10 @@ use record::Record;
 
 /// The page's file name.
 const PAGE: &str = "report.html";
+/// The maximum number of timelines to show: the last ones.
+const MOST_TIMELINES: usize = 4;
+/// The maximum number of bytes to read of a timeline.
+const MOST_OF_TIMELINE: u64 = 64 << 20;
 /// The maximum number of bytes to read of the sample, the run file and the report.
 const MOST_TEXT: u64 = 1 << 20;
 
@@ -130,6 +136,7 @@ fn read(folder: &Path, versions: &[(String, String)]) -> Result<Page, ReportPage
             None
         }
     });
+    let timelines = timelines(folder, &mut damaged)?;
     let full = folder.canonicalize().unwrap_or_else(|_| folder.into());
     Ok(Page {
         name: full.file_name().unwrap_or(full.as_os_str()).to_string_lossy().into_owned(),
@@ -137,11 +144,34 @@ fn read(folder: &Path, versions: &[(String, String)]) -> Result<Page, ReportPage
         log_written,
         report,
         predictions,
+        timelines,
         sample: text(&folder.join("sample.txt"))?,
         run: text(&folder.join("run.ron"))?,
         versions: versions.to_vec(),
         damaged,
     })
+}
+
+/// Reads the timelines of the last steps that have one, in the order of the steps.
+fn timelines(folder: &Path, damaged: &mut Vec<String>) -> Result<Vec<StepTimeline>, ReportPageError> {
+    let entries =
+        fs::read_dir(folder).map_err(|error| ReportPageError::Read { path: folder.into(), error })?;
+    let mut steps: Vec<u64> =
+        entries.flatten().filter_map(|entry| step_of(entry.file_name().to_str()?)).collect();
+    steps.sort_unstable();
+    let mut timelines = Vec::new();
+    for step in steps.split_off(steps.len().saturating_sub(MOST_TIMELINES)) {
+        let name = file_name(step);
+        let path = folder.join(&name);
+        let Some(file) = open(&path)? else { continue };
+        let mut text = String::new();
+        let read = file.take(MOST_OF_TIMELINE).read_to_string(&mut text);
+        match read.ok().and_then(|_| StepTimeline::parse(&text)) {
+            Some(timeline) => timelines.push(timeline),
+            None => damaged.push(format!("{name} is not a timeline; it was passed over.")),
+        }
+    }
+    Ok(timelines)
 }
 
 /// Opens a file, if it exists.

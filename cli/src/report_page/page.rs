@@ -10,8 +10,9 @@ use super::marks::{Mark, Marks};
 use super::number::{Unit, count};
 use super::predictions::Predictions;
 use super::record::Record;
-use super::tables;
+use super::{tables, timeline};
 use firebrick::FailedWrites;
+use firebrick::observe::timeline::StepTimeline;
 
 /// The contents of a page.
 #[derive(Debug, Default)]
@@ -24,6 +25,8 @@ pub(crate) struct Page {
     /// The run's report, and the time when it was written.
     pub report: Option<(Finished, Option<SystemTime>)>,
     pub predictions: Predictions,
+    /// What the ranks did in some steps.
+    pub timelines: Vec<StepTimeline>,
     pub sample: Option<String>,
     /// The text of the run file.
     pub run: Option<String>,
@@ -49,6 +52,7 @@ impl Page {
         body += &self.notes();
         body += &tables::headline(&self.record, finished);
         body += &self.curves();
+        body += &timeline::html(&self.timelines);
         body += &tables::checkpoints(&self.record.saves);
         body += &finished.map(tables::memory).unwrap_or_default();
         body += &finished.map(|report| tables::ranks(&report.ranks)).unwrap_or_default();

@@ -22,7 +22,7 @@ enum Meaning {
 }
 
 /// Fields, each with those below it; the first match counts. Any other field affects the result.
-const MEANINGS: [(&str, Meaning); 28] = [
+const MEANINGS: [(&str, Meaning); 30] = [
     ("steps", Meaning::Free),
     ("epochs", Meaning::Free),
     ("evaluate_every", Meaning::Free),
@@ -40,6 +40,8 @@ const MEANINGS: [(&str, Meaning); 28] = [
     ("ranks", Meaning::Free),
     ("deadline", Meaning::Free),
     ("nccl", Meaning::Free),
+    ("link", Meaning::Free),
+    ("timeline", Meaning::Free),
     // The checkpoint has what the factors have become.
     ("adapter", Meaning::Free),
     // How the global batch is cut. The trainer checks that its size is unchanged.

@@ -1,11 +1,12 @@
 //! Checks values of a run file that parse but are invalid.
 
 use super::caret::Caret;
+use super::link_config::MOST_LATENCY;
 use super::param_groups::param_groups;
 use super::problem::{FromRunFile, Problem, require};
 use super::{
-    BatchConfig, CheckpointsConfig, DataConfig, DataRun, Paths, Run, RunError, RunStrategy, TokenizerConfig,
-    ron_path, written,
+    BatchConfig, CheckpointsConfig, DataConfig, DataRun, LinkConfig, Paths, Run, RunError, RunStrategy,
+    TokenizerConfig, ron_path, written,
 };
 use firebrick::ByteSize;
 use firebrick_models::pretrained::MOST_SIZE;
@@ -79,6 +80,7 @@ fn length(run: &Run) -> Option<Problem> {
     .or_else(|| require(run.evaluate_every != Some(0), "evaluate_every", "at least 1", 0))
     .or_else(|| require(run.evaluate_samples != Some(0), "evaluate_samples", "at least 1", 0))
     .or_else(|| require(run.early_stopping != Some(0), "early_stopping", "at least 1", 0))
+    .or_else(|| require(!run.timeline.contains(&0), "timeline", "updates, of which the first is 1", 0))
     .or_else(|| {
         let CheckpointsConfig { every, keep_last, keep_every, grace, .. } = run.checkpoints;
         require(every != Some(0), "checkpoints.every", "at least 1 update", 0)
@@ -105,6 +107,14 @@ fn ranks(run: &Run) -> Option<Problem> {
     let ranks = run.ranks.unwrap_or(1);
     require((1..=MOST_RANKS).contains(&ranks), "ranks", "at least 1 and at most 100000", ranks)
         .or_else(|| require(run.deadline != Some(0), "deadline", "at least 1 second", 0))
+        .or_else(|| link(run.link.as_ref()?))
+}
+
+fn link(link: &LinkConfig) -> Option<Problem> {
+    let LinkConfig { bytes_per_second, latency } = *link;
+    let expected = format!("at least 0 and at most {MOST_LATENCY} seconds");
+    require(bytes_per_second.0 > 0, "link.bytes_per_second", "at least 1 byte", 0)
+        .or_else(|| require((0.0..=MOST_LATENCY).contains(&latency), "link.latency", &expected, latency))
 }
 
 fn batch(batch: &BatchConfig) -> Option<Problem> {

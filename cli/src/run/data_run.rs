@@ -88,6 +88,8 @@ struct Fields {
     checkpoints: Option<IgnoredAny>,
     deadline: Option<IgnoredAny>,
     nccl: Option<IgnoredAny>,
+    link: Option<IgnoredAny>,
+    timeline: Option<IgnoredAny>,
     output: Option<IgnoredAny>,
     mlflow: Option<IgnoredAny>,
     sample: Option<IgnoredAny>,

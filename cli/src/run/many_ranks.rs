@@ -59,6 +59,10 @@ impl Run {
         if let Some(first) = (process.on_machine * threads).checked_rem(devices.len()) {
             devices.rotate_left(first);
         }
+        let world = match self.link {
+            Some(link) => world.over_link(link.into()),
+            None => world,
+        };
         Ok(world.on(devices).nccl(self.nccl))
     }
 
@@ -123,6 +127,8 @@ fn of_processes(_: Process, threads: usize) -> World {
 
 #[cfg(test)]
 mod tests {
+    use firebrick_world::Link;
+
     use super::*;
 
     fn run(sets: &[&str]) -> Run {
@@ -176,6 +182,9 @@ mod tests {
         assert_eq!(host.world(vec![], |_| 0.0).unwrap(), expected.clone().nccl(false));
         let run = run(&["ranks=3", "deadline=7"]);
         assert_eq!(run.world(vec![], |_| 0.0).unwrap(), expected);
+        let slow = self::run(&["ranks=3", "deadline=7", "link=(bytes_per_second: \"10MB\", latency: 0.001)"]);
+        let link = Link::new(10e6).latency(Duration::from_millis(1));
+        assert_eq!(slow.world(vec![], |_| 0.0).unwrap(), expected.clone().over_link(link));
         let one = vec![Device::flex()];
         assert_eq!(run.world(one.clone(), |_| 0.0).unwrap(), expected.clone().on(one));
         let two = vec![Device::flex(), Device::flex().autodiff()];

@@ -15,6 +15,7 @@ mod families;
 mod inference;
 mod launch;
 mod launcher;
+mod link_config;
 mod load;
 mod many_ranks;
 mod model_config;
@@ -55,6 +56,7 @@ pub(crate) use export::{PRETRAINED, is_exported};
 pub use families::Families;
 pub use launch::Launched;
 pub(crate) use launcher::Process;
+pub use link_config::LinkConfig;
 pub use load::{Loaded, Loading, TaskData};
 pub(crate) use load::{open, tell_skipped};
 pub use model_config::ModelConfig;
@@ -163,6 +165,8 @@ pub struct Run {
     /// Whether NCCL may sum the gradients if the ranks are threads with a CUDA device each. Default: true.
     #[serde(default = "yes")]
     pub nccl: bool,
+    /// A network to simulate between ranks that are threads, to see what a slow one does. Default: none.
+    pub link: Option<LinkConfig>,
     /// The strategies, in the order in which they process the gradients. Default: none.
     #[serde(default)]
     pub strategies: Vec<RunStrategy>,
@@ -171,6 +175,10 @@ pub struct Run {
     /// When the run saves checkpoints. Default: only when it is interrupted.
     #[serde(default)]
     pub checkpoints: CheckpointsConfig,
+    /// The updates whose timelines are written as `timeline-STEP.json`; see
+    /// [`Trainer::timeline`](firebrick::Trainer::timeline). Default: none.
+    #[serde(default)]
+    pub timeline: Vec<u64>,
     /// The MLflow server that the run logs its numbers to. Default: none.
     pub mlflow: Option<MlflowConfig>,
     /// Text to generate at the end. Default: none.

@@ -306,7 +306,7 @@ impl Run {
             Some(adapters) => trainer.starting_from(adapters),
             None => trainer,
         };
-        let trainer = trainer.label_smoothing(self.label_smoothing);
+        let trainer = trainer.label_smoothing(self.label_smoothing).timeline(self.timeline.iter().copied());
         let trainer = match (self.steps, self.epochs) {
             (Some(steps), _) => trainer.steps(steps),
             (None, epochs) => trainer.epochs(epochs.unwrap_or(1)),

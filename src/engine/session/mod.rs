@@ -19,7 +19,7 @@ use firebrick_kernels::Draws;
 use firebrick_strategies::{
     Adaptation, Grads, OnDisk as Scratch, Outcome, Pass, SkipReason, Stages, float_name,
 };
-use firebrick_world::{Communicator, is_host};
+use firebrick_world::{Activity, Communicator, is_host};
 
 use crate::accounting::budget::{Moment, OnDevice, OverBudget};
 use crate::accounting::{ParameterBytes, Placement, trainable_bytes};
@@ -220,7 +220,9 @@ impl<M: Module> Session<M> {
         // If a stage holds the sum, the gradients of a backward pass are only transient.
         let gradients = if held > 0 { held } else { left };
         self.bytes.gradients = gradients.max(self.bytes.gradients);
+        let span = self.world.timeline().span(Activity::Update, String::new);
         self.settle(outcome, agreement, &mut step)?;
+        drop(span);
         step.exchanged = Exchanged::of(&self.world).since(&before);
         self.looks.end(look, &mut step, self.pass.device());
         step.bytes = self.bytes;
@@ -248,7 +250,10 @@ impl<M: Module> Session<M> {
         let expected = batch.items();
         let beyond = self.looks.begin_pass(look, pass.shared_bytes(), self.pass.device());
         let (model, pass) = pass.enter(replica)?;
+        let timed = |activity| self.world.timeline().span(activity, || "the model".into());
+        let span = timed(Activity::Forward);
         let Loss { sum, items } = model.loss(batch, &pass);
+        drop(span);
         if pass.smooths_in_vain() {
             return Err(TrainError::LabelsNotSmoothed);
         }
@@ -260,7 +265,9 @@ impl<M: Module> Session<M> {
             Some(LossScale::Known(scale)) => loss * scale,
             Some(LossScale::OnDevice(scale)) => loss * Tensor::from_inner(*scale),
         };
+        let span = timed(Activity::Backward);
         let grads = scaled.backward();
+        drop(span);
         let taken = self.looks.end_pass(beyond, held, step, self.pass.device());
         let grads = pass.gradients(grads, &model, closes)?;
         self.adaptation.check()?;

@@ -22,6 +22,7 @@ use crate::observe::observer::Observer;
 use crate::observe::observers::Observers;
 use crate::observe::progress::Progress;
 use crate::observe::rank_report::Exchanged;
+use crate::observe::timeline::recorder::Recorder;
 use crate::observe::utilization::Devices;
 use crate::output::Output;
 use crate::score::{AddedScores, BestBy};
@@ -50,6 +51,8 @@ pub(crate) struct TrainingLoop<M, B: Batch> {
     pub checkpoints: Option<Saves>,
     /// The devices of all ranks.
     pub devices: Devices,
+    /// Records the timelines of steps.
+    pub recorder: Recorder,
     /// The first rank that wants to end the run, once all ranks know it.
     pub stops: Option<usize>,
     /// Whether any of several ranks still worked on its part of a save in the last step. True once it has been used:
@@ -182,11 +185,15 @@ where
             let (epoch, after) = (window.epoch, window.after);
             let (stops, saving) = (self.interrupter.should_stop(), self.is_saving());
             let tells = Tells { stops, saving, may_end: self.may_end_at(after) };
+            self.recorder.begin(self.session.updates() + 1, self.session.world());
             let mut step = self.session.step(window, &mut self.feed, tells)?;
             if let Some(of_all) = &step.of_all {
                 (self.stops, self.saving) = (of_all.stops, of_all.saving);
             }
             step.seconds = before.elapsed().as_secs_f64();
+            if let Some(timeline) = self.recorder.end(self.session.world())? {
+                self.observers.timeline(&timeline);
+            }
             before = Instant::now();
             self.progress.cursor = after;
             if !self.has_updated && self.session.updates() > begun {

@@ -59,10 +59,9 @@ impl Segment {
         unit.deliver(block, own, grads)
     }
 
-    /// Returns the segment's name for errors.
-    fn name<B: Module>(&self, block: &B) -> String {
-        let path = self.plan.paths().module_of(block);
-        path.map_or_else(|| format!("number {}", self.met.index), str::to_string)
+    /// Returns the segment's name for errors and the timeline.
+    pub fn name<B: Module>(&self, block: &B) -> String {
+        self.plan.name_of(block, self.met.index)
     }
 
     /// Moves tensors to the device that stores them until the backward pass.

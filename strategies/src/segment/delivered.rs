@@ -20,13 +20,22 @@ use burn::tensor::Tensor;
 
 use super::graft::{graft, join};
 use super::maps::Inner;
+use super::timed::BackwardTime;
 use super::unit::Unit;
 use super::{Bundle, TensorMap, lock};
 use crate::zero::Part;
 use crate::{ParamMap, Pass, map_params};
 
-/// Runs `run` on `block` and `input`, and delivers the gradients of the parameters that belong to the unit.
-pub(crate) fn delivered<B, X, Y, F>(block: &B, input: X, run: F, pass: Pass, unit: Unit) -> Y
+/// Runs `run` on `block` and `input`, and delivers the gradients of the parameters that belong to the unit. The backward
+/// `time` of the block, if it is recorded, ends before.
+pub(super) fn delivered<B, X, Y, F>(
+    block: &B,
+    input: X,
+    run: F,
+    pass: Pass,
+    unit: Unit,
+    time: Option<Arc<BackwardTime>>,
+) -> Y
 where
     B: Module + 'static,
     X: Bundle,
@@ -44,6 +53,7 @@ where
     let deliver = Arc::new(move || {
         let delivery = lock(&delivery).take();
         if let Some((block, parts)) = delivery {
+            time.iter().for_each(|time| time.leave());
             unit.deliver(&block, parts, std::mem::take(&mut *lock(&grads)));
         }
     });

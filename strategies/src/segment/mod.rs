@@ -15,6 +15,7 @@
 //! bundle.rs     the inputs and outputs of a segment
 //! run.rs        Pass::segment: runs a block as a segment
 //! constant.rs   tensors from outside autodiff as constants of a pass
+//! timed.rs      the backward pass of a block, for the timeline
 //! maps.rs       maps over all tensors of a segment
 //! verify.rs     checks that a segment gives the same result twice
 //! ```
@@ -32,6 +33,7 @@ mod plan;
 mod replay;
 mod root;
 mod run;
+mod timed;
 mod unit;
 mod units;
 mod verify;

@@ -172,6 +172,11 @@ impl SegmentPlan {
         lock(&self.fault).get_or_insert(fault);
     }
 
+    /// Returns the name of a segment: the path of its block, or its number among the segments of its level.
+    pub(super) fn name_of<B: Module>(&self, block: &B, index: usize) -> String {
+        self.paths.module_of(block).map_or_else(|| format!("number {index}"), str::to_string)
+    }
+
     /// Returns whether a segment is to be recomputed.
     pub(super) fn recomputes<B: Module, X: Bundle>(&self, block: &B, input: &X, met: Met) -> bool {
         let path = || self.paths.module_of(block);

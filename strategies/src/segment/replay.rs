@@ -29,6 +29,7 @@ use super::{Bundle, TensorMap, lock};
 use crate::zero::Part;
 use crate::{ParamMap, Pass, map_params};
 use firebrick_kernels::memory::Beyond;
+use firebrick_world::Activity;
 
 /// Runs `run` on `block` and `input`, and keeps only `input` for the backward pass.
 pub(crate) fn recomputed<B, X, Y, F>(block: &B, input: X, run: F, pass: Pass, segment: Segment) -> Y
@@ -55,8 +56,9 @@ where
     let constants = segment.provided(&copy, Way::Forward).unwrap_or_else(|| copy.clone());
     let constants = map_params(constants, &mut Constant(&pass));
     let once = pass.unrecorded();
+    let span = pass.timeline.span(Activity::Forward, || segment.name(&copy));
     let output = run(&constants, plain_input.clone().map_tensors(&mut Constant(&pass)), &once);
-    drop(constants);
+    drop((span, constants));
     let mut of_output = Wanted::default();
     let output = output.map_tensors(&mut of_output);
     if !of_output.is_empty() {
@@ -180,6 +182,7 @@ where
             unit.deliver(&stored, own, HashMap::new());
             return Found { inputs: vec![None; wanted.inputs.len()], parameters: HashMap::new() };
         }
+        let span = pass.timeline.span(Activity::Rerun, || segment.name(&stored));
         let input = segment.fetch(input, pass.device());
         let (inputs, parameters) = (Vec::new(), Vec::new());
         let mut leaves = Leaves { wanted: &wanted, own: &own, pass: &pass, inputs, parameters };
@@ -189,6 +192,8 @@ where
         let meter = segment.meter(shape_of(&input), bytes_of(&input), pass.device());
         let output = run(&block, input, &pass);
         meter.read();
+        drop(span);
+        let span = pass.timeline.span(Activity::Backward, || segment.name(&stored));
         // A device's pool only records a peak when it is asked.
         Beyond::observe(pass.device());
         if let Some(witness) = witness {
@@ -210,7 +215,7 @@ where
                 .filter_map(|(id, leaf)| Some((id, leaf(&mut grads)?)))
                 .collect(),
         };
-        drop(grads);
+        drop((span, grads));
         let delivered = segment.deliver(&stored, own, &mut found.parameters);
         let bytes = |grad: &DispatchTensor| grad.shape().num_elements() * grad.dtype().size();
         let found_bytes: usize = found.parameters.values().map(bytes).sum();

@@ -10,9 +10,11 @@ use super::delivered::delivered;
 use super::entered::Way;
 use super::plan::Met;
 use super::replay::recomputed;
+use super::timed::BackwardTime;
 use super::unit::Unit;
 use crate::pass::wake;
 use crate::{Bundle, Pass, map_params};
+use firebrick_world::Activity;
 
 impl Pass {
     /// Runs one block of the model on `input`.
@@ -52,18 +54,30 @@ impl Pass {
         let inside = Self { segment: met.id, inside_unit, unread: false, ..self.again() };
         // Without autodiff there are no activations to recompute.
         let keeps = self.training && self.recorded && self.device.is_autodiff();
+        let name = || self.plan.name_of(block, index);
         if !keeps {
-            return match unit.filter(Unit::is_provided) {
-                Some(unit) => run(&self.lift_block(unit.provide(block, Way::Only)), input, &inside),
-                None => run(block, input, &inside),
-            };
+            let provided = unit.filter(Unit::is_provided).map(|unit| unit.provide(block, Way::Only));
+            let provided = provided.map(|block| self.lift_block(block));
+            let _span = self.timeline.span(Activity::Forward, name);
+            return run(provided.as_ref().unwrap_or(block), input, &inside);
         }
-        match Segment::recomputed(&self.plan, block, &input, met, unit.clone()) {
-            Some(segment) => recomputed(block, input, run, inside, segment),
-            None => match unit.filter(Unit::is_delivered) {
-                Some(unit) => delivered(block, input, run, inside, unit),
-                None => run(block, input, &inside),
-            },
+        if let Some(segment) = Segment::recomputed(&self.plan, block, &input, met, unit.clone()) {
+            return recomputed(block, input, run, inside, segment);
+        }
+        let time = BackwardTime::of(&self.timeline, name);
+        let input = match &time {
+            Some(time) => time.input(input, self),
+            None => input,
+        };
+        let span = self.timeline.span(Activity::Forward, name);
+        let output = match unit.filter(Unit::is_delivered) {
+            Some(unit) => delivered(block, input, run, inside, unit, time.clone()),
+            None => run(block, input, &inside),
+        };
+        drop(span);
+        match time {
+            Some(time) => time.output(output, self),
+            None => output,
         }
     }
 

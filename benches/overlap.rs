@@ -1,0 +1,134 @@
+//! Compares the step of two ranks over a simulated link with the larger of its computation and its communication:
+//!
+//! ```sh
+//! cargo bench -p firebrick --bench overlap
+//! ```
+//!
+//! A step that hides its communication behind its computation, or the other way round, takes the larger of the two and one
+//! bucket: the last block's gradients have nothing to travel behind. Each line is one speed of the link. The computation is
+//! measured without a link, the communication is the bytes that a rank sends in a step at the speed of the link, and a
+//! bucket is the gradients of a block. The last columns say what the exchanges of the kinds took that the ranks waited for.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Distribution, Int, Tensor};
+use firebrick::datasets::Windows;
+use firebrick::memory::keep_freed;
+use firebrick::observe::timeline::{RankTimeline, StepTimeline};
+use firebrick::world::{Activity, Kind, Link, World};
+use firebrick::{Data, Observer, Schedule, StepNumbers, Trainer, Zero};
+use firebrick_models::GptConfig;
+
+const RANKS: usize = 2;
+const LAYERS: usize = 8;
+const WIDTH: usize = 256;
+const LENGTH: usize = 128;
+const VOCABULARY: usize = 64;
+
+/// Rows of each rank in a step.
+const ROWS: usize = 4;
+
+/// Steps that are not measured: the first ones allocate memory.
+const BEFORE: u64 = 2;
+
+/// Measured steps. The fastest counts, because other work only adds time.
+const STEPS: u64 = 5;
+
+/// Seconds of communication over seconds of computation.
+const RATIOS: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 4.0];
+
+/// A measured step.
+struct Step {
+    seconds: f64,
+    sent: u64,
+    timeline: StepTimeline,
+}
+
+/// Sends the numbers and the timeline of each step.
+struct Steps(Sender<Step>, Option<StepTimeline>);
+
+impl Observer for Steps {
+    fn timeline(&mut self, timeline: &StepTimeline) {
+        self.1 = Some(timeline.clone());
+    }
+
+    fn step(&mut self, numbers: &StepNumbers) {
+        if let Some(timeline) = self.1.take_if(|timeline| timeline.step == numbers.step) {
+            let seconds = timeline.seconds();
+            let _ = self.0.send(Step { seconds, sent: numbers.sent_bytes, timeline });
+        }
+    }
+}
+
+/// Returns the fastest step.
+fn fastest(steps: Receiver<Step>) -> Step {
+    steps.into_iter().min_by(|one, other| one.seconds.total_cmp(&other.seconds)).expect("steps are recorded")
+}
+
+fn step(stage: u8, link: Option<Link>) -> Step {
+    let device = Device::flex().autodiff();
+    let config = GptConfig { layers: LAYERS, heads: 4, width: WIDTH, dropout: 0.0, bias: true, tied: true };
+    let model = config.init(VOCABULARY, LENGTH, &device);
+    let tokens =
+        Tensor::<1, Int>::random([20_000], Distribution::Uniform(0.0, VOCABULARY as f64), &device.inner());
+    let tokens: Vec<u32> = tokens.into_data().iter::<u32>().collect();
+    let data = Data::new(Windows::new(tokens, LENGTH).unwrap()).micro_batch(ROWS);
+    let world = World::threads(RANKS);
+    let world = match link {
+        Some(link) => world.over_link(link),
+        None => world,
+    };
+    let (sender, steps) = channel();
+    let last = BEFORE + STEPS;
+    let trainer = Trainer::new().over(world).with(Zero::stage(stage)).steps(last).timeline(BEFORE + 1..=last);
+    let trainer = trainer.observe(Steps(sender, None));
+    drop(trainer.fit(model, AdamWConfig::new().init(), Schedule::constant(1e-4), data).unwrap());
+    fastest(steps)
+}
+
+/// Returns the seconds that a rank waits for each kind of exchange.
+fn waits(rank: &RankTimeline) -> BTreeMap<Kind, f64> {
+    let mut seconds = BTreeMap::new();
+    for event in &rank.events {
+        if let Activity::Wait(kind) = event.activity {
+            *seconds.entry(kind).or_default() += event.end - event.start;
+        }
+    }
+    seconds
+}
+
+/// Returns the bytes of the gradients of the largest block that a rank sends.
+fn bucket(step: &Step) -> u64 {
+    let events = step.timeline.ranks[0].events.iter();
+    let sums = events.filter(|event| event.activity == Activity::Exchange(Kind::ReduceScatter));
+    sums.map(|event| event.bytes).max().unwrap_or(0)
+}
+
+fn main() {
+    // As the program does: memory that a step frees serves the next one.
+    keep_freed();
+    println!("stage  MB/s   computation  communication  bucket   step     ratio   waits");
+    for stage in [2, 3] {
+        let alone = step(stage, None);
+        for ratio in RATIOS {
+            let bytes_per_second = alone.sent as f64 / (ratio * alone.seconds);
+            let found = step(stage, Some(Link::new(bytes_per_second)));
+            let communication = found.sent as f64 / bytes_per_second;
+            let bucket = bucket(&found) as f64 / bytes_per_second;
+            let least = alone.seconds.max(communication) + bucket;
+            let waits = waits(&found.timeline.ranks[0]);
+            let waits: Vec<_> =
+                waits.iter().map(|(kind, seconds)| format!("{kind} {seconds:.3} s")).collect();
+            println!(
+                "{stage:<5} {:>6.1} {:>10.3} s {communication:>12.3} s {bucket:>6.3} s {:>6.3} s {:>7.2}   {}",
+                bytes_per_second / 1e6,
+                alone.seconds,
+                found.seconds,
+                found.seconds / least,
+                waits.join(", "),
+            );
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The timeline of a step shows what runs beside what.
+
+use std::fs;
+use std::sync::mpsc::{Sender, channel};
+
+use firebrick::observe::timeline::{RankTimeline, StepTimeline, file_name};
+use firebrick::strategies::Composition;
+use firebrick::world::{Activity, Event, Kind, Lane, Link};
+use firebrick::{Data, Observer, Recompute, Schedule, TrainError, Trainer, World, Zero};
+use firebrick_models::{Gpt, GptConfig};
+
+use crate::support::{Rows, VOCABULARY, adamw, device};
+
+const LAYERS: usize = 4;
+
+/// Bytes per second at which the gradients of a block take about a tenth of a second: far longer than anything computes.
+const SLOW: f64 = 250e3;
+
+struct Timelines(Sender<StepTimeline>);
+
+impl Observer for Timelines {
+    fn timeline(&mut self, timeline: &StepTimeline) {
+        self.0.send(timeline.clone()).unwrap();
+    }
+}
+
+fn model() -> Gpt {
+    let config = GptConfig { layers: LAYERS, heads: 2, width: 32, dropout: 0.0, bias: true, tied: true };
+    config.init(VOCABULARY, 16, &device().autodiff())
+}
+
+/// Trains two steps, and returns the timelines of those that the trainer records.
+fn recorded<S: Composition<Gpt>>(
+    trainer: Trainer<impl firebrick::Composed<Gpt>>,
+    strategies: S,
+) -> Result<Vec<StepTimeline>, TrainError> {
+    let (sender, timelines) = channel();
+    let trainer = trainer.with(strategies).steps(2).observe(Timelines(sender));
+    let data = Data::new(Rows::ragged(8)).micro_batch(2);
+    trainer.fit(model(), adamw(), Schedule::constant(1e-3), data)?;
+    Ok(timelines.into_iter().collect())
+}
+
+/// Returns the events of an activity of a block.
+fn of(rank: &RankTimeline, activity: Activity, block: usize) -> Vec<Event> {
+    let name = format!("blocks.{block}");
+    let found = rank.events.iter().filter(|event| event.activity == activity && event.name == name);
+    found.cloned().collect()
+}
+
+fn only(rank: &RankTimeline, activity: Activity, block: usize) -> Event {
+    let found = of(rank, activity, block);
+    assert_eq!(found.len(), 1, "{activity} of block {block}: {:#?}", rank.events);
+    found.into_iter().next().unwrap()
+}
+
+#[track_caller]
+fn assert_under_way(exchange: &Event, at: f64, rank: &RankTimeline) {
+    let Event { start, end, .. } = exchange;
+    assert!((*start..*end).contains(&at), "not under way at {at}: {exchange:?} in {:#?}", rank.events);
+}
+
+/// The second step of two ranks over a slow link.
+fn over_a_slow_link(stage: u8) -> Vec<RankTimeline> {
+    let world = World::threads(2).over_link(Link::new(SLOW));
+    let trainer = Trainer::new().over(world).timeline([2]);
+    let mut found = recorded(trainer, Zero::stage(stage)).unwrap();
+    assert_eq!((found.len(), found[0].step, found[0].ranks.len()), (1, 2, 2));
+    found.remove(0).ranks
+}
+
+#[test]
+fn the_gradients_of_a_block_travel_while_the_next_block_computes() {
+    for (stage, first) in [(2, Activity::Backward), (3, Activity::Rerun)] {
+        for rank in over_a_slow_link(stage) {
+            for block in 1..LAYERS {
+                let sum = only(&rank, Activity::Exchange(Kind::ReduceScatter), block);
+                let next = only(&rank, first, block - 1);
+                assert_under_way(&sum, next.start, &rank);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_parameters_of_a_block_travel_while_the_one_before_computes() {
+    for rank in over_a_slow_link(3) {
+        // Forward and backward; the last block is kept for the backward pass.
+        let gathers = |block| of(&rank, Activity::Exchange(Kind::AllGather), block);
+        for block in 0..LAYERS - 1 {
+            let next = &gathers(block + 1)[0];
+            assert_under_way(next, only(&rank, Activity::Forward, block).start, &rank);
+        }
+        for block in 1..LAYERS {
+            let next = &gathers(block - 1)[1];
+            assert_under_way(next, only(&rank, Activity::Rerun, block).start, &rank);
+        }
+        assert_eq!(gathers(LAYERS - 1).len(), 1);
+    }
+}
+
+#[test]
+fn blocks_compute_within_the_passes_in_order() {
+    for recompute in [None, Some(Recompute::every_block())] {
+        let replays = recompute.is_some();
+        let found = recorded(Trainer::new().timeline([1, 2]), recompute).unwrap();
+        assert_eq!(found.iter().map(|found| found.step).collect::<Vec<_>>(), [1, 2]);
+        for rank in found.into_iter().flat_map(|found| found.ranks) {
+            let whole = |activity| {
+                let mut found = rank
+                    .events
+                    .iter()
+                    .filter(|event| event.activity == activity && !event.name.contains("blocks"));
+                let event = found.next().unwrap_or_else(|| panic!("{activity}")).clone();
+                assert!(found.next().is_none());
+                event
+            };
+            let [forward, backward, update] =
+                [Activity::Forward, Activity::Backward, Activity::Update].map(whole);
+            let blocks = |activity| (0..LAYERS).map(|block| only(&rank, activity, block)).collect::<Vec<_>>();
+            let (mut inside, mut back) = (blocks(Activity::Forward), blocks(Activity::Backward));
+            back.reverse();
+            inside.insert(0, Event { end: forward.start, ..forward.clone() });
+            inside.push(Event { start: forward.end, ..forward });
+            inside.push(Event { end: backward.start, ..backward.clone() });
+            inside.append(&mut back);
+            inside.push(Event { start: backward.end, ..backward });
+            inside.push(update);
+            for pair in inside.windows(2) {
+                assert!(pair[0].end <= pair[1].start, "{:?} overlaps {:?}", pair[0], pair[1]);
+            }
+            assert_eq!(of(&rank, Activity::Rerun, 0).len(), usize::from(replays));
+            // One rank exchanges nothing.
+            assert!(rank.events.iter().all(|event| event.activity.lane() == Lane::Computation));
+            assert!(rank.events.iter().all(|event| event.end <= rank.seconds));
+        }
+    }
+}
+
+#[test]
+fn the_output_folder_has_a_file_for_each_recorded_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let trainer = Trainer::new().over(World::threads(2)).output(&output).timeline([1, 2]);
+    let found = recorded(trainer, Zero::stage(2)).unwrap();
+    for timeline in &found {
+        let text = fs::read_to_string(output.join(file_name(timeline.step))).unwrap();
+        let read = StepTimeline::parse(&text).unwrap();
+        assert_eq!(read.ranks.len(), 2);
+        for (read, rank) in read.ranks.iter().zip(&timeline.ranks) {
+            let names = |rank: &RankTimeline| -> Vec<_> {
+                rank.events.iter().map(|event| (event.name.clone(), event.activity, event.bytes)).collect()
+            };
+            assert_eq!(names(read), names(rank));
+        }
+    }
+    assert_eq!(found.len(), 2);
+}
+
+#[test]
+fn the_update_before_the_first_cannot_be_recorded() {
+    let error = recorded(Trainer::new().timeline([3, 0]), None::<Recompute>).unwrap_err();
+    assert!(matches!(error, TrainError::Setting { setting: "timeline", .. }), "{error}");
+}
