@@ -21,9 +21,10 @@ pages! {
     [
         "crate::guide::checkpoints" "crate::guide::coming_over" "crate::guide::commands" "crate::guide::many_ranks"
         "crate::guide::strategies" "crate::import" "firebrick::Accumulate" "firebrick::Adapters::load" "firebrick::Amp" "firebrick::Clip"
-        "firebrick::Data::fingerprint" "firebrick::Dropout" "firebrick::Freeze" "firebrick::Lora"
+        "firebrick::Data::fingerprint" "firebrick::Dropout" "firebrick::Freeze" "firebrick::Lora" "firebrick::Observer::timeline"
         "firebrick::Offload" "firebrick::Quantize" "firebrick::Recompute" "firebrick::Trained::save_weights" "firebrick::Trainer"
-        "firebrick::World" "firebrick::World::deadline" "firebrick::World::on" "firebrick::Zero"
+        "firebrick::Trainer::timeline" "firebrick::World" "firebrick::World::deadline" "firebrick::World::on"
+        "firebrick::World::over_link" "firebrick::Zero"
         "firebrick::checkpoints" "firebrick::datasets::Collator" "firebrick::datasets::Fingerprinted"
         "firebrick::kernels" "firebrick::kernels::gelu" "firebrick::kernels::head_loss"
         "firebrick::kernels::norm_of_sum" "firebrick::memory::keep_freed" "firebrick::optim::Adafactor"
