@@ -5,6 +5,8 @@ use std::sync::Arc;
 use burn::optim::ModuleOptimizer;
 use firebrick_datasets::{Batch, DataError, SampleError};
 use firebrick_strategies::{BoxedStrategy, Composed};
+use firebrick_world::is_host;
+use tracing::info;
 
 use super::for_rank::for_rank;
 use super::{Destination, Length, Trained, Trainer};
@@ -129,6 +131,11 @@ impl<M: 'static> Trainer<BoxedStrategy<M>> {
             let device = world.device(0).cloned();
             let model = for_rank(model, device.as_ref());
             return self.train(alone, (model, device), optimizer, schedule, data, Some(0), &shared);
+        }
+        if let Some(why) = ranks[0].through_host().filter(|_| ranks[0].rank() == 0)
+            && world.device(0).is_some_and(|device| !is_host(device))
+        {
+            info!("the ranks exchange through the host's memory: {why}");
         }
         let root = self.root(ranks.len(), ranks[0].size());
         let jobs = ranks.into_iter().map(|rank| {

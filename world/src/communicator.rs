@@ -13,7 +13,7 @@ use crate::exchange::Exchange;
 use crate::group::Group;
 use crate::message::Piece;
 use crate::seat::Seat;
-use crate::{Activity, DeviceSums, Kind, PartShape, Span, Timeline, Traffic, WorldError};
+use crate::{Activity, DeviceCollectives, Kind, PartShape, Span, Timeline, Traffic, WorldError};
 
 /// A rank's handle to its world, with the collectives that exchange tensors with the other ranks.
 ///
@@ -52,7 +52,9 @@ struct Member {
     seat: Arc<Seat>,
     /// Number of exchanges so far.
     calls: AtomicU64,
-    device_sums: Option<DeviceSums>,
+    device_collectives: Option<DeviceCollectives>,
+    /// Why the devices do not exchange by themselves.
+    through_host: Option<String>,
     life: Arc<Life>,
 }
 
@@ -62,8 +64,8 @@ struct Life {
     rank: usize,
     /// Number of groups so far.
     groups: AtomicU64,
-    /// The end of the last sum between devices that has begun.
-    last_sum: Mutex<Option<Receiver<()>>>,
+    /// The end of the last collective between devices that has begun.
+    last_turn: Mutex<Option<Receiver<()>>>,
 }
 
 impl Drop for Life {
@@ -115,14 +117,14 @@ impl Communicator {
     }
 
     pub(super) fn of(exchange: Arc<Exchange>, rank: usize) -> Self {
-        let (groups, last_sum) = (AtomicU64::new(1), Mutex::new(None));
-        let life = Arc::new(Life { exchange: exchange.clone(), rank, groups, last_sum });
+        let (groups, last_turn) = (AtomicU64::new(1), Mutex::new(None));
+        let life = Arc::new(Life { exchange: exchange.clone(), rank, groups, last_turn });
         Self::seated(Seat::new(exchange, rank), None, life)
     }
 
-    fn seated(seat: Seat, device_sums: Option<DeviceSums>, life: Arc<Life>) -> Self {
+    fn seated(seat: Seat, device_collectives: Option<DeviceCollectives>, life: Arc<Life>) -> Self {
         let (seat, calls) = (Arc::new(seat), AtomicU64::new(0));
-        Self(Arc::new(Member { seat, calls, device_sums, life }))
+        Self(Arc::new(Member { seat, calls, device_collectives, through_host: None, life }))
     }
 
     /// Splits the ranks into groups: returns this rank's handle to those with the same `group(rank)` as its own, numbered in
@@ -130,7 +132,7 @@ impl Communicator {
     ///
     /// Collectives of several groups may be in flight together. A rank that fails or ends ends all groups, since they are
     /// one world, and errors name its number in the world. Where NCCL sums for all ranks, it sums for a group too; other
-    /// [sums](DeviceSums::new) between devices are those of all ranks, so that a group goes through host memory.
+    /// [sums](DeviceCollectives::new) between devices are those of all ranks, so that a group goes through host memory.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -152,22 +154,45 @@ impl Communicator {
         let places: Vec<_> = (0..self.size()).filter(|rank| group(*rank) == own).collect();
         let members = places.iter().map(|place| self.seat().group.members[*place]).collect();
         let number = self.0.life.groups.fetch_add(1, Ordering::Relaxed);
-        let sums = self.device_sums().and_then(|sums| sums.among(&places));
-        Self::seated(self.seat().among(Group { number, members }), sums, self.0.life.clone())
+        let between = self.device_collectives().and_then(DeviceCollectives::of_group);
+        Self::seated(self.seat().among(Group { number, members }), between, self.0.life.clone())
     }
 
-    /// Sums on the ranks' devices by `sums`, in place of [NCCL](crate::World::on). Every rank needs the same sums, set
-    /// before its communicator is cloned: later, this has no effect.
-    pub fn summing(mut self, sums: Option<DeviceSums>) -> Self {
+    /// Exchanges between the ranks' devices by `collectives`, in place of [NCCL](crate::World::on), or through host memory
+    /// if they are `None`. Every rank needs the same, set before its communicator is cloned: later, this has no effect.
+    pub fn between_devices(mut self, collectives: Option<DeviceCollectives>) -> Self {
         if let Some(member) = Arc::get_mut(&mut self.0) {
-            member.device_sums = sums;
+            member.device_collectives = collectives;
         }
         self
     }
 
-    /// Returns what sums between the ranks' devices, if anything does.
-    pub(crate) fn device_sums(&self) -> Option<&DeviceSums> {
-        self.0.device_sums.as_ref()
+    /// Notes why the ranks' devices do not exchange by themselves, before its communicator is cloned.
+    pub(crate) fn through_host_because(mut self, why: &str) -> Self {
+        if let Some(member) = Arc::get_mut(&mut self.0) {
+            member.through_host = Some(why.to_string());
+        }
+        self
+    }
+
+    /// Returns why tensors pass through host memory, if the world's [devices](crate::World::on) could exchange them:
+    /// for example because NCCL is not installed.
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use firebrick_world::World;
+    ///
+    /// let rank = World::threads(2).on(vec![Device::flex()]).nccl(false).join()?.remove(0);
+    /// assert_eq!(rank.through_host(), Some("NCCL is turned off"));
+    /// # Ok::<(), firebrick_world::WorldError>(())
+    /// ```
+    pub fn through_host(&self) -> Option<&str> {
+        self.0.through_host.as_deref()
+    }
+
+    /// Returns what exchanges between the ranks' devices, if anything does.
+    pub(crate) fn device_collectives(&self) -> Option<&DeviceCollectives> {
+        self.0.device_collectives.as_ref()
     }
 
     /// Sets what threads that work for this rank do around their work, for example to put their memory on the rank's
@@ -188,11 +213,11 @@ impl Communicator {
         let _ = self.seat().around.set(Arc::new(around));
     }
 
-    /// Takes a turn among this rank's sums between devices: returns the end of the one before, if there is one, and what to
-    /// drop at the end of this one. Sums that run side by side could meet other sums on other ranks.
+    /// Takes a turn among this rank's collectives between devices: returns the end of the one before, if there is one, and
+    /// what to drop at the end of this one. Those that run side by side could meet others on other ranks.
     pub(crate) fn turn(&self) -> (Option<Receiver<()>>, Sender<()>) {
         let (end, ended) = channel();
-        let before = self.0.life.last_sum.lock().unwrap_or_else(PoisonError::into_inner).replace(ended);
+        let before = self.0.life.last_turn.lock().unwrap_or_else(PoisonError::into_inner).replace(ended);
         (before, end)
     }
 

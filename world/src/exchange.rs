@@ -126,6 +126,12 @@ impl Exchange {
         Self { remote: Some(remote), ..self }
     }
 
+    /// Returns how long a rank waits for the others.
+    #[cfg(feature = "nccl")]
+    pub fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
     /// Returns the group of all ranks.
     pub fn all(&self) -> Group {
         Group { number: 0, members: (0..self.size).collect() }

@@ -7,10 +7,10 @@ use burn::tensor::{Device, Tensor};
 
 use crate::call::Call;
 use crate::collectives::concatenated;
-use crate::device_sums::DeviceSums;
+use crate::device_collectives::DeviceCollectives;
 use crate::flat::{Reading, put};
 use crate::host::is_host;
-use crate::on_devices::SumOfDevices;
+use crate::on_devices::OnDevices;
 use crate::{Communicator, Kind, PartShape, WorldError, worker};
 
 /// An all-gather in flight: this rank has sent its shards, or is reading them, and the others' may still be on their way.
@@ -28,7 +28,7 @@ enum Waiting {
     /// A world of one, with nobody to wait for.
     Alone(Vec<Tensor<1>>),
     Exchange(u64),
-    OnDevices(SumOfDevices),
+    OnDevices(OnDevices),
     Over,
 }
 
@@ -36,9 +36,8 @@ impl Communicator {
     /// Begins an all-gather of each rank's flat shards, onto the device `to`, and returns at once; the exchange proceeds
     /// while this rank computes. `what` names the shards in errors. All ranks' shards have the same lengths and dtypes.
     ///
-    /// Where the ranks' devices [sum](crate::World::on) by themselves, no shard passes through host memory: each rank adds
-    /// its shards to a buffer of zeros, which sends twice the elements. Elsewhere the shards of a dtype are read as one
-    /// buffer, and the result is written as one.
+    /// Where the ranks' devices [exchange](crate::World::on) by themselves, no shard passes through host memory. Elsewhere
+    /// the shards of a dtype are read as one buffer, and the result is written as one.
     ///
     /// # Errors
     ///
@@ -63,13 +62,14 @@ impl Communicator {
     ) -> Result<Gathering, WorldError> {
         let like: Vec<_> =
             shards.iter().map(|shard| PartShape::flat(shard.dims()[0], shard.dtype())).collect();
-        let sums = self.device_sums().filter(|sums| DeviceSums::takes(&like) && sums.is_of(self.rank(), to));
+        let between = self.device_collectives();
+        let between = between.filter(|own| DeviceCollectives::takes(&like) && own.is_of(self.rank(), to));
         let call = self.open(Call::new(Kind::AllGather, what, like));
         let state = if self.size() == 1 {
             Waiting::Alone(shards.into_iter().map(|shard| shard.inner().to_device(to)).collect())
-        } else if let Some(sums) = sums {
-            let padded = shards.into_iter().map(|shard| Some(self.padded(shard)));
-            Waiting::OnDevices(self.begin_on_devices(sums, &call, padded.collect(), None))
+        } else if let Some(between) = between {
+            let shards = shards.into_iter().map(|shard| Some(shard.inner()));
+            Waiting::OnDevices(self.begin_on_devices(between, &call, shards.collect()))
         } else {
             Waiting::Exchange(self.begin_on_host(&call, shards)?)
         };
@@ -95,17 +95,6 @@ impl Communicator {
             });
         }
         Ok(sequence)
-    }
-
-    /// Returns a buffer of all ranks' shards that has this rank's. The rest is negative zeros: added to them, each number
-    /// keeps its bits.
-    fn padded(&self, shard: Tensor<1>) -> Tensor<1> {
-        let shard = shard.inner();
-        let ([elements], place) = (shard.dims(), (shard.device(), shard.dtype()));
-        let zeros = |ranks: usize| Tensor::<1>::full([ranks * elements], -0.0, (&place.0, place.1));
-        let (before, after) = (self.rank(), self.size() - self.rank() - 1);
-        let parts = [(before > 0).then(|| zeros(before)), Some(shard), (after > 0).then(|| zeros(after))];
-        Tensor::cat(parts.into_iter().flatten().collect(), 0)
     }
 }
 

@@ -10,8 +10,9 @@
 //! tensors.rs       collectives on tensors
 //! gathering.rs     all-gathers that have begun: start early, wait later
 //! summing.rs       sums that have begun
-//! on_devices.rs    sums made between devices, without the host
-//! device_sums.rs   what makes these sums: NCCL
+//! on_devices.rs    collectives between devices, without the host
+//! device_collectives.rs  what makes them: NCCL, or a program
+//! nccl/            NCCL between ranks that are threads or processes
 //! collectives.rs   collectives on several parts at once, in host memory
 //! from_root.rs     broadcast and scatter
 //! flat.rs          flat tensors between devices and host memory, with one copy for all of one dtype
@@ -64,13 +65,13 @@
 //! # Features
 //!
 //! `mpi` adds `World::mpi`, and needs an MPI library and libclang to build;
-//! `cuda` sums between CUDA devices with NCCL, where that is installed.
+//! `cuda` exchanges between CUDA devices with NCCL, where that is installed.
 
 mod buffers;
 mod call;
 mod collectives;
 mod communicator;
-mod device_sums;
+mod device_collectives;
 mod error;
 mod exchange;
 mod flat;
@@ -83,6 +84,8 @@ mod link;
 mod message;
 #[cfg(feature = "mpi")]
 mod mpi;
+#[cfg(feature = "nccl")]
+mod nccl;
 mod on_devices;
 mod reads;
 mod remote;
@@ -106,7 +109,7 @@ mod groups_tests;
 
 pub use call::{Kind, PartShape};
 pub use communicator::Communicator;
-pub use device_sums::DeviceSums;
+pub use device_collectives::DeviceCollectives;
 pub use error::WorldError;
 pub use flat::moved;
 pub use gathering::Gathering;

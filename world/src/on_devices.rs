@@ -1,15 +1,11 @@
-//! Sums between the devices of ranks, without the host: NCCL, through Burn.
+//! Collectives between the devices of ranks, without the host: NCCL's, or a program's own.
 //!
-//! If each rank is a thread of this process with its own CUDA device, the tensors need not pass through host memory. Burn's
-//! collectives only sum onto all ranks, so the others are made of that sum: a rank takes its chunk of it, or adds its shard
-//! to zeros.
-//!
-//! NCCL waits forever for a missing rank and cannot be interrupted. The ranks therefore first agree, as in
-//! every other call and within its deadline, on what to sum and on who has it. Each rank does so, and runs the sum, in
-//! another thread; it waits, again under the deadline, until all ranks report that their device has finished. If a
+//! Such a collective waits forever for a missing rank. The ranks therefore first agree, as in every other call and within
+//! its deadline, on what to exchange and on who has it. Each rank does so, and exchanges, in another thread; it
+//! waits, again under the deadline, until all ranks report that their device has finished. A rank whose device waits in
+//! vain reports that too, shortly before the deadline, so that the error names the ranks that do not report. If a
 //! device fails, for example because its memory is full, the call ends on every rank with an error that names it.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
@@ -17,73 +13,124 @@ use burn::tensor::{DType, DataError, FloatDType, Tensor, TensorData, TensorReadE
 use bytes::Bytes;
 
 use crate::call::Call;
+use crate::device_collectives::By;
 use crate::message::Piece;
+#[cfg(feature = "nccl")]
+use crate::nccl::{Stop, Watch, identifier};
 use crate::seat::Seat;
-use crate::{Activity, Communicator, DeviceSums, Kind, PartShape, WorldError, worker};
+use crate::{Activity, Communicator, DeviceCollectives, Kind, PartShape, WorldError, worker};
 
 /// What a rank says if its device fails.
-const FAILED: &str = "its device did not sum";
+const FAILED: &str = "its device did not exchange";
 
-/// A sum between the ranks' devices in flight.
-pub(crate) struct SumOfDevices {
+/// A collective between the ranks' devices in flight.
+pub(crate) struct OnDevices {
     seat: Arc<Seat>,
     /// Ends when the ranks have agreed, or cannot agree: within the deadline.
     agreed: Receiver<()>,
-    /// The exchange in which all ranks report that they have the sum.
+    /// The exchange in which all ranks report.
     ended: (Arc<Call>, u64),
-    sums: Receiver<Result<Vec<Option<Tensor<1>>>, WorldError>>,
+    found: Receiver<Found>,
 }
 
-impl Communicator {
-    /// Begins to sum the parts of a call, each flat, in its dtype on the wire and on this rank's device. Rounds the sums
-    /// like the path through the host, but sends what is to be added in f32: NCCL would round a half-precision sum at
-    /// every rank. Returns the whole sums, or the chunk of that number of each.
-    pub(crate) fn begin_on_devices(
-        &self,
-        sums: &DeviceSums,
-        call: &Arc<Call>,
-        parts: Vec<Option<Tensor<1>>>,
-        chunk: Option<usize>,
-    ) -> SumOfDevices {
-        let of = if call.what.is_empty() { String::new() } else { format!(" of {}", call.what) };
-        let what = format!("the devices' sum{of}");
-        let ended = self.open(Call::new(Kind::Barrier, &what, vec![]));
-        let [agreed, done] = [self.number(), self.number()];
-        let work = Work { seat: self.seat().clone(), sums: sums.clone(), call: call.clone(), chunk };
-        let posted = ended.clone();
-        let ((before, end), (tell, told)) = (self.turn(), channel());
-        let sums = worker::start(self.seat(), FAILED, move || {
-            let exists = work.agreed(agreed, &parts)?;
-            drop(tell);
-            // A sum that failed has ended too, and the world with it.
-            before.map(|before| before.recv());
-            let span = work.seat.timeline.span(Activity::Exchange(work.call.kind), || work.call.what.clone());
-            let sums = work.sums(parts, &exists)?;
-            drop((span, end));
-            work.seat.post(done, &posted, vec![vec![]; work.seat.size()])?;
-            Ok(sums)
-        });
-        SumOfDevices { seat: self.seat().clone(), agreed: told, ended: (ended, done), sums }
+/// What a rank has of each part.
+type Found = Result<Vec<Option<Tensor<1>>>, WorldError>;
+
+/// Why a rank's device has no result.
+enum Unfinished {
+    /// The world is over.
+    World(WorldError),
+    /// The device has waited in vain: what it says.
+    #[cfg_attr(not(feature = "nccl"), expect(dead_code))] // A program's collective cannot be given up.
+    GaveUp(String),
+}
+
+impl From<WorldError> for Unfinished {
+    fn from(error: WorldError) -> Self {
+        Self::World(error)
     }
 }
 
-impl SumOfDevices {
-    /// Waits for the sums, once every rank's device has them.
-    pub fn wait(self) -> Result<Vec<Option<Tensor<1>>>, WorldError> {
-        // Nothing is sent: the other end is dropped. The deadline of the sum starts there.
+impl Communicator {
+    /// Begins to exchange the parts of a call, each flat, in its dtype on the wire and on this rank's device. Rounds sums
+    /// like the path through the host, but sends what is to be added in f32: NCCL would round a half-precision sum at
+    /// every rank. Returns the whole sums, this rank's chunk of each, or the gathered parts, as the call says.
+    pub(crate) fn begin_on_devices(
+        &self,
+        collectives: &DeviceCollectives,
+        call: &Arc<Call>,
+        parts: Vec<Option<Tensor<1>>>,
+    ) -> OnDevices {
+        let of = if call.what.is_empty() { String::new() } else { format!(" of {}", call.what) };
+        let report = Call::new(Kind::Barrier, &format!("the devices' {}{of}", call.kind), vec![]);
+        let ended = self.open(report);
+        let [agreed, done] = [self.number(), self.number()];
+        #[cfg(feature = "nccl")]
+        let joins = match &collectives.by {
+            By::Nccl(nccl) => nccl.begins_to_join().then(|| self.number()),
+            By::Program(_) => None,
+        };
+        let work = Work { seat: self.seat().clone(), collectives: collectives.clone(), call: call.clone() };
+        let posted = ended.clone();
+        let ((before, end), (tell, told)) = (self.turn(), channel());
+        let found = worker::start(self.seat(), FAILED, move || {
+            let exists = work.agreed(agreed, &parts)?;
+            drop(tell);
+            // One that failed has ended too, and the world with it.
+            before.map(|before| before.recv());
+            let span = work.seat.timeline.span(Activity::Exchange(work.call.kind), || work.call.what.clone());
+            #[cfg(feature = "nccl")]
+            let joined = joins.map_or(Ok(()), |sequence| work.join(sequence));
+            #[cfg(not(feature = "nccl"))]
+            let joined = Ok(());
+            let found = joined.and_then(|()| work.exchange(parts, &exists));
+            drop((span, end));
+            let (found, report) = match found {
+                Ok(found) => (Ok(found), vec![]),
+                Err(Unfinished::World(error)) => return Err(error),
+                Err(Unfinished::GaveUp(why)) => {
+                    let error = work.call.unread(&why);
+                    (Err(error), vec![Some(Piece { bytes: Bytes::from(why), element: 1 })])
+                }
+            };
+            work.seat.post(done, &posted, vec![report; work.seat.size()])?;
+            found
+        });
+        OnDevices { seat: self.seat().clone(), agreed: told, ended: (ended, done), found }
+    }
+}
+
+impl OnDevices {
+    /// Waits for the results, once every rank's device has them.
+    pub fn wait(self) -> Found {
+        // Nothing is sent: the other end is dropped. The deadline of the collective starts there.
         let _ = self.agreed.recv();
         let (call, sequence) = &self.ended;
-        self.seat.complete(*sequence, call)?;
-        self.sums.recv().expect("this rank has reported, so its thread has returned the sums")
+        let reports = self.seat.complete(*sequence, call)?;
+        let gave_up = |pieces: &Vec<Option<Piece>>| {
+            let piece = pieces.first()?.as_ref()?;
+            Some(String::from_utf8_lossy(&piece.bytes).into_owned())
+        };
+        let members = self.seat.group.members.iter();
+        let mut gave_up = members.zip(&reports).filter_map(|(rank, of)| Some((*rank, gave_up(of)?)));
+        if let Some((rank, why)) = gave_up.next() {
+            let others: Vec<_> = gave_up.map(|(rank, _)| rank.to_string()).collect();
+            let nor = match others.is_empty() {
+                true => String::new(),
+                false => format!(", nor did those of ranks {}", others.join(", ")),
+            };
+            let (call, reason) = (call.to_string(), format!("failed: {FAILED}: {why}{nor}"));
+            return Err(self.seat.exchange.fail(WorldError::Rank { rank, call, reason }));
+        }
+        self.found.recv().expect("this rank has reported, so its thread has returned the results")
     }
 }
 
 /// A rank's part of one call.
 struct Work {
     seat: Arc<Seat>,
-    sums: DeviceSums,
+    collectives: DeviceCollectives,
     call: Arc<Call>,
-    chunk: Option<usize>,
 }
 
 impl Work {
@@ -97,70 +144,119 @@ impl Work {
         Ok((0..parts.len()).map(any).collect())
     }
 
-    /// Sums the parts that exist, those of one dtype at once.
-    fn sums(
+    /// Exchanges the parts that exist, those of one dtype at once.
+    fn exchange(
         &self,
         parts: Vec<Option<Tensor<1>>>,
         exists: &[bool],
-    ) -> Result<Vec<Option<Tensor<1>>>, WorldError> {
-        let gathers = self.call.kind == Kind::AllGather;
-        // A shard that is added to zeros is exact in its own dtype.
+    ) -> Result<Vec<Option<Tensor<1>>>, Unfinished> {
+        let (kind, ranks) = (self.call.kind, self.seat.size());
+        let gathers = kind == Kind::AllGather;
+        // Shards travel in their own dtype, since nothing is added.
         let dtype_of = |like: &PartShape| if gathers { like.dtype } else { DType::F32 };
-        let device = &self.sums.devices[self.seat.rank];
-        let mut groups: Vec<(DType, Vec<usize>, Vec<Tensor<1>>)> = Vec::new();
+        let device = self.collectives.device(self.seat.rank);
+        let mut found = vec![None; self.call.parts.len()];
+        let mut alike: Vec<(DType, Vec<usize>, Vec<Tensor<1>>)> = Vec::new();
         for (at, (part, like)) in parts.into_iter().zip(&self.call.parts).enumerate() {
             if !exists[at] {
                 continue;
             }
             let dtype = dtype_of(like);
-            let part = match part {
-                Some(part) if part.dtype() == dtype => part,
-                Some(part) => part.cast(FloatDType::from(dtype)),
-                None => Tensor::zeros([like.elements()], (device, dtype)),
+            let part = match (part, device) {
+                (Some(part), _) if part.dtype() == dtype => part,
+                (Some(part), _) => part.cast(FloatDType::from(dtype)),
+                (None, Some(device)) => Tensor::zeros([like.elements()], (device, dtype)),
+                (None, None) => unreachable!("a rank exchanges on its device"),
             };
-            match groups.iter_mut().find(|(known, ..)| *known == dtype) {
+            if like.elements() == 0 {
+                found[at] = Some(part.cast(FloatDType::from(like.sum)));
+                continue;
+            }
+            match alike.iter_mut().find(|(known, ..)| *known == dtype) {
                 Some((_, all, tensors)) => (all.push(at), tensors.push(part)).0,
-                None => groups.push((dtype, vec![at], vec![part])),
+                None => alike.push((dtype, vec![at], vec![part])),
             }
         }
-        let mut sums = vec![None; self.call.parts.len()];
-        for (dtype, all, tensors) in groups {
-            let lengths: Vec<_> = tensors.iter().map(|tensor| tensor.dims()[0]).collect();
-            let sum = self.summed(Tensor::cat(tensors, 0))?;
-            self.seat.count_ring(self.call.kind, sum.dims()[0], dtype.size());
+        for (dtype, all, tensors) in alike {
+            // What the collective splits or joins by ranks has a row for each.
+            let (before, after) = match kind {
+                Kind::ReduceScatter => (ranks, 1),
+                Kind::AllGather => (1, ranks),
+                _ => (1, 1),
+            };
+            let columns: Vec<_> = tensors.iter().map(|tensor| tensor.dims()[0] / before).collect();
+            let rows =
+                tensors.into_iter().zip(&columns).map(|(tensor, columns)| tensor.reshape([before, *columns]));
+            let mine = Tensor::cat(rows.collect(), 1);
+            let mine = mine.reshape([before * columns.iter().sum::<usize>()]);
+            let result = self.exchanged(mine)?.reshape([after, columns.iter().sum()]);
             let mut start = 0;
-            for (at, elements) in all.into_iter().zip(lengths) {
-                let Range { start: from, end } = self.range(elements);
-                let part = sum.clone().narrow(0, start + from, end - from);
-                start += elements;
+            for (at, columns) in all.into_iter().zip(columns) {
+                let part = result.clone().narrow(1, start, columns).reshape([after * columns]);
+                start += columns;
                 let to = if gathers { dtype } else { self.call.parts[at].sum };
-                sums[at] = Some(if part.dtype() == to { part } else { part.cast(FloatDType::from(to)) });
+                found[at] = Some(if part.dtype() == to { part } else { part.cast(FloatDType::from(to)) });
             }
         }
-        Ok(sums)
+        Ok(found)
     }
 
-    /// Returns the elements of a part's sum that this rank wants.
-    fn range(&self, elements: usize) -> Range<usize> {
-        self.chunk.map_or(0..elements, |chunk| {
-            let each = elements / self.seat.size();
-            chunk * each..(chunk + 1) * each
-        })
+    /// Exchanges a buffer, counts what moves, and waits until the device has the result.
+    fn exchanged(&self, mine: Tensor<1>) -> Result<Tensor<1>, Unfinished> {
+        let (seat, kind) = (&self.seat, self.call.kind);
+        let (elements, bytes) = (mine.dims()[0], mine.dtype().size());
+        let whole = if kind == Kind::AllGather { elements * seat.size() } else { elements };
+        let result = match &self.collectives.by {
+            By::Program(collective) => {
+                let result = collective(seat.rank, kind, mine);
+                // One that has only started may still fail or never end.
+                there(&result).map_err(|error| {
+                    seat.fail(&format!("{FAILED}: {error}"));
+                    self.call.unread(error)
+                })?;
+                result
+            }
+            #[cfg(feature = "nccl")]
+            By::Nccl(nccl) => {
+                let result = nccl.exchange(kind, mine, seat.size(), &mut Watch::of(seat));
+                result.map_err(|stop| self.unfinished(stop))?
+            }
+        };
+        seat.count_ring(kind, whole, bytes);
+        Ok(result)
     }
 
-    /// Sums a buffer, and waits until the device has the sum: one that has only started may still fail or never end.
-    fn summed(&self, flat: Tensor<1>) -> Result<Tensor<1>, WorldError> {
-        let sum = (self.sums.sum)(self.seat.rank, flat);
-        there(&sum).map_err(|error| {
-            self.seat.fail(&format!("{FAILED}: {error}"));
-            self.call.unread(error)
-        })?;
-        Ok(sum)
+    /// Joins the other ranks' NCCL, with the identifier that the first of them makes.
+    #[cfg(feature = "nccl")]
+    fn join(&self, sequence: u64) -> Result<(), Unfinished> {
+        let By::Nccl(nccl) = &self.collectives.by else { return Ok(()) };
+        let (seat, call) = (&self.seat, Call::new(Kind::Scalars, "NCCL's identifier", vec![]));
+        let own = match seat.rank {
+            0 => identifier().map_err(|why| self.unfinished(Stop::Failed(why)))?,
+            _ => vec![],
+        };
+        let own = Piece { bytes: Bytes::from(own), element: 1 };
+        let all = seat.exchanged(sequence, &Arc::new(call), vec![vec![Some(own)]; seat.size()])?;
+        let id = all.into_iter().flatten().flatten().next().map(|piece| piece.bytes).unwrap_or_default();
+        let joined = nccl.join(&id, seat.rank, seat.size(), &mut Watch::of(seat));
+        joined.map_err(|stop| self.unfinished(stop))
+    }
+
+    #[cfg(feature = "nccl")]
+    fn unfinished(&self, stop: Stop) -> Unfinished {
+        match stop {
+            Stop::World(error) => Unfinished::World(error),
+            Stop::GaveUp(why) => Unfinished::GaveUp(why),
+            Stop::Failed(why) => {
+                self.seat.fail(&format!("{FAILED}: {why}"));
+                Unfinished::World(self.call.unread(why))
+            }
+        }
     }
 }
 
-fn there(sum: &Tensor<1>) -> Result<(), TensorReadError> {
-    Ok(read(sum.clone().slice(0..1).cast(FloatDType::F32).try_into_data()?)?)
+fn there(result: &Tensor<1>) -> Result<(), TensorReadError> {
+    Ok(read(result.clone().slice(0..1).cast(FloatDType::F32).try_into_data()?)?)
 }
 
 /// Waits for data to be in host memory: CUDA copies it at the first access to the bytes, which waits for the
@@ -176,7 +272,7 @@ mod tests {
 
     use super::*;
     use crate::World;
-    use crate::testing::{self, by_hand, run_summing};
+    use crate::testing::{self, by_hand, run_between};
 
     fn begun(
         rank: &Communicator,
@@ -193,7 +289,7 @@ mod tests {
     #[test]
     fn parts_that_some_ranks_lack_are_summed() {
         let like = [3, 2, 1].map(|elements| PartShape::flat(elements, DType::F32));
-        let sums = run_summing(World::threads(3), Some(by_hand(3)), |rank| {
+        let sums = run_between(World::threads(3), Some(by_hand(3)), |rank| {
             let part = |values: &[f32]| Some(Tensor::<1>::from_data(values, &testing::device()));
             let number = rank.rank() as f32;
             let second = if rank.rank() == 1 { part(&[8.0, 9.0]) } else { None };
@@ -212,7 +308,7 @@ mod tests {
     #[test]
     fn halves_are_summed_in_f32_and_rounded_once() {
         let like = [PartShape::flat(1, DType::F16)];
-        let sums = run_summing(World::threads(3), Some(by_hand(3)), |rank| {
+        let sums = run_between(World::threads(3), Some(by_hand(3)), |rank| {
             // 2049 is not an f16: rounding at every step would give 2048.
             let mine = if rank.rank() == 0 { 2048.0 } else { 1.0 };
             let part = Tensor::<1>::from_data([mine], (&testing::device(), DType::F16));
@@ -221,14 +317,14 @@ mod tests {
             Ok(numbers(sum))
         });
         sums.into_iter().for_each(|sum| assert_eq!(sum.unwrap(), [2050.0]));
-        assert!(!DeviceSums::takes(&[PartShape::flat(1, DType::F64)]));
+        assert!(!DeviceCollectives::takes(&[PartShape::flat(1, DType::F64)]));
     }
 
     /// Each rank's chunk of a sum, and the shards of all, keep every bit, whatever their dtypes.
     #[test]
-    fn chunks_and_gathered_shards_are_parts_of_sums() {
+    fn chunks_and_gathered_shards_keep_their_bits() {
         let odd = [f32::from_bits(0x7FC1_2345), -0.0, f32::MIN_POSITIVE, 3.0];
-        let found = run_summing(World::threads(2), Some(by_hand(2)), |rank| {
+        let found = run_between(World::threads(2), Some(by_hand(2)), |rank| {
             let device = testing::device();
             let part = Tensor::<1>::from_data([1.0, 2.0, 3.0, 4.0], &device);
             let like = [PartShape::flat(4, DType::F32)];
@@ -247,15 +343,15 @@ mod tests {
             assert_eq!(chunk, [[2.0, 4.0], [6.0, 8.0]][rank]);
             let bits = |numbers: &[f32]| numbers.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             assert_eq!(all, [bits(&[odd, odd].concat()), bits(&[1.0, 0.5, -1.0, 0.5]), bits(&[1.0, -1.0])]);
-            // Each is a ring's sum: all four elements, and twice the shards of the other rank.
-            assert_eq!(traffic.of(Kind::ReduceScatter).elements, 4);
-            assert_eq!(traffic.of(Kind::AllGather).elements, 2 * (4 + 2 + 1));
+            // The chunk of the other rank, and the shards to it.
+            assert_eq!(traffic.of(Kind::ReduceScatter).elements, 2);
+            assert_eq!(traffic.of(Kind::AllGather).elements, 4 + 2 + 1);
         }
     }
 
     #[test]
     fn tensors_are_summed_on_their_devices() {
-        let sums = run_summing(World::threads(2), Some(by_hand(2)), |rank| {
+        let sums = run_between(World::threads(2), Some(by_hand(2)), |rank| {
             let mine = Tensor::<2>::full([2, 3], 1.0 + rank.rank() as f32, &testing::device());
             Ok(rank.all_reduce(mine)?.into_data())
         });
@@ -267,7 +363,7 @@ mod tests {
     #[test]
     fn sums_in_flight_keep_their_order() {
         let like = [PartShape::flat(2, DType::F32)];
-        let found = run_summing(World::threads(3), Some(by_hand(3)), |rank| {
+        let found = run_between(World::threads(3), Some(by_hand(3)), |rank| {
             let device = testing::device();
             let begin = |at: usize| {
                 let part = Tensor::<1>::from_data([at as f32, rank.rank() as f32], &device);
@@ -290,13 +386,13 @@ mod tests {
     #[test]
     fn disagreeing_ranks_start_no_sum() {
         let part = |elements: usize| vec![Some(Tensor::<1>::zeros([elements], &testing::device()))];
-        let sums = run_summing(World::threads(2), Some(on(2, |_, part| never(part))), |rank| {
+        let sums = run_between(World::threads(2), Some(on(2, |_, _, part| never(part))), |rank| {
             let elements = 1 + rank.rank();
             begun(&rank, part(elements), &[PartShape::flat(elements, DType::F32)])
         });
         assert!(sums.into_iter().all(|sum| matches!(sum, Err(WorldError::Mismatch { .. }))));
         let limit = Duration::from_millis(1);
-        let sums = run_summing(World::threads(2).deadline(limit), Some(by_hand(2)), |rank| {
+        let sums = run_between(World::threads(2).deadline(limit), Some(by_hand(2)), |rank| {
             match rank.rank() {
                 0 => begun(&rank, part(1), &[PartShape::flat(1, DType::F32)]).map(drop),
                 // Arrives only after the other rank has given up.
@@ -318,14 +414,14 @@ mod tests {
     /// The sum that the other ranks have started never ends in this case.
     #[test]
     fn a_device_that_refuses_ends_the_sum_on_every_rank() {
-        let sum = |rank, part| match rank {
+        let sum = |rank, _, part| match rank {
             1 => panic!("out of memory"),
             _ => never(part),
         };
-        let sums = run_summing(World::threads(3), Some(on(3, sum)), sum_of_ones);
+        let sums = run_between(World::threads(3), Some(on(3, sum)), sum_of_ones);
         for sum in sums {
-            let expected = "rank 1 failed: its device did not sum: out of memory; this rank was in barrier of the \
-                            devices' sum";
+            let expected = "rank 1 failed: its device did not exchange: out of memory; this rank was in barrier of the \
+                            devices' all_reduce";
             assert_eq!(sum.unwrap_err().to_string(), expected);
         }
     }
@@ -334,8 +430,8 @@ mod tests {
     fn a_sum_that_never_ends_stops_at_the_deadline() {
         // Long enough for the ranks to agree.
         let world = World::threads(2).deadline(Duration::from_secs(2));
-        let sum = |rank, part| if rank == 1 { never(part) } else { part };
-        for sum in run_summing(world, Some(on(2, sum)), sum_of_ones) {
+        let sum = |rank, _, part| if rank == 1 { never(part) } else { part };
+        for sum in run_between(world, Some(on(2, sum)), sum_of_ones) {
             assert!(matches!(sum, Err(WorldError::Deadline { ranks, .. }) if ranks.contains(&1)));
         }
     }
@@ -349,8 +445,11 @@ mod tests {
         assert_eq!((read(come).is_ok(), read(to_come).is_ok()), (true, false));
     }
 
-    fn on(ranks: usize, sum: impl Fn(usize, Tensor<1>) -> Tensor<1> + Send + Sync + 'static) -> DeviceSums {
-        DeviceSums::new(vec![testing::device(); ranks], sum)
+    fn on(
+        ranks: usize,
+        collective: impl Fn(usize, Kind, Tensor<1>) -> Tensor<1> + Send + Sync + 'static,
+    ) -> DeviceCollectives {
+        DeviceCollectives::new(vec![testing::device(); ranks], collective)
     }
 
     /// Blocks forever, as NCCL does if a rank is missing.

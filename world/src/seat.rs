@@ -61,9 +61,11 @@ impl Seat {
         self.exchange.fail(WorldError::Rank { rank, call, reason: format!("failed: {reason}") });
     }
 
-    /// Counts the traffic of a ring sum between devices: 2(N-1)/N of `elements`, of `bytes` bytes each.
+    /// Counts the traffic of a collective between devices: (N-1)/N of the whole `elements`, of `bytes` bytes each, or twice
+    /// that if all ranks get a whole sum.
     pub fn count_ring(&self, kind: Kind, elements: usize, bytes: usize) {
-        let moved = (2 * elements * (self.size() - 1)).div_ceil(self.size());
+        let rounds = if kind == Kind::AllReduce { 2 } else { 1 };
+        let moved = (rounds * elements * (self.size() - 1)).div_ceil(self.size());
         self.exchange.count_moved(self.world_rank, kind, moved, moved * bytes);
     }
 

@@ -7,9 +7,9 @@ use std::sync::mpsc::Receiver;
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 
 use crate::call::{Call, name};
-use crate::device_sums::DeviceSums;
+use crate::device_collectives::DeviceCollectives;
 use crate::flat::{Reading, put};
-use crate::on_devices::SumOfDevices;
+use crate::on_devices::OnDevices;
 use crate::{Communicator, Kind, PartShape, WorldError, sum, worker};
 
 /// A sum in flight.
@@ -29,7 +29,7 @@ enum Waiting {
     OnHost(Receiver<Sums>),
     /// In a [rehearsal](Communicator::rehearsal).
     Later(Box<dyn FnOnce() -> Sums + Send>),
-    OnDevices(SumOfDevices),
+    OnDevices(OnDevices),
 }
 
 /// Sums in host memory.
@@ -44,9 +44,8 @@ impl Communicator {
     /// and rounded once, to [`PartShape::sum`], so its bits do not depend on where the ranks run. Each rank sends
     /// (N-1)/N of its elements.
     ///
-    /// Where the ranks' devices [sum](crate::World::on) by themselves, no part passes through host memory, and the sum is
-    /// that of [`begin_all_reduce`](Self::begin_all_reduce). Elsewhere the parts of a dtype are read as one buffer, and
-    /// the sums are written as one.
+    /// Where the ranks' devices [exchange](crate::World::on) by themselves, no part passes through host memory, and what is
+    /// summed travels in f32. Elsewhere the parts of a dtype are read as one buffer, and the sums are written as one.
     ///
     /// # Errors
     ///
@@ -110,17 +109,17 @@ impl Communicator {
         let parts: Vec<_> = parts.collect();
         let scatters = call.kind == Kind::ReduceScatter;
         let call = self.open(call);
-        let sums =
-            self.device_sums().filter(|sums| DeviceSums::takes(&call.parts) && sums.is_of(self.rank(), to));
+        let between = self.device_collectives();
+        let between =
+            between.filter(|own| DeviceCollectives::takes(&call.parts) && own.is_of(self.rank(), to));
         let state = if self.size() == 1 {
             let own = parts.into_iter().zip(&call.parts).map(|(part, like)| {
                 let part = part?.to_device(to);
                 Some(if like.dtype == like.sum { part } else { part.cast(FloatDType::from(like.sum)) })
             });
             Waiting::Alone(own.collect())
-        } else if let Some(sums) = sums {
-            let chunk = scatters.then(|| self.rank());
-            Waiting::OnDevices(self.begin_on_devices(sums, &call, parts, chunk))
+        } else if let Some(between) = between {
+            Waiting::OnDevices(self.begin_on_devices(between, &call, parts))
         } else {
             let (first, second) = (self.number(), (!scatters).then(|| self.number()));
             let (reading, seat, call) = (Reading::of(parts), self.seat().clone(), call.clone());

@@ -4,7 +4,7 @@ use std::sync::{Barrier, Mutex};
 
 use burn::tensor::{Device, Tensor, TensorData};
 
-use crate::{Communicator, DeviceSums, PartShape, Summing, World, WorldError, host_device};
+use crate::{Communicator, DeviceCollectives, Kind, PartShape, Summing, World, WorldError, host_device};
 
 /// Returns the device that `BURN_DEVICE` names, as in the program `firebrick`, or the CPU by default.
 pub fn device() -> Device {
@@ -33,16 +33,16 @@ pub fn run<T: Send>(
     world: World,
     rank: impl Fn(Communicator) -> Result<T, WorldError> + Sync,
 ) -> Vec<Result<T, WorldError>> {
-    run_summing(world, None, rank)
+    run_between(world, None, rank)
 }
 
-/// Like [`run`], for ranks whose devices may sum by themselves.
-pub fn run_summing<T: Send>(
+/// Like [`run`], for ranks whose devices may exchange by themselves.
+pub fn run_between<T: Send>(
     world: World,
-    sums: Option<DeviceSums>,
+    between: Option<DeviceCollectives>,
     rank: impl Fn(Communicator) -> Result<T, WorldError> + Sync,
 ) -> Vec<Result<T, WorldError>> {
-    let outcomes = outcomes(world, |communicator| rank(communicator.summing(sums.clone())));
+    let outcomes = outcomes(world, |communicator| rank(communicator.between_devices(between.clone())));
     outcomes.into_iter().map(|outcome| outcome.expect("no rank panics")).collect()
 }
 
@@ -84,15 +84,21 @@ pub fn gathered(parts: Vec<Tensor<1>>) -> Vec<TensorData> {
     parts.into_iter().map(Tensor::into_data).collect()
 }
 
-/// Stands in for NCCL: sums the ranks' tensors in rank order.
-pub fn by_hand(ranks: usize) -> DeviceSums {
+/// Stands in for NCCL: exchanges the ranks' tensors, and sums them in rank order.
+pub fn by_hand(ranks: usize) -> DeviceCollectives {
     let (brought, met) = (Mutex::new(vec![None; ranks]), Barrier::new(ranks));
-    let sum = move |rank: usize, part: Tensor<1>| {
+    let collective = move |rank: usize, kind: Kind, part: Tensor<1>| {
+        let chunk = part.dims()[0] / ranks;
         brought.lock().unwrap()[rank] = Some(part);
         met.wait();
         let parts: Vec<Tensor<1>> = brought.lock().unwrap().iter().flatten().cloned().collect();
         met.wait();
-        parts.into_iter().reduce(|sum, part| sum + part).unwrap()
+        let sum = |parts: Vec<Tensor<1>>| parts.into_iter().reduce(|sum, part| sum + part).unwrap();
+        match kind {
+            Kind::AllGather => Tensor::cat(parts, 0),
+            Kind::ReduceScatter => sum(parts).narrow(0, rank * chunk, chunk),
+            _ => sum(parts),
+        }
     };
-    DeviceSums::new(vec![device(); ranks], sum)
+    DeviceCollectives::new(vec![device(); ranks], collective)
 }

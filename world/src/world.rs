@@ -6,7 +6,7 @@ use std::time::Duration;
 use burn::tensor::Device;
 
 use crate::exchange::Exchange;
-use crate::{Communicator, DeviceSums, Link, WorldError};
+use crate::{Communicator, DeviceCollectives, Link, WorldError};
 
 /// A recipe for the ranks of a run. Nothing starts before [`join`](Self::join).
 ///
@@ -90,15 +90,15 @@ impl World {
     /// Assigns devices to this process's ranks, round-robin. Default: all ranks use the model's device. The model may
     /// be on another device, such as the host: the trainer moves it, or each rank's part of it, to the rank's device.
     ///
-    /// If each rank has its own CUDA device, the world has a single process, and NCCL is installed (as
-    /// `libnccl.so`), NCCL computes the sums, unless [`nccl`](Self::nccl) turns it off, and also gathers: a gather is a sum
-    /// with zeros. What one rank alone sends or receives goes through host memory.
+    /// If each rank, of one process or of several, has its own CUDA device, and NCCL is installed everywhere (as
+    /// `libnccl.so`, version 2.14 or later), NCCL sums and gathers, unless [`nccl`](Self::nccl) turns it off. What one rank
+    /// alone sends or receives goes through host memory. [`Communicator::through_host`] says why all of it does.
     pub fn on(self, devices: Vec<Device>) -> Self {
         Self { devices, ..self }
     }
 
-    /// Sets whether NCCL may compute sums. Default: true, if [it can](Self::on). Without NCCL the host sums in rank
-    /// order, and the bits do not depend on the links between the devices.
+    /// Sets whether NCCL may sum and gather. Default: true, if [it can](Self::on). Without NCCL the host sums in rank
+    /// order, and the bits do not depend on the links between the devices. All processes need the same setting.
     pub fn nccl(self, used: bool) -> Self {
         Self { nccl: used, ..self }
     }
@@ -155,13 +155,83 @@ impl World {
                 let reason = "a link is simulated among the threads of one process only; leave it out";
                 return Err(WorldError::Mpi(reason.into()));
             }
-            return crate::mpi::join(self.threads, self.deadline);
+            return crate::mpi::join(self);
         }
         let exchange =
             Arc::new(Exchange::new(self.threads, 0..self.threads, self.deadline).over_link(self.link));
-        let devices: Option<Vec<_>> = (0..self.threads).map(|rank| self.device(rank).cloned()).collect();
-        let sums = devices.filter(|_| self.nccl && self.link.is_none()).and_then(DeviceSums::nccl);
-        let rank = |rank| Communicator::of(exchange.clone(), rank).summing(sums.clone());
-        Ok((0..self.threads).map(rank).collect())
+        let ranks = (0..self.threads).map(|rank| Communicator::of(exchange.clone(), rank));
+        let (places, between) = self.between_devices();
+        Ok(meet(ranks.collect(), &[places], between))
+    }
+
+    /// Returns the number of this process's ranks.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn ranks_here(&self) -> usize {
+        self.threads
+    }
+
+    /// Returns what distinguishes this process's devices, one a rank, if NCCL may and can exchange between them, or why it
+    /// may not; and the collectives of each.
+    pub(crate) fn between_devices(&self) -> (Places, Vec<DeviceCollectives>) {
+        let devices = (0..self.threads).map(|rank| self.device(rank).cloned()).collect::<Option<Vec<_>>>();
+        let found = match devices {
+            _ if !self.nccl => Err("NCCL is turned off".into()),
+            _ if self.link.is_some() => Err("a link is simulated".into()),
+            Some(devices) => DeviceCollectives::nccl(&devices),
+            None => Err("the ranks have no devices of their own".into()),
+        };
+        match found {
+            Ok((places, between)) => (Ok(places), between),
+            Err(why) => (Err(why), vec![]),
+        }
+    }
+}
+
+/// What distinguishes each device of a process from all others, or why NCCL does not serve them.
+pub(crate) type Places = Result<Vec<String>, String>;
+
+/// Lets the ranks of this process exchange `between` their devices, if those of all processes can.
+pub(crate) fn meet(
+    ranks: Vec<Communicator>,
+    places: &[Places],
+    between: Vec<DeviceCollectives>,
+) -> Vec<Communicator> {
+    match apart(places) {
+        Ok(()) => ranks
+            .into_iter()
+            .zip(between)
+            .map(|(rank, between)| rank.between_devices(Some(between)))
+            .collect(),
+        Err(why) => ranks.into_iter().map(|rank| rank.through_host_because(&why)).collect(),
+    }
+}
+
+/// Checks that several ranks have a device each.
+fn apart(places: &[Places]) -> Result<(), String> {
+    let mut all = Vec::new();
+    for places in places {
+        all.extend(places.as_ref().map_err(Clone::clone)?);
+    }
+    match all.iter().enumerate().find(|(at, place)| all[..*at].contains(place)) {
+        _ if all.len() < 2 => Err("there is one rank".into()),
+        Some((at, _)) => Err(format!("rank {at} shares its device with another rank")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// NCCL needs each rank on a device of its own, everywhere.
+    #[test]
+    fn ranks_meet_on_devices_of_their_own() {
+        let places = |all: &[&str]| -> Places { Ok(all.iter().map(ToString::to_string).collect()) };
+        let missing = || -> Places { Err("NCCL is not installed as libnccl.so".to_string()) };
+        assert_eq!(apart(&[places(&["a 0", "a 1"]), places(&["b 0", "b 1"])]), Ok(()));
+        let shared = apart(&[places(&["a 0", "a 1"]), places(&["b 0", "a 1"])]);
+        assert_eq!(shared, Err("rank 3 shares its device with another rank".to_string()));
+        assert_eq!(apart(&[places(&["a 0", "a 1"]), missing()]), missing().map(drop));
+        assert_eq!(apart(&[places(&["a 0"])]), Err("there is one rank".to_string()));
     }
 }

@@ -162,7 +162,7 @@ pub struct Run {
     pub ranks: Option<usize>,
     /// Seconds that a rank waits for the others before the run ends. Default: 600.
     pub deadline: Option<u64>,
-    /// Whether NCCL may sum the gradients if the ranks are threads with a CUDA device each. Default: true.
+    /// Whether NCCL may sum and gather if each rank has its own CUDA device. Default: true.
     #[serde(default = "yes")]
     pub nccl: bool,
     /// A network to simulate between ranks that are threads, to see what a slow one does. Default: none.

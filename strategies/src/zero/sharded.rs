@@ -254,7 +254,7 @@ mod tests {
 
     use burn::nn::{Linear, LinearConfig};
     use burn::tensor::{FloatDType, TensorData};
-    use firebrick_world::{Communicator, DeviceSums, World};
+    use firebrick_world::{Communicator, DeviceCollectives, Kind, World};
 
     use super::*;
     use crate::{Amp, Clip, Composition, Offload, Setup, Zero, testing};
@@ -292,7 +292,7 @@ mod tests {
     }
 
     /// Sums the weight and the bias over two ranks: one rank has no bias gradient, and the other's was delivered.
-    fn sums(zero: Zero, on_devices: Option<DeviceSums>) -> Vec<[TensorData; 2]> {
+    fn sums(zero: Zero, on_devices: Option<DeviceCollectives>) -> Vec<[TensorData; 2]> {
         let device = testing::device().autodiff();
         let model: Linear = LinearConfig::new(64, 32).init(&device);
         let [weight, bias] = [model.weight.id, model.bias.as_ref().unwrap().id];
@@ -318,22 +318,32 @@ mod tests {
         };
         let ranks = World::threads(2).join().unwrap();
         thread::scope(|scope| {
-            let start = |rank: Communicator| scope.spawn(|| sums_of(rank.summing(on_devices.clone())));
+            let start =
+                |rank: Communicator| scope.spawn(|| sums_of(rank.between_devices(on_devices.clone())));
             let threads: Vec<_> = ranks.into_iter().map(start).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         })
     }
 
-    /// Stands in for NCCL: sums the tensors of two ranks in rank order.
-    fn by_hand() -> DeviceSums {
+    /// Stands in for NCCL: exchanges the tensors of two ranks, and sums them in rank order.
+    fn by_hand() -> DeviceCollectives {
         let ranks = World::threads(2).join().unwrap();
-        let sum = move |rank: usize, part| ranks[rank].all_reduce(part).unwrap();
-        DeviceSums::new(vec![testing::device(); 2], sum)
+        let collective = move |rank: usize, kind, part| {
+            let rank = &ranks[rank];
+            match kind {
+                Kind::ReduceScatter => rank.reduce_scatter(part),
+                Kind::AllGather => rank.all_gather(part),
+                _ => rank.all_reduce(part),
+            }
+        };
+        DeviceCollectives::new(vec![testing::device(); 2], move |rank, kind, part| {
+            collective(rank, kind, part).unwrap()
+        })
     }
 
     /// A fake sum that returns each rank's own tensor times three, which reveals who took this path.
-    fn thrice() -> DeviceSums {
-        DeviceSums::new(vec![testing::device(); 2], |_, part| part * 3.0)
+    fn thrice() -> DeviceCollectives {
+        DeviceCollectives::new(vec![testing::device(); 2], |_, _, part| part * 3.0)
     }
 
     #[test]

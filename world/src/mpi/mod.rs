@@ -16,6 +16,7 @@ use std::time::Duration;
 use super::exchange::Exchange;
 use super::message::{Message, Notice};
 use super::remote::Remote;
+use super::world::{Places, World, meet};
 use super::{Communicator, LAUNCHERS, WorldError};
 use envelope::Envelope;
 use progress_thread::ProgressThread;
@@ -62,8 +63,9 @@ impl Remote for Way {
     }
 }
 
-/// Joins `threads` ranks of this process, once all processes have started.
-pub fn join(threads: usize, deadline: Duration) -> Result<Vec<Communicator>, WorldError> {
+/// Joins this process's ranks, once all processes have started.
+pub fn join(recipe: &World) -> Result<Vec<Communicator>, WorldError> {
+    let (threads, deadline) = (recipe.ranks_here(), recipe.limit());
     let mut variables = LAUNCHERS.iter().flat_map(|launcher| launcher.of_mpi);
     if !variables.any(|name| std::env::var_os(name).is_some()) {
         return Err(WorldError::Mpi(
@@ -100,8 +102,15 @@ pub fn join(threads: usize, deadline: Duration) -> Result<Vec<Communicator>, Wor
         let call = format!("a world of {threads} threads in each process");
         return Err(WorldError::Mismatch { rank: me, call, other, found });
     }
+    let (mine, between) = recipe.between_devices();
+    let text = serde_json::to_vec(&mine).map_err(|error| WorldError::Mpi(error.to_string()))?;
+    let texts = process.all_gather_bytes("devices", &text)?;
+    // One that is not read is of another version of the program.
+    let read = |text: &Vec<u8>| serde_json::from_slice(text).unwrap_or_else(|error| Err(error.to_string()));
+    let places: Vec<Places> = texts.iter().map(read).collect();
     let exchange = world(threads);
-    Ok((me * threads..(me + 1) * threads).map(|rank| Communicator::of(exchange.clone(), rank)).collect())
+    let ranks = (me * threads..(me + 1) * threads).map(|rank| Communicator::of(exchange.clone(), rank));
+    Ok(meet(ranks.collect(), &places, between))
 }
 
 /// Returns the number of processes that the launcher reports.

@@ -1,0 +1,173 @@
+//! NCCL's communicator.
+#![allow(unsafe_code)] // NCCL is a C library.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::null_mut;
+
+use burn::tensor::DType;
+use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
+
+use super::memory::Buffer;
+use super::watch::{Stop, Watch};
+use crate::Kind;
+
+/// The first version whose calls need not block, 2.14, which is also the version of the settings below.
+const OLDEST: c_int = 21400;
+
+/// Marks settings as initialised: `NCCL_API_MAGIC`.
+const MAGIC: u32 = 0xcafe_beef;
+
+/// A setting that is left to NCCL: `NCCL_CONFIG_UNDEF_INT`.
+const UNDEFINED: c_int = c_int::MIN;
+
+/// One rank's end of a communicator. Dropping it aborts what is under way.
+pub struct Comm(sys::ncclComm_t);
+
+// SAFETY: NCCL allows calls of a communicator from any thread, one at a time; it is behind a mutex.
+unsafe impl Send for Comm {}
+
+/// Checks that NCCL is installed, and new enough.
+pub fn is_usable() -> Result<(), String> {
+    // SAFETY: this loads NCCL, whose initialisation does not affect this program.
+    if !unsafe { sys::is_culib_present() } {
+        return Err("NCCL is not installed as libnccl.so".into());
+    }
+    let mut version = 0;
+    // SAFETY: `version` outlives the call, which writes it. The library was found.
+    done(unsafe { sys::ncclGetVersion(&mut version) }, null_mut())?;
+    match version {
+        OLDEST.. => Ok(()),
+        _ => Err(format!("NCCL must be of version 2.14 or later, found number {version}")),
+    }
+}
+
+/// Makes an identifier with which ranks find each other.
+pub fn identifier() -> Result<Vec<u8>, String> {
+    let mut id = ncclUniqueId { internal: [0; 128] };
+    // SAFETY: `id` outlives the call, which writes it.
+    done(unsafe { sys::ncclGetUniqueId(&mut id) }, null_mut())?;
+    Ok(id.internal.map(|byte| byte as u8).to_vec())
+}
+
+impl Comm {
+    /// Joins the ranks that call this with the same identifier.
+    pub fn join(id: &[u8], rank: usize, size: usize, watch: &mut Watch) -> Result<Self, Stop> {
+        let Ok(id) = <[u8; 128]>::try_from(id) else {
+            return Err(Stop::Failed(format!("expected an identifier of 128 bytes, found {}", id.len())));
+        };
+        let id = ncclUniqueId { internal: id.map(|byte| byte as c_char) };
+        // SAFETY: all fields are numbers and pointers, for which zero is a value.
+        let mut settings: sys::ncclConfig_t = unsafe { std::mem::zeroed() };
+        settings.size = size_of_val(&settings);
+        (settings.magic, settings.version) = (MAGIC, OLDEST as u32);
+        // What later versions added is left out by the number of the version, and undefined besides.
+        (settings.cgaClusterSize, settings.minCTAs, settings.maxCTAs) = (UNDEFINED, UNDEFINED, UNDEFINED);
+        settings.splitShare = UNDEFINED;
+        settings.blocking = 0;
+        let mut comm = null_mut();
+        // SAFETY: `comm` and `settings` outlive the call; NCCL copies the settings.
+        let begun = unsafe {
+            sys::ncclCommInitRankConfig(&mut comm, size as c_int, id, rank as c_int, &mut settings)
+        };
+        if comm.is_null() {
+            return Err(Stop::Failed(done(begun, comm).err().unwrap_or("NCCL made no communicator".into())));
+        }
+        let comm = Self(comm);
+        comm.settle(begun, watch)?;
+        Ok(comm)
+    }
+
+    /// Starts a collective on the device's stream. `count` is the number of elements of a rank's part, as NCCL defines it.
+    #[expect(clippy::too_many_arguments)] // NCCL's own, and the watch.
+    pub fn start(
+        &self,
+        kind: Kind,
+        from: &Buffer,
+        to: &Buffer,
+        count: usize,
+        dtype: DType,
+        stream: *mut c_void,
+        watch: &mut Watch,
+    ) -> Result<(), Stop> {
+        let dtype = match dtype {
+            DType::F32 => ncclDataType_t::ncclFloat32,
+            DType::F16 => ncclDataType_t::ncclFloat16,
+            DType::BF16 => ncclDataType_t::ncclBfloat16,
+            other => return Err(Stop::Failed(format!("NCCL exchanges f32, f16 and bf16, found {other:?}"))),
+        };
+        let (sum, comm, stream) = (ncclRedOp_t::ncclSum, self.0, stream.cast());
+        let (from, to) = (from.pointer.cast_const(), to.pointer);
+        // SAFETY: both buffers have the elements that the collective reads or writes, on the device of the communicator,
+        // and stay until its stream is idle. The communicator is live.
+        let begun = unsafe {
+            match kind {
+                Kind::AllReduce => sys::ncclAllReduce(from, to, count, dtype, sum, comm, stream),
+                Kind::ReduceScatter => sys::ncclReduceScatter(from, to, count, dtype, sum, comm, stream),
+                Kind::AllGather => sys::ncclAllGather(from, to, count, dtype, comm, stream),
+                other => return Err(Stop::Failed(format!("{other} is no collective between devices"))),
+            }
+        };
+        self.settle(begun, watch)
+    }
+
+    /// Returns the error that has come up since, if there is one.
+    pub fn check(&self) -> Result<(), Stop> {
+        match self.state()? {
+            ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress => Ok(()),
+            error => Err(self.stop(error)),
+        }
+    }
+
+    /// Waits until NCCL has taken up what was begun.
+    fn settle(&self, begun: ncclResult_t, watch: &mut Watch) -> Result<(), Stop> {
+        let mut state = begun;
+        loop {
+            match state {
+                ncclResult_t::ncclSuccess => return Ok(()),
+                ncclResult_t::ncclInProgress => watch.pause()?,
+                error => return Err(self.stop(error)),
+            }
+            state = self.state()?;
+        }
+    }
+
+    fn state(&self) -> Result<ncclResult_t, Stop> {
+        let mut state = ncclResult_t::ncclSuccess;
+        // SAFETY: the communicator is live, and `state` outlives the call.
+        let asked = unsafe { sys::ncclCommGetAsyncError(self.0, &mut state) };
+        done(asked, self.0).map_err(Stop::Failed)?;
+        Ok(state)
+    }
+
+    /// Tells a rank that notices that another one is gone from a rank whose own part has failed: the world finds out who
+    /// is missing.
+    fn stop(&self, error: ncclResult_t) -> Stop {
+        let text = described(error, self.0);
+        if error == ncclResult_t::ncclRemoteError { Stop::GaveUp(text) } else { Stop::Failed(text) }
+    }
+}
+
+impl Drop for Comm {
+    fn drop(&mut self) {
+        // SAFETY: the communicator is live, and this is its last use. An error changes nothing: it is gone either way.
+        let _ = unsafe { sys::ncclCommAbort(self.0) };
+    }
+}
+
+fn done(result: ncclResult_t, comm: sys::ncclComm_t) -> Result<(), String> {
+    match result {
+        ncclResult_t::ncclSuccess => Ok(()),
+        error => Err(described(error, comm)),
+    }
+}
+
+fn described(error: ncclResult_t, comm: sys::ncclComm_t) -> String {
+    // SAFETY: both calls take any error and a communicator or none, and return a text that lives as long as NCCL, or null.
+    let texts = unsafe { [sys::ncclGetErrorString(error), sys::ncclGetLastError(comm)] };
+    let text = |at: *const c_char| {
+        // SAFETY: it is not null, and ends in a zero, as NCCL's texts do.
+        (!at.is_null()).then(|| unsafe { CStr::from_ptr(at) }.to_string_lossy().trim().to_string())
+    };
+    let texts: Vec<_> = texts.into_iter().filter_map(text).filter(|text| !text.is_empty()).collect();
+    format!("NCCL: {}", texts.join(": "))
+}

@@ -1,0 +1,135 @@
+//! Tensors in the memory of a CUDA device.
+#![allow(unsafe_code)] // CUDA's driver is a C library.
+
+use std::ffi::c_void;
+
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{
+    BackendTensor, Cube, CubeDevice, DispatchDevice, DispatchKindConversion, DispatchTensor,
+};
+use burn::tensor::{DType, Device, Tensor};
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::client::Client;
+use cubecl::cuda::{CudaDevice, CudaRuntime};
+use cubecl::future::block_on;
+use cubecl_runtime::runtime::Runtime;
+use cudarc::driver::result::{DriverError, ctx, device, init, primary_ctx, stream};
+use cudarc::driver::sys::{self, CUcontext, CUresult, CUstream};
+
+use super::memory::{Buffer, Memory};
+
+/// A CUDA device, with a stream on which NCCL works beside the device's own.
+pub struct Cuda {
+    device: Device,
+    client: Client,
+    context: CUcontext,
+    stream: CUstream,
+}
+
+// SAFETY: CUDA's handles may be used from any thread that has made the context current.
+unsafe impl Send for Cuda {}
+// SAFETY: as above.
+unsafe impl Sync for Cuda {}
+
+fn cuda(device: &Device) -> Result<CudaDevice, String> {
+    match device.as_dispatch() {
+        DispatchDevice::Cube(CubeDevice::Cuda(cuda)) => Ok(cuda.clone()),
+        _ => Err(format!("{device:?} is no CUDA device")),
+    }
+}
+
+fn failed(error: DriverError) -> String {
+    format!("CUDA: {error}")
+}
+
+/// Returns the machine's start and the device's address on its bus, if this is a CUDA device.
+pub fn place(device: &Device) -> Result<String, String> {
+    let index = cuda(device)?.index;
+    init().map_err(failed)?;
+    let (handle, mut address) = (device::get(index as i32).map_err(failed)?, [0; 32]);
+    // SAFETY: the call writes no more than the length that it is told, and a zero at the end.
+    unsafe { sys::cuDeviceGetPCIBusId(address.as_mut_ptr(), address.len() as i32, handle) }
+        .result()
+        .map_err(failed)?;
+    let address: String = address.iter().take_while(|c| **c != 0).map(|c| *c as u8 as char).collect();
+    let machine = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    Ok(format!("{} {address}", machine.trim()))
+}
+
+impl Cuda {
+    pub fn of(device: &Device) -> Result<Self, String> {
+        let cuda = cuda(device)?;
+        init().map_err(failed)?;
+        let handle = device::get(cuda.index as i32).map_err(failed)?;
+        // SAFETY: the handle is a device's. CubeCL uses this context too, and never resets it; it stays retained.
+        let context = unsafe { primary_ctx::retain(handle) }.map_err(failed)?;
+        // SAFETY: the context is live.
+        unsafe { ctx::set_current(context) }.map_err(failed)?;
+        let stream = stream::create(stream::StreamKind::NonBlocking).map_err(failed)?;
+        Ok(Self { device: device.clone(), client: CudaRuntime::client(&cuda), context, stream })
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        // SAFETY: this is the last use of the stream. CUDA destroys it once its work is done.
+        let _ = unsafe { stream::destroy(self.stream) };
+    }
+}
+
+impl Memory for Cuda {
+    fn enter(&self) -> Result<(), String> {
+        // SAFETY: the context is retained.
+        unsafe { ctx::set_current(self.context) }.map_err(failed)
+    }
+
+    fn lend(&self, tensor: Tensor<1>) -> Result<Buffer, String> {
+        let dispatched = tensor.clone().into_dispatch();
+        let found = match <DispatchTensor as DispatchKindConversion<Cube>>::try_into_backend(dispatched) {
+            Ok(BackendTensor::Float(tensor)) => into_contiguous(resolved(tensor)),
+            _ => return Err(format!("expected a float tensor of {:?}", self.device)),
+        };
+        let found: CubeTensor = found;
+        let resource = found.client.get_resource::<<CudaRuntime as Runtime>::Server>(found.handle.clone());
+        let resource = resource.map_err(|error| format!("{error:?}"))?;
+        let pointer = resource.resource().ptr as *mut c_void;
+        let tensor = move || {
+            drop((resource, found));
+            tensor
+        };
+        Ok(Buffer { pointer, tensor: Box::new(tensor) })
+    }
+
+    fn room(&self, elements: usize, dtype: DType) -> Result<Buffer, String> {
+        self.lend(Tensor::empty([elements], (&self.device, dtype)))
+    }
+
+    fn wait_for_queue(&self) -> Result<(), String> {
+        block_on(self.client.sync()).map_err(|error| format!("{error:?}"))
+    }
+
+    fn stream(&self) -> *mut c_void {
+        self.stream.cast()
+    }
+
+    fn is_idle(&self) -> Result<bool, String> {
+        // SAFETY: the stream is live, and its context is current.
+        match unsafe { sys::cuStreamQuery(self.stream) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            result => result.result().map(|()| true).map_err(failed),
+        }
+    }
+}
+
+/// Returns a tensor's buffer, once all operations that it depends on are queued on the device.
+#[cfg(feature = "fusion")]
+fn resolved(tensor: FloatTensor<Cube>) -> CubeTensor {
+    tensor.client.clone().resolve_tensor_float::<burn_cubecl::CubeBackend>(tensor)
+}
+
+/// Returns a tensor's buffer.
+#[cfg(not(feature = "fusion"))]
+fn resolved(tensor: FloatTensor<Cube>) -> CubeTensor {
+    tensor
+}

@@ -1,0 +1,133 @@
+//! NCCL: collectives between the devices of ranks that are threads, processes, or both.
+//!
+//! ```text
+//! comm.rs    NCCL's communicator: join, collectives, errors, abort
+//! memory.rs  where NCCL finds a tensor's numbers
+//! cuda.rs    ... in the memory of a CUDA device
+//! host.rs    ... in the host's, for tests with a stand-in for NCCL
+//! watch.rs   how long to wait
+//! ```
+//!
+//! The first of the ranks makes an identifier, which the world's own exchange hands to all; with it each rank joins a
+//! communicator, when the ranks first exchange between devices. A group of ranks has a communicator of its own.
+//!
+//! NCCL's calls do not block. A rank polls NCCL and its device until the collective has ended, and gives it up if the world
+//! fails or the deadline is near: it then aborts the communicator, which also ends the kernel that waits for the others.
+
+mod comm;
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(feature = "nccl-stub")]
+mod host;
+mod memory;
+mod watch;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::tensor::{Device, Tensor};
+
+use crate::Kind;
+use comm::Comm;
+pub(crate) use comm::identifier;
+use memory::Memory;
+pub(crate) use watch::{Stop, Watch};
+
+/// NCCL between the devices of a group of ranks, as one of them sees it.
+pub(crate) struct Nccl {
+    memory: Arc<dyn Memory>,
+    /// Whether the rank has begun to join.
+    joins: AtomicBool,
+    comm: Mutex<State>,
+}
+
+enum State {
+    Apart,
+    Joined(Comm),
+    /// Given up, and why.
+    Over(String),
+}
+
+impl Nccl {
+    /// Returns NCCL for a rank on this device, and what distinguishes the device from all others in the world.
+    ///
+    /// # Errors
+    ///
+    /// Why NCCL does not serve the device.
+    pub fn on(device: &Device) -> Result<(String, Self), String> {
+        let (place, memory) = memory::of(device)?;
+        comm::is_usable()?;
+        Ok((place, Self::with(memory)))
+    }
+
+    /// Returns NCCL for another group of ranks, with the same device.
+    pub fn of_group(&self) -> Self {
+        Self::with(self.memory.clone())
+    }
+
+    fn with(memory: Arc<dyn Memory>) -> Self {
+        Self { memory, joins: AtomicBool::new(false), comm: Mutex::new(State::Apart) }
+    }
+
+    /// Returns whether the ranks have yet to join. Only the first call returns true.
+    pub fn begins_to_join(&self) -> bool {
+        !self.joins.swap(true, Ordering::Relaxed)
+    }
+
+    /// Joins the ranks that share the identifier.
+    pub fn join(&self, id: &[u8], rank: usize, size: usize, watch: &mut Watch) -> Result<(), Stop> {
+        self.memory.enter().map_err(Stop::Failed)?;
+        let joined = Comm::join(id, rank, size, watch);
+        let (state, result) = match joined {
+            Ok(comm) => (State::Joined(comm), Ok(())),
+            Err(stop) => (State::Over(stop.to_string()), Err(stop)),
+        };
+        *self.comm.lock().unwrap_or_else(PoisonError::into_inner) = state;
+        result
+    }
+
+    /// Exchanges a flat tensor with the other ranks, each of which makes the same call. Returns when the device has the
+    /// result.
+    pub fn exchange(
+        &self,
+        kind: Kind,
+        mine: Tensor<1>,
+        size: usize,
+        watch: &mut Watch,
+    ) -> Result<Tensor<1>, Stop> {
+        self.memory.enter().map_err(Stop::Failed)?;
+        let (elements, dtype) = (mine.dims()[0], mine.dtype());
+        let (count, received) = match kind {
+            Kind::ReduceScatter => (elements / size, elements / size),
+            Kind::AllGather => (elements, elements * size),
+            _ => (elements, elements),
+        };
+        let from = self.memory.lend(mine).map_err(Stop::Failed)?;
+        let to = self.memory.room(received, dtype).map_err(Stop::Failed)?;
+        // Also what the device has yet to do with the room before it is free.
+        self.memory.wait_for_queue().map_err(Stop::Failed)?;
+        let mut state = self.comm.lock().unwrap_or_else(PoisonError::into_inner);
+        let comm = match &*state {
+            State::Joined(comm) => comm,
+            State::Apart => return Err(Stop::Failed("the ranks have not joined".into())),
+            State::Over(why) => return Err(Stop::GaveUp(why.clone())),
+        };
+        let ended = comm.start(kind, &from, &to, count, dtype, self.memory.stream(), watch);
+        let ended = ended.and_then(|()| {
+            while !self.memory.is_idle().map_err(Stop::Failed)? {
+                comm.check()?;
+                watch.pause()?;
+            }
+            Ok(())
+        });
+        match ended {
+            Ok(()) => Ok(to.into_tensor()),
+            Err(stop) => {
+                // Aborts. The device may still write for a moment, so both buffers stay: the world is over.
+                *state = State::Over(stop.to_string());
+                std::mem::forget((from, to));
+                Err(stop)
+            }
+        }
+    }
+}
