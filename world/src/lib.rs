@@ -20,6 +20,7 @@
 //! seat.rs          a rank's place in the exchange
 //! exchange.rs      the primitive below every collective: each rank of a group sends each rank a message
 //! group.rs         the ranks that call together
+//! meeting.rs       whether all ranks can exchange between their devices
 //! message.rs       what ranks send one another
 //! link.rs          a simulated link, with a bandwidth and a latency
 //! remote.rs        the route to ranks of other processes
@@ -81,6 +82,7 @@ mod group;
 mod host;
 mod launchers;
 mod link;
+mod meeting;
 mod message;
 #[cfg(feature = "mpi")]
 mod mpi;

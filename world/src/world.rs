@@ -6,6 +6,7 @@ use std::time::Duration;
 use burn::tensor::Device;
 
 use crate::exchange::Exchange;
+use crate::meeting::{Places, meet};
 use crate::{Communicator, DeviceCollectives, Link, WorldError};
 
 /// A recipe for the ranks of a run. Nothing starts before [`join`](Self::join).
@@ -141,9 +142,10 @@ impl World {
     ///
     /// # Errors
     ///
-    /// [`WorldError::Size`] for a world of no ranks; [`WorldError::Link`] for a link that carries nothing. With MPI, [`WorldError::Mpi`] if no launcher started
-    /// this process, MPI does not start, or a link is to be simulated, [`WorldError::Mismatch`] if the processes' numbers of threads differ,
-    /// and [`WorldError::Deadline`] if a process does not join in time.
+    /// [`WorldError::Size`] for a world of no ranks; [`WorldError::Link`] for a link that carries nothing. With MPI,
+    /// [`WorldError::Mpi`] if no launcher started this process, MPI does not start, or a link is to be simulated,
+    /// [`WorldError::Mismatch`] if the processes' numbers of threads differ, and [`WorldError::Deadline`] if a process does
+    /// not join in time.
     pub fn join(&self) -> Result<Vec<Communicator>, WorldError> {
         if self.threads == 0 {
             return Err(WorldError::Size(0));
@@ -155,7 +157,7 @@ impl World {
                 let reason = "a link is simulated among the threads of one process only; leave it out";
                 return Err(WorldError::Mpi(reason.into()));
             }
-            return crate::mpi::join(self);
+            return crate::mpi::join(self.threads, self.deadline, || self.between_devices());
         }
         let exchange =
             Arc::new(Exchange::new(self.threads, 0..self.threads, self.deadline).over_link(self.link));
@@ -164,15 +166,9 @@ impl World {
         Ok(meet(ranks.collect(), &[places], between))
     }
 
-    /// Returns the number of this process's ranks.
-    #[cfg(feature = "mpi")]
-    pub(crate) fn ranks_here(&self) -> usize {
-        self.threads
-    }
-
     /// Returns what distinguishes this process's devices, one a rank, if NCCL may and can exchange between them, or why it
     /// may not; and the collectives of each.
-    pub(crate) fn between_devices(&self) -> (Places, Vec<DeviceCollectives>) {
+    fn between_devices(&self) -> (Places, Vec<DeviceCollectives>) {
         let devices = (0..self.threads).map(|rank| self.device(rank).cloned()).collect::<Option<Vec<_>>>();
         let found = match devices {
             _ if !self.nccl => Err("NCCL is turned off".into()),
@@ -184,54 +180,5 @@ impl World {
             Ok((places, between)) => (Ok(places), between),
             Err(why) => (Err(why), vec![]),
         }
-    }
-}
-
-/// What distinguishes each device of a process from all others, or why NCCL does not serve them.
-pub(crate) type Places = Result<Vec<String>, String>;
-
-/// Lets the ranks of this process exchange `between` their devices, if those of all processes can.
-pub(crate) fn meet(
-    ranks: Vec<Communicator>,
-    places: &[Places],
-    between: Vec<DeviceCollectives>,
-) -> Vec<Communicator> {
-    match apart(places) {
-        Ok(()) => ranks
-            .into_iter()
-            .zip(between)
-            .map(|(rank, between)| rank.between_devices(Some(between)))
-            .collect(),
-        Err(why) => ranks.into_iter().map(|rank| rank.through_host_because(&why)).collect(),
-    }
-}
-
-/// Checks that several ranks have a device each.
-fn apart(places: &[Places]) -> Result<(), String> {
-    let mut all = Vec::new();
-    for places in places {
-        all.extend(places.as_ref().map_err(Clone::clone)?);
-    }
-    match all.iter().enumerate().find(|(at, place)| all[..*at].contains(place)) {
-        _ if all.len() < 2 => Err("there is one rank".into()),
-        Some((at, _)) => Err(format!("rank {at} shares its device with another rank")),
-        None => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// NCCL needs each rank on a device of its own, everywhere.
-    #[test]
-    fn ranks_meet_on_devices_of_their_own() {
-        let places = |all: &[&str]| -> Places { Ok(all.iter().map(ToString::to_string).collect()) };
-        let missing = || -> Places { Err("NCCL is not installed as libnccl.so".to_string()) };
-        assert_eq!(apart(&[places(&["a 0", "a 1"]), places(&["b 0", "b 1"])]), Ok(()));
-        let shared = apart(&[places(&["a 0", "a 1"]), places(&["b 0", "a 1"])]);
-        assert_eq!(shared, Err("rank 3 shares its device with another rank".to_string()));
-        assert_eq!(apart(&[places(&["a 0", "a 1"]), missing()]), missing().map(drop));
-        assert_eq!(apart(&[places(&["a 0"])]), Err("there is one rank".to_string()));
     }
 }

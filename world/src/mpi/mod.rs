@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::exchange::Exchange;
+use super::meeting::{Places, meet};
 use super::message::{Message, Notice};
 use super::remote::Remote;
-use super::world::{Places, World, meet};
-use super::{Communicator, LAUNCHERS, WorldError};
+use super::{Communicator, DeviceCollectives, LAUNCHERS, WorldError};
 use envelope::Envelope;
 use progress_thread::ProgressThread;
 
@@ -63,9 +63,13 @@ impl Remote for Way {
     }
 }
 
-/// Joins this process's ranks, once all processes have started.
-pub fn join(recipe: &World) -> Result<Vec<Communicator>, WorldError> {
-    let (threads, deadline) = (recipe.ranks_here(), recipe.limit());
+/// Joins this process's ranks, one in each of its threads, once all processes have started. `devices` returns what
+/// distinguishes the ranks' devices, and the collectives of each.
+pub fn join(
+    threads: usize,
+    deadline: Duration,
+    devices: impl FnOnce() -> (Places, Vec<DeviceCollectives>),
+) -> Result<Vec<Communicator>, WorldError> {
     let mut variables = LAUNCHERS.iter().flat_map(|launcher| launcher.of_mpi);
     if !variables.any(|name| std::env::var_os(name).is_some()) {
         return Err(WorldError::Mpi(
@@ -102,7 +106,7 @@ pub fn join(recipe: &World) -> Result<Vec<Communicator>, WorldError> {
         let call = format!("a world of {threads} threads in each process");
         return Err(WorldError::Mismatch { rank: me, call, other, found });
     }
-    let (mine, between) = recipe.between_devices();
+    let (mine, between) = devices();
     let text = serde_json::to_vec(&mine).map_err(|error| WorldError::Mpi(error.to_string()))?;
     let texts = process.all_gather_bytes("devices", &text)?;
     // One that is not read is of another version of the program.

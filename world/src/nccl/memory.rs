@@ -1,9 +1,8 @@
 //! Where NCCL finds a tensor's numbers.
 
 use std::ffi::c_void;
-use std::sync::Arc;
 
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Tensor};
 
 /// The memory of a rank's device.
 pub trait Memory: Send + Sync {
@@ -34,16 +33,4 @@ impl Buffer {
     pub fn into_tensor(self) -> Tensor<1> {
         (self.tensor)()
     }
-}
-
-/// Returns what distinguishes a device from all others in the world, and its memory, if NCCL serves it.
-pub fn of(device: &Device) -> Result<(String, Arc<dyn Memory>), String> {
-    #[cfg(feature = "nccl-stub")]
-    if super::host::serves(device) {
-        return Ok((super::host::place(), Arc::new(super::host::Host::of(device))));
-    }
-    #[cfg(feature = "cuda")]
-    return Ok((super::cuda::place(device)?, Arc::new(super::cuda::Cuda::of(device)?)));
-    #[cfg(not(feature = "cuda"))]
-    Err(format!("{device:?} is no CUDA device"))
 }

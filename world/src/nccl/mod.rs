@@ -55,7 +55,7 @@ impl Nccl {
     ///
     /// Why NCCL does not serve the device.
     pub fn on(device: &Device) -> Result<(String, Self), String> {
-        let (place, memory) = memory::of(device)?;
+        let (place, memory) = memory_of(device)?;
         comm::is_usable()?;
         Ok((place, Self::with(memory)))
     }
@@ -130,4 +130,16 @@ impl Nccl {
             }
         }
     }
+}
+
+/// Returns what distinguishes a device from all others in the world, and its memory, if NCCL serves it.
+fn memory_of(device: &Device) -> Result<(String, Arc<dyn Memory>), String> {
+    #[cfg(feature = "nccl-stub")]
+    if host::serves(device) {
+        return Ok((host::place(), Arc::new(host::Host::of(device))));
+    }
+    #[cfg(feature = "cuda")]
+    return Ok((cuda::place(device)?, Arc::new(cuda::Cuda::of(device)?)));
+    #[cfg(not(feature = "cuda"))]
+    Err(format!("{device:?} is no CUDA device"))
 }
