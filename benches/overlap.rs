@@ -7,7 +7,10 @@
 //! A step that hides its communication behind its computation, or the other way round, takes the larger of the two and one
 //! bucket: the last block's gradients have nothing to travel behind. Each line is one speed of the link. The computation is
 //! measured without a link, the communication is the bytes that a rank sends in a step at the speed of the link, and a
-//! bucket is the gradients of a block. The last columns say what the exchanges of the kinds took that the ranks waited for.
+//! bucket is the gradients of a block. `ratio` is the step over the larger of the two and a bucket.
+//!
+//! Stage 2 gathers the new parameters after the update, when nothing is left to compute: `exposed` is what that takes. The
+//! second ratio is that of the rest of the step. At the end of a line are the seconds that a rank waits, by kind.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -22,13 +25,13 @@ use firebrick::{Data, Observer, Schedule, StepNumbers, Trainer, Zero};
 use firebrick_models::GptConfig;
 
 const RANKS: usize = 2;
-const LAYERS: usize = 8;
-const WIDTH: usize = 256;
+const LAYERS: usize = 6;
+const WIDTH: usize = 192;
 const LENGTH: usize = 128;
 const VOCABULARY: usize = 64;
 
 /// Rows of each rank in a step.
-const ROWS: usize = 4;
+const ROWS: usize = 2;
 
 /// Steps that are not measured: the first ones allocate memory.
 const BEFORE: u64 = 2;
@@ -37,7 +40,7 @@ const BEFORE: u64 = 2;
 const STEPS: u64 = 5;
 
 /// Seconds of communication over seconds of computation.
-const RATIOS: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 4.0];
+const RATIOS: [f64; 3] = [0.5, 1.0, 2.0];
 
 /// A measured step.
 struct Step {
@@ -69,7 +72,7 @@ fn fastest(steps: Receiver<Step>) -> Step {
 
 fn step(stage: u8, link: Option<Link>) -> Step {
     let device = Device::flex().autodiff();
-    let config = GptConfig { layers: LAYERS, heads: 4, width: WIDTH, dropout: 0.0, bias: true, tied: true };
+    let config = GptConfig { layers: LAYERS, heads: 3, width: WIDTH, dropout: 0.0, bias: true, tied: true };
     let model = config.init(VOCABULARY, LENGTH, &device);
     let tokens =
         Tensor::<1, Int>::random([20_000], Distribution::Uniform(0.0, VOCABULARY as f64), &device.inner());
@@ -99,34 +102,43 @@ fn waits(rank: &RankTimeline) -> BTreeMap<Kind, f64> {
     seconds
 }
 
-/// Returns the bytes of the gradients of the largest block that a rank sends.
-fn bucket(step: &Step) -> u64 {
-    let events = step.timeline.ranks[0].events.iter();
-    let sums = events.filter(|event| event.activity == Activity::Exchange(Kind::ReduceScatter));
-    sums.map(|event| event.bytes).max().unwrap_or(0)
+/// Returns the bytes of the gradients of the largest block that a rank sends, and of the parameters that it gathers after
+/// the update.
+fn bucket_and_exposed(step: &Step) -> (u64, u64) {
+    let events = &step.timeline.ranks[0].events;
+    let of = |kind| events.iter().filter(move |event| event.activity == Activity::Exchange(kind));
+    let bucket = of(Kind::ReduceScatter).map(|event| event.bytes).max();
+    let updated =
+        events.iter().find(|event| event.activity == Activity::Update).map_or(0.0, |event| event.start);
+    let exposed = of(Kind::AllGather).filter(|event| event.start > updated).map(|event| event.bytes).sum();
+    (bucket.unwrap_or(0), exposed)
 }
 
 fn main() {
     // As the program does: memory that a step frees serves the next one.
     keep_freed();
-    println!("stage  MB/s   computation  communication  bucket   step     ratio   waits");
+    println!(
+        "stage    MB/s  computation  communication  exposed  bucket     step   ratio  of the rest  waits"
+    );
     for stage in [2, 3] {
         let alone = step(stage, None);
         for ratio in RATIOS {
             let bytes_per_second = alone.sent as f64 / (ratio * alone.seconds);
             let found = step(stage, Some(Link::new(bytes_per_second)));
             let communication = found.sent as f64 / bytes_per_second;
-            let bucket = bucket(&found) as f64 / bytes_per_second;
-            let least = alone.seconds.max(communication) + bucket;
+            let (bucket, exposed) = bucket_and_exposed(&found);
+            let [bucket, exposed] = [bucket, exposed].map(|bytes| bytes as f64 / bytes_per_second);
+            let ratio = found.seconds / (alone.seconds.max(communication) + bucket);
+            let of_rest = (found.seconds - exposed) / (alone.seconds.max(communication - exposed) + bucket);
             let waits = waits(&found.timeline.ranks[0]);
             let waits: Vec<_> =
                 waits.iter().map(|(kind, seconds)| format!("{kind} {seconds:.3} s")).collect();
             println!(
-                "{stage:<5} {:>6.1} {:>10.3} s {communication:>12.3} s {bucket:>6.3} s {:>6.3} s {:>7.2}   {}",
+                "{stage:<5} {:>7.1} {:>10.3} s {communication:>12.3} s {exposed:>6.3} s {bucket:>5.3} s {:>6.3} s \
+                 {ratio:>7.2} {of_rest:>12.2}  {}",
                 bytes_per_second / 1e6,
                 alone.seconds,
                 found.seconds,
-                found.seconds / least,
                 waits.join(", "),
             );
         }

@@ -42,19 +42,24 @@ impl Communicator {
 }
 
 impl Seat {
-    /// Sums this rank's chunk of each part. Splits the elements into one chunk per rank, whatever the shape; the
+    /// Sends each rank its chunk of each part. Splits the elements into one chunk per rank, whatever the shape; the
     /// last chunks are shorter if the ranks do not divide the elements.
-    pub fn sum_chunks(
+    pub fn send_chunks(
         &self,
         sequence: u64,
         call: &Arc<Call>,
         parts: Vec<Option<Piece>>,
-    ) -> Result<Vec<Option<TensorData>>, WorldError> {
+    ) -> Result<(), WorldError> {
         let chunk = |rank: usize| -> Vec<Option<Piece>> {
             let parts = parts.iter().zip(&call.parts);
             parts.map(|(buffer, part)| Some(cut(buffer.as_ref()?, part, rank, self.size()))).collect()
         };
-        let arrived = self.exchanged(sequence, call, (0..self.size()).map(chunk).collect())?;
+        self.post(sequence, call, (0..self.size()).map(chunk).collect())
+    }
+
+    /// Waits for the chunks that ranks [send](Self::send_chunks) to this one, and sums them.
+    pub fn sum_chunks(&self, sequence: u64, call: &Arc<Call>) -> Result<Vec<Option<TensorData>>, WorldError> {
+        let arrived = self.complete(sequence, call)?;
         let sums = by_part(arrived).into_iter().zip(&call.parts).map(|(pieces, part)| {
             let buffers: Vec<&[u8]> = pieces.iter().flatten().map(|piece| &*piece.bytes).collect();
             let elements = buffers.first()?.len() / part.dtype.size();

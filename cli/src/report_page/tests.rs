@@ -1,3 +1,5 @@
+use firebrick::observe::timeline::RankTimeline;
+
 use super::*;
 
 const TRAIN: &str = r#"{"kind":"train","step":1,"loss":4.0,"learning_rate":0.1,"gradient_norm":1.0,"items":1,"tokens":9,"seconds":0.5,"tokens_per_second":18.0,"peak_bytes":1000}"#;
@@ -49,6 +51,20 @@ fn a_range_test_is_shown_by_its_rates() {
     let html = of("LrRangeTest()");
     assert!(html.contains("Loss by learning rate over learning rates 1.00e-1 to 2.50e-1."), "{html}");
     assert!(!of("Constant(lr: 0.1)").contains("range-test"));
+}
+
+#[test]
+fn the_timelines_of_the_last_steps_are_drawn() {
+    let timeline = |step| StepTimeline { step, ranks: vec![RankTimeline::default(); 2] }.to_chrome();
+    let files: Vec<_> = (8..14).map(|step| (file_name(step), timeline(step))).collect();
+    let mut all = vec![("metrics.jsonl", TRAIN), ("timeline-20.json", "{"), ("timeline-x.json", "{")];
+    all.extend(files.iter().map(|(name, text)| (name.as_str(), text.as_str())));
+    let html = page(&all);
+    for (step, is_drawn) in [(10, false), (11, true), (13, true)] {
+        assert_eq!(html.contains(&format!("<figcaption>Step {step} ")), is_drawn, "{html}");
+    }
+    assert!(html.contains("timeline-20.json is not a timeline") && !html.contains("timeline-x"), "{html}");
+    assert!(!page(&[("metrics.jsonl", TRAIN)]).contains("Timelines"));
 }
 
 #[test]

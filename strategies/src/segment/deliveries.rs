@@ -18,6 +18,9 @@ pub(super) struct Deliveries {
     there: HashMap<ParamId, Tensor<1>>,
     /// In the order in which they began.
     under_way: VecDeque<Reducing>,
+    /// The sums that every rank gets whole, those of small parameters. Nothing waits for them before the end: the ranks
+    /// share such a sum once they have it, and what they send then leaves behind the gradients of the next block.
+    whole: Vec<Reducing>,
 }
 
 impl Deliveries {
@@ -30,7 +33,9 @@ impl Deliveries {
     /// the shards, which are small, follow one block behind those of the block.
     pub fn expect(&mut self, sums: Reducing) -> Result<(), StrategyError> {
         let most = SUMS_IN_FLIGHT + usize::from(sums.has_copies());
+        let (sums, whole) = sums.without_whole();
         self.under_way.push_back(sums);
+        self.whole.push(whole);
         while self.under_way.len() > most {
             self.arrive()?;
         }
@@ -40,9 +45,14 @@ impl Deliveries {
 
     /// Waits for the oldest sums.
     fn arrive(&mut self) -> Result<(), StrategyError> {
-        if let Some(sums) = self.under_way.pop_front() {
-            sums.wait()?.into_iter().for_each(|(id, sum)| self.add(id, sum));
+        match self.under_way.pop_front() {
+            Some(sums) => self.receive(sums),
+            None => Ok(()),
         }
+    }
+
+    fn receive(&mut self, sums: Reducing) -> Result<(), StrategyError> {
+        sums.wait()?.into_iter().for_each(|(id, sum)| self.add(id, sum));
         Ok(())
     }
 
@@ -51,6 +61,7 @@ impl Deliveries {
         while !self.under_way.is_empty() {
             self.arrive()?;
         }
+        std::mem::take(&mut self.whole).into_iter().try_for_each(|sums| self.receive(sums))?;
         Ok(std::mem::take(&mut self.there))
     }
 }
@@ -59,6 +70,7 @@ impl Deliveries {
 /// the next pass.
 impl Drop for Deliveries {
     fn drop(&mut self) {
+        self.under_way.extend(std::mem::take(&mut self.whole));
         while !self.under_way.is_empty() && !std::thread::panicking() {
             // A world that is over says so at its next call.
             let _ = self.arrive();

@@ -70,6 +70,8 @@ pub struct Reducing(Vec<Bucket>);
 struct Bucket {
     ids: Vec<ParamId>,
     summing: Summing,
+    /// Whether every rank gets the sums whole.
+    is_whole: bool,
     /// The second sum, over the copies of the shards, that follows the first.
     then: Option<OverCopies>,
 }
@@ -85,12 +87,12 @@ struct OverCopies {
 impl Bucket {
     /// Waits for the first sum and begins the second, if there are two.
     fn advanced(self) -> Result<Self, StrategyError> {
-        let Self { ids, summing, then } = self;
+        let Self { ids, summing, is_whole, then } = self;
         let Some(OverCopies { copies, what, like, to }) = then else {
-            return Ok(Self { ids, summing, then });
+            return Ok(Self { ids, summing, is_whole, then });
         };
         let summing = copies.begin_all_reduce(&what, summing.wait()?, &like, &to)?;
-        Ok(Self { ids, summing, then: None })
+        Ok(Self { ids, summing, is_whole, then: None })
     }
 }
 
@@ -98,6 +100,12 @@ impl Reducing {
     /// Returns whether a second sum follows the first, over the copies of the shards.
     pub fn has_copies(&self) -> bool {
         self.0.iter().any(|bucket| bucket.then.is_some())
+    }
+
+    /// Splits off the sums that every rank gets whole.
+    pub fn without_whole(self) -> (Self, Self) {
+        let (whole, shards) = self.0.into_iter().partition(|bucket| bucket.is_whole);
+        (Self(shards), Self(whole))
     }
 
     /// Begins the second sums, if any are to follow. Waits for the first ones.
@@ -175,7 +183,7 @@ impl Sharding {
                     let like = like.iter().map(shard).collect();
                     OverCopies { copies, what: what.to_string(), like, to: to.clone() }
                 });
-                sums.push(Bucket { ids, summing, then });
+                sums.push(Bucket { ids, summing, is_whole: !is_sharded, then });
             }
         }
         Ok(Reducing(sums))
