@@ -2,12 +2,14 @@
 
 use std::fmt;
 
-use burn::tensor::Tensor;
+use burn::tensor::{Bytes, Tensor};
 
-/// A read of numbers from a device, which has begun: the device copies them as soon as it has computed them, and computes
-/// what is queued behind them meanwhile.
+/// A read of tensors from a device, which has begun: the device copies them as soon as it has computed them, whatever is
+/// queued behind them.
 ///
 /// Burn's own reads begin when their result is first looked at, behind everything that is queued by then.
+///
+/// On CUDA, CubeCL 0.11 copies into pinned (page-locked) memory of its pool, while the system grants any.
 pub struct Reading {
     #[cfg(feature = "cube")]
     begun: cube::Begun,
@@ -16,8 +18,9 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Begins to read the numbers of several tensors, each `[1]` in f32, outside autodiff. Returns `None` if they are not
-    /// on one device of CubeCL's, such as a GPU: other reads wait for nothing that runs beside the program.
+    /// Begins to read several flat tensors in f32, bf16 or f16, outside autodiff. The device copies them in its queue:
+    /// what is queued behind them waits for the copies, so this is for a few numbers. Returns `None` if they are not on one
+    /// device of CubeCL's, such as a GPU: other reads wait for nothing that runs beside the program.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -25,22 +28,33 @@ impl Reading {
     ///
     /// assert!(Reading::begin(&[Tensor::from_data([1.0], &Device::flex())]).is_none());
     /// ```
-    pub fn begin(numbers: &[Tensor<1>]) -> Option<Self> {
+    pub fn begin(tensors: &[Tensor<1>]) -> Option<Self> {
+        Self::new(tensors, false)
+    }
+
+    /// Like [`begin`](Self::begin), but the device copies in a queue of its own, beside what it computes. This is for large
+    /// tensors that nothing changes in place.
+    pub fn beside(tensors: &[Tensor<1>]) -> Option<Self> {
+        Self::new(tensors, true)
+    }
+
+    fn new(tensors: &[Tensor<1>], beside: bool) -> Option<Self> {
         #[cfg(feature = "cube")]
-        return Some(Self { begun: cube::Begun::new(numbers)? });
+        return Some(Self { begun: cube::Begun::new(tensors, beside)? });
         #[cfg(not(feature = "cube"))]
         {
-            let _ = numbers;
+            let _ = (tensors, beside);
             None
         }
     }
 
-    /// Waits for the numbers, in the order of the tensors.
+    /// Waits for the bytes of each tensor, in order. They may be in memory that the device goes on to use: copy them, and
+    /// drop them soon.
     ///
     /// # Errors
     ///
     /// The device has failed: its message.
-    pub fn wait(self) -> Result<Vec<f32>, String> {
+    pub fn wait(self) -> Result<Vec<Bytes>, String> {
         #[cfg(feature = "cube")]
         return self.begun.wait();
         #[cfg(not(feature = "cube"))]
@@ -59,17 +73,21 @@ mod cube {
     use std::future::poll_fn;
     use std::mem::replace;
     use std::sync::mpsc::{Receiver, TryRecvError, channel};
-    use std::sync::{Mutex, PoisonError};
+    use std::sync::{Mutex, OnceLock, PoisonError};
     use std::task::{Context, Poll, Waker};
 
-    use burn::tensor::{Bytes, DType, Device, Tensor};
+    use burn::tensor::{Bytes, Device, Tensor};
+    use burn_backend::StreamId;
     use burn_cubecl::tensor::CubeTensor;
     use cubecl::future::{DynFut, block_on};
-    use cubecl::server::ServerError;
+    use cubecl::server::{CopyDescriptor, ServerError};
 
     use crate::cube::{contiguous, has_kernels, of_cube, run_many};
 
     type Copies = DynFut<Result<Vec<Bytes>, ServerError>>;
+
+    /// The queue of copies beside the computation, on every device.
+    static BESIDE: OnceLock<StreamId> = OnceLock::new();
 
     pub struct Begun {
         /// The copies, as soon as the queue has reached them. In a mutex, so that the read can be shared.
@@ -78,19 +96,23 @@ mod cube {
     }
 
     impl Begun {
-        pub fn new(numbers: &[Tensor<1>]) -> Option<Self> {
-            let device = numbers.first()?.device();
-            let all: Vec<_> = numbers.iter().map(|number| number.clone().into_dispatch()).collect();
-            let fits = numbers.iter().all(|number| number.dtype() == DType::F32 && number.dims() == [1]);
-            if !fits || !has_kernels(&all) {
+        pub fn new(tensors: &[Tensor<1>], beside: bool) -> Option<Self> {
+            let device = tensors.first()?.device();
+            let all: Vec<_> = tensors.iter().map(|tensor| tensor.clone().into_dispatch()).collect();
+            if !has_kernels(&all) {
                 return None;
             }
             let (sender, copies) = channel();
             run_many(of_cube(all), Vec::new(), move |inputs: Vec<CubeTensor>| {
                 let client = inputs[0].client.clone();
-                let handles = inputs.into_iter().map(|number| contiguous(number).handle).collect();
+                let inputs = inputs.into_iter().map(contiguous);
+                let copied = |tensor: CubeTensor| {
+                    let (shape, strides) = (tensor.meta.shape().clone(), tensor.meta.strides().clone());
+                    CopyDescriptor::new(tensor.handle.clone().binding(), shape, strides, tensor.elem_size())
+                };
+                let descriptors: Vec<_> = inputs.map(copied).collect();
                 let mut copies: Copies = Box::pin(async move {
-                    let begun = client.read_async(handles);
+                    let begun = client.read_tensor_async(descriptors);
                     let mut is_later = false;
                     let later = |_: &mut Context<'_>| match replace(&mut is_later, true) {
                         true => Poll::Ready(()),
@@ -100,7 +122,11 @@ mod cube {
                     begun.await
                 });
                 // The first poll queues the copies and ends before it waits for them.
-                let _ = copies.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                let mut begin = || copies.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                let _ = match beside {
+                    false => begin(),
+                    true => BESIDE.get_or_init(StreamId::allocate).executes(begin),
+                };
                 // Nothing receives the copies if the reading was dropped.
                 let _ = sender.send(copies);
                 Vec::new()
@@ -108,7 +134,7 @@ mod cube {
             Some(Self { copies: Mutex::new(copies), device })
         }
 
-        pub fn wait(self) -> Result<Vec<f32>, String> {
+        pub fn wait(self) -> Result<Vec<Bytes>, String> {
             let copies = self.copies.into_inner().unwrap_or_else(PoisonError::into_inner);
             let failed = |error: &dyn std::fmt::Display| error.to_string();
             let copies: Copies = match copies.try_recv() {
@@ -120,8 +146,7 @@ mod cube {
                     copies.recv().map_err(|error| failed(&error))?
                 }
             };
-            let read = block_on(copies).map_err(|error| format!("{error:?}"))?;
-            Ok(read.into_iter().map(|bytes| bytemuck::pod_read_unaligned(&bytes[..4])).collect())
+            block_on(copies).map_err(|error| format!("{error:?}"))
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::tensor::Tensor;
+use burn::tensor::{Bytes, DType, Tensor};
 use firebrick_kernels::Reading;
 use firebrick_strategies::StrategyError;
 use firebrick_world::{count_read, numbers};
@@ -35,7 +35,8 @@ impl Begun {
         *self = match std::mem::replace(self, Self::Waiting) {
             Self::Reading(reading) => {
                 count_read();
-                Self::Read(reading.wait())
+                let number = |bytes: &Bytes| f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+                Self::Read(reading.wait().map(|read| read.iter().map(number).collect()))
             }
             read => read,
         };
@@ -62,6 +63,9 @@ impl Late {
     /// false, and leaves them as they are, where no read can begin before it is waited for, as on the CPU.
     pub fn begin(all: &[Self]) -> bool {
         let Some(tensors) = all.iter().map(Self::unread).collect::<Option<Vec<_>>>() else { return false };
+        if tensors.iter().any(|number| number.dtype() != DType::F32) {
+            return false;
+        }
         let Some(reading) = Reading::begin(&tensors) else { return false };
         let begun = Arc::new(Mutex::new(Begun::Reading(reading)));
         (0..).zip(all).for_each(|(place, late)| late.set(Where::Begun(begun.clone(), place)));
