@@ -13,6 +13,7 @@
 //! pieces.rs           a rank's tensors as pieces of files
 //! optimizer_state.rs  the optimizer's state by path, and back
 //! on_disk.rs          the optimizer's state on a disk, between updates and saves
+//! part.rs             the gradients of some parameters: an update in parts
 //! trainer_state.rs    trainer.json: everything else that a run depends on
 //! saver.rs            saves in parallel with training, coordinated among the ranks
 //! saves.rs            the training loop's side of saving, and reports
@@ -39,6 +40,7 @@ mod load;
 mod older_schedule;
 mod on_disk;
 mod optimizer_state;
+mod part;
 mod pieces;
 mod policy;
 mod resume;
@@ -58,6 +60,7 @@ pub(crate) use lender::StateSize;
 pub(crate) use load::load;
 pub(crate) use on_disk::OnDisk;
 pub(crate) use optimizer_state::{load_onto_disk, load_optimizer};
+pub(crate) use part::{Part, split_in};
 pub use policy::Checkpoints;
 pub use resume::FOLDER;
 pub use resume::Resume;

@@ -14,14 +14,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer, OptimizerRecord};
-use burn::tensor::{Bytes, Tensor, TensorData};
+use burn::tensor::{Bytes, TensorData};
 use burn_pack::{Reader, Scalar};
 use firebrick_kernels::memory::Inherited;
 use firebrick_strategies::AnyParam;
 
 use super::lender::{AXES, State, StateSize, of_few, record_of};
+use super::part::{Part, split};
 use crate::files::beside::Beside;
 use crate::scratch::{ScratchError, ScratchFile, Stored, Unstored};
 
@@ -85,30 +86,30 @@ impl OnDisk {
         Ok(disk)
     }
 
-    /// Updates a model like [`ModuleOptimizer::step`]. If the disk fails, the model comes back with a part of the update, and
-    /// [`check`](Self::check) returns the error.
+    /// Updates a model like [`ModuleOptimizer::step`], which `update` does for one bucket of its parameters. If the disk
+    /// fails, the model comes back with a part of the update, and [`check`](Self::check) returns the error.
     pub fn step<M: Module>(
         &mut self,
         optimizer: &mut ModuleOptimizer,
-        rate: f64,
         mut model: M,
         grads: GradientsParams,
+        mut update: impl FnMut(&mut ModuleOptimizer, M, Part) -> M,
     ) -> M {
         if self.failure.is_some() {
             return model;
         }
-        let parts = self.split(&model, grads);
+        let parts = split(&model, grads, |param| self.bucket_of(param));
         let order: Vec<usize> = parts.keys().copied().collect();
         let mut ahead = order.first().and_then(|first| self.read_ahead(*first));
         let mut behind = None;
-        for (place, (bucket, grads)) in parts.into_iter().enumerate() {
+        for (place, (bucket, part)) in parts.into_iter().enumerate() {
             let read = ahead.take().map_or(Ok(Vec::new()), Beside::wait);
             if let Err(error) = read.and_then(|bytes| self.load(bucket, bytes, optimizer)) {
                 self.failure = Some(error);
                 break;
             }
             ahead = order.get(place + 1).and_then(|next| self.read_ahead(*next));
-            model = optimizer.step(rate, model, grads);
+            model = update(optimizer, model, part);
             // Only then is there memory for the record.
             let ended = self.end_write(behind.take());
             match ended.and_then(|()| self.begin_write(bucket, optimizer)) {
@@ -193,26 +194,6 @@ impl OnDisk {
             }
             buckets.len() - 1
         })
-    }
-
-    /// Splits gradients by bucket.
-    fn split<M: Module>(&mut self, model: &M, grads: GradientsParams) -> BTreeMap<usize, GradientsParams> {
-        struct Split<'a> {
-            states: &'a mut OnDisk,
-            grads: GradientsParams,
-            parts: BTreeMap<usize, GradientsParams>,
-        }
-        impl ModuleVisitor for Split<'_> {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                if let Some(grad) = self.grads.remove::<D>(param.id) {
-                    let bucket = self.states.bucket_of(param);
-                    self.parts.entry(bucket).or_default().register(param.id, grad);
-                }
-            }
-        }
-        let mut split = Split { states: self, grads, parts: BTreeMap::new() };
-        model.visit(&mut split);
-        split.parts
     }
 
     /// Begins to read the tensors of a bucket, if it has any.

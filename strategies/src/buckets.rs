@@ -26,5 +26,10 @@ pub(crate) fn buckets<T>(all: &[T], most: usize, bytes: impl Fn(&T) -> usize) ->
 
 /// Returns the bytes of a flat tensor.
 pub(crate) fn bytes((_, flat): &(ParamId, Tensor<1>)) -> usize {
+    bytes_of(flat)
+}
+
+/// Returns the bytes of a flat tensor.
+pub(crate) fn bytes_of(flat: &Tensor<1>) -> usize {
     flat.dims()[0] * flat.dtype().size()
 }

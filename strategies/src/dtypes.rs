@@ -121,11 +121,16 @@ impl<F: Fn(ParamId) -> FloatDType> ParamMap for Cast<F> {
         let dtype = (self.0)(id);
         match value.dtype() == DType::from(dtype) {
             true => value,
-            false => {
-                let cast = || value.clone().inner().cast(dtype);
-                relift(take(&value, dtype).unwrap_or_else(cast), &value)
-            }
+            false => relift(cast_value(value.clone().inner(), dtype), &value),
         }
+    }
+}
+
+/// Casts the value of a parameter, outside autodiff, like [`cast_params`].
+pub(crate) fn cast_value<const D: usize>(value: Tensor<D>, dtype: FloatDType) -> Tensor<D> {
+    match value.dtype() == DType::from(dtype) {
+        true => value,
+        false => take(&value, dtype).unwrap_or_else(|| value.cast(dtype)),
     }
 }
 

@@ -33,6 +33,8 @@ pub struct Effects {
     pub reduces: Option<Reduces>,
     /// It keeps state in host memory.
     pub offloads: Option<Offloads>,
+    /// It moves tensors between host and device, so many bytes in one copy, unless a tensor alone has more.
+    pub moves: Option<usize>,
     /// It keeps the optimizer's state on a disk.
     pub on_disk: Option<OnDisk>,
     /// It recomputes activations.
@@ -203,6 +205,7 @@ impl Effects {
             casts: None,
             reduces: None,
             offloads: None,
+            moves: None,
             on_disk: None,
             recomputes: None,
             averages: false,

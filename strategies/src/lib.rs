@@ -183,6 +183,7 @@ pub mod groups;
 mod keep_padding;
 mod lora;
 mod low_rank;
+mod moving;
 mod named_strategies;
 mod offload;
 mod once;
@@ -236,7 +237,9 @@ pub use named_strategies::{NamedStrategy, Strategies};
 pub use offload::Offload;
 pub use order::Order;
 pub use outcome::Outcome;
-pub use params::{ParamMap, Trained, apart, map_params, relift, tie, tied, trained, trained_here, untie};
+pub use params::{
+    ParamMap, Trained, apart, map_params, relift, tie, tied, trained, trained_here, untie, with_values,
+};
 pub use pass::Pass;
 pub use paths::{PathError, Paths, Place};
 pub use quantize::{PackedBase, Quantize};
@@ -250,7 +253,8 @@ pub use shard::Shard;
 pub use skip_outliers::SkipOutliers;
 pub use stack::{Composed, Identity, Stack};
 pub use stage::{
-    AverageStage, CollectStage, GroupList, Lists, MasterStage, SaveStage, ShardStage, Stage, WindowStage,
+    AverageStage, CollectStage, GroupList, Lists, MasterStage, PublishEach, SaveStage, ShardStage, Stage,
+    WindowStage,
 };
 pub use stages::Stages;
 pub use starting_factors::{FactorValues, StartingFactors};

@@ -137,6 +137,11 @@ impl Order {
         self.find(|effects| effects.offloads).map(|(_, offloads)| offloads)
     }
 
+    /// Returns the most bytes that are moved between host and device in one copy, if anything is.
+    pub fn moves(&self) -> Option<usize> {
+        self.find(|effects| effects.moves).map(|(_, bytes)| bytes)
+    }
+
     /// Returns the disk that keeps the optimizer's state, if any.
     pub fn on_disk(&self) -> Option<&OnDisk> {
         self.0.iter().find_map(|effects| effects.on_disk.as_ref())

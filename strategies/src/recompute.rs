@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::effects::{RecomputedBlocks, Recomputes};
 use crate::segment::Which;
 use crate::{
-    Effects, MasterStage, ParamMap, SettingError, Setup, Stage, Stages, Strategy, StrategyError,
+    Effects, MasterStage, ParamMap, PublishEach, SettingError, Setup, Stage, Stages, Strategy, StrategyError,
     StrategyRecipe, groups, map_params,
 };
 use firebrick_kernels::memory::Usage;
@@ -209,8 +209,21 @@ impl<M: Module> MasterStage<M> for Recomputing {
         Ok(master)
     }
 
+    fn each(&mut self) -> Option<&mut dyn PublishEach> {
+        Some(self)
+    }
+
     fn evaluator(&mut self, _: &M, replica: M) -> Result<M, StrategyError> {
         Ok(replica)
+    }
+}
+
+impl PublishEach for Recomputing {
+    fn publish_each(
+        &mut self,
+        master: Vec<(ParamId, Tensor<1>)>,
+    ) -> Result<Vec<(ParamId, Tensor<1>)>, StrategyError> {
+        Ok(master)
     }
 }
 

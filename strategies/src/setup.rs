@@ -7,6 +7,7 @@ use burn::module::Module;
 use burn::tensor::Device;
 use firebrick_world::Communicator;
 
+use crate::buckets::BUCKET_BYTES;
 use crate::{Effects, Offloads, Order, Pass, SegmentPlan, StrategyError};
 
 /// The model, the device, and what the strategies so far do to the gradients.
@@ -52,7 +53,7 @@ impl<'a, M> Setup<'a, M> {
     ///
     /// The order would give a wrong result, or a technique stands twice.
     pub fn add(&mut self, effects: Effects) -> Result<(), StrategyError> {
-        let offloads = effects.offloads;
+        let (offloads, moves) = (effects.offloads, effects.moves.unwrap_or(BUCKET_BYTES));
         self.order.push(effects)?;
         if let Some(offloads) = offloads {
             self.master_is_away.store(true, Relaxed);
@@ -62,7 +63,7 @@ impl<'a, M> Setup<'a, M> {
                 self.gradients_land.store(reduces.is_some(), Relaxed);
                 // Gradients that are summed at the end of the pass are summed whole before they are offloaded.
                 let sums_later = reduces.is_some_and(|reduces| reduces.stage < 2);
-                self.segments.offload(offloads == Offloads::Parameters, !sums_later);
+                self.segments.offload(offloads == Offloads::Parameters, !sums_later, moves);
             }
         }
         Ok(())

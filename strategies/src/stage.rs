@@ -1,6 +1,7 @@
 //! The live state of one strategy, and the groups of methods that it implements if it needs them.
 
 use burn::module::ParamId;
+use burn::tensor::Tensor;
 
 use crate::{Grads, Outcome, Settled, Shard, StageState, StrategyError, groups};
 
@@ -203,6 +204,12 @@ pub trait MasterStage<M>: Lists<groups::Master, M> {
     /// Another rank is gone, if the stage gathers the master from several ranks.
     fn publish(&mut self, master: M) -> Result<M, StrategyError>;
 
+    /// Returns the stage as one that publishes parameters by themselves. A device can then receive some parameters while
+    /// the host updates others. By default it does not, and [`publish`](Self::publish) receives all parameters at once.
+    fn each(&mut self) -> Option<&mut dyn PublishEach> {
+        None
+    }
+
     /// Returns the model that evaluation reads, given the master and what the strategies after this one returned, which
     /// is the replica if they return theirs. Runs before each evaluation. A strategy that evaluates the replica returns
     /// it; `replica` is then already [published](Self::publish), unless a later strategy made it from the master.
@@ -211,6 +218,20 @@ pub trait MasterStage<M>: Lists<groups::Master, M> {
     ///
     /// The same as [`publish`](Self::publish).
     fn evaluator(&mut self, master: &M, replica: M) -> Result<M, StrategyError>;
+}
+
+/// A stage that [publishes](MasterStage::publish) parameters by themselves, before the others have been updated.
+pub trait PublishEach {
+    /// Turns some parameters of the master into those of the replica, each flat and outside autodiff, in any number and
+    /// order. Together, the calls after an update return what `publish` would.
+    ///
+    /// # Errors
+    ///
+    /// The device has failed.
+    fn publish_each(
+        &mut self,
+        master: Vec<(ParamId, Tensor<1>)>,
+    ) -> Result<Vec<(ParamId, Tensor<1>)>, StrategyError>;
 }
 
 /// A master of which each rank holds a part.

@@ -3,6 +3,7 @@
 use std::fmt::{self, Debug, Formatter};
 
 use burn::module::ParamId;
+use burn::tensor::Tensor;
 
 use crate::stage::GroupList;
 use crate::{
@@ -65,6 +66,46 @@ impl<M> Stages<M> {
     /// Another rank is gone, if a stage gathers the master from several ranks.
     pub fn publish(&mut self, master: M) -> Result<M, StrategyError> {
         self.masters().rev().try_fold(master, |master, stage| stage.publish(master))
+    }
+
+    /// Returns whether the last stages [publish parameters by themselves](MasterStage::each). Then
+    /// [`publish_each`](Self::publish_each) and [`publish_rest`](Self::publish_rest) may replace [`publish`](Self::publish).
+    pub fn publishes_each(&mut self) -> bool {
+        self.masters().next_back().is_some_and(|stage| stage.each().is_some())
+    }
+
+    /// Publishes some parameters by themselves, each flat and outside autodiff, as far as stages can: in reverse order,
+    /// up to the first one that publishes all parameters together.
+    ///
+    /// # Errors
+    ///
+    /// The device has failed.
+    pub fn publish_each(
+        &mut self,
+        mut params: Vec<(ParamId, Tensor<1>)>,
+    ) -> Result<Vec<(ParamId, Tensor<1>)>, StrategyError> {
+        for stage in self.masters().rev() {
+            let Some(stage) = stage.each() else { break };
+            params = stage.publish_each(params)?;
+        }
+        Ok(params)
+    }
+
+    /// Turns the model whose parameters [`publish_each`](Self::publish_each) has returned into the replica, by the
+    /// remaining stages.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`publish`](Self::publish).
+    pub fn publish_rest(&mut self, mut published: M) -> Result<M, StrategyError> {
+        let mut rest = false;
+        for stage in self.masters().rev() {
+            rest = rest || stage.each().is_none();
+            if rest {
+                published = stage.publish(published)?;
+            }
+        }
+        Ok(published)
     }
 
     /// Returns the model that evaluation reads, given the master and its published replica, in reverse order.

@@ -25,6 +25,7 @@ mod many_ranks;
 mod mixed_precision;
 mod observers;
 mod of_burn;
+mod offload;
 mod on_disk;
 mod optimizers;
 mod own_strategies;

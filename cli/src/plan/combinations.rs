@@ -82,6 +82,8 @@ struct Own {
     zero: Option<RunStrategy>,
     accumulate: Option<RunStrategy>,
     disk: Option<OnDisk>,
+    /// The bytes of a bucket between host and device.
+    moves: Option<usize>,
     /// Strategies that change the model before anything else acts.
     adapting: Vec<RunStrategy>,
     /// The other strategies, in their order, which come last.
@@ -94,6 +96,7 @@ impl Own {
         for strategy in run.composed() {
             let effects = strategy.effects();
             own.disk = own.disk.or(effects.on_disk);
+            own.moves = own.moves.or(effects.moves);
             if effects.casts.is_some() {
                 own.amp = Some(strategy);
             } else if effects.reduces.is_some() {
@@ -136,9 +139,9 @@ impl Own {
             1 => [None, Some(zero)],
             _ => [Some(zero), None],
         };
-        let offload = offload.map(|offloads| match &self.disk {
-            None => Offload::from(offloads),
-            Some(disk) => Offload::from(offloads).on(&disk.folder).bucket_bytes(disk.bucket_bytes),
+        let offload = offload.map(|offloads| {
+            let offload = self.moves.into_iter().fold(Offload::from(offloads), Offload::bucket_bytes);
+            self.disk.iter().fold(offload, |offload, disk| offload.on(&disk.folder))
         });
         let offload = offload.map(|offload| RunStrategy::new("Offload", offload));
         let recompute = recompute.then(|| RunStrategy::new("Recompute", Recompute::every_block()));

@@ -1,11 +1,11 @@
 //! Half-precision copies of parameters, written in the pass that updates them.
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::thread::LocalKey;
 
+use burn::backend::{DispatchTensor, TensorMetadata};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{FloatDType, Tensor};
 
@@ -89,17 +89,24 @@ pub struct Replicas {
     dtype: FloatDType,
     /// The parameter and its copy, by the parameter's identity. Holding the parameter keeps its memory from being
     /// changed or reused.
-    kept: HashMap<Identity, Box<dyn Any + Send>>,
+    kept: HashMap<Identity, [DispatchTensor; 2]>,
 }
 
 impl Replicas {
-    /// Returns the copy of this updated parameter, outside autodiff, if its update wrote one.
+    /// Returns the copy of this updated parameter, or of the flat one, outside autodiff, if its update wrote one.
     pub fn of<const D: usize>(&self, param: &Tensor<D>) -> Option<Tensor<D>> {
         let inner = param.clone().inner();
-        let kept = self.kept.get(&identity(&inner)?)?;
-        let (param, replica) =
-            kept.downcast_ref::<[Tensor<D>; 2]>().map(|[param, replica]| (param, replica))?;
-        (param.dims() == inner.dims() && param.dtype() == inner.dtype()).then(|| replica.clone())
+        let [param, replica] = self.kept.get(&identity(&inner)?)?;
+        let (known, shape) = (param.shape(), inner.shape());
+        let is_flat = D == 1 && known.num_elements() == shape.num_elements();
+        if param.dtype() != inner.dtype() || known != shape && !is_flat {
+            return None;
+        }
+        Some(match known == shape {
+            true => Tensor::from_dispatch(replica.clone()),
+            // The rank in the type says nothing about a tensor that is reshaped at once.
+            false => Tensor::<1>::from_dispatch(replica.clone()).reshape(shape),
+        })
     }
 
     /// Returns the parameters of a model that have a copy: those that a fused step updated, which reads gradients of any
@@ -166,7 +173,7 @@ pub(super) fn keep<const D: usize>(param: &Tensor<D>, replica: Tensor<D>) {
     let Some(identity) = identity(param) else { return };
     OPEN.with_borrow_mut(|open| {
         if let Some(replicas) = open {
-            replicas.kept.insert(identity, Box::new([param.clone(), replica]));
+            replicas.kept.insert(identity, [param.clone().into_dispatch(), replica.into_dispatch()]);
         }
     });
 }

@@ -1,6 +1,7 @@
 //! A training run's live state: master, replica, optimizer, and one step.
 
 mod finite;
+mod in_parts;
 mod looks;
 mod prepared;
 mod saved;
@@ -69,6 +70,8 @@ pub struct Session<M> {
     world: Communicator,
     /// The dtype in which an update also writes the replica, as long as publishing uses these copies.
     writes: Option<FloatDType>,
+    /// The most bytes that go in one copy between host and device, if a strategy moves any.
+    moves: Option<usize>,
     /// The parameters whose last update would have read a gradient in any dtype.
     any_dtype: HashSet<ParamId>,
     /// The parameters whose updates are left to the end of an update, where the device can decide about them.

@@ -146,6 +146,7 @@ impl<M: Module + 'static> Prepared<M> {
             budget: None,
             world,
             writes,
+            moves: order.moves(),
             any_dtype: HashSet::new(),
             deferred: HashSet::new(),
             undecided: None,

@@ -9,7 +9,6 @@
 use std::collections::HashSet;
 
 use burn::module::{Module, ParamId};
-use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
 use firebrick_datasets::Batch;
 use firebrick_kernels::optim::{Replicas, deferrals, replicas, together, together_if_finite};
@@ -19,6 +18,7 @@ use firebrick_strategies::{
 };
 use firebrick_world::is_host;
 
+use super::in_parts::{Input, Way, published_in_parts};
 use super::whole::Copies;
 use super::{Session, Weights};
 use crate::TrainError;
@@ -52,9 +52,9 @@ pub(super) enum LossScale {
 #[derive(Default)]
 pub(super) struct Written {
     /// The number of the replica's parameters that are copies written by the update.
-    taken: usize,
+    pub taken: usize,
     /// The parameters that have such a copy.
-    params: HashSet<ParamId>,
+    pub params: HashSet<ParamId>,
 }
 
 /// Publishes a new master: informs the stages of it, and returns master and replica. Tensors that outlive a step are
@@ -257,6 +257,7 @@ impl<M: Module> Session<M> {
             updates,
             budget,
             writes,
+            moves,
             any_dtype,
             deferred,
             copies,
@@ -273,10 +274,13 @@ impl<M: Module> Session<M> {
         let state = FirstUpdate::begins(*updates == 0, &master, &grads, pass.device());
         let (input, is_tied, dtype) = ((&mut *optimizer, disk.as_mut(), master, grads), *tied, *writes);
         let (is_decided, before) = (guard.is_none(), deferrals());
-        type Input<'a, M> = (&'a mut ModuleOptimizer, Option<&'a mut OnDisk>, M, GradientsParams);
+        let is_copied = bytes.placement.master_on_host && !bytes.placement.replica_on_host;
+        let most = moves.filter(|_| is_copied && stages.publishes_each());
         let updated = move |(optimizer, disk, master, grads): Input<'_, M>| {
             let stepped = |master| match disk {
-                Some(disk) => disk.step(optimizer, rate, master, grads),
+                Some(disk) => disk.step(optimizer, master, grads, |optimizer, master, part| {
+                    optimizer.step(rate, master, part.grads)
+                }),
                 None => optimizer.step(rate, master, grads),
             };
             // Burn's optimizer updates only the first place of a tied parameter, and updates in place only if nothing
@@ -297,7 +301,13 @@ impl<M: Module> Session<M> {
                 }
             }
         };
-        let (pair, written) = published_from(pass.device(), stages, input, is_decided, updated)?;
+        let (pair, written) = match most {
+            Some(most) => {
+                let way = Way { rate, is_tied, writes: dtype, most };
+                published_in_parts(pass.device(), stages, input, way)?
+            }
+            None => published_from(pass.device(), stages, input, is_decided, updated)?,
+        };
         let all_deferred = deferrals() - before == params.len() as u64;
         debug_assert!(is_decided || all_deferred, "the device decides about updates that it makes");
         match all_deferred {

@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 
 use burn::module::{Module, ParamId};
-use burn::tensor::FloatDType;
+use burn::tensor::{FloatDType, Tensor};
 
-use crate::dtypes::cast_params;
+use crate::dtypes::{cast_params, cast_value};
 use crate::{
-    CollectStage, Grads, MasterStage, Outcome, SaveStage, Settled, Stage, StageState, StrategyError,
-    WindowStage, groups,
+    CollectStage, Grads, MasterStage, Outcome, PublishEach, SaveStage, Settled, Stage, StageState,
+    StrategyError, WindowStage, groups,
 };
 
 use super::NAME;
@@ -93,8 +93,22 @@ impl<M: Module> MasterStage<M> for Mixing {
         Ok(self.cast(master, self.dtype))
     }
 
+    fn each(&mut self) -> Option<&mut dyn PublishEach> {
+        Some(self)
+    }
+
     fn evaluator(&mut self, master: &M, replica: M) -> Result<M, StrategyError> {
         Ok(if self.evaluation == self.dtype { replica } else { self.cast(master.clone(), self.evaluation) })
+    }
+}
+
+impl PublishEach for Mixing {
+    fn publish_each(
+        &mut self,
+        master: Vec<(ParamId, Tensor<1>)>,
+    ) -> Result<Vec<(ParamId, Tensor<1>)>, StrategyError> {
+        let cast = |(id, value)| (id, cast_value(value, self.dtype_of(id, self.dtype)));
+        Ok(master.into_iter().map(cast).collect())
     }
 }
 

@@ -17,6 +17,7 @@
 mod drive;
 mod probe;
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::panic::resume_unwind;
 use std::thread;
@@ -26,7 +27,7 @@ use firebrick_world::{Communicator, World};
 
 use crate::{
     Accumulate, Adaptation, BoxedStrategy, Composition, Identity, Paths, SavedStates, Setup, Stack,
-    StrategyError, Zero, each_param,
+    StrategyError, Zero, each_distinct_param, each_param, with_values,
 };
 use drive::{Drive, Spread};
 
@@ -44,6 +45,8 @@ pub enum Law {
     Gather,
     /// The master in tensors of its own is the master that was published, to the bit.
     Alias,
+    /// Parameters that are published by themselves are those that are published together, to the bit.
+    Each,
     /// A window of several micro-batches equals one large batch of the same samples.
     Window,
     /// A setting without effect changes no bit of the trained model.
@@ -83,7 +86,7 @@ pub enum ConformanceError {
     },
 }
 
-/// Checks [`Law::Recipe`], [`Law::Gather`], [`Law::Alias`], [`Law::Restore`] and [`Law::Window`], in this order.
+/// Checks [`Law::Recipe`], [`Law::Gather`], [`Law::Each`], [`Law::Alias`], [`Law::Restore`] and [`Law::Window`], in this order.
 ///
 /// `device` is an autodiff device. `tolerance` is the largest difference for [`Law::Gather`], relative to a parameter's
 /// largest value, and for [`Law::Window`], relative to its largest update: about 1e-4 for a strategy that computes in
@@ -137,7 +140,18 @@ fn check_master(
     if let Some(gathered) = stages.gather_full(master.clone(), None)? {
         same(Law::Gather, &model, &gathered, None, tolerance)?;
     }
-    let replica = stages.publish(master.clone())?;
+    let mut replica = stages.publish(master.clone())?;
+    if stages.publishes_each() {
+        let mut flat = Vec::new();
+        each_distinct_param(&master, |param| flat.push((param.id(), param.flat())));
+        let mut apart = HashMap::new();
+        for param in flat {
+            apart.extend(stages.publish_each(vec![param])?);
+        }
+        let apart = stages.publish_rest(with_values(master.clone(), apart))?;
+        same(Law::Each, &replica, &apart, None, 0.0)?;
+        replica = apart;
+    }
     let alias = stages.alias_master(master.clone(), &replica);
     drop(replica);
     same(Law::Alias, &master, &stages.unalias_master(alias), None, 0.0)

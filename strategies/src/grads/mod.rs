@@ -17,9 +17,9 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick_kernels::memory::Storages;
 use firebrick_kernels::{add_all, cast_all, scale_all};
-use firebrick_world::moved;
 
-use crate::buckets::{BUCKET_BYTES, buckets, bytes};
+use crate::buckets::{buckets, bytes};
+use crate::moving::Moving;
 use crate::zero::Sharding;
 use crate::{Agreement, SkipReason, StrategyError, each_param};
 use norm::Norm;
@@ -196,24 +196,34 @@ impl Grads {
         self.norm = norm;
     }
 
-    /// Moves the gradients that are elsewhere to a device, [many at once](moved); their [norm](Self::norm) keeps its
-    /// value.
+    /// Moves the gradients that are elsewhere to a device, at most `most` bytes in one copy, unless a gradient alone has
+    /// more. While it waits for one copy, the next one is on its way. Their [norm](Self::norm) keeps its value.
     ///
     /// # Errors
     ///
     /// A device has failed.
-    pub fn move_to<M: Module>(&mut self, model: &M, device: &Device) -> Result<(), StrategyError> {
+    pub fn move_to<M: Module>(
+        &mut self,
+        model: &M,
+        device: &Device,
+        most: usize,
+    ) -> Result<(), StrategyError> {
         let mut elsewhere = Elsewhere { device, found: Vec::new(), shapes: HashMap::new() };
         model.visit(&mut Distinct::new(&mut self.params, &mut elsewhere));
         let Elsewhere { found, shapes, .. } = elsewhere;
         if found.is_empty() {
             return Ok(());
         }
-        let mut flat = HashMap::new();
-        for bucket in buckets(&found, BUCKET_BYTES, bytes) {
+        let (mut flat, mut ahead) = (HashMap::new(), None::<(Vec<ParamId>, Moving)>);
+        for bucket in buckets(&found, most, bytes) {
             let (ids, grads): (Vec<_>, Vec<_>) = bucket.iter().cloned().unzip();
-            let there = moved(grads, device).map_err(|error| StrategyError::Read(error.to_string()))?;
-            flat.extend(std::iter::zip(ids, there));
+            let begun = (ids, Moving::begin(grads, device, most)?);
+            if let Some((ids, earlier)) = ahead.replace(begun) {
+                flat.extend(std::iter::zip(ids, earlier.wait()?));
+            }
+        }
+        if let Some((ids, last)) = ahead {
+            flat.extend(std::iter::zip(ids, last.wait()?));
         }
         model.visit(&mut Distinct::new(&mut self.params, &mut Shaped { flat, shapes }));
         Ok(())

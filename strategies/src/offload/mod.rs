@@ -4,17 +4,17 @@
 
 mod written;
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 
 use burn::module::{Module, ParamId};
 use burn::tensor::{Device, Tensor};
-use firebrick_world::{host_device, moved, on_host};
+use firebrick_world::{host_device, on_host};
 
-use crate::buckets::{BUCKET_BYTES, buckets, bytes};
+use crate::buckets::BUCKET_BYTES;
+use crate::moving::{Moving, copied};
 use crate::{
-    CollectStage, Effects, Grads, MasterStage, Offloads, OnDisk, Outcome, ParamMap, SettingError, Setup,
-    Stage, Stages, Strategy, StrategyError, StrategyRecipe, each_distinct_param, groups, map_params, relift,
+    CollectStage, Effects, Grads, MasterStage, Offloads, OnDisk, Outcome, ParamMap, PublishEach,
+    SettingError, Setup, Stage, Stages, Strategy, StrategyError, StrategyRecipe, groups, map_params, relift,
 };
 
 const NAME: &str = "Offload";
@@ -24,7 +24,7 @@ const NAME: &str = "Offload";
 /// | | on the device | on the host | moved per update |
 /// |---|---|---|---|
 /// | none | parameters, gradients, moments | - | - |
-/// | [`optimizer`](Self::optimizer) | the replica, and one block's gradients | master, moments, gradients | gradients to the host, the new replica to the device |
+/// | [`optimizer`](Self::optimizer) | the replica, and two blocks' gradients | master, moments, gradients | gradients to the host, the new replica to the device |
 /// | [`parameters`](Self::parameters) | one or two blocks, and the parameters outside blocks | everything else | gradients to the host; each block to the device, forward and backward |
 ///
 /// With `Amp::bf16()` and AdamW, `optimizer` reduces the device's memory from 16 to 2 bytes per parameter.
@@ -42,10 +42,19 @@ const NAME: &str = "Offload";
 /// On the CPU, host and device share their memory. `Offload` makes the copies anyway, so that a run shows what it would
 /// hold on a GPU, with the same result.
 ///
+/// # Beside the computation
+///
+/// What moves is joined to [buckets](Self::bucket_bytes) on the device, so that a bucket is one copy. On a GPU, the
+/// gradients of a block are copied in a queue of their own, and on CUDA into pinned memory, while the backward pass goes
+/// on: the host waits for them, once for a block, when the pass has left the next block. Ranks that
+/// [sum](crate::Zero) gradients over the host send them as they do without `Offload`.
+///
+/// `optimizer` updates the parameters bucket by bucket. While the device receives the replica's parameters of one bucket,
+/// the host updates the next. This needs `Offload` to be written behind `Zero`, which gathers all parameters at once.
+///
 /// # On a disk
 ///
-/// [`on`](Self::on) moves the optimizer's state on to a fast disk. An update goes through the parameters in buckets. While
-/// it updates one bucket, it reads the state of the next bucket and writes the state of the one before. Host memory
+/// [`on`](Self::on) moves the optimizer's state on to a fast disk. While an update updates one bucket, it reads the state of the next bucket and writes the state of the one before. Host memory
 /// therefore holds the state of about three buckets. The result is the same, to the bit.
 ///
 /// Each rank has one file, which has no name in the folder. The system removes it when the run ends, however it ends, and
@@ -107,8 +116,8 @@ impl Offload {
         Self { folder: Some(folder.into()), ..self }
     }
 
-    /// Sets the most bytes of parameters whose state is read and written together, unless one alone has more. Without
-    /// [a disk](Self::on) it has no effect. Default: 32 MiB. AdamW's state of a bucket has twice as many.
+    /// Sets the most bytes of a bucket, unless one parameter alone has more: of what goes between host and device in one
+    /// copy, and of parameters that are updated together. Default: 32 MiB. AdamW's state of a bucket has twice as many.
     pub fn bucket_bytes(self, bytes: usize) -> Self {
         Self { bucket_bytes: bytes, ..self }
     }
@@ -124,7 +133,7 @@ impl StrategyRecipe for Offload {
     fn effects(&self) -> Effects {
         let bucket_bytes = self.bucket_bytes;
         let on_disk = self.folder.clone().map(|folder| OnDisk { folder, bucket_bytes });
-        Effects { offloads: Some(self.offloads), on_disk, ..Effects::none(NAME) }
+        Effects { offloads: Some(self.offloads), on_disk, moves: Some(bucket_bytes), ..Effects::none(NAME) }
     }
 
     fn check(&self) -> Result<(), SettingError> {
@@ -139,7 +148,7 @@ impl<M: Module> Strategy<M> for Offload {
         let host = host_device();
         let device = setup.device().clone().inner();
         let parameters = self.offloads == Offloads::Parameters;
-        Ok(Stages::of(Offloading { parameters, host, device }))
+        Ok(Stages::of(Offloading { parameters, host, device, bucket_bytes: self.bucket_bytes }))
     }
 }
 
@@ -149,6 +158,7 @@ struct Offloading {
     parameters: bool,
     host: Device,
     device: Device,
+    bucket_bytes: usize,
 }
 
 impl<M: Module> Stage<M> for Offloading {
@@ -161,7 +171,7 @@ impl<M: Module> Stage<M> for Offloading {
 
 impl<M: Module> CollectStage<M> for Offloading {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
-        grads.move_to(master, &self.host)?;
+        grads.move_to(master, &self.host, self.bucket_bytes)?;
         grads.put_delivered(master, &self.host);
         Ok(Outcome::Apply(grads))
     }
@@ -175,8 +185,12 @@ impl<M: Module> MasterStage<M> for Offloading {
     fn publish(&mut self, master: M) -> Result<M, StrategyError> {
         Ok(match self.parameters {
             true => master,
-            false => copied(master, &self.device)?,
+            false => copied(master, &self.device, self.bucket_bytes, |_| true)?,
         })
+    }
+
+    fn each(&mut self) -> Option<&mut dyn PublishEach> {
+        Some(self)
     }
 
     fn evaluator(&mut self, _: &M, replica: M) -> Result<M, StrategyError> {
@@ -185,6 +199,20 @@ impl<M: Module> MasterStage<M> for Offloading {
             true => replica,
             false => map_params(replica, &mut Move(&self.device)),
         })
+    }
+}
+
+impl PublishEach for Offloading {
+    fn publish_each(
+        &mut self,
+        master: Vec<(ParamId, Tensor<1>)>,
+    ) -> Result<Vec<(ParamId, Tensor<1>)>, StrategyError> {
+        if self.parameters {
+            return Ok(master);
+        }
+        let (ids, flat): (Vec<_>, Vec<_>) = master.into_iter().unzip();
+        let there = Moving::begin(flat, &self.device, self.bucket_bytes)?.wait()?;
+        Ok(std::iter::zip(ids, there).collect())
     }
 }
 
@@ -199,29 +227,6 @@ impl ParamMap for Move<'_> {
             false => relift(Tensor::from_data(on_host(inner), (self.0, dtype)), &value),
         }
     }
-}
-
-/// Copies a model's parameters to a device, [many at once](moved).
-fn copied<M: Module>(model: M, to: &Device) -> Result<M, StrategyError> {
-    struct Given(HashMap<ParamId, Tensor<1>>);
-    impl ParamMap for Given {
-        fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
-            match self.0.remove(&id) {
-                Some(flat) => relift(flat.reshape(value.dims()), &value),
-                None => value,
-            }
-        }
-    }
-    let mut flat = Vec::new();
-    each_distinct_param(&model, |param| flat.push((param.id(), param.flat())));
-    let mut given = HashMap::new();
-    for bucket in buckets(&flat, BUCKET_BYTES, bytes) {
-        let (ids, flat): (Vec<_>, Vec<_>) = bucket.iter().cloned().unzip();
-        let there = moved(flat, to).map_err(|error| StrategyError::Read(error.to_string()))?;
-        given.extend(std::iter::zip(ids, there));
-    }
-    drop(flat);
-    Ok(map_params(model, &mut Given(given)))
 }
 
 #[cfg(test)]

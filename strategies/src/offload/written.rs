@@ -1,4 +1,4 @@
-//! Offload in a run file: `Offload(optimizer)`, or with a disk, `Offload(keep: optimizer, on: "/nvme/scratch")`.
+//! Offload in a run file: `Offload(optimizer)`, or with settings, `Offload(keep: optimizer, on: "/nvme/scratch")`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -19,7 +19,8 @@ const WITHIN: &[&str] = &["optimizer", "parameters", "keep", "on", "bucket_bytes
 #[serde(rename = "Offload")]
 struct Settings<'a> {
     keep: Offloads,
-    on: &'a PathBuf,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on: Option<&'a PathBuf>,
     #[serde(skip_serializing_if = "is_default")]
     bucket_bytes: usize,
 }
@@ -31,9 +32,9 @@ fn is_default(bytes: &usize) -> bool {
 impl Serialize for Offload {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let keep = self.offloads;
-        match &self.folder {
-            None => keep.serialize(serializer),
-            Some(on) => Settings { keep, on, bucket_bytes: self.bucket_bytes }.serialize(serializer),
+        match (self.folder.as_ref(), self.bucket_bytes) {
+            (None, BUCKET_BYTES) => keep.serialize(serializer),
+            (on, bucket_bytes) => Settings { keep, on, bucket_bytes }.serialize(serializer),
         }
     }
 }
@@ -69,12 +70,12 @@ impl<'de> Visitor<'de> for Within {
             }
             first = false;
         }
-        let folder: PathBuf = on.ok_or_else(|| de::Error::missing_field("on"))?;
-        let offload = Offload::from(keep.unwrap_or(Offloads::Optimizer)).on(folder);
-        Ok(match bucket_bytes {
-            None => offload,
-            Some(bytes) => offload.bucket_bytes(bytes),
-        })
+        if on.is_none() && bucket_bytes.is_none() {
+            return Err(de::Error::missing_field("on"));
+        }
+        let bucket_bytes = bucket_bytes.unwrap_or(BUCKET_BYTES);
+        let offload = Offload::from(keep.unwrap_or(Offloads::Optimizer));
+        Ok(Offload { folder: on, bucket_bytes, ..offload })
     }
 }
 
@@ -116,6 +117,7 @@ mod tests {
                 r#"{"keep":"parameters","on":"x","bucket_bytes":4096}"#,
                 Offload::parameters().on("x").bucket_bytes(4096),
             ),
+            (r#"{"keep":"optimizer","bucket_bytes":4096}"#, Offload::optimizer().bucket_bytes(4096)),
         ] {
             assert_eq!(serde_json::from_str::<Offload>(text).unwrap(), offload, "{text}");
             assert_eq!(serde_json::to_string(&offload).unwrap(), text);

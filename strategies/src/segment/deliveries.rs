@@ -1,4 +1,4 @@
-//! The gradients that segments have delivered, and the sums that are still on their way.
+//! The gradients that segments have delivered, and those that are still on their way.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -6,10 +6,15 @@ use burn::module::ParamId;
 use burn::tensor::Tensor;
 
 use crate::StrategyError;
+use crate::moving::Moving;
 use crate::zero::{Reducing, add};
 
 /// Blocks whose sums may be on their way while the backward pass goes on. Each holds the whole gradients of a block.
 pub const SUMS_IN_FLIGHT: usize = 1;
+
+/// Blocks whose gradients may be on their way to the host while the backward pass goes on. It waits for those of one block
+/// when the next block has begun to compute.
+const MOVES_IN_FLIGHT: usize = 1;
 
 /// What the segments of one pass have delivered.
 #[derive(Default)]
@@ -17,10 +22,32 @@ pub(super) struct Deliveries {
     /// Flat.
     there: HashMap<ParamId, Tensor<1>>,
     /// In the order in which they began.
-    under_way: VecDeque<Reducing>,
+    under_way: VecDeque<UnderWay>,
     /// The sums that every rank gets whole, those of small parameters. Nothing waits for them before the end: the ranks
     /// share such a sum once they have it, and what they send then leaves behind the gradients of the next block.
-    whole: Vec<Reducing>,
+    whole: Vec<UnderWay>,
+}
+
+/// The gradients of a block that are on their way.
+enum UnderWay {
+    Sums(Reducing),
+    Moves(Vec<ParamId>, Moving),
+}
+
+impl UnderWay {
+    fn advance(&mut self) -> Result<(), StrategyError> {
+        match self {
+            Self::Sums(sums) => sums.advance(),
+            Self::Moves(..) => Ok(()),
+        }
+    }
+
+    fn wait(self) -> Result<Vec<(ParamId, Tensor<1>)>, StrategyError> {
+        match self {
+            Self::Sums(sums) => sums.wait(),
+            Self::Moves(ids, moving) => Ok(std::iter::zip(ids, moving.wait()?).collect()),
+        }
+    }
 }
 
 impl Deliveries {
@@ -34,40 +61,44 @@ impl Deliveries {
     pub fn expect(&mut self, sums: Reducing) -> Result<(), StrategyError> {
         let most = SUMS_IN_FLIGHT + usize::from(sums.has_copies());
         let (sums, whole) = sums.without_whole();
-        self.under_way.push_back(sums);
-        self.whole.push(whole);
+        self.under_way.push_back(UnderWay::Sums(sums));
+        self.whole.push(UnderWay::Sums(whole));
         while self.under_way.len() > most {
             self.arrive()?;
         }
         let first = self.under_way.len().saturating_sub(SUMS_IN_FLIGHT);
-        self.under_way.iter_mut().take(first).try_for_each(Reducing::advance)
+        self.under_way.iter_mut().take(first).try_for_each(UnderWay::advance)
     }
 
-    /// Waits for the oldest sums.
-    fn arrive(&mut self) -> Result<(), StrategyError> {
-        match self.under_way.pop_front() {
-            Some(sums) => self.receive(sums),
-            None => Ok(()),
+    /// Adds the gradients of a block once they arrive on the host. Waits for those of the block before.
+    pub fn land(&mut self, ids: Vec<ParamId>, moving: Moving) -> Result<(), StrategyError> {
+        self.under_way.push_back(UnderWay::Moves(ids, moving));
+        while self.under_way.len() > MOVES_IN_FLIGHT {
+            self.arrive()?;
         }
-    }
-
-    fn receive(&mut self, sums: Reducing) -> Result<(), StrategyError> {
-        sums.wait()?.into_iter().for_each(|(id, sum)| self.add(id, sum));
         Ok(())
     }
 
-    /// Waits for all sums, and returns all gradients.
+    /// Waits for the oldest ones.
+    fn arrive(&mut self) -> Result<(), StrategyError> {
+        if let Some(oldest) = self.under_way.pop_front() {
+            oldest.wait()?.into_iter().for_each(|(id, grad)| self.add(id, grad));
+        }
+        Ok(())
+    }
+
+    /// Waits for all that are on their way, and returns all gradients.
     pub fn all(mut self) -> Result<HashMap<ParamId, Tensor<1>>, StrategyError> {
+        self.under_way.extend(std::mem::take(&mut self.whole));
         while !self.under_way.is_empty() {
             self.arrive()?;
         }
-        std::mem::take(&mut self.whole).into_iter().try_for_each(|sums| self.receive(sums))?;
         Ok(std::mem::take(&mut self.there))
     }
 }
 
-/// Waits for the sums of a pass whose gradients nobody takes, such as a trial: what they exchange must not happen during
-/// the next pass.
+/// Waits for the sums and moves of a pass whose gradients nobody takes, such as a trial: what they exchange must not happen
+/// during the next pass, and a device must not write into memory that is free.
 impl Drop for Deliveries {
     fn drop(&mut self) {
         self.under_way.extend(std::mem::take(&mut self.whole));

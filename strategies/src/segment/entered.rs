@@ -7,16 +7,17 @@ use std::sync::{Arc, Mutex};
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor};
-use firebrick_world::{host_device, moved, on_host};
+use firebrick_world::host_device;
 
 use super::deliveries::Deliveries;
 use super::lock;
 use super::plan::SegmentPlan;
 use super::root::Root;
 use super::units::{Handling, Values};
+use crate::moving::{Moving, copied};
 use crate::params::{Trained, trained_here};
 use crate::zero::{Gathers, Part, add};
-use crate::{ParamMap, StrategyError, map_params, relift};
+use crate::{AnyParam, StrategyError};
 
 /// A model during a pass.
 pub(crate) struct Entered {
@@ -89,7 +90,9 @@ impl Entered {
             model = model.map(&mut PutAway(&mut entered));
         }
         if handling.fetches {
-            model = map_params(model, &mut FetchRoot(&device.clone().inner()));
+            // A parameter without a value is provided by its segment.
+            let is_here = |param: &dyn AnyParam| param.is_initialized();
+            model = copied(model, &device.clone().inner(), handling.moves(), is_here)?;
         }
         Ok((model, Arc::new(entered)))
     }
@@ -162,9 +165,8 @@ impl Entered {
         self.start_next(unit, way)?;
         let read: Vec<_> = self.members[unit].iter().copied().filter(|id| !self.gathers(*id)).collect();
         let stored = read.iter().map(|id| self.stored[id].value.clone()).collect();
-        let fetched = moved(stored, &self.device.clone().inner())
-            .map_err(|error| StrategyError::Read(error.to_string()))?;
-        values.extend(std::iter::zip(read, fetched));
+        let fetched = Moving::begin(stored, &self.device.clone().inner(), self.handling().moves())?;
+        values.extend(std::iter::zip(read, fetched.wait()?));
         Ok(values)
     }
 
@@ -228,11 +230,10 @@ impl Entered {
         let bytes = parts.iter().filter(|part| part.grad.is_some()).map(Part::bytes).sum();
         let (ids, grads): (Vec<_>, Vec<_>) =
             parts.into_iter().filter_map(|part| Some((part.id, part.grad?))).unzip();
-        let grads = match handling.lands {
-            false => grads,
-            true => moved(grads, &host_device()).map_err(|error| StrategyError::Read(error.to_string()))?,
-        };
-        std::iter::zip(ids, grads).for_each(|(id, grad)| delivered.add(id, grad));
+        match handling.lands {
+            false => std::iter::zip(ids, grads).for_each(|(id, grad)| delivered.add(id, grad)),
+            true => delivered.land(ids, Moving::begin(grads, &host_device(), handling.moves())?)?,
+        }
         Ok(bytes)
     }
 }
@@ -270,19 +271,5 @@ impl ModuleMapper for PutAway<'_> {
             Tensor::<D>::zeros(shape, (device, dtype))
         };
         Param::uninitialized(id, outside, entered.device.clone(), is_trained, shape.into())
-    }
-}
-
-/// Copies the parameters outside blocks from the host.
-struct FetchRoot<'a>(&'a Device);
-
-impl ParamMap for FetchRoot<'_> {
-    fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
-        let dtype = value.dtype();
-        relift(Tensor::from_data(on_host(value.clone()), (self.0, dtype)), &value)
-    }
-
-    fn wakes(&self) -> bool {
-        false
     }
 }

@@ -134,14 +134,15 @@ impl SegmentPlan {
     }
 
     /// With `lands`, moves the gradients of blocks to the host in the backward pass; with `fetches`, keeps their
-    /// parameters there.
-    pub fn offload(&mut self, fetches: bool, lands: bool) {
+    /// parameters there. At most `moves` bytes go in one copy, unless a tensor alone has more.
+    pub fn offload(&mut self, fetches: bool, lands: bool, moves: usize) {
         if self.handling.units.count() == 0 && (fetches || lands) {
             let blocks: Vec<_> = self.paths.blocks().map(str::to_string).collect();
             self.handling.units = Units::of(&self.paths, &blocks);
         }
         self.handling.fetches = fetches;
         self.handling.lands = lands;
+        self.handling.moves = Some(moves);
     }
 
     /// Predicts the unit after this one, which was reached at `place` of the pass: the one that followed in the last

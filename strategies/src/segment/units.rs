@@ -6,6 +6,7 @@ use std::sync::Arc;
 use burn::module::{Module, ParamId};
 use burn::tensor::Tensor;
 
+use crate::buckets::BUCKET_BYTES;
 use crate::zero::Sharding;
 use crate::{Paths, each_param};
 
@@ -82,9 +83,16 @@ pub(crate) struct Handling {
     pub fetches: bool,
     /// Gradients go to the host in the backward pass.
     pub lands: bool,
+    /// The most bytes in one copy between host and device, if a strategy sets them.
+    pub moves: Option<usize>,
 }
 
 impl Handling {
+    /// Returns the most bytes in one copy between host and device, unless a tensor alone has more.
+    pub fn moves(&self) -> usize {
+        self.moves.unwrap_or(BUCKET_BYTES)
+    }
+
     /// Returns whether a unit's parameters exist only while its segment runs.
     pub fn provides(&self) -> bool {
         self.gathers || self.fetches

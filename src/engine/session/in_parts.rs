@@ -1,0 +1,127 @@
+//! Updates on the host, published part by part: while a device receives the parameters of one part, the host updates those
+//! of the next.
+//!
+//! A part has the parameters of a bucket, which is also how a disk keeps the optimizer's state.
+//!
+//! | host | update part 1 | update part 2 | update part 3 | |
+//! |---|---|---|---|---|
+//! | device | | receive part 1 | receive part 2 | receive part 3 |
+
+use std::collections::{HashMap, HashSet};
+
+use burn::module::{Module, ParamId};
+use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::tensor::{Device, FloatDType, Tensor};
+use firebrick_kernels::optim::{Replicas, replicas};
+use firebrick_strategies::{Stages, StrategyError, each_distinct_param, tie, untie, with_values};
+
+use super::update::Written;
+use crate::checkpoint::{OnDisk, Part, split_in};
+
+/// What an update changes, and the gradients.
+pub(super) type Input<'a, M> = (&'a mut ModuleOptimizer, Option<&'a mut OnDisk>, M, GradientsParams);
+
+/// How an update is made.
+#[derive(Clone, Copy)]
+pub(super) struct Way {
+    pub rate: f64,
+    pub is_tied: bool,
+    /// The dtype in which it also writes the replica.
+    pub writes: Option<FloatDType>,
+    /// The most bytes of parameters in a part, if no disk says it, unless one alone has more.
+    pub most: usize,
+}
+
+/// Updates a master on the host, and publishes it part by part. Returns master and replica, and the copies that the update
+/// wrote.
+pub(super) fn published_in_parts<M: Module>(
+    device: &Device,
+    stages: &mut Stages<M>,
+    input: Input<'_, M>,
+    way: Way,
+) -> Result<((M, M), Written), StrategyError> {
+    device.memory_persistent_allocations((input, stages), |(input, stages)| {
+        let (optimizer, disk, master, grads) = input;
+        // Burn's optimizer updates only the first place of a tied parameter, in place only if nothing else holds the tensor.
+        let master = if way.is_tied { untie(master) } else { master };
+        let mut publishing =
+            Publishing { stages, values: HashMap::new(), written: Written::default(), failed: None };
+        let mut update = |optimizer: &mut ModuleOptimizer, model: M, Part { params, grads }: Part| {
+            let params = params.into_iter().collect();
+            match way.writes {
+                None => {
+                    let model = optimizer.step(way.rate, model, grads);
+                    publishing.publish(&model, &params, None);
+                    model
+                }
+                Some(dtype) => {
+                    let (model, copies) = replicas(dtype, || optimizer.step(way.rate, model, grads));
+                    publishing.publish(&model, &params, Some(copies));
+                    model
+                }
+            }
+        };
+        let master = match disk {
+            Some(disk) => disk.step(optimizer, master, grads, update),
+            None => {
+                let parts = split_in(&master, grads, way.most);
+                parts.into_iter().fold(master, |master, part| update(optimizer, master, part))
+            }
+        };
+        let master = if way.is_tied { tie(master) } else { master };
+        publishing.end(master)
+    })
+}
+
+/// A master that is being published.
+struct Publishing<'a, M> {
+    stages: &'a mut Stages<M>,
+    /// The published parameters, each flat.
+    values: HashMap<ParamId, Tensor<1>>,
+    written: Written,
+    failed: Option<StrategyError>,
+}
+
+impl<M: Module> Publishing<'_, M> {
+    /// Publishes some parameters, of which the update wrote these copies.
+    fn publish(&mut self, model: &M, params: &HashSet<ParamId>, copies: Option<Replicas>) {
+        let mut flat = Vec::with_capacity(params.len());
+        each_distinct_param(model, |param| {
+            if params.contains(&param.id()) {
+                flat.push((param.id(), param.flat()));
+            }
+        });
+        let published = match copies {
+            None => self.stages.publish_each(flat),
+            Some(copies) => {
+                let copied = flat.iter().filter(|(_, value)| copies.of(value).is_some()).map(|(id, _)| *id);
+                self.written.params.extend(copied);
+                let (published, taken) = copies.lend(|| self.stages.publish_each(flat));
+                self.written.taken += taken;
+                published
+            }
+        };
+        match published {
+            Ok(published) => self.values.extend(published),
+            Err(error) => self.failed = self.failed.take().or(Some(error)),
+        }
+    }
+
+    /// Publishes the parameters that the update left as they were, and returns master and replica.
+    fn end(mut self, master: M) -> Result<((M, M), Written), StrategyError> {
+        self.stages.updated(&master);
+        let mut rest = HashSet::new();
+        each_distinct_param(&master, |param| {
+            if !self.values.contains_key(&param.id()) {
+                rest.insert(param.id());
+            }
+        });
+        self.publish(&master, &rest, None);
+        if let Some(failed) = self.failed {
+            return Err(failed);
+        }
+        let replica = self.stages.publish_rest(with_values(master.clone(), self.values))?;
+        let master = self.stages.alias_master(master, &replica);
+        Ok(((master, replica), self.written))
+    }
+}
