@@ -15,7 +15,7 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick_kernels::optim::{Replicas, replicas};
 use firebrick_strategies::{Stages, StrategyError, each_distinct_param, tie, untie, with_values};
 
-use super::update::Written;
+use super::published::Written;
 use crate::checkpoint::{OnDisk, Part, split_in};
 
 /// What an update changes, and the gradients.

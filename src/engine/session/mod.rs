@@ -4,6 +4,7 @@ mod finite;
 mod in_parts;
 mod looks;
 mod prepared;
+mod published;
 mod saved;
 mod update;
 mod whole;

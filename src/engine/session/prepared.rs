@@ -10,7 +10,7 @@ use firebrick_datasets::Batch;
 use firebrick_strategies::{Adaptation, Composition, Order, Pass, Setup, Stages, tied, trained};
 use firebrick_world::{Communicator, host_device};
 
-use super::update::published;
+use super::published::published;
 use super::{Copies, Looks, Session, Weights};
 use crate::accounting::{ParameterBytes, Placement, dtypes};
 use crate::checkpoint::Layout;

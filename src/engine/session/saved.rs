@@ -8,7 +8,7 @@ use firebrick_strategies::optim::on_host;
 use firebrick_strategies::{SavedStates, StageState};
 use firebrick_world::is_host;
 
-use super::update::published;
+use super::published::published;
 use super::whole::{Copies, Which};
 use super::{Session, Weights};
 use crate::TrainError;

@@ -64,9 +64,12 @@ fn replicas_are_what_a_cast_gives() {
                 let replica = replicas.of(&weight).unwrap();
                 assert_eq!(FloatDType::from(replica.dtype()), dtype);
                 assert_eq!(bits(&replica), bits(&weight.clone().inner().cast(dtype)));
-                // Neither a different tensor with the same values nor another rank matches.
+                // The flat parameter has the flat copy.
+                let flat = weight.clone().reshape([-1]);
+                assert_eq!(bits(&replicas.of(&flat).unwrap()), bits(&replica));
+                // Neither a different tensor with the same values nor another shape matches.
                 assert!(replicas.of(&(weight.clone() + 0.0)).is_none());
-                assert!(replicas.of(&weight.reshape([-1])).is_none());
+                assert!(replicas.of(&weight.reshape([1, -1])).is_none());
             }
         }
     }
