@@ -11,24 +11,36 @@
 //!
 //! Stage 2 gathers the new parameters after the update, when nothing is left to compute: `exposed` is what that takes. The
 //! second ratio is that of the rest of the step. At the end of a line are the seconds that a rank waits, by kind.
+//!
+//! The blocks of the first model sleep in place of computing, so that its table is about the exchange alone and does not
+//! depend on what else the machine does. The second model is a GPT; it needs an idle machine.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
 
+use burn::module::Module;
+use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;
-use burn::tensor::{Device, Distribution, Int, Tensor};
-use firebrick::datasets::Windows;
+use burn::tensor::Device;
+use firebrick::datasets::{TokenBatch, Windows};
 use firebrick::memory::keep_freed;
 use firebrick::observe::timeline::{RankTimeline, StepTimeline};
 use firebrick::world::{Activity, Kind, Link, World};
-use firebrick::{Data, Observer, Schedule, StepNumbers, Trainer, Zero};
-use firebrick_models::GptConfig;
+use firebrick::{Data, Loss, Objective, Observer, Pass, Recompute, Schedule, StepNumbers, Trainer, Zero};
+use firebrick_models::{Gpt, GptConfig};
 
 const RANKS: usize = 2;
 const LAYERS: usize = 6;
 const WIDTH: usize = 192;
 const LENGTH: usize = 128;
 const VOCABULARY: usize = 64;
+
+/// The time that a block sleeps in each forward pass.
+const NAP: Duration = Duration::from_millis(25);
+
+const SLEEPER_WIDTH: usize = 512;
 
 /// Rows of each rank in a step.
 const ROWS: usize = 2;
@@ -70,13 +82,43 @@ fn fastest(steps: Receiver<Step>) -> Step {
     steps.into_iter().min_by(|one, other| one.seconds.total_cmp(&other.seconds)).expect("steps are recorded")
 }
 
-fn step(stage: u8, link: Option<Link>) -> Step {
-    let device = Device::flex().autodiff();
+/// Blocks that sleep and have parameters to exchange.
+#[derive(Module, Debug)]
+struct Sleeper {
+    embedding: Embedding,
+    blocks: Vec<Linear>,
+}
+
+impl Sleeper {
+    fn new(device: &Device) -> Self {
+        let block = || LinearConfig::new(SLEEPER_WIDTH, SLEEPER_WIDTH).init(device);
+        let embedding = EmbeddingConfig::new(VOCABULARY, SLEEPER_WIDTH).init(device);
+        Self { embedding, blocks: (0..LAYERS).map(|_| block()).collect() }
+    }
+}
+
+impl Objective<TokenBatch> for Sleeper {
+    fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
+        let ids = batch.ids(pass.device());
+        let first = ids.slice([0..ROWS, 0..1]);
+        let x = self.blocks.iter().fold(self.embedding.forward(first), |x, block| {
+            pass.segment(block, x, |block, x, _| {
+                thread::sleep(NAP);
+                block.forward(x)
+            })
+        });
+        Loss { sum: x.powf_scalar(2.0).sum(), items: batch.items() }
+    }
+}
+
+fn gpt(device: &Device) -> Gpt {
     let config = GptConfig { layers: LAYERS, heads: 3, width: WIDTH, dropout: 0.0, bias: true, tied: true };
-    let model = config.init(VOCABULARY, LENGTH, &device);
-    let tokens =
-        Tensor::<1, Int>::random([20_000], Distribution::Uniform(0.0, VOCABULARY as f64), &device.inner());
-    let tokens: Vec<u32> = tokens.into_data().iter::<u32>().collect();
+    config.init(VOCABULARY, LENGTH, device)
+}
+
+/// Returns the fastest step of a model.
+fn step<M: Objective<TokenBatch> + 'static>(model: M, stage: u8, link: Option<Link>) -> Step {
+    let tokens = (0..20_000u32).map(|at| at * at % VOCABULARY as u32).collect::<Vec<_>>();
     let data = Data::new(Windows::new(tokens, LENGTH).unwrap()).micro_batch(ROWS);
     let world = World::threads(RANKS);
     let world = match link {
@@ -85,8 +127,8 @@ fn step(stage: u8, link: Option<Link>) -> Step {
     };
     let (sender, steps) = channel();
     let last = BEFORE + STEPS;
-    let trainer = Trainer::new().over(world).with(Zero::stage(stage)).steps(last).timeline(BEFORE + 1..=last);
-    let trainer = trainer.observe(Steps(sender, None));
+    let trainer = Trainer::new().over(world).with(Zero::stage(stage)).with(Recompute::every_block());
+    let trainer = trainer.steps(last).timeline(BEFORE + 1..=last).observe(Steps(sender, None));
     drop(trainer.fit(model, AdamWConfig::new().init(), Schedule::constant(1e-4), data).unwrap());
     fastest(steps)
 }
@@ -114,17 +156,18 @@ fn bucket_and_exposed(step: &Step) -> (u64, u64) {
     (bucket.unwrap_or(0), exposed)
 }
 
-fn main() {
-    // As the program does: memory that a step frees serves the next one.
-    keep_freed();
+/// Prints a line for each stage and speed.
+fn compare<M: Objective<TokenBatch> + 'static>(name: &str, model: impl Fn(&Device) -> M) {
+    println!("\n{name}");
     println!(
         "stage    MB/s  computation  communication  exposed  bucket     step   ratio  of the rest  waits"
     );
+    let device = Device::flex().autodiff();
     for stage in [2, 3] {
-        let alone = step(stage, None);
+        let alone = step(model(&device), stage, None);
         for ratio in RATIOS {
             let bytes_per_second = alone.sent as f64 / (ratio * alone.seconds);
-            let found = step(stage, Some(Link::new(bytes_per_second)));
+            let found = step(model(&device), stage, Some(Link::new(bytes_per_second)));
             let communication = found.sent as f64 / bytes_per_second;
             let (bucket, exposed) = bucket_and_exposed(&found);
             let [bucket, exposed] = [bucket, exposed].map(|bytes| bytes as f64 / bytes_per_second);
@@ -143,4 +186,11 @@ fn main() {
             );
         }
     }
+}
+
+fn main() {
+    // As the program does: memory that a step frees serves the next one.
+    keep_freed();
+    compare("blocks that sleep", Sleeper::new);
+    compare("GPT", gpt);
 }
