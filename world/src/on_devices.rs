@@ -117,9 +117,9 @@ impl OnDevices {
             let others: Vec<_> = gave_up.map(|(rank, _)| rank.to_string()).collect();
             let nor = match others.is_empty() {
                 true => String::new(),
-                false => format!(", nor did those of ranks {}", others.join(", ")),
+                false => format!(" (nor did those of ranks {})", others.join(", ")),
             };
-            let (call, reason) = (call.to_string(), format!("failed: {FAILED}: {why}{nor}"));
+            let (call, reason) = (call.to_string(), format!("failed: {FAILED}{nor}: {why}"));
             return Err(self.seat.exchange.fail(WorldError::Rank { rank, call, reason }));
         }
         self.found.recv().expect("this rank has reported, so its thread has returned the results")
@@ -177,7 +177,16 @@ impl Work {
                 None => alike.push((dtype, vec![at], vec![part])),
             }
         }
-        for (dtype, all, tensors) in alike {
+        for (dtype, all, mut tensors) in alike {
+            let rounded = |at: usize, part: Tensor<1>| {
+                let to = if gathers { dtype } else { self.call.parts[at].sum };
+                Some(if part.dtype() == to { part } else { part.cast(FloatDType::from(to)) })
+            };
+            // One alone travels as it is.
+            if let [at] = all[..] {
+                found[at] = rounded(at, self.exchanged(tensors.remove(0))?);
+                continue;
+            }
             // What the collective splits or joins by ranks has a row for each.
             let (before, after) = match kind {
                 Kind::ReduceScatter => (ranks, 1),
@@ -185,17 +194,27 @@ impl Work {
                 _ => (1, 1),
             };
             let columns: Vec<_> = tensors.iter().map(|tensor| tensor.dims()[0] / before).collect();
-            let rows =
-                tensors.into_iter().zip(&columns).map(|(tensor, columns)| tensor.reshape([before, *columns]));
-            let mine = Tensor::cat(rows.collect(), 1);
-            let mine = mine.reshape([before * columns.iter().sum::<usize>()]);
-            let result = self.exchanged(mine)?.reshape([after, columns.iter().sum()]);
+            let width: usize = columns.iter().sum();
+            let mine = match before {
+                1 => Tensor::cat(tensors, 0),
+                _ => {
+                    let rows = tensors.into_iter().zip(&columns);
+                    let rows = rows.map(|(tensor, columns)| tensor.reshape([before, *columns]));
+                    Tensor::cat(rows.collect(), 1).reshape([before * width])
+                }
+            };
+            let result = self.exchanged(mine)?;
             let mut start = 0;
             for (at, columns) in all.into_iter().zip(columns) {
-                let part = result.clone().narrow(1, start, columns).reshape([after * columns]);
+                let part = match after {
+                    1 => result.clone().narrow(0, start, columns),
+                    _ => {
+                        let rows = result.clone().reshape([after, width]).narrow(1, start, columns);
+                        rows.reshape([after * columns])
+                    }
+                };
                 start += columns;
-                let to = if gathers { dtype } else { self.call.parts[at].sum };
-                found[at] = Some(if part.dtype() == to { part } else { part.cast(FloatDType::from(to)) });
+                found[at] = rounded(at, part);
             }
         }
         Ok(found)
@@ -266,196 +285,5 @@ fn read(data: TensorData) -> Result<(), DataError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::thread;
-    use std::time::Duration;
-
-    use super::*;
-    use crate::World;
-    use crate::testing::{self, by_hand, run_between};
-
-    fn begun(
-        rank: &Communicator,
-        parts: Vec<Option<Tensor<1>>>,
-        like: &[PartShape],
-    ) -> Result<Vec<Option<Tensor<1>>>, WorldError> {
-        rank.begin_all_reduce("the test", parts, like, &testing::device())?.wait()
-    }
-
-    fn numbers(tensor: Tensor<1>) -> Vec<f32> {
-        tensor.into_data().iter::<f32>().collect()
-    }
-
-    #[test]
-    fn parts_that_some_ranks_lack_are_summed() {
-        let like = [3, 2, 1].map(|elements| PartShape::flat(elements, DType::F32));
-        let sums = run_between(World::threads(3), Some(by_hand(3)), |rank| {
-            let part = |values: &[f32]| Some(Tensor::<1>::from_data(values, &testing::device()));
-            let number = rank.rank() as f32;
-            let second = if rank.rank() == 1 { part(&[8.0, 9.0]) } else { None };
-            let sums = begun(&rank, vec![part(&[number, 1.0, -number]), second, None], &like)?;
-            let sums: Vec<_> = sums.into_iter().map(|sum| sum.map(numbers)).collect();
-            Ok((sums, rank.traffic().of(Kind::AllReduce)))
-        });
-        for sum in sums {
-            let (sums, moved) = sum.unwrap();
-            assert_eq!(sums, [Some(vec![3.0, 3.0, -3.0]), Some(vec![8.0, 9.0]), None]);
-            // A ring sends 2(N-1)/N of the five elements, rounded up.
-            assert_eq!((moved.calls, moved.elements, moved.sent, moved.received), (1, 7, 28, 28));
-        }
-    }
-
-    #[test]
-    fn halves_are_summed_in_f32_and_rounded_once() {
-        let like = [PartShape::flat(1, DType::F16)];
-        let sums = run_between(World::threads(3), Some(by_hand(3)), |rank| {
-            // 2049 is not an f16: rounding at every step would give 2048.
-            let mine = if rank.rank() == 0 { 2048.0 } else { 1.0 };
-            let part = Tensor::<1>::from_data([mine], (&testing::device(), DType::F16));
-            let sum = begun(&rank, vec![Some(part)], &like)?.remove(0).unwrap();
-            assert_eq!(sum.dtype(), DType::F16);
-            Ok(numbers(sum))
-        });
-        sums.into_iter().for_each(|sum| assert_eq!(sum.unwrap(), [2050.0]));
-        assert!(!DeviceCollectives::takes(&[PartShape::flat(1, DType::F64)]));
-    }
-
-    /// Each rank's chunk of a sum, and the shards of all, keep every bit, whatever their dtypes.
-    #[test]
-    fn chunks_and_gathered_shards_keep_their_bits() {
-        let odd = [f32::from_bits(0x7FC1_2345), -0.0, f32::MIN_POSITIVE, 3.0];
-        let found = run_between(World::threads(2), Some(by_hand(2)), |rank| {
-            let device = testing::device();
-            let part = Tensor::<1>::from_data([1.0, 2.0, 3.0, 4.0], &device);
-            let like = [PartShape::flat(4, DType::F32)];
-            let chunk = rank.begin_reduce_scatter("", vec![Some(part)], &like, &device)?.wait()?;
-            let sign = if rank.rank() == 0 { 1.0 } else { -1.0 };
-            let half = Tensor::<1>::from_data([sign, 0.5], (&device, DType::F16));
-            let shards = vec![Tensor::from_data(odd, &device), half, Tensor::from_data([sign], &device)];
-            let all = rank.begin_all_gather("", shards, &device)?.wait()?;
-            assert_eq!(all[1].dtype(), DType::F16);
-            let bits = |tensor: Tensor<1>| numbers(tensor).into_iter().map(f32::to_bits).collect::<Vec<_>>();
-            let all: Vec<_> = all.into_iter().map(bits).collect();
-            Ok((numbers(chunk.into_iter().flatten().next().unwrap()), all, rank.traffic()))
-        });
-        for (rank, found) in found.into_iter().enumerate() {
-            let (chunk, all, traffic) = found.unwrap();
-            assert_eq!(chunk, [[2.0, 4.0], [6.0, 8.0]][rank]);
-            let bits = |numbers: &[f32]| numbers.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-            assert_eq!(all, [bits(&[odd, odd].concat()), bits(&[1.0, 0.5, -1.0, 0.5]), bits(&[1.0, -1.0])]);
-            // The chunk of the other rank, and the shards to it.
-            assert_eq!(traffic.of(Kind::ReduceScatter).elements, 2);
-            assert_eq!(traffic.of(Kind::AllGather).elements, 4 + 2 + 1);
-        }
-    }
-
-    #[test]
-    fn tensors_are_summed_on_their_devices() {
-        let sums = run_between(World::threads(2), Some(by_hand(2)), |rank| {
-            let mine = Tensor::<2>::full([2, 3], 1.0 + rank.rank() as f32, &testing::device());
-            Ok(rank.all_reduce(mine)?.into_data())
-        });
-        let expected = Tensor::<2>::full([2, 3], 3.0, &testing::device()).into_data();
-        sums.into_iter().for_each(|sum| assert_eq!(sum.unwrap(), expected));
-    }
-
-    /// Sums that are on their way together meet the same sums of the other ranks.
-    #[test]
-    fn sums_in_flight_keep_their_order() {
-        let like = [PartShape::flat(2, DType::F32)];
-        let found = run_between(World::threads(3), Some(by_hand(3)), |rank| {
-            let device = testing::device();
-            let begin = |at: usize| {
-                let part = Tensor::<1>::from_data([at as f32, rank.rank() as f32], &device);
-                rank.begin_all_reduce("", vec![Some(part)], &like, &device)
-            };
-            let under_way = (0..20).map(begin).collect::<Result<Vec<_>, _>>()?;
-            let mut sums = Vec::new();
-            for summing in under_way.into_iter().rev() {
-                sums.extend(summing.wait()?.into_iter().flatten().map(numbers));
-            }
-            Ok(sums)
-        });
-        for found in found {
-            let expected: Vec<_> = (0..20).rev().map(|at| vec![3.0 * at as f32, 3.0]).collect();
-            assert_eq!(found.unwrap(), expected);
-        }
-    }
-
-    /// No rank starts a sum before all have agreed on it, because it would never end.
-    #[test]
-    fn disagreeing_ranks_start_no_sum() {
-        let part = |elements: usize| vec![Some(Tensor::<1>::zeros([elements], &testing::device()))];
-        let sums = run_between(World::threads(2), Some(on(2, |_, _, part| never(part))), |rank| {
-            let elements = 1 + rank.rank();
-            begun(&rank, part(elements), &[PartShape::flat(elements, DType::F32)])
-        });
-        assert!(sums.into_iter().all(|sum| matches!(sum, Err(WorldError::Mismatch { .. }))));
-        let limit = Duration::from_millis(1);
-        let sums = run_between(World::threads(2).deadline(limit), Some(by_hand(2)), |rank| {
-            match rank.rank() {
-                0 => begun(&rank, part(1), &[PartShape::flat(1, DType::F32)]).map(drop),
-                // Arrives only after the other rank has given up.
-                _ => {
-                    while rank.failure().is_none() {
-                        std::thread::yield_now();
-                    }
-                    Ok(())
-                }
-            }
-        });
-        assert!(matches!(&sums[0], Err(WorldError::Deadline { ranks, .. }) if *ranks == [1]));
-    }
-
-    fn sum_of_ones(rank: Communicator) -> Result<Tensor<1>, WorldError> {
-        rank.all_reduce(Tensor::<1>::ones([2], &testing::device()))
-    }
-
-    /// The sum that the other ranks have started never ends in this case.
-    #[test]
-    fn a_device_that_refuses_ends_the_sum_on_every_rank() {
-        let sum = |rank, _, part| match rank {
-            1 => panic!("out of memory"),
-            _ => never(part),
-        };
-        let sums = run_between(World::threads(3), Some(on(3, sum)), sum_of_ones);
-        for sum in sums {
-            let expected = "rank 1 failed: its device did not exchange: out of memory; this rank was in barrier of the \
-                            devices' all_reduce";
-            assert_eq!(sum.unwrap_err().to_string(), expected);
-        }
-    }
-
-    #[test]
-    fn a_sum_that_never_ends_stops_at_the_deadline() {
-        // Long enough for the ranks to agree.
-        let world = World::threads(2).deadline(Duration::from_secs(2));
-        let sum = |rank, _, part| if rank == 1 { never(part) } else { part };
-        for sum in run_between(world, Some(on(2, sum)), sum_of_ones) {
-            assert!(matches!(sum, Err(WorldError::Deadline { ranks, .. }) if ranks.contains(&1)));
-        }
-    }
-
-    /// Data on CUDA behaves the same: it exists, and reading it is what fails.
-    #[test]
-    fn pending_data_is_awaited() {
-        let come = TensorData::from([1.0f32]);
-        let to_come = burn::tensor::Bytes::from_file("/nothing/is/here", 4, 0);
-        let to_come = TensorData::from_bytes(to_come, [1], DType::F32);
-        assert_eq!((read(come).is_ok(), read(to_come).is_ok()), (true, false));
-    }
-
-    fn on(
-        ranks: usize,
-        collective: impl Fn(usize, Kind, Tensor<1>) -> Tensor<1> + Send + Sync + 'static,
-    ) -> DeviceCollectives {
-        DeviceCollectives::new(vec![testing::device(); ranks], collective)
-    }
-
-    /// Blocks forever, as NCCL does if a rank is missing.
-    fn never(_: Tensor<1>) -> Tensor<1> {
-        loop {
-            thread::park();
-        }
-    }
-}
+#[path = "on_devices_tests.rs"]
+mod tests;

@@ -40,7 +40,7 @@ impl<'a> Watch<'a> {
     ///
     /// # Errors
     ///
-    /// The world is over, or nine tenths of the deadline have passed: the rank then has the rest of the time to tell the
+    /// The world is over, or three quarters of the deadline have passed: the rank then has the rest of the time to tell the
     /// others that it is not the one that is missing.
     pub fn pause(&mut self) -> Result<(), Stop> {
         let exchange = &self.seat.exchange;
@@ -48,7 +48,7 @@ impl<'a> Watch<'a> {
             return Err(Stop::World(error));
         }
         let limit = exchange.deadline();
-        if self.waited >= limit / 10 * 9 {
+        if self.waited >= limit / 4 * 3 {
             return Err(Stop::GaveUp(format!("the collective did not end within {:?}", self.waited)));
         }
         let before = Instant::now();
