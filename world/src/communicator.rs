@@ -131,8 +131,8 @@ impl Communicator {
     /// the same order. All ranks make this call in the same order with the same groups; nothing is exchanged.
     ///
     /// Collectives of several groups may be in flight together. A rank that fails or ends ends all groups, since they are
-    /// one world, and errors name its number in the world. Where NCCL sums for all ranks, it sums for a group too; other
-    /// [sums](DeviceCollectives::new) between devices are those of all ranks, so that a group goes through host memory.
+    /// one world, and errors name its number in the world. Where NCCL serves all ranks, it serves a group too; a program's
+    /// own [collectives](DeviceCollectives::new) are those of all ranks, so that a group goes through host memory.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};

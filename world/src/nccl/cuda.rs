@@ -10,7 +10,6 @@ use burn::backend::{
 use burn::tensor::{DType, Device, Tensor};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
-use cubecl::client::Client;
 use cubecl::cuda::{CudaDevice, CudaRuntime};
 use cubecl::future::block_on;
 use cubecl_runtime::runtime::Runtime;
@@ -22,7 +21,7 @@ use super::memory::{Buffer, Memory};
 /// A CUDA device, with a stream on which NCCL works beside the device's own.
 pub struct Cuda {
     device: Device,
-    client: Client,
+    cuda: CudaDevice,
     context: CUcontext,
     stream: CUstream,
 }
@@ -39,6 +38,15 @@ fn cuda(device: &Device) -> Result<CudaDevice, String> {
     }
 }
 
+/// Finds CUDA's driver.
+fn driver() -> Result<(), String> {
+    // SAFETY: this loads the driver, whose initialisation does not affect this program.
+    match unsafe { sys::is_culib_present() } {
+        true => init().map_err(failed),
+        false => Err("CUDA's driver is not installed as libcuda.so".into()),
+    }
+}
+
 fn failed(error: DriverError) -> String {
     format!("CUDA: {error}")
 }
@@ -46,7 +54,7 @@ fn failed(error: DriverError) -> String {
 /// Returns the machine's start and the device's address on its bus, if this is a CUDA device.
 pub fn place(device: &Device) -> Result<String, String> {
     let index = cuda(device)?.index;
-    init().map_err(failed)?;
+    driver()?;
     let (handle, mut address) = (device::get(index as i32).map_err(failed)?, [0; 32]);
     // SAFETY: the call writes no more than the length that it is told, and a zero at the end.
     unsafe { sys::cuDeviceGetPCIBusId(address.as_mut_ptr(), address.len() as i32, handle) }
@@ -60,14 +68,14 @@ pub fn place(device: &Device) -> Result<String, String> {
 impl Cuda {
     pub fn of(device: &Device) -> Result<Self, String> {
         let cuda = cuda(device)?;
-        init().map_err(failed)?;
+        driver()?;
         let handle = device::get(cuda.index as i32).map_err(failed)?;
         // SAFETY: the handle is a device's. CubeCL uses this context too, and never resets it; it stays retained.
         let context = unsafe { primary_ctx::retain(handle) }.map_err(failed)?;
         // SAFETY: the context is live.
         unsafe { ctx::set_current(context) }.map_err(failed)?;
         let stream = stream::create(stream::StreamKind::NonBlocking).map_err(failed)?;
-        Ok(Self { device: device.clone(), client: CudaRuntime::client(&cuda), context, stream })
+        Ok(Self { device: device.clone(), cuda, context, stream })
     }
 }
 
@@ -106,7 +114,7 @@ impl Memory for Cuda {
     }
 
     fn wait_for_queue(&self) -> Result<(), String> {
-        block_on(self.client.sync()).map_err(|error| format!("{error:?}"))
+        block_on(CudaRuntime::client(&self.cuda).sync()).map_err(|error| format!("{error:?}"))
     }
 
     fn stream(&self) -> *mut c_void {
