@@ -71,8 +71,9 @@ mod tests {
     use crate::{Activity, Communicator, PartShape, World};
 
     /// Sums 3 MB between two ranks in two sums that are in flight together, at 10 MB/s: each rank sends half of it.
-    fn two_sums(rank: &Communicator) -> Result<(f64, f64), WorldError> {
-        let (elements, begun) = (375_000, Instant::now());
+    /// Returns the seconds since `begun` when both had begun, and when both had ended.
+    fn two_sums(rank: &Communicator, begun: Instant) -> Result<(f64, f64), WorldError> {
+        let elements = 375_000;
         let like = [PartShape::flat(elements, DType::F32)];
         let begin = |name: &str| {
             let part = vec![Some(Tensor::<1>::ones([elements], &device()))];
@@ -90,10 +91,11 @@ mod tests {
     /// The delays are lower bounds, so that a slow machine passes.
     #[test]
     fn the_messages_of_a_rank_share_its_link_and_the_rank_goes_on() {
-        let world = World::threads(2).over_link(Link::new(10e6));
-        let found = run(world, |rank| {
+        // Before any rank sends, since a rank that begins late finds messages on their way.
+        let (world, begun) = (World::threads(2).over_link(Link::new(10e6)), Instant::now());
+        let found = run(world, move |rank| {
             rank.timeline().begin();
-            let seconds = two_sums(&rank)?;
+            let seconds = two_sums(&rank, begun)?;
             Ok((seconds, rank.timeline().end()))
         });
         for found in found {

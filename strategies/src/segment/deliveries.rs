@@ -29,6 +29,7 @@ pub(super) struct Deliveries {
 }
 
 /// The gradients of a block that are on their way.
+#[allow(clippy::large_enum_variant, reason = "there are a few at a time; a box would buy nothing")]
 enum UnderWay {
     Sums(Reducing),
     Moves(Vec<ParamId>, Moving),
