@@ -33,7 +33,7 @@ impl Reading {
     }
 
     /// Like [`begin`](Self::begin), but the device copies in a queue of its own, beside what it computes. This is for large
-    /// tensors that nothing changes in place.
+    /// tensors. Until [`wait`](Self::wait), they are held.
     pub fn beside(tensors: &[Tensor<1>]) -> Option<Self> {
         Self::new(tensors, true)
     }
@@ -105,12 +105,12 @@ mod cube {
             let (sender, copies) = channel();
             run_many(of_cube(all), Vec::new(), move |inputs: Vec<CubeTensor>| {
                 let client = inputs[0].client.clone();
-                let inputs = inputs.into_iter().map(contiguous);
-                let copied = |tensor: CubeTensor| {
+                let inputs: Vec<_> = inputs.into_iter().map(contiguous).collect();
+                let copied = |tensor: &CubeTensor| {
                     let (shape, strides) = (tensor.meta.shape().clone(), tensor.meta.strides().clone());
                     CopyDescriptor::new(tensor.handle.clone().binding(), shape, strides, tensor.elem_size())
                 };
-                let descriptors: Vec<_> = inputs.map(copied).collect();
+                let descriptors: Vec<_> = inputs.iter().map(copied).collect();
                 let mut copies: Copies = Box::pin(async move {
                     let begun = client.read_tensor_async(descriptors);
                     let mut is_later = false;
@@ -119,7 +119,11 @@ mod cube {
                         false => Poll::Pending,
                     };
                     poll_fn(later).await;
-                    begun.await
+                    let read = begun.await;
+                    // While a copy beside the queue goes on, no kernel of the queue may write into the tensors: it would,
+                    // if nothing else held them.
+                    drop(inputs);
+                    read
                 });
                 // The first poll queues the copies and ends before it waits for them.
                 let mut begin = || copies.as_mut().poll(&mut Context::from_waker(Waker::noop()));

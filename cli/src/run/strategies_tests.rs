@@ -89,6 +89,11 @@ fn an_entry_is_the_recipe() {
             RunStrategy::new("Offload", Offload::optimizer().on("/nvme/scratch")),
         ),
         (
+            "Offload(keep: optimizer, bucket_bytes: 4096)",
+            "Offload",
+            RunStrategy::new("Offload", Offload::optimizer().bucket_bytes(4096)),
+        ),
+        (
             "Offload(keep: parameters, on: \"/nvme\", bucket_bytes: 4096)",
             "Offload",
             RunStrategy::new("Offload", Offload::parameters().on("/nvme").bucket_bytes(4096)),
