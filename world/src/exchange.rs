@@ -15,19 +15,8 @@ use crate::call::Call;
 use crate::group::Group;
 use crate::message::{Message, Notice, Piece};
 use crate::remote::{Remote, bundled};
+use crate::slot::{Arrived, Slot};
 use crate::{Kind, Link, Traffic, WorldError};
-
-/// The result of a complete call.
-pub struct Arrived {
-    /// The pieces of each member of the group, including its own.
-    pub pieces: Vec<Vec<Option<Piece>>>,
-    /// Seconds that this rank waited for each member.
-    pub waited: Vec<f64>,
-    /// The bytes from other ranks.
-    pub received: u64,
-    /// When this rank sent its messages, and when the last one arrived.
-    pub times: (Instant, Instant),
-}
 
 /// The mailboxes of a process's ranks, and the route to all others.
 pub struct Exchange {
@@ -57,37 +46,6 @@ struct State {
     traffic: Vec<Traffic>,
     /// When the link of each rank of this process has sent all that it was given, if that is known.
     sent: Vec<Option<Instant>>,
-}
-
-/// The messages for one rank in one call, by sender, and when they arrive.
-#[derive(Default)]
-struct Slot {
-    messages: Vec<Option<(Message, Instant)>>,
-    /// The group of the call, if the receiver gave it up and takes no message.
-    abandoned: Option<Group>,
-}
-
-impl Slot {
-    fn missing(&self, group: &Group) -> Vec<usize> {
-        group.members.iter().copied().filter(|from| self.messages[*from].is_none()).collect()
-    }
-
-    /// Returns when the last message arrives. None is missing.
-    fn last(&self) -> Option<Instant> {
-        self.messages.iter().flatten().map(|(_, at)| *at).max()
-    }
-
-    /// Returns whether the call was given up, and no message is still to come.
-    fn is_over(&self) -> bool {
-        self.abandoned.as_ref().is_some_and(|group| self.missing(group).is_empty())
-    }
-
-    /// Returns the first rank in another call, and that call.
-    fn elsewhere(&self, call: &Call) -> Option<(usize, &Call)> {
-        let arrived =
-            self.messages.iter().enumerate().filter_map(|(from, m)| Some((from, &*m.as_ref()?.0.call)));
-        arrived.into_iter().find(|(_, theirs)| *theirs != call)
-    }
 }
 
 impl Exchange {
@@ -291,20 +249,9 @@ impl Exchange {
         kind: Kind,
         started: Instant,
     ) -> Arrived {
-        let mut slot = state.slots.remove(&(rank, sequence)).unwrap_or_default();
-        let (mut pieces, mut waited) = (Vec::new(), Vec::new());
-        // A rank sends to itself too, and that arrives at once.
-        let sent = slot.messages.get(rank).and_then(Option::as_ref).map_or(started, |(_, at)| *at);
-        let times = (sent, slot.last().unwrap_or(sent));
-        for (message, at) in group.members.iter().filter_map(|from| slot.messages[*from].take()) {
-            pieces.push(message.pieces);
-            waited.push(at.saturating_duration_since(started).as_secs_f64());
-        }
-        let others = group.members.iter().zip(&pieces).filter(|(from, _)| **from != rank);
-        let received: usize = others.flat_map(|(_, p)| p.iter().flatten()).map(|p| p.bytes.len()).sum();
-        let received = received as u64;
-        state.traffic[self.local(rank)].kind(kind).received += received;
-        Arrived { pieces, waited, received, times }
+        let arrived = state.slots.remove(&(rank, sequence)).unwrap_or_default().arrived(rank, group, started);
+        state.traffic[self.local(rank)].kind(kind).received += arrived.received;
+        arrived
     }
 
     /// Gives up this call of `rank`: its messages are dropped once all have arrived.

@@ -19,6 +19,7 @@
 //! worker.rs        a thread that does one piece of work for a rank
 //! seat.rs          a rank's place in the exchange
 //! exchange.rs      the primitive below every collective: each rank of a group sends each rank a message
+//! slot.rs          the messages for one rank in one call
 //! group.rs         the ranks that call together
 //! meeting.rs       whether all ranks can exchange between their devices
 //! message.rs       what ranks send one another
@@ -92,6 +93,7 @@ mod on_devices;
 mod reads;
 mod remote;
 mod seat;
+mod slot;
 mod sum;
 mod summing;
 mod tensors;

@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::call::Call;
-use crate::exchange::{Arrived, Exchange};
+use crate::exchange::Exchange;
 use crate::group::Group;
 use crate::message::Piece;
+use crate::slot::Arrived;
 use crate::{Kind, Timeline, WorldError};
 
 /// What a thread that works for a rank does around its work.
