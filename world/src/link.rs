@@ -30,15 +30,18 @@ pub struct Link {
     latency: Duration,
 }
 
+/// A longer latency would be a typo.
+const LONGEST: Duration = Duration::from_secs(3600);
+
 impl Link {
     /// Creates a link of this bandwidth, in each direction, without latency.
     pub fn new(bytes_per_second: f64) -> Self {
         Self { bytes_per_second, latency: Duration::ZERO }
     }
 
-    /// Sets how long a message takes in addition to its bytes. Default: 0.
+    /// Sets how long a message takes in addition to its bytes, up to an hour. Default: 0.
     pub fn latency(self, latency: Duration) -> Self {
-        Self { latency, ..self }
+        Self { latency: latency.min(LONGEST), ..self }
     }
 
     /// Rejects a bandwidth with which no message would arrive.
