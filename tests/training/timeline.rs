@@ -54,10 +54,13 @@ fn only(rank: &RankTimeline, activity: Activity, block: usize) -> Event {
     found.into_iter().next().unwrap()
 }
 
+/// Checks that an exchange begins before a block does, and that the rank waits for it only after that: whatever the machine
+/// does besides, and however far apart the ranks are. Returns whether it was under way when the block began.
 #[track_caller]
-fn assert_under_way(exchange: &Event, at: f64, rank: &RankTimeline) {
-    let Event { start, end, .. } = exchange;
-    assert!((*start..*end).contains(&at), "not under way at {at}: {exchange:?} in {:#?}", rank.events);
+fn is_beside(exchange: &Event, wait: &Event, block: &Event) -> bool {
+    assert!(exchange.start <= block.start, "{exchange:?} begins after {block:?}");
+    assert!(wait.start >= block.start, "{wait:?} begins before {block:?}");
+    exchange.end > block.start
 }
 
 /// The second step of two ranks over a slow link.
@@ -71,32 +74,47 @@ fn over_a_slow_link(stage: u8) -> Vec<RankTimeline> {
 
 #[test]
 fn the_gradients_of_a_block_travel_while_the_next_block_computes() {
+    let sums = Kind::ReduceScatter;
     for (stage, first) in [(2, Activity::Backward), (3, Activity::Rerun)] {
+        let mut beside = Vec::new();
         for rank in over_a_slow_link(stage) {
             for block in 1..LAYERS {
-                let sum = only(&rank, Activity::Exchange(Kind::ReduceScatter), block);
-                let next = only(&rank, first, block - 1);
-                assert_under_way(&sum, next.start, &rank);
+                let [sum, wait] =
+                    [Activity::Exchange(sums), Activity::Wait(sums)].map(|of| only(&rank, of, block));
+                beside.push(is_beside(&sum, &wait, &only(&rank, first, block - 1)));
             }
+            // Nothing waits for small parameters before the end.
+            let last = only(&rank, Activity::Backward, 0);
+            let waits = (0..LAYERS).flat_map(|block| of(&rank, Activity::Wait(Kind::AllReduce), block));
+            waits.for_each(|wait| {
+                assert!(wait.start >= last.end, "{wait:?} begins before the end of {last:?}")
+            });
         }
+        assert!(beside.contains(&true), "stage {stage}: no sum was under way");
     }
 }
 
 #[test]
 fn the_parameters_of_a_block_travel_while_the_one_before_computes() {
+    let gathers = Kind::AllGather;
+    let mut beside = Vec::new();
     for rank in over_a_slow_link(3) {
         // Forward and backward; the last block is kept for the backward pass.
-        let gathers = |block| of(&rank, Activity::Exchange(Kind::AllGather), block);
+        let nth = |block, nth: usize| {
+            [Activity::Exchange(gathers), Activity::Wait(gathers)]
+                .map(|activity| of(&rank, activity, block)[nth].clone())
+        };
         for block in 0..LAYERS - 1 {
-            let next = &gathers(block + 1)[0];
-            assert_under_way(next, only(&rank, Activity::Forward, block).start, &rank);
+            let [next, wait] = nth(block + 1, 0);
+            beside.push(is_beside(&next, &wait, &only(&rank, Activity::Forward, block)));
         }
         for block in 1..LAYERS {
-            let next = &gathers(block - 1)[1];
-            assert_under_way(next, only(&rank, Activity::Rerun, block).start, &rank);
+            let [next, wait] = nth(block - 1, 1);
+            beside.push(is_beside(&next, &wait, &only(&rank, Activity::Rerun, block)));
         }
-        assert_eq!(gathers(LAYERS - 1).len(), 1);
+        assert_eq!(of(&rank, Activity::Exchange(gathers), LAYERS - 1).len(), 1);
     }
+    assert!(beside.contains(&true), "no gather was under way");
 }
 
 #[test]
