@@ -20,6 +20,7 @@
 //! cost/          the bytes that a composition holds and sends, computed without the model
 //! setup.rs       what a strategy sees when it starts
 //! outcome.rs     what happens to gradients: apply, hold, skip
+//! agreement.rs   what the ranks tell each other about a window, once
 //! grads/         gradients on their way to the optimizer, with the facts known about them
 //! each_param.rs  a look at each parameter of a model, whatever its rank
 //! params.rs      maps over a model's parameters that keep tied parameters tied, and which are trained
@@ -45,6 +46,7 @@
 //! skip_outliers.rs  SkipOutliers: skips an update whose gradient norm is an outlier
 //! zero/          Zero: data-parallel training with sharded state
 //! buckets.rs     runs of tensors that are on their way together
+//! moving.rs      moves of tensors to the host, which begin beside the computation
 //! offload/       Offload: keeps the master and the moments, optionally the replica too, in host memory or on a disk
 //! conformance/   the laws that every strategy obeys, as checks
 //! state.rs       what a stage saves and restores

@@ -262,7 +262,7 @@ pub trait ShardStage<M>: Lists<groups::Shard, M> {
 /// Weights that are evaluated and saved instead of the master.
 pub trait AverageStage<M>: Lists<groups::Average, M> {
     /// Receives the current master: before the first step, and after each applied update, as soon as it is known to be one.
-    /// That is before the master is [published](MasterStage::publish), or, if a device decides about the update, before
+    /// That is before the master is [published](MasterStage::publish) as a whole, or, if a device decides about the update, before
     /// gradients of the next window are collected.
     fn updated(&mut self, master: &M);
 
