@@ -11,6 +11,7 @@ mod divergence;
 mod dropout;
 mod ema;
 mod equivalence;
+mod every_optimizer;
 mod examples;
 mod freeze;
 mod from_host;

@@ -1,11 +1,11 @@
 //! Updates on the host that are published bucket by bucket, and gradients that leave the device in buckets: the run is
 //! the same whatever fits into a bucket, and each bucket is one wait.
 
+use crate::every_optimizer::every_optimizer;
 use crate::support::many::{Outcome, Setting, accumulate, grouped};
 use crate::support::*;
-use burn::optim::ModuleOptimizer;
 use firebrick::kernels::optim::{copies, taken};
-use firebrick::optim::{AdamW, BoxedOptimizer, Groups};
+use firebrick::optim::AdamW;
 use firebrick::strategies::{Composition, Stack};
 use firebrick::world::reads;
 use firebrick::{
@@ -16,10 +16,6 @@ use firebrick_models::Gpt;
 
 /// A bucket of one parameter, about a dozen buckets, and one bucket.
 const BUCKETS: [usize; 3] = [1, 4096, usize::MAX];
-
-fn recipe(text: &str) -> BoxedOptimizer {
-    serde_json::from_str(text).unwrap()
-}
 
 /// Compares runs with buckets of all sizes, and returns one of them.
 fn alike<S: Composition<Gpt>>(
@@ -54,27 +50,10 @@ fn equals_none<S: Composition<Gpt>, N: Composition<Gpt>>(
 
 #[test]
 fn with_every_optimizer() {
-    macro_rules! each {
-        ($($text:literal),* $(,)?) => {
-            $({
-                fn built(model: &Gpt) -> ModuleOptimizer {
-                    Groups::new().build(model, &*recipe($text)).unwrap()
-                }
-                let setting = Setting { steps: 4, optimizer: built, ..Setting::default() };
-                equals_none(&setting, (1, 1), |offload| offload, None::<Clip>);
-            })*
-        };
-    }
-    each!(
-        r#"{"AdamW": {}}"#,
-        r#"{"AdamW8bit": {}}"#,
-        r#"{"Lion": {}}"#,
-        r#"{"Sgd": {}}"#,
-        r#"{"Sgd": {"momentum": 0.9}}"#,
-        r#"{"Adafactor": {}}"#,
-        r#"{"Lamb": {}}"#,
-        r#"{"Adagrad": {}}"#,
-    );
+    every_optimizer!(|built| {
+        let setting = Setting { steps: 4, optimizer: built, ..Setting::default() };
+        equals_none(&setting, (1, 1), |offload| offload, None::<Clip>);
+    });
 }
 
 #[test]

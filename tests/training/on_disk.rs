@@ -4,13 +4,14 @@
 use std::fs;
 use std::path::Path;
 
+use crate::every_optimizer::{every_optimizer, recipe};
 use crate::resume::{SOME, continues_on};
 use crate::support::many::{Setting, accumulate, grouped};
 use crate::support::resuming::*;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
-use firebrick::optim::{BoxedOptimizer, Groups};
+use firebrick::optim::Groups;
 use firebrick::strategies::{Composition, Stack};
 use firebrick::{
     Accumulate, Amp, Checkpoints, Clip, Ema, Freeze, Lora, Offload, Resume, ScratchError, TrainError, Zero,
@@ -50,32 +51,11 @@ fn equals<S: Composition<Gpt>>(
     }
 }
 
-fn recipe(text: &str) -> BoxedOptimizer {
-    serde_json::from_str(text).unwrap()
-}
-
 #[test]
 fn with_every_optimizer() {
-    macro_rules! each {
-        ($($text:literal),* $(,)?) => {
-            $({
-                fn built(model: &Gpt) -> ModuleOptimizer {
-                    Groups::new().build(model, &*recipe($text)).unwrap()
-                }
-                equals(&Setting { steps: 5, optimizer: built, ..Setting::default() }, (1, 1), |offload| offload);
-            })*
-        };
-    }
-    each!(
-        r#"{"AdamW": {}}"#,
-        r#"{"AdamW8bit": {}}"#,
-        r#"{"Lion": {}}"#,
-        r#"{"Sgd": {}}"#,
-        r#"{"Sgd": {"momentum": 0.9}}"#,
-        r#"{"Adafactor": {}}"#,
-        r#"{"Lamb": {}}"#,
-        r#"{"Adagrad": {}}"#,
-    );
+    every_optimizer!(|built| {
+        equals(&Setting { steps: 5, optimizer: built, ..Setting::default() }, (1, 1), |offload| offload);
+    });
 }
 
 /// Returns an optimizer that has made an update already.

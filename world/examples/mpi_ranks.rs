@@ -8,12 +8,15 @@
 //! mpirun -n 4 target/debug/examples/mpi_ranks stop       # rank 2 stops: kill, stop, fail, panic, leave, differ
 //! ```
 
+mod on_threads;
+
 use std::error::Error;
 use std::process::Command;
 use std::time::Duration;
 
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use firebrick_world::{Communicator, PartShape, Traffic, World, WorldError};
+use on_threads::on_threads;
 
 /// The rank that goes wrong.
 const FAULTY: usize = 2;
@@ -44,26 +47,6 @@ fn check(world: &World) -> Result<(), Box<dyn Error>> {
         println!("rank {rank} of {size}: {} results as of threads", found.0.len());
     }
     Ok(())
-}
-
-/// What each rank of this process returns.
-fn on_threads<T: Send>(
-    ranks: Vec<Communicator>,
-    rank: impl Fn(&Communicator) -> Result<T, WorldError> + Sync,
-) -> Result<Vec<T>, WorldError> {
-    std::thread::scope(|scope| {
-        let start = |communicator: Communicator| {
-            scope.spawn(|| {
-                let communicator = communicator;
-                rank(&communicator)
-            })
-        };
-        let threads: Vec<_> = ranks.into_iter().map(start).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<_>| {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        threads.into_iter().map(join).collect()
-    })
 }
 
 /// Numbers whose sum rounds differently in another order.

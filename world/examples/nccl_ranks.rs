@@ -10,11 +10,14 @@
 //! NCCL_STUB_FAULT=2:4:7:stop mpirun -n 4 target/debug/examples/nccl_ranks forever
 //! ```
 
+mod on_threads;
+
 use std::error::Error;
 use std::time::Duration;
 
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use firebrick_world::{Communicator, Kind, PartShape, World, WorldError};
+use on_threads::on_threads;
 
 /// What a rank has received, in bytes, and what it has sent, in elements of each kind of collective.
 type Found = (Vec<Vec<u8>>, [u64; 3]);
@@ -78,26 +81,6 @@ fn forever(world: &World) -> Result<(), Box<dyn Error>> {
         }
     })?;
     Ok(())
-}
-
-/// What each rank of this process returns.
-fn on_threads<T: Send>(
-    ranks: Vec<Communicator>,
-    rank: impl Fn(&Communicator) -> Result<T, WorldError> + Sync,
-) -> Result<Vec<T>, WorldError> {
-    std::thread::scope(|scope| {
-        let start = |communicator: Communicator| {
-            scope.spawn(|| {
-                let communicator = communicator;
-                rank(&communicator)
-            })
-        };
-        let threads: Vec<_> = ranks.into_iter().map(start).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<_>| {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        threads.into_iter().map(join).collect()
-    })
 }
 
 /// Numbers whose sum rounds differently in another order.
