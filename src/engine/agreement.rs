@@ -239,7 +239,13 @@ mod tests {
         // Rank 1 waited for rank 2 for three seconds, rank 0 for rank 1 for one; rank 2 waited for nobody.
         let slowest = [Some((1, 1.0)), Some((2, 3.0)), None];
         let numbers = parts.iter().zip(slowest).map(|(part, slowest)| part.numbers(slowest)).collect();
-        let agreed = Agreed { skip: None, squares: vec![0.0; 3], losses: losses.into(), numbers };
+        let agreed = Agreed {
+            skip: None,
+            squares: vec![0.0; 3],
+            wholes: vec![0.0; 3],
+            losses: losses.into(),
+            numbers,
+        };
         (0..3).map(|own| StepOfAll::of(&agreed, own)).collect()
     }
 

@@ -49,6 +49,9 @@ pub struct Agreed {
     pub skip: Option<SkipReason>,
     /// Each rank's part of the sum of the squares of sharded gradients.
     pub squares: Vec<f64>,
+    /// What each rank computed of the gradients that all ranks have: the same, up to the rounding of their devices. The ranks
+    /// use the number of the first, so that they decide alike.
+    pub wholes: Vec<f64>,
     /// Each rank's part of the loss.
     pub losses: Vec<f64>,
     /// Each rank's numbers of the trainer.
@@ -86,37 +89,38 @@ impl Agreement {
     pub fn make(&self, skip: Option<&SkipReason>) -> Result<&Agreed, StrategyError> {
         match self.made() {
             Some(agreed) => Ok(agreed),
-            None => Ok(self.make_with(skip, None, vec![])?.0),
+            None => self.make_with(skip, None, None),
         }
     }
 
-    /// Makes the exchange with this rank's sum of squares, `[1]`. Reads it, the loss, and `more` numbers with one wait for
-    /// the device, and returns the latter too.
+    /// Makes the exchange with this rank's sum of squares, `[1]`, and with what it computed of the gradients that all ranks
+    /// have, `[1]`. Reads them and the loss with one wait for the device.
     pub(crate) fn make_with(
         &self,
         skip: Option<&SkipReason>,
         squares: Option<Tensor<1>>,
-        more: Vec<Tensor<1>>,
-    ) -> Result<(&Agreed, Vec<f64>), StrategyError> {
+        whole: Option<Tensor<1>>,
+    ) -> Result<&Agreed, StrategyError> {
         let Inner { world, told, made } = &*self.0;
         let Told { loss, numbers: own } = &mut *told.lock().unwrap_or_else(PoisonError::into_inner);
-        let (has_squares, has_loss) = (squares.is_some(), loss.is_some());
-        let late = squares.into_iter().chain(loss.take()).chain(more).collect();
-        let read = numbers(late).map_err(|error| StrategyError::Read(error.to_string()))?;
-        let mut read = read.into_iter();
-        let squares = if has_squares { read.next() } else { None };
-        let loss = if has_loss { read.next() } else { None };
-        let mut mine = vec![code(skip), squares.unwrap_or(0.0), loss.unwrap_or(0.0)];
+        let late = [squares, whole, loss.take()];
+        let exist = late.each_ref().map(Option::is_some);
+        let read = numbers(late.into_iter().flatten().collect());
+        let mut read = read.map_err(|error| StrategyError::Read(error.to_string()))?.into_iter();
+        let late = exist.map(|exists| if exists { read.next() } else { None }.unwrap_or(0.0));
+        let mut mine = vec![code(skip)];
+        mine.extend(late);
         mine.extend(own.take().map(|own| own()).unwrap_or_default());
         let all = world.numbers("the numbers of the window", &mine)?;
         let column = |at: usize| all.iter().map(|theirs| theirs[at]).collect::<Vec<_>>();
         let agreed = Agreed {
             skip: first_reason(&column(0), skip),
             squares: column(1),
-            losses: column(2),
-            numbers: all.iter().map(|theirs| theirs[3..].to_vec()).collect(),
+            wholes: column(2),
+            losses: column(3),
+            numbers: all.iter().map(|theirs| theirs[4..].to_vec()).collect(),
         };
-        Ok((made.get_or_init(|| agreed), read.collect()))
+        Ok(made.get_or_init(|| agreed))
     }
 }
 
@@ -158,9 +162,7 @@ mod tests {
                 let loss = (own < 2.0).then(|| number(own + 0.5));
                 let rank = world.rank();
                 let agreement = Agreement::new(&world, loss, move || vec![7.0; rank]);
-                let (_, more) =
-                    agreement.make_with(skip.as_ref(), Some(number(own)), vec![number(9.0)]).unwrap();
-                assert_eq!(more, [9.0]);
+                agreement.make_with(skip.as_ref(), Some(number(own)), Some(number(9.0))).unwrap();
                 // Whoever asks later makes no other exchange, and cannot change what was agreed.
                 let agreed = agreement.make(Some(&SkipReason::NoItems)).unwrap().clone();
                 assert_eq!(agreement.made(), Some(&agreed));
@@ -176,6 +178,7 @@ mod tests {
         let expected = Agreed {
             skip: None,
             squares: vec![0.0, 1.0, 2.0],
+            wholes: vec![9.0; 3],
             losses: vec![0.5, 1.5, 0.0],
             numbers: vec![vec![], vec![7.0], vec![7.0; 2]],
         };

@@ -47,9 +47,9 @@ impl Grads {
             }
             (Some((sharding, shards)), Some(agreement)) => {
                 let device = shards.device();
-                let (agreed, wholes) = agreement.make_with(self.skip.as_ref(), Some(shards), vec![wholes])?;
+                let agreed = agreement.make_with(self.skip.as_ref(), Some(shards), Some(wholes))?;
                 self.skip = agreed.skip.clone();
-                let norm = (sharding.sum(&agreed.squares) as f32 + wholes[0] as f32).sqrt();
+                let norm = (sharding.sum(&agreed.squares) as f32 + agreed.wholes[0] as f32).sqrt();
                 Norm { tensor: Tensor::from_data([norm], &device), read: Some(norm.into()) }
             }
         };
@@ -83,9 +83,9 @@ impl Grads {
         let tensor = self.norm(model)?;
         // The norm of shards has made the exchange.
         let Some(agreement) = self.open_agreement() else { return Ok(()) };
-        let (agreed, norm) = agreement.make_with(self.skip.as_ref(), None, vec![tensor.clone()])?;
+        let agreed = agreement.make_with(self.skip.as_ref(), None, Some(tensor.clone()))?;
         self.skip = agreed.skip.clone();
-        self.norm = Some(Norm { tensor, read: Some(norm[0]) });
+        self.norm = Some(Norm { tensor, read: Some(agreed.wholes[0]) });
         Ok(())
     }
 
@@ -125,6 +125,7 @@ impl Grads {
 mod tests {
     use burn::nn::{Linear, LinearConfig};
     use burn::optim::GradientsParams;
+    use firebrick_world::World;
 
     use super::*;
     use crate::testing;
@@ -148,5 +149,21 @@ mod tests {
     fn the_norm_of_no_gradients_is_zero() {
         let mut none = Grads::new(GradientsParams::new(), true);
         assert_eq!(none.norm(&linear()).unwrap().into_scalar::<f32>(), 0.0);
+    }
+
+    /// Devices may round what all ranks have in their own ways, here so far that one norm is infinite.
+    #[test]
+    fn ranks_decide_by_the_norm_of_the_first() {
+        let norms = [[3.0, 4.0], [3.0, f32::INFINITY]];
+        let ranks = World::threads(2).join().unwrap().into_iter().zip(norms).map(|(rank, grad)| {
+            std::thread::spawn(move || {
+                let (linear, mut params) = (linear(), GradientsParams::new());
+                params.register(linear.weight.id, Tensor::<2>::from_data([grad], &testing::device()));
+                let agreement = Agreement::new(&rank, None, Vec::new);
+                Grads::new(params, true).agreeing(Some(agreement)).read_norm(&linear).unwrap()
+            })
+        });
+        let norms = ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap());
+        assert_eq!(norms.collect::<Vec<_>>(), [5.0, 5.0]);
     }
 }
