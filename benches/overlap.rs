@@ -9,8 +9,8 @@
 //! measured without a link, the communication is the bytes that a rank sends in a step at the speed of the link, and a
 //! bucket is the gradients of a block. `ratio` is the step over the larger of the two and a bucket.
 //!
-//! Stage 2 gathers the new parameters after the update, when nothing is left to compute: `exposed` is what that takes. The
-//! second ratio is that of the rest of the step. At the end of a line are the seconds that a rank waits, by kind.
+//! Stage 2 gathers the new parameters after the update, when nothing is left to compute: `exposed` is what that takes, and
+//! the second ratio leaves it out of the step. Each line ends with the seconds that a rank waits, by kind of collective.
 //!
 //! Where communication and computation are about equal, a step takes somewhat more than the larger one: gradients travel in
 //! the backward pass only, so what the forward pass leaves unused of the link is lost.

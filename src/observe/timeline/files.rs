@@ -8,7 +8,7 @@ use crate::files::writes::Writes;
 use crate::observe::observer::Observer;
 use crate::output::Output;
 
-/// Writes the timelines. What cannot be written is kept, and tried again later.
+/// Writes the timelines. Keeps those that cannot be written, and tries again later.
 pub(crate) struct TimelineFiles {
     output: Arc<Output>,
     writes: Writes,

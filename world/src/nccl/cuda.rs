@@ -56,7 +56,7 @@ pub fn place(device: &Device) -> Result<String, String> {
     let index = cuda(device)?.index;
     driver()?;
     let (handle, mut address) = (device::get(index as i32).map_err(failed)?, [0; 32]);
-    // SAFETY: the call writes no more than the length that it is told, and a zero at the end.
+    // SAFETY: the call writes at most as many bytes as `address` has, and ends them with a zero.
     unsafe { sys::cuDeviceGetPCIBusId(address.as_mut_ptr(), address.len() as i32, handle) }
         .result()
         .map_err(failed)?;
