@@ -9,8 +9,8 @@
 //! measured without a link, the communication is the bytes that a rank sends in a step at the speed of the link, and a
 //! bucket is the gradients of a block. `ratio` is the step over the larger of the two and a bucket.
 //!
-//! Stage 2 gathers the new parameters after the update, when nothing is left to compute: `exposed` is what that takes, and
-//! the second ratio leaves it out of the step. Each line ends with the seconds that a rank waits, by kind of collective.
+//! A step is the mean of neighbouring ones, since stage 2 gathers the parameters of one step while the next one computes. Each
+//! line ends with the seconds that a rank waits in a step, by kind of collective.
 //!
 //! Where communication and computation are about equal, a step takes somewhat more than the larger one: gradients travel in
 //! the backward pass only, so what the forward pass leaves unused of the link is lost.
@@ -20,7 +20,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -31,8 +31,10 @@ use burn::tensor::Device;
 use firebrick::datasets::{Batch, TokenBatch, Windows};
 use firebrick::memory::keep_freed;
 use firebrick::observe::timeline::{RankTimeline, StepTimeline};
-use firebrick::world::{Activity, Kind, Link, World};
-use firebrick::{Data, Loss, Objective, Observer, Pass, Recompute, Schedule, StepNumbers, Trainer, Zero};
+use firebrick::world::{Activity, Event, Kind, Link, World};
+use firebrick::{
+    Data, Loss, Objective, Observer, Pass, Recompute, Report, Schedule, StepNumbers, Trainer, Zero,
+};
 use firebrick_models::{Gpt, GptConfig};
 
 const RANKS: usize = 2;
@@ -52,38 +54,47 @@ const ROWS: usize = 2;
 /// Steps that are not measured: the first ones allocate memory.
 const BEFORE: u64 = 2;
 
-/// Measured steps. The fastest counts, because other work only adds time.
+/// Measured steps of a run.
 const STEPS: u64 = 5;
+
+/// Runs. The fastest counts, because other work only adds time.
+const RUNS: usize = 3;
+
+/// About the bytes of a shard of a block. By default, a bucket would hold the whole model.
+const BUCKET_BYTES: usize = 1 << 19;
 
 /// Seconds of communication over seconds of computation.
 const RATIOS: [f64; 3] = [0.5, 1.0, 2.0];
 
-/// A measured step.
-struct Step {
+/// The measured steps of a run.
+#[derive(Default)]
+struct Measured {
+    /// Seconds of all of them.
     seconds: f64,
+    /// Bytes that a rank sends in a step.
     sent: u64,
+    /// The step after them: its timeline is an exchange of its own.
     timeline: StepTimeline,
 }
 
-/// Sends the numbers and the timeline of each step.
-struct Steps(Sender<Step>, Option<StepTimeline>);
+/// Sends what it has measured when the run ends.
+struct Steps(Sender<Measured>, Measured);
 
 impl Observer for Steps {
     fn timeline(&mut self, timeline: &StepTimeline) {
-        self.1 = Some(timeline.clone());
+        self.1.timeline = timeline.clone();
     }
 
     fn step(&mut self, numbers: &StepNumbers) {
-        if let Some(timeline) = self.1.take_if(|timeline| timeline.step == numbers.step) {
-            let seconds = timeline.seconds();
-            let _ = self.0.send(Step { seconds, sent: numbers.sent_bytes, timeline });
+        if (BEFORE + 1..=BEFORE + STEPS).contains(&numbers.step) {
+            self.1.seconds += numbers.seconds;
+            self.1.sent = numbers.sent_bytes;
         }
     }
-}
 
-/// Returns the fastest step.
-fn fastest(steps: Receiver<Step>) -> Step {
-    steps.into_iter().min_by(|one, other| one.seconds.total_cmp(&other.seconds)).expect("steps are recorded")
+    fn ended(&mut self, _: &Report) {
+        let _ = self.0.send(std::mem::take(&mut self.1));
+    }
 }
 
 /// Blocks that sleep and have parameters to exchange.
@@ -122,8 +133,12 @@ fn gpt(device: &Device) -> Gpt {
     config.init(VOCABULARY, LENGTH, device)
 }
 
-/// Returns the fastest step of a model.
-fn step<M: Objective<TokenBatch> + 'static>(model: M, stage: u8, link: Option<Link>) -> Step {
+/// Returns the fastest of a few runs of a model.
+fn measured<M: Objective<TokenBatch> + 'static>(
+    model: impl Fn() -> M,
+    stage: u8,
+    link: Option<Link>,
+) -> Measured {
     let tokens = (0..20_000u32).map(|at| at * at % VOCABULARY as u32).collect::<Vec<_>>();
     let data = Data::new(Windows::new(tokens, LENGTH).unwrap()).micro_batch(ROWS);
     let world = World::threads(RANKS);
@@ -131,12 +146,21 @@ fn step<M: Objective<TokenBatch> + 'static>(model: M, stage: u8, link: Option<Li
         Some(link) => world.over_link(link),
         None => world,
     };
-    let (sender, steps) = channel();
-    let last = BEFORE + STEPS;
-    let trainer = Trainer::new().over(world).with(Zero::stage(stage)).with(Recompute::every_block());
-    let trainer = trainer.steps(last).timeline(BEFORE + 1..=last).observe(Steps(sender, None));
-    drop(trainer.fit(model, AdamWConfig::new().init(), Schedule::constant(1e-4), data).unwrap());
-    fastest(steps)
+    let (sender, runs) = channel();
+    let last = BEFORE + STEPS + 1;
+    for _ in 0..RUNS {
+        let steps = Steps(sender.clone(), Measured::default());
+        let trainer = Trainer::new()
+            .over(world.clone())
+            .with(Zero::stage(stage).bucket_bytes(BUCKET_BYTES))
+            .with(Recompute::every_block());
+        let trainer = trainer.steps(last).timeline(last..=last).observe(steps);
+        drop(
+            trainer.fit(model(), AdamWConfig::new().init(), Schedule::constant(1e-4), data.clone()).unwrap(),
+        );
+    }
+    drop(sender);
+    runs.into_iter().min_by(|one, other| one.seconds.total_cmp(&other.seconds)).expect("a run ends")
 }
 
 /// Returns the seconds that a rank waits for each kind of exchange.
@@ -150,44 +174,34 @@ fn waits(rank: &RankTimeline) -> BTreeMap<Kind, f64> {
     seconds
 }
 
-/// Returns the bytes of the gradients of the largest block that a rank sends, and of the parameters that it gathers after
-/// the update.
-fn bucket_and_exposed(step: &Step) -> (u64, u64) {
-    let events = &step.timeline.ranks[0].events;
-    let of = |kind| events.iter().filter(move |event| event.activity == Activity::Exchange(kind));
-    let bucket = of(Kind::ReduceScatter).map(|event| event.bytes).max();
-    let updated =
-        events.iter().find(|event| event.activity == Activity::Update).map_or(0.0, |event| event.start);
-    let exposed = of(Kind::AllGather).filter(|event| event.start > updated).map(|event| event.bytes).sum();
-    (bucket.unwrap_or(0), exposed)
+/// Returns the bytes of the gradients of the largest block that a rank sends.
+fn bucket(rank: &RankTimeline) -> u64 {
+    let of_sums = |event: &&Event| event.activity == Activity::Exchange(Kind::ReduceScatter);
+    rank.events.iter().filter(of_sums).map(|event| event.bytes).max().unwrap_or(0)
 }
 
 /// Prints a line for each stage and speed.
 fn compare<M: Objective<TokenBatch> + 'static>(name: &str, model: impl Fn(&Device) -> M) {
     println!("\n{name}");
-    println!(
-        "stage    MB/s  computation  communication  exposed  bucket     step   ratio  of the rest  waits"
-    );
+    println!("stage    MB/s  computation  communication   bucket     step  ratio  waits");
     let device = Device::flex().autodiff();
     for stage in [2, 3] {
-        let alone = step(model(&device), stage, None);
+        let of = |link| measured(|| model(&device), stage, link);
+        let alone = of(None);
+        let computation = alone.seconds / STEPS as f64;
         for ratio in RATIOS {
-            let bytes_per_second = alone.sent as f64 / (ratio * alone.seconds);
-            let found = step(model(&device), stage, Some(Link::new(bytes_per_second)));
-            let communication = found.sent as f64 / bytes_per_second;
-            let (bucket, exposed) = bucket_and_exposed(&found);
-            let [bucket, exposed] = [bucket, exposed].map(|bytes| bytes as f64 / bytes_per_second);
-            let ratio = found.seconds / (alone.seconds.max(communication) + bucket);
-            let of_rest = (found.seconds - exposed) / (alone.seconds.max(communication - exposed) + bucket);
-            let waits = waits(&found.timeline.ranks[0]);
+            let bytes_per_second = alone.sent as f64 / (ratio * computation);
+            let found = of(Some(Link::new(bytes_per_second)));
+            let (step, rank) = (found.seconds / STEPS as f64, &found.timeline.ranks[0]);
+            let [communication, bucket] =
+                [found.sent, bucket(rank)].map(|bytes| bytes as f64 / bytes_per_second);
+            let ratio = step / (computation.max(communication) + bucket);
             let waits: Vec<_> =
-                waits.iter().map(|(kind, seconds)| format!("{kind} {seconds:.3} s")).collect();
+                waits(rank).iter().map(|(kind, seconds)| format!("{kind} {seconds:.3} s")).collect();
             println!(
-                "{stage:<5} {:>7.1} {:>10.3} s {communication:>12.3} s {exposed:>6.3} s {bucket:>5.3} s {:>6.3} s \
-                 {ratio:>7.2} {of_rest:>12.2}  {}",
+                "{stage:<5} {:>7.1} {computation:>10.3} s {communication:>12.3} s {bucket:>6.3} s {step:>6.3} s \
+                 {ratio:>6.2}  {}",
                 bytes_per_second / 1e6,
-                alone.seconds,
-                found.seconds,
                 waits.join(", "),
             );
         }

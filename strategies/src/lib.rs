@@ -262,7 +262,7 @@ pub use stages::Stages;
 pub use starting_factors::{FactorValues, StartingFactors};
 pub use state::{SavedStates, StageState};
 pub use strategy::{Strategy, StrategyRecipe};
-pub use zero::{Gathered, Part, Rows, Sharding, Zero};
+pub use zero::{Part, Rows, Sharding, Zero};
 
 impl<M: burn::module::Module + 'static> registry::Registered for dyn Strategy<M> {
     const KIND: &'static str = "a strategy";

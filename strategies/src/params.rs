@@ -8,7 +8,7 @@ use std::any::Any;
 use std::collections::{HashMap, HashSet};
 
 use burn::module::{Module, ModuleMapper, Param, ParamId};
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, GradientCheckpointingStrategy, Tensor};
 
 use crate::each_param;
 
@@ -53,14 +53,37 @@ impl<F: ParamMap> ModuleMapper for MapOnce<'_, F> {
 /// Gives `value`, which belongs to no graph, the autodiff state of `like`: a leaf that requires gradients if `like`
 /// does, with the same checkpointing strategy.
 pub fn relift<const D: usize>(value: Tensor<D>, like: &Tensor<D>) -> Tensor<D> {
-    if !like.device().is_autodiff() {
-        return value;
+    Lifting::of(like).lift(value)
+}
+
+/// The autodiff state of a parameter, without its value.
+#[derive(Clone, Debug)]
+pub(crate) struct Lifting {
+    is_autodiff: bool,
+    is_trained: bool,
+    checkpointing: Option<GradientCheckpointingStrategy>,
+}
+
+impl Lifting {
+    pub fn of<const D: usize>(like: &Tensor<D>) -> Self {
+        Self {
+            is_autodiff: like.device().is_autodiff(),
+            is_trained: like.is_require_grad(),
+            checkpointing: like.gradient_checkpointing_strategy(),
+        }
     }
-    let mut leaf = Tensor::from_inner(value);
-    if let Some(strategy) = like.gradient_checkpointing_strategy() {
-        leaf = leaf.with_gradient_checkpointing_strategy(strategy);
+
+    /// See [`relift`].
+    pub fn lift<const D: usize>(&self, value: Tensor<D>) -> Tensor<D> {
+        if !self.is_autodiff {
+            return value;
+        }
+        let mut leaf = Tensor::from_inner(value);
+        if let Some(strategy) = self.checkpointing {
+            leaf = leaf.with_gradient_checkpointing_strategy(strategy);
+        }
+        leaf.set_require_grad(self.is_trained)
     }
-    leaf.set_require_grad(like.is_require_grad())
 }
 
 /// Separates a lazy parameter from its clones, which share its initializer and would all get a setting made on one of

@@ -197,7 +197,8 @@ pub trait MasterStage<M>: Lists<groups::Master, M> {
     /// Another rank is gone, if the stage shards the model among ranks.
     fn init_master(&mut self, model: M) -> Result<M, StrategyError>;
 
-    /// Turns the master into the replica, before the first step and after each update.
+    /// Turns the master into the replica, before the first step and after each update. A parameter of the replica may be
+    /// lazy, and wait for its value when it is first read.
     ///
     /// # Errors
     ///
@@ -239,7 +240,8 @@ pub trait ShardStage<M>: Lists<groups::Shard, M> {
     /// Returns the part of a parameter that the master holds on this rank; `None` means all of it.
     fn shard(&self, parameter: ParamId) -> Option<Shard>;
 
-    /// Returns the master to keep between two updates, once the replica exists. A stage whose replica holds the same
+    /// Returns the master to keep until the next update, once all parameters of the replica are needed: waits for those that
+    /// [`publish`](MasterStage::publish) has left on their way, as lazy parameters. A stage whose replica holds the same
     /// values as the master returns a view of the replica.
     fn alias_master(&mut self, master: M, replica: &M) -> M;
 

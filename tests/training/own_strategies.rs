@@ -245,7 +245,7 @@ impl<M: Module> MasterStage<M> for Sharded {
     }
 
     fn publish(&mut self, master: M) -> Result<M, StrategyError> {
-        Ok(self.sharding.gather(master, "the parameters", |_| true)?.model)
+        self.sharding.gather(master, "the parameters", |_| true)
     }
 
     fn evaluator(&mut self, _: &M, replica: M) -> Result<M, StrategyError> {

@@ -118,7 +118,7 @@ fn a_rank_takes_its_part_of_the_model_and_nothing_else() {
     let parameter = 4 * WIDTH * 4 * WIDTH;
     for stage in 0..=3 {
         let part = if stage == 0 { whole } else { whole / RANKS };
-        let before = Usage::of_all_accounts().unwrap().live;
+        let before = steady();
         reset_peak();
         let peaks = peaks(World::threads(RANKS), Zero::stage(stage), model(&device));
         // Rank 0 sends one parameter at a time.
@@ -143,6 +143,18 @@ fn a_rank_takes_its_part_of_the_model_and_nothing_else() {
     }
 }
 
+/// Returns the live bytes, once they no longer change: the thread of an earlier test frees its buffers after the test.
+fn steady() -> usize {
+    let live = || Usage::of_all_accounts().unwrap().live;
+    loop {
+        let before = live();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        if live() == before {
+            return before;
+        }
+    }
+}
+
 /// The products that make each thread's buffers have operands of 2 MiB.
 #[test]
 fn threads_that_settle_together_hold_the_operands_once() {
@@ -152,8 +164,7 @@ fn threads_that_settle_together_hold_the_operands_once() {
     }
     let device = device();
     let grown = |threads: usize| {
-        let all = Barrier::new(threads);
-        let before = Usage::of_all_accounts().unwrap().live;
+        let (all, before) = (Barrier::new(threads), steady());
         reset_peak();
         std::thread::scope(|scope| {
             for _ in 0..threads {

@@ -121,7 +121,6 @@ impl<M: Module> Publishing<'_, M> {
             return Err(failed);
         }
         let replica = self.stages.publish_rest(with_values(master.clone(), self.values))?;
-        let master = self.stages.alias_master(master, &replica);
         Ok(((master, replica), self.written))
     }
 }

@@ -47,6 +47,8 @@ pub struct Session<M> {
     /// The names of the master's tensors, and the part of each that this rank saves.
     layout: Arc<Layout>,
     weights: Weights<M>,
+    /// Whether parameters of the replica may still be on their way from other ranks.
+    arrives: bool,
     /// Has no state between two updates if a disk keeps it.
     optimizer: ModuleOptimizer,
     disk: Option<OnDisk>,
@@ -301,6 +303,7 @@ impl<M: Module> Session<M> {
                 // Do not reuse the stage's alias between the last published model and the master: it belongs to the
                 // average here.
                 drop(self.stages.alias_master(averaged.clone(), &replica));
+                self.pass.check()?;
                 self.stages.evaluator(&averaged, replica)?
             }
             None => {

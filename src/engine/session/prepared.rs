@@ -112,7 +112,7 @@ impl<M: Module + 'static> Prepared<M> {
             return Err(TrainError::NothingTrained);
         }
         let before = dtypes(&master);
-        let weights = Weights::new(published(&device, &mut stages, master)?);
+        let weights = Weights::new(published(&pass, &mut stages, master)?);
         let (master, replica) = weights.pair();
         let changed = before.into_iter().zip(dtypes(master)).find(|(before, after)| before != after);
         if let Some(((path, _), _)) = changed {
@@ -130,6 +130,7 @@ impl<M: Module + 'static> Prepared<M> {
             adaptation,
             layout,
             weights,
+            arrives: false,
             optimizer,
             disk: None,
             scratch: order.on_disk().cloned(),

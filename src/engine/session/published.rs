@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use burn::module::{Module, ParamId};
 use burn::tensor::Device;
 use firebrick_kernels::optim::Replicas;
-use firebrick_strategies::{Stages, StrategyError};
+use firebrick_strategies::{Pass, Stages, StrategyError};
 
 /// What an update wrote besides the master.
 #[derive(Default)]
@@ -16,19 +16,31 @@ pub(super) struct Written {
     pub params: HashSet<ParamId>,
 }
 
-/// Publishes a new master: informs the stages of it, and returns master and replica. Tensors that outlive a step are
-/// allocated in the device's persistent pool, apart from the activations of each step. An update's temporaries are
-/// allocated there too: they have the sizes of parameters, and the next update reuses them.
+/// Publishes a new master: informs the stages of it, and returns master and replica, once all of the replica is there.
 pub(super) fn published<M: Module>(
-    device: &Device,
+    pass: &Pass,
     stages: &mut Stages<M>,
     master: M,
 ) -> Result<(M, M), StrategyError> {
-    Ok(published_from(device, stages, master, true, |master| (master, None))?.0)
+    let (pair, _) = published_from(pass.device(), stages, master, true, |master| (master, None))?;
+    let pair = arrived(pass.device(), stages, pair);
+    pass.check()?;
+    Ok(pair)
 }
 
-/// Like [`published`], with a master that is computed from `input`, and the copies that its update wrote. The stages are
-/// informed only if it `is_decided`.
+/// Waits for the parameters of a replica that are on their way from other ranks, and lets the master read their memory where
+/// both hold the same values. [`Pass::check`] tells whether all of them have come.
+pub(super) fn arrived<M: Module>(device: &Device, stages: &mut Stages<M>, pair: (M, M)) -> (M, M) {
+    device.memory_persistent_allocations((pair, stages), |((master, replica), stages)| {
+        (stages.alias_master(master, &replica), replica)
+    })
+}
+
+/// Publishes a master that is computed from `input`, together with the copies that its update wrote. The stages are informed
+/// only if it `is_decided`. Parameters of the replica may still be [on their way](arrived).
+///
+/// Tensors that outlive a step are allocated in the device's persistent pool, apart from the activations of each step. An
+/// update's temporaries are allocated there too: they have the sizes of parameters, and the next update reuses them.
 pub(super) fn published_from<M: Module, I: Send>(
     device: &Device,
     stages: &mut Stages<M>,
@@ -50,8 +62,6 @@ pub(super) fn published_from<M: Module, I: Send>(
                 (replica, Written { taken, params })
             }
         };
-        let replica = replica?;
-        let master = stages.alias_master(master, &replica);
-        Ok(((master, replica), written))
+        Ok(((master, replica?), written))
     })
 }

@@ -87,7 +87,7 @@ impl<M: Module> Session<M> {
                 master
             }
         };
-        let pair = published(&device, &mut self.stages, master)?;
+        let pair = published(&self.pass, &mut self.stages, master)?;
         let mut states = SavedStates::matching(fresh, state.strategies().to_vec());
         self.stages.restore(&mut states)?;
         states.finish()?;

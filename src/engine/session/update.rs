@@ -13,11 +13,11 @@ use burn::tensor::Tensor;
 use firebrick_datasets::Batch;
 use firebrick_kernels::optim::{deferrals, replicas, together, together_if_finite};
 use firebrick_strategies::optim::retract;
-use firebrick_strategies::{Agreement, Grads, Outcome, Settled, SkipReason, tie, untie};
+use firebrick_strategies::{Agreement, Grads, Outcome, Settled, SkipReason, each_param, tie, untie};
 use firebrick_world::is_host;
 
 use super::in_parts::{Input, Way, published_in_parts};
-use super::published::published_from;
+use super::published::{arrived, published_from};
 use super::whole::Copies;
 use super::{Session, Weights};
 use crate::TrainError;
@@ -135,13 +135,15 @@ impl<M: Module> Session<M> {
         Ok(self.stages.after_window(&settled)?)
     }
 
-    /// Waits until it is known whether the device has made the last update, and if it has not, takes back what was counted
-    /// of it. Everything that depends on the number of updates, or that looks at the state, calls this first.
+    /// Waits until the last update is over: all of the replica is there, and it is known whether the device has made the update.
+    /// If it has not, takes back what was counted of it. Everything that depends on the number of updates, or that looks
+    /// at the state, calls this first.
     ///
     /// # Errors
     ///
-    /// The device has failed, or a strategy ends the run.
+    /// The device has failed, another rank is gone, or a strategy ends the run.
     pub fn confirm(&mut self) -> Result<(), TrainError> {
+        self.arrive()?;
         let Some(Undecided { norm, params, .. }) = self.undecided.take() else { return Ok(()) };
         let settled = settled_by(norm.read()?);
         match &settled {
@@ -159,6 +161,20 @@ impl<M: Module> Session<M> {
             }
         }
         Ok(self.stages.after_window(&settled)?)
+    }
+
+    /// Waits for the parameters of the replica that are on their way, if the last update has left any, and counts the bytes
+    /// of all.
+    fn arrive(&mut self) -> Result<(), TrainError> {
+        if std::mem::take(&mut self.arrives)
+            && let Some(pair) = self.weights.pair.take()
+        {
+            self.weights = Weights::new(arrived(self.pass.device(), &mut self.stages, pair));
+            self.pass.check()?;
+            let (master, replica) = self.weights.pair();
+            self.bytes.count(master, replica, self.stages.averaged().as_ref());
+        }
+        Ok(())
     }
 
     /// Returns the factor of the loss of the next micro-batch, if there is one.
@@ -211,6 +227,7 @@ impl<M: Module> Session<M> {
             any_dtype,
             deferred,
             copies,
+            arrives,
             ..
         } = self;
         *copies = Copies::default();
@@ -277,10 +294,15 @@ impl<M: Module> Session<M> {
             }
             (None, None) => {}
         }
-        bytes.count(&pair.0, &pair.1, stages.averaged().as_ref());
         *weights = Weights::new(pair);
+        *arrives = true;
         disk.as_mut().map_or(Ok(()), OnDisk::check)?;
         let gradients = if bytes.placement.master_on_host { 0 } else { given };
+        let mut is_there = true;
+        each_param(self.replica(), |param| is_there &= param.is_initialized());
+        if is_there {
+            self.arrive()?;
+        }
         self.updates += 1;
         step.update = self.updates;
         let found = OnDevice { gradients, ..OnDevice::between_steps(&self.bytes) };

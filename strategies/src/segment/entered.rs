@@ -16,6 +16,7 @@ use super::root::Root;
 use super::units::{Handling, Values};
 use crate::moving::{Moving, copied};
 use crate::params::{Trained, trained_here};
+use crate::pass::wake;
 use crate::zero::{Gathers, Part, add};
 use crate::{AnyParam, StrategyError};
 
@@ -122,6 +123,10 @@ impl Entered {
         lock(&self.last).take();
         let delivered = std::mem::take(&mut *lock(&self.delivered));
         let Some(sharding) = &self.handling().sharding else { return delivered.all() };
+        if !self.is_provided() {
+            // The pass did not read these, so they may still be on their way from other ranks.
+            wake(model);
+        }
         // The parts of the model's own graph, without gradients so far.
         let own = trained_here(model).into_iter();
         let parts = own.map(|Trained { id, shape, dtype }| Part { id, shape, dtype, grad: None });

@@ -8,6 +8,7 @@
 //! units.rs      the parameters that are handled block by block, and how
 //! root.rs       the parameters outside blocks, gathered once for all passes of a window
 //! entered.rs    one pass through a model whose block parameters are provided segment by segment
+//! faults.rs     faults where no error can be returned
 //! unit.rs       one block with provided parameters and delivered gradients
 //! deliveries.rs the gradients that segments have delivered, and the sums that are on their way
 //! delivered.rs  a segment whose gradients are taken as soon as the backward pass leaves it
@@ -27,6 +28,7 @@ mod constant;
 mod delivered;
 mod deliveries;
 mod entered;
+mod faults;
 mod graft;
 mod maps;
 mod plan;
@@ -43,6 +45,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use bundle::{Bundle, TensorMap};
 pub use deliveries::SUMS_IN_FLIGHT;
 pub(crate) use entered::Entered;
+pub(crate) use faults::Faults;
 pub use plan::SegmentPlan;
 pub use plan::Which;
 pub(crate) use root::Root;

@@ -7,6 +7,7 @@ use burn::module::Module;
 use burn::tensor::Device;
 
 use super::budget::Budget;
+use super::faults::Faults;
 use super::maps::shape_of;
 use super::units::{Handling, Units};
 use super::{Bundle, lock};
@@ -28,7 +29,7 @@ pub struct SegmentPlan {
     order: Mutex<Vec<usize>>,
     paths: Paths,
     pub(super) verified: Mutex<HashSet<u64>>,
-    fault: Mutex<Option<StrategyError>>,
+    faults: Faults,
 }
 
 /// The segments to recompute.
@@ -166,11 +167,16 @@ impl SegmentPlan {
     /// A segment read a tracked tensor that is not part of its input, or gave another result when it was recomputed; no
     /// choice of segments fits the budget; a parameter of a block was read outside its segment; another rank is gone.
     pub fn check(&self) -> Result<(), StrategyError> {
-        lock(&self.fault).take().map_or(Ok(()), Err)
+        self.faults.check()
+    }
+
+    /// Returns where to report faults of this plan's passes.
+    pub(crate) fn faults(&self) -> &Faults {
+        &self.faults
     }
 
     pub(crate) fn report(&self, fault: StrategyError) {
-        lock(&self.fault).get_or_insert(fault);
+        self.faults.report(fault);
     }
 
     /// Returns the name of a segment: the path of its block, or its number among the segments of its level.

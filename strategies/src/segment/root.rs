@@ -37,7 +37,7 @@ impl Root {
         // A rank with a copy of its own exchanges nothing, and what it gathers are the shards themselves.
         let Some(window) = window.filter(|_| sharding.is_shared()) else {
             let values = gather(&model)?;
-            return Ok(sharding.put(model, values, None).model);
+            return Ok(sharding.put(model, values, None));
         };
         let mut there = lock(&window.0);
         let publication = sharding.publication();
@@ -47,7 +47,7 @@ impl Root {
             None => gather(&model)?,
         };
         *there = Some(Gathered { publication, values: values.clone() });
-        Ok(sharding.put(model, values, None).model)
+        Ok(sharding.put(model, values, None))
     }
 
     /// Drops the parameters: the window has no further pass.

@@ -7,10 +7,12 @@
 //! mod.rs       Zero: the recipe
 //! sharded.rs   the live state: shards of the master, gathered parameters, and gradient sums
 //! sharding.rs  which parameters are sharded, and how shards are gathered
+//! arriving.rs  gathered parameters that the next forward pass waits for
 //! reduced.rs   gradient sums over the ranks
 //! rows.rs      the rows of a parameter that each rank holds
 //! ```
 
+mod arriving;
 mod reduced;
 mod rows;
 mod sharded;
@@ -32,7 +34,7 @@ pub(crate) use reduced::{Reducing, add};
 pub use rows::Rows;
 use sharded::Sharded;
 pub(crate) use sharding::Gathers;
-pub use sharding::{Gathered, Sharding};
+pub use sharding::Sharding;
 
 const NAME: &str = "Zero";
 

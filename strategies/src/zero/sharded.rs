@@ -4,15 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use burn::backend::DispatchTensor;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor};
 use firebrick_world::{host_device, is_host, on_host};
 
 use super::NAME;
+use super::arriving::Arriving;
 use super::reduced::Part;
 use super::sharding::Sharding;
+use crate::segment::Faults;
 use crate::{
     CollectStage, Grads, MasterStage, Outcome, ParamMap, Setup, Shard, ShardStage, Stage, StrategyError,
     Trained, each_param, groups, map_params, relift, trained,
@@ -27,8 +28,9 @@ pub struct Sharded {
     trained: Vec<Trained>,
     /// The dtype and device of each parameter at this strategy's position: gradients arrive with the same.
     places: HashMap<ParamId, (DType, Device)>,
-    /// The last gathered parameters with their padding, until the master has become a view of them.
-    padded: HashMap<ParamId, DispatchTensor>,
+    /// The gathers of the last published master, until the master has become a view of what they bring.
+    arriving: Arriving,
+    faults: Faults,
     /// Where the forward pass runs.
     device: Device,
     /// Whether the master stays on the host, apart from the replica.
@@ -44,7 +46,8 @@ impl Sharded {
             sharding,
             trained: Vec::new(),
             places: HashMap::new(),
-            padded: HashMap::new(),
+            arriving: Arriving::default(),
+            faults: setup.segments().faults().clone(),
             device: setup.device().clone().inner(),
             master_is_away: setup.master_is_away(),
             gradients_land: setup.gradients_land(),
@@ -124,9 +127,9 @@ impl<M: Module> MasterStage<M> for Sharded {
         if !self.gathers_all() {
             return Ok(master);
         }
-        let gathered = self.sharding.gather(master, "the parameters", |_| true)?;
-        self.padded = gathered.padded;
-        Ok(gathered.model)
+        let (replica, arriving) = Arriving::begin(&self.sharding, master, &self.faults)?;
+        self.arriving = arriving;
+        Ok(replica)
     }
 
     fn evaluator(&mut self, _: &M, replica: M) -> Result<M, StrategyError> {
@@ -141,7 +144,7 @@ impl<M: Module> MasterStage<M> for Sharded {
                 rows.rows() != rows.per_rank() && shards.get(&id) == Some(&rows.per_rank())
             })
         };
-        Ok(self.sharding.gather(replica, "the parameters to evaluate", is_shard)?.model)
+        self.sharding.gather(replica, "the parameters to evaluate", is_shard)
     }
 }
 
@@ -152,7 +155,7 @@ impl<M: Module> ShardStage<M> for Sharded {
 
     /// Makes each shard a view of the gathered parameter, if the replica reads that parameter.
     fn alias_master(&mut self, master: M, replica: &M) -> M {
-        let padded = std::mem::take(&mut self.padded);
+        let padded = std::mem::take(&mut self.arriving).wait();
         if padded.is_empty() || self.master_is_away.load(Relaxed) {
             return master;
         }
@@ -191,7 +194,8 @@ fn rows<M: Module>(model: &M) -> HashMap<ParamId, usize> {
 /// Makes each shard a view of the whole parameter that was gathered from it.
 struct View<'a> {
     sharding: &'a Sharding,
-    padded: HashMap<ParamId, DispatchTensor>,
+    /// Flat.
+    padded: HashMap<ParamId, Tensor<1>>,
     /// A parameter that an earlier strategy has cast no longer is the gathered tensor.
     replica: HashMap<ParamId, (DType, Device)>,
 }
@@ -201,13 +205,14 @@ impl ParamMap for View<'_> {
         let (Some(rows), Some(padded)) = (self.sharding.rows(id), self.padded.remove(&id)) else {
             return value;
         };
-        let padded = Tensor::<D>::from_dispatch(padded);
         let master = (value.dtype(), value.device().inner());
         if (padded.dtype(), padded.device()) != master || self.replica.get(&id) != Some(&master) {
             return value;
         }
-        let start = self.sharding.sharing.rank() * rows.per_rank();
-        relift(padded.narrow(0, start, rows.per_rank()), &value)
+        let [elements] = padded.dims();
+        let each = elements / rows.padded() * rows.per_rank();
+        let own = padded.narrow(0, self.sharding.sharing.rank() * each, each);
+        relift(own.reshape(value.dims()), &value)
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use burn::backend::DispatchTensor;
 use burn::module::{Module, ParamId};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use firebrick_world::{Communicator, Gathering, PartShape, all_on_host, host_device, numbers, on_host};
@@ -151,14 +150,13 @@ impl Sharding {
         Ok(copies.broadcast_part("", own, PartShape { shape, dtype, sum: dtype }, 0)?)
     }
 
-    /// Gathers each sharded parameter for which `wanted` holds. Returns the model and the gathered tensors with their
-    /// padding.
+    /// Gathers each sharded parameter for which `wanted` holds.
     pub fn gather<M: Module>(
         &self,
         model: M,
         what: &str,
         wanted: impl Fn(ParamId) -> bool,
-    ) -> Result<Gathered<M>, StrategyError> {
+    ) -> Result<M, StrategyError> {
         self.gather_to(model, what, wanted, None)
     }
 
@@ -169,7 +167,7 @@ impl Sharding {
         what: &str,
         wanted: impl Fn(ParamId) -> bool,
         device: Option<Device>,
-    ) -> Result<Gathered<M>, StrategyError> {
+    ) -> Result<M, StrategyError> {
         let whole = self.gather_flat(&model, what, wanted, device.clone())?;
         Ok(self.put(model, whole, device))
     }
@@ -205,10 +203,8 @@ impl Sharding {
         model: M,
         whole: HashMap<ParamId, Tensor<1>>,
         device: Option<Device>,
-    ) -> Gathered<M> {
-        let mut put = Put { rows: &self.rows, whole, padded: HashMap::new(), device };
-        let model = map_params(model, &mut put);
-        Gathered { model, padded: put.padded }
+    ) -> M {
+        map_params(model, &mut Put { rows: &self.rows, whole, device })
     }
 
     /// Begins to gather shards, each flat, onto the device `to`.
@@ -234,7 +230,7 @@ impl Sharding {
         }
         let host = host_device();
         let Some(root) = root else {
-            return Ok(Some(self.gather_to(model, "the whole model", |_| true, Some(host))?.model));
+            return Ok(Some(self.gather_to(model, "the whole model", |_| true, Some(host))?));
         };
         // The ranks of one copy have all of it.
         if self.world.rank() / self.sharing.size() != root / self.sharing.size() {
@@ -257,12 +253,12 @@ impl Sharding {
         if self.sharing.rank() != root {
             return Ok(None);
         }
-        let mut put = Put { rows: &self.rows, whole, padded: HashMap::new(), device: Some(host) };
-        Ok(Some(map_params(model, &mut put)))
+        Ok(Some(self.put(model, whole, Some(host))))
     }
 }
 
 /// Gathers in flight, each of a bucket.
+#[derive(Debug, Default)]
 pub struct Gathers(Vec<(Vec<ParamId>, Gathering)>);
 
 impl Gathers {
@@ -276,16 +272,8 @@ impl Gathers {
     }
 }
 
-/// A model with gathered parameters.
-pub struct Gathered<M> {
-    /// The model.
-    pub model: M,
-    /// The gathered tensors, with their padding.
-    pub padded: HashMap<ParamId, DispatchTensor>,
-}
-
 /// Returns the wanted parameters of a model, each once and flat.
-fn shards<M: Module>(model: &M, wanted: impl Fn(ParamId) -> bool) -> Vec<(ParamId, Tensor<1>)> {
+pub(super) fn shards<M: Module>(model: &M, wanted: impl Fn(ParamId) -> bool) -> Vec<(ParamId, Tensor<1>)> {
     let mut shards = Vec::new();
     each_distinct_param(model, |param| {
         if wanted(param.id()) {
@@ -300,7 +288,6 @@ struct Put<'a> {
     rows: &'a HashMap<ParamId, Rows>,
     /// Flat, with their padding.
     whole: HashMap<ParamId, Tensor<1>>,
-    padded: HashMap<ParamId, DispatchTensor>,
     /// The target device, if not each shard's own.
     device: Option<Device>,
 }
@@ -312,7 +299,6 @@ impl ParamMap for Put<'_> {
         shape[0] = rows.padded();
         let device = self.device.clone().unwrap_or_else(|| value.device().inner());
         let padded: Tensor<D> = flat.to_device(&device).reshape(shape);
-        self.padded.insert(id, padded.clone().into_dispatch());
         let whole = if rows.is_padded() { padded.narrow(0, 0, rows.rows()) } else { padded };
         relift(whole, &value)
     }

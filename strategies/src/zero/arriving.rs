@@ -1,0 +1,149 @@
+//! Parameters on their way from the other ranks, while training goes on.
+//!
+//! To publish a master in stages 1 and 2 is to begin all of its gathers, in the order of the model, and to return a replica of
+//! lazy parameters. The next forward pass reads them in about this order, and waits for a bucket when it reads the first
+//! parameter of it:
+//!
+//! | link | gather block 1 | gather block 2 | gather block 3 | |
+//! |---|---|---|---|---|
+//! | device | update | forward block 1 | forward block 2 | forward block 3 |
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::module::{Module, ModuleMapper, Param, ParamId};
+use burn::tensor::{Device, Tensor};
+
+use super::sharding::{Gathers, Sharding, shards};
+use crate::StrategyError;
+use crate::buckets::{buckets, bytes};
+use crate::params::Lifting;
+use crate::segment::Faults;
+
+/// The gathers of a published master.
+#[derive(Debug, Default)]
+pub(super) struct Arriving(Vec<Arc<Bucket>>);
+
+/// Parameters that arrive together.
+#[derive(Debug)]
+struct Bucket {
+    sharding: Arc<Sharding>,
+    state: Mutex<State>,
+    device: Device,
+    faults: Faults,
+}
+
+#[derive(Debug)]
+enum State {
+    Coming(Gathers),
+    There(HashMap<ParamId, Arrived>),
+}
+
+/// A gathered parameter, flat.
+#[derive(Clone, Debug)]
+struct Arrived {
+    padded: Tensor<1>,
+    whole: Tensor<1>,
+}
+
+impl Arriving {
+    /// Begins to gather all sharded parameters of a master. Returns the replica, whose parameters are lazy: each waits for
+    /// its bucket when it is first read. If a rank is lost meanwhile, `faults` receives the error, and the parameter is zero.
+    pub fn begin<M: Module>(
+        sharding: &Arc<Sharding>,
+        master: M,
+        faults: &Faults,
+    ) -> Result<(M, Self), StrategyError> {
+        let shards = shards(&master, |id| sharding.shards(id));
+        let (mut all, mut bucket_of) = (Vec::new(), HashMap::new());
+        for bucket in buckets(&shards, sharding.bucket, bytes) {
+            let device = bucket[0].1.device();
+            let gathers = sharding.begin_gather("the parameters", bucket.to_vec(), &device)?;
+            let (sharding, state) = (sharding.clone(), Mutex::new(State::Coming(gathers)));
+            let arriving = Arc::new(Bucket { sharding, state, device, faults: faults.clone() });
+            bucket_of.extend(bucket.iter().map(|(id, _)| (*id, arriving.clone())));
+            all.push(arriving);
+        }
+        drop(shards);
+        Ok((master.map(&mut Lazy { bucket_of, done: HashMap::new() }), Self(all)))
+    }
+
+    /// Waits for all parameters. Returns each flat and with its padding.
+    pub fn wait(self) -> HashMap<ParamId, Tensor<1>> {
+        let all = self.0.into_iter().flat_map(|bucket| bucket.all());
+        all.map(|(id, arrived)| (id, arrived.padded)).collect()
+    }
+}
+
+impl Bucket {
+    /// Waits for the bucket, unless it is there.
+    fn all(&self) -> HashMap<ParamId, Arrived> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let State::Coming(gathers) = &mut *state {
+            let coming = (&*self.sharding, std::mem::take(gathers));
+            // The parameters outlive the pass that reads them.
+            let there = self.device.memory_persistent_allocations(coming, |(sharding, gathers)| {
+                let whole = |(id, padded): (ParamId, Tensor<1>)| {
+                    let whole = match sharding.rows(id).filter(|rows| rows.is_padded()) {
+                        None => padded.clone(),
+                        Some(rows) => {
+                            let elements = padded.dims()[0] / rows.padded() * rows.rows();
+                            padded.clone().narrow(0, 0, elements)
+                        }
+                    };
+                    (id, Arrived { padded, whole })
+                };
+                gathers.wait().map(|gathered| gathered.into_iter().map(whole).collect())
+            });
+            *state = State::There(there.unwrap_or_else(|error| {
+                self.faults.report(error);
+                HashMap::new()
+            }));
+        }
+        match &*state {
+            State::Coming(_) => HashMap::new(),
+            State::There(there) => there.clone(),
+        }
+    }
+}
+
+/// Replaces shards by parameters that wait for their bucket.
+struct Lazy {
+    bucket_of: HashMap<ParamId, Arc<Bucket>>,
+    /// A tied parameter is one tensor at all of its places.
+    done: HashMap<ParamId, Box<dyn Any>>,
+}
+
+impl ModuleMapper for Lazy {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(bucket) = self.bucket_of.get(&param.id).cloned() else { return param };
+        if let Some(done) = self.done.get(&param.id).and_then(|done| done.downcast_ref::<Param<Tensor<D>>>())
+        {
+            return done.clone();
+        }
+        let (id, shard, mapper) = param.consume();
+        let mut shape = shard.shape();
+        if let Some(rows) = bucket.sharding.rows(id) {
+            shape[0] = rows.rows();
+        }
+        let (dtype, lifting) = (shard.dtype(), Lifting::of(&shard));
+        let whole = {
+            let shape = shape.clone();
+            move |device: &Device, _: bool| {
+                let inner = device.clone().inner();
+                let value = match bucket.all().remove(&id) {
+                    Some(arrived) => arrived.whole.to_device(&inner).reshape(shape),
+                    None => Tensor::zeros(shape, (&inner, dtype)),
+                };
+                lifting.lift(value)
+            }
+        };
+        let lazy = Param::uninitialized(id, whole, shard.device(), shard.is_require_grad(), shape);
+        let (load, save) = (mapper.clone(), mapper);
+        let lazy =
+            lazy.load_mapper(move |value| load.on_load(value)).save_mapper(move |value| save.on_save(value));
+        self.done.insert(id, Box::new(lazy.clone()));
+        lazy
+    }
+}
