@@ -64,10 +64,10 @@ fn is_beside(exchange: &Event, wait: &Event, block: &Event) -> bool {
 }
 
 /// The second step of two ranks over a slow link.
-fn over_a_slow_link(stage: u8) -> Vec<RankTimeline> {
+fn over_a_slow_link(zero: Zero) -> Vec<RankTimeline> {
     let world = World::threads(2).over_link(Link::new(SLOW));
     let trainer = Trainer::new().over(world).timeline([2]);
-    let mut found = recorded(trainer, Zero::stage(stage)).unwrap();
+    let mut found = recorded(trainer, zero).unwrap();
     assert_eq!((found.len(), found[0].step, found[0].ranks.len()), (1, 2, 2));
     found.remove(0).ranks
 }
@@ -77,7 +77,7 @@ fn the_gradients_of_a_block_travel_while_the_next_block_computes() {
     let sums = Kind::ReduceScatter;
     for (stage, first) in [(2, Activity::Backward), (3, Activity::Rerun)] {
         let mut beside = Vec::new();
-        for rank in over_a_slow_link(stage) {
+        for rank in over_a_slow_link(Zero::stage(stage)) {
             for block in 1..LAYERS {
                 let [sum, wait] =
                     [Activity::Exchange(sums), Activity::Wait(sums)].map(|of| only(&rank, of, block));
@@ -98,7 +98,7 @@ fn the_gradients_of_a_block_travel_while_the_next_block_computes() {
 fn the_parameters_of_a_block_travel_while_the_one_before_computes() {
     let gathers = Kind::AllGather;
     let mut beside = Vec::new();
-    for rank in over_a_slow_link(3) {
+    for rank in over_a_slow_link(Zero::stage(3)) {
         // Forward and backward; the last block is kept for the backward pass.
         let nth = |block, nth: usize| {
             [Activity::Exchange(gathers), Activity::Wait(gathers)]
@@ -115,6 +115,34 @@ fn the_parameters_of_a_block_travel_while_the_one_before_computes() {
         assert_eq!(of(&rank, Activity::Exchange(gathers), LAYERS - 1).len(), 1);
     }
     assert!(beside.contains(&true), "no gather was under way");
+}
+
+#[test]
+fn new_parameters_travel_while_the_next_forward_pass_computes() {
+    let gathers = Kind::AllGather;
+    for stage in [1, 2] {
+        let mut beside = Vec::new();
+        // A bucket for each matrix.
+        for rank in over_a_slow_link(Zero::stage(stage).bucket_bytes(1)) {
+            let of = |activity| rank.events.iter().filter(move |event| event.activity == activity);
+            let (exchanges, waits): (Vec<_>, Vec<_>) =
+                (of(Activity::Exchange(gathers)).collect(), of(Activity::Wait(gathers)).collect());
+            // They belong to the update of the step before, and each is waited for when it is read.
+            assert!(exchanges.iter().all(|exchange| exchange.start == 0.0), "{exchanges:#?}");
+            let matrices = 4 * LAYERS;
+            assert!(waits.len() >= matrices, "{waits:#?}");
+            for block in 0..LAYERS {
+                let forward = only(&rank, Activity::Forward, block);
+                let later = waits.iter().filter(|wait| wait.start > forward.start).count();
+                assert!(
+                    later >= matrices - 4 * (block + 1),
+                    "{later} waits after the begin of block {block}"
+                );
+                beside.push(exchanges.iter().any(|exchange| exchange.end > forward.start));
+            }
+        }
+        assert!(beside.contains(&true), "stage {stage}: no gather was under way");
+    }
 }
 
 #[test]

@@ -130,8 +130,8 @@ impl Timeline {
         self.0.is_on.store(true, Relaxed);
     }
 
-    /// Ends the recording, and returns its events in the order in which they began. An event that has not ended by now, or
-    /// that began before the recording, is left out.
+    /// Ends the recording, and returns its events in the order in which they began. An event that has not ended by now is left
+    /// out, and so is one that began before the recording, except for an exchange of host memory: it begins at 0.
     pub fn end(&self) -> Vec<Event> {
         self.0.is_on.store(false, Relaxed);
         let mut record = self.record();
@@ -167,7 +167,7 @@ impl Timeline {
         Some(Open { timeline: self.clone(), record: record.number, event: record.events.len() - 1 })
     }
 
-    /// Adds an exchange that has ended.
+    /// Adds an exchange that has ended, unless that was before the recording.
     pub(crate) fn exchanged(
         &self,
         kind: Kind,
@@ -179,9 +179,8 @@ impl Timeline {
             return;
         }
         let mut record = self.record();
-        let Some(start) = record.start.and_then(|began| sent.checked_duration_since(began)) else { return };
-        let end = start + arrived.saturating_duration_since(sent);
-        let (start, end) = (start.as_secs_f64(), end.as_secs_f64());
+        let Some(began) = record.start.filter(|began| arrived >= *began) else { return };
+        let [start, end] = [sent, arrived].map(|at| at.saturating_duration_since(began).as_secs_f64());
         record.events.push(Event { name: name(), activity: Activity::Exchange(kind), start, end, bytes });
     }
 
