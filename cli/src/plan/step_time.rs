@@ -94,10 +94,11 @@ impl Step<'_> {
     /// forward   root + g + (L-1) max(f, g) + f             the next block is gathered while one computes
     /// backward  root + (L-1) max(b, g) + b + L s + root sum     if the pass waits for each block's sum
     ///           root + b + (L-1) max(b, g + s) + s + root sum   if it does not
-    /// step      k (forward + backward) + sums of stages 0 and 1 + root gather of stage 3, or all new parameters in stages 1 and 2
+    /// step      k (forward + backward) + sums of stages 0 and 1 + root gather
     /// ```
     ///
-    /// Stages 0 and 1 have no g and s: they sum all gradients after the passes, and nothing overlaps. In stage 2, g is 0.
+    /// Stages 0 and 1 have no s: they sum all gradients after the passes. In stages 1 and 2, g is the gather of a block's new
+    /// parameters in the first forward pass, and 0 in the others and in the backward passes. Stage 0 has no gathers.
     pub fn time(&self) -> StepTime {
         let (stage, blocks) = (self.order.stage(), self.blocks as f64);
         let micro_batches = self.order.micro_batches() as u64;
@@ -116,13 +117,14 @@ impl Step<'_> {
             sum: 0.0,
         };
         let (mut root_sum, mut sum_all) = (0.0, 0.0);
-        let publish = if stage == 3 {
+        let root = self.call(false, &gathers, 1);
+        // The gather of a block in the first forward pass, if the others have none.
+        let mut published = 0.0;
+        match stage {
             // The last block is kept for its backward pass.
-            block.gather = self.call(true, &gathers, (2 * per_block).saturating_sub(per_pass));
-            self.call(false, &gathers, 1)
-        } else {
-            self.call(true, &gathers, 1) + self.call(false, &gathers, 1)
-        };
+            3 => block.gather = self.call(true, &gathers, (2 * per_block).saturating_sub(per_pass)),
+            _ => published = self.call(true, &gathers, self.blocks),
+        }
         let sums_in_update = if self.order.sums_each_micro_batch() { micro_batches } else { 1 };
         if stage >= 2 {
             block.sum = self.call(true, &sums, per_block);
@@ -133,12 +135,16 @@ impl Step<'_> {
 
         let passes = seconds(forward_elsewhere + backward_elsewhere) + root_sum + self.through_blocks(&block);
         let times = micro_batches as f64;
-        let step_seconds = times * passes + sums_in_update as f64 * sum_all + publish;
+        let waits = self.forward(block.forward, published) - self.forward(block.forward, 0.0);
+        let step_seconds = times * passes + waits + sums_in_update as f64 * sum_all + root;
         let compute_seconds = times * seconds(self.flops.all());
         let in_passes = (2.0 * blocks - 1.0).max(0.0) * block.gather + blocks * block.sum + root_sum;
         StepTime {
             compute_seconds,
-            communication_seconds: times * in_passes + sums_in_update as f64 * sum_all + publish,
+            communication_seconds: times * in_passes
+                + blocks * published
+                + sums_in_update as f64 * sum_all
+                + root,
             exposed_seconds: (step_seconds - compute_seconds).max(0.0),
             step_seconds,
         }
@@ -151,12 +157,19 @@ impl Step<'_> {
         }
         let (blocks, others) = (self.blocks as f64, (self.blocks - 1) as f64);
         let Block { forward, backward, gather, sum } = *block;
-        let forward = gather + others * forward.max(gather) + forward;
         let backward = match self.sums_overlap {
             false => others * backward.max(gather) + backward + blocks * sum,
             true => backward + others * backward.max(gather + sum) + sum,
         };
-        forward + backward
+        self.forward(forward, gather) + backward
+    }
+
+    /// Returns the seconds in which a forward pass goes through all blocks.
+    fn forward(&self, forward: f64, gather: f64) -> f64 {
+        match self.blocks {
+            0 => 0.0,
+            blocks => gather + (blocks - 1) as f64 * forward.max(gather) + forward,
+        }
     }
 
     /// Returns the seconds of one of so many calls of these kinds. Groups share what they gather and sum to shards; the

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use burn::module::{Module, ParamId};
 use burn::tensor::{FloatDType, Tensor};
 
-use crate::dtypes::{cast_params, cast_value};
+use crate::dtypes::{cast_params, cast_value, cast_when_read};
 use crate::{
     CollectStage, Grads, MasterStage, Outcome, PublishEach, SaveStage, Settled, Stage, StageState,
     StrategyError, WindowStage, groups,
@@ -90,7 +90,8 @@ impl<M: Module> MasterStage<M> for Mixing {
     }
 
     fn publish(&mut self, master: M) -> Result<M, StrategyError> {
-        Ok(self.cast(master, self.dtype))
+        // Parameters may still be on their way from other ranks.
+        Ok(cast_when_read(master, |id| self.dtype_of(id, self.dtype)))
     }
 
     fn each(&mut self) -> Option<&mut dyn PublishEach> {

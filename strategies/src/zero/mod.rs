@@ -77,6 +77,9 @@ const REPLICATE_BELOW: usize = 1024;
 /// 2 and 3 reduce each block's gradients as soon as the backward pass leaves its [segment](crate::Pass::segment), so
 /// they come first; [`summing_in`](Self::summing_in) sets the dtype in which gradients travel.
 ///
+/// Stages 1 and 2 gather the new parameters while the next forward pass computes: it waits for each bucket of them when it
+/// reads the first parameter of it.
+///
 /// # Blocks
 ///
 /// Stage 3 gathers a block's parameters when its segment starts and drops them when it ends. It gathers them again for
@@ -215,8 +218,9 @@ impl Zero {
     /// Sets the most bytes of parameters or gradients that travel together, unless one alone has more. Larger buckets use
     /// a network better, and take more memory beside the model. Default: 32 MiB.
     ///
-    /// A block's gradients are summed when the backward pass leaves it, and its parameters are gathered while the one before
-    /// it computes, in as many buckets as they fill. A bucket that passes through host memory is one copy from the device
+    /// A block's gradients are summed when the backward pass leaves it, and in stage 3 its parameters are gathered while the
+    /// one before it computes, in as many buckets as they fill. In stages 1 and 2 a bucket may have parameters of
+    /// several blocks; a model of a single bucket waits for all of it. A bucket that passes through host memory is one copy from the device
     /// and one to it.
     pub fn bucket_bytes(self, bytes: usize) -> Self {
         Self { bucket_bytes: bytes, ..self }

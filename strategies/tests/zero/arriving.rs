@@ -3,7 +3,7 @@
 use std::sync::Barrier;
 
 use super::*;
-use firebrick_strategies::{Stages, each_distinct_param};
+use firebrick_strategies::{Stages, cast_params, each_distinct_param};
 
 /// Two layers of which a rank reads one.
 #[derive(Module, Debug)]
@@ -20,10 +20,14 @@ impl Fork {
 }
 
 /// Starts a rank, and returns its stages, its pass and its master.
-fn started<M: Module + 'static>(world: Communicator, stage: u8, model: M) -> (Stages<M>, Pass, M) {
+fn started<M: Module + 'static>(
+    world: Communicator,
+    recipe: impl Composition<M>,
+    model: M,
+) -> (Stages<M>, Pass, M) {
     let device = device();
     let mut setup = Setup::new(&model, &device).among(world);
-    let mut stages = zero(stage).start(&mut setup).unwrap();
+    let mut stages = recipe.start(&mut setup).unwrap();
     let pass = setup.into_pass();
     let master = stages.init_master(model).unwrap();
     (stages, pass, master)
@@ -56,7 +60,7 @@ fn each_parameter_arrives_when_it_is_read() {
         on_two(move |world| {
             let model = Model::new(&device());
             let expected = values(&model);
-            let (mut stages, _, master) = started(world, stage, model);
+            let (mut stages, _, master) = started(world, zero(stage), model);
             let replica = stages.publish(master.clone()).unwrap();
             let before = awaited(&replica);
             assert!(before.contains(&replica.exit.weight.id), "stage {stage}: {before:?}");
@@ -81,10 +85,28 @@ fn each_parameter_arrives_when_it_is_read() {
 }
 
 #[test]
+fn parameters_that_are_gathered_before_a_cast_are_cast_when_they_are_read() {
+    on_two(|world| {
+        let model = Model::new(&device());
+        let (mut stages, _, master) = started(world, Stack::new(half(), zero(1)), model);
+        let replica = stages.publish(master.clone()).unwrap();
+        assert!(awaited(&replica).contains(&replica.exit.weight.id));
+        let tied = replica.blocks[1].tied.weight.val();
+        assert_eq!((tied.dtype().size(), tied.is_require_grad()), (2, true));
+        assert!(replica.exit.weight.is_initialized() && awaited(&replica).contains(&replica.entry.weight.id));
+        let master = stages.alias_master(master, &replica);
+        let whole = stages.gather_full(master, None).unwrap().unwrap();
+        let rounded = cast_params(whole, |_| FloatDType::from(tied.dtype()));
+        assert_eq!(values(&replica), values(&rounded));
+        assert!(!replica.blocks[0].frozen.weight.is_require_grad());
+    });
+}
+
+#[test]
 fn a_parameter_that_one_rank_alone_reads_is_summed_on_all() {
     let run = |world: Communicator| {
         let rank = world.rank();
-        let (mut stages, pass, master) = started(world, 2, Fork::new(&device()));
+        let (mut stages, pass, master) = started(world, zero(2), Fork::new(&device()));
         let replica = stages.publish(master.clone()).unwrap();
         let (entered, pass) = pass.enter(&replica).unwrap();
         let x = Tensor::<2>::ones([1, WIDTH], &device());
@@ -105,7 +127,7 @@ fn a_parameter_that_one_rank_alone_reads_is_summed_on_all() {
 fn a_rank_that_is_lost_on_the_way_is_an_error_of_the_pass() {
     let published = Arc::new(Barrier::new(2));
     let found = on_two(move |world| {
-        let (mut stages, pass, master) = started(world.clone(), 2, Model::new(&device()));
+        let (mut stages, pass, master) = started(world.clone(), zero(2), Model::new(&device()));
         if world.rank() == 1 {
             published.wait();
             world.fail("it has had enough");
