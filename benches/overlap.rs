@@ -60,8 +60,8 @@ const STEPS: u64 = 5;
 /// Runs. The fastest counts, because other work only adds time.
 const RUNS: usize = 3;
 
-/// About the bytes of a shard of a block. By default, a bucket would hold the whole model.
-const BUCKET_BYTES: usize = 1 << 19;
+/// About the bytes of a block. By default, a bucket would hold the whole model.
+const BUCKET_BYTES: usize = 1 << 20;
 
 /// Seconds of communication over seconds of computation.
 const RATIOS: [f64; 3] = [0.5, 1.0, 2.0];

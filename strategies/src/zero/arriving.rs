@@ -17,7 +17,6 @@ use burn::tensor::{Device, Tensor};
 
 use super::sharding::{Gathers, Sharding, shards};
 use crate::StrategyError;
-use crate::buckets::{buckets, bytes};
 use crate::params::Lifting;
 use crate::segment::Faults;
 
@@ -57,7 +56,7 @@ impl Arriving {
     ) -> Result<(M, Self), StrategyError> {
         let shards = shards(&master, |id| sharding.shards(id));
         let (mut all, mut bucket_of) = (Vec::new(), HashMap::new());
-        for bucket in buckets(&shards, sharding.bucket, bytes) {
+        for bucket in sharding.buckets(&shards) {
             let device = bucket[0].1.device();
             let gathers = sharding.begin_gather("the parameters", bucket.to_vec(), &device)?;
             let (sharding, state) = (sharding.clone(), Mutex::new(State::Coming(gathers)));

@@ -215,7 +215,7 @@ impl Zero {
         Self { blocks: paths.into_iter().map(Into::into).collect(), ..self }
     }
 
-    /// Sets the most bytes of parameters or gradients that travel together, unless one alone has more. Larger buckets use
+    /// Sets the most bytes of whole parameters or gradients that travel together, unless one alone has more. Larger buckets use
     /// a network better, and take more memory beside the model. Default: 32 MiB.
     ///
     /// A block's gradients are summed when the backward pass leaves it, and in stage 3 its parameters are gathered while the

@@ -184,7 +184,7 @@ impl Sharding {
         let shards = shards(model, |id| self.shards(id) && wanted(id));
         let mut whole = HashMap::new();
         let mut under_way = None;
-        for bucket in buckets(&shards, self.bucket, bytes) {
+        for bucket in self.buckets(&shards) {
             let to = device.clone().unwrap_or_else(|| bucket[0].1.device());
             if let Some(earlier) = under_way.replace(self.begin_gather(what, bucket.to_vec(), &to)?) {
                 whole.extend(Gathers::wait(earlier)?);
@@ -207,6 +207,11 @@ impl Sharding {
         map_params(model, &mut Put { rows: &self.rows, whole, device })
     }
 
+    /// Splits flat shards into buckets, by the bytes of the whole parameters.
+    pub(super) fn buckets<'a>(&self, shards: &'a [(ParamId, Tensor<1>)]) -> Vec<&'a [(ParamId, Tensor<1>)]> {
+        buckets(shards, self.bucket, |shard| bytes(shard) * self.sharing.size())
+    }
+
     /// Begins to gather shards, each flat, onto the device `to`.
     pub fn begin_gather(
         &self,
@@ -218,7 +223,7 @@ impl Sharding {
             let (ids, shards): (Vec<_>, Vec<_>) = bucket.iter().cloned().unzip();
             Ok((ids, self.sharing.begin_all_gather(what, shards, to)?))
         };
-        let gathers = buckets(&shards, self.bucket, bytes).into_iter().map(begin);
+        let gathers = self.buckets(&shards).into_iter().map(begin);
         Ok(Gathers(gathers.collect::<Result<_, StrategyError>>()?))
     }
 
@@ -239,7 +244,7 @@ impl Sharding {
         let root = root % self.sharing.size();
         let shards = shards(&model, |id| self.shards(id));
         let mut whole = HashMap::new();
-        for bucket in buckets(&shards, self.bucket, bytes) {
+        for bucket in self.buckets(&shards) {
             let (ids, shards): (Vec<_>, Vec<_>) =
                 bucket.iter().map(|(id, shard)| (*id, shard.clone().into_dispatch())).unzip();
             if let Some(parts) = self.sharing.gather("the whole model", all_on_host(shards), root)? {
