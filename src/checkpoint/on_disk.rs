@@ -20,6 +20,8 @@ use burn::tensor::{Bytes, TensorData};
 use burn_pack::{Reader, Scalar};
 use firebrick_kernels::memory::Inherited;
 use firebrick_strategies::AnyParam;
+use firebrick_strategies::optim::restored_on;
+use firebrick_world::host_device;
 
 use super::lender::{AXES, State, StateSize, of_few, record_of};
 use super::part::{Part, split};
@@ -280,9 +282,9 @@ fn parsed(name: &str) -> Result<(ParamId, &str), ScratchError> {
     parsed.ok_or_else(|| unfit(format!("expected a name such as `7.{AXES}`, found `{name}`")))
 }
 
-/// Replaces the optimizer's state.
-fn put(optimizer: &mut ModuleOptimizer, record: OptimizerRecord) {
-    *optimizer = optimizer.clone().load_record(record);
+/// Replaces the optimizer's state, in host memory.
+pub(super) fn put(optimizer: &mut ModuleOptimizer, record: OptimizerRecord) {
+    *optimizer = restored_on(&host_device(), || optimizer.clone().load_record(record));
 }
 
 /// Takes the optimizer's state.

@@ -10,12 +10,14 @@ use burn::optim::ModuleOptimizer;
 use burn::tensor::{Bytes, TensorData};
 use burn::train::Interrupter;
 use firebrick_checkpoints::{Piece, Scalar, Tensors};
+use firebrick_strategies::optim::restored_on;
+use firebrick_world::host_device;
 
 use super::ResumeError;
 use super::layout::Layout;
 use super::lender::{AXES, State, StateSize, record_of};
 use super::load::{go_on, read_part, tensor_dtype};
-use super::on_disk::{OnDisk, OnDiskNow};
+use super::on_disk::{OnDisk, OnDiskNow, put};
 use super::pieces::{piece, piece_on_disk};
 
 fn unfit(reason: impl ToString) -> ResumeError {
@@ -80,7 +82,9 @@ pub(crate) fn load_optimizer<M: Module>(
 ) -> Result<(ModuleOptimizer, usize), ResumeError> {
     let saved = SavedState::of(layout, saved, interrupter)?;
     let (states, count) = saved.of_params(saved.ids.values())?;
-    let optimizer = optimizer.load_record(record_of(states, &saved.ids)?);
+    let record = record_of(states, &saved.ids)?;
+    let home = master.devices().first().cloned().unwrap_or_else(host_device).inner();
+    let optimizer = restored_on(&home, || optimizer.load_record(record));
     let loaded = StateSize::of(&optimizer, master);
     require_all(count, loaded.tensors)?;
     Ok((optimizer, loaded.bytes))
@@ -107,7 +111,7 @@ pub(crate) fn load_onto_disk<M: Module>(
         if states.is_empty() {
             continue;
         }
-        *optimizer = optimizer.clone().load_record(record_of(states, &saved.ids_of(&params))?);
+        put(optimizer, record_of(states, &saved.ids_of(&params))?);
         found += disk.store(bucket, optimizer)?.tensors;
         expected += count;
     }

@@ -5,7 +5,7 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick_kernels::cast;
 use serde::{Deserialize, Serialize};
 
-use super::{HeldParam, ModelGroups, OptimizerRecipe, ranges};
+use super::{HeldParam, ModelGroups, OptimizerRecipe, of_all, ranges};
 use crate::SettingError;
 
 /// Adafactor ([Shazeer and Stern, 2018](https://arxiv.org/abs/1804.04235)), as in Transformers.
@@ -133,7 +133,7 @@ impl Adafactor {
     /// A setting is out of range.
     pub fn init(self) -> Result<ModuleOptimizer, SettingError> {
         self.check()?;
-        Ok(self.into())
+        Ok(of_all(self))
     }
 
     /// Returns ηρ.

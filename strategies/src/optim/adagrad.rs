@@ -5,7 +5,7 @@ use burn::tensor::{Device, Tensor};
 use firebrick_kernels::optim::{Parts, Real, Rule, Update, step};
 use serde::{Deserialize, Serialize};
 
-use super::{Deferrable, Deferred, HeldParam, ModelGroups, OptimizerRecipe, ranges};
+use super::{Deferrable, Deferred, HeldParam, ModelGroups, OptimizerRecipe, of_all, ranges};
 use crate::SettingError;
 
 /// Adagrad ([Duchi et al., 2011](https://jmlr.org/papers/v12/duchi11a.html)), as in torch without its `lr_decay`, which
@@ -66,7 +66,7 @@ impl Adagrad {
     /// A setting is out of range.
     pub fn init(self) -> Result<ModuleOptimizer, SettingError> {
         self.check()?;
-        Ok(Deferred(self).into())
+        Ok(of_all(Deferred(self)))
     }
 
     /// Computes the update in tensor operations, on backends without the single pass.

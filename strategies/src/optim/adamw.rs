@@ -5,7 +5,7 @@ use burn::tensor::{Device, Tensor};
 use firebrick_kernels::optim::{Parts, Real, Rule, Update, step};
 use serde::{Deserialize, Serialize};
 
-use super::{Deferrable, Deferred, HeldParam, ModelGroups, OptimizerRecipe, ranges};
+use super::{Deferrable, Deferred, HeldParam, ModelGroups, OptimizerRecipe, of_all, ranges};
 use crate::SettingError;
 
 /// AdamW, Adam with decoupled weight decay ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)).
@@ -82,7 +82,7 @@ impl AdamW {
     /// A setting is out of range.
     pub fn init(self) -> Result<ModuleOptimizer, SettingError> {
         self.check()?;
-        Ok(Deferred(self).into())
+        Ok(of_all(Deferred(self)))
     }
 
     /// Returns the arithmetic of update `time`, counted from 1.

@@ -5,7 +5,7 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick_kernels::cast;
 use serde::{Deserialize, Serialize};
 
-use super::{HeldParam, ModelGroups, OptimizerRecipe, ranges};
+use super::{HeldParam, ModelGroups, OptimizerRecipe, of_all, ranges};
 use crate::SettingError;
 
 /// LAMB, layer-wise adaptive moments for large batches ([You et al., 2020](https://arxiv.org/abs/1904.00962)), as
@@ -101,7 +101,7 @@ impl Lamb {
     /// A setting is out of range.
     pub fn init(self) -> Result<ModuleOptimizer, SettingError> {
         self.check()?;
-        Ok(self.into())
+        Ok(of_all(self))
     }
 
     /// Returns η, corrected.

@@ -5,7 +5,7 @@ use burn::tensor::{Device, Tensor};
 use firebrick_kernels::optim::{Parts, Real, Rule, Update, step};
 use serde::{Deserialize, Serialize};
 
-use super::{Deferrable, Deferred, HeldParam, ModelGroups, OptimizerRecipe, ranges};
+use super::{Deferrable, Deferred, HeldParam, ModelGroups, OptimizerRecipe, of_all, ranges};
 use crate::SettingError;
 
 /// Lion, evolved sign momentum ([Chen et al., 2023](https://arxiv.org/abs/2302.06675)).
@@ -66,7 +66,7 @@ impl Lion {
     /// A setting is out of range.
     pub fn init(self) -> Result<ModuleOptimizer, SettingError> {
         self.check()?;
-        Ok(Deferred(self).into())
+        Ok(of_all(Deferred(self)))
     }
 
     fn rule(&self, rate: LearningRate) -> Equation {

@@ -25,7 +25,7 @@
 //! model_groups.rs the parameters of a model by their settings, from which an optimizer is built
 //! layer_decay.rs  learning rates that decrease from the head to the embeddings
 //! deferred.rs     an optimizer whose updates may be launched together, and whose state is read at once
-//! scaled.rs       an optimizer at a multiple of the learning rate
+//! scaled.rs       an optimizer at a multiple of the learning rate, whose state is restored where it is needed
 //! adamw.rs        AdamW
 //! adafactor.rs    Adafactor
 //! adagrad.rs      Adagrad
@@ -70,7 +70,8 @@ pub use lamb::{Lamb, LambState};
 pub use lion::Lion;
 pub use model_groups::{Alike, ModelGroups};
 pub use recipe::{HeldParam, OptimizerRecipe};
-pub use scaled::Scaled;
+use scaled::of_all;
+pub use scaled::{Scaled, restored_on};
 pub use sgd::{Sgd, SgdState};
 
 /// Any [registered](Optimizers) optimizer: `AdamW(weight_decay: 0.1)`.

@@ -5,7 +5,7 @@ use burn::tensor::{Device, Tensor};
 use firebrick_kernels::optim::{Parts, Real, Rule, Update, step};
 use serde::{Deserialize, Serialize};
 
-use super::{Deferrable, Deferred, HeldParam, ModelGroups, OptimizerRecipe, ranges};
+use super::{Deferrable, Deferred, HeldParam, ModelGroups, OptimizerRecipe, of_all, ranges};
 use crate::SettingError;
 
 /// Stochastic gradient descent, plain or with momentum
@@ -81,7 +81,7 @@ impl Sgd {
     /// A setting is out of range.
     pub fn init(self) -> Result<ModuleOptimizer, SettingError> {
         self.check()?;
-        Ok(Deferred(self).into())
+        Ok(of_all(Deferred(self)))
     }
 
     /// Returns the update with momentum; `first` if there is no velocity yet.
