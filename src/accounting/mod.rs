@@ -53,6 +53,8 @@ pub struct ParameterBytes {
 pub struct DiskBytes {
     /// Bytes of the state.
     pub state_bytes: usize,
+    /// Bytes of the parameters of blocks, if the disk keeps them too: the master, and the replica if it is in another dtype.
+    pub parameter_bytes: usize,
     /// Bytes of the file: the state in whole blocks, and what checkpoints were copied from while updates went on.
     pub file_bytes: usize,
     /// Bytes read, by updates and checkpoints.
@@ -94,13 +96,14 @@ impl ParameterBytes {
         self.replica += self.packed;
     }
 
-    /// Counts the optimizer's state of so many bytes in a file.
-    pub(crate) fn count_disk(&mut self, state: usize, file: &ScratchFile) {
+    /// Counts the optimizer's state and the parameters of so many bytes in a file.
+    pub(crate) fn count_disk(&mut self, [state, parameters]: [usize; 2], file: &ScratchFile) {
         let [(read, read_seconds), (written, write_seconds)] = file.moved();
         let [file_bytes, read_bytes, written_bytes] =
             [file.bytes(), read, written].map(|bytes| bytes as usize);
         self.disk = Some(DiskBytes {
             state_bytes: state,
+            parameter_bytes: parameters,
             file_bytes,
             read_bytes,
             read_seconds,

@@ -5,6 +5,7 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 use firebrick_kernels::optim::take;
 use serde::{Deserialize, Serialize};
 
+use crate::params::map_params_later;
 use crate::{ParamMap, StrategyError, map_params, relift};
 
 /// A float dtype by the name that it has in run files.
@@ -114,6 +115,15 @@ pub fn cast_params<M: Module>(model: M, dtype_of: impl Fn(ParamId) -> FloatDType
     map_params(model, &mut Cast(dtype_of))
 }
 
+/// Like [`cast_params`], but a parameter that has no value yet is cast when something first reads it.
+pub(crate) fn cast_params_later<M: Module>(
+    model: M,
+    dtype_of: impl Fn(ParamId) -> FloatDType + Clone + Send + Sync + 'static,
+) -> M {
+    map_params_later(model, Cast(dtype_of))
+}
+
+#[derive(Clone)]
 struct Cast<F>(F);
 
 impl<F: Fn(ParamId) -> FloatDType> ParamMap for Cast<F> {

@@ -273,11 +273,11 @@ fn a_bit_that_flips_ends_the_run_and_its_checkpoints_continue() {
             }
         };
         let error = way.clone().observed(flip).train(&output, strategies.clone()).map(drop).unwrap_err();
-        let TrainError::Scratch(ScratchError::Damaged { bucket, expected: sum, found, .. }) = cause(&error)
+        let TrainError::Scratch(ScratchError::Damaged { part, expected: sum, found, .. }) = cause(&error)
         else {
             panic!("{error:?}")
         };
-        assert!(*bucket == 0 && sum != found, "{error}");
+        assert!(part == "bucket 0" && sum != found, "{error}");
         let text = error.to_string();
         assert!(text.contains(scratch.path().to_str().unwrap()) && text.contains("bucket 0"), "{text}");
         assert!(is_empty(scratch.path()));

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use burn::module::{Module, ParamId};
 use burn::tensor::{FloatDType, Tensor};
 
-use crate::dtypes::{cast_params, cast_value};
+use crate::dtypes::{cast_params, cast_params_later, cast_value};
 use crate::{
     CollectStage, Grads, MasterStage, Outcome, PublishEach, SaveStage, Settled, Stage, StageState,
     StrategyError, WindowStage, groups,
@@ -23,6 +23,8 @@ pub struct Mixing {
     /// Parameters that are f32 everywhere.
     pub(super) kept: HashSet<ParamId>,
     pub(super) scaler: Option<Scaler>,
+    /// Whether parameters go to a disk one by one, once they are those of the master.
+    pub(super) parks: bool,
 }
 
 impl Mixing {
@@ -86,7 +88,11 @@ impl<M: Module> WindowStage<M> for Mixing {
 
 impl<M: Module> MasterStage<M> for Mixing {
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
-        Ok(self.cast(model, self.master))
+        if !self.parks {
+            return Ok(self.cast(model, self.master));
+        }
+        let (mixing, master) = (self.clone(), self.master);
+        Ok(cast_params_later(model, move |id| mixing.dtype_of(id, master)))
     }
 
     fn publish(&mut self, master: M) -> Result<M, StrategyError> {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use burn::module::Module;
+use burn::module::{Module, ParamId};
 use burn::tensor::Device;
 
 use super::budget::Budget;
@@ -11,7 +11,7 @@ use super::maps::shape_of;
 use super::units::{Handling, Units};
 use super::{Bundle, lock};
 use crate::zero::Sharding;
-use crate::{Paths, StrategyError};
+use crate::{Parked, Paths, StrategyError};
 
 /// The decisions of strategies about the segments of a model, and what training has learned about the segments.
 ///
@@ -143,6 +143,16 @@ impl SegmentPlan {
         self.handling.fetches = fetches;
         self.handling.lands = lands;
         self.handling.moves = Some(moves);
+    }
+
+    /// Reads the parameters of blocks that have no value from here.
+    pub(crate) fn read_from(&mut self, parked: Arc<dyn Parked>) {
+        self.handling.parked = Some(parked);
+    }
+
+    /// Returns whether segments provide this parameter: it is stored elsewhere than where the pass computes.
+    pub fn provides(&self, id: ParamId) -> bool {
+        self.handling.units.has(id) && self.handling.is_away(id)
     }
 
     /// Predicts the unit after this one, which was reached at `place` of the pass: the one that followed in the last
