@@ -24,7 +24,9 @@ use firebrick_strategies::AnyParam;
 use super::lender::{AXES, State, StateSize, of_few, record_of};
 use super::part::{Part, split};
 use crate::files::beside::Beside;
-use crate::scratch::{NewValues, ParkedParams, ScratchError, ScratchFile, Stored, Unstored, Unwritten, Written};
+use crate::scratch::{
+    NewValues, ParkedParams, ScratchError, ScratchFile, Stored, Unstored, Unwritten, Written,
+};
 
 /// The states of a rank's parameters, in a file.
 pub(crate) struct OnDisk {

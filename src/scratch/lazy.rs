@@ -92,7 +92,7 @@ impl ModuleMapper for Outline<'_> {
         let Some((dtype, is_trained)) = self.parked.dtype(param.id, self.values) else { return param };
         let (id, device, shape) = (param.id, param.lazy_device(), param.lazy_shape());
         // It keeps what is set for the parameter, and is not initialized.
-        let number = stand_in([1; D], &device, dtype, is_trained);
+        let number = stand_in([1; D], &device, dtype, false);
         let loaded = param.transform_for_load(number, id);
         loaded.map(|_| stand_in(shape.dims(), &device, dtype, is_trained))
     }

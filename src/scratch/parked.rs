@@ -196,7 +196,9 @@ impl ParkedParams {
         {
             let mut params = lock(&self.params);
             for (id, master) in masters {
-                let (Some(waiting), Some(replica)) = (params.get_mut(&id), published.remove(&id)) else { continue };
+                let (Some(waiting), Some(replica)) = (params.get_mut(&id), published.remove(&id)) else {
+                    continue;
+                };
                 waiting.replace_replica(&on_host(master), replica, id, (&mut written, &mut buckets));
             }
         }
@@ -272,7 +274,9 @@ impl ParkedParams {
             Err(_) => param,
             Ok(mapper) => {
                 let load = mapper.clone();
-                param.load_mapper(move |value| load.on_load(value)).save_mapper(move |value| mapper.on_save(value))
+                param
+                    .load_mapper(move |value| load.on_load(value))
+                    .save_mapper(move |value| mapper.on_save(value))
             }
         })
     }

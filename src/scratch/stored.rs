@@ -111,7 +111,8 @@ impl Stored {
     ///
     /// The disk fails, or returns other bytes than were written.
     pub fn read(buckets: &[&Self]) -> Result<Vec<Vec<u8>>, ScratchError> {
-        let all = || buckets.iter().flat_map(|stored| stored.tensors.iter().map(move |tensor| (*stored, tensor)));
+        let all =
+            || buckets.iter().flat_map(|stored| stored.tensors.iter().map(move |tensor| (*stored, tensor)));
         let mut read: Vec<_> = all().map(|(_, tensor)| vec![0; tensor.bytes]).collect();
         let jobs = std::iter::zip(all(), &mut read);
         read_chunks(jobs.flat_map(|((stored, tensor), bytes)| chunks(stored, tensor, bytes)).collect())?;

@@ -97,7 +97,8 @@ impl<S> Trainer<S> {
                 let adaptation = Adaptation::seeded(self.seed).with_fresh(self.fresh.clone());
                 let prepared =
                     Prepared::new(&self.strategies, model, device, &optimizer, world.clone(), adaptation)?;
-                let session = prepared.opening_disk().start(optimizer, schedule.clone(), self.seed, updates)?;
+                let session =
+                    prepared.opening_disk().start(optimizer, schedule.clone(), self.seed, updates)?;
                 session.having_read(ask(&session, asked, known, &self.interrupter.0, &mut say))?
             }
         };

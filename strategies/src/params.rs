@@ -31,10 +31,7 @@ pub fn map_params<M: Module>(model: M, map: &mut impl ParamMap) -> M {
 
 /// Like [`map_params`], but a parameter that has no value yet still has none: it is mapped when something first reads it. So a
 /// model can be moved elsewhere one parameter at a time.
-pub(crate) fn map_params_later<M: Module>(
-    model: M,
-    map: impl ParamMap + Clone + Send + Sync + 'static,
-) -> M {
+pub(crate) fn map_params_later<M: Module>(model: M, map: impl ParamMap + Clone + Send + Sync + 'static) -> M {
     let mut later = MapLater { now: map.clone(), map, done: HashMap::new(), lazy: HashMap::new() };
     model.map(&mut later)
 }

@@ -104,9 +104,7 @@ fn in_buckets_of_any_size() {
         assert!(found.parameters == expected.parameters, "{bytes}");
         files.push(found.report.disk.unwrap());
     }
-    let of = |disk: &DiskBytes| {
-        (disk.state_bytes, disk.parameter_bytes, disk.read_bytes, disk.written_bytes)
-    };
+    let of = |disk: &DiskBytes| (disk.state_bytes, disk.parameter_bytes, disk.read_bytes, disk.written_bytes);
     assert!(files.iter().all(|disk| of(disk) == of(&files[0])), "{files:?}");
 }
 
@@ -179,9 +177,11 @@ fn a_checkpoint_does_not_know_where_the_parameters_were() {
         way(1).from(Resume::Path(saved(from, 5))).train(&folder.path().join(name), offload).unwrap()
     };
     let expected = resumed(&memory, "a", Offload::parameters());
-    for (from, name, offload) in
-        [(&disk, "b", on(scratch.path())), (&memory, "c", on(scratch.path())), (&disk, "d", Offload::parameters())]
-    {
+    for (from, name, offload) in [
+        (&disk, "b", on(scratch.path())),
+        (&memory, "c", on(scratch.path())),
+        (&disk, "d", Offload::parameters()),
+    ] {
         let found = resumed(from, name, offload);
         assert_eq!(found.losses, expected.losses);
         assert!(found.parameters == expected.parameters);

@@ -160,7 +160,7 @@ fn offload(ds: &mut Source, stage: u64) -> Result<Option<Item>, ImportError> {
         && one != other
     {
         let why = format!("{}: a run has one folder", with_disk(keep, other));
-        ds.settle("zero_optimization.offload_param.nvme_path", Outcome::omitted(why));
+        ds.correct("zero_optimization.offload_param.nvme_path", Outcome::omitted(why));
     }
     Ok(match (parameters, optimizer, of_parameters) {
         (_, Kept::Disk(folder), _) | (true, _, Kept::Disk(folder)) => {
@@ -209,12 +209,7 @@ fn device(ds: &mut Source, block: &Block, stage: u64) -> Result<Kept, ImportErro
 }
 
 /// Reads the folder on a disk. Without one, the host keeps this part.
-fn nvme(
-    ds: &mut Source,
-    block: &str,
-    strategy: &str,
-    keep: &str,
-) -> Result<(Outcome, Kept), ImportError> {
+fn nvme(ds: &mut Source, block: &str, strategy: &str, keep: &str) -> Result<(Outcome, Kept), ImportError> {
     let path = format!("zero_optimization.{block}.nvme_path");
     match ds.text(&path)? {
         Given::Is(folder) if !folder.is_empty() => {

@@ -19,9 +19,7 @@ use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use firebrick_datasets::Batch;
 use firebrick_kernels::Draws;
-use firebrick_strategies::{
-    Adaptation, Grads, Outcome, Pass, SkipReason, Stages, float_name,
-};
+use firebrick_strategies::{Adaptation, Grads, Outcome, Pass, SkipReason, Stages, float_name};
 use firebrick_world::{Activity, Communicator, is_host};
 
 use crate::accounting::budget::{Moment, OnDevice, OverBudget};
@@ -109,7 +107,8 @@ impl<M: Module> Session<M> {
     pub fn within(mut self, budget: Option<usize>, states: f64) -> Result<Self, TrainError> {
         self.budget = budget;
         let (master, replica) = self.weights.pair();
-        let (master, replica) = (&self.outline(master, Values::Master), &self.outline(replica, Values::Replica));
+        let (master, replica) =
+            (&self.outline(master, Values::Master), &self.outline(replica, Values::Replica));
         // A lower bound: blocks may hand their gradients to the host, or to other ranks, one after the other.
         let gradients = match self.bytes.placement.master_on_host {
             true => 0,

@@ -124,9 +124,7 @@ impl<M: Module + 'static> Prepared<M> {
         let master =
             device.memory_persistent_allocations(owned, |(model, stages)| stages.init_master(model))?;
         let mut disk = match order.on_disk().filter(|_| opens_disk) {
-            Some(OnDisk { folder, bucket_bytes }) => {
-                Some(Disk::create(folder, *bucket_bytes, world.rank())?)
-            }
+            Some(OnDisk { folder, bucket_bytes }) => Some(Disk::create(folder, *bucket_bytes, world.rank())?),
             None => None,
         };
         let (parked, master) = match disk.as_mut().filter(|_| order.parks_parameters()) {

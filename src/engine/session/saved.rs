@@ -13,10 +13,10 @@ use super::published::published;
 use super::whole::{Copies, Which};
 use super::{Session, Weights};
 use crate::TrainError;
-use crate::scratch::Values;
 use crate::checkpoint::{
     Layout, Resumed, Snapshot, StateAt, TrainerState, load, load_onto_disk, load_optimizer,
 };
+use crate::scratch::Values;
 
 impl<M: Module> Session<M> {
     /// The names of the master's tensors, and the part of each that this rank saves.

@@ -171,7 +171,9 @@ impl Entered {
             true => Vec::new(),
             false => {
                 let begun = lock(&self.reads).remove(&unit);
-                begun.map_or_else(|| self.begin_read(&parked), Some).map_or(Ok(Vec::new()), ParkedRead::wait)?
+                begun
+                    .map_or_else(|| self.begin_read(&parked), Some)
+                    .map_or(Ok(Vec::new()), ParkedRead::wait)?
             }
         };
         self.start_next(unit, way)?;
