@@ -8,7 +8,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Gradients, Tensor};
 
 use crate::segment::{Entered, Root};
-use crate::{Grads, Parked, SegmentPlan, StrategyError};
+use crate::{Grads, SegmentPlan, StrategyError};
 use firebrick_kernels::{Draws, Ragged, Samples, attends_in_tiles, with_unread_products};
 use firebrick_world::{Communicator, Timeline};
 
@@ -127,19 +127,6 @@ impl Pass {
     /// Creates a pass like this one that leaves this one unchanged: what it learns about segments stays separate.
     pub fn apart(&self) -> Self {
         Self { plan: Arc::new(self.plan.afresh()), root: None, ..self.again() }
-    }
-
-    /// Creates a pass like this one that reads parameters of blocks which have no value from `parked`. What it learns
-    /// about segments stays separate.
-    pub fn reading(&self, parked: Arc<dyn Parked>) -> Self {
-        let mut plan = self.plan.afresh();
-        plan.read_from(parked);
-        Self { plan: Arc::new(plan), root: None, ..self.again() }
-    }
-
-    /// Returns whether segments provide this parameter: a strategy keeps it elsewhere than where the pass computes.
-    pub fn provides(&self, id: ParamId) -> bool {
-        self.plan.provides(id)
     }
 
     /// Creates a pass like this one for the micro-batches of one window, and of no later one. Under stage 3 of

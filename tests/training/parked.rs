@@ -8,12 +8,16 @@ use crate::every_optimizer::every_optimizer;
 use crate::resume::{SOME, continues_on};
 use crate::support::many::{Setting, accumulate, grouped};
 use crate::support::resuming::*;
-use crate::support::{device, gpt, has_bf16};
+use crate::support::{Rows, VOCABULARY, Waves, adamw, device, gpt, has_bf16, parameters};
+use burn::module::Module;
+use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, LinearLayout};
+use burn::tensor::Tensor;
+use firebrick::datasets::{Batch, TokenBatch};
 use firebrick::optim::Sgd;
-use firebrick::strategies::{Composition, Paths, Stack, each_distinct_param};
+use firebrick::strategies::{Composition, Paths, Stack, each_distinct_param, map_params};
 use firebrick::{
-    Accumulate, Amp, Checkpoints, Clip, DiskBytes, Ema, Freeze, Keep, Lora, LossScale, Offload, Recompute,
-    Resume, ScratchError, SkipOutliers, TrainError, Zero,
+    Accumulate, Amp, Checkpoints, Clip, Data, DiskBytes, Ema, Freeze, Keep, Lora, Loss, LossScale, Objective,
+    Offload, Pass, Recompute, Resume, Schedule, ScratchError, SkipOutliers, TrainError, Trainer, Zero,
 };
 use firebrick_models::Gpt;
 
@@ -186,6 +190,59 @@ fn a_checkpoint_does_not_know_where_the_parameters_were() {
         assert_eq!(found.losses, expected.losses);
         assert!(found.parameters == expected.parameters);
     }
+}
+
+/// Blocks that read one matrix twice, and a matrix of all blocks. Burn stores their own ones transposed.
+#[derive(Module, Debug)]
+struct Tied {
+    embedding: Embedding,
+    blocks: Vec<[Linear; 3]>,
+}
+
+const WIDTH: usize = 4;
+
+impl Tied {
+    fn new() -> Self {
+        let device = device().autodiff();
+        let linear = |layout| LinearConfig::new(WIDTH, WIDTH).with_layout(layout).init(&device);
+        let shared = linear(LinearLayout::Row);
+        let block = |_| {
+            let own = linear(LinearLayout::Col);
+            [own.clone(), own, shared.clone()]
+        };
+        let embedding = EmbeddingConfig::new(VOCABULARY, WIDTH).init(&device);
+        map_params(Self { embedding, blocks: (0..3).map(block).collect() }, &mut Waves::default())
+    }
+}
+
+impl Objective<TokenBatch> for Tied {
+    fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
+        let run = |[first, again, shared]: &[Linear; 3], x: Tensor<3>, _: &Pass| {
+            shared.forward(again.forward(first.forward(x).tanh()).tanh())
+        };
+        let x = self.embedding.forward(batch.ids(pass.device()));
+        let y = self.blocks.iter().fold(x, |x, block| pass.segment(block, x, run));
+        let items = batch.items();
+        Loss { sum: y.square().mean() * items as f64, items }
+    }
+}
+
+#[test]
+fn with_parameters_at_several_places() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |offload: Offload| {
+        let data = Data::new(Rows::ragged(8)).micro_batch(2);
+        let trainer = Trainer::new().with(offload).with(Clip::norm(1.0)).steps(5);
+        let trained = trainer.fit(Tied::new(), adamw(), Schedule::constant(1e-2), data).unwrap();
+        let [first, again, _] = &trained.model.blocks[0];
+        assert_eq!(first.weight.val().into_data(), again.weight.val().into_data());
+        (parameters(&trained.model), trained.report)
+    };
+    let (expected, _) = run(Offload::parameters());
+    let (found, report) = run(on(folder.path()));
+    assert!(found == expected && found != parameters(&Tied::new()));
+    // The matrix of all blocks belongs to none of them.
+    assert_eq!(report.disk.unwrap().parameter_bytes, 3 * (WIDTH * WIDTH + WIDTH) * 4);
 }
 
 /// Opens the file of this process that has no name in a folder any more.
