@@ -11,7 +11,7 @@ use thiserror::Error;
 pub enum ScratchError {
     /// The file cannot be created.
     #[error(
-        "{}: cannot create a file for the optimizer's state: {source}; `on` of Offload must name an existing folder that the run may write into",
+        "{}: cannot create a file for `Offload`: {source}; its `on` must name an existing folder that the run may write into",
         folder.display()
     )]
     Folder {

@@ -33,6 +33,16 @@ pub struct ParkedParam {
 }
 
 /// A read of parameters that has begun.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use firebrick_strategies::ParkedRead;
+///
+/// let reading = std::thread::spawn(|| vec![Tensor::<1>::ones([2], &Device::flex())]);
+/// let read = ParkedRead::new(move || Ok(reading.join().unwrap()));
+/// assert_eq!(read.wait()?[0].dims(), [2]);
+/// # Ok::<(), firebrick_strategies::StrategyError>(())
+/// ```
 pub struct ParkedRead(Box<dyn FnOnce() -> Result<Vec<Tensor<1>>, StrategyError> + Send>);
 
 impl ParkedRead {

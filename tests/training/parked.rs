@@ -192,6 +192,21 @@ fn a_checkpoint_does_not_know_where_the_parameters_were() {
     }
 }
 
+#[test]
+fn weights_that_are_not_finite_are_found_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = |offload: Offload| {
+        let data = Data::new(Rows::ragged(16)).micro_batch(8);
+        let trainer = Trainer::new().with(Freeze::paths(["tokens", "positions"])).with(offload).steps(1);
+        // The first update makes infinite weights from finite gradients.
+        let schedule = Schedule::constant(1e39);
+        trainer.fit(gpt(0.0, &device().autodiff()), adamw(), schedule, data).map(drop).unwrap_err()
+    };
+    let (expected, found) = (ended(Offload::parameters()), ended(on(folder.path())));
+    assert!(matches!(&found, TrainError::Weights { parameter: Some(path) } if path.starts_with("blocks.")));
+    assert_eq!(found.to_string(), expected.to_string());
+}
+
 /// Blocks that read one matrix twice, and a matrix of all blocks. Burn stores their own ones transposed.
 #[derive(Module, Debug)]
 struct Tied {

@@ -8,7 +8,7 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick::memory::{Account, Usage, reset_peak};
 use firebrick::optim::Sgd;
-use firebrick::{Amp, Composed, Data, Lora, Offload, Schedule, StepNumbers, Trainer};
+use firebrick::{Amp, Checkpoints, Composed, Data, Lora, Offload, Schedule, StepNumbers, Trainer};
 use firebrick_models::{Gpt, GptConfig};
 
 const LENGTH: usize = 8;
@@ -102,4 +102,20 @@ fn what_reads_all_blocks_leaves_none_in_memory() {
         Trainer::new().with(Lora::rank(1)).with(offload).with(amp).evaluate_every(1)
     });
     assert!(between < 0.1 && peak > 0.9, "{peak} of the blocks at the peak, {between} between steps");
+}
+
+/// A save reads the parameters tensor by tensor, in parallel with training, and gathers 4 MiB for each file.
+#[test]
+fn a_checkpoint_is_written_without_the_blocks_in_memory() {
+    let _alone = alone();
+    if device().memory_pool_usage().is_some() {
+        return; // No account counts a device's pool.
+    }
+    let output = tempfile::tempdir().unwrap();
+    let [peak, _] = blocks_in_memory(64, |offload| {
+        let trainer = Trainer::new().with(Lora::rank(1)).with(offload).output(output.path().join("run"));
+        trainer.checkpoints(Checkpoints::every(1))
+    });
+    let gathered = (8 << 20) as f64 / (64 * BLOCK) as f64;
+    assert!(peak < 0.125 + gathered, "{peak} of the blocks at the peak, with {gathered} for files");
 }

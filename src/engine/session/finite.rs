@@ -36,9 +36,7 @@ impl<M: Module> Session<M> {
         let place = find.0.and_then(|id| self.layout().place(id));
         Err(TrainError::Weights { parameter: place.map(|place| place.path.clone()) })
     }
-}
 
-impl<M: Module> Session<M> {
     /// Returns true if all trained parameters that wait on the disk are finite, reading a few at a time.
     fn all_parked_finite(&self) -> Result<bool, TrainError> {
         let Some(Parking { params, .. }) = &self.parking else { return Ok(true) };

@@ -91,6 +91,21 @@ impl Pass {
     }
 
     /// Returns whether segments provide this parameter: a strategy keeps it elsewhere than where the pass computes.
+    ///
+    /// ```
+    /// use burn::{nn::LinearConfig, tensor::Device};
+    /// use firebrick_strategies::{Composition, Offload, Setup};
+    ///
+    /// let device = Device::flex().autodiff();
+    /// let [block, head] = [3, 2].map(|outputs| LinearConfig::new(3, outputs).init(&device));
+    /// let (inside, outside) = (block.weight.id, head.weight.id);
+    /// let model = (vec![block], head);
+    /// let mut setup = Setup::new(&model, &device);
+    /// Offload::parameters().start(&mut setup)?;
+    /// let pass = setup.into_pass();
+    /// assert!(pass.provides(inside) && !pass.provides(outside));
+    /// # Ok::<(), firebrick_strategies::StrategyError>(())
+    /// ```
     pub fn provides(&self, id: ParamId) -> bool {
         self.plan.provides(id)
     }
