@@ -1,10 +1,12 @@
 //! Parameters of blocks on a disk: the run equals one with the parameters in host memory, to the bit, and whatever happens to
 //! the disk is an error that leaves the checkpoints as they are.
 
-use std::fs;
 use std::path::Path;
 
 use crate::every_optimizer::every_optimizer;
+use crate::on_disk::is_empty;
+#[cfg(target_os = "linux")]
+use crate::on_disk::unnamed;
 use crate::resume::{SOME, continues_on};
 use crate::support::many::{Setting, accumulate, grouped};
 use crate::support::resuming::*;
@@ -26,10 +28,6 @@ const BUCKET: usize = 4096;
 
 fn on(folder: &Path) -> Offload {
     Offload::parameters().on(folder).bucket_bytes(BUCKET)
-}
-
-fn is_empty(folder: &Path) -> bool {
-    fs::read_dir(folder).unwrap().next().is_none()
 }
 
 fn half() -> Amp {
@@ -260,17 +258,6 @@ fn with_parameters_at_several_places() {
     assert_eq!(report.disk.unwrap().parameter_bytes, 3 * (WIDTH * WIDTH + WIDTH) * 4);
 }
 
-/// Opens the file of this process that has no name in a folder any more.
-#[cfg(target_os = "linux")]
-fn unnamed(folder: &Path) -> fs::File {
-    let links = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
-    let mut ours = links.filter(|link| {
-        fs::read_link(link)
-            .is_ok_and(|to| to.starts_with(folder) && to.to_string_lossy().ends_with("(deleted)"))
-    });
-    fs::OpenOptions::new().read(true).write(true).open(ours.next().unwrap()).unwrap()
-}
-
 /// Runs, flips one bit in each block of the file during the step after `at`, and resumes.
 #[cfg(target_os = "linux")]
 fn flips<S: Composition<Gpt> + Clone>(at: u64, with: impl Fn(Offload) -> S) -> String {
@@ -286,7 +273,7 @@ fn flips<S: Composition<Gpt> + Clone>(at: u64, with: impl Fn(Offload) -> S) -> S
     let place = scratch.path().to_path_buf();
     let flip = move |step: u64| {
         if step == at {
-            let file = unnamed(&place);
+            let file = unnamed(&place).remove(0);
             for at in (100..file.metadata().unwrap().len()).step_by(4096) {
                 let mut byte = [0];
                 file.read_exact_at(&mut byte, at).unwrap();
