@@ -21,7 +21,7 @@ pub enum TrainError {
     /// The strategies do not fit the model, the device, or each other.
     #[error(transparent)]
     Strategy(#[from] StrategyError),
-    /// The optimizer's state cannot be kept on a disk.
+    /// The optimizer's state or parameters cannot be kept on a disk.
     #[error(transparent)]
     Scratch(#[from] ScratchError),
     /// The adapters to start from cannot be read.

@@ -29,7 +29,7 @@ pub struct Placement {
 pub struct ParameterBytes {
     /// Number of parameters of the whole model.
     pub parameters: usize,
-    /// Bytes of the master.
+    /// Bytes of the master, unless a disk keeps it.
     pub master: usize,
     /// Bytes of the replica beyond the master, or of the replica that the master is a part of.
     pub replica: usize,
@@ -39,7 +39,7 @@ pub struct ParameterBytes {
     pub gradients: usize,
     /// Bytes of the optimizer's state, unless a disk keeps it.
     pub optimizer: usize,
-    /// The optimizer's state on a disk, if one keeps it.
+    /// The optimizer's state and parameters on a disk, if one keeps any.
     pub disk: Option<DiskBytes>,
     /// Bytes of packed matrices, which [`replica`](Self::replica) includes.
     pub packed: usize,
@@ -47,17 +47,19 @@ pub struct ParameterBytes {
     pub placement: Placement,
 }
 
-/// The optimizer's state on a disk: see [`Offload::on`](crate::Offload::on).
+/// The optimizer's state and parameters on a disk: see [`Offload::on`](crate::Offload::on).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DiskBytes {
     /// Bytes of the state.
     pub state_bytes: usize,
-    /// Bytes of the file: the state in whole blocks, and what checkpoints were copied from while updates went on.
+    /// Bytes of the parameters of blocks, if the disk keeps them too: the master, and the replica if it is in another dtype.
+    pub parameter_bytes: usize,
+    /// Bytes of the file: tensors in whole blocks of 4 KiB, and what checkpoints were copied from while updates went on.
     pub file_bytes: usize,
-    /// Bytes read, by updates and checkpoints.
+    /// Bytes read until the last update, by passes, updates and checkpoints.
     pub read_bytes: usize,
-    /// Seconds that the reads took, checksums included, in parallel with the rest of the update.
+    /// Seconds that the reads took, checksums included, in parallel with the rest of the step.
     pub read_seconds: f64,
     /// Bytes written.
     pub written_bytes: usize,
@@ -94,13 +96,14 @@ impl ParameterBytes {
         self.replica += self.packed;
     }
 
-    /// Counts the optimizer's state of so many bytes in a file.
-    pub(crate) fn count_disk(&mut self, state: usize, file: &ScratchFile) {
+    /// Counts the optimizer's state and the parameters of so many bytes in a file.
+    pub(crate) fn count_disk(&mut self, [state, parameters]: [usize; 2], file: &ScratchFile) {
         let [(read, read_seconds), (written, write_seconds)] = file.moved();
         let [file_bytes, read_bytes, written_bytes] =
             [file.bytes(), read, written].map(|bytes| bytes as usize);
         self.disk = Some(DiskBytes {
             state_bytes: state,
+            parameter_bytes: parameters,
             file_bytes,
             read_bytes,
             read_seconds,

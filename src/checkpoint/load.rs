@@ -12,11 +12,13 @@ use firebrick_strategies::{PackedBase, ParamMap, Shard, each_param, map_params, 
 use super::ResumeError;
 use super::dtype::of_tensor;
 use super::layout::Layout;
+use crate::scratch::{NewValues, ParkedParams};
 
 /// The number of differences that an error lists before it only counts them.
 const LISTED: usize = 10;
 
-/// Returns the model with the saved values, in the model's dtypes, of the parts that this rank holds.
+/// Returns the model with the saved values, in the model's dtypes, of the parts that this rank holds. The values of parameters
+/// that wait on a disk go there one by one, and the model keeps what it has in their place.
 ///
 /// # Errors
 ///
@@ -27,9 +29,10 @@ pub(crate) fn load<M: Module>(
     layout: &Layout,
     saved: &Tensors,
     interrupter: &Interrupter,
+    parked: Option<&ParkedParams>,
 ) -> Result<M, ResumeError> {
     require_same(&model, layout, saved)?;
-    let mut put = Put { layout, saved, interrupter, error: None };
+    let mut put = Put { layout, saved, interrupter, parked, error: None };
     let model = map_params(model, &mut put);
     put.error.map_or(Ok(model), Err)
 }
@@ -73,6 +76,7 @@ struct Put<'a> {
     layout: &'a Layout,
     saved: &'a Tensors,
     interrupter: &'a Interrupter,
+    parked: Option<&'a ParkedParams>,
     error: Option<ResumeError>,
 }
 
@@ -105,6 +109,10 @@ impl Put<'_> {
             return Ok(value.clone());
         }
         let data = data.convert_dtype(value.dtype());
+        if let Some(parked) = self.parked.filter(|parked| parked.has(id)) {
+            parked.put(vec![NewValues { id, master: data, replica: None }])?;
+            return Ok(value.clone());
+        }
         Ok(relift(Tensor::from_data(data, (&value.device().inner(), value.dtype())), value))
     }
 }
@@ -163,7 +171,7 @@ mod tests {
         let state = RankState { rank: 0, ranks: 1, parameters: vec![weight], ..Default::default() };
         let manifest = Manifest::new("run", 1, 1, "0").files(staging.write_rank(&state).unwrap());
         let saved = staging.publish(manifest, "()").unwrap();
-        load(model, &layout, Checkpoint::open(saved.path).unwrap().parameters(), interrupter)
+        load(model, &layout, Checkpoint::open(saved.path).unwrap().parameters(), interrupter, None)
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use burn::module::{Module, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer, OptimizerRecord};
-use burn::tensor::{Bytes, TensorData};
+use burn::tensor::{Bytes, Tensor, TensorData};
 use burn_pack::{Reader, Scalar};
 use firebrick_kernels::memory::Inherited;
 use firebrick_strategies::AnyParam;
@@ -26,7 +26,9 @@ use firebrick_world::host_device;
 use super::lender::{AXES, State, StateSize, of_few, record_of};
 use super::part::{Part, split};
 use crate::files::beside::Beside;
-use crate::scratch::{ScratchError, ScratchFile, Stored, Unstored};
+use crate::scratch::{
+    NewValues, ParkedParams, ScratchError, ScratchFile, Stored, Unstored, Unwritten, Written,
+};
 
 /// The states of a rank's parameters, in a file.
 pub(crate) struct OnDisk {
@@ -37,6 +39,8 @@ pub(crate) struct OnDisk {
     /// The bucket of each parameter that has a state.
     of: HashMap<ParamId, usize>,
     failure: Option<ScratchError>,
+    /// The parameters of blocks, if the file keeps them too.
+    parked: Option<Arc<ParkedParams>>,
 }
 
 /// The states of some parameters that are neighbours in the model.
@@ -64,57 +68,110 @@ struct Taken {
     paths: BTreeMap<String, String>,
 }
 
-type Ahead = Beside<Result<Vec<Vec<u8>>, ScratchError>>;
-type Behind = (usize, Beside<Result<Stored, ScratchError>>);
+/// The bytes of a bucket's state, and the master's values of its parameters that wait, each flat.
+type Read = (Vec<Vec<u8>>, Vec<(ParamId, Tensor<1>)>);
+type Ahead = Beside<Result<Read, ScratchError>>;
+/// The bucket; then its state and the values of its parameters that wait, while they are written.
+type Behind = (usize, Written, Beside<Result<Vec<Stored>, ScratchError>>);
+/// The published parameters of a part, each flat.
+pub(crate) type Published = Vec<(ParamId, Tensor<1>)>;
 
 impl OnDisk {
-    /// Creates the file of a rank in a folder, and moves the state that the optimizer has of this model into it.
+    /// Creates the file of a rank in a folder.
     ///
     /// # Errors
     ///
-    /// The folder does not exist or cannot be written into, or the disk is full.
-    pub fn create<M: Module>(
-        folder: &Path,
-        bucket_bytes: usize,
-        rank: usize,
-        (optimizer, model): (&mut ModuleOptimizer, &M),
-    ) -> Result<Self, ScratchError> {
+    /// The folder does not exist or cannot be written into.
+    pub fn create(folder: &Path, bucket_bytes: usize, rank: usize) -> Result<Self, ScratchError> {
         let file = ScratchFile::create(folder, rank)?;
-        let mut disk = Self { file, bucket_bytes, buckets: Vec::new(), of: HashMap::new(), failure: None };
-        for (bucket, params) in disk.restart(model) {
-            disk.store(bucket, &mut of_few(optimizer, params))?;
-        }
-        put(optimizer, OptimizerRecord::default());
-        Ok(disk)
+        let (buckets, of) = Default::default();
+        Ok(Self { file, bucket_bytes, buckets, of, failure: None, parked: None })
     }
 
-    /// Updates a model like [`ModuleOptimizer::step`], which `update` does for one bucket of its parameters. If the disk
-    /// fails, the model comes back with a part of the update, and [`check`](Self::check) returns the error.
+    /// Moves the state that the optimizer has of this model to the file.
+    ///
+    /// # Errors
+    ///
+    /// The disk is full or fails.
+    pub fn take_state<M: Module>(
+        &mut self,
+        optimizer: &mut ModuleOptimizer,
+        model: &M,
+    ) -> Result<(), ScratchError> {
+        for (bucket, params) in self.restart(model) {
+            self.store(bucket, &mut of_few(optimizer, params))?;
+        }
+        put(optimizer, OptimizerRecord::default());
+        Ok(())
+    }
+
+    /// Moves the parameters of a model that are `wanted` to the file, one by one. Returns the model without their values.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`check`](Self::check).
+    pub fn park<M: Module>(
+        &mut self,
+        model: M,
+        wanted: impl Fn(ParamId) -> bool,
+    ) -> Result<(Arc<ParkedParams>, M), ScratchError> {
+        let (parked, model) = ParkedParams::park(&self.file, model, wanted)?;
+        self.parked = Some(parked.clone());
+        Ok((parked, model))
+    }
+
+    /// Returns the parameters that wait in the file, if any do.
+    pub fn parked(&self) -> Option<&Arc<ParkedParams>> {
+        self.parked.as_ref()
+    }
+
+    /// Updates a model like [`ModuleOptimizer::step`], which `update` does for one bucket of its parameters, and returns
+    /// what it has published of the bucket. The model is an [outline](ParkedParams::outline), before and afterwards. If the
+    /// disk fails, the model comes back with a part of the update, and [`check`](Self::check) returns the error.
     pub fn step<M: Module>(
         &mut self,
         optimizer: &mut ModuleOptimizer,
         mut model: M,
         grads: GradientsParams,
-        mut update: impl FnMut(&mut ModuleOptimizer, M, Part) -> M,
+        mut update: impl FnMut(&mut ModuleOptimizer, M, Part) -> (M, Published),
     ) -> M {
         if self.failure.is_some() {
             return model;
         }
         let parts = split(&model, grads, |param| self.bucket_of(param));
-        let order: Vec<usize> = parts.keys().copied().collect();
-        let mut ahead = order.first().and_then(|first| self.read_ahead(*first));
+        let mut parts = parts.into_iter().peekable();
+        let mut ahead = parts.peek().map(|(bucket, part)| self.read_ahead(*bucket, &part.params));
         let mut behind = None;
-        for (place, (bucket, part)) in parts.into_iter().enumerate() {
-            let read = ahead.take().map_or(Ok(Vec::new()), Beside::wait);
-            if let Err(error) = read.and_then(|bytes| self.load(bucket, bytes, optimizer)) {
-                self.failure = Some(error);
-                break;
-            }
-            ahead = order.get(place + 1).and_then(|next| self.read_ahead(*next));
-            model = update(optimizer, model, part);
+        while let Some((bucket, part)) = parts.next() {
+            let read = ahead.take().map_or(Ok(Read::default()), Beside::wait);
+            let loaded = read.and_then(|(state, values)| {
+                self.load(bucket, state, optimizer)?;
+                Ok(values)
+            });
+            let values = match loaded {
+                Ok(values) => values,
+                Err(error) => {
+                    self.failure = Some(error);
+                    break;
+                }
+            };
+            ahead = parts.peek().map(|(next, part)| self.read_ahead(*next, &part.params));
+            let params = part.params.clone();
+            let (updated, new) = match self.parked.clone() {
+                None => (update(optimizer, model, part).0, Vec::new()),
+                Some(parked) => {
+                    let filled = parked.put_into(model, values.into_iter().collect());
+                    let (updated, published) = update(optimizer, filled, part);
+                    let (outline, masters) = parked.take_from(updated, &params);
+                    let mut published: HashMap<_, _> = published.into_iter().collect();
+                    let new = |(id, master)| NewValues { id, master, replica: published.remove(&id) };
+                    (outline, masters.into_iter().map(new).collect())
+                }
+            };
+            model = updated;
             // Only then is there memory for the record.
             let ended = self.end_write(behind.take());
-            match ended.and_then(|()| self.begin_write(bucket, optimizer)) {
+            match ended.and_then(|()| self.begin_write(bucket, optimizer, new)) {
                 Ok(writing) => behind = Some(writing),
                 Err(error) => {
                     self.failure = Some(error);
@@ -131,13 +188,14 @@ impl OnDisk {
         model
     }
 
-    /// Returns the error of the last [`step`](Self::step).
+    /// Returns the error of the last [`step`](Self::step), or of a read since then.
     ///
     /// # Errors
     ///
     /// The disk has failed, is full, or returned other bytes than were written.
     pub fn check(&mut self) -> Result<(), ScratchError> {
-        self.failure.take().map_or(Ok(()), Err)
+        self.failure.take().map_or(Ok(()), Err)?;
+        self.parked.as_ref().map_or(Ok(()), |parked| parked.check())
     }
 
     /// Takes the state of some parameters out of the optimizer, which has no other, onto the disk. Returns its size.
@@ -150,7 +208,7 @@ impl OnDisk {
         bucket: usize,
         optimizer: &mut ModuleOptimizer,
     ) -> Result<StateSize, ScratchError> {
-        let writing = self.begin_write(bucket, optimizer)?;
+        let writing = self.begin_write(bucket, optimizer, Vec::new())?;
         self.end_write(Some(writing))?;
         Ok(self.buckets[bucket].size())
     }
@@ -171,6 +229,11 @@ impl OnDisk {
             tensors: all.tensors + one.tensors,
             bytes: all.bytes + one.bytes,
         })
+    }
+
+    /// Returns the bytes of the state, and of the parameters that wait.
+    pub fn bytes(&self) -> [usize; 2] {
+        [self.size().bytes, self.parked.as_ref().map_or(0, |parked| parked.bytes())]
     }
 
     /// Returns the file.
@@ -198,14 +261,15 @@ impl OnDisk {
         })
     }
 
-    /// Begins to read the tensors of a bucket, if it has any.
-    fn read_ahead(&self, bucket: usize) -> Option<Ahead> {
-        let stored = self.buckets[bucket].tensors.clone()?;
-        let account = Inherited::of_this_thread();
-        Some(Beside::start(move || {
+    /// Begins to read the state of a bucket, if it has any, and those of its parameters that wait.
+    fn read_ahead(&self, bucket: usize, params: &[ParamId]) -> Ahead {
+        let (state, account) = (self.buckets[bucket].tensors.clone(), Inherited::of_this_thread());
+        let (parked, params) = (self.parked.clone(), params.to_vec());
+        Beside::start(move || {
             let _on_it = account.enter();
-            stored.read()
-        }))
+            let state = state.map_or(Ok(Vec::new()), |state| Stored::read(&[&state]))?;
+            Ok((state, parked.map_or(Ok(Vec::new()), |parked| parked.read_masters(&params))?))
+        })
     }
 
     /// Gives the optimizer the state of a bucket, whose tensors have these bytes.
@@ -235,27 +299,39 @@ impl OnDisk {
         Ok(())
     }
 
-    /// Takes the state of a bucket out of the optimizer, and begins to write it.
+    /// Takes the state of a bucket out of the optimizer, and begins to write it with the new values of its parameters that
+    /// wait.
     fn begin_write(
         &mut self,
         bucket: usize,
         optimizer: &mut ModuleOptimizer,
+        values: Vec<NewValues>,
     ) -> Result<Behind, ScratchError> {
         let Taken { tensors, scalars, paths } = taken(optimizer)?;
         let place = &mut self.buckets[bucket];
         (place.scalars, place.paths) = (scalars, paths);
         let (file, before) = (self.file.clone(), place.tensors.take());
+        let mut buckets = vec![Unwritten { name: format!("bucket {bucket}"), before, tensors }];
+        let (written, of_params) = match &self.parked {
+            None => Default::default(),
+            Some(parked) => parked.begin_write(values),
+        };
+        buckets.extend(of_params);
         let account = Inherited::of_this_thread();
         let writing = Beside::start(move || {
             let _on_it = account.enter();
-            Stored::write(&file, bucket, before, tensors)
+            Stored::write(&file, buckets)
         });
-        Ok((bucket, writing))
+        Ok((bucket, written, writing))
     }
 
     fn end_write(&mut self, behind: Option<Behind>) -> Result<(), ScratchError> {
-        if let Some((bucket, writing)) = behind {
-            self.buckets[bucket].tensors = Some(Arc::new(writing.wait()?));
+        if let Some((bucket, written, writing)) = behind {
+            let mut stored = writing.wait()?.into_iter();
+            self.buckets[bucket].tensors = stored.next().map(Arc::new);
+            if let Some(parked) = &self.parked {
+                parked.end_write(written, stored);
+            }
         }
         Ok(())
     }

@@ -6,13 +6,14 @@ use burn::module::Module;
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::tensor::Bytes;
 use firebrick_checkpoints::{Piece, RankState};
-use firebrick_strategies::values_on_host;
+use firebrick_strategies::{each_distinct_param, values_on_host};
 use firebrick_world::Communicator;
 
 use super::layout::Layout;
 use super::on_disk::{OnDisk, OnDiskNow};
-use super::pieces::{packed_pieces, piece};
+use super::pieces::{packed_pieces, piece, piece_on_disk};
 use super::{ResumeError, TrainerState, optimizer_state};
+use crate::scratch::{ParkedParams, Values};
 
 /// The part of the state that a rank saves, in memory that training does not touch.
 pub(crate) struct Snapshot {
@@ -58,6 +59,10 @@ impl Snapshot {
         optimizer: &StateAt<'_>,
         state: TrainerState,
     ) -> Result<Self, ResumeError> {
+        let parked = match optimizer {
+            StateAt::Disk(disk) => disk.parked().cloned(),
+            StateAt::Host(_) | StateAt::Device(_) => None,
+        };
         let optimizer = match optimizer {
             StateAt::Host(optimizer) => Copied::Record(Box::new(optimizer.to_record())),
             StateAt::Device(optimizer) => Copied::Bytes(into_bytes(optimizer.to_record())?),
@@ -67,8 +72,8 @@ impl Snapshot {
             rank: world.rank(),
             ranks: world.size(),
             layout: layout.clone(),
-            parameters: copied(layout, master),
-            average: average.map(|average| copied(layout, average)),
+            parameters: copied(layout, master, parked.as_deref()),
+            average: average.map(|average| copied(layout, average, None)),
             optimizer,
             state,
         })
@@ -94,13 +99,19 @@ fn into_bytes(record: OptimizerRecord) -> Result<Bytes, ResumeError> {
     record.into_bytes().map_err(|error| ResumeError::Optimizer { reason: error.to_string() })
 }
 
-/// Copies each parameter that this rank writes.
-fn copied<M: Module>(layout: &Layout, model: &M) -> Vec<Piece> {
+/// Copies each parameter that this rank writes. Those that wait on a disk are read when they are written.
+fn copied<M: Module>(layout: &Layout, model: &M, parked: Option<&ParkedParams>) -> Vec<Piece> {
     let mut pieces = Vec::new();
-    let written = |id| layout.place(id).filter(|place| place.is_written());
+    let written = |id| layout.place(id).filter(|place| place.is_written() && layout.base(id).is_none());
+    let waits = |id| parked.and_then(|parked| parked.stored(id, Values::Master));
+    each_distinct_param(model, |param| {
+        if let (Some(place), Some(stored)) = (written(param.id()), waits(param.id())) {
+            pieces.extend(piece_on_disk(place, place.path.clone(), &stored, 0));
+        }
+    });
     values_on_host(
         model,
-        |id| written(id).is_some() && layout.base(id).is_none(),
+        |id| written(id).is_some() && waits(id).is_none(),
         |id, data| {
             if let Some(place) = written(id) {
                 let (bytes, shape, dtype) = data.into_parts();

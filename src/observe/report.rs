@@ -67,7 +67,7 @@ pub struct Report {
     pub gradient_bytes: usize,
     /// Bytes of the optimizer's state, unless a disk keeps it.
     pub optimizer_bytes: usize,
-    /// Bytes of the optimizer's state on a disk, and of the file that keeps it, if there is one.
+    /// Bytes of the optimizer's state and of parameters on a disk, and of the file that keeps them, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskBytes>,
     /// Bytes of all these that are offloaded to the host's memory.

@@ -11,7 +11,7 @@ use thiserror::Error;
 pub enum ScratchError {
     /// The file cannot be created.
     #[error(
-        "{}: cannot create a file for the optimizer's state: {source}; `on` of Offload must name an existing folder that the run may write into",
+        "{}: cannot create a file for `Offload`: {source}; its `on` must name an existing folder that the run may write into",
         folder.display()
     )]
     Folder {
@@ -21,35 +21,35 @@ pub enum ScratchError {
         source: io::Error,
     },
     /// The file cannot be read or written.
-    #[error("{}: cannot {doing} bucket {bucket}: {source}{}", file.display(), advice(.source))]
+    #[error("{}: cannot {doing} {part}: {source}{}", file.display(), advice(.source))]
     Io {
         /// The file, which has no name in its folder: the folder, and the rank that it belongs to.
         file: PathBuf,
         /// "read" or "write".
         doing: &'static str,
-        /// The bucket, counted from 0.
-        bucket: usize,
+        /// The part of the file: a bucket of the optimizer's state, counted from 0, or a parameter.
+        part: String,
         /// The cause.
         source: io::Error,
     },
     /// The disk returned other bytes than were written.
     #[error(
-        "{}: bucket {bucket} is damaged in {tensor}, at byte {at}: expected the BLAKE3 sum {expected}, found {found}: the disk or the memory is faulty; resume from the last checkpoint, with another folder",
+        "{}: {part} is damaged in {tensor}, at byte {at}: expected the BLAKE3 sum {expected}, found {found}: the disk or the memory is faulty; resume from the last checkpoint, with another folder",
         file.display()
     )]
     Damaged {
         /// The file, which has no name in its folder: the folder, and the rank that it belongs to.
         file: PathBuf,
-        /// The bucket, counted from 0.
-        bucket: usize,
-        /// The parameter's id and the field of its state.
+        /// The part of the file: a bucket of the optimizer's state, counted from 0, or a parameter.
+        part: String,
+        /// The parameter's id and the field of its state; or which of the parameter's values, the master's or the replica's.
         tensor: String,
         /// The first byte of the damaged chunk in the tensor.
         at: usize,
         /// The sum of the chunk that was written.
-        expected: String,
+        expected: Box<str>,
         /// The sum of the chunk that was read.
-        found: String,
+        found: Box<str>,
     },
     /// The optimizer does not yield its state.
     #[error("the state of the optimizer cannot be kept on a disk: {reason}")]
@@ -60,15 +60,15 @@ pub enum ScratchError {
 }
 
 impl ScratchError {
-    pub(super) fn io(file: &Path, doing: &'static str, bucket: usize, source: io::Error) -> Self {
-        Self::Io { file: file.into(), doing, bucket, source }
+    pub(super) fn io(file: &Path, doing: &'static str, part: &str, source: io::Error) -> Self {
+        Self::Io { file: file.into(), doing, part: part.into(), source }
     }
 }
 
 fn advice(source: &io::Error) -> &'static str {
     match source.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            "; free some space, or name another folder, and resume from the last checkpoint: `firebrick plan` says how many bytes the state has, and while a checkpoint is saved it takes up to twice as many"
+            "; free some space, or name another folder, and resume from the last checkpoint: `firebrick plan` says how many bytes the file has, and while a checkpoint is saved it takes up to twice as many"
         }
         _ => "; checkpoints are as they were: resume from the last one",
     }

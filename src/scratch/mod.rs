@@ -8,6 +8,9 @@
 //! file.rs    ScratchFile: the file, and which parts of it are free
 //! aligned.rs buffers that direct I/O accepts
 //! stored.rs  Stored: a bucket of tensors in the file
+//! parked.rs  ParkedParams: the parameters of blocks in the file
+//! lazy.rs    models whose parameters wait in the file
+//! stand_in.rs zeros in place of a value
 //! error.rs   ScratchError
 //! ```
 
@@ -16,11 +19,15 @@ use std::path::Path;
 mod aligned;
 mod error;
 mod file;
+mod lazy;
+mod parked;
+mod stand_in;
 mod stored;
 
 pub use error::ScratchError;
 pub(crate) use file::ScratchFile;
-pub(crate) use stored::{Stored, StoredTensor, Unstored};
+pub(crate) use parked::{NewValues, ParkedParams, Values, Written};
+pub(crate) use stored::{Stored, StoredTensor, Unstored, Unwritten};
 
 /// Checks that tensors can be kept on a disk in this folder, before anything else is read or computed.
 ///

@@ -28,11 +28,20 @@ pub(crate) struct Unstored {
     pub bytes: Bytes,
 }
 
+/// A bucket of tensors that is not on the disk.
+pub(crate) struct Unwritten {
+    /// The name of the bucket in errors.
+    pub name: String,
+    /// What it is written in the place of, if that is large enough and nothing else reads it.
+    pub before: Option<Arc<Stored>>,
+    pub tensors: Vec<Unstored>,
+}
+
 /// A bucket of tensors on the disk.
 #[derive(Debug)]
 pub(crate) struct Stored {
-    /// The number of the bucket, for errors.
-    bucket: usize,
+    /// The name of the bucket in errors.
+    name: String,
     extent: Extent,
     pub tensors: Vec<StoredTensor>,
 }
@@ -58,66 +67,55 @@ impl StoredTensor {
 }
 
 impl Stored {
-    /// Writes a bucket, in the place of `before` if it is large enough and nothing else reads it.
+    /// Writes buckets, all at the same time.
     ///
     /// # Errors
     ///
     /// The disk is full or fails.
-    pub fn write(
-        file: &Arc<ScratchFile>,
-        bucket: usize,
-        before: Option<Arc<Self>>,
-        tensors: Vec<Unstored>,
-    ) -> Result<Self, ScratchError> {
+    pub fn write(file: &Arc<ScratchFile>, buckets: Vec<Unwritten>) -> Result<Vec<Self>, ScratchError> {
         let begun = Instant::now();
-        let mut end = 0;
-        let mut parts = Vec::new();
-        for Unstored { name, dtype, shape, bytes } in &tensors {
-            let (start, bytes) = (end, bytes.len());
-            let sums = vec![Hash::from_bytes([0; 32]); bytes.div_ceil(CHUNK)];
-            parts.push(StoredTensor {
-                name: name.clone(),
-                dtype: *dtype,
-                shape: shape.clone(),
-                bytes,
-                start,
-                sums,
-            });
-            end += in_blocks(bytes);
+        let (mut all, mut contents) = (Vec::with_capacity(buckets.len()), Vec::new());
+        for Unwritten { name, before, tensors } in buckets {
+            let (parts, end) = layout(&tensors);
+            let before = before.and_then(|before| Arc::try_unwrap(before).ok()).map(|before| before.extent);
+            let extent = before.filter(|extent| extent.holds(end)).unwrap_or_else(|| file.extent(end));
+            all.push(Self { name, extent, tensors: parts });
+            contents.push(tensors);
         }
-        let before = before.and_then(|before| Arc::try_unwrap(before).ok()).map(|before| before.extent);
-        let extent = before.filter(|extent| extent.holds(end)).unwrap_or_else(|| file.extent(end));
         let mut jobs = Vec::new();
-        for (part, tensor) in std::iter::zip(&mut parts, &tensors) {
-            let chunks = std::iter::zip(&mut part.sums, tensor.bytes.chunks(CHUNK)).enumerate();
-            jobs.extend(chunks.map(|(chunk, (sum, bytes))| (part.start + chunk * CHUNK, sum, bytes)));
+        for (Self { name, extent, tensors }, contents) in std::iter::zip(&mut all, &contents) {
+            for (part, tensor) in std::iter::zip(tensors, contents) {
+                let (place, start) = ((&*name, &*extent), part.start);
+                let chunks = std::iter::zip(&mut part.sums, tensor.bytes.chunks(CHUNK)).enumerate();
+                jobs.extend(chunks.map(|(chunk, (sum, bytes))| (place, start + chunk * CHUNK, sum, bytes)));
+            }
         }
         in_parallel(
             jobs,
-            |(_, _, bytes)| bytes.len(),
-            |buffer, (at, sum, bytes)| {
+            |(_, _, _, bytes)| bytes.len(),
+            |buffer, ((name, extent), at, sum, bytes)| {
                 *sum = blake3::hash(bytes);
                 let blocks = buffer.first(bytes.len());
                 blocks[..bytes.len()].copy_from_slice(bytes);
                 blocks[bytes.len()..].fill(0);
-                extent
-                    .write(blocks, at)
-                    .map_err(|error| ScratchError::io(file.name(), "write", bucket, error))
+                extent.write(blocks, at).map_err(|error| ScratchError::io(file.name(), "write", name, error))
             },
         )?;
         file.count(Way::Written, begun);
-        Ok(Self { bucket, extent, tensors: parts })
+        Ok(all)
     }
 
-    /// Reads all tensors, in order.
+    /// Reads all tensors of some buckets, in order and all at the same time.
     ///
     /// # Errors
     ///
     /// The disk fails, or returns other bytes than were written.
-    pub fn read(&self) -> Result<Vec<Vec<u8>>, ScratchError> {
-        let mut read: Vec<_> = self.tensors.iter().map(|tensor| vec![0; tensor.bytes]).collect();
-        let all = std::iter::zip(&self.tensors, &mut read);
-        self.read_chunks(all.flat_map(|(tensor, bytes)| chunks(tensor, bytes)).collect())?;
+    pub fn read(buckets: &[&Self]) -> Result<Vec<Vec<u8>>, ScratchError> {
+        let all =
+            || buckets.iter().flat_map(|stored| stored.tensors.iter().map(move |tensor| (*stored, tensor)));
+        let mut read: Vec<_> = all().map(|(_, tensor)| vec![0; tensor.bytes]).collect();
+        let jobs = std::iter::zip(all(), &mut read);
+        read_chunks(jobs.flat_map(|((stored, tensor), bytes)| chunks(stored, tensor, bytes)).collect())?;
         Ok(read)
     }
 
@@ -129,46 +127,64 @@ impl Stored {
     pub fn read_tensor(&self, index: usize) -> Result<Vec<u8>, ScratchError> {
         let tensor = &self.tensors[index];
         let mut bytes = vec![0; tensor.bytes];
-        self.read_chunks(chunks(tensor, &mut bytes).collect())?;
+        read_chunks(chunks(self, tensor, &mut bytes).collect())?;
         Ok(bytes)
     }
+}
 
-    fn read_chunks(&self, jobs: Vec<(&StoredTensor, usize, &mut [u8])>) -> Result<(), ScratchError> {
-        let (file, begun) = (self.extent.file(), Instant::now());
-        let read = in_parallel(
-            jobs,
-            |(_, _, bytes)| bytes.len(),
-            |buffer, (tensor, chunk, bytes)| {
-                let (expected, at) = (tensor.sums[chunk], tensor.chunk(chunk).start);
-                let blocks = buffer.first(bytes.len());
-                let read = self.extent.read(blocks, tensor.start + at);
-                read.map_err(|error| ScratchError::io(file.name(), "read", self.bucket, error))?;
-                bytes.copy_from_slice(&blocks[..bytes.len()]);
-                let found = blake3::hash(bytes);
-                if found == expected {
-                    return Ok(());
-                }
-                Err(ScratchError::Damaged {
-                    file: file.name().into(),
-                    bucket: self.bucket,
-                    tensor: tensor.name.clone(),
-                    at,
-                    expected: expected.to_string(),
-                    found: found.to_string(),
-                })
-            },
-        );
-        file.count(Way::Read, begun);
-        read
-    }
+/// Returns the places of tensors in an extent, each in whole blocks, and the bytes of all of them.
+fn layout(tensors: &[Unstored]) -> (Vec<StoredTensor>, usize) {
+    let mut end = 0;
+    let place = |Unstored { name, dtype, shape, bytes }: &Unstored| {
+        let (start, bytes) = (end, bytes.len());
+        end += in_blocks(bytes);
+        let sums = vec![Hash::from_bytes([0; 32]); bytes.div_ceil(CHUNK)];
+        StoredTensor { name: name.clone(), dtype: *dtype, shape: shape.clone(), bytes, start, sums }
+    };
+    let parts = tensors.iter().map(place).collect();
+    (parts, end)
+}
+
+/// A chunk to read: its bucket and tensor, its number, and the memory for it.
+type Chunk<'a> = (&'a Stored, &'a StoredTensor, usize, &'a mut [u8]);
+
+fn read_chunks(jobs: Vec<Chunk<'_>>) -> Result<(), ScratchError> {
+    let Some(file) = jobs.first().map(|(stored, ..)| stored.extent.file().clone()) else { return Ok(()) };
+    let begun = Instant::now();
+    let read = in_parallel(
+        jobs,
+        |(.., bytes)| bytes.len(),
+        |buffer, (stored, tensor, chunk, bytes)| {
+            let (expected, at) = (tensor.sums[chunk], tensor.chunk(chunk).start);
+            let blocks = buffer.first(bytes.len());
+            let read = stored.extent.read(blocks, tensor.start + at);
+            read.map_err(|error| ScratchError::io(file.name(), "read", &stored.name, error))?;
+            bytes.copy_from_slice(&blocks[..bytes.len()]);
+            let found = blake3::hash(bytes);
+            if found == expected {
+                return Ok(());
+            }
+            Err(ScratchError::Damaged {
+                file: file.name().into(),
+                part: stored.name.clone(),
+                tensor: tensor.name.clone(),
+                at,
+                expected: expected.to_string().into(),
+                found: found.to_string().into(),
+            })
+        },
+    );
+    file.count(Way::Read, begun);
+    read
 }
 
 /// Splits the memory of a tensor into its chunks, each with its number.
 fn chunks<'a>(
+    stored: &'a Stored,
     tensor: &'a StoredTensor,
     bytes: &'a mut [u8],
-) -> impl Iterator<Item = (&'a StoredTensor, usize, &'a mut [u8])> {
-    bytes.chunks_mut(CHUNK).enumerate().map(move |(chunk, bytes)| (tensor, chunk, bytes))
+) -> impl Iterator<Item = Chunk<'a>> {
+    bytes.chunks_mut(CHUNK).enumerate().map(move |(chunk, bytes)| (stored, tensor, chunk, bytes))
 }
 
 /// Does jobs on a few threads, each of which has a buffer for the bytes of any of them. After an error, no further job

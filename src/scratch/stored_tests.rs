@@ -16,6 +16,16 @@ fn tensors(sizes: &[usize], seed: u8) -> Vec<Unstored> {
     sizes.iter().enumerate().map(one).collect()
 }
 
+/// Writes one bucket.
+fn write(
+    file: &Arc<ScratchFile>,
+    name: &str,
+    before: Option<Arc<Stored>>,
+    tensors: Vec<Unstored>,
+) -> Result<Stored, ScratchError> {
+    Ok(Stored::write(file, vec![Unwritten { name: name.into(), before, tensors }])?.remove(0))
+}
+
 fn bytes(tensors: &[Unstored]) -> Vec<Vec<u8>> {
     tensors.iter().map(|tensor| tensor.bytes.to_vec()).collect()
 }
@@ -31,8 +41,8 @@ fn what_is_read_is_what_was_written() {
     for seed in 0..3 {
         let written = tensors(&SIZES, seed);
         let expected = bytes(&written);
-        let found = Stored::write(&file, 0, stored.take(), written).unwrap();
-        assert_eq!(found.read().unwrap(), expected);
+        let found = write(&file, "bucket 0", stored.take(), written).unwrap();
+        assert_eq!(Stored::read(&[&found]).unwrap(), expected);
         for (index, expected) in expected.iter().enumerate() {
             assert_eq!(&found.read_tensor(index).unwrap(), expected);
         }
@@ -48,12 +58,12 @@ fn a_bucket_that_is_still_read_is_not_overwritten() {
     let file = ScratchFile::create(folder.path(), 0).unwrap();
     let before = tensors(&[5000], 1);
     let expected = bytes(&before);
-    let first = Arc::new(Stored::write(&file, 0, None, before).unwrap());
-    let second = Stored::write(&file, 0, Some(first.clone()), tensors(&[5000], 2)).unwrap();
-    assert_eq!(first.read().unwrap(), expected);
-    assert_ne!(second.read().unwrap(), expected);
+    let first = Arc::new(write(&file, "bucket 0", None, before).unwrap());
+    let second = write(&file, "bucket 0", Some(first.clone()), tensors(&[5000], 2)).unwrap();
+    assert_eq!(Stored::read(&[&first]).unwrap(), expected);
+    assert_ne!(Stored::read(&[&second]).unwrap(), expected);
     drop(first);
-    Stored::write(&file, 1, None, tensors(&[5000], 3)).unwrap();
+    write(&file, "bucket 1", None, tensors(&[5000], 3)).unwrap();
     assert_eq!(file.bytes(), 2 * 8192, "its place is used again");
 }
 
@@ -61,7 +71,7 @@ fn a_bucket_that_is_still_read_is_not_overwritten() {
 fn a_bit_that_flips_is_found_wherever_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let file = ScratchFile::create(folder.path(), 3).unwrap();
-    let stored = Stored::write(&file, 12, None, tensors(&SIZES, 0)).unwrap();
+    let stored = write(&file, "bucket 12", None, tensors(&SIZES, 0)).unwrap();
     for (index, tensor) in stored.tensors.iter().enumerate().filter(|(_, tensor)| tensor.bytes > 0) {
         for at in [0, tensor.bytes / 2, tensor.bytes - 1] {
             let place = tensor.start + at;
@@ -74,19 +84,19 @@ fn a_bit_that_flips_is_found_wherever_it_is() {
                 stored.extent.write(blocks, start).unwrap();
             };
             flip(blocks);
-            for error in [stored.read().unwrap_err(), stored.read_tensor(index).unwrap_err()] {
+            for error in [Stored::read(&[&stored]).unwrap_err(), stored.read_tensor(index).unwrap_err()] {
                 let text = error.to_string();
-                let ScratchError::Damaged { bucket, tensor: name, at: chunk, expected, found, .. } = error
+                let ScratchError::Damaged { part, tensor: name, at: chunk, expected, found, .. } = error
                 else {
                     panic!("{text}")
                 };
-                assert_eq!((bucket, &name), (12, &tensor.name));
+                assert_eq!((&*part, &name), ("bucket 12", &tensor.name));
                 assert_eq!(chunk, at / CHUNK * CHUNK);
-                assert!(expected != found && text.contains(&expected) && text.contains(&found), "{text}");
+                assert!(expected != found && text.contains(&*expected) && text.contains(&*found), "{text}");
                 assert!(text.contains("of rank 3") && text.contains("bucket 12"), "{text}");
             }
             flip(blocks);
         }
     }
-    stored.read().unwrap();
+    Stored::read(&[&stored]).unwrap();
 }

@@ -97,7 +97,7 @@ impl<S> Trainer<S> {
             settings.schedule.check_saved()?;
         }
         let mut start = self.start(&rank, shared, &settings)?;
-        let session = prepared.start(optimizer, schedule.clone(), self.seed, total)?.opening_disk()?;
+        let session = prepared.opening_disk().start(optimizer, schedule.clone(), self.seed, total)?;
         let session = session.smoothing_labels(self.label_smoothing);
         let mut session = session.within(self.device_budget, self.optimizer_states)?;
         let layout = session.layout().clone();

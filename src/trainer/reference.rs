@@ -92,13 +92,14 @@ impl<S> Trainer<S> {
             }
         };
         let answers = match unadapted {
-            None => ask(session, asked, known, &self.interrupter.0, &mut say)?,
+            None => session.having_read(ask(session, asked, known, &self.interrupter.0, &mut say))?,
             Some(Unadapted { model, device, optimizer }) => {
                 let adaptation = Adaptation::seeded(self.seed).with_fresh(self.fresh.clone());
                 let prepared =
                     Prepared::new(&self.strategies, model, device, &optimizer, world.clone(), adaptation)?;
-                let session = prepared.start(optimizer, schedule.clone(), self.seed, updates)?;
-                ask(&session, asked, known, &self.interrupter.0, &mut say)?
+                let session =
+                    prepared.opening_disk().start(optimizer, schedule.clone(), self.seed, updates)?;
+                session.having_read(ask(&session, asked, known, &self.interrupter.0, &mut say))?
             }
         };
         // The memory of these passes is not part of the run's peak.

@@ -1,13 +1,11 @@
 //! The float dtypes that training can compute in: their names, and which ones a device supports.
 
-use std::any::Any;
-use std::collections::HashMap;
-
-use burn::module::{Module, ModuleMapper, Param, ParamId};
+use burn::module::{Module, ParamId};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use firebrick_kernels::optim::take;
 use serde::{Deserialize, Serialize};
 
+use crate::params::map_params_later;
 use crate::{ParamMap, StrategyError, map_params, relift};
 
 /// A float dtype by the name that it has in run files.
@@ -117,43 +115,25 @@ pub fn cast_params<M: Module>(model: M, dtype_of: impl Fn(ParamId) -> FloatDType
     map_params(model, &mut Cast(dtype_of))
 }
 
+/// Like [`cast_params`], but a parameter that has no value yet is cast when something first reads it.
+pub(crate) fn cast_params_later<M: Module>(
+    model: M,
+    dtype_of: impl Fn(ParamId) -> FloatDType + Clone + Send + Sync + 'static,
+) -> M {
+    map_params_later(model, Cast(dtype_of))
+}
+
+#[derive(Clone)]
 struct Cast<F>(F);
 
 impl<F: Fn(ParamId) -> FloatDType> ParamMap for Cast<F> {
     fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
-        cast_param(value, (self.0)(id))
-    }
-}
-
-/// Casts a parameter. It keeps its autodiff state.
-fn cast_param<const D: usize>(value: Tensor<D>, dtype: FloatDType) -> Tensor<D> {
-    match value.dtype() == DType::from(dtype) {
-        true => value,
-        false => relift(cast_value(value.clone().inner(), dtype), &value),
-    }
-}
-
-/// Like [`cast_params`], except that a parameter without a value stays without one: it is cast when it is first read.
-pub(crate) fn cast_when_read<M: Module>(model: M, dtype_of: impl Fn(ParamId) -> FloatDType) -> M {
-    struct Lazy<F> {
-        dtype_of: F,
-        /// A tied parameter is one tensor at all of its places.
-        done: HashMap<ParamId, Box<dyn Any>>,
-    }
-    impl<F: Fn(ParamId) -> FloatDType> ModuleMapper for Lazy<F> {
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            if let Some(done) =
-                self.done.get(&param.id).and_then(|done| done.downcast_ref::<Param<Tensor<D>>>())
-            {
-                return done.clone();
-            }
-            let (id, dtype) = (param.id, (self.dtype_of)(param.id));
-            let cast = param.init_mapper(move |value| cast_param(value, dtype));
-            self.done.insert(id, Box::new(cast.clone()));
-            cast
+        let dtype = (self.0)(id);
+        match value.dtype() == DType::from(dtype) {
+            true => value,
+            false => relift(cast_value(value.clone().inner(), dtype), &value),
         }
     }
-    model.map(&mut Lazy { dtype_of, done: HashMap::new() })
 }
 
 /// Casts the value of a parameter, outside autodiff, like [`cast_params`].

@@ -35,7 +35,7 @@ pub struct Effects {
     pub offloads: Option<Offloads>,
     /// It moves tensors between host and device, so many bytes in one copy, unless a tensor alone has more.
     pub moves: Option<usize>,
-    /// It keeps the optimizer's state on a disk.
+    /// It keeps the optimizer's state on a disk, and the parameters of blocks if it [offloads](Self::offloads) them.
     pub on_disk: Option<OnDisk>,
     /// It recomputes activations.
     pub recomputes: Option<Recomputes>,
@@ -112,12 +112,12 @@ pub enum Offloads {
     Parameters,
 }
 
-/// A disk that keeps the optimizer's state.
+/// A disk that keeps the optimizer's state, and perhaps the parameters of blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OnDisk {
     /// The folder of the file.
     pub folder: PathBuf,
-    /// The most bytes of parameters whose state is read and written together.
+    /// The most bytes of parameters that are read and written together, with their state.
     pub bucket_bytes: usize,
 }
 

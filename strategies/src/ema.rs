@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     AverageStage, Effects, ParamMap, SaveStage, SettingError, Setup, Stage, StageState, Stages, Strategy,
-    StrategyError, StrategyRecipe, groups, map_params, relift, trained,
+    StrategyError, StrategyRecipe, each_param, groups, map_params, relift,
 };
 
 const NAME: &str = "Ema";
@@ -102,7 +102,12 @@ impl StrategyRecipe for Ema {
 
 impl<M: Module + 'static> Strategy<M> for Ema {
     fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        let trained = trained(setup.model()).into_iter().map(|param| param.id).collect();
+        let mut trained = HashSet::new();
+        each_param(setup.model(), |param| {
+            if param.learns() {
+                trained.insert(param.id());
+            }
+        });
         Ok(Stages::of(Averaging { ema: self.clone(), updates: 0, trained, average: None }))
     }
 }

@@ -193,6 +193,7 @@ pub mod optim;
 mod order;
 mod outcome;
 mod params;
+mod parked;
 mod pass;
 mod paths;
 mod quantize;
@@ -242,6 +243,7 @@ pub use outcome::Outcome;
 pub use params::{
     ParamMap, Trained, apart, map_params, relift, tie, tied, trained, trained_here, untie, with_values,
 };
+pub use parked::{Parked, ParkedParam, ParkedRead};
 pub use pass::Pass;
 pub use paths::{PathError, Paths, Place};
 pub use quantize::{PackedBase, Quantize};

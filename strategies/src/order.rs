@@ -147,6 +147,11 @@ impl Order {
         self.0.iter().find_map(|effects| effects.on_disk.as_ref())
     }
 
+    /// Returns whether a disk keeps the parameters of blocks too.
+    pub fn parks_parameters(&self) -> bool {
+        self.on_disk().is_some() && self.offloads() == Some(Offloads::Parameters)
+    }
+
     /// Returns whether a strategy moves each parameter to the master's device in
     /// [`init_master`](crate::MasterStage::init_master), one parameter at a time. Before that the model may be on any
     /// device, and need not fit on the training device.

@@ -29,6 +29,41 @@ pub fn map_params<M: Module>(model: M, map: &mut impl ParamMap) -> M {
     model.map(&mut MapOnce { map, done: HashMap::new() })
 }
 
+/// Like [`map_params`], but a parameter that has no value yet still has none: it is mapped when something first reads it. So a
+/// model can be moved elsewhere one parameter at a time.
+pub(crate) fn map_params_later<M: Module>(model: M, map: impl ParamMap + Clone + Send + Sync + 'static) -> M {
+    let mut later = MapLater { now: map.clone(), map, done: HashMap::new(), lazy: HashMap::new() };
+    model.map(&mut later)
+}
+
+struct MapLater<F> {
+    map: F,
+    now: F,
+    done: HashMap<ParamId, Box<dyn Any>>,
+    /// The parameters without a value, so that all places of a tied one receive the same tensor.
+    lazy: HashMap<ParamId, Box<dyn Any>>,
+}
+
+impl<F: ParamMap + Clone + Send + Sync + 'static> ModuleMapper for MapLater<F> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if param.is_initialized() {
+            let done = std::mem::take(&mut self.done);
+            let mut once = MapOnce { map: &mut self.now, done };
+            let mapped = once.map_float(param);
+            self.done = once.done;
+            return mapped;
+        }
+        let id = param.id;
+        if let Some(known) = self.lazy.get(&id).and_then(|known| known.downcast_ref::<Param<Tensor<D>>>()) {
+            return known.clone();
+        }
+        let map = self.map.clone();
+        let mapped = param.init_mapper(move |value| map.clone().map(id, value));
+        self.lazy.insert(id, Box::new(mapped.clone()));
+        mapped
+    }
+}
+
 struct MapOnce<'a, F> {
     map: &'a mut F,
     done: HashMap<ParamId, Box<dyn Any>>,
@@ -228,6 +263,28 @@ mod tests {
         let grads = y.sum().backward();
         let [a, b] = [0, 1].map(|i| model[i].weight.grad(&grads).unwrap().into_data());
         assert_eq!(a, b);
+    }
+
+    #[test]
+    fn a_parameter_without_a_value_is_mapped_when_it_is_read() {
+        #[derive(Clone)]
+        struct Twice;
+        impl ParamMap for Twice {
+            fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
+                Double.map(id, value)
+            }
+        }
+        let device = testing::device().autodiff();
+        let lazy: Linear = LinearConfig::new(2, 2).with_bias(false).init(&device);
+        let (known, frozen) = (twins().remove(0), LinearConfig::new(2, 2).init(&device).no_grad());
+        let model = map_params_later(vec![lazy.clone(), lazy.clone(), known.clone(), frozen], Twice);
+        assert!(!model[0].weight.is_initialized() && !lazy.weight.is_initialized());
+        assert!(!model[3].weight.is_initialized());
+        let doubled = |linear: &Linear| values(linear).iter().map(|x| x * 2.0).collect::<Vec<_>>();
+        assert_eq!(values(&model[2]), doubled(&known));
+        assert_eq!(values(&model[0]), doubled(&lazy));
+        assert_eq!(values(&model[1]), doubled(&lazy));
+        assert!(model[0].weight.is_require_grad() && !model[3].weight.is_require_grad());
     }
 
     #[test]

@@ -51,6 +51,7 @@ fn every_strategy() -> Vec<(&'static str, Recipe)> {
             ("Recompute", boxed(Recompute::paths(["blocks.1"]))),
             ("Offload", boxed(Offload::optimizer())),
             ("Offload of parameters", boxed(Offload::parameters())),
+            ("Offload of parameters", boxed(Offload::parameters().on(std::env::temp_dir()))),
             ("Zero", zero(0)),
             ("Zero", zero(1)),
             ("Zero in the backward pass", zero(2)),

@@ -30,6 +30,7 @@ mod offload;
 mod on_disk;
 mod optimizers;
 mod own_strategies;
+mod parked;
 mod peft;
 mod preference;
 mod pretrained;

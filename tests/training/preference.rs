@@ -255,6 +255,7 @@ fn a_run_is_the_same_on_any_ranks_with_any_cut_and_every_strategy() {
     same(run(1, 4, Accumulate(4)), "four micro-batches");
     same(run(1, 1, Recompute::every_block()), "recomputed");
     same(run(1, 1, Offload::optimizer()), "offloaded");
+    same(run(1, 1, Offload::parameters().on(std::env::temp_dir())), "on a disk");
     for stage in 1..=3 {
         same(run(2, 1, Zero::stage(stage)), &format!("two ranks, stage {stage}"));
     }

@@ -73,6 +73,19 @@ fn zero_and_offload() {
         zero(&format!(r#""stage": 3, {on_disk}, "offload_param": {{"device": "cpu"}}"#)),
         ["Zero(stage: 3)", r#"Offload(keep: parameters, on: "/a b\"c")"#]
     );
+    let params_on_disk = r#""offload_param": {"device": "nvme", "nvme_path": "/p"}"#;
+    let expected = ["Zero(stage: 3)", r#"Offload(keep: parameters, on: "/p")"#];
+    assert_eq!(zero(&format!(r#""stage": 3, {params_on_disk}"#)), expected);
+    let host = r#""offload_optimizer": {"device": "cpu"}"#;
+    assert_eq!(zero(&format!(r#""stage": 3, {params_on_disk}, {host}"#)), expected);
+    assert_eq!(zero(&format!(r#""stage": 2, {params_on_disk}"#)), ["Zero(stage: 2)"]);
+    // A run has one folder.
+    assert_eq!(
+        zero(&format!(r#""stage": 3, {params_on_disk}, {on_disk}"#)),
+        ["Zero(stage: 3)", r#"Offload(keep: parameters, on: "/a b\"c")"#]
+    );
+    let two = format!(r#"{{"zero_optimization": {{"stage": 3, {params_on_disk}, {on_disk}}}}}"#);
+    assert_eq!(outcome("zero_optimization.offload_param.nvme_path", &two, None), ("not supported", false));
     let taken = format!(r#"{{"zero_optimization": {{"stage": 2, {on_disk}}}}}"#);
     for name in ["device", "nvme_path"] {
         let path = format!("zero_optimization.offload_optimizer.{name}");

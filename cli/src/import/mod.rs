@@ -41,7 +41,8 @@
 //! | `stage3_param_persistence_threshold` | `Zero(replicate_below: ..)` |
 //! | `offload_optimizer.device`: `cpu` | `Offload(optimizer)` |
 //! | `offload_optimizer.device`: `nvme`, with `nvme_path` | `Offload(keep: optimizer, on: ..)` |
-//! | `offload_param.device`: `cpu` | `Offload(parameters)`, with the optimizer's state; `nvme` becomes the same |
+//! | `offload_param.device`: `cpu` | `Offload(parameters)`, with the optimizer's state |
+//! | `offload_param.device`: `nvme`, with `nvme_path` | `Offload(keep: parameters, on: ..)`, with the optimizer's state |
 //! | `activation_checkpointing`, if any part of it is on | `Recompute(every: 1)`, `offloaded` with `cpu_checkpointing` |
 //! | `optimizer`: `Adam`, `AdamW`, `Lion`, `Lamb`, `SGD` | `AdamW`, `Lion`, `Lamb`, `Sgd`; weight decay applies to matrices, not to vectors |
 //! | `scheduler`: `WarmupLR`, `WarmupDecayLR`, `WarmupCosineLR`, `OneCycle`, `LRRangeTest` | the same, see [`schedule`](firebrick::schedule) |

@@ -132,20 +132,20 @@ struct Block {
     least: u64,
     /// What keeps the part on the host.
     strategy: &'static str,
-    /// The setting that keeps the part on a disk, if there is one.
-    on_disk: Option<&'static str>,
+    /// What `Offload` keeps then.
+    keep: &'static str,
 }
 
 /// Reads what the host and a disk keep. A run has a single `Offload`; that of parameters includes the optimizer's state.
 fn offload(ds: &mut Source, stage: u64) -> Result<Option<Item>, ImportError> {
     let (name, strategy) = ("offload_param", "Offload(parameters)");
-    let block = |old| Block { name, old, least: 3, strategy, on_disk: None };
-    let parameters = device(ds, &block("cpu_offload_param"), stage)?;
+    let block = |old| Block { name, old, least: 3, strategy, keep: "parameters" };
+    let of_parameters = device(ds, &block("cpu_offload_param"), stage)?;
     let old = device(ds, &block("cpu_offload_params"), stage)?;
-    let parameters = parameters != Kept::Device || old != Kept::Device;
-    let on_disk = Some(if parameters { "parameters" } else { "optimizer" });
+    let parameters = of_parameters != Kept::Device || old != Kept::Device;
+    let keep = if parameters { "parameters" } else { "optimizer" };
     let (name, strategy) = ("offload_optimizer", "Offload(optimizer)");
-    let block = Block { name, old: "cpu_offload", least: 1, strategy, on_disk };
+    let block = Block { name, old: "cpu_offload", least: 1, strategy, keep };
     let optimizer = device(ds, &block, stage)?;
     for name in ["ratio", "nvme_path"] {
         let path = format!("zero_optimization.offload_optimizer.{name}");
@@ -156,12 +156,19 @@ fn offload(ds: &mut Source, stage: u64) -> Result<Option<Item>, ImportError> {
         };
         ds.settle(&path, all);
     }
-    Ok(match (parameters, optimizer) {
-        (true, Kept::Disk(folder)) => Some(Item::certain(with_disk("parameters", &folder))),
-        (false, Kept::Disk(folder)) => Some(Item::certain(with_disk("optimizer", &folder))),
-        (true, _) => Some(Item::certain("Offload(parameters)")),
-        (false, Kept::Host) => Some(Item::certain("Offload(optimizer)")),
-        (false, Kept::Device) => None,
+    if let (Kept::Disk(one), Kept::Disk(other)) = (&of_parameters, &optimizer)
+        && one != other
+    {
+        let why = format!("{}: a run has one folder", with_disk(keep, other));
+        ds.correct("zero_optimization.offload_param.nvme_path", Outcome::omitted(why));
+    }
+    Ok(match (parameters, optimizer, of_parameters) {
+        (_, Kept::Disk(folder), _) | (true, _, Kept::Disk(folder)) => {
+            Some(Item::certain(with_disk(keep, &folder)))
+        }
+        (true, ..) => Some(Item::certain("Offload(parameters)")),
+        (false, Kept::Host, _) => Some(Item::certain("Offload(optimizer)")),
+        (false, Kept::Device, _) => None,
     })
 }
 
@@ -171,7 +178,7 @@ fn with_disk(keep: &str, folder: &str) -> String {
 
 /// Reads where a part of the state is kept.
 fn device(ds: &mut Source, block: &Block, stage: u64) -> Result<Kept, ImportError> {
-    let Block { name, old, least, strategy, on_disk } = block;
+    let Block { name, old, least, strategy, keep } = block;
     let (least, path, old) =
         (*least, format!("zero_optimization.{name}.device"), format!("zero_optimization.{old}"));
     let note = Outcome::Taken(format!("strategies: {strategy}"));
@@ -192,7 +199,7 @@ fn device(ds: &mut Source, block: &Block, stage: u64) -> Result<Kept, ImportErro
             "none" => (Outcome::no_effect("nothing is offloaded"), by_flag),
             "cpu" | "nvme" if stage < least => (too_low, by_flag),
             "cpu" => (note, Kept::Host),
-            "nvme" => nvme(ds, name, strategy, *on_disk)?,
+            "nvme" => nvme(ds, name, strategy, keep)?,
             _ => return Err(ds.wrong(&path, "\"cpu\", \"nvme\" or \"none\"")),
         },
         Given::Auto => return Err(ds.wrong(&path, "\"cpu\", \"nvme\" or \"none\"")),
@@ -201,18 +208,9 @@ fn device(ds: &mut Source, block: &Block, stage: u64) -> Result<Kept, ImportErro
     Ok(kept)
 }
 
-/// Reads the folder on a disk. Without one, or if a disk cannot keep this part, the host keeps it.
-fn nvme(
-    ds: &mut Source,
-    block: &str,
-    strategy: &str,
-    on_disk: Option<&str>,
-) -> Result<(Outcome, Kept), ImportError> {
+/// Reads the folder on a disk. Without one, the host keeps this part.
+fn nvme(ds: &mut Source, block: &str, strategy: &str, keep: &str) -> Result<(Outcome, Kept), ImportError> {
     let path = format!("zero_optimization.{block}.nvme_path");
-    let Some(keep) = on_disk else {
-        let why = "a disk keeps only the optimizer's state";
-        return Ok((Outcome::omitted(format!("{strategy}, in the host's memory: {why}")), Kept::Host));
-    };
     match ds.text(&path)? {
         Given::Is(folder) if !folder.is_empty() => {
             let taken = Outcome::Taken(format!("strategies: {}", with_disk(keep, &folder)));

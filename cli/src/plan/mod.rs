@@ -114,6 +114,8 @@ pub struct Planned {
     pub host_bytes: u64,
     /// Counted as in [`DiskBytes::state_bytes`](firebrick::DiskBytes::state_bytes).
     pub disk_bytes: u64,
+    /// Counted as in [`DiskBytes::parameter_bytes`](firebrick::DiskBytes::parameter_bytes).
+    pub disk_parameter_bytes: u64,
     /// Bytes on the device between two steps.
     pub between_steps_bytes: u64,
     /// Most bytes on the device during a pass or an update, as `device_budget` counts them.
@@ -302,6 +304,7 @@ impl<M: Trainable> Planner<'_, M> {
             activation_bytes: traced.activations,
             host_bytes: held.host,
             disk_bytes: held.disk,
+            disk_parameter_bytes: held.disk_parameters,
             between_steps_bytes: held.between(),
             peak_bytes: peak,
             sent_elements: sent.values().map(|sent| sent.elements).sum(),

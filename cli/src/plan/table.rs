@@ -55,9 +55,14 @@ impl Plan {
             }
             false => String::new(),
         };
-        let disk = match self.as_written.disk_bytes {
-            0 => String::new(),
-            state => format!(" The optimizer's state takes {} on the disk.", bytes(state)),
+        let Planned { disk_bytes: state, disk_parameter_bytes: parameters, .. } = self.as_written;
+        let disk = match (state, parameters) {
+            (0, 0) => String::new(),
+            (_, 0) => format!(" The optimizer's state takes {} on the disk.", bytes(state)),
+            _ => format!(
+                " The optimizer's state and the parameters of blocks take {} on the disk.",
+                bytes(state + parameters)
+            ),
         };
         let answer = match (self.as_written.fits, self.budget_bytes.map(bytes)) {
             (Some(true), Some(budget)) => {
@@ -112,7 +117,7 @@ impl Plan {
             ("optimizer state", run.optimizer_bytes),
             ("activations", run.activation_bytes),
             ("on the host", run.host_bytes),
-            ("on the disk", run.disk_bytes),
+            ("on the disk", run.disk_bytes + run.disk_parameter_bytes),
             ("device, between steps", run.between_steps_bytes),
             ("device, at the peak", run.peak_bytes),
             ("sent in an update", run.sent_bytes),
@@ -222,6 +227,7 @@ mod tests {
             activation_bytes: *peak_bytes,
             host_bytes: 0,
             disk_bytes: 0,
+            disk_parameter_bytes: 0,
             between_steps_bytes: 12,
             peak_bytes: *peak_bytes,
             sent: BTreeMap::new(),

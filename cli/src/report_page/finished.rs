@@ -41,11 +41,12 @@ pub(crate) struct Finished {
     pub ranks: Vec<Rank>,
 }
 
-/// The optimizer's state [on a disk](firebrick::DiskBytes).
+/// The optimizer's state, and parameters, [on a disk](firebrick::DiskBytes).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Disk {
     pub state_bytes: Option<f64>,
+    pub parameter_bytes: Option<f64>,
 }
 
 /// A rank's [`RankReport`](firebrick::RankReport).

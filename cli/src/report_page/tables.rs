@@ -103,6 +103,7 @@ pub(crate) fn memory(finished: &Finished) -> String {
         ("optimizer state", finished.optimizer_bytes),
         ("of these, on the host", finished.host_bytes),
         ("optimizer state, on a disk", finished.disk.and_then(|disk| disk.state_bytes)),
+        ("parameters of blocks, on a disk", finished.disk.and_then(|disk| disk.parameter_bytes)),
         ("activations of a pass, at most", finished.activation_bytes),
         ("all in use, at most", finished.peak_bytes),
     ];

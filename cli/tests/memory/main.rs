@@ -7,6 +7,7 @@ mod support;
 mod budget;
 mod copies;
 mod on_disk;
+mod parked;
 mod parts;
 mod plan;
 mod start;

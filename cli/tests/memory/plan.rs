@@ -356,6 +356,23 @@ fn the_bytes_on_a_disk_are_those_of_the_state() {
         let text = plan.summary(true);
         assert!(text.contains("on the disk") && text.contains("on: "), "{text}");
     }
+    for (ranks, before, behind) in [
+        (1, "", ""),
+        (1, "", ", Amp(bf16)"),
+        (2, "Zero(stage: 3), ", ", Amp(bf16)"),
+        (2, "Zero(stage: 1), ", ""),
+    ] {
+        let strategies = format!(r#"strategies=[{before}Offload(keep: parameters, on: "{path}"){behind}]"#);
+        let sets = [strategies.clone(), format!("ranks={ranks}"), "batch.accumulate=None".into()];
+        let plan = run(folder.path(), GPT, &sets).plan(None, |_| {}).unwrap();
+        let report = run(folder.path(), GPT, &sets).launch(Show::Nothing, Interrupter::new()).unwrap().report;
+        let (planned, disk) = (&plan.as_written, report.disk.unwrap());
+        assert_eq!(planned.disk_bytes as usize, disk.state_bytes, "{strategies}");
+        assert_eq!(planned.disk_parameter_bytes as usize, disk.parameter_bytes, "{strategies}");
+        assert_eq!(planned.host_bytes as usize, report.host_bytes, "{strategies}");
+        let text = plan.summary(true).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains("state and the parameters of blocks take"), "{text}");
+    }
     // A plan is often made on another machine than the one that trains.
     let set = r#"strategies=[Offload(keep: optimizer, on: "/nowhere/at/all")]"#.to_string();
     run(folder.path(), GPT, &[set]).plan(None, |_| {}).unwrap();

@@ -103,12 +103,12 @@ impl Storages {
         block.read[reader] += shown(tensor);
     }
 
-    /// Adds the float parameters of a model. A tied parameter counts once.
+    /// Adds the float parameters of a model that have a value. A tied parameter counts once.
     pub fn add_model<M: Module>(&mut self, reader: usize, model: &M) {
         struct Parameters<'a>(&'a mut Storages, usize, HashSet<ParamId>);
         impl ModuleVisitor for Parameters<'_> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                if self.2.insert(param.id) {
+                if param.is_initialized() && self.2.insert(param.id) {
                     self.0.add(self.1, param.id, &param.base());
                 }
             }

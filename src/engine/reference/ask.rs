@@ -52,7 +52,7 @@ where
     let Asked { data, window, cursor, windows } = asked;
     let world = session.world().clone();
     let mut asking = Asking {
-        model: session.replica().valid(),
+        model: session.valid_replica(),
         pass: session.pass().apart().evaluating(session.pass().dtype()),
         spare: Spare::new(data.train.clone()),
         pending: Vec::new(),

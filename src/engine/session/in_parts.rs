@@ -8,6 +8,7 @@
 //! | device | | receive part 1 | receive part 2 | receive part 3 |
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use burn::module::{Module, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
@@ -16,7 +17,8 @@ use firebrick_kernels::optim::{Replicas, replicas};
 use firebrick_strategies::{Stages, StrategyError, each_distinct_param, tie, untie, with_values};
 
 use super::published::Written;
-use crate::checkpoint::{OnDisk, Part, split_in};
+use crate::checkpoint::{OnDisk, Part, Published, split_in};
+use crate::scratch::{ParkedParams, Values};
 
 /// What an update changes, and the gradients.
 pub(super) type Input<'a, M> = (&'a mut ModuleOptimizer, Option<&'a mut OnDisk>, M, GradientsParams);
@@ -44,20 +46,21 @@ pub(super) fn published_in_parts<M: Module>(
         let (optimizer, disk, master, grads) = input;
         // Burn's optimizer updates only the first place of a tied parameter, in place only if nothing else holds the tensor.
         let master = if way.is_tied { untie(master) } else { master };
-        let mut publishing =
-            Publishing { stages, values: HashMap::new(), written: Written::default(), failed: None };
+        let parked = disk.as_ref().and_then(|disk| disk.parked().cloned());
+        let (values, written) = (HashMap::new(), Written::default());
+        let mut publishing = Publishing { stages, parked, values, written, failed: None };
         let mut update = |optimizer: &mut ModuleOptimizer, model: M, Part { params, grads }: Part| {
             let params = params.into_iter().collect();
             match way.writes {
                 None => {
                     let model = optimizer.step(way.rate, model, grads);
-                    publishing.publish(&model, &params, None);
-                    model
+                    let published = publishing.publish(&model, &params, None);
+                    (model, published)
                 }
                 Some(dtype) => {
                     let (model, copies) = replicas(dtype, || optimizer.step(way.rate, model, grads));
-                    publishing.publish(&model, &params, Some(copies));
-                    model
+                    let published = publishing.publish(&model, &params, Some(copies));
+                    (model, published)
                 }
             }
         };
@@ -65,7 +68,7 @@ pub(super) fn published_in_parts<M: Module>(
             Some(disk) => disk.step(optimizer, master, grads, update),
             None => {
                 let parts = split_in(&master, grads, way.most);
-                parts.into_iter().fold(master, |master, part| update(optimizer, master, part))
+                parts.into_iter().fold(master, |master, part| update(optimizer, master, part).0)
             }
         };
         let master = if way.is_tied { tie(master) } else { master };
@@ -76,15 +79,17 @@ pub(super) fn published_in_parts<M: Module>(
 /// A master that is being published.
 struct Publishing<'a, M> {
     stages: &'a mut Stages<M>,
-    /// The published parameters, each flat.
+    /// The parameters that wait on the disk.
+    parked: Option<Arc<ParkedParams>>,
+    /// The other published parameters, each flat.
     values: HashMap<ParamId, Tensor<1>>,
     written: Written,
     failed: Option<StrategyError>,
 }
 
 impl<M: Module> Publishing<'_, M> {
-    /// Publishes some parameters, of which the update wrote these copies.
-    fn publish(&mut self, model: &M, params: &HashSet<ParamId>, copies: Option<Replicas>) {
+    /// Publishes some parameters, of which the update wrote these copies. Returns those that wait on the disk.
+    fn publish(&mut self, model: &M, params: &HashSet<ParamId>, copies: Option<Replicas>) -> Published {
         let mut flat = Vec::with_capacity(params.len());
         each_distinct_param(model, |param| {
             if params.contains(&param.id()) {
@@ -101,18 +106,24 @@ impl<M: Module> Publishing<'_, M> {
                 published
             }
         };
-        match published {
-            Ok(published) => self.values.extend(published),
-            Err(error) => self.failed = self.failed.take().or(Some(error)),
-        }
+        let published = published.unwrap_or_else(|error| {
+            self.failed.get_or_insert(error);
+            Vec::new()
+        });
+        let waits = |id| self.parked.as_ref().is_some_and(|parked| parked.has(id));
+        let (waiting, others): (Vec<_>, Vec<_>) = published.into_iter().partition(|(id, _)| waits(*id));
+        self.values.extend(others);
+        waiting
     }
 
     /// Publishes the parameters that the update left as they were, and returns master and replica.
     fn end(mut self, master: M) -> Result<((M, M), Written), StrategyError> {
+        let master = renewed(self.parked.as_deref(), master, Values::Master);
         self.stages.updated(&master);
         let mut rest = HashSet::new();
         each_distinct_param(&master, |param| {
-            if !self.values.contains_key(&param.id()) {
+            let waits = self.parked.as_ref().is_some_and(|parked| parked.has(param.id()));
+            if !waits && !self.values.contains_key(&param.id()) {
                 rest.insert(param.id());
             }
         });
@@ -120,7 +131,16 @@ impl<M: Module> Publishing<'_, M> {
         if let Some(failed) = self.failed {
             return Err(failed);
         }
-        let replica = self.stages.publish_rest(with_values(master.clone(), self.values))?;
+        let published = renewed(self.parked.as_deref(), master.clone(), Values::Replica);
+        let replica = self.stages.publish_rest(with_values(published, self.values))?;
         Ok(((master, replica), self.written))
+    }
+}
+
+/// Returns the model with initializers for its parameters that wait.
+pub(super) fn renewed<M: Module>(parked: Option<&ParkedParams>, model: M, values: Values) -> M {
+    match parked {
+        None => model,
+        Some(parked) => parked.renewed(model, values, |_| true),
     }
 }

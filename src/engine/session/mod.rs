@@ -3,6 +3,7 @@
 mod finite;
 mod in_parts;
 mod looks;
+mod parked;
 mod prepared;
 mod published;
 mod saved;
@@ -18,9 +19,7 @@ use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use firebrick_datasets::Batch;
 use firebrick_kernels::Draws;
-use firebrick_strategies::{
-    Adaptation, Grads, OnDisk as Scratch, Outcome, Pass, SkipReason, Stages, float_name,
-};
+use firebrick_strategies::{Adaptation, Grads, Outcome, Pass, SkipReason, Stages, float_name};
 use firebrick_world::{Activity, Communicator, is_host};
 
 use crate::accounting::budget::{Moment, OnDevice, OverBudget};
@@ -31,9 +30,11 @@ use crate::engine::feed::{Feed, MicroBatch, Window};
 use crate::engine::step::Step;
 use crate::memory::Taken;
 use crate::observe::rank_report::Exchanged;
+use crate::scratch::Values;
 use crate::{Loss, LrSchedule, Objective, TrainError};
 
 use looks::{Look, Looks};
+use parked::Parking;
 pub use prepared::Prepared;
 use update::{LossScale, Undecided};
 use whole::Copies;
@@ -52,8 +53,8 @@ pub struct Session<M> {
     /// Has no state between two updates if a disk keeps it.
     optimizer: ModuleOptimizer,
     disk: Option<OnDisk>,
-    /// The disk that keeps the optimizer's state, once it is [opened](Self::opening_disk).
-    scratch: Option<Scratch>,
+    /// The parameters of blocks that wait on the disk.
+    parking: Option<Parking>,
     schedule: Arc<dyn LrSchedule>,
     /// The number of updates that the schedule spans.
     total_updates: u64,
@@ -108,6 +109,8 @@ impl<M: Module> Session<M> {
     pub fn within(mut self, budget: Option<usize>, states: f64) -> Result<Self, TrainError> {
         self.budget = budget;
         let (master, replica) = self.weights.pair();
+        let (master, replica) =
+            (&self.outline(master, Values::Master), &self.outline(replica, Values::Replica));
         // A lower bound: blocks may hand their gradients to the host, or to other ranks, one after the other.
         let gradients = match self.bytes.placement.master_on_host {
             true => 0,
@@ -116,21 +119,6 @@ impl<M: Module> Session<M> {
         let optimizer = (states * trainable_bytes(master) as f64) as usize;
         let found = OnDevice::between_steps(&ParameterBytes { optimizer, ..self.bytes });
         self.check_budget(OnDevice { gradients, ..found }, Moment::Start)?;
-        Ok(self)
-    }
-
-    /// Moves the optimizer's state onto the disk that is to keep it, if there is one. Without this, a session that makes updates
-    /// keeps the state in memory; one that only measures passes needs no disk.
-    ///
-    /// # Errors
-    ///
-    /// The folder does not exist or cannot be written into, or the disk is full.
-    pub fn opening_disk(mut self) -> Result<Self, TrainError> {
-        if let Some(Scratch { folder, bucket_bytes }) = &self.scratch {
-            let master = self.weights.pair().0;
-            let state = (&mut self.optimizer, master);
-            self.disk = Some(OnDisk::create(folder, *bucket_bytes, self.world.rank(), state)?);
-        }
         Ok(self)
     }
 
@@ -151,6 +139,20 @@ impl<M: Module> Session<M> {
     /// `feed` supplies a batch for a rank that has no items but must take part in a collective pass, and the window that
     /// several ranks tell each other of in advance. [`Step::of_all`] says what all ranks `tell`.
     pub(crate) fn step<B: Batch>(
+        &mut self,
+        window: Window<B>,
+        feed: &mut Feed<B>,
+        tells: Tells,
+    ) -> Result<Step, TrainError>
+    where
+        M: Objective<B>,
+    {
+        self.renew();
+        let step = self.make_step(window, feed, tells);
+        self.having_read(step)
+    }
+
+    fn make_step<B: Batch>(
         &mut self,
         window: Window<B>,
         feed: &mut Feed<B>,
@@ -311,7 +313,8 @@ impl<M: Module> Session<M> {
                 self.stages.evaluator(master, replica.clone())?
             }
         };
-        Ok(evaluator.valid())
+        let valid = self.valid(&evaluator);
+        self.having_read(Ok(valid))
     }
 
     /// The parameters that the optimizer updates.
@@ -322,6 +325,11 @@ impl<M: Module> Session<M> {
     /// The replica, as shared among the ranks.
     pub fn replica(&self) -> &M {
         self.weights.pair().1
+    }
+
+    /// The replica in validation mode.
+    pub fn valid_replica(&self) -> M {
+        self.valid(self.replica())
     }
 
     /// A training pass as the strategies configure it.

@@ -7,16 +7,18 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, FloatDType};
 use firebrick_datasets::Batch;
-use firebrick_strategies::{Adaptation, Composition, Order, Pass, Setup, Stages, tied, trained};
+use firebrick_strategies::{Adaptation, Composition, OnDisk, Order, Pass, Setup, Stages, tied, trained};
 use firebrick_world::{Communicator, host_device};
 
+use super::parked::published_parked;
 use super::published::published;
 use super::{Copies, Looks, Session, Weights};
 use crate::accounting::{ParameterBytes, Placement, dtypes};
-use crate::checkpoint::Layout;
+use crate::checkpoint::{Layout, OnDisk as Disk};
 use crate::engine::elementwise::require_elementwise;
 use crate::engine::feed::several_micro_batches;
 use crate::memory::settle;
+use crate::scratch::Values;
 use crate::{Data, LrSchedule, TrainError};
 
 /// A run after its strategies have been accepted, before it exchanges anything with other ranks.
@@ -28,6 +30,8 @@ pub struct Prepared<M> {
     order: Order,
     pass: Pass,
     world: Communicator,
+    /// Whether a disk is to keep what strategies want to have there.
+    opens_disk: bool,
 }
 
 impl<M: Module + 'static> Prepared<M> {
@@ -63,7 +67,7 @@ impl<M: Module + 'static> Prepared<M> {
         // A strategy that places the master takes the parameters from where they are.
         let is_there = order.places_master() || model.devices().iter().all(|own| *own == device);
         let model = if is_there { model } else { model.fork(&device) };
-        Ok(Self { stages, model, adaptation, device, order, pass, world })
+        Ok(Self { stages, model, adaptation, device, order, pass, world, opens_disk: false })
     }
 
     /// The number of micro-batches in a window.
@@ -85,15 +89,26 @@ impl<M: Module + 'static> Prepared<M> {
         }
     }
 
+    /// Lets the session keep the optimizer's state on the disk that is to keep it, if there is one, and the parameters of
+    /// blocks if it is to keep them. A session that only measures passes needs no disk.
+    pub fn opening_disk(self) -> Self {
+        Self { opens_disk: true, ..self }
+    }
+
     /// Creates master and replica from the model, together with the other ranks.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is trained, strategies share state with the model, or another rank is lost. The folder of the disk does not exist
+    /// or cannot be written into, or the disk is full.
     pub fn start(
         self,
-        optimizer: ModuleOptimizer,
+        mut optimizer: ModuleOptimizer,
         schedule: impl LrSchedule + 'static,
         seed: u64,
         total_updates: u64,
     ) -> Result<Session<M>, TrainError> {
-        let Self { mut stages, model, adaptation, device, order, pass, world } = self;
+        let Self { mut stages, model, adaptation, device, order, mut pass, world, opens_disk } = self;
         let [master_on_host, replica_on_host, held_on_host] = order.on_host();
         let placement = Placement { master_on_host, replica_on_host, held_on_host };
         let writes = Some(pass.dtype()).filter(|dtype| *dtype != FloatDType::F32);
@@ -108,22 +123,54 @@ impl<M: Module + 'static> Prepared<M> {
         let owned = (model, &mut stages);
         let master =
             device.memory_persistent_allocations(owned, |(model, stages)| stages.init_master(model))?;
-        if trained(&master).is_empty() {
+        let mut disk = match order.on_disk().filter(|_| opens_disk) {
+            Some(OnDisk { folder, bucket_bytes }) => Some(Disk::create(folder, *bucket_bytes, world.rank())?),
+            None => None,
+        };
+        let (parked, master) = match disk.as_mut().filter(|_| order.parks_parameters()) {
+            None => (None, master),
+            Some(disk) => {
+                let (parked, master) = disk.park(master, |id| pass.provides(id))?;
+                pass = pass.reading(parked.clone());
+                (Some(parked), master)
+            }
+        };
+        let outline = |master: &M| match &parked {
+            None => master.clone(),
+            Some(parked) => parked.outline(master.clone(), Values::Master, true),
+        };
+        let owned = outline(&master);
+        if trained(&owned).is_empty() {
             return Err(TrainError::NothingTrained);
         }
-        let before = dtypes(&master);
-        let weights = Weights::new(published(&pass, &mut stages, master)?);
+        let before = dtypes(&owned);
+        drop(owned);
+        let (pair, parking) = match &parked {
+            None => (published(&pass, &mut stages, master)?, None),
+            Some(parked) => {
+                stages.updated(&master);
+                let (pair, parking) = published_parked(&mut stages, parked, master, order.moves())?;
+                (pair, Some(parking))
+            }
+        };
+        let weights = Weights::new(pair);
         let (master, replica) = weights.pair();
-        let changed = before.into_iter().zip(dtypes(master)).find(|(before, after)| before != after);
+        let owned = outline(master);
+        let changed = before.into_iter().zip(dtypes(&owned)).find(|(before, after)| before != after);
         if let Some(((path, _), _)) = changed {
             return Err(TrainError::SharedState { path });
         }
         let tied = tied(master);
         let scale = adaptation.low_rank().map(|factors| factors.scale());
         let layout = Arc::new(
-            Layout::of(master, &mut stages, &world).scaling(scale).packing(adaptation.packed_bases()),
+            Layout::of(&owned, &mut stages, &world).scaling(scale).packing(adaptation.packed_bases()),
         );
         bytes.count(master, replica, stages.averaged().as_ref());
+        if let Some(disk) = &mut disk {
+            disk.take_state(&mut optimizer, &owned)?;
+            bytes.count_disk(disk.bytes(), disk.file());
+        }
+        drop(owned);
         let looks = Looks::new(pass.device());
         Ok(Session {
             stages,
@@ -132,8 +179,8 @@ impl<M: Module + 'static> Prepared<M> {
             weights,
             arrives: false,
             optimizer,
-            disk: None,
-            scratch: order.on_disk().cloned(),
+            disk,
+            parking,
             schedule: Arc::new(schedule),
             total_updates,
             updates: 0,

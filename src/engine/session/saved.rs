@@ -8,6 +8,7 @@ use firebrick_strategies::optim::on_host;
 use firebrick_strategies::{SavedStates, StageState};
 use firebrick_world::is_host;
 
+use super::parked::published_parked;
 use super::published::published;
 use super::whole::{Copies, Which};
 use super::{Session, Weights};
@@ -15,6 +16,7 @@ use crate::TrainError;
 use crate::checkpoint::{
     Layout, Resumed, Snapshot, StateAt, TrainerState, load, load_onto_disk, load_optimizer,
 };
+use crate::scratch::Values;
 
 impl<M: Module> Session<M> {
     /// The names of the master's tensors, and the part of each that this rank saves.
@@ -65,14 +67,20 @@ impl<M: Module> Session<M> {
         let Some((master, replica)) = self.weights.pair.take() else { return Ok(()) };
         drop(replica);
         let device = self.pass.device().clone();
-        let reclaimed = (self.stages.unalias_master(master), checkpoint.parameters());
-        let load_master = |(master, saved)| load(master, layout, saved, interrupter);
+        let parked = self.parking.as_ref().map(|parking| parking.params.clone());
+        let master = self.stages.unalias_master(master);
+        let master = match &parked {
+            None => master,
+            Some(parked) => parked.outline(master, Values::Master, true),
+        };
+        let load_master = |(master, saved)| load(master, layout, saved, interrupter, parked.as_deref());
+        let reclaimed = (master, checkpoint.parameters());
         let master = device.memory_persistent_allocations(reclaimed, load_master)?;
         let saved = checkpoint.optimizer();
         let master = match &mut self.disk {
             Some(disk) => {
                 load_onto_disk(&mut self.optimizer, disk, &master, layout, saved, interrupter)?;
-                self.bytes.count_disk(disk.size().bytes, disk.file());
+                self.bytes.count_disk(disk.bytes(), disk.file());
                 master
             }
             None => {
@@ -87,19 +95,29 @@ impl<M: Module> Session<M> {
                 master
             }
         };
-        let pair = published(&self.pass, &mut self.stages, master)?;
+        match parked {
+            None => self.weights = Weights::new(published(&self.pass, &mut self.stages, master)?),
+            Some(parked) => {
+                let master = parked.renewed(master, Values::Master, |_| true);
+                self.stages.updated(&master);
+                let (pair, parking) = published_parked(&mut self.stages, &parked, master, self.moves)?;
+                (self.weights, self.parking) = (Weights::new(pair), Some(parking));
+            }
+        }
         let mut states = SavedStates::matching(fresh, state.strategies().to_vec());
         self.stages.restore(&mut states)?;
         states.finish()?;
         if let Some(average) = self.stages.averaged() {
             let average = match checkpoint.average() {
-                Some(saved) => load(average, layout, saved, interrupter)?,
-                None => pair.0.clone(),
+                Some(saved) => load(average, layout, saved, interrupter, None)?,
+                None => self.weights.pair().0.clone(),
             };
             self.stages.resume_average(average);
         }
-        self.bytes.count(&pair.0, &pair.1, self.stages.averaged().as_ref());
-        self.weights = Weights::new(pair);
+        let (master, replica) = self.weights.pair();
+        self.bytes.count(master, replica, self.stages.averaged().as_ref());
+        self.renew();
+        self.check_disk()?;
         self.copies = Copies::default();
         self.updates = state.step();
         Ok(())

@@ -16,7 +16,8 @@ use firebrick_strategies::optim::retract;
 use firebrick_strategies::{Agreement, Grads, Outcome, Settled, SkipReason, each_param, tie, untie};
 use firebrick_world::is_host;
 
-use super::in_parts::{Input, Way, published_in_parts};
+use super::in_parts::{Input, Way, published_in_parts, renewed};
+use super::parked::Parking;
 use super::published::{arrived, published_from};
 use super::whole::Copies;
 use super::{Session, Weights};
@@ -30,6 +31,7 @@ use crate::engine::late::Late;
 use crate::engine::step::{Step, settled_by};
 use crate::memory::Storages;
 use crate::observe::rank_report::Exchanged;
+use crate::scratch::Values;
 
 /// An update that the device makes if the norm is finite.
 pub(super) struct Undecided {
@@ -177,6 +179,14 @@ impl<M: Module> Session<M> {
         Ok(())
     }
 
+    /// Returns whether no parameter of the replica is on its way.
+    fn is_there(&self) -> bool {
+        let waits = |id| self.parking.as_ref().is_some_and(|parking| parking.params.has(id));
+        let mut is_there = true;
+        each_param(self.replica(), |param| is_there &= param.is_initialized() || waits(param.id()));
+        is_there
+    }
+
     /// Returns the factor of the loss of the next micro-batch, if there is one.
     pub(super) fn loss_scale(&mut self) -> Option<LossScale> {
         let chosen = self.undecided.as_ref().and_then(|undecided| undecided.loss_scale.clone());
@@ -228,12 +238,18 @@ impl<M: Module> Session<M> {
             deferred,
             copies,
             arrives,
+            parking,
             ..
         } = self;
         *copies = Copies::default();
         let Some((master, replica)) = weights.pair.take() else { return Ok(()) };
         drop(replica);
-        let master = stages.unalias_master(master);
+        let parked = disk.as_ref().and_then(|disk| disk.parked().cloned());
+        let master = match &parked {
+            None => stages.unalias_master(master),
+            // An optimizer updates whatever has a value.
+            Some(parked) => parked.outline(stages.unalias_master(master), Values::Master, true),
+        };
         // Only a device's updates are deferred.
         let params = if is_host(pass.device()) { HashSet::new() } else { grads.ids(&master) };
         let grads = grads.for_update(&master, any_dtype);
@@ -242,11 +258,12 @@ impl<M: Module> Session<M> {
         let (input, is_tied, dtype) = ((&mut *optimizer, disk.as_mut(), master, grads), *tied, *writes);
         let (is_decided, before) = (guard.is_none(), deferrals());
         let is_copied = bytes.placement.master_on_host && !bytes.placement.replica_on_host;
-        let most = moves.filter(|_| is_copied && stages.publishes_each());
+        let most = moves.filter(|_| (is_copied || parked.is_some()) && stages.publishes_each());
+        let waiting = parked.clone();
         let updated = move |(optimizer, disk, master, grads): Input<'_, M>| {
             let stepped = |master| match disk {
                 Some(disk) => disk.step(optimizer, master, grads, |optimizer, master, part| {
-                    optimizer.step(rate, master, part.grads)
+                    (optimizer.step(rate, master, part.grads), Vec::new())
                 }),
                 None => optimizer.step(rate, master, grads),
             };
@@ -256,6 +273,7 @@ impl<M: Module> Session<M> {
                 true => tie(stepped(untie(master))),
                 false => stepped(master),
             };
+            let step = || renewed(waiting.as_deref(), step(), Values::Master);
             let update = || match guard.clone() {
                 None => together(step),
                 Some(guard) => together_if_finite(guard, step),
@@ -285,8 +303,10 @@ impl<M: Module> Session<M> {
         *writes = writes.filter(|_| written.taken > 0);
         // Burn's own clipping computes in the gradient's dtype.
         *any_dtype = if optimizer.has_gradient_clipping() { HashSet::new() } else { written.params };
+        // What is on its way would be missing in the first update's measurement.
+        let pair = if *updates == 0 { arrived(pass.device(), stages, pair) } else { pair };
         match (disk.as_mut(), state.ends(&pair.0, &pair.1, pass.device())) {
-            (Some(disk), _) => bytes.count_disk(disk.size().bytes, disk.file()),
+            (Some(disk), _) => bytes.count_disk(disk.bytes(), disk.file()),
             (None, Some(measured)) => bytes.optimizer = measured,
             // If nothing measures it, a run with a budget reads the optimizer's state once.
             (None, None) if *updates == 0 && budget.is_some() => {
@@ -294,13 +314,14 @@ impl<M: Module> Session<M> {
             }
             (None, None) => {}
         }
+        if let Some(parked) = parked {
+            *parking = Some(Parking::of(parked, &pair.1));
+        }
         *weights = Weights::new(pair);
         *arrives = true;
         disk.as_mut().map_or(Ok(()), OnDisk::check)?;
         let gradients = if bytes.placement.master_on_host { 0 } else { given };
-        let mut is_there = true;
-        each_param(self.replica(), |param| is_there &= param.is_initialized());
-        if is_there {
+        if self.is_there() {
             self.arrive()?;
         }
         self.updates += 1;

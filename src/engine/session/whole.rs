@@ -19,7 +19,8 @@ impl<M: Module> Session<M> {
     pub fn adapted(&mut self, root: Option<usize>) -> Result<Option<M>, TrainError> {
         let master = self.weights.pair().0.clone();
         let whole = self.stages.gather_full(master, root)?;
-        Ok(whole.map(|master| self.in_one_place(master.valid())))
+        let whole = whole.map(|master| self.in_one_place(master.valid()));
+        self.having_read(Ok(whole))
     }
 
     /// Restores the input model's structure from a whole model.
@@ -42,7 +43,8 @@ impl<M: Module> Session<M> {
     pub fn whole_average(&mut self, root: Option<usize>) -> Result<Option<M>, TrainError> {
         let Some(averaged) = self.stages.averaged() else { return Ok(None) };
         let whole = self.stages.gather_full(averaged, root)?;
-        Ok(whole.map(|averaged| self.given_back(self.in_one_place(averaged.valid()))))
+        let whole = whole.map(|averaged| self.given_back(self.in_one_place(averaged.valid())));
+        self.having_read(Ok(whole))
     }
 
     /// Like [`adapted`](Self::adapted), or the average if there is one, but on the first rank alone and in host memory.
@@ -54,7 +56,9 @@ impl<M: Module> Session<M> {
         }
         let model = self.stages.averaged().unwrap_or_else(|| self.weights.pair().0.clone());
         let whole = self.stages.gather_full(model, Some(0))?;
-        Ok(whole.map(|whole| ToHost::of(whole.valid())))
+        let whole = whole.map(|whole| ToHost::of(whole.valid()));
+        self.renew();
+        self.having_read(Ok(whole))
     }
 
     /// Returns a copy of the master or of its average in host memory, if a single rank trains on a device: reads it once,

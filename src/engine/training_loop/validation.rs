@@ -80,7 +80,7 @@ where
                 };
                 let (entered, pass) = pass.clone().silent(expected == 0).enter(&model)?;
                 let Evaluation { loss, counts } = entered.evaluate(batch, &pass);
-                pass.check()?;
+                self.session.having_read(pass.check().map_err(TrainError::from))?;
                 if expected == 0 {
                     continue;
                 }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use burn::module::{Module, ParamId};
 use burn::tensor::{FloatDType, Tensor};
 
-use crate::dtypes::{cast_params, cast_value, cast_when_read};
+use crate::dtypes::{cast_params, cast_params_later, cast_value};
 use crate::{
     CollectStage, Grads, MasterStage, Outcome, PublishEach, SaveStage, Settled, Stage, StageState,
     StrategyError, WindowStage, groups,
@@ -23,6 +23,8 @@ pub struct Mixing {
     /// Parameters that are f32 everywhere.
     pub(super) kept: HashSet<ParamId>,
     pub(super) scaler: Option<Scaler>,
+    /// Whether parameters go to a disk one by one, once they are those of the master.
+    pub(super) parks: bool,
 }
 
 impl Mixing {
@@ -86,12 +88,20 @@ impl<M: Module> WindowStage<M> for Mixing {
 
 impl<M: Module> MasterStage<M> for Mixing {
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
-        Ok(self.cast(model, self.master))
+        if !self.parks {
+            return Ok(self.cast(model, self.master));
+        }
+        let (mixing, master) = (self.clone(), self.master);
+        Ok(cast_params_later(model, move |id| mixing.dtype_of(id, master)))
     }
 
     fn publish(&mut self, master: M) -> Result<M, StrategyError> {
+        if self.parks {
+            return Ok(self.cast(master, self.dtype));
+        }
         // Parameters may still be on their way from other ranks.
-        Ok(cast_when_read(master, |id| self.dtype_of(id, self.dtype)))
+        let (mixing, dtype) = (self.clone(), self.dtype);
+        Ok(cast_params_later(master, move |id| mixing.dtype_of(id, dtype)))
     }
 
     fn each(&mut self) -> Option<&mut dyn PublishEach> {

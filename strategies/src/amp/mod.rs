@@ -203,7 +203,8 @@ impl<M: Module> Strategy<M> for Amp {
         }
         let kept = self.keep.resolve(setup.segments().paths())?;
         let scaler = self.loss_scale().map(LossScale::start);
-        Ok(Stages::of(Mixing { dtype, master: self.master(), evaluation, kept, scaler }))
+        let parks = setup.order().parks_parameters();
+        Ok(Stages::of(Mixing { dtype, master: self.master(), evaluation, kept, scaler, parks }))
     }
 }
 

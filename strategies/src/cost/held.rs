@@ -42,6 +42,8 @@ pub struct Held {
     pub host: u64,
     /// The optimizer's state, if a disk keeps it.
     pub disk: u64,
+    /// The parameters of blocks, if the disk keeps them too: the master, and the replica if it is in another dtype.
+    pub disk_parameters: u64,
     /// Gradients that stay on the device between the micro-batches of a window.
     of_window: u64,
     /// Gradients that a backward pass leaves, as far as blocks hand theirs over.
@@ -120,10 +122,11 @@ impl Held {
         optimizer: &dyn OptimizerRecipe,
         gradients: &mut Gradients,
     ) {
+        let parks = order.parks_parameters() && param.in_block;
         if let Some(packing) = param.packing {
             // The forward pass reads it where the replica is; the parameter itself is a placeholder of one element.
             self.replica += packing.bytes(param.elements() as usize) as u64;
-            self.master += param.master_bytes;
+            *(if parks { &mut self.disk_parameters } else { &mut self.master }) += param.master_bytes;
             return;
         }
         let (whole, stage, offloads) = (param.elements(), order.stage(), order.offloads());
@@ -149,8 +152,18 @@ impl Held {
                 }
             }
         };
-        self.master += master;
-        self.replica += replica;
+        // What stages 1 and 2 gather of the replica is in memory, and what they gather it from waits as the master does.
+        let is_gathered = padded.is_some() && stage < 3;
+        match parks {
+            false => {
+                self.master += master;
+                self.replica += replica;
+            }
+            true => {
+                self.disk_parameters += master + if is_cast { shard * param.replica_bytes } else { 0 };
+                self.replica += if is_gathered { replica } else { 0 };
+            }
+        }
         if !param.is_trained {
             return;
         }

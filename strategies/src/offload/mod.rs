@@ -12,6 +12,7 @@ use firebrick_world::{host_device, on_host};
 
 use crate::buckets::BUCKET_BYTES;
 use crate::moving::{Moving, copied};
+use crate::params::map_params_later;
 use crate::{
     CollectStage, Effects, Grads, MasterStage, Offloads, OnDisk, Outcome, ParamMap, PublishEach,
     SettingError, Setup, Stage, Stages, Strategy, StrategyError, StrategyRecipe, groups, map_params, relift,
@@ -19,7 +20,7 @@ use crate::{
 
 const NAME: &str = "Offload";
 
-/// Keeps parameters, gradients and moments in host memory, and the moments on a disk if you name one.
+/// Keeps parameters, gradients and moments in host memory, or on a disk if you name one.
 ///
 /// | | on the device | on the host | moved per update |
 /// |---|---|---|---|
@@ -54,11 +55,23 @@ const NAME: &str = "Offload";
 ///
 /// # On a disk
 ///
-/// [`on`](Self::on) moves the optimizer's state on to a fast disk. While an update updates one bucket, it reads the state of the next bucket and writes the state of the one before. Host memory
-/// therefore holds the state of about three buckets. The result is the same, to the bit.
+/// [`on`](Self::on) moves the optimizer's state on to a fast disk, and with `parameters` the parameters of blocks too: the
+/// master, and the replica if [`Amp`](crate::Amp) keeps it in another dtype. While an update updates one bucket, it reads the
+/// next bucket and writes the one before. Host memory therefore holds about three buckets. The result is the same, to the bit.
+///
+/// With `parameters`, a pass reads each block when it reaches its segment, and the next block meanwhile. Of blocks, host memory
+/// holds the gradients, about three buckets of master and state during an update, and two blocks during a pass. A pass reads the
+/// replica of all blocks forward, and again backward except for the last block, which stays. An update reads and writes the
+/// master of the trained blocks, and writes their replica if it is in another dtype. Each tensor takes whole blocks of 4 KiB.
+///
+/// What belongs to no block stays in host memory: embeddings, the final norm, the head, and parameters that are tied
+/// across blocks. So do matrices that [`Quantize`](crate::Quantize) packs, the average of [`Ema`](crate::Ema), and the replica
+/// that stages 1 and 2 of [`Zero`](crate::Zero) gather. Whatever reads all parameters at once has them in memory meanwhile: an
+/// update with [`Ema`](crate::Ema), an evaluation in another dtype than that of training, the file of the best model, and the
+/// model that a run returns.
 ///
 /// Each rank has one file, which has no name in the folder. The system removes it when the run ends, however it ends, and
-/// no run can read the file of another: only checkpoints are kept. The file is as large as the state, and up to twice as
+/// no run can read the file of another: only checkpoints are kept. The file is as large as what it keeps, and up to twice as
 /// large while a checkpoint is saved, which is copied from it tensor by tensor, in parallel with training. On Linux the
 /// file bypasses the page cache (`O_DIRECT`) if the file system supports it.
 ///
@@ -74,7 +87,9 @@ const NAME: &str = "Offload";
 ///
 /// # At the start
 ///
-/// `Offload` moves parameters one at a time from the device where the model was created. A parameter that was created
+/// `Offload` moves parameters one at a time from the device where the model was created, and on to the disk. A model whose parameters
+/// are [lazy](burn::module::Param::uninitialized), as Burn's layers create them, is never whole in memory then, unless
+/// [`Zero`](crate::Zero) divides it first. A parameter that was created
 /// on the host, as a run file does, becomes the master itself: the device, which
 /// [`World::on`](firebrick_world::World::on) names, holds nothing of it but the replica.
 ///
@@ -95,7 +110,7 @@ const NAME: &str = "Offload";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offload {
     offloads: Offloads,
-    /// The folder on a disk that keeps the optimizer's state.
+    /// The folder on a disk.
     folder: Option<PathBuf>,
     bucket_bytes: usize,
 }
@@ -111,7 +126,8 @@ impl Offload {
         Offloads::Parameters.into()
     }
 
-    /// Keeps the optimizer's state in a file of this folder, which must exist, instead of in host memory.
+    /// Keeps the optimizer's state in a file of this folder, which must exist, instead of in host memory; with
+    /// [`parameters`](Self::parameters), the parameters of blocks too.
     pub fn on(self, folder: impl Into<PathBuf>) -> Self {
         Self { folder: Some(folder.into()), ..self }
     }
@@ -148,7 +164,8 @@ impl<M: Module> Strategy<M> for Offload {
         let host = host_device();
         let device = setup.device().clone().inner();
         let parameters = self.offloads == Offloads::Parameters;
-        Ok(Stages::of(Offloading { parameters, host, device, bucket_bytes: self.bucket_bytes }))
+        let parks = parameters && self.folder.is_some();
+        Ok(Stages::of(Offloading { parameters, parks, host, device, bucket_bytes: self.bucket_bytes }))
     }
 }
 
@@ -156,6 +173,8 @@ impl<M: Module> Strategy<M> for Offload {
 #[derive(Debug)]
 struct Offloading {
     parameters: bool,
+    /// Whether parameters go to a disk one by one, once they are those of the master.
+    parks: bool,
     host: Device,
     device: Device,
     bucket_bytes: usize,
@@ -179,7 +198,11 @@ impl<M: Module> CollectStage<M> for Offloading {
 
 impl<M: Module> MasterStage<M> for Offloading {
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
-        Ok(map_params(model, &mut Move(&self.host)))
+        let mut to_host = Move(self.host.clone());
+        Ok(match self.parks {
+            true => map_params_later(model, to_host),
+            false => map_params(model, &mut to_host),
+        })
     }
 
     fn publish(&mut self, master: M) -> Result<M, StrategyError> {
@@ -197,7 +220,7 @@ impl<M: Module> MasterStage<M> for Offloading {
         // The replica is on the device already, unless a later strategy made it from the master.
         Ok(match self.parameters {
             true => replica,
-            false => map_params(replica, &mut Move(&self.device)),
+            false => map_params(replica, &mut Move(self.device.clone())),
         })
     }
 }
@@ -217,14 +240,15 @@ impl PublishEach for Offloading {
 }
 
 /// Moves tensors to a device, unless they are there.
-struct Move<'a>(&'a Device);
+#[derive(Clone)]
+struct Move(Device);
 
-impl ParamMap for Move<'_> {
+impl ParamMap for Move {
     fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
         let (inner, dtype) = (value.clone().inner(), value.dtype());
-        match inner.device() == *self.0 {
+        match inner.device() == self.0 {
             true => value,
-            false => relift(Tensor::from_data(on_host(inner), (self.0, dtype)), &value),
+            false => relift(Tensor::from_data(on_host(inner), (&self.0, dtype)), &value),
         }
     }
 }

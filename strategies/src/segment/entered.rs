@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Device, Tensor};
-use firebrick_world::host_device;
+use burn::tensor::{DType, Device, Shape, Tensor};
+use firebrick_world::{host_device, is_host};
 
 use super::deliveries::Deliveries;
 use super::lock;
@@ -18,7 +18,7 @@ use crate::moving::{Moving, copied};
 use crate::params::{Trained, trained_here};
 use crate::pass::wake;
 use crate::zero::{Gathers, Part, add};
-use crate::{AnyParam, StrategyError};
+use crate::{AnyParam, ParkedParam, ParkedRead, StrategyError};
 
 /// A model during a pass.
 pub(crate) struct Entered {
@@ -32,6 +32,8 @@ pub(crate) struct Entered {
     met: Mutex<Vec<usize>>,
     /// The running gathers, for the next segments.
     ahead: Mutex<HashMap<usize, Gathers>>,
+    /// The reads that have begun, of parameters that wait outside memory, for the next segments.
+    reads: Mutex<HashMap<usize, ParkedRead>>,
     /// The unit that the forward pass reached last, with its parameters: the backward pass begins with it.
     last: Mutex<Option<(usize, Values)>>,
     delivered: Mutex<Deliveries>,
@@ -44,8 +46,8 @@ pub(super) struct Stored {
     pub shape: Vec<usize>,
     pub dtype: DType,
     pub is_trained: bool,
-    /// Flat: the whole parameter, or this rank's shard.
-    value: Tensor<1>,
+    /// Flat: the whole parameter, or this rank's shard. `None` if it waits outside memory.
+    value: Option<Tensor<1>>,
 }
 
 /// The direction of a pass.
@@ -83,6 +85,7 @@ impl Entered {
             members: vec![Vec::new(); handling.units.count()],
             met: Mutex::default(),
             ahead: Mutex::default(),
+            reads: Mutex::default(),
             last: Mutex::default(),
             delivered: Mutex::default(),
             silent,
@@ -167,12 +170,37 @@ impl Entered {
             let gathering = started.map_or_else(|| self.start(unit), Ok)?;
             values.extend(gathering.wait()?);
         }
+        let device = self.device.clone().inner();
+        let parked = self.parked(unit, false);
+        let read = match parked.is_empty() {
+            true => Vec::new(),
+            false => {
+                let begun = lock(&self.reads).remove(&unit);
+                begun
+                    .map_or_else(|| self.begin_read(&parked), Some)
+                    .map_or(Ok(Vec::new()), ParkedRead::wait)?
+            }
+        };
         self.start_next(unit, way)?;
-        let read: Vec<_> = self.members[unit].iter().copied().filter(|id| !self.gathers(*id)).collect();
-        let stored = read.iter().map(|id| self.stored[id].value.clone()).collect();
-        let fetched = Moving::begin(stored, &self.device.clone().inner(), self.handling().moves())?;
-        values.extend(std::iter::zip(read, fetched.wait()?));
+        // What was read is a copy already.
+        match is_host(&device) {
+            true => values.extend(std::iter::zip(parked, read)),
+            false => values.extend(self.fetched(parked, read, &device)?),
+        }
+        let (ids, stored) = self.here(unit, false).into_iter().unzip();
+        values.extend(self.fetched(ids, stored, &device)?);
         Ok(values)
+    }
+
+    /// Moves parameters to the device.
+    fn fetched(
+        &self,
+        ids: Vec<ParamId>,
+        values: Vec<Tensor<1>>,
+        device: &Device,
+    ) -> Result<Vec<(ParamId, Tensor<1>)>, StrategyError> {
+        let fetched = Moving::begin(values, device, self.handling().moves())?;
+        Ok(std::iter::zip(ids, fetched.wait()?).collect())
     }
 
     fn is_gathered(&self, unit: usize) -> bool {
@@ -184,25 +212,69 @@ impl Entered {
         handling.gathers && handling.sharding.as_ref().is_some_and(|sharding| sharding.shards(id))
     }
 
+    /// Returns the parameters of a unit that are in memory: those that are gathered, or the others.
+    fn here(&self, unit: usize, gathered: bool) -> Vec<(ParamId, Tensor<1>)> {
+        let ids = self.members[unit].iter().filter(|id| self.gathers(**id) == gathered);
+        ids.filter_map(|id| Some((*id, self.stored[id].value.clone()?))).collect()
+    }
+
+    /// Returns the parameters of a unit that wait outside memory: those that are gathered, or the others.
+    fn parked(&self, unit: usize, gathered: bool) -> Vec<ParamId> {
+        let ids = self.members[unit].iter().copied().filter(|id| self.gathers(*id) == gathered);
+        ids.filter(|id| self.stored[id].value.is_none()).collect()
+    }
+
+    fn begin_read(&self, ids: &[ParamId]) -> Option<ParkedRead> {
+        Some(self.handling().parked.as_ref()?.begin_read(ids))
+    }
+
+    /// Begins to gather a unit. Shards that wait outside memory are read first. If they cannot be read, this rank sends zeros, and
+    /// the pass reports the error: the other ranks wait for this gather.
     fn start(&self, unit: usize) -> Result<Gathers, StrategyError> {
         let handling = self.handling();
-        let ids = self.members[unit].iter().filter(|id| self.gathers(**id));
-        let shards = ids.map(|id| (*id, self.stored[id].value.clone())).collect();
+        let mut shards: HashMap<_, _> = self.here(unit, true).into_iter().collect();
+        let parked = self.parked(unit, true);
+        if let Some(reading) = self.begin_read(&parked).filter(|_| !parked.is_empty()) {
+            let read = reading.wait().unwrap_or_else(|error| {
+                self.plan.report(error);
+                parked.iter().map(|id| self.zeros(*id)).collect()
+            });
+            shards.extend(std::iter::zip(parked, read));
+        }
+        // In the order of the model on every rank.
+        let ids = self.members[unit].iter();
+        let shards = ids.filter_map(|id| Some((*id, shards.remove(id)?))).collect();
         let sharding = handling.sharding.as_ref().expect("only shards are gathered");
         sharding.begin_gather(handling.units.path(unit), shards, &self.device.clone().inner())
     }
 
-    /// Begins to gather the unit that comes after this one.
+    /// Returns zeros in place of what waits outside memory.
+    fn zeros(&self, id: ParamId) -> Tensor<1> {
+        let Stored { shape, dtype, .. } = &self.stored[&id];
+        let rows = self.handling().sharding.as_ref().and_then(|sharding| sharding.rows(id));
+        let own = rows.map_or(shape[0], |rows| rows.per_rank());
+        let elements = own * shape[1..].iter().product::<usize>();
+        Tensor::zeros([elements], (&host_device(), *dtype))
+    }
+
+    /// Begins to gather or read the unit that comes after this one.
     fn start_next(&self, unit: usize, way: Way) -> Result<(), StrategyError> {
-        if !self.is_gathered(unit) {
+        let (is_gathered, is_read) = (self.is_gathered(unit), !self.parked(unit, false).is_empty());
+        if !is_gathered && !is_read {
             if way != Way::Backward {
                 lock(&self.met).push(unit);
             }
             return Ok(());
         }
-        if let Some(next) = self.next(unit, way).filter(|next| !lock(&self.ahead).contains_key(next)) {
+        let Some(next) = self.next(unit, way) else { return Ok(()) };
+        if is_gathered && !lock(&self.ahead).contains_key(&next) {
             let gathering = self.start(next)?;
             lock(&self.ahead).insert(next, gathering);
+        }
+        let parked = self.parked(next, false);
+        if !parked.is_empty() && !lock(&self.reads).contains_key(&next) {
+            let begun = self.begin_read(&parked).map(|read| (next, read));
+            lock(&self.reads).extend(begun);
         }
         Ok(())
     }
@@ -255,19 +327,29 @@ impl ModuleMapper for PutAway<'_> {
             param.base();
             return param;
         };
-        let (id, value) = (param.id, param.base());
+        let id = param.id;
+        let parked = (!param.is_initialized()).then(|| handling.parked(id)).flatten();
+        let (mut shape, dtype, is_trained, value) = match parked {
+            Some(ParkedParam { shape, dtype, is_trained }) => {
+                (shape, dtype, is_trained && entered.device.is_autodiff(), None)
+            }
+            None => {
+                let value = param.base();
+                let (dtype, is_trained) = (value.dtype(), value.is_require_grad());
+                (value.dims().to_vec(), dtype, is_trained, Some(value.inner().reshape([-1])))
+            }
+        };
         let rows = handling.sharding.as_ref().filter(|_| handling.gathers).and_then(|shards| shards.rows(id));
-        let mut shape = value.dims();
         if let Some(rows) = rows {
             shape[0] = rows.rows();
         }
-        let (dtype, is_trained) = (value.dtype(), value.is_require_grad());
         let plan = entered.plan.clone();
         if !entered.stored.contains_key(&id) {
-            let value = value.inner().reshape([-1]);
             entered.members[unit].push(id);
-            entered.stored.insert(id, Stored { shape: shape.to_vec(), dtype, is_trained, value });
+            entered.stored.insert(id, Stored { shape: shape.clone(), dtype, is_trained, value });
         }
+        let shape = Shape::from(shape);
+        let lazy_shape = shape.clone();
         // Only code outside the segment reads this value.
         let outside = move |device: &Device, _: bool| {
             plan.report(StrategyError::OutsideSegment {
@@ -275,6 +357,6 @@ impl ModuleMapper for PutAway<'_> {
             });
             Tensor::<D>::zeros(shape, (device, dtype))
         };
-        Param::uninitialized(id, outside, entered.device.clone(), is_trained, shape.into())
+        Param::uninitialized(id, outside, entered.device.clone(), is_trained, lazy_shape)
     }
 }

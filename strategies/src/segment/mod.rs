@@ -14,7 +14,7 @@
 //! delivered.rs  a segment whose gradients are taken as soon as the backward pass leaves it
 //! graft.rs      two operations that put our own backward pass into Burn's graph
 //! bundle.rs     the inputs and outputs of a segment
-//! run.rs        Pass::segment: runs a block as a segment
+//! run.rs        Pass::segment: runs a block as a segment; where its parameters come from
 //! constant.rs   tensors from outside autodiff as constants of a pass
 //! timed.rs      the backward pass of a block, for the timeline
 //! maps.rs       maps over all tensors of a segment

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use burn::module::Module;
+use burn::module::{Module, ParamId};
 use burn::tensor::Device;
 
 use super::budget::Budget;
@@ -12,7 +12,7 @@ use super::maps::shape_of;
 use super::units::{Handling, Units};
 use super::{Bundle, lock};
 use crate::zero::Sharding;
-use crate::{Paths, StrategyError};
+use crate::{Parked, Paths, StrategyError};
 
 /// The decisions of strategies about the segments of a model, and what training has learned about the segments.
 ///
@@ -144,6 +144,17 @@ impl SegmentPlan {
         self.handling.fetches = fetches;
         self.handling.lands = lands;
         self.handling.moves = Some(moves);
+    }
+
+    /// Copies the decisions, for parameters of blocks that wait in `parked` if they have no value. Faults are reported as before.
+    pub(crate) fn reading(&self, parked: Arc<dyn Parked>) -> Self {
+        let handling = Handling { parked: Some(parked), ..self.handling.clone() };
+        Self { handling, faults: self.faults.clone(), ..self.afresh() }
+    }
+
+    /// Returns whether segments provide this parameter: it is stored elsewhere than where the pass computes.
+    pub fn provides(&self, id: ParamId) -> bool {
+        self.handling.units.has(id) && self.handling.is_away(id)
     }
 
     /// Predicts the unit after this one, which was reached at `place` of the pass: the one that followed in the last

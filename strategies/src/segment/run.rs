@@ -1,8 +1,9 @@
-//! `Pass::segment`: runs a block as the unit of recomputation, sharding and offload.
+//! `Pass::segment`: runs a block as the unit of recomputation, sharding and offload; and where its parameters come from.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use burn::module::Module;
+use burn::module::{Module, ParamId};
 
 use super::chosen::Segment;
 use super::constant::Constant;
@@ -13,7 +14,7 @@ use super::replay::recomputed;
 use super::timed::BackwardTime;
 use super::unit::Unit;
 use crate::pass::wake;
-use crate::{Bundle, Pass, map_params};
+use crate::{Bundle, Parked, Pass, map_params};
 use firebrick_world::Activity;
 
 impl Pass {
@@ -79,6 +80,32 @@ impl Pass {
             Some(time) => time.output(output, self),
             None => output,
         }
+    }
+
+    /// Creates a pass like this one that reads parameters of blocks which have no value from `parked`. What it learns
+    /// about segments stays separate.
+    pub fn reading(&self, parked: Arc<dyn Parked>) -> Self {
+        Self { plan: Arc::new(self.plan.reading(parked)), root: None, ..self.again() }
+    }
+
+    /// Returns whether segments provide this parameter: a strategy keeps it elsewhere than where the pass computes.
+    ///
+    /// ```
+    /// use burn::{nn::LinearConfig, tensor::Device};
+    /// use firebrick_strategies::{Composition, Offload, Setup};
+    ///
+    /// let device = Device::flex().autodiff();
+    /// let [block, head] = [3, 2].map(|outputs| LinearConfig::new(3, outputs).init(&device));
+    /// let (inside, outside) = (block.weight.id, head.weight.id);
+    /// let model = (vec![block], head);
+    /// let mut setup = Setup::new(&model, &device);
+    /// Offload::parameters().start(&mut setup)?;
+    /// let pass = setup.into_pass();
+    /// assert!(pass.provides(inside) && !pass.provides(outside));
+    /// # Ok::<(), firebrick_strategies::StrategyError>(())
+    /// ```
+    pub fn provides(&self, id: ParamId) -> bool {
+        self.plan.provides(id)
     }
 
     /// Lifts a block outside autodiff into this pass, as constants.

@@ -8,7 +8,7 @@ use burn::tensor::Tensor;
 
 use crate::buckets::BUCKET_BYTES;
 use crate::zero::Sharding;
-use crate::{Paths, each_param};
+use crate::{Parked, ParkedParam, Paths, each_param};
 
 /// Parameters, flat and including the padding of gathered ones.
 pub(super) type Values = HashMap<ParamId, Tensor<1>>;
@@ -85,6 +85,8 @@ pub(crate) struct Handling {
     pub lands: bool,
     /// The most bytes in one copy between host and device, if a strategy sets them.
     pub moves: Option<usize>,
+    /// Where parameters without a value wait.
+    pub parked: Option<Arc<dyn Parked>>,
 }
 
 impl Handling {
@@ -101,6 +103,11 @@ impl Handling {
     /// Returns whether a unit's gradients are taken from its segment.
     pub fn delivers(&self) -> bool {
         self.sharding.is_some() || self.lands || self.provides()
+    }
+
+    /// Returns what is known of a parameter that waits outside memory.
+    pub fn parked(&self, id: ParamId) -> Option<ParkedParam> {
+        self.parked.as_ref()?.param(id)
     }
 
     /// Returns whether the parameter itself is stored elsewhere.

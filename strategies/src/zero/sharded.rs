@@ -119,6 +119,7 @@ impl<M: Module> MasterStage<M> for Sharded {
     }
 
     fn publish(&mut self, master: M) -> Result<M, StrategyError> {
+        let waits = waits(&master);
         // A published average of the master is for evaluation and does not tell where gradients arrive.
         if self.places.is_empty() {
             self.places = places(&master);
@@ -126,6 +127,10 @@ impl<M: Module> MasterStage<M> for Sharded {
         self.sharding.published();
         if !self.gathers_all() {
             return Ok(master);
+        }
+        // The replica's lazy parameters would be taken for those that wait on a disk.
+        if waits {
+            return self.sharding.gather(master, "the parameters", |_| true);
         }
         let (replica, arriving) = Arriving::begin(&self.sharding, master, &self.faults)?;
         self.arriving = arriving;
@@ -156,6 +161,11 @@ impl<M: Module> ShardStage<M> for Sharded {
     /// Makes each shard a view of the gathered parameter, if the replica reads that parameter.
     fn alias_master(&mut self, master: M, replica: &M) -> M {
         let padded = std::mem::take(&mut self.arriving).wait();
+        each_param(replica, |param| {
+            if padded.contains_key(&param.id()) {
+                param.value();
+            }
+        });
         if padded.is_empty() || self.master_is_away.load(Relaxed) {
             return master;
         }
@@ -182,6 +192,13 @@ fn places<M: Module>(model: &M) -> HashMap<ParamId, (DType, Device)> {
         places.insert(param.id(), (param.dtype(), param.device()));
     });
     places
+}
+
+/// Returns whether parameters have no value, because they wait on a disk.
+fn waits<M: Module>(master: &M) -> bool {
+    let mut waits = false;
+    each_param(master, |param| waits |= !param.is_initialized());
+    waits
 }
 
 /// Returns the number of rows of a model's parameters.

@@ -307,4 +307,9 @@ impl ParamMap for Put<'_> {
         let whole = if rows.is_padded() { padded.narrow(0, 0, rows.rows()) } else { padded };
         relift(whole, &value)
     }
+
+    /// What was gathered has a value.
+    fn wakes(&self) -> bool {
+        false
+    }
 }

@@ -1,0 +1,317 @@
+//! Parameters of blocks on a disk: the run equals one with the parameters in host memory, to the bit, and whatever happens to
+//! the disk is an error that leaves the checkpoints as they are.
+
+use std::path::Path;
+
+use crate::every_optimizer::every_optimizer;
+use crate::on_disk::is_empty;
+#[cfg(target_os = "linux")]
+use crate::on_disk::unnamed;
+use crate::resume::{SOME, continues_on};
+use crate::support::many::{Setting, accumulate, grouped};
+use crate::support::resuming::*;
+use crate::support::{Rows, VOCABULARY, Waves, adamw, device, gpt, has_bf16, parameters};
+use burn::module::Module;
+use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, LinearLayout};
+use burn::tensor::Tensor;
+use firebrick::datasets::{Batch, TokenBatch};
+use firebrick::optim::Sgd;
+use firebrick::strategies::{Composition, Paths, Stack, each_distinct_param, map_params};
+use firebrick::{
+    Accumulate, Amp, Checkpoints, Clip, Data, DiskBytes, Ema, Freeze, Keep, Lora, Loss, LossScale, Objective,
+    Offload, Pass, Recompute, Resume, Schedule, ScratchError, SkipOutliers, TrainError, Trainer, Zero,
+};
+use firebrick_models::Gpt;
+
+/// Small enough for a dozen buckets.
+const BUCKET: usize = 4096;
+
+fn on(folder: &Path) -> Offload {
+    Offload::parameters().on(folder).bucket_bytes(BUCKET)
+}
+
+fn half() -> Amp {
+    if has_bf16() { Amp::bf16() } else { Amp::f16() }
+}
+
+/// Compares a run whose parameters are on a disk with one whose parameters are in host memory.
+fn equals<S: Composition<Gpt>>(
+    setting: &Setting,
+    (ranks, micro_batches): (usize, usize),
+    with: impl Fn(Offload) -> S,
+) -> DiskBytes {
+    let folder = tempfile::tempdir().unwrap();
+    let expected = setting.run(ranks, micro_batches, with(Offload::parameters()));
+    let found = setting.run(ranks, micro_batches, with(on(folder.path())));
+    assert_eq!(found.losses, expected.losses);
+    assert!(found.parameters == expected.parameters);
+    assert_eq!(found.report.valid_loss, expected.report.valid_loss);
+    assert!(is_empty(folder.path()), "the file has no name");
+    let disk = found.report.disk.unwrap();
+    assert_eq!(disk.state_bytes, expected.report.optimizer_bytes);
+    assert!(disk.parameter_bytes > 0 && found.report.host_bytes < expected.report.host_bytes);
+    disk
+}
+
+#[test]
+fn with_every_optimizer() {
+    every_optimizer!(|built| {
+        equals(&Setting { steps: 4, optimizer: built, ..Setting::default() }, (1, 1), |offload| offload);
+    });
+}
+
+#[test]
+fn with_groups_of_parameters_and_other_strategies() {
+    let setting = Setting { steps: 6, optimizer: grouped, evaluated: true, ..Setting::default() };
+    equals(&setting, (1, 2), |offload| {
+        let then = Stack::new(Accumulate(2), Stack::new(Clip::norm(1.0), Ema::new(0.9)));
+        Stack::new(offload, Stack::new(half().keep_f32(Keep::norms()), then))
+    });
+    let setting = Setting { steps: 4, evaluated: true, ..Setting::default() };
+    equals(&setting, (1, 2), |offload| Stack::new(offload, Stack::new(Accumulate(2), half())));
+    equals(&setting, (1, 1), |offload| {
+        let amp = Amp::f16().scaled_by(LossScale::dynamic(1024.0)).evaluate_in(burn::tensor::FloatDType::F32);
+        Stack::new(offload, amp)
+    });
+    equals(&setting, (1, 1), |offload| Stack::new(Recompute::every(2), offload));
+    equals(&setting, (1, 1), |offload| Stack::new(offload, SkipOutliers::new(3.0)));
+    equals(&setting, (1, 1), |offload| Stack::new(Lora::rank(2), offload));
+    equals(&setting, (1, 1), |offload| Stack::new(Freeze::paths(["tokens", "blocks.1"]), offload));
+}
+
+#[test]
+fn among_ranks() {
+    let setting = Setting { steps: 4, evaluated: true, ..Setting::default() }.cut_for(3, 2);
+    for stage in 0..=3 {
+        equals(&setting, (3, 2), |offload| {
+            let zero = Zero::stage(stage).replicate_below(64);
+            Stack::new(zero, Stack::new(offload, Stack::new(half(), accumulate(2))))
+        });
+    }
+    for stage in 0..=1 {
+        equals(&setting, (3, 2), |offload| {
+            Stack::new(offload, Stack::new(accumulate(2), Zero::stage(stage).replicate_below(64)))
+        });
+    }
+}
+
+#[test]
+fn in_buckets_of_any_size() {
+    let setting = Setting { steps: 4, ..Setting::default() };
+    let expected = setting.run(1, 1, Offload::parameters());
+    let mut files = Vec::new();
+    for bytes in [1, 10_000, usize::MAX] {
+        let folder = tempfile::tempdir().unwrap();
+        let found = setting.run(1, 1, Offload::parameters().on(folder.path()).bucket_bytes(bytes));
+        assert!(found.parameters == expected.parameters, "{bytes}");
+        files.push(found.report.disk.unwrap());
+    }
+    let of = |disk: &DiskBytes| (disk.state_bytes, disk.parameter_bytes, disk.read_bytes, disk.written_bytes);
+    assert!(files.iter().all(|disk| of(disk) == of(&files[0])), "{files:?}");
+}
+
+/// Bytes in the file of the parameters of all blocks, and of the last block, in elements of so many bytes.
+fn of_blocks(model: &Gpt, element: usize) -> [usize; 2] {
+    let (paths, mut bytes) = (Paths::of(model), [0; 2]);
+    let last = paths.blocks().last().unwrap().to_string();
+    each_distinct_param(model, |param| {
+        let path = paths.path(param.id()).unwrap();
+        let whole = (param.shape().iter().product::<usize>() * element).next_multiple_of(4096);
+        bytes[0] += if path.starts_with("blocks.") { whole } else { 0 };
+        bytes[1] += if path.starts_with(&last) { whole } else { 0 };
+    });
+    bytes
+}
+
+/// A pass reads each block of the replica forward and backward, but for the last, which stays. An update reads and writes the
+/// master, and writes the replica if it is another.
+#[test]
+fn a_step_reads_and_writes_what_the_documentation_says() {
+    let model = gpt(0.1, &device().autodiff());
+    let ([master, last], [replica, last_of_replica]) = (of_blocks(&model, 4), of_blocks(&model, 2));
+    let in_step = |amp: Option<Amp>, passes: usize| {
+        let of = |steps| {
+            let optimizer = |_: &Gpt| Sgd::new().init().unwrap();
+            let setting = Setting { steps, optimizer, ..Setting::default() };
+            let folder = tempfile::tempdir().unwrap();
+            let strategies = Stack::new(on(folder.path()), Stack::new(accumulate(passes), amp.clone()));
+            setting.run(1, passes, strategies).report.disk.unwrap()
+        };
+        // The first pass does not know what comes next, and the file has all bytes of the model at the start.
+        let (before, after) = (of(3), of(4));
+        assert_eq!(before.file_bytes, after.file_bytes);
+        (after.read_bytes - before.read_bytes, after.written_bytes - before.written_bytes)
+    };
+    assert_eq!(in_step(None, 1), (2 * master - last + master, master));
+    assert_eq!(in_step(None, 2), (2 * (2 * master - last) + master, master));
+    let expected = (2 * replica - last_of_replica + master, master + replica);
+    assert_eq!(in_step(Some(half()), 1), expected);
+}
+
+#[test]
+fn a_resumed_run_continues_to_the_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    continues_on(Way::on(1, 4), Stack::new(on(folder.path()), Accumulate(4)), &SOME[..2]);
+    for stage in [1, 3] {
+        let zero = Zero::stage(stage).replicate_below(64);
+        let then = Stack::new(half(), Stack::new(Accumulate(2), Ema::new(0.8)));
+        let strategies = Stack::new(zero, Stack::new(on(folder.path()), then));
+        continues_on(Way::on(2, 2), strategies, &SOME[1..2]);
+    }
+    continues_on(Way { optimizer: grouped, ..Way::on(1, 1) }, on(folder.path()), &SOME[1..2]);
+    assert!(is_empty(folder.path()));
+}
+
+/// The place of the parameters is no part of a checkpoint: it has the same bytes, and resumes with any other place.
+#[test]
+fn a_checkpoint_does_not_know_where_the_parameters_were() {
+    let folder = tempfile::tempdir().unwrap();
+    let (memory, disk) = (folder.path().join("memory"), folder.path().join("disk"));
+    let scratch = tempfile::tempdir().unwrap();
+    let zero = |ranks| Zero::stage(if ranks == 1 { 0 } else { 3 }).replicate_below(64);
+    let way = |ranks| Way::on(ranks, 1);
+    way(2).train(&memory, Stack::new(zero(2), Offload::parameters())).unwrap();
+    way(2).train(&disk, Stack::new(zero(2), on(scratch.path()))).unwrap();
+    for step in 1..=STEPS {
+        assert_eq!(sums(&saved(&memory, step)), sums(&saved(&disk, step)), "step {step}");
+    }
+    let resumed = |from: &Path, name: &str, offload: Offload| {
+        way(1).from(Resume::Path(saved(from, 5))).train(&folder.path().join(name), offload).unwrap()
+    };
+    let expected = resumed(&memory, "a", Offload::parameters());
+    for (from, name, offload) in [
+        (&disk, "b", on(scratch.path())),
+        (&memory, "c", on(scratch.path())),
+        (&disk, "d", Offload::parameters()),
+    ] {
+        let found = resumed(from, name, offload);
+        assert_eq!(found.losses, expected.losses);
+        assert!(found.parameters == expected.parameters);
+    }
+}
+
+#[test]
+fn weights_that_are_not_finite_are_found_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = |offload: Offload| {
+        let data = Data::new(Rows::ragged(16)).micro_batch(8);
+        let trainer = Trainer::new().with(Freeze::paths(["tokens", "positions"])).with(offload).steps(1);
+        // The first update makes infinite weights from finite gradients.
+        let schedule = Schedule::constant(1e39);
+        trainer.fit(gpt(0.0, &device().autodiff()), adamw(), schedule, data).map(drop).unwrap_err()
+    };
+    let (expected, found) = (ended(Offload::parameters()), ended(on(folder.path())));
+    assert!(matches!(&found, TrainError::Weights { parameter: Some(path) } if path.starts_with("blocks.")));
+    assert_eq!(found.to_string(), expected.to_string());
+}
+
+/// Blocks that read one matrix twice, and a matrix of all blocks. Burn stores their own ones transposed.
+#[derive(Module, Debug)]
+struct Tied {
+    embedding: Embedding,
+    blocks: Vec<[Linear; 3]>,
+}
+
+const WIDTH: usize = 4;
+
+impl Tied {
+    fn new() -> Self {
+        let device = device().autodiff();
+        let linear = |layout| LinearConfig::new(WIDTH, WIDTH).with_layout(layout).init(&device);
+        let shared = linear(LinearLayout::Row);
+        let block = |_| {
+            let own = linear(LinearLayout::Col);
+            [own.clone(), own, shared.clone()]
+        };
+        let embedding = EmbeddingConfig::new(VOCABULARY, WIDTH).init(&device);
+        map_params(Self { embedding, blocks: (0..3).map(block).collect() }, &mut Waves::default())
+    }
+}
+
+impl Objective<TokenBatch> for Tied {
+    fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
+        let run = |[first, again, shared]: &[Linear; 3], x: Tensor<3>, _: &Pass| {
+            shared.forward(again.forward(first.forward(x).tanh()).tanh())
+        };
+        let x = self.embedding.forward(batch.ids(pass.device()));
+        let y = self.blocks.iter().fold(x, |x, block| pass.segment(block, x, run));
+        let items = batch.items();
+        Loss { sum: y.square().mean() * items as f64, items }
+    }
+}
+
+#[test]
+fn with_parameters_at_several_places() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |offload: Offload| {
+        let data = Data::new(Rows::ragged(8)).micro_batch(2);
+        let trainer = Trainer::new().with(offload).with(Clip::norm(1.0)).steps(5);
+        let trained = trainer.fit(Tied::new(), adamw(), Schedule::constant(1e-2), data).unwrap();
+        let [first, again, _] = &trained.model.blocks[0];
+        assert_eq!(first.weight.val().into_data(), again.weight.val().into_data());
+        (parameters(&trained.model), trained.report)
+    };
+    let (expected, _) = run(Offload::parameters());
+    let (found, report) = run(on(folder.path()));
+    assert!(found == expected && found != parameters(&Tied::new()));
+    // The matrix of all blocks belongs to none of them.
+    assert_eq!(report.disk.unwrap().parameter_bytes, 3 * (WIDTH * WIDTH + WIDTH) * 4);
+}
+
+/// Runs, flips one bit in each block of the file during the step after `at`, and resumes.
+#[cfg(target_os = "linux")]
+fn flips<S: Composition<Gpt> + Clone>(at: u64, with: impl Fn(Offload) -> S) -> String {
+    use std::os::unix::fs::FileExt;
+
+    let (folder, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (whole, output) = (folder.path().join("whole"), folder.path().join("run"));
+    let strategies = with(on(scratch.path()));
+    let optimizer = |_: &Gpt| Sgd::new().init().unwrap();
+    let checkpoints = Checkpoints::every(3).keep_every(1);
+    let way = Way { optimizer, checkpoints, ..Way::on(1, 1) };
+    let expected = way.train(&whole, strategies.clone()).unwrap();
+    let place = scratch.path().to_path_buf();
+    let flip = move |step: u64| {
+        if step == at {
+            let file = unnamed(&place).remove(0);
+            for at in (100..file.metadata().unwrap().len()).step_by(4096) {
+                let mut byte = [0];
+                file.read_exact_at(&mut byte, at).unwrap();
+                file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+            }
+            file.sync_all().unwrap();
+        }
+    };
+    let error = way.clone().observed(flip).train(&output, strategies.clone()).map(drop).unwrap_err();
+    let text = error.to_string();
+    let TrainError::Scratch(ScratchError::Damaged { part, expected: sum, found, .. }) = error else {
+        panic!("{text}")
+    };
+    assert!(part.starts_with("`blocks.") && sum != found, "{text}");
+    assert!(text.contains(scratch.path().to_str().unwrap()) && text.contains(&part), "{text}");
+    assert!(is_empty(scratch.path()));
+    let found = way.from(Resume::Latest).train(&output, strategies).unwrap();
+    assert!(found.parameters == expected.parameters && found.report.steps == STEPS);
+    text
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_bit_that_flips_ends_the_run_and_its_checkpoints_continue() {
+    assert!(flips(5, |offload| offload).contains("is damaged in the master"));
+    assert!(flips(5, |offload| Stack::new(offload, half())).contains("is damaged in the replica"));
+    flips(5, |offload| Stack::new(offload, Ema::new(0.9)));
+}
+
+#[test]
+fn a_folder_that_cannot_be_used_is_refused_before_anything_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing");
+    for ranks in [1, 2] {
+        let output = folder.path().join("run");
+        let strategies = Stack::new(Zero::stage(3), Offload::parameters().on(&missing));
+        let error = Way::on(ranks, 1).train(&output, strategies).map(drop).unwrap_err().to_string();
+        assert!(error.contains("cannot create a file") && error.contains("missing"), "{error}");
+        assert!(!output.join("metrics.jsonl").exists());
+    }
+}
