@@ -127,6 +127,13 @@ pub fn apart<const D: usize>(param: Param<Tensor<D>>) -> Param<Tensor<D>> {
     if param.is_initialized() { param } else { param.init_mapper(|value| value) }
 }
 
+/// Initializes lazy parameters: a segment takes a parameter without a value for one that is held elsewhere.
+pub(crate) fn wake<M: Module>(model: &M) {
+    each_param(model, |param| {
+        param.value();
+    });
+}
+
 /// Returns whether some parameter appears at more than one place of the model.
 pub fn tied<M: Module>(model: &M) -> bool {
     let (mut seen, mut tied) = (HashSet::new(), false);

@@ -49,17 +49,6 @@ pub struct Pass {
     pub(crate) smooths: Arc<AtomicBool>,
 }
 
-/// Initializes lazy parameters: a segment takes a parameter without a value for one that is held elsewhere.
-pub(crate) fn wake<B: Module>(block: &B) {
-    struct Wake;
-    impl ModuleVisitor for Wake {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            param.base();
-        }
-    }
-    block.visit(&mut Wake);
-}
-
 impl Pass {
     /// Creates a pass that computes gradients. `device` is the device of the batch.
     pub fn train(device: &Device) -> Self {

@@ -15,8 +15,7 @@ use super::plan::SegmentPlan;
 use super::root::Root;
 use super::units::{Handling, Values};
 use crate::moving::{Moving, copied};
-use crate::params::{Trained, trained_here};
-use crate::pass::wake;
+use crate::params::{Trained, trained_here, wake};
 use crate::zero::{Gathers, Part, add};
 use crate::{AnyParam, ParkedParam, ParkedRead, StrategyError};
 

@@ -13,7 +13,7 @@ use super::plan::Met;
 use super::replay::recomputed;
 use super::timed::BackwardTime;
 use super::unit::Unit;
-use crate::pass::wake;
+use crate::params::wake;
 use crate::{Bundle, Parked, Pass, map_params};
 use firebrick_world::Activity;
 
