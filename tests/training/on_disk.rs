@@ -236,14 +236,15 @@ fn cause(error: &TrainError) -> &TrainError {
 /// Opens the files of this process that have no name in a folder any more.
 #[cfg(target_os = "linux")]
 pub fn unnamed(folder: &Path) -> Vec<fs::File> {
-    // All of them first: those that this function opens are like them.
-    let links: Vec<_> = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path()).collect();
+    let links = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
     let is_ours = |link: &std::path::PathBuf| {
         fs::read_link(link)
             .is_ok_and(|to| to.starts_with(folder) && to.to_string_lossy().ends_with("(deleted)"))
     };
+    // All of them first: what this function opens looks like them.
+    let ours: Vec<_> = links.filter(is_ours).collect();
     let open = |link| fs::OpenOptions::new().read(true).write(true).open(link).unwrap();
-    links.into_iter().filter(is_ours).map(open).collect()
+    ours.into_iter().map(open).collect()
 }
 
 #[cfg(target_os = "linux")]

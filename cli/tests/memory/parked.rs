@@ -1,6 +1,7 @@
 //! The memory of a run whose parameters of blocks are on a disk.
 
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 
 use crate::alone;
 use crate::support::*;
@@ -8,7 +9,10 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick::memory::{Account, Usage, reset_peak};
 use firebrick::optim::Sgd;
-use firebrick::{Amp, Checkpoints, Composed, Data, Lora, Offload, Schedule, StepNumbers, Trainer};
+use firebrick::strategies::{
+    CollectStage, Effects, Grads, Outcome, Setup, Stage, Stages, StrategyError, StrategyRecipe, groups,
+};
+use firebrick::{Amp, Checkpoints, Composed, Data, Lora, Offload, Schedule, StepNumbers, Strategy, Trainer};
 use firebrick_models::{Gpt, GptConfig};
 
 const LENGTH: usize = 8;
@@ -17,6 +21,37 @@ const WIDTH: usize = 128;
 const BUCKET: usize = WIDTH * 4 * WIDTH * 4;
 /// Bytes of the matrices of a block.
 const BLOCK: usize = 12 * WIDTH * WIDTH * 4;
+
+/// Looks at what is in use after each backward pass, before the update.
+#[derive(Clone, Debug, Default)]
+struct Look(Arc<Mutex<Vec<usize>>>);
+
+impl StrategyRecipe for Look {
+    fn effects(&self) -> Effects {
+        Effects::none("Look")
+    }
+}
+
+impl<M: Module> Strategy<M> for Look {
+    fn stages(&self, _: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
+        Ok(Stages::of(self.clone()))
+    }
+}
+
+impl<M: Module> Stage<M> for Look {
+    type Groups = (groups::Collect,);
+
+    fn name(&self) -> &'static str {
+        "Look"
+    }
+}
+
+impl<M: Module> CollectStage<M> for Look {
+    fn collect(&mut self, _: &M, grads: Grads) -> Result<Outcome, StrategyError> {
+        self.0.lock().unwrap().push(Usage::of_process().unwrap().live);
+        Ok(Outcome::Apply(grads))
+    }
+}
 
 /// Makes a model's parameters lazy, so that the run creates them.
 struct Later;
@@ -97,11 +132,21 @@ fn what_reads_all_blocks_leaves_none_in_memory() {
     if device().memory_pool_usage().is_some() {
         return; // No account counts a device's pool.
     }
-    let [peak, between] = blocks_in_memory(16, |offload| {
-        let amp = Amp::f32().evaluate_in(FloatDType::F16);
-        Trainer::new().with(Lora::rank(1)).with(offload).with(amp).evaluate_every(1)
-    });
-    assert!(between < 0.1 && peak > 0.9, "{peak} of the blocks at the peak, {between} between steps");
+    const LAYERS: usize = 16;
+    let folder = tempfile::tempdir().unwrap();
+    let after_passes = |offload: Offload| {
+        let (look, amp) = (Look::default(), Amp::f32().evaluate_in(FloatDType::F16));
+        let trainer = Trainer::new().with(Lora::rank(1)).with(offload).with(amp).with(look.clone());
+        let evaluation = used(trainer.evaluate_every(1), LAYERS)[1].peak;
+        let passes = look.0.lock().unwrap().iter().copied().max().unwrap();
+        (evaluation, passes)
+    };
+    let on_disk = || after_passes(Offload::parameters().on(folder.path()).bucket_bytes(BUCKET));
+    on_disk();
+    let ((_, memory), (evaluation, disk)) = (after_passes(Offload::parameters()), on_disk());
+    let blocks = LAYERS * BLOCK;
+    assert!(evaluation > blocks, "{evaluation} bytes at the peak of an evaluation, {blocks} of blocks");
+    assert!(disk + blocks * 8 / 10 < memory, "{disk} and {memory} bytes after a pass, {blocks} of blocks");
 }
 
 /// A save reads the parameters tensor by tensor, in parallel with training, and gathers 4 MiB for each file.
