@@ -150,6 +150,11 @@ impl FirstUpdate {
         Self { before: in_use.map(beyond) }
     }
 
+    /// Returns whether this update is measured.
+    pub fn measures(&self) -> bool {
+        self.before.is_some()
+    }
+
     /// Call after the update: returns the bytes of the optimizer's state, if they were measured. The update has freed
     /// the gradients and created the replica again.
     pub fn ends<M: Module>(self, master: &M, replica: &M, device: &Device) -> Option<usize> {

@@ -29,13 +29,13 @@ fn model() -> Gpt {
     config.init(VOCABULARY, 16, &device().autodiff())
 }
 
-/// Trains two steps, and returns the timelines of those that the trainer records.
+/// Trains three steps, and returns the timelines of those that the trainer records.
 fn recorded<S: Composition<Gpt>>(
     trainer: Trainer<impl firebrick::Composed<Gpt>>,
     strategies: S,
 ) -> Result<Vec<StepTimeline>, TrainError> {
     let (sender, timelines) = channel();
-    let trainer = trainer.with(strategies).steps(2).observe(Timelines(sender));
+    let trainer = trainer.with(strategies).steps(3).observe(Timelines(sender));
     let data = Data::new(Rows::ragged(8)).micro_batch(2);
     trainer.fit(model(), adamw(), Schedule::constant(1e-3), data)?;
     Ok(timelines.into_iter().collect())
@@ -63,12 +63,12 @@ fn is_beside(exchange: &Event, wait: &Event, block: &Event) -> bool {
     exchange.end > block.start
 }
 
-/// The second step of two ranks over a slow link.
+/// The third step of two ranks over a slow link: the first update waits for all parameters, to measure the optimizer's state.
 fn over_a_slow_link(zero: Zero) -> Vec<RankTimeline> {
     let world = World::threads(2).over_link(Link::new(SLOW));
-    let trainer = Trainer::new().over(world).timeline([2]);
+    let trainer = Trainer::new().over(world).timeline([3]);
     let mut found = recorded(trainer, zero).unwrap();
-    assert_eq!((found.len(), found[0].step, found[0].ranks.len()), (1, 2, 2));
+    assert_eq!((found.len(), found[0].step, found[0].ranks.len()), (1, 3, 2));
     found.remove(0).ranks
 }
 

@@ -303,8 +303,8 @@ impl<M: Module> Session<M> {
         *writes = writes.filter(|_| written.taken > 0);
         // Burn's own clipping computes in the gradient's dtype.
         *any_dtype = if optimizer.has_gradient_clipping() { HashSet::new() } else { written.params };
-        // What is on its way would be missing in the first update's measurement.
-        let pair = if *updates == 0 { arrived(pass.device(), stages, pair) } else { pair };
+        // What is on its way would be missing in the measurement.
+        let pair = if state.measures() { arrived(pass.device(), stages, pair) } else { pair };
         match (disk.as_mut(), state.ends(&pair.0, &pair.1, pass.device())) {
             (Some(disk), _) => bytes.count_disk(disk.bytes(), disk.file()),
             (None, Some(measured)) => bytes.optimizer = measured,
