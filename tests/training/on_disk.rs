@@ -169,24 +169,33 @@ fn eight_bits(model: &Gpt) -> ModuleOptimizer {
 /// The place of the state is no part of a checkpoint: it has the same bytes, and resumes with any other place.
 #[test]
 fn a_checkpoint_does_not_know_where_the_state_was() {
+    checkpoints_are_the_same(2, Offload::optimizer(), on);
+}
+
+/// Checks that runs in memory and on a disk save the same bytes, in this stage on two ranks, and that either continues as the
+/// other on one rank.
+pub fn checkpoints_are_the_same(stage: u8, in_memory: Offload, on: impl Fn(&Path) -> Offload) {
     let folder = tempfile::tempdir().unwrap();
     let (memory, disk) = (folder.path().join("memory"), folder.path().join("disk"));
     let scratch = tempfile::tempdir().unwrap();
-    let zero = |ranks| Zero::stage(if ranks == 1 { 0 } else { 2 }).replicate_below(64);
+    let zero = |ranks| Zero::stage(if ranks == 1 { 0 } else { stage }).replicate_below(64);
     let way = |ranks| Way::on(ranks, 1);
-    way(2).train(&memory, Stack::new(zero(2), Offload::optimizer())).unwrap();
+    way(2).train(&memory, Stack::new(zero(2), in_memory.clone())).unwrap();
     way(2).train(&disk, Stack::new(zero(2), on(scratch.path()))).unwrap();
     for step in 1..=STEPS {
         assert_eq!(sums(&saved(&memory, step)), sums(&saved(&disk, step)), "step {step}");
     }
-    let expected =
-        way(1).from(Resume::Path(saved(&memory, 5))).train(&folder.path().join("a"), Offload::optimizer());
-    let expected = expected.unwrap();
-    let found =
-        way(1).from(Resume::Path(saved(&disk, 5))).train(&folder.path().join("b"), on(scratch.path()));
-    let found = found.unwrap();
-    assert_eq!(found.losses, expected.losses);
-    assert!(found.parameters == expected.parameters);
+    let resumed = |from: &Path, name: &str, offload: Offload| {
+        way(1).from(Resume::Path(saved(from, 5))).train(&folder.path().join(name), offload).unwrap()
+    };
+    let expected = resumed(&memory, "a", in_memory.clone());
+    for (from, name, offload) in
+        [(&disk, "b", on(scratch.path())), (&memory, "c", on(scratch.path())), (&disk, "d", in_memory)]
+    {
+        let found = resumed(from, name, offload);
+        assert_eq!(found.losses, expected.losses);
+        assert!(found.parameters == expected.parameters);
+    }
 }
 
 #[test]

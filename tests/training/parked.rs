@@ -4,9 +4,9 @@
 use std::path::Path;
 
 use crate::every_optimizer::every_optimizer;
-use crate::on_disk::is_empty;
 #[cfg(target_os = "linux")]
 use crate::on_disk::unnamed;
+use crate::on_disk::{checkpoints_are_the_same, is_empty};
 use crate::resume::{SOME, continues_on};
 use crate::support::many::{Setting, accumulate, grouped};
 use crate::support::resuming::*;
@@ -165,29 +165,7 @@ fn a_resumed_run_continues_to_the_bit() {
 /// The place of the parameters is no part of a checkpoint: it has the same bytes, and resumes with any other place.
 #[test]
 fn a_checkpoint_does_not_know_where_the_parameters_were() {
-    let folder = tempfile::tempdir().unwrap();
-    let (memory, disk) = (folder.path().join("memory"), folder.path().join("disk"));
-    let scratch = tempfile::tempdir().unwrap();
-    let zero = |ranks| Zero::stage(if ranks == 1 { 0 } else { 3 }).replicate_below(64);
-    let way = |ranks| Way::on(ranks, 1);
-    way(2).train(&memory, Stack::new(zero(2), Offload::parameters())).unwrap();
-    way(2).train(&disk, Stack::new(zero(2), on(scratch.path()))).unwrap();
-    for step in 1..=STEPS {
-        assert_eq!(sums(&saved(&memory, step)), sums(&saved(&disk, step)), "step {step}");
-    }
-    let resumed = |from: &Path, name: &str, offload: Offload| {
-        way(1).from(Resume::Path(saved(from, 5))).train(&folder.path().join(name), offload).unwrap()
-    };
-    let expected = resumed(&memory, "a", Offload::parameters());
-    for (from, name, offload) in [
-        (&disk, "b", on(scratch.path())),
-        (&memory, "c", on(scratch.path())),
-        (&disk, "d", Offload::parameters()),
-    ] {
-        let found = resumed(from, name, offload);
-        assert_eq!(found.losses, expected.losses);
-        assert!(found.parameters == expected.parameters);
-    }
+    checkpoints_are_the_same(3, Offload::parameters(), on);
 }
 
 #[test]
