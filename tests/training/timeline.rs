@@ -36,7 +36,7 @@ fn recorded<S: Composition<Gpt>>(
 ) -> Result<Vec<StepTimeline>, TrainError> {
     let (sender, timelines) = channel();
     let trainer = trainer.with(strategies).steps(3).observe(Timelines(sender));
-    let data = Data::new(Rows::ragged(8)).micro_batch(2);
+    let data = Data::new(Rows::ragged(16)).micro_batch(2);
     trainer.fit(model(), adamw(), Schedule::constant(1e-3), data)?;
     Ok(timelines.into_iter().collect())
 }

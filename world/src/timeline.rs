@@ -237,14 +237,17 @@ mod tests {
         let after = Instant::now();
         let outer = timeline.span(Activity::Backward, || "outer".into());
         drop(timeline.span(Activity::Update, || "inner".into()));
+        timeline.exchanged(Kind::AllGather, || "over".into(), 1, (before, before));
         timeline.exchanged(Kind::AllGather, || "early".into(), 1, (before, after));
         timeline.exchanged(Kind::AllGather, || "sum".into(), 8, (after, after));
         drop(outer);
         let open = timeline.span(Activity::Forward, || "open".into());
         let events = timeline.end();
         let names: Vec<_> = events.iter().map(|event| event.name.as_str()).collect();
-        assert_eq!(names, ["sum", "outer", "inner"]);
-        assert!(events[1].end >= events[2].end && events[0].bytes == 8);
+        assert_eq!(names, ["early", "sum", "outer", "inner"]);
+        // What began before the recording is cut.
+        assert!(events[0].start == 0.0 && events[0].end == events[1].end);
+        assert!(events[2].end >= events[3].end && events[1].bytes == 8);
         // An event of an earlier recording ends nothing of a later one.
         timeline.begin();
         let next = timeline.open(Activity::Forward, || "next".into());
