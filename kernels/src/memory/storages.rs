@@ -195,7 +195,9 @@ mod tests {
     const REPLICA: usize = 1;
 
     fn linear() -> Linear {
-        LinearConfig::new(8, 4).with_bias(false).init(&testing::device().autodiff())
+        let linear: Linear = LinearConfig::new(8, 4).with_bias(false).init(&testing::device().autodiff());
+        linear.weight.val();
+        linear
     }
 
     /// Returns the model with its weight replaced.
@@ -250,6 +252,13 @@ mod tests {
         let model = linear();
         let copy = with(&model, |weight| weight * 1.0);
         assert_eq!(charged(&model, &copy), [WHOLE, WHOLE, 2 * WHOLE]);
+    }
+
+    #[test]
+    fn a_parameter_without_a_value_takes_no_memory() {
+        let lazy: Linear = LinearConfig::new(8, 4).with_bias(false).init(&testing::device().autodiff());
+        assert_eq!(charged(&lazy, &linear()), [0, WHOLE, WHOLE]);
+        assert!(!lazy.weight.is_initialized());
     }
 
     #[test]
