@@ -21,6 +21,7 @@ use burn::tensor::Tensor;
 /// use firebrick_kernels::memory::Storages;
 ///
 /// let model = LinearConfig::new(8, 4).with_bias(false).init(&Device::flex());
+/// model.weight.val(); // Burn draws it now: a parameter without a value takes no memory.
 /// let mut storages = Storages::new();
 /// storages.add_model(0, &model);
 /// storages.add_model(1, &model.clone()); // A copy that shares its tensors.
