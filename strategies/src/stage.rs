@@ -240,9 +240,9 @@ pub trait ShardStage<M>: Lists<groups::Shard, M> {
     /// Returns the part of a parameter that the master holds on this rank; `None` means all of it.
     fn shard(&self, parameter: ParamId) -> Option<Shard>;
 
-    /// Returns the master to keep until the next update, once all parameters of the replica are needed: waits for those that
-    /// [`publish`](MasterStage::publish) has left on their way, as lazy parameters. A stage whose replica holds the same
-    /// values as the master returns a view of the replica.
+    /// Returns the master to keep until the next update. First waits for the parameters of the replica that
+    /// [`publish`](MasterStage::publish) left on their way. A stage whose replica holds the same values as the master returns a
+    /// view of the replica.
     fn alias_master(&mut self, master: M, replica: &M) -> M;
 
     /// Returns the master in tensors of its own, before an update and after the replica is dropped. Undoes

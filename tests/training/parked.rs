@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::every_optimizer::every_optimizer;
 #[cfg(target_os = "linux")]
 use crate::on_disk::unnamed;
-use crate::on_disk::{checkpoints_are_the_same, is_empty};
+use crate::on_disk::{checkpoints_are_the_same, in_any_buckets, is_empty};
 use crate::resume::{SOME, continues_on};
 use crate::support::many::{Setting, accumulate, grouped};
 use crate::support::resuming::*;
@@ -97,17 +97,7 @@ fn among_ranks() {
 
 #[test]
 fn in_buckets_of_any_size() {
-    let setting = Setting { steps: 4, ..Setting::default() };
-    let expected = setting.run(1, 1, Offload::parameters());
-    let mut files = Vec::new();
-    for bytes in [1, 10_000, usize::MAX] {
-        let folder = tempfile::tempdir().unwrap();
-        let found = setting.run(1, 1, Offload::parameters().on(folder.path()).bucket_bytes(bytes));
-        assert!(found.parameters == expected.parameters, "{bytes}");
-        files.push(found.report.disk.unwrap());
-    }
-    let of = |disk: &DiskBytes| (disk.state_bytes, disk.parameter_bytes, disk.read_bytes, disk.written_bytes);
-    assert!(files.iter().all(|disk| of(disk) == of(&files[0])), "{files:?}");
+    assert!(in_any_buckets(Offload::parameters()).parameter_bytes > 0);
 }
 
 /// Bytes in the file of the parameters of all blocks, and of the last block, in elements of so many bytes.

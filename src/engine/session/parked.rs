@@ -80,7 +80,7 @@ impl<M: Module> Session<M> {
     ///
     /// # Errors
     ///
-    /// Those of [`check_disk`](Self::check_disk), and that of the result.
+    /// The disk has failed, as [`check_disk`](Self::check_disk) reports, or `result` is an error.
     pub fn having_read<T>(&self, result: Result<T, TrainError>) -> Result<T, TrainError> {
         self.check_disk()?;
         result

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{Device, Tensor};
 
+use super::rows::Rows;
 use super::sharding::{Gathers, Sharding, shards};
 use crate::StrategyError;
 use crate::params::Lifting;
@@ -34,9 +35,9 @@ struct Bucket {
 }
 
 #[derive(Debug)]
-enum State {
-    Coming(Gathers),
-    There(HashMap<ParamId, Arrived>),
+struct State {
+    coming: Option<Gathers>,
+    there: HashMap<ParamId, Arrived>,
 }
 
 /// A gathered parameter, flat.
@@ -59,7 +60,8 @@ impl Arriving {
         for bucket in sharding.buckets(&shards) {
             let device = bucket[0].1.device();
             let gathers = sharding.begin_gather("the parameters", bucket.to_vec(), &device)?;
-            let (sharding, state) = (sharding.clone(), Mutex::new(State::Coming(gathers)));
+            let (sharding, state) =
+                (sharding.clone(), Mutex::new(State { coming: Some(gathers), there: HashMap::new() }));
             let arriving = Arc::new(Bucket { sharding, state, device, faults: faults.clone() });
             bucket_of.extend(bucket.iter().map(|(id, _)| (*id, arriving.clone())));
             all.push(arriving);
@@ -70,40 +72,45 @@ impl Arriving {
 
     /// Waits for all parameters. Returns each flat and with its padding.
     pub fn wait(self) -> HashMap<ParamId, Tensor<1>> {
-        let all = self.0.into_iter().flat_map(|bucket| bucket.all());
-        all.map(|(id, arrived)| (id, arrived.padded)).collect()
+        let mut all = HashMap::new();
+        for bucket in self.0 {
+            bucket
+                .arrived(|there| all.extend(there.iter().map(|(id, arrived)| (*id, arrived.padded.clone()))));
+        }
+        all
     }
 }
 
 impl Bucket {
-    /// Waits for the bucket, unless it is there.
-    fn all(&self) -> HashMap<ParamId, Arrived> {
+    /// Waits for the bucket, unless it is there, and looks at its parameters.
+    fn arrived<T>(&self, look: impl FnOnce(&HashMap<ParamId, Arrived>) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let State::Coming(gathers) = &mut *state {
-            let coming = (&*self.sharding, std::mem::take(gathers));
+        if let Some(gathers) = state.coming.take() {
+            let coming = (&*self.sharding, gathers);
             // The parameters outlive the pass that reads them.
             let there = self.device.memory_persistent_allocations(coming, |(sharding, gathers)| {
-                let whole = |(id, padded): (ParamId, Tensor<1>)| {
-                    let whole = match sharding.rows(id).filter(|rows| rows.is_padded()) {
-                        None => padded.clone(),
-                        Some(rows) => {
-                            let elements = padded.dims()[0] / rows.padded() * rows.rows();
-                            padded.clone().narrow(0, 0, elements)
-                        }
-                    };
-                    (id, Arrived { padded, whole })
-                };
-                gathers.wait().map(|gathered| gathered.into_iter().map(whole).collect())
+                let gathered = gathers.wait()?.into_iter();
+                Ok(gathered.map(|(id, padded)| (id, Arrived::of(padded, sharding.rows(id)))).collect())
             });
-            *state = State::There(there.unwrap_or_else(|error| {
+            state.there = there.unwrap_or_else(|error| {
                 self.faults.report(error);
                 HashMap::new()
-            }));
+            });
         }
-        match &*state {
-            State::Coming(_) => HashMap::new(),
-            State::There(there) => there.clone(),
-        }
+        look(&state.there)
+    }
+}
+
+impl Arrived {
+    fn of(padded: Tensor<1>, rows: Option<Rows>) -> Self {
+        let whole = match rows.filter(|rows| rows.is_padded()) {
+            None => padded.clone(),
+            Some(rows) => {
+                let elements = padded.dims()[0] / rows.padded() * rows.rows();
+                padded.clone().narrow(0, 0, elements)
+            }
+        };
+        Self { padded, whole }
     }
 }
 
@@ -131,8 +138,8 @@ impl ModuleMapper for Lazy {
             let shape = shape.clone();
             move |device: &Device, _: bool| {
                 let inner = device.clone().inner();
-                let value = match bucket.all().remove(&id) {
-                    Some(arrived) => arrived.whole.to_device(&inner).reshape(shape),
+                let value = match bucket.arrived(|there| Some(there.get(&id)?.whole.clone())) {
+                    Some(whole) => whole.to_device(&inner).reshape(shape),
                     None => Tensor::zeros(shape, (&inner, dtype)),
                 };
                 lifting.lift(value)

@@ -10,6 +10,7 @@
 //! arriving.rs  gathered parameters that the next forward pass waits for
 //! reduced.rs   gradient sums over the ranks
 //! rows.rs      the rows of a parameter that each rank holds
+//! views.rs     shards of the master as views of the gathered parameters
 //! ```
 
 mod arriving;
@@ -17,6 +18,7 @@ mod reduced;
 mod rows;
 mod sharded;
 mod sharding;
+mod views;
 
 use std::sync::Arc;
 

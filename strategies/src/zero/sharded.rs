@@ -7,16 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor};
-use firebrick_world::{host_device, is_host, on_host};
+use firebrick_world::host_device;
 
 use super::NAME;
 use super::arriving::Arriving;
 use super::reduced::Part;
 use super::sharding::Sharding;
+use super::views::{Apart, View};
 use crate::segment::Faults;
 use crate::{
-    CollectStage, Grads, MasterStage, Outcome, ParamMap, Setup, Shard, ShardStage, Stage, StrategyError,
-    Trained, each_param, groups, map_params, relift, trained,
+    CollectStage, Grads, MasterStage, Outcome, Setup, Shard, ShardStage, Stage, StrategyError, Trained,
+    each_param, groups, map_params, trained,
 };
 
 /// [`Zero`](crate::Zero), started.
@@ -206,49 +207,6 @@ fn rows<M: Module>(model: &M) -> HashMap<ParamId, usize> {
     let mut all = HashMap::new();
     each_param(model, |param| all.extend(param.shape().first().map(|rows| (param.id(), *rows))));
     all
-}
-
-/// Makes each shard a view of the whole parameter that was gathered from it.
-struct View<'a> {
-    sharding: &'a Sharding,
-    /// Flat.
-    padded: HashMap<ParamId, Tensor<1>>,
-    /// A parameter that an earlier strategy has cast no longer is the gathered tensor.
-    replica: HashMap<ParamId, (DType, Device)>,
-}
-
-impl ParamMap for View<'_> {
-    fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
-        let (Some(rows), Some(padded)) = (self.sharding.rows(id), self.padded.remove(&id)) else {
-            return value;
-        };
-        let master = (value.dtype(), value.device().inner());
-        if (padded.dtype(), padded.device()) != master || self.replica.get(&id) != Some(&master) {
-            return value;
-        }
-        let [elements] = padded.dims();
-        let each = elements / rows.padded() * rows.per_rank();
-        let own = padded.narrow(0, self.sharding.sharing.rank() * each, each);
-        relift(own.reshape(value.dims()), &value)
-    }
-}
-
-/// Turns each view into a tensor of its own.
-struct Apart<'a>(&'a Sharding);
-
-impl ParamMap for Apart<'_> {
-    fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
-        if !self.0.shards(id) {
-            return value;
-        }
-        let (device, dtype) = (value.device().inner(), value.dtype());
-        let apart = match is_host(&device) {
-            true => Tensor::from_data(on_host(value.clone()), (&device, dtype)),
-            // A result of its own, since the view shares its memory.
-            false => value.clone().inner().mul_scalar(1.0),
-        };
-        relift(apart, &value)
-    }
 }
 
 /// Puts sums in place of the gradients.

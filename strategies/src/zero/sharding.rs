@@ -263,7 +263,7 @@ impl Sharding {
 }
 
 /// Gathers in flight, each of a bucket.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Gathers(Vec<(Vec<ParamId>, Gathering)>);
 
 impl Gathers {

@@ -139,6 +139,6 @@ fn a_rank_that_is_lost_on_the_way_is_an_error_of_the_pass() {
         drop(stages.alias_master(master, &replica));
         pass.check().err()
     });
-    let error = found.into_iter().flatten().next().expect("rank 0 is told").to_string();
+    let error = found.into_iter().flatten().next().expect("an error of rank 0").to_string();
     assert!(error.contains("rank 1") && error.contains("it has had enough"), "{error}");
 }
