@@ -49,7 +49,8 @@ impl DeviceCollectives {
     /// - for [`Kind::ReduceScatter`], this rank's chunk of the sum, whose elements the number of ranks divides;
     /// - for [`Kind::AllGather`], the ranks' tensors, concatenated in rank order.
     ///
-    /// There are no other kinds. Tensors that are summed are f32. A collective that never returns ends the call at
+    /// There are no other kinds. Tensors that are summed are f32. The collective may read the tensors of other ranks. It
+    /// returns a tensor that it gives to no other rank. A collective that never returns ends the call at
     /// the world's [deadline](crate::World::deadline).
     pub fn new(
         devices: Vec<Device>,

@@ -30,11 +30,20 @@ pub(crate) struct OnDevices {
     agreed: Receiver<()>,
     /// The exchange in which all ranks report.
     ended: (Arc<Call>, u64),
-    found: Receiver<Found>,
+    found: Receiver<Result<Done, WorldError>>,
 }
 
 /// What a rank has of each part.
 type Found = Result<Vec<Option<Tensor<1>>>, WorldError>;
+
+/// What a rank's device has exchanged.
+struct Done {
+    found: Vec<Option<Tensor<1>>>,
+    /// What the rank gave to a program's collective, which may let other ranks read it. CubeCL 0.11 lets a kernel write
+    /// into a tensor that has no other handle, also if a kernel in another queue has yet to read it: while this is held,
+    /// there is another handle.
+    _given: Vec<Tensor<1>>,
+}
 
 /// Why a rank's device has no result.
 enum Unfinished {
@@ -122,7 +131,8 @@ impl OnDevices {
             let (call, reason) = (call.to_string(), format!("failed: {FAILED}{nor}: {why}"));
             return Err(self.seat.exchange.fail(WorldError::Rank { rank, call, reason }));
         }
-        self.found.recv().expect("this rank has reported, so its thread has returned the results")
+        let done = self.found.recv().expect("this rank has reported, so its thread has returned the results");
+        Ok(done?.found)
     }
 }
 
@@ -145,17 +155,13 @@ impl Work {
     }
 
     /// Exchanges the parts that exist, those of one dtype at once.
-    fn exchange(
-        &self,
-        parts: Vec<Option<Tensor<1>>>,
-        exists: &[bool],
-    ) -> Result<Vec<Option<Tensor<1>>>, Unfinished> {
+    fn exchange(&self, parts: Vec<Option<Tensor<1>>>, exists: &[bool]) -> Result<Done, Unfinished> {
         let (kind, ranks) = (self.call.kind, self.seat.size());
         let gathers = kind == Kind::AllGather;
         // Shards travel in their own dtype, since nothing is added.
         let dtype_of = |like: &PartShape| if gathers { like.dtype } else { DType::F32 };
         let device = self.collectives.device(self.seat.rank);
-        let mut found = vec![None; self.call.parts.len()];
+        let (mut found, mut given) = (vec![None; self.call.parts.len()], Vec::new());
         let mut alike: Vec<(DType, Vec<usize>, Vec<Tensor<1>>)> = Vec::new();
         for (at, (part, like)) in parts.into_iter().zip(&self.call.parts).enumerate() {
             if !exists[at] {
@@ -184,7 +190,7 @@ impl Work {
             };
             // One alone travels as it is.
             if let [at] = all[..] {
-                found[at] = rounded(at, self.exchanged(tensors.remove(0))?);
+                found[at] = rounded(at, self.exchanged(tensors.remove(0), &mut given)?);
                 continue;
             }
             // What the collective splits or joins by ranks has a row for each.
@@ -203,7 +209,7 @@ impl Work {
                     Tensor::cat(rows.collect(), 1).reshape([before * width])
                 }
             };
-            let result = self.exchanged(mine)?;
+            let result = self.exchanged(mine, &mut given)?;
             let mut start = 0;
             for (at, columns) in all.into_iter().zip(columns) {
                 let part = match after {
@@ -217,16 +223,17 @@ impl Work {
                 found[at] = rounded(at, part);
             }
         }
-        Ok(found)
+        Ok(Done { found, _given: given })
     }
 
     /// Exchanges a buffer, counts what moves, and waits until the device has the result.
-    fn exchanged(&self, mine: Tensor<1>) -> Result<Tensor<1>, Unfinished> {
+    fn exchanged(&self, mine: Tensor<1>, given: &mut Vec<Tensor<1>>) -> Result<Tensor<1>, Unfinished> {
         let (seat, kind) = (&self.seat, self.call.kind);
         let (elements, bytes) = (mine.dims()[0], mine.dtype().size());
         let whole = if kind == Kind::AllGather { elements * seat.size() } else { elements };
         let result = match &self.collectives.by {
             By::Program(collective) => {
+                given.push(mine.clone());
                 let result = collective(seat.rank, kind, mine);
                 // One that has only started may still fail or never end.
                 there(&result).map_err(|error| {

@@ -106,6 +106,40 @@ fn collectives_between_devices_replace_those_of_the_host() {
     }
 }
 
+/// A rank's device may have its result, and go on, while another one has yet to read the part that the first one gave.
+#[test]
+fn what_a_rank_gives_to_a_collective_does_not_change() {
+    let (given, step) = (Mutex::new(None), Barrier::new(2));
+    let collective = move |rank: usize, _: Kind, own: Tensor<1>| {
+        let own = match rank {
+            0 => given.lock().unwrap().insert(own).clone(),
+            _ => own,
+        };
+        step.wait();
+        // The second rank's device has this in its queue,
+        let sum = (rank == 1).then(|| given.lock().unwrap().take().unwrap() + own.clone());
+        step.wait();
+        // when the first rank's computes from the same part.
+        let sum = sum.unwrap_or_else(|| own + 1.0);
+        if rank == 0 {
+            let _ = sum.to_data();
+        }
+        step.wait();
+        sum
+    };
+    let between = DeviceCollectives::new(vec![device().inner(); 2], collective);
+    let spawn = |rank: Communicator| {
+        let rank = rank.between_devices(Some(between.clone()));
+        let part = || Tensor::<1>::from_data([0.5f32; 64].as_slice(), &device().inner()) * 2.0;
+        // The first device does not always write in place.
+        std::thread::spawn(move || [(); 20].map(|()| rank.all_reduce(part()).unwrap().into_data()))
+    };
+    let threads: Vec<_> = World::threads(2).join().unwrap().into_iter().map(spawn).collect();
+    for sums in threads.into_iter().map(|thread| thread.join().unwrap()) {
+        assert!(sums.iter().all(|sum| *sum == TensorData::from([2.0f32; 64])), "{sums:?}");
+    }
+}
+
 /// Runs a forward and a backward pass on two ranks, under `then` as well. Returns what `look` returns on each.
 fn passes<T: Send + 'static>(
     between: DeviceCollectives,
