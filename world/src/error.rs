@@ -37,7 +37,8 @@ pub enum WorldError {
     },
     /// Two ranks are in different calls.
     #[error(
-        "the ranks are in different calls: rank {rank} is in {call}, rank {other} in {found}; every rank must make the same calls in the same order"
+        "the ranks are in different calls: rank {rank} is in {call}, rank {other} in {found}; every rank must make the same calls in \
+         the same order, so no strategy, objective or callback may skip a call because of what one rank alone knows"
     )]
     Mismatch {
         /// A rank.
