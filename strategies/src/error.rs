@@ -136,6 +136,15 @@ pub enum StrategyError {
         /// The parameter's path.
         parameter: String,
     },
+    /// A clone of a parameter was set to require a gradient, or not to, before the parameter had arrived from other ranks.
+    #[error(
+        "a clone of `{parameter}` was set to require a gradient, or not to, before the new value had come from the other ranks: read \
+         the parameter first, as in `param.val()`, or `detach` what the layer returns"
+    )]
+    SetOnTheWay {
+        /// The parameter's path.
+        parameter: String,
+    },
     /// The model already has low-rank factors.
     #[error(
         "{strategy}: `{parameter}` is read through an adapter already: merge it first with `model.materialize()`, or leave {strategy} out"

@@ -58,7 +58,11 @@ impl<F: ParamMap + Clone + Send + Sync + 'static> ModuleMapper for MapLater<F> {
             return known.clone();
         }
         let map = self.map.clone();
-        let mapped = param.init_mapper(move |value| map.clone().map(id, value));
+        let mapped = param.init_mapper(move |value| {
+            // The parameters outlive the pass that reads them.
+            let device = value.device();
+            device.memory_persistent_allocations(value, |value| map.clone().map(id, value))
+        });
         self.lazy.insert(id, Box::new(mapped.clone()));
         mapped
     }
@@ -127,7 +131,7 @@ pub fn apart<const D: usize>(param: Param<Tensor<D>>) -> Param<Tensor<D>> {
     if param.is_initialized() { param } else { param.init_mapper(|value| value) }
 }
 
-/// Initializes lazy parameters: a segment takes a parameter without a value for one that is held elsewhere.
+/// Initializes lazy parameters.
 pub(crate) fn wake<M: Module>(model: &M) {
     each_param(model, |param| {
         param.value();

@@ -161,6 +161,7 @@ impl Pass {
     /// Another rank is gone.
     pub fn enter<M: Module>(&self, model: &M) -> Result<(M, Self), StrategyError> {
         if !self.plan.handling().delivers() {
+            self.plan.wake_outside(model);
             return Ok((model.clone(), self.clone()));
         }
         let root = self.root.as_deref();

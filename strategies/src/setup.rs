@@ -23,6 +23,7 @@ pub struct Setup<'a, M> {
     world: Communicator,
     master_is_away: Arc<AtomicBool>,
     gradients_land: Arc<AtomicBool>,
+    parks_parameters: Arc<AtomicBool>,
 }
 
 impl<'a, M> Setup<'a, M> {
@@ -39,6 +40,7 @@ impl<'a, M> Setup<'a, M> {
             world: Communicator::solo(),
             master_is_away: Arc::default(),
             gradients_land: Arc::default(),
+            parks_parameters: Arc::default(),
         }
     }
 
@@ -55,6 +57,7 @@ impl<'a, M> Setup<'a, M> {
     pub fn add(&mut self, effects: Effects) -> Result<(), StrategyError> {
         let (offloads, moves) = (effects.offloads, effects.moves.unwrap_or(BUCKET_BYTES));
         self.order.push(effects)?;
+        self.parks_parameters.store(self.order.parks_parameters(), Relaxed);
         if let Some(offloads) = offloads {
             self.master_is_away.store(true, Relaxed);
             if self.order.lands_on_host() {
@@ -89,6 +92,12 @@ impl<'a, M> Setup<'a, M> {
     /// in between reads them on the device. Read it once all strategies have started.
     pub fn gradients_land(&self) -> Arc<AtomicBool> {
         self.gradients_land.clone()
+    }
+
+    /// Returns a flag that is true if the parameters of blocks [wait on a disk](Order::parks_parameters) between two updates.
+    /// Read it once all strategies have started.
+    pub fn parks_parameters(&self) -> Arc<AtomicBool> {
+        self.parks_parameters.clone()
     }
 
     /// Returns the model, on the device where the user created it, or on the training device if no strategy

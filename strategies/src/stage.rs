@@ -211,9 +211,16 @@ pub trait MasterStage<M>: Lists<groups::Master, M> {
         None
     }
 
+    /// Returns whether [`evaluator`](Self::evaluator) reads the master. By default it does not.
+    fn evaluates_master(&self) -> bool {
+        false
+    }
+
     /// Returns the model that evaluation reads, given the master and what the strategies after this one returned, which
     /// is the replica if they return theirs. Runs before each evaluation. A strategy that evaluates the replica returns
-    /// it; `replica` is then already [published](Self::publish), unless a later strategy made it from the master.
+    /// it; `replica` is then already [published](Self::publish), unless a later strategy made it from the master. A strategy
+    /// that [evaluates the master](Self::evaluates_master) receives what it would publish: the master on its way from the
+    /// later strategies.
     ///
     /// # Errors
     ///

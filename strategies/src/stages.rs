@@ -113,8 +113,20 @@ impl<M> Stages<M> {
     /// # Errors
     ///
     /// The same as [`publish`](Self::publish).
-    pub fn evaluator(&mut self, master: &M, replica: M) -> Result<M, StrategyError> {
-        self.masters().rev().try_fold(replica, |replica, stage| stage.evaluator(master, replica))
+    pub fn evaluator(&mut self, master: &M, replica: M) -> Result<M, StrategyError>
+    where
+        M: Clone,
+    {
+        let mut evaluated = replica;
+        for at in (0..self.0.len()).rev() {
+            let (stage, later) = self.0[at..].split_first_mut().expect("`at` is one of the stages");
+            let Some(stage) = stage.masters() else { continue };
+            evaluated = match stage.evaluates_master() {
+                true => stage.evaluator(&published(later, master)?, evaluated)?,
+                false => stage.evaluator(master, evaluated)?,
+            };
+        }
+        Ok(evaluated)
     }
 
     /// Returns the part of a parameter that the master holds on this rank; `None` means all of it.
@@ -273,6 +285,16 @@ trait AnyStage<M>: Stage<M> {
     fn shards(&mut self) -> Option<&mut dyn ShardStage<M>>;
     fn averages(&mut self) -> Option<&mut dyn AverageStage<M>>;
     fn windows(&mut self) -> Option<&mut dyn WindowStage<M>>;
+}
+
+/// Returns a master as these stages publish it, once more: what is on its way from other ranks has come.
+fn published<M: Clone>(stages: &mut [Box<dyn AnyStage<M>>], master: &M) -> Result<M, StrategyError> {
+    let masters = stages.iter_mut().rev().filter_map(|stage| stage.masters());
+    let published = masters.fold(Ok(master.clone()), |master, stage| stage.publish(master?))?;
+    // No later update may take these parameters for its own.
+    let shards = stages.iter_mut().rev().filter_map(|stage| stage.shards());
+    drop(shards.fold(master.clone(), |master, stage| stage.alias_master(master, &published)));
+    Ok(published)
 }
 
 impl<M, S: Stage<M>> AnyStage<M> for S {

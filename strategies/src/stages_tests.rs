@@ -37,6 +37,9 @@ impl MasterStage<String> for Note {
     fn publish(&mut self, master: String) -> Result<String, StrategyError> {
         Ok(master + self.0)
     }
+    fn evaluates_master(&self) -> bool {
+        self.0 == "m"
+    }
     fn evaluator(&mut self, master: &String, replica: String) -> Result<String, StrategyError> {
         Ok(replica + master + self.0)
     }
@@ -124,6 +127,13 @@ fn evaluation_scale_and_what_became_of_a_window_reach_every_stage() {
         );
     }
     assert_eq!(start(Stack::new(Identity, None::<Note>)).loss_scale(), None);
+}
+
+/// What a stage evaluates of the master has come through the stages after it.
+#[test]
+fn a_stage_that_evaluates_the_master_receives_what_it_publishes() {
+    let mut stages = start(vec![Note("a"), Note("m"), Note("b"), Note("c")]);
+    assert_eq!(stages.evaluator(&"-".into(), String::new()).unwrap(), "-c-b-cbm-a");
 }
 
 /// Averages by keeping the last master, holds every gradient, and belongs to no other group.

@@ -93,6 +93,11 @@ fn among_ranks() {
             Stack::new(offload, Stack::new(accumulate(2), Zero::stage(stage).replicate_below(64)))
         });
     }
+    // The average reads each new master, which then has values.
+    equals(&setting, (3, 2), |offload| {
+        let zero = Zero::stage(1).replicate_below(64);
+        Stack::new(offload, Stack::new(accumulate(2), Stack::new(zero, Ema::new(0.9))))
+    });
 }
 
 #[test]

@@ -10,6 +10,7 @@ use firebrick::strategies::{
     CollectStage, Composed, Composition, Effects, Grads, Outcome, Setup, SkipReason, Stack, Stage, Stages,
     StrategyError, StrategyRecipe, groups,
 };
+use firebrick::world::Kind;
 use firebrick::{
     Amp, Clip, Data, Ema, Freeze, KeepPadding, Lora, Loss, Objective, Offload, Pass, Recompute, Schedule,
     SkipOutliers, Strategy, TrainError, Trainer, World, Zero,
@@ -69,6 +70,20 @@ fn the_norm_that_bounds_the_update_is_over_all_ranks() {
         }
     }
     assert!(apart(&setting.alone(), &expected).1 > 1e-3, "the bound must have an effect");
+}
+
+/// In stage 1, parameters come in the step after their update, or before it if something is evaluated in between.
+#[test]
+fn what_comes_between_two_steps_is_counted() {
+    let received = |evaluated| {
+        let setting = Setting { rows: 8, steps: 4, evaluated, ..Setting::default() }.cut_for(2, 1);
+        let run = setting.run(2, 1, Zero::stage(1).replicate_below(64));
+        let gathers = run.report.ranks.iter().map(|rank| rank.per_step[&Kind::AllGather].received_bytes);
+        gathers.collect::<Vec<_>>()
+    };
+    let expected = received(false);
+    assert!(expected.len() == 2 && expected[0] > 0.0);
+    assert_eq!(received(true), expected);
 }
 
 #[test]

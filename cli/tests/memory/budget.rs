@@ -7,7 +7,7 @@ use crate::support::*;
 use burn::optim::AdamWConfig;
 use firebrick::{
     Accumulate, Amp, Composed, Data, Ema, Moment, Offload, OnDevice, OverBudget, Recompute, Report, Schedule,
-    StepNumbers, TrainError, Trainer,
+    StepNumbers, TrainError, Trainer, World, Zero,
 };
 use firebrick_models::{Gpt, GptConfig};
 
@@ -38,6 +38,21 @@ fn over<S: Composed<Gpt>>(trainer: Trainer<S>, rows: usize) -> OverBudget {
         }
         (other, steps) => panic!("{other:?} after {steps} steps"),
     }
+}
+
+/// In the third step the parameters come from the other ranks while the pass computes, after it has begun to count.
+#[test]
+fn parameters_that_arrive_are_no_activations() {
+    let _alone = alone();
+    if device().memory_pool_usage().is_some() {
+        return; // A pool is asked in the first two steps only.
+    }
+    let activations = |stage| {
+        let trainer = Trainer::new().with(Zero::stage(stage)).over(World::threads(2));
+        train(trainer, 1).0.unwrap().activation_bytes
+    };
+    let [expected, found] = [0, 1].map(activations);
+    assert!(found < expected + expected / 4, "{found} bytes, and {expected} where nothing arrives");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A training run's live state: master, replica, optimizer, and one step.
 
+mod awaited;
 mod finite;
 mod in_parts;
 mod looks;
@@ -33,6 +34,7 @@ use crate::observe::rank_report::Exchanged;
 use crate::scratch::Values;
 use crate::{Loss, LrSchedule, Objective, TrainError};
 
+use awaited::Awaited;
 use looks::{Look, Looks};
 use parked::Parking;
 pub use prepared::Prepared;
@@ -50,6 +52,8 @@ pub struct Session<M> {
     weights: Weights<M>,
     /// Whether parameters of the replica may still be on their way from other ranks.
     arrives: bool,
+    /// What was exchanged between the last step and the next one, for parameters that were still on their way.
+    between: Exchanged,
     /// Has no state between two updates if a disk keeps it.
     optimizer: ModuleOptimizer,
     disk: Option<OnDisk>,
@@ -232,6 +236,7 @@ impl<M: Module> Session<M> {
         self.settle(outcome, agreement, &mut step)?;
         drop(span);
         step.exchanged = Exchanged::of(&self.world).since(&before);
+        step.exchanged.add(&std::mem::take(&mut self.between));
         self.looks.end(look, &mut step, self.pass.device());
         step.bytes = self.bytes;
         step.seconds = started.elapsed().as_secs_f64();
@@ -254,8 +259,8 @@ impl<M: Module> Session<M> {
         M: Objective<B>,
     {
         let scale = self.loss_scale();
-        let replica = self.weights.pair().1;
-        let expected = batch.items();
+        let (master, replica) = self.weights.pair();
+        let (awaited, expected) = (Awaited::of(replica), batch.items());
         let beyond = self.looks.begin_pass(look, pass.shared_bytes(), self.pass.device());
         let (model, pass) = pass.enter(replica)?;
         let timed = |activity| self.world.timeline().span(activity, || "the model".into());
@@ -276,7 +281,9 @@ impl<M: Module> Session<M> {
         let span = timed(Activity::Backward);
         let grads = scaled.backward();
         drop(span);
-        let taken = self.looks.end_pass(beyond, held, step, self.pass.device());
+        let come = awaited.bytes(master, replica, self.bytes.placement);
+        let taken = self.looks.end_pass(beyond, held, come, step, self.pass.device());
+        awaited.check(master, replica)?;
         let grads = pass.gradients(grads, &model, closes)?;
         self.adaptation.check()?;
         Ok((grads, taken))

@@ -18,6 +18,7 @@ use crate::checkpoint::{Layout, OnDisk as Disk};
 use crate::engine::elementwise::require_elementwise;
 use crate::engine::feed::several_micro_batches;
 use crate::memory::settle;
+use crate::observe::rank_report::Exchanged;
 use crate::scratch::Values;
 use crate::{Data, LrSchedule, TrainError};
 
@@ -178,6 +179,7 @@ impl<M: Module + 'static> Prepared<M> {
             layout,
             weights,
             arrives: false,
+            between: Exchanged::default(),
             optimizer,
             disk,
             parking,

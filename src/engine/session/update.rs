@@ -165,6 +165,18 @@ impl<M: Module> Session<M> {
         Ok(self.stages.after_window(&settled)?)
     }
 
+    /// Confirms the last update between two steps. What is exchanged for it counts in the next step.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`confirm`](Self::confirm).
+    pub fn confirm_between(&mut self) -> Result<(), TrainError> {
+        let before = Exchanged::of(&self.world);
+        let confirmed = self.confirm();
+        self.between.add(&Exchanged::of(&self.world).since(&before));
+        confirmed
+    }
+
     /// Waits for the parameters of the replica that are on their way, if the last update has left any, and counts the bytes
     /// of all.
     fn arrive(&mut self) -> Result<(), TrainError> {

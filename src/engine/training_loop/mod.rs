@@ -210,14 +210,14 @@ where
                 self.record(epoch, step)?;
             }
             if self.round_ends(epoch, start) || self.should_stop() {
-                self.session.confirm()?;
+                self.session.confirm_between()?;
                 self.progress.evaluation_due = self.round_ends(epoch, start);
                 if self.progress.evaluation_due || self.should_stop() {
                     break;
                 }
             }
             if self.wants_save()? {
-                self.session.confirm()?;
+                self.session.confirm_between()?;
                 // A checkpoint includes the numbers of all its steps.
                 if let Some((epoch, step)) = unread.take() {
                     self.record(epoch, step)?;

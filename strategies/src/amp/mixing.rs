@@ -108,6 +108,10 @@ impl<M: Module> MasterStage<M> for Mixing {
         Some(self)
     }
 
+    fn evaluates_master(&self) -> bool {
+        self.evaluation != self.dtype
+    }
+
     fn evaluator(&mut self, master: &M, replica: M) -> Result<M, StrategyError> {
         Ok(if self.evaluation == self.dtype { replica } else { self.cast(master.clone(), self.evaluation) })
     }

@@ -89,8 +89,9 @@ impl Entered {
             delivered: Mutex::default(),
             silent,
         };
-        if handling.provides() {
-            model = model.map(&mut PutAway(&mut entered));
+        match handling.provides() {
+            true => model = model.map(&mut PutAway(&mut entered)),
+            false => plan.wake_outside(&model),
         }
         if handling.fetches {
             // A parameter without a value is provided by its segment.

@@ -12,7 +12,7 @@ use super::maps::shape_of;
 use super::units::{Handling, Units};
 use super::{Bundle, lock};
 use crate::zero::Sharding;
-use crate::{Parked, Paths, StrategyError};
+use crate::{Parked, Paths, StrategyError, each_param};
 
 /// The decisions of strategies about the segments of a model, and what training has learned about the segments.
 ///
@@ -27,6 +27,8 @@ pub struct SegmentPlan {
     handling: Handling,
     /// The units in the order in which the last pass reached them.
     order: Mutex<Vec<usize>>,
+    /// The parameters of blocks that passes have run in segments.
+    in_segments: Mutex<HashSet<ParamId>>,
     paths: Paths,
     pub(super) verified: Mutex<HashSet<u64>>,
     faults: Faults,
@@ -155,6 +157,24 @@ impl SegmentPlan {
     /// Returns whether segments provide this parameter: it is stored elsewhere than where the pass computes.
     pub fn provides(&self, id: ParamId) -> bool {
         self.handling.units.has(id) && self.handling.is_away(id)
+    }
+
+    /// Initializes the parameters of a block whose segment runs: lazy ones would be taken for parameters that are held elsewhere.
+    pub(super) fn wake_segment<B: Module>(&self, block: &B) {
+        each_param(block, |param| {
+            lock(&self.in_segments).insert(param.id());
+            param.value();
+        });
+    }
+
+    /// Initializes the parameters of a model that no segment is known to read. A model reads these as it likes, and Burn's lazy
+    /// parameters share more with their clones than others: a clone's `no_grad()` would reach the parameter.
+    pub(crate) fn wake_outside<M: Module>(&self, model: &M) {
+        each_param(model, |param| {
+            if !param.is_initialized() && !lock(&self.in_segments).contains(&param.id()) {
+                param.value();
+            }
+        });
     }
 
     /// Predicts the unit after this one, which was reached at `place` of the pass: the one that followed in the last

@@ -13,7 +13,6 @@ use super::plan::Met;
 use super::replay::recomputed;
 use super::timed::BackwardTime;
 use super::unit::Unit;
-use crate::params::wake;
 use crate::{Bundle, Parked, Pass, map_params};
 use firebrick_world::Activity;
 
@@ -45,7 +44,7 @@ impl Pass {
         F: Fn(&B, X, &Pass) -> Y + Send + Sync + 'static,
     {
         if !self.entered.as_ref().is_some_and(|entered| entered.is_provided()) {
-            wake(block);
+            self.plan.wake_segment(block);
         }
         let index = self.segments.fetch_add(1, Relaxed) as usize;
         let met = Met { id: self.next_site(), index, outermost: self.segment == 0 };

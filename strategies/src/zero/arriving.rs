@@ -1,8 +1,8 @@
 //! Parameters on their way from the other ranks, while training goes on.
 //!
-//! To publish a master in stages 1 and 2 is to begin all of its gathers, in the order of the model, and to return a replica of
-//! lazy parameters. The next forward pass reads them in about this order, and waits for a bucket when it reads the first
-//! parameter of it:
+//! To publish a master in stages 1 and 2 is to begin all of its gathers, and to return a replica of lazy parameters. Those
+//! outside blocks come first, because a pass waits for them before it begins; then come the blocks, in the order of the
+//! model. The forward pass waits for a bucket when it reads the first parameter of it:
 //!
 //! | link | gather block 1 | gather block 2 | gather block 3 | |
 //! |---|---|---|---|---|
@@ -17,9 +17,9 @@ use burn::tensor::{Device, Tensor};
 
 use super::rows::Rows;
 use super::sharding::{Gathers, Sharding, shards};
-use crate::StrategyError;
 use crate::params::Lifting;
-use crate::segment::Faults;
+use crate::segment::{Faults, SegmentPlan, Units};
+use crate::{Paths, StrategyError};
 
 /// The gathers of a published master.
 #[derive(Debug, Default)]
@@ -31,6 +31,14 @@ struct Bucket {
     sharding: Arc<Sharding>,
     state: Mutex<State>,
     device: Device,
+    destination: Arc<Destination>,
+}
+
+/// The model in which parameters arrive.
+#[derive(Debug)]
+pub(super) struct Destination {
+    paths: Paths,
+    blocks: Units,
     faults: Faults,
 }
 
@@ -47,22 +55,38 @@ struct Arrived {
     whole: Tensor<1>,
 }
 
+impl Destination {
+    pub fn of(plan: &SegmentPlan) -> Self {
+        let paths = plan.paths();
+        let blocks: Vec<_> = paths.blocks().map(str::to_string).collect();
+        Self { paths: paths.clone(), blocks: Units::of(paths, &blocks), faults: plan.faults().clone() }
+    }
+
+    /// Reports a parameter of which a clone was set to require a gradient or not, before it had a value: both share the value.
+    fn report_set(&self, id: ParamId) {
+        let parameter = self.paths.path(id).unwrap_or("a parameter").into();
+        self.faults.report(StrategyError::SetOnTheWay { parameter });
+    }
+}
+
 impl Arriving {
     /// Begins to gather all sharded parameters of a master. Returns the replica, whose parameters are lazy: each waits for
-    /// its bucket when it is first read. If a rank is lost meanwhile, `faults` receives the error, and the parameter is zero.
+    /// its bucket when it is first read. If a rank is lost meanwhile, the next check of the pass returns the error, and the
+    /// parameter is zero.
     pub fn begin<M: Module>(
         sharding: &Arc<Sharding>,
         master: M,
-        faults: &Faults,
+        destination: &Arc<Destination>,
     ) -> Result<(M, Self), StrategyError> {
-        let shards = shards(&master, |id| sharding.shards(id));
+        let mut shards = shards(&master, |id| sharding.shards(id));
+        shards.sort_by_key(|(id, _)| destination.blocks.has(*id));
         let (mut all, mut bucket_of) = (Vec::new(), HashMap::new());
         for bucket in sharding.buckets(&shards) {
             let device = bucket[0].1.device();
             let gathers = sharding.begin_gather("the parameters", bucket.to_vec(), &device)?;
             let (sharding, state) =
                 (sharding.clone(), Mutex::new(State { coming: Some(gathers), there: HashMap::new() }));
-            let arriving = Arc::new(Bucket { sharding, state, device, faults: faults.clone() });
+            let arriving = Arc::new(Bucket { sharding, state, device, destination: destination.clone() });
             bucket_of.extend(bucket.iter().map(|(id, _)| (*id, arriving.clone())));
             all.push(arriving);
         }
@@ -93,7 +117,7 @@ impl Bucket {
                 Ok(gathered.map(|(id, padded)| (id, Arrived::of(padded, sharding.rows(id)))).collect())
             });
             state.there = there.unwrap_or_else(|error| {
-                self.faults.report(error);
+                self.destination.faults.report(error);
                 HashMap::new()
             });
         }
@@ -133,10 +157,13 @@ impl ModuleMapper for Lazy {
         if let Some(rows) = bucket.sharding.rows(id) {
             shape[0] = rows.rows();
         }
-        let (dtype, lifting) = (shard.dtype(), Lifting::of(&shard));
+        let (dtype, lifting, is_trained) = (shard.dtype(), Lifting::of(&shard), shard.is_require_grad());
         let whole = {
             let shape = shape.clone();
-            move |device: &Device, _: bool| {
+            move |device: &Device, is_set_to: bool| {
+                if is_set_to != is_trained {
+                    bucket.destination.report_set(id);
+                }
                 let inner = device.clone().inner();
                 let value = match bucket.arrived(|there| Some(there.get(&id)?.whole.clone())) {
                     Some(whole) => whole.to_device(&inner).reshape(shape),
@@ -145,7 +172,7 @@ impl ModuleMapper for Lazy {
                 lifting.lift(value)
             }
         };
-        let lazy = Param::uninitialized(id, whole, shard.device(), shard.is_require_grad(), shape);
+        let lazy = Param::uninitialized(id, whole, shard.device(), is_trained, shape);
         let (load, save) = (mapper.clone(), mapper);
         let lazy =
             lazy.load_mapper(move |value| load.on_load(value)).save_mapper(move |value| save.on_save(value));

@@ -10,11 +10,10 @@ use burn::tensor::{DType, Device, Tensor};
 use firebrick_world::host_device;
 
 use super::NAME;
-use super::arriving::Arriving;
+use super::arriving::{Arriving, Destination};
 use super::reduced::Part;
 use super::sharding::Sharding;
 use super::views::{Apart, View};
-use crate::segment::Faults;
 use crate::{
     CollectStage, Grads, MasterStage, Outcome, Setup, Shard, ShardStage, Stage, StrategyError, Trained,
     each_param, groups, map_params, trained,
@@ -31,7 +30,9 @@ pub struct Sharded {
     places: HashMap<ParamId, (DType, Device)>,
     /// The gathers of the last published master, until the master has become a view of what they bring.
     arriving: Arriving,
-    faults: Faults,
+    destination: Arc<Destination>,
+    /// Whether parameters of the master wait on a disk between two updates.
+    parks: Arc<AtomicBool>,
     /// Where the forward pass runs.
     device: Device,
     /// Whether the master stays on the host, apart from the replica.
@@ -48,7 +49,8 @@ impl Sharded {
             trained: Vec::new(),
             places: HashMap::new(),
             arriving: Arriving::default(),
-            faults: setup.segments().faults().clone(),
+            destination: Arc::new(Destination::of(setup.segments())),
+            parks: setup.parks_parameters(),
             device: setup.device().clone().inner(),
             master_is_away: setup.master_is_away(),
             gradients_land: setup.gradients_land(),
@@ -120,7 +122,6 @@ impl<M: Module> MasterStage<M> for Sharded {
     }
 
     fn publish(&mut self, master: M) -> Result<M, StrategyError> {
-        let waits = waits(&master);
         // A published average of the master is for evaluation and does not tell where gradients arrive.
         if self.places.is_empty() {
             self.places = places(&master);
@@ -130,10 +131,10 @@ impl<M: Module> MasterStage<M> for Sharded {
             return Ok(master);
         }
         // The replica's lazy parameters would be taken for those that wait on a disk.
-        if waits {
+        if self.parks.load(Relaxed) {
             return self.sharding.gather(master, "the parameters", |_| true);
         }
-        let (replica, arriving) = Arriving::begin(&self.sharding, master, &self.faults)?;
+        let (replica, arriving) = Arriving::begin(&self.sharding, master, &self.destination)?;
         self.arriving = arriving;
         Ok(replica)
     }
@@ -193,13 +194,6 @@ fn places<M: Module>(model: &M) -> HashMap<ParamId, (DType, Device)> {
         places.insert(param.id(), (param.dtype(), param.device()));
     });
     places
-}
-
-/// Returns whether parameters have no value, because they wait on a disk.
-fn waits<M: Module>(master: &M) -> bool {
-    let mut waits = false;
-    each_param(master, |param| waits |= !param.is_initialized());
-    waits
 }
 
 /// Returns the number of rows of a model's parameters.

@@ -103,6 +103,66 @@ fn parameters_that_are_gathered_before_a_cast_are_cast_when_they_are_read() {
 }
 
 #[test]
+fn another_precision_is_evaluated_from_the_whole_master() {
+    on_two(|world| {
+        let amp = half().evaluate_in(FloatDType::F32);
+        let (mut stages, _, master) = started(world, Stack::new(amp, zero(1)), Model::new(&device()));
+        let replica = stages.publish(master.clone()).unwrap();
+        let master = stages.alias_master(master, &replica);
+        let evaluated = stages.evaluator(&master, replica).unwrap();
+        assert_eq!(evaluated.exit.weight.val().dtype(), FloatDType::F32.into());
+        let whole = stages.gather_full(master.clone(), None).unwrap().unwrap();
+        assert_eq!(values(&evaluated), values(&whole));
+        // Nothing of the evaluation is left on the way.
+        let kept = stages.alias_master(master.clone(), &evaluated);
+        assert_eq!(values(&kept), values(&master));
+    });
+}
+
+/// Burn's lazy parameters share more with their clones than a value.
+#[test]
+fn a_clone_that_is_frozen_leaves_the_parameter_alone() {
+    let recipes: [fn() -> Stack<Option<Amp>, Zero>; 2] =
+        [|| Stack::new(None, zero(1)), || Stack::new(Some(half()), zero(1))];
+    for recipe in recipes {
+        on_two(move |world| {
+            let (mut stages, pass, master) = started(world, recipe(), Fork::new(&device()));
+            let replica = stages.publish(master.clone()).unwrap();
+            let (entered, _) = pass.enter(&replica).unwrap();
+            let frozen = entered.left.clone().no_grad();
+            let dtype = FloatDType::from(entered.left.weight.val().dtype());
+            let x = Tensor::<2>::ones([1, WIDTH], &device()).cast(dtype);
+            let y = frozen.forward(x.clone()) * 2.0 + entered.left.forward(x);
+            let grad = entered.left.weight.grad(&y.sum().backward()).expect("the parameter is trained");
+            assert!(grad.into_data().iter::<f32>().all(|of| of == 1.0));
+            drop(stages.alias_master(master, &replica));
+        });
+    }
+}
+
+#[test]
+fn a_parameter_of_a_block_whose_clone_is_frozen_on_the_way_is_an_error_of_the_pass() {
+    for error in on_two(|world| {
+        let (mut stages, pass, master) = started(world, zero(1), Model::new(&device()));
+        let run = |stages: &mut Stages<Model>, freezes: bool| {
+            let replica = stages.publish(master.clone()).unwrap();
+            let (entered, pass) = pass.enter(&replica).unwrap();
+            if freezes {
+                assert!(awaited(&entered).contains(&entered.blocks[1].wide.weight.id));
+                drop(entered.blocks[1].wide.clone().no_grad());
+            }
+            drop(entered.loss(rows(0, 0, 0, 1).unwrap(), &pass).backward());
+            drop(stages.alias_master(master.clone(), &replica));
+            pass.check().err().map(|error| error.to_string())
+        };
+        assert_eq!(run(&mut stages, false), None);
+        run(&mut stages, true).expect("an error")
+    }) {
+        assert!(error.contains("a clone of `blocks.1.wide.weight` was set"), "{error}");
+    }
+}
+
+#[test]
 fn a_parameter_that_one_rank_alone_reads_is_summed_on_all() {
     let run = |world: Communicator| {
         let rank = world.rank();
