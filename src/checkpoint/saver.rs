@@ -4,6 +4,9 @@
 //! boundaries, the ranks exchange their progress. Once all files of all ranks are synced, the first rank publishes
 //! the checkpoint, again in a thread. The ranks therefore never wait for a disk, and never disagree on which
 //! checkpoint exists.
+//!
+//! After an error that the ranks do not share, each waits for its own threads and removes what they have written, so that
+//! nothing writes into the folder once the run has ended.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -247,7 +250,9 @@ impl Saver {
                     Ok(Written { finite: true, .. }) => DONE,
                     Ok(_) => UNSOUND,
                     Err(_) => FAILED,
-                })?;
+                });
+                // Without the code of this rank nobody publishes it.
+                let codes = codes.inspect_err(|_| drop(save.staging.discard()))?;
                 match (written, codes.iter().position(|code| *code == FAILED)) {
                     (Ok(Written { files, trainer, .. }), None) => {
                         let sound = save.sound && !codes.contains(&UNSOUND);
@@ -270,23 +275,45 @@ impl Saver {
                 if let Some(Err(_)) = &result {
                     self.discard(&save);
                 }
-                let failed = codes.contains(&FAILED);
-                self.ends(
-                    &save,
-                    match result {
-                        Some(Err(error)) => Err(error.to_string()),
-                        _ if failed => Err("the first rank could not publish it".into()),
-                        _ => Ok(()),
-                    },
-                );
+                let result = match result {
+                    Some(Err(error)) => Err(error.to_string()),
+                    _ if codes.contains(&FAILED) => Err("the first rank could not publish it".into()),
+                    _ => Ok(()),
+                };
+                self.ends(&save, result);
                 Ok(())
+            }
+        }
+    }
+
+    /// Gives up the save in progress, without the other ranks: waits until this rank writes no more, and removes what was
+    /// written. What is being published has all files of all ranks, so that stays.
+    pub fn abandon(&mut self) {
+        match std::mem::replace(&mut self.phase, Phase::Nothing) {
+            Phase::Nothing | Phase::Publishing { published: None, .. } => {}
+            Phase::Writing { save, files } => {
+                files.end();
+                // Another rank may still write into the folder: the last one removes all of it.
+                let _ = save.staging.discard();
+                self.ends(&save, Err("the run ended before all ranks had written their files".into()));
+            }
+            Phase::Publishing { save, published: Some(published) } => {
+                let result = match published.end() {
+                    Some(Ok(_)) => Ok(()),
+                    Some(Err(error)) => Err(error.to_string()),
+                    None => Err("its thread panicked".into()),
+                };
+                if result.is_err() {
+                    self.discard(&save);
+                }
+                self.ends(&save, result);
             }
         }
     }
 
     /// Sends this rank's file entries to the first rank, which publishes those of all ranks.
     fn publish(&mut self, save: Save, files: Vec<FileEntry>, trainer: String) -> Result<(), TrainError> {
-        let entries = self.entries_of_all(files)?;
+        let entries = self.entries_of_all(files).inspect_err(|_| self.discard(&save))?;
         let published = (self.world.rank() == 0).then(|| {
             let manifest =
                 Manifest::new(&self.run_id, save.step, self.world.size(), env!("CARGO_PKG_VERSION"))
@@ -362,5 +389,12 @@ impl Saver {
             pause: save.pause,
             error: self.failed.clone(),
         });
+    }
+}
+
+impl Drop for Saver {
+    /// Nothing may write into the folder once the run is over, however it ends.
+    fn drop(&mut self) {
+        self.abandon();
     }
 }

@@ -15,6 +15,8 @@ use crate::observe::observers::Observers;
 use crate::observe::progress::Progress;
 use crate::score::BestBy;
 
+const GOES_ON: &str = ", training continues";
+
 /// Saves a run at its step boundaries.
 pub(crate) struct Saves {
     pub saver: Saver,
@@ -47,7 +49,7 @@ impl Saves {
         observers: &mut Observers,
     ) -> Result<bool, TrainError> {
         self.saver.poll(any_busy)?;
-        self.report(observers);
+        self.report(observers, GOES_ON);
         Ok(self.saver.is_due(updates))
     }
 
@@ -88,7 +90,7 @@ impl Saves {
         let sound = progress.is_sound();
         let snapshot = |layout: &_| session.snapshot(layout, state);
         self.saver.begin(updates, progress.cursor, metric, sound, snapshot)?;
-        self.report(observers);
+        self.report(observers, GOES_ON);
         Ok(())
     }
 
@@ -99,8 +101,20 @@ impl Saves {
     /// A rank is lost.
     pub fn finish(&mut self, observers: &mut Observers) -> Result<bool, TrainError> {
         self.saver.finish()?;
-        self.report(observers);
+        self.report(observers, GOES_ON);
         Ok(self.saver.tries_again())
+    }
+
+    /// Ends the save in progress after an error of the run. What it saves is older than the error, and nothing changes it
+    /// any more: if the ranks `agree` on the error, they finish the save, otherwise they give it up. A failure is only
+    /// reported, since the run already ends with its own error.
+    pub fn end(&mut self, agree: bool, observers: &mut Observers) {
+        if agree {
+            let _ = self.saver.finish();
+        }
+        self.saver.abandon();
+        self.report(observers, "");
+        observers.flush();
     }
 
     /// Removes checkpoints that the policy does not keep, after a successful run.
@@ -127,10 +141,11 @@ impl Saves {
         }
     }
 
-    fn report(&mut self, observers: &mut Observers) {
+    /// Reports the saves that have ended. `then` says what comes after one that failed.
+    fn report(&mut self, observers: &mut Observers, then: &str) {
         for Ended { step, seconds, pause, error } in self.saver.done.drain(..) {
             if let (Some(error), true) = (&error, self.tells) {
-                warn!("the checkpoint of step {step} could not be saved, training continues: {error}");
+                warn!("the checkpoint of step {step} could not be saved{then}: {error}");
             }
             observers.saved(&SaveNumbers { step, seconds, pause_seconds: pause, error });
         }

@@ -156,7 +156,7 @@ fn outcome<T>(ended: Vec<(usize, Ended<T>)>, size: usize) -> Result<T, TrainErro
 
 impl TrainError {
     /// Returns whether all ranks return this error at the same step, from numbers that they agreed on.
-    fn is_agreed(&self) -> bool {
+    pub(crate) fn is_agreed(&self) -> bool {
         matches!(
             self,
             Self::OnlySkips { .. }

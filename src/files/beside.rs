@@ -19,9 +19,9 @@ impl<T: Send + 'static> Beside<T> {
         self.0.is_finished()
     }
 
-    /// Waits until the thread ends, whether it panics or not.
-    pub fn end(self) {
-        let _ = self.0.join();
+    /// Waits until the thread ends. Returns the result of the work, or `None` if the thread panicked.
+    pub fn end(self) -> Option<T> {
+        self.0.join().ok()
     }
 
     /// Waits for the result of the work. Resumes a panic of the thread.

@@ -11,8 +11,8 @@ use thiserror::Error;
 pub enum ScratchError {
     /// The file cannot be created.
     #[error(
-        "{}: cannot create a file for `Offload`: {source}; its `on` must name an existing folder that the run may write into",
-        folder.display()
+        "{}: cannot create a file for `Offload`: {source}{}",
+        folder.display(), advice_at_start(.source)
     )]
     Folder {
         /// The folder.
@@ -65,11 +65,43 @@ impl ScratchError {
     }
 }
 
-fn advice(source: &io::Error) -> &'static str {
+/// Even the first block of a file may be one for which the disk has no room.
+fn advice_at_start(source: &io::Error) -> String {
+    advised(source, "", "its `on` must name an existing folder that the run may write into")
+}
+
+fn advice(source: &io::Error) -> String {
+    let then = ", and resume from the last checkpoint";
+    advised(source, then, "checkpoints are as they were: resume from the last one")
+}
+
+/// Returns what to do about a full disk, and `then`; `otherwise` about any other error.
+fn advised(source: &io::Error, then: &str, otherwise: &str) -> String {
     match source.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            "; free some space, or name another folder, and resume from the last checkpoint: `firebrick plan` says how many bytes the file has, and while a checkpoint is saved it takes up to twice as many"
+            format!(
+                "; free some space, or name another folder{then}: `firebrick plan` says how many bytes the file has, and while a checkpoint is saved it takes up to twice as many"
+            )
         }
-        _ => "; checkpoints are as they were: resume from the last one",
+        _ => format!("; {otherwise}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_asks_for_room_whenever_it_is_met() {
+        for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
+            let at_start = ScratchError::Folder { folder: "/nvme".into(), source: kind.into() };
+            let later = ScratchError::io("/nvme".as_ref(), "write", "bucket 0", kind.into());
+            for text in [at_start, later].map(|error| error.to_string()) {
+                assert!(text.contains("free some space") && text.contains("`firebrick plan`"), "{text}");
+                assert!(!text.contains("existing folder"), "{text}");
+            }
+        }
+        let missing = ScratchError::Folder { folder: "/nvme".into(), source: ErrorKind::NotFound.into() };
+        assert!(missing.to_string().ends_with("must name an existing folder that the run may write into"));
     }
 }

@@ -1,7 +1,15 @@
 //! Parameters of blocks on a disk: the run equals one with the parameters in host memory, to the bit, and whatever happens to
 //! the disk is an error that leaves the checkpoints as they are.
 
+#[cfg(target_os = "linux")]
+use std::cell::Cell;
+#[cfg(target_os = "linux")]
+use std::fs::File;
 use std::path::Path;
+#[cfg(target_os = "linux")]
+use std::path::PathBuf;
+#[cfg(target_os = "linux")]
+use std::sync::{Barrier, OnceLock};
 
 use crate::every_optimizer::every_optimizer;
 #[cfg(target_os = "linux")]
@@ -19,7 +27,7 @@ use firebrick::optim::Sgd;
 use firebrick::strategies::{Composition, Paths, Stack, each_distinct_param, map_params};
 use firebrick::{
     Accumulate, Amp, Checkpoints, Clip, Data, DiskBytes, Ema, Freeze, Keep, Lora, Loss, LossScale, Objective,
-    Offload, Pass, Recompute, Resume, Schedule, ScratchError, SkipOutliers, TrainError, Trainer, Zero,
+    Offload, Pass, Recompute, Resume, Schedule, ScratchError, SkipOutliers, TrainError, Trainer, World, Zero,
 };
 use firebrick_models::Gpt;
 
@@ -231,11 +239,22 @@ fn with_parameters_at_several_places() {
     assert_eq!(report.disk.unwrap().parameter_bytes, 3 * (WIDTH * WIDTH + WIDTH) * 4);
 }
 
+/// Flips one bit in each block of a file, so many bytes behind its beginning.
+#[cfg(target_os = "linux")]
+fn flip(file: &File, behind: u64) {
+    use std::os::unix::fs::FileExt;
+
+    for at in (behind..file.metadata().unwrap().len()).step_by(4096) {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+    }
+    file.sync_all().unwrap();
+}
+
 /// Runs, flips one bit in each block of the file during the step after `at`, and resumes.
 #[cfg(target_os = "linux")]
 fn flips<S: Composition<Gpt> + Clone>(at: u64, with: impl Fn(Offload) -> S) -> String {
-    use std::os::unix::fs::FileExt;
-
     let (folder, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (whole, output) = (folder.path().join("whole"), folder.path().join("run"));
     let strategies = with(on(scratch.path()));
@@ -246,13 +265,7 @@ fn flips<S: Composition<Gpt> + Clone>(at: u64, with: impl Fn(Offload) -> S) -> S
     let place = scratch.path().to_path_buf();
     let flip = move |step: u64| {
         if step == at {
-            let file = unnamed(&place).remove(0);
-            for at in (100..file.metadata().unwrap().len()).step_by(4096) {
-                let mut byte = [0];
-                file.read_exact_at(&mut byte, at).unwrap();
-                file.write_all_at(&[byte[0] ^ 1], at).unwrap();
-            }
-            file.sync_all().unwrap();
+            flip(&unnamed(&place)[0], 100);
         }
     };
     let error = way.clone().observed(flip).train(&output, strategies.clone()).map(drop).unwrap_err();
@@ -274,6 +287,66 @@ fn a_bit_that_flips_ends_the_run_and_its_checkpoints_continue() {
     assert!(flips(5, |offload| offload).contains("is damaged in the master"));
     assert!(flips(5, |offload| Stack::new(offload, half())).contains("is damaged in the replica"));
     flips(5, |offload| Stack::new(offload, Ema::new(0.9)));
+}
+
+/// Blocks with a matrix that ranks shard, and a bias that each has whole.
+#[cfg(target_os = "linux")]
+#[derive(Module, Debug)]
+struct Biased {
+    embedding: Embedding,
+    blocks: Vec<Linear>,
+}
+
+/// The folder of the run of [`Biased`].
+#[cfg(target_os = "linux")]
+static SCRATCH: OnceLock<PathBuf> = OnceLock::new();
+
+#[cfg(target_os = "linux")]
+impl Objective<TokenBatch> for Biased {
+    fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
+        static BOTH: Barrier = Barrier::new(2);
+        thread_local! {
+            static LOSSES: Cell<u32> = const { Cell::new(0) };
+        }
+        LOSSES.set(LOSSES.get() + 1);
+        if LOSSES.get() == 3 {
+            // In between, neither rank reads or writes.
+            if BOTH.wait().is_leader() {
+                let files = unnamed(SCRATCH.get().unwrap());
+                assert_eq!(files.len(), 2);
+                // The shortest tensors have 16 bytes.
+                flip(&files[1], 8);
+            }
+            BOTH.wait();
+        }
+        let run = |block: &Linear, x: Tensor<3>, _: &Pass| block.forward(x).tanh();
+        let x = self.embedding.forward(batch.ids(pass.device()));
+        let y = self.blocks.iter().fold(x, |x, block| pass.segment(block, x, run));
+        let items = batch.items();
+        Loss { sum: y.square().mean() * items as f64, items }
+    }
+}
+
+/// Whatever a rank cannot read, it makes the same calls as the others until the pass is over: the error is that of the disk,
+/// and not that the ranks have made different calls.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_bit_that_flips_on_one_of_several_ranks_is_told_of_this_rank() {
+    let scratch = tempfile::tempdir().unwrap();
+    SCRATCH.set(scratch.path().into()).unwrap();
+    let device = device().autodiff();
+    let embedding = EmbeddingConfig::new(VOCABULARY, WIDTH).init(&device);
+    let blocks = (0..3).map(|_| LinearConfig::new(WIDTH, WIDTH).init(&device)).collect();
+    let model = map_params(Biased { embedding, blocks }, &mut Waves::default());
+    let data = Data::new(Rows::ragged(8)).micro_batch(2);
+    let trainer = Trainer::new().over(World::threads(2)).with(Zero::stage(3).replicate_below(8)).steps(5);
+    let trainer = trainer.with(on(scratch.path()));
+    let error = trainer.fit(model, adamw(), Schedule::constant(1e-2), data).map(drop).unwrap_err();
+    let TrainError::Rank { rank, reason } = &error else { panic!("{error}") };
+    let TrainError::Scratch(ScratchError::Damaged { file, part, .. }) = &**reason else { panic!("{error}") };
+    assert!(
+        part.starts_with("`blocks.") && file.ends_with(format!("(a file without a name, of rank {rank})"))
+    );
 }
 
 #[test]

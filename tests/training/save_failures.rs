@@ -1,13 +1,22 @@
 //! A failed save is reported and retried, and does not disturb training.
 
+use std::cell::Cell;
 use std::fs;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use crate::support;
+use burn::module::Module;
 use firebrick::checkpoints::{Checkpoint, Folder};
-use firebrick::{Checkpoints, Data, Report, Schedule, StepNumbers, Trainer, World, Zero};
+use firebrick::datasets::{Batches, DataError, TokenBatch};
+use firebrick::{
+    Checkpoints, Data, Loss, Objective, Offload, Pass, Report, Schedule, StepNumbers, TrainError, Trainer,
+    World, Zero,
+};
+use firebrick_models::Gpt;
 
 /// Runs 8 updates and saves every second one. `before` gets the number of updates before the next one.
 fn run(
@@ -166,4 +175,102 @@ fn files_that_cannot_be_written_are_tried_again_until_they_are_whole() {
         assert!(!metrics(&output).is_empty());
         assert_eq!(metrics(&output), metrics(&at("whole")));
     }
+}
+
+/// Rows of which one cannot be read.
+struct Damaged {
+    rows: support::Rows,
+    at: usize,
+}
+
+impl Batches for Damaged {
+    type Batch = TokenBatch;
+
+    fn samples(&self, epoch: u64) -> usize {
+        self.rows.samples(epoch)
+    }
+
+    fn batch(&self, epoch: u64, positions: Range<usize>) -> Result<TokenBatch, DataError> {
+        match positions.contains(&self.at) {
+            true => Err(DataError::EmptyText { place: "the damaged row".into() }),
+            false => self.rows.batch(epoch, positions),
+        }
+    }
+}
+
+/// Panics in the fourth step of a thread.
+#[derive(Module, Debug)]
+struct Panics {
+    inner: Gpt,
+}
+
+impl Objective<TokenBatch> for Panics {
+    fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
+        thread_local! {
+            static LOSSES: Cell<u32> = const { Cell::new(0) };
+        }
+        LOSSES.set(LOSSES.get() + 1);
+        assert!(LOSSES.get() < 4, "out of tune");
+        self.inner.loss(batch, pass)
+    }
+}
+
+/// Trains in windows of 8 rows, and saves after the third update. No boundary of a step comes after that: what fails in the
+/// fourth step meets a save that nothing has published.
+fn fails<M: Objective<TokenBatch> + 'static>(
+    output: &Path,
+    ranks: usize,
+    model: M,
+    train: impl Batches<Batch = TokenBatch>,
+) -> TrainError {
+    let scratch = tempfile::tempdir().unwrap();
+    let data = Data::new(train).micro_batch(8 / ranks).workers(0);
+    let trainer = Trainer::new().over(World::threads(ranks)).with((ranks > 1).then(|| Zero::stage(1)));
+    let trainer = trainer.steps(8).with(Offload::parameters().on(scratch.path())).output(output);
+    let trainer = trainer.checkpoints(Checkpoints::every(3));
+    trainer.fit(model, support::adamw(), Schedule::constant(1e-3), data).map(drop).unwrap_err()
+}
+
+/// Returns the steps of the checkpoints, which are whole.
+fn whole(output: &Path) -> Vec<u64> {
+    let kept = Folder::new(output.join("checkpoints")).list().unwrap();
+    kept.iter().for_each(|saved| drop(Checkpoint::open(&saved.path).unwrap()));
+    kept.iter().map(|saved| saved.step).collect()
+}
+
+#[test]
+fn an_error_of_the_next_step_does_not_cost_the_save_in_progress() {
+    let output = tempfile::tempdir().unwrap();
+    let model = support::gpt(0.0, &support::device().autodiff());
+    let rows = Damaged { rows: support::Rows::ragged(32), at: 24 };
+    let error = fails(output.path(), 1, model, rows);
+    assert!(matches!(error, TrainError::Data(DataError::EmptyText { .. })), "{error}");
+    assert_eq!(whole(output.path()), [3]);
+    assert_eq!(saves(output.path()), [(3, false)]);
+}
+
+#[test]
+fn a_panic_in_the_next_step_does_not_cost_the_save_in_progress() {
+    let output = tempfile::tempdir().unwrap();
+    let model = Panics { inner: support::gpt(0.0, &support::device().autodiff()) };
+    let run = || fails(output.path(), 1, model, support::Rows::ragged(32));
+    let panic = catch_unwind(AssertUnwindSafe(run)).unwrap_err();
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"out of tune"));
+    assert_eq!(whole(output.path()), [3]);
+    assert_eq!(saves(output.path()), [(3, false)]);
+}
+
+#[test]
+fn a_save_that_the_ranks_cannot_agree_on_any_more_leaves_nothing() {
+    let output = tempfile::tempdir().unwrap();
+    let model = support::gpt(0.0, &support::device().autodiff());
+    // Of the fourth window, the second rank has the rows from 28 on.
+    let rows = Damaged { rows: support::Rows::ragged(32), at: 28 };
+    let error = fails(output.path(), 2, model, rows);
+    let TrainError::Rank { rank: 1, reason } = &error else { panic!("{error}") };
+    assert!(matches!(**reason, TrainError::Data(DataError::EmptyText { .. })), "{error}");
+    // The first rank may learn of the error before it begins the save.
+    assert!(matches!(saves(output.path())[..], [] | [(3, true)]));
+    let left: Vec<_> = fs::read_dir(output.path().join("checkpoints")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use burn::tensor::Device;
+use burn::tensor::{DType, Device};
 use firebrick_datasets::{Amount, counted};
 use firebrick_kernels::packed::Packing;
-use firebrick_strategies::Order;
 use firebrick_strategies::cost::{Held, PlannedParam};
+use firebrick_strategies::{Effects, Offload, Order, StrategyRecipe};
 use firebrick_world::World;
 
 use super::launcher::{Process, number_of_ranks};
@@ -66,32 +66,45 @@ impl Run {
         Ok(world.on(devices).nccl(self.nccl))
     }
 
-    /// Returns the bytes per parameter that one of `processes` processes needs, over all its ranks: weights, gradients
-    /// and optimizer state in f32, sharded as the ZeRO stage says. A frozen parameter needs only its weights, or
-    /// less where it is packed.
-    pub(crate) fn bytes_per_parameter(
-        &self,
-        processes: usize,
-        is_trained: bool,
-        packing: Option<Packing>,
-    ) -> f64 {
-        let effects = self.strategies.iter().map(|strategy| strategy.effects());
+    /// Returns the strategies that [`bytes_per_parameter`](Self::bytes_per_parameter) counts: those that reduce gradients, or
+    /// all of them if a disk keeps a part of the state, as what stays in memory then depends on all.
+    pub(crate) fn counted_order(&self) -> Order {
+        let effects: Vec<Effects> = self.composed().iter().map(|strategy| strategy.effects()).collect();
+        let on_disk = effects.iter().any(|effects| effects.on_disk.is_some());
         // An order that is refused later is counted as data-parallel training.
-        let order = Order::of(effects.filter(|effects| effects.reduces.is_some())).unwrap_or_default();
-        let (shape, master_bytes, replica_bytes) = ([1 << 20, 1 << 20], 4, 4);
+        Order::of(effects.into_iter().filter(|effects| on_disk || effects.reduces.is_some()))
+            .unwrap_or_default()
+    }
+
+    /// The same, of a run that also keeps the parameters of blocks on a disk.
+    pub(crate) fn order_on_disk(&self) -> Order {
+        let composed = self.composed();
+        let reduces = composed.iter().map(|strategy| strategy.effects());
+        let reduces = reduces.filter(|effects| effects.reduces.is_some());
+        Order::of(reduces.chain([Offload::parameters().on("disk").effects()])).unwrap_or_default()
+    }
+
+    /// Returns the bytes of memory per parameter that one of `processes` processes needs, over all its ranks: weights,
+    /// gradients and optimizer state, sharded as the ZeRO stage says, and without what a disk keeps. What is offloaded to
+    /// the host counts, since it is in the memory of the process. A frozen parameter needs only its weights, or less where it
+    /// is packed.
+    pub(crate) fn bytes_per_parameter(&self, order: &Order, processes: usize, kind: Kind) -> f64 {
+        let Kind { is_trained, in_block, packing } = kind;
+        let shape = [1 << 20, 1 << 20];
         let matrix = PlannedParam {
             shape: &shape,
-            master_bytes,
-            replica_bytes,
+            master_bytes: 4,
+            replica_bytes: order.replica().map_or(4, |replica| DType::from(replica).size() as u64),
             is_trained,
-            in_block: true,
+            in_block,
             in_last_block: false,
             is_factor: false,
             packing,
         };
         let ranks = self.number_of_ranks().max(1);
-        let held = Held::of([matrix], &order, false, ranks as u64, &*self.optimizer);
-        ranks as f64 / processes as f64 * (held.between() + held.gradients) as f64 / 2f64.powi(40)
+        let held = Held::of([matrix], order, false, ranks as u64, &*self.optimizer);
+        let bytes = held.between() + held.host + held.gradients;
+        ranks as f64 / processes as f64 * bytes as f64 / 2f64.powi(40)
     }
 
     /// Describes the size of a global batch: `4 ranks x 2 micro-batches of 8 = 64 samples in an update`.
@@ -110,6 +123,21 @@ impl Run {
         let (ranks, micro_batches) = (counted(ranks, "rank"), counted(micro_batches, "micro-batch"));
         format!("{ranks} x {micro_batches} of {micro} = {global} in an update")
     }
+}
+
+/// Parameters that take the same bytes each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    pub is_trained: bool,
+    /// Whether they belong to a single block, so that a disk can keep them.
+    pub in_block: bool,
+    pub packing: Option<Packing>,
+}
+
+impl Kind {
+    /// Trained parameters of blocks: of those that are trained, they need the least memory.
+    pub const TRAINED: Self = Self { is_trained: true, in_block: true, packing: None };
+    pub const FROZEN: Self = Self { is_trained: false, ..Self::TRAINED };
 }
 
 #[cfg(feature = "mpi")]
@@ -135,6 +163,11 @@ mod tests {
         Run::parse("file", include_str!("../../../examples/tinyshakespeare.ron"), sets).unwrap()
     }
 
+    fn bytes(sets: &[&str], processes: usize, kind: Kind) -> f64 {
+        let run = run(sets);
+        run.bytes_per_parameter(&run.counted_order(), processes, kind)
+    }
+
     #[test]
     fn a_global_batch_summary() {
         let words = |sets: &[&str]| run(sets).batch_summary();
@@ -149,7 +182,7 @@ mod tests {
 
     #[test]
     fn all_ranks_of_a_process_take_memory_but_what_they_share_is_there_once() {
-        let bytes = |sets: &[&str], processes| run(sets).bytes_per_parameter(processes, true, None);
+        let bytes = |sets: &[&str], processes| bytes(sets, processes, Kind::TRAINED);
         assert_eq!(bytes(&["strategies=[]"], 1), 16.0);
         // A row and a column for a whole matrix.
         assert_eq!(bytes(&["strategies=[]", "optimizer=Adafactor()"], 1).round(), 8.0);
@@ -158,10 +191,39 @@ mod tests {
             assert_eq!(bytes(&["ranks=4", &strategies], 1), expected, "stage {stage}");
             assert_eq!(bytes(&["ranks=4", &strategies], 2), expected / 2.0, "stage {stage}");
         }
-        let frozen = |sets: &[&str]| run(sets).bytes_per_parameter(1, false, None);
+        let frozen = |sets: &[&str]| self::bytes(sets, 1, Kind::FROZEN);
         assert_eq!(frozen(&["strategies=[]"]), 4.0);
         assert_eq!(frozen(&["ranks=4", "strategies=[Zero(stage: 2)]"]), 4.0 * 4.0);
         assert_eq!(frozen(&["ranks=4", "strategies=[Zero(stage: 3)]"]), 4.0);
+    }
+
+    #[test]
+    fn what_a_disk_keeps_takes_no_memory() {
+        let bytes = |strategies: &str, kind| bytes(&[&format!("strategies=[{strategies}]")], 1, kind);
+        let outside = |kind| Kind { in_block: false, ..kind };
+        let parameters = r#"Offload(keep: parameters, on: "/x")"#;
+        // The gradients.
+        assert_eq!(bytes(parameters, Kind::TRAINED), 4.0);
+        assert_eq!(bytes(parameters, Kind::FROZEN), 0.0);
+        // Those of no block stay, without their state.
+        assert_eq!(bytes(parameters, outside(Kind::TRAINED)), 8.0);
+        assert_eq!(bytes(parameters, outside(Kind::FROZEN)), 4.0);
+        // Master, replica and gradients: AdamW's 8 bytes are on the disk.
+        let optimizer = r#"Offload(keep: optimizer, on: "/x")"#;
+        for kind in [Kind::TRAINED, outside(Kind::TRAINED)] {
+            assert_eq!(bytes(optimizer, kind), 12.0);
+        }
+        assert_eq!(bytes(optimizer, Kind::FROZEN), 8.0);
+        // The replica of another dtype is smaller, and so are its gradients.
+        assert_eq!(bytes(&format!("{optimizer}, Amp(bf16)"), Kind::TRAINED), 8.0);
+        assert_eq!(bytes(&format!("{parameters}, Amp(bf16)"), Kind::TRAINED), 2.0);
+        // An average stays in memory.
+        assert_eq!(bytes(&format!("{parameters}, Ema(decay: 0.9)"), Kind::TRAINED), 8.0);
+        let sharded = format!("strategies=[Zero(stage: 3), {parameters}]");
+        assert_eq!(self::bytes(&["ranks=4", &sharded], 1, Kind::TRAINED), 4.0);
+        assert_eq!(self::bytes(&["ranks=4", &sharded], 2, Kind::TRAINED), 2.0);
+        let run = run(&["strategies=[]"]);
+        assert_eq!(run.bytes_per_parameter(&run.order_on_disk(), 1, Kind::TRAINED), 4.0);
     }
 
     #[test]

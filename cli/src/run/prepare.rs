@@ -11,6 +11,7 @@ use firebrick_datasets::{DataError, Reference, SpecialTokens, Tokenizer};
 use firebrick_strategies::{Adaptation, Communicator, Composed, Composition, OnDisk, Setup};
 use firebrick_world::{World, host_device};
 
+use super::many_ranks::Kind;
 use super::shapes::{parameters, skeleton};
 use super::{DataRun, Loaded, Run, RunError, Settled, first_effect, recipes};
 use crate::hub::{Wanted, local_folder};
@@ -129,7 +130,10 @@ impl Run {
     ) -> Result<Parts<M>, RunError> {
         let (device, device_name) = self.find_device(&say)?;
         let config = self.config::<M>(folder.as_ref(), UNKNOWN)?;
-        let held = |processes| parameters::<M>(&config) * self.bytes_per_parameter(processes, true, None);
+        let held = |processes| {
+            let bytes = self.bytes_per_parameter(&self.counted_order(), processes, Kind::TRAINED);
+            parameters::<M>(&config) * bytes
+        };
         let world = self.world(device::alike(&self.device, &device_name), held)?;
         let device = device.autodiff();
         // Try strategies and groups first, on a model of the same parts with the smallest parameters: an invalid order

@@ -2,9 +2,11 @@
 
 use firebrick_datasets::{Batch, Cursor, DataError, Requests, SampleError};
 use firebrick_kernels::packed::Packing;
+use firebrick_strategies::Order;
 
+use super::many_ranks::Kind;
 use super::prepare::Parts;
-use super::shapes::{MOST_LAYERS, parameters};
+use super::shapes::{MOST_LAYERS, outside_blocks, parameters};
 use super::shapes::{Shape, shapes};
 use super::{DataRun, Process, Run, RunError};
 use firebrick::engine::feed::{Share, cut};
@@ -14,26 +16,28 @@ use firebrick_models::family::{Attention, Family};
 
 impl Run {
     /// Rejects more ranks than a process can run and, on the CPU, a run that needs more memory than the machine has:
-    /// weights, gradients, moments and the least that a micro-batch needs, over all ranks of this process.
+    /// weights, gradients and moments, except those on a disk, and the least that a micro-batch needs, over all ranks of
+    /// this process.
     pub(super) fn require_room<M: Trainable>(&self, parts: &Parts<M>) -> Result<(), RunError> {
         let processes = Process::this()?.of;
         let ranks = self.number_of_ranks() / processes;
-        let Counted { trained, frozen, packed } = self.counted::<M>(&parts.config, &parts.fresh)?;
-        let parameters = trained + frozen + packed.map_or(0.0, |(packed, _)| packed);
-        let bytes = |is_trained| self.bytes_per_parameter(processes, is_trained, None);
-        let of_packed =
-            |(packed, packing)| packed * self.bytes_per_parameter(processes, false, Some(packing));
-        let weights = trained * bytes(true) + frozen * bytes(false) + packed.map_or(0.0, of_packed);
+        let counted = self.counted::<M>(&parts.config, &parts.fresh)?;
+        let weights = |order: &Order| counted.bytes(|kind| self.bytes_per_parameter(order, processes, kind));
         let Some(available) = memory::of_machine().filter(|_| parts.device_name.starts_with("cpu")) else {
             return Ok(());
         };
         let per_window = DataRun::from(self).micro_batches().saturating_mul(self.number_of_ranks());
         let first = Rows::of_first_micro_batch(&parts.data, per_window)?;
-        let needed = weights + ranks as f64 * first.least_bytes(&parts.config.attention());
+        let pass = ranks as f64 * first.least_bytes(&parts.config.attention());
+        let order = self.counted_order();
+        let needed = weights(&order) + pass;
         match needed > available as f64 {
             true => {
                 let Rows { rows, tokens } = first;
-                Err(RunError::TooLarge { parameters, rows, tokens, ranks, needed, available })
+                let parameters = counted.parameters();
+                let on_disk = weights(&self.order_on_disk()) + pass;
+                let a_disk_helps = !order.parks_parameters() && on_disk <= available as f64;
+                Err(RunError::TooLarge { parameters, rows, tokens, ranks, needed, available, a_disk_helps })
             }
             false => Ok(()),
         }
@@ -43,32 +47,70 @@ impl Run {
     fn counted<M: Trainable>(&self, config: &M::Config, fresh: &[String]) -> Result<Counted, RunError> {
         let all = parameters::<M>(config);
         if !self.strategies.iter().any(|strategy| strategy.effects().adapts) {
-            return Ok(Counted { trained: all, frozen: 0.0, packed: None });
+            let outside = outside_blocks::<M>(config);
+            let trained = Number { in_blocks: all - outside, outside };
+            return Ok(Counted { trained, frozen: Number::default(), packed: None });
         }
         let made = config.clone().with_layers(config.layers().min(MOST_LAYERS));
         // Computed as floats, which no shape overflows.
         let elements = |shape: &Shape| shape.shape.iter().map(|axis| *axis as f64).product::<f64>();
-        let (packed, others): (Vec<Shape>, Vec<Shape>) = shapes::<M>(&made, &self.strategies, fresh)?
-            .into_iter()
-            .partition(|shape| shape.packing.is_some());
-        let (trained, frozen): (Vec<Shape>, Vec<Shape>) =
-            others.into_iter().partition(|shape| shape.is_trained);
+        let shapes = shapes::<M>(&made, &self.strategies, fresh)?;
         let of_all = all / parameters::<M>(&made);
-        let sum = |shapes: &[Shape]| of_all * shapes.iter().map(elements).sum::<f64>();
-        let packing = packed.first().and_then(|shape| shape.packing);
-        let packed = packing.map(|packing| (sum(&packed), packing));
-        Ok(Counted { trained: sum(&trained), frozen: sum(&frozen), packed })
+        let sum = |wanted: &dyn Fn(&Shape) -> bool| {
+            let sum = |in_block| {
+                let shapes = shapes.iter().filter(|shape| shape.in_block == in_block && wanted(shape));
+                of_all * shapes.map(elements).sum::<f64>()
+            };
+            Number { in_blocks: sum(true), outside: sum(false) }
+        };
+        let packing = shapes.iter().find_map(|shape| shape.packing);
+        Ok(Counted {
+            trained: sum(&|shape| shape.packing.is_none() && shape.is_trained),
+            frozen: sum(&|shape| shape.packing.is_none() && !shape.is_trained),
+            packed: packing.map(|packing| (sum(&|shape| shape.packing.is_some()).all(), packing)),
+        })
     }
 }
 
 /// Numbers of parameters, as floats because the shape may be impossible.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Counted {
-    trained: f64,
+    trained: Number,
     /// Those that are not packed.
-    frozen: f64,
+    frozen: Number,
     /// The packed ones, and how they are packed.
     packed: Option<(f64, Packing)>,
+}
+
+impl Counted {
+    fn parameters(&self) -> f64 {
+        self.trained.all() + self.frozen.all() + self.packed.map_or(0.0, |(packed, _)| packed)
+    }
+
+    /// Returns the bytes of all, if a parameter of each kind takes so many.
+    fn bytes(&self, of_kind: impl Fn(Kind) -> f64) -> f64 {
+        let of = |number: Number, kind| {
+            let outside = Kind { in_block: false, ..kind };
+            number.in_blocks * of_kind(kind) + number.outside * of_kind(outside)
+        };
+        let packed = self.packed.map_or(0.0, |(packed, packing)| {
+            packed * of_kind(Kind { packing: Some(packing), ..Kind::FROZEN })
+        });
+        of(self.trained, Kind::TRAINED) + of(self.frozen, Kind::FROZEN) + packed
+    }
+}
+
+/// A number of parameters: a disk can keep those of blocks, and no other.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Number {
+    in_blocks: f64,
+    outside: f64,
+}
+
+impl Number {
+    fn all(self) -> f64 {
+        self.in_blocks + self.outside
+    }
 }
 
 /// The rows of a micro-batch.
@@ -165,19 +207,55 @@ mod tests {
             run.unwrap().counted::<Gpt>(config, &[]).unwrap()
         };
         let all = counted(&config, "[Clip(norm: 1.0)]");
-        assert_eq!(all, Counted { trained: parameters::<Gpt>(&config), frozen: 0.0, packed: None });
-        let tokens = Counted { trained: all.trained - 100.0 * 16.0, frozen: 100.0 * 16.0, ..all };
+        // Tokens, positions, and the final norm.
+        let outside = 100.0 * 16.0 + 32.0 * 16.0 + 2.0 * 16.0;
+        let trained = Number { in_blocks: parameters::<Gpt>(&config) - outside, outside };
+        assert_eq!(all, Counted { trained, frozen: Number::default(), packed: None });
+        let frozen = Number { in_blocks: 0.0, outside: 100.0 * 16.0 };
+        let tokens =
+            Counted { trained: Number { outside: outside - frozen.outside, ..trained }, frozen, ..all };
         assert_eq!(counted(&config, r#"[Freeze(["tokens"])]"#), tokens);
         let factors = counted(&config, r#"[Lora(rank: 2, also: ["positions"])]"#);
-        assert_eq!(factors.frozen, all.trained - 32.0 * 16.0);
-        assert!(factors.trained > 32.0 * 16.0, "{factors:?}");
+        assert_eq!(factors.frozen, Number { outside: outside - 32.0 * 16.0, ..trained });
+        assert_eq!(factors.trained.outside, 32.0 * 16.0);
+        assert!(factors.trained.in_blocks > 0.0, "{factors:?}");
         // A magnitude for each column of two matrices in each of three blocks.
         let dora = counted(&config, r#"[Lora(rank: 2, dora: true, also: ["positions"])]"#);
-        assert_eq!(dora, Counted { trained: factors.trained + 3.0 * (48.0 + 16.0), ..factors });
+        let in_blocks = factors.trained.in_blocks + 3.0 * (48.0 + 16.0);
+        assert_eq!(dora, Counted { trained: Number { in_blocks, ..factors.trained }, ..factors });
         let deep = GptConfig { layers: 1_000_000, ..shape };
         let deep = Gpt2Config::of_shape(&deep, 100, 32);
         let blocks = counted(&deep, r#"[Freeze(["blocks.*"])]"#);
-        assert!(blocks.frozen > 0.99 * parameters::<Gpt>(&deep), "{blocks:?}");
+        assert!(blocks.frozen.in_blocks > 0.99 * parameters::<Gpt>(&deep), "{blocks:?}");
+        assert_eq!(blocks.frozen.outside, 0.0);
+    }
+
+    #[test]
+    fn each_kind_of_parameter_takes_its_bytes() {
+        let number = |in_blocks, outside| Number { in_blocks, outside };
+        let packed = Some((7.0, Packing::Int8));
+        let counted = Counted { trained: number(1.0, 2.0), frozen: number(3.0, 5.0), packed };
+        assert_eq!(counted.parameters(), 18.0);
+        let bytes =
+            counted.bytes(|Kind { is_trained, in_block, packing }| match (is_trained, in_block, packing) {
+                (true, true, None) => 1e0,
+                (true, false, None) => 1e1,
+                (false, true, None) => 1e2,
+                (false, false, None) => 1e3,
+                (_, _, Some(_)) => 1e4,
+            });
+        assert_eq!(bytes, 75321.0);
+    }
+
+    #[test]
+    fn a_disk_is_named_only_where_it_helps() {
+        let text = |a_disk_helps| {
+            let (parameters, rows, tokens, ranks, needed, available) = (1e10, 1, 8, 1, 16e10, 64_000_000_000);
+            RunError::TooLarge { parameters, rows, tokens, ranks, needed, available, a_disk_helps }
+                .to_string()
+        };
+        assert!(text(true).ends_with(r#"on a disk with `Offload(keep: parameters, on: "FOLDER")`"#));
+        assert!(text(false).ends_with("the vocabulary or `ranks`"));
     }
 
     #[test]

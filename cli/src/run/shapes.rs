@@ -120,7 +120,17 @@ pub(crate) fn skeleton<M: Trainable>(config: M::Config, device: &Device) -> M {
 
 /// Returns the number of parameters of a model without drawing any, as a float because the shape may be impossible.
 pub(crate) fn parameters<M: Trainable>(config: &M::Config) -> f64 {
-    let with = |layers| M::init(&config.clone().with_layers(layers), &Device::flex()).num_params() as f64;
-    let (one, two) = (with(1), with(2));
+    let [one, two] = of_layers::<M>(config);
     one + (config.layers() as f64 - 1.0) * (two - one)
+}
+
+/// Returns how many of these belong to no block: embeddings, the final norm and the head.
+pub(super) fn outside_blocks<M: Trainable>(config: &M::Config) -> f64 {
+    let [one, two] = of_layers::<M>(config);
+    one - (two - one)
+}
+
+/// Returns the number of parameters of a model with one layer, and with two.
+fn of_layers<M: Trainable>(config: &M::Config) -> [f64; 2] {
+    [1, 2].map(|layers| M::init(&config.clone().with_layers(layers), &Device::flex()).num_params() as f64)
 }

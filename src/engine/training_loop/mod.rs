@@ -3,6 +3,7 @@
 mod kept;
 mod validation;
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,6 +15,7 @@ use crate::checkpoint::best_file::BestFile;
 use tracing::info;
 
 use crate::engine::agreement::Tells;
+use crate::engine::dry_run::text_of;
 use crate::engine::feed::Feed;
 use crate::engine::session::Session;
 use crate::engine::step::Step;
@@ -89,27 +91,45 @@ impl<M, B: Batch> TrainingLoop<M, B>
 where
     M: Objective<B> + 'static,
 {
-    /// Trains to the end of the plan, or until the run is interrupted. If the run diverges, marks the checkpoint of
-    /// its weights as unsound.
+    /// Trains to the end of the plan, or until the run is interrupted. After an error, finishes the save in progress if the
+    /// ranks still agree with each other. If the run diverges, marks the checkpoint of its weights as unsound.
     pub fn run(&mut self) -> Result<(), TrainError> {
-        let result = self.rounds();
-        if result.is_err() {
-            // Keep the results up to the error.
-            self.best.finish();
-            self.observers.flush();
-        }
-        // After another error, this one says nothing more.
-        let _ = self.session.confirm();
-        let updates = self.session.updates();
-        let progress = &self.progress;
-        match (&result, &mut self.checkpoints) {
-            // The validation loss was never finite, which does not speak against the weights.
-            (Err(TrainError::NotFinite { .. }), _) if progress.is_sound() => {}
-            (Err(error), Some(saves)) if error.is_divergence() => saves.disown(updates),
+        let ended = catch_unwind(AssertUnwindSafe(|| self.rounds()));
+        let result = ended.unwrap_or_else(|panic| {
+            self.end_with(&TrainError::Panicked(text_of(&*panic).into()));
+            resume_unwind(panic)
+        });
+        match (&result, &self.checkpoints) {
+            (Err(error), _) => self.end_with(error),
             (Ok(()), Some(saves)) if !self.interrupted => saves.prune(),
-            _ => {}
+            (Ok(()), _) => {}
         }
         result
+    }
+
+    /// Keeps the results up to an error.
+    fn end_with(&mut self, error: &TrainError) {
+        let world = self.session.world();
+        let agree = world.size() == 1 || error.is_agreed();
+        if !agree {
+            // The others end too, rather than wait until this rank has written its files.
+            world.fail(&error.to_string());
+        }
+        self.best.finish();
+        self.observers.flush();
+        // A panic may have left the session in the middle of a step.
+        if !matches!(error, TrainError::Panicked(_)) {
+            // After another error, this one says nothing more.
+            let _ = self.session.confirm();
+        }
+        let (updates, is_sound) = (self.session.updates(), self.progress.is_sound());
+        let Some(saves) = &mut self.checkpoints else { return };
+        match error {
+            // The validation loss was never finite, which does not speak against the weights.
+            TrainError::NotFinite { .. } if is_sound => saves.end(agree, &mut self.observers),
+            error if error.is_divergence() => saves.disown(updates),
+            _ => saves.end(agree, &mut self.observers),
+        }
     }
 
     /// The number of the first round, and the number of windows already computed in it, those without an update included.

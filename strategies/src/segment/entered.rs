@@ -176,9 +176,8 @@ impl Entered {
             true => Vec::new(),
             false => {
                 let begun = lock(&self.reads).remove(&unit);
-                begun
-                    .map_or_else(|| self.begin_read(&parked), Some)
-                    .map_or(Ok(Vec::new()), ParkedRead::wait)?
+                let reading = begun.map_or_else(|| self.begin_read(&parked), Some);
+                reading.map_or_else(Vec::new, |reading| self.read_or_zeros(reading, &parked))
             }
         };
         self.start_next(unit, way)?;
@@ -228,17 +227,22 @@ impl Entered {
         Some(self.handling().parked.as_ref()?.begin_read(ids))
     }
 
-    /// Begins to gather a unit. Shards that wait outside memory are read first. If they cannot be read, this rank sends zeros, and
-    /// the pass reports the error: the other ranks wait for this gather.
+    /// Waits for what is read. If it cannot be read, returns zeros, and the pass reports the error when it is over: until then
+    /// the other ranks wait for this rank in each gather and sum of the pass.
+    fn read_or_zeros(&self, reading: ParkedRead, ids: &[ParamId]) -> Vec<Tensor<1>> {
+        reading.wait().unwrap_or_else(|error| {
+            self.plan.report(error);
+            ids.iter().map(|id| self.zeros(*id)).collect()
+        })
+    }
+
+    /// Begins to gather a unit. Shards that wait outside memory are read first.
     fn start(&self, unit: usize) -> Result<Gathers, StrategyError> {
         let handling = self.handling();
         let mut shards: HashMap<_, _> = self.here(unit, true).into_iter().collect();
         let parked = self.parked(unit, true);
         if let Some(reading) = self.begin_read(&parked).filter(|_| !parked.is_empty()) {
-            let read = reading.wait().unwrap_or_else(|error| {
-                self.plan.report(error);
-                parked.iter().map(|id| self.zeros(*id)).collect()
-            });
+            let read = self.read_or_zeros(reading, &parked);
             shards.extend(std::iter::zip(parked, read));
         }
         // In the order of the model on every rank.
@@ -248,10 +252,12 @@ impl Entered {
         sharding.begin_gather(handling.units.path(unit), shards, &self.device.clone().inner())
     }
 
-    /// Returns zeros in place of what waits outside memory.
+    /// Returns zeros in place of what waits outside memory: of this rank's shard if the parameter is gathered, otherwise of all
+    /// of it.
     fn zeros(&self, id: ParamId) -> Tensor<1> {
         let Stored { shape, dtype, .. } = &self.stored[&id];
-        let rows = self.handling().sharding.as_ref().and_then(|sharding| sharding.rows(id));
+        let sharding = self.handling().sharding.as_ref().filter(|_| self.gathers(id));
+        let rows = sharding.and_then(|sharding| sharding.rows(id));
         let own = rows.map_or(shape[0], |rows| rows.per_rank());
         let elements = own * shape[1..].iter().product::<usize>();
         Tensor::zeros([elements], (&host_device(), *dtype))

@@ -228,8 +228,8 @@ pub enum RunError {
     Tokenize(&'static str),
     /// The run does not fit into this machine's memory.
     #[error(
-        "a model of {parameters:.3e} parameters with micro-batches of {rows} rows and {tokens} tokens needs at least {:.1} GB for its {} in this process, but this machine has {:.1} GB: lower `batch`, `data.block`, `data.max_length`, `data.padding`, `model.width`, `model.layers`, the vocabulary or `ranks`",
-        needed / 1e9, counted(*ranks, "rank"), *available as f64 / 1e9
+        "a model of {parameters:.3e} parameters with micro-batches of {rows} rows and {tokens} tokens needs at least {:.1} GB for its {} in this process, but this machine has {:.1} GB: lower `batch`, `data.block`, `data.max_length`, `data.padding`, `model.width`, `model.layers`, the vocabulary or `ranks`{}",
+        needed / 1e9, counted(*ranks, "rank"), *available as f64 / 1e9, or_a_disk(*a_disk_helps)
     )]
     TooLarge {
         /// Number of parameters.
@@ -244,6 +244,8 @@ pub enum RunError {
         needed: f64,
         /// Bytes that the machine has.
         available: u64,
+        /// Whether it would be enough if a disk kept the parameters of blocks and the optimizer's state.
+        a_disk_helps: bool,
     },
     /// The process cannot run this many ranks.
     #[error(
@@ -359,6 +361,15 @@ pub enum RunError {
     /// The data, the strategies or the training failed.
     #[error(transparent)]
     Train(#[from] TrainError),
+}
+
+fn or_a_disk(helps: bool) -> &'static str {
+    match helps {
+        true => {
+            ", or keep parameters and the optimizer's state on a disk with `Offload(keep: parameters, on: \"FOLDER\")`"
+        }
+        false => "",
+    }
 }
 
 impl RunError {
