@@ -289,8 +289,8 @@ trait AnyStage<M>: Stage<M> {
 
 /// Returns a master as these stages publish it, once more: what is on its way from other ranks has come.
 fn published<M: Clone>(stages: &mut [Box<dyn AnyStage<M>>], master: &M) -> Result<M, StrategyError> {
-    let masters = stages.iter_mut().rev().filter_map(|stage| stage.masters());
-    let published = masters.fold(Ok(master.clone()), |master, stage| stage.publish(master?))?;
+    let mut masters = stages.iter_mut().rev().filter_map(|stage| stage.masters());
+    let published = masters.try_fold(master.clone(), |master, stage| stage.publish(master))?;
     // No later update may take these parameters for its own.
     let shards = stages.iter_mut().rev().filter_map(|stage| stage.shards());
     drop(shards.fold(master.clone(), |master, stage| stage.alias_master(master, &published)));

@@ -224,6 +224,9 @@ impl Zero {
     /// one before it computes, in as many buckets as they fill. In stages 1 and 2 a bucket may have parameters of
     /// several blocks; a model of a single bucket waits for all of it. A bucket that passes through host memory is one copy from the device
     /// and one to it.
+    ///
+    /// Stages 1 and 2 begin the gathers of all buckets after an update. If they pass through host memory, what other ranks have sent
+    /// waits there until the next forward pass reads it: at most the bytes of the replica.
     pub fn bucket_bytes(self, bytes: usize) -> Self {
         Self { bucket_bytes: bytes, ..self }
     }
