@@ -145,14 +145,16 @@ impl<M: Module> SaveStage<M> for Averaging<M> {
 
 impl<M: Module> AverageStage<M> for Averaging<M> {
     fn updated(&mut self, master: &M) {
+        let trained = &self.trained;
         let Some(average) = self.average.take() else {
-            self.average = Some(map_params(master.clone(), &mut Copied(&self.trained)));
+            self.average = Some(map_params(master.clone(), &mut Copied(trained)));
             return;
         };
         let kept = self.ema.decay_after(self.updates);
-        let mut masters = Values::default();
-        master.visit(&mut masters);
-        self.average = Some(map_params(average, &mut Follow { masters, trained: &self.trained, kept }));
+        let mut averages = Averages { values: HashMap::new(), trained };
+        average.visit(&mut averages);
+        drop(average);
+        self.average = Some(map_params(master.clone(), &mut Follow { averages, kept }));
         self.updates += 1;
     }
 
@@ -176,38 +178,45 @@ impl ParamMap for Copied<'_> {
             false => value,
         }
     }
-}
 
-/// The master's tensors by parameter id.
-#[derive(Default)]
-struct Values(HashMap<ParamId, Box<dyn Any>>);
-
-impl ModuleVisitor for Values {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.0.entry(param.id).or_insert_with(|| Box::new(param.base()));
+    fn wakes(&self, id: ParamId) -> bool {
+        self.0.contains(&id)
     }
 }
 
-/// Updates the average in place: nothing else holds its tensors.
-struct Follow<'a> {
-    masters: Values,
+/// The averaged tensors by parameter id.
+struct Averages<'a> {
+    values: HashMap<ParamId, Box<dyn Any>>,
     trained: &'a HashSet<ParamId>,
+}
+
+impl ModuleVisitor for Averages<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.trained.contains(&param.id) {
+            self.values.entry(param.id).or_insert_with(|| Box::new(param.base()));
+        }
+    }
+}
+
+/// Updates the average in place: nothing else holds its tensors. A parameter that is not trained is the master's, with or
+/// without a value.
+struct Follow<'a> {
+    averages: Averages<'a>,
     kept: f64,
 }
 
 impl ParamMap for Follow<'_> {
-    fn map<const D: usize>(&mut self, id: ParamId, average: Tensor<D>) -> Tensor<D> {
-        let master = self.masters.0.get(&id).and_then(|value| value.downcast_ref::<Tensor<D>>());
-        match master {
-            None => average,
-            Some(master) if !self.trained.contains(&id) => master.clone(),
-            Some(master) => {
-                // A step towards the master, so that the average of a constant weight is bit-identical to the weight.
-                let average = average.inner();
-                let away = master.clone().inner().cast(FloatDType::F32) - average.clone();
-                relift(average + away * (1.0 - self.kept), master)
-            }
-        }
+    fn map<const D: usize>(&mut self, id: ParamId, master: Tensor<D>) -> Tensor<D> {
+        let average = self.averages.values.remove(&id).and_then(|value| value.downcast::<Tensor<D>>().ok());
+        let Some(average) = average else { return master };
+        // A step towards the master, so that the average of a constant weight is bit-identical to the weight.
+        let average = average.inner();
+        let away = master.clone().inner().cast(FloatDType::F32) - average.clone();
+        relift(average + away * (1.0 - self.kept), &master)
+    }
+
+    fn wakes(&self, id: ParamId) -> bool {
+        self.averages.trained.contains(&id)
     }
 }
 

@@ -17,9 +17,9 @@ pub trait ParamMap {
     /// Returns the new value of the parameter.
     fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D>;
 
-    /// Returns whether to map parameters that have no value yet, which initializes them. Under some strategies, a
+    /// Returns whether to map this parameter if it has no value yet, which initializes it. Under some strategies, a
     /// block's parameters have no value outside their segment.
-    fn wakes(&self) -> bool {
+    fn wakes(&self, _: ParamId) -> bool {
         true
     }
 }
@@ -75,7 +75,7 @@ struct MapOnce<'a, F> {
 
 impl<F: ParamMap> ModuleMapper for MapOnce<'_, F> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        if !param.is_initialized() && !self.map.wakes() {
+        if !param.is_initialized() && !self.map.wakes(param.id) {
             return param;
         }
         let (id, value, mapper) = param.consume();
@@ -198,7 +198,7 @@ pub fn with_values<M: Module>(model: M, flat: HashMap<ParamId, Tensor<1>>) -> M 
             }
         }
 
-        fn wakes(&self) -> bool {
+        fn wakes(&self, _: ParamId) -> bool {
             false
         }
     }

@@ -20,7 +20,7 @@ impl ParamMap for Constant<'_> {
         self.0.lift(value)
     }
 
-    fn wakes(&self) -> bool {
+    fn wakes(&self, _: ParamId) -> bool {
         false
     }
 }

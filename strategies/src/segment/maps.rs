@@ -58,7 +58,7 @@ impl ParamMap for Inner {
         value.inner()
     }
 
-    fn wakes(&self) -> bool {
+    fn wakes(&self, _: ParamId) -> bool {
         false
     }
 }

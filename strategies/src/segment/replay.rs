@@ -260,7 +260,7 @@ impl ParamMap for Leaves<'_> {
         value
     }
 
-    fn wakes(&self) -> bool {
+    fn wakes(&self, _: ParamId) -> bool {
         false
     }
 }

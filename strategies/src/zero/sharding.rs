@@ -309,7 +309,7 @@ impl ParamMap for Put<'_> {
     }
 
     /// What was gathered has a value.
-    fn wakes(&self) -> bool {
+    fn wakes(&self, _: ParamId) -> bool {
         false
     }
 }
