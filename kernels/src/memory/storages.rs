@@ -118,12 +118,12 @@ impl Storages {
     }
 
     /// Adds an average of a model over the updates, as an exponential moving average is: trained parameters have their own
-    /// storage, the others share the model's.
+    /// storage, the others share the model's, or have no value as there.
     pub fn add_average<M: Module>(&mut self, reader: usize, average: &M) {
         struct Averages<'a>(&'a mut Storages, usize, HashSet<ParamId>);
         impl ModuleVisitor for Averages<'_> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                if self.2.insert(param.id) {
+                if param.is_initialized() && self.2.insert(param.id) {
                     let value = param.base();
                     let role = if value.is_require_grad() { Role::Average } else { Role::Value };
                     self.0.charge(self.1, param.id, role, &value);
