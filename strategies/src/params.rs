@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{DType, GradientCheckpointingStrategy, Tensor};
+use firebrick_kernels::memory::Beyond;
 
 use crate::each_param;
 
@@ -61,7 +62,8 @@ impl<F: ParamMap + Clone + Send + Sync + 'static> ModuleMapper for MapLater<F> {
         let mapped = param.init_mapper(move |value| {
             // The parameters outlive the pass that reads them.
             let device = value.device();
-            device.memory_persistent_allocations(value, |value| map.clone().map(id, value))
+            device
+                .memory_persistent_allocations(value, |value| Beyond::without(|| map.clone().map(id, value)))
         });
         self.lazy.insert(id, Box::new(mapped.clone()));
         mapped

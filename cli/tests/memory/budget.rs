@@ -19,7 +19,7 @@ fn train<S: Composed<Gpt>>(trainer: Trainer<S>, rows: usize) -> (Result<Report, 
     let config = GptConfig { layers: 4, heads: 4, width, dropout: 0.0, bias: true, tied: true };
     let model = config.init(VOCABULARY, LENGTH, &device().autodiff());
     let row = |i: usize| (0..=LENGTH).map(|j| ((i * 7 + j * j * 3 + j) % 10) as u32).collect();
-    let data = Data::new(Rows((0..4 * rows).map(row).collect())).micro_batch(rows);
+    let data = Data::new(Rows((0..8 * rows).map(row).collect())).micro_batch(rows);
     let (sender, steps) = channel();
     let trained = trainer.steps(3).observe(move |step: &StepNumbers| sender.send(step.step).unwrap()).fit(
         model,
@@ -52,7 +52,7 @@ fn parameters_that_arrive_are_no_activations() {
         train(trainer, 1).0.unwrap().activation_bytes
     };
     let [expected, found] = [0, 1].map(activations);
-    assert!(found < expected + expected / 4, "{found} bytes, and {expected} where nothing arrives");
+    assert!(found.abs_diff(expected) < expected / 20, "{found} bytes, and {expected} where nothing arrives");
 }
 
 #[test]

@@ -29,6 +29,8 @@ pub(super) struct Counters {
     pub most_beyond: AtomicUsize,
     /// The most bytes in those parts, with the gradients.
     pub most: AtomicUsize,
+    /// Bytes of parameters that came in this pass and outlive it, less what was freed for them: modulo 2^64.
+    pub come: AtomicUsize,
 }
 
 impl Counters {
@@ -40,6 +42,7 @@ impl Counters {
             look: AtomicUsize::new(0),
             earlier_look: AtomicUsize::new(0),
             gradients: AtomicUsize::new(0),
+            come: AtomicUsize::new(0),
             most_beyond: AtomicUsize::new(0),
             most: AtomicUsize::new(0),
         }

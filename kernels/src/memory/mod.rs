@@ -133,6 +133,7 @@ pub struct Beyond {
     before: usize,
     /// The account of the pass, if the thread was on none. The guard is dropped first.
     own: Option<(Entered<'static>, Account)>,
+    is_of_pool: bool,
 }
 
 impl Beyond {
@@ -147,7 +148,8 @@ impl Beyond {
         measured().gradients.store(0, Relaxed);
         measured().most_beyond.store(0, Relaxed);
         measured().most.store(0, Relaxed);
-        Self { before, own }
+        measured().come.store(0, Relaxed);
+        Self { before, own, is_of_pool: in_pool.is_some() }
     }
 
     /// Returns the bytes in use before the pass.
@@ -174,11 +176,30 @@ impl Beyond {
         counters.most_beyond.fetch_max(peak.saturating_sub(before), Relaxed);
     }
 
+    /// Runs what brings parameters that outlive the pass. If this thread measures a pass in the host's memory, they count as
+    /// there before it. A device's pool is not asked: let its parameters come before the pass.
+    pub fn without<T>(bring: impl FnOnce() -> T) -> T {
+        if !MEASURES.get() {
+            return bring();
+        }
+        let before = measured().live();
+        let brought = bring();
+        measured().come.fetch_add(measured().live().wrapping_sub(before), Relaxed);
+        brought
+    }
+
+    /// Returns the bytes in use before the pass, with those that have come during it.
+    fn with_come(&self) -> usize {
+        let come = if self.is_of_pool { 0 } else { measured().come.load(Relaxed) };
+        self.before.wrapping_add(come)
+    }
+
     /// Ends the measurement.
     pub fn end(self, device: &Device) -> Taken {
         Self::left(0, device);
         MEASURES.set(false);
-        let beyond = |most: usize| most.saturating_sub(self.before);
+        let before = self.with_come();
+        let beyond = |most: usize| most.saturating_sub(before);
         let counters = measured();
         let taken = Taken {
             activations: beyond(counters.most_beyond.load(Relaxed)),

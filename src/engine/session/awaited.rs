@@ -1,14 +1,11 @@
-//! The parameters that a pass waits for.
+//! The parameters that a pass gets from other ranks.
 
 use std::collections::{HashMap, HashSet};
 
 use burn::module::{Module, ParamId};
 use firebrick_strategies::{Paths, StrategyError, each_distinct_param, each_param};
 
-use crate::accounting::Placement;
-
-/// The parameters of a replica that are on their way from other ranks when a pass begins. They are allocated during the pass,
-/// and are not activations.
+/// The parameters of a replica that have no value when a pass begins.
 pub(super) struct Awaited(HashSet<ParamId>);
 
 impl Awaited {
@@ -45,27 +42,5 @@ impl Awaited {
             let parameter = Paths::of(master).path(id).unwrap_or("a parameter").into();
             Err(StrategyError::SetOnTheWay { parameter })
         })
-    }
-
-    /// Returns the bytes that have come to the device since: of the replica, and of what was gathered of the master where
-    /// the replica has another dtype.
-    pub fn bytes<M: Module>(&self, master: &M, replica: &M, placement: Placement) -> usize {
-        let Placement { master_on_host, replica_on_host, .. } = placement;
-        let (mut bytes, mut come) = (0, HashMap::new());
-        each_distinct_param(replica, |param| {
-            if !replica_on_host && self.0.contains(&param.id()) && param.is_initialized() {
-                bytes += param.bytes();
-                come.insert(param.id(), (param.dtype(), param.shape().iter().product::<usize>()));
-            }
-        });
-        each_distinct_param(master, |param| {
-            if let Some((dtype, elements)) = come.get(&param.id())
-                && !master_on_host
-                && *dtype != param.dtype()
-            {
-                bytes += elements * param.dtype().size();
-            }
-        });
-        bytes
     }
 }

@@ -78,22 +78,12 @@ impl Looks {
         }
     }
 
-    /// Ends a pass, before which the stages held gradients of so many bytes on the device. During the pass so many bytes of
-    /// parameters have `come` from other ranks.
-    pub fn end_pass(
-        &mut self,
-        beyond: Option<Beyond>,
-        held: usize,
-        come: usize,
-        step: &mut Step,
-        device: &Device,
-    ) -> Taken {
+    /// Ends a pass, before which the stages held gradients of so many bytes on the device.
+    pub fn end_pass(&self, beyond: Option<Beyond>, held: usize, step: &mut Step, device: &Device) -> Taken {
         let taken = match (beyond, step.live()) {
             (Some(beyond), _) => {
                 let Taken { activations, most } = beyond.end(device);
-                self.before += come;
-                let own = |bytes: usize| (bytes + self.shared).saturating_sub(come);
-                Taken { activations: own(activations), most: own(most) }
+                Taken { activations: activations + self.shared, most: most + self.shared }
             }
             (None, Some(live)) => {
                 let activations = live.saturating_sub(self.before + held);

@@ -181,6 +181,10 @@ impl<M: Module> Session<M> {
             return Ok(step);
         }
         let look = self.looks.begin();
+        if look == Look::Everything && !is_host(self.pass.device()) {
+            // In a device's pool, parameters that come during the pass would count as its own.
+            self.arrive()?;
+        }
         let pass = self.pass.of_window();
         let last = window.batches.len() - 1;
         let (mut outcome, mut agreement) = (Outcome::Hold, None);
@@ -281,8 +285,7 @@ impl<M: Module> Session<M> {
         let span = timed(Activity::Backward);
         let grads = scaled.backward();
         drop(span);
-        let come = awaited.bytes(master, replica, self.bytes.placement);
-        let taken = self.looks.end_pass(beyond, held, come, step, self.pass.device());
+        let taken = self.looks.end_pass(beyond, held, step, self.pass.device());
         awaited.check(master, replica)?;
         let grads = pass.gradients(grads, &model, closes)?;
         self.adaptation.check()?;

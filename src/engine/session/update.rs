@@ -179,7 +179,7 @@ impl<M: Module> Session<M> {
 
     /// Waits for the parameters of the replica that are on their way, if the last update has left any, and counts the bytes
     /// of all.
-    fn arrive(&mut self) -> Result<(), TrainError> {
+    pub(super) fn arrive(&mut self) -> Result<(), TrainError> {
         if std::mem::take(&mut self.arrives)
             && let Some(pair) = self.weights.pair.take()
         {

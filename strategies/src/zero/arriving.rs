@@ -15,6 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{Device, Tensor};
 
+use firebrick_kernels::memory::Beyond;
+
 use super::rows::Rows;
 use super::sharding::{Gathers, Sharding, shards};
 use crate::params::Lifting;
@@ -113,7 +115,7 @@ impl Bucket {
             let coming = (&*self.sharding, gathers);
             // The parameters outlive the pass that reads them.
             let there = self.device.memory_persistent_allocations(coming, |(sharding, gathers)| {
-                let gathered = gathers.wait()?.into_iter();
+                let gathered = Beyond::without(|| gathers.wait())?.into_iter();
                 Ok(gathered.map(|(id, padded)| (id, Arrived::of(padded, sharding.rows(id)))).collect())
             });
             state.there = there.unwrap_or_else(|error| {
