@@ -79,8 +79,9 @@ const REPLICATE_BELOW: usize = 1024;
 /// 2 and 3 reduce each block's gradients as soon as the backward pass leaves its [segment](crate::Pass::segment), so
 /// they come first; [`summing_in`](Self::summing_in) sets the dtype in which gradients travel.
 ///
-/// Stages 1 and 2 gather the new parameters while the next forward pass computes: it waits for each bucket of them when it
-/// reads the first parameter of it.
+/// Stages 1 and 2 gather the new parameters of blocks while the next forward pass computes: a [segment](crate::Pass::segment)
+/// waits for its block. Parameters outside segments are gathered first, and are there before the pass begins. So a model
+/// that opens no segment waits for all of them.
 ///
 /// # Blocks
 ///
