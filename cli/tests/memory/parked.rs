@@ -112,7 +112,7 @@ fn frozen_blocks_are_in_memory_a_few_at_a_time() {
     if device().memory_pool_usage().is_some() {
         return; // No account counts a device's pool.
     }
-    // What is averaged of the model is what is trained.
+    // The average has the trained parameters alone.
     for average in [None, Some(Ema::new(0.9))] {
         let with = |offload| Trainer::new().with(Lora::rank(1)).with(offload).with(average.clone());
         let [peak, between] = blocks_in_memory(64, with);

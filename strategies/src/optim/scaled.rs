@@ -33,7 +33,7 @@ pub(super) fn of_all(optimizer: impl Optimizer) -> ModuleOptimizer {
     Scaled::by(1.0, optimizer).into()
 }
 
-/// A state that a load [restores on the device](restored_on) that it is needed on. Its record is that of the inner state.
+/// A state that is [restored on the device](restored_on) of its parameter. It has the record of the inner state.
 #[derive(Clone, Debug)]
 pub struct Placed<S>(S);
 
