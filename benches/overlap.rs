@@ -9,11 +9,13 @@
 //! measured without a link, the communication is the bytes that a rank sends in a step at the speed of the link, and a
 //! bucket is the gradients of a block. `ratio` is the step over the larger of the two and a bucket.
 //!
+//! Where both are about equal, no order of exchanges reaches that. Gradients exist from the backward pass on, and the new
+//! parameters that the forward pass needs only after the update, so that neither half of the traffic can use what the other
+//! leaves of the link. `of halves` is the step over what the halves allow: the larger of the two in the forward pass, the
+//! larger of the two in the rest of the step, and a bucket.
+//!
 //! A step is the mean of neighbouring ones, since stage 2 gathers the parameters of one step while the next one computes. Each
 //! line ends with the seconds that a rank waits in a step, by kind of collective.
-//!
-//! Where communication and computation are about equal, a step takes somewhat more than the larger one: gradients travel in
-//! the backward pass only, so what the forward pass leaves unused of the link is lost.
 //!
 //! The blocks of the first model sleep in place of computing, so that its table is about the exchange alone and does not
 //! depend on what else the machine does. The second model is a GPT; it needs an idle machine.
@@ -180,10 +182,32 @@ fn bucket(rank: &RankTimeline) -> u64 {
     rank.events.iter().filter(of_sums).map(|event| event.bytes).max().unwrap_or(0)
 }
 
+/// Returns the part of a step's computation that is its forward pass.
+fn forward_of_computation(rank: &RankTimeline) -> f64 {
+    let seconds_of = |activity| {
+        let events = rank.events.iter().filter(move |event| event.activity == activity);
+        events.filter(|event| event.name == "the model").map(|event| event.end - event.start).sum::<f64>()
+    };
+    let [forward, backward] = [Activity::Forward, Activity::Backward].map(seconds_of);
+    forward / (forward + backward)
+}
+
+/// Returns the part of a step's bytes that the forward pass needs: the gathers that begin before the backward pass.
+fn forward_of_bytes(rank: &RankTimeline) -> f64 {
+    let mut backward = rank.events.iter().filter(|event| event.activity == Activity::Backward);
+    let begins = backward.next().map_or(f64::INFINITY, |event| event.start);
+    let bytes_of = |counts: &dyn Fn(&Event) -> bool| {
+        let exchanges = rank.events.iter().filter(|event| matches!(event.activity, Activity::Exchange(_)));
+        exchanges.filter(|event| counts(event)).map(|event| event.bytes).sum::<u64>() as f64
+    };
+    let in_forward = |event: &Event| event.start < begins;
+    bytes_of(&in_forward) / bytes_of(&|_| true)
+}
+
 /// Prints a line for each stage and speed.
 fn compare<M: Objective<TokenBatch> + 'static>(name: &str, model: impl Fn(&Device) -> M) {
     println!("\n{name}");
-    println!("stage    MB/s  computation  communication   bucket     step  ratio  waits");
+    println!("stage    MB/s  computation  communication   bucket     step  ratio  of halves  waits");
     let device = Device::flex().autodiff();
     for stage in [2, 3] {
         let of = |link| measured(|| model(&device), stage, link);
@@ -196,11 +220,15 @@ fn compare<M: Objective<TokenBatch> + 'static>(name: &str, model: impl Fn(&Devic
             let [communication, bucket] =
                 [found.sent, bucket(rank)].map(|bytes| bytes as f64 / bytes_per_second);
             let ratio = step / (computation.max(communication) + bucket);
+            let (computed, sent) = (forward_of_computation(&alone.timeline.ranks[0]), forward_of_bytes(rank));
+            let forward = (computation * computed).max(communication * sent);
+            let rest = (computation * (1.0 - computed)).max(communication * (1.0 - sent));
+            let of_halves = step / (forward + rest + bucket);
             let waits: Vec<_> =
                 waits(rank).iter().map(|(kind, seconds)| format!("{kind} {seconds:.3} s")).collect();
             println!(
                 "{stage:<5} {:>7.1} {computation:>10.3} s {communication:>12.3} s {bucket:>6.3} s {step:>6.3} s \
-                 {ratio:>6.2}  {}",
+                 {ratio:>6.2} {of_halves:>10.2}  {}",
                 bytes_per_second / 1e6,
                 waits.join(", "),
             );
