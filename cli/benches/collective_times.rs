@@ -28,8 +28,7 @@ const ROUNDS: usize = 31;
 
 /// Elements of the whole tensor, in f32: of small tensors, and of buckets up to the default size. Between those, buffers fit in
 /// a cache and travel faster; above, glibc clears the memory of every buffer of a thread anew.
-const SIZES: [usize; 9] =
-    [1 << 14, 1 << 15, 1 << 16, 2 << 20, 3 << 20, 4 << 20, 5 << 20, 6 << 20, 7 << 20];
+const SIZES: [usize; 9] = [1 << 14, 1 << 15, 1 << 16, 2 << 20, 3 << 20, 4 << 20, 5 << 20, 6 << 20, 7 << 20];
 
 /// Prepares a collective of a tensor of so many elements.
 type Collective = for<'a> fn(&'a Communicator, usize) -> Box<dyn FnOnce() + 'a>;
