@@ -13,7 +13,7 @@ use firebrick::strategies::{
     CollectStage, Effects, Grads, Outcome, Setup, Stage, Stages, StrategyError, StrategyRecipe, groups,
 };
 use firebrick::{
-    Amp, Checkpoints, Composed, Data, Ema, Lora, Offload, Schedule, StepNumbers, Strategy, Trainer,
+    Amp, Checkpoints, Composed, Data, Ema, Lora, Offload, Schedule, StepNumbers, Strategy, Trainer, Zero,
 };
 use firebrick_models::{Gpt, GptConfig};
 
@@ -112,11 +112,21 @@ fn frozen_blocks_are_in_memory_a_few_at_a_time() {
     if device().memory_pool_usage().is_some() {
         return; // No account counts a device's pool.
     }
-    // The average has the trained parameters alone.
-    for average in [None, Some(Ema::new(0.9))] {
-        let with = |offload| Trainer::new().with(Lora::rank(1)).with(offload).with(average.clone());
+    let cases = [
+        (None, None),
+        // The average has the trained parameters alone.
+        (None, Some(Ema::new(0.9))),
+        // The model is distributed parameter by parameter.
+        (Some(Zero::stage(0)), None),
+        (Some(Zero::stage(3)), None),
+    ];
+    for (zero, average) in cases {
+        let name = format!("{zero:?}, {average:?}");
+        let with = |offload| {
+            Trainer::new().with(Lora::rank(1)).with(zero.clone()).with(offload).with(average.clone())
+        };
         let [peak, between] = blocks_in_memory(64, with);
-        let name = format!("{average:?}: {peak} of the blocks at the peak, {between} between steps");
+        let name = format!("{name}: {peak} of the blocks at the peak, {between} between steps");
         assert!(peak < 0.125 && between < 0.1, "{name}");
     }
 }
@@ -128,8 +138,18 @@ fn trained_blocks_are_in_memory_a_few_buckets_at_a_time() {
     if device().memory_pool_usage().is_some() {
         return; // No account counts a device's pool.
     }
-    let [peak, between] = blocks_in_memory(24, |offload| Trainer::new().with(offload));
-    assert!(peak < 0.2 && between < 0.1, "{peak} of the blocks at the peak, {between} between steps");
+    let few = |name: &str, [peak, between]: [f64; 2]| {
+        let found = format!("{name}: {peak} of the blocks at the peak, {between} between steps");
+        assert!(peak < 0.2 && between < 0.1, "{found}");
+    };
+    few("alone", blocks_in_memory(24, |offload| Trainer::new().with(offload)));
+    // The model is distributed parameter by parameter, and not published as a whole.
+    for stage in [0, 3] {
+        let sharded = |offload| Trainer::new().with(Zero::stage(stage)).with(offload);
+        few(&format!("stage {stage}"), blocks_in_memory(24, sharded));
+    }
+    let summed = |offload| Trainer::new().with(offload).with(Amp::f32()).with(Zero::stage(0));
+    few("before stage 0", blocks_in_memory(24, summed));
 }
 
 /// An evaluation in another dtype reads all parameters. They leave memory before training goes on.

@@ -133,6 +133,8 @@ impl<M: Module + 'static> Prepared<M> {
             Some(disk) => {
                 let (parked, master) = disk.park(master, |id| pass.provides(id))?;
                 pass = pass.reading(parked.clone());
+                // The ranks have exchanged parameters on their way to the disk.
+                pass.check()?;
                 (Some(parked), master)
             }
         };

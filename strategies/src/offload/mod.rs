@@ -88,8 +88,8 @@ const NAME: &str = "Offload";
 /// # At the start
 ///
 /// `Offload` moves parameters one at a time from the device where the model was created, and on to the disk. A model whose parameters
-/// are [lazy](burn::module::Param::uninitialized), as Burn's layers create them, is never whole in memory then, unless
-/// [`Zero`](crate::Zero) divides it first. A parameter that was created
+/// are [lazy](burn::module::Param::uninitialized), as Burn's layers create them, is never whole in memory then, also if
+/// [`Zero`](crate::Zero) distributes it among several ranks. A parameter that was created
 /// on the host, as a run file does, becomes the master itself: the device, which
 /// [`World::on`](firebrick_world::World::on) names, holds nothing of it but the replica.
 ///

@@ -64,6 +64,11 @@ impl Destination {
         Self { paths: paths.clone(), blocks: Units::of(paths, &blocks), faults: plan.faults().clone() }
     }
 
+    /// Returns where to report faults.
+    pub fn faults(&self) -> &Faults {
+        &self.faults
+    }
+
     /// Reports a parameter of which a clone was set to require a gradient or not, before it had a value: both share the value.
     fn report_set(&self, id: ParamId) {
         let parameter = self.paths.path(id).unwrap_or("a parameter").into();

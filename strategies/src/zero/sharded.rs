@@ -15,8 +15,8 @@ use super::reduced::Part;
 use super::sharding::Sharding;
 use super::views::{Apart, View};
 use crate::{
-    CollectStage, Grads, MasterStage, Outcome, Setup, Shard, ShardStage, Stage, StrategyError, Trained,
-    each_param, groups, map_params, trained,
+    CollectStage, Grads, MasterStage, Outcome, PublishEach, Setup, Shard, ShardStage, Stage, StrategyError,
+    each_distinct_param, each_param, groups, map_params,
 };
 
 /// [`Zero`](crate::Zero), started.
@@ -25,7 +25,7 @@ pub struct Sharded {
     stage: u8,
     sharding: Arc<Sharding>,
     /// The parameters that have a gradient, with their whole shapes.
-    trained: Vec<Trained>,
+    trained: Vec<(ParamId, Vec<usize>)>,
     /// The dtype and device of each parameter at this strategy's position: gradients arrive with the same.
     places: HashMap<ParamId, (DType, Device)>,
     /// The gathers of the last published master, until the master has become a view of what they bring.
@@ -64,7 +64,7 @@ impl Sharded {
 
     /// Lists this rank's contributions to the sums, still without gradients.
     fn parts(&self) -> Vec<Part> {
-        let parts = self.trained.iter().filter_map(|Trained { id, shape, .. }| {
+        let parts = self.trained.iter().filter_map(|(id, shape)| {
             let (dtype, _) = self.places.get(id)?;
             Some(Part { id: *id, shape: shape.clone(), dtype: *dtype, grad: None })
         });
@@ -111,14 +111,15 @@ impl<M: Module> CollectStage<M> for Sharded {
 impl<M: Module> MasterStage<M> for Sharded {
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
         let device = if self.master_is_away.load(Relaxed) { host_device() } else { self.device.clone() };
-        let model = self.sharding.divide(model, &device)?;
-        self.trained = trained(&model);
-        for parameter in &mut self.trained {
-            if let Some(rows) = self.sharding.rows(parameter.id) {
-                parameter.shape[0] = rows.rows();
+        each_distinct_param(&model, |param| {
+            if param.learns() {
+                self.trained.push((param.id(), param.shape()));
             }
+        });
+        match self.parks.load(Relaxed) {
+            true => Ok(self.sharding.divide_later(model, &device, self.destination.faults())),
+            false => self.sharding.divide(model, &device),
         }
-        Ok(model)
     }
 
     fn publish(&mut self, master: M) -> Result<M, StrategyError> {
@@ -139,6 +140,11 @@ impl<M: Module> MasterStage<M> for Sharded {
         Ok(replica)
     }
 
+    /// Whole parameters come from the other ranks, all together; shards are published as they are.
+    fn each(&mut self) -> Option<&mut dyn PublishEach> {
+        if self.gathers_all() { None } else { Some(self) }
+    }
+
     fn evaluator(&mut self, _: &M, replica: M) -> Result<M, StrategyError> {
         if !self.gathers_all() {
             return Ok(replica);
@@ -152,6 +158,19 @@ impl<M: Module> MasterStage<M> for Sharded {
             })
         };
         self.sharding.gather(replica, "the parameters to evaluate", is_shard)
+    }
+}
+
+impl PublishEach for Sharded {
+    fn publish_each(
+        &mut self,
+        master: Vec<(ParamId, Tensor<1>)>,
+    ) -> Result<Vec<(ParamId, Tensor<1>)>, StrategyError> {
+        for (id, value) in &master {
+            self.places.entry(*id).or_insert_with(|| (value.dtype(), value.device()));
+        }
+        self.sharding.published();
+        Ok(master)
     }
 }
 
@@ -352,5 +371,21 @@ mod tests {
         }
         // The strategy in between computes on the device.
         assert!(return_to_the_device(2, Some(Amp::f32()), Offload::optimizer()));
+    }
+
+    #[test]
+    fn a_rank_lost_while_parameters_go_to_a_disk_is_an_error_of_the_pass() {
+        let device = testing::device().autodiff();
+        let model: Linear = LinearConfig::new(64, 32).init(&device);
+        let mut ranks = World::threads(2).join().unwrap();
+        ranks.remove(1).fail("its disk is full");
+        let mut setup = Setup::new(&model, &device).among(ranks.remove(0));
+        let mut zero = Zero::stage(3).start(&mut setup).unwrap();
+        setup.parks_parameters().store(true, Relaxed);
+        let (master, pass) = (zero.init_master(model.clone()).unwrap(), setup.into_pass());
+        assert!(pass.check().is_ok() && !master.weight.is_initialized());
+        master.weight.val();
+        let error = pass.check().expect_err("the other rank is lost").to_string();
+        assert!(error.contains("its disk is full"), "{error}");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use burn::module::{Module, ParamId};
@@ -10,7 +11,33 @@ use firebrick_world::{Communicator, Gathering, PartShape, all_on_host, host_devi
 
 use super::rows::Rows;
 use crate::buckets::{BUCKET_BYTES, buckets, bytes};
+use crate::params::map_params_later;
+use crate::segment::Faults;
 use crate::{ParamMap, Reduces, Shard, StrategyError, each_distinct_param, each_param, map_params, relift};
+
+/// Replaces each parameter by this rank's part of rank 0's.
+#[derive(Clone)]
+struct Division {
+    sharding: Arc<Sharding>,
+    device: Device,
+    faults: Faults,
+}
+
+impl ParamMap for Division {
+    fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
+        // Once the world has ended, each further exchange fails at once.
+        match self.sharding.own(id, &value) {
+            Ok(own) => {
+                let dtype = own.dtype();
+                relift(Tensor::from_data(own, (&self.device, dtype)), &value)
+            }
+            Err(error) => {
+                self.faults.report(error);
+                value
+            }
+        }
+    }
+}
 
 /// Which parameters are sharded, and among which ranks.
 pub struct Sharding {
@@ -112,28 +139,20 @@ impl Sharding {
 
     /// Distributes rank 0's model: returns the model with this rank's part on `device`. Goes parameter by parameter
     /// through host memory, so that the device never holds more than this rank's part.
-    pub fn divide<M: Module>(&self, model: M, device: &Device) -> Result<M, StrategyError> {
-        struct Divide<'a>(&'a Sharding, &'a Device, Result<(), StrategyError>);
-        impl ParamMap for Divide<'_> {
-            fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
-                if self.2.is_err() {
-                    return value;
-                }
-                match self.0.own(id, &value) {
-                    Ok(own) => {
-                        let dtype = own.dtype();
-                        relift(Tensor::from_data(own, (self.1, dtype)), &value)
-                    }
-                    Err(error) => {
-                        self.2 = Err(error);
-                        value
-                    }
-                }
-            }
-        }
-        let mut divide = Divide(self, device, Ok(()));
-        let model = map_params(model, &mut divide);
-        divide.2.map(|()| model)
+    pub fn divide<M: Module>(self: &Arc<Self>, model: M, device: &Device) -> Result<M, StrategyError> {
+        let faults = Faults::default();
+        let model = map_params(model, &mut self.division(device, &faults));
+        faults.check().map(|()| model)
+    }
+
+    /// Like [`divide`](Self::divide), but a parameter that has no value yet is distributed when it is first read: on all
+    /// ranks in the same order. Errors go to `faults`.
+    pub(super) fn divide_later<M: Module>(self: &Arc<Self>, model: M, device: &Device, faults: &Faults) -> M {
+        map_params_later(model, self.division(device, faults))
+    }
+
+    fn division(self: &Arc<Self>, device: &Device, faults: &Faults) -> Division {
+        Division { sharding: self.clone(), device: device.clone(), faults: faults.clone() }
     }
 
     /// Returns this rank's part of rank 0's parameter.
