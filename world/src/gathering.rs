@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor};
 use crate::call::Call;
 use crate::collectives::concatenated;
 use crate::device_collectives::DeviceCollectives;
-use crate::flat::{Reading, put};
+use crate::flat::{Reading, moved, put};
 use crate::host::is_host;
 use crate::on_devices::OnDevices;
 use crate::{Communicator, Kind, PartShape, WorldError, worker};
@@ -68,8 +68,12 @@ impl Communicator {
         let state = if self.size() == 1 {
             Waiting::Alone(shards.into_iter().map(|shard| shard.inner().to_device(to)).collect())
         } else if let Some(between) = between {
-            let shards = shards.into_iter().map(|shard| Some(shard.inner()));
-            Waiting::OnDevices(self.begin_on_devices(between, &call, shards.collect()))
+            // Shards of parameters that are offloaded wait in host memory.
+            let shards = match shards.iter().all(|shard| shard.device().inner() == to.clone().inner()) {
+                true => shards.into_iter().map(Tensor::inner).collect(),
+                false => moved(shards, &to.clone().inner()).map_err(|error| call.unread(error))?,
+            };
+            Waiting::OnDevices(self.begin_on_devices(between, &call, shards.into_iter().map(Some).collect()))
         } else {
             Waiting::Exchange(self.begin_on_host(&call, shards)?)
         };
@@ -127,8 +131,10 @@ impl Gathering {
 
 impl Drop for Gathering {
     fn drop(&mut self) {
-        if let Waiting::Exchange(sequence) = self.state {
-            self.world.seat().abandon(sequence);
+        match &self.state {
+            Waiting::Exchange(sequence) => self.world.seat().abandon(*sequence),
+            Waiting::OnDevices(gather) => gather.abandon(),
+            Waiting::Alone(_) | Waiting::Over => {}
         }
     }
 }

@@ -3,6 +3,8 @@
 use std::thread;
 use std::time::Duration;
 
+use burn::tensor::Device;
+
 use super::*;
 use crate::World;
 use crate::testing::{self, by_hand, run_between};
@@ -36,6 +38,21 @@ fn parts_that_some_ranks_lack_are_summed() {
         // A ring sends 2(N-1)/N of the five elements, rounded up.
         assert_eq!((moved.calls, moved.elements, moved.sent, moved.received), (1, 7, 28, 28));
     }
+}
+
+/// The shards of parameters that are offloaded wait in host memory, and the device exchanges its own.
+#[test]
+fn shards_in_host_memory_are_moved_to_the_device_that_gathers() {
+    let own = testing::device();
+    let exchanged = by_hand(2);
+    let gathered = run_between(World::threads(2), Some(exchanged), |rank| {
+        let shard = |of: f32| Tensor::<1>::from_data([of + rank.rank() as f32], &Device::flex());
+        let gathering = rank.begin_all_gather("the test", vec![shard(1.0), shard(5.0)], &own)?;
+        let whole = gathering.wait()?;
+        assert!(whole.iter().all(|part| part.device() == own));
+        Ok(whole.into_iter().map(numbers).collect::<Vec<_>>())
+    });
+    gathered.into_iter().for_each(|whole| assert_eq!(whole.unwrap(), [[1.0, 2.0], [5.0, 6.0]]));
 }
 
 #[test]
