@@ -9,7 +9,9 @@ use std::path::Path;
 #[cfg(target_os = "linux")]
 use std::path::PathBuf;
 #[cfg(target_os = "linux")]
-use std::sync::{Barrier, OnceLock};
+use std::sync::{Arc, Barrier, Mutex};
+#[cfg(target_os = "linux")]
+use std::time::Duration;
 
 use crate::every_optimizer::every_optimizer;
 #[cfg(target_os = "linux")]
@@ -297,27 +299,25 @@ struct Biased {
     blocks: Vec<Linear>,
 }
 
-/// The folder of the run of [`Biased`].
+/// The folder of the run of [`Biased`], and where its ranks meet.
 #[cfg(target_os = "linux")]
-static SCRATCH: OnceLock<PathBuf> = OnceLock::new();
+static PLACE: Mutex<Option<(PathBuf, Arc<Barrier>)>> = Mutex::new(None);
 
 #[cfg(target_os = "linux")]
 impl Objective<TokenBatch> for Biased {
     fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
-        static BOTH: Barrier = Barrier::new(2);
         thread_local! {
             static LOSSES: Cell<u32> = const { Cell::new(0) };
         }
         LOSSES.set(LOSSES.get() + 1);
         if LOSSES.get() == 3 {
-            // In between, neither rank reads or writes.
-            if BOTH.wait().is_leader() {
-                let files = unnamed(SCRATCH.get().unwrap());
-                assert_eq!(files.len(), 2);
+            // In between, no rank reads or writes.
+            let (folder, all) = PLACE.lock().unwrap().clone().unwrap();
+            if all.wait().is_leader() {
                 // The shortest tensors have 16 bytes.
-                flip(&files[1], 8);
+                flip(&unnamed(&folder)[1], 8);
             }
-            BOTH.wait();
+            all.wait();
         }
         let run = |block: &Linear, x: Tensor<3>, _: &Pass| block.forward(x).tanh();
         let x = self.embedding.forward(batch.ids(pass.device()));
@@ -332,14 +332,22 @@ impl Objective<TokenBatch> for Biased {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_bit_that_flips_on_one_of_several_ranks_is_told_of_this_rank() {
+    flips_on_one_of(2, Zero::stage(3));
+    // Sums over the copies of shards follow the sums to the shards: the rank begins none that the others begin later.
+    flips_on_one_of(4, Zero::stage(3).within(2));
+}
+
+#[cfg(target_os = "linux")]
+fn flips_on_one_of(ranks: usize, zero: Zero) {
     let scratch = tempfile::tempdir().unwrap();
-    SCRATCH.set(scratch.path().into()).unwrap();
+    *PLACE.lock().unwrap() = Some((scratch.path().into(), Arc::new(Barrier::new(ranks))));
     let device = device().autodiff();
     let embedding = EmbeddingConfig::new(VOCABULARY, WIDTH).init(&device);
     let blocks = (0..3).map(|_| LinearConfig::new(WIDTH, WIDTH).init(&device)).collect();
     let model = map_params(Biased { embedding, blocks }, &mut Waves::default());
-    let data = Data::new(Rows::ragged(8)).micro_batch(2);
-    let trainer = Trainer::new().over(World::threads(2)).with(Zero::stage(3).replicate_below(8)).steps(5);
+    let data = Data::new(Rows::ragged(4 * ranks)).micro_batch(2);
+    let world = World::threads(ranks).deadline(Duration::from_secs(60));
+    let trainer = Trainer::new().over(world).with(zero.replicate_below(8)).steps(5);
     let trainer = trainer.with(on(scratch.path()));
     let error = trainer.fit(model, adamw(), Schedule::constant(1e-2), data).map(drop).unwrap_err();
     let TrainError::Rank { rank, reason } = &error else { panic!("{error}") };

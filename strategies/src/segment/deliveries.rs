@@ -98,14 +98,18 @@ impl Deliveries {
     }
 }
 
-/// Waits for the sums and moves of a pass whose gradients nobody takes, such as a trial: what they exchange must not happen
-/// during the next pass, and a device must not write into memory that is free.
+/// Waits for the sums and moves of a pass whose gradients nobody takes, such as a trial or one with a fault: what they
+/// exchange must not happen during the next pass, and a device must not write into memory that is free.
 impl Drop for Deliveries {
     fn drop(&mut self) {
-        self.under_way.extend(std::mem::take(&mut self.whole));
-        while !self.under_way.is_empty() && !std::thread::panicking() {
-            // A world that is over says so at its next call.
-            let _ = self.arrive();
+        if std::thread::panicking() {
+            return;
+        }
+        for one in self.under_way.drain(..).chain(self.whole.drain(..)) {
+            match one {
+                UnderWay::Sums(sums) => sums.end(),
+                UnderWay::Moves(_, moving) => drop(moving.wait()),
+            }
         }
     }
 }

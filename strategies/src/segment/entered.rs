@@ -28,7 +28,7 @@ pub(crate) struct Entered {
     /// The parameters of each unit, in the order of the model.
     members: Vec<Vec<ParamId>>,
     /// The units that this pass has reached.
-    met: Mutex<Vec<usize>>,
+    met: Mutex<Vec<Met>>,
     /// The running gathers, for the next segments.
     ahead: Mutex<HashMap<usize, Gathers>>,
     /// The reads that have begun, of parameters that wait outside memory, for the next segments.
@@ -268,7 +268,7 @@ impl Entered {
         let (is_gathered, is_read) = (self.is_gathered(unit), !self.parked(unit, false).is_empty());
         if !is_gathered && !is_read {
             if way != Way::Backward {
-                lock(&self.met).push(unit);
+                lock(&self.met).push(Met::of(unit, way));
             }
             return Ok(());
         }
@@ -291,13 +291,14 @@ impl Entered {
         match way {
             Way::Only | Way::Forward => {
                 let next = self.plan.comes_after(met.len(), unit);
-                met.push(unit);
+                met.push(Met::of(unit, way));
                 next
             }
             Way::Backward => {
-                let place = met.iter().rposition(|met| *met == unit)?;
+                let place = met.iter().rposition(|met| met.unit == unit)?;
                 met.truncate(place);
-                met.last().copied()
+                // The backward pass ends above a unit that it does not run.
+                met.last().filter(|met| met.returns).map(|met| met.unit)
             }
         }
     }
@@ -318,6 +319,19 @@ impl Entered {
             true => delivered.land(ids, Moving::begin(grads, &host_device(), handling.moves())?)?,
         }
         Ok(bytes)
+    }
+}
+
+/// A unit that the forward pass has run.
+struct Met {
+    unit: usize,
+    /// Whether the backward pass runs it again.
+    returns: bool,
+}
+
+impl Met {
+    fn of(unit: usize, way: Way) -> Self {
+        Self { unit, returns: way == Way::Forward }
     }
 }
 

@@ -115,6 +115,15 @@ impl Reducing {
         Ok(())
     }
 
+    /// Waits for the sums that have begun, and begins no others: a rank that gives a pass up must not make a call that the
+    /// other ranks make only later.
+    pub fn end(self) {
+        for bucket in self.0 {
+            // A world that is over says so at its next call.
+            let _ = bucket.summing.wait();
+        }
+    }
+
     /// Waits for the sums, each flat: this rank's shard of a sharded one, and the others whole.
     pub fn wait(mut self) -> Result<Vec<(ParamId, Tensor<1>)>, StrategyError> {
         self.advance()?;
