@@ -64,8 +64,8 @@ where
             Some(_) => Some(limit.saturating_add(GRACE)),
             None => None,
         };
-        if let Some(left) = left {
-            let end = Instant::now() + left;
+        // A deadline beyond all time is none.
+        if let Some(end) = left.and_then(|left| Instant::now().checked_add(left)) {
             until = Some(until.map_or(end, |until: Instant| until.min(end)));
         }
         ended[place] = Some(one);
