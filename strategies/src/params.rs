@@ -8,7 +8,7 @@ use std::any::Any;
 use std::collections::{HashMap, HashSet};
 
 use burn::module::{Module, ModuleMapper, Param, ParamId};
-use burn::tensor::{DType, GradientCheckpointingStrategy, Tensor};
+use burn::tensor::{DType, Device, GradientCheckpointingStrategy, Tensor};
 use firebrick_kernels::memory::Beyond;
 
 use crate::each_param;
@@ -35,6 +35,34 @@ pub fn map_params<M: Module>(model: M, map: &mut impl ParamMap) -> M {
 pub(crate) fn map_params_later<M: Module>(model: M, map: impl ParamMap + Clone + Send + Sync + 'static) -> M {
     let mut later = MapLater { now: map.clone(), map, done: HashMap::new(), lazy: HashMap::new() };
     model.map(&mut later)
+}
+
+/// Makes every parameter lazy: one that has a value returns it when it is first read.
+pub(crate) fn without_values<M: Module>(model: M) -> M {
+    struct Later(HashMap<ParamId, Box<dyn Any>>);
+    impl ModuleMapper for Later {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            if !param.is_initialized() {
+                return param;
+            }
+            // All places of a tied parameter stay one.
+            if let Some(later) =
+                self.0.get(&param.id).and_then(|later| later.downcast_ref::<Param<Tensor<D>>>())
+            {
+                return later.clone();
+            }
+            let (id, value, mapper) = param.consume();
+            let (device, shape, is_trained) = (value.device(), value.shape(), value.is_require_grad());
+            let later = Param::uninitialized(id, move |_: &Device, _| value, device, is_trained, shape);
+            let (load, save) = (mapper.clone(), mapper);
+            let later = later
+                .load_mapper(move |value| load.on_load(value))
+                .save_mapper(move |value| save.on_save(value));
+            self.0.insert(id, Box::new(later.clone()));
+            later
+        }
+    }
+    model.map(&mut Later(HashMap::new()))
 }
 
 struct MapLater<F> {

@@ -131,10 +131,11 @@ impl<M: Module + 'static> Prepared<M> {
         let (parked, master) = match disk.as_mut().filter(|_| order.parks_parameters()) {
             None => (None, master),
             Some(disk) => {
-                let (parked, master) = disk.park(master, |id| pass.provides(id))?;
-                pass = pass.reading(parked.clone());
-                // The ranks have exchanged parameters on their way to the disk.
+                let parked = disk.park(master, |id| pass.provides(id));
+                // Ranks exchange parameters on their way to the disk: a lost rank is not an error of this disk.
                 pass.check()?;
+                let (parked, master) = parked?;
+                pass = pass.reading(parked.clone());
                 (Some(parked), master)
             }
         };

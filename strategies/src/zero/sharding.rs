@@ -11,29 +11,35 @@ use firebrick_world::{Communicator, Gathering, PartShape, all_on_host, host_devi
 
 use super::rows::Rows;
 use crate::buckets::{BUCKET_BYTES, buckets, bytes};
-use crate::params::map_params_later;
+use crate::params::{map_params_later, without_values};
 use crate::segment::Faults;
-use crate::{ParamMap, Reduces, Shard, StrategyError, each_distinct_param, each_param, map_params, relift};
+use crate::{
+    ParamMap, Paths, Reduces, Shard, StrategyError, each_distinct_param, each_param, map_params, relift,
+};
 
 /// Replaces each parameter by this rank's part of rank 0's.
 #[derive(Clone)]
 struct Division {
     sharding: Arc<Sharding>,
     device: Device,
+    paths: Paths,
     faults: Faults,
 }
 
 impl ParamMap for Division {
     fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
         // Once the world has ended, each further exchange fails at once.
-        match self.sharding.own(id, &value) {
+        match self.sharding.own(id, self.paths.path(id).unwrap_or_default(), &value) {
             Ok(own) => {
                 let dtype = own.dtype();
                 relift(Tensor::from_data(own, (&self.device, dtype)), &value)
             }
             Err(error) => {
                 self.faults.report(error);
-                value
+                let rows = self.sharding.rows(id).map(Rows::per_rank);
+                let mut shape = value.dims();
+                shape[0] = rows.unwrap_or(shape[0]);
+                relift(Tensor::zeros(shape, (&self.device, value.dtype())), &value)
             }
         }
     }
@@ -141,32 +147,41 @@ impl Sharding {
     /// through host memory, so that the device never holds more than this rank's part.
     pub fn divide<M: Module>(self: &Arc<Self>, model: M, device: &Device) -> Result<M, StrategyError> {
         let faults = Faults::default();
-        let model = map_params(model, &mut self.division(device, &faults));
+        let mut division = self.division(&model, device, &faults);
+        let model = map_params(model, &mut division);
         faults.check().map(|()| model)
     }
 
-    /// Like [`divide`](Self::divide), but a parameter that has no value yet is distributed when it is first read: on all
-    /// ranks in the same order. Errors go to `faults`.
+    /// Like [`divide`](Self::divide), but each parameter is distributed when it is first read: on all ranks in the same
+    /// order. Errors go to `faults`.
     pub(super) fn divide_later<M: Module>(self: &Arc<Self>, model: M, device: &Device, faults: &Faults) -> M {
-        map_params_later(model, self.division(device, faults))
+        let division = self.division(&model, device, faults);
+        // A rank may have values that others draw: the order must not depend on it.
+        map_params_later(without_values(model), division)
     }
 
-    fn division(self: &Arc<Self>, device: &Device, faults: &Faults) -> Division {
-        Division { sharding: self.clone(), device: device.clone(), faults: faults.clone() }
+    fn division<M: Module>(self: &Arc<Self>, model: &M, device: &Device, faults: &Faults) -> Division {
+        let (sharding, device, faults) = (self.clone(), device.clone(), faults.clone());
+        Division { sharding, device, paths: Paths::of(model), faults }
     }
 
     /// Returns this rank's part of rank 0's parameter.
-    fn own<const D: usize>(&self, id: ParamId, value: &Tensor<D>) -> Result<TensorData, StrategyError> {
+    fn own<const D: usize>(
+        &self,
+        id: ParamId,
+        what: &str,
+        value: &Tensor<D>,
+    ) -> Result<TensorData, StrategyError> {
         let dtype = value.dtype();
         let like = PartShape { shape: value.dims().to_vec(), dtype, sum: dtype };
         let whole = (self.world.rank() == 0).then(|| on_host(value.clone()));
-        let Some(rows) = self.rows(id) else { return Ok(self.world.broadcast_part("", whole, like, 0)?) };
+        let Some(rows) = self.rows(id) else { return Ok(self.world.broadcast_part(what, whole, like, 0)?) };
         let mut shape = like.shape.clone();
         shape[0] = rows.per_rank();
-        let scatter = || self.sharing.scatter("", whole, like, 0).map(|own| rows.shard(own));
+        let scatter = || self.sharing.scatter(what, whole, like, 0).map(|own| rows.shard(own));
         let Some(copies) = &self.copies else { return Ok(scatter()?) };
         let own = (copies.rank() == 0).then(scatter).transpose()?;
-        Ok(copies.broadcast_part("", own, PartShape { shape, dtype, sum: dtype }, 0)?)
+        Ok(copies.broadcast_part(what, own, PartShape { shape, dtype, sum: dtype }, 0)?)
     }
 
     /// Gathers each sharded parameter for which `wanted` holds.

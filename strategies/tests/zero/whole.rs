@@ -56,3 +56,28 @@ fn no_device_and_no_other_rank_holds_the_whole() {
         }
     }
 }
+
+/// A rank may have values that the other ranks draw. All ranks distribute parameters in the order in which they are read.
+#[test]
+fn parameters_that_one_rank_already_has_are_distributed_with_the_others() {
+    let rank = |world: Communicator| {
+        let linear = || -> Linear { LinearConfig::new(WIDTH, WIDTH).with_bias(false).init(&device()) };
+        let (own, model) = (device(), vec![linear(), linear()]);
+        let numbers = |linear: &Linear| linear.weight.val().into_data().try_to_vec::<f32>().unwrap();
+        let known = (world.rank() == 0).then(|| numbers(&model[1]));
+        let mut setup = Setup::new(&model, &own).among(world);
+        let mut zero = Zero::stage(3).replicate_below(1).start(&mut setup).unwrap();
+        setup.parks_parameters().store(true, Ordering::Relaxed);
+        let master = zero.init_master(model.clone()).unwrap();
+        assert!(master.iter().all(|linear| !linear.weight.is_initialized()));
+        let shards = [0, 1].map(|at| numbers(&master[at]));
+        setup.into_pass().check().unwrap();
+        (known, shards)
+    };
+    let ranks = World::threads(2).deadline(std::time::Duration::from_secs(20)).join().unwrap().into_iter();
+    let threads: Vec<_> = ranks.map(|world| std::thread::spawn(move || rank(world))).collect();
+    let found: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    let whole = |at: usize| found.iter().flat_map(|(_, shards)| shards[at].clone()).collect::<Vec<_>>();
+    assert_eq!(whole(1), *found[0].0.as_ref().unwrap());
+    assert_eq!(whole(0).len(), WIDTH * WIDTH);
+}
