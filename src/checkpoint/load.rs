@@ -29,10 +29,10 @@ pub(crate) fn load<M: Module>(
     layout: &Layout,
     saved: &Tensors,
     interrupter: &Interrupter,
-    parked: Option<&ParkedParams>,
+    waiting: Waiting<'_>,
 ) -> Result<M, ResumeError> {
     require_same(&model, layout, saved)?;
-    let mut put = Put { layout, saved, interrupter, parked, error: None };
+    let mut put = Put { layout, saved, interrupter, waiting, error: None };
     let model = map_params(model, &mut put);
     put.error.map_or(Ok(model), Err)
 }
@@ -72,11 +72,22 @@ fn require_same<M: Module>(model: &M, layout: &Layout, saved: &Tensors) -> Resul
     if differences.is_empty() { Ok(()) } else { Err(ResumeError::OtherModel(differences)) }
 }
 
+/// What becomes of parameters that wait on a disk.
+#[derive(Clone, Copy)]
+pub(crate) enum Waiting<'a> {
+    /// None waits.
+    Nothing,
+    /// They are written to the disk.
+    Written(&'a ParkedParams),
+    /// They stay as they are, if they have no value: in an average, those that are not trained are the master's.
+    Left(&'a ParkedParams),
+}
+
 struct Put<'a> {
     layout: &'a Layout,
     saved: &'a Tensors,
     interrupter: &'a Interrupter,
-    parked: Option<&'a ParkedParams>,
+    waiting: Waiting<'a>,
     error: Option<ResumeError>,
 }
 
@@ -89,6 +100,10 @@ impl ParamMap for Put<'_> {
                 value
             }),
         }
+    }
+
+    fn wakes(&self, id: ParamId) -> bool {
+        !matches!(self.waiting, Waiting::Left(parked) if parked.has(id))
     }
 }
 
@@ -109,7 +124,9 @@ impl Put<'_> {
             return Ok(value.clone());
         }
         let data = data.convert_dtype(value.dtype());
-        if let Some(parked) = self.parked.filter(|parked| parked.has(id)) {
+        if let Waiting::Written(parked) = self.waiting
+            && parked.has(id)
+        {
             parked.put(vec![NewValues { id, master: data, replica: None }])?;
             return Ok(value.clone());
         }
@@ -171,7 +188,13 @@ mod tests {
         let state = RankState { rank: 0, ranks: 1, parameters: vec![weight], ..Default::default() };
         let manifest = Manifest::new("run", 1, 1, "0").files(staging.write_rank(&state).unwrap());
         let saved = staging.publish(manifest, "()").unwrap();
-        load(model, &layout, Checkpoint::open(saved.path).unwrap().parameters(), interrupter, None)
+        load(
+            model,
+            &layout,
+            Checkpoint::open(saved.path).unwrap().parameters(),
+            interrupter,
+            Waiting::Nothing,
+        )
     }
 
     #[test]

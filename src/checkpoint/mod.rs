@@ -57,7 +57,7 @@ pub use change::Change;
 pub use error::ResumeError;
 pub(crate) use layout::Layout;
 pub(crate) use lender::StateSize;
-pub(crate) use load::load;
+pub(crate) use load::{Waiting, load};
 pub(crate) use on_disk::{OnDisk, Published};
 pub(crate) use optimizer_state::{load_onto_disk, load_optimizer};
 pub(crate) use part::{Part, split_in};

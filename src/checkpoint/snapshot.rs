@@ -1,19 +1,20 @@
 //! A copy of a run's state at a step boundary.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use burn::module::Module;
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::tensor::Bytes;
 use firebrick_checkpoints::{Piece, RankState};
-use firebrick_strategies::{each_distinct_param, values_on_host};
+use firebrick_strategies::{AnyParam, each_distinct_param, values_on_host};
 use firebrick_world::Communicator;
 
 use super::layout::Layout;
 use super::on_disk::{OnDisk, OnDiskNow};
 use super::pieces::{packed_pieces, piece, piece_on_disk};
 use super::{ResumeError, TrainerState, optimizer_state};
-use crate::scratch::{ParkedParams, Values};
+use crate::scratch::{Stored, Values};
 
 /// The part of the state that a rank saves, in memory that training does not touch.
 pub(crate) struct Snapshot {
@@ -68,12 +69,16 @@ impl Snapshot {
             StateAt::Device(optimizer) => Copied::Bytes(into_bytes(optimizer.to_record())?),
             StateAt::Disk(disk) => Copied::OnDisk(disk.now()),
         };
+        let waits = |param: &dyn AnyParam| parked.as_ref()?.stored(param.id(), Values::Master);
         Ok(Self {
             rank: world.rank(),
             ranks: world.size(),
             layout: layout.clone(),
-            parameters: copied(layout, master, parked.as_deref()),
-            average: average.map(|average| copied(layout, average, None)),
+            parameters: copied(layout, master, waits),
+            // Those of an average that are not trained are the master's, and wait with it.
+            average: average.map(|average| {
+                copied(layout, average, |param| waits(param).filter(|_| !param.is_initialized()))
+            }),
             optimizer,
             state,
         })
@@ -100,18 +105,23 @@ fn into_bytes(record: OptimizerRecord) -> Result<Bytes, ResumeError> {
 }
 
 /// Copies each parameter that this rank writes. Those that wait on a disk are read when they are written.
-fn copied<M: Module>(layout: &Layout, model: &M, parked: Option<&ParkedParams>) -> Vec<Piece> {
+fn copied<M: Module>(
+    layout: &Layout,
+    model: &M,
+    waits: impl Fn(&dyn AnyParam) -> Option<Arc<Stored>>,
+) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let written = |id| layout.place(id).filter(|place| place.is_written() && layout.base(id).is_none());
-    let waits = |id| parked.and_then(|parked| parked.stored(id, Values::Master));
+    let mut on_disk = HashSet::new();
     each_distinct_param(model, |param| {
-        if let (Some(place), Some(stored)) = (written(param.id()), waits(param.id())) {
+        if let (Some(place), Some(stored)) = (written(param.id()), waits(param)) {
             pieces.extend(piece_on_disk(place, place.path.clone(), &stored, 0));
+            on_disk.insert(param.id());
         }
     });
     values_on_host(
         model,
-        |id| written(id).is_some() && waits(id).is_none(),
+        |id| written(id).is_some() && !on_disk.contains(&id),
         |id, data| {
             if let Some(place) = written(id) {
                 let (bytes, shape, dtype) = data.into_parts();

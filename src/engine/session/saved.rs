@@ -14,7 +14,7 @@ use super::whole::{Copies, Which};
 use super::{Session, Weights};
 use crate::TrainError;
 use crate::checkpoint::{
-    Layout, Resumed, Snapshot, StateAt, TrainerState, load, load_onto_disk, load_optimizer,
+    Layout, Resumed, Snapshot, StateAt, TrainerState, Waiting, load, load_onto_disk, load_optimizer,
 };
 use crate::scratch::Values;
 
@@ -73,7 +73,8 @@ impl<M: Module> Session<M> {
             None => master,
             Some(parked) => parked.outline(master, Values::Master, true),
         };
-        let load_master = |(master, saved)| load(master, layout, saved, interrupter, parked.as_deref());
+        let written = parked.as_deref().map_or(Waiting::Nothing, Waiting::Written);
+        let load_master = |(master, saved)| load(master, layout, saved, interrupter, written);
         let reclaimed = (master, checkpoint.parameters());
         let master = device.memory_persistent_allocations(reclaimed, load_master)?;
         let saved = checkpoint.optimizer();
@@ -95,12 +96,12 @@ impl<M: Module> Session<M> {
                 master
             }
         };
-        match parked {
+        match &parked {
             None => self.weights = Weights::new(published(&self.pass, &mut self.stages, master)?),
             Some(parked) => {
                 let master = parked.renewed(master, Values::Master, |_| true);
                 self.stages.updated(&master);
-                let (pair, parking) = published_parked(&mut self.stages, &parked, master, self.moves)?;
+                let (pair, parking) = published_parked(&mut self.stages, parked, master, self.moves)?;
                 (self.weights, self.parking) = (Weights::new(pair), Some(parking));
             }
         }
@@ -109,7 +110,10 @@ impl<M: Module> Session<M> {
         states.finish()?;
         if let Some(average) = self.stages.averaged() {
             let average = match checkpoint.average() {
-                Some(saved) => load(average, layout, saved, interrupter, None)?,
+                Some(saved) => {
+                    let left = parked.as_deref().map_or(Waiting::Nothing, Waiting::Left);
+                    load(average, layout, saved, interrupter, left)?
+                }
                 None => self.weights.pair().0.clone(),
             };
             self.stages.resume_average(average);
