@@ -79,6 +79,16 @@ fn zero_and_offload() {
     let host = r#""offload_optimizer": {"device": "cpu"}"#;
     assert_eq!(zero(&format!(r#""stage": 3, {params_on_disk}, {host}"#)), expected);
     assert_eq!(zero(&format!(r#""stage": 2, {params_on_disk}"#)), ["Zero(stage: 2)"]);
+    // The table says where both go.
+    let parts = [params_on_disk, host, on_disk, r#""offload_param": {"device": "cpu"}"#];
+    for (one, other) in [(parts[0], parts[1]), (parts[2], parts[3])] {
+        let config = format!(r#"{{"zero_optimization": {{"stage": 3, {one}, {other}}}}}"#);
+        let imported = import(&config, None).unwrap();
+        let devices = imported.rows.iter().filter(|row| row.path.ends_with(".device"));
+        let said: Vec<_> = devices.map(|row| format!("{:?}", row.outcome)).collect();
+        let is_there = |said: &String| said.contains("Offload(keep: parameters, on:");
+        assert!(said.len() == 2 && said.iter().all(is_there), "{said:?}");
+    }
     // A run has one folder.
     assert_eq!(
         zero(&format!(r#""stage": 3, {params_on_disk}, {on_disk}"#)),

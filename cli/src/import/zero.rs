@@ -162,6 +162,14 @@ fn offload(ds: &mut Source, stage: u64) -> Result<Option<Item>, ImportError> {
         let why = format!("{}: a run has one folder", with_disk(keep, other));
         ds.correct("zero_optimization.offload_param.nvme_path", Outcome::omitted(why));
     }
+    // One `Offload` has one place for both.
+    if let (Kept::Disk(folder), Kept::Host) | (Kept::Host, Kept::Disk(folder)) = (&of_parameters, &optimizer)
+    {
+        for name in ["offload_param", "offload_optimizer"] {
+            let taken = Outcome::Taken(format!("strategies: {}", with_disk(keep, folder)));
+            ds.correct(&format!("zero_optimization.{name}.device"), taken);
+        }
+    }
     Ok(match (parameters, optimizer, of_parameters) {
         (_, Kept::Disk(folder), _) | (true, _, Kept::Disk(folder)) => {
             Some(Item::certain(with_disk(keep, &folder)))

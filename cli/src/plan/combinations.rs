@@ -71,7 +71,7 @@ pub(super) fn at_stage(run: &Run, stage: u8, within: Option<usize>) -> Vec<RunSt
 /// Returns the run's own ZeRO in this stage, or one with the defaults.
 fn zero(own: Option<&RunStrategy>, stage: u8, within: Option<usize>) -> RunStrategy {
     let own = own.and_then(RunStrategy::downcast_ref::<Zero>);
-    let zero = own.map_or(Zero::stage(stage), |zero| zero.clone().at_stage(stage));
+    let zero = own.map_or(Zero::stage(stage), |zero| zero.clone().at_stage(stage).in_one_copy());
     RunStrategy::new("Zero", if let Some(within) = within { zero.within(within) } else { zero })
 }
 
@@ -222,6 +222,13 @@ mod tests {
                 _ => format!("Lora(rank: 2, alpha: 2.0), {zero}, Amp(bf16), Accumulate(2), Clip(norm: 1.0)"),
             };
             assert_eq!(*list, format!("strategies: [{expected}],"));
+        }
+        // A row of hybrid sharding stands beside these, in which all ranks share one copy.
+        let hybrid =
+            Run::parse("file", text, &["strategies=[Zero(stage: 3, within: 2)]", "ranks=4"]).unwrap();
+        for (within, expected) in [(None, "Zero(stage: 3)"), (Some(4), "Zero(stage: 3, within: 4)")] {
+            let list = strategies_line(&at_stage(&hybrid, 3, within));
+            assert_eq!(list, format!("strategies: [{expected}],"));
         }
     }
 }

@@ -112,6 +112,8 @@ pub struct Planned {
     pub activation_bytes: u64,
     /// Counted as in [`Report::host_bytes`](firebrick::Report::host_bytes).
     pub host_bytes: u64,
+    /// The most bytes of gradients on the host during a step, beside them.
+    pub host_gradient_bytes: u64,
     /// Counted as in [`DiskBytes::state_bytes`](firebrick::DiskBytes::state_bytes).
     pub disk_bytes: u64,
     /// Counted as in [`DiskBytes::parameter_bytes`](firebrick::DiskBytes::parameter_bytes).
@@ -293,7 +295,7 @@ impl<M: Trainable> Planner<'_, M> {
         let held = Held::of(params(), &order, self.run.windows_vary(), ranks, &*self.run.optimizer);
         let sent = sent(params(), &order, 0, ranks);
         let peak = held.peak(traced.activations, traced.most);
-        let host = if self.limit.with_host { held.host } else { 0 };
+        let host = if self.limit.with_host { held.host + held.host_gradients } else { 0 };
         Ok(Planned {
             strategies: strategies_line(written),
             master_bytes: held.master,
@@ -303,6 +305,7 @@ impl<M: Trainable> Planner<'_, M> {
             optimizer_bytes: held.optimizer,
             activation_bytes: traced.activations,
             host_bytes: held.host,
+            host_gradient_bytes: held.host_gradients,
             disk_bytes: held.disk,
             disk_parameter_bytes: held.disk_parameters,
             between_steps_bytes: held.between(),

@@ -49,10 +49,9 @@ impl Plan {
     /// Says whether the run fits as it is written.
     fn answer(&self) -> String {
         let peak = bytes(self.as_written.peak_bytes);
-        let host = match self.host_is_device && self.as_written.host_bytes > 0 {
-            true => {
-                format!(", and {} on the host, which is the same memory", bytes(self.as_written.host_bytes))
-            }
+        let host = self.as_written.host_bytes + self.as_written.host_gradient_bytes;
+        let host = match self.host_is_device && host > 0 {
+            true => format!(", and {} on the host, which is the same memory", bytes(host)),
             false => String::new(),
         };
         let Planned { disk_bytes: state, disk_parameter_bytes: parameters, .. } = self.as_written;
@@ -117,6 +116,7 @@ impl Plan {
             ("optimizer state", run.optimizer_bytes),
             ("activations", run.activation_bytes),
             ("on the host", run.host_bytes),
+            ("gradients there", run.host_gradient_bytes),
             ("on the disk", run.disk_bytes + run.disk_parameter_bytes),
             ("device, between steps", run.between_steps_bytes),
             ("device, at the peak", run.peak_bytes),
@@ -226,6 +226,7 @@ mod tests {
             optimizer_bytes: 8,
             activation_bytes: *peak_bytes,
             host_bytes: 0,
+            host_gradient_bytes: 0,
             disk_bytes: 0,
             disk_parameter_bytes: 0,
             between_steps_bytes: 12,

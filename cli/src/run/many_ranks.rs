@@ -79,9 +79,9 @@ impl Run {
     /// The same, of a run that also keeps the parameters of blocks on a disk.
     pub(crate) fn order_on_disk(&self) -> Order {
         let composed = self.composed();
-        let reduces = composed.iter().map(|strategy| strategy.effects());
-        let reduces = reduces.filter(|effects| effects.reduces.is_some());
-        Order::of(reduces.chain([Offload::parameters().on("disk").effects()])).unwrap_or_default()
+        let effects = composed.iter().map(|strategy| strategy.effects());
+        let stays = effects.filter(|effects| effects.reduces.is_some() || effects.averages);
+        Order::of(stays.chain([Offload::parameters().on("disk").effects()])).unwrap_or_default()
     }
 
     /// Returns the bytes of memory per parameter that one of `processes` processes needs, over all its ranks: weights,
@@ -224,6 +224,8 @@ mod tests {
         assert_eq!(self::bytes(&["ranks=4", &sharded], 2, Kind::TRAINED), 2.0);
         let run = run(&["strategies=[]"]);
         assert_eq!(run.bytes_per_parameter(&run.order_on_disk(), 1, Kind::TRAINED), 4.0);
+        let averages = self::run(&["strategies=[Ema(decay: 0.9)]"]);
+        assert_eq!(averages.bytes_per_parameter(&averages.order_on_disk(), 1, Kind::TRAINED), 8.0);
     }
 
     #[test]

@@ -181,7 +181,7 @@ fn mistakes_name_their_place_and_the_nearest_name() {
         ("[Quantize(nf5)]", "did you mean `nf4`?"),
         ("[Freeze([])]", "`strategies.0` must be given at least one path"),
         ("[Offload(parameter)]", "did you mean `parameters`?"),
-        ("[Offload(keep: optimizer)]", "`on`"),
+        ("[Offload()]", "`keep`"),
         ("[Offload(keep: optimiser, on: \"x\")]", "did you mean `optimizer`?"),
         ("[Offload(on: \"x\", bucket_bites: 4)]", "did you mean `bucket_bytes`?"),
         ("[Offload(on: \"x\", bucket_bytes: 0)]", "`strategies.0.bucket_bytes` must be at least 1, found 0"),

@@ -44,6 +44,8 @@ pub struct Held {
     pub disk: u64,
     /// The parameters of blocks, if the disk keeps them too: the master, and the replica if it is in another dtype.
     pub disk_parameters: u64,
+    /// The most bytes of gradients on the host during a step.
+    pub host_gradients: u64,
     /// Gradients that stay on the device between the micro-batches of a window.
     of_window: u64,
     /// Gradients that a backward pass leaves, as far as blocks hand theirs over.
@@ -93,6 +95,7 @@ impl Held {
         held.of_window = if_so(gradients.held, holds && !held_on_host);
         held.delivered = order.delivers().then_some(gradients.left);
         held.gone_down = if_so(gradients.gone_down, master_on_host);
+        held.host_gradients = held.gone_down + if_so(gradients.held, holds && held_on_host);
         held.given = if_so(gradients.given, !master_on_host);
         held
     }

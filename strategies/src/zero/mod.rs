@@ -233,11 +233,12 @@ impl Zero {
     }
 
     /// Shards the state among `ranks` neighbouring ranks, and gives each such group a copy of it: hybrid sharding, PyTorch's
-    /// `HYBRID_SHARD` and MiCS. Default: all ranks share one copy. `ranks` divides the number of ranks; if there are not
-    /// more, they share one copy.
+    /// `HYBRID_SHARD` and MiCS. Default: all ranks share one copy. `ranks` must divide the number of ranks;
+    /// with that many ranks or fewer, all share one copy.
     ///
     /// Make the group one machine: parameters are gathered, and gradients summed to their shards, over the links within it.
-    /// Only the sum of each shard's gradients over the copies, a `1/ranks` of the gradients, crosses to other machines.
+    /// Only the sum of each shard's gradients over the copies, a `1/ranks` of the gradients, crosses to other machines, and the
+    /// gradients of parameters that every rank holds whole.
     /// With `mpirun` and `World::mpi`, ranks are neighbours in the order in which the launcher fills the machines.
     ///
     /// The sum over the copies is a second sum: it travels in the dtype of the first, and is rounded once more. One
@@ -263,6 +264,11 @@ impl Zero {
         }
         self.within = self.within.filter(|_| stage > 0);
         Self { stage, ..self }
+    }
+
+    /// Returns the same recipe without [groups](Self::within): all ranks share one copy of the state.
+    pub fn in_one_copy(self) -> Self {
+        Self { within: None, ..self }
     }
 
     fn reduces(&self) -> Reduces {

@@ -21,7 +21,7 @@ use firebrick::device::peak_flops_of;
 /// | `intra` | what a device can send to the others of its node, per second and in one direction | needed |
 /// | `inter` | what a *node* can send to the others, per second and in one direction, over all of its network cards | needed if there are several nodes |
 /// | `latency` | the time of a hop: until a message of no bytes has arrived | `10us` |
-/// | `mfu` | the share of the peak that computation reaches | `0.4`, as published runs on H100s do |
+/// | `mfu` | the share of the peak that computation reaches | `0.4`, as in published runs on H100s |
 /// | `peak` | the peak of a device in FLOP/s, or a known device's name | that of the run's device |
 /// | `collectives` | `direct`: each rank sends to each other one, as ranks do through host memory; `ring`: as NCCL does | `direct` |
 ///
