@@ -70,8 +70,8 @@ impl<'de> Visitor<'de> for Within {
             }
             first = false;
         }
-        if on.is_none() && bucket_bytes.is_none() {
-            return Err(de::Error::missing_field("on"));
+        if first {
+            return Err(de::Error::missing_field("keep"));
         }
         let bucket_bytes = bucket_bytes.unwrap_or(BUCKET_BYTES);
         let offload = Offload::from(keep.unwrap_or(Offloads::Optimizer));
@@ -123,8 +123,10 @@ mod tests {
             assert_eq!(serde_json::to_string(&offload).unwrap(), text);
         }
         assert_eq!(serde_json::from_str::<Offload>(r#"{"on":"/nvme/scratch"}"#).unwrap(), disk);
+        let parameters = serde_json::from_str::<Offload>(r#"{"keep":"parameters"}"#).unwrap();
+        assert_eq!(parameters, Offload::parameters());
         for (text, said) in [
-            (r#"{"keep":"optimizer"}"#, "missing field `on`"),
+            ("{}", "missing field `keep`"),
             (r#"{"on":"x","to":"y"}"#, "unknown field `to`"),
             (r#"{"on":"x","on":"y"}"#, "duplicate field `on`"),
             (r#"{"optimiser":1}"#, "unknown field `optimiser`"),
