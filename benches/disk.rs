@@ -1,7 +1,8 @@
-//! Times updates whose optimizer state is on a disk, and prints a line of JSON.
+//! Times steps whose optimizer state is on a disk, and steps whose parameters of blocks are there too, and prints a line of
+//! JSON for each.
 //!
-//! The bytes per second that buckets are read and written with, checksums included and beside each other and the update,
-//! are compared with those of plain reads beside plain writes of the same bytes in the same folder, by as many threads and
+//! The bytes per second that buckets and blocks are read and written with, checksums included and beside each other and the
+//! computation, are compared with those of plain reads beside plain writes of the same bytes in the same folder, by as many threads and
 //! in chunks of the same size, and with those of `fio` if it is installed.
 //!
 //! ```sh
@@ -127,29 +128,37 @@ fn fio(folder: &Path, bytes: usize, direct: bool) -> Value {
     json!(["read", "write"].map(|kind| rate(kind) / 1e9))
 }
 
-fn main() {
-    let folder = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
-    let folder = tempfile::tempdir_in(folder.map_or_else(std::env::temp_dir, PathBuf::from)).unwrap();
-    let (on_host, _) = train(Offload::optimizer());
-    let (on_disk, disk) = train(Offload::optimizer().on(folder.path()));
+/// Trains with a disk and without, and returns what was measured of both.
+fn compare(keeps: &str, offload: Offload, folder: &Path) -> Value {
+    let (on_host, _) = train(offload.clone());
+    let (on_disk, disk) = train(offload.on(folder));
     let disk = disk.unwrap();
-    let bytes = disk.state_bytes as f64 / 1e9;
-    let plain = plain(folder.path(), disk.state_bytes, disk.direct).map(|seconds| bytes / seconds);
+    let kept = disk.state_bytes + disk.parameter_bytes;
+    let plain = plain(folder, kept, disk.direct).map(|seconds| kept as f64 / 1e9 / seconds);
     let found = [
         disk.read_bytes as f64 / 1e9 / disk.read_seconds,
         disk.written_bytes as f64 / 1e9 / disk.write_seconds,
     ];
-    println!(
-        "{}",
-        json!({
-            "state_gigabytes": bytes,
-            "direct": disk.direct,
-            "step_seconds_on_host": on_host,
-            "step_seconds_on_disk": on_disk,
-            "read_and_write_gigabytes_per_second": found,
-            "plain_gigabytes_per_second": plain,
-            "ratios": [found[0] / plain[0], found[1] / plain[1]],
-            "fio_gigabytes_per_second": fio(folder.path(), disk.state_bytes, disk.direct),
-        })
-    );
+    json!({
+        "keeps": keeps,
+        "gigabytes": kept as f64 / 1e9,
+        "direct": disk.direct,
+        "step_seconds_on_host": on_host,
+        "step_seconds_on_disk": on_disk,
+        "read_and_write_gigabytes_per_second": found,
+        "plain_gigabytes_per_second": plain,
+        "ratios": [found[0] / plain[0], found[1] / plain[1]],
+        "fio_gigabytes_per_second": fio(folder, kept, disk.direct),
+    })
+}
+
+fn main() {
+    let folder = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
+    let folder = folder.map_or_else(std::env::temp_dir, PathBuf::from);
+    for (keeps, offload) in
+        [("the state", Offload::optimizer()), ("the state and parameters", Offload::parameters())]
+    {
+        let folder = tempfile::tempdir_in(&folder).unwrap();
+        println!("{}", compare(keeps, offload, folder.path()));
+    }
 }
