@@ -37,7 +37,8 @@ pub(crate) struct PlanArgs {
     /// `collectives=ring`, as NCCL sends, for `direct`, as ranks send through host memory.
     ///
     /// Computation overlaps with communication as it does in this version: stage 3 gathers a block while the one
-    /// before it computes, and stages 2 and 3 sum a block's gradients while the backward pass goes on. The row `stage 3
+    /// before it computes, stages 1 and 2 gather the new parameters while the next forward pass computes, and stages 2
+    /// and 3 sum a block's gradients while the backward pass goes on. The row `stage 3
     /// within 8` has groups of one node, as `Zero(stage: 3, within: 8)`.
     #[arg(long, value_name = "CLUSTER", conflicts_with_all = ["ranks", "find_batch"])]
     cluster: Option<Cluster>,

@@ -16,7 +16,7 @@ pub(crate) struct RunArgs {
     pub file: FileArgs,
     #[command(flatten)]
     often: OftenArgs,
-    /// Overrides the run's device: auto, cpu, cuda[:i], wgpu[:i] or vulkan[:i].
+    /// Overrides the run's device: auto, cpu, cuda[:i], rocm[:i], metal[:i], vulkan[:i] or wgpu[:i].
     #[arg(long, env = "BURN_DEVICE", value_name = "DEVICE")]
     device: Option<String>,
     /// Overrides the run's tuning of a GPU's kernels: quick, balanced or full. `firebrick cache` keeps what was tuned.

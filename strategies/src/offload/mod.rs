@@ -51,7 +51,8 @@ const NAME: &str = "Offload";
 /// [sum](crate::Zero) gradients over the host send them as they do without `Offload`.
 ///
 /// `optimizer` updates the parameters bucket by bucket. While the device receives the replica's parameters of one bucket,
-/// the host updates the next. This needs `Offload` to be written behind `Zero`, which gathers all parameters at once.
+/// the host updates the next. If you use [`Zero`](crate::Zero), write it before `Offload`: stage 1 behind it
+/// gathers all parameters at once.
 ///
 /// # On a disk
 ///
