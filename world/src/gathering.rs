@@ -94,7 +94,7 @@ impl Communicator {
             send()?;
         } else {
             let seat = self.seat().clone();
-            worker::start(self.seat(), "its shards could not be read", move || {
+            worker::queue(self.seat(), "its shards could not be read", move || {
                 send().inspect_err(|error| seat.fail(&error.to_string()))
             });
         }

@@ -82,7 +82,8 @@ impl Communicator {
         let work = Work { seat: self.seat().clone(), collectives: collectives.clone(), call: call.clone() };
         let posted = ended.clone();
         let ((before, end), (tell, told)) = (self.turn(), channel());
-        let found = worker::start(self.seat(), FAILED, move || {
+        let gathers = call.kind == Kind::AllGather;
+        let exchange = move || {
             let exists = work.agreed(agreed, &parts)?;
             drop(tell);
             // One that failed has ended too, and the world with it.
@@ -104,7 +105,11 @@ impl Communicator {
             };
             work.seat.post(done, &posted, vec![report; work.seat.size()])?;
             found
-        });
+        };
+        let found = match gathers {
+            true => worker::queue(self.seat(), FAILED, exchange),
+            false => worker::start(self.seat(), FAILED, exchange),
+        };
         OnDevices { seat: self.seat().clone(), agreed: told, ended: (ended, done), found }
     }
 }

@@ -1,5 +1,6 @@
 //! Tests of collectives between devices.
 
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -53,6 +54,46 @@ fn shards_in_host_memory_are_moved_to_the_device_that_gathers() {
         Ok(whole.into_iter().map(numbers).collect::<Vec<_>>())
     });
     gathered.into_iter().for_each(|whole| assert_eq!(whole.unwrap(), [[1.0, 2.0], [5.0, 6.0]]));
+}
+
+/// Gathers that begin together take one thread of a rank, however many they are.
+#[test]
+fn gathers_that_begin_together_share_a_thread() {
+    const GATHERS: usize = 40;
+    let (by_hand, all_begun) = (by_hand(2), Arc::new(Barrier::new(4)));
+    let (seen, waits) = (Arc::new(Mutex::new(Vec::new())), all_begun.clone());
+    let seen_by = seen.clone();
+    let collectives = DeviceCollectives::new(vec![testing::device(); 2], move |rank, kind, part| {
+        let is_first = {
+            let mut seen = seen_by.lock().unwrap();
+            seen.push((rank, thread::current().id()));
+            seen.iter().filter(|(of, _)| *of == rank).count() == 1
+        };
+        if is_first {
+            waits.wait();
+        }
+        let By::Program(program) = &by_hand.by else { unreachable!("not NCCL") };
+        program(rank, kind, part)
+    });
+    let gathered = run_between(World::threads(2), Some(collectives), |rank| {
+        let begin = |at: usize| {
+            let shard = Tensor::<1>::from_data([at as f32], &testing::device());
+            rank.begin_all_gather("the test", vec![shard], &testing::device())
+        };
+        let begun: Vec<_> = (0..GATHERS).map(begin).collect::<Result<_, _>>()?;
+        all_begun.wait();
+        begun
+            .into_iter()
+            .map(|gathering| Ok(numbers(gathering.wait()?.remove(0))))
+            .collect::<Result<Vec<_>, _>>()
+    });
+    let expected: Vec<_> = (0..GATHERS).map(|at| vec![at as f32; 2]).collect();
+    gathered.into_iter().for_each(|of_rank| assert_eq!(of_rank.unwrap(), expected));
+    let mut seen = seen.lock().unwrap().clone();
+    assert_eq!(seen.len(), 2 * GATHERS);
+    seen.sort_by_key(|(rank, _)| *rank);
+    seen.dedup();
+    assert_eq!(seen.len(), 2, "a thread for each rank");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::exchange::Exchange;
 use crate::group::Group;
 use crate::message::Piece;
 use crate::slot::Arrived;
+use crate::worker::Queue;
 use crate::{Kind, Timeline, WorldError};
 
 /// What a thread that works for a rank does around its work.
@@ -28,6 +29,8 @@ pub(crate) struct Seat {
     pub around: Arc<OnceLock<Around>>,
     /// What the rank does, and when.
     pub timeline: Timeline,
+    /// The gathers that have begun.
+    pub queue: Queue,
     /// Seconds waited for each rank of the world.
     waited: Arc<Mutex<Vec<f64>>>,
 }
@@ -37,13 +40,13 @@ impl Seat {
         let group = exchange.all();
         let waited = Arc::new(Mutex::new(vec![0.0; group.members.len()]));
         let (around, timeline) = (Arc::default(), Timeline::default());
-        Self { exchange, world_rank: rank, rank, group, around, timeline, waited }
+        Self { exchange, world_rank: rank, rank, group, around, timeline, queue: Queue::default(), waited }
     }
 
     /// Returns this rank's place in another group.
     pub fn among(&self, group: Group) -> Self {
         let rank = group.members.iter().position(|member| *member == self.world_rank).unwrap_or(0);
-        Self { group, rank, ..self.clone() }
+        Self { group, rank, queue: Queue::default(), ..self.clone() }
     }
 
     /// Returns the number of ranks of the group.

@@ -226,6 +226,10 @@ impl Zero {
     /// several blocks; a model of a single bucket waits for all of it. A bucket that passes through host memory is one copy from the device
     /// and one to it.
     ///
+    /// If a model has branches of blocks side by side, such as two towers, stage 2 sums their gradients in an order that depends
+    /// on the number of operations in each branch. It must be the same on all ranks, whatever their batches have; otherwise
+    /// the run ends with [`WorldError::Mismatch`](firebrick_world::WorldError::Mismatch), and stages 1 and 3 still serve it.
+    ///
     /// Stages 1 and 2 begin the gathers of all buckets after an update. If they pass through host memory, what other ranks have sent
     /// waits there until the next forward pass reads it: at most the bytes of the replica.
     pub fn bucket_bytes(self, bytes: usize) -> Self {
