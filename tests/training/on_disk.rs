@@ -281,7 +281,7 @@ fn a_bit_that_flips_ends_the_run_and_its_checkpoints_continue() {
             if step == 5 {
                 let files = unnamed(&place);
                 assert_eq!(files.len(), ranks);
-                // The state of the first rank; one bit in each block, as some of them are free.
+                // The state of one rank; one bit in each block, as some of them are free.
                 for at in (100..files[0].metadata().unwrap().len()).step_by(4096) {
                     let mut byte = [0];
                     files[0].read_exact_at(&mut byte, at).unwrap();
@@ -295,9 +295,10 @@ fn a_bit_that_flips_ends_the_run_and_its_checkpoints_continue() {
         else {
             panic!("{error:?}")
         };
-        assert!(part == "bucket 0" && sum != found, "{error}");
+        // Another rank may be in the middle of its update.
+        assert!(part.starts_with("bucket ") && (ranks > 1 || part == "bucket 0") && sum != found, "{error}");
         let text = error.to_string();
-        assert!(text.contains(scratch.path().to_str().unwrap()) && text.contains("bucket 0"), "{text}");
+        assert!(text.contains(scratch.path().to_str().unwrap()) && text.contains(part), "{text}");
         assert!(is_empty(scratch.path()));
         let found = way.from(Resume::Latest).train(&output, strategies).unwrap();
         assert!(found.parameters == expected.parameters && found.report.steps == STEPS);

@@ -16,7 +16,8 @@
 //! collectives.rs   collectives on several parts at once, in host memory
 //! from_root.rs     broadcast and scatter
 //! flat.rs          flat tensors between devices and host memory, with one copy for all of one dtype
-//! worker.rs        a thread that does one piece of work for a rank
+//! worker.rs        threads that do pieces of work for a rank
+//! queue.rs         work that one thread does, piece by piece
 //! seat.rs          a rank's place in the exchange
 //! exchange.rs      the primitive below every collective: each rank of a group sends each rank a message
 //! slot.rs          the messages for one rank in one call
@@ -90,6 +91,7 @@ mod mpi;
 #[cfg(feature = "nccl")]
 mod nccl;
 mod on_devices;
+mod queue;
 mod reads;
 mod remote;
 mod seat;

@@ -6,8 +6,8 @@ use crate::call::Call;
 use crate::exchange::Exchange;
 use crate::group::Group;
 use crate::message::Piece;
+use crate::queue::Queue;
 use crate::slot::Arrived;
-use crate::worker::Queue;
 use crate::{Kind, Timeline, WorldError};
 
 /// What a thread that works for a rank does around its work.

@@ -1,58 +1,16 @@
 //! Threads that do pieces of work for a rank while the rank goes on.
 
 use std::any::Any;
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use burn::tensor::StreamId;
 
 use crate::WorldError;
+use crate::queue::Job;
 use crate::seat::Seat;
-
-/// A piece of work.
-type Job = Box<dyn FnOnce() + Send>;
-
-/// The work that a rank has begun and that one thread does, in the order in which it begins. All ranks begin it in the
-/// same order, so that none waits for work behind its own.
-#[derive(Clone, Default)]
-pub(crate) struct Queue(Arc<Mutex<Waiting>>);
-
-#[derive(Default)]
-struct Waiting {
-    jobs: VecDeque<Job>,
-    /// Whether a thread takes them.
-    is_attended: bool,
-}
-
-impl Queue {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn push(&self, job: Job) {
-        let mut waiting = self.lock();
-        waiting.jobs.push_back(job);
-        if !std::mem::replace(&mut waiting.is_attended, true) {
-            let queue = self.clone();
-            thread::spawn(move || {
-                while let Some(job) = queue.next() {
-                    // What panics has told the other ranks.
-                    let _ = catch_unwind(AssertUnwindSafe(job));
-                }
-            });
-        }
-    }
-
-    fn next(&self) -> Option<Job> {
-        let mut waiting = self.lock();
-        let next = waiting.jobs.pop_front();
-        waiting.is_attended = next.is_some();
-        next
-    }
-}
 
 /// Starts the work on a thread of its own, and returns where its result arrives. What the work does on a device is in
 /// this thread's stream: a stream of its own would hold its own memory.

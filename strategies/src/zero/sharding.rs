@@ -22,7 +22,8 @@ use crate::{
 struct Division {
     sharding: Arc<Sharding>,
     device: Device,
-    paths: Paths,
+    /// Each parameter has a copy of this.
+    paths: Arc<Paths>,
     faults: Faults,
 }
 
@@ -162,7 +163,7 @@ impl Sharding {
 
     fn division<M: Module>(self: &Arc<Self>, model: &M, device: &Device, faults: &Faults) -> Division {
         let (sharding, device, faults) = (self.clone(), device.clone(), faults.clone());
-        Division { sharding, device, paths: Paths::of(model), faults }
+        Division { sharding, device, paths: Arc::new(Paths::of(model)), faults }
     }
 
     /// Returns this rank's part of rank 0's parameter.
