@@ -116,7 +116,7 @@ impl Plan {
             ("optimizer state", run.optimizer_bytes),
             ("activations", run.activation_bytes),
             ("on the host", run.host_bytes),
-            ("gradients there", run.host_gradient_bytes),
+            ("gradients on the host", run.host_gradient_bytes),
             ("on the disk", run.disk_bytes + run.disk_parameter_bytes),
             ("device, between steps", run.between_steps_bytes),
             ("device, at the peak", run.peak_bytes),

@@ -121,3 +121,39 @@ fn stage_3_is_stage_2_to_the_bit() {
         }
     }
 }
+
+/// Blocks of one matrix each.
+#[derive(Module, Debug)]
+struct Plain {
+    blocks: Vec<Linear>,
+}
+
+/// The backward pass ends above frozen blocks that nothing trained comes before, and gathers none of them again.
+#[test]
+fn frozen_blocks_at_the_beginning_are_gathered_once_in_a_pass() {
+    let run = |world: Communicator| {
+        let device = device();
+        let block = || -> Linear { LinearConfig::new(WIDTH, WIDTH).with_bias(false).init(&device) };
+        let model = Plain { blocks: vec![block().no_grad(), block(), block(), block()] };
+        let mut setup = Setup::new(&model, &device).among(world.clone());
+        let mut stages: Stages<Plain> = Zero::stage(3).replicate_below(1).start(&mut setup).unwrap();
+        let pass = setup.into_pass();
+        let master = stages.init_master(model).unwrap();
+        let replica = stages.publish(master).unwrap();
+        for _ in 0..3 {
+            let before = world.traffic().of(Kind::AllGather).elements;
+            let (entered, pass) = pass.enter(&replica).unwrap();
+            let x = Tensor::<2>::ones([2, WIDTH], &device);
+            let forward = |block: &Linear, x: Tensor<2>, _: &Pass| block.forward(x);
+            let y = entered.blocks.iter().fold(x, |x, block| pass.segment(block, x, forward));
+            pass.gradients(y.sum().backward(), &entered, true).unwrap();
+            drop((entered, pass));
+            // All blocks, and two again: the last one stays.
+            let gathered = world.traffic().of(Kind::AllGather).elements - before;
+            assert_eq!(gathered, (4 + 2) * (WIDTH * WIDTH / 2) as u64);
+        }
+    };
+    let ranks = World::threads(2).join().unwrap().into_iter();
+    let ranks: Vec<_> = ranks.map(|world| std::thread::spawn(move || run(world))).collect();
+    ranks.into_iter().for_each(|rank| rank.join().unwrap());
+}
