@@ -72,14 +72,14 @@ fn require_same<M: Module>(model: &M, layout: &Layout, saved: &Tensors) -> Resul
     if differences.is_empty() { Ok(()) } else { Err(ResumeError::OtherModel(differences)) }
 }
 
-/// What becomes of parameters that wait on a disk.
+/// What [`load`] does with parameters that wait on a disk.
 #[derive(Clone, Copy)]
 pub(crate) enum Waiting<'a> {
     /// None waits.
     Nothing,
     /// They are written to the disk.
     Written(&'a ParkedParams),
-    /// They stay as they are, if they have no value: in an average, those that are not trained are the master's.
+    /// They are skipped if they have no value: those of an average that are not trained are the master's.
     Left(&'a ParkedParams),
 }
 

@@ -327,8 +327,8 @@ impl Objective<TokenBatch> for Biased {
     }
 }
 
-/// A rank that cannot read a parameter still makes the same calls as the others in this pass. So the error is that of the
-/// disk, and not that the ranks have made different calls.
+/// A rank that cannot read a parameter makes the same calls as the others until the pass ends. The run then ends with the error
+/// of the disk: other calls would end it with the error that ranks are in different calls.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_bit_that_flips_on_one_of_several_ranks_is_told_of_this_rank() {

@@ -130,8 +130,8 @@ impl Communicator {
     /// Splits the ranks into groups: returns this rank's handle to those with the same `group(rank)` as its own, numbered in
     /// the same order. All ranks make this call in the same order with the same groups; nothing is exchanged.
     ///
-    /// Collectives of several groups may be in flight together. If a rank fails or ends, all groups end, since they are one world, and errors name its number in
-    /// the world. Where NCCL serves all ranks, it serves a group too; a program's
+    /// Collectives of several groups may be in flight together. If a rank fails or ends, all groups end, since they are one
+    /// world, and errors name its number in the world. Where NCCL serves all ranks, it serves a group too; a program's
     /// own [collectives](DeviceCollectives::new) are those of all ranks, so that a group goes through host memory.
     ///
     /// ```

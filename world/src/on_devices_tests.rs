@@ -41,7 +41,8 @@ fn parts_that_some_ranks_lack_are_summed() {
     }
 }
 
-/// The shards of parameters that are offloaded wait in host memory, and the device exchanges its own.
+/// The shards of parameters that are offloaded wait in host memory, and the device exchanges its own. On the CPU both are the
+/// same memory: `BURN_DEVICE` names another device.
 #[test]
 fn shards_in_host_memory_are_moved_to_the_device_that_gathers() {
     let own = testing::device();

@@ -370,6 +370,14 @@ fn the_bytes_on_a_disk_are_those_of_the_state() {
         assert_eq!(planned.disk_bytes as usize, disk.state_bytes, "{strategies}");
         assert_eq!(planned.disk_parameter_bytes as usize, disk.parameter_bytes, "{strategies}");
         assert_eq!(planned.host_bytes as usize, report.host_bytes, "{strategies}");
+        // When a pass ends, the gradients of blocks are on the host; in stage 3 all are, and in stage 1 none before their sum.
+        let (on_host, all) = (planned.host_gradient_bytes, planned.gradient_bytes);
+        let is_so = match before {
+            "" => on_host > 0 && on_host < all,
+            "Zero(stage: 3), " => on_host == all,
+            _ => on_host == 0,
+        };
+        assert!(is_so, "{strategies}: {on_host} of {all} bytes of gradients");
         let text = plan.summary(true).split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.contains("state and the parameters of blocks take"), "{text}");
     }

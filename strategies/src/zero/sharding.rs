@@ -22,7 +22,7 @@ use crate::{
 struct Division {
     sharding: Arc<Sharding>,
     device: Device,
-    /// Each parameter has a copy of this.
+    /// Shared, because each parameter that is distributed later keeps a copy of the division.
     paths: Arc<Paths>,
     faults: Faults,
 }
