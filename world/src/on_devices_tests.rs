@@ -8,7 +8,7 @@ use burn::tensor::Device;
 
 use super::*;
 use crate::World;
-use crate::testing::{self, by_hand, run_between};
+use crate::testing::{self, by_hand, exchange_by_hand, run_between};
 
 fn begun(
     rank: &Communicator,
@@ -61,7 +61,7 @@ fn shards_in_host_memory_are_moved_to_the_device_that_gathers() {
 #[test]
 fn gathers_that_begin_together_share_a_thread() {
     const GATHERS: usize = 40;
-    let (by_hand, all_begun) = (by_hand(2), Arc::new(Barrier::new(4)));
+    let (exchange, all_begun) = (exchange_by_hand(2), Arc::new(Barrier::new(4)));
     let (seen, waits) = (Arc::new(Mutex::new(Vec::new())), all_begun.clone());
     let seen_by = seen.clone();
     let collectives = DeviceCollectives::new(vec![testing::device(); 2], move |rank, kind, part| {
@@ -73,8 +73,7 @@ fn gathers_that_begin_together_share_a_thread() {
         if is_first {
             waits.wait();
         }
-        let By::Program(program) = &by_hand.by else { unreachable!("not NCCL") };
-        program(rank, kind, part)
+        exchange(rank, kind, part)
     });
     let gathered = run_between(World::threads(2), Some(collectives), |rank| {
         let begin = |at: usize| {

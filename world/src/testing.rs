@@ -84,10 +84,15 @@ pub fn gathered(parts: Vec<Tensor<1>>) -> Vec<TensorData> {
     parts.into_iter().map(Tensor::into_data).collect()
 }
 
-/// Stands in for NCCL: exchanges the ranks' tensors, and sums them in rank order.
+/// Stands in for NCCL between ranks on the tests' device.
 pub fn by_hand(ranks: usize) -> DeviceCollectives {
+    DeviceCollectives::new(vec![device(); ranks], exchange_by_hand(ranks))
+}
+
+/// Exchanges the ranks' tensors as [`DeviceCollectives::new`] asks, and sums them in rank order.
+pub fn exchange_by_hand(ranks: usize) -> impl Fn(usize, Kind, Tensor<1>) -> Tensor<1> + Send + Sync {
     let (brought, met) = (Mutex::new(vec![None; ranks]), Barrier::new(ranks));
-    let collective = move |rank: usize, kind: Kind, part: Tensor<1>| {
+    move |rank, kind, part| {
         let chunk = part.dims()[0] / ranks;
         brought.lock().unwrap()[rank] = Some(part);
         met.wait();
@@ -99,6 +104,5 @@ pub fn by_hand(ranks: usize) -> DeviceCollectives {
             Kind::ReduceScatter => sum(parts).narrow(0, rank * chunk, chunk),
             _ => sum(parts),
         }
-    };
-    DeviceCollectives::new(vec![device(); ranks], collective)
+    }
 }
