@@ -21,6 +21,7 @@
 //! cap.rs     values that are bounded by a hyperbolic tangent
 //! draws.rs   counter-based random numbers, without a stateful generator
 //! reading.rs reads that begin while the device still computes
+//! upload/    copies to a device beside what it computes
 //! many/      passes over all tensors of a model, many in one kernel
 //! optim/     updates of a parameter in one pass over memory
 //! packed/    frozen matrices in 4 or 8 bits
@@ -77,6 +78,7 @@ mod residual;
 mod rotary;
 #[cfg(test)]
 mod testing;
+mod upload;
 
 pub use attention::{Attending, Reads, attends_in_tiles, attention, attention_of_joint};
 pub use draws::Draws;
@@ -93,3 +95,4 @@ pub use ragged::Ragged;
 pub use reading::Reading;
 pub use residual::{ResidualOps, Sums, add, add_dropout};
 pub use rotary::{RotaryOps, RotaryRows, rotary};
+pub use upload::Upload;

@@ -110,7 +110,7 @@ impl OverBudget {
         }
         if replica > 0 || master > 0 {
             remedies.push(
-                "`Offload(parameters)`, `.with(Offload::parameters())` in Rust: has one block at a time on the \
+                "`Offload(parameters)`, `.with(Offload::parameters())` in Rust: has two blocks at a time on the \
                  device"
                     .into(),
             );

@@ -26,7 +26,7 @@ const NAME: &str = "Offload";
 /// |---|---|---|---|
 /// | none | parameters, gradients, moments | - | - |
 /// | [`optimizer`](Self::optimizer) | the replica, and two blocks' gradients | master, moments, gradients | gradients to the host, the new replica to the device |
-/// | [`parameters`](Self::parameters) | one or two blocks, and the parameters outside blocks | everything else | gradients to the host; each block to the device, forward and backward |
+/// | [`parameters`](Self::parameters) | two blocks, and the parameters outside blocks | everything else | gradients to the host; each block to the device, forward and backward |
 ///
 /// With `Amp::bf16()` and AdamW, `optimizer` reduces the device's memory from 16 to 2 bytes per parameter.
 ///
@@ -45,10 +45,15 @@ const NAME: &str = "Offload";
 ///
 /// # Beside the computation
 ///
-/// What moves is joined to [buckets](Self::bucket_bytes) on the device, so that a bucket is one copy. On a GPU, the
+/// What moves is joined to [buckets](Self::bucket_bytes), so that a bucket is one copy. On a GPU, the
 /// gradients of a block are copied in a queue of their own, and on CUDA into pinned memory, while the backward pass goes
 /// on: the host waits for them, once for a block, when the pass has left the next block. Ranks that
 /// [sum](crate::Zero) gradients over the host send them as they do without `Offload`.
+///
+/// With `parameters`, the next block is on its way while one block computes, forward and backward. Another thread joins its
+/// parameters, on CUDA in pinned memory, and a queue of its own copies them to the device at once. This begins when the device
+/// has computed the block before, whose memory it takes. A forward pass predicts the next block from the pass before,
+/// so the first one fetches each block when it reaches it.
 ///
 /// `optimizer` updates the parameters bucket by bucket. While the device receives the replica's parameters of one bucket,
 /// the host updates the next. If you use [`Zero`](crate::Zero), write it before `Offload`: stage 1 behind it
@@ -133,8 +138,8 @@ impl Offload {
         Self { folder: Some(folder.into()), ..self }
     }
 
-    /// Sets the most bytes of a bucket, unless one parameter alone has more: of what goes between host and device in one
-    /// copy, and of parameters that are updated together. Default: 32 MiB. AdamW's state of a bucket has twice as many.
+    /// Sets the most bytes of a bucket, unless one parameter alone has more: of gradients, and of a replica, that go between
+    /// host and device in one copy, and of parameters that are updated together. Default: 32 MiB. AdamW's state of a bucket has twice as many.
     pub fn bucket_bytes(self, bytes: usize) -> Self {
         Self { bucket_bytes: bytes, ..self }
     }

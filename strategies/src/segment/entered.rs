@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex};
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Shape, Tensor};
-use firebrick_world::{host_device, is_host};
+use firebrick_world::host_device;
 
 use super::deliveries::Deliveries;
+use super::fetching::{Fetching, Source};
 use super::lock;
 use super::plan::SegmentPlan;
 use super::root::Root;
@@ -17,7 +18,7 @@ use super::units::{Handling, Values};
 use crate::moving::{Moving, copied};
 use crate::params::{Trained, trained_here, wake};
 use crate::zero::{Gathers, Part, add};
-use crate::{AnyParam, ParkedParam, ParkedRead, StrategyError};
+use crate::{AnyParam, ParkedParam, StrategyError};
 
 /// A model during a pass.
 pub(crate) struct Entered {
@@ -31,8 +32,8 @@ pub(crate) struct Entered {
     met: Mutex<Vec<Met>>,
     /// The running gathers, for the next segments.
     ahead: Mutex<HashMap<usize, Gathers>>,
-    /// The reads that have begun, of parameters that wait outside memory, for the next segments.
-    reads: Mutex<HashMap<usize, ParkedRead>>,
+    /// The parameters that are on their way to the device, for the next segments.
+    fetching: Mutex<HashMap<usize, Fetching>>,
     /// The unit that the forward pass reached last, with its parameters: the backward pass begins with it.
     last: Mutex<Option<(usize, Values)>>,
     delivered: Mutex<Deliveries>,
@@ -84,7 +85,7 @@ impl Entered {
             members: vec![Vec::new(); handling.units.count()],
             met: Mutex::default(),
             ahead: Mutex::default(),
-            reads: Mutex::default(),
+            fetching: Mutex::default(),
             last: Mutex::default(),
             delivered: Mutex::default(),
             silent,
@@ -162,44 +163,21 @@ impl Entered {
         Ok(values)
     }
 
-    /// Gathers or reads the parameters of a unit.
+    /// Gathers or fetches the parameters of a unit.
     fn provided(&self, unit: usize, way: Way) -> Result<Values, StrategyError> {
         let mut values = Values::new();
+        let fetching = lock(&self.fetching).remove(&unit);
+        let fetching = fetching.map_or_else(|| self.fetch(unit), |begun| Ok(Some(begun)))?;
         if self.is_gathered(unit) {
             let started = lock(&self.ahead).remove(&unit);
             let gathering = started.map_or_else(|| self.start(unit), Ok)?;
             values.extend(gathering.wait()?);
         }
-        let device = self.device.clone().inner();
-        let parked = self.parked(unit, false);
-        let read = match parked.is_empty() {
-            true => Vec::new(),
-            false => {
-                let begun = lock(&self.reads).remove(&unit);
-                let reading = begun.map_or_else(|| self.begin_read(&parked), Some);
-                reading.map_or_else(Vec::new, |reading| self.read_or_zeros(reading, &parked))
-            }
-        };
-        self.start_next(unit, way)?;
-        // What was read is a copy already.
-        match is_host(&device) {
-            true => values.extend(std::iter::zip(parked, read)),
-            false => values.extend(self.fetched(parked, read, &device)?),
+        if let Some(fetching) = fetching {
+            values.extend(fetching.wait(self.handling().moves())?);
         }
-        let (ids, stored) = self.here(unit, false).into_iter().unzip();
-        values.extend(self.fetched(ids, stored, &device)?);
+        self.start_next(unit, way)?;
         Ok(values)
-    }
-
-    /// Moves parameters to the device.
-    fn fetched(
-        &self,
-        ids: Vec<ParamId>,
-        values: Vec<Tensor<1>>,
-        device: &Device,
-    ) -> Result<Vec<(ParamId, Tensor<1>)>, StrategyError> {
-        let fetched = Moving::begin(values, device, self.handling().moves())?;
-        Ok(std::iter::zip(ids, fetched.wait()?).collect())
     }
 
     fn is_gathered(&self, unit: usize) -> bool {
@@ -211,76 +189,58 @@ impl Entered {
         handling.gathers && handling.sharding.as_ref().is_some_and(|sharding| sharding.shards(id))
     }
 
-    /// Returns the parameters of a unit that are in memory: those that are gathered, or the others.
-    fn here(&self, unit: usize, gathered: bool) -> Vec<(ParamId, Tensor<1>)> {
-        let ids = self.members[unit].iter().filter(|id| self.gathers(**id) == gathered);
-        ids.filter_map(|id| Some((*id, self.stored[id].value.clone()?))).collect()
-    }
-
-    /// Returns the parameters of a unit that wait outside memory: those that are gathered, or the others.
-    fn parked(&self, unit: usize, gathered: bool) -> Vec<ParamId> {
+    /// Returns the parameters of a unit that are gathered, or the others, in the order of the model. Begins to read those
+    /// that wait outside memory.
+    fn source(&self, unit: usize, gathered: bool) -> Source {
         let ids = self.members[unit].iter().copied().filter(|id| self.gathers(*id) == gathered);
-        ids.filter(|id| self.stored[id].value.is_none()).collect()
+        let ids: Vec<_> = ids.collect();
+        let kinds = ids.iter().map(|id| (self.elements(*id), self.stored[id].dtype)).collect();
+        let values = ids.iter().map(|id| self.stored[id].value.clone()).collect();
+        let parked: Vec<_> = ids.iter().copied().filter(|id| self.stored[id].value.is_none()).collect();
+        let waits = self.handling().parked.as_ref().filter(|_| !parked.is_empty());
+        let reading = waits.map(|waits| waits.begin_read(&parked));
+        Source { ids, kinds, values, reading, plan: self.plan.clone() }
     }
 
-    fn begin_read(&self, ids: &[ParamId]) -> Option<ParkedRead> {
-        Some(self.handling().parked.as_ref()?.begin_read(ids))
-    }
-
-    /// Waits for what is read. If it cannot be read, returns zeros, and the pass reports the error when it is over: until then
-    /// the other ranks wait for this rank in each gather and sum of the pass.
-    fn read_or_zeros(&self, reading: ParkedRead, ids: &[ParamId]) -> Vec<Tensor<1>> {
-        reading.wait().unwrap_or_else(|error| {
-            self.plan.report(error);
-            ids.iter().map(|id| self.zeros(*id)).collect()
-        })
+    /// Returns the elements of a parameter, or of this rank's shard if it is gathered.
+    fn elements(&self, id: ParamId) -> usize {
+        let Stored { shape, .. } = &self.stored[&id];
+        let sharding = self.handling().sharding.as_ref().filter(|_| self.gathers(id));
+        let rows = sharding.and_then(|sharding| sharding.rows(id));
+        rows.map_or(shape[0], |rows| rows.per_rank()) * shape[1..].iter().product::<usize>()
     }
 
     /// Begins to gather a unit. Shards that wait outside memory are read first.
     fn start(&self, unit: usize) -> Result<Gathers, StrategyError> {
         let handling = self.handling();
-        let mut shards: HashMap<_, _> = self.here(unit, true).into_iter().collect();
-        let parked = self.parked(unit, true);
-        if let Some(reading) = self.begin_read(&parked).filter(|_| !parked.is_empty()) {
-            let read = self.read_or_zeros(reading, &parked);
-            shards.extend(std::iter::zip(parked, read));
-        }
-        // In the order of the model on every rank.
-        let ids = self.members[unit].iter();
-        let shards = ids.filter_map(|id| Some((*id, shards.remove(id)?))).collect();
+        let source = self.source(unit, true);
+        let shards = std::iter::zip(source.ids.clone(), source.wait()).collect();
         let sharding = handling.sharding.as_ref().expect("only shards are gathered");
         sharding.begin_gather(handling.units.path(unit), shards, &self.device.clone().inner())
     }
 
-    /// Returns zeros in place of what waits outside memory: of this rank's shard if the parameter is gathered, otherwise of all
-    /// of it.
-    fn zeros(&self, id: ParamId) -> Tensor<1> {
-        let Stored { shape, dtype, .. } = &self.stored[&id];
-        let sharding = self.handling().sharding.as_ref().filter(|_| self.gathers(id));
-        let rows = sharding.and_then(|sharding| sharding.rows(id));
-        let own = rows.map_or(shape[0], |rows| rows.per_rank());
-        let elements = own * shape[1..].iter().product::<usize>();
-        Tensor::zeros([elements], (&host_device(), *dtype))
+    /// Begins to fetch the parameters of a unit that are not gathered, if there are any.
+    fn fetch(&self, unit: usize) -> Result<Option<Fetching>, StrategyError> {
+        let source = self.source(unit, false);
+        match source.ids.is_empty() {
+            true => Ok(None),
+            false => {
+                let to = self.device.clone().inner();
+                Fetching::begin(source, &to, self.handling().moves()).map(Some)
+            }
+        }
     }
 
-    /// Begins to gather or read the unit that comes after this one.
+    /// Begins to gather or fetch the unit that comes after this one.
     fn start_next(&self, unit: usize, way: Way) -> Result<(), StrategyError> {
-        let (is_gathered, is_read) = (self.is_gathered(unit), !self.parked(unit, false).is_empty());
-        if !is_gathered && !is_read {
-            if way != Way::Backward {
-                lock(&self.met).push(Met::of(unit, way));
-            }
-            return Ok(());
-        }
         let Some(next) = self.next(unit, way) else { return Ok(()) };
-        if is_gathered && !lock(&self.ahead).contains_key(&next) {
+        if self.is_gathered(next) && !lock(&self.ahead).contains_key(&next) {
             let gathering = self.start(next)?;
             lock(&self.ahead).insert(next, gathering);
         }
-        let parked = self.parked(next, false);
-        if !parked.is_empty() && !lock(&self.reads).contains_key(&next) {
-            let begun = self.begin_read(&parked).map(|read| (next, read));
-            lock(&self.reads).extend(begun);
+        if !lock(&self.fetching).contains_key(&next) {
+            let fetching = self.fetch(next)?.map(|fetching| (next, fetching));
+            lock(&self.fetching).extend(fetching);
         }
         Ok(())
     }

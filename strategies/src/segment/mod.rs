@@ -8,6 +8,7 @@
 //! units.rs      the parameters that are handled block by block, and how
 //! root.rs       the parameters outside blocks, gathered once for all passes of a window
 //! entered.rs    one pass through a model whose block parameters are provided segment by segment
+//! fetching.rs   parameters of a block on their way from the host, while the block before computes
 //! faults.rs     faults where no error can be returned
 //! unit.rs       one block with provided parameters and delivered gradients
 //! deliveries.rs the gradients that segments have delivered, and the sums that are on their way
@@ -29,6 +30,7 @@ mod delivered;
 mod deliveries;
 mod entered;
 mod faults;
+mod fetching;
 mod graft;
 mod maps;
 mod plan;
