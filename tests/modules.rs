@@ -210,7 +210,7 @@ const LAYERS: [(&str, &[&str]); 9] = [
     (".", &["checkpoints", "datasets", "kernels", "strategies", "world"]),
     ("strategies", &["kernels", "world"]),
     ("kernels", &[]),
-    ("world", &[]),
+    ("world", &["kernels"]),
     ("datasets", &[]),
     ("checkpoints", &[]),
     ("metrics", &[]),

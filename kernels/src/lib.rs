@@ -20,6 +20,7 @@
 //! ragged.rs  rows of different lengths, one after the other
 //! cap.rs     values that are bounded by a hyperbolic tangent
 //! draws.rs   counter-based random numbers, without a stateful generator
+//! handover.rs tensors for another thread
 //! reading.rs reads that begin while the device still computes
 //! upload/    copies to a device beside what it computes
 //! many/      passes over all tensors of a model, many in one kernel
@@ -65,6 +66,7 @@ mod flex;
 mod gated;
 mod gelu;
 mod half;
+mod handover;
 mod loss;
 mod many;
 pub mod memory;
@@ -87,6 +89,7 @@ pub use embedding::{EmbeddingOps, EmbeddingRows, embedding};
 pub use gated::{Gate, GatedOps, Gates, gated};
 pub use gelu::{Gelu, GeluOps, gelu};
 pub use half::{HalfOps, cast};
+pub use handover::Handover;
 pub use loss::{Head, HeadWeight, IGNORED, LossOps, LossRows, cross_entropy, head_loss, head_losses};
 pub use many::{add_all, cast_all, scale_all, sum_of_squares};
 pub use norm::{NormKind, NormOps, NormRows, norm, norm_and_input, norm_of_sum};

@@ -82,7 +82,7 @@ mod cube {
     use cubecl::future::{DynFut, block_on};
     use cubecl::server::{CopyDescriptor, ServerError};
 
-    use crate::cube::{contiguous, has_kernels, of_cube, run_many};
+    use crate::cube::{contiguous, has_kernels, of_cube, run_many, run_now};
 
     type Copies = DynFut<Result<Vec<Bytes>, ServerError>>;
 
@@ -103,7 +103,7 @@ mod cube {
                 return None;
             }
             let (sender, copies) = channel();
-            run_many(of_cube(all), Vec::new(), move |inputs: Vec<CubeTensor>| {
+            let host = move |inputs: Vec<CubeTensor>| {
                 let client = inputs[0].client.clone();
                 let inputs: Vec<_> = inputs.into_iter().map(contiguous).collect();
                 let copied = |tensor: &CubeTensor| {
@@ -134,7 +134,11 @@ mod cube {
                 // Nothing receives the copies if the reading was dropped.
                 let _ = sender.send(copies);
                 Vec::new()
-            });
+            };
+            match beside {
+                false => run_many(of_cube(all), Vec::new(), host),
+                true => run_now(of_cube(all), Vec::new(), host),
+            };
             Some(Self { copies: Mutex::new(copies), device })
         }
 

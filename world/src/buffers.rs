@@ -2,8 +2,8 @@
 //!
 //! Ranks exchange bytes of host memory, whatever the device. On CUDA, CubeCL 0.11 reads a tensor into pinned
 //! (page-locked) memory of its pool while there is some, which copies at the bus's speed. It also writes up to 100 MB
-//! through pinned memory, and larger tensors straight from where they are. In between, the bytes are copied once more,
-//! into memory that does not change: other ranks read it.
+//! through pinned memory, and larger tensors straight from where they are. The ranks read that memory itself if the copy
+//! began [beside](firebrick_kernels::Reading::beside) the computation; the bytes of any other read are copied once more.
 
 use burn::tensor::{Bytes as Storage, Tensor, TensorData};
 use bytes::Bytes;
@@ -24,6 +24,11 @@ impl AsRef<[u8]> for Owner {
 /// Returns the bytes of host data, without a copy.
 pub fn lend(data: TensorData) -> Bytes {
     let (storage, ..) = data.into_parts();
+    lend_storage(storage)
+}
+
+/// Returns the bytes of Burn's storage, without a copy.
+pub fn lend_storage(storage: Storage) -> Bytes {
     Bytes::from_owner(Owner(storage))
 }
 

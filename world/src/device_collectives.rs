@@ -94,6 +94,16 @@ impl DeviceCollectives {
         }
     }
 
+    /// Returns the device of a rank that exchanges with it.
+    pub(crate) fn own(&self, rank: usize) -> &Device {
+        self.device(rank).expect("a rank exchanges on its device")
+    }
+
+    /// Returns whether the caller brings room for the results.
+    pub(crate) fn takes_rooms(&self) -> bool {
+        !matches!(self.by, By::Program(_))
+    }
+
     /// Returns whether `device` is the one with which that rank exchanges.
     pub(crate) fn is_of(&self, rank: usize, device: &Device) -> bool {
         self.device(rank).is_some_and(|own| *own == device.clone().inner())

@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use burn::tensor::{DType, Device, ExecutionError, Tensor, TensorData};
 use bytes::Bytes;
+use firebrick_kernels::Handover;
 
-use crate::buffers::lend;
-use crate::host::{is_host, joined, try_on_host};
+use crate::buffers::{lend, lend_storage};
+use crate::host::{count_read, is_host, joined, try_on_host};
 use crate::message::Piece;
 
 /// Where a part begins in a buffer that goes to a device, in bytes. A part that begins and ends at a multiple of it is a
@@ -17,19 +18,29 @@ const ALIGNMENT: usize = 256;
 ///
 /// Those of a dtype are joined on the device, so that they are one copy. The CPU lends each tensor's own memory instead.
 pub(crate) struct Reading {
-    buffers: Vec<Tensor<1>>,
-    /// The buffer of each tensor, and its elements there; `None` for a tensor that this rank lacks.
+    buffers: Buffers,
+    /// The buffer of each tensor, and its bytes there; `None` for a tensor that this rank lacks.
     places: Vec<Option<(usize, Range<usize>)>>,
+    /// The bytes of an element of each buffer.
+    elements: Vec<usize>,
+}
+
+enum Buffers {
+    /// A device copies them beside what it computes.
+    Begun(firebrick_kernels::Reading),
+    /// They are read by the thread that waits.
+    There(Handover),
 }
 
 impl Reading {
-    /// Queues the joins on the device and does not wait for them.
-    pub fn of(parts: Vec<Option<Tensor<1>>>) -> Self {
+    /// Queues the joins and copies on the device and does not wait for them. Another thread may wait for the bytes.
+    pub fn begin(parts: Vec<Option<Tensor<1>>>) -> Self {
         let mut joined: Vec<(Vec<Tensor<1>>, usize)> = Vec::new();
         let mut places = Vec::with_capacity(parts.len());
         for part in parts {
             let place = part.map(Tensor::inner).map(|part| {
-                let (device, dtype, elements) = (part.device(), part.dtype(), part.dims()[0]);
+                let (device, dtype) = (part.device(), part.dtype());
+                let bytes = part.dims()[0] * dtype.size();
                 let is_alike = |(tensors, _): &(Vec<Tensor<1>>, usize)| {
                     !is_host(&device) && tensors[0].dtype() == dtype && tensors[0].device() == device
                 };
@@ -39,24 +50,38 @@ impl Reading {
                 }
                 let (tensors, end) = &mut joined[at];
                 tensors.push(part);
-                *end += elements;
-                (at, *end - elements..*end)
+                *end += bytes;
+                (at, *end - bytes..*end)
             });
             places.push(place);
         }
-        Self { buffers: joined.into_iter().map(|(tensors, _)| cat(tensors)).collect(), places }
+        let buffers: Vec<_> = joined.into_iter().map(|(tensors, _)| cat(tensors)).collect();
+        let elements = buffers.iter().map(|buffer| buffer.dtype().size()).collect();
+        let begun = firebrick_kernels::Reading::beside(&buffers);
+        let buffers = begun.map_or_else(|| Buffers::There(Handover::of(buffers)), Buffers::Begun);
+        Self { buffers, places, elements }
     }
 
     /// Waits for the buffers, and returns each tensor's bytes.
-    pub fn read(self) -> Result<Vec<Option<Piece>>, ExecutionError> {
-        let read = self.buffers.into_iter().map(|buffer| {
-            let element = buffer.dtype().size();
-            Ok((lend(try_on_host(buffer)?), element))
-        });
-        let read: Vec<(Bytes, usize)> = read.collect::<Result<_, _>>()?;
-        let piece = |(at, range): (usize, Range<usize>)| {
-            let (bytes, element) = &read[at];
-            Piece { bytes: bytes.slice(range.start * element..range.end * element), element: *element }
+    ///
+    /// # Errors
+    ///
+    /// A device has failed: its message.
+    pub fn wait(self) -> Result<Vec<Option<Piece>>, String> {
+        let read: Vec<Bytes> = match self.buffers {
+            Buffers::Begun(reading) => {
+                count_read();
+                reading.wait()?.into_iter().map(lend_storage).collect()
+            }
+            Buffers::There(buffers) => {
+                let read = |buffer| Ok(lend(try_on_host(buffer)?));
+                let read: Result<_, ExecutionError> = buffers.into_tensors().into_iter().map(read).collect();
+                read.map_err(|error| error.to_string())?
+            }
+        };
+        let piece = |(at, bytes): (usize, Range<usize>)| Piece {
+            bytes: read[at].slice(bytes),
+            element: self.elements[at],
         };
         Ok(self.places.into_iter().map(|place| place.map(piece)).collect())
     }
@@ -115,7 +140,7 @@ pub(crate) fn put(parts: Vec<Option<TensorData>>, to: &Device) -> Vec<Option<Ten
 ///
 /// # Errors
 ///
-/// A device has failed.
+/// A device has failed: its message.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -124,11 +149,11 @@ pub(crate) fn put(parts: Vec<Option<TensorData>>, to: &Device) -> Vec<Option<Ten
 /// let two = [[1.0, 2.0], [3.0, 4.0]].map(|values| Tensor::<1>::from_data(values, &device));
 /// let there = firebrick_world::moved(two.to_vec(), &device)?;
 /// assert_eq!(there[1].to_data(), two[1].to_data());
-/// # Ok::<(), burn::tensor::ExecutionError>(())
+/// # Ok::<(), String>(())
 /// ```
-pub fn moved(tensors: Vec<Tensor<1>>, to: &Device) -> Result<Vec<Tensor<1>>, ExecutionError> {
+pub fn moved(tensors: Vec<Tensor<1>>, to: &Device) -> Result<Vec<Tensor<1>>, String> {
     let dtypes: Vec<_> = tensors.iter().map(Tensor::dtype).collect();
-    let read = Reading::of(tensors.into_iter().map(Some).collect()).read()?;
+    let read = Reading::begin(tensors.into_iter().map(Some).collect()).wait()?;
     let data = read.into_iter().zip(dtypes).map(|(piece, dtype)| {
         let piece = piece?;
         let elements = piece.bytes.len() / piece.element;

@@ -84,10 +84,10 @@ impl Communicator {
     fn begin_on_host(&self, call: &Arc<Call>, shards: Vec<Tensor<1>>) -> Result<u64, WorldError> {
         let sequence = self.number();
         let at_once = shards.iter().all(|shard| is_host(&shard.device()));
-        let reading = Reading::of(shards.into_iter().map(Some).collect());
+        let reading = Reading::begin(shards.into_iter().map(Some).collect());
         let (seat, sent) = (self.seat().clone(), call.clone());
         let send = move || {
-            let pieces = reading.read().map_err(|error| sent.unread(error))?;
+            let pieces = reading.wait().map_err(|error| sent.unread(error))?;
             seat.post(sequence, &sent, vec![pieces; seat.size()])
         };
         if at_once {

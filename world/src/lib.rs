@@ -11,6 +11,7 @@
 //! gathering.rs     all-gathers that have begun: start early, wait later
 //! summing.rs       sums that have begun
 //! on_devices.rs    collectives between devices, without the host
+//! joined.rs        the parts of a call as buffers, for them
 //! device_collectives.rs  what makes them: NCCL, or a program
 //! nccl/            NCCL between ranks that are threads or processes
 //! collectives.rs   collectives on several parts at once, in host memory
@@ -82,6 +83,7 @@ mod from_root;
 mod gathering;
 mod group;
 mod host;
+mod joined;
 mod launchers;
 mod link;
 mod meeting;

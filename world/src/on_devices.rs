@@ -9,16 +9,18 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-use burn::tensor::{DType, DataError, FloatDType, Tensor, TensorData, TensorReadError};
+use burn::tensor::{DType, DataError, Device, FloatDType, Tensor, TensorData, TensorReadError};
 use bytes::Bytes;
+use firebrick_kernels::Handover;
 
 use crate::call::Call;
 use crate::device_collectives::By;
+use crate::joined::Joined;
 use crate::message::Piece;
 #[cfg(feature = "nccl")]
 use crate::nccl::{Stop, Watch, identifier};
 use crate::seat::Seat;
-use crate::{Activity, Communicator, DeviceCollectives, Kind, PartShape, WorldError, worker};
+use crate::{Activity, Communicator, DeviceCollectives, Kind, WorldError, worker};
 
 /// What a rank says if its device fails.
 const FAILED: &str = "its device did not exchange";
@@ -26,6 +28,8 @@ const FAILED: &str = "its device did not exchange";
 /// A collective between the ranks' devices in flight.
 pub(crate) struct OnDevices {
     seat: Arc<Seat>,
+    call: Arc<Call>,
+    device: Device,
     /// Ends when the ranks have agreed, or cannot agree: within the deadline.
     agreed: Receiver<()>,
     /// The exchange in which all ranks report.
@@ -36,9 +40,17 @@ pub(crate) struct OnDevices {
 /// What a rank has of each part.
 type Found = Result<Vec<Option<Tensor<1>>>, WorldError>;
 
+/// What a rank gives to a collective.
+struct Given {
+    joined: Joined,
+    /// The buffers, and then, for NCCL, room for each result.
+    tensors: Handover,
+}
+
 /// What a rank's device has exchanged.
 struct Done {
-    found: Vec<Option<Tensor<1>>>,
+    joined: Joined,
+    results: Vec<Tensor<1>>,
     /// What the rank gave to a program's collective, which may let other ranks read it. CubeCL 0.11 lets a kernel write
     /// into a tensor that has no other handle, also if a kernel in another queue has yet to read it: while this is held,
     /// there is another handle.
@@ -83,17 +95,23 @@ impl Communicator {
         let posted = ended.clone();
         let ((before, end), (tell, told)) = (self.turn(), channel());
         let gathers = call.kind == Kind::AllGather;
+        // The device joins the parts behind what this thread has queued so far, and exchanges them beside what it queues next.
+        // Most ranks have the parts that exist, or none of them, such as a rank without a sample.
+        let has: Vec<_> = parts.iter().map(Option::is_some).collect();
+        let likely = if has.contains(&true) { has.clone() } else { vec![true; has.len()] };
+        let given = work.join(&likely, parts);
         let exchange = move || {
-            let exists = work.agreed(agreed, &parts)?;
+            let exists = work.agreed(agreed, &has)?;
             drop(tell);
             // One that failed has ended too, and the world with it.
             before.map(|before| before.recv());
             let span = work.seat.timeline.span(Activity::Exchange(work.call.kind), || work.call.what.clone());
             #[cfg(feature = "nccl")]
-            let joined = joins.map_or(Ok(()), |sequence| work.join(sequence));
+            let joined = joins.map_or(Ok(()), |sequence| work.join_nccl(sequence));
             #[cfg(not(feature = "nccl"))]
             let joined = Ok(());
-            let found = joined.and_then(|()| work.exchange(parts, &exists));
+            let given = if exists == likely { given } else { work.join_again(&exists, given) };
+            let found = joined.and_then(|()| work.exchange(given));
             drop((span, end));
             let (found, report) = match found {
                 Ok(found) => (Ok(found), vec![]),
@@ -110,7 +128,8 @@ impl Communicator {
             true => worker::queue(self.seat(), FAILED, exchange),
             false => worker::start(self.seat(), FAILED, exchange),
         };
-        OnDevices { seat: self.seat().clone(), agreed: told, ended: (ended, done), found }
+        let (seat, device) = (self.seat().clone(), collectives.own(self.rank()).clone());
+        OnDevices { seat, call: call.clone(), device, agreed: told, ended: (ended, done), found }
     }
 }
 
@@ -142,7 +161,8 @@ impl OnDevices {
             return Err(self.seat.exchange.fail(WorldError::Rank { rank, call, reason }));
         }
         let done = self.found.recv().expect("this rank has reported, so its thread has returned the results");
-        Ok(done?.found)
+        let Done { joined, results, .. } = done?;
+        Ok(joined.found(&self.call, results, &self.device))
     }
 }
 
@@ -155,116 +175,73 @@ struct Work {
 
 impl Work {
     /// Agrees with the others on the call. Returns whether any rank has each part.
-    fn agreed(&self, sequence: u64, parts: &[Option<Tensor<1>>]) -> Result<Vec<bool>, WorldError> {
+    fn agreed(&self, sequence: u64, has: &[bool]) -> Result<Vec<bool>, WorldError> {
         // An empty buffer marks a part that this rank has.
         let mark = Piece { bytes: Bytes::new(), element: 1 };
-        let mine: Vec<_> = parts.iter().map(|part| part.as_ref().map(|_| mark.clone())).collect();
+        let mine: Vec<_> = has.iter().map(|has| has.then(|| mark.clone())).collect();
         let marks = self.seat.exchanged(sequence, &self.call, vec![mine; self.seat.size()])?;
         let any = |at: usize| marks.iter().any(|of_rank| of_rank[at].is_some());
-        Ok((0..parts.len()).map(any).collect())
+        Ok((0..has.len()).map(any).collect())
     }
 
-    /// Exchanges the parts that exist, those of one dtype at once.
-    fn exchange(&self, parts: Vec<Option<Tensor<1>>>, exists: &[bool]) -> Result<Done, Unfinished> {
-        let (kind, ranks) = (self.call.kind, self.seat.size());
-        let gathers = kind == Kind::AllGather;
-        // Shards travel in their own dtype, since nothing is added.
-        let dtype_of = |like: &PartShape| if gathers { like.dtype } else { DType::F32 };
-        let device = self.collectives.device(self.seat.rank);
-        let (mut found, mut given) = (vec![None; self.call.parts.len()], Vec::new());
-        let mut alike: Vec<(DType, Vec<usize>, Vec<Tensor<1>>)> = Vec::new();
-        for (at, (part, like)) in parts.into_iter().zip(&self.call.parts).enumerate() {
-            if !exists[at] {
-                continue;
-            }
-            let dtype = dtype_of(like);
-            let part = match (part, device) {
-                (Some(part), _) if part.dtype() == dtype => part,
-                (Some(part), _) => part.cast(FloatDType::from(dtype)),
-                (None, Some(device)) => Tensor::zeros([like.elements()], (device, dtype)),
-                (None, None) => unreachable!("a rank exchanges on its device"),
-            };
-            if like.elements() == 0 {
-                found[at] = Some(part.cast(FloatDType::from(like.sum)));
-                continue;
-            }
-            match alike.iter_mut().find(|(known, ..)| *known == dtype) {
-                Some((_, all, tensors)) => (all.push(at), tensors.push(part)).0,
-                None => alike.push((dtype, vec![at], vec![part])),
-            }
+    /// Joins the parts that `exists` names, and hands them over to the thread that exchanges them.
+    fn join(&self, exists: &[bool], parts: Vec<Option<Tensor<1>>>) -> Given {
+        let device = self.collectives.own(self.seat.rank);
+        let joined = Joined::of(&self.call, exists, self.seat.size());
+        let mut tensors = joined.join(parts, device);
+        if self.collectives.takes_rooms() {
+            tensors
+                .extend(joined.results().map(|(elements, dtype)| Tensor::empty([elements], (device, dtype))));
         }
-        for (dtype, all, mut tensors) in alike {
-            let rounded = |at: usize, part: Tensor<1>| {
-                let to = if gathers { dtype } else { self.call.parts[at].sum };
-                Some(if part.dtype() == to { part } else { part.cast(FloatDType::from(to)) })
-            };
-            // One alone travels as it is.
-            if let [at] = all[..] {
-                found[at] = rounded(at, self.exchanged(tensors.remove(0), &mut given)?);
-                continue;
-            }
-            // What the collective splits or joins by ranks has a row for each.
-            let (before, after) = match kind {
-                Kind::ReduceScatter => (ranks, 1),
-                Kind::AllGather => (1, ranks),
-                _ => (1, 1),
-            };
-            let columns: Vec<_> = tensors.iter().map(|tensor| tensor.dims()[0] / before).collect();
-            let width: usize = columns.iter().sum();
-            let mine = match before {
-                1 => Tensor::cat(tensors, 0),
-                _ => {
-                    let rows = tensors.into_iter().zip(&columns);
-                    let rows = rows.map(|(tensor, columns)| tensor.reshape([before, *columns]));
-                    Tensor::cat(rows.collect(), 1).reshape([before * width])
-                }
-            };
-            let result = self.exchanged(mine, &mut given)?;
-            let mut start = 0;
-            for (at, columns) in all.into_iter().zip(columns) {
-                let part = match after {
-                    1 => result.clone().narrow(0, start, columns),
-                    _ => {
-                        let rows = result.clone().reshape([after, width]).narrow(1, start, columns);
-                        rows.reshape([after * columns])
-                    }
-                };
-                start += columns;
-                found[at] = rounded(at, part);
-            }
-        }
-        Ok(Done { found, _given: given })
+        Given { joined, tensors: Handover::of(tensors) }
     }
 
-    /// Exchanges a buffer, counts what moves, and waits until the device has the result.
-    fn exchanged(&self, mine: Tensor<1>, given: &mut Vec<Tensor<1>>) -> Result<Tensor<1>, Unfinished> {
+    /// Joins the parts that any rank has, if those are others.
+    fn join_again(&self, exists: &[bool], given: Given) -> Given {
+        let buffers = given.tensors.into_tensors();
+        self.join(exists, given.joined.parts_of(&self.call, buffers))
+    }
+
+    /// Exchanges what the rank gives, counts what moves, and waits until the device has the results.
+    fn exchange(&self, Given { joined, tensors }: Given) -> Result<Done, Unfinished> {
         let (seat, kind) = (&self.seat, self.call.kind);
-        let (elements, bytes) = (mine.dims()[0], mine.dtype().size());
-        let whole = if kind == Kind::AllGather { elements * seat.size() } else { elements };
-        let result = match &self.collectives.by {
+        let (mut results, mut given) = (Vec::new(), Vec::new());
+        let count = |(elements, dtype): (usize, DType)| {
+            let whole = if kind == Kind::AllGather { elements * seat.size() } else { elements };
+            seat.count_ring(kind, whole, dtype.size());
+        };
+        match &self.collectives.by {
             By::Program(collective) => {
-                given.push(mine.clone());
-                let result = collective(seat.rank, kind, mine);
-                // One that has only started may still fail or never end.
-                there(&result).map_err(|error| {
-                    seat.fail(&format!("{FAILED}: {error}"));
-                    self.call.unread(error)
-                })?;
-                result
+                for (mine, size) in tensors.into_tensors().into_iter().zip(joined.buffers()) {
+                    given.push(mine.clone());
+                    let result = collective(seat.rank, kind, mine);
+                    // One that has only started may still fail or never end.
+                    there(&result).map_err(|error| {
+                        seat.fail(&format!("{FAILED}: {error}"));
+                        self.call.unread(error)
+                    })?;
+                    results.push(result);
+                    count(size);
+                }
             }
             #[cfg(feature = "nccl")]
             By::Nccl(nccl) => {
-                let result = nccl.exchange(kind, mine, seat.size(), &mut Watch::of(seat));
-                result.map_err(|stop| self.unfinished(stop))?
+                let mut watch = Watch::of(seat);
+                let mut buffers = nccl.lend(tensors).map_err(|stop| self.unfinished(stop))?;
+                let rooms = buffers.split_off(buffers.len() / 2);
+                for ((mine, room), size) in buffers.into_iter().zip(rooms).zip(joined.buffers()) {
+                    let result = nccl.exchange(kind, [mine, room], size, seat.size(), &mut watch);
+                    results.push(result.map_err(|stop| self.unfinished(stop))?);
+                    count(size);
+                }
             }
-        };
-        seat.count_ring(kind, whole, bytes);
-        Ok(result)
+        }
+        Ok(Done { joined, results, _given: given })
     }
 
     /// Joins the other ranks' NCCL, with the identifier that the first of them makes.
     #[cfg(feature = "nccl")]
-    fn join(&self, sequence: u64) -> Result<(), Unfinished> {
+    fn join_nccl(&self, sequence: u64) -> Result<(), Unfinished> {
         let By::Nccl(nccl) = &self.collectives.by else { return Ok(()) };
         let (seat, call) = (&self.seat, Call::new(Kind::Scalars, "NCCL's identifier", vec![]));
         let own = match seat.rank {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use burn::tensor::Device;
 
 use super::*;
-use crate::World;
 use crate::testing::{self, by_hand, exchange_by_hand, run_between};
+use crate::{PartShape, World};
 
 fn begun(
     rank: &Communicator,

@@ -125,9 +125,9 @@ impl Communicator {
             let (first, second) = (self.number(), (!scatters).then(|| self.number()));
             let is_rehearsal = self.seat().exchange.is_rehearsal();
             let at_once = parts.iter().flatten().all(|part| is_host(&part.device())) && !is_rehearsal;
-            let (reading, seat, sent) = (Reading::of(parts), self.seat().clone(), call.clone());
+            let (reading, seat, sent) = (Reading::begin(parts), self.seat().clone(), call.clone());
             let send = move || {
-                let pieces = reading.read().map_err(|error| sent.unread(error))?;
+                let pieces = reading.wait().map_err(|error| sent.unread(error))?;
                 seat.send_chunks(first, &sent, pieces)
             };
             // Host memory is lent, which takes no time. Sums that are sent here leave in the order of the calls.

@@ -13,7 +13,8 @@ use crate::queue::Job;
 use crate::seat::Seat;
 
 /// Starts the work on a thread of its own, and returns where its result arrives. What the work does on a device is in
-/// this thread's stream: a stream of its own would hold its own memory.
+/// this thread's stream: a stream of its own would hold its own memory. It must therefore hold no tensor that this thread
+/// holds too, but those of a [`Handover`](firebrick_kernels::Handover).
 ///
 /// If the work panics, nothing arrives, and the other ranks get an error that says what it was `doing`.
 pub(crate) fn start<T: Send + 'static>(

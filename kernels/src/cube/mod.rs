@@ -30,7 +30,7 @@ pub(crate) use columns::{
     COLUMNS, Tiles, column, column_sums, first_row, is_first_lane, sum_of_lanes, sums_in,
 };
 pub(crate) use cooperation::{most_of_cube, sum_of_cube};
-pub(crate) use deferred::{Spec, run, run_many};
+pub(crate) use deferred::{Spec, run, run_many, run_now};
 pub(crate) use dispatch::{has_kernels, into_dispatch, of_cube};
 pub(crate) use groups::{PART, TOGETHER, groups};
 pub(crate) use total::total;

@@ -123,8 +123,11 @@ fn casts_divide_in_f32_and_keep_the_order() {
             assert_eq!(found.dtype(), DType::F32);
             let narrow = |x: f32| if seed % 3 == 0 { x } else { half::f16::from_f32(x).to_f32() };
             let expected = values(seed, *count).into_iter().map(|x| narrow(x) / divisor as f32);
-            for (found, expected) in found.into_data().iter::<f32>().zip(expected) {
-                assert!((found - expected).abs() <= 2e-7 * expected.abs(), "{found} {expected}");
+            for (at, (found, expected)) in found.into_data().iter::<f32>().zip(expected).enumerate() {
+                assert!(
+                    (found - expected).abs() <= 2e-7 * expected.abs(),
+                    "{seed} {at} {divisor}: {found} {expected}"
+                );
             }
         }
     }

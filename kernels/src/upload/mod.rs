@@ -74,7 +74,7 @@ impl fmt::Debug for Upload {
 #[cfg(feature = "cube")]
 mod cube {
     use std::ops::Range;
-    use std::sync::mpsc::{Receiver, TryRecvError, channel};
+    use std::sync::mpsc::{Receiver, channel};
     use std::sync::{Mutex, OnceLock, PoisonError};
     use std::thread;
 
@@ -87,7 +87,7 @@ mod cube {
     use cubecl::server::Handle;
 
     use super::joined::joined;
-    use crate::cube::{Spec, into_dispatch, of_cube, run_many};
+    use crate::cube::{Spec, into_dispatch, of_cube, run_many, run_now};
     use crate::device::is_cube;
     use crate::memory::Inherited;
 
@@ -99,7 +99,6 @@ mod cube {
         specs: Vec<Spec>,
         /// Memory of the copies' queue, as soon as the copy is queued.
         queued: Mutex<Receiver<Handle>>,
-        device: Device,
     }
 
     impl Begun {
@@ -118,7 +117,7 @@ mod cube {
                 tensors.iter().map(|(elements, dtype)| Spec::new([*elements], *dtype)).collect();
             let (sender, queued) = channel();
             let work = Mutex::new(Some((read, sender, Inherited::of_this_thread())));
-            let tensors = run_many(of_cube(like), specs.clone(), move |inputs: Vec<CubeTensor>| {
+            let tensors = run_now(of_cube(like), specs.clone(), move |inputs: Vec<CubeTensor>| {
                 let CubeTensor { client, device, .. } = &inputs[0];
                 let (places, bytes) = places(&tensors, client.properties().memory.alignment as usize);
                 // Memory of the queue that computes: what is queued there later may take it once the tensors are dropped.
@@ -148,20 +147,12 @@ mod cube {
                 }
                 parts
             });
-            Ok(Self { tensors, specs, queued: Mutex::new(queued), device })
+            Ok(Self { tensors, specs, queued: Mutex::new(queued) })
         }
 
         pub fn wait(self) -> Result<Vec<Tensor<1>>, String> {
             let queued = self.queued.into_inner().unwrap_or_else(PoisonError::into_inner);
-            let after = match queued.try_recv() {
-                Err(TryRecvError::Empty) => {
-                    // Its operation may still be queued on the host.
-                    self.device.flush().map_err(|error| error.to_string())?;
-                    queued.recv().ok()
-                }
-                found => found.ok(),
-            };
-            let after = after.ok_or("what the device needs could not be read")?;
+            let after = queued.recv().map_err(|_| "what the device needs could not be read")?;
             let there = run_many(self.tensors, self.specs, move |inputs: Vec<CubeTensor>| {
                 wait_for(&inputs[0].client, &after);
                 inputs

@@ -51,14 +51,16 @@ fn tensors_arrive_beside_what_the_device_computes() {
         let expected = 0.5 * add(&of[3]) + add(&of[4]) + add(&of[1]);
         assert!((f64::from(sum) / expected - 1.0).abs() < 1e-5, "round {round}: {sum}, {expected}");
     }
-    assert_eq!(data(next.unwrap().wait().unwrap()), data(on_host(19.0)));
+    let Some(last) = next else { return };
+    assert_eq!(data(last.wait().unwrap()), data(on_host(19.0)));
 }
 
 #[test]
 fn an_upload_that_nobody_waits_for_changes_nothing() {
     for _ in 0..20 {
-        let Some(given_up) = begun(on_host(1.0)) else { return };
-        drop(given_up);
+        if begun(on_host(1.0)).is_none() {
+            return;
+        }
         let zeros = Tensor::<1>::zeros([70_001], &testing::device());
         let ones = Tensor::<1>::ones([70_001], &testing::device());
         assert_eq!((zeros + ones).sum().into_scalar::<f32>(), 70_001.0);

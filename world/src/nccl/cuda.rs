@@ -3,25 +3,20 @@
 
 use std::ffi::c_void;
 
-use burn::backend::tensor::FloatTensor;
-use burn::backend::{
-    BackendTensor, Cube, CubeDevice, DispatchDevice, DispatchKindConversion, DispatchTensor,
-};
-use burn::tensor::{DType, Device, Tensor};
-use burn_cubecl::kernel::into_contiguous;
+use burn::backend::{CubeDevice, DispatchDevice};
+use burn::tensor::{Device, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::cuda::{CudaDevice, CudaRuntime};
-use cubecl::future::block_on;
 use cubecl_runtime::runtime::Runtime;
 use cudarc::driver::result::{DriverError, ctx, device, init, primary_ctx, stream};
 use cudarc::driver::sys::{self, CUcontext, CUresult, CUstream};
+use firebrick_kernels::Handover;
 
 use super::memory::{Buffer, Memory};
 
 /// A CUDA device, with a stream on which NCCL works beside the device's own.
 pub struct Cuda {
     device: Device,
-    cuda: CudaDevice,
     context: CUcontext,
     stream: CUstream,
 }
@@ -75,7 +70,7 @@ impl Cuda {
         // SAFETY: the context is live.
         unsafe { ctx::set_current(context) }.map_err(failed)?;
         let stream = stream::create(stream::StreamKind::NonBlocking).map_err(failed)?;
-        Ok(Self { device: device.clone(), cuda, context, stream })
+        Ok(Self { device: device.clone(), context, stream })
     }
 }
 
@@ -92,29 +87,21 @@ impl Memory for Cuda {
         unsafe { ctx::set_current(self.context) }.map_err(failed)
     }
 
-    fn lend(&self, tensor: Tensor<1>) -> Result<Buffer, String> {
-        let dispatched = tensor.clone().into_dispatch();
-        let found = match <DispatchTensor as DispatchKindConversion<Cube>>::try_into_backend(dispatched) {
-            Ok(BackendTensor::Float(tensor)) => into_contiguous(resolved(tensor)),
-            _ => return Err(format!("expected a float tensor of {:?}", self.device)),
+    fn lend(&self, tensors: Handover) -> Result<Vec<Buffer>, String> {
+        let there = tensors.computed()?;
+        let there = there.ok_or_else(|| format!("expected float tensors of {:?}", self.device))?;
+        let buffer = |(tensor, place): (Tensor<1>, CubeTensor)| {
+            let resource =
+                place.client.get_resource::<<CudaRuntime as Runtime>::Server>(place.handle.clone());
+            let resource = resource.map_err(|error| format!("{error:?}"))?;
+            let pointer = resource.resource().ptr as *mut c_void;
+            let tensor = move || {
+                drop((resource, place));
+                tensor
+            };
+            Ok(Buffer { pointer, tensor: Box::new(tensor) })
         };
-        let found: CubeTensor = found;
-        let resource = found.client.get_resource::<<CudaRuntime as Runtime>::Server>(found.handle.clone());
-        let resource = resource.map_err(|error| format!("{error:?}"))?;
-        let pointer = resource.resource().ptr as *mut c_void;
-        let tensor = move || {
-            drop((resource, found));
-            tensor
-        };
-        Ok(Buffer { pointer, tensor: Box::new(tensor) })
-    }
-
-    fn room(&self, elements: usize, dtype: DType) -> Result<Buffer, String> {
-        self.lend(Tensor::empty([elements], (&self.device, dtype)))
-    }
-
-    fn wait_for_queue(&self) -> Result<(), String> {
-        block_on(CudaRuntime::client(&self.cuda).sync()).map_err(|error| format!("{error:?}"))
+        there.into_iter().map(buffer).collect()
     }
 
     fn stream(&self) -> *mut c_void {
@@ -128,16 +115,4 @@ impl Memory for Cuda {
             result => result.result().map(|()| true).map_err(failed),
         }
     }
-}
-
-/// Returns a tensor's buffer, once all operations that it depends on are queued on the device.
-#[cfg(feature = "fusion")]
-fn resolved(tensor: FloatTensor<Cube>) -> CubeTensor {
-    tensor.client.clone().resolve_tensor_float::<burn_cubecl::CubeBackend>(tensor)
-}
-
-/// Returns a tensor's buffer.
-#[cfg(not(feature = "fusion"))]
-fn resolved(tensor: FloatTensor<Cube>) -> CubeTensor {
-    tensor
 }

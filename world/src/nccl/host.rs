@@ -5,6 +5,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
+use firebrick_kernels::Handover;
 
 use super::memory::{Buffer, Memory};
 use crate::host::is_host;
@@ -45,18 +46,13 @@ impl Memory for Host {
         Ok(())
     }
 
-    fn lend(&self, tensor: Tensor<1>) -> Result<Buffer, String> {
-        let (elements, dtype) = (tensor.dims()[0], tensor.dtype());
-        let (bytes, ..) = tensor.into_data().into_parts();
-        Ok(self.buffer(bytes, elements, dtype))
-    }
-
-    fn room(&self, elements: usize, dtype: DType) -> Result<Buffer, String> {
-        Ok(self.buffer(Bytes::from_bytes_vec(vec![0; elements * dtype.size()]), elements, dtype))
-    }
-
-    fn wait_for_queue(&self) -> Result<(), String> {
-        Ok(())
+    fn lend(&self, tensors: Handover) -> Result<Vec<Buffer>, String> {
+        let buffer = |tensor: Tensor<1>| {
+            let (elements, dtype) = (tensor.dims()[0], tensor.dtype());
+            let (bytes, ..) = tensor.into_data().into_parts();
+            self.buffer(bytes, elements, dtype)
+        };
+        Ok(tensors.into_tensors().into_iter().map(buffer).collect())
     }
 
     fn stream(&self) -> *mut c_void {

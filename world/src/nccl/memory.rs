@@ -2,18 +2,16 @@
 
 use std::ffi::c_void;
 
-use burn::tensor::{DType, Tensor};
+use burn::tensor::Tensor;
+use firebrick_kernels::Handover;
 
 /// The memory of a rank's device.
 pub trait Memory: Send + Sync {
     /// Makes the device current in this thread.
     fn enter(&self) -> Result<(), String>;
-    /// Returns the buffer of a flat tensor, for NCCL to read.
-    fn lend(&self, tensor: Tensor<1>) -> Result<Buffer, String>;
-    /// Returns a buffer of its own for NCCL to write.
-    fn room(&self, elements: usize, dtype: DType) -> Result<Buffer, String>;
-    /// Waits until the device has done what is queued so far.
-    fn wait_for_queue(&self) -> Result<(), String>;
+    /// Returns the buffers of flat tensors, for NCCL to read and write, once the device has done what was queued before
+    /// they were handed over: also with the memory that they have taken.
+    fn lend(&self, tensors: Handover) -> Result<Vec<Buffer>, String>;
     /// Returns the stream of CUDA on which NCCL works.
     fn stream(&self) -> *mut c_void;
     /// Returns whether the stream has done its work.

@@ -25,12 +25,13 @@ mod watch;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
+use firebrick_kernels::Handover;
 
 use crate::Kind;
 use comm::Comm;
 pub(crate) use comm::identifier;
-use memory::Memory;
+use memory::{Buffer, Memory};
 pub(crate) use watch::{Stop, Watch};
 
 /// NCCL between the devices of a group of ranks, as one of them sees it.
@@ -86,26 +87,22 @@ impl Nccl {
         result
     }
 
-    /// Exchanges a flat tensor with the other ranks, each of which makes the same call. Returns when the device has the
-    /// result.
+    /// Waits until the device has the tensors, and returns them for NCCL to read and write.
+    pub fn lend(&self, tensors: Handover) -> Result<Vec<Buffer>, Stop> {
+        self.memory.enter().and_then(|()| self.memory.lend(tensors)).map_err(Stop::Failed)
+    }
+
+    /// Exchanges `elements` of a dtype with the other ranks, each of which makes the same call. Returns when the device has
+    /// the result.
     pub fn exchange(
         &self,
         kind: Kind,
-        mine: Tensor<1>,
+        [from, to]: [Buffer; 2],
+        (elements, dtype): (usize, DType),
         size: usize,
         watch: &mut Watch,
     ) -> Result<Tensor<1>, Stop> {
-        self.memory.enter().map_err(Stop::Failed)?;
-        let (elements, dtype) = (mine.dims()[0], mine.dtype());
-        let (count, received) = match kind {
-            Kind::ReduceScatter => (elements / size, elements / size),
-            Kind::AllGather => (elements, elements * size),
-            _ => (elements, elements),
-        };
-        let from = self.memory.lend(mine).map_err(Stop::Failed)?;
-        let to = self.memory.room(received, dtype).map_err(Stop::Failed)?;
-        // Also what the device has yet to do with the room before it is free.
-        self.memory.wait_for_queue().map_err(Stop::Failed)?;
+        let count = if kind == Kind::ReduceScatter { elements / size } else { elements };
         let mut state = self.comm.lock().unwrap_or_else(PoisonError::into_inner);
         let comm = match &*state {
             State::Joined(comm) => comm,
