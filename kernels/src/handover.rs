@@ -29,10 +29,14 @@ pub struct Handover {
 }
 
 impl Handover {
-    /// Hands over flat float tensors, outside autodiff and on one device.
+    /// Hands over flat float tensors, outside autodiff. Those of several devices stay as they are, since no thread that
+    /// computes holds such.
     pub fn of(tensors: Vec<Tensor<1>>) -> Self {
         #[cfg(feature = "cube")]
-        if tensors.first().is_some_and(|first| crate::device::is_cube(&first.device())) {
+        if let Some(device) = tensors.first().map(Tensor::device)
+            && crate::device::is_cube(&device)
+            && tensors.iter().all(|tensor| tensor.device() == device)
+        {
             let (tensors, begun) = cube::begin(tensors);
             return Self { tensors, begun: Some(begun) };
         }

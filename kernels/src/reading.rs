@@ -48,8 +48,8 @@ impl Reading {
         }
     }
 
-    /// Waits for the bytes of each tensor, in order. They may be in memory that the device goes on to use: copy them, and
-    /// drop them soon.
+    /// Waits for the bytes of each tensor, in order. They are in memory of the device's pool, which nothing else uses until
+    /// you drop them: drop them soon, since later copies need it.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ impl fmt::Debug for Reading {
 mod cube {
     use std::future::poll_fn;
     use std::mem::replace;
-    use std::sync::mpsc::{Receiver, TryRecvError, channel};
+    use std::sync::mpsc::{Receiver, SendError, TryRecvError, channel};
     use std::sync::{Mutex, OnceLock, PoisonError};
     use std::task::{Context, Poll, Waker};
 
@@ -132,7 +132,9 @@ mod cube {
                     true => BESIDE.get_or_init(StreamId::allocate).executes(begin),
                 };
                 // Nothing receives the copies if the reading was dropped.
-                let _ = sender.send(copies);
+                if let Err(SendError(copies)) = sender.send(copies) {
+                    end(copies);
+                }
                 Vec::new()
             };
             match beside {
@@ -142,8 +144,8 @@ mod cube {
             Some(Self { copies: Mutex::new(copies), device })
         }
 
-        pub fn wait(self) -> Result<Vec<Bytes>, String> {
-            let copies = self.copies.into_inner().unwrap_or_else(PoisonError::into_inner);
+        pub fn wait(mut self) -> Result<Vec<Bytes>, String> {
+            let copies = self.copies.get_mut().unwrap_or_else(PoisonError::into_inner);
             let failed = |error: &dyn std::fmt::Display| error.to_string();
             let copies: Copies = match copies.try_recv() {
                 Ok(copies) => copies,
@@ -156,5 +158,19 @@ mod cube {
             };
             block_on(copies).map_err(|error| format!("{error:?}"))
         }
+    }
+
+    impl Drop for Begun {
+        fn drop(&mut self) {
+            let copies = self.copies.get_mut().unwrap_or_else(PoisonError::into_inner);
+            if let Ok(copies) = copies.try_recv() {
+                end(copies);
+            }
+        }
+    }
+
+    /// Waits for copies that nobody looks at: what they write is free memory afterwards.
+    fn end(copies: Copies) {
+        let _ = block_on(copies);
     }
 }

@@ -33,7 +33,7 @@ pub struct Effects {
     pub reduces: Option<Reduces>,
     /// It keeps state in host memory.
     pub offloads: Option<Offloads>,
-    /// It moves tensors between host and device, so many bytes in one copy, unless a tensor alone has more.
+    /// It moves gradients and replicas between host and device, so many bytes in one copy, unless a tensor alone has more.
     pub moves: Option<usize>,
     /// It keeps the optimizer's state on a disk, and the parameters of blocks if it [offloads](Self::offloads) them.
     pub on_disk: Option<OnDisk>,

@@ -36,8 +36,8 @@ impl Upload {
     ///
     /// # Errors
     ///
-    /// `read` itself, which was not called, if there are no tensors, if some are not in f32, bf16 or f16, or if `to` is no
-    /// device of CubeCL's, such as a GPU.
+    /// `read` itself, which was not called, if there are no tensors, if some are not in f32, bf16 or f16, if they are more
+    /// than the device has in one buffer, or if `to` is no device of CubeCL's, such as a GPU.
     pub fn begin<F>(tensors: Vec<(usize, DType)>, to: &Device, read: F) -> Result<Self, F>
     where
         F: FnOnce() -> Vec<Tensor<1>> + Send + 'static,
@@ -74,13 +74,14 @@ impl fmt::Debug for Upload {
 #[cfg(feature = "cube")]
 mod cube {
     use std::ops::Range;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::mpsc::{Receiver, channel};
     use std::sync::{Mutex, OnceLock, PoisonError};
     use std::thread;
 
-    use burn::backend::Cube;
     use burn::backend::tensor::FloatTensor;
-    use burn::tensor::{Bytes, DType, Device, Shape, Tensor};
+    use burn::backend::{Cube, DispatchDevice};
+    use burn::tensor::{AllocationProperty, Bytes, DType, Device, Shape, Tensor};
     use burn_backend::StreamId;
     use burn_cubecl::tensor::CubeTensor;
     use cubecl::client::Client;
@@ -88,7 +89,6 @@ mod cube {
 
     use super::joined::joined;
     use crate::cube::{Spec, into_dispatch, of_cube, run_many, run_now};
-    use crate::device::is_cube;
     use crate::memory::Inherited;
 
     /// The queue of copies beside the computation, on every device.
@@ -98,7 +98,7 @@ mod cube {
         tensors: Vec<FloatTensor<Cube>>,
         specs: Vec<Spec>,
         /// Memory of the copies' queue, as soon as the copy is queued.
-        queued: Mutex<Receiver<Handle>>,
+        queued: Mutex<Receiver<Result<Handle, &'static str>>>,
     }
 
     impl Begun {
@@ -109,7 +109,13 @@ mod cube {
             let is_float =
                 |(_, dtype): &(usize, DType)| matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
             let device = to.clone().inner();
-            if tensors.is_empty() || !tensors.iter().all(is_float) || !is_cube(&device) {
+            if tensors.is_empty() || !tensors.iter().all(is_float) {
+                return Err(read);
+            }
+            let DispatchDevice::Cube(cube) = device.as_dispatch() else { return Err(read) };
+            let memory = cube.client().properties().memory.clone();
+            let (places, bytes) = places(&tensors, memory.alignment as usize);
+            if bytes as u64 > memory.max_page_size {
                 return Err(read);
             }
             let like = vec![Tensor::<1>::empty([1], &device).into_dispatch()];
@@ -119,7 +125,6 @@ mod cube {
             let work = Mutex::new(Some((read, sender, Inherited::of_this_thread())));
             let tensors = run_now(of_cube(like), specs.clone(), move |inputs: Vec<CubeTensor>| {
                 let CubeTensor { client, device, .. } = &inputs[0];
-                let (places, bytes) = places(&tensors, client.properties().memory.alignment as usize);
                 // Memory of the queue that computes: what is queued there later may take it once the tensors are dropped.
                 let whole = client.empty(bytes);
                 let beside = *BESIDE.get_or_init(StreamId::allocate);
@@ -134,15 +139,14 @@ mod cube {
                 let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
                 if let Some((read, queued, account)) = work {
                     let client = client.clone();
+                    let (whole, places) = (whole.clone(), places.clone());
                     thread::spawn(move || {
                         let _on_it = account.enter();
-                        let mut data = joined(read(), places, bytes);
-                        beside.executes(|| {
-                            client.staging(std::iter::once(&mut data), false);
-                            client.write(&whole, data);
-                            // Nothing receives it if the upload was dropped.
-                            let _ = queued.send(client.empty(1));
-                        });
+                        let copy = || beside.executes(|| copy(&client, &whole, read(), places));
+                        // A panic has been printed. Nothing receives the memory if the upload was dropped.
+                        let copied = catch_unwind(AssertUnwindSafe(copy));
+                        let panicked = "the thread that reads its tensors has panicked";
+                        let _ = queued.send(copied.map_err(|_| panicked));
                     });
                 }
                 parts
@@ -152,13 +156,25 @@ mod cube {
 
         pub fn wait(self) -> Result<Vec<Tensor<1>>, String> {
             let queued = self.queued.into_inner().unwrap_or_else(PoisonError::into_inner);
-            let after = queued.recv().map_err(|_| "what the device needs could not be read")?;
+            let after = queued.recv().map_err(|_| "the device has dropped an upload")??;
             let there = run_many(self.tensors, self.specs, move |inputs: Vec<CubeTensor>| {
                 wait_for(&inputs[0].client, &after);
                 inputs
             });
             Ok(into_dispatch(there).into_iter().map(Tensor::from_dispatch).collect())
         }
+    }
+
+    /// Queues the copy of tensors to their places in memory of the device. Returns memory of the current queue.
+    fn copy(client: &Client, to: &Handle, tensors: Vec<Tensor<1>>, places: Vec<Range<usize>>) -> Handle {
+        let mut data = joined(tensors, places, to.size_in_used() as usize);
+        client.staging(std::iter::once(&mut data), false);
+        if data.property() == AllocationProperty::Other {
+            // The device has no staging memory: they are joined here, and not in the thread that feeds the device.
+            data = Bytes::from_bytes_vec(data.to_vec());
+        }
+        client.write(to, data);
+        client.empty(1)
     }
 
     /// Makes the current queue wait for what is queued where this memory was allocated, by a write of nothing.

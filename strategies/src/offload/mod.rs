@@ -45,7 +45,7 @@ const NAME: &str = "Offload";
 ///
 /// # Beside the computation
 ///
-/// What moves is joined to [buckets](Self::bucket_bytes), so that a bucket is one copy. On a GPU, the
+/// Gradients and the replica are joined to [buckets](Self::bucket_bytes), so that a bucket is one copy. On a GPU, the
 /// gradients of a block are copied in a queue of their own, and on CUDA into pinned memory, while the backward pass goes
 /// on: the host waits for them, once for a block, when the pass has left the next block. Ranks that
 /// [sum](crate::Zero) gradients over the host send them as they do without `Offload`.

@@ -123,8 +123,9 @@ impl Entered {
         model: &M,
         graph: &mut GradientsParams,
     ) -> Result<HashMap<ParamId, Tensor<1>>, StrategyError> {
-        // A backward pass that never reached its segment has left it.
+        // A backward pass that never reached their segments has left them. They would hold parameters that are updated next.
         lock(&self.last).take();
+        lock(&self.fetching).drain().for_each(|(_, fetching)| drop(fetching.wait(self.handling().moves())));
         let delivered = std::mem::take(&mut *lock(&self.delivered));
         let Some(sharding) = &self.handling().sharding else { return delivered.all() };
         if !self.is_provided() {
@@ -167,16 +168,17 @@ impl Entered {
     fn provided(&self, unit: usize, way: Way) -> Result<Values, StrategyError> {
         let mut values = Values::new();
         let fetching = lock(&self.fetching).remove(&unit);
-        let fetching = fetching.map_or_else(|| self.fetch(unit), |begun| Ok(Some(begun)))?;
+        let fetching = fetching.map_or_else(|| self.fetch(unit), |begun| Ok(Some(begun)));
         if self.is_gathered(unit) {
             let started = lock(&self.ahead).remove(&unit);
             let gathering = started.map_or_else(|| self.start(unit), Ok)?;
             values.extend(gathering.wait()?);
         }
-        if let Some(fetching) = fetching {
-            values.extend(fetching.wait(self.handling().moves())?);
-        }
+        let fetched = fetching
+            .and_then(|fetching| fetching.map(|begun| begun.wait(self.handling().moves())).transpose());
+        // Also if this rank's device has failed: the other ranks begin the next gather now.
         self.start_next(unit, way)?;
+        values.extend(fetched?.into_iter().flatten());
         Ok(values)
     }
 

@@ -137,7 +137,7 @@ impl SegmentPlan {
     }
 
     /// With `lands`, moves the gradients of blocks to the host in the backward pass; with `fetches`, keeps their
-    /// parameters there. At most `moves` bytes go in one copy, unless a tensor alone has more.
+    /// parameters there. At most `moves` bytes of gradients go in one copy, unless a tensor alone has more.
     pub fn offload(&mut self, fetches: bool, lands: bool, moves: usize) {
         if self.handling.units.count() == 0 && (fetches || lands) {
             let blocks: Vec<_> = self.paths.blocks().map(str::to_string).collect();
