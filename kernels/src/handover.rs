@@ -47,7 +47,8 @@ impl Handover {
         }
     }
 
-    /// Returns the tensors.
+    /// Returns the tensors. If you compute with them, hold a clone of each meanwhile: CubeCL 0.11 lets a kernel write into a
+    /// tensor that has no other handle, also if another thread is about to queue a kernel that reads it.
     pub fn into_tensors(self) -> Vec<Tensor<1>> {
         self.tensors
     }
@@ -134,7 +135,7 @@ mod tests {
             let there = std::thread::spawn(move || {
                 stream.executes(|| {
                     let mut tensors = handed_over.into_tensors();
-                    tensors.truncate(1);
+                    let _held = tensors.clone();
                     (tensors.remove(0) + 1.0).sum().into_scalar::<f32>()
                 })
             });

@@ -199,6 +199,7 @@ impl Work {
     /// Joins the parts that any rank has, if those are others.
     fn join_again(&self, exists: &[bool], given: Given) -> Given {
         let buffers = given.tensors.into_tensors();
+        let _held = buffers.clone();
         self.join(exists, given.joined.parts_of(&self.call, buffers))
     }
 
