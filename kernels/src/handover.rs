@@ -29,8 +29,8 @@ pub struct Handover {
 }
 
 impl Handover {
-    /// Hands over flat float tensors, outside autodiff. Those of several devices stay as they are, since no thread that
-    /// computes holds such.
+    /// Hands over flat float tensors, outside autodiff. They must be on one device: tensors of several are handed over as they
+    /// are, and another holder may free them as described above.
     pub fn of(tensors: Vec<Tensor<1>>) -> Self {
         #[cfg(feature = "cube")]
         if let Some(device) = tensors.first().map(Tensor::device)
