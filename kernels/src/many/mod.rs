@@ -3,12 +3,16 @@
 //! A model has hundreds of parameters, most of them small, and a kernel for each would cost more to launch than to run.
 //!
 //! ```text
+//! ops.rs      the passes over one tensor as operations of a backend
 //! plain.rs    the passes by Burn's operations
+//! flex.rs     the same on all cores of the CPU
 //! squares.rs  sums of squares on a device
 //! scaled.rs   products with a factor, and casts, on a device
 //! sums.rs     sums of pairs on a device
 //! ```
 
+mod flex;
+mod ops;
 mod plain;
 #[cfg(feature = "cube")]
 mod scaled;
@@ -19,8 +23,11 @@ mod sums;
 #[cfg(test)]
 mod tests;
 
+use burn::backend::ops::FloatTensorOps;
 use burn::backend::{Dispatch, DispatchTensor, TensorMetadata};
 use burn::tensor::{FloatDType, Tensor};
+
+pub use ops::ManyOps;
 
 #[cfg(feature = "cube")]
 use crate::cube::{has_kernels, into_dispatch, of_cube};
@@ -48,7 +55,8 @@ pub fn sum_of_squares(tensors: Vec<DispatchTensor>) -> Tensor<1> {
             into_dispatch(vec![squares::sum_of_squares(of_cube(tensors))]).remove(0),
         );
     }
-    Tensor::from_dispatch(plain::sum_of_squares::<Dispatch>(tensors))
+    let sums = tensors.into_iter().map(<Dispatch as ManyOps>::squared_sum).collect();
+    Tensor::from_dispatch(Dispatch::float_sum(Dispatch::float_cat(sums, 0)))
 }
 
 /// Multiplies each tensor, of any rank and float dtype, by the factor, and returns them in the same order and dtypes.
@@ -77,7 +85,7 @@ pub fn scale_all(tensors: Vec<DispatchTensor>, factor: Tensor<1>) -> Vec<Dispatc
     if has_kernels(tensors.iter().chain([&factor])) {
         return into_dispatch(scaled::scale_all(of_cube(tensors), of_cube(vec![factor]).remove(0)));
     }
-    plain::scale_all::<Dispatch>(tensors, factor)
+    tensors.into_iter().map(|x| <Dispatch as ManyOps>::scaled(x, factor.clone())).collect()
 }
 
 /// Divides each tensor, of any rank and float dtype, by the divisor, and returns the quotients in `dtype`. They are

@@ -1,4 +1,4 @@
-//! The passes by Burn's operations, one tensor after the other.
+//! The passes by Burn's operations.
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Scalar, TensorMetadata};
@@ -7,24 +7,18 @@ use burn::tensor::{DType, FloatDType, Shape};
 use crate::half::HalfOps;
 
 /// Returns the sum of the squares of all elements, `[1]`, in f32.
-pub fn sum_of_squares<B: Backend>(tensors: Vec<FloatTensor<B>>) -> FloatTensor<B> {
-    let squares = |x| {
-        let x = cast::<B>(x, FloatDType::F32);
-        B::float_sum(B::float_mul(x.clone(), x))
-    };
-    B::float_sum(B::float_cat(tensors.into_iter().map(squares).collect(), 0))
+pub fn squared_sum<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
+    let x = cast::<B>(x, FloatDType::F32);
+    B::float_sum(B::float_mul(x.clone(), x))
 }
 
-/// Multiplies each tensor by the factor, `[1]`, in f32 if the tensor is narrower, so that it is rounded once.
-pub fn scale_all<B: Backend>(tensors: Vec<FloatTensor<B>>, factor: FloatTensor<B>) -> Vec<FloatTensor<B>> {
-    let scaled = |x: FloatTensor<B>| {
-        let dtype = FloatDType::from(x.dtype());
-        let wide = if dtype == FloatDType::F64 { dtype } else { FloatDType::F32 };
-        let factor = cast::<B>(factor.clone(), wide);
-        let factor = B::float_reshape(factor, Shape::from(vec![1; x.rank()]));
-        cast::<B>(B::float_mul(cast::<B>(x, wide), factor), dtype)
-    };
-    tensors.into_iter().map(scaled).collect()
+/// Multiplies a tensor by the factor, `[1]`, in f32 if the tensor is narrower, so that it is rounded once.
+pub fn scaled<B: Backend>(x: FloatTensor<B>, factor: FloatTensor<B>) -> FloatTensor<B> {
+    let dtype = FloatDType::from(x.dtype());
+    let wide = if dtype == FloatDType::F64 { dtype } else { FloatDType::F32 };
+    let factor = cast::<B>(factor, wide);
+    let factor = B::float_reshape(factor, Shape::from(vec![1; x.rank()]));
+    cast::<B>(B::float_mul(cast::<B>(x, wide), factor), dtype)
 }
 
 /// Adds each tensor to its partner, in f32, or in f64 if `dtype` is f64.

@@ -132,3 +132,21 @@ fn casts_divide_in_f32_and_keep_the_order() {
         }
     }
 }
+
+#[test]
+fn sums_and_products_do_not_depend_on_the_number_of_threads() {
+    let on = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            let (values, _) = numbers(100_003, 5);
+            let x = tensor(values, &Device::flex()).into_dispatch();
+            let factor = Tensor::from_data([0.3], &Device::flex());
+            let scaled = scale_all(vec![x.clone()], factor).remove(0);
+            (sum_of_squares(vec![x]).into_data(), Tensor::<1>::from_dispatch(scaled).into_data())
+        })
+    };
+    let (alone, (values, expected)) = (on(1), numbers(100_003, 5));
+    assert!((f64::from(alone.0.iter::<f32>().next().unwrap()) / expected - 1.0).abs() < 1e-7);
+    assert!(alone.1.iter::<f32>().eq(values.into_iter().map(|x| x * 0.3)));
+    assert_eq!(on(3), alone);
+}
