@@ -2,7 +2,7 @@
 //! and exchange through the host; and what they say when one of them goes wrong inside a collective.
 //!
 //! ```text
-//! cc -O2 -shared -fPIC -o libnccl.so world/tests/nccl_stub/nccl_stub.c -lpthread
+//! cc -O2 -shared -fPIC -o libnccl.so.2 world/tests/nccl_stub/nccl_stub.c -lpthread
 //! cargo build --workspace --features mpi,nccl-stub --example nccl_ranks
 //! export FIREBRICK_NCCL_STUB=1 LD_LIBRARY_PATH=$PWD
 //! mpirun -n 4 target/debug/examples/nccl_ranks check      # every collective, one rank in each process

@@ -42,7 +42,7 @@ mod tests {
     #[test]
     fn ranks_meet_on_devices_of_their_own() {
         let places = |all: &[&str]| -> Places { Ok(all.iter().map(ToString::to_string).collect()) };
-        let missing = || -> Places { Err("NCCL is not installed as libnccl.so".to_string()) };
+        let missing = || -> Places { Err("NCCL is not installed as libnccl.so.2".to_string()) };
         assert_eq!(apart(&[places(&["a 0", "a 1"]), places(&["b 0", "b 1"])]), Ok(()));
         let shared = apart(&[places(&["a 0", "a 1"]), places(&["b 0", "a 1"])]);
         assert_eq!(shared, Err("rank 3 shares its device with another rank".to_string()));

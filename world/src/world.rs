@@ -92,7 +92,7 @@ impl World {
     /// be on another device, such as the host: the trainer moves it, or each rank's part of it, to the rank's device.
     ///
     /// If each rank, of one process or of several, has its own CUDA device, and NCCL is installed everywhere (as
-    /// `libnccl.so`, version 2.14 or later), NCCL sums and gathers, unless [`nccl`](Self::nccl) turns it off. What one rank
+    /// `libnccl.so.2`, version 2.14 or later), NCCL sums and gathers, unless [`nccl`](Self::nccl) turns it off. What one rank
     /// alone sends or receives goes through host memory. [`Communicator::through_host`] says why all of it does.
     pub fn on(self, devices: Vec<Device>) -> Self {
         Self { devices, ..self }

@@ -7,12 +7,10 @@ use std::ptr::null_mut;
 use burn::tensor::DType;
 use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
 
+use super::library::{Library, OLDEST, library};
 use super::memory::Buffer;
 use super::watch::{Stop, Watch};
 use crate::Kind;
-
-/// The first version whose calls need not block, 2.14, which is also the version of the settings below.
-const OLDEST: c_int = 21400;
 
 /// Marks settings as initialised: `NCCL_API_MAGIC`.
 const MAGIC: u32 = 0xcafe_beef;
@@ -21,37 +19,27 @@ const MAGIC: u32 = 0xcafe_beef;
 const UNDEFINED: c_int = c_int::MIN;
 
 /// One rank's end of a communicator. Dropping it aborts what is under way.
-pub struct Comm(sys::ncclComm_t);
+pub struct Comm {
+    nccl: &'static Library,
+    handle: sys::ncclComm_t,
+}
 
 // SAFETY: NCCL allows calls of a communicator from any thread, one at a time; it is behind a mutex.
 unsafe impl Send for Comm {}
 
-/// Checks that NCCL is installed, and new enough.
-pub fn is_usable() -> Result<(), String> {
-    // SAFETY: this loads NCCL, whose initialisation does not affect this program.
-    if !unsafe { sys::is_culib_present() } {
-        return Err("NCCL is not installed as libnccl.so".into());
-    }
-    let mut version = 0;
-    // SAFETY: `version` outlives the call, which writes it. The library was found.
-    done(unsafe { sys::ncclGetVersion(&mut version) }, null_mut())?;
-    match version {
-        OLDEST.. => Ok(()),
-        _ => Err(format!("NCCL must be of version 2.14 or later, found number {version}")),
-    }
-}
-
 /// Makes an identifier with which ranks find each other.
 pub fn identifier() -> Result<Vec<u8>, String> {
+    let nccl = library()?;
     let mut id = ncclUniqueId { internal: [0; 128] };
     // SAFETY: `id` outlives the call, which writes it.
-    done(unsafe { sys::ncclGetUniqueId(&mut id) }, null_mut())?;
+    done(nccl, unsafe { (nccl.ncclGetUniqueId)(&mut id) }, null_mut())?;
     Ok(id.internal.map(|byte| byte as u8).to_vec())
 }
 
 impl Comm {
     /// Joins the ranks that call this with the same identifier.
     pub fn join(id: &[u8], rank: usize, size: usize, watch: &mut Watch) -> Result<Self, Stop> {
+        let nccl = library().map_err(Stop::Failed)?;
         let Ok(id) = <[u8; 128]>::try_from(id) else {
             return Err(Stop::Failed(format!("expected an identifier of 128 bytes, found {}", id.len())));
         };
@@ -64,15 +52,16 @@ impl Comm {
         (settings.cgaClusterSize, settings.minCTAs, settings.maxCTAs) = (UNDEFINED, UNDEFINED, UNDEFINED);
         settings.splitShare = UNDEFINED;
         settings.blocking = 0;
-        let mut comm = null_mut();
-        // SAFETY: `comm` and `settings` outlive the call; NCCL copies the settings.
+        let mut handle = null_mut();
+        // SAFETY: `handle` and `settings` outlive the call; NCCL copies the settings.
         let begun = unsafe {
-            sys::ncclCommInitRankConfig(&mut comm, size as c_int, id, rank as c_int, &mut settings)
+            (nccl.ncclCommInitRankConfig)(&mut handle, size as c_int, id, rank as c_int, &mut settings)
         };
-        if comm.is_null() {
-            return Err(Stop::Failed(done(begun, comm).err().unwrap_or("NCCL made no communicator".into())));
+        if handle.is_null() {
+            let why = done(nccl, begun, handle).err();
+            return Err(Stop::Failed(why.unwrap_or("NCCL made no communicator".into())));
         }
-        let comm = Self(comm);
+        let comm = Self { nccl, handle };
         comm.settle(begun, watch)?;
         Ok(comm)
     }
@@ -95,15 +84,17 @@ impl Comm {
             DType::BF16 => ncclDataType_t::ncclBfloat16,
             other => return Err(Stop::Failed(format!("NCCL exchanges f32, f16 and bf16, found {other:?}"))),
         };
-        let (sum, comm, stream) = (ncclRedOp_t::ncclSum, self.0, stream.cast());
+        let (sum, comm, stream) = (ncclRedOp_t::ncclSum, self.handle, stream.cast());
         let (from, to) = (from.pointer.cast_const(), to.pointer);
         // SAFETY: both buffers have the elements that the collective reads or writes, on the device of the communicator,
         // and stay until its stream is idle. The communicator is live.
         let begun = unsafe {
             match kind {
-                Kind::AllReduce => sys::ncclAllReduce(from, to, count, dtype, sum, comm, stream),
-                Kind::ReduceScatter => sys::ncclReduceScatter(from, to, count, dtype, sum, comm, stream),
-                Kind::AllGather => sys::ncclAllGather(from, to, count, dtype, comm, stream),
+                Kind::AllReduce => (self.nccl.ncclAllReduce)(from, to, count, dtype, sum, comm, stream),
+                Kind::ReduceScatter => {
+                    (self.nccl.ncclReduceScatter)(from, to, count, dtype, sum, comm, stream)
+                }
+                Kind::AllGather => (self.nccl.ncclAllGather)(from, to, count, dtype, comm, stream),
                 other => return Err(Stop::Failed(format!("{other} is no collective between devices"))),
             }
         };
@@ -134,15 +125,15 @@ impl Comm {
     fn state(&self) -> Result<ncclResult_t, Stop> {
         let mut state = ncclResult_t::ncclSuccess;
         // SAFETY: the communicator is live, and `state` outlives the call.
-        let asked = unsafe { sys::ncclCommGetAsyncError(self.0, &mut state) };
-        done(asked, self.0).map_err(Stop::Failed)?;
+        let asked = unsafe { (self.nccl.ncclCommGetAsyncError)(self.handle, &mut state) };
+        done(self.nccl, asked, self.handle).map_err(Stop::Failed)?;
         Ok(state)
     }
 
     /// Tells a rank that notices that another one is gone from a rank whose own part has failed: the world finds out who
     /// is missing.
     fn stop(&self, error: ncclResult_t) -> Stop {
-        let text = described(error, self.0);
+        let text = described(self.nccl, error, self.handle);
         if error == ncclResult_t::ncclRemoteError { Stop::GaveUp(text) } else { Stop::Failed(text) }
     }
 }
@@ -150,20 +141,20 @@ impl Comm {
 impl Drop for Comm {
     fn drop(&mut self) {
         // SAFETY: the communicator is live, and this is its last use. An error changes nothing: it is gone either way.
-        let _ = unsafe { sys::ncclCommAbort(self.0) };
+        let _ = unsafe { (self.nccl.ncclCommAbort)(self.handle) };
     }
 }
 
-fn done(result: ncclResult_t, comm: sys::ncclComm_t) -> Result<(), String> {
+fn done(nccl: &Library, result: ncclResult_t, comm: sys::ncclComm_t) -> Result<(), String> {
     match result {
         ncclResult_t::ncclSuccess => Ok(()),
-        error => Err(described(error, comm)),
+        error => Err(described(nccl, error, comm)),
     }
 }
 
-fn described(error: ncclResult_t, comm: sys::ncclComm_t) -> String {
+fn described(nccl: &Library, error: ncclResult_t, comm: sys::ncclComm_t) -> String {
     // SAFETY: both calls take any error and a communicator or none, and return a text that lives as long as NCCL, or null.
-    let texts = unsafe { [sys::ncclGetErrorString(error), sys::ncclGetLastError(comm)] };
+    let texts = unsafe { [(nccl.ncclGetErrorString)(error), (nccl.ncclGetLastError)(comm)] };
     let text = |at: *const c_char| {
         // SAFETY: it is not null, and ends in a zero, as NCCL's texts do.
         (!at.is_null()).then(|| unsafe { CStr::from_ptr(at) }.to_string_lossy().trim().to_string())

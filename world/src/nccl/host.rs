@@ -2,7 +2,6 @@
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
 use firebrick_kernels::Handover;
@@ -16,12 +15,6 @@ const STANDS_IN: &str = "FIREBRICK_NCCL_STUB";
 /// Returns whether NCCL's stand-in serves the device.
 pub fn serves(device: &Device) -> bool {
     std::env::var_os(STANDS_IN).is_some() && is_host(device)
-}
-
-/// Returns a place of its own for each rank, as if each had a device.
-pub fn place() -> String {
-    static RANKS: AtomicUsize = AtomicUsize::new(0);
-    format!("process {}, {}", std::process::id(), RANKS.fetch_add(1, Ordering::Relaxed))
 }
 
 pub struct Host(Device);

@@ -1,6 +1,7 @@
 //! NCCL: collectives between the devices of ranks that are threads, processes, or both.
 //!
 //! ```text
+//! library.rs its library, found at run time
 //! comm.rs    NCCL's communicator: join, collectives, errors, abort
 //! memory.rs  where NCCL finds a tensor's numbers
 //! cuda.rs    ... in the memory of a CUDA device
@@ -19,10 +20,11 @@ mod comm;
 mod cuda;
 #[cfg(feature = "nccl-stub")]
 mod host;
+mod library;
 mod memory;
 mod watch;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::{DType, Device, Tensor};
@@ -50,14 +52,16 @@ enum State {
 }
 
 impl Nccl {
-    /// Returns NCCL for a rank on this device, and what distinguishes the device from all others in the world.
+    /// Returns NCCL for a rank on this device, and what distinguishes the device from all others in the world, or the rank
+    /// from all others if ranks may share a device.
     ///
     /// # Errors
     ///
     /// Why NCCL does not serve the device.
     pub fn on(device: &Device) -> Result<(String, Self), String> {
         let (place, memory) = memory_of(device)?;
-        comm::is_usable()?;
+        library::library()?;
+        let place = if library::shares_devices() { own_place() } else { place };
         Ok((place, Self::with(memory)))
     }
 
@@ -133,10 +137,16 @@ impl Nccl {
 fn memory_of(device: &Device) -> Result<(String, Arc<dyn Memory>), String> {
     #[cfg(feature = "nccl-stub")]
     if host::serves(device) {
-        return Ok((host::place(), Arc::new(host::Host::of(device))));
+        return Ok((own_place(), Arc::new(host::Host::of(device))));
     }
     #[cfg(feature = "cuda")]
     return Ok((cuda::place(device)?, Arc::new(cuda::Cuda::of(device)?)));
     #[cfg(not(feature = "cuda"))]
     Err(format!("{device:?} is no CUDA device"))
+}
+
+/// Returns a place of its own for each rank of this machine, as if each had a device.
+fn own_place() -> String {
+    static RANKS: AtomicUsize = AtomicUsize::new(0);
+    format!("process {}, {}", std::process::id(), RANKS.fetch_add(1, Ordering::Relaxed))
 }

@@ -1,6 +1,6 @@
 // A stand-in for NCCL that exchanges through shared memory, for tests on machines without a GPU.
 //
-//     cc -O2 -shared -fPIC -o libnccl.so nccl_stub.c -lpthread
+//     cc -O2 -shared -fPIC -o libnccl.so.2 nccl_stub.c -lpthread
 //
 // It takes device pointers for host pointers: the memory of a CUDA driver that is a stand-in itself, or host memory. A
 // communicator works in a thread of its own, so calls do not block, and ncclCommGetAsyncError returns ncclInProgress until
