@@ -28,10 +28,7 @@ use firebrick_models::{WrittenScores, drawn_now};
 pub(crate) struct Parts<M: Trainable> {
     /// The training device, with autodiff.
     pub device: Device,
-    /// The device where the weights are created: the training device, or the host if strategies take the weights from
-    /// there one after another.
-    pub origin: Device,
-    /// Whether strategies take the weights one after another, so that each can be read when it is taken.
+    /// Whether strategies take the weights from the host, one after another, so that each can be read when it is taken.
     pub later: bool,
     /// The name of the training device, as in `cuda:0`.
     pub device_name: String,
@@ -169,7 +166,6 @@ impl Run {
         strategies.start(&mut setup)?;
         // Packed matrices are read one after the other, so that the model is never held whole.
         let later = setup.order().places_master() || setup.order().quantizes();
-        let origin = if later { host_device().autodiff() } else { device.clone() };
         let mut asked = DataRun::from(self);
         if let Some(folder) = &folder {
             let labels = self.task.labels();
@@ -198,7 +194,6 @@ impl Run {
         }
         Ok(Parts {
             device,
-            origin,
             later,
             device_name,
             world,
@@ -278,15 +273,18 @@ impl Run {
         parts: &Parts<M>,
         say: impl Fn(&str),
     ) -> Result<(M, ModuleOptimizer), RunError> {
+        // Weights are drawn on the host: each backend has another generator, and they must depend neither on the device
+        // nor on where strategies keep the master. The trainer moves them.
+        let host = host_device().autodiff();
         parts.device.seed(self.seed);
-        parts.origin.seed(self.seed);
+        host.seed(self.seed);
         let model = match &parts.folder {
-            None => drawn_now(M::init(&parts.config, &parts.origin)),
+            None => drawn_now(M::init(&parts.config, &host)),
             Some(folder) => {
                 say(&format!("loading {}", folder.path().display()));
                 let loaded = match parts.later {
-                    true => folder.load_later::<M>(&parts.config, &parts.origin)?,
-                    false => folder.load::<M>(&parts.config, &parts.origin)?,
+                    true => folder.load_later::<M>(&parts.config, &host)?,
+                    false => folder.load::<M>(&parts.config, &host)?,
                 };
                 if !loaded.fresh.is_empty() {
                     say(&format!("not in the folder, so they start anew: {}", loaded.fresh.join(", ")));
