@@ -69,6 +69,11 @@ impl Exchanged {
         Self { traffic: self.traffic.since(&earlier.traffic), waited: waited.collect() }
     }
 
+    /// Returns the number of calls, over all kinds.
+    pub fn calls(&self) -> u64 {
+        self.traffic.kinds.values().map(|moved| moved.calls).sum()
+    }
+
     /// Adds what a step exchanged.
     pub fn add(&mut self, step: &Self) {
         for (kind, more) in &step.traffic.kinds {

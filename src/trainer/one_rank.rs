@@ -247,7 +247,7 @@ where
     M: Objective<B> + 'static,
     B: Batch,
 {
-    let TrainingLoop { mut session, output, mut observers, progress, best, exchanged, .. } = finished;
+    let TrainingLoop { mut session, output, mut observers, progress, best, mut exchanged, .. } = finished;
     let TrainingLoop { interrupted, stopped, failed_writes, devices, .. } = finished;
     let averaged = session.whole_average(root)?;
     let whole = session.adapted(root)?.map(|adapted| {
@@ -264,6 +264,7 @@ where
     };
     let bytes = session.bytes();
     let tally = std::mem::take(&mut observers.tally);
+    exchanged.add(&session.exchanged_since());
     let ranks = RankReport::gather(session.world(), bytes, tally.peak_bytes, &exchanged, tally.last.step);
     writing.map_or(Ok(()), Beside::wait)?;
     let Some((model, averaged, adapters)) = whole else { return Ok(None) };

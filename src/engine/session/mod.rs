@@ -1,6 +1,7 @@
 //! A training run's live state: master, replica, optimizer, and one step.
 
 mod awaited;
+mod counted;
 mod finite;
 mod in_parts;
 mod looks;
@@ -30,11 +31,11 @@ use crate::engine::agreement::{Tells, WindowOfAll};
 use crate::engine::feed::{Feed, MicroBatch, Window};
 use crate::engine::step::Step;
 use crate::memory::Taken;
-use crate::observe::rank_report::Exchanged;
 use crate::scratch::Values;
 use crate::{Loss, LrSchedule, Objective, TrainError};
 
 use awaited::Awaited;
+use counted::Counted;
 use looks::{Look, Looks};
 use parked::Parking;
 pub use prepared::Prepared;
@@ -52,8 +53,8 @@ pub struct Session<M> {
     weights: Weights<M>,
     /// Whether parameters of the replica may still be on their way from other ranks.
     arrives: bool,
-    /// What was exchanged between the last step and the next one, for parameters that were still on their way.
-    between: Exchanged,
+    /// What was exchanged for steps outside them, such as for parameters that were still on their way.
+    counted: Counted,
     /// Has no state between two updates if a disk keeps it.
     optimizer: ModuleOptimizer,
     disk: Option<OnDisk>,
@@ -166,7 +167,7 @@ impl<M: Module> Session<M> {
         M: Objective<B>,
     {
         let started = Instant::now();
-        let before = Exchanged::of(&self.world);
+        let before = self.counted.begin(&self.world);
         let of_all = match self.next.take() {
             Some(of_all) => of_all,
             None => WindowOfAll::agree(&self.world, &window)?,
@@ -239,8 +240,7 @@ impl<M: Module> Session<M> {
         let span = self.world.timeline().span(Activity::Update, String::new);
         self.settle(outcome, agreement, &mut step)?;
         drop(span);
-        step.exchanged = Exchanged::of(&self.world).since(&before);
-        step.exchanged.add(&std::mem::take(&mut self.between));
+        step.exchanged = self.counted.end(&self.world, &before);
         self.looks.end(look, &mut step, self.pass.device());
         step.bytes = self.bytes;
         step.seconds = started.elapsed().as_secs_f64();

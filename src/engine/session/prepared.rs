@@ -10,6 +10,7 @@ use firebrick_datasets::Batch;
 use firebrick_strategies::{Adaptation, Composition, OnDisk, Order, Pass, Setup, Stages, tied, trained};
 use firebrick_world::{Communicator, host_device};
 
+use super::counted::Counted;
 use super::parked::published_parked;
 use super::published::published;
 use super::{Copies, Looks, Session, Weights};
@@ -18,7 +19,6 @@ use crate::checkpoint::{Layout, OnDisk as Disk};
 use crate::engine::elementwise::require_elementwise;
 use crate::engine::feed::several_micro_batches;
 use crate::memory::settle;
-use crate::observe::rank_report::Exchanged;
 use crate::scratch::Values;
 use crate::{Data, LrSchedule, TrainError};
 
@@ -182,7 +182,7 @@ impl<M: Module + 'static> Prepared<M> {
             layout,
             weights,
             arrives: false,
-            between: Exchanged::default(),
+            counted: Counted::default(),
             optimizer,
             disk,
             parking,

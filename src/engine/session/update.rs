@@ -165,16 +165,22 @@ impl<M: Module> Session<M> {
         Ok(self.stages.after_window(&settled)?)
     }
 
-    /// Confirms the last update between two steps. What is exchanged for it counts in the next step.
+    /// Confirms the last update between two steps, and waits for the parameters that are on their way. What is exchanged for
+    /// them counts in the next step.
     ///
     /// # Errors
     ///
-    /// The same as [`confirm`](Self::confirm).
+    /// The same as [`confirm`](Self::confirm), or another rank is gone.
     pub fn confirm_between(&mut self) -> Result<(), TrainError> {
-        let before = Exchanged::of(&self.world);
-        let confirmed = self.confirm();
-        self.between.add(&Exchanged::of(&self.world).since(&before));
+        let before = self.counted.begin(&self.world);
+        let confirmed = self.confirm().and_then(|()| self.arrive());
+        self.counted.end_between(&self.world, &before);
         confirmed
+    }
+
+    /// Takes what was exchanged for the last step after it had ended.
+    pub(crate) fn exchanged_since(&mut self) -> Exchanged {
+        self.counted.rest()
     }
 
     /// Waits for the parameters of the replica that are on their way, if the last update has left any, and counts the bytes
