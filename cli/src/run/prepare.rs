@@ -262,8 +262,8 @@ impl Run {
         }
     }
 
-    /// Returns the model, with weights from its folder or drawn from the seed, and an optimizer without state. Reports
-    /// the parameters that a folder lacks, which are initialized instead.
+    /// Returns the model in host memory, with weights from its folder or drawn from the seed, and an optimizer without
+    /// state. Reports the parameters that a folder lacks, which are initialized instead.
     ///
     /// # Errors
     ///

@@ -4,10 +4,10 @@ use firebrick_world::Communicator;
 
 use crate::observe::rank_report::Exchanged;
 
-/// What a rank has exchanged for steps outside them.
+/// Counts what a rank exchanges for its steps, also after they have ended.
 ///
-/// A step ends when it is queued. A device may still have to compute it, and other threads then send what it has computed:
-/// also this counts, in the next step.
+/// A step ends when the host has queued it. Other threads send its results once the device has computed them, which may be
+/// after that. The next step counts these bytes.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     /// What had been exchanged when the last step ended.

@@ -53,7 +53,7 @@ pub struct Session<M> {
     weights: Weights<M>,
     /// Whether parameters of the replica may still be on their way from other ranks.
     arrives: bool,
-    /// What was exchanged for steps outside them, such as for parameters that were still on their way.
+    /// Counts what is exchanged for each step.
     counted: Counted,
     /// Has no state between two updates if a disk keeps it.
     optimizer: ModuleOptimizer,
