@@ -20,15 +20,17 @@ fn values<const D: usize>(x: Tensor<D>) -> Vec<f64> {
     x.into_data().iter().collect()
 }
 
-/// Returns the sum and the norm, as the equations say.
+/// Returns the sum, rounded to `coarse`, and the norm, as the equations say.
 fn composed(
     x: Tensor<2>,
     y: Option<Tensor<2>>,
     scale: Tensor<1>,
     bias: Option<Tensor<1>>,
     kind: NormKind,
+    coarse: FloatDType,
 ) -> (Tensor<2>, Tensor<2>) {
-    let sum = y.map_or(x.clone(), |y| x + y);
+    let dtype = x.dtype();
+    let sum = y.map_or(x.clone(), |y| (x + y).cast(coarse).cast(dtype));
     let (centered, epsilon) = match kind {
         NormKind::Layer { epsilon } => (sum.clone() - sum.clone().mean_dim(1), epsilon),
         NormKind::Rms { epsilon } => (sum.clone(), epsilon),
@@ -38,8 +40,14 @@ fn composed(
     (sum, bias.map_or(normed.clone(), |bias| normed + bias.unsqueeze()))
 }
 
-type NormOf =
-    fn(Tensor<2>, Option<Tensor<2>>, Tensor<1>, Option<Tensor<1>>, NormKind) -> (Tensor<2>, Tensor<2>);
+type NormOf = fn(
+    Tensor<2>,
+    Option<Tensor<2>>,
+    Tensor<1>,
+    Option<Tensor<1>>,
+    NormKind,
+    FloatDType,
+) -> (Tensor<2>, Tensor<2>);
 
 fn ours(
     x: Tensor<2>,
@@ -47,6 +55,7 @@ fn ours(
     scale: Tensor<1>,
     bias: Option<Tensor<1>>,
     kind: NormKind,
+    _: FloatDType,
 ) -> (Tensor<2>, Tensor<2>) {
     match y {
         Some(y) => norm_of_sum(x, y, scale, bias, kind),
@@ -86,10 +95,11 @@ impl Case {
             3 => [1, width],
             _ => [rows, width],
         };
+        // The equations round where the kernels must: a sum over rows can cancel all but what rounding left.
         let shown = |x: Tensor<2>| match view {
             1 => x.transpose(),
             2 => x.slice([1..rows + 1, 2..width + 2]),
-            3 => x.expand([rows, width]),
+            3 => x.expand([rows, width]).cast(coarse).cast(dtype),
             _ => x,
         };
         let leaf = |seed, tracked| waves(base, seed, coarse, device).cast(dtype).set_require_grad(tracked);
@@ -103,6 +113,7 @@ impl Case {
             scale.clone(),
             biased.then(|| bias.clone()),
             kind,
+            coarse,
         );
         assert_eq!((normed.dtype(), normed.dims()), (DType::from(dtype), [rows, width]));
         let weighed = |x: Tensor<2>, seed| x * waves([rows, width], seed, coarse, device).cast(dtype);
