@@ -8,6 +8,7 @@
 //! through a [`Remote`], and messages from there land in the same mailboxes, so a waiting rank needs no distinction.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -184,15 +185,16 @@ impl Exchange {
         self.link.is_some_and(|link| state.sent.iter().flatten().any(|sent| *sent + link.travels() > now))
     }
 
-    /// Waits for the messages of all members of the group.
+    /// Waits for the messages of all members of the group, until the rank has `given_up`: see [`wake`](Self::wake).
     pub fn complete(
         &self,
         rank: usize,
         group: &Group,
         sequence: u64,
         call: &Arc<Call>,
+        given_up: &AtomicBool,
     ) -> Result<Arrived, WorldError> {
-        let started = Instant::now();
+        let (started, arrival) = (Instant::now(), &self.arrivals[self.local(rank)]);
         // Waits in steps: if this whole process is suspended, only one step counts towards the deadline.
         let (step, mut waited) = (self.deadline / 20, Duration::ZERO);
         let mut state = self.lock();
@@ -207,14 +209,14 @@ impl Exchange {
                 let left =
                     slot.last().map_or(Duration::ZERO, |last| last.saturating_duration_since(Instant::now()));
                 if !left.is_zero() {
-                    let arrival = &self.arrivals[self.local(rank)];
                     state = arrival.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
                     continue;
                 }
                 return Ok(self.take(&mut state, (rank, group), sequence, call.kind, started));
             }
-            if let Some(failure) = &state.failure {
-                return Err(seen_from(failure, call));
+            let given_up = given_up.load(Ordering::Relaxed).then(|| call.unread("this rank has given it up"));
+            if let Some(error) = state.failure.as_ref().map(|failure| seen_from(failure, call)).or(given_up) {
+                return Err(error);
             }
             if let Some((other, (call, found))) = elsewhere {
                 return Err(self.fail_with(state, WorldError::Mismatch { rank, call, other, found }));
@@ -231,7 +233,6 @@ impl Exchange {
                 return Err(self.fail_with(state, error));
             }
             let slept = Instant::now();
-            let arrival = &self.arrivals[self.local(rank)];
             state = arrival.wait_timeout(state, step).unwrap_or_else(PoisonError::into_inner).0;
             // A rank that does not come because a message for it is still on its way is not late.
             if !self.is_on_its_way(&state, slept) {
@@ -252,6 +253,13 @@ impl Exchange {
         let arrived = state.slots.remove(&(rank, sequence)).unwrap_or_default().arrived(rank, group, started);
         state.traffic[self.local(rank)].kind(kind).received += arrived.received;
         arrived
+    }
+
+    /// Lets the threads that wait for messages to `rank` see that it has given up.
+    pub fn wake(&self, rank: usize) {
+        // After this, no thread is between its look and its wait.
+        drop(self.lock());
+        self.arrivals[self.local(rank)].notify_all();
     }
 
     /// Gives up this call of `rank`: its messages are dropped once all have arrived.

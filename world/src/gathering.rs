@@ -10,6 +10,7 @@ use crate::collectives::concatenated;
 use crate::device_collectives::DeviceCollectives;
 use crate::flat::{Reading, moved, put};
 use crate::host::is_host;
+use crate::message::Piece;
 use crate::on_devices::OnDevices;
 use crate::{Communicator, Kind, PartShape, WorldError, worker};
 
@@ -18,13 +19,13 @@ use crate::{Communicator, Kind, PartShape, WorldError, worker};
 /// Several may be in flight, and you may wait for them in any order. Dropping one gives it up.
 #[must_use = "the result arrives only with `wait`"]
 pub struct Gathering {
-    world: Communicator,
-    call: Arc<Call>,
-    to: Device,
-    state: Waiting,
+    pub(crate) world: Communicator,
+    pub(crate) call: Arc<Call>,
+    pub(crate) to: Device,
+    pub(crate) state: Waiting,
 }
 
-enum Waiting {
+pub(crate) enum Waiting {
     /// A world of one, with nobody to wait for.
     Alone(Vec<Tensor<1>>),
     Exchange(u64),
@@ -120,13 +121,17 @@ impl Gathering {
             Waiting::Alone(shards) => Ok(shards),
             Waiting::Exchange(sequence) => {
                 let pieces = self.world.seat().complete(sequence, &self.call)?;
-                let parts = concatenated(&self.call, pieces).into_iter().map(Some);
-                Ok(put(parts.collect(), &self.to).into_iter().flatten().collect())
+                Ok(there(&self.call, pieces, &self.to))
             }
             Waiting::OnDevices(sum) => Ok(sum.wait()?.into_iter().flatten().collect()),
             Waiting::Over => Ok(vec![]),
         }
     }
+}
+
+/// Returns gathered parts on a device.
+pub(crate) fn there(call: &Call, arrived: Vec<Vec<Option<Piece>>>, to: &Device) -> Vec<Tensor<1>> {
+    put(concatenated(call, arrived).into_iter().map(Some).collect(), to).into_iter().flatten().collect()
 }
 
 impl Drop for Gathering {

@@ -9,6 +9,7 @@
 //! communicator.rs  Communicator: a rank's handle, its rank and size, barrier and failure
 //! tensors.rs       collectives on tensors
 //! gathering.rs     all-gathers that have begun: start early, wait later
+//! uploading.rs     gathered parts on their way to a GPU
 //! summing.rs       sums that have begun
 //! on_devices.rs    collectives between devices, without the host
 //! joined.rs        the parts of a call as buffers, for them
@@ -105,6 +106,7 @@ mod tensors;
 mod testing;
 mod timeline;
 mod traffic;
+mod uploading;
 mod worker;
 mod world;
 
@@ -128,4 +130,5 @@ pub use reads::{all_on_host, numbers};
 pub use summing::Summing;
 pub use timeline::{Activity, Event, Lane, Open, Span, Timeline};
 pub use traffic::{Moved, Traffic};
+pub use uploading::Uploading;
 pub use world::World;

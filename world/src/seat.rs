@@ -1,6 +1,8 @@
 //! A rank's place in the exchange.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 use crate::call::Call;
 use crate::exchange::Exchange;
@@ -85,12 +87,39 @@ impl Seat {
 
     /// Waits for the pieces of all ranks of the group and returns them by rank.
     pub fn complete(&self, sequence: u64, call: &Arc<Call>) -> Result<Vec<Vec<Option<Piece>>>, WorldError> {
-        let Arrived { pieces, waited, received, times } =
-            self.exchange.complete(self.world_rank, &self.group, sequence, call)?;
-        self.timeline.exchanged(call.kind, || call.what.clone(), received, times);
-        let mut sums = self.waited.lock().unwrap_or_else(PoisonError::into_inner);
-        self.group.members.iter().zip(waited).for_each(|(member, waited)| sums[*member] += waited);
+        let began = Instant::now();
+        let Arrived { pieces, at, .. } = self.arrived(sequence, call, &AtomicBool::new(false))?;
+        self.waited(began, &at);
         Ok(pieces)
+    }
+
+    /// Like [`complete`](Self::complete), for a thread that waits while the rank does not: counts no waiting, and returns an
+    /// error once the rank has `given_up`.
+    pub fn arrived(
+        &self,
+        sequence: u64,
+        call: &Arc<Call>,
+        given_up: &AtomicBool,
+    ) -> Result<Arrived, WorldError> {
+        let arrived = self.exchange.complete(self.world_rank, &self.group, sequence, call, given_up)?;
+        self.timeline.exchanged(call.kind, || call.what.clone(), arrived.received, arrived.times);
+        Ok(arrived)
+    }
+
+    /// Counts how long the rank has waited for each rank of the group.
+    pub fn waited(&self, began: Instant, arrivals: &[Instant]) {
+        let mut sums = self.waited.lock().unwrap_or_else(PoisonError::into_inner);
+        for (member, at) in self.group.members.iter().zip(arrivals) {
+            sums[*member] += at.saturating_duration_since(began).as_secs_f64();
+        }
+    }
+
+    /// Does the work as a thread of the rank's does.
+    pub fn within(&self, work: &mut dyn FnMut()) {
+        match self.around.get() {
+            Some(around) => around(work),
+            None => work(),
+        }
     }
 
     /// Sends the pieces and waits for those of all ranks of the group.

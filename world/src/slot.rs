@@ -37,19 +37,19 @@ impl Slot {
         arrived.into_iter().find(|(_, theirs)| *theirs != call)
     }
 
-    /// Returns what the group's members sent to `rank`, which has waited since `started`.
+    /// Returns what the group's members sent to `rank`, which has asked for it at `started`.
     pub fn arrived(mut self, rank: usize, group: &Group, started: Instant) -> Arrived {
-        let (mut pieces, mut waited) = (Vec::new(), Vec::new());
+        let (mut pieces, mut at) = (Vec::new(), Vec::new());
         // A rank sends to itself too, and that arrives at once.
         let sent = self.messages.get(rank).and_then(Option::as_ref).map_or(started, |(_, at)| *at);
         let times = (sent, self.last().unwrap_or(sent));
-        for (message, at) in group.members.iter().filter_map(|from| self.messages[*from].take()) {
+        for (message, arrived) in group.members.iter().filter_map(|from| self.messages[*from].take()) {
             pieces.push(message.pieces);
-            waited.push(at.saturating_duration_since(started).as_secs_f64());
+            at.push(arrived);
         }
         let others = group.members.iter().zip(&pieces).filter(|(from, _)| **from != rank);
         let received: usize = others.flat_map(|(_, p)| p.iter().flatten()).map(|p| p.bytes.len()).sum();
-        Arrived { pieces, waited, received: received as u64, times }
+        Arrived { pieces, at, received: received as u64, times }
     }
 }
 
@@ -57,8 +57,8 @@ impl Slot {
 pub struct Arrived {
     /// The pieces of each member of the group, including its own.
     pub pieces: Vec<Vec<Option<Piece>>>,
-    /// Seconds that this rank waited for each member.
-    pub waited: Vec<f64>,
+    /// When those of each member arrived.
+    pub at: Vec<Instant>,
     /// The bytes from other ranks.
     pub received: u64,
     /// When this rank sent its messages, and when the last one arrived.

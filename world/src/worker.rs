@@ -45,22 +45,18 @@ fn job<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, WorldError> + Send + 'static,
 ) -> (Job, Receiver<Result<T, WorldError>>) {
     let (hand_over, handed_over) = channel();
-    let (around, seat, stream) = (seat.around.get().cloned(), seat.clone(), StreamId::current());
+    let (seat, fails, stream) = (seat.clone(), seat.clone(), StreamId::current());
     let job = move || {
         let mut work = Some(move || match catch_unwind(AssertUnwindSafe(|| stream.executes(work))) {
             // If nobody listens any more, the rank has given the call up.
             Ok(result) => drop(hand_over.send(result)),
-            Err(panic) => seat.fail(&format!("{doing}: {}", message(&*panic))),
+            Err(panic) => fails.fail(&format!("{doing}: {}", message(&*panic))),
         });
-        let mut once = || {
+        seat.within(&mut || {
             if let Some(work) = work.take() {
                 work();
             }
-        };
-        match around {
-            Some(around) => around(&mut once),
-            None => once(),
-        }
+        });
     };
     (Box::new(job), handed_over)
 }

@@ -36,7 +36,7 @@ impl Upload {
     ///
     /// # Errors
     ///
-    /// `read` itself, which was not called, if there are no tensors, if some are not in f32, bf16 or f16, if they are more
+    /// `read` itself, which was not called, if there are no elements, if some are not in f32, bf16 or f16, if they are more
     /// than the device has in one buffer, or if `to` is no device of CubeCL's, such as a GPU.
     pub fn begin<F>(tensors: Vec<(usize, DType)>, to: &Device, read: F) -> Result<Self, F>
     where
@@ -109,13 +109,13 @@ mod cube {
             let is_float =
                 |(_, dtype): &(usize, DType)| matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
             let device = to.clone().inner();
-            if tensors.is_empty() || !tensors.iter().all(is_float) {
+            if !tensors.iter().all(is_float) {
                 return Err(read);
             }
             let DispatchDevice::Cube(cube) = device.as_dispatch() else { return Err(read) };
             let memory = cube.client().properties().memory.clone();
             let (places, bytes) = places(&tensors, memory.alignment as usize);
-            if bytes as u64 > memory.max_page_size {
+            if bytes == 0 || bytes as u64 > memory.max_page_size {
                 return Err(read);
             }
             let like = vec![Tensor::<1>::empty([1], &device).into_dispatch()];

@@ -237,7 +237,7 @@ impl Entered {
     fn start_next(&self, unit: usize, way: Way) -> Result<(), StrategyError> {
         let Some(next) = self.next(unit, way) else { return Ok(()) };
         if self.is_gathered(next) && !lock(&self.ahead).contains_key(&next) {
-            let gathering = self.start(next)?;
+            let gathering = self.start(next)?.uploading();
             lock(&self.ahead).insert(next, gathering);
         }
         if !lock(&self.fetching).contains_key(&next) {

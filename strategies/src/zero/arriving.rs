@@ -2,7 +2,8 @@
 //!
 //! To publish a master in stages 1 and 2 is to begin all of its gathers, and to return a replica of lazy parameters. Those
 //! outside blocks come first, because a pass waits for them before it begins; then come the blocks, in the order of the
-//! model. The forward pass waits for a bucket when it reads the first parameter of it:
+//! model. The forward pass waits for a bucket when it reads the first parameter of it, and the bucket after it then goes up to
+//! the device beside the computation:
 //!
 //! | link | gather block 1 | gather block 2 | gather block 3 | |
 //! |---|---|---|---|---|
@@ -10,7 +11,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{Device, Tensor};
@@ -48,6 +49,8 @@ pub(super) struct Destination {
 struct State {
     coming: Option<Gathers>,
     there: HashMap<ParamId, Arrived>,
+    /// The bucket that the pass reads after this one.
+    next: Weak<Bucket>,
 }
 
 /// A gathered parameter, flat.
@@ -91,13 +94,19 @@ impl Arriving {
         for bucket in sharding.buckets(&shards) {
             let device = bucket[0].1.device();
             let gathers = sharding.begin_gather("the parameters", bucket.to_vec(), &device)?;
-            let (sharding, state) =
-                (sharding.clone(), Mutex::new(State { coming: Some(gathers), there: HashMap::new() }));
+            let state = State { coming: Some(gathers), there: HashMap::new(), next: Weak::new() };
+            let (sharding, state) = (sharding.clone(), Mutex::new(state));
             let arriving = Arc::new(Bucket { sharding, state, device, destination: destination.clone() });
             bucket_of.extend(bucket.iter().map(|(id, _)| (*id, arriving.clone())));
             all.push(arriving);
         }
         drop(shards);
+        for (bucket, next) in all.iter().zip(all.iter().skip(1)) {
+            bucket.lock().next = Arc::downgrade(next);
+        }
+        if let Some(first) = all.first() {
+            first.upload();
+        }
         Ok((master.map(&mut Lazy { bucket_of, done: HashMap::new() }), Self(all)))
     }
 
@@ -113,20 +122,38 @@ impl Arriving {
 }
 
 impl Bucket {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Copies the bucket to a GPU when it has arrived, unless it is there.
+    fn upload(&self) {
+        let mut state = self.lock();
+        if let Some(gathers) = state.coming.take() {
+            // The parameters outlive the pass that reads them.
+            state.coming = Some(self.device.memory_persistent_allocations(gathers, Gathers::uploading));
+        }
+    }
+
     /// Waits for the bucket, unless it is there, and looks at its parameters.
     fn arrived<T>(&self, look: impl FnOnce(&HashMap<ParamId, Arrived>) -> T) -> T {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         if let Some(gathers) = state.coming.take() {
             let coming = (&*self.sharding, gathers);
-            // The parameters outlive the pass that reads them.
+            // As in `upload`.
             let there = self.device.memory_persistent_allocations(coming, |(sharding, gathers)| {
                 let gathered = Beyond::without(|| gathers.wait())?.into_iter();
                 Ok(gathered.map(|(id, padded)| (id, Arrived::of(padded, sharding.rows(id)))).collect())
             });
-            state.there = there.unwrap_or_else(|error| {
-                self.destination.faults.report(error);
-                HashMap::new()
-            });
+            match there {
+                Ok(there) => {
+                    state.there = there;
+                    if let Some(next) = state.next.upgrade() {
+                        next.upload();
+                    }
+                }
+                Err(error) => self.destination.faults.report(error),
+            }
         }
         look(&state.there)
     }

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use burn::module::{Module, ParamId};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
-use firebrick_world::{Communicator, Gathering, PartShape, all_on_host, host_device, numbers, on_host};
+use firebrick_world::{
+    Communicator, Gathering, PartShape, Uploading, all_on_host, host_device, numbers, on_host,
+};
 
 use super::rows::Rows;
 use crate::buckets::{BUCKET_BYTES, buckets, bytes};
@@ -255,11 +257,11 @@ impl Sharding {
         to: &Device,
     ) -> Result<Gathers, StrategyError> {
         let begin = |bucket: &[(ParamId, Tensor<1>)]| {
-            let (ids, shards): (Vec<_>, Vec<_>) = bucket.iter().cloned().unzip();
-            Ok((ids, self.sharing.begin_all_gather(what, shards, to)?))
+            let shards = bucket.iter().map(|(_, shard)| shard.clone());
+            self.sharing.begin_all_gather(what, shards.collect(), to)
         };
-        let gathers = self.buckets(&shards).into_iter().map(begin);
-        Ok(Gathers(gathers.collect::<Result<_, StrategyError>>()?))
+        let each = self.buckets(&shards).into_iter().map(begin).collect::<Result<_, _>>()?;
+        Ok(Gathers { ids: shards.into_iter().map(|(id, _)| id).collect(), coming: Coming::Each(each) })
     }
 
     /// Gathers each sharded parameter in host memory, on `root` alone or on every rank. No device holds more of the
@@ -297,18 +299,39 @@ impl Sharding {
     }
 }
 
-/// Gathers in flight, each of a bucket.
+/// Gathers in flight.
 #[derive(Debug)]
-pub struct Gathers(Vec<(Vec<ParamId>, Gathering)>);
+pub struct Gathers {
+    ids: Vec<ParamId>,
+    coming: Coming,
+}
+
+#[derive(Debug)]
+enum Coming {
+    /// Each of a bucket.
+    Each(Vec<Gathering>),
+    Together(Uploading),
+}
 
 impl Gathers {
+    /// Copies the parameters to a GPU, beside what it computes, if they pass through host memory.
+    pub fn uploading(self) -> Self {
+        let coming = match self.coming {
+            Coming::Each(gathers) => Gathering::upload(gathers).map_or_else(Coming::Each, Coming::Together),
+            together => together,
+        };
+        Self { coming, ..self }
+    }
+
     /// Waits for the gathered parameters, each flat and with its padding.
     pub fn wait(self) -> Result<Vec<(ParamId, Tensor<1>)>, StrategyError> {
-        let mut all = Vec::new();
-        for (ids, gathering) in self.0 {
-            all.extend(std::iter::zip(ids, gathering.wait()?));
-        }
-        Ok(all)
+        let parts = match self.coming {
+            Coming::Each(gathers) => {
+                gathers.into_iter().map(Gathering::wait).collect::<Result<Vec<_>, _>>()?.concat()
+            }
+            Coming::Together(uploading) => uploading.wait()?,
+        };
+        Ok(std::iter::zip(self.ids, parts).collect())
     }
 }
 
