@@ -30,15 +30,15 @@ pub struct Uploading {
     given_up: Arc<AtomicBool>,
 }
 
-/// The exchange of a gather.
-struct Exchange {
+/// A gather through host memory that has begun.
+struct Begun {
     seat: Arc<Seat>,
     sequence: u64,
     call: Arc<Call>,
 }
 
 impl Gathering {
-    /// Copies the parts of gathers of one rank, which go to one GPU, beside what the device computes, instead of when
+    /// Copies the parts of gathers beside what the device computes, instead of when
     /// [`wait`](Self::wait) is called and in the queue that computes.
     ///
     /// They take their memory on the device now, and the deadline starts now. So call this for what is read next, not for all
@@ -46,8 +46,8 @@ impl Gathering {
     ///
     /// # Errors
     ///
-    /// The gathers as they were, if there are none, if they do not pass through host memory or stay there, or if the device
-    /// takes no such [`Upload`].
+    /// The gathers as they were, if there are none, if they are of several communicators or go to several devices, if they do not
+    /// pass through host memory or stay there, or if the device takes no such [`Upload`].
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -61,15 +61,19 @@ impl Gathering {
     /// # Ok::<(), firebrick_world::WorldError>(())
     /// ```
     pub fn upload(mut gathers: Vec<Self>) -> Result<Uploading, Vec<Self>> {
-        let exchanges: Option<Vec<_>> = gathers.iter().map(Exchange::of).collect();
-        let (Some(exchanges), Some(first)) = (exchanges, gathers.first()) else { return Err(gathers) };
+        let begun: Option<Vec<_>> = gathers.iter().map(Begun::of).collect();
+        let (Some(begun), Some(first)) = (begun, gathers.first()) else { return Err(gathers) };
         let (world, call, to) = (first.world.clone(), first.call.clone(), first.to.clone());
-        let kinds: Vec<_> = exchanges.iter().flat_map(Exchange::kinds).collect();
+        let alike = |gather: &Self| gather.to == to && Arc::ptr_eq(gather.world.seat(), world.seat());
+        if !gathers.iter().all(alike) {
+            return Err(gathers);
+        }
+        let kinds: Vec<_> = begun.iter().flat_map(Begun::kinds).collect();
         let zeros = kinds.clone();
         let (given_up, (tell, arrivals)) = (Arc::new(AtomicBool::new(false)), channel());
         let is_given_up = given_up.clone();
         let read = move || {
-            let (found, parts) = match arrived(exchanges, &is_given_up) {
+            let (found, parts) = match arrived(begun, &is_given_up) {
                 Ok((parts, arrivals)) => (Ok(arrivals), parts),
                 Err(error) => {
                     // `wait` returns the error, and nobody sees the zeros.
@@ -86,8 +90,8 @@ impl Gathering {
     }
 }
 
-impl Exchange {
-    /// Returns the exchange of a gather through host memory. In a rehearsal nothing happens before a rank waits.
+impl Begun {
+    /// Returns what waits for the other ranks, if a gather goes through host memory. In a rehearsal nothing happens before a rank waits.
     fn of(gather: &Gathering) -> Option<Self> {
         let seat = gather.world.seat().clone();
         match gather.state {
@@ -105,13 +109,10 @@ impl Exchange {
 }
 
 /// Waits for the other ranks. Returns the parts in host memory, and when all of each rank's were there.
-fn arrived(
-    exchanges: Vec<Exchange>,
-    given_up: &AtomicBool,
-) -> Result<(Vec<Tensor<1>>, Vec<Instant>), WorldError> {
+fn arrived(begun: Vec<Begun>, given_up: &AtomicBool) -> Result<(Vec<Tensor<1>>, Vec<Instant>), WorldError> {
     let (mut parts, mut last) = (Vec::new(), Vec::<Instant>::new());
-    let mut exchanges = exchanges.into_iter();
-    while let Some(Exchange { seat, sequence, call }) = exchanges.next() {
+    let mut begun = begun.into_iter();
+    while let Some(Begun { seat, sequence, call }) = begun.next() {
         let mut found = None;
         seat.within(&mut || {
             let arrived = seat.arrived(sequence, &call, given_up);
@@ -125,7 +126,7 @@ fn arrived(
             }
             Err(error) => {
                 seat.abandon(sequence);
-                exchanges.for_each(|Exchange { seat, sequence, .. }| seat.abandon(sequence));
+                begun.for_each(|Begun { seat, sequence, .. }| seat.abandon(sequence));
                 return Err(error);
             }
         }
