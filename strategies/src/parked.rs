@@ -12,7 +12,7 @@ use crate::StrategyError;
 /// A model has such a parameter without a value: Burn calls it lazy. Its initializer reads the value, so that it is
 /// correct wherever it is read, at the cost of memory. A [pass](crate::Pass::reading) does not initialize it. It reads the
 /// parameters of a block when the block's segment begins, drops them when the segment ends, and reads those of the next
-/// block meanwhile.
+/// block meanwhile, or this rank's shards of the next two blocks.
 pub trait Parked: Debug + Send + Sync {
     /// Returns what is known of a parameter that waits here; `None` for any other.
     fn param(&self, id: ParamId) -> Option<ParkedParam>;

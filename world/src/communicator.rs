@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use burn::tensor::{DType, Device};
 use bytes::Bytes;
 
 use crate::call::Call;
@@ -165,6 +166,18 @@ impl Communicator {
             member.device_collectives = collectives;
         }
         self
+    }
+
+    /// Returns whether there are other ranks, and tensors of a dtype go between them and this rank's `device` without passing
+    /// through host memory.
+    pub fn exchanges_on(&self, device: &Device, dtype: DType) -> bool {
+        self.size() > 1 && self.exchanging(device, &[PartShape::flat(0, dtype)]).is_some()
+    }
+
+    /// Returns what exchanges such parts, on this rank's `device`, without the host.
+    pub(crate) fn exchanging(&self, device: &Device, like: &[PartShape]) -> Option<&DeviceCollectives> {
+        let own = self.device_collectives()?;
+        (DeviceCollectives::takes(like) && own.is_of(self.rank(), device)).then_some(own)
     }
 
     /// Notes why the ranks' devices do not exchange by themselves, before its communicator is cloned.

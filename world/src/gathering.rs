@@ -7,7 +7,6 @@ use burn::tensor::{Device, Tensor};
 
 use crate::call::Call;
 use crate::collectives::concatenated;
-use crate::device_collectives::DeviceCollectives;
 use crate::flat::{Reading, moved, put};
 use crate::host::is_host;
 use crate::message::Piece;
@@ -63,8 +62,7 @@ impl Communicator {
     ) -> Result<Gathering, WorldError> {
         let like: Vec<_> =
             shards.iter().map(|shard| PartShape::flat(shard.dims()[0], shard.dtype())).collect();
-        let between = self.device_collectives();
-        let between = between.filter(|own| DeviceCollectives::takes(&like) && own.is_of(self.rank(), to));
+        let between = self.exchanging(to, &like);
         let call = self.open(Call::new(Kind::AllGather, what, like));
         let state = if self.size() == 1 {
             Waiting::Alone(shards.into_iter().map(|shard| shard.inner().to_device(to)).collect())

@@ -7,7 +7,6 @@ use std::sync::mpsc::Receiver;
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 
 use crate::call::{Call, name};
-use crate::device_collectives::DeviceCollectives;
 use crate::flat::{Reading, put};
 use crate::host::is_host;
 use crate::on_devices::OnDevices;
@@ -110,9 +109,7 @@ impl Communicator {
         let parts: Vec<_> = parts.collect();
         let scatters = call.kind == Kind::ReduceScatter;
         let call = self.open(call);
-        let between = self.device_collectives();
-        let between =
-            between.filter(|own| DeviceCollectives::takes(&call.parts) && own.is_of(self.rank(), to));
+        let between = self.exchanging(to, &call.parts);
         let state = if self.size() == 1 {
             let own = parts.into_iter().zip(&call.parts).map(|(part, like)| {
                 let part = part?.to_device(to);

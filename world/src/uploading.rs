@@ -248,6 +248,16 @@ mod tests {
     }
 
     #[test]
+    fn gathers_of_several_ranks_are_not_uploaded_together() {
+        let ranks = World::threads(2).join().unwrap();
+        let gathers = ranks.iter().map(|rank| begin(rank, 0).unwrap()).collect();
+        let gathers = Gathering::upload(gathers).unwrap_err();
+        let found = gathers.into_iter().map(|gather| gather.wait().map(gathered).unwrap());
+        let found: Vec<_> = found.collect();
+        assert_eq!(found[0], found[1]);
+    }
+
+    #[test]
     fn what_is_given_up_misses_no_deadline() {
         let limit = Duration::from_millis(400);
         let found = run(World::threads(2).deadline(limit), |rank| {

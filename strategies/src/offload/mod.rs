@@ -53,7 +53,8 @@ const NAME: &str = "Offload";
 /// With `parameters`, the next block is on its way while one block computes, forward and backward. Another thread joins its
 /// parameters, on CUDA in pinned memory, and a queue of its own copies them to the device at once. This begins when the device
 /// has computed the block before, whose memory it takes. A forward pass predicts the next block from the pass before,
-/// so the first one fetches each block when it reaches it.
+/// so the first one fetches each block when it reaches it. In stage 3 of [`Zero`](crate::Zero), where devices gather the blocks, a
+/// rank's shards begin one block earlier, and the device also holds those of two blocks.
 ///
 /// `optimizer` updates the parameters bucket by bucket. While the device receives the replica's parameters of one bucket,
 /// the host updates the next. If you use [`Zero`](crate::Zero), write it before `Offload`: stage 1 behind it
@@ -65,8 +66,9 @@ const NAME: &str = "Offload";
 /// master, and the replica if [`Amp`](crate::Amp) keeps it in another dtype. While an update updates one bucket, it reads the
 /// next bucket and writes the one before. Host memory therefore holds about three buckets. The result is the same, to the bit.
 ///
-/// With `parameters`, a pass reads each block when it reaches its segment, and the next block meanwhile. Of blocks, host memory
-/// holds the gradients, about three buckets of master and state during an update, and two blocks during a pass. A pass reads the
+/// With `parameters`, a pass reads each block when it reaches its segment, and the next block meanwhile; in stage 3 of
+/// [`Zero`](crate::Zero) also this rank's shards of the block after that. Of blocks, host memory holds the gradients, about three
+/// buckets of master and state during an update, and during a pass two blocks, in stage 3 with the shards of a third. A pass reads the
 /// replica of all blocks forward, and again backward except for the last block, which stays. An update reads and writes the
 /// master of the trained blocks, and writes their replica if it is in another dtype. Each tensor takes whole blocks of 4 KiB.
 ///

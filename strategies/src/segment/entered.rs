@@ -3,22 +3,24 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
+use std::thread;
 
-use burn::module::{Module, ModuleMapper, Param, ParamId};
+use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Device, Shape, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 use firebrick_world::host_device;
 
 use super::deliveries::Deliveries;
-use super::fetching::{Fetching, Source};
+use super::fetching::{Fetching, Source, zeros};
 use super::lock;
 use super::plan::SegmentPlan;
+use super::put_away::PutAway;
 use super::root::Root;
 use super::units::{Handling, Values};
 use crate::moving::{Moving, copied};
 use crate::params::{Trained, trained_here, wake};
-use crate::zero::{Gathers, Part, add};
-use crate::{AnyParam, ParkedParam, StrategyError};
+use crate::zero::{Gathers, Part, Sharding, add};
+use crate::{AnyParam, StrategyError};
 
 /// A model during a pass.
 pub(crate) struct Entered {
@@ -27,13 +29,15 @@ pub(crate) struct Entered {
     /// The parameters of blocks, which are stored elsewhere.
     pub(super) stored: HashMap<ParamId, Stored>,
     /// The parameters of each unit, in the order of the model.
-    members: Vec<Vec<ParamId>>,
+    pub(super) members: Vec<Vec<ParamId>>,
     /// The units that this pass has reached.
     met: Mutex<Vec<Met>>,
     /// The running gathers, for the next segments.
     ahead: Mutex<HashMap<usize, Gathers>>,
     /// The parameters that are on their way to the device, for the next segments.
     fetching: Mutex<HashMap<usize, Fetching>>,
+    /// This rank's shards that are on their way to where the ranks gather them, for the segments after the next ones.
+    shards: Mutex<HashMap<usize, Fetching>>,
     /// The unit that the forward pass reached last, with its parameters: the backward pass begins with it.
     last: Mutex<Option<(usize, Values)>>,
     delivered: Mutex<Deliveries>,
@@ -47,7 +51,7 @@ pub(super) struct Stored {
     pub dtype: DType,
     pub is_trained: bool,
     /// Flat: the whole parameter, or this rank's shard. `None` if it waits outside memory.
-    value: Option<Tensor<1>>,
+    pub value: Option<Tensor<1>>,
 }
 
 /// The direction of a pass.
@@ -86,6 +90,7 @@ impl Entered {
             met: Mutex::default(),
             ahead: Mutex::default(),
             fetching: Mutex::default(),
+            shards: Mutex::default(),
             last: Mutex::default(),
             delivered: Mutex::default(),
             silent,
@@ -123,9 +128,7 @@ impl Entered {
         model: &M,
         graph: &mut GradientsParams,
     ) -> Result<HashMap<ParamId, Tensor<1>>, StrategyError> {
-        // A backward pass that never reached their segments has left them. They would hold parameters that are updated next.
-        lock(&self.last).take();
-        lock(&self.fetching).drain().for_each(|(_, fetching)| drop(fetching.wait(self.handling().moves())));
+        self.end_fetching();
         let delivered = std::mem::take(&mut *lock(&self.delivered));
         let Some(sharding) = &self.handling().sharding else { return delivered.all() };
         if !self.is_provided() {
@@ -141,6 +144,15 @@ impl Entered {
         Ok(all)
     }
 
+    /// Drops the parameters of segments that the pass never reached, once nothing reads them: they would hold what is updated
+    /// next.
+    fn end_fetching(&self) {
+        lock(&self.last).take();
+        for left in [&self.fetching, &self.shards] {
+            lock(left).drain().for_each(|(_, fetching)| drop(fetching.wait(self.handling().moves())));
+        }
+    }
+
     /// Returns the device on which gradients arrive.
     fn gradients_to(&self) -> Device {
         if self.handling().lands { host_device() } else { self.device.clone().inner() }
@@ -153,6 +165,7 @@ impl Entered {
         let last = lock(&self.last).take();
         let values = match last.filter(|(last, _)| way == Way::Backward && *last == unit) {
             Some((_, values)) => {
+                self.plan.ends_at(lock(&self.met).len());
                 self.start_next(unit, way)?;
                 values
             }
@@ -212,13 +225,32 @@ impl Entered {
         rows.map_or(shape[0], |rows| rows.per_rank()) * shape[1..].iter().product::<usize>()
     }
 
-    /// Begins to gather a unit. Shards that wait outside memory are read first.
+    /// Begins to gather a unit.
     fn start(&self, unit: usize) -> Result<Gathers, StrategyError> {
         let handling = self.handling();
-        let source = self.source(unit, true);
-        let shards = std::iter::zip(source.ids.clone(), source.wait()).collect();
-        let sharding = handling.sharding.as_ref().expect("only shards are gathered");
-        sharding.begin_gather(handling.units.path(unit), shards, &self.device.clone().inner())
+        let begun = lock(&self.shards).remove(&unit);
+        let begun = begun.map_or_else(|| self.fetch_shards(unit), Ok);
+        // The other ranks begin this gather now, and the pass reports the error when it is over.
+        let shards = begun.and_then(|begun| begun.wait(handling.moves())).unwrap_or_else(|error| {
+            self.plan.report(error);
+            let ids = self.members[unit].iter().copied().filter(|id| self.gathers(*id));
+            ids.map(|id| (id, zeros((self.elements(id), self.stored[&id].dtype)))).collect()
+        });
+        self.sharding().begin_gather(handling.units.path(unit), shards, &self.device.clone().inner())
+    }
+
+    /// Begins to bring this rank's shards of a unit to where the ranks gather them: to the device if devices exchange
+    /// them. Shards on a disk are read.
+    fn fetch_shards(&self, unit: usize) -> Result<Fetching, StrategyError> {
+        let (source, to) = (self.source(unit, true), self.device.clone().inner());
+        match !source.is_on(&to) && self.sharding().gathers_on(&to, source.kinds.iter().map(|kind| kind.1)) {
+            true => Fetching::begin(source, &to, self.handling().moves()),
+            false => Ok(Fetching::there(source)),
+        }
+    }
+
+    fn sharding(&self) -> &Arc<Sharding> {
+        self.handling().sharding.as_ref().expect("only shards are gathered")
     }
 
     /// Begins to fetch the parameters of a unit that are not gathered, if there are any.
@@ -233,9 +265,11 @@ impl Entered {
         }
     }
 
-    /// Begins to gather or fetch the unit that comes after this one.
+    /// Begins to gather or fetch the unit that comes after this one, and to bring the shards of the unit after that to where
+    /// they are gathered.
     fn start_next(&self, unit: usize, way: Way) -> Result<(), StrategyError> {
-        let Some(next) = self.next(unit, way) else { return Ok(()) };
+        let [next, after] = self.next(unit, way);
+        let Some(next) = next else { return Ok(()) };
         if self.is_gathered(next) && !lock(&self.ahead).contains_key(&next) {
             let gathering = self.start(next)?.uploading();
             lock(&self.ahead).insert(next, gathering);
@@ -244,23 +278,31 @@ impl Entered {
             let fetching = self.fetch(next)?.map(|fetching| (next, fetching));
             lock(&self.fetching).extend(fetching);
         }
+        // The shards of one rank are whole blocks.
+        let is_shared = |unit: &usize| self.is_gathered(*unit) && self.sharding().is_shared();
+        let Some(after) = after.filter(is_shared) else { return Ok(()) };
+        if !lock(&self.ahead).contains_key(&after) && !lock(&self.shards).contains_key(&after) {
+            let shards = self.fetch_shards(after)?;
+            lock(&self.shards).insert(after, shards);
+        }
         Ok(())
     }
 
-    /// Predicts the next unit: forward from the order of the last pass, backward from the order of this one.
-    fn next(&self, unit: usize, way: Way) -> Option<usize> {
+    /// Predicts the next two units: forward from the order of the last pass, backward from the order of this one.
+    fn next(&self, unit: usize, way: Way) -> [Option<usize>; 2] {
         let mut met = lock(&self.met);
         match way {
             Way::Only | Way::Forward => {
-                let next = self.plan.comes_after(met.len(), unit);
+                let next = self.plan.come_after(met.len(), unit);
                 met.push(Met::of(unit, way));
                 next
             }
             Way::Backward => {
-                let place = met.iter().rposition(|met| met.unit == unit)?;
+                let Some(place) = met.iter().rposition(|met| met.unit == unit) else { return [None; 2] };
                 met.truncate(place);
                 // The backward pass ends above a unit that it does not run.
-                met.last().filter(|met| met.returns).map(|met| met.unit)
+                let mut above = met.iter().rev().map_while(|met| met.returns.then_some(met.unit));
+                [above.next(), above.next()]
             }
         }
     }
@@ -284,6 +326,14 @@ impl Entered {
     }
 }
 
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            self.end_fetching();
+        }
+    }
+}
+
 /// A unit that the forward pass has run.
 struct Met {
     unit: usize,
@@ -294,51 +344,5 @@ struct Met {
 impl Met {
     fn of(unit: usize, way: Way) -> Self {
         Self { unit, returns: way == Way::Forward }
-    }
-}
-
-/// Takes the parameters out of blocks.
-struct PutAway<'a>(&'a mut Entered);
-
-impl ModuleMapper for PutAway<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let entered = &mut *self.0;
-        let handling = entered.plan.handling();
-        let Some(unit) = handling.units.of_param(param.id).filter(|_| handling.is_away(param.id)) else {
-            // From here on, a parameter without a value is stored elsewhere.
-            param.base();
-            return param;
-        };
-        let id = param.id;
-        let parked = (!param.is_initialized()).then(|| handling.parked(id)).flatten();
-        let (mut shape, dtype, is_trained, value) = match parked {
-            Some(ParkedParam { shape, dtype, is_trained }) => {
-                (shape, dtype, is_trained && entered.device.is_autodiff(), None)
-            }
-            None => {
-                let value = param.base();
-                let (dtype, is_trained) = (value.dtype(), value.is_require_grad());
-                (value.dims().to_vec(), dtype, is_trained, Some(value.inner().reshape([-1])))
-            }
-        };
-        let rows = handling.sharding.as_ref().filter(|_| handling.gathers).and_then(|shards| shards.rows(id));
-        if let Some(rows) = rows {
-            shape[0] = rows.rows();
-        }
-        let plan = entered.plan.clone();
-        if !entered.stored.contains_key(&id) {
-            entered.members[unit].push(id);
-            entered.stored.insert(id, Stored { shape: shape.clone(), dtype, is_trained, value });
-        }
-        let shape = Shape::from(shape);
-        let lazy_shape = shape.clone();
-        // Only code outside the segment reads this value.
-        let outside = move |device: &Device, _: bool| {
-            plan.report(StrategyError::OutsideSegment {
-                parameter: plan.paths().path(id).unwrap_or("a parameter").into(),
-            });
-            Tensor::<D>::zeros(shape, (device, dtype))
-        };
-        Param::uninitialized(id, outside, entered.device.clone(), is_trained, lazy_shape)
     }
 }

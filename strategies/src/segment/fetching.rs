@@ -1,4 +1,4 @@
-//! Parameters of a block on their way from host memory or a disk, while the device computes the block before.
+//! Parameters of a block on their way from host memory or a disk, while the device computes the blocks before.
 
 use std::sync::Arc;
 
@@ -24,6 +24,12 @@ pub(super) struct Source {
 }
 
 impl Source {
+    /// Returns whether all of them are on a device.
+    pub fn is_on(&self, device: &Device) -> bool {
+        let is_there = |value: &Tensor<1>| value.device() == *device;
+        self.values.iter().all(|value| value.as_ref().is_some_and(is_there))
+    }
+
     /// Waits for what is read. If it cannot be read, returns zeros, and the pass reports the error when it is over: until
     /// then the other ranks wait for this rank in each gather and sum of the pass.
     pub fn wait(self) -> Vec<Tensor<1>> {
@@ -33,10 +39,14 @@ impl Source {
             Vec::new()
         });
         read.reverse();
-        let zeros = |(elements, dtype)| Tensor::zeros([elements], (&host_device(), dtype));
         let values = std::iter::zip(self.values, self.kinds);
         values.map(|(value, kind)| value.or_else(|| read.pop()).unwrap_or_else(|| zeros(kind))).collect()
     }
+}
+
+/// Returns what stands in for a parameter that is not there, in host memory.
+pub(super) fn zeros((elements, dtype): (usize, DType)) -> Tensor<1> {
+    Tensor::zeros([elements], (&host_device(), dtype))
 }
 
 /// Parameters that were sent to the device where the pass computes.
@@ -73,13 +83,18 @@ impl Fetching {
                 .iter_mut()
                 .flatten()
                 .for_each(|value| *value = copies.next().expect("one for each"));
-            return Ok(Self { ids, state: State::Reading(Box::new(|| source.wait()), None) });
+            return Ok(Self::there(source));
         }
         let state = match Upload::begin(kinds, to, || source.wait()) {
             Ok(upload) => State::Uploading(upload),
             Err(read) => State::Reading(Box::new(read), Some(to.clone())),
         };
         Ok(Self { ids, state })
+    }
+
+    /// Leaves parameters where they are, but in memory.
+    pub fn there(source: Source) -> Self {
+        Self { ids: source.ids.clone(), state: State::Reading(Box::new(|| source.wait()), None) }
     }
 
     /// Waits until the device's copies are queued. If host and device are the same, waits for what is read.

@@ -8,7 +8,8 @@
 //! units.rs      the parameters that are handled block by block, and how
 //! root.rs       the parameters outside blocks, gathered once for all passes of a window
 //! entered.rs    one pass through a model whose block parameters are provided segment by segment
-//! fetching.rs   parameters of a block on their way from the host, while the block before computes
+//! put_away.rs   takes the parameters that are stored elsewhere out of the model
+//! fetching.rs   parameters of a block on their way from the host or a disk, while the blocks before compute
 //! faults.rs     faults where no error can be returned
 //! unit.rs       one block with provided parameters and delivered gradients
 //! deliveries.rs the gradients that segments have delivered, and the sums that are on their way
@@ -34,6 +35,7 @@ mod fetching;
 mod graft;
 mod maps;
 mod plan;
+mod put_away;
 mod replay;
 mod root;
 mod run;

@@ -177,16 +177,25 @@ impl SegmentPlan {
         });
     }
 
-    /// Predicts the unit after this one, which was reached at `place` of the pass: the one that followed in the last
+    /// Predicts the two units after this one, which was reached at `place` of the pass: those that followed in the last
     /// pass.
-    pub(crate) fn comes_after(&self, place: usize, unit: usize) -> Option<usize> {
+    pub(crate) fn come_after(&self, place: usize, unit: usize) -> [Option<usize>; 2] {
         let mut order = lock(&self.order);
-        let next = if order.get(place) == Some(&unit) { order.get(place + 1).copied() } else { None };
-        if next.is_none() {
+        let follow = match order.get(place) == Some(&unit) {
+            true => [1, 2].map(|by| order.get(place + by).copied()),
+            false => [None; 2],
+        };
+        if follow[0].is_none() {
             order.truncate(place);
             order.push(unit);
         }
-        next
+        follow
+    }
+
+    /// Forgets what came after so many units in an earlier pass: a training pass has ended there, and one that generates may
+    /// have run more.
+    pub(crate) fn ends_at(&self, place: usize) {
+        lock(&self.order).truncate(place);
     }
 
     /// Returns an error if a segment makes it pointless to continue, once.

@@ -88,7 +88,8 @@ const REPLICATE_BELOW: usize = 1024;
 /// Stage 3 gathers a block's parameters when its segment starts and drops them when it ends. It gathers them again for
 /// the backward pass, which runs the block once more. While one block computes, the next one is being gathered, and in
 /// stages 2 and 3 the gradients of the one before are summed. The last block of the forward pass stays for the backward
-/// pass, which begins with it.
+/// pass, which begins with it. With [`Offload::parameters`](crate::Offload::parameters), a rank's shards of the block after the
+/// next one are meanwhile read from the disk, or copied to the device if devices exchange them.
 ///
 /// The blocks are the elements of the model's lists (its `Vec` fields), or the modules that [`blocks`](Self::blocks)
 /// names. Parameters outside the blocks, and those tied to a parameter elsewhere, are gathered by the first pass of a

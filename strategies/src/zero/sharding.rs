@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use burn::module::{Module, ParamId};
-use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use firebrick_world::{
     Communicator, Gathering, PartShape, Uploading, all_on_host, host_device, numbers, on_host,
 };
@@ -247,6 +247,11 @@ impl Sharding {
     /// Splits flat shards into buckets, by the bytes of the whole parameters.
     pub(super) fn buckets<'a>(&self, shards: &'a [(ParamId, Tensor<1>)]) -> Vec<&'a [(ParamId, Tensor<1>)]> {
         buckets(shards, self.bucket, |shard| bytes(shard) * self.sharing.size())
+    }
+
+    /// Returns whether shards of these dtypes are gathered from a rank's device, instead of from host memory.
+    pub(crate) fn gathers_on(&self, device: &Device, mut dtypes: impl Iterator<Item = DType>) -> bool {
+        dtypes.all(|dtype| self.sharing.exchanges_on(device, dtype))
     }
 
     /// Begins to gather shards, each flat, onto the device `to`.

@@ -1,5 +1,6 @@
 //! Ranks as threads, compared with one model that sees all of their rows.
 
+mod ahead;
 mod arriving;
 mod groups;
 mod orders;
