@@ -7,14 +7,14 @@ use std::thread;
 
 use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{Device, Tensor};
 use firebrick_world::host_device;
 
 use super::deliveries::Deliveries;
 use super::fetching::{Fetching, Source, zeros};
 use super::lock;
 use super::plan::SegmentPlan;
-use super::put_away::PutAway;
+use super::put_away::{PutAway, Stored};
 use super::root::Root;
 use super::units::{Handling, Values};
 use crate::moving::{Moving, copied};
@@ -29,7 +29,7 @@ pub(crate) struct Entered {
     /// The parameters of blocks, which are stored elsewhere.
     pub(super) stored: HashMap<ParamId, Stored>,
     /// The parameters of each unit, in the order of the model.
-    pub(super) members: Vec<Vec<ParamId>>,
+    members: Vec<Vec<ParamId>>,
     /// The units that this pass has reached.
     met: Mutex<Vec<Met>>,
     /// The running gathers, for the next segments.
@@ -43,15 +43,6 @@ pub(crate) struct Entered {
     delivered: Mutex<Deliveries>,
     /// Whether this rank takes part in the collectives and contributes nothing.
     pub(super) silent: bool,
-}
-
-/// A parameter that is stored elsewhere than where the pass computes.
-pub(super) struct Stored {
-    pub shape: Vec<usize>,
-    pub dtype: DType,
-    pub is_trained: bool,
-    /// Flat: the whole parameter, or this rank's shard. `None` if it waits outside memory.
-    pub value: Option<Tensor<1>>,
 }
 
 /// The direction of a pass.
@@ -82,11 +73,21 @@ impl Entered {
     ) -> Result<(M, Arc<Self>), StrategyError> {
         let handling = plan.handling();
         let mut model = Root::fill(root, model.clone(), handling)?;
-        let mut entered = Self {
+        let mut away = PutAway::new(plan, device);
+        match handling.provides() {
+            true => model = model.map(&mut away),
+            false => plan.wake_outside(&model),
+        }
+        if handling.fetches {
+            // A parameter without a value is provided by its segment.
+            let is_here = |param: &dyn AnyParam| param.is_initialized();
+            model = copied(model, &device.clone().inner(), handling.moves(), is_here)?;
+        }
+        let entered = Self {
             plan: plan.clone(),
             device: device.clone(),
-            stored: HashMap::new(),
-            members: vec![Vec::new(); handling.units.count()],
+            stored: away.stored,
+            members: away.members,
             met: Mutex::default(),
             ahead: Mutex::default(),
             fetching: Mutex::default(),
@@ -95,15 +96,6 @@ impl Entered {
             delivered: Mutex::default(),
             silent,
         };
-        match handling.provides() {
-            true => model = model.map(&mut PutAway(&mut entered)),
-            false => plan.wake_outside(&model),
-        }
-        if handling.fetches {
-            // A parameter without a value is provided by its segment.
-            let is_here = |param: &dyn AnyParam| param.is_initialized();
-            model = copied(model, &device.clone().inner(), handling.moves(), is_here)?;
-        }
         Ok((model, Arc::new(entered)))
     }
 

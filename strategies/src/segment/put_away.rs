@@ -1,18 +1,42 @@
 //! Takes the parameters of blocks that are stored elsewhere out of the model of a pass.
 
-use burn::module::{ModuleMapper, Param};
-use burn::tensor::{Device, Shape, Tensor};
+use std::collections::HashMap;
+use std::sync::Arc;
 
-use super::entered::{Entered, Stored};
+use burn::module::{ModuleMapper, Param, ParamId};
+use burn::tensor::{DType, Device, Shape, Tensor};
+
+use super::plan::SegmentPlan;
 use crate::{ParkedParam, StrategyError};
 
+/// A parameter that is stored elsewhere than where the pass computes.
+pub(super) struct Stored {
+    pub shape: Vec<usize>,
+    pub dtype: DType,
+    pub is_trained: bool,
+    /// Flat: the whole parameter, or this rank's shard. `None` if it waits outside memory.
+    pub value: Option<Tensor<1>>,
+}
+
 /// Takes the parameters out of blocks.
-pub(super) struct PutAway<'a>(pub &'a mut Entered);
+pub(super) struct PutAway<'a> {
+    plan: &'a Arc<SegmentPlan>,
+    device: &'a Device,
+    pub stored: HashMap<ParamId, Stored>,
+    /// The parameters of each unit, in the order of the model.
+    pub members: Vec<Vec<ParamId>>,
+}
+
+impl<'a> PutAway<'a> {
+    pub fn new(plan: &'a Arc<SegmentPlan>, device: &'a Device) -> Self {
+        let members = vec![Vec::new(); plan.handling().units.count()];
+        Self { plan, device, stored: HashMap::new(), members }
+    }
+}
 
 impl ModuleMapper for PutAway<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let entered = &mut *self.0;
-        let handling = entered.plan.handling();
+        let handling = self.plan.handling();
         let Some(unit) = handling.units.of_param(param.id).filter(|_| handling.is_away(param.id)) else {
             // From here on, a parameter without a value is stored elsewhere.
             param.base();
@@ -22,7 +46,7 @@ impl ModuleMapper for PutAway<'_> {
         let parked = (!param.is_initialized()).then(|| handling.parked(id)).flatten();
         let (mut shape, dtype, is_trained, value) = match parked {
             Some(ParkedParam { shape, dtype, is_trained }) => {
-                (shape, dtype, is_trained && entered.device.is_autodiff(), None)
+                (shape, dtype, is_trained && self.device.is_autodiff(), None)
             }
             None => {
                 let value = param.base();
@@ -34,10 +58,10 @@ impl ModuleMapper for PutAway<'_> {
         if let Some(rows) = rows {
             shape[0] = rows.rows();
         }
-        let plan = entered.plan.clone();
-        if !entered.stored.contains_key(&id) {
-            entered.members[unit].push(id);
-            entered.stored.insert(id, Stored { shape: shape.clone(), dtype, is_trained, value });
+        let plan = self.plan.clone();
+        if !self.stored.contains_key(&id) {
+            self.members[unit].push(id);
+            self.stored.insert(id, Stored { shape: shape.clone(), dtype, is_trained, value });
         }
         let shape = Shape::from(shape);
         let lazy_shape = shape.clone();
@@ -48,6 +72,6 @@ impl ModuleMapper for PutAway<'_> {
             });
             Tensor::<D>::zeros(shape, (device, dtype))
         };
-        Param::uninitialized(id, outside, entered.device.clone(), is_trained, lazy_shape)
+        Param::uninitialized(id, outside, self.device.clone(), is_trained, lazy_shape)
     }
 }
