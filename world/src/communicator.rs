@@ -169,7 +169,18 @@ impl Communicator {
     }
 
     /// Returns whether there are other ranks, and tensors of a dtype go between them and this rank's `device` without passing
-    /// through host memory.
+    /// through host memory. That takes [NCCL](crate::World::on) or a program's own [collectives](DeviceCollectives::new),
+    /// which serve f32, bf16 and f16.
+    ///
+    /// ```
+    /// use burn::tensor::{DType, Device};
+    /// use firebrick_world::World;
+    ///
+    /// let ranks = World::threads(2).join()?;
+    /// // On the CPU, ranks exchange through host memory.
+    /// assert!(!ranks[0].exchanges_on(&Device::flex(), DType::F32));
+    /// # Ok::<(), firebrick_world::WorldError>(())
+    /// ```
     pub fn exchanges_on(&self, device: &Device, dtype: DType) -> bool {
         self.size() > 1 && self.exchanging(device, &[PartShape::flat(0, dtype)]).is_some()
     }

@@ -97,7 +97,7 @@ impl Fetching {
         Self { ids: source.ids.clone(), state: State::Reading(Box::new(|| source.wait()), None) }
     }
 
-    /// Waits until the device's copies are queued. If host and device are the same, waits for what is read.
+    /// Waits until the device's copies are queued, or, where no copy goes to a device, for what is read.
     ///
     /// # Errors
     ///
