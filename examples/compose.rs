@@ -1,6 +1,6 @@
 //! Composes a training recipe, one line per technique:
 //!
-//!     cargo run --release --example compose
+//!     cargo run --example compose
 
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;

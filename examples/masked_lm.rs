@@ -1,4 +1,4 @@
-//! Trains a small BERT to fill in masked tokens of English sentences: `cargo run --release --example masked_lm`.
+//! Trains a small BERT to fill in masked tokens of English sentences: `cargo run --example masked_lm`.
 
 use std::error::Error;
 use std::path::Path;

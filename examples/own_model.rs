@@ -1,6 +1,6 @@
 //! Trains a convolutional classifier of your own on a data set of Burn's:
 //!
-//!     cargo run --release --example own_model
+//!     cargo run --example own_model
 
 use std::sync::Arc;
 

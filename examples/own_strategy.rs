@@ -1,6 +1,6 @@
 //! Writes a strategy of your own, and composes it with the others:
 //!
-//!     cargo run --release --example own_strategy
+//!     cargo run --example own_strategy
 //!
 //! Gradient centralization subtracts from each column of a weight matrix's gradient its mean (Yong et al., *Gradient
 //! Centralization: A New Optimization Technique for Deep Neural Networks*, 2020, arXiv:2004.01461).

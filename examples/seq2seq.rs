@@ -1,4 +1,4 @@
-//! Trains a small T5 to write numbers in digits from their words: `cargo run --release --example seq2seq`.
+//! Trains a small T5 to write numbers in digits from their words: `cargo run --example seq2seq`.
 
 use std::error::Error;
 use std::path::Path;

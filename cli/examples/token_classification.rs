@@ -1,6 +1,6 @@
 //! Fine-tunes a pretrained BERT for named entities, and keeps the model with the best F1:
 //!
-//!     cargo run --release --example token_classification -- MODEL TRAIN.conll VALID.conll OUTPUT [SEED]
+//!     cargo run --example token_classification -- MODEL TRAIN.conll VALID.conll OUTPUT [SEED]
 //!
 //! MODEL is a Hugging Face folder of the BERT family, with its tokenizer. The settings are the defaults of
 //! transformers' `Trainer`: AdamW, a learning rate of 5e-5 that decays to 0, a norm of at most 1, three epochs of

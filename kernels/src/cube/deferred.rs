@@ -53,7 +53,7 @@ where
 {
     let found = host(inputs);
     let is = |(x, spec): (&CubeTensor, &Spec)| (x.meta.shape(), x.dtype) == (&spec.shape, spec.dtype);
-    debug_assert!(found.iter().zip(&outputs).all(is), "expected {outputs:?}, found {found:?}");
+    assert!(found.iter().zip(&outputs).all(is), "expected {outputs:?}, found {found:?}");
     found
 }
 
