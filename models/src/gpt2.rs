@@ -1,13 +1,14 @@
 //! GPT-2 in Hugging Face's format.
 
 use burn::tensor::Device;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::gpt_shape::Shape;
 use super::pretrained::{
     Folder, HubConfig, KeyMap, Part, Pretrained, PretrainedError, Row, check_dropouts, check_heads,
-    check_layers, check_sizes,
+    check_layers, check_sizes, one_spelling,
 };
 use super::{Activation, Gpt, GptConfig};
 
@@ -29,7 +30,7 @@ use super::{Activation, Gpt, GptConfig};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, remote = "Self")]
 pub struct Gpt2Config {
     /// `gpt2`.
     pub model_type: String,
@@ -146,6 +147,28 @@ impl Gpt2Config {
     }
 }
 
+/// Further names of fields in transformers.
+const NAMES: [(&str, &str); 4] = [
+    ("hidden_size", "n_embd"),
+    ("max_position_embeddings", "n_positions"),
+    ("num_attention_heads", "n_head"),
+    ("num_hidden_layers", "n_layer"),
+];
+
+impl<'de> Deserialize<'de> for Gpt2Config {
+    fn deserialize<D: Deserializer<'de>>(fields: D) -> Result<Self, D::Error> {
+        let mut fields = Map::deserialize(fields)?;
+        one_spelling(&mut fields, &NAMES).map_err(D::Error::custom)?;
+        Self::deserialize(Value::Object(fields)).map_err(D::Error::custom)
+    }
+}
+
+impl Serialize for Gpt2Config {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, to)
+    }
+}
+
 impl HubConfig for Gpt2Config {
     const MODEL_TYPES: &'static [&'static str] = &["gpt2"];
 
@@ -217,5 +240,20 @@ impl Pretrained for Gpt {
             true => map.alias("lm_head.weight", "transformer.wte.weight"),
             false => map.head(HEAD),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::has_defaults_of_class;
+
+    #[test]
+    fn absent_fields_have_the_defaults_of_transformers() {
+        let meaning = |config: &Gpt2Config| {
+            config.check().unwrap();
+            format!("{:?}", Gpt2Config { rest: Map::new(), ..config.clone() })
+        };
+        has_defaults_of_class("gpt2", &serde_json::json!({}), &[], meaning);
     }
 }

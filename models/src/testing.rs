@@ -3,6 +3,9 @@
 use burn::module::{Module, ParamId};
 use burn::tensor::{Device, Tensor, TensorData};
 use firebrick_strategies::{Communicator, ParamMap, World, map_params, relift};
+use serde_json::{Map, Value};
+
+use crate::pretrained::HubConfig;
 
 /// Returns the device that `BURN_DEVICE` names, as in the program; the CPU by default.
 pub fn device() -> Device {
@@ -43,4 +46,46 @@ pub fn fixed<M: Module>(model: &M) -> M {
         }
     }
     map_params(model.clone(), &mut Fixed(1))
+}
+
+/// The fields of transformers' class of a `model_type` with their defaults, in each version of
+/// `tests/golden/config_defaults.py`.
+pub fn defaults_of_class(model_type: &str) -> Vec<(String, String, Value)> {
+    let versions: Map<String, Value> =
+        serde_json::from_str(include_str!("../../tests/golden/config_defaults.json")).unwrap();
+    assert_eq!(versions.len(), 2);
+    let mut all = Vec::new();
+    for (version, classes) in versions {
+        let Value::Object(fields) = &classes[model_type] else { panic!("{version} has no {model_type}") };
+        assert!(fields.len() > 10, "{version} {model_type}");
+        all.extend(fields.iter().map(|(field, value)| (version.clone(), field.clone(), value.clone())));
+    }
+    all
+}
+
+/// Checks that a configuration of these fields means the same as one that also writes out a default of the class in
+/// transformers, for each of them except `other` ones.
+pub fn has_defaults_of_class<C: HubConfig>(
+    model_type: &str,
+    fields: &Value,
+    other: &[&str],
+    meaning: impl Fn(&C) -> String,
+) {
+    let read = |field: Option<(&str, &Value)>| {
+        let mut all = fields.clone();
+        all["model_type"] = model_type.into();
+        if let Some((field, value)) = field {
+            all[field] = value.clone();
+        }
+        meaning(
+            &serde_json::from_value(all).unwrap_or_else(|error| panic!("{model_type} {field:?}: {error}")),
+        )
+    };
+    let absent = read(None);
+    for (version, field, value) in defaults_of_class(model_type) {
+        if fields.get(&field).is_none() && !other.contains(&&*field) {
+            let written = read(Some((&field, &value)));
+            assert_eq!(absent, written, "{model_type}, `{field}` of transformers {version}: {value}");
+        }
+    }
 }

@@ -2,11 +2,12 @@
 
 use burn::nn::Initializer;
 use burn::tensor::Device;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::pretrained::{
-    Folder, HubConfig, PretrainedError, check_dropouts, check_heads, check_layers, check_sizes,
+    Folder, HubConfig, PretrainedError, check_dropouts, check_heads, check_layers, check_sizes, one_spelling,
 };
 use crate::{Activation, Linear};
 
@@ -20,7 +21,7 @@ use crate::{Activation, Linear};
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, remote = "Self")]
 pub struct BartConfig {
     /// `bart`.
     pub model_type: String,
@@ -108,6 +109,27 @@ impl BartConfig {
     }
 }
 
+/// Further names of fields in transformers.
+const NAMES: [(&str, &str); 3] = [
+    ("hidden_size", "d_model"),
+    ("num_attention_heads", "encoder_attention_heads"),
+    ("num_hidden_layers", "encoder_layers"),
+];
+
+impl<'de> Deserialize<'de> for BartConfig {
+    fn deserialize<D: Deserializer<'de>>(fields: D) -> Result<Self, D::Error> {
+        let mut fields = Map::deserialize(fields)?;
+        one_spelling(&mut fields, &NAMES).map_err(D::Error::custom)?;
+        Self::deserialize(Value::Object(fields)).map_err(D::Error::custom)
+    }
+}
+
+impl Serialize for BartConfig {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, to)
+    }
+}
+
 impl HubConfig for BartConfig {
     const MODEL_TYPES: &'static [&'static str] = &["bart"];
 
@@ -160,6 +182,16 @@ impl HubConfig for BartConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::has_defaults_of_class;
+
+    #[test]
+    fn absent_fields_have_the_defaults_of_transformers() {
+        let meaning = |config: &BartConfig| {
+            config.check().unwrap();
+            format!("{:?}", BartConfig { rest: Map::new(), ..config.clone() })
+        };
+        has_defaults_of_class("bart", &serde_json::json!({}), &[], meaning);
+    }
 
     #[test]
     fn invalid_settings_are_named() {

@@ -241,6 +241,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::testing::has_defaults_of_class;
 
     fn config(fields: &str) -> BertConfig {
         serde_json::from_str(fields).unwrap()
@@ -252,6 +253,28 @@ mod tests {
         let written = serde_json::to_value(&read).unwrap();
         assert_eq!(written["odd"], json!({"a": [1]}));
         assert_eq!(serde_json::from_value::<BertConfig>(written).unwrap(), read);
+    }
+
+    #[test]
+    fn absent_fields_have_the_defaults_of_transformers() {
+        let meaning = |config: &BertConfig| {
+            let plain = BertConfig {
+                embedding_size: None,
+                classifier_dropout: None,
+                pad_token_id: None,
+                position_embedding_type: None,
+                rest: Map::new(),
+                ..config.clone()
+            };
+            config.check().unwrap();
+            let sizes = (config.embedding_width(), config.segments(), config.max_length(), config.pad());
+            let dropouts = (config.classifier_dropout(), config.token_dropout());
+            format!("{plain:?} {sizes:?} {dropouts:?} {:?}", config.deberta().unwrap())
+        };
+        for model_type in BertConfig::MODEL_TYPES {
+            has_defaults_of_class(model_type, &json!({}), &[], meaning);
+        }
+        has_defaults_of_class("deberta-v2", &json!({"relative_attention": true}), &[], meaning);
     }
 
     #[test]

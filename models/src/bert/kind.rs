@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::Activation;
+use crate::pretrained::one_spelling;
 
 /// A line of models that share names and details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,25 +68,22 @@ impl Kind {
     ///
     /// # Errors
     ///
-    /// A field occurs under both names.
+    /// A field has different values under two names.
     pub fn read(mut fields: Map<String, Value>) -> Result<Map<String, Value>, String> {
-        let kind = Self::of(fields.get("model_type").and_then(Value::as_str).unwrap_or("bert"));
-        for (own, name) in kind.renamed() {
-            let Some(value) = fields.remove(*own) else { continue };
-            if fields.insert((*name).into(), value).is_some() {
-                return Err(format!("expected one of `{own}` and `{name}`, which are the same, found both"));
-            }
-        }
+        let model_type = fields.get("model_type").and_then(Value::as_str).unwrap_or("bert").to_owned();
+        let kind = Self::of(&model_type);
+        one_spelling(&mut fields, kind.renamed())?;
         kind.lacks().iter().for_each(|name| drop(fields.remove(*name)));
-        for (name, value) in kind.defaults() {
+        for (name, value) in kind.defaults(&model_type) {
             fields.entry(name).or_insert(value);
         }
         Ok(fields)
     }
 
     /// The defaults that differ from BERT's.
-    fn defaults(self) -> Vec<(&'static str, Value)> {
+    fn defaults(self, model_type: &str) -> Vec<(&'static str, Value)> {
         match self {
+            Self::Roberta if model_type == "roberta" => vec![("vocab_size", json!(50_265))],
             Self::Bert | Self::Roberta => Vec::new(),
             Self::DistilBert => vec![("num_hidden_layers", json!(6)), ("classifier_dropout", json!(0.2))],
             Self::Electra => vec![

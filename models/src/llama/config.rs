@@ -14,12 +14,12 @@ use super::sliding::slides;
 use crate::pretrained::{
     Folder, HubConfig, PretrainedError, check_dropouts, check_heads, check_layers, check_sizes,
 };
-use crate::rope::{Rope, RopeSettings};
+use crate::rope::{Base, Rope, RopeSettings};
 use crate::{Activation, Linear, RmsNorm};
 
 /// `config.json` of Llama, Mistral, Qwen2, Qwen3, Phi-3, Gemma 2 and the text model of Gemma 3, with transformers' names.
 ///
-/// Absent fields have Llama's defaults; those of a Gemma have its own.
+/// Absent fields have the defaults of the class of the `model_type` in transformers, as in [`Default`] for a Llama.
 ///
 /// ```
 /// use firebrick_models::LlamaConfig;
@@ -44,7 +44,8 @@ pub struct LlamaConfig {
     /// Number of attention heads.
     pub num_attention_heads: usize,
     /// Number of key and value heads, each shared by several attention heads (Ainslie et al., 2023,
-    /// arXiv:2305.13245); `num_attention_heads` if absent.
+    /// arXiv:2305.13245); `num_attention_heads` if null. If absent, that too in Llama and Phi-3, 8 in Mistral, 32 in Qwen,
+    /// and 4 in Gemma.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub num_key_value_heads: Option<usize>,
     /// Size of a head; if absent, `hidden_size / num_attention_heads`, 128 in Qwen3, and 256 in Gemma.
@@ -52,8 +53,8 @@ pub struct LlamaConfig {
     pub head_dim: Option<usize>,
     /// The activation of a feed-forward layer's gate, which Gemma calls `hidden_activation`.
     pub hidden_act: Activation,
-    /// The maximum number of positions in training. The model also accepts longer inputs, except with the scaling
-    /// `longrope`.
+    /// The maximum number of positions in training. The model also accepts longer inputs, except with the scalings
+    /// `longrope` and `dynamic`.
     pub max_position_embeddings: usize,
     /// Standard deviation of the initial weights.
     pub initializer_range: f64,
@@ -63,7 +64,8 @@ pub struct LlamaConfig {
     /// a window; 1000000 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_theta: Option<f64>,
-    /// The scaling of the frequencies, as transformers 4 writes it.
+    /// The scaling of the frequencies, as transformers 4 writes it. Unless it is empty, it takes the place of
+    /// `rope_parameters`, as in transformers 5; in Gemma 3, it is added to those of blocks without a window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_scaling: Option<Map<String, Value>>,
     /// The base and the scaling, as transformers 5 writes them; in Gemma 3, those of each type of block.
@@ -128,27 +130,32 @@ impl Default for LlamaConfig {
 }
 
 impl LlamaConfig {
+    /// The rotation of all blocks, or of those without a window.
+    ///
     /// # Errors
     ///
-    /// The scaling is not supported, or lacks a number.
+    /// The fields contradict each other, the scaling is not supported, or a number is missing.
     pub(super) fn rope(&self) -> Result<Rope, PretrainedError> {
         let parameters = self.rope_parameters.as_ref();
-        let (parameters, theta) = match self.kind().has_two_ropes() {
+        let by_blocks = self.kind().has_two_ropes();
+        let (parameters, default) = match by_blocks {
             true => (rope_of(parameters, "full_attention")?, 1_000_000.0),
             false => (parameters, 10_000.0),
+        };
+        let original_positions = match by_blocks {
+            true => None,
+            false => self.number("original_max_position_embeddings")?.map(|positions| positions as usize),
         };
         Rope::new(RopeSettings {
             parameters,
             scaling: self.rope_scaling.as_ref(),
-            theta: self.rope_theta.unwrap_or(theta),
-            size: self.rotated_size()?,
+            base: Base { field: "rope_theta", value: self.rope_theta, default },
+            head_size: self.head_size(),
+            share: self.number("partial_rotary_factor")?,
             positions: self.max_position_embeddings,
-            original_positions: match self.kind() {
-                Kind::Phi3 => {
-                    self.number("original_max_position_embeddings")?.map(|positions| positions as usize)
-                }
-                _ => None,
-            },
+            original_positions,
+            by_blocks,
+            is_phi: self.kind() == Kind::Phi3,
         })
     }
 
@@ -161,13 +168,17 @@ impl LlamaConfig {
         if !self.kind().has_two_ropes() {
             return Ok(None);
         }
+        const BASE: &str = "rope_local_base_freq";
         let rope = Rope::new(RopeSettings {
             parameters: rope_of(self.rope_parameters.as_ref(), "sliding_attention")?,
             scaling: None,
-            theta: self.number("rope_local_base_freq")?.unwrap_or(10_000.0),
-            size: self.head_size(),
+            base: Base { field: BASE, value: self.number(BASE)?, default: 10_000.0 },
+            head_size: self.head_size(),
+            share: None,
             positions: self.max_position_embeddings,
             original_positions: None,
+            by_blocks: true,
+            is_phi: false,
         });
         rope.map(Some)
     }
@@ -198,30 +209,6 @@ impl LlamaConfig {
     /// A field that holds a number and is not a field of this type.
     fn number(&self, name: &'static str) -> Result<Option<f64>, PretrainedError> {
         number(self.kind(), &self.rest, name)
-    }
-
-    /// How many of a head's numbers are rotated: in a Phi-3, the share `partial_rotary_factor`.
-    fn rotated_size(&self) -> Result<usize, PretrainedError> {
-        const FIELD: &str = "partial_rotary_factor";
-        let head = self.head_size();
-        if self.kind() != Kind::Phi3 {
-            return Ok(head);
-        }
-        let of_rope =
-            self.rope_parameters.as_ref().and_then(|fields| fields.get(FIELD)).and_then(Value::as_f64);
-        let share = match of_rope {
-            Some(share) => share,
-            None => self.number(FIELD)?.unwrap_or(1.0),
-        };
-        // As transformers rounds it.
-        let size = (head as f64 * share) as usize;
-        match share > 0.0 && share <= 1.0 && size > 0 && size.is_multiple_of(2) {
-            true => Ok(size),
-            false => {
-                let expected = format!("a share of `head_dim`, which is {head}, that is an even number");
-                Err(PretrainedError::setting(FIELD, expected, share))
-            }
-        }
     }
 
     /// Rejects the dropouts of a Phi-3 outside of attention.

@@ -1,6 +1,9 @@
 //! What is read, refused and written of `config.json`.
 
+use serde_json::json;
+
 use super::*;
+use crate::testing::has_defaults_of_class;
 
 #[test]
 fn invalid_settings_are_named() {
@@ -26,9 +29,19 @@ fn invalid_settings_are_named() {
         (r#"{"model_type": "gemma3_text", "rope_local_base_freq": "low"}"#, "rope_local_base_freq"),
         (r#"{"model_type": "gemma3_text", "rope_parameters": {"rope_theta": 1e6}}"#, "rope_parameters"),
         (
-            r#"{"model_type": "gemma3_text", "rope_parameters": {"full_attention": {"rope_type": "yarn"}}}"#,
+            r#"{"model_type": "gemma3_text", "rope_parameters": {"full_attention": {"rope_type": "linear"}}}"#,
             "rope_parameters",
         ),
+        (
+            r#"{"model_type": "gemma3_text", "rope_local_base_freq": 5.0, "rope_parameters":
+                {"full_attention": null, "sliding_attention": {"rope_theta": 6.0}}}"#,
+            "rope_local_base_freq",
+        ),
+        (
+            r#"{"model_type": "qwen3", "rope_parameters": {"full_attention": {"rope_theta": 6.0}}}"#,
+            "rope_parameters",
+        ),
+        (r#"{"model_type": "mistral", "partial_rotary_factor": 0.5}"#, "partial_rotary_factor"),
         (r#"{"model_type": "phi3", "resid_pdrop": 0.1}"#, "resid_pdrop"),
         (r#"{"model_type": "phi3", "embd_pdrop": 0.1}"#, "embd_pdrop"),
         (r#"{"model_type": "phi3", "attention_bias": true}"#, "attention_bias"),
@@ -48,7 +61,7 @@ fn invalid_settings_are_named() {
         r#"{"model_type": "mistral", "sliding_window": 1024}"#,
         r#"{"model_type": "qwen2", "sliding_window": 0, "use_sliding_window": false}"#,
         r#"{"sliding_window": 0}"#,
-        r#"{"model_type": "qwen3", "num_attention_heads": 3}"#,
+        r#"{"model_type": "qwen3", "num_attention_heads": 3, "num_key_value_heads": null}"#,
         r#"{"model_type": "gemma2"}"#,
         r#"{"model_type": "gemma3_text"}"#,
         r#"{"model_type": "gemma2", "num_hidden_layers": 1, "sliding_window": null,
@@ -133,4 +146,81 @@ fn gemma3_rotates_blocks_with_a_window_differently() {
     assert_eq!(ropes(old), ropes(new));
     assert_eq!(ropes(old).1, windowed, "the scaling is that of blocks without a window");
     assert_eq!(LlamaConfig::default().sliding_rope().unwrap(), None);
+}
+
+/// The cases of `tests/golden/rope.py`: what transformers derives from either spelling, and from both together.
+#[test]
+fn rotations_are_those_of_transformers() {
+    #[derive(Deserialize)]
+    struct Case {
+        config: Map<String, Value>,
+        ropes: Vec<Turn>,
+    }
+    #[derive(Deserialize)]
+    struct Turn {
+        frequencies: Vec<f64>,
+        factor: f64,
+    }
+    let cases: Vec<Case> =
+        serde_json::from_str(include_str!("../../../tests/golden/rope.json")).expect("the golden file");
+    assert!(cases.len() > 40, "{}", cases.len());
+    for Case { config: fields, ropes } in cases {
+        let written = Value::Object(fields.clone());
+        let found = match fields["model_type"].as_str() {
+            // The size of a head is that of the model.
+            Some("modernbert") => {
+                let mut fields = fields;
+                fields.insert("hidden_size".into(), fields["head_dim"].clone());
+                fields.insert("num_attention_heads".into(), 1.into());
+                let config: crate::ModernBertConfig = serde_json::from_value(Value::Object(fields)).unwrap();
+                config.places().unwrap_or_else(|error| panic!("{written}: {error}")).ropes.to_vec()
+            }
+            _ => {
+                let config: LlamaConfig = serde_json::from_value(Value::Object(fields)).unwrap();
+                config.check().unwrap_or_else(|error| panic!("{written}: {error}"));
+                [Some(config.rope().unwrap()), config.sliding_rope().unwrap()].into_iter().flatten().collect()
+            }
+        };
+        assert_eq!(found.len(), ropes.len(), "{written}");
+        for (found, expected) in found.iter().zip(&ropes) {
+            let (frequencies, factor) = found.numbers();
+            assert_eq!(frequencies.len(), expected.frequencies.len(), "{written}");
+            let pairs =
+                frequencies.iter().map(|found| f64::from(*found)).zip(expected.frequencies.iter().copied());
+            for (found, expected) in pairs.chain([(factor, expected.factor)]) {
+                assert!((found - expected).abs() <= 1e-5 * expected, "{written}: {found} {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn absent_fields_have_the_defaults_of_transformers() {
+    let meaning = |config: &LlamaConfig| {
+        let plain = LlamaConfig {
+            num_key_value_heads: None,
+            head_dim: None,
+            rope_theta: None,
+            rope_scaling: None,
+            rope_parameters: None,
+            sliding_window: None,
+            use_sliding_window: None,
+            rest: Map::new(),
+            ..config.clone()
+        };
+        config.check().unwrap();
+        let windows: Vec<_> =
+            (0..config.num_hidden_layers).map(|block| config.window(block).unwrap()).collect();
+        let sizes = (config.key_value_heads(), config.head_size(), config.attention_biases());
+        let ropes = (config.rope().unwrap(), config.sliding_rope().unwrap());
+        format!("{plain:?} {sizes:?} {ropes:?} {:?} {windows:?}", config.gemma().unwrap())
+    };
+    for model_type in Kind::MODEL_TYPES {
+        has_defaults_of_class(model_type, &json!({}), &[], meaning);
+    }
+    let windows = json!({"use_sliding_window": true});
+    has_defaults_of_class("qwen2", &windows, &[], meaning);
+    has_defaults_of_class("qwen3", &windows, &[], meaning);
+    let longrope = json!({"rope_scaling": {"rope_type": "longrope", "short_factor": vec![1.5; 48]}});
+    has_defaults_of_class("phi3", &longrope, &[], meaning);
 }

@@ -161,7 +161,8 @@ impl ReadsOn for Llama {
     }
 
     fn positions(&self) -> Option<usize> {
-        self.rope.positions()
+        let of_all = self.rope.positions();
+        of_all.into_iter().chain(self.sliding_rope.as_ref().and_then(Rope::positions)).min()
     }
 
     fn dtype(&self) -> FloatDType {

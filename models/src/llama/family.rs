@@ -113,7 +113,8 @@ impl Family for LlamaConfig {
     }
 
     fn positions(&self) -> Option<usize> {
-        self.rope().ok().and_then(|rope| rope.positions())
+        let ropes = [self.rope().ok(), self.sliding_rope().ok().flatten()];
+        ropes.iter().flatten().filter_map(|rope| rope.positions()).min()
     }
 }
 
@@ -142,6 +143,7 @@ mod tests {
             r#"{"model_type": "gemma3_text", "head_dim": 6, "rope_parameters": {"full_attention": null}}"#,
             r#"{"model_type": "phi3", "hidden_size": 32, "num_attention_heads": 4, "partial_rotary_factor": 0.75,
                 "rope_scaling": {"type": "su", "short_factor": [1.0, 2.0, 3.0]}}"#,
+            r#"{"model_type": "mistral", "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}"#,
         ] {
             let config: LlamaConfig = serde_json::from_str(fields).unwrap();
             let config = LlamaConfig { num_hidden_layers: 1, ..config };

@@ -87,6 +87,7 @@ impl Kind {
             (Self::Gemma2, "attn_logit_softcapping") => Some(50.0),
             (Self::Gemma2, "final_logit_softcapping") => Some(30.0),
             (Self::Gemma3, "sliding_window_pattern") => Some(6.0),
+            (Self::Phi3, "original_max_position_embeddings") => Some(4096.0),
             _ => None,
         }
     }
@@ -94,9 +95,33 @@ impl Kind {
     /// The defaults of fields that all models have, where they differ from Llama's.
     fn defaults(self) -> Vec<(&'static str, Value)> {
         let (vocabulary, positions) = match self {
+            Self::Llama => return Vec::new(),
+            Self::Mistral => {
+                return vec![
+                    ("intermediate_size", json!(14_336)),
+                    ("num_key_value_heads", json!(8)),
+                    ("max_position_embeddings", json!(131_072)),
+                ];
+            }
+            Self::Qwen2 | Self::Qwen3 => {
+                return vec![
+                    ("vocab_size", json!(151_936)),
+                    ("intermediate_size", json!(22_016)),
+                    ("num_key_value_heads", json!(32)),
+                    ("max_position_embeddings", json!(32_768)),
+                ];
+            }
+            Self::Phi3 => {
+                return vec![
+                    ("vocab_size", json!(32_064)),
+                    ("hidden_size", json!(3072)),
+                    ("intermediate_size", json!(8192)),
+                    ("max_position_embeddings", json!(4096)),
+                    ("rms_norm_eps", json!(1e-5)),
+                ];
+            }
             Self::Gemma2 => (256_000, 8192),
             Self::Gemma3 => (262_208, 131_072),
-            _ => return Vec::new(),
         };
         vec![
             ("vocab_size", json!(vocabulary)),

@@ -229,9 +229,29 @@ impl HubConfig for ModernBertConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::has_defaults_of_class;
 
     fn config(fields: &str) -> ModernBertConfig {
         serde_json::from_str(fields).unwrap()
+    }
+
+    #[test]
+    fn absent_fields_have_the_defaults_of_transformers() {
+        let meaning = |config: &ModernBertConfig| {
+            let plain = ModernBertConfig {
+                layer_types: None,
+                global_attn_every_n_layers: None,
+                global_rope_theta: None,
+                local_rope_theta: None,
+                rope_scaling: None,
+                rope_parameters: None,
+                rest: Map::new(),
+                ..config.clone()
+            };
+            config.check().unwrap();
+            format!("{plain:?} {:?}", config.places().unwrap())
+        };
+        has_defaults_of_class("modernbert", &serde_json::json!({}), &[], meaning);
     }
 
     #[test]
@@ -261,8 +281,22 @@ mod tests {
             (r#"{"embedding_dropout": -1}"#, "embedding_dropout", "-1"),
             (r#"{"global_attn_every_n_layers": 0}"#, "global_attn_every_n_layers", "0"),
             (r#"{"layer_types": ["full_attention"]}"#, "layer_types", "1"),
-            (r#"{"rope_scaling": {"rope_type": "yarn", "factor": 4}}"#, "rope_parameters", "{"),
-            (r#"{"global_rope_theta": 0}"#, "rope_parameters", "{"),
+            (r#"{"rope_scaling": {"rope_type": "proportional", "factor": 4}}"#, "rope_scaling", "{"),
+            (r#"{"rope_scaling": {"type": "linear", "factor": 4}}"#, "rope_scaling", "{"),
+            (r#"{"global_rope_theta": 0}"#, "global_rope_theta", "0"),
+            (r#"{"rope_theta": 5.0}"#, "rope_theta", "5"),
+            (r#"{"rope_parameters": {"rope_type": "default"}}"#, "rope_parameters", "{"),
+            (
+                r#"{"local_rope_theta": 7, "rope_parameters": {"sliding_attention": {"rope_theta": 8}}}"#,
+                "local_rope_theta",
+                "7",
+            ),
+            (
+                r#"{"num_hidden_layers": 2, "global_attn_every_n_layers": 2,
+                    "layer_types": ["sliding_attention", "full_attention"]}"#,
+                "global_attn_every_n_layers",
+                "2",
+            ),
         ] {
             let error = config(fields).check().unwrap_err().to_string();
             assert!(

@@ -88,6 +88,8 @@ impl Family for ModernBertConfig {
     fn with_layers(mut self, num_hidden_layers: usize) -> Self {
         if let Some(types) = &mut self.layer_types {
             types.resize(num_hidden_layers, LayerType::FullAttention);
+            // It need no longer say the same.
+            self.global_attn_every_n_layers = None;
         }
         Self { num_hidden_layers, ..self }
     }

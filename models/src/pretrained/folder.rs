@@ -11,6 +11,7 @@ use burn_pack::Tensor as StoredTensor;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::defaults::token_of_class;
 use super::{HubConfig, PretrainedError};
 
 /// The file of a model's configuration in a Hugging Face folder.
@@ -103,8 +104,8 @@ impl Folder {
         Ok(config)
     }
 
-    /// The tokens that end a text: `eos_token_id` of `generation_config.json`, or else of `config.json`. The field
-    /// holds one token or several.
+    /// The tokens that end a text: `eos_token_id` of `generation_config.json`, or else of `config.json`, or else of the
+    /// model's class in transformers. The field holds one token or several.
     ///
     /// # Errors
     ///
@@ -114,8 +115,19 @@ impl Folder {
         let generation = if path.exists() { read_json(&path)? } else { Map::new() };
         match generation.get(END).is_some_and(|value| !value.is_null()) {
             true => tokens_in(&generation, END, path),
-            false => tokens_in(&self.config, END, self.path.join(CONFIG)),
+            false => self.tokens_of_config(END),
         }
+    }
+
+    /// The tokens of a field of `config.json`; if the field is absent, those of the model's class in transformers that
+    /// the vocabulary has.
+    fn tokens_of_config(&self, field: &str) -> Result<Vec<u32>, PretrainedError> {
+        if self.config.contains_key(field) {
+            return tokens_in(&self.config, field, self.path.join(CONFIG));
+        }
+        let size = self.config.get("vocab_size").and_then(Value::as_u64).unwrap_or(u64::MAX);
+        let token = token_of_class(self.model_type().unwrap_or_default(), field);
+        Ok(token.into_iter().filter(|token| u64::from(*token) < size).collect())
     }
 
     /// The tokens that every text must have, as in transformers: `forced_bos_token_id` and `forced_eos_token_id` of
@@ -126,17 +138,23 @@ impl Folder {
     /// The file cannot be read, or a field holds something else than a token, or for the last token several.
     pub fn forced_tokens(&self) -> Result<ForcedTokens, PretrainedError> {
         let path = self.path.join(GENERATION);
-        let (path, fields) = match path.exists() {
-            true => (path.clone(), &read_json(&path)?),
-            false => (self.path.join(CONFIG), &self.config),
+        let (path, first, last) = match path.exists() {
+            true => {
+                let fields = read_json(&path)?;
+                let of = |field| tokens_in(&fields, field, path.clone());
+                (path.clone(), of(FORCED_FIRST)?, of(FORCED_LAST)?)
+            }
+            false => {
+                let of = |field| self.tokens_of_config(field);
+                (self.path.join(CONFIG), of(FORCED_FIRST)?, of(FORCED_LAST)?)
+            }
         };
-        let first = tokens_in(fields, FORCED_FIRST, path.clone())?;
         if first.len() > 1 {
             let reason =
                 format!("`{FORCED_FIRST}`: expected the id of a token, found {} of them", first.len());
             return Err(PretrainedError::Config { path, reason });
         }
-        Ok(ForcedTokens { first: first.first().copied(), last: tokens_in(fields, FORCED_LAST, path)? })
+        Ok(ForcedTokens { first: first.first().copied(), last })
     }
 
     /// The tensors by name, with their values unread.

@@ -37,15 +37,19 @@
 //! | Family | Read | Refused |
 //! |---|---|---|
 //! | BERT | `vocab_size`, `hidden_size`, `num_hidden_layers`, `num_attention_heads`, `intermediate_size`, `hidden_act`, `hidden_dropout_prob`, `attention_probs_dropout_prob`, `classifier_dropout`, `max_position_embeddings`, `type_vocab_size`, `initializer_range`, `layer_norm_eps`, `pad_token_id`, `id2label`, `num_labels`, `problem_type`; of ELECTRA too, with `embedding_size`; of DistilBERT under its own names, `dim`, `n_layers`, `n_heads`, `hidden_dim`, `activation`, `dropout`, `attention_dropout`, `seq_classif_dropout`, and without segments; of DeBERTa also `relative_attention`, `pos_att_type`, `position_buckets`, `max_relative_positions`, `share_att_key`, `norm_rel_ebd`, `position_biased_input`, `pooler_dropout`, `pooler_hidden_act`, `cls_dropout`, `legacy` | of DeBERTa a `conv_kernel_size` above 0, and an `embedding_size`, `pooler_hidden_size` or `attention_head_size` that differs from what `hidden_size` says; `position_embedding_type` other than `absolute`; `is_decoder`; a masked LM with `tie_word_embeddings: false` |
-//! | ModernBERT | `vocab_size`, `hidden_size`, `num_hidden_layers`, `num_attention_heads`, `intermediate_size`, `hidden_activation`, `initializer_range`, `norm_eps`, `norm_bias`, `attention_bias`, `mlp_bias`, `attention_dropout`, `embedding_dropout`, `mlp_dropout`, `local_attention`, `layer_types` or `global_attn_every_n_layers`, `rope_parameters` or `global_rope_theta`, `local_rope_theta` and `rope_scaling`, `decoder_bias`, `classifier_pooling`, `classifier_dropout`, `classifier_bias`, `classifier_activation`, `id2label`, `num_labels`, `problem_type` | a `rope_type` other than `default`, `linear`, `llama3` and `longrope`; a masked LM with `tie_word_embeddings: false` |
+//! | ModernBERT | `vocab_size`, `hidden_size`, `num_hidden_layers`, `num_attention_heads`, `intermediate_size`, `hidden_activation`, `initializer_range`, `norm_eps`, `norm_bias`, `attention_bias`, `mlp_bias`, `attention_dropout`, `embedding_dropout`, `mlp_dropout`, `local_attention`, `layer_types` or `global_attn_every_n_layers`, `rope_parameters` or `global_rope_theta`, `local_rope_theta` and `rope_scaling`, `decoder_bias`, `classifier_pooling`, `classifier_dropout`, `classifier_bias`, `classifier_activation`, `id2label`, `num_labels`, `problem_type` | a `rope_type` other than `default`, `linear`, `dynamic`, `yarn`, `llama3` and `longrope`; a masked LM with `tie_word_embeddings: false` |
 //! | GPT-2 | `vocab_size`, `n_positions`, `n_embd`, `n_layer`, `n_head`, `n_inner`, `activation_function`, `resid_pdrop`, `embd_pdrop`, `attn_pdrop`, `layer_norm_epsilon`, `tie_word_embeddings` | `scale_attn_weights: false`, `scale_attn_by_inverse_layer_idx`, `add_cross_attention` |
-//! | Llama | `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers`, `num_attention_heads`, `num_key_value_heads`, `head_dim`, `hidden_act`, `initializer_range`, `rms_norm_eps`, `rope_theta` with `rope_scaling`, or `rope_parameters`, `attention_bias`, `mlp_bias`, `attention_dropout`, `tie_word_embeddings`; of Mistral `sliding_window`; of Qwen2 and Qwen3 too, with `use_sliding_window`, `max_window_layers`, `layer_types`; of Phi-3 `sliding_window`, `partial_rotary_factor`, `original_max_position_embeddings`; of Gemma `hidden_activation` in place of `hidden_act`, `sliding_window`, `layer_types`, `query_pre_attn_scalar`, `final_logit_softcapping`; of Gemma 2 `attn_logit_softcapping`; of Gemma 3 `sliding_window_pattern`, `rope_local_base_freq` | a `rope_type` other than `default`, `linear`, `llama3` and `longrope`; of Phi-3 `resid_pdrop`, `embd_pdrop`, `attention_bias` and `mlp_bias`; of Gemma `use_bidirectional_attention`, `mlp_bias`, and a `sliding_window` of null; of Gemma 3 `attn_logit_softcapping` |
+//! | Llama | `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers`, `num_attention_heads`, `num_key_value_heads`, `head_dim`, `hidden_act`, `initializer_range`, `rms_norm_eps`, `rope_theta` with `rope_scaling`, or `rope_parameters`, `attention_bias`, `mlp_bias`, `attention_dropout`, `tie_word_embeddings`; of Mistral `sliding_window`; of Qwen2 and Qwen3 too, with `use_sliding_window`, `max_window_layers`, `layer_types`; of Phi-3 `sliding_window`, `partial_rotary_factor`, `original_max_position_embeddings`; of Gemma `hidden_activation` in place of `hidden_act`, `sliding_window`, `layer_types`, `query_pre_attn_scalar`, `final_logit_softcapping`; of Gemma 2 `attn_logit_softcapping`; of Gemma 3 `sliding_window_pattern`, `rope_local_base_freq` | a `rope_type` other than `default`, `linear`, `dynamic`, `yarn`, `llama3` and `longrope`, of Phi-3 other than `default` and `longrope`; a `partial_rotary_factor` other than 1, except of Phi-3; of Phi-3 `resid_pdrop`, `embd_pdrop`, `attention_bias` and `mlp_bias`; of Gemma `use_bidirectional_attention`, `mlp_bias`, and a `sliding_window` of null; of Gemma 3 `attn_logit_softcapping` |
 //! | BART | `vocab_size`, `max_position_embeddings`, `d_model`, `encoder_layers`, `encoder_ffn_dim`, `encoder_attention_heads`, `decoder_layers`, `decoder_ffn_dim`, `decoder_attention_heads`, `activation_function`, `dropout`, `attention_dropout`, `activation_dropout`, `init_std`, `scale_embedding`, `decoder_start_token_id` | an `encoder_layerdrop` or `decoder_layerdrop` above 0, `tie_word_embeddings: false`, a `decoder_start_token_id` beyond the vocabulary, `architectures` other than `BartForConditionalGeneration` and `BartModel` |
 //! | T5 | `vocab_size`, `d_model`, `d_kv`, `d_ff`, `num_layers`, `num_decoder_layers`, `num_heads`, `relative_attention_num_buckets`, `relative_attention_max_distance`, `dropout_rate`, `layer_norm_epsilon`, `initializer_factor`, `feed_forward_proj`, and over it `dense_act_fn` and `is_gated_act`; `tie_word_embeddings`, `decoder_start_token_id`, except of mT5 `scale_decoder_outputs` | a `decoder_start_token_id` beyond the vocabulary |
 //!
+//! Where transformers 4 and 5 spell a setting differently, either spelling is read. If a file has both, the result is that of
+//! transformers, as with `rope_scaling` beside `rope_parameters`; values that the two versions read differently are refused,
+//! as are different values under two names of one field, such as `n_embd` and `hidden_size` of GPT-2.
+//!
 //! With `longrope`, rows have at most `original_max_position_embeddings` tokens, whose angles are those of `short_factor`:
 //! transformers takes `long_factor` for all rows of a batch once one is longer, and a row's result would depend on the
-//! others.
+//! others. With `dynamic`, rows have at most `max_position_embeddings` tokens for the same reason.
 //!
 //! A text ends at `eos_token_id` of `generation_config.json`, or else of `config.json`; the field holds one token or
 //! several. `forced_bos_token_id` is its first token after the decoder's start, and `forced_eos_token_id` the last one of the
@@ -62,6 +66,7 @@
 //! ```text
 //! folder.rs    config.json, and the tensors of one file or several
 //! defaults.rs  fields of config.json whose defaults depend on the model type
+//! spellings.rs fields of config.json that have several names
 //! key_map.rs   the names of parameters in files
 //! load.rs      tensors into parameters
 //! save.rs      parameters into tensors
@@ -75,6 +80,7 @@ mod folder;
 mod key_map;
 mod load;
 mod save;
+mod spellings;
 
 use burn::module::Module;
 use burn::tensor::Device;
@@ -91,6 +97,7 @@ pub use key_map::{KeyMap, Part, Row};
 pub use load::Loaded;
 pub use save::config_text;
 pub use save::save;
+pub(crate) use spellings::one_spelling;
 
 /// The `config.json` of a family of models.
 pub trait HubConfig: Serialize + DeserializeOwned {

@@ -7,7 +7,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use crate::pretrained::{
-    Folder, HubConfig, PretrainedError, check_dropouts, check_layers, check_sizes, with_defaults,
+    Folder, HubConfig, PretrainedError, check_dropouts, check_layers, check_sizes, one_spelling,
+    with_defaults,
 };
 use crate::{Activation, Linear, RmsNorm};
 
@@ -215,9 +216,19 @@ impl HubConfig for T5Config {
     }
 }
 
+/// Further names of fields in transformers.
+const NAMES: [(&str, &str); 4] = [
+    ("hidden_size", "d_model"),
+    ("num_attention_heads", "num_heads"),
+    ("num_hidden_layers", "num_layers"),
+    ("head_dim", "d_kv"),
+];
+
 impl<'de> Deserialize<'de> for T5Config {
     fn deserialize<D: Deserializer<'de>>(fields: D) -> Result<Self, D::Error> {
-        let fields = with_defaults(Map::deserialize(fields)?, defaults);
+        let mut fields = Map::deserialize(fields)?;
+        one_spelling(&mut fields, &NAMES).map_err(D::Error::custom)?;
+        let fields = with_defaults(fields, defaults);
         Self::deserialize(Value::Object(fields)).map_err(D::Error::custom)
     }
 }
@@ -231,9 +242,29 @@ impl Serialize for T5Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::family::Family;
+    use crate::testing::has_defaults_of_class;
 
     fn config(fields: &str) -> T5Config {
         serde_json::from_str(fields).unwrap()
+    }
+
+    #[test]
+    fn absent_fields_have_the_defaults_of_transformers() {
+        let meaning = |config: &T5Config| {
+            let plain = T5Config {
+                num_decoder_layers: None,
+                scale_decoder_outputs: None,
+                rest: Map::new(),
+                ..config.clone()
+            };
+            config.check().unwrap();
+            let read = (config.decoder_layers(), config.feed_forward().unwrap(), config.is_scaled());
+            format!("{plain:?} {read:?} {:?}", config.start())
+        };
+        has_defaults_of_class("t5", &json!({}), &[], meaning);
+        // The versions differ, and the weights decide.
+        has_defaults_of_class("mt5", &json!({}), &["tie_word_embeddings"], meaning);
     }
 
     #[test]

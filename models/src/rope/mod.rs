@@ -1,13 +1,22 @@
 //! Rotary position embedding.
+//!
+//! ```text
+//! mod.rs      Rope: the rotation by positions
+//! spelled.rs  the fields of config.json under one of their spellings
+//! scaling.rs  the frequencies that they mean
+//! ```
 
-use std::f64::consts::TAU;
+mod scaling;
+mod spelled;
 
 use burn::tensor::{Device, FloatDType, Int, Tensor};
 use firebrick_kernels::{cast, rotary};
-use serde::Deserialize;
-use serde_json::{Map, Value};
 
 use crate::pretrained::PretrainedError;
+use scaling::Scaled;
+use spelled::Spelled;
+
+pub(super) use spelled::{Base, RopeSettings};
 
 /// Rotates pairs of a head's numbers by angles proportional to the position (Su et al., 2021, arXiv:2104.09864). As
 /// in Hugging Face's layout, a pair is a number in the head's first half and the number at the same place in its
@@ -16,7 +25,7 @@ use crate::pretrained::PretrainedError;
 pub(super) struct Rope {
     /// Radians per position for each pair.
     frequencies: Vec<f32>,
-    /// The factor of rotated numbers; 1 without `longrope`.
+    /// The factor of rotated numbers; 1 except with `longrope` and `yarn`.
     factor: f64,
     /// The number of positions for which the frequencies hold, if there is a limit.
     positions: Option<usize>,
@@ -25,101 +34,33 @@ pub(super) struct Rope {
 /// The cosines and sines of the angles of some positions, each `[rows, 1, length, pairs]`, f32.
 pub(super) type Angles = (Tensor<4>, Tensor<4>);
 
-/// What a configuration says of the frequencies.
-#[derive(Clone, Copy)]
-pub(super) struct RopeSettings<'a> {
-    /// `rope_parameters`.
-    pub parameters: Option<&'a Map<String, Value>>,
-    /// `rope_scaling`.
-    pub scaling: Option<&'a Map<String, Value>>,
-    /// The base, unless `rope_parameters` holds one.
-    pub theta: f64,
-    /// How many of a head's numbers are rotated; an even number.
-    pub size: usize,
-    /// `max_position_embeddings`.
-    pub positions: usize,
-    /// `original_max_position_embeddings`, unless the scaling holds it.
-    pub original_positions: Option<usize>,
-}
-
-/// How to derive the frequencies for longer contexts from those of the original training.
-#[derive(Deserialize)]
-#[serde(tag = "rope_type", rename_all = "snake_case")]
-enum Scaling {
-    Default,
-    Linear {
-        factor: f64,
-    },
-    Llama3 {
-        factor: f64,
-        low_freq_factor: f64,
-        high_freq_factor: f64,
-        original_max_position_embeddings: f64,
-    },
-    /// Phi-3 calls it `su` in early files.
-    #[serde(alias = "su")]
-    Longrope {
-        short_factor: Vec<f64>,
-        factor: Option<f64>,
-        attention_factor: Option<f64>,
-        original_max_position_embeddings: Option<usize>,
-    },
-}
-
 impl Rope {
     /// # Errors
     ///
-    /// The scaling is not supported, or lacks a number.
+    /// The fields contradict each other, the scaling is not supported, or a number is missing or out of range.
     pub fn new(settings: RopeSettings<'_>) -> Result<Self, PretrainedError> {
-        let (field, given) = match (settings.parameters, settings.scaling) {
-            (Some(fields), _) => ("rope_parameters", fields.clone()),
-            (None, Some(fields)) => ("rope_scaling", fields.clone()),
-            (None, None) => ("rope_scaling", Map::new()),
-        };
-        let base = given.get("rope_theta").and_then(Value::as_f64).unwrap_or(settings.theta);
-        let wrong = |expected: &str, found: String| Err(PretrainedError::setting(field, expected, found));
-        let scaling = match scaling(given.clone()) {
-            Ok(scaling) => scaling,
-            Err(error) => {
-                let expected = "one of default, linear, llama3 and longrope, with its numbers";
-                return wrong(expected, format!("{} ({error})", Value::Object(given)));
-            }
-        };
-        let size = settings.size;
-        let plain = (0..size / 2).map(|pair| base.powf(-((2 * pair) as f64) / size as f64));
-        let (frequencies, factor, positions) = match scaling {
-            Scaling::Longrope {
-                short_factor,
-                factor,
-                attention_factor,
-                original_max_position_embeddings,
-            } => {
-                if short_factor.len() != size / 2 {
-                    let expected = format!("a `short_factor` of {} numbers", size / 2);
-                    return wrong(&expected, format!("one of {}", short_factor.len()));
-                }
-                let original = original_max_position_embeddings.or(settings.original_positions);
-                let original = original.unwrap_or(settings.positions);
-                let longer = factor.unwrap_or(settings.positions as f64 / original as f64);
-                let inferred =
-                    if longer <= 1.0 { 1.0 } else { (1.0 + longer.ln() / (original as f64).ln()).sqrt() };
-                let frequencies: Vec<f64> = plain.zip(short_factor).map(|(plain, by)| plain / by).collect();
-                (frequencies, attention_factor.unwrap_or(inferred), Some(original))
-            }
-            scaling => (plain.map(|plain| scaling.of(plain)).collect(), 1.0, None),
-        };
+        let spelled = Spelled::of(&settings)?;
+        let Scaled { frequencies, factor, positions } = spelled.scaled()?;
         let frequencies: Vec<f32> = frequencies.into_iter().map(|frequency| frequency as f32).collect();
+        let holds = |number: f64| number.is_finite() && number > 0.0;
         if positions == Some(0)
-            || !(factor.is_finite() && frequencies.iter().all(|frequency| frequency.is_finite()))
+            || !(holds(factor) && frequencies.iter().all(|frequency| holds(f64::from(*frequency))))
         {
-            return wrong("numbers above 0", Value::Object(given).to_string());
+            return Err(spelled.wrong("numbers above 0"));
         }
         Ok(Self { frequencies, factor, positions })
     }
 
+    /// The frequencies, and the factor of rotated numbers.
+    #[cfg(test)]
+    pub fn numbers(&self) -> (&[f32], f64) {
+        (&self.frequencies, self.factor)
+    }
+
     /// The number of positions for which the frequencies hold, if there is a limit: with `longrope`, the context of the
-    /// original training. Beyond it, transformers takes other frequencies for all tokens of a batch, also for those in
-    /// shorter rows and before the limit, so results would depend on the other rows of a batch.
+    /// original training, and with `dynamic`, `max_position_embeddings`. Beyond it, transformers takes other frequencies
+    /// for all tokens of a batch, also for those in shorter rows and before the limit, so results would depend on the
+    /// other rows of a batch.
     pub fn positions(&self) -> Option<usize> {
         self.positions
     }
@@ -146,48 +87,26 @@ pub(super) fn rotated(x: Tensor<4>, (cos, sin): Angles) -> Tensor<4> {
     Tensor::cat(vec![turned, x.narrow(3, 2 * pairs, size - 2 * pairs)], 3)
 }
 
-/// Early files call the type `type`, and omit it if there is no scaling.
-fn scaling(mut fields: Map<String, Value>) -> serde_json::Result<Scaling> {
-    let name = fields.remove("type");
-    fields.entry("rope_type").or_insert_with(|| name.unwrap_or_else(|| "default".into()));
-    serde_json::from_value(Value::Object(fields))
-}
-
-impl Scaling {
-    fn of(&self, frequency: f64) -> f64 {
-        match *self {
-            Self::Default | Self::Longrope { .. } => frequency,
-            Self::Linear { factor } => frequency / factor,
-            // Long waves are scaled as if positions were closer, short waves are unchanged, and waves in between get
-            // a mixture.
-            Self::Llama3 {
-                factor,
-                low_freq_factor: low,
-                high_freq_factor: high,
-                original_max_position_embeddings: context,
-            } => {
-                let waves = context * frequency / TAU;
-                let kept = ((waves - low) / (high - low)).clamp(0.0, 1.0);
-                (1.0 - kept) * frequency / factor + kept * frequency
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     fn rope(fields: &str) -> Result<Rope, PretrainedError> {
         let fields: Value = serde_json::from_str(fields).unwrap();
         let of = |name: &str| fields.get(name).and_then(Value::as_object);
+        let number = |name: &str| fields.get(name).and_then(Value::as_f64);
         Rope::new(RopeSettings {
             parameters: of("rope_parameters"),
             scaling: of("rope_scaling"),
-            theta: fields.get("rope_theta").and_then(Value::as_f64).unwrap_or(10_000.0),
-            size: 4,
+            base: Base { field: "rope_theta", value: number("rope_theta"), default: 10_000.0 },
+            head_size: 4,
+            share: number("partial_rotary_factor"),
             positions: 64,
-            original_positions: None,
+            original_positions: number("original_max_position_embeddings").map(|number| number as usize),
+            by_blocks: fields["by_blocks"] == true,
+            is_phi: fields["is_phi"] == true,
         })
     }
 
@@ -204,7 +123,7 @@ mod tests {
     #[test]
     fn unsupported_settings_are_named() {
         for (fields, named) in [
-            (r#"{"rope_scaling": {"rope_type": "yarn", "factor": 4}}"#, "yarn"),
+            (r#"{"rope_scaling": {"rope_type": "proportional", "factor": 4}}"#, "proportional"),
             (r#"{"rope_scaling": {"rope_type": "linear"}}"#, "factor"),
             (r#"{"rope_parameters": {"rope_type": "linear", "factor": 0.0}}"#, "above 0"),
             (r#"{"rope_scaling": {"rope_type": "longrope", "long_factor": [1, 1]}}"#, "short_factor"),
@@ -214,10 +133,63 @@ mod tests {
                     "original_max_position_embeddings": 0}}"#,
                 "above 0",
             ),
+            (r#"{"rope_theta": 0}"#, "above 0, found 0"),
+            (r#"{"rope_parameters": {"rope_theta": -1.0}}"#, "above 0, found -1"),
+            (r#"{"rope_parameters": {"rope_theta": "1e4"}}"#, "above 0, found \"1e4\""),
+            (r#"{"rope_parameters": {"full_attention": {"rope_theta": 5.0}}}"#, "full_attention"),
         ] {
             let error = rope(fields).unwrap_err().to_string();
             assert!(error.contains("`rope_") && error.contains(named), "{error}");
         }
+    }
+
+    /// Where transformers 4 and 5 read different values, neither is silently dropped.
+    #[test]
+    fn spellings_that_contradict_each_other_are_named() {
+        for (fields, field, found) in [
+            (r#"{"rope_theta": 5.0, "rope_parameters": {"rope_theta": 6.0}}"#, "rope_theta", "5"),
+            (r#"{"rope_theta": 5.0, "rope_scaling": {"rope_theta": 6.0}}"#, "rope_theta", "5"),
+            (
+                r#"{"rope_scaling": {"type": "linear", "rope_type": "dynamic", "factor": 4}}"#,
+                "rope_scaling",
+                "{",
+            ),
+            (
+                r#"{"by_blocks": true, "rope_scaling": {"type": "linear", "factor": 4}}"#,
+                "rope_scaling",
+                "{",
+            ),
+            (
+                r#"{"original_max_position_embeddings": 32, "rope_scaling":
+                    {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 16}}"#,
+                "original_max_position_embeddings",
+                "32",
+            ),
+            (r#"{"partial_rotary_factor": 0.5}"#, "partial_rotary_factor", "0.5"),
+            (r#"{"rope_parameters": {"partial_rotary_factor": 0.5}}"#, "partial_rotary_factor", "0.5"),
+            (r#"{"is_phi": true, "rope_scaling": {"rope_type": "linear", "factor": 4}}"#, "rope_scaling", "{"),
+        ] {
+            let error = rope(fields).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("`{field}`: expected")) && error.contains(&format!("found {found}")),
+                "{error}"
+            );
+        }
+        for equal in [
+            r#"{"rope_theta": 5, "rope_parameters": {"rope_theta": 5.0}}"#,
+            r#"{"rope_scaling": {"type": "linear", "rope_type": "linear", "factor": 4}}"#,
+            r#"{"by_blocks": true, "rope_scaling": {"type": "linear", "rope_type": "linear", "factor": 4}}"#,
+            r#"{"partial_rotary_factor": 1.0, "rope_parameters": {"partial_rotary_factor": 1}}"#,
+        ] {
+            rope(equal).unwrap();
+        }
+    }
+
+    /// Beyond these positions, transformers changes the frequencies with the longest row of a batch.
+    #[test]
+    fn dynamic_scaling_holds_for_the_positions_of_the_training() {
+        let dynamic = rope(r#"{"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}"#).unwrap();
+        assert_eq!((dynamic.positions(), dynamic.frequencies), (Some(64), vec![1.0, 0.01]));
     }
 
     #[test]

@@ -1,0 +1,143 @@
+//! Frequencies for longer contexts, derived from those of the original training.
+
+use std::f64::consts::TAU;
+
+use serde::Deserialize;
+
+/// How to derive the frequencies, as transformers does (`modeling_rope_utils.py`).
+#[derive(Deserialize)]
+#[serde(tag = "rope_type", rename_all = "snake_case")]
+pub(super) enum Scaling {
+    Default,
+    /// Positions are closer together.
+    Linear {
+        factor: f64,
+    },
+    /// The base grows with the longest row once it exceeds the context of the training.
+    Dynamic {
+        #[serde(rename = "factor")]
+        _factor: f64,
+    },
+    Llama3 {
+        factor: f64,
+        low_freq_factor: f64,
+        high_freq_factor: f64,
+    },
+    Yarn(Yarn),
+    Longrope {
+        short_factor: Vec<f64>,
+        factor: Option<f64>,
+        attention_factor: Option<f64>,
+    },
+}
+
+/// YaRN (Peng et al., 2023, arXiv:2309.00071).
+#[derive(Deserialize)]
+pub(super) struct Yarn {
+    factor: Option<f64>,
+    attention_factor: Option<f64>,
+    mscale: Option<f64>,
+    mscale_all_dim: Option<f64>,
+    beta_fast: Option<f64>,
+    beta_slow: Option<f64>,
+    truncate: Option<bool>,
+}
+
+/// Frequencies, and for what they hold.
+pub(super) struct Scaled {
+    /// Radians per position for each pair.
+    pub frequencies: Vec<f64>,
+    /// The factor of rotated numbers.
+    pub factor: f64,
+    /// The number of positions for which they hold, if there is a limit.
+    pub positions: Option<usize>,
+}
+
+impl Scaling {
+    /// Scales the frequencies `plain` of a `base`, of a model for `positions` that was first trained on rows of
+    /// `original` positions.
+    ///
+    /// # Errors
+    ///
+    /// What is expected of the fields, and what they hold.
+    pub fn of(
+        &self,
+        plain: Vec<f64>,
+        base: f64,
+        positions: usize,
+        original: usize,
+    ) -> Result<Scaled, (String, String)> {
+        let context = original as f64;
+        let longer = positions as f64 / context;
+        let each =
+            |scaled: &dyn Fn(f64) -> f64| -> Vec<f64> { plain.iter().map(|plain| scaled(*plain)).collect() };
+        let unlimited = |frequencies| Scaled { frequencies, factor: 1.0, positions: None };
+        Ok(match *self {
+            Self::Default => unlimited(plain),
+            Self::Linear { factor } => unlimited(each(&|plain| plain / factor)),
+            Self::Dynamic { .. } => Scaled { frequencies: plain, factor: 1.0, positions: Some(positions) },
+            // Long waves are scaled as if positions were closer, short waves are unchanged, and waves in between get
+            // a mixture.
+            Self::Llama3 { factor, low_freq_factor: low, high_freq_factor: high } => {
+                unlimited(each(&|plain| {
+                    let waves = context * plain / TAU;
+                    let kept = ((waves - low) / (high - low)).clamp(0.0, 1.0);
+                    (1.0 - kept) * plain / factor + kept * plain
+                }))
+            }
+            Self::Yarn(ref yarn) => {
+                let factor = yarn.factor.unwrap_or(longer);
+                Scaled {
+                    frequencies: yarn.frequencies(&plain, factor, base, context),
+                    factor: yarn.attention_factor(factor),
+                    positions: None,
+                }
+            }
+            Self::Longrope { ref short_factor, factor, attention_factor } => {
+                if short_factor.len() != plain.len() {
+                    let expected = format!("a `short_factor` of {} numbers", plain.len());
+                    return Err((expected, format!("one of {}", short_factor.len())));
+                }
+                let longer = factor.unwrap_or(longer);
+                let inferred = if longer <= 1.0 { 1.0 } else { (1.0 + longer.ln() / context.ln()).sqrt() };
+                Scaled {
+                    frequencies: plain.iter().zip(short_factor).map(|(plain, by)| plain / by).collect(),
+                    factor: attention_factor.unwrap_or(inferred),
+                    positions: Some(original),
+                }
+            }
+        })
+    }
+}
+
+impl Yarn {
+    /// Pairs that turn often within the context keep their frequency, those that turn seldom have it divided by `factor`,
+    /// and those in between get a mixture.
+    fn frequencies(&self, plain: &[f64], factor: f64, base: f64, context: f64) -> Vec<f64> {
+        let size = 2.0 * plain.len() as f64;
+        // The pair that turns this many times, as a place among all pairs.
+        let place = |turns: f64| size * (context / (turns * TAU)).ln() / (2.0 * base.ln());
+        let of = |turns: Option<f64>, usual: f64| turns.filter(|turns| *turns != 0.0).unwrap_or(usual);
+        let (first, last) = (place(of(self.beta_fast, 32.0)), place(of(self.beta_slow, 1.0)));
+        let (first, last) =
+            if self.truncate.unwrap_or(true) { (first.floor(), last.ceil()) } else { (first, last) };
+        let (first, last) = (first.max(0.0), last.min(size - 1.0));
+        let last = if first == last { last + 0.001 } else { last };
+        let mixed = |(pair, plain): (usize, &f64)| {
+            let divided = ((pair as f64 - first) / (last - first)).clamp(0.0, 1.0);
+            plain / factor * divided + plain * (1.0 - divided)
+        };
+        plain.iter().enumerate().map(mixed).collect()
+    }
+
+    /// The factor of rotated numbers.
+    fn attention_factor(&self, factor: f64) -> f64 {
+        let of = |scale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 };
+        let given = |scale: Option<f64>| scale.filter(|scale| *scale != 0.0);
+        match (self.attention_factor, given(self.mscale), given(self.mscale_all_dim)) {
+            (Some(factor), _, _) => factor,
+            (None, Some(scale), Some(of_all)) => of(scale) / of(of_all),
+            _ => of(1.0),
+        }
+    }
+}
