@@ -93,7 +93,7 @@ mod trainer;
 pub use accounting::DiskBytes;
 pub use accounting::budget::{Moment, OnDevice, OverBudget};
 pub use accounting::byte_size::ByteSize;
-pub use adapters::{AdapterError, Adapters, Factors, NamedParameter};
+pub use adapters::{AdaptedModel, AdapterError, Adapters, Factors, NamedParameter, SavedParameter};
 pub use any_model::AnyModel;
 pub use burn::train::Interrupter;
 pub use checkpoint::{Change, Checkpoints, Resume, ResumeError, TrainerState};

@@ -308,7 +308,7 @@ fn train(args: &TrainArgs) -> Result<Exit, RunError> {
         Detail::Verbose | Detail::Most => Show::EachStep,
     };
     let (resume, allow_changes) = (args.resume.clone(), args.allow_changes);
-    let launched = run.launch_fitted(fits_schedule, resume, allow_changes, show, interrupter)?;
+    let mut launched = run.launch_fitted(fits_schedule, resume, allow_changes, show, interrupter)?;
     // Only the first process exits with an error code: a launcher kills the others when one exits with a code other
     // than 0.
     if !Process::this()?.leads() {
@@ -323,13 +323,18 @@ fn train(args: &TrainArgs) -> Result<Exit, RunError> {
     if let Some(error) = report.failed_writes.iter().find_map(RunError::unwritten) {
         return Err(error);
     }
+    let interrupted = report.interrupted;
+    let checkpoint_step = report.checkpoint_step;
+    if let Some(error) = launched.failed.take() {
+        return Err(error);
+    }
     described?;
-    if !report.interrupted {
+    if !interrupted {
         return Ok(Exit::Done);
     }
     // A key on the dashboard stops the run in the same way as Ctrl-C.
     let signal = signals::received().unwrap_or(Signal::Interrupt);
-    if let Some(step) = report.checkpoint_step {
+    if let Some(step) = checkpoint_step {
         insist(&format!(
             "interrupted by {}; saved after update {step}: `--resume` continues from it",
             signal.name()

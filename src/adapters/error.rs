@@ -50,9 +50,9 @@ pub enum AdapterError {
         /// The missing tensor.
         tensor: String,
     },
-    /// PEFT has changed a tied parameter at one of its places.
+    /// A tied parameter is not changed alike at all of its places.
     #[error(
-        "{path}: `{tensor}` changes `{parameter}` at one of the places where the model reads it, but the model ties them: train the adapter without it, or on a copy of the model with an untied head"
+        "{path}: `{tensor}` changes `{parameter}` at one of the places where the model reads it, but the model ties them: train the adapter without it, with `ensure_weight_tying=True` of PEFT, or on a copy of the model with an untied head"
     )]
     Tied {
         /// The file of tensors.

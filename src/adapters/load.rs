@@ -1,6 +1,6 @@
 //! Reads adapters in the format of PEFT.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -22,9 +22,9 @@ pub struct NamedParameter {
     pub path: String,
     /// Whether the file stores the matrix with its axes swapped.
     pub swapped: bool,
-    /// Whether it has further names, because the model reads it at several places. PEFT changes one of the places
-    /// alone, so that its values of such a parameter are rejected.
-    pub tied: bool,
+    /// The number of places where the model reads it, each of which has a name of its own in files of PEFT. Values for
+    /// some of several places alone are rejected, as are different ones.
+    pub places: usize,
 }
 
 type Named<'a> = &'a dyn Fn(&str) -> Option<NamedParameter>;
@@ -62,7 +62,7 @@ impl Adapters {
     /// ```
     pub fn load(folder: impl AsRef<Path>) -> Result<Self, AdapterError> {
         Self::read(folder.as_ref(), &|name| {
-            Some(NamedParameter { path: name.to_string(), swapped: true, tied: false })
+            Some(NamedParameter { path: name.to_string(), swapped: true, places: 1 })
         })
     }
 
@@ -70,7 +70,8 @@ impl Adapters {
     ///
     /// # Errors
     ///
-    /// Those of [`load`](Self::load), a name without a parameter, and a tied parameter that PEFT has changed.
+    /// Those of [`load`](Self::load), a name without a parameter, and a tied parameter that is not changed alike at all
+    /// places where the model reads it.
     pub fn load_named(
         folder: impl AsRef<Path>,
         named: impl Fn(&str) -> Option<NamedParameter>,
@@ -85,37 +86,81 @@ impl Adapters {
         let fields: Map<String, Value> =
             serde_json::from_slice(&text).map_err(|error| file(error.to_string()))?;
         let PeftConfig { low_rank, dropout, by_peft } = PeftConfig::of(&path, &fields)?;
-        let mut read = Tensors { by_peft, ..Tensors::of(folder, named)? };
+        let mut read = Tensors::of(folder, named)?;
         let (factors, whole, folder) = (Vec::new(), Vec::new(), Some(folder.into()));
         let mut adapters = Self { low_rank, factors, whole, dropout, folder };
-        let mut paths = BTreeSet::new();
+        let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
         for name in read.tensors.keys().cloned().collect::<Vec<_>>() {
             // B and the magnitudes are taken together with A.
             if !read.tensors.contains_key(&name) || name.ends_with(GIVEN) {
                 continue;
             }
-            let read_path = match module_of(&name) {
+            let (parameter, at) = match module_of(&name) {
                 Some((module, names)) => {
-                    let factors = read.factors(module, names, low_rank)?;
-                    let path = factors.path.clone();
-                    adapters.factors.push(factors);
-                    path
+                    let (parameter, factors) = read.factors(module, names, low_rank)?;
+                    let at = adapters.factors.iter().position(|known| known.path == factors.path);
+                    match at.map(|at| &adapters.factors[at]) {
+                        Some(known) if known.is_alike(&factors) => {}
+                        Some(_) => return Err(read.other_value(&name, &parameter)),
+                        None => adapters.factors.push(factors),
+                    }
+                    (parameter, at)
                 }
                 None => {
-                    let NamedParameter { path, swapped, .. } = read.parameter(&name, &name)?;
-                    adapters.whole.push((path.clone(), read.take(&name, swapped)?));
-                    path
+                    let parameter = read.parameter(&name, &name)?;
+                    let data = read.take(&name, parameter.swapped)?;
+                    let at = adapters.whole.iter().position(|(path, _)| *path == parameter.path);
+                    match at.map(|at| &adapters.whole[at].1) {
+                        Some(known) if are_equal(known, &data) => {}
+                        Some(_) => return Err(read.other_value(&name, &parameter)),
+                        None => adapters.whole.push((parameter.path.clone(), data)),
+                    }
+                    (parameter, at)
                 }
             };
-            // Two names of one parameter, of which only one could count.
-            if !paths.insert(read_path) {
-                return Err(read.wrong(&name, "one of a parameter's names", "another one too"));
+            match seen.get_mut(&parameter.path) {
+                // Factors and values, or two names of one place.
+                Some(known) if at.is_none() || known.places == parameter.places => {
+                    return Err(read.named_twice(&name));
+                }
+                Some(known) => known.places += 1,
+                None => drop(seen.insert(parameter.path.clone(), Seen { name, parameter, places: 1 })),
             }
+        }
+        // A folder of an early version of Firebrick has a tied parameter at one of its places.
+        let changed_apart = |seen: &&Seen| by_peft && seen.places < seen.parameter.places;
+        if let Some(Seen { name, parameter, .. }) = seen.values().find(changed_apart) {
+            return Err(read.tied(name, parameter));
         }
         match adapters.factors.is_empty() {
             true => Err(read.damaged("expected the factors of a matrix, found none")),
             false => Ok(adapters),
         }
+    }
+}
+
+/// A parameter whose values were read.
+struct Seen {
+    /// The first tensor that it was read from.
+    name: String,
+    parameter: NamedParameter,
+    /// The number of its places at which there are values.
+    places: usize,
+}
+
+/// Whether two tensors have the same shape and values.
+fn are_equal(one: &TensorData, other: &TensorData) -> bool {
+    one.shape() == other.shape() && one.iter::<f32>().eq(other.iter::<f32>())
+}
+
+impl Factors {
+    /// Whether the values are the same.
+    fn is_alike(&self, other: &Self) -> bool {
+        let magnitudes = match (&self.magnitude, &other.magnitude) {
+            (Some(one), Some(other)) => are_equal(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        magnitudes && are_equal(&self.a, &other.a) && are_equal(&self.b, &other.b)
     }
 }
 
@@ -132,13 +177,12 @@ struct Tensors<'a> {
     path: PathBuf,
     tensors: BTreeMap<String, TensorData>,
     named: Named<'a>,
-    by_peft: bool,
 }
 
 impl<'a> Tensors<'a> {
     fn of(folder: &Path, named: Named<'a>) -> Result<Self, AdapterError> {
         let path = folder.join(WEIGHTS);
-        let mut read = Self { path, tensors: BTreeMap::new(), named, by_peft: false };
+        let mut read = Self { path, tensors: BTreeMap::new(), named };
         let bytes = fs::read(&read.path).map_err(|error| read.damaged(error))?;
         let file = SafeTensors::deserialize(&bytes).map_err(|error| read.damaged(error))?;
         for (name, view) in file.iter() {
@@ -161,9 +205,10 @@ impl<'a> Tensors<'a> {
         module: &str,
         names: [&'static str; 2],
         LowRank { rank, dora, .. }: LowRank,
-    ) -> Result<Factors, AdapterError> {
+    ) -> Result<(NamedParameter, Factors), AdapterError> {
         let [a, b] = names.map(|factor| format!("{module}.{factor}"));
-        let NamedParameter { path, .. } = self.parameter(&format!("{module}.weight"), &a)?;
+        let parameter = self.parameter(&format!("{module}.weight"), &a)?;
+        let path = parameter.path.clone();
         let (in_a, in_b) = (self.shape(&a)?, self.shape(&b)?);
         if !matches!(in_a[..], [found, _] if found == rank) {
             return Err(self.wrong(&a, &format!("[{rank}, in], for `r` is {rank}"), &format!("{in_a:?}")));
@@ -174,17 +219,39 @@ impl<'a> Tensors<'a> {
         let is_embedding = names == EMBEDDING;
         let name = format!("{module}.{MAGNITUDE}");
         let magnitude = if dora { Some(self.take(&name, false)?) } else { None };
-        Ok(Factors { path, a: self.take(&a, true)?, b: self.take(&b, true)?, magnitude, is_embedding })
+        if parameter.places > 1 && !is_embedding {
+            // A layer that reads a table has the product of the same factors the other way round.
+            if dora {
+                // Its magnitudes are those of rows, and the table's those of columns.
+                return Err(self.tied(&a, &parameter));
+            }
+            let (a, b) = (self.take(&b, false)?, self.take(&a, false)?);
+            return Ok((parameter, Factors { path, a, b, magnitude, is_embedding: true }));
+        }
+        let (a, b) = (self.take(&a, true)?, self.take(&b, true)?);
+        Ok((parameter, Factors { path, a, b, magnitude, is_embedding }))
     }
 
     /// Returns the parameter with this name, which a tensor belongs to.
     fn parameter(&self, name: &str, tensor: &str) -> Result<NamedParameter, AdapterError> {
-        let tensor = format!("{PREFIX}{tensor}");
-        let found = (self.named)(name).ok_or_else(|| self.no_parameter(&tensor))?;
-        match found.tied && self.by_peft {
-            true => Err(AdapterError::Tied { path: self.path.clone(), tensor, parameter: found.path }),
-            false => Ok(found),
+        (self.named)(name).ok_or_else(|| self.no_parameter(&format!("{PREFIX}{tensor}")))
+    }
+
+    /// The error of a parameter that another tensor has another value for.
+    fn other_value(&self, tensor: &str, parameter: &NamedParameter) -> AdapterError {
+        match parameter.places {
+            1 => self.named_twice(tensor),
+            _ => self.tied(tensor, parameter),
         }
+    }
+
+    fn named_twice(&self, tensor: &str) -> AdapterError {
+        self.wrong(tensor, "one of a parameter's names", "another one too")
+    }
+
+    fn tied(&self, tensor: &str, parameter: &NamedParameter) -> AdapterError {
+        let (tensor, parameter) = (format!("{PREFIX}{tensor}"), parameter.path.clone());
+        AdapterError::Tied { path: self.path.clone(), tensor, parameter }
     }
 
     fn shape(&self, name: &str) -> Result<Vec<usize>, AdapterError> {

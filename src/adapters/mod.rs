@@ -26,6 +26,7 @@ use firebrick_strategies::{
 
 pub use error::AdapterError;
 pub use load::NamedParameter;
+pub use save::{AdaptedModel, SavedParameter};
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";

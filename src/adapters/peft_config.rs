@@ -31,13 +31,13 @@ const EMPTY: [&str; 14] = [
 const OUTSIDE: [&str; 3] = ["gaussian", "eva", "orthogonal"];
 
 /// A field that every version of PEFT writes, and [`Adapters::save`](super::Adapters::save) does not.
-const BY_PEFT: &str = "auto_mapping";
+const BY_PEFT: &str = "layers_to_transform";
 
 /// What `adapter_config.json` says about the factors.
 pub(super) struct PeftConfig {
     pub low_rank: LowRank,
     pub dropout: f64,
-    /// Whether PEFT wrote it: unlike Firebrick, it adapts or trains a tied matrix at one of its places.
+    /// Whether PEFT wrote it: unlike Firebrick, it may adapt or train a tied matrix at one of its places.
     pub by_peft: bool,
 }
 

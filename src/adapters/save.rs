@@ -14,8 +14,33 @@ use super::{Adapters, CONFIG, EMBEDDING, Factors, LAYER, MAGNITUDE, PREFIX, WEIG
 use crate::TrainError;
 use crate::files::saving::{replace, save_text};
 
-/// Maps a path to the parameter's name in the file, and whether its axes are swapped there.
-type Named<'a> = Box<dyn Fn(&str) -> Option<(String, bool)> + 'a>;
+/// The model that adapters belong to, as PEFT's configuration describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AdaptedModel {
+    /// Its folder, or its name on the Hugging Face Hub: `base_model_name_or_path`.
+    pub name_or_path: Option<String>,
+    /// PEFT's name of its task, such as `CAUSAL_LM`.
+    pub task_type: Option<&'static str>,
+    /// The name of its class in transformers.
+    pub class: Option<String>,
+}
+
+/// How a file holds a parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedParameter {
+    /// Its name.
+    pub name: String,
+    /// The names of further places where the model reads it. PEFT has values of their own for each.
+    pub tied: Vec<String>,
+    /// Whether the axes of a matrix are swapped.
+    pub swapped: bool,
+}
+
+type Named<'a> = &'a dyn Fn(&str) -> Option<SavedParameter>;
+
+/// Modules that PEFT trains whole in a model of these tasks, though no setting names them.
+const CLASSIFIERS: [&str; 2] = ["classifier", "score"];
+const TASKS_OF_CLASSIFIERS: [&str; 2] = ["SEQ_CLS", "TOKEN_CLS"];
 
 impl Adapters {
     /// Writes `adapter_config.json` and `adapter_model.safetensors` into a folder, in the format of PEFT. Modules are
@@ -25,34 +50,54 @@ impl Adapters {
     ///
     /// [`TrainError::File`] if they cannot be written.
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<(), TrainError> {
-        self.write(folder.as_ref(), Box::new(|path| Some((path.to_string(), true))))
+        let named =
+            |path: &str| Some(SavedParameter { name: path.to_string(), tied: Vec::new(), swapped: true });
+        self.write(folder.as_ref(), &AdaptedModel::default(), &named)
     }
 
-    /// Writes the same files as [`save`](Self::save), but with other names: `named` returns the name of the parameter at
-    /// a path of the model, and whether the file stores the matrix with its axes swapped.
+    /// Writes the same files as [`save`](Self::save), but with other names: `named` returns how the file holds the
+    /// parameter at a path of `model`.
+    ///
+    /// PEFT gives each place of a tied parameter values of its own, so that those of the parameter are written for all of
+    /// its places.
     ///
     /// # Errors
     ///
-    /// [`TrainError::File`] if they cannot be written, or a parameter has no name.
+    /// [`TrainError::File`] if they cannot be written, a parameter has no name, or a tied one has magnitudes: those of a
+    /// table are norms of its columns, and PEFT's of a layer that reads it are norms of its rows.
     pub fn save_named(
         &self,
         folder: impl AsRef<Path>,
-        named: impl Fn(&str) -> Option<(String, bool)>,
+        model: &AdaptedModel,
+        named: impl Fn(&str) -> Option<SavedParameter>,
     ) -> Result<(), TrainError> {
-        self.write(folder.as_ref(), Box::new(named))
+        self.write(folder.as_ref(), model, &named)
     }
 
-    fn write(&self, folder: &Path, named: Named) -> Result<(), TrainError> {
+    /// The path of a tied matrix with magnitudes, if there is one: no folder of PEFT can hold it. `named` is that of
+    /// [`save_named`](Self::save_named).
+    pub fn unsavable(&self, named: impl Fn(&str) -> Option<SavedParameter>) -> Option<&str> {
+        let is_tied = |path: &str| named(path).is_some_and(|parameter| !parameter.tied.is_empty());
+        let with_magnitudes = self.factors.iter().filter(|factors| factors.magnitude.is_some());
+        with_magnitudes.map(|factors| &*factors.path).find(|path| is_tied(path))
+    }
+
+    fn write(&self, folder: &Path, model: &AdaptedModel, named: Named) -> Result<(), TrainError> {
         let file = |reason: String| TrainError::file(folder, "saving the adapters", reason);
+        if let Some(path) = self.unsavable(named) {
+            let reason = "it is tied, and PEFT has no magnitudes of a matrix that two layers read: train it without \
+                          `dora`, or use the merged model";
+            return Err(file(format!("`{path}`: {reason}")));
+        }
         fs::create_dir_all(folder).map_err(|error| file(error.to_string()))?;
-        let name_of = |path: &str| {
+        let saved_as = |path: &str| {
             named(path)
                 .ok_or_else(|| file(format!("the model has no name for `{path}`: it is of another kind")))
         };
         let mut tensors = BTreeMap::new();
         let (mut targets, mut whole, mut swapped_all) = (Vec::new(), BTreeSet::new(), true);
         for Factors { path, a, b, magnitude, is_embedding } in &self.factors {
-            let (name, swapped) = name_of(path)?;
+            let SavedParameter { name, tied, swapped } = saved_as(path)?;
             let module = module_of(&name);
             let [of_a, of_b] = match is_embedding {
                 true => EMBEDDING,
@@ -65,11 +110,25 @@ impl Adapters {
                 tensors.insert(format!("{PREFIX}{module}.{MAGNITUDE}"), Written::of(magnitude, false));
             }
             targets.push(module.to_string());
+            for place in &tied {
+                let module = module_of(place);
+                // Another table has the same factors. A layer multiplies by the table's transpose, and so has the
+                // factors the other way round.
+                let ([of_a, of_b], [a, b], swapped) = match is_table(place) {
+                    true => (EMBEDDING, [a, b], true),
+                    false => (LAYER, [b, a], false),
+                };
+                tensors.insert(format!("{PREFIX}{module}.{of_a}"), Written::of(a, swapped));
+                tensors.insert(format!("{PREFIX}{module}.{of_b}"), Written::of(b, swapped));
+                targets.push(module.to_string());
+            }
         }
         for (path, data) in &self.whole {
-            let (name, swapped) = name_of(path)?;
-            whole.insert(module_of(&name).to_string());
-            tensors.insert(format!("{PREFIX}{name}"), Written::of(data, swapped));
+            let SavedParameter { name, tied, swapped } = saved_as(path)?;
+            for name in [name].into_iter().chain(tied) {
+                whole.insert(module_of(&name).to_string());
+                tensors.insert(format!("{PREFIX}{name}"), Written::of(data, swapped));
+            }
         }
         let views = tensors.iter().map(|(name, tensor)| Ok((name, tensor.view()?)));
         let views: Result<Vec<_>, safetensors::SafeTensorError> = views.collect();
@@ -79,18 +138,28 @@ impl Adapters {
         let bytes = bytes.map_err(|error| file(error.to_string()))?;
         let path = folder.join(WEIGHTS);
         replace(&path, |staged| fs::write(staged, &bytes).map_err(|error| file(error.to_string())))?;
-        let config = self.config(targets, whole, !swapped_all);
+        let config = self.config(model, targets, outermost(whole, model.task_type), !swapped_all);
         save_text(&format!("{config:#}\n"), &folder.join(CONFIG))
     }
 
-    fn config(&self, targets: Vec<String>, whole: BTreeSet<String>, fan_in_fan_out: bool) -> Value {
+    fn config(
+        &self,
+        model: &AdaptedModel,
+        targets: Vec<String>,
+        whole: BTreeSet<String>,
+        fan_in_fan_out: bool,
+    ) -> Value {
         let LowRank { rank, alpha, rank_stabilized, dora } = self.low_rank;
         // PEFT writes a whole number without a fraction.
         let alpha = if alpha.fract() == 0.0 { json!(alpha as i64) } else { json!(alpha) };
+        // `AutoPeftModel` opens the class of the task, or else this one.
+        let class = model.class.as_ref().filter(|_| model.task_type.is_none());
+        let class = class.map(|class| json!({"base_model_class": class, "parent_library": "transformers"}));
         json!({
             "peft_type": "LORA",
-            "task_type": null,
-            "base_model_name_or_path": null,
+            "task_type": model.task_type,
+            "base_model_name_or_path": model.name_or_path,
+            "auto_mapping": class,
             "inference_mode": true,
             "r": rank,
             "lora_alpha": alpha,
@@ -104,6 +173,28 @@ impl Adapters {
             "modules_to_save": if whole.is_empty() { Value::Null } else { json!(whole) },
         })
     }
+}
+
+/// Returns modules without those inside another one: PEFT saves a module with all that is in it, and cannot wrap a part
+/// of it once more.
+fn outermost(mut modules: BTreeSet<String>, task_type: Option<&str>) -> BTreeSet<String> {
+    let adds_classifiers = task_type.is_some_and(|task| TASKS_OF_CLASSIFIERS.contains(&task));
+    let is_inside =
+        |module: &str, outer: &str| module.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.'));
+    let added = CLASSIFIERS.into_iter().filter(|_| adds_classifiers);
+    let around: Vec<_> = added
+        .filter(|outer| modules.iter().any(|module| is_inside(module, outer)))
+        .map(String::from)
+        .collect();
+    modules.extend(around);
+    let all = modules.clone();
+    modules.retain(|module| !all.iter().any(|outer| is_inside(module, outer)));
+    modules
+}
+
+/// Whether a further place of a tied table is a table too: those of transformers are called so, and layers are not.
+fn is_table(name: &str) -> bool {
+    module_of(name).rsplit('.').next().is_some_and(|module| module.contains("embed"))
 }
 
 /// Returns the path of the module that a parameter belongs to.
@@ -133,5 +224,36 @@ impl Written {
 
     fn view(&self) -> Result<TensorView<'_>, safetensors::SafeTensorError> {
         TensorView::new(Dtype::F32, self.shape.clone(), &self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_is_saved_with_what_is_in_it() {
+        let found = |modules: &[&str], task| {
+            let modules = modules.iter().map(ToString::to_string).collect();
+            outermost(modules, task).into_iter().collect::<Vec<_>>()
+        };
+        let tied = ["bert.embeddings.word_embeddings", "cls.predictions", "cls.predictions.decoder"];
+        assert_eq!(found(&tied, None), tied[..2]);
+        let apart = ["classifier.dense", "classifier.out_proj", "classifiers"];
+        assert_eq!(found(&apart, None), apart);
+        assert_eq!(found(&apart, Some("SEQ_CLS")), ["classifier", "classifiers"]);
+        assert_eq!(found(&["norm"], Some("SEQ_CLS")), ["norm"]);
+    }
+
+    #[test]
+    fn tables_are_told_from_layers_by_name() {
+        for table in ["model.decoder.embed_tokens.weight", "encoder.embed_tokens.weight"] {
+            assert!(is_table(table), "{table}");
+        }
+        for layer in
+            ["lm_head.weight", "decoder.weight", "cls.predictions.decoder.weight", "vocab_projector.weight"]
+        {
+            assert!(!is_table(layer), "{layer}");
+        }
     }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use burn::optim::AdamConfig;
 use firebrick::datasets::{Batch, Batches, DataError};
 use firebrick::strategies::{Adaptation, Composition, Paths};
 use firebrick::{Data, Lora, Objective, Schedule, Trainer};
-use firebrick_models::pretrained::{Pretrained, save};
+use firebrick_models::pretrained::{Pretrained, load_adapters, save, save_adapters, unsavable_adapter};
 use firebrick_models::{
     Bart, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, ModernBertMaskedLm,
     ModernBertSequenceClassifier, T5,
@@ -39,27 +39,165 @@ where
     M: Pretrained + Objective<B> + 'static,
     B: Batch + Clone + Sync,
 {
-    let folder = folder(name);
-    let config = folder.config().unwrap();
-    let model = folder.load::<M>(&config, &device()).unwrap().model;
     let out = tempfile::tempdir().unwrap();
-    // For `tests/golden/opens_in_peft.py`.
-    let kept = std::env::var_os("FIREBRICK_ADAPTED").map(PathBuf::from);
-    let out = kept.unwrap_or_else(|| out.path().into()).join(name);
-    save(&model, &config, out.join("given")).unwrap();
-    let data = Data::new(Same(batch_of(&cases(name)[0])));
-    let trainer = Trainer::new().with(lora).steps(4);
-    let trained = trainer.fit(model, AdamConfig::new().init(), Schedule::constant(0.05), data).unwrap();
-    save(&trained.model, &config, out.join("merged")).unwrap();
-    let adapters = trained.adapters.unwrap();
-    firebrick_models::pretrained::save_adapters::<M>(&adapters, &config, out.join("adapter")).unwrap();
-
+    let out = trained_into::<M, B>(out.path(), (name, name), lora, batch_of);
     let bytes = std::fs::read(out.join("adapter/adapter_model.safetensors")).unwrap();
     let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let names =
         file.names().into_iter().map(|name| name.replace(|x: char| x.is_ascii_digit(), "#")).collect();
     let config = std::fs::read_to_string(out.join("adapter/adapter_config.json")).unwrap();
     (names, serde_json::from_str(&config).unwrap())
+}
+
+/// Does the same in a folder of this label, and returns it.
+fn trained_into<M, B>(
+    out: &Path,
+    (name, label): (&str, &str),
+    lora: Lora,
+    batch_of: impl Fn(&Case) -> B,
+) -> PathBuf
+where
+    M: Pretrained + Objective<B> + 'static,
+    B: Batch + Clone + Sync,
+{
+    let folder = folder(name);
+    let config = folder.config().unwrap();
+    let model = folder.load::<M>(&config, &device()).unwrap().model;
+    // For `tests/golden/opens_in_peft.py`.
+    let kept = std::env::var_os("FIREBRICK_ADAPTED").map(PathBuf::from);
+    let out = kept.unwrap_or_else(|| out.into()).join(label);
+    save(&model, &config, out.join("given")).unwrap();
+    let data = Data::new(Same(batch_of(&cases(name)[0])));
+    let trainer = Trainer::new().with(lora).steps(4);
+    let trained = trainer.fit(model, AdamConfig::new().init(), Schedule::constant(0.05), data).unwrap();
+    save(&trained.model, &config, out.join("merged")).unwrap();
+    let adapters = trained.adapters.unwrap();
+    let given = out.join("given").display().to_string();
+    save_adapters::<M>(&adapters, &config, &given, out.join("adapter")).unwrap();
+    // What is written is read back as the same model.
+    let read = load_adapters::<M>(&config, out.join("adapter")).unwrap();
+    let model = folder.load::<M>(&config, &device()).unwrap().model;
+    save(&read.merge_into(model).unwrap(), &config, out.join("again")).unwrap();
+    let weights = |folder: &str| std::fs::read(out.join(folder).join("model.safetensors")).unwrap();
+    assert!(weights("again") == weights("merged"), "{label}");
+    out
+}
+
+/// The tensors of a file.
+fn tensors(file: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f64>)> {
+    let bytes = std::fs::read(file).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let values = |data: &[u8]| -> Vec<f64> {
+        data.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()).into()).collect()
+    };
+    file.iter().map(|(name, view)| (name.to_owned(), (view.shape().to_vec(), values(view.data())))).collect()
+}
+
+/// Trains factors, and checks that PEFT, which has values of its own for each place of a tied parameter, gets the trained
+/// table at all of these places.
+fn all_places_are_alike<M, B>(name: &str, lora: Lora, batch_of: impl Fn(&Case) -> B, places: &[&str])
+where
+    M: Pretrained + Objective<B> + 'static,
+    B: Batch + Clone + Sync,
+{
+    let out = tempfile::tempdir().unwrap();
+    let label = format!(
+        "{name}-tied-{}",
+        if lora == lora.clone().also(Vec::<String>::new()) { "lora" } else { "also" }
+    );
+    let out = trained_into::<M, B>(out.path(), (name, &label), lora, batch_of);
+    let config = std::fs::read_to_string(out.join("adapter/adapter_config.json")).unwrap();
+    let config: Value = serde_json::from_str(&config).unwrap();
+    let scale = config["lora_alpha"].as_f64().unwrap() / config["r"].as_f64().unwrap();
+    let lists = |field: &str, place: &str| {
+        config[field].as_array().is_some_and(|names| names.iter().any(|name| name == place))
+    };
+    let [given, merged] =
+        ["given", "merged"].map(|folder| tensors(&out.join(folder).join("model.safetensors")));
+    let adapter = tensors(&out.join("adapter/adapter_model.safetensors"));
+    let table = format!("{}.weight", places[0]);
+    let (given, (shape, merged)) = (&given[&table].1, &merged[&table]);
+    let [rows, columns] = shape[..] else { panic!("{shape:?}") };
+    for place in places {
+        let of = |factor: &str| adapter.get(&format!("base_model.model.{place}.{factor}"));
+        let found: Vec<f64> = match (of("weight"), of("lora_A.weight"), of("lora_embedding_A")) {
+            (Some((_, whole)), None, None) => {
+                assert!(lists("modules_to_save", place), "{label} {place}");
+                whole.clone()
+            }
+            // The product of a layer's factors is B·A, and that of a table's its transpose.
+            (None, Some((a_shape, a)), None) => {
+                let (b, rank) = (&of("lora_B.weight").unwrap().1, a_shape[0]);
+                let product = |row: usize, column: usize| {
+                    (0..rank).map(|at| b[row * rank + at] * a[at * columns + column]).sum::<f64>()
+                };
+                assert!(lists("target_modules", place), "{label} {place}");
+                (0..rows * columns)
+                    .map(|at| given[at] + scale * product(at / columns, at % columns))
+                    .collect()
+            }
+            (None, None, Some((a_shape, a))) => {
+                let (b, rank) = (&of("lora_embedding_B").unwrap().1, a_shape[0]);
+                let product = |row: usize, column: usize| {
+                    (0..rank).map(|at| b[column * rank + at] * a[at * rows + row]).sum::<f64>()
+                };
+                assert!(lists("target_modules", place), "{label} {place}");
+                (0..rows * columns)
+                    .map(|at| given[at] + scale * product(at / columns, at % columns))
+                    .collect()
+            }
+            _ => panic!("{label}: {place} has no values, or too many"),
+        };
+        let furthest = found.iter().zip(merged).fold(0f64, |most, (a, b)| most.max((a - b).abs()));
+        assert!(found.len() == merged.len() && furthest < 1e-5, "{label} {place}: {furthest:e}");
+        assert_ne!(given, merged, "{label} has learned");
+    }
+}
+
+#[test]
+fn tied_parameters_are_written_for_each_place() {
+    let lora = || Lora::rank(2).alpha(4.0);
+    let [also, on] = [lora().also(["tokens"]), lora().on(["tokens", "*.query.weight"])];
+    let joined = || lora().on(["tokens", "*.query_key_value.weight"]);
+    for lora in [also.clone(), on.clone()] {
+        let causal = ["model.embed_tokens", "lm_head"];
+        all_places_are_alike::<Llama, _>("llama3", lora.clone(), Case::causal, &causal);
+        all_places_are_alike::<Llama, _>("gemma2", lora.clone(), Case::causal, &causal);
+        let t5 = ["shared", "encoder.embed_tokens", "decoder.embed_tokens", "lm_head"];
+        all_places_are_alike::<T5, _>("t5", lora.clone(), Case::seq2seq, &t5);
+        let bart = ["model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"];
+        all_places_are_alike::<Bart, _>("bart", lora, Case::seq2seq, &bart);
+    }
+    for lora in [also, joined()] {
+        all_places_are_alike::<Gpt, _>("gpt2", lora, Case::causal, &["transformer.wte", "lm_head"]);
+    }
+    let of_bert = ["bert.embeddings.word_embeddings", "cls.predictions.decoder"];
+    let masked = |case: &Case| case.labeled(0);
+    let lora_of_bert = lora().on(["*.tokens.weight", "*.query.weight"]);
+    all_places_are_alike::<BertMaskedLm, _>("bert-masked-lm", lora_of_bert, masked, &of_bert);
+    let (_, config) = adapted::<Llama, _>("llama3", lora(), Case::causal);
+    assert_eq!(config["task_type"], "CAUSAL_LM");
+    assert!(config["base_model_name_or_path"].as_str().unwrap().ends_with("given"), "{config}");
+    let (_, config) = adapted::<BertMaskedLm, _>("bert-masked-lm", lora(), masked);
+    assert_eq!(
+        (&config["task_type"], &config["auto_mapping"]["base_model_class"]),
+        (&Value::Null, &Value::from("BertForMaskedLM"))
+    );
+}
+
+#[test]
+fn magnitudes_of_a_tied_table_cannot_be_saved_for_peft() {
+    let folder = folder("llama3");
+    let config = folder.config().unwrap();
+    let model = folder.load::<Llama>(&config, &device()).unwrap().model;
+    let data = Data::new(Same(cases("llama3")[0].causal()));
+    let trainer = Trainer::new().with(Lora::rank(2).dora().on(["tokens"])).steps(1);
+    let trained = trainer.fit(model, AdamConfig::new().init(), Schedule::constant(0.05), data).unwrap();
+    let adapters = trained.adapters.unwrap();
+    assert_eq!(unsavable_adapter::<Llama>(&adapters, &config), Some("tokens.weight"));
+    let out = tempfile::tempdir().unwrap();
+    let error = save_adapters::<Llama>(&adapters, &config, "llama3", &out).unwrap_err().to_string();
+    assert!(error.contains("`tokens.weight`: it is tied") && error.contains("`dora`"), "{error}");
 }
 
 /// Returns the modules of a folder's model that get factors if all linear layers do, by their names in the folder.

@@ -66,6 +66,11 @@ pub(crate) fn local_folder<'p>(
     }
 }
 
+/// Returns the repository on the Hub, as in `org/name`, that a path names.
+pub(crate) fn repository_of(path: &Path) -> Option<String> {
+    Some(Reference::of(path).ok()??.repository)
+}
+
 /// Returns the paths on this machine: the paths themselves, and those of `hub:` references to files of data sets.
 ///
 /// # Errors

@@ -10,6 +10,7 @@ use super::attended::attended;
 use super::prepare::Parts;
 use super::{DataRun, Process, Run, RunError, Writing, asked, changes, export};
 use crate::console::{Detail, tell};
+use crate::hub::repository_of;
 use crate::mlflow::{MlflowConfig, Started};
 use firebrick::checkpoint::RunText;
 use firebrick::engine::feed::updates_in_epochs;
@@ -17,7 +18,7 @@ use firebrick::output::{Output, RUN};
 use firebrick::{AnyModel, Report, Resume, Show, TrainError, Trained, memory};
 use firebrick_models::family::{Family, Trainable};
 use firebrick_models::inference::Question;
-use firebrick_models::pretrained::{CONFIG, Folder, config_text, save_adapters};
+use firebrick_models::pretrained::{CONFIG, Folder, config_text, save_adapters, unsavable_adapter};
 
 /// A run that has been trained.
 #[derive(Debug)]
@@ -30,6 +31,15 @@ pub struct Launched {
     pub best: Option<PathBuf>,
     /// The Hugging Face folder of the best weights, in the leading process.
     pub pretrained: Option<PathBuf>,
+    /// What failed after the training, such as the sample. The weights and the report are saved.
+    pub(crate) failed: Option<RunError>,
+}
+
+impl Launched {
+    /// Returns the run, unless something failed after the training.
+    fn finished(mut self) -> Result<Self, RunError> {
+        self.failed.take().map_or(Ok(self), Err)
+    }
 }
 
 impl Run {
@@ -63,11 +73,11 @@ impl Run {
         show: Show,
         interrupter: Interrupter,
     ) -> Result<Launched, RunError> {
-        self.launch_fitted(false, resume, allow_changes, show, interrupter)
+        self.launch_fitted(false, resume, allow_changes, show, interrupter)?.finished()
     }
 
     /// Like [`launch_from`](Self::launch_from). If `fits_schedule` is set, phases of the schedule that do not end within
-    /// the run's `epochs` are shortened.
+    /// the run's `epochs` are shortened. What fails after the training is part of the result.
     pub(crate) fn launch_fitted(
         &self,
         fits_schedule: bool,
@@ -151,7 +161,13 @@ impl Launch<'_> {
         if !leads {
             let trained = trainer.saved_elsewhere(&run.output);
             trained.fit_for_first(model, optimizer, schedule, data).map_err(interrupted)?;
-            return Ok(Launched { sample: None, report: Report::default(), best: None, pretrained: None });
+            return Ok(Launched {
+                sample: None,
+                report: Report::default(),
+                best: None,
+                pretrained: None,
+                failed: None,
+            });
         }
         let reopened = match &resume {
             Some(resume) => Output::reopen(&run.output, resume)?,
@@ -195,36 +211,65 @@ impl Launch<'_> {
             }
             None => output.save_report(&trained.report)?,
         }
-        let pretrained =
-            export::export(&trained, &parts, output.folder(), run.end_of_turn(&parts.tokenizer))?;
-        if let (Some(adapters), Some(_)) = (&trained.adapters, &parts.folder) {
-            // Saves the adapters under the names of the folder that the run started from, so that they can be applied
-            // to it.
-            save_adapters::<M>(adapters, &parts.config, output.folder().join("adapter"))?;
-        }
-        let mut launched = Launched {
-            sample: None,
-            report: trained.report,
-            best: trained.best,
-            pretrained: Some(pretrained),
-        };
-        if run.sample.is_none() || launched.report.interrupted {
-            return Ok(launched);
-        }
-        say("writing a sample");
-        let (sampled, writer) = (run.clone(), trained.averaged.unwrap_or(trained.model));
-        let sample = attended(&interrupter, "writing a sample", &say, move |_| {
-            write_sample(&sampled, &writer, &parts)
-        });
-        launched.sample = sample.map_err(|error| match error {
-            RunError::Interrupted => RunError::NoSample(output.folder().into()),
-            error => error,
-        })?;
-        if let Some(sample) = &launched.sample {
-            output.save_text("sample.txt", sample)?;
-        }
+        let report = trained.report.clone();
+        let mut launched =
+            Launched { sample: None, report, best: trained.best.clone(), pretrained: None, failed: None };
+        // Whatever fails from here on must not take away the report of what was trained.
+        launched.failed = finish(run, trained, parts, &output, &interrupter, &say, &mut launched).err();
         Ok(launched)
     }
+}
+
+/// Writes what follows the training: the Hugging Face folder, the adapter and the sample.
+fn finish<M: Trainable>(
+    run: &Run,
+    trained: Trained<M>,
+    parts: Parts<M>,
+    output: &Output,
+    interrupter: &Interrupter,
+    say: &dyn Fn(&str),
+    launched: &mut Launched,
+) -> Result<(), RunError> {
+    let pretrained = export::export(&trained, &parts, output.folder(), run.end_of_turn(&parts.tokenizer))?;
+    launched.pretrained = Some(pretrained);
+    if let (Some(adapters), Some(folder)) = (&trained.adapters, &parts.folder) {
+        match unsavable_adapter::<M>(adapters, &parts.config) {
+            Some(path) => say(&format!(
+                "no adapter in the format of PEFT, which has no magnitudes (`dora`) of a tied matrix, as `{path}` is one: \
+                 `pretrained` holds the merged model"
+            )),
+            // Saves the adapters under the names of the folder that the run started from, so that they can be applied
+            // to it.
+            None => {
+                let adapter = output.folder().join("adapter");
+                save_adapters::<M>(adapters, &parts.config, &base_of(run, folder), adapter)?;
+            }
+        }
+    }
+    if run.sample.is_none() || launched.report.interrupted {
+        return Ok(());
+    }
+    say("writing a sample");
+    let (sampled, writer) = (run.clone(), trained.averaged.unwrap_or(trained.model));
+    let sample =
+        attended(interrupter, "writing a sample", say, move |_| write_sample(&sampled, &writer, &parts));
+    launched.sample = sample.map_err(|error| match error {
+        RunError::Interrupted => RunError::NoSample(output.folder().into()),
+        error => error,
+    })?;
+    if let Some(sample) = &launched.sample {
+        output.save_text("sample.txt", sample)?;
+    }
+    Ok(())
+}
+
+/// Returns the name of the model that a run starts from: on the Hub, or its folder.
+fn base_of(run: &Run, folder: &Folder) -> String {
+    let on_hub = run.model.folder().and_then(repository_of);
+    on_hub.unwrap_or_else(|| {
+        let path = folder.path();
+        std::path::absolute(path).as_deref().unwrap_or(path).display().to_string()
+    })
 }
 
 /// Rejects a sample whose tokens, keys and values need more memory than the machine has, before the run instead of

@@ -20,7 +20,9 @@ impl Run {
     pub(crate) fn describe(&self, launched: &Launched) -> Result<(), RunError> {
         let mut failed = Vec::new();
         // Do not make the user wait after a run that was ended early.
-        if launched.report.stopped.is_none()
+        let is_stopped = launched.report.stopped.is_some();
+        if !is_stopped
+            && !matches!(launched.failed, Some(RunError::NoSample(_)))
             && let Err(error) = self.write_predictions()
         {
             failed.push(format!("no predictions: {error}"));

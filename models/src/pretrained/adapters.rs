@@ -2,16 +2,19 @@
 
 use std::path::Path;
 
-use firebrick::{AdapterError, Adapters, TrainError};
+use firebrick::{AdaptedModel, AdapterError, Adapters, TrainError};
 
 use super::Pretrained;
 
 /// Writes `adapter_config.json` and `adapter_model.safetensors` with the names of the model's Hugging Face folder, so
-/// that `PeftModel.from_pretrained` loads them onto it.
+/// that `PeftModel.from_pretrained` loads them onto it, and `AutoPeftModel` with the model. `base` is that folder, or its
+/// name on the Hugging Face Hub.
+///
+/// A tied parameter is written for each place where the model reads it.
 ///
 /// # Errors
 ///
-/// [`TrainError::File`] if they cannot be written, or belong to another model.
+/// [`TrainError::File`] if they cannot be written, belong to another model, or [cannot be saved](unsavable_adapter).
 ///
 /// ```
 /// # use burn::tensor::Device;
@@ -26,18 +29,43 @@ use super::Pretrained;
 /// # let model = Llama::init(&config, &Device::flex().autodiff());
 /// let trainer = Trainer::new().with(Lora::rank(2).alpha(4.0)).steps(1);
 /// let trained = trainer.fit(model, AdamW::new().init()?, Schedule::constant(1e-3), data)?;
-/// save_adapters::<Llama>(&trained.adapters.unwrap(), &config, folder.path())?;
+/// save_adapters::<Llama>(&trained.adapters.unwrap(), &config, "org/llama", folder.path())?;
 /// # let saved = std::fs::read_to_string(folder.path().join("adapter_config.json")).unwrap();
 /// # assert!(saved.contains("model.layers.0.self_attn.q_proj"), "{saved}");
+/// # assert!(saved.contains(r#""task_type": "CAUSAL_LM""#) && saved.contains("org/llama"), "{saved}");
 /// # Ok::<(), TrainError>(())
 /// ```
 pub fn save_adapters<M: Pretrained>(
     adapters: &Adapters,
     config: &M::Config,
+    base: &str,
     folder: impl AsRef<Path>,
 ) -> Result<(), TrainError> {
+    let (keys, class) = (M::keys(config), M::architecture(config));
+    let model = AdaptedModel {
+        name_or_path: Some(base.into()),
+        task_type: task_of(class),
+        class: Some(class.into()),
+    };
+    adapters.save_named(folder, &model, |path| keys.saved(path))
+}
+
+/// Returns the path of a parameter whose adapter PEFT cannot hold, if there is one: a tied matrix with DoRA's magnitudes.
+pub fn unsavable_adapter<'a, M: Pretrained>(adapters: &'a Adapters, config: &M::Config) -> Option<&'a str> {
     let keys = M::keys(config);
-    adapters.save_named(folder, |path| keys.saved_as(path).map(|(name, swapped)| (name.to_string(), swapped)))
+    adapters.unsavable(|path| keys.saved(path))
+}
+
+/// PEFT's name of the task of a class of transformers; `None` for masked language models, for which it has none.
+fn task_of(class: &str) -> Option<&'static str> {
+    const TASKS: [(&str, &str); 5] = [
+        ("ForCausalLM", "CAUSAL_LM"),
+        ("LMHeadModel", "CAUSAL_LM"),
+        ("ForConditionalGeneration", "SEQ_2_SEQ_LM"),
+        ("ForSequenceClassification", "SEQ_CLS"),
+        ("ForTokenClassification", "TOKEN_CLS"),
+    ];
+    TASKS.into_iter().find(|(end, _)| class.ends_with(end)).map(|(_, task)| task)
 }
 
 /// Reads `adapter_config.json` and `adapter_model.safetensors`, as [`save_adapters`] and PEFT's `save_pretrained` write

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use firebrick::NamedParameter;
+use firebrick::{NamedParameter, SavedParameter};
 
 /// The head with a row for each label, in all families.
 pub const CLASSIFIER: &str = "classifier";
@@ -160,12 +160,31 @@ impl KeyMap {
         Some((&key.name, key.layout == Layout::Transposed))
     }
 
+    /// How files of adapters hold the parameter with this path.
+    pub(super) fn saved(&self, path: &str) -> Option<SavedParameter> {
+        let (name, swapped) = self.saved_as(path)?;
+        let tied = self.tied_to(name).into_iter().map(String::from).collect();
+        Some(SavedParameter { name: name.to_owned(), tied, swapped })
+    }
+
+    /// The names of further places where transformers' model reads a parameter. An alias without the family's prefix is
+    /// the same place as with it.
+    fn tied_to(&self, name: &str) -> Vec<&'static str> {
+        let aliases = self.aliases.iter().filter(|(_, of)| *of == name).map(|(alias, _)| *alias);
+        let names: Vec<_> = aliases.collect();
+        let is_full = |alias: &&str| {
+            let full = format!("{}{alias}", self.prefix);
+            self.prefix.is_empty() || !names.contains(&full.as_str())
+        };
+        names.iter().copied().filter(is_full).collect()
+    }
+
     /// The parameter with each name that a file may use for it.
     pub(super) fn named(&self) -> HashMap<String, NamedParameter> {
         let of = |key: &Key| NamedParameter {
             path: key.path.clone(),
             swapped: key.layout == Layout::Transposed,
-            tied: self.aliases.iter().any(|(_, of)| *of == key.name),
+            places: 1 + self.tied_to(&key.name).len(),
         };
         let all = self.keys.iter().map(|key| (of(key), self.names_of(key)));
         all.flat_map(|(parameter, names)| names.into_iter().map(move |name| (name, parameter.clone())))
@@ -258,6 +277,10 @@ mod tests {
         );
         assert_eq!(map.names_of(&map.keys()[6]), ["classifier.bias", "decoder.bias"]);
         assert_eq!(map.alias_of("decoder.bias").unwrap().path, "classifier.bias");
+        let map = map.alias("bert.decoder.bias", "classifier.bias");
+        let saved = map.saved("classifier.bias").unwrap();
+        assert_eq!((&*saved.name, saved.tied), ("classifier.bias", vec!["bert.decoder.bias".to_owned()]));
+        assert_eq!(map.named()["decoder.bias"].places, 2);
     }
 
     #[test]

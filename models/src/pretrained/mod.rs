@@ -87,7 +87,7 @@ use burn::tensor::Device;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub use adapters::{load_adapters, save_adapters};
+pub use adapters::{load_adapters, save_adapters, unsavable_adapter};
 pub(crate) use defaults::with_defaults;
 pub use error::{PretrainedError, Unfit};
 pub use folder::{CONFIG, Folder, ForcedTokens};
