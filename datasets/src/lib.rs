@@ -240,7 +240,7 @@ pub use samples::{
 pub use token_batch::{IGNORE, TokenBatch};
 #[cfg(feature = "text")]
 pub use tokenization::{
-    Encoder, Encoding, ForModel, Input, SpecialNames, SpecialTokens, Tokenizer, TokenizerWarning, Truncated,
-    Truncation,
+    Encoder, Encoding, ForModel, Input, SpecialNames, SpecialTokens, Surround, Tokenizer, TokenizerWarning,
+    Truncated, Truncation,
 };
 pub use tokens::{TokenFile, TokenSequence, TokenWriter};

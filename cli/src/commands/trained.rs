@@ -81,8 +81,9 @@ struct MeasureArgs {
     /// endings (`endings` or `choices`), and the index of the right one (`label`, `answer`, `gold` or `answerKey`).
     #[arg(long, group = "measure")]
     choices: bool,
-    /// Begins each context with the tokenizer's begin token, for models that were trained with it.
-    #[arg(long, requires = "choices")]
+    /// Begins each text (`--perplexity`) or context (`--choices`) with the tokenizer's begin token, or else its end token,
+    /// for models that were trained with it. A text that the tokenizer begins with it has it in any case.
+    #[arg(long, requires = "measure", conflicts_with = "texts")]
     begin_token: bool,
     /// Scores the texts that the model writes against those that the records expect: BLEU and chrF as sacrebleu computes
     /// them, ROUGE as rouge_score does, exact match and F1 of words as SQuAD does. The options below say how texts are written.
@@ -95,7 +96,7 @@ impl EvalArgs {
     fn measure(&self, of_run: Option<usize>) -> Option<Measure> {
         let MeasureArgs { perplexity, window, stride, choices, begin_token, texts } = self.measure;
         if perplexity {
-            return Some(Measure::Perplexity { window, stride });
+            return Some(Measure::Perplexity { window, stride, begins: begin_token });
         }
         let choices = choices.then_some(Measure::Choices { begins: begin_token });
         choices.or_else(|| texts.then(|| Measure::Texts { decoding: self.decoding.decoding(of_run) }))

@@ -33,8 +33,8 @@ impl DataRun {
     /// Tokenizes the text of `data.path` into a token file, which a run reads in place as its `data.path`. Needs memory
     /// for a few MiB of text, unless the vocabulary is built from the text.
     ///
-    /// Each plain text file is one document; in other formats, each record is one. An end token follows each document,
-    /// if the tokenizer has one and `task` does not say otherwise.
+    /// Each plain text file is one document; in other formats, each record is one. A document has the tokens that the
+    /// tokenizer puts around a text, and ends in the end token, if the tokenizer has one and `task` does not say otherwise.
     ///
     /// # Errors
     ///
@@ -101,18 +101,22 @@ fn write_files(
     writer: &mut TokenWriter,
     go_on: impl Fn() -> Result<(), RunError>,
 ) -> Result<(), RunError> {
-    let end = loading.end(tokenizer, end)?;
+    let surround = tokenizer.surround(loading.end(tokenizer, end)?)?;
     let mut progress = loading.progress("tokens");
     let extensions: Vec<&str> = loading.config.extensions.iter().map(String::as_str).collect();
     let extensions = if extensions.is_empty() { vec!["txt", "md"] } else { extensions };
     let files: Vec<Arc<Path>> = Files::find(paths.as_slice(), &extensions)?.paths().to_vec();
     for file in files {
+        writer.part(surround.before())?;
+        let mut last = surround.before().last().copied();
         for chunk in TextChunks::open(&file)? {
             go_on()?;
-            writer.part(&tokenizer.encode(&chunk?)?)?;
+            let ids = tokenizer.encode(&chunk?)?;
+            last = ids.last().copied().or(last);
+            writer.part(&ids)?;
             progress(writer.tokens() as usize);
         }
-        writer.document(end.as_slice())?;
+        writer.document(&surround.after(last))?;
     }
     Ok(())
 }

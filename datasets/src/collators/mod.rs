@@ -47,7 +47,7 @@ mod seq2seq_batch;
 mod sequence_batch;
 mod sequence_classification;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod token_classification;
 mod words;
 

@@ -23,12 +23,12 @@ fn tokenizer(name: &str) -> Arc<Tokenizer> {
     Arc::new(Tokenizer::from_file(format!("tests/golden/{name}/tokenizer.json")).unwrap())
 }
 
-pub(super) fn record(fields: Vec<(&str, Value)>) -> Record {
+pub(crate) fn record(fields: Vec<(&str, Value)>) -> Record {
     let place = Place { file: Arc::from(Path::new("data.jsonl")), line: 1 };
     Record::new(place, fields.into_iter().map(|(name, value)| (name.into(), value)).collect())
 }
 
-pub(super) fn text(text: &str) -> Value {
+pub(crate) fn text(text: &str) -> Value {
     Value::Text(text.to_owned())
 }
 

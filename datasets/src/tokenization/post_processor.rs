@@ -4,10 +4,10 @@ use tokenizers::{Encoding, Token, Tokenizer, processors::template::TemplateProce
 
 use crate::DataError;
 
-/// Whether a post-processor adds tokens before and after a text.
+/// The tokens that a post-processor adds before and after a text.
 pub(super) struct Framing {
-    pub(super) before: bool,
-    pub(super) after: bool,
+    pub(super) before: Vec<u32>,
+    pub(super) after: Vec<u32>,
 }
 
 /// Detects what a tokenizer adds by giving it a token that no vocabulary has.
@@ -20,8 +20,9 @@ pub(super) fn added_around(tokenizer: &Tokenizer) -> Result<Framing, DataError> 
     let text = Encoding::from_tokens(vec![Token::new(MARK, "x".to_owned(), (0, 1))], 0);
     let framed =
         tokenizer.post_process(text, None, true).map_err(DataError::tokenizer("add special tokens"))?;
-    let ids = framed.get_ids();
-    Ok(Framing { before: ids.first() != Some(&MARK), after: ids.last() != Some(&MARK) })
+    let mut parts = framed.get_ids().split(|id| *id == MARK);
+    let mut next = || parts.next().unwrap_or_default().to_vec();
+    Ok(Framing { before: next(), after: next() })
 }
 
 /// Replaces a post-processor that adds tokens by one that adds none.
@@ -31,7 +32,7 @@ pub(super) fn added_around(tokenizer: &Tokenizer) -> Result<Framing, DataError> 
 /// [`TokenizerError::TokenizerFailed`](crate::TokenizerError::TokenizerFailed) if the post-processor fails.
 pub(super) fn add_nothing(tokenizer: &mut Tokenizer) -> Result<(), DataError> {
     let Framing { before, after } = added_around(tokenizer)?;
-    if before || after {
+    if !before.is_empty() || !after.is_empty() {
         let build = || {
             TemplateProcessing::builder()
                 .try_single("$A:0")?

@@ -22,7 +22,7 @@ const CHUNK: usize = 4096;
 pub(in crate::run) struct Documents<'a> {
     /// The field of a record that holds one.
     pub text: &'a str,
-    /// Whether an end token follows each.
+    /// Whether an end token follows each, besides what the tokenizer puts around it.
     pub end: Option<bool>,
 }
 
@@ -64,11 +64,15 @@ impl Loading<'_> {
             TokenizerConfig::Characters => Ok(tokenized),
             _ => Ok(train.clone()),
         })?;
+        let surround = tokenizer.surround(None)?;
+        let ids_of = |what: &str, text: &str| -> Result<TokenSequence, RunError> {
+            Ok(surround.put(self.ids_of(what, text, &tokenizer)?).into())
+        };
         let valid = match valid.is_empty() {
             true => None,
-            false => Some(self.ids_of("the validation text", &valid, &tokenizer)?.into()),
+            false => Some(ids_of("the validation text", &valid)?),
         };
-        let train = self.ids_of(&paths.summary(), &train, &tokenizer)?.into();
+        let train = ids_of(&paths.summary(), &train)?;
         let data = self.windows_of_tokens(train, valid, 0.0)?;
         Ok((Arc::new(tokenizer), data))
     }
@@ -127,8 +131,8 @@ impl Loading<'_> {
         Ok(all.into())
     }
 
-    /// Visits the token ids of each text of a reader, each followed by the end token if one is wanted. Counts skipped
-    /// records in `skipped`.
+    /// Visits the token ids of each text of a reader, with the tokens that the tokenizer puts around a text, and followed
+    /// by the end token if one is wanted. Counts skipped records in `skipped`.
     pub(in crate::run) fn each_document(
         &self,
         reader: &dyn Reader,
@@ -137,15 +141,14 @@ impl Loading<'_> {
         of: Documents<'_>,
         mut visit: impl FnMut(&[u32]) -> Result<(), RunError>,
     ) -> Result<(), RunError> {
-        let end = self.end(tokenizer, of.end)?;
+        let surround = tokenizer.surround(self.end(tokenizer, of.end)?)?;
         let mut progress = self.progress("documents");
         let mut texts: Vec<String> = Vec::new();
         let mut documents = 0;
         let mut flush = |texts: &mut Vec<String>| {
             let borrowed: Vec<&str> = texts.iter().map(String::as_str).collect();
-            for mut ids in tokenizer.encode_each(&borrowed)? {
-                ids.extend(end);
-                visit(&ids)?;
+            for ids in tokenizer.encode_each(&borrowed)? {
+                visit(&surround.put(ids))?;
             }
             documents += texts.len();
             progress(documents);

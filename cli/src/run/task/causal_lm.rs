@@ -29,7 +29,8 @@ pub struct CausalLmTask {
     /// The field of a prompt, which the model reads but which does not count in the loss. Default: none.
     #[serde(default)]
     pub prompt: Option<String>,
-    /// Whether an end token follows each text. Default: yes, if the tokenizer has one.
+    /// Whether an end token follows each text that does not end in one. Default: yes, if the tokenizer has one. What the
+    /// tokenizer itself puts around a text, such as a begin token, is always there.
     #[serde(default)]
     pub end: Option<bool>,
     /// Reads conversations instead of texts. Default: no.

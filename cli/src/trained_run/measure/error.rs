@@ -50,7 +50,7 @@ pub enum MeasureError {
     },
     /// Contexts are to begin with a token that the tokenizer lacks.
     #[error(
-        "`--begin-token` puts the tokenizer's begin token before each context, and the tokenizer has neither a begin nor an end token: leave the option out, or name the token, as with `--set 'data.special=(bos: \"<s>\")'`"
+        "`--begin-token` puts the tokenizer's begin token before each text, and the tokenizer has neither a begin nor an end token: leave the option out, or name the token, as with `--set 'data.special=(bos: \"<s>\")'`"
     )]
     NoBeginToken,
     /// Records do not say what is expected.

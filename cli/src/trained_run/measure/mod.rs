@@ -34,13 +34,16 @@ use likelihood::Likelihood;
 pub enum Measure {
     /// e to the mean loss of all tokens of the texts, in windows of `window` tokens that begin `stride` tokens apart, as
     /// in Hugging Face's guide [*Perplexity of fixed-length
-    /// models*](https://huggingface.co/docs/transformers/perplexity). Each token but a text's first counts once, with the
-    /// context of its window.
+    /// models*](https://huggingface.co/docs/transformers/perplexity). A text has the tokens that the tokenizer puts around
+    /// it, as there. Each token but a text's first counts once, with the context of its window.
     Perplexity {
         /// Tokens of a window. Default: as many as the model reads.
         window: Option<usize>,
         /// Tokens between the beginnings of two windows, below `window`. Default: half of the window.
         stride: Option<usize>,
+        /// Whether the tokenizer's begin token, or else its end token, stands before each text, also if the tokenizer does
+        /// not put it there.
+        begins: bool,
     },
     /// The share of questions whose right ending is the most likely one, as `acc` and `acc_norm` of EleutherAI's
     /// [lm-evaluation-harness](https://github.com/EleutherAI/lm-evaluation-harness): by the log-likelihood of the ending,
@@ -128,8 +131,8 @@ impl Measuring<'_> {
         let model = Likelihood::<M>::open(run, folder, say)?;
         match measure {
             Measure::Choices { begins } => choices::choices(run, &model, &data, *begins, say),
-            Measure::Perplexity { window, stride } => {
-                windows::perplexity(run, &model, &data, (*window, *stride), say)
+            Measure::Perplexity { window, stride, begins } => {
+                windows::perplexity(run, &model, &data, (*window, *stride), *begins, say)
             }
             Measure::Texts { .. } => Err(RunError::WritesNothing(run.task.name())),
         }

@@ -4,7 +4,7 @@ use firebrick_datasets::{Amount, Corpus, Skipped, Tokenizer, counted};
 
 use super::likelihood::{Likelihood, Row};
 use super::{MeasureError, Measured};
-use crate::run::{Paths, open, tell_skipped};
+use crate::run::{Paths, Writing, open, tell_skipped};
 use crate::{Run, RunError};
 use firebrick_models::family::Trainable;
 
@@ -85,14 +85,35 @@ pub(super) fn perplexity<M: Trainable>(
     model: &Likelihood<'_, M>,
     paths: &Paths,
     (window, stride): (Option<usize>, Option<usize>),
+    begins: bool,
     say: &dyn Fn(&str),
 ) -> Result<Measured, RunError> {
+    let special = model.tokenizer.special();
+    let begin = special.bos.or(special.eos).filter(|_| begins);
+    if begins && begin.is_none() {
+        return Err(MeasureError::NoBeginToken.into());
+    }
     let window = window.or(model.positions).or(run.data.block);
     let windows = Windows::of(window.unwrap_or(1024), stride, model.positions)?;
     let texts = texts(run, &model.tokenizer, paths, say)?;
     let borrowed: Vec<&str> = texts.iter().map(String::as_str).collect();
-    let rows: Vec<Row> =
-        model.tokenizer.encode_each(&borrowed)?.iter().flat_map(|ids| windows.cut(ids)).collect();
+    // A chat template writes all special tokens.
+    let surround = match run.task.writing() {
+        Some(Writing::Answer) => None,
+        _ => Some(model.tokenizer.surround(None)?),
+    };
+    let begun = |ids: Vec<u32>| {
+        let mut ids = match &surround {
+            Some(surround) => surround.put(ids),
+            None => ids,
+        };
+        if let Some(begin) = begin.filter(|begin| ids.first() != Some(begin)) {
+            ids.insert(0, begin);
+        }
+        ids
+    };
+    let ids = model.tokenizer.encode_each(&borrowed)?;
+    let rows: Vec<Row> = ids.into_iter().flat_map(|ids| windows.cut(&begun(ids))).collect();
     let Windows { window, stride } = windows;
     say(&format!("{} of {window} tokens, {stride} apart", counted(rows.len(), "window")));
     let together = match run.batch.amount() {
