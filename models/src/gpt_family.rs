@@ -43,6 +43,10 @@ impl Family for Gpt2Config {
         self.vocab_size
     }
 
+    fn with_vocabulary(self, vocab_size: usize) -> Self {
+        Self { vocab_size, ..self }
+    }
+
     fn positions(&self) -> Option<usize> {
         Some(self.n_positions)
     }

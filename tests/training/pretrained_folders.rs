@@ -1,10 +1,12 @@
 //! Hugging Face folders: what is read, written and refused.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use burn::module::Module;
 use burn::tensor::Device;
+use firebrick_models::family::Family;
 use firebrick_models::pretrained::{Folder, ForcedTokens, Pretrained, PretrainedError, Unfit, save};
 use firebrick_models::{
     Bart, BartConfig, BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Gpt2Config,
@@ -269,6 +271,66 @@ fn weights_in_several_files_are_replaced_by_one() {
     save(&model, &config, out.path()).unwrap();
     assert!(!out.path().join("model.safetensors.index.json").exists());
     assert!(bits(&load().0) == bits(&model));
+}
+
+/// Loads a folder with more tokens, and compares each tensor that has a row for each token with its mean.
+fn grows<M: Pretrained>(name: &str, tables: &[&str])
+where
+    M::Config: Family,
+{
+    let given = folder(name);
+    let config: M::Config = given.config().unwrap();
+    let (from, to) = (config.vocabulary(), config.vocabulary() + 3);
+    let more = config.clone().with_vocabulary(to);
+    // Unless it is asked for, other shapes are refused.
+    let refused = given.load::<M>(&more, &device()).unwrap_err().to_string();
+    assert!(refused.contains("of a different shape"), "{refused}");
+    let saved = |model: &M, config: &M::Config| {
+        let out = tempfile::tempdir().unwrap();
+        save(model, config, out.path()).unwrap();
+        let bytes = fs::read(out.path().join("model.safetensors")).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let numbers = |data: &[u8]| -> Vec<f32> {
+            data.chunks(4).map(|number| f32::from_le_bytes(number.try_into().unwrap())).collect()
+        };
+        file.iter().map(|(name, view)| (name.to_owned(), numbers(view.data()))).collect::<BTreeMap<_, _>>()
+    };
+    let before = saved(&given.load::<M>(&config, &device()).unwrap().model, &config);
+    let given = given.growing(from, to);
+    for later in [false, true] {
+        let loaded =
+            if later { given.load_later::<M>(&more, &device()) } else { given.load::<M>(&more, &device()) };
+        let after = saved(&loaded.unwrap().model, &more);
+        assert_eq!(before.len(), after.len());
+        for (tensor, after) in after {
+            let before = &before[&tensor];
+            assert!(after.starts_with(before), "{name} {tensor}");
+            assert_eq!(after.len() > before.len(), tables.contains(&&*tensor), "{name} {tensor}");
+            let width = before.len() / from;
+            for (at, new) in after[before.len()..].iter().enumerate() {
+                let rows = before.iter().skip(at % width).step_by(width);
+                let mean = rows.map(|number| f64::from(*number)).sum::<f64>() / from as f64;
+                let expected = if tensor == "final_logits_bias" { 0.0 } else { mean };
+                assert!((f64::from(*new) - expected).abs() < 1e-6, "{name} {tensor}: {new} {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn tokens_that_a_folder_lacks_get_the_mean_of_the_others() {
+    grows::<Llama>("llama", &["model.embed_tokens.weight", "lm_head.weight"]);
+    grows::<Llama>("llama3", &["model.embed_tokens.weight"]);
+    grows::<Gpt>("gpt2-untied", &["transformer.wte.weight", "lm_head.weight"]);
+    grows::<T5>("t5", &["shared.weight"]);
+    grows::<Bart>("bart", &["model.shared.weight", "final_logits_bias"]);
+    let bert = ["bert.embeddings.word_embeddings.weight", "cls.predictions.bias"];
+    grows::<BertMaskedLm>("bert-masked-lm", &bert);
+    grows::<BertTokenClassifier>("bert-tokens", &bert[..1]);
+    grows::<ModernBertMaskedLm>(
+        "modernbert-masked-lm",
+        &["model.embeddings.tok_embeddings.weight", "decoder.bias"],
+    );
 }
 
 /// Copies a folder.

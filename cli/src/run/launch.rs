@@ -232,7 +232,14 @@ fn finish<M: Trainable>(
 ) -> Result<(), RunError> {
     let pretrained = export::export(&trained, &parts, output.folder(), run.end_of_turn(&parts.tokenizer))?;
     launched.pretrained = Some(pretrained);
-    if let (Some(adapters), Some(folder)) = (&trained.adapters, &parts.folder) {
+    if let (Some(_), Some(folder)) = (&trained.adapters, &parts.folder)
+        && folder.is_growing()
+    {
+        say(
+            "no adapter in the format of PEFT, because the model has more tokens than its folder: `pretrained` holds the \
+             merged model",
+        );
+    } else if let (Some(adapters), Some(folder)) = (&trained.adapters, &parts.folder) {
         match unsavable_adapter::<M>(adapters, &parts.config) {
             Some(path) => say(&format!(
                 "no adapter in the format of PEFT, which has no magnitudes (`dora`) of a tied matrix, as `{path}` is one: \

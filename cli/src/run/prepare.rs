@@ -7,7 +7,7 @@ use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use burn::train::Interrupter;
 use firebrick_datasets::collators::Labels;
-use firebrick_datasets::{DataError, Reference, SpecialTokens, Tokenizer};
+use firebrick_datasets::{DataError, Reference, SpecialTokens, Tokenizer, counted};
 use firebrick_strategies::{Adaptation, Communicator, Composed, Composition, OnDisk, Setup};
 use firebrick_world::{World, host_device};
 
@@ -187,7 +187,19 @@ impl Run {
             let place = "the validation part, which `early_stopping` needs,".to_string();
             return Err(DataError::EmptyText { place }.into());
         }
+        let known = config.vocabulary();
         let config = self.fitted::<M>(folder.as_ref(), &tokenizer, longest_row, labels.as_ref())?;
+        let folder = folder.map(|folder| match config.vocabulary() {
+            tokens if tokens > known => {
+                let more = counted(tokens - known, "row");
+                say(&format!(
+                    "the tokenizer has {tokens} tokens, and the model of the folder {known}: {more} are added to its \
+                     embeddings, each the mean of the others"
+                ));
+                folder.growing(known, tokens)
+            }
+            _ => folder,
+        });
         // Check before the run that the prompt of the sample can be tokenized.
         if let Some(Err(error)) = self.sample.as_ref().map(|sample| tokenizer.encode(&sample.prompt)) {
             return Err(RunError::Prompt { reason: error.to_string() });
@@ -243,6 +255,10 @@ impl Run {
         let vocabulary = tokenizer.vocab_size();
         let fresh = Sizes { vocabulary, positions: longest.unwrap_or(0), special: tokenizer.special() };
         let config = self.config::<M>(folder, fresh)?;
+        let config = match config.vocabulary() < vocabulary {
+            true => config.with_vocabulary(vocabulary),
+            false => config,
+        };
         let config = config.labelled(self.task.labels().and_then(|labels| labels.kind), labels);
         // Text generated from the exported folder starts with the token that training used.
         let config = match self.task.start_id(config.start(), tokenizer)? {

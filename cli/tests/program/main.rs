@@ -58,4 +58,5 @@ mod token_cache;
 mod tokenizer_folders;
 mod truncated;
 mod unfinished;
+mod vocabularies;
 mod whole_files;

@@ -90,11 +90,8 @@ pub enum TokenizerError {
         origin: Option<PathBuf>,
     },
 
-    /// An id to decode is outside the vocabulary.
-    #[error(
-        "token id {id} is not in the vocabulary of {vocab_size}; decode with the tokenizer that \
-         the model was trained with"
-    )]
+    /// An id is outside the vocabulary.
+    #[error("token id {id} is not in the vocabulary of {vocab_size}; use the tokenizer that made the ids")]
     UnknownId {
         /// The id.
         id: u32,

@@ -230,16 +230,14 @@ impl Tokenizer {
 
     /// Returns the text of `ids`.
     ///
-    /// With BPE, ids that end within a character give `U+FFFD` (�) in its place.
+    /// With BPE, ids that end within a character give `U+FFFD` (�) in its place. Ids outside the vocabulary have no text,
+    /// as in transformers: the tables of some models, such as T5 and Qwen2, have more rows than their tokenizers have
+    /// tokens, and the model may choose one.
     ///
     /// # Errors
     ///
-    /// [`TokenizerError::UnknownId`] if an id is not in the vocabulary.
+    /// [`TokenizerError::TokenizerFailed`] if the decoder of a tokenizer from a file fails.
     pub fn decode(&self, ids: &[u32]) -> Result<String, DataError> {
-        let unknown = |id: &&u32| self.inner().id_to_token(**id).is_none();
-        if let Some(&id) = ids.iter().find(unknown) {
-            return Err(TokenizerError::UnknownId { id, vocab_size: self.vocab_size }.into());
-        }
         let text =
             guarded(|| self.inner().decode(ids, false)).map_err(DataError::tokenizer("decode the ids"))?;
         // With BPE, this would remove spaces that the text had; transformers ignores the field there from version 5 on.

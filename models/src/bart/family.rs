@@ -112,6 +112,10 @@ impl Family for BartConfig {
         self.vocab_size
     }
 
+    fn with_vocabulary(self, vocab_size: usize) -> Self {
+        Self { vocab_size, ..self }
+    }
+
     fn positions(&self) -> Option<usize> {
         Some(self.max_position_embeddings)
     }

@@ -92,6 +92,10 @@ impl Family for BertConfig {
         self.vocab_size
     }
 
+    fn with_vocabulary(self, vocab_size: usize) -> Self {
+        Self { vocab_size, ..self }
+    }
+
     fn positions(&self) -> Option<usize> {
         let is_absolute = self.deberta().ok().flatten().is_none_or(|deberta| deberta.is_absolute);
         is_absolute.then(|| self.max_length())

@@ -96,6 +96,13 @@ pub trait Family: HubConfig + Clone + Send + Sync + 'static {
     /// Size of the vocabulary.
     fn vocabulary(&self) -> usize;
 
+    /// Returns the same configuration with another vocabulary, for a tokenizer with more tokens than a folder's model.
+    /// Default: the configuration itself, so that such a tokenizer is refused.
+    fn with_vocabulary(self, vocabulary: usize) -> Self {
+        let _ = vocabulary;
+        self
+    }
+
     /// The most tokens of a row that the model can read, if there is a limit.
     fn positions(&self) -> Option<usize>;
 

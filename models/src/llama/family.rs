@@ -112,6 +112,10 @@ impl Family for LlamaConfig {
         self.vocab_size
     }
 
+    fn with_vocabulary(self, vocab_size: usize) -> Self {
+        Self { vocab_size, ..self }
+    }
+
     fn positions(&self) -> Option<usize> {
         let ropes = [self.rope().ok(), self.sliding_rope().ok().flatten()];
         ropes.iter().flatten().filter_map(|rope| rope.positions()).min()

@@ -115,6 +115,10 @@ impl Family for ModernBertConfig {
         self.vocab_size
     }
 
+    fn with_vocabulary(self, vocab_size: usize) -> Self {
+        Self { vocab_size, ..self }
+    }
+
     fn positions(&self) -> Option<usize> {
         let places = self.places().ok()?;
         places.ropes.iter().filter_map(|rope| rope.positions()).min()

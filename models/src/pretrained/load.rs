@@ -140,12 +140,18 @@ impl Folder {
                 }
                 continue;
             };
-            if tensor.shape.to_vec() != expected {
+            let shape = tensor.shape.to_vec();
+            let grown = self.grown().filter(|grown| grown.lacks(&shape, &expected));
+            if shape != expected && grown.is_none() {
                 unfit.misshapen.push((name.clone(), expected, tensor.shape.to_vec()));
             } else if !is_read(tensor.dtype) {
                 unfit.mistyped.push((name.clone(), format!("{:?}", tensor.dtype)));
             } else {
-                tensors.push(as_parameter(tensor.clone(), path, key.layout));
+                let tensor = match grown {
+                    Some(grown) => grown.grow(in_f32(tensor.clone())),
+                    None => tensor.clone(),
+                };
+                tensors.push(as_parameter(tensor, path, key.layout));
             }
             taken.insert(name);
         }
@@ -182,8 +188,11 @@ fn in_file(shape: &[usize], layout: Layout) -> Vec<usize> {
 /// The tensor under the parameter's path, in f32 and in the parameter's layout. It does not read the values yet.
 fn as_parameter(mut tensor: StoredTensor, path: &str, layout: Layout) -> StoredTensor {
     tensor.name = path.to_owned();
-    let tensor = FloatCastAdapter::to(DType::F32).adapt(tensor, ModuleContext::new(&[]));
-    transposed(tensor, layout)
+    transposed(in_f32(tensor), layout)
+}
+
+fn in_f32(tensor: StoredTensor) -> StoredTensor {
+    FloatCastAdapter::to(DType::F32).adapt(tensor, ModuleContext::new(&[]))
 }
 
 /// Burn's store transposes the weights of linear layers, in either direction.

@@ -61,7 +61,8 @@
 //! bf16; a model is f32. Names may have the family's prefix (`bert.`, `transformer.`, `model.`) or not, and norms may
 //! have TensorFlow's names (`LayerNorm.gamma`). Each tensor must match a parameter and each parameter a tensor;
 //! otherwise the error lists all differences by name ([`Unfit`]). Exceptions: a new head may be missing, heads of
-//! other tasks are skipped, and a BART's `final_logits_bias` is 0 if it is missing.
+//! other tasks are skipped, and a BART's `final_logits_bias` is 0 if it is missing. For a tokenizer with more tokens than
+//! the folder's model, [`Folder::growing`] adds rows to the embeddings and the head.
 //!
 //! ```text
 //! folder.rs    config.json, and the tensors of one file or several
@@ -69,6 +70,7 @@
 //! spellings.rs fields of config.json that have several names
 //! key_map.rs   the names of parameters in files
 //! load.rs      tensors into parameters
+//! grown.rs     rows of tokens that a folder lacks
 //! save.rs      parameters into tensors
 //! error.rs     errors of reading and writing a folder
 //! ```
@@ -77,6 +79,7 @@ mod adapters;
 mod defaults;
 mod error;
 mod folder;
+mod grown;
 mod key_map;
 mod load;
 mod save;

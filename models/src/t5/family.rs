@@ -98,6 +98,10 @@ impl Family for T5Config {
         self.vocab_size
     }
 
+    fn with_vocabulary(self, vocab_size: usize) -> Self {
+        Self { vocab_size, ..self }
+    }
+
     fn positions(&self) -> Option<usize> {
         None
     }

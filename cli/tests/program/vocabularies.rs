@@ -1,0 +1,131 @@
+//! Tokenizers with more or fewer tokens than a model, and what they put around texts.
+
+use std::fs;
+use std::path::Path;
+
+use predicates::prelude::*;
+use predicates::str::contains;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::small_run::{firebrick, report, train};
+
+const GOLDEN: &str = "tests/golden/measures/model";
+
+/// Copies a model, and writes its run file and records.
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("model")).unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        fs::copy(Path::new(GOLDEN).join(name), folder.path().join("model").join(name)).unwrap();
+    }
+    let records = "{\"text\": \"to be or not to be\"}\n".repeat(8);
+    fs::write(folder.path().join("data.jsonl"), records).unwrap();
+    let run = r#"(
+        task: CausalLm(rows: Samples),
+        data: (path: "data.jsonl", valid: "data.jsonl", tokenizer: File("model"), max_length: 16),
+        model: Pretrained("model"),
+        optimizer: AdamW(),
+        schedule: Constant(lr: 1e-3),
+        batch: (micro: 4),
+        steps: 2,
+        sample: (prompt: "to", tokens: 40, temperature: 1.0),
+        device: "cpu",
+        output: "out",
+    )"#;
+    fs::write(folder.path().join("run.ron"), run).unwrap();
+    folder
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Adds tokens to a tokenizer, as many as it has, and returns how many it has then.
+fn double(tokenizer: &Path) -> usize {
+    let mut file = read(tokenizer);
+    // Its one added token is in the vocabulary too.
+    let known = file["model"]["vocab"].as_object().unwrap().len();
+    let added = (known..2 * known).map(|id| {
+        json!({"id": id, "content": format!("<new{id}>"), "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": false})
+    });
+    file["added_tokens"].as_array_mut().unwrap().extend(added);
+    fs::write(tokenizer, file.to_string()).unwrap();
+    2 * known
+}
+
+#[test]
+fn a_larger_tokenizer_adds_rows_and_a_smaller_one_decodes_them_to_nothing() {
+    let folder = folder();
+    let tokenizer = folder.path().join("model/tokenizer.json");
+    let original = fs::read(&tokenizer).unwrap();
+    let known = read(&folder.path().join("model/config.json"))["vocab_size"].as_u64().unwrap();
+    let tokens = double(&tokenizer);
+    let said = format!("the tokenizer has {tokens} tokens, and the model of the folder {known}");
+    train(folder.path(), &[]).assert().success().stderr(contains(said));
+    let grown = folder.path().join("out/pretrained");
+    assert_eq!(read(&grown.join("config.json"))["vocab_size"], tokens);
+
+    // Now the model has rows that the tokenizer lacks, half of all.
+    fs::write(&tokenizer, original).unwrap();
+    fs::copy(grown.join("config.json"), folder.path().join("model/config.json")).unwrap();
+    fs::copy(grown.join("model.safetensors"), folder.path().join("model/model.safetensors")).unwrap();
+    let output = folder.path().join("second");
+    train(folder.path(), &["--set", "output=\"second\""]).assert().success();
+    assert!(output.join("report.html").is_file() && output.join("sample.txt").is_file());
+    for more in [&["generate", "second", "--prompt", "to", "--temperature", "1"][..], &["predict", "second"]]
+    {
+        firebrick(folder.path()).args(more).assert().success();
+    }
+}
+
+/// Counts of the tokens of texts, which the tokenizer begins with `<s>`.
+#[test]
+fn texts_are_surrounded_alike_in_windows_files_and_perplexity() {
+    let folder = folder();
+    let run = |rows: &str, output: &str| {
+        format!(
+            r#"(
+                task: CausalLm({rows}),
+                data: (path: "data.jsonl", valid: "data.jsonl", tokenizer: Bpe(vocabulary: 258), {},
+                    special: (bos: "<s>")),
+                model: Gpt(layers: 1, heads: 2, width: 8),
+                optimizer: AdamW(), schedule: Constant(lr: 1e-3), batch: (micro: 4), steps: 1,
+                device: "cpu", output: "{output}",
+            )"#,
+            if rows.is_empty() { "block: 8" } else { "max_length: 32" }
+        )
+    };
+    fs::write(folder.path().join("run.ron"), run("", "out")).unwrap();
+    let mut tokenize = firebrick(folder.path());
+    let tokenized = report(tokenize.args(["tokenize", "run.ron", "-o", "tokens", "--report", "json"]));
+    train(folder.path(), &[]).assert().success();
+    let measured = |more: &[&str]| {
+        let mut eval = firebrick(folder.path());
+        let options = ["eval", "out", "--perplexity", "--data", "data.jsonl", "--report", "json"];
+        report(eval.args(options).args(more))
+    };
+    // Each text has `<s>`, which is not predicted; all other tokens are.
+    let (all, predicted) = (tokenized["tokens"].as_u64().unwrap(), measured(&[])["tokens"].as_u64().unwrap());
+    assert_eq!(all, predicted + 8);
+    assert_eq!(measured(&["--begin-token"]), measured(&[]), "it is there once");
+    firebrick(folder.path())
+        .args(["eval", "out", "--texts", "--begin-token"])
+        .assert()
+        .code(2)
+        .stderr(contains("--begin-token").and(contains("--texts")));
+}
+
+/// What follows the training does not take away its report.
+#[test]
+fn a_sample_that_fails_leaves_the_report_page() {
+    let folder = folder();
+    let output = folder.path().join("out");
+    fs::create_dir_all(&output).unwrap();
+    // A run that was killed before its first step left the folder. The sample cannot be written over another one.
+    fs::write(output.join("metrics.jsonl"), "").unwrap();
+    fs::create_dir(output.join("sample.txt")).unwrap();
+    train(folder.path(), &[]).assert().code(1).stderr(contains("sample.txt"));
+    assert!(output.join("report.html").is_file());
+}
