@@ -192,6 +192,12 @@ fn data(data: &DataConfig) -> Option<Problem> {
     let within = (0.0..1.0).contains(&fraction);
     require(within, "data.valid_fraction", "at least 0 and below 1", fraction)
         .or_else(|| require(data.workers <= 256, "data.workers", "at most 256 threads", data.workers))
+        .or_else(|| {
+            let is_file = matches!(data.tokenizer, TokenizerConfig::File(_));
+            let expected = "left out unless `data.tokenizer` is a file: a vocabulary that is made from the text has \
+                            further tokens by `data.special`";
+            require(is_file || data.new_tokens.is_empty(), "data.new_tokens", expected, "given")
+        })
         .or_else(|| match data.tokenizer {
             TokenizerConfig::Bpe { vocabulary } => {
                 let possible = (257..=MOST_SIZE).contains(&vocabulary);

@@ -37,6 +37,10 @@ pub struct DataConfig {
     /// The special tokens, by name. Default: those that the tokenizer's files define.
     #[serde(default)]
     pub special: SpecialNames,
+    /// Tokens that are added to a tokenizer from a file, unless it has them, as with `add_tokens` of transformers. A model
+    /// of a folder gets rows for them, each the mean of its other rows. Default: none.
+    #[serde(default)]
+    pub new_tokens: Vec<String>,
     /// The number of tokens that a window of a causal language model predicts, which is the model's context length.
     pub block: Option<usize>,
     /// The most tokens of a sample, special tokens included; longer samples are truncated. Default: `block + 1` if

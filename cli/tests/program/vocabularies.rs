@@ -80,6 +80,26 @@ fn a_larger_tokenizer_adds_rows_and_a_smaller_one_decodes_them_to_nothing() {
     }
 }
 
+#[test]
+fn new_tokens_are_added_to_the_tokenizer_and_the_model() {
+    let folder = folder();
+    let known = read(&folder.path().join("model/config.json"))["vocab_size"].as_u64().unwrap();
+    let new = ["--set", r#"data.new_tokens=["<question>", "<answer>"]"#];
+    train(folder.path(), &new).assert().success().stderr(contains("2 rows are added to its embeddings"));
+    let pretrained = folder.path().join("out/pretrained");
+    assert_eq!(read(&pretrained.join("config.json"))["vocab_size"], known + 2);
+    let saved = fs::read_to_string(pretrained.join("tokenizer.json")).unwrap();
+    assert!(saved.contains("<question>") && saved.contains("<answer>"));
+    firebrick(folder.path()).args(["eval", "out"]).assert().success();
+    train(
+        folder.path(),
+        &[new.as_slice(), &["--set", "data.tokenizer=Characters", "--set", "output=\"other\""]].concat(),
+    )
+    .assert()
+    .code(1)
+    .stderr(contains("`data.new_tokens`"));
+}
+
 /// Counts of the tokens of texts, which the tokenizer begins with `<s>`.
 #[test]
 fn texts_are_surrounded_alike_in_windows_files_and_perplexity() {

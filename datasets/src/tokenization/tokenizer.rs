@@ -6,7 +6,7 @@ use std::{
 };
 
 use sha2::{Digest, Sha256};
-use tokenizers::ModelWrapper;
+use tokenizers::{AddedToken, ModelWrapper};
 
 use super::{
     SpecialNames, SpecialTokens, TokenizerWarning, bpe,
@@ -158,6 +158,38 @@ impl Tokenizer {
         }
         let names = names.known_to(&inner).or(SpecialNames::well_known(&inner));
         Self { config, warnings, origin: Some(path.into()), ..Self::new(inner) }.with_further_special(names)
+    }
+
+    /// Adds tokens, unless the vocabulary has them, as `add_tokens` of transformers does. They get the next ids, in this
+    /// order, and are found within texts.
+    ///
+    /// ```no_run
+    /// use firebrick_datasets::Tokenizer;
+    ///
+    /// let tokenizer = Tokenizer::from_file("gpt2")?;
+    /// let larger = tokenizer.clone().with_new_tokens(&["<question>".into(), "<answer>".into()])?;
+    /// assert_eq!(larger.vocab_size(), tokenizer.vocab_size() + 2);
+    /// # Ok::<(), firebrick_datasets::DataError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`TokenizerError::TokenizerFailed`] if the tokenizer cannot have one, such as an empty one.
+    pub fn with_new_tokens(self, tokens: &[String]) -> Result<Self, DataError> {
+        const ACTION: &str = "have new tokens";
+        if tokens.iter().any(String::is_empty) {
+            return Err(DataError::tokenizer(ACTION)("a token without a text is among them"));
+        }
+        let is_new = |token: &&String| self.inner().token_to_id(token).is_none();
+        let new: Vec<_> =
+            tokens.iter().filter(is_new).map(|token| AddedToken::from(token.clone(), false)).collect();
+        if new.is_empty() {
+            return Ok(self);
+        }
+        let mut inner = self.inner().clone();
+        guarded(|| inner.add_tokens(new)).map_err(DataError::tokenizer(ACTION))?;
+        let Self { config, warnings, special, origin, .. } = self;
+        Ok(Self { config, warnings, special, origin, ..Self::new(inner) })
     }
 
     /// Sets the roles of tokens. Roles without a name keep their token.

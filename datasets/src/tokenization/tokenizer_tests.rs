@@ -124,3 +124,20 @@ fn a_nonterminating_expression_is_reported() {
     assert!(error.contains("a regular expression of its pipeline does not terminate"), "{error}");
     assert!(error.contains("retry-limit-in-match"), "{error}");
 }
+
+#[test]
+fn new_tokens_get_the_next_ids() {
+    let tokenizer = Tokenizer::train_bpe("to be or not to be", 260).unwrap();
+    let known = tokenizer.vocab_size() as u32;
+    let tokens = ["<a>", "t", "<b>"].map(String::from);
+    let larger = tokenizer.clone().with_new_tokens(&tokens).unwrap();
+    assert_eq!(larger.vocab_size() as u32, known + 2, "`t` is in the vocabulary");
+    let ids = larger.encode("t<b><a>").unwrap();
+    assert_eq!(ids, [tokenizer.encode("t").unwrap(), vec![known + 1, known]].concat());
+    assert_eq!(larger.decode(&ids).unwrap(), "t<b><a>");
+    assert_ne!(larger.settings(), tokenizer.settings());
+    let again = larger.clone().with_new_tokens(&tokens).unwrap();
+    assert_eq!(again.fingerprint().unwrap(), larger.fingerprint().unwrap());
+    let error = tokenizer.with_new_tokens(&[String::new()]).unwrap_err().to_string();
+    assert!(error.contains("new tokens") && error.contains("without a text"), "{error}");
+}

@@ -216,7 +216,7 @@ impl Loading<'_> {
             TokenizerConfig::File(path) => {
                 let tokenizer = Tokenizer::from_file(path)?;
                 tokenizer.warnings().iter().for_each(|warning| (self.say)(&format!("warning: {warning}")));
-                tokenizer.with_special(special)?
+                tokenizer.with_new_tokens(&self.config.new_tokens)?.with_special(special)?
             }
         })
     }
