@@ -84,7 +84,7 @@ pub fn has_defaults_of_class<C: HubConfig>(
     let absent = read(None);
     for (version, field, value) in defaults_of_class(model_type) {
         if fields.get(&field).is_none() && !other.contains(&&*field) {
-            let written = read(Some((&field, &value)));
+            let written = read(Some((field.as_str(), &value)));
             assert_eq!(absent, written, "{model_type}, `{field}` of transformers {version}: {value}");
         }
     }

@@ -4,6 +4,7 @@ use firebrick::TrainError;
 use firebrick_datasets::collators::{LabeledBatch, Labels, SequenceBatch};
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
+use serde_json::Map;
 
 use super::config::LayerType;
 use super::{ModernBertConfig, ModernBertMaskedLm, ModernBertSequenceClassifier, ModernBertTokenClassifier};
@@ -103,6 +104,8 @@ impl Family for ModernBertConfig {
             num_attention_heads: 1,
             rope_scaling: None,
             rope_parameters: None,
+            // Among the others may be a further name of the base.
+            rest: Map::new(),
             ..self
         }
     }

@@ -24,7 +24,7 @@ impl ModernBertConfig {
     /// The fields do not say what each block attends to or contradict each other, or a scaling is not supported.
     pub(crate) fn places(&self) -> Result<Places, PretrainedError> {
         let layers = self.num_hidden_layers;
-        let windowed = match &self.layer_types {
+        let windowed: Vec<bool> = match &self.layer_types {
             Some(types) if types.len() != layers => {
                 let expected = format!("{layers}, as `num_hidden_layers` says");
                 return Err(PretrainedError::setting("layer_types", expected, types.len()));

@@ -71,7 +71,7 @@ impl Spelled {
             (None, Some(_)) => PARAMETERS,
             _ => SCALING,
         };
-        let mut fields = match (scaling, settings.parameters) {
+        let mut fields: Map<String, Value> = match (scaling, settings.parameters) {
             (Some(scaling), Some(parameters)) if settings.by_blocks => {
                 parameters.clone().into_iter().chain(scaling.clone()).collect()
             }
