@@ -219,6 +219,15 @@ fn forced_tokens_are_those_of_the_settings_for_text_if_there_are_any() {
     assert_eq!(forced().unwrap(), ForcedTokens { first: None, last: vec![2] });
     edit(&out.path().join("config.json"), |config| config["forced_bos_token_id"] = json!(0));
     assert_eq!(forced().unwrap(), ForcedTokens { first: Some(0), last: vec![2] });
+    // A field that is absent has the value of the class, and one that is null has none.
+    let ends = || Folder::open(out.path()).unwrap().end_tokens();
+    edit(&out.path().join("config.json"), |config| {
+        let fields = config.as_object_mut().unwrap();
+        ["forced_eos_token_id", "eos_token_id"].map(|name| fields.remove(name));
+    });
+    assert_eq!((forced().unwrap().last, ends().unwrap()), (vec![2], vec![2]));
+    edit(&out.path().join("config.json"), |config| config["eos_token_id"] = Value::Null);
+    assert_eq!(ends().unwrap(), [0; 0]);
     let settings = out.path().join("generation_config.json");
     fs::write(&settings, r#"{"forced_eos_token_id": [9, 8]}"#).unwrap();
     assert_eq!(forced().unwrap(), ForcedTokens { first: None, last: vec![9, 8] });

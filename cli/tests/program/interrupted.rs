@@ -66,7 +66,7 @@ fn a_sample_that_is_being_written_is_abandoned_and_the_run_is_complete() {
     assert_eq!(status.code(), Some(130));
     let expected = "error: interrupted; the run is complete in out, except for its sample: ";
     assert!(rest.last().is_some_and(|last| last.starts_with(expected)), "{rest:?}");
-    for name in ["model.safetensors", "report.json", "pretrained/model.safetensors"] {
+    for name in ["model.safetensors", "report.json", "report.html", "pretrained/model.safetensors"] {
         assert!(folder.path().join("out").join(name).is_file(), "{name}");
     }
 }
