@@ -126,6 +126,11 @@ impl ChatTemplate {
         if *tells_time { None } else { Fingerprint::of_settings(&(tokens, has_tools, sources)) }
     }
 
+    /// Returns the text of a special token, by its name in a template.
+    pub(super) fn token(&self, name: &str) -> Option<&str> {
+        self.tokens.iter().rev().find(|(known, _)| known == name).map(|(_, text)| &**text)
+    }
+
     /// Returns what errors call the template.
     pub fn name(&self) -> &str {
         &self.name
