@@ -105,9 +105,9 @@ pub(super) fn is_map(value: &Value) -> bool {
     matches!(Nature::of(value), Some(Nature::Map))
 }
 
-/// Returns whether a value is a function or a macro.
+/// Returns whether a value is a function or a macro. In Jinja2, undefined values are callable too.
 pub(super) fn is_callable(value: &Value) -> bool {
-    matches!(Nature::of(value), Some(Nature::Callable))
+    value.is_undefined() || matches!(Nature::of(value), Some(Nature::Callable))
 }
 
 /// A walk through all that a value holds, as often as it holds it.

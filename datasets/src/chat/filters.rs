@@ -94,8 +94,9 @@ fn join(
         None => settings.get("attribute")?,
     };
     settings.assert_all_used()?;
-    if value.is_none() {
-        return Err(Error::new(ErrorKind::InvalidOperation, "none cannot be joined"));
+    if !is_iterable(&value) {
+        let detail = format!("a {} is not iterable", value.kind());
+        return Err(Error::new(ErrorKind::InvalidOperation, detail));
     }
     let value = match attribute {
         None => value,

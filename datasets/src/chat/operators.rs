@@ -56,7 +56,10 @@ pub(super) fn remainder(state: &mut State, left: Value, right: Value) -> Result<
 
 /// Formats a text with the items of a tuple, or with one value.
 fn formatted(state: &mut State, text: Value, value: Value) -> Result<Value, Error> {
-    let is_named = text.as_str().is_some_and(|text| text.contains("%(")) && value.kind() == ValueKind::Map;
+    let form = text.as_str().unwrap_or_default().replace("%%", "");
+    let is_named = form.contains("%(") && value.kind() == ValueKind::Map;
+    // The engine writes lists, maps and large numbers in its own way, but knows the other conversions.
+    let writes_texts = form.matches('%').count() == form.matches("%s").count();
     let values: Vec<Value> = match value.is_tuple() {
         true => value.try_iter()?.collect(),
         false => vec![value],
@@ -64,8 +67,7 @@ fn formatted(state: &mut State, text: Value, value: Value) -> Result<Value, Erro
     let most = bounds::most_bytes(state);
     let mut all = vec![text];
     for value in values {
-        // The engine writes lists and maps in its own way.
-        if value.as_object().is_some() && !is_named {
+        if (writes_texts || value.as_object().is_some()) && !is_named {
             let mut text = String::new();
             python::text_of(&value, most, &mut text)?;
             all.push(Value::from(text));
