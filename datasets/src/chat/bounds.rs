@@ -84,8 +84,10 @@ impl Nature {
         let name = value.as_object()?.type_name();
         Some(match value.kind() {
             ValueKind::Seq if value.is_tuple() => Self::Tuple,
-            ValueKind::Seq if value.downcast_object_ref::<Vec<Value>>().is_some() => Self::List,
-            ValueKind::Seq | ValueKind::Iterable => Self::Lazy,
+            ValueKind::Seq if name.ends_with("::MergeSeq") => Self::Lazy,
+            // A group of `groupby` is a list with names, which must stay.
+            ValueKind::Seq => Self::List,
+            ValueKind::Iterable => Self::Lazy,
             ValueKind::Map if name.ends_with("::Namespace") => Self::Namespace,
             ValueKind::Map if name.ends_with("::Macro") => Self::Callable,
             ValueKind::Map if name.contains("Map<") => Self::Map,

@@ -322,7 +322,7 @@ fn parameters<'s>(tokens: &[Token<'s>]) -> Vec<&'s str> {
 /// not end.
 fn token(text: &str) -> Option<(Kind, usize)> {
     let first = text.chars().next()?;
-    let length = |is_part: fn(char) -> bool| text.find(|one| !is_part(one)).unwrap_or(text.len());
+    let length = |is_part: fn(char) -> bool| text.find(|one: char| !is_part(one)).unwrap_or(text.len());
     let is_word = |one: char| one.is_alphanumeric() || one == '_';
     Some(match first {
         '"' | '\'' => {
