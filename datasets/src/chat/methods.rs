@@ -3,8 +3,6 @@
 //! Most are those of `minijinja-contrib`. Here are those that it lacks, and those whose results a template can make
 //! larger than the engine counts.
 
-use std::fmt::Write;
-
 use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
@@ -206,11 +204,11 @@ fn formatted(state: &State, text: &str, args: &[Value]) -> Result<String, Error>
             _ => value.clone(),
         });
     }
-    let mut written = String::new();
-    let formatted = format(FormatStyle::StrFormat, text, &values)?;
-    let within = bounds::Bounded::new(&mut written, most).write_str(&formatted);
-    within.map_err(|_| bounds::too_large(most))?;
-    Ok(written)
+    let written = format(FormatStyle::StrFormat, text, &values)?;
+    match written.len() > most {
+        true => Err(bounds::too_large(most)),
+        false => Ok(written),
+    }
 }
 
 #[cfg(test)]
