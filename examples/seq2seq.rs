@@ -63,7 +63,7 @@ pub fn learn_numbers(epochs: u64, asked: &[&str]) -> Result<Vec<String>, Box<dyn
         ..Decoding::default()
     };
     let texts = trained.model.written(&sources, pad, &decoding)?;
-    texts.iter().map(|texts| Ok(tokenizer.decode(texts[0].without_end())?)).collect()
+    texts.iter().map(|texts| Ok(tokenizer.written(texts[0].without_end())?)).collect()
 }
 
 #[allow(dead_code, reason = "a test calls what is above")]

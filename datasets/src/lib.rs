@@ -158,7 +158,8 @@
 //! │   │   └── ascii_words     where GPT-2's pattern splits ASCII text
 //! │   ├── added_tokens     finds added tokens in a text
 //! │   └── word_cache       caches words, so each is encoded only once
-//! └── pieces          cuts a long text at newlines, encodes on all cores
+//! ├── pieces          cuts a long text at newlines, encodes on all cores
+//! └── written         the text of ids that a model wrote
 //! chat         conversations as text
 //! ├── conversation  messages, tools and documents
 //! │   └── format       records as conversations

@@ -15,6 +15,8 @@ mod classes;
 mod classification;
 #[path = "golden/encodings.rs"]
 mod encodings;
+#[path = "golden/jinja.rs"]
+mod jinja;
 #[path = "golden/masked_lm.rs"]
 mod masked_lm;
 #[path = "golden/multi_hot.rs"]

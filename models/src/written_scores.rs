@@ -72,17 +72,9 @@ impl WrittenScores {
         written: &[Vec<u32>],
         wanted: &[T],
     ) -> Result<Vec<f64>, TrainError> {
-        let written = written.iter().map(|row| self.text(row)).collect::<Result<Vec<_>, _>>()?;
+        let written = written.iter().map(|row| self.tokenizer.written(row)).collect::<Result<Vec<_>, _>>()?;
         let wanted: Vec<_> = wanted.iter().map(|text| [text.as_ref().to_string()]).collect();
         Ok(Metrics::of(&written, &wanted).expect("there is one text for each target").counts())
-    }
-
-    /// Decodes a row without special tokens, and without ids that the model has but the tokenizer lacks.
-    fn text(&self, row: &[u32]) -> Result<String, TrainError> {
-        let special = &self.tokenizer.special().all;
-        let is_text = |id: &u32| (*id as usize) < self.tokenizer.vocab_size() && !special.contains(id);
-        let ids: Vec<u32> = row.iter().copied().filter(is_text).collect();
-        Ok(self.tokenizer.decode(&ids)?)
     }
 
     /// NaN counts, as many as a batch has, for a batch that cannot be scored.

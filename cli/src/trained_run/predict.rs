@@ -248,7 +248,7 @@ impl Predicting<'_> {
             predicted.answers += 1;
             if let Some(expected) = &expected {
                 predicted.expected += 1;
-                predicted.right += usize::from(answer.get("predicted") == Some(expected));
+                predicted.right += usize::from(is_right(&answer, expected));
             }
             let line = line(question, expected, answer);
             let written = writeln!(self.output, "{}", Value::Object(line));
@@ -282,6 +282,13 @@ fn record(run: &Run, line: &str, place: Place) -> Result<Record, DataError> {
             Ok(Record::new(place, fields.collect()))
         }
     }
+}
+
+/// Returns whether an answer is the expected one. A text may begin with the space between a conversation and its answer.
+fn is_right(answer: &Answer, expected: &Value) -> bool {
+    let predicted = answer.get("predicted");
+    let trimmed = predicted.and_then(Value::as_str).map(str::trim);
+    predicted == Some(expected) || trimmed.is_some_and(|trimmed| expected.as_str() == Some(trimmed))
 }
 
 fn line(question: &Question, expected: Option<Value>, answer: Answer) -> Map<String, Value> {

@@ -214,3 +214,29 @@ fn a_bart_is_trained_and_writes_as_its_folder_says() {
         .failure()
         .stderr(contains("rows may have 30 tokens, but the model reads at most 24"));
 }
+
+/// BART begins each text with its begin token, which no text has.
+#[test]
+fn written_texts_have_the_scores_of_training() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let sets = [
+        "model=Bart(layers: 1, heads: 4, width: 48)",
+        r#"data.special=(pad: "<pad>", bos: "<s>", eos: "</s>")"#,
+        "schedule=Constant(lr: 3e-3)",
+        "best_by=None",
+    ];
+    trained(80, &output, &sets).success();
+    let run = output.to_str().unwrap();
+    let in_training = &evaluated(&[run])["scores"];
+    let written = &evaluated(&[run, "--texts"])["scores"];
+    assert!(in_training["rouge1"].as_f64().unwrap() > 0.0, "{in_training}");
+    for name in ["bleu", "chrf", "rouge1", "rougeL", "exact_match", "f1"] {
+        let [found, expected] = [written, in_training].map(|scores| scores[name].as_f64().unwrap());
+        assert!((found - expected).abs() < 1e-6, "{name}: {found} {expected}");
+    }
+    for asked in [&["generate", run, "--prompt", "four hundred seven"][..], &["predict", run, "--limit", "2"]]
+    {
+        firebrick(asked).success().stdout(contains("<s>").not());
+    }
+}

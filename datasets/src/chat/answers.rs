@@ -11,14 +11,18 @@ impl ChatTemplate {
     ///
     /// If the template [marks](Self::marks_answers) what the assistant writes, these are the marked parts. Otherwise, a
     /// part begins where the conversation before the message ends, rendered with the beginning of an answer, and ends
-    /// where the conversation up to the message ends. Some templates change earlier messages when others follow, such
-    /// as Qwen3's, which drops earlier reasoning. There, a part is the longest end of what the message adds as the last
-    /// one that is still in its place; and if the template changes what stands before it, such as Mistral's with a
-    /// system's message, it is the content with what ends the turn.
+    /// where the conversation up to the message ends. Some templates change earlier messages when others follow:
+    ///
+    /// - Qwen3 and DeepSeek drop earlier reasoning. There, a part is the longest end of what the message adds as the last
+    ///   one that is still in its place.
+    /// - Phi-3, OLMo 3 and gpt-oss end a conversation in another way than a turn. There, a part ends where the next
+    ///   message begins.
+    /// - Mistral changes what stands before the message if there is a system's message. There, a part is the content
+    ///   with what ends the turn.
     ///
     /// # Errors
     ///
-    /// [`ChatError::Unmarked`] if a message can't be found, and [`ChatError::Rendering`].
+    /// [`ChatError::Unmarked`] if a message can't be found, with the text that differs, and [`ChatError::Rendering`].
     pub fn answers(
         &self,
         conversation: &Conversation,
@@ -32,38 +36,154 @@ impl ChatTemplate {
             conversation.messages.iter().enumerate().filter(|(_, message)| message.is_answer())
         {
             let from = parts.last().map_or(0, |part| part.end);
-            let upto = |messages: usize, prompt| {
-                let messages = conversation.messages[..messages].to_vec();
-                self.render(&Conversation { messages, ..conversation.clone() }, prompt).ok()
-            };
-            let after = upto(at + 1, false);
-            let part = after.and_then(|RenderedChat { text: after, .. }| {
-                let before = upto(at, true).filter(|_| at > 0);
-                let is_prefix = |before: &RenderedChat| {
-                    [&chat.text, &after].iter().all(|text| text.starts_with(&before.text))
-                };
-                let common = before.filter(is_prefix).map(|before| before.text.len());
-                // Without messages, a template may fail, or leave out what begins a text or an answer.
-                let Some(start) = common.or_else(|| {
-                    let prompted = upto(at + 1, true)?;
-                    let header = prompted.text.strip_prefix(&after).filter(|header| !header.is_empty())?;
-                    Some(from + chat.text[from..].find(header)? + header.len())
-                }) else {
-                    return by_content(&chat.text, from, message, &after);
-                };
-                let length = kept(after.get(start..)?, &chat.text[start..], message)?;
-                Some(start..start + length)
-            });
-            match part.filter(|part| part.start >= from && part.start <= part.end) {
-                Some(part) => parts.push(part),
-                None => {
-                    let found = "the template writes it in another way when messages follow".to_owned();
-                    return Err(ChatError::Unmarked { message: at + 1, found }.into());
-                }
-            }
+            let turn = Turn { template: self, conversation, text: &chat.text, at, message, from };
+            let part = turn.part().filter(|part| part.start >= from && part.start <= part.end);
+            parts
+                .push(part.ok_or_else(|| ChatError::Unmarked { message: at + 1, found: turn.difference() })?);
         }
         Ok(parts)
     }
+}
+
+/// A message of the assistant in a rendered conversation.
+struct Turn<'a> {
+    template: &'a ChatTemplate,
+    conversation: &'a Conversation,
+    /// The whole conversation, rendered.
+    text: &'a str,
+    /// The place of the message.
+    at: usize,
+    message: &'a Message,
+    /// Where the answer before it ends.
+    from: usize,
+}
+
+impl Turn<'_> {
+    /// Renders the first messages, with the beginning of an answer if `prompt`.
+    fn upto(&self, messages: usize, prompt: bool) -> Option<String> {
+        let messages = self.conversation.messages[..messages].to_vec();
+        let beginning = Conversation { messages, ..self.conversation.clone() };
+        Some(self.template.render(&beginning, prompt).ok()?.text)
+    }
+
+    fn part(&self) -> Option<Range<usize>> {
+        let after = self.upto(self.at + 1, false)?;
+        let Some(start) = self.start(&after) else {
+            return by_content(self.text, self.from, self.message, &after);
+        };
+        let added = after.get(start..)?;
+        let rest = self.text.get(start..)?;
+        let length = match kept(added, rest, self.message) {
+            // The end of the conversation is no part of the turn if a question for the next answer takes its place.
+            Some(length) if length == rest.len() => self.without_end(&after, start).unwrap_or(length),
+            Some(length) => length,
+            None => self.until_next(start)?,
+        };
+        Some(start..start + length)
+    }
+
+    /// Returns where the answer begins, after what begins it.
+    fn start(&self, after: &str) -> Option<usize> {
+        let Self { text, at, from, .. } = *self;
+        let in_both = |before: &str| text.starts_with(before) && after.starts_with(before);
+        let before = if at > 0 { self.upto(at, true) } else { None };
+        if let Some(before) = before.as_deref().filter(|before| in_both(before)) {
+            return Some(before.len());
+        }
+        // Without messages, a template may fail, or leave out what begins a text or an answer.
+        let by_header = || {
+            let prompted = self.upto(at + 1, true)?;
+            let header = prompted.strip_prefix(after).filter(|header| !header.is_empty())?;
+            Some(from + text.get(from..)?.find(header)? + header.len())
+        };
+        // The beginning of an answer may open reasoning that the message does not have.
+        let by_shared_header = || {
+            let base = self.upto(at, false).filter(|base| at > 0 && in_both(base))?.len();
+            let header = before.as_deref()?.get(base..)?;
+            let shared = common(header, &text[base..]).min(common(header, &after[base..]));
+            let content = answer_of(self.message.content().unwrap_or_default());
+            let content = text[base..].find(content).filter(|_| !content.is_empty());
+            Some(base + shared.min(content.unwrap_or(shared))).filter(|&start| start > base)
+        };
+        by_header().or_else(by_shared_header)
+    }
+
+    /// Returns the length of the last turn without what ends the conversation alone, such as Phi-3's `<|endoftext|>`
+    /// after the `<|end|>` of each turn. `None` if nothing does.
+    fn without_end(&self, after: &str, start: usize) -> Option<usize> {
+        let end = self.template.token("eos_token").filter(|end| !end.is_empty())?;
+        let turn = after.strip_suffix(end)?;
+        let prompted = self.upto(self.at + 1, true)?;
+        let replaced = prompted.starts_with(turn) && !prompted.starts_with(after);
+        // What is left must end a turn by itself.
+        let length = turn.len().checked_sub(start)?;
+        let content = self.message.content().unwrap_or_default().trim();
+        let ends = turn[start..].rsplit(content).next().is_some_and(|end| !end.trim().is_empty());
+        (replaced && ends).then_some(length)
+    }
+
+    /// Returns the length of a turn that ends where the next message begins: with the longest text with which an answer
+    /// begins too, such as `<|im_start|>`, between the contents of both.
+    fn until_next(&self, start: usize) -> Option<usize> {
+        let content = self.message.content().map(answer_of).filter(|content| !content.is_empty())?;
+        let next = self.conversation.messages.get(self.at + 1)?.content()?.trim();
+        let end = start + self.text.get(start..)?.find(content)? + content.len();
+        let between = &self.text[end..];
+        let between = &between[..between.find(next).filter(|_| !next.is_empty())?];
+        let base = self.upto(self.at, false).filter(|_| self.at > 0)?;
+        let prompted = self.upto(self.at, true)?;
+        let header = prompted.strip_prefix(&*base).or_else(|| {
+            // The conversation before the message ends in another way than a turn, too.
+            let end = self.template.token("eos_token")?;
+            prompted.strip_prefix(base.strip_suffix(end)?)
+        });
+        let header = match header {
+            Some(header) => header.to_owned(),
+            None => prompted[common(&prompted, &base)..].to_owned(),
+        };
+        let begins = between.char_indices().map(|(at, _)| (common(&between[at..], &header), at));
+        let (shared, next) = begins.max()?;
+        // What follows must not be the content, and something must end the turn.
+        (shared > 0 && next > 0).then(|| end + next - start)
+    }
+
+    /// Says which text of the message differs when messages follow.
+    fn difference(&self) -> String {
+        let Some(after) = self.upto(self.at + 1, false) else {
+            return "the template refuses the conversation up to it".to_owned();
+        };
+        let at = common(&after, self.text);
+        let excerpt = |text: &str| format!("{:?}", text[at..].chars().take(EXCERPT).collect::<String>());
+        match (self.message.content(), self.message.get("tool_calls")) {
+            (Some(content), Some(_)) if !after.contains(content.trim()) => {
+                "the template leaves out its `content` since it has `tool_calls`, and what it writes changes when \
+                 messages follow"
+                    .to_owned()
+            }
+            _ if at == after.len() => {
+                "the template writes nothing by which its answer can be told from what stands before it".to_owned()
+            }
+            _ => format!(
+                "the template writes {} there if it is the last message, and {} if others follow",
+                excerpt(&after),
+                excerpt(self.text)
+            ),
+        }
+    }
+}
+
+/// The most characters of a text that an error shows.
+const EXCERPT: usize = 40;
+
+/// Returns the length of the beginning that two texts share, in bytes.
+fn common(one: &str, other: &str) -> usize {
+    let equal = one.chars().zip(other.chars()).take_while(|(one, other)| one == other);
+    equal.map(|(one, _)| one.len_utf8()).sum()
+}
+
+/// Returns a content without the reasoning before it, which templates may drop.
+fn answer_of(content: &str) -> &str {
+    content.rsplit("</think>").next().unwrap_or(content).trim()
 }
 
 impl ChatTemplate {
@@ -103,8 +223,12 @@ fn longest_word(message: &Message) -> Option<&str> {
 /// the message if it is the last one. If other messages follow, the template may drop the reasoning before the content,
 /// so `text` may begin with an end of `added` that has the content.
 fn kept(added: &str, text: &str, message: &Message) -> Option<usize> {
-    let content = message.content().unwrap_or_default();
-    let content = content.rsplit("</think>").next().unwrap_or(content).trim();
+    let content = answer_of(message.content().unwrap_or_default());
+    // Some templates write either the content or the calls of tools.
+    let drops = !added.contains(content) && message.get("tool_calls").is_some();
+    if drops {
+        return text.starts_with(added).then_some(added.len());
+    }
     let ends = added.char_indices().map(|(at, _)| &added[at..]);
     let mut ends = ends.take_while(|end| !end.trim().is_empty() && end.contains(content));
     match added.is_empty() {
@@ -123,3 +247,7 @@ fn by_content(text: &str, from: usize, message: &Message, last: &str) -> Option<
     let start = from + text.get(from..)?.find(added).filter(|_| ends)?;
     Some(start..start + added.len())
 }
+
+#[cfg(test)]
+#[path = "answers_tests.rs"]
+mod tests;

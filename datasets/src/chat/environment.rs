@@ -2,31 +2,32 @@
 
 use chrono::Local;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, ValueKind};
+use minijinja::value::Kwargs;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
-use minijinja_contrib::pycompat;
 
-use super::{generation, python};
-
-/// The most steps of a rendering: a template from a file may loop for ever.
-const MOST_STEPS: u64 = 50_000_000;
+use super::bounds::{self, Bounded};
+use super::{filters, generation, methods, operators, python, rendering};
 
 /// Returns the environment, without templates.
 pub(super) fn environment() -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_fuel(Some(MOST_STEPS));
-    environment.set_unknown_method_callback(pycompat::unknown_method_callback);
-    environment.set_formatter(|out, _, value| {
-        python::text(value, out).map_err(|_| Error::new(ErrorKind::WriteFailure, "a value cannot be written"))
+    environment.set_fuel(Some(rendering::STEPS));
+    environment.set_unknown_method_callback(methods::call);
+    environment.set_formatter(|out, state, value| {
+        let most = bounds::most_bytes(state);
+        python::text(value, &mut Bounded::new(out, most)).map_err(|_| bounds::too_large(most))
     });
+    filters::add(&mut environment);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", strftime_now);
     environment.add_filter("tojson", tojson);
-    environment.add_filter("string", string);
     environment.add_filter(generation::FILTER, marked);
-    environment.add_test("sequence", is_sequence);
+    environment.add_filter(operators::CONCAT, operators::concat);
+    environment.add_filter(operators::REMAINDER, operators::remainder);
+    environment.add_filter(bounds::STORED, bounds::stored);
+    environment.add_filter(bounds::ATTRIBUTE, bounds::attribute);
     Ok(environment)
 }
 
@@ -46,7 +47,7 @@ fn strftime_now(format: String) -> Result<String, Error> {
     Ok(text)
 }
 
-fn tojson(value: Value, indent: Option<Value>, settings: Kwargs) -> Result<String, Error> {
+fn tojson(state: &State, value: Value, indent: Option<Value>, settings: Kwargs) -> Result<String, Error> {
     let indent: Option<Value> = match indent {
         Some(indent) => Some(indent),
         None => settings.get("indent")?,
@@ -73,6 +74,7 @@ fn tojson(value: Value, indent: Option<Value>, settings: Kwargs) -> Result<Strin
                 ));
             }
         },
+        most: bounds::most_bytes(state),
     };
     settings.assert_all_used()?;
     json.dumps(&value)
@@ -81,25 +83,12 @@ fn tojson(value: Value, indent: Option<Value>, settings: Kwargs) -> Result<Strin
 /// More spaces are a mistake.
 const MOST_INDENT: usize = 64;
 
-fn string(value: Value) -> Result<String, Error> {
-    let mut text = String::new();
-    match python::text(&value, &mut text) {
-        Ok(()) => Ok(text),
-        Err(_) => Err(Error::new(ErrorKind::WriteFailure, "a value cannot be written")),
-    }
-}
-
 /// Puts marks around what the assistant wrote.
 fn marked(state: &State, text: Value) -> Result<Value, Error> {
     let Some(marks) = state.lookup(generation::MARKS) else { return Ok(text) };
     let mut marks = marks.as_str().unwrap_or_default().chars();
     match (marks.next(), marks.next()) {
-        (Some(start), Some(end)) => Ok(format!("{start}{}{end}", string(text)?).into()),
+        (Some(start), Some(end)) => Ok(format!("{start}{}{end}", filters::string(state, text)?).into()),
         _ => Ok(text),
     }
-}
-
-/// What has a length and numbered items in Python: texts and maps too.
-fn is_sequence(value: &Value) -> bool {
-    matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map)
 }

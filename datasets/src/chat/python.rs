@@ -4,17 +4,31 @@ use std::fmt::{self, Write};
 
 use minijinja::{Error, ErrorKind, Value, value::ValueKind};
 
+use super::bounds::{self, Bounded};
+
+/// Appends a value to a text as Python's `str` writes it, with at most `most` bytes.
+///
+/// # Errors
+///
+/// The text is longer, or the value is nested too deep to be written.
+pub(super) fn text_of(value: &Value, most: usize, out: &mut String) -> Result<(), Error> {
+    text(value, &mut Bounded::new(out, most)).map_err(|_| bounds::too_large(most))
+}
+
 /// Writes a value as Python's `str` does: what a template prints.
 pub(super) fn text(value: &Value, out: &mut impl Write) -> fmt::Result {
     match (value.kind(), value.as_str()) {
         (_, Some(text)) => out.write_str(text),
         (ValueKind::Undefined, _) => Ok(()),
-        _ => repr(value, out),
+        _ => repr(value, 0, out),
     }
 }
 
-/// Writes a value as Python's `repr` does.
-fn repr(value: &Value, out: &mut impl Write) -> fmt::Result {
+/// Writes a value as Python's `repr` does. It recurses, so the depth is bounded.
+fn repr(value: &Value, depth: usize, out: &mut impl Write) -> fmt::Result {
+    if depth > bounds::MOST_DEPTH {
+        return Err(fmt::Error);
+    }
     match value.kind() {
         ValueKind::Undefined => out.write_str("Undefined"),
         ValueKind::None => out.write_str("None"),
@@ -22,22 +36,27 @@ fn repr(value: &Value, out: &mut impl Write) -> fmt::Result {
         ValueKind::Number => number(value, out),
         ValueKind::String => quoted(value.as_str().unwrap_or_default(), out),
         ValueKind::Seq | ValueKind::Iterable => {
-            out.write_char('[')?;
-            for (at, item) in value.try_iter().map_err(|_| fmt::Error)?.enumerate() {
-                out.write_str(if at > 0 { ", " } else { "" })?;
-                repr(&item, out)?;
+            let [open, close] = if value.is_tuple() { ['(', ')'] } else { ['[', ']'] };
+            out.write_char(open)?;
+            let mut number = 0;
+            for item in value.try_iter().map_err(|_| fmt::Error)? {
+                out.write_str(if number > 0 { ", " } else { "" })?;
+                repr(&item, depth + 1, out)?;
+                number += 1;
             }
-            out.write_char(']')
+            out.write_str(if value.is_tuple() && number == 1 { "," } else { "" })?;
+            out.write_char(close)
         }
         ValueKind::Map => {
-            out.write_char('{')?;
+            let is_namespace = bounds::is_namespace(value);
+            out.write_str(if is_namespace { "<Namespace {" } else { "{" })?;
             for (at, key) in value.try_iter().map_err(|_| fmt::Error)?.enumerate() {
                 out.write_str(if at > 0 { ", " } else { "" })?;
-                repr(&key, out)?;
+                repr(&key, depth + 1, out)?;
                 out.write_str(": ")?;
-                repr(&value.get_item(&key).map_err(|_| fmt::Error)?, out)?;
+                repr(&value.get_item(&key).map_err(|_| fmt::Error)?, depth + 1, out)?;
             }
-            out.write_char('}')
+            out.write_str(if is_namespace { "}>" } else { "}" })
         }
         _ => write!(out, "{value}"),
     }
@@ -47,19 +66,32 @@ fn quoted(text: &str, out: &mut impl Write) -> fmt::Result {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.write_char(quote)?;
     for character in text.chars() {
-        match character {
-            '\n' => out.write_str("\\n")?,
-            '\r' => out.write_str("\\r")?,
-            '\t' => out.write_str("\\t")?,
-            '\\' => out.write_str("\\\\")?,
+        match (character, character as u32) {
+            ('\n', _) => out.write_str("\\n")?,
+            ('\r', _) => out.write_str("\\r")?,
+            ('\t', _) => out.write_str("\\t")?,
+            ('\\', _) => out.write_str("\\\\")?,
             _ if character == quote => write!(out, "\\{quote}")?,
-            _ if (character as u32) < 0x100 && character.is_control() => {
-                write!(out, "\\x{:02x}", character as u32)?;
-            }
-            _ => out.write_char(character)?,
+            _ if is_printable(character) => out.write_char(character)?,
+            (_, code @ ..0x100) => write!(out, "\\x{code:02x}")?,
+            (_, code @ ..0x1_0000) => write!(out, "\\u{code:04x}")?,
+            (_, code) => write!(out, "\\U{code:08x}")?,
         }
     }
     out.write_char(quote)
+}
+
+/// Returns whether Python's `repr` writes a character as it is: all but the separators, other than the space, and what is
+/// of Unicode's categories C. Rust escapes the same ones, and a combining character at the beginning of a text.
+fn is_printable(character: char) -> bool {
+    match character {
+        ' '..='~' => true,
+        '\0'..='\u{7f}' => false,
+        _ => {
+            let text = String::from_iter(['a', character]);
+            text.escape_debug().eq(text.chars())
+        }
+    }
 }
 
 /// Writes a number. A float is written with the fewest digits that determine it, as `1.0`, `1e-05` or `1e+16`.
@@ -101,6 +133,8 @@ pub(super) struct Json {
     pub(super) sorted: bool,
     /// What stands between items, and between a name and its value.
     pub(super) separators: Option<(String, String)>,
+    /// The most bytes; 0 sets no bound.
+    pub(super) most: usize,
 }
 
 impl Json {
@@ -112,10 +146,28 @@ impl Json {
     }
 
     fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        if depth > bounds::MOST_DEPTH || (self.most > 0 && out.len() > self.most) {
+            return Err(bounds::too_large(self.most));
+        }
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => number(value, out).map_err(|_| unwritable(value))?,
+            ValueKind::Number => {
+                let at = out.len();
+                number(value, out).map_err(|_| unwritable(value))?;
+                // JSON has no names for these; Python writes those of JavaScript.
+                let name = match &out[at..] {
+                    "nan" => Some("NaN"),
+                    "inf" => Some("Infinity"),
+                    "-inf" => Some("-Infinity"),
+                    _ => None,
+                };
+                if let Some(name) = name {
+                    out.truncate(at);
+                    out.push_str(name);
+                }
+            }
+            ValueKind::Map if !bounds::is_map(value) => return Err(unwritable(value)),
             ValueKind::String => self.string(value.as_str().unwrap_or_default(), out),
             ValueKind::Seq | ValueKind::Iterable => {
                 let items: Vec<Value> = value.try_iter()?.collect();
@@ -211,7 +263,7 @@ mod tests {
 
     fn text_of(value: Value) -> String {
         let mut out = String::new();
-        text(&value, &mut out).unwrap();
+        super::text_of(&value, usize::MAX, &mut out).unwrap();
         out
     }
 
@@ -233,8 +285,22 @@ mod tests {
         assert_eq!(text_of(true.into()), "True");
         let list: Value = ["it's", "a \"b\"", "é\n\u{7}", "'\""].into_iter().collect();
         assert_eq!(text_of(list), r#"["it's", 'a "b"', 'é\n\x07', '\'"']"#);
+        let list: Value = ["a\u{a0}b \u{200d} c", "e\u{301}\u{301}", "\u{2028}\u{e0001}\u{ad}\u{10ffff}日"]
+            .into_iter()
+            .collect();
+        let expected =
+            format!("['a\\xa0b \\u200d c', '{}', '\\u2028\\U000e0001\\xad\\U0010ffff日']", "e\u{301}\u{301}");
+        assert_eq!(text_of(list), expected);
+        assert_eq!(text_of((1, "a").into()), "(1, 'a')");
+        assert_eq!(text_of((1.5,).into()), "(1.5,)");
         let map = Value::from_pairs([("b", Value::from(1)), ("a", Value::from(()))]);
         assert_eq!(text_of(map), "{'b': 1, 'a': None}");
+    }
+
+    #[test]
+    fn numbers_of_json_equal_python() {
+        let list: Value = [f64::NAN, f64::INFINITY, -f64::INFINITY, 1e16].into_iter().collect();
+        assert_eq!(Json::default().dumps(&list).unwrap(), "[NaN, Infinity, -Infinity, 1e+16]");
     }
 
     #[test]

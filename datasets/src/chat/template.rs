@@ -3,11 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use minijinja::{Environment, Error, Value as Jinja};
+use minijinja::{Environment, Error, ErrorKind, Value as Jinja};
 
 use super::conversation::jinja;
 use super::environment::environment;
-use super::{Conversation, generation, python};
+use super::rendering::rendered;
+use super::{Conversation, bounds, generation, python, source};
 use crate::{ChatError, DataError, Fingerprint};
 
 /// A chat template, which writes a conversation as one text.
@@ -17,8 +18,9 @@ use crate::{ChatError, DataError, Fingerprint};
 /// tokenizer's special tokens by their roles, such as `bos_token`; it can call `raise_exception`, `strftime_now`,
 /// `tojson` as transformers does, and the methods of Python's texts and maps.
 ///
-/// Two things differ: `~` writes `None`, `True` and `False` in lower case, and a template that takes very long, as with
-/// loops within loops, is an error.
+/// A template comes with a downloaded model, so it is bounded: one whose source is nested too deep, that makes too much
+/// text or too deep a value, or that takes very long, as with loops within loops, is an error. The bounds grow with the
+/// conversation.
 ///
 /// # Example
 ///
@@ -110,14 +112,11 @@ impl ChatTemplate {
     fn add(&mut self, name: &'static str, source: &str) -> Result<bool, DataError> {
         self.sources.push((name, Fingerprint::of(source)));
         self.tells_time |= source.contains("strftime_now");
-        let rewritten = generation::rewritten(source);
-        let marks = rewritten != source;
-        let added = Arc::make_mut(&mut self.environment).add_template_owned(name, rewritten);
-        added.map_err(|error| {
-            let (line, reason) = told(&error);
-            ChatError::Syntax { name: self.name.to_string(), line, reason }
-        })?;
-        Ok(marks)
+        let invalid = |(line, reason)| ChatError::Syntax { name: self.name.to_string(), line, reason };
+        let prepared = source::prepared(source).map_err(|fault| invalid((fault.line, fault.reason)))?;
+        let added = Arc::make_mut(&mut self.environment).add_template_owned(name, prepared.source);
+        added.map_err(|error| invalid(told(&error)))?;
+        Ok(prepared.marks)
     }
 
     /// Returns a hash of everything that rendered texts depend on besides the conversation. `None` if a template writes
@@ -125,6 +124,11 @@ impl ChatTemplate {
     pub(crate) fn settings(&self) -> Option<Fingerprint> {
         let Self { name: _, environment: _, tokens, has_tools, marks: _, sources, tells_time } = self;
         if *tells_time { None } else { Fingerprint::of_settings(&(tokens, has_tools, sources)) }
+    }
+
+    /// Returns the text of a special token, by its name in a template.
+    pub(super) fn token(&self, name: &str) -> Option<&str> {
+        self.tokens.iter().rev().find(|(known, _)| known == name).map(|(_, text)| &**text)
     }
 
     /// Returns what errors call the template.
@@ -137,7 +141,7 @@ impl ChatTemplate {
     ///
     /// # Errors
     ///
-    /// [`ChatError::Rendering`] if the template raises an exception, or fails.
+    /// [`ChatError::Rendering`] if the template raises an exception, fails, or exceeds a bound.
     pub fn render(&self, conversation: &Conversation, prompt: bool) -> Result<RenderedChat, DataError> {
         let failed = |error: Error| {
             let (line, reason) = told(&error);
@@ -153,7 +157,11 @@ impl ChatTemplate {
         let mut texts = String::new();
         let written =
             [&messages, &tools, &documents].into_iter().try_for_each(|value| python::text(value, &mut texts));
-        let marks = generation::unused(|mark| written.is_err() || texts.contains(mark));
+        if written.is_err() {
+            let reason = format!("its values are nested more than {} deep", bounds::MOST_DEPTH);
+            return Err(ChatError::Rendering { name: self.name.to_string(), line: None, reason }.into());
+        }
+        let marks = generation::unused(|mark| texts.contains(mark));
         let tokens = self.tokens.iter().map(|(name, text)| (name.clone(), Jinja::from(text.as_str())));
         let mut values: Vec<(String, Jinja)> = tokens.collect();
         values.extend([
@@ -169,8 +177,7 @@ impl ChatTemplate {
                 "it holds all 32 of the noncharacters from U+FDD0, which no text should hold".to_owned();
             return Err(ChatError::Rendering { name: self.name.to_string(), line: None, reason }.into());
         }
-        let template = self.environment.get_template(name).map_err(failed)?;
-        let text = template.render(Jinja::from_pairs(values)).map_err(failed)?;
+        let text = rendered(&self.environment, name, values, texts.len()).map_err(failed)?;
         Ok(match marks {
             Some(marks) => {
                 let (text, generated) = generation::unmarked(&text, marks);
@@ -188,9 +195,12 @@ impl ChatTemplate {
 
 /// Returns the line of an error, and what went wrong.
 fn told(error: &Error) -> (Option<usize>, String) {
-    let reason = match error.detail() {
-        Some(detail) => detail.to_owned(),
-        None => error.kind().to_string(),
+    let reason = match (error.detail(), error.kind()) {
+        (Some(detail), _) => detail.to_owned(),
+        (None, ErrorKind::OutOfFuel) => {
+            "it takes more steps, or makes more text, than a conversation needs (out of fuel)".to_owned()
+        }
+        (None, kind) => kind.to_string(),
     };
     (error.line(), reason)
 }
@@ -253,3 +263,7 @@ mod tests {
         assert_eq!(render(Some(vec![crate::Value::Null])), "1 tools");
     }
 }
+
+#[cfg(test)]
+#[path = "hostile_tests.rs"]
+mod hostile_tests;

@@ -35,6 +35,7 @@ mod transformers_class;
 mod truncated;
 mod warning;
 mod word_cache;
+mod written;
 
 pub use encoder::Encoder;
 pub use encoding::{Encoding, Input, Truncation};

@@ -44,7 +44,7 @@ pub fn filled_in(
                 (false, true) => {}
             }
         }
-        let text = inference.tokenizer.decode(&ids)?;
+        let text = inference.tokenizer.written(&ids)?;
         Ok(answer([("predicted", text.into()), ("hidden", hidden.into())]))
     });
     each.collect()

@@ -1,5 +1,6 @@
 //! Texts that continue a prompt, or follow from a source.
 
+use firebrick_datasets::DataError;
 use firebrick_datasets::collators::{Inputs, Tokens};
 use serde_json::json;
 
@@ -8,7 +9,7 @@ use crate::decoding::{End, Prompt, Text};
 use crate::{Continues, Writes};
 use firebrick::TrainError;
 
-/// Answers with the continuation of each text, as `predicted`. It is
+/// Answers with the continuation of each text, as `predicted`: the prompt's text and this one are the text of both. It is
 /// [`Answers::answers`](super::Answers::answers) of a causal language model.
 ///
 /// An end token that the tokenizer adds is removed before reading.
@@ -37,8 +38,10 @@ pub fn continued<M: Continues>(
             None => model.continued(some, &inference.decoding)?,
             Some((world, pass)) => model.continued_among(world, pass, some, &inference.decoding)?,
         };
-        for texts in written {
-            answers.push(of_texts(&texts, inference)?);
+        for (prompt, texts) in some.iter().zip(written) {
+            // Both are decoded together, since a decoder may remove the space at the beginning of a text.
+            let decoded = |ids: &[u32]| inference.tokenizer.continuation(&prompt.tokens, ids);
+            answers.push(of_texts(&texts, decoded)?);
         }
     }
     Ok(answers)
@@ -74,15 +77,18 @@ pub fn written_from<M: Writes>(
             }
         };
         for texts in written {
-            answers.push(of_texts(&texts, inference)?);
+            answers.push(of_texts(&texts, |ids| inference.tokenizer.written(ids))?);
         }
     }
     Ok(answers)
 }
 
 /// The best text, and all texts if several are requested.
-fn of_texts(texts: &[Text], inference: &Inference) -> Result<Answer, TrainError> {
-    let decoded = |text: &Text| inference.tokenizer.decode(text.without_end());
+fn of_texts(
+    texts: &[Text],
+    decode: impl Fn(&[u32]) -> Result<String, DataError>,
+) -> Result<Answer, TrainError> {
+    let decoded = |text: &Text| decode(text.without_end());
     let first = texts.first().map(decoded).transpose()?.unwrap_or_default();
     let mut fields = answer([
         ("predicted", first.into()),

@@ -1,0 +1,82 @@
+//! Runs a template within bounds of steps, bytes and time.
+//!
+//! Nearly all conversations need few steps, so the first try has few and runs at once. What needs more runs again with
+//! many, in a thread of its own, since some steps, such as comparing large lists, take a time that steps do not count.
+
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use minijinja::{Environment, Error, ErrorKind, Value};
+
+use super::bounds;
+use crate::silent_panics::caught_silently;
+
+/// The steps and bytes of a try. A step is an instruction, or 64 bytes.
+struct Bounds {
+    /// The most steps. The second try has one more for each byte of the conversation.
+    steps: u64,
+    /// The most bytes of a value and of the text.
+    bytes: usize,
+    /// Times this, the bytes of the conversation are allowed too.
+    each: usize,
+}
+
+const FIRST: Bounds = Bounds { steps: 50_000, bytes: 1024 * 1024, each: 8 };
+const SECOND: Bounds = Bounds { steps: 5_000_000, bytes: 4 * 1024 * 1024, each: 32 };
+
+/// The longest time of the second try.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// The steps of the first try, which an environment has.
+pub(super) const STEPS: u64 = FIRST.steps;
+
+/// Renders the template `name` of an environment of [`STEPS`]. `size` is the number of bytes of the conversation.
+pub(super) fn rendered(
+    environment: &Environment<'static>,
+    name: &'static str,
+    values: Vec<(String, Value)>,
+    size: usize,
+) -> Result<String, Error> {
+    match attempt(environment, name, values.clone(), size, &FIRST) {
+        Err(error) if error.kind() == ErrorKind::OutOfFuel => {}
+        other => return other,
+    }
+    let mut environment = environment.clone();
+    environment.set_fuel(Some(SECOND.steps.saturating_add(size as u64)));
+    let (sender, receiver) = channel();
+    let work = move || {
+        // Nobody listens after the longest time.
+        let _ = sender.send(attempt(&environment, name, values, size, &SECOND));
+    };
+    let failed = |reason: String| Error::new(ErrorKind::InvalidOperation, reason);
+    let started = thread::Builder::new().name("chat template".to_owned()).spawn(work);
+    started.map_err(|error| failed(format!("the thread to render it cannot be started: {error}")))?;
+    // A thread cannot be ended. One that is late goes on until it is out of steps, or the program ends.
+    receiver.recv_timeout(LONGEST).unwrap_or_else(|late| {
+        Err(match late {
+            RecvTimeoutError::Timeout => failed(format!("it takes longer than {} s", LONGEST.as_secs())),
+            RecvTimeoutError::Disconnected => failed("the template engine fails".to_owned()),
+        })
+    })
+}
+
+fn attempt(
+    environment: &Environment<'static>,
+    name: &str,
+    mut values: Vec<(String, Value)>,
+    size: usize,
+    bounds: &Bounds,
+) -> Result<String, Error> {
+    let most = bounds.bytes.saturating_add(size.saturating_mul(bounds.each));
+    values.push((bounds::MOST_BYTES.to_owned(), Value::from(most)));
+    // The engine panics on some templates, such as `loop.cycle()` without values.
+    let text = caught_silently(|| environment.get_template(name)?.render(Value::from_pairs(values)));
+    let text = text.map_err(|panic| {
+        Error::new(ErrorKind::InvalidOperation, format!("the template engine fails: {panic}"))
+    })??;
+    match text.len() > most {
+        true => Err(bounds::too_large(most)),
+        false => Ok(text),
+    }
+}
