@@ -1,7 +1,7 @@
 //! Windows of one long text for a causal language model.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use firebrick_datasets::{
@@ -74,8 +74,10 @@ impl Loading<'_> {
     }
 
     pub(in crate::run) fn text_of(&self, paths: &Paths) -> Result<String, RunError> {
-        let read = |path: &PathBuf| Ok(Corpus::read(path, &self.config.extensions)?.text().to_owned());
-        Ok(paths.as_slice().iter().map(read).collect::<Result<Vec<_>, DataError>>()?.join("\n"))
+        let mut progress = self.progress("MB of text");
+        let mut texts = self.config.plain_texts(paths, |bytes| progress((bytes / 1_000_000) as usize))?;
+        // A single text is not copied.
+        Ok(if texts.len() == 1 { texts.remove(0) } else { texts.join("\n") })
     }
 
     fn windows_of_records(
