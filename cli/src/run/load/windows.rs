@@ -17,6 +17,9 @@ use firebrick::Data;
 /// Number of record texts that are tokenized at once, on all cores.
 const CHUNK: usize = 4096;
 
+/// Number of bytes of text that are tokenized at once, at most one text more.
+const CHUNK_BYTES: usize = 64 << 20;
+
 /// The documents of a long text.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::run) struct Documents<'a> {
@@ -142,7 +145,7 @@ impl Loading<'_> {
         let end = self.end(tokenizer, of.end)?;
         let mut progress = self.progress("documents");
         let mut texts: Vec<String> = Vec::new();
-        let mut documents = 0;
+        let (mut documents, mut bytes) = (0, 0);
         let mut flush = |texts: &mut Vec<String>| {
             let borrowed: Vec<&str> = texts.iter().map(String::as_str).collect();
             for mut ids in tokenizer.encode_each(&borrowed)? {
@@ -155,9 +158,14 @@ impl Loading<'_> {
             Ok::<_, RunError>(())
         };
         self.each_record(reader, skipped, |record: Record| {
-            texts.extend(self.config.malformed.keep(record.text(of.text).map(str::to_owned), skipped)?);
-            match texts.len() == CHUNK {
-                true => flush(&mut texts),
+            let text = self.config.malformed.keep(record.text(of.text).map(str::to_owned), skipped)?;
+            bytes += text.as_ref().map_or(0, String::len);
+            texts.extend(text);
+            match texts.len() == CHUNK || bytes >= CHUNK_BYTES {
+                true => {
+                    bytes = 0;
+                    flush(&mut texts)
+                }
                 false => Ok(()),
             }
         })?;
