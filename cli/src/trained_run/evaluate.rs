@@ -64,7 +64,10 @@ impl Evaluating<'_> {
         let is_own = data.is_none();
         let mut asked = DataRun::from(run);
         asked.evaluate_samples = None;
-        asked.settled = Settled::trained::<M>(&folder, &config);
+        // Other names than those of the data come from the run file, or from a classifier that the run started from.
+        let is_collected =
+            run.model.folder().is_none() || run.task.labels().is_some_and(|labels| labels.new_head);
+        asked.settled = Settled::trained::<M>(&folder, &config, is_collected);
         if let Some(paths) = data.or_else(|| run.data.valid.clone()) {
             let whole = &mut asked.data;
             (whole.path, whole.valid, whole.valid_fraction) = (Some(paths), None, 0.0);

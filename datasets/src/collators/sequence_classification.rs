@@ -140,7 +140,15 @@ impl SequenceClassification {
         match (&self.target, value) {
             (Target::Class(labels), Some(value)) => Ok(Label::Class(labels.read(value, record, field, "")?)),
             (Target::Classes(labels), Some(Value::List(values))) => {
-                let read = |value| labels.read(value, record, field, " in the list");
+                let read = |value: &Value| match value {
+                    // A number for each label, 1.0 or 0.0, would be read as ids.
+                    Value::Float(_) => Err(record.mismatch(
+                        field,
+                        "a list of the labels that the text has: names or whole numbers",
+                        format!("{value} in the list, as if it had a number for each label"),
+                    )),
+                    _ => labels.read(value, record, field, " in the list"),
+                };
                 Ok(Label::Classes(values.iter().map(read).collect::<Result<_, _>>()?))
             }
             (Target::Number, Some(value)) => number(value)
@@ -213,9 +221,9 @@ impl Collator for SequenceClassification {
     fn keeping(&self) -> Option<Keeping<ClassifiedTokens>> {
         let Self { encoder, target, first_field, second_field, label_field, padding: _, pad_id } = self;
         let target = match target {
-            Target::Class(labels) => ("Class", labels.names()),
-            Target::Classes(labels) => ("Classes", labels.names()),
-            Target::Number => ("Number", &[][..]),
+            Target::Class(labels) => ("Class", Some((labels.names(), labels.numbers()))),
+            Target::Classes(labels) => ("Classes", Some((labels.names(), labels.numbers()))),
+            Target::Number => ("Number", None),
         };
         let fields = (first_field, second_field, label_field);
         let settings = ("SequenceClassification", encoder.settings()?, target, fields, pad_id);
@@ -266,6 +274,17 @@ mod tests {
         assert_eq!(batch.multi_hot(&testing::device()).unwrap().dims(), [2, 3]);
         assert_eq!((batch.items(), batch.samples()), (6, 2));
         assert!(encode(&task, text("a")).is_err() && encode(&task, list(&["d"])).is_err());
+        // What `transformers` calls multi-hot is no list of ids.
+        let multi_hot = Value::List([1.0, 0.0, 1.0].map(Value::Float).into());
+        let error = encode(&task, multi_hot).unwrap_err().to_string();
+        assert!(error.contains("as if it had a number for each label"), "{error}");
+        // A list of ids where names are numbers.
+        let stars = Labels::new(["1", "2", "3"]).unwrap();
+        for (labels, expected) in [(stars.clone(), vec![0, 1]), (stars.numbered(), vec![1, 2])] {
+            let task = self::task(Target::Classes(labels));
+            let sample = encode(&task, Value::List([1, 2].map(Value::Integer).into())).unwrap();
+            assert_eq!(sample.label, Label::Classes(expected));
+        }
     }
 
     #[test]

@@ -204,7 +204,7 @@ impl Collator for TokenClassification {
         // `continued` follows from the labels.
         let Self { encoder, labels, subwords, continued: _, words_field, labels_field, padding: _, pad_id } =
             self;
-        let (encoder, labels) = (encoder.settings()?, labels.names());
+        let (encoder, labels) = (encoder.settings()?, (labels.names(), labels.numbers()));
         let settings = ("TokenClassification", encoder, labels, subwords, words_field, labels_field, pad_id);
         Some(Keeping::new(Fingerprint::of_settings(&settings)?))
     }

@@ -66,6 +66,33 @@ pub enum SampleError {
         label: String,
     },
 
+    /// Records have no labels.
+    #[error(
+        "the field `{field}` has no label in {}; check that the data is not empty, and which field holds the labels",
+        counted(*records, "record")
+    )]
+    NoLabels {
+        /// The field.
+        field: String,
+        /// The number of records.
+        records: u64,
+    },
+
+    /// Most labels occur only once.
+    #[error(
+        "{once} of the {labels} labels in `{field}` occur only once, as ids and texts do, and a classifier learns \
+         nothing of such labels; name the field that holds the labels, or list the `names` of all labels in the task if \
+         these are the labels"
+    )]
+    UniqueLabels {
+        /// The field.
+        field: String,
+        /// The number of labels so far.
+        labels: usize,
+        /// The number of labels that occur once.
+        once: usize,
+    },
+
     /// A label that begins an entity has no matching label that continues it.
     #[error("there is a label `{begins}` but no `{continues}`; add it to the labels")]
     NoInsideLabel {
