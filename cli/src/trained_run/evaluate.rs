@@ -27,7 +27,7 @@ pub struct Evaluated {
     pub scores: Scores,
     /// Number of supervised items.
     pub items: usize,
-    /// Number of samples.
+    /// Number of samples. Those that a long record is cut into count as one.
     pub samples: usize,
     /// Tokens per second, without padding.
     pub tokens_per_second: f64,
@@ -101,7 +101,7 @@ impl Evaluating<'_> {
         let mut sums = EvaluationSums::default();
         for batch in first_epoch(&data, 1)? {
             let batch = batch.map_err(|error| of_evaluation(error, is_own))?;
-            (tokens, samples) = (tokens + batch.tokens(), samples + batch.samples());
+            (tokens, samples) = (tokens + batch.tokens(), samples + batch.records());
             let items = batch.items();
             if items == 0 {
                 continue;

@@ -71,6 +71,15 @@ pub struct ClassifiedTokens {
     pub tokens: Tokens,
     /// The label.
     pub label: Label,
+    /// Whether the sample is the first of its record, and so the one that is scored.
+    pub first: bool,
+}
+
+impl ClassifiedTokens {
+    /// Takes tokens that are a record of their own.
+    pub fn new(tokens: Tokens, label: Label) -> Self {
+        Self { tokens, label, first: true }
+    }
 }
 
 /// The label of one text.
@@ -86,7 +95,7 @@ pub enum Label {
 
 impl SequenceClassification {
     /// Reads the fields `text` and `label`. If the encoder has a stride, each piece of a long text is a sample with the
-    /// label of the whole text.
+    /// label of the whole text. Scores count the first piece, from which the class of a text is predicted.
     pub fn new(encoder: Encoder, target: Target) -> Self {
         Self {
             encoder,
@@ -182,9 +191,16 @@ impl Collator for SequenceClassification {
         let first = Input::Text(record.text(&self.first_field)?);
         let second = self.second_field.as_ref().map(|field| record.text(field).map(Input::Text));
         let encodings = self.encoder.encode(first, second.transpose()?)?;
-        let tokens = |encoding| Tokens::of(encoding, self.encoder.tokenizer());
-        let sample = |encoding| ClassifiedTokens { tokens: tokens(encoding), label: label.clone() };
-        Ok(encodings.into_iter().map(sample).collect())
+        let samples = encodings.into_iter().enumerate().map(|(at, encoding)| ClassifiedTokens {
+            tokens: Tokens::of(encoding, self.encoder.tokenizer()),
+            label: label.clone(),
+            first: at == 0,
+        });
+        Ok(samples.collect())
+    }
+
+    fn begins_record(&self, sample: &ClassifiedTokens) -> bool {
+        sample.first
     }
 
     fn length(&self, sample: &ClassifiedTokens) -> usize {
@@ -215,7 +231,8 @@ impl Collator for SequenceClassification {
                 _ => return Err(SampleError::OtherLabel { index: drawn.index }.into()),
             }
         }
-        Ok(SequenceBatch { inputs, targets })
+        let first = samples.iter().map(|drawn| drawn.sample.first).collect();
+        Ok(SequenceBatch { inputs, targets, first })
     }
 
     fn keeping(&self) -> Option<Keeping<ClassifiedTokens>> {
@@ -312,8 +329,15 @@ mod tests {
         let fields = vec![("text", text("the the the the the")), ("label", Value::Integer(1))];
         let samples = task.encode(&record(fields)).unwrap();
         assert_eq!(samples.iter().map(|sample| task.length(sample)).collect::<Vec<_>>(), [4, 4, 3]);
+        assert_eq!(
+            samples.iter().map(|sample| task.begins_record(sample)).collect::<Vec<_>>(),
+            [true, false, false]
+        );
         let shared: Vec<_> = samples.iter().cloned().map(Arc::new).collect();
         let batch = task.collate(&drawn(samples)).unwrap();
+        assert_eq!((batch.records(), batch.samples(), batch.host_first()), (1, 3, &[true, false, false][..]));
+        let parts: Vec<_> = batch.parts(2).iter().map(|part| part.host_numbers().unwrap().len()).collect();
+        assert_eq!(parts, [2, 1]);
         assert_eq!(batch.inputs().host_ids().len(), task.padded(&shared));
     }
 

@@ -18,7 +18,7 @@ use firebrick::observe::report::TruncatedTexts;
 
 /// Names the way in which this version reads and tokenizes. Raise the number when samples of the same data, tokenizer
 /// and settings change: `samples_are_those_of_this_version` tells.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " 1");
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " 2");
 
 /// Number of samples of a frame.
 const FRAME: usize = 512;
