@@ -111,7 +111,8 @@ impl Evaluating<'_> {
             sums.add(sum.try_into_scalar::<f64>().map_err(TrainError::from)?, items, &counts);
         }
         if sums.items == 0 {
-            return Err(DataError::Sample(SampleError::EmptyEpoch { epoch: 0 }).into());
+            let place = "the evaluated data".to_string();
+            return Err(DataError::Sample(SampleError::NoItems { place, samples }).into());
         }
         let scores =
             model.scores(&sums.counts).into_iter().map(|score| (score.name.to_string(), score.value));

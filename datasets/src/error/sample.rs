@@ -231,6 +231,19 @@ pub enum SampleError {
         skipped: u64,
     },
 
+    /// No sample has an item that counts in the loss.
+    #[error(
+        "none of {} of {place} has anything to predict: nothing is masked, or the maximum length cuts off what counts; \
+         check the records and the maximum length",
+        counted(*samples, "sample")
+    )]
+    NoItems {
+        /// What the samples are, and where they come from.
+        place: String,
+        /// The number of samples.
+        samples: usize,
+    },
+
     /// An epoch has no samples, so training could never finish it.
     #[error("epoch {epoch} has no samples; use a data set with at least one")]
     EmptyEpoch {

@@ -198,7 +198,12 @@ impl<C: Collator> PartSamples<C> {
             .map(|(record, encoded)| record.and_then(|_| encoded.unwrap_or_else(|| Ok(Vec::new()))));
         for samples in encoded {
             match self.malformed.keep(samples, &self.skipped) {
-                Ok(samples) => self.ready.extend(samples.into_iter().flatten().map(Ok)),
+                Ok(samples) => {
+                    if samples.as_ref().is_some_and(Vec::is_empty) {
+                        self.skipped.leave_out(1);
+                    }
+                    self.ready.extend(samples.into_iter().flatten().map(Ok));
+                }
                 Err(error) => {
                     self.ready.push_back(Err(error));
                     self.ended = true;

@@ -99,6 +99,7 @@ impl Loading<'_> {
                     .next()
                     .ok_or(DataError::Sample(SampleError::EmptyCorpus { corpus: 0 }))?;
                 let stream = self.stream_of(first.corpus, window, &collator)?;
+                self.require_some(stream.samples(0), "the training data", self.config.summary())?;
                 (Arc::new(stream.shuffled(self.seed)), self.given_valid(&collator)?)
             }
             None => {
