@@ -78,7 +78,9 @@ fn a_validation_label_that_training_lacks_is_an_error() {
     let train = |sets: &[&str]| {
         let mut command = firebrick(folder.path());
         command.args(["train", "run.ron", "--plain"]);
-        sets.iter().for_each(|set| drop(command.args(["--set", set])));
+        for set in sets {
+            command.args(["--set", set]);
+        }
         command.assert()
     };
     let lacking = "expected one of the labels 1, 2, 3, 4, 5, found the number 0";
