@@ -17,6 +17,12 @@ pub trait Batch: Send + 'static {
     /// The number of samples (rows).
     fn samples(&self) -> usize;
 
+    /// The number of records whose first sample is in the batch. It is below [`samples`](Self::samples) if a long record
+    /// is cut into several. Default: each sample is a record.
+    fn records(&self) -> usize {
+        self.samples()
+    }
+
     /// The number of real tokens, without padding. Used to measure throughput.
     fn tokens(&self) -> usize;
 

@@ -31,6 +31,7 @@ use crate::{Batch, DataError, Record};
 /// | Token classification: `B-` to `I-` within a word | by the label's number: odd ones are raised by one | by its name | The numbers need not alternate. |
 /// | Unknown labels | whatever the recipe does | an error that names record, field and labels | It finds typos in the data. |
 /// | A record in which nothing counts | a row of -100 | no sample, for token classification, masked, causal and seq2seq | It would take a place in the batch and teach nothing. |
+/// | Scores with a stride | of pieces | of texts and sentences: words that pieces repeat count once, entities are not cut, and a text has the class of its first piece | `predict` answers for records, and the scores are those of its answers. |
 /// | A row longer than the fixed length | an error about nested lists | [`SampleError::RowTooLong`](crate::SampleError::RowTooLong), which names the row and both lengths | It says what to do. |
 /// | An empty second text, encoded alone | no pair | a pair, as in their batches | The template should not depend on the text. |
 /// | Flattened samples: their numbers | from 0 | from 1 | 0 is padding, which theirs lacks. |
@@ -63,6 +64,13 @@ pub trait Collator: Send + Sync + 'static {
     /// Any error that keeps the samples out of a tensor, such as an id that is too large.
     fn collate(&self, samples: &[Drawn<Self::Sample>]) -> Result<Self::Batch, DataError>;
 
+    /// Returns whether a sample is the first of its record. An evaluation keeps the samples of a record together if the
+    /// scores are about records: see [`WholeRecords`](crate::WholeRecords). Default: each sample is scored by itself.
+    fn begins_record(&self, sample: &Self::Sample) -> bool {
+        let _ = sample;
+        true
+    }
+
     /// Returns how samples are kept for later runs on the same data. Default: they are not, and each run encodes the
     /// records again.
     #[cfg(feature = "text")]
@@ -89,6 +97,10 @@ impl<C: Collator> Collator for Arc<C> {
 
     fn collate(&self, samples: &[Drawn<C::Sample>]) -> Result<C::Batch, DataError> {
         (**self).collate(samples)
+    }
+
+    fn begins_record(&self, sample: &C::Sample) -> bool {
+        (**self).begins_record(sample)
     }
 
     #[cfg(feature = "text")]

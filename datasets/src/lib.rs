@@ -236,7 +236,7 @@ pub use records::{Fingerprinted, Malformed, Reader, Record, Records, Skipped, Va
 pub use reference::{Compared, Reference};
 pub use samples::{
     GroupedByLength, InMemory, Mixed, Packs, PartSamples, Permutation, Samples, Shuffled, Source, Stream,
-    Until, Windows,
+    Until, WholeRecords, Windows,
 };
 pub use token_batch::{IGNORE, TokenBatch};
 #[cfg(feature = "text")]

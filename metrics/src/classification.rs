@@ -1,4 +1,6 @@
-//! Classification: accuracy, precision, recall, F1 and the confusion matrix.
+//! Classification: accuracy, precision, recall and F1.
+
+use std::sync::Arc;
 
 use crate::counts::whole_numbers;
 use crate::pairs::check_pairs;
@@ -8,7 +10,8 @@ use crate::{Metric, MetricError, Report, Side};
 /// Accuracy, precision, recall and F1 of classes, computed like scikit-learn with `zero_division=0`.
 ///
 /// Averages are over the classes that occur in the predictions or the references, as in scikit-learn without `labels`.
-/// All micro averages equal the accuracy.
+/// All micro averages equal the accuracy. Memory and counts are three numbers for each class;
+/// [`Confusion`](crate::Confusion) says which class was taken for which.
 ///
 /// # Example
 ///
@@ -21,22 +24,22 @@ use crate::{Metric, MetricError, Report, Side};
 /// let report = classification.score();
 /// assert_eq!(report.accuracy, 0.75);
 /// assert_eq!(report.class("negative").map(|class| class.scores.recall), Some(0.5));
-/// assert_eq!(classification.confusion(), [[1, 0, 1], [0, 0, 0], [0, 0, 2]]);
 /// # Ok::<(), firebrick_metrics::MetricError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Classification {
-    names: Vec<String>,
-    /// The number of times each reference class (rows) was predicted as each class (columns), row by row.
-    confusion: Vec<u64>,
+    /// Shared, since each batch of an evaluation has a metric of its own.
+    names: Arc<[String]>,
+    /// One tally for each class.
+    tallies: Vec<Tally>,
 }
 
 impl Classification {
     /// Creates a metric for classes with these names. A class's number is its index among them.
     pub fn new<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Self {
-        let names: Vec<String> = names.into_iter().map(Into::into).collect();
-        let confusion = vec![0; names.len() * names.len()];
-        Self { names, confusion }
+        let names: Arc<[String]> = names.into_iter().map(Into::into).collect();
+        let tallies = vec![Tally::default(); names.len()];
+        Self { names, tallies }
     }
 
     /// Adds predicted classes and the classes of the references.
@@ -46,31 +49,33 @@ impl Classification {
     /// [`MetricError::Pairs`] if their numbers differ, [`MetricError::Class`] for a number that is not a
     /// class. In both cases nothing is added.
     pub fn add(&mut self, predictions: &[usize], references: &[usize]) -> Result<(), MetricError> {
-        check_pairs(predictions, references)?;
-        let classes = self.names.len();
-        for (side, items) in [(Side::Prediction, predictions), (Side::Reference, references)] {
-            if let Some((position, &found)) = items.iter().enumerate().find(|(_, item)| **item >= classes) {
-                return Err(MetricError::Class { side, position, found, classes });
+        check_classes(predictions, references, self.names.len())?;
+        for (&predicted, &reference) in predictions.iter().zip(references) {
+            if let Some(tally) = self.tallies.get_mut(predicted) {
+                tally.predicted += 1;
+                tally.correct += u64::from(predicted == reference);
             }
-        }
-        for (predicted, reference) in predictions.iter().zip(references) {
-            if let Some(count) = self.confusion.get_mut(reference * classes + predicted) {
-                *count += 1;
+            if let Some(tally) = self.tallies.get_mut(reference) {
+                tally.support += 1;
             }
         }
         Ok(())
     }
+}
 
-    /// Returns the confusion matrix: how often each reference class (rows) was predicted as each class (columns). It
-    /// includes all classes, even those that never occurred.
-    pub fn confusion(&self) -> Vec<Vec<u64>> {
-        self.rows().map(<[u64]>::to_vec).collect()
+/// Checks that each prediction has a reference, and that both are below the number of classes.
+pub(crate) fn check_classes(
+    predictions: &[usize],
+    references: &[usize],
+    classes: usize,
+) -> Result<(), MetricError> {
+    check_pairs(predictions, references)?;
+    for (side, items) in [(Side::Prediction, predictions), (Side::Reference, references)] {
+        if let Some((position, &found)) = items.iter().enumerate().find(|(_, item)| **item >= classes) {
+            return Err(MetricError::Class { side, position, found, classes });
+        }
     }
-
-    fn rows(&self) -> impl Iterator<Item = &[u64]> {
-        // `chunks` requires a nonzero width, even without classes.
-        self.confusion.chunks(self.names.len().max(1))
-    }
+    Ok(())
 }
 
 impl Metric for Classification {
@@ -80,29 +85,25 @@ impl Metric for Classification {
 
     /// Returns the scores per class, their averages, and the accuracy. All are 0 if nothing was added.
     fn score(&self) -> Report {
-        let mut tallies = vec![Tally::default(); self.names.len()];
-        for (class, row) in self.rows().enumerate() {
-            for (tally, (column, &count)) in tallies.iter_mut().zip(row.iter().enumerate()) {
-                tally.predicted += count;
-                tally.correct += if column == class { count } else { 0 };
-            }
-            if let Some(tally) = tallies.get_mut(class) {
-                tally.support += row.iter().sum::<u64>();
-            }
-        }
-        let correct = tallies.iter().map(|tally| tally.correct).sum();
-        let accuracy = share(correct, self.confusion.iter().sum());
-        Report::new(self.names.iter().zip(tallies), accuracy)
+        let correct = self.tallies.iter().map(|tally| tally.correct).sum();
+        let accuracy = share(correct, self.tallies.iter().map(|tally| tally.support).sum());
+        Report::new(self.names.iter().zip(self.tallies.iter().copied()), accuracy)
     }
 
-    /// Returns the confusion matrix, row by row.
+    /// Returns, for each class, the correct items, the predicted ones and those of the references.
     fn counts(&self) -> Vec<f64> {
-        self.confusion.iter().map(|&count| count as f64).collect()
+        let tallies = self.tallies.iter().flat_map(|tally| [tally.correct, tally.predicted, tally.support]);
+        tallies.map(|count| count as f64).collect()
     }
 
     fn from_counts(settings: &Self, counts: &[f64]) -> Result<Self, MetricError> {
-        let confusion = whole_numbers(Self::NAME, counts, settings.confusion.len())?;
-        Ok(Self { names: settings.names.clone(), confusion })
+        let counts = whole_numbers(Self::NAME, counts, 3 * settings.names.len())?;
+        let tally = |counts: &[u64; 3]| {
+            let &[correct, predicted, support] = counts;
+            Tally { correct, predicted, support }
+        };
+        let tallies = counts.as_chunks::<3>().0.iter().map(tally).collect();
+        Ok(Self { names: settings.names.clone(), tallies })
     }
 
     fn same_settings(&self, other: &Self) -> bool {
@@ -121,14 +122,26 @@ mod tests {
         assert_eq!(error, MetricError::Class { side: Side::Reference, position: 1, found: 2, classes: 2 });
         let error = classification.add(&[0, 1], &[0]).unwrap_err();
         assert_eq!(error, MetricError::Pairs { predictions: 2, references: 1 });
-        assert_eq!(classification.counts(), [0.0; 4]);
+        assert_eq!(classification.counts(), [0.0; 6]);
         assert!(classification.merge(&Classification::new(["yes", "no"])).is_err());
     }
 
     #[test]
     fn no_classes_and_no_items() {
         let none = Classification::new::<String>([]);
-        assert_eq!((none.score().accuracy, none.confusion().len()), (0.0, 0));
+        assert_eq!((none.score().accuracy, none.counts().len()), (0.0, 0));
         assert_eq!(Classification::new(["no", "yes"]).score().macro_average.f1, 0.0);
+    }
+
+    /// A square of counts would take 80 GB here.
+    #[test]
+    fn memory_is_linear_in_the_classes() {
+        let mut classification = Classification::new((0..100_000).map(|class| class.to_string()));
+        classification.add(&[99_999, 1, 2], &[99_999, 1, 3]).unwrap();
+        assert_eq!(classification.counts().len(), 300_000);
+        let report = Classification::from_counts(&classification, &classification.counts()).unwrap().score();
+        // Of the four classes that occur, two are always right and two are never right.
+        assert_eq!((report.classes.len(), report.macro_average.f1), (4, 0.5));
+        assert_eq!(report.accuracy, 2.0 / 3.0);
     }
 }

@@ -8,6 +8,7 @@
 //! |---|---|---|---|---|
 //! | [`Entities`] | named entities, chunks | `seqeval` 1.2.2, [strict IOB2 or conlleval](EntityScheme) | 0 to 1 | none: you name the scheme |
 //! | [`Classification`] | classes of texts, pairs or words | scikit-learn 1.9, `zero_division=0` | 0 to 1 | |
+//! | [`Confusion`] | classes | scikit-learn 1.9 | counts | |
 //! | [`Perplexity`] | language models | e to the mean loss | 1 to infinity | |
 //! | [`MaskedAccuracy`] | masked and next tokens | correct / items | 0 to 1 | |
 //! | [`Bleu`] | translation | `sacrebleu` 2.6 | 0 to 100 | 13a, smoothing exp, cased |
@@ -52,7 +53,8 @@
 //! metric              the trait of all metrics
 //! entities            precision, recall and F1 over exact spans
 //! └── spans              extracts entities from tags, strictly or like conlleval
-//! classification      the same scores over classes, and the confusion matrix
+//! classification      the same scores over classes
+//! └── confusion          which class was taken for which
 //! report              scores per class and their averages
 //! perplexity          e to the mean loss
 //! masked_accuracy     the share of correct items
@@ -74,6 +76,7 @@ mod bleu;
 mod chrf;
 mod classification;
 mod common_subsequence;
+mod confusion;
 mod counts;
 mod entities;
 mod error;
@@ -93,6 +96,7 @@ mod whitespace;
 pub use bleu::{Bleu, BleuScore, BleuTokens, Smoothing};
 pub use chrf::ChrF;
 pub use classification::Classification;
+pub use confusion::Confusion;
 pub use entities::Entities;
 pub use error::{MetricError, Side, TagFault};
 pub use exact_match::{AnswerScore, ExactMatch, normalize_answer};

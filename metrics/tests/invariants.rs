@@ -174,6 +174,10 @@ proptest! {
         prop_assert!(rates(&report).iter().all(|&rate| in_range(rate, 1.0)), "{}", report);
         prop_assert!((report.micro_average.f1 - report.accuracy).abs() < 1e-12);
         prop_assert_eq!(report.support, items.len() as u64);
+        check(Confusion::new(4), &items, cut, |confusion: &mut Confusion, items| {
+            let (predictions, references) = split(items);
+            confusion.add(&predictions, &references).unwrap();
+        })?;
     }
 
     #[test]

@@ -69,7 +69,7 @@ fn batch(lengths: &[usize], side: Side) -> LabeledBatch {
         let ids = (0..length).map(|at| (2 + (row * 7 + at * 3) % 27) as u32).collect();
         let labels = (0..length).map(|at| if at % 2 == 0 { (at / 2 % 3) as i32 } else { IGNORE }).collect();
         let type_ids = (0..length).map(|at| u32::from(at > 4)).collect();
-        let sample = Arc::new(LabeledTokens { tokens: RowTokens { ids, type_ids }, labels });
+        let sample = Arc::new(LabeledTokens::new(RowTokens { ids, type_ids }, labels));
         Drawn { epoch: 0, index: row as u64, sample }
     };
     task.collate(&lengths.iter().enumerate().map(row).collect::<Vec<_>>()).unwrap()
@@ -84,7 +84,7 @@ fn classified(lengths: &[usize], side: Side) -> SequenceBatch {
     let row = |(row, &length): (usize, &usize)| {
         let ids = (0..length).map(|at| (2 + (row * 7 + at * 3) % 27) as u32).collect();
         let tokens = RowTokens { ids, type_ids: vec![0; length] };
-        let sample = Arc::new(ClassifiedTokens { tokens, label: Label::Class(row as i32 % 3) });
+        let sample = Arc::new(ClassifiedTokens::new(tokens, Label::Class(row as i32 % 3)));
         Drawn { epoch: 0, index: row as u64, sample }
     };
     task.collate(&lengths.iter().enumerate().map(row).collect::<Vec<_>>()).unwrap()

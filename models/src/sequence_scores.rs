@@ -24,22 +24,25 @@ pub enum SequenceScores {
 }
 
 impl SequenceScores {
-    /// The counts of one batch; `logits` holds those of the classes, row by row. Empty if the batch's labels are of
-    /// another kind.
+    /// The counts of one batch; `logits` holds those of the classes, row by row. Of the pieces of a long text, the first
+    /// counts, from which its class is predicted. Empty if the batch's labels are of another kind.
     pub fn counts(&self, logits: &[f32], batch: &SequenceBatch) -> Vec<f64> {
+        let first = batch.host_first();
         match self {
             Self::Class(classes) => {
                 let Some(labels) = batch.host_classes() else { return Vec::new() };
                 let width = logits.len() / labels.len().max(1);
-                let predicted: Vec<_> = logits.chunks(width.max(1)).map(largest).collect();
-                let labels: Vec<_> = labels.iter().map(|label| *label as usize).collect();
+                let pairs = logits.chunks(width.max(1)).zip(labels).zip(first).filter(|(_, first)| **first);
+                let (predicted, labels): (Vec<_>, Vec<_>) =
+                    pairs.map(|((logits, label), _)| (largest(logits), *label as usize)).unzip();
                 added(classes, |batch| batch.add(&predicted, &labels))
             }
             Self::Classes(width) => {
                 let Some(flags) = batch.host_multi_hot() else { return Vec::new() };
                 let mut counts = [0.0; 5];
                 let [both, predicted, labelled, exact, rows] = &mut counts;
-                for (logits, flags) in logits.chunks(*width).zip(flags.chunks(*width)) {
+                let rows = logits.chunks(*width).zip(flags.chunks(*width)).zip(first);
+                for ((logits, flags), _) in rows.filter(|(_, first)| **first) {
                     let decisions =
                         logits.iter().map(|logit| *logit > 0.0).zip(flags.iter().map(|flag| *flag > 0.5));
                     let mut all_right = true;
@@ -57,7 +60,8 @@ impl SequenceScores {
             Self::Number => {
                 let Some(numbers) = batch.host_numbers() else { return Vec::new() };
                 let mut sums = [0.0; 6];
-                for (x, y) in logits.iter().zip(numbers).map(|(x, y)| (f64::from(*x), f64::from(*y))) {
+                let rows = logits.iter().zip(numbers).zip(first).filter(|(_, first)| **first);
+                for (x, y) in rows.map(|((x, y), _)| (f64::from(*x), f64::from(*y))) {
                     let terms = [1.0, x, y, x * x, y * y, x * y];
                     sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum += term);
                 }
@@ -98,6 +102,13 @@ fn largest(logits: &[f32]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use firebrick_datasets::collators::{
+        ClassifiedTokens, Label, Labels, SequenceClassification, Target, Tokens,
+    };
+    use firebrick_datasets::{Collator, Drawn, Encoder, Tokenizer};
+
     use super::*;
 
     fn values(scores: Vec<Score>) -> Vec<f64> {
@@ -126,6 +137,34 @@ mod tests {
         // numpy.corrcoef([1, 2, 4], [2, 4, 5])
         assert!((found[1] - 0.928_571_428_571_428_6).abs() < 1e-12, "{found:?}");
         assert!(values(SequenceScores::Number.scores(&[])).iter().all(|value| value.is_nan()));
+    }
+
+    /// Three pieces of one text count as one text, with the class of the first.
+    #[test]
+    fn pieces_are_scored_as_their_text() {
+        let tokenizer = Arc::new(Tokenizer::characters("abc").unwrap());
+        let names = || Labels::new(["a", "b"]).unwrap();
+        let batch = |target, label: Label| {
+            let task = SequenceClassification::new(Encoder::new(tokenizer.clone()), target).pad_id(0);
+            let sample = |first| {
+                let tokens = Tokens { ids: vec![5], type_ids: vec![0] };
+                let sample = ClassifiedTokens { tokens, label: label.clone(), first };
+                Drawn { epoch: 0, index: 0, sample: Arc::new(sample) }
+            };
+            task.collate(&[true, false, false, true].map(sample)).unwrap()
+        };
+        // The first text is right, the second wrong; further pieces would be wrong too.
+        let of_classes = [0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0];
+        let scores = SequenceScores::Class(Classification::new(["a", "b"]));
+        let counts = scores.counts(&of_classes, &batch(Target::Class(names()), Label::Class(1)));
+        assert_eq!(values(scores.scores(&counts))[0], 0.5);
+        let scores = SequenceScores::Classes(2);
+        let of_flags = of_classes.map(|logit| logit - 0.5);
+        let counts = scores.counts(&of_flags, &batch(Target::Classes(names()), Label::Classes(vec![1])));
+        assert_eq!(values(scores.scores(&counts)), [0.5, 0.5]);
+        let counts =
+            SequenceScores::Number.counts(&[1.0, 9.0, 9.0, 3.0], &batch(Target::Number, Label::Number(1.0)));
+        assert_eq!((counts[0], values(SequenceScores::Number.scores(&counts))[0]), (2.0, 2f64.sqrt()));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Scores of predicted token labels.
 
 use firebrick_datasets::IGNORE;
+use firebrick_datasets::collators::LabeledBatch;
 use firebrick_metrics::{Classification, Entities, EntityScheme, Metric, Report};
 
 use firebrick::Score;
@@ -64,7 +65,40 @@ impl TokenScores {
             [predicted, labels]
         };
         let length = length.max(1);
-        let rows = predicted.chunks(length).zip(labels.chunks(length)).map(row);
+        self.counts_of_rows(predicted.chunks(length).zip(labels.chunks(length)).map(row))
+    }
+
+    /// The counts of one batch, whose rows may be pieces of longer records: those of the records' words, each of which
+    /// counts once, in their order. `predicted` holds a label for each token, row by row.
+    ///
+    /// # Panics
+    ///
+    /// If an id has no name.
+    pub fn counts_of_records(&self, predicted: &[i32], batch: &LabeledBatch) -> Vec<f64> {
+        let length = batch.inputs().shape()[1].max(1);
+        // The words of each record: their numbers, what is predicted and what is right.
+        let mut records: Vec<Vec<(i32, usize, usize)>> = Vec::new();
+        let tokens = predicted.iter().zip(batch.host_labels()).zip(batch.host_words());
+        for (at, ((&predicted, &label), &word)) in tokens.enumerate() {
+            if at % length == 0 && (batch.host_first()[at / length] || records.is_empty()) {
+                records.push(Vec::new());
+            }
+            if let Some(record) = records.last_mut().filter(|_| word != IGNORE) {
+                record.push((word, predicted as usize, label as usize));
+            }
+        }
+        // If texts are cut at the left, the first piece has the last words.
+        records.iter_mut().for_each(|record| record.sort_unstable());
+        let labels = |record: Vec<(i32, usize, usize)>| -> [Vec<usize>; 2] {
+            let (predicted, labels) =
+                record.into_iter().map(|(_, predicted, label)| (predicted, label)).unzip();
+            [predicted, labels]
+        };
+        self.counts_of_rows(records.into_iter().map(labels))
+    }
+
+    /// The counts of rows: what is predicted for each word, and what is right.
+    fn counts_of_rows(&self, rows: impl Iterator<Item = [Vec<usize>; 2]>) -> Vec<f64> {
         match &self.kind {
             Kind::Entities(entities) => {
                 let tags = |ids: Vec<usize>| ids.into_iter().map(|id| self.names[id].as_str()).collect();
@@ -123,6 +157,11 @@ pub(super) fn added<M: Metric + Clone>(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use firebrick_datasets::collators::{LabeledTokens, Labels, TokenClassification, Tokens};
+    use firebrick_datasets::{Collator, Drawn, Encoder, Tokenizer};
+
     use super::*;
 
     #[test]
@@ -150,6 +189,44 @@ mod tests {
         // Of three entities, the first and the last are found, and nothing else: an I- tag alone is not an entity.
         assert_eq!(found[1].value, 1.0);
         assert_eq!(found[2].value, 2.0 / 3.0);
+    }
+
+    /// An entity over the edge of two pieces is one entity, and the word that both have counts once.
+    #[test]
+    fn pieces_are_scored_as_their_record() {
+        let sample = |labels: &[i32], words: &[Option<u32>], first| {
+            let ids = vec![5; labels.len()];
+            let tokens = Tokens { type_ids: vec![0; ids.len()], ids };
+            let sample = LabeledTokens { tokens, labels: labels.into(), words: words.into(), first };
+            Drawn { epoch: 0, index: 0, sample: Arc::new(sample) }
+        };
+        let names = ["O", "B-PER", "I-PER"];
+        let tokenizer = Arc::new(Tokenizer::characters("abc").unwrap());
+        let task = TokenClassification::new(Encoder::new(tokenizer), Labels::new(names).unwrap()).pad_id(0);
+        let scores = TokenScores::new(names);
+        // One record of five words, B I I O O, whose second word is in both pieces; and one record of one word.
+        let samples = [
+            sample(&[1, 2], &[Some(0), Some(1)], true),
+            sample(&[2, 2, 0, 0], &[None, Some(2), Some(3), Some(4)], false),
+            sample(&[1], &[Some(0)], true),
+        ];
+        let batch = task.collate(&samples).unwrap();
+        // The repeated word is predicted wrong in the second piece, where it does not count.
+        let predicted = [1, 2, 0, 0, 0, 2, 0, 0, 1, 0, 0, 0];
+        let found = scores.scores(&scores.counts_of_records(&predicted, &batch));
+        assert!(found.iter().all(|score| score.value == 1.0), "{found:?}");
+        let whole = scores.counts(&[1, 2, 2, 0, 0, 1], &[1, 2, 2, 0, 0, 1], 5);
+        assert_eq!(scores.counts_of_records(&predicted, &batch), whole);
+
+        // Cut at the left, the first piece has the last words.
+        let samples = [
+            sample(&[2, 2, 0, 0], &[Some(1), Some(2), Some(3), Some(4)], true),
+            sample(&[1, 2], &[Some(0), None], false),
+            sample(&[1], &[Some(0)], true),
+        ];
+        let batch = task.collate(&samples).unwrap();
+        let predicted = [2, 2, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0];
+        assert_eq!(scores.counts_of_records(&predicted, &batch), whole);
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl Case {
         let task = TokenClassification::new(encoder(), Labels::new(["a", "b"]).unwrap());
         let sample = |(row, labels): (usize, &Value)| {
             let labels = serde_json::from_value(labels.clone()).unwrap();
-            LabeledTokens { tokens: self.tokens(row), labels }
+            LabeledTokens::new(self.tokens(row), labels)
         };
         let samples = self.labels.iter().enumerate().map(sample);
         task.padding(self.padding()).pad_id(pad).collate(&drawn(samples)).unwrap()
@@ -131,8 +131,7 @@ impl Case {
             }),
             _ => (Target::Number, |number| Label::Number(number.as_f64().unwrap() as f32)),
         };
-        let sample =
-            |(row, label): (usize, &Value)| ClassifiedTokens { tokens: self.tokens(row), label: read(label) };
+        let sample = |(row, label): (usize, &Value)| ClassifiedTokens::new(self.tokens(row), read(label));
         let task = SequenceClassification::new(encoder(), target).padding(self.padding()).pad_id(pad);
         task.collate(&drawn(self.labels.iter().enumerate().map(sample))).unwrap()
     }

@@ -30,6 +30,18 @@ fn evaluations_come_every_so_many_updates_and_at_the_end() {
     assert_eq!(log(&folder.path().join("run")), "t1 t2 v2 t3 t4 v4 t5 v5");
 }
 
+/// Without an item there is no loss. The training loses nothing by it.
+#[test]
+fn an_evaluation_without_items_does_not_end_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    // The only token of a row is never predicted.
+    let data = Data::new(Rows::ragged(12)).valid(Rows(vec![vec![1], vec![2]])).micro_batch(4);
+    let trainer =
+        Trainer::new().steps(4).evaluate_every(2).early_stopping(1).output(folder.path().join("run"));
+    trainer.fit(model(), adamw(), Schedule::constant(1e-2), data).unwrap();
+    assert_eq!(log(&folder.path().join("run")), "t1 t2 t3 t4");
+}
+
 #[test]
 fn without_a_number_they_come_after_each_epoch() {
     let folder = tempfile::tempdir().unwrap();

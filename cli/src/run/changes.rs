@@ -22,7 +22,7 @@ enum Meaning {
 }
 
 /// Fields, each with those below it; the first match counts. Any other field affects the result.
-const MEANINGS: [(&str, Meaning); 30] = [
+const MEANINGS: [(&str, Meaning); 31] = [
     ("steps", Meaning::Free),
     ("epochs", Meaning::Free),
     ("evaluate_every", Meaning::Free),
@@ -47,6 +47,7 @@ const MEANINGS: [(&str, Meaning); 30] = [
     // How the global batch is cut. The trainer checks that its size is unchanged.
     ("batch", Meaning::Free),
     ("data.cache", Meaning::Free),
+    ("data.max_unpacked", Meaning::Free),
     ("data.workers", Meaning::Free),
     ("data.valid", Meaning::Free),
     ("data.malformed", Meaning::OfResult),

@@ -3,10 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use firebrick_datasets::{Encoder, Format, Malformed, Padding, SpecialNames, Tokenizer, Until};
+use firebrick_datasets::{
+    Corpus as WholeText, DataError, Encoder, Format, Malformed, Padding, SpecialNames, Tokenizer, Until,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::hub::{HubError, local_paths};
+use firebrick::ByteSize;
 
 /// Where the data is, and how it is read, tokenized and cut into samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -58,6 +61,9 @@ pub struct DataConfig {
     /// Reads samples from the files as they are needed, and shuffles them within a window of this many. Default: all
     /// samples are loaded into memory and shuffled together.
     pub stream: Option<usize>,
+    /// The most bytes of text that compressed plain text files may unpack to, where the whole text is held in memory: a
+    /// number, or a text such as `"4GB"`. Default: 1 GiB.
+    pub max_unpacked: Option<ByteSize>,
     /// The share of the data, taken from its end, that is used for validation if `valid` is not given. Default: 0.1.
     #[serde(default = "default_valid_fraction")]
     pub valid_fraction: f64,
@@ -111,6 +117,26 @@ impl DataConfig {
     pub(crate) fn is_plain_text(&self, paths: &Paths) -> bool {
         let is_text = |path: &PathBuf| matches!(Format::of(path), Err(_) | Ok(Format::Text { .. }));
         self.format.is_none() && paths.as_slice().iter().all(is_text)
+    }
+
+    /// Reads plain text files, one text for each path. `progress` is called with the number of bytes so far.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read, or compressed files unpack to more than [`max_unpacked`](Self::max_unpacked).
+    pub(crate) fn plain_texts(
+        &self,
+        paths: &Paths,
+        mut progress: impl FnMut(u64),
+    ) -> Result<Vec<String>, DataError> {
+        let most = self.max_unpacked.map_or(WholeText::MOST_UNPACKED, |ByteSize(bytes)| bytes as u64);
+        let mut before = 0;
+        let read = |path: &PathBuf| {
+            let text = WholeText::read_up_to(path, &self.extensions, most, |bytes| progress(before + bytes))?;
+            before += text.text().len() as u64;
+            Ok(text.into_text())
+        };
+        paths.as_slice().iter().map(read).collect()
     }
 
     /// Describes where the training data is, in a few words.

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use firebrick_datasets::collators::Labels;
+use firebrick_datasets::collators::{Labels, Numbers};
 
 use super::RunError;
 use firebrick_models::family::{Family, Trainable};
@@ -30,6 +30,8 @@ pub(crate) struct Classifier {
     names: Vec<String>,
     /// Whether the classifier was trained on this task. If so, the data need not have all of its labels.
     is_trained: bool,
+    /// Whether the names may have been collected from the data that it was trained on, so that a number is a name.
+    is_collected: bool,
 }
 
 impl Settled {
@@ -44,17 +46,18 @@ impl Settled {
         config: &M::Config,
         is_number: bool,
     ) -> Result<Self, RunError> {
-        let classifier = Classifier::of::<M>(folder, config, false);
+        let classifier = Classifier::of::<M>(folder, config, false, false);
         if let Some(classifier) = classifier.as_ref().filter(|one| is_number && one.names.len() != 1) {
             return Err(classifier.refuse("the task learns a number (`kind: Number`)".into()));
         }
         Ok(Self { classifier, start: config.start(), ..Self::default() })
     }
 
-    /// Returns the settings for a trained run that answers texts.
-    pub fn trained<M: Trainable>(folder: &Folder, config: &M::Config) -> Self {
+    /// Returns the settings for a trained run that answers texts. `is_collected` says whether it took the names of its
+    /// labels from its data.
+    pub fn trained<M: Trainable>(folder: &Folder, config: &M::Config, is_collected: bool) -> Self {
         Self {
-            classifier: Classifier::of::<M>(folder, config, true),
+            classifier: Classifier::of::<M>(folder, config, true, is_collected),
             start: config.start(),
             ..Self::default()
         }
@@ -69,33 +72,38 @@ impl Settled {
 }
 
 impl Classifier {
-    fn of<M: Trainable>(folder: &Folder, config: &M::Config, is_trained: bool) -> Option<Self> {
+    fn of<M: Trainable>(
+        folder: &Folder,
+        config: &M::Config,
+        is_trained: bool,
+        is_collected: bool,
+    ) -> Option<Self> {
         let names = config.label_names().filter(|_| folder.has_head::<M>(config, CLASSIFIER))?;
-        Some(Self { folder: folder.path().into(), names, is_trained })
+        Some(Self { folder: folder.path().into(), names, is_trained, is_collected })
     }
 
-    /// Returns the labels with the classifier's ids. `given` are the names in the run file, if any, and `own` returns
-    /// the labels as they would be without the classifier.
+    /// Returns the labels with the classifier's ids. `given` are the names in the run file, if any. `named` returns the
+    /// labels with the given names, or else those of the data. It gets the classifier's names if these are what the data
+    /// is about, since it does not have to have all of them, and whether these may have been collected from data.
     ///
     /// # Errors
     ///
-    /// Those of `own`, and labels that differ from the classifier's.
+    /// Those of `named`, and labels that differ from the classifier's.
     pub fn labels(
         &self,
         given: &[String],
-        own: impl FnOnce() -> Result<Labels, RunError>,
+        named: impl Fn(&[String], bool) -> Result<Labels, RunError>,
     ) -> Result<Labels, RunError> {
         if self.is_trained && given.is_empty() {
-            return Ok(Labels::new(&self.names)?);
+            return named(&self.names, self.is_collected);
         }
-        let own = own()?;
+        let own = named(given, false)?;
+        // The run file, or the metadata of the files, names the labels of a classifier that was saved without names.
+        let are_named = !given.is_empty() || matches!(own.numbers(), Numbers::Ids(_));
         match own.ordered_as(&self.names) {
-            // Numbers in the data refer to the classifier's labels, unless the run file names them.
-            Some(_) if given.is_empty() => Ok(Labels::new(&self.names)?),
             Some(labels) => Ok(labels),
-            // The run file names the labels of a classifier that was saved without names.
-            None if !given.is_empty() && given.len() == self.names.len() && self.is_nameless() => Ok(own),
-            None if self.is_trained => Ok(Labels::new(&self.names)?),
+            None if are_named && own.len() == self.names.len() && self.is_nameless() => Ok(own),
+            None if self.is_trained => named(&self.names, false),
             None => {
                 let place = if given.is_empty() { "the training data has" } else { "`task.names` are" };
                 Err(self.refuse(format!("{place} {}", listed(own.names()))))
@@ -132,10 +140,10 @@ mod tests {
     }
 
     fn settled(folder: &[&str], is_trained: bool, given: &[&str], data: &[&str]) -> Result<Labels, RunError> {
-        let classifier = Classifier { folder: "folder".into(), names: names(folder), is_trained };
-        let given = names(given);
-        classifier.labels(&given, || {
-            Ok(if given.is_empty() { Labels::collect(names(data)) } else { Labels::new(&given) }?)
+        let classifier =
+            Classifier { folder: "folder".into(), names: names(folder), is_trained, is_collected: false };
+        classifier.labels(&names(given), |given, _| {
+            Ok(if given.is_empty() { Labels::collect(names(data)) } else { Labels::new(given) }?)
         })
     }
 
@@ -143,7 +151,11 @@ mod tests {
     fn labels_have_the_ids_of_the_classifier() {
         let folder = ["pos", "neg"];
         let expected = Labels::new(folder).unwrap();
-        assert_eq!(settled(&folder, false, &[], &["neg", "pos"]).unwrap(), expected);
+        // A number is no label of data with names.
+        assert_eq!(
+            settled(&folder, false, &[], &["neg", "pos"]).unwrap(),
+            Labels::collected(folder).unwrap()
+        );
         assert_eq!(settled(&folder, false, &[], &["0", "1"]).unwrap(), expected);
         assert_eq!(settled(&folder, false, &["neg", "pos"], &[]).unwrap().names(), folder);
         // A classifier without names takes those of the run file.
@@ -152,6 +164,35 @@ mod tests {
         // A trained classifier may know more labels than some other data.
         assert_eq!(settled(&folder, true, &[], &["neg"]).unwrap(), expected);
         assert_eq!(settled(&folder, true, &["a", "b"], &[]).unwrap(), expected);
+    }
+
+    /// The ids of a classifier whose labels are called like numbers, or its names.
+    #[test]
+    fn labels_that_are_numbers() {
+        let folder = ["1", "2", "3"];
+        let by_id = Labels::new(folder).unwrap().numbered();
+        assert_eq!(settled(&folder, false, &[], &["0", "1", "2"]).unwrap(), by_id);
+        let by_name = Labels::collected(folder).unwrap();
+        assert_eq!(settled(&folder, false, &[], &["1", "2", "3"]).unwrap(), by_name);
+        // A trained run says whether its labels may be those that its data had.
+        for is_collected in [false, true] {
+            let trained =
+                Classifier { folder: "folder".into(), names: names(&folder), is_trained: true, is_collected };
+            let labels = trained.labels(&[], |names, collected| {
+                assert_eq!((names.len(), collected), (3, is_collected));
+                Ok(Labels::collected(names)?)
+            });
+            assert_eq!(labels.unwrap(), by_name);
+        }
+        // The metadata of files names the labels.
+        let nameless = Classifier {
+            folder: "folder".into(),
+            names: names(&["LABEL_0", "LABEL_1"]),
+            is_trained: false,
+            is_collected: false,
+        };
+        let of_files = || -> Result<Labels, RunError> { Ok(Labels::new(["neg", "pos"])?.numbered()) };
+        assert_eq!(nameless.labels(&[], |_, _| of_files()).unwrap(), of_files().unwrap());
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub struct Evaluated {
     pub scores: Scores,
     /// Number of supervised items.
     pub items: usize,
-    /// Number of samples.
+    /// Number of samples. Those that a long record is cut into count as one.
     pub samples: usize,
     /// Tokens per second, without padding.
     pub tokens_per_second: f64,
@@ -64,7 +64,10 @@ impl Evaluating<'_> {
         let is_own = data.is_none();
         let mut asked = DataRun::from(run);
         asked.evaluate_samples = None;
-        asked.settled = Settled::trained::<M>(&folder, &config);
+        // Other names than those of the data come from the run file, or from a classifier that the run started from.
+        let is_collected =
+            run.model.folder().is_none() || run.task.labels().is_some_and(|labels| labels.new_head);
+        asked.settled = Settled::trained::<M>(&folder, &config, is_collected);
         if let Some(paths) = data.or_else(|| run.data.valid.clone()) {
             let whole = &mut asked.data;
             (whole.path, whole.valid, whole.valid_fraction) = (Some(paths), None, 0.0);
@@ -98,7 +101,7 @@ impl Evaluating<'_> {
         let mut sums = EvaluationSums::default();
         for batch in first_epoch(&data, 1)? {
             let batch = batch.map_err(|error| of_evaluation(error, is_own))?;
-            (tokens, samples) = (tokens + batch.tokens(), samples + batch.samples());
+            (tokens, samples) = (tokens + batch.tokens(), samples + batch.records());
             let items = batch.items();
             if items == 0 {
                 continue;
@@ -108,7 +111,8 @@ impl Evaluating<'_> {
             sums.add(sum.try_into_scalar::<f64>().map_err(TrainError::from)?, items, &counts);
         }
         if sums.items == 0 {
-            return Err(DataError::Sample(SampleError::EmptyEpoch { epoch: 0 }).into());
+            let place = "the evaluated data".to_string();
+            return Err(DataError::Sample(SampleError::NoItems { place, samples }).into());
         }
         let scores =
             model.scores(&sums.counts).into_iter().map(|score| (score.name.to_string(), score.value));

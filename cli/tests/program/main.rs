@@ -31,6 +31,7 @@ mod import_command;
 mod init_command;
 mod interrupted;
 mod kills;
+mod label_numbers;
 mod measures;
 #[cfg(feature = "mlflow")]
 mod mlflow;
@@ -43,6 +44,7 @@ mod own_schedule;
 mod own_task;
 mod plan_command;
 mod predict_lines;
+mod record_scores;
 mod ranks_command;
 #[cfg(target_os = "linux")] // It reads `/proc`.
 mod read_weights;

@@ -1,5 +1,7 @@
 //! The inputs of an encoder model.
 
+use std::ops::Range;
+
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
 use serde::{Deserialize, Serialize};
@@ -77,6 +79,22 @@ impl Inputs {
             padding.push(&mut inputs.type_ids, types.into_iter(), shape[1], 0);
         }
         Ok(inputs)
+    }
+
+    /// Returns some of the rows, with the padding that they have here.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer rows.
+    pub fn rows(&self, rows: Range<usize>) -> Self {
+        let length = self.shape[1];
+        let all = rows.start * length..rows.end * length;
+        Self {
+            ids: self.ids[all.clone()].to_vec(),
+            mask: self.mask[all.clone()].to_vec(),
+            type_ids: self.type_ids[all].to_vec(),
+            shape: [rows.len(), length],
+        }
     }
 
     /// Returns the shape, `[batch, length]`.

@@ -117,8 +117,13 @@ fn the_other_tasks() {
         settings(of_words(["a", "b"]), &records),
         settings(of_words(["b", "a"]), &records),
         settings(of_words(["a", "b"]).subwords(Subwords::All).unwrap(), &records),
+        settings(
+            TokenClassification::new(encoder(), Labels::collect(["a", "b"]).unwrap()).pad_id(0),
+            &records,
+        ),
         settings(classified(Target::Class(labels(["a", "b"]))), &records),
         settings(classified(Target::Class(labels(["b", "a"]))), &records),
+        settings(classified(Target::Class(Labels::collect(["a", "b"]).unwrap())), &records),
         settings(classified(Target::Classes(labels(["a", "b"]))).label("flags"), &records),
         settings(numbers, &records),
         settings(pairs(Kept::Start), &records),

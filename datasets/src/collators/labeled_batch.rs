@@ -14,21 +14,74 @@ use crate::{Batch, DataError, IGNORE, Padding, SampleError};
 pub struct LabeledBatch {
     inputs: Inputs,
     labels: Vec<i32>,
+    words: Vec<i32>,
+    first: Vec<bool>,
+}
+
+/// One row before padding.
+pub(crate) struct LabeledRow<'a> {
+    pub(crate) tokens: &'a Tokens,
+    /// A label for each token.
+    pub(crate) labels: &'a [i32],
+    /// The word that each token scores.
+    pub(crate) words: &'a [Option<u32>],
+    /// Whether the row is the first of its record.
+    pub(crate) first: bool,
 }
 
 impl LabeledBatch {
-    /// Pads rows. Each row has one label for each token.
+    /// Pads rows. Each row has one label for each token, and each labelled token is scored by itself.
     pub(crate) fn new(rows: &[(&Tokens, &[i32])], padding: &Padding, pad_id: u32) -> Result<Self, DataError> {
-        let tokens: Vec<_> = rows.iter().map(|(tokens, _)| *tokens).collect();
+        let words: Vec<_> = rows.iter().map(|(_, labels)| each_label(labels)).collect();
+        let rows: Vec<_> = rows
+            .iter()
+            .zip(&words)
+            .map(|(&(tokens, labels), words)| LabeledRow { tokens, labels, words, first: true })
+            .collect();
+        Self::of_words(&rows, padding, pad_id)
+    }
+
+    /// Pads rows of words.
+    pub(crate) fn of_words(
+        rows: &[LabeledRow<'_>],
+        padding: &Padding,
+        pad_id: u32,
+    ) -> Result<Self, DataError> {
+        let tokens: Vec<_> = rows.iter().map(|row| row.tokens).collect();
         let inputs = Inputs::new(&tokens, padding, pad_id)?;
         let mut all = Vec::with_capacity(inputs.host_ids().len());
-        for (row, (tokens, labels)) in rows.iter().enumerate() {
+        let mut of_words = Vec::with_capacity(inputs.host_ids().len());
+        for (row, LabeledRow { tokens, labels, words, .. }) in rows.iter().enumerate() {
             if tokens.len() != labels.len() {
                 return Err(SampleError::LabelLength { row, ids: tokens.len(), labels: labels.len() }.into());
             }
             padding.push(&mut all, labels.iter().copied(), inputs.shape()[1], IGNORE);
+            let mut words = words.iter().map(|word| word.map_or(IGNORE, |word| word as i32));
+            let words: Vec<_> = labels.iter().map(|_| words.next().unwrap_or(IGNORE)).collect();
+            padding.push(&mut of_words, words.into_iter(), inputs.shape()[1], IGNORE);
         }
-        Ok(Self { inputs, labels: all })
+        let first = rows.iter().map(|row| row.first).collect();
+        Ok(Self { inputs, labels: all, words: of_words, first })
+    }
+
+    /// Returns the rows as batches of at most so many rows, at least one.
+    pub fn parts(&self, rows: usize) -> Vec<Self> {
+        let [samples, length] = self.inputs.shape();
+        let rows = rows.max(1);
+        if samples <= rows {
+            return vec![self.clone()];
+        }
+        let part = |start: usize| {
+            let rows = start..start.saturating_add(rows).min(samples);
+            let tokens = rows.start * length..rows.end * length;
+            Self {
+                inputs: self.inputs.rows(rows.clone()),
+                labels: self.labels[tokens.clone()].to_vec(),
+                words: self.words[tokens].to_vec(),
+                first: self.first[rows].to_vec(),
+            }
+        };
+        (0..samples).step_by(rows).map(part).collect()
     }
 
     /// Returns the model's inputs.
@@ -39,6 +92,17 @@ impl LabeledBatch {
     /// Returns the labels, row by row.
     pub fn host_labels(&self) -> &[i32] {
         &self.labels
+    }
+
+    /// Returns the number of the word in its record that each token scores, row by row, or [`IGNORE`]. Of the tokens of a
+    /// word, in all rows of a record, only the first does; of labels without words, each.
+    pub fn host_words(&self) -> &[i32] {
+        &self.words
+    }
+
+    /// Returns whether each row is the first of its record. The rows of a record follow each other.
+    pub fn host_first(&self) -> &[bool] {
+        &self.first
     }
 
     /// Returns the labels as an integer tensor `[batch, length]`.
@@ -56,9 +120,18 @@ impl Batch for LabeledBatch {
         self.inputs.shape()[0]
     }
 
+    fn records(&self) -> usize {
+        self.first.iter().filter(|&&first| first).count()
+    }
+
     fn tokens(&self) -> usize {
         self.inputs.tokens()
     }
+}
+
+/// Returns a number for each labelled token, as if it were a word.
+pub(super) fn each_label(labels: &[i32]) -> Vec<Option<u32>> {
+    (0..).zip(labels).map(|(at, &label)| (label != IGNORE).then_some(at)).collect()
 }
 
 #[cfg(test)]
@@ -75,6 +148,15 @@ mod tests {
         assert_eq!(batch.host_labels(), [1, IGNORE, IGNORE, 2]);
         assert_eq!((batch.items(), batch.samples(), batch.tokens()), (2, 2, 3));
         assert_eq!(batch.labels(&testing::device()).dims(), [2, 2]);
+
+        // Each label is scored by itself, and each row is a record.
+        assert_eq!(batch.host_words(), [0, IGNORE, IGNORE, 1]);
+        assert_eq!((batch.host_first(), batch.records()), (&[true, true][..], 2));
+        let parts = batch.parts(1);
+        let labels: Vec<_> = parts.iter().map(|part| part.host_labels().to_vec()).collect();
+        assert_eq!(labels, [[1, IGNORE], [IGNORE, 2]]);
+        assert_eq!(parts[1].inputs().host_ids(), [6, 7]);
+        assert_eq!(batch.parts(2), [batch.clone()]);
 
         let error = LabeledBatch::new(&[(&long, &[1])], &Padding::default(), 0).unwrap_err();
         assert!(matches!(error, DataError::Sample(SampleError::LabelLength { row: 0, ids: 2, labels: 1 })));

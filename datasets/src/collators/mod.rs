@@ -57,7 +57,7 @@ pub use chat::{Chat, Learned};
 pub use dpo::Dpo;
 pub use inputs::{Inputs, Tokens};
 pub use labeled_batch::LabeledBatch;
-pub use labels::Labels;
+pub use labels::{Labels, Numbers};
 pub use masked_lm::{MaskableTokens, MaskedLm};
 pub use masking::Masking;
 pub use packing::{Pack, Packing};

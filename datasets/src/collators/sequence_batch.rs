@@ -16,6 +16,7 @@ use crate::Batch;
 pub struct SequenceBatch {
     pub(super) inputs: Inputs,
     pub(super) targets: Targets,
+    pub(super) first: Vec<bool>,
 }
 
 /// The targets of all rows.
@@ -30,6 +31,32 @@ impl SequenceBatch {
     /// Returns the model's inputs.
     pub fn inputs(&self) -> &Inputs {
         &self.inputs
+    }
+
+    /// Returns whether each row is the first of its record, and so the one that is scored.
+    pub fn host_first(&self) -> &[bool] {
+        &self.first
+    }
+
+    /// Returns the rows as batches of at most so many rows, at least one.
+    pub fn parts(&self, rows: usize) -> Vec<Self> {
+        let (samples, rows) = (self.samples(), rows.max(1));
+        if samples <= rows {
+            return vec![self.clone()];
+        }
+        let part = |start: usize| {
+            let rows = start..start.saturating_add(rows).min(samples);
+            let targets = match &self.targets {
+                Targets::Class(all) => Targets::Class(all[rows.clone()].to_vec()),
+                Targets::Numbers(all) => Targets::Numbers(all[rows.clone()].to_vec()),
+                &Targets::Classes { ref flags, classes } => {
+                    let flags = flags[rows.start * classes..rows.end * classes].to_vec();
+                    Targets::Classes { flags, classes }
+                }
+            };
+            Self { inputs: self.inputs.rows(rows.clone()), targets, first: self.first[rows].to_vec() }
+        };
+        (0..samples).step_by(rows).map(part).collect()
     }
 
     /// Returns the class of each row.
@@ -80,6 +107,10 @@ impl Batch for SequenceBatch {
 
     fn samples(&self) -> usize {
         self.inputs.shape()[0]
+    }
+
+    fn records(&self) -> usize {
+        self.first.iter().filter(|&&first| first).count()
     }
 
     fn tokens(&self) -> usize {

@@ -71,6 +71,15 @@ pub struct ClassifiedTokens {
     pub tokens: Tokens,
     /// The label.
     pub label: Label,
+    /// Whether the sample is the first of its record, and so the one that is scored.
+    pub first: bool,
+}
+
+impl ClassifiedTokens {
+    /// Takes tokens that are a record of their own.
+    pub fn new(tokens: Tokens, label: Label) -> Self {
+        Self { tokens, label, first: true }
+    }
 }
 
 /// The label of one text.
@@ -86,7 +95,7 @@ pub enum Label {
 
 impl SequenceClassification {
     /// Reads the fields `text` and `label`. If the encoder has a stride, each piece of a long text is a sample with the
-    /// label of the whole text.
+    /// label of the whole text. Scores count the first piece, from which the class of a text is predicted.
     pub fn new(encoder: Encoder, target: Target) -> Self {
         Self {
             encoder,
@@ -140,7 +149,15 @@ impl SequenceClassification {
         match (&self.target, value) {
             (Target::Class(labels), Some(value)) => Ok(Label::Class(labels.read(value, record, field, "")?)),
             (Target::Classes(labels), Some(Value::List(values))) => {
-                let read = |value| labels.read(value, record, field, " in the list");
+                let read = |value: &Value| match value {
+                    // A number for each label, 1.0 or 0.0, would be read as ids.
+                    Value::Float(_) => Err(record.mismatch(
+                        field,
+                        "a list of the labels that the text has: names or whole numbers",
+                        format!("{value} in the list, as if it had a number for each label"),
+                    )),
+                    _ => labels.read(value, record, field, " in the list"),
+                };
                 Ok(Label::Classes(values.iter().map(read).collect::<Result<_, _>>()?))
             }
             (Target::Number, Some(value)) => number(value)
@@ -174,9 +191,16 @@ impl Collator for SequenceClassification {
         let first = Input::Text(record.text(&self.first_field)?);
         let second = self.second_field.as_ref().map(|field| record.text(field).map(Input::Text));
         let encodings = self.encoder.encode(first, second.transpose()?)?;
-        let tokens = |encoding| Tokens::of(encoding, self.encoder.tokenizer());
-        let sample = |encoding| ClassifiedTokens { tokens: tokens(encoding), label: label.clone() };
-        Ok(encodings.into_iter().map(sample).collect())
+        let samples = encodings.into_iter().enumerate().map(|(at, encoding)| ClassifiedTokens {
+            tokens: Tokens::of(encoding, self.encoder.tokenizer()),
+            label: label.clone(),
+            first: at == 0,
+        });
+        Ok(samples.collect())
+    }
+
+    fn begins_record(&self, sample: &ClassifiedTokens) -> bool {
+        sample.first
     }
 
     fn length(&self, sample: &ClassifiedTokens) -> usize {
@@ -207,15 +231,16 @@ impl Collator for SequenceClassification {
                 _ => return Err(SampleError::OtherLabel { index: drawn.index }.into()),
             }
         }
-        Ok(SequenceBatch { inputs, targets })
+        let first = samples.iter().map(|drawn| drawn.sample.first).collect();
+        Ok(SequenceBatch { inputs, targets, first })
     }
 
     fn keeping(&self) -> Option<Keeping<ClassifiedTokens>> {
         let Self { encoder, target, first_field, second_field, label_field, padding: _, pad_id } = self;
         let target = match target {
-            Target::Class(labels) => ("Class", labels.names()),
-            Target::Classes(labels) => ("Classes", labels.names()),
-            Target::Number => ("Number", &[][..]),
+            Target::Class(labels) => ("Class", Some((labels.names(), labels.numbers()))),
+            Target::Classes(labels) => ("Classes", Some((labels.names(), labels.numbers()))),
+            Target::Number => ("Number", None),
         };
         let fields = (first_field, second_field, label_field);
         let settings = ("SequenceClassification", encoder.settings()?, target, fields, pad_id);
@@ -266,6 +291,17 @@ mod tests {
         assert_eq!(batch.multi_hot(&testing::device()).unwrap().dims(), [2, 3]);
         assert_eq!((batch.items(), batch.samples()), (6, 2));
         assert!(encode(&task, text("a")).is_err() && encode(&task, list(&["d"])).is_err());
+        // What `transformers` calls multi-hot is no list of ids.
+        let multi_hot = Value::List([1.0, 0.0, 1.0].map(Value::Float).into());
+        let error = encode(&task, multi_hot).unwrap_err().to_string();
+        assert!(error.contains("as if it had a number for each label"), "{error}");
+        // A list of ids where names are numbers.
+        let stars = Labels::new(["1", "2", "3"]).unwrap();
+        for (labels, expected) in [(stars.clone(), vec![0, 1]), (stars.numbered(), vec![1, 2])] {
+            let task = self::task(Target::Classes(labels));
+            let sample = encode(&task, Value::List([1, 2].map(Value::Integer).into())).unwrap();
+            assert_eq!(sample.label, Label::Classes(expected));
+        }
     }
 
     #[test]
@@ -293,8 +329,15 @@ mod tests {
         let fields = vec![("text", text("the the the the the")), ("label", Value::Integer(1))];
         let samples = task.encode(&record(fields)).unwrap();
         assert_eq!(samples.iter().map(|sample| task.length(sample)).collect::<Vec<_>>(), [4, 4, 3]);
+        assert_eq!(
+            samples.iter().map(|sample| task.begins_record(sample)).collect::<Vec<_>>(),
+            [true, false, false]
+        );
         let shared: Vec<_> = samples.iter().cloned().map(Arc::new).collect();
         let batch = task.collate(&drawn(samples)).unwrap();
+        assert_eq!((batch.records(), batch.samples(), batch.host_first()), (1, 3, &[true, false, false][..]));
+        let parts: Vec<_> = batch.parts(2).iter().map(|part| part.host_numbers().unwrap().len()).collect();
+        assert_eq!(parts, [2, 1]);
         assert_eq!(batch.inputs().host_ids().len(), task.padded(&shared));
     }
 

@@ -4,7 +4,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{LabeledBatch, Labels, Tokens, roles};
+use super::{
+    LabeledBatch, Labels, Tokens,
+    labeled_batch::{LabeledRow, each_label},
+    roles,
+};
 use crate::{
     Collator, DataError, Drawn, Encoder, Encoding, Fingerprint, IGNORE, Input, Keeping, Padding, Record,
     SampleError, Value, counted,
@@ -28,7 +32,8 @@ pub enum Subwords {
 /// tokenized separately, and its tokens get its label as [`Subwords`] says. Special tokens and padding have the label
 /// [`IGNORE`](crate::IGNORE). If the tokenizer makes no token of a word, or the word is cut off, its label is dropped.
 /// With a stride, the rest of a cut text becomes further samples; the first token of a word in such a sample counts as
-/// the word's first. A record without a labelled token yields no sample.
+/// the word's first, but words that an earlier sample has are not [scored](LabeledTokens::words) again. A record without
+/// a labelled token yields no sample.
 ///
 /// # Example
 ///
@@ -71,6 +76,18 @@ pub struct LabeledTokens {
     pub tokens: Tokens,
     /// The label of each token, or [`IGNORE`](crate::IGNORE).
     pub labels: Vec<i32>,
+    /// The number of the word in its record that each token scores. Only the first token of a word does, in the first
+    /// sample that has the word.
+    pub words: Vec<Option<u32>>,
+    /// Whether the sample is the first of its record.
+    pub first: bool,
+}
+
+impl LabeledTokens {
+    /// Takes tokens that are a record of their own. Each label is scored.
+    pub fn new(tokens: Tokens, labels: Vec<i32>) -> Self {
+        Self { words: each_label(&labels), tokens, labels, first: true }
+    }
 }
 
 impl TokenClassification {
@@ -179,11 +196,29 @@ impl Collator for TokenClassification {
         let words = record.texts(&self.words_field)?;
         let of_words = self.read_labels(record, words.len())?;
         let encodings = self.encoder.encode(Input::Words(&words), None)?;
-        let samples = encodings.into_iter().map(|encoding| LabeledTokens {
-            labels: self.align(&encoding, &of_words),
-            tokens: Tokens::of(encoding, self.encoder.tokenizer()),
-        });
-        Ok(samples.filter(|sample| sample.labels.iter().any(|&label| label != IGNORE)).collect())
+        let mut unscored = vec![true; words.len()];
+        let mut samples = Vec::with_capacity(encodings.len());
+        for encoding in encodings {
+            let labels = self.align(&encoding, &of_words);
+            if labels.iter().all(|&label| label == IGNORE) {
+                continue;
+            }
+            let mut scored = |&word: &Option<u32>| {
+                let unscored = unscored.get_mut(word? as usize)?;
+                std::mem::take(unscored).then_some(word?)
+            };
+            samples.push(LabeledTokens {
+                labels,
+                words: encoding.words.iter().map(&mut scored).collect(),
+                tokens: Tokens::of(encoding, self.encoder.tokenizer()),
+                first: samples.is_empty(),
+            });
+        }
+        Ok(samples)
+    }
+
+    fn begins_record(&self, sample: &LabeledTokens) -> bool {
+        sample.first
     }
 
     fn length(&self, sample: &LabeledTokens) -> usize {
@@ -195,16 +230,19 @@ impl Collator for TokenClassification {
     }
 
     fn collate(&self, samples: &[Drawn<LabeledTokens>]) -> Result<LabeledBatch, DataError> {
-        let rows: Vec<_> =
-            samples.iter().map(|drawn| (&drawn.sample.tokens, &*drawn.sample.labels)).collect();
-        LabeledBatch::new(&rows, &self.padding, self.pad()?)
+        let row = |drawn: &Drawn<LabeledTokens>| {
+            let LabeledTokens { tokens, labels, words, first } = &*drawn.sample;
+            LabeledRow { tokens, labels, words, first: *first }
+        };
+        let rows: Vec<_> = samples.iter().map(row).collect();
+        LabeledBatch::of_words(&rows, &self.padding, self.pad()?)
     }
 
     fn keeping(&self) -> Option<Keeping<LabeledTokens>> {
         // `continued` follows from the labels.
         let Self { encoder, labels, subwords, continued: _, words_field, labels_field, padding: _, pad_id } =
             self;
-        let (encoder, labels) = (encoder.settings()?, labels.names());
+        let (encoder, labels) = (encoder.settings()?, (labels.names(), labels.numbers()));
         let settings = ("TokenClassification", encoder, labels, subwords, words_field, labels_field, pad_id);
         Some(Keeping::new(Fingerprint::of_settings(&settings)?))
     }
@@ -267,6 +305,34 @@ mod tests {
         let empty = record(vec![("words", list(&[])), ("labels", list(&[]))]);
         assert!(task.encode(&empty).unwrap().is_empty());
         assert_eq!(task.collate(&[]).unwrap().samples(), 0);
+    }
+
+    /// Words that pieces repeat, and words that are cut at an edge, score once.
+    #[test]
+    fn each_word_scores_once() {
+        // Pieces of four tokens between [CLS] and [SEP], of which each repeats the last of the piece before.
+        let encoder = Encoder::new(wordpiece()).max_length(Some(6)).stride(Some(1));
+        let words = ["Maria", "does", "the", "the", "Maria"];
+        let tags = ["B-PER", "O", "O", "O", "B-PER"];
+        for subwords in [Subwords::First, Subwords::Inside, Subwords::All] {
+            let labels = Labels::new(["O", "B-PER", "I-PER"]).unwrap();
+            let task =
+                TokenClassification::new(encoder.clone(), labels).pad_id(0).subwords(subwords).unwrap();
+            let record = record(vec![("words", list(&words)), ("labels", list(&tags))]);
+            let samples = task.encode(&record).unwrap();
+            assert!(samples.len() > 2);
+            let first: Vec<_> = samples.iter().map(|sample| task.begins_record(sample)).collect();
+            assert_eq!(first.iter().filter(|&&first| first).count(), 1);
+            assert!(first[0]);
+            let scored: Vec<_> = samples.iter().flat_map(|sample| sample.words.iter().flatten()).collect();
+            assert_eq!(scored, [&0, &1, &2, &3, &4], "{subwords:?}");
+            // More labels than words count in the loss.
+            let labels = samples.iter().flat_map(|sample| &sample.labels);
+            assert!(labels.filter(|label| **label != IGNORE).count() > words.len());
+            let batch = task.collate(&crate::collators::testing::drawn(samples)).unwrap();
+            assert_eq!((batch.records(), batch.samples()), (1, first.len()));
+            assert_eq!(batch.host_words().iter().filter(|word| **word != IGNORE).count(), words.len());
+        }
     }
 
     #[test]

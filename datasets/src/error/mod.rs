@@ -12,12 +12,16 @@ mod chat;
 mod read;
 mod sample;
 mod tokenizer;
+#[cfg(feature = "text")]
+mod unpacking;
 
 #[cfg(feature = "text")]
 pub use chat::ChatError;
 pub use read::ReadError;
 pub use sample::SampleError;
 pub use tokenizer::TokenizerError;
+#[cfg(feature = "text")]
+pub(crate) use unpacking::Unpacking;
 
 /// An error of this crate.
 ///
@@ -43,7 +47,7 @@ pub enum DataError {
     Sample(#[from] SampleError),
 
     /// A file or a folder could not be read or written.
-    #[error("cannot access `{}`: {source}; check the path and its permissions", path.display())]
+    #[error("cannot access `{}`: {source}; {}", path.display(), advice(source.kind()))]
     Io {
         /// The file or folder.
         path: PathBuf,
@@ -125,9 +129,30 @@ impl DataError {
         SampleError::OutOfRange { epoch, positions: position..position.saturating_add(1), samples }.into()
     }
 
-    /// Returns a function that adds the path to an I/O error.
+    /// Returns a function that adds the path to an I/O error. Damaged compressed data becomes the error of a file.
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::Io { path: path.to_owned(), source }
+        move |source| {
+            #[cfg(feature = "text")]
+            if let Some(Unpacking { expected, found }) =
+                source.get_ref().and_then(|inner| inner.downcast_ref::<Unpacking>())
+            {
+                let (expected, found) = (expected.to_string(), found.clone());
+                return ReadError::File { path: path.to_owned(), expected, found }.into();
+            }
+            Self::Io { path: path.to_owned(), source }
+        }
+    }
+}
+
+/// Says what to do about an error of the operating system.
+fn advice(kind: io::ErrorKind) -> &'static str {
+    use io::ErrorKind::{FileTooLarge, OutOfMemory, QuotaExceeded, StorageFull};
+    match kind {
+        OutOfMemory => {
+            "this process may use too little memory for it: free some, raise its limit, or read less at once"
+        }
+        StorageFull | QuotaExceeded | FileTooLarge => "free space there, or use another place",
+        _ => "check the path and its permissions",
     }
 }
 
@@ -139,6 +164,18 @@ mod tests {
     fn crosses_threads() {
         fn sendable<T: Send + Sync + 'static>() {}
         sendable::<DataError>();
+    }
+
+    #[test]
+    fn advice_fits_the_cause() {
+        for (kind, says) in [
+            (io::ErrorKind::NotFound, "check the path"),
+            (io::ErrorKind::OutOfMemory, "too little memory"),
+            (io::ErrorKind::StorageFull, "free space"),
+        ] {
+            let error = DataError::io(Path::new("a.txt"))(kind.into()).to_string();
+            assert!(error.starts_with("cannot access `a.txt`: ") && error.contains(says), "{error}");
+        }
     }
 
     #[test]

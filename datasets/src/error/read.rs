@@ -52,6 +52,20 @@ pub enum ReadError {
         offset: usize,
     },
 
+    /// Compressed files unpack to more text than is held in memory.
+    #[error(
+        "`{}`: expected compressed files to unpack to at most {most} bytes of text, which is held in memory, found \
+         more; train on samples that are streamed (`rows: Samples` and `data.stream`), write a token file once \
+         (`firebrick tokenize`), or raise `data.max_unpacked` if there is memory for the text",
+        path.display()
+    )]
+    UnpackedText {
+        /// The file in which the text becomes too long.
+        path: PathBuf,
+        /// The most bytes.
+        most: u64,
+    },
+
     /// A folder contains no file with one of the expected extensions.
     #[error(
         "no file in `{}` has one of the extensions {extensions:?}; specify the extensions of your files",

@@ -66,6 +66,33 @@ pub enum SampleError {
         label: String,
     },
 
+    /// Records have no labels.
+    #[error(
+        "the field `{field}` has no label in {}; check that the data is not empty, and which field holds the labels",
+        counted(*records, "record")
+    )]
+    NoLabels {
+        /// The field.
+        field: String,
+        /// The number of records.
+        records: u64,
+    },
+
+    /// Most labels occur only once.
+    #[error(
+        "{once} of the {labels} labels in `{field}` occur only once, as ids and texts do, and a classifier learns \
+         nothing of such labels; name the field that holds the labels, or list the `names` of all labels in the task if \
+         these are the labels"
+    )]
+    UniqueLabels {
+        /// The field.
+        field: String,
+        /// The number of labels so far.
+        labels: usize,
+        /// The number of labels that occur once.
+        once: usize,
+    },
+
     /// A label that begins an entity has no matching label that continues it.
     #[error("there is a label `{begins}` but no `{continues}`; add it to the labels")]
     NoInsideLabel {
@@ -202,6 +229,19 @@ pub enum SampleError {
         place: String,
         /// The number of malformed records that were skipped.
         skipped: u64,
+    },
+
+    /// No sample has an item that counts in the loss.
+    #[error(
+        "none of {} of {place} has anything to predict: nothing is masked, or the maximum length cuts off what counts; \
+         check the records and the maximum length",
+        counted(*samples, "sample")
+    )]
+    NoItems {
+        /// What the samples are, and where they come from.
+        place: String,
+        /// The number of samples.
+        samples: usize,
     },
 
     /// An epoch has no samples, so training could never finish it.

@@ -1,9 +1,9 @@
 //! Reads text from a file or a folder.
 
-use std::{path::Path, sync::Arc};
+use std::path::Path;
 
 use super::{Files, unpacked::Unpacked};
-use crate::{DataError, SampleError};
+use crate::{DataError, ReadError, SampleError};
 
 /// The extensions that are read from a folder by default.
 const DEFAULT_EXTENSIONS: [&str; 2] = ["txt", "md"];
@@ -34,6 +34,9 @@ pub struct Corpus {
 }
 
 impl Corpus {
+    /// The number of bytes of text that compressed files may unpack to by default: 1 GiB.
+    pub const MOST_UNPACKED: u64 = 1 << 30;
+
     /// Reads a UTF-8 text file, all documents in a folder and its subfolders, or all files that match a pattern such as
     /// `data/*.txt`.
     ///
@@ -46,25 +49,52 @@ impl Corpus {
     /// - folders that contain a `CACHEDIR.TAG`, such as cargo's `target`
     /// - symbolic links
     ///
-    /// The path itself is always read, even if it is hidden or a link. The whole text is held in memory, regardless of
-    /// its size.
+    /// The path itself is always read, even if it is hidden or a link. The whole text is held in memory. Compressed
+    /// files, whose size does not tell how long their text is, may unpack to 1 GiB;
+    /// [`read_up_to`](Self::read_up_to) sets another bound.
     ///
     /// # Errors
     ///
     /// - [`DataError::Io`] if the path, or anything to read below it, cannot be read
-    /// - [`ReadError::NotUtf8`](crate::ReadError::NotUtf8) or [`ReadError::File`](crate::ReadError::File) if a file is
-    ///   not text
-    /// - [`ReadError::NoFiles`](crate::ReadError::NoFiles) if a folder has no file with one of the extensions
-    /// - [`ReadError::Pattern`](crate::ReadError::Pattern) if nothing matches a pattern
+    /// - [`ReadError::NotUtf8`] or [`ReadError::File`] if a file is not text, or a compressed file is damaged
+    /// - [`ReadError::UnpackedText`] if compressed files unpack to more than the bound
+    /// - [`ReadError::NoFiles`] if a folder has no file with one of the extensions
+    /// - [`ReadError::Pattern`] if nothing matches a pattern
     /// - [`DataError::EmptyText`] if the text is only white space
     pub fn read(path: impl AsRef<Path>, extensions: &[String]) -> Result<Self, DataError> {
+        Self::read_up_to(path, extensions, Self::MOST_UNPACKED, |_| ())
+    }
+
+    /// Reads text as [`read`](Self::read) does, from compressed files of which all texts together have at most `most`
+    /// bytes. `progress` is called now and then with the number of bytes of text so far, of all files.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read`](Self::read).
+    pub fn read_up_to(
+        path: impl AsRef<Path>,
+        extensions: &[String],
+        most: u64,
+        mut progress: impl FnMut(u64),
+    ) -> Result<Self, DataError> {
         let path = path.as_ref();
         let mut extensions: Vec<&str> = extensions.iter().map(String::as_str).collect();
         if extensions.is_empty() {
             extensions.extend(DEFAULT_EXTENSIONS);
         }
         let files = Files::find([path], &extensions)?;
-        let mut documents: Vec<String> = files.paths().iter().map(read_file).collect::<Result<_, _>>()?;
+        let (mut documents, mut before, mut left) = (Vec::new(), 0, most);
+        for file in files.paths() {
+            let unpacked = Unpacked::open(file)?;
+            let is_packed = unpacked.is_packed();
+            let bound = if is_packed { left } else { u64::MAX };
+            let Some(text) = unpacked.read_text(bound, |bytes| progress(before + bytes))? else {
+                return Err(ReadError::UnpackedText { path: file.to_path_buf(), most }.into());
+            };
+            before += text.len() as u64;
+            left -= if is_packed { text.len() as u64 } else { 0 };
+            documents.push(text);
+        }
         let text = if documents.len() == 1 { documents.remove(0) } else { documents.join("\n") };
         if text.trim().is_empty() {
             return Err(DataError::EmptyText { place: format!("`{}`", path.display()) });
@@ -75,6 +105,11 @@ impl Corpus {
     /// Returns the whole text.
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// Returns the whole text without copying it.
+    pub fn into_text(self) -> String {
+        self.text
     }
 
     /// Splits the text into a training text and a validation text.
@@ -110,10 +145,6 @@ impl From<String> for Corpus {
     }
 }
 
-fn read_file(path: &Arc<Path>) -> Result<String, DataError> {
-    Unpacked::open(path)?.read_text()
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -121,7 +152,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::ReadError;
 
     #[test]
     fn documents_are_joined() {
@@ -159,6 +189,27 @@ mod tests {
         fs::write(folder.path().join("c.rs"), "third").unwrap();
         assert_eq!(Corpus::read(folder.path(), &[]).unwrap().text(), "first\nsecond");
         assert_eq!(Corpus::read(folder.path().join("[bc].*"), &[]).unwrap().text(), "second\nthird");
+    }
+
+    /// The bound is for all compressed files together; a plain file tells its size.
+    #[test]
+    fn compressed_files_beyond_the_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a.txt.zst", "c.txt.zst"] {
+            fs::write(folder.path().join(name), zstd::encode_all([b'a'; 60].as_slice(), 1).unwrap()).unwrap();
+        }
+        fs::write(folder.path().join("b.txt"), "b".repeat(200)).unwrap();
+        let read = |most| {
+            let mut seen = Vec::new();
+            (Corpus::read_up_to(folder.path(), &[], most, |bytes| seen.push(bytes)), seen)
+        };
+        let (all, seen) = read(120);
+        assert_eq!((all.unwrap().into_text().len(), seen), (322, vec![60, 260, 320]));
+        let error = read(119).0.unwrap_err();
+        assert!(matches!(error, DataError::Read(ReadError::UnpackedText { most: 119, .. })), "{error:?}");
+        let error = error.to_string();
+        assert!(error.contains("c.txt.zst") && error.contains("119 bytes"), "{error}");
+        assert!(error.contains("`data.stream`") && error.contains("`data.max_unpacked`"), "{error}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod extension;
 mod files;
 mod folder;
 mod format;
+mod gzip_members;
 mod json;
 mod jsonl;
 mod lines;

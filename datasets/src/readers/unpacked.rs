@@ -6,12 +6,14 @@ use std::{
     sync::Arc,
 };
 
-use flate2::bufread::MultiGzDecoder;
-
-use crate::{DataError, ReadError, ordinary_file};
+use super::gzip_members::GzipMembers;
+use crate::{DataError, ReadError, error::Unpacking, ordinary_file};
 
 /// The number of bytes of a file that are read at once.
 const BUFFER: usize = 64 << 10;
+
+/// The number of bytes of a text between two reports of progress.
+const STEP: u64 = 8 << 20;
 
 /// The first bytes of compressed files, and their compression.
 const PACKINGS: [(&[u8], Packing); 5] = [
@@ -32,8 +34,8 @@ enum Packing {
 
 /// The text of a file as bytes, decompressed on the fly, without a byte order mark.
 ///
-/// The compression is detected from the first bytes, not from the name: gzip with any number of members, or zstd with
-/// any number of frames. Errors report how far reading got.
+/// The compression is detected from the first bytes, not from the name: gzip with any number of members and zeros after
+/// them, or zstd with any number of frames. Errors report how far reading got.
 pub(super) struct Unpacked {
     path: Arc<Path>,
     packing: Packing,
@@ -50,7 +52,7 @@ impl Unpacked {
         let (packing, packed) = detect(path).map_err(DataError::io(path))?;
         let unpacked: Box<dyn BufRead + Send> = match packing {
             Packing::None => Box::new(packed),
-            Packing::Gzip => Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(packed))),
+            Packing::Gzip => Box::new(BufReader::with_capacity(BUFFER, GzipMembers::new(packed))),
             Packing::Zstd => {
                 let decoder =
                     zstd::stream::read::Decoder::with_buffer(packed).map_err(DataError::io(path))?;
@@ -83,32 +85,56 @@ impl Unpacked {
         self.mark
     }
 
-    /// Returns the rest of the text.
-    pub(super) fn read_text(mut self) -> Result<String, DataError> {
+    /// Returns whether the file is compressed, so that its size does not tell how long the text is.
+    pub(super) fn is_packed(&self) -> bool {
+        self.packing != Packing::None
+    }
+
+    /// Returns the rest of the text, or `None` if it has more than `most` bytes. `progress` is called now and then with
+    /// the number of bytes so far.
+    pub(super) fn read_text(
+        mut self,
+        most: u64,
+        mut progress: impl FnMut(u64),
+    ) -> Result<Option<String>, DataError> {
+        let path = self.path.clone();
         let mut bytes = Vec::new();
-        self.read_to_end(&mut bytes).map_err(DataError::io(&self.path))?;
-        String::from_utf8(bytes).map_err(|error| {
-            DataError::Read(ReadError::NotUtf8 {
-                path: self.path.to_path_buf(),
-                offset: error.utf8_error().valid_up_to() + self.mark,
-            })
-        })
+        loop {
+            let left = most.saturating_add(1).saturating_sub(bytes.len() as u64);
+            let read = self.by_ref().take(left.min(STEP)).read_to_end(&mut bytes);
+            if read.map_err(DataError::io(&path))? == 0 {
+                break;
+            }
+            progress(bytes.len() as u64);
+        }
+        if bytes.len() as u64 > most {
+            return Ok(None);
+        }
+        let text = String::from_utf8(bytes).map_err(|error| {
+            let offset = error.utf8_error().valid_up_to() + self.mark;
+            DataError::Read(ReadError::NotUtf8 { path: path.to_path_buf(), offset })
+        })?;
+        Ok(Some(text))
     }
 
     /// Adds to a decoder's error how far it got.
     fn failed(&self, error: io::Error) -> io::Error {
-        let packing = match self.packing {
-            Packing::Gzip => "gzip",
-            Packing::Zstd => "zstd",
+        let expected = match self.packing {
+            Packing::Gzip => "whole gzip data",
+            Packing::Zstd => "whole zstd data",
             Packing::None | Packing::Foreign(_) => return error,
         };
+        // The decoder is not at fault if the file cannot be read, or memory is short.
+        if error.raw_os_error().is_some() || error.kind() == io::ErrorKind::OutOfMemory {
+            return error;
+        }
         let given = self.given;
         let problem = if error.kind() == io::ErrorKind::UnexpectedEof {
-            "ends too early".to_owned()
+            "that ends too early".to_owned()
         } else {
-            format!("is damaged ({error})")
+            format!("that is damaged ({error})")
         };
-        io::Error::new(error.kind(), format!("the {packing} data {problem}, after {given} bytes of text"))
+        Unpacking { expected, found: format!("data {problem}, after {given} bytes of text") }.into()
     }
 }
 
@@ -185,7 +211,7 @@ mod tests {
     fn read(bytes: &[u8]) -> Result<String, DataError> {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), bytes).unwrap();
-        Unpacked::open(&file.path().into())?.read_text()
+        Ok(Unpacked::open(&file.path().into())?.read_text(u64::MAX, |_| ())?.unwrap())
     }
 
     #[test]
@@ -195,6 +221,9 @@ mod tests {
             (b"".to_vec(), ""),
             (b"x".to_vec(), "x"),
             ([gzip(b"one "), gzip(b""), gzip(b"two")].concat(), "one two"),
+            // `gzip` accepts zeros after the last member, and between members.
+            ([gzip(b"one"), vec![0; 3]].concat(), "one"),
+            ([gzip(b"one "), vec![0; 200_000], gzip(b"two"), vec![0; 512]].concat(), "one two"),
             ([zstd(b"one "), zstd(b"two")].concat(), "one two"),
             (skippable, "x"),
             (b"\xef\xbb\xbfbom".to_vec(), "bom"),
@@ -212,11 +241,44 @@ mod tests {
         for (name, packed) in [("gzip", gzip(&text)), ("zstd", zstd(&text))] {
             for kept in [packed.len() / 2, packed.len() - 1, 11] {
                 let error = read(&packed[..kept]).unwrap_err();
-                assert!(matches!(error, DataError::Io { .. }), "{error:?}");
-                let expected = format!("the {name} data ends too early, ");
+                assert!(matches!(error, DataError::Read(ReadError::File { .. })), "{error:?}");
+                let expected = format!("expected whole {name} data, found data that ends too early, after ");
                 assert!(error.to_string().contains(&expected), "{error}");
             }
         }
+    }
+
+    /// The path and its permissions have nothing to do with it.
+    #[test]
+    fn damaged_data_is_not_a_matter_of_permissions() {
+        let text: Vec<u8> = (0..100_000_u32).flat_map(|n| n.to_string().into_bytes()).collect();
+        let mut cases = vec![("gzip", [gzip(b"one"), b"two, which is no member".to_vec()].concat())];
+        for (name, mut packed) in [("gzip", gzip(&text)), ("zstd", zstd(&text))] {
+            let middle = packed.len() / 2;
+            packed[middle..middle + 64].fill(0xff);
+            cases.push((name, packed));
+        }
+        for (name, packed) in cases {
+            let error = read(&packed).unwrap_err().to_string();
+            let expected = format!("expected whole {name} data, found data that ");
+            assert!(error.contains(&expected) && !error.contains("permissions"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_text_beyond_the_bound() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), gzip(&[b'a'; 20 << 20])).unwrap();
+        let read = |most| {
+            let mut seen = Vec::new();
+            let text = Unpacked::open(&file.path().into()).unwrap().read_text(most, |bytes| seen.push(bytes));
+            (text.unwrap().map(|text| text.len()), seen)
+        };
+        assert_eq!(read(20 << 20), (Some(20 << 20), vec![8 << 20, 16 << 20, 20 << 20]));
+        // Nothing is read beyond the bound.
+        assert_eq!(read((20 << 20) - 1), (None, vec![8 << 20, 16 << 20, 20 << 20]));
+        assert_eq!(read(10), (None, vec![11]));
+        assert_eq!(read(0), (None, vec![1]));
     }
 
     #[test]

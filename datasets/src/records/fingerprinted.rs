@@ -60,6 +60,10 @@ impl Reader for Fingerprinted {
             false => Ok(records),
         }
     }
+
+    fn class_names(&self, field: &str) -> Result<Option<Vec<String>>, DataError> {
+        self.reader.class_names(field)
+    }
 }
 
 /// A part that is being read for the first time.

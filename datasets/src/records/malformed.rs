@@ -22,7 +22,8 @@ pub enum Malformed {
     Skip,
 }
 
-/// Counts skipped records and keeps the first few error messages.
+/// Counts skipped records and keeps the first few error messages. It also counts records that are in order, but of which
+/// nothing is left to learn: they are empty, or what counts is cut off.
 ///
 /// Clones share the count, so you can keep one and read it at the end.
 ///
@@ -58,6 +59,7 @@ pub struct Skipped {
 struct State {
     count: u64,
     messages: Vec<String>,
+    left_out: u64,
 }
 
 impl Malformed {
@@ -105,6 +107,16 @@ impl Skipped {
     /// Returns the messages of the first five errors, in order.
     pub fn messages(&self) -> Vec<String> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).messages.clone()
+    }
+
+    /// Returns the number of records that yielded no sample.
+    pub fn left_out(&self) -> u64 {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).left_out
+    }
+
+    /// Adds records that yielded no sample.
+    pub fn leave_out(&self, records: u64) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).left_out += records;
     }
 
     /// Adds records that were skipped elsewhere: their number, and the messages of the first ones.

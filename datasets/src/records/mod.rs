@@ -35,6 +35,17 @@ pub trait Reader: fmt::Debug + Send + Sync + 'static {
     /// [`ReadError::NoPart`](crate::ReadError::NoPart) if there is no such part, [`DataError::Io`] if it cannot be
     /// opened, and any error of the format.
     fn open(&self, part: usize) -> Result<Records, DataError>;
+
+    /// Returns the names of the classes that the whole numbers of a field stand for, by number, if the files say so.
+    /// Default: they do not.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read, or files name the classes of the field differently.
+    fn class_names(&self, field: &str) -> Result<Option<Vec<String>>, DataError> {
+        let _ = field;
+        Ok(None)
+    }
 }
 
 impl<R: Reader + ?Sized> Reader for Box<R> {
@@ -44,5 +55,9 @@ impl<R: Reader + ?Sized> Reader for Box<R> {
 
     fn open(&self, part: usize) -> Result<Records, DataError> {
         (**self).open(part)
+    }
+
+    fn class_names(&self, field: &str) -> Result<Option<Vec<String>>, DataError> {
+        (**self).class_names(field)
     }
 }

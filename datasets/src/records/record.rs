@@ -71,6 +71,11 @@ impl Record {
         self.fields.iter().map(|(name, value)| (&**name, value))
     }
 
+    /// Returns the number of bytes of its texts. Any other value counts as one byte.
+    pub(crate) fn text_bytes(&self) -> usize {
+        self.fields.iter().map(|(_, value)| value.text_bytes()).sum()
+    }
+
     /// Returns the value at a path.
     pub fn get(&self, path: &str) -> Option<&Value> {
         if let Some((_, value)) = self.fields.iter().find(|(name, _)| **name == *path) {
@@ -135,6 +140,17 @@ impl Record {
 }
 
 impl Value {
+    fn text_bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::List(values) => 1 + values.iter().map(Self::text_bytes).sum::<usize>(),
+            Self::Map(fields) => {
+                1 + fields.iter().map(|(name, value)| name.len() + value.text_bytes()).sum::<usize>()
+            }
+            Self::Null | Self::Bool(_) | Self::Integer(_) | Self::Float(_) => 1,
+        }
+    }
+
     fn as_text(&self) -> Option<&str> {
         if let Self::Text(text) = self { Some(text) } else { None }
     }

@@ -8,6 +8,7 @@ mod packs;
 mod shuffled;
 mod source;
 mod stream;
+mod whole_records;
 mod windows;
 
 use std::sync::Arc;
@@ -21,6 +22,7 @@ pub use packs::Packs;
 pub use shuffled::Shuffled;
 pub use source::{PartSamples, Source};
 pub use stream::Stream;
+pub use whole_records::WholeRecords;
 pub use windows::Windows;
 
 use crate::{DataError, Drawn};

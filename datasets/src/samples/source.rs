@@ -14,6 +14,9 @@ use crate::{Collator, DataError, Malformed, Reader, Record, Records, Skipped};
 /// The number of records that are read and then encoded together, on all cores.
 const CHUNK: usize = 512;
 
+/// The number of bytes of text after which no more records join them: 512 long ones would fill the memory.
+const CHUNK_BYTES: usize = 16 << 20;
+
 /// The threads that encode. They are separate from the caller's thread pool: a caller's thread that waits for encoded
 /// samples and is asked to help could wait for itself.
 static CORES: LazyLock<Option<ThreadPool>> =
@@ -171,7 +174,14 @@ impl<C: Collator> PartSamples<C> {
     /// The records are dropped on the thread that read them: freeing memory that another thread allocated is slow, and
     /// there is a lot of it.
     fn fill(&mut self) {
-        let records: Vec<_> = self.records.by_ref().take(CHUNK).collect();
+        let (mut records, mut bytes) = (Vec::new(), 0);
+        while records.len() < CHUNK
+            && bytes < CHUNK_BYTES
+            && let Some(record) = self.records.next()
+        {
+            bytes += record.as_ref().map_or(0, Record::text_bytes);
+            records.push(record);
+        }
         self.ended = records.is_empty();
         let encode = |record: &Result<Record, _>| {
             let record = record.as_ref().ok()?;
@@ -188,7 +198,12 @@ impl<C: Collator> PartSamples<C> {
             .map(|(record, encoded)| record.and_then(|_| encoded.unwrap_or_else(|| Ok(Vec::new()))));
         for samples in encoded {
             match self.malformed.keep(samples, &self.skipped) {
-                Ok(samples) => self.ready.extend(samples.into_iter().flatten().map(Ok)),
+                Ok(samples) => {
+                    if samples.as_ref().is_some_and(Vec::is_empty) {
+                        self.skipped.leave_out(1);
+                    }
+                    self.ready.extend(samples.into_iter().flatten().map(Ok));
+                }
                 Err(error) => {
                     self.ready.push_back(Err(error));
                     self.ended = true;

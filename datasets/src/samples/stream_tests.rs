@@ -142,6 +142,17 @@ fn malformed_records_are_found_before_training() {
 }
 
 #[test]
+fn records_without_a_sample_are_counted() {
+    let loaded = source(numbers(vec![20]));
+    loaded.load(|_| ()).unwrap();
+    assert_eq!((loaded.skipped().count(), loaded.skipped().left_out()), (0, 2));
+    // A stream counts them once, however often it reads them.
+    let stream = Stream::open(source(numbers(vec![20])), 4, |_| ()).unwrap();
+    drawn(&stream, 0);
+    assert_eq!(stream.source().skipped().left_out(), 2);
+}
+
+#[test]
 fn files_that_change() {
     let shorter = Numbers { bad: Some(3), ..numbers(vec![10, 10]) };
     let stream = Stream::open(source(shorter).malformed(Malformed::Skip), 4, |_| ()).unwrap();

@@ -169,6 +169,15 @@ fn a_parquet_page_that_claims_too_much() {
     }
 }
 
+/// 505 bytes: a dictionary of one text of 2 MB, in 1,000 rows.
+#[test]
+fn a_parquet_text_in_many_rows() {
+    let reader = ParquetReader::new(Path::new("tests/bombs/one_text.parquet"));
+    let (peak, count) = watched(|| read(&reader));
+    assert!(count.errors == 1 && count.records < 50, "{count:?}");
+    assert!(peak < 32 * MIB, "{peak} bytes of memory");
+}
+
 #[test]
 fn a_quote_that_is_never_closed() {
     let folder = tempfile::tempdir().unwrap();

@@ -79,7 +79,7 @@ fn token_classification() {
             if words.is_empty() {
                 let empty = encoder.encode(firebrick_datasets::Input::Words(&[]), None).unwrap().remove(0);
                 let empty = Tokens::of(empty, encoder.tokenizer());
-                samples.push(LabeledTokens { labels: vec![-100; empty.len()], tokens: empty });
+                samples.push(LabeledTokens::new(empty.clone(), vec![-100; empty.len()]));
             }
         }
         let samples = drawn(samples);

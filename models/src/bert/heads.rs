@@ -69,7 +69,7 @@ impl Objective<LabeledBatch> for BertTokenClassifier {
     }
 
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
-        tokens::evaluation(&batch, &self.scores, pass, |tokens| self.logits(batch.inputs(), tokens, pass))
+        tokens::evaluation(&batch, &self.scores, pass, |inputs, tokens| self.logits(inputs, tokens, pass))
     }
 
     /// The scores of [`TokenScores`].
@@ -146,7 +146,7 @@ impl Objective<SequenceBatch> for BertSequenceClassifier {
     }
 
     fn evaluate(&self, batch: SequenceBatch, pass: &Pass) -> Evaluation {
-        texts::evaluation(&batch, &self.scores, pass, |tokens| self.logits(batch.inputs(), tokens, pass))
+        texts::evaluation(&batch, &self.scores, pass, |inputs, tokens| self.logits(inputs, tokens, pass))
     }
 
     /// The scores of [`SequenceScores`], of the kind that `problem_type` selects. Without `problem_type`, they are

@@ -2,10 +2,12 @@
 
 use burn::tensor::{FloatDType, Tensor};
 use firebrick::{Evaluation, Loss};
-use firebrick_datasets::collators::SequenceBatch;
+use firebrick_datasets::Batch;
+use firebrick_datasets::collators::{Inputs, SequenceBatch};
 use firebrick_kernels::cast;
 use firebrick_strategies::Pass;
 
+use super::tokens::rows_at_once;
 use crate::ragged::Tokens;
 use crate::{SequenceScores, sequence_loss};
 
@@ -18,19 +20,33 @@ pub(crate) fn loss(batch: &SequenceBatch, pass: &Pass, logits: impl FnOnce(&Toke
     }
 }
 
-/// The loss and the counts of the scores.
+/// The loss and the counts of the scores. At most as many rows are computed at once as there are records, however many
+/// rows a long record has.
 pub(crate) fn evaluation(
     batch: &SequenceBatch,
     scores: &SequenceScores,
     pass: &Pass,
-    logits: impl FnOnce(&Tokens) -> Tensor<2>,
+    logits: impl Fn(&Inputs, &Tokens) -> Tensor<2>,
 ) -> Evaluation {
-    let tokens = Tokens::of(batch.inputs(), pass);
-    if tokens.is_empty() {
+    if Tokens::of(batch.inputs(), pass).is_empty() {
         return Evaluation { loss: Loss::of_nothing(pass), counts: scores.counts(&[], batch) };
     }
-    let logits = cast(logits(&tokens), FloatDType::F32);
-    let host: Vec<f32> = logits.clone().into_data().iter().collect();
-    let counts = scores.counts(&host, batch);
-    Evaluation { loss: sequence_loss(logits, batch, pass), counts }
+    let (mut host, mut sum): (Vec<f32>, _) = (Vec::new(), None);
+    let mut parts = batch.parts(rows_at_once(batch, pass));
+    // Rows without a token are read with others that have some.
+    if parts.iter().any(|part| Tokens::of(part.inputs(), pass).is_empty()) {
+        parts = vec![batch.clone()];
+    }
+    for part in parts {
+        let tokens = Tokens::of(part.inputs(), pass);
+        let logits = cast(logits(part.inputs(), &tokens), FloatDType::F32);
+        host.extend(logits.clone().into_data().iter::<f32>());
+        let loss = sequence_loss(logits, &part, pass).sum;
+        sum = Some(match sum {
+            Some(sum) => sum + loss,
+            None => loss,
+        });
+    }
+    let loss = sum.map_or_else(|| Loss::of_nothing(pass), |sum| Loss { sum, items: batch.items() });
+    Evaluation { loss, counts: scores.counts(&host, batch) }
 }

@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 use firebrick::{Evaluation, Loss};
 use firebrick_datasets::Batch;
-use firebrick_datasets::collators::LabeledBatch;
+use firebrick_datasets::collators::{Inputs, LabeledBatch};
 use firebrick_strategies::Pass;
 
 use crate::ragged::Tokens;
@@ -18,23 +18,41 @@ pub(crate) fn loss(batch: &LabeledBatch, pass: &Pass, logits: impl FnOnce(&Token
     }
 }
 
-/// The loss and the counts of the scores.
+/// The loss and the counts of the scores. At most as many rows are computed at once as there are records, however many
+/// rows a long record has.
 pub(crate) fn evaluation(
     batch: &LabeledBatch,
     scores: &TokenScores,
     pass: &Pass,
-    logits: impl FnOnce(&Tokens) -> Tensor<3>,
+    logits: impl Fn(&Inputs, &Tokens) -> Tensor<3>,
 ) -> Evaluation {
-    let tokens = Tokens::of(batch.inputs(), pass);
-    if tokens.is_empty() {
-        return Evaluation { loss: Loss::of_nothing(pass), counts: scores.counts(&[], &[], 1) };
+    let (mut classes, mut sum) = (Vec::with_capacity(batch.host_labels().len()), None);
+    for part in batch.parts(rows_at_once(batch, pass)) {
+        let tokens = Tokens::of(part.inputs(), pass);
+        if tokens.is_empty() {
+            classes.resize(classes.len() + part.host_labels().len(), 0);
+            continue;
+        }
+        let logits = logits(part.inputs(), &tokens);
+        // Padding has no label, so that its class doesn't count.
+        classes.extend(tokens.put_back(likeliest(logits.clone()), 0));
+        let loss = loss_of(logits, &part, &tokens, pass).sum;
+        sum = Some(match sum {
+            Some(sum) => sum + loss,
+            None => loss,
+        });
     }
-    let logits = logits(&tokens);
-    let length = batch.inputs().shape()[1];
-    // Padding has no label, so that its class doesn't count.
-    let classes = tokens.put_back(likeliest(logits.clone()), 0);
-    let counts = scores.counts(&classes, batch.host_labels(), length);
-    Evaluation { loss: loss_of(logits, batch, &tokens, pass), counts }
+    let loss = sum.map_or_else(|| Loss::of_nothing(pass), |sum| Loss { sum, items: batch.items() });
+    Evaluation { loss, counts: scores.counts_of_records(&classes, batch) }
+}
+
+/// The rows that an evaluation computes at once. Ranks that communicate compute the same number of times.
+pub(super) fn rows_at_once(batch: &impl Batch, pass: &Pass) -> usize {
+    match batch.records() {
+        0 => usize::MAX,
+        _ if pass.is_collective() => usize::MAX,
+        records => records,
+    }
 }
 
 /// The most likely class of each token, row by row, from `[batch, length, classes]`.

@@ -101,7 +101,7 @@ impl Objective<LabeledBatch> for ModernBertTokenClassifier {
     }
 
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
-        tokens::evaluation(&batch, &self.scores, pass, |tokens| self.logits(batch.inputs(), tokens, pass))
+        tokens::evaluation(&batch, &self.scores, pass, |inputs, tokens| self.logits(inputs, tokens, pass))
     }
 
     /// The scores of [`TokenScores`].
@@ -176,7 +176,7 @@ impl Objective<SequenceBatch> for ModernBertSequenceClassifier {
     }
 
     fn evaluate(&self, batch: SequenceBatch, pass: &Pass) -> Evaluation {
-        texts::evaluation(&batch, &self.scores, pass, |tokens| self.logits(batch.inputs(), tokens, pass))
+        texts::evaluation(&batch, &self.scores, pass, |inputs, tokens| self.logits(inputs, tokens, pass))
     }
 
     /// The scores of [`SequenceScores`], of the kind that `problem_type` selects.

@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use burn::tensor::Device;
-use firebrick_datasets::{Batch, Batches, DataError, SampleError};
+use firebrick_datasets::{Batch, Batches, SampleError};
 use firebrick_world::is_host;
+use tracing::warn;
 
 use super::TrainingLoop;
 use crate::data::Stream;
@@ -23,8 +24,8 @@ impl<M, B: Batch> TrainingLoop<M, B>
 where
     M: Objective<B> + 'static,
 {
-    /// Computes the mean loss over all items of the validation data, and keeps the model if it is the best so far.
-    /// Returns false if the run was interrupted before the end of the evaluation.
+    /// Computes the mean loss over all items of the validation data, and keeps the model if it is the best so far. Without
+    /// items there is no loss: a warning says so. Returns false if the run was interrupted before the end of the evaluation.
     pub(super) fn evaluate(&mut self) -> Result<bool, TrainError> {
         let Some(valid) = self.data.valid.clone() else {
             return Ok(true);
@@ -35,7 +36,14 @@ where
             return Ok(false);
         };
         if sums.items == 0 {
-            return Err(DataError::Sample(SampleError::EmptyEpoch { epoch: 0 }).into());
+            // There is no loss to compare. The training needs none, so that it goes on as without validation data.
+            if self.session.world().rank() == 0 {
+                let (step, samples) = (self.session.updates(), valid.samples(0));
+                let place = "the validation data".to_string();
+                let problem = SampleError::NoItems { place, samples };
+                warn!("no evaluation after update {step}: {problem}");
+            }
+            return Ok(true);
         }
         let numbers = EvaluationNumbers {
             step: self.session.updates(),

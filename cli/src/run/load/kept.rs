@@ -38,6 +38,13 @@ pub(super) struct About {
     cut: (u64, u64),
     /// Number of samples of each part, if the samples are streamed.
     counts: Vec<usize>,
+    /// Number of records that yielded no sample.
+    #[serde(default, skip_serializing_if = "is_none")]
+    left_out: u64,
+}
+
+fn is_none(records: &u64) -> bool {
+    *records == 0
 }
 
 /// Where an entry is, and what it holds.
@@ -215,8 +222,10 @@ impl Loading<'_> {
             messages: skipped.messages(),
             cut: (self.truncated.texts() - before.0, self.truncated.tokens() - before.1),
             counts: Vec::new(),
+            left_out: skipped.left_out(),
         };
         self.skipped.extend(about.skipped, about.messages.clone());
+        self.skipped.leave_out(about.left_out);
         self.note_cut(data, about.cut);
         Ok((done, about))
     }
@@ -225,6 +234,7 @@ impl Loading<'_> {
     pub(super) fn note(&self, (part, data): (Part, &str), about: About) {
         about.print.iter().for_each(|print| self.prints.add(part, *print));
         self.skipped.extend(about.skipped, about.messages);
+        self.skipped.leave_out(about.left_out);
         self.note_cut(data, about.cut);
     }
 

@@ -52,11 +52,18 @@ impl Loaded {
     }
 }
 
-/// Reports how many malformed records were skipped, and the reasons for the first ones.
+/// Reports how many malformed records were skipped, and the reasons for the first ones; and how many records have nothing
+/// to learn.
 pub(crate) fn tell_skipped(skipped: &Skipped, say: impl Fn(&str)) {
     if skipped.count() > 0 {
         say(&format!("skipped {}, among them:", counted(skipped.count(), "malformed record")));
         skipped.messages().iter().for_each(|message| say(&format!("  {message}")));
+    }
+    if skipped.left_out() > 0 {
+        say(&format!(
+            "left out {}: nothing in them is learned, since they are empty or too short, or `data.max_length` cuts it off",
+            counted(skipped.left_out(), "record")
+        ));
     }
 }
 

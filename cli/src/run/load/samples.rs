@@ -5,7 +5,7 @@ use std::sync::Arc;
 use firebrick_datasets::collators::{CausalLm, CausalSample, Packing};
 use firebrick_datasets::{
     Amount, Batcher, Collator, DataError, GroupedByLength, InMemory, Mixed, Packs, ReadError, Reader,
-    SampleError, Samples, Skipped, Source, TokenBatch, Tokenizer,
+    SampleError, Samples, Skipped, Source, TokenBatch, Tokenizer, WholeRecords,
 };
 
 use super::{Loading, Part, Weighted};
@@ -45,13 +45,18 @@ impl Loading<'_> {
         let opened = self.open(paths, self.config.format.as_ref())?;
         let samples = self.samples_of((Part::Valid, "validation"), opened, collator)?;
         self.require_some(samples.len(), "`data.valid`", paths.summary())?;
-        Ok(Some(self.evaluated(samples)?))
+        Ok(Some(self.evaluated(samples, &**collator)?))
     }
 
-    /// Returns the validation samples that are evaluated: all, or the first ones.
-    fn evaluated<S: Send + Sync + 'static>(&self, samples: InMemory<S>) -> Result<InMemory<S>, DataError> {
-        match self.evaluate_samples.filter(|most| *most < samples.len()) {
-            Some(most) => samples.part(0..most),
+    /// Returns the validation samples that are evaluated: those of all records, or of the first ones.
+    fn evaluated<C: Collator>(
+        &self,
+        samples: InMemory<C::Sample>,
+        collator: &C,
+    ) -> Result<InMemory<C::Sample>, DataError> {
+        let end = self.evaluate_samples.and_then(|most| starts(&samples, collator).nth(most));
+        match end {
+            Some(end) => samples.part(0..end),
             None => Ok(samples),
         }
     }
@@ -75,8 +80,9 @@ impl Loading<'_> {
         // Keep at least one sample to train on.
         let kept = (all.len() as f64 * self.config.valid_fraction) as usize;
         let train = all.len() - kept.min(all.len().saturating_sub(1));
+        let train = if train < all.len() { between_records(all, &**collator, train) } else { train };
         let valid = (train < all.len()).then(|| all.part(train..all.len())).transpose()?;
-        let valid = valid.map(|valid| self.evaluated(valid)).transpose()?;
+        let valid = valid.map(|valid| self.evaluated(valid, &**collator)).transpose()?;
         *all = all.part(0..train)?;
         Ok(Split { train: corpora, valid })
     }
@@ -93,10 +99,17 @@ impl Loading<'_> {
                     .next()
                     .ok_or(DataError::Sample(SampleError::EmptyCorpus { corpus: 0 }))?;
                 let stream = self.stream_of(first.corpus, window, &collator)?;
+                self.require_some(stream.samples(0), "the training data", self.config.summary())?;
                 (Arc::new(stream.shuffled(self.seed)), self.given_valid(&collator)?)
             }
             None => {
-                let Split { train, valid } = self.in_memory(&collator)?;
+                let Split { mut train, valid } = self.in_memory(&collator)?;
+                // Scores are those of whole records, in the order of the data.
+                if self.settled.is_evaluated
+                    && let Some(Weighted { corpus, .. }) = train.pop()
+                {
+                    return Ok(self.cut(Data::new(WholeRecords::new(corpus, collator))));
+                }
                 (self.mixed(train)?, valid)
             }
         };
@@ -109,7 +122,7 @@ impl Loading<'_> {
         }
         let data = Data::new(Batcher::new(train, collator.clone()));
         Ok(self.cut(match valid {
-            Some(valid) => data.valid(Batcher::new(valid, collator)),
+            Some(valid) => data.valid(WholeRecords::new(valid, collator)),
             None => data,
         }))
     }
@@ -177,6 +190,19 @@ impl Loading<'_> {
             None => data,
         }))
     }
+}
+
+/// Returns where records begin.
+fn starts<C: Collator>(samples: &InMemory<C::Sample>, collator: &C) -> impl Iterator<Item = usize> {
+    samples.iter().enumerate().filter(move |(_, sample)| collator.begins_record(sample)).map(|(at, _)| at)
+}
+
+/// Returns the place between two records that is nearest to `at`, towards the end if there is one: the pieces of a text
+/// would otherwise be trained on and evaluated.
+fn between_records<C: Collator>(samples: &InMemory<C::Sample>, collator: &C, at: usize) -> usize {
+    let after = starts(samples, collator).find(|start| *start >= at);
+    let before = || starts(samples, collator).take_while(|start| *start < at).last();
+    after.or_else(before).filter(|start| *start > 0).unwrap_or(samples.len())
 }
 
 /// Rejects a sample that alone exceeds the tokens of a micro-batch. Otherwise the error would appear only when training

@@ -1,7 +1,7 @@
 //! Windows of one long text for a causal language model.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use firebrick_datasets::{
@@ -16,6 +16,9 @@ use firebrick::Data;
 
 /// Number of record texts that are tokenized at once, on all cores.
 const CHUNK: usize = 4096;
+
+/// Number of bytes of text that are tokenized at once, at most one text more.
+const CHUNK_BYTES: usize = 64 << 20;
 
 /// The documents of a long text.
 #[derive(Clone, Copy, Debug)]
@@ -78,8 +81,10 @@ impl Loading<'_> {
     }
 
     pub(in crate::run) fn text_of(&self, paths: &Paths) -> Result<String, RunError> {
-        let read = |path: &PathBuf| Ok(Corpus::read(path, &self.config.extensions)?.text().to_owned());
-        Ok(paths.as_slice().iter().map(read).collect::<Result<Vec<_>, DataError>>()?.join("\n"))
+        let mut progress = self.progress("MB of text");
+        let mut texts = self.config.plain_texts(paths, |bytes| progress((bytes / 1_000_000) as usize))?;
+        // A single text is not copied.
+        Ok(if texts.len() == 1 { texts.remove(0) } else { texts.join("\n") })
     }
 
     fn windows_of_records(
@@ -144,7 +149,7 @@ impl Loading<'_> {
         let surround = tokenizer.surround(self.end(tokenizer, of.end)?)?;
         let mut progress = self.progress("documents");
         let mut texts: Vec<String> = Vec::new();
-        let mut documents = 0;
+        let (mut documents, mut bytes) = (0, 0);
         let mut flush = |texts: &mut Vec<String>| {
             let borrowed: Vec<&str> = texts.iter().map(String::as_str).collect();
             for ids in tokenizer.encode_each(&borrowed)? {
@@ -156,9 +161,14 @@ impl Loading<'_> {
             Ok::<_, RunError>(())
         };
         self.each_record(reader, skipped, |record: Record| {
-            texts.extend(self.config.malformed.keep(record.text(of.text).map(str::to_owned), skipped)?);
-            match texts.len() == CHUNK {
-                true => flush(&mut texts),
+            let text = self.config.malformed.keep(record.text(of.text).map(str::to_owned), skipped)?;
+            bytes += text.as_ref().map_or(0, String::len);
+            texts.extend(text);
+            match texts.len() == CHUNK || bytes >= CHUNK_BYTES {
+                true => {
+                    bytes = 0;
+                    flush(&mut texts)
+                }
                 false => Ok(()),
             }
         })?;

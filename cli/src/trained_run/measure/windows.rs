@@ -1,6 +1,6 @@
 //! Perplexity of long texts, by windows that overlap.
 
-use firebrick_datasets::{Amount, Corpus, Skipped, Tokenizer, counted};
+use firebrick_datasets::{Amount, Skipped, Tokenizer, counted};
 
 use super::likelihood::{Likelihood, Row};
 use super::{MeasureError, Measured};
@@ -61,8 +61,7 @@ fn texts(
     say: &dyn Fn(&str),
 ) -> Result<Vec<String>, RunError> {
     if run.data.is_plain_text(paths) {
-        let read = |path| Ok(Corpus::read(path, &run.data.extensions)?.text().to_owned());
-        return paths.as_slice().iter().map(read).collect();
+        return Ok(run.data.plain_texts(paths, |_| ())?);
     }
     let reader = open(paths, run.data.format.as_ref())?;
     let (skipped, mut texts) = (Skipped::default(), Vec::new());

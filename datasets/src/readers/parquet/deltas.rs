@@ -1,24 +1,49 @@
-//! Reads the number of lengths that a page of delta-encoded texts claims.
+//! Reads how many lengths a page of delta-encoded texts claims, and how much its texts repeat.
 
 use parquet::basic::Encoding;
 
-use super::thrift::{Compact, Unreadable};
+use super::{
+    packed::unpacked,
+    thrift::{Compact, Unreadable},
+};
 
-/// Returns the largest number of lengths that the data of a page claims. The parser allocates room for that many.
+/// The number of bytes that the values of a page may repeat from the values before them. Writers fill a page with 1 MiB,
+/// so this allows values that share 98 % of their bytes.
+pub(super) const REPEATED: u64 = 64 << 20;
+
+/// What the delta-encoded lengths at the start of a page claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Claims {
+    /// The largest number of lengths. The parser allocates room for that many.
+    pub(super) lengths: u64,
+    /// The bytes that values repeat from the values before them. The parser copies them.
+    pub(super) repeated: u64,
+}
+
+/// Returns what the data of a page of this many values claims.
 ///
 /// Two encodings begin with delta-encoded lengths
 /// (<https://parquet.apache.org/docs/file-format/data-pages/encodings/>).
-pub(super) fn claimed_lengths(data: &[u8], encoding: Encoding) -> Result<u64, Unreadable> {
+pub(super) fn claims(data: &[u8], encoding: Encoding, values: u64) -> Result<Claims, Unreadable> {
     match encoding {
-        Encoding::DELTA_LENGTH_BYTE_ARRAY => Ok(Head::read(&mut Compact::new(data))?.count),
+        Encoding::DELTA_LENGTH_BYTE_ARRAY => {
+            Ok(Claims { lengths: Head::read(&mut Compact::new(data))?.count, repeated: 0 })
+        }
         Encoding::DELTA_BYTE_ARRAY => {
             let mut prefixes = Compact::new(data);
             let head = Head::read(&mut prefixes)?;
-            head.pass_over(&mut prefixes)?;
+            if head.count > values {
+                return Ok(Claims { lengths: head.count, repeated: 0 });
+            }
+            let repeated = head.sum(&mut prefixes)?;
+            if repeated > REPEATED {
+                return Ok(Claims { lengths: head.count, repeated });
+            }
             let suffixes = data.get(prefixes.position()..).ok_or(Unreadable)?;
-            Ok(head.count.max(Head::read(&mut Compact::new(suffixes))?.count))
+            let lengths = head.count.max(Head::read(&mut Compact::new(suffixes))?.count);
+            Ok(Claims { lengths, repeated })
         }
-        _ => Ok(0),
+        _ => Ok(Claims::default()),
     }
 }
 
@@ -30,31 +55,62 @@ struct Head {
     parts: u64,
     /// The total count of numbers.
     count: u64,
+    /// The first number.
+    first: i64,
 }
 
 impl Head {
     fn read(data: &mut Compact) -> Result<Self, Unreadable> {
         let (block, parts, count) = (data.varint()?, data.varint()?, data.varint()?);
-        data.varint()?; // the first number
-        Ok(Self { part: block.checked_div(parts).filter(|&part| part > 0).ok_or(Unreadable)?, parts, count })
+        let part = block.checked_div(parts).filter(|&part| part > 0).ok_or(Unreadable)?;
+        Ok(Self { part, parts, count, first: data.zigzag()? })
     }
 
-    /// Skips to the end of the deltas.
-    fn pass_over(&self, data: &mut Compact) -> Result<(), Unreadable> {
+    /// Reads to the end of the deltas, and returns the sum of the numbers, or a part of it that is above [`REPEATED`].
+    /// Negative numbers, which are damage, count as 0.
+    fn sum(&self, data: &mut Compact) -> Result<u64, Unreadable> {
+        let bytes = |number: i64| u64::try_from(number).unwrap_or(0);
         let mut left = self.count.saturating_sub(1);
+        let mut number = self.first;
+        let mut sum = if self.count > 0 { bytes(number) } else { 0 };
         while left > 0 {
-            data.varint()?; // the least difference
+            let least = data.zigzag()?;
             let widths = data.take(self.parts)?;
             for &width in widths {
                 if left == 0 {
                     break;
                 }
                 let bits = self.part.checked_mul(width.into()).ok_or(Unreadable)?;
-                data.take(bits / 8)?;
-                left = left.saturating_sub(self.part);
+                let packed = data.take(bits / 8)?;
+                let count = left.min(self.part);
+                match usize::from(width) {
+                    // No bytes bound the loop: numbers that no longer change the sum are not visited.
+                    0 if number <= 0 && least <= 0 => {}
+                    0 if least == 0 => sum = sum.saturating_add(count.saturating_mul(bytes(number))),
+                    0 => {
+                        for _ in 0..count {
+                            number = number.wrapping_add(least);
+                            sum = sum.saturating_add(bytes(number));
+                            if sum > REPEATED || (number <= 0 && least <= 0) {
+                                break;
+                            }
+                        }
+                    }
+                    width @ 1..=64 => {
+                        for delta in unpacked(packed, width).take(count as usize) {
+                            number = number.wrapping_add(least).wrapping_add(delta as i64);
+                            sum = sum.saturating_add(bytes(number));
+                        }
+                    }
+                    _ => return Err(Unreadable),
+                }
+                left -= count;
+            }
+            if sum > REPEATED {
+                break;
             }
         }
-        Ok(())
+        Ok(sum)
     }
 }
 
@@ -64,22 +120,25 @@ mod tests {
 
     #[test]
     fn two_lists_of_lengths() {
-        // Blocks of 128 in 4 miniblocks. 34 prefixes: a block whose first miniblock takes 4 bytes and the second 8.
-        // Then 200 suffixes.
-        let mut data = vec![0x80, 1, 4, 34, 0, 0, 1, 2, 99, 99];
-        data.extend([0xff; 12]);
+        // Blocks of 128 in 4 miniblocks of 32. 34 prefixes: 0, then 32 times 1 more than the one before, then 1 more
+        // again: a block whose least difference is 1, whose first miniblock has no bits and whose second has one. Then
+        // 200 suffixes.
+        let mut data = vec![0x80, 1, 4, 34, 0, 2, 0, 1, 99, 99];
+        data.extend([0; 4]);
         data.extend([0x80, 1, 4, 0xc8, 1, 0]);
-        assert_eq!(claimed_lengths(&data, Encoding::DELTA_BYTE_ARRAY), Ok(200));
-        assert_eq!(claimed_lengths(&data, Encoding::DELTA_LENGTH_BYTE_ARRAY), Ok(34));
-        assert_eq!(claimed_lengths(&data, Encoding::PLAIN), Ok(0));
-        data.truncate(20);
-        assert_eq!(claimed_lengths(&data, Encoding::DELTA_BYTE_ARRAY), Err(Unreadable));
+        let repeated = (0..34_u64).sum();
+        assert_eq!(claims(&data, Encoding::DELTA_BYTE_ARRAY, 1000), Ok(Claims { lengths: 200, repeated }));
+        let lengths = Claims { lengths: 34, repeated: 0 };
+        assert_eq!(claims(&data, Encoding::DELTA_LENGTH_BYTE_ARRAY, 1000), Ok(lengths));
+        assert_eq!(claims(&data, Encoding::PLAIN, 1000), Ok(Claims::default()));
+        data.truncate(12);
+        assert_eq!(claims(&data, Encoding::DELTA_BYTE_ARRAY, 1000), Err(Unreadable));
     }
 
     #[test]
     fn impossible_heads() {
         for head in [[0, 4, 9, 0], [8, 0, 9, 0], [1, 4, 9, 0]] {
-            assert_eq!(claimed_lengths(&head, Encoding::DELTA_LENGTH_BYTE_ARRAY), Err(Unreadable));
+            assert_eq!(claims(&head, Encoding::DELTA_LENGTH_BYTE_ARRAY, 1000), Err(Unreadable));
         }
     }
 }

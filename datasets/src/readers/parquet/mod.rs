@@ -1,14 +1,17 @@
 //! Reads Parquet: columns of typed values.
 
+mod class_names;
 mod deltas;
 mod footer;
 mod levels;
+mod packed;
 mod pages;
+mod text_bytes;
 mod thrift;
 mod types;
 mod values;
 
-use std::{path::Path, sync::Arc};
+use std::{fs::File, path::Path, sync::Arc};
 
 use parquet::{
     errors::ParquetError,
@@ -17,7 +20,7 @@ use parquet::{
     schema::types::{Type, TypePtr},
 };
 
-use super::{Files, records};
+use super::{Files, lines::LONGEST_RECORD, records};
 use crate::{
     DataError, Place, Reader, Record, Records, counted, ordinary_file, records::brief,
     silent_panics::caught_silently,
@@ -33,7 +36,12 @@ use crate::{
 ///
 /// Reading holds one page of each column in memory, so select only the [`columns`](Self::columns) that you need. A page
 /// that unpacks to more than 64 MiB plus 1032 times its size is an error, and so is a list of more than 4,194,304
-/// values. The line of a [`Place`] is the row's number, from 1.
+/// values. A row with too many bytes of text is malformed, as in other formats, and a file whose rows have more than
+/// 64 MiB of text plus 1032 times its size is an error: a dictionary of one long text may stand for any number of copies.
+/// The line of a [`Place`] is the row's number, from 1.
+///
+/// The names of a `ClassLabel`, which Hugging Face's `datasets` keeps in the file's metadata, are those of
+/// [`class_names`](Reader::class_names).
 ///
 /// # Example
 ///
@@ -51,17 +59,23 @@ use crate::{
 pub struct ParquetReader {
     files: Files,
     columns: Option<Vec<String>>,
+    longest: usize,
 }
 
 impl ParquetReader {
     /// Reads all columns of these files.
     pub fn new(files: impl Into<Files>) -> Self {
-        Self { files: files.into(), columns: None }
+        Self { files: files.into(), columns: None, longest: LONGEST_RECORD }
     }
 
     /// Reads only these columns, in this order. You cannot select parts of a column.
     pub fn columns(self, columns: Vec<String>) -> Self {
         Self { columns: Some(columns), ..self }
+    }
+
+    /// Sets the maximum number of bytes of text in a row; a longer one is malformed. Default: 64 MiB.
+    pub fn longest(self, bytes: usize) -> Self {
+        Self { longest: bytes, ..self }
     }
 }
 
@@ -72,16 +86,44 @@ impl Reader for ParquetReader {
 
     fn open(&self, part: usize) -> Result<Records, DataError> {
         let path = self.files.part(part)?.clone();
-        let (rows, unread) = open_rows(&path, self.columns.as_deref())?;
-        let mut rows = Rows { path, rows, number: 0, names: Vec::new(), unread };
+        let (rows, unread, length) = open_rows(&path, self.columns.as_deref(), self.longest)?;
+        let mut rows = Rows {
+            rows,
+            number: 0,
+            names: Vec::new(),
+            unread,
+            longest: self.longest,
+            length,
+            left: pages::PAGE.saturating_add(length.saturating_mul(pages::RATIO)),
+            path,
+        };
         Ok(records(move || rows.next()))
+    }
+
+    fn class_names(&self, field: &str) -> Result<Option<Vec<String>>, DataError> {
+        let mut found: Option<Vec<String>> = None;
+        for path in self.files.paths() {
+            let (opened, ..) = open_file(path)?;
+            let Some(names) = class_names::of(opened.metadata(), field) else { continue };
+            match &found {
+                Some(before) if *before != names => {
+                    let listed = |names: &[String]| brief(&names.join(", "));
+                    let expected =
+                        format!("the classes {} of `{field}`, as in the files before", listed(before));
+                    return Err(DataError::file(path, expected, format!("the classes {}", listed(&names))));
+                }
+                _ => found = Some(names),
+            }
+        }
+        Ok(found)
     }
 }
 
 /// The names and types of columns that cannot be read.
 type Unread = Vec<(Arc<str>, &'static str)>;
 
-fn open_rows(path: &Path, columns: Option<&[String]>) -> Result<(RowIter<'static>, Unread), DataError> {
+/// Opens a file whose metadata the parser can be trusted with, and returns its length.
+fn open_file(path: &Path) -> Result<(SerializedFileReader<File>, File, u64), DataError> {
     let mut file = ordinary_file::open(path).map_err(DataError::io(path))?;
     let length = file.metadata().map_err(DataError::io(path))?.len();
     footer::check_schema(&mut file, length).map_err(|found| damaged(path, found))?;
@@ -90,15 +132,23 @@ fn open_rows(path: &Path, columns: Option<&[String]>) -> Result<(RowIter<'static
     let opened = caught_silently(|| SerializedFileReader::new(file));
     let inner = opened.map_err(|panic| damaged(path, brief(&panic)))?.map_err(failed(path))?;
     footer::check_columns(inner.metadata(), length).map_err(|found| damaged(path, found))?;
+    Ok((inner, guard, length))
+}
 
+/// Returns the rows of a file, the columns that cannot be read, and the length of the file.
+fn open_rows(
+    path: &Path,
+    columns: Option<&[String]>,
+    longest: usize,
+) -> Result<(RowIter<'static>, Unread, u64), DataError> {
+    let (inner, file, length) = open_file(path)?;
     let schema = inner.metadata().file_metadata().schema().clone();
     let (projection, unread) =
         projection(&schema, columns).map_err(|(expected, found)| DataError::file(path, expected, found))?;
-    let rows = caught_silently(move || {
-        RowIter::from_file_into(Box::new(pages::Guarded { inner, file: guard })).project(projection)
-    });
+    let guarded = pages::Guarded { inner, file, longest: longest as u64 };
+    let rows = caught_silently(move || RowIter::from_file_into(Box::new(guarded)).project(projection));
     let rows = rows.map_err(|panic| damaged(path, brief(&panic)))?.map_err(failed(path))?;
-    Ok((rows, unread))
+    Ok((rows, unread, length))
 }
 
 /// Returns the schema of these columns, without those of a type that the crate cannot read, and the names of the
@@ -168,6 +218,12 @@ struct Rows<R> {
     names: Vec<Arc<str>>,
     /// Columns that are omitted from every row, and their types.
     unread: Vec<(Arc<str>, &'static str)>,
+    /// The maximum number of bytes of text in a row.
+    longest: usize,
+    /// The number of bytes in the file.
+    length: u64,
+    /// The number of bytes of text that rows may still have.
+    left: u64,
 }
 
 impl<R: Iterator<Item = parquet::errors::Result<Row>>> Rows<R> {
@@ -195,6 +251,20 @@ impl<R: Iterator<Item = parquet::errors::Result<Row>>> Rows<R> {
         }
         let mut record = Record::new(place, fields);
         record.unread = unread;
+        let bytes = record.text_bytes();
+        self.left = match self.left.checked_sub(bytes as u64) {
+            Some(left) => left,
+            None => {
+                return Err(self.at_row(format!(
+                    "its {} unpack to more text than any data of that size",
+                    counted(self.length, "byte")
+                )));
+            }
+        };
+        if bytes > self.longest {
+            let expected = format!("a row of at most {} bytes", self.longest);
+            return Err(DataError::record(record.place().clone(), None, expected, "a longer one"));
+        }
         Ok(record)
     }
 

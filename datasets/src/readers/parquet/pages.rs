@@ -9,6 +9,7 @@ use std::{
 };
 
 use parquet::{
+    basic::{Encoding, Type as Physical},
     column::page::{Page, PageMetadata, PageReader},
     errors::{ParquetError, Result},
     file::{
@@ -20,16 +21,17 @@ use parquet::{
 };
 
 use super::{
-    deltas::claimed_lengths,
+    deltas::{REPEATED, claims},
     levels::longest_list,
+    text_bytes::{plain_lengths, taken_bytes},
     thrift::{Compact, Unreadable},
 };
 
 /// The number of bytes that a page may unpack to for each packed byte, in addition to [`PAGE`]. Deflate reaches 1032.
-const RATIO: u64 = 1032;
+pub(super) const RATIO: u64 = 1032;
 
 /// The number of bytes that any page may unpack to. Writers aim at 1 MiB.
-const PAGE: u64 = 64 << 20;
+pub(super) const PAGE: u64 = 64 << 20;
 
 /// The maximum number of values in a list, including those of nested lists. A few packed bytes can stand for billions.
 const LIST: u64 = 4 << 20;
@@ -44,6 +46,8 @@ const INDEX_PAGE: i32 = 1;
 pub(super) struct Guarded<R> {
     pub(super) inner: R,
     pub(super) file: File,
+    /// The maximum number of bytes of text in a row.
+    pub(super) longest: u64,
 }
 
 impl<R: FileReader> FileReader for Guarded<R> {
@@ -57,7 +61,7 @@ impl<R: FileReader> FileReader for Guarded<R> {
 
     fn get_row_group(&self, index: usize) -> Result<Box<dyn RowGroupReader + '_>> {
         let inner = self.inner.get_row_group(index)?;
-        Ok(Box::new(GuardedGroup { inner, file: &self.file }))
+        Ok(Box::new(GuardedGroup { inner, file: &self.file, longest: self.longest }))
     }
 
     fn get_row_iter(&self, projection: Option<Type>) -> Result<RowIter<'_>> {
@@ -68,6 +72,7 @@ impl<R: FileReader> FileReader for Guarded<R> {
 struct GuardedGroup<'a> {
     inner: Box<dyn RowGroupReader + 'a>,
     file: &'a File,
+    longest: u64,
 }
 
 impl RowGroupReader for GuardedGroup<'_> {
@@ -93,6 +98,16 @@ impl RowGroupReader for GuardedGroup<'_> {
             at: start,
             end: start.saturating_add(size),
             list: 0,
+            texts: match described.physical_type() {
+                Physical::BYTE_ARRAY => Texts::OfAnyLength,
+                Physical::FIXED_LEN_BYTE_ARRAY => {
+                    Texts::OfLength(u64::try_from(described.type_length()).unwrap_or(0))
+                }
+                _ => Texts::None,
+            },
+            dictionary: Vec::new(),
+            list_bytes: 0,
+            longest: self.longest,
         }))
     }
 
@@ -116,6 +131,21 @@ struct GuardedPages {
     max_definition: i16,
     /// The number of values so far in the list that continues beyond the last page.
     list: u64,
+    texts: Texts,
+    /// The length of each text of the dictionary, for a column of lists of texts.
+    dictionary: Vec<u32>,
+    /// The most bytes of text that this list may have so far.
+    list_bytes: u64,
+    /// The maximum number of bytes of text in a list.
+    longest: u64,
+}
+
+/// The texts or bytes of a column.
+#[derive(Clone, Copy, PartialEq)]
+enum Texts {
+    None,
+    OfAnyLength,
+    OfLength(u64),
 }
 
 fn damaged(what: impl Into<String>) -> ParquetError {
@@ -176,6 +206,9 @@ impl GuardedPages {
                     let bytes = buffer.len();
                     return Err(damaged(format!("a dictionary of {bytes} bytes claims {values} values")));
                 }
+                if self.texts == Texts::OfAnyLength && self.max_repetition > 0 {
+                    self.dictionary = plain_lengths(buffer);
+                }
                 return Ok(());
             }
             Page::DataPage { .. } => self.levels_of_v1(buffer),
@@ -189,19 +222,61 @@ impl GuardedPages {
             return Err(damaged("a page is shorter than its levels"));
         };
         // A page without values may be empty.
-        if values > 0
-            && !data.is_empty()
-            && claimed_lengths(data, encoding).is_ok_and(|claimed| claimed > values)
-        {
+        let claims = match values > 0 && !data.is_empty() {
+            true => claims(data, encoding, values).unwrap_or_default(),
+            false => Default::default(),
+        };
+        if claims.lengths > values {
             return Err(damaged("a page claims more lengths than values"));
         }
+        if claims.repeated > REPEATED {
+            return Err(damaged(format!("the texts of a page repeat more than {REPEATED} bytes")));
+        }
         if self.max_repetition > 0 {
+            let before = self.list;
             let longest = longest_list(repetition, self.max_repetition, values, &mut self.list);
-            if longest.is_none_or(|longest| longest > LIST) {
+            let Some(longest) = longest.filter(|&longest| longest <= LIST) else {
                 return Err(damaged(format!("a list has more than {LIST} values, or damaged levels")));
-            }
+            };
+            let goes_on = self.list >= before.saturating_add(values);
+            self.check_list(data, encoding, claims.repeated, (longest, values, goes_on))?;
         }
         Ok(())
+    }
+
+    /// Checks that no list of a page has too many bytes of text: the parser copies all texts of a list before it returns
+    /// the row. `goes_on` is whether the list that was open before the page goes on through all of it.
+    fn check_list(
+        &mut self,
+        data: &[u8],
+        encoding: Encoding,
+        repeated: u64,
+        (longest, values, goes_on): (u64, u64, bool),
+    ) -> Result<()> {
+        let is_dictionary = matches!(encoding, Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY);
+        let of_page = match self.texts {
+            Texts::None => return Ok(()),
+            Texts::OfLength(length) => values.saturating_mul(length),
+            Texts::OfAnyLength if is_dictionary => taken_bytes(data, &self.dictionary, values),
+            Texts::OfAnyLength => repeated.saturating_add(data.len() as u64),
+        };
+        // At most, one list has all texts of the page, besides those of the pages before it.
+        let most = self.list_bytes.saturating_add(of_page);
+        self.list_bytes = if goes_on { most } else { of_page };
+        if most <= self.longest {
+            return Ok(());
+        }
+        // At most, each text of the longest list is the longest text.
+        let widest = match (self.texts, encoding) {
+            (Texts::OfLength(length), _) => Some(length),
+            _ if is_dictionary => self.dictionary.iter().copied().max().map(u64::from),
+            (_, Encoding::PLAIN) => plain_lengths(data).into_iter().max().map(u64::from),
+            _ => None,
+        };
+        match widest.map(|widest| longest.saturating_mul(widest)) {
+            Some(bytes) if bytes <= self.longest => Ok(()),
+            _ => Err(damaged(format!("a list has more than {} bytes of text", self.longest))),
+        }
     }
 
     /// Returns the repetition levels and the data of a version 1 page, which has both in one buffer.

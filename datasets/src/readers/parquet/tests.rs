@@ -310,8 +310,16 @@ fn the_rows_before_damage_are_counted() {
                 Some(row())
             }
         });
-        let mut rows =
-            Rows { path: Path::new("x").into(), rows, number: 0, names: Vec::new(), unread: Vec::new() };
+        let mut rows = Rows {
+            path: Path::new("x").into(),
+            rows,
+            number: 0,
+            names: Vec::new(),
+            unread: Vec::new(),
+            longest: 100,
+            length: 100,
+            left: 100,
+        };
         assert_eq!(rows.next().unwrap().unwrap().place().line, 1);
         assert_eq!(rows.next().unwrap().unwrap().place().line, 2);
         rows.next().unwrap_err().to_string()
@@ -327,4 +335,107 @@ fn the_rows_before_damage_are_counted() {
 fn a_column_that_is_named_twice() {
     let error = open(&example(Compression::SNAPPY), Some(&["text", "text"])).unwrap_err().to_string();
     assert!(error.contains("expected each column once, found the column `text` twice"), "{error}");
+}
+
+/// Compressed files with as few pages as possible, and no statistics, which would repeat values.
+fn few_pages() -> parquet::file::properties::WriterPropertiesBuilder {
+    WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_data_page_size_limit(1 << 30)
+        .set_dictionary_page_size_limit(1 << 30)
+        .set_statistics_enabled(parquet::file::properties::EnabledStatistics::None)
+}
+
+/// A column of lists of a text of this length, as many times as `lists` says, from a dictionary.
+fn lists_of_one_text(text: usize, lists: &[usize]) -> Vec<u8> {
+    let text = ByteArray::from("a".repeat(text).as_str());
+    let values: usize = lists.iter().sum();
+    let repetition: Vec<i16> =
+        lists.iter().flat_map(|&length| (0..length).map(|at| i16::from(at > 0))).collect();
+    let properties = few_pages().build();
+    column("repeated", &vec![text; values], Some(&vec![1; values]), Some(&repetition), properties)
+}
+
+/// The rows have 2 GB of text.
+#[test]
+fn one_long_text_in_many_rows() {
+    let text = ByteArray::from("a".repeat(2_000_000).as_str());
+    let properties = few_pages().build();
+    let bytes = column("required", &vec![text; 1000], None, None, properties);
+    assert!(bytes.len() < 2000, "{}", bytes.len());
+    let rows = open(&bytes, None).unwrap();
+    let (last, rest) = rows.split_last().unwrap();
+    assert!(rest.iter().all(Result::is_ok) && (30..40).contains(&rest.len()), "{}", rest.len());
+    let error = last.as_ref().unwrap_err();
+    assert!(!error.is_about_a_record());
+    let says = format!("damage after {} rows: its {} bytes unpack to more text", rows.len(), bytes.len());
+    assert!(error.to_string().contains(&says), "{error}");
+}
+
+#[test]
+fn a_row_beyond_the_limit_is_malformed() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    let texts = ["short", "much too long", "ok"].map(ByteArray::from);
+    file.write_all(&column("required", &texts, None, None, Default::default())).unwrap();
+    let rows: Vec<_> = ParquetReader::new(file.path()).longest(10).open(0).unwrap().collect();
+    assert!(rows[0].is_ok() && rows[2].is_ok() && rows.len() == 3);
+    let error = rows[1].as_ref().unwrap_err();
+    assert!(error.is_about_a_record());
+    assert!(
+        error.to_string().contains(":2: expected a row of at most 10 bytes, found a longer one"),
+        "{error}"
+    );
+}
+
+/// The parser copies all texts of a list before it returns the row.
+#[test]
+fn a_list_of_many_copies_of_a_long_text() {
+    let long = lists_of_one_text(100_000, &[1, 10_000, 1]);
+    assert!(long.len() < 10_000, "{}", long.len());
+    let error = first_error(&long);
+    assert!(error.contains("a list has more than 67108864 bytes of text"), "{error}");
+    // Short lists of it are fine, until the file has more text than its size allows.
+    let error = first_error(&lists_of_one_text(100_000, &[2; 700]));
+    assert!(error.contains("damage after 3") && error.contains("unpack to more text"), "{error}");
+}
+
+#[test]
+fn class_names_of_the_metadata() {
+    let file = |names: &str| {
+        let metadata =
+            format!(r#"{{"info": {{"features": {{"t": {{"names": {names}, "_type": "ClassLabel"}}}}}}}}"#);
+        let pair = parquet::file::metadata::KeyValue::new("huggingface".to_owned(), metadata);
+        let properties = WriterProperties::builder().set_key_value_metadata(Some(vec![pair])).build();
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&column("required", &[ByteArray::from("x")], None, None, properties)).unwrap();
+        file
+    };
+    let [one, same, other] = [r#"["neg", "pos"]"#, r#"["neg", "pos"]"#, r#"["pos", "neg"]"#].map(file);
+    let reader = |files: &[&tempfile::NamedTempFile]| {
+        let paths: Vec<_> = files.iter().map(|file| file.path().to_owned()).collect();
+        crate::Fingerprinted::new(Box::new(ParquetReader::new(paths)) as Box<dyn Reader>)
+    };
+    let names = Some(vec!["neg".to_owned(), "pos".to_owned()]);
+    assert_eq!(reader(&[&one, &same]).class_names("t").unwrap(), names);
+    assert_eq!(reader(&[&one]).class_names("other").unwrap(), None);
+    let error = reader(&[&one, &other]).class_names("t").unwrap_err().to_string();
+    assert!(
+        error.contains("expected the classes neg, pos of `t`, as in the files before, found the"),
+        "{error}"
+    );
+}
+
+/// Each value has all bytes of the one before it and one more.
+#[test]
+fn values_that_repeat_the_ones_before() {
+    let of = |values: usize| {
+        let text = "a".repeat(values);
+        let texts: Vec<_> = (1..=values).map(|length| ByteArray::from(&text[..length])).collect();
+        let encoding = parquet::basic::Encoding::DELTA_BYTE_ARRAY;
+        let properties = few_pages().set_dictionary_enabled(false).set_encoding(encoding).build();
+        column("required", &texts, None, None, properties)
+    };
+    assert!(open(&of(1000), None).unwrap().iter().all(Result::is_ok));
+    let error = first_error(&of(12_000));
+    assert!(error.contains("the texts of a page repeat more than 67108864 bytes"), "{error}");
 }

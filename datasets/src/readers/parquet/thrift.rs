@@ -56,7 +56,7 @@ impl<'a> Compact<'a> {
         Err(Unreadable)
     }
 
-    fn zigzag(&mut self) -> Result<i64, Unreadable> {
+    pub(super) fn zigzag(&mut self) -> Result<i64, Unreadable> {
         let value = self.varint()?;
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }

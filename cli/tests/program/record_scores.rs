@@ -1,0 +1,82 @@
+//! With a stride, scores are those of records, as `predict` answers for them.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::small_run::{firebrick, report};
+
+fn folder(task: &str, record: impl Fn(usize) -> Value) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let run = format!(
+        r#"(
+            task: {task},
+            data: (path: "train.jsonl", valid: "valid.jsonl", tokenizer: Bpe(vocabulary: 280),
+                special: (pad: "<pad>", bos: "<s>", eos: "</s>"), max_length: 12, stride: 4, cache: false),
+            model: Bert(layers: 1, heads: 1, width: 8),
+            optimizer: AdamW(), schedule: Constant(lr: 3e-2), batch: (micro: 3), steps: 12, evaluate_every: 12,
+            device: "cpu", output: "out",
+        )"#
+    );
+    fs::write(folder.path().join("run.ron"), run).unwrap();
+    for (name, numbers) in [("train", 0..20), ("valid", 20..27)] {
+        let lines: String = numbers.map(|at| format!("{}\n", record(at))).collect();
+        fs::write(folder.path().join(format!("{name}.jsonl")), lines).unwrap();
+    }
+    folder
+}
+
+/// Trains, and returns the scores of the last evaluation, the evaluation by `eval`, and the answers of `predict`.
+fn scored(folder: &Path) -> (Value, Value, Vec<Value>) {
+    firebrick(folder).args(["train", "run.ron", "--plain"]).assert().success();
+    let log = fs::read_to_string(folder.join("out/metrics.jsonl")).unwrap();
+    let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let valid = lines.filter(|line| line["kind"] == "valid").last().unwrap();
+    let evaluated = report(firebrick(folder).args(["eval", "out", "--report", "json"]));
+    let answers = firebrick(folder).args(["predict", "out"]).assert().success().get_output().stdout.clone();
+    let answers = String::from_utf8(answers).unwrap();
+    (valid, evaluated, answers.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
+}
+
+fn assert_close(found: &Value, expected: f64) {
+    assert!((found.as_f64().unwrap() - expected).abs() < 1e-9, "{found} {expected}");
+}
+
+#[test]
+fn words_in_several_pieces_count_once() {
+    let names = ["Maria", "met", "Lee", "Ana", "near", "the", "river"];
+    let folder = folder("TokenClassification(subwords: All)", |at| {
+        let words: Vec<_> = (0..5 + at).map(|word| names[(word * word + at) % 7]).collect();
+        let labels: Vec<_> = words.iter().map(|word| if word.len() < 4 { "B-PER" } else { "O" }).collect();
+        json!({"words": words, "labels": labels})
+    });
+    let (valid, evaluated, answers) = scored(folder.path());
+    assert_eq!((answers.len(), &evaluated["samples"]), (7, &json!(7)));
+    let (mut right, mut all) = (0, 0);
+    for answer in &answers {
+        let [predicted, expected] = ["predicted", "expected"].map(|name| answer[name].as_array().unwrap());
+        right += predicted.iter().zip(expected).filter(|(a, b)| a == b).count();
+        all += expected.len();
+    }
+    let accuracy = right as f64 / all as f64;
+    assert_close(&evaluated["scores"]["accuracy"], accuracy);
+    assert_close(&valid["scores"]["accuracy"], accuracy);
+    // More labels than words count in the loss.
+    assert!(evaluated["items"].as_u64().unwrap() > all as u64);
+}
+
+#[test]
+fn texts_in_several_pieces_count_once() {
+    let folder = folder("SequenceClassification()", |at| {
+        let text = ["good film", "bad film, very bad", "so so"][at % 3].repeat(1 + at);
+        json!({"text": text, "label": ["pos", "neg", "other"][at * at % 3]})
+    });
+    let (valid, evaluated, answers) = scored(folder.path());
+    assert_eq!((answers.len(), &evaluated["samples"]), (7, &json!(7)));
+    let right = answers.iter().filter(|answer| answer["predicted"] == answer["expected"]).count();
+    assert_close(&evaluated["scores"]["accuracy"], right as f64 / 7.0);
+    assert_close(&valid["scores"]["accuracy"], right as f64 / 7.0);
+    assert!(evaluated["items"].as_u64().unwrap() > 7);
+}
