@@ -15,6 +15,7 @@ use burn::module::Module;
 use burn::store::{ModuleSnapshot, SafetensorsStore};
 
 use crate::TrainError;
+use crate::files::sorted_metadata::sort_metadata;
 
 /// Prefix of the names of staged files.
 const STAGED_NAME: &str = ".staged-";
@@ -24,7 +25,8 @@ pub(crate) fn save_model<M: Module>(model: &M, path: &Path) -> Result<(), TrainE
     replace(path, |staged| {
         let mut store = SafetensorsStore::from_file(staged).overwrite(true);
         let saved = model.valid().save_into(&mut store);
-        saved.map_err(|error| TrainError::file(path, "saving the model", error))
+        saved.map_err(|error| TrainError::file(path, "saving the model", error))?;
+        sort_metadata(staged).map_err(|error| TrainError::file(path, "saving the model", error))
     })
 }
 

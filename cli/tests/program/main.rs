@@ -14,6 +14,7 @@ mod detail;
 mod devices_command;
 mod divergence;
 mod dpo;
+mod equal_runs;
 mod evaluate_samples;
 mod events;
 mod examples;
