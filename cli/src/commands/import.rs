@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::json;
 
-use crate::commands::run_args::{ReportFormat, print_json};
-use crate::console::{insist, print};
+use crate::commands::run_args::ReportFormat;
+use crate::console::{insist, print, print_json};
 use crate::import::{Import, Imported, read_file};
 use crate::{Run, RunError};
 

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use firebrick::observe::plain_text::plain as plain_text;
 use plain::Plain;
 use watched::Watch;
 
@@ -108,7 +109,9 @@ fn watch_as_lines(mut watch: Watch, options: &WatchOptions, out: &mut impl Write
     let mut plain = Plain::default();
     while !options.stop.load(Ordering::Relaxed) {
         let news = watch.look()?;
-        match plain.tell(&watch.watched, &news, out) {
+        let mut lines = Vec::new();
+        let told = plain.tell(&watch.watched, &news, &mut lines);
+        match told.and_then(|()| write_plain(&lines, out)) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             Err(error) => return Err(WatchError::Show(error)),
@@ -120,6 +123,12 @@ fn watch_as_lines(mut watch: Watch, options: &WatchOptions, out: &mut impl Write
         std::thread::sleep(LOOK);
     }
     Ok(())
+}
+
+/// Writes lines that name what other programs wrote into the log.
+fn write_plain(lines: &[u8], out: &mut impl Write) -> io::Result<()> {
+    out.write_all(plain_text(&String::from_utf8_lossy(lines)).as_bytes())?;
+    out.flush()
 }
 
 #[cfg(test)]

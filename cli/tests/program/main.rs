@@ -6,6 +6,8 @@ mod bench_command;
 mod cache_command;
 mod chat;
 mod checkpoint_command;
+#[cfg(unix)]
+mod closed_pipe;
 mod command_line;
 mod completions_command;
 mod corpus;
@@ -15,6 +17,7 @@ mod devices_command;
 mod divergence;
 mod dpo;
 mod equal_runs;
+mod escapes;
 mod evaluate_samples;
 mod events;
 mod examples;

@@ -212,6 +212,9 @@ pub enum RunError {
     /// The model cannot be measured as asked.
     #[error(transparent)]
     Measure(#[from] MeasureError),
+    /// The reader of the output has closed it, as `head` does: there is nothing more to do.
+    #[error("nothing reads the output any more")]
+    Unread,
     /// There are no records to answer.
     #[error("the run has no validation files: name the records to answer with --data")]
     NothingAsked,
