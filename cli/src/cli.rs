@@ -28,6 +28,7 @@ use crate::log_lines::print_messages;
 use crate::run::Process;
 use crate::signals;
 use crate::signals::Signal;
+use crate::threads;
 use crate::{Bench, DataRun, RunError};
 use firebrick::device::Listing;
 use firebrick::{Resume, Show};
@@ -256,11 +257,15 @@ impl Cli {
     pub fn run(self) -> ExitCode {
         self.detail.detail().install();
         print_messages();
-        let done = |result: Result<(), RunError>| result.map(|()| Exit::Done);
+        threads::end_without();
         // These two end when they have saved or removed what they write.
         if !matches!(self.command, Command::Train(_) | Command::Tokenize(_)) {
             signals::end_at_once();
         }
+        if let Err(error) = threads::start() {
+            return Exit::code(Err(error));
+        }
+        let done = |result: Result<(), RunError>| result.map(|()| Exit::Done);
         Exit::code(match self.command {
             Command::Train(args) => train(&args),
             Command::Eval(args) => done(eval(&args)),

@@ -133,11 +133,14 @@ pub(crate) fn unprinted() -> Option<String> {
     UNPRINTED.get().cloned()
 }
 
+/// The most columns of a line. A terminal may report any number.
+const WIDEST: u16 = 10_000;
+
 /// Returns the columns of the terminal of standard output.
 pub(crate) fn terminal_width() -> Option<u16> {
     #[cfg(all(unix, feature = "tui"))]
     if let Ok(size) = rustix::termios::tcgetwinsize(io::stdout()) {
-        return (size.ws_col >= 20).then_some(size.ws_col);
+        return (size.ws_col >= 20).then_some(size.ws_col.min(WIDEST));
     }
     None
 }

@@ -22,6 +22,8 @@ use std::time::Duration;
 use thiserror::Error;
 
 use firebrick::observe::plain_text::plain as plain_text;
+#[cfg(feature = "tui")]
+use firebrick::observe::terminal::is_drawable;
 use plain::Plain;
 use watched::Watch;
 
@@ -99,7 +101,7 @@ pub enum WatchError {
 pub fn watch(folder: &Path, options: &WatchOptions) -> Result<(), WatchError> {
     let watch = Watch::new(folder, options.total_updates)?;
     #[cfg(feature = "tui")]
-    if !options.plain && io::stdout().is_terminal() && io::stdin().is_terminal() {
+    if !options.plain && io::stdout().is_terminal() && io::stdin().is_terminal() && is_drawable() {
         return terminal::watch_on_terminal(watch, options);
     }
     watch_as_lines(watch, options, &mut io::stdout())

@@ -58,6 +58,8 @@ mod schema_command;
 mod seq2seq;
 mod small_run;
 mod tasks;
+#[cfg(target_os = "linux")]
+mod threads;
 mod token_cache;
 mod tokenizer_folders;
 mod truncated;

@@ -250,6 +250,17 @@ pub enum RunError {
         /// Whether it would be enough if a disk kept the parameters of blocks and the optimizer's state.
         a_disk_helps: bool,
     },
+    /// The system does not start the threads that compute.
+    #[error(
+        "the system cannot start {}: {reason}; raise the limits of this process (`ulimit -u`, `ulimit -v`), or set `RAYON_NUM_THREADS` to a smaller number",
+        counted(*threads, "thread")
+    )]
+    NoThreads {
+        /// The number of threads.
+        threads: usize,
+        /// The system's reason.
+        reason: String,
+    },
     /// The process cannot run this many ranks.
     #[error(
         "`ranks` must be at most {most} in a process, where each is a thread, found {ranks}, whose stacks and model take at least {:.1} GB: lower it, or start several processes with `mpirun`",
