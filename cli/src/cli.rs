@@ -134,7 +134,8 @@ enum Command {
     /// Shows, checks and compares checkpoints.
     #[command(subcommand)]
     Checkpoint(CheckpointCommand),
-    /// Converts a DeepSpeed configuration to a run file, and reports what became of each field.
+    /// Converts a DeepSpeed configuration, or Hugging Face's training arguments, to a run file, and reports what became of
+    /// each field.
     ///
     /// With `--training-args`, "auto" means what Hugging Face's Trainer makes of it. Fields that no file has, such as
     /// data and model, stand in the run file behind a mark, `// fill in:`. Fails if an unsupported or unknown field may
