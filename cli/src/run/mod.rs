@@ -22,6 +22,7 @@ mod model_config;
 mod on_device;
 mod param_groups;
 mod parse;
+mod part_of_run;
 mod prepare;
 mod problem;
 mod ron_path;
