@@ -182,7 +182,8 @@ impl Labels {
 
 fn names_in<'a>(record: &'a Record, field: &str) -> Result<Vec<Cow<'a, str>>, DataError> {
     let name = |value: &'a Value| match value {
-        Value::Text(name) => Some(Cow::from(name)),
+        // An empty cell of a table is no label.
+        Value::Text(name) if !name.trim().is_empty() => Some(Cow::from(name)),
         Value::Integer(number) => Some(Cow::from(number.to_string())),
         _ => None,
     };
