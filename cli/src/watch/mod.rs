@@ -51,6 +51,16 @@ pub enum WatchError {
         /// The folder.
         folder: PathBuf,
     },
+    /// The folder holds something else than a run.
+    #[error(
+        "`{folder}` is not the output folder of a run: it holds `{found}`, and neither a run's log nor its lock; `firebrick runs FOLDER` lists the runs in a folder"
+    )]
+    NoRun {
+        /// The folder.
+        folder: PathBuf,
+        /// The name of something in it.
+        found: String,
+    },
     /// The log exists but cannot be read.
     #[error("reading `{path}`: {error}")]
     Read {
@@ -81,7 +91,7 @@ pub enum WatchError {
 ///
 /// # Errors
 ///
-/// The folder does not exist, its log cannot be read, or the terminal cannot be drawn on; or the run's process is
+/// The folder does not exist or is not a run's, its log cannot be read, or the terminal cannot be drawn on; or the run's process is
 /// gone and has left no report.
 ///
 /// ```

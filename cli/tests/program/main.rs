@@ -25,6 +25,7 @@ mod exit_codes;
 mod folders;
 mod generate_lines;
 mod global_batches;
+mod hints;
 #[cfg(any(feature = "hub", feature = "mlflow"))]
 mod http_server;
 #[cfg(feature = "hub")]
