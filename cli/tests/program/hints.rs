@@ -32,7 +32,16 @@ fn a_damaged_model_is_not_a_diverged_run() {
     let trained = |said: &str| {
         for arguments in [
             &["generate", "out", "--prompt", "to be"][..],
-            &["train", "run.ron", "--set", "model=Pretrained(\"out/pretrained\")", "--set", "output=other"],
+            &[
+                "train",
+                "run.ron",
+                "--set",
+                "model=Pretrained(\"out/pretrained\")",
+                "--set",
+                "data.tokenizer=File(\"out/pretrained\")",
+                "--set",
+                "output=other",
+            ],
         ] {
             let mut command = firebrick(folder.path());
             let failed = command.args(arguments).assert().code(1);
