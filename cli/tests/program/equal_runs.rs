@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::small_run::{firebrick, folder, train};
 
 /// Files that hold times, process numbers, or the checksums of such files.
-const OF_THE_CLOCK: [&str; 8] = [
+const OF_THE_CLOCK: [&str; 9] = [
     ".firebrick.lock",
     "metrics.jsonl",
     "metrics/",
@@ -16,6 +16,7 @@ const OF_THE_CLOCK: [&str; 8] = [
     "report.html",
     "/trainer.json",
     "/manifest.json",
+    "/.made_of",
 ];
 
 /// Returns the bytes of every other file in a folder, by its path there.
