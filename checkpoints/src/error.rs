@@ -266,7 +266,9 @@ fn advice(error: &io::Error) -> &'static str {
         }
         io::ErrorKind::PermissionDenied => ": grant this user the permission, or use another folder",
         io::ErrorKind::ReadOnlyFilesystem => ": use a writable folder",
-        io::ErrorKind::NotFound => ": check the path",
+        io::ErrorKind::NotFound => {
+            ": check the path, and whether a folder in it was removed or renamed meanwhile"
+        }
         _ => ": check the disk, and try again",
     }
 }

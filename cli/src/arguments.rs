@@ -13,6 +13,9 @@ use crate::console::insist;
 /// What the standard library says about any text that is no whole number, a negative one included.
 const NO_NUMBER: &str = "invalid digit found in string";
 
+/// What is said instead.
+const A_NUMBER: &str = "expected a whole number, at least 0";
+
 /// The exit code of arguments that cannot be read.
 const UNREADABLE: u8 = 2;
 
@@ -42,13 +45,15 @@ fn with_negative_numbers(command: Command) -> Command {
 
 /// Prints help, the version or an error, and returns the exit code.
 fn told(error: &Error) -> ExitCode {
-    if error.kind() == Fault::ValueValidation && error.to_string().contains(NO_NUMBER) {
-        insist(error.to_string().replace(NO_NUMBER, "expected a whole number, at least 0").trim_end());
+    if error.use_stderr() {
+        // It quotes the arguments, so it has no colours: a terminal could not tell them from those of an argument.
+        let text = error.to_string();
+        let is_no_number = error.kind() == Fault::ValueValidation;
+        let text = if is_no_number { text.replace(NO_NUMBER, A_NUMBER) } else { text };
+        insist(text.trim_end());
         return ExitCode::from(UNREADABLE);
     }
-    let printed = error.print().and_then(|()| io::stdout().flush());
-    match printed {
-        _ if error.use_stderr() => ExitCode::from(UNREADABLE),
+    match error.print().and_then(|()| io::stdout().flush()) {
         Err(failed) if failed.kind() != ErrorKind::BrokenPipe => {
             insist(&format!("error: standard output: {failed}"));
             ExitCode::FAILURE

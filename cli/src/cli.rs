@@ -28,6 +28,7 @@ use crate::log_lines::print_messages;
 use crate::run::Process;
 use crate::signals;
 use crate::signals::Signal;
+use crate::threads;
 use crate::{Bench, DataRun, RunError};
 use firebrick::device::Listing;
 use firebrick::{Resume, Show};
@@ -133,7 +134,8 @@ enum Command {
     /// Shows, checks and compares checkpoints.
     #[command(subcommand)]
     Checkpoint(CheckpointCommand),
-    /// Converts a DeepSpeed configuration to a run file, and reports what became of each field.
+    /// Converts a DeepSpeed configuration, or Hugging Face's training arguments, to a run file, and reports what became of
+    /// each field.
     ///
     /// With `--training-args`, "auto" means what Hugging Face's Trainer makes of it. Fields that no file has, such as
     /// data and model, stand in the run file behind a mark, `// fill in:`. Fails if an unsupported or unknown field may
@@ -256,11 +258,15 @@ impl Cli {
     pub fn run(self) -> ExitCode {
         self.detail.detail().install();
         print_messages();
-        let done = |result: Result<(), RunError>| result.map(|()| Exit::Done);
+        threads::end_without();
         // These two end when they have saved or removed what they write.
         if !matches!(self.command, Command::Train(_) | Command::Tokenize(_)) {
             signals::end_at_once();
         }
+        if let Err(error) = threads::start() {
+            return Exit::code(Err(error));
+        }
+        let done = |result: Result<(), RunError>| result.map(|()| Exit::Done);
         Exit::code(match self.command {
             Command::Train(args) => train(&args),
             Command::Eval(args) => done(eval(&args)),

@@ -1,11 +1,17 @@
-//! Prints lines for the user. A closed pipe does not end a training run.
+//! Prints for the user. All text of the program passes through here, and [`plain`] neutralises it.
+//!
+//! A reader that closes the pipe has read enough: a command that only prints ends with code 0, as if it had printed the
+//! rest, and a training run goes on.
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use firebrick::observe::plain_text::{plain, plain_json};
+use serde::Serialize;
 
 /// How much a command says besides its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,17 +51,60 @@ pub(crate) fn tell(line: &str) {
 
 /// Prints a line on standard error, also if the program is quiet: an error, or what a command was asked for.
 pub(crate) fn insist(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", plain(line));
 }
 
 /// Prints the result on standard output. [`unprinted`] returns what went wrong, at the end of the program.
 pub(crate) fn print(text: &str) {
-    let mut stdout = io::stdout();
-    match write!(stdout, "{text}").and_then(|()| stdout.flush()) {
+    print_verbatim(&plain(text));
+}
+
+/// Prints a result with colours and styles, which stay. Everything else that a terminal would obey is neutralised.
+pub(crate) fn print_styled(text: &str) {
+    print_verbatim(&styled(text));
+}
+
+/// Prints a result as a line of JSON.
+pub(crate) fn print_json(result: &impl Serialize) {
+    print_verbatim(&(plain_json(&serde_json::to_string(result).unwrap_or_default()) + "\n"));
+}
+
+/// Prints a text that a model wrote: as it is, since it is the result, but neutralised on a terminal.
+///
+/// # Errors
+///
+/// It cannot be printed. If [nobody reads it](ErrorKind::BrokenPipe), there is nothing more to do.
+pub(crate) fn print_written(text: &str) -> io::Result<()> {
+    match io::stdout().is_terminal() {
+        true => write_out(&plain(text)),
+        false => write_out(text),
+    }
+}
+
+fn print_verbatim(text: &str) {
+    match write_out(text) {
         // A reader that closes a pipe has read enough.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => drop(UNPRINTED.set(error.to_string())),
         _ => {}
     }
+}
+
+fn write_out(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
+}
+
+/// Returns the text with the commands that set colours and styles, and with everything else [plain].
+pub(crate) fn styled(text: &str) -> String {
+    let mut parts = text.split("\u{1b}[");
+    let mut styled = plain(parts.next().unwrap_or_default()).into_owned();
+    for part in parts {
+        let end = part.find(|letter: char| !letter.is_ascii_digit() && letter != ';');
+        let is_style = end.is_some_and(|end| part[end..].starts_with('m'));
+        styled += if is_style { "\u{1b}[" } else { "\\u{1b}[" };
+        styled += &plain(part);
+    }
+    styled
 }
 
 /// The silence after which [`with_progress`] prints a line.
@@ -84,11 +133,14 @@ pub(crate) fn unprinted() -> Option<String> {
     UNPRINTED.get().cloned()
 }
 
+/// The most columns of a line. A terminal may report any number.
+const WIDEST: u16 = 10_000;
+
 /// Returns the columns of the terminal of standard output.
 pub(crate) fn terminal_width() -> Option<u16> {
     #[cfg(all(unix, feature = "tui"))]
     if let Ok(size) = rustix::termios::tcgetwinsize(io::stdout()) {
-        return (size.ws_col >= 20).then_some(size.ws_col);
+        return (size.ws_col >= 20).then_some(size.ws_col.min(WIDEST));
     }
     None
 }
@@ -110,5 +162,18 @@ impl Share {
             *printed = Instant::now();
             tell(&format!("{} {:.0}%", self.doing, done as f64 / all.max(1) as f64 * 100.0));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn styles_stay_and_other_commands_do_not() {
+        let bold = "\u{1b}[1mloss\u{1b}[0m \u{1b}[1;32m0.5\u{1b}[m";
+        assert_eq!(styled(bold), bold);
+        let hostile = "\u{1b}[2J\u{1b}]0;pwned\u{7}\u{1b}[31mred\u{1b}[";
+        assert_eq!(styled(hostile), "\\u{1b}[2J\\u{1b}]0;pwned\\u{7}\u{1b}[31mred\\u{1b}[");
     }
 }

@@ -37,6 +37,7 @@
 //! report_page/   one HTML page of a run, from the run's files alone
 //! guide.rs       the pages of docs/
 //! token_cache/   tokens and vocabularies that runs keep for later runs
+//! threads.rs     the threads that compute, and those that the system does not start
 //! signals.rs     Ctrl-C, SIGTERM and a closed terminal
 //! console.rs     prints lines on standard error and the result on standard output
 //! log_lines.rs   prints what the libraries report
@@ -61,6 +62,7 @@ mod run;
 mod runs;
 mod schema;
 mod signals;
+mod threads;
 mod token_cache;
 mod trained_run;
 pub mod watch;

@@ -108,7 +108,9 @@ fn listen(mut hear: impl FnMut(Signal) + Send + 'static) {
             }
         }
     };
-    let _ = thread::Builder::new().name("signals".into()).spawn(heard);
+    // A program that could not be ended by a signal would be worse than one that does not start: this panics, which ends
+    // it with an error.
+    thread::spawn(heard);
 }
 
 #[cfg(not(unix))]

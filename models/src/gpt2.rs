@@ -181,6 +181,7 @@ impl HubConfig for Gpt2Config {
         ])?;
         check_layers("n_layer", self.n_layer)?;
         check_heads("n_head", self.n_head, self.n_embd)?;
+        crate::pretrained::check_epsilon("layer_norm_epsilon", self.layer_norm_epsilon)?;
         check_dropouts(&[
             ("resid_pdrop", self.resid_pdrop),
             ("embd_pdrop", self.embd_pdrop),

@@ -61,6 +61,16 @@ pub enum ResumeError {
         /// The word that it resembles.
         nearest: Option<String>,
     },
+    /// The path to resume from names something else than a checkpoint.
+    #[error(
+        "{path}: expected a checkpoint, such as `runs/a/checkpoints/step-00001000`, or the output folder of a run that saved one, found {found}"
+    )]
+    NotCheckpoint {
+        /// The path.
+        path: PathBuf,
+        /// What is there.
+        found: &'static str,
+    },
     /// The optimizer's state cannot be kept on a disk.
     #[error(transparent)]
     Scratch(#[from] ScratchError),

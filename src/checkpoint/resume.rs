@@ -55,7 +55,7 @@ impl Resume {
         let of_run = path.join(FOLDER);
         match of_run.is_dir() || of_run.is_symlink() {
             true => Ok(Some(newest(of_run)?.path)),
-            false if path.exists() => Ok(Some(path.clone())),
+            false if path.exists() => is_checkpoint(path).map(|()| Some(path.clone())),
             false => Err(ResumeError::NoPath { path: path.clone(), nearest: nearest_word(path) }),
         }
     }
@@ -98,6 +98,23 @@ impl Resume {
     }
 }
 
+/// Rejects a path that names neither a checkpoint nor one that is damaged.
+fn is_checkpoint(path: &Path) -> Result<(), ResumeError> {
+    let found = match path.is_dir() {
+        true if path.join("manifest.json").exists() => return Ok(()),
+        // Opening it reports what is missing.
+        true if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("step-")) => {
+            return Ok(());
+        }
+        true if path.file_name().is_some_and(|name| name == FOLDER) => {
+            "a run's folder of checkpoints: name the run's output folder, or one of the checkpoints"
+        }
+        true => "a folder that is not a checkpoint, and has no folder `checkpoints`",
+        false => "a file",
+    };
+    Err(ResumeError::NotCheckpoint { path: path.into(), found })
+}
+
 /// Returns the word that is meant by a mistyped one.
 fn nearest_word(path: &Path) -> Option<String> {
     let text = path.to_str()?.to_lowercase();
@@ -105,7 +122,8 @@ fn nearest_word(path: &Path) -> Option<String> {
     let step = format!("step-{digits}");
     let words = ["latest", "auto", step.as_str()].map(|word| (strsim::jaro_winkler(&text, word), word));
     let (alike, word) = words.into_iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
-    (alike > 0.8 && !word.ends_with('-')).then(|| word.to_string())
+    // A word that is already written so is not what is wrong: such a number of updates is none.
+    (alike > 0.8 && !word.ends_with('-') && word != path.to_str()?).then(|| word.to_string())
 }
 
 /// The folder of a run's checkpoints, within its output folder.
@@ -137,10 +155,31 @@ mod tests {
             ("lates", "(did you mean `latest`?)"),
             ("atuo", "(did you mean `auto`?)"),
             ("runs/a", "nothing here to resume from: write `latest`"),
+            ("step-99999999999999999999", "nothing here to resume from: write `latest`"),
         ] {
             let resume: Resume = given.parse().unwrap_or_else(|never| match never {});
             let error = resume.find(Path::new("run")).unwrap_err().to_string();
             assert!(error.contains(meant), "{error}");
         }
+    }
+
+    #[test]
+    fn what_is_no_checkpoint_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for name in ["empty", "own/checkpoints"] {
+            std::fs::create_dir_all(at(name)).unwrap();
+        }
+        std::fs::write(at("file"), "").unwrap();
+        for (name, said) in [
+            ("empty", "found a folder that is not a checkpoint, and has no folder `checkpoints`"),
+            ("own/checkpoints", "name the run's output folder"),
+            ("file", "found a file"),
+        ] {
+            let error = Resume::Path(at(name)).find(Path::new("run")).unwrap_err().to_string();
+            assert!(error.contains(said) && error.contains("expected a checkpoint"), "{name}: {error}");
+        }
+        let error = Resume::Path(at("own")).find(Path::new("run")).unwrap_err();
+        assert!(matches!(error, ResumeError::NoCheckpoint { .. }), "{error}");
     }
 }

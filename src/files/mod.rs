@@ -3,4 +3,5 @@
 pub(crate) mod appended;
 pub(crate) mod beside;
 pub mod saving;
+pub(crate) mod sorted_metadata;
 pub mod writes;

@@ -15,6 +15,7 @@ use burn::module::Module;
 use burn::store::{ModuleSnapshot, SafetensorsStore};
 
 use crate::TrainError;
+use crate::files::sorted_metadata::sort_metadata;
 
 /// Prefix of the names of staged files.
 const STAGED_NAME: &str = ".staged-";
@@ -24,7 +25,8 @@ pub(crate) fn save_model<M: Module>(model: &M, path: &Path) -> Result<(), TrainE
     replace(path, |staged| {
         let mut store = SafetensorsStore::from_file(staged).overwrite(true);
         let saved = model.valid().save_into(&mut store);
-        saved.map_err(|error| TrainError::file(path, "saving the model", error))
+        saved.map_err(|error| TrainError::file(path, "saving the model", error))?;
+        sort_metadata(staged).map_err(|error| TrainError::file(path, "saving the model", error))
     })
 }
 
@@ -194,9 +196,10 @@ impl Place {
         let folder = if left == staged { Ok(()) } else { fs::create_dir(&left) };
         let file = folder.and_then(|()| File::create(&staged));
         let permissions = file.and_then(|file| Ok(file.metadata()?.permissions()));
-        let permissions = permissions.inspect_err(|_| {
+        let permissions = permissions.map_err(|error| {
             all_staged().retain(|path| *path != left);
             let _ = remove_any(&left);
+            gone(&path, error)
         })?;
         Ok(Self { path, staged, left, permissions })
     }
@@ -224,6 +227,21 @@ impl Drop for Place {
             all.swap_remove(at);
             let _ = remove_any(&self.left);
         }
+    }
+}
+
+/// Returns the error of a file whose folder was there when the run, or the command, began.
+fn gone(path: &Path, error: io::Error) -> io::Error {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    match folder {
+        Some(folder) if error.kind() == ErrorKind::NotFound && !folder.exists() => {
+            let folder = folder.display();
+            let reason = format!(
+                "the folder {folder} is gone: it does not exist, or was removed or renamed meanwhile"
+            );
+            io::Error::new(ErrorKind::NotFound, reason)
+        }
+        _ => error,
     }
 }
 
@@ -366,6 +384,14 @@ mod tests {
             assert_eq!(fs::read_to_string(at(target)).unwrap(), "new");
         }
         assert_eq!(fs::metadata(at("own")).unwrap().permissions().mode() & 0o777, 0o640);
+    }
+
+    #[test]
+    fn a_folder_that_is_gone_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("out");
+        let error = save_text("text", &out.join("run.ron")).unwrap_err().to_string();
+        assert!(error.contains(&format!("the folder {} is gone", out.display())), "{error}");
     }
 
     #[cfg(unix)]

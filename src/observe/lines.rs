@@ -10,6 +10,7 @@ use crate::observe::duration::duration;
 use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress, StepNumbers};
 use crate::observe::observer::Observer;
 use crate::observe::pace::Pace;
+use crate::observe::plain_text::plain;
 use crate::observe::readings::{
     BYTES, LOSS_SCALE, MFU, PER_DEVICE, Reading, SLOWEST, WAITING, format_reading, of_step,
 };
@@ -98,7 +99,7 @@ impl Observer for Lines {
 /// Prints a line.
 pub(crate) fn say(line: &str) {
     // A closed pipe does not end a training run.
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", plain(line));
 }
 
 /// Formats a step as a line: updates made, the total if it is known, and the finite readings.

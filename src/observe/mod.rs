@@ -10,6 +10,7 @@
 //! dashboard.rs         on burn-train's dashboard
 //! terminal.rs          the terminal while the dashboard has it
 //! lines.rs             as plain lines
+//! plain_text.rs        text that a terminal shows and does not obey
 //! pace.rs              the speed, and the time left
 //! duration.rs          durations for people
 //! first_step.rs        what a GPU does before the first step
@@ -40,6 +41,7 @@ pub mod numbers;
 pub mod observer;
 pub(crate) mod observers;
 pub(crate) mod pace;
+pub mod plain_text;
 pub(crate) mod progress;
 pub mod rank_report;
 pub mod readings;

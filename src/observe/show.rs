@@ -1,9 +1,11 @@
 //! Where a run is shown.
 
+use crate::observe::terminal::is_drawable;
+
 /// Where to show the progress of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Show {
-    /// The full-screen dashboard if standard output is a terminal, plain lines elsewhere.
+    /// The full-screen dashboard if standard output is a terminal of a usual size, plain lines elsewhere.
     #[default]
     Auto,
     /// Plain lines on standard error.
@@ -17,6 +19,9 @@ pub enum Show {
 impl Show {
     /// Whether this is the full-screen dashboard.
     pub(crate) fn is_dashboard(self) -> bool {
-        cfg!(feature = "tui") && self == Self::Auto && std::io::IsTerminal::is_terminal(&std::io::stdout())
+        cfg!(feature = "tui")
+            && self == Self::Auto
+            && std::io::IsTerminal::is_terminal(&std::io::stdout())
+            && is_drawable()
     }
 }

@@ -82,6 +82,25 @@ impl Drop for SafeErrors {
     }
 }
 
+/// The most cells of a screen that is drawn. The largest screens have a tenth, and each cell takes some 50 bytes.
+#[cfg(all(unix, feature = "tui"))]
+const MOST_CELLS: u32 = 1_000_000;
+
+/// Returns whether the terminal of standard output has a size that can be drawn. A terminal may report any size, up to
+/// 65,535 columns and rows, for whose cells no memory would be enough.
+pub fn is_drawable() -> bool {
+    #[cfg(all(unix, feature = "tui"))]
+    if let Ok(size) = rustix::termios::tcgetwinsize(std::io::stdout()) {
+        return is_drawn(size.ws_col, size.ws_row);
+    }
+    true
+}
+
+#[cfg(all(unix, feature = "tui"))]
+fn is_drawn(columns: u16, rows: u16) -> bool {
+    u32::from(columns) * u32::from(rows) <= MOST_CELLS
+}
+
 /// The state of the terminal before the dashboard.
 pub struct Terminal {
     #[cfg(all(unix, feature = "tui"))]
@@ -109,5 +128,16 @@ impl Terminal {
             let sequence = b"\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1049l\x1b[?25h";
             let _ = stdout.write_all(sequence).and_then(|()| stdout.flush());
         }
+    }
+}
+
+#[cfg(all(test, unix, feature = "tui"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_that_a_terminal_reports_is_bounded() {
+        assert!(is_drawn(80, 24) && is_drawn(1000, 300) && is_drawn(0, 0) && is_drawn(u16::MAX, 2));
+        assert!(!is_drawn(u16::MAX, u16::MAX) && !is_drawn(2000, 2000));
     }
 }

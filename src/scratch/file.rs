@@ -54,7 +54,7 @@ impl ScratchFile {
         }
         Ok(Arc::new(Self {
             file,
-            name: folder.join(format!("(a file without a name, of rank {rank})")),
+            name: format!("{} (the file of `Offload` in it, of rank {rank})", folder.display()).into(),
             is_direct,
             space: Mutex::default(),
             moved: Default::default(),

@@ -13,9 +13,8 @@ use serde_json::json;
 
 use crate::RunError;
 use crate::commands::exit::Exit;
-use crate::commands::run_args::print_json;
 use crate::commands::summary::Rows;
-use crate::console::{Share, insist, print, tell};
+use crate::console::{Share, insist, print, print_json, tell};
 use firebrick::checkpoint::FOLDER;
 use firebrick::output::RUN;
 use firebrick::{ByteSize, ResumeError, TrainError, TrainerState};

@@ -4,8 +4,8 @@ use std::io::{IsTerminal, stdout};
 
 use clap::{Args, ValueEnum};
 
-use super::run_args::FileArgs;
-use crate::console::{tell, terminal_width};
+use super::run_args::{FileArgs, ReportFormat};
+use crate::console::{print, print_json, print_styled, tell, terminal_width};
 use crate::{DataRun, Look, RunError};
 
 /// `firebrick data`.
@@ -41,14 +41,21 @@ pub(crate) fn data(args: &DataArgs) -> Result<(), RunError> {
     let run = DataRun::read(&args.file.run, &args.file.overrides)?;
     let loaded = run.load(tell)?;
     let preview = run.preview(&loaded, args.batches.into(), args.rows.into())?;
-    args.file.report.print(&preview.numbers, || {
-        let color = match args.color {
-            Color::Always => true,
-            Color::Never => false,
-            Color::Auto => stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none(),
-        };
-        let width = args.width.or_else(terminal_width).unwrap_or(100).into();
-        preview.draw(Look { width, color })
-    });
+    if args.file.report == ReportFormat::Json {
+        print_json(&preview.numbers);
+        return Ok(());
+    }
+    let color = match args.color {
+        Color::Always => true,
+        Color::Never => false,
+        Color::Auto => stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none(),
+    };
+    let width = args.width.or_else(terminal_width).unwrap_or(100).into();
+    let drawn = preview.draw(Look { width, color });
+    if color {
+        print_styled(&drawn)
+    } else {
+        print(&drawn)
+    }
     Ok(())
 }

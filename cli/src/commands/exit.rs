@@ -10,7 +10,7 @@ use crate::signals::Signal;
 /// The codes, as `--help` shows them.
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
-    0  everything that was asked for was done
+    0  everything that was asked for was done, or as much of it as was read, by a command such as `head`
     1  it was not, and standard error says why; a run ended or went on although a checkpoint, its metrics or another
        file could not be written; a checkpoint is damaged; `checkpoint diff` found a difference
     2  the command line cannot be read
@@ -33,6 +33,8 @@ impl Exit {
     pub fn code(result: Result<Self, RunError>) -> ExitCode {
         ExitCode::from(match result {
             Ok(exit) => exit.number_with(unprinted()),
+            // What was read of the result was all that was wanted.
+            Err(RunError::Unread) => 0,
             Err(error @ (RunError::Interrupted | RunError::NoSample(_))) => {
                 insist(&format!("error: {error}"));
                 signals::received().unwrap_or(Signal::Interrupt).exit_code()

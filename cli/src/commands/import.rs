@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::json;
 
-use crate::commands::run_args::{ReportFormat, print_json};
-use crate::console::{insist, print};
+use crate::commands::run_args::ReportFormat;
+use crate::console::{insist, print, print_json};
 use crate::import::{Import, Imported, read_file};
 use crate::{Run, RunError};
 
 /// `firebrick import`.
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// The DeepSpeed configuration.
-    #[arg(value_name = "DS_CONFIG.json")]
-    config: PathBuf,
+    /// The DeepSpeed configuration. Without it, `--training-args` is what Trainer makes of them without DeepSpeed.
+    #[arg(value_name = "DS_CONFIG.json", required_unless_present = "training_arguments")]
+    config: Option<PathBuf>,
     /// Hugging Face's training arguments as JSON, as `TrainingArguments.to_json_string()` writes them, or some of them.
     /// They give the values of "auto", and what a ds_config does not contain.
     #[arg(long = "training-args", value_name = "ARGS.json")]
@@ -39,14 +39,20 @@ pub(crate) struct ImportArgs {
 
 /// Runs `firebrick import`. Prints the report on the fields even if the import fails over some of them.
 pub(crate) fn import(args: &ImportArgs) -> Result<(), RunError> {
-    let config = read_file(&args.config)?;
-    let arguments = args.training_arguments.as_deref().map(read_file).transpose()?;
-    let name = |path: &Path| path.display().to_string();
-    let (config_name, arguments_name) = (name(&args.config), args.training_arguments.as_deref().map(name));
-    let mut import = Import::of(&config_name, &config);
-    if let (Some(name), Some(text)) = (&arguments_name, &arguments) {
-        import = import.training_arguments(name, text);
-    }
+    let read = |path: &Option<PathBuf>| match path {
+        Some(path) => Ok::<_, RunError>(Some((path.display().to_string(), read_file(path)?))),
+        None => Ok(None),
+    };
+    let (config, arguments) = (read(&args.config)?, read(&args.training_arguments)?);
+    let mut import = match (&config, &arguments) {
+        (Some((name, text)), None) => Import::of(name, text),
+        (Some((name, text)), Some((of_args, args))) => {
+            Import::of(name, text).training_arguments(of_args, args)
+        }
+        (None, Some((name, text))) => Import::of_training_arguments(name, text),
+        // The command line requires one of the two.
+        (None, None) => return Ok(()),
+    };
     if let Some(ranks) = args.ranks {
         import = import.ranks(ranks);
     }
@@ -104,13 +110,18 @@ mod tests {
 
     /// Returns the run that a folder of `tests/import` imports to.
     fn run_of(folder: &Path) -> Result<Run, RunError> {
-        let config = read_file(&folder.join("ds_config.json"))?;
-        let arguments = read_file(&folder.join("args.json")).ok();
-        let import = Import::of("ds_config.json", &config);
-        let imported = match &arguments {
-            Some(arguments) => import.training_arguments("args.json", arguments).run()?,
-            None => import.run()?,
+        let [config, arguments] =
+            ["ds_config.json", "args.json"].map(|name| read_file(&folder.join(name)).ok());
+        let import = match (&config, &arguments) {
+            (Some(config), Some(arguments)) => {
+                Import::of("ds_config.json", config).training_arguments("args.json", arguments)
+            }
+            (Some(config), None) => Import::of("ds_config.json", config),
+            (None, arguments) => {
+                Import::of_training_arguments("args.json", arguments.as_deref().unwrap_or_default())
+            }
         };
+        let imported = import.run()?;
         assert!(
             Run::parse("run.ron", &imported.run_file, &[] as &[&str]).is_err(),
             "data is to be filled in"

@@ -57,18 +57,44 @@ fn crate_name(folder: &Path) -> Result<String, String> {
         _ => String::new(),
     };
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    // A crate of the same name as a dependency, or as Rust's own, does not build.
-    let taken = ["burn", "firebrick", "test", "core", "std", "alloc", "proc_macro", "proc-macro"];
     if !name.starts_with(|c: char| c.is_ascii_alphabetic()) || !name.chars().all(is_word) {
         return Err(format!(
             "a crate's name has letters, digits, - and _, and begins with a letter, found `{name}`"
         ));
     }
-    match taken.contains(&name.as_str()) {
-        true => Err(format!("`{name}` is the name of another crate; choose another name")),
-        false => Ok(name),
+    let what = [
+        (&TAKEN[..], "the name of another crate"),
+        (&KEYWORDS[..], "a word of Rust"),
+        (&FOLDERS[..], "the name of a folder of Cargo's"),
+        (&DEVICES[..], "the name of a device on Windows"),
+    ];
+    let is_in = |names: &[&str]| names.iter().any(|taken| taken.eq_ignore_ascii_case(&name));
+    match what.into_iter().find(|(names, _)| is_in(names)) {
+        Some((_, what)) => Err(format!("`{name}` is {what}; choose another name")),
+        None => Ok(name),
     }
 }
+
+/// A crate of the same name as a dependency, or as Rust's own, does not build.
+const TAKEN: [&str; 8] = ["burn", "firebrick", "test", "core", "std", "alloc", "proc_macro", "proc-macro"];
+
+/// The keywords of Rust, reserved ones included. Cargo refuses them.
+const KEYWORDS: [&str; 52] = [
+    "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate", "do", "dyn",
+    "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let", "loop",
+    "macro", "match", "mod", "move", "mut", "override", "priv", "pub", "ref", "return", "self", "static",
+    "struct", "super", "trait", "true", "try", "type", "typeof", "unsafe", "unsized", "use", "virtual",
+    "where", "while", "yield", "union",
+];
+
+/// The folders of Cargo beside those of programs.
+const FOLDERS: [&str; 4] = ["build", "deps", "examples", "incremental"];
+
+/// Names that files and folders cannot have on Windows.
+const DEVICES: [&str; 22] = [
+    "con", "prn", "aux", "nul", "com1", "com2", "com3", "com4", "com5", "com6", "com7", "com8", "com9",
+    "lpt1", "lpt2", "lpt3", "lpt4", "lpt5", "lpt6", "lpt7", "lpt8", "lpt9",
+];
 
 /// Returns the absolute path of the sources, if they are there.
 fn sources(folder: &Path) -> Result<PathBuf, String> {
@@ -114,6 +140,17 @@ mod tests {
         }
         for name in ["", "..", "2nd", "a b", "größe", "burn", "firebrick", "x/.."] {
             assert!(crate_name(Path::new(name)).is_err(), "{name}");
+        }
+        for (name, said) in [
+            ("fn", "a word of Rust"),
+            ("self", "a word of Rust"),
+            ("x/Self", "a word of Rust"),
+            ("con", "a device on Windows"),
+            ("LPT1", "a device on Windows"),
+            ("deps", "a folder of Cargo's"),
+            ("std", "another crate"),
+        ] {
+            assert!(crate_name(Path::new(name)).unwrap_err().contains(said), "{name}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use crate::console::print;
+use crate::console::{print, print_json};
 use crate::run::{Overridden, Override};
 use crate::{Run, RunError};
 use firebrick::device::Tuning;
@@ -163,8 +163,4 @@ impl ReportFormat {
             Self::Json => print_json(result),
         }
     }
-}
-
-pub(crate) fn print_json(report: &impl Serialize) {
-    print(&(serde_json::to_string(report).unwrap_or_default() + "\n"));
 }

@@ -1,6 +1,6 @@
 //! The commands that use a trained run: `eval`, `predict` and `generate`.
 
-use std::io::{BufReader, BufWriter, Write, stdin, stdout};
+use std::io::{BufReader, BufWriter, ErrorKind, Write, stdin, stdout};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -10,9 +10,9 @@ use crate::RunError;
 use crate::commands::decoding_args::DecodingArgs;
 use crate::commands::run_args::ReportFormat;
 use crate::commands::summary::Rows;
-use crate::console::{print, tell, with_progress};
+use crate::console::{print_written, tell, with_progress};
 use crate::run::{Paths, Process};
-use crate::trained_run::{Evaluated, Measure, Measured, TrainedRun};
+use crate::trained_run::{Evaluated, Measure, Measured, PREDICTIONS, TEXTS, TrainedRun};
 use firebrick::TrainError;
 use firebrick::files::saving::Staged;
 
@@ -218,13 +218,17 @@ pub(crate) fn predict(args: &PredictArgs) -> Result<(), RunError> {
     let predicted = match staged {
         Some((path, mut output)) => {
             let predicted = ask(&mut output)?;
-            output.finish().map_err(|error| TrainError::file(path, "writing", error))?;
+            output.finish().map_err(|error| match error.kind() {
+                // A pipe has a path as well, such as `/dev/stdout`.
+                ErrorKind::BrokenPipe => RunError::Unread,
+                _ => TrainError::file(path, "writing", error).into(),
+            })?;
             predicted
         }
         None => {
             let mut output = BufWriter::new(stdout());
             let predicted = ask(&mut output)?;
-            output.flush().map_err(|error| TrainError::file("the predictions", "writing", error))?;
+            output.flush().map_err(|error| RunError::output(PREDICTIONS, error))?;
             predicted
         }
     };
@@ -246,15 +250,13 @@ pub(crate) fn generate(args: &GenerateArgs) -> Result<(), RunError> {
     let trained = trained.raw(args.raw).system(args.system.clone());
     let decoding = args.decoding.decoding(trained.written_tokens());
     let leads = Process::this()?.leads();
-    let written = |texts: Vec<String>| {
-        if leads {
-            texts.into_iter().for_each(|text| print(&(text + "\n")));
-        }
+    let written = |texts: Vec<String>| match leads {
+        true => texts.into_iter().try_for_each(|text| print_written(&(text + "\n"))),
+        false => Ok(()),
     };
     if args.prompt.is_empty() {
         return trained.generate_lines(BufReader::new(stdin()), &decoding, written);
     }
     let texts = with_progress("generating", || trained.generate(&args.prompt, &decoding))?;
-    texts.into_iter().for_each(written);
-    Ok(())
+    texts.into_iter().try_for_each(written).map_err(|error| RunError::output(TEXTS, error))
 }

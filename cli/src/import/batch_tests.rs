@@ -7,7 +7,7 @@ use crate::import::source::Source;
 
 fn solved(ds: &str, args: Option<&str>, ranks: Option<u64>) -> Result<Batch, String> {
     let args = args.map(|text| Source::parse("args.json", text).unwrap());
-    let mut inputs = Inputs { ds: Source::parse("ds.json", ds).unwrap(), args, ranks };
+    let mut inputs = Inputs { ds: Source::parse("ds.json", ds).unwrap(), args, ranks, alone: false };
     read(&mut inputs).map_err(|error| error.to_string())
 }
 

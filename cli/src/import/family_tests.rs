@@ -139,6 +139,18 @@ fn clipping_and_recompute() {
     assert_eq!(outcome("max_grad_norm", "{}", Some(r#"{"max_grad_norm": 1.0}"#)), ("no effect", false));
     assert!(refused(r#"{"gradient_clipping": -1}"#, None).contains("found -1"));
     assert_eq!(strategies("{}", Some(r#"{"gradient_checkpointing": true}"#)), ["Recompute(every: 1)"]);
+    // The new name wins, as in Trainer, and its settings are those of `Recompute`.
+    let both = r#"{"activation_checkpointing": true, "gradient_checkpointing": false}"#;
+    assert_eq!(strategies("{}", Some(both)), ["Recompute(every: 1)"]);
+    let off = r#"{"activation_checkpointing": false, "gradient_checkpointing": true}"#;
+    assert_eq!(strategies("{}", Some(off)), [""; 0]);
+    let some = r#"{"activation_checkpointing": true,
+        "activation_checkpointing_kwargs": {"every_n_layers": 2, "offload": true, "use_reentrant": false}}"#;
+    assert_eq!(strategies("{}", Some(some)), ["Recompute(every: 2, offloaded: true)"]);
+    for (setting, expected) in [("every_n_layers", "taken"), ("use_reentrant", "no effect")] {
+        let found = outcome(&format!("activation_checkpointing_kwargs.{setting}"), "{}", Some(some));
+        assert_eq!(found, (expected, false), "{setting}");
+    }
     assert_eq!(strategies(r#"{"activation_checkpointing": {"profile": true}}"#, None), [""; 0]);
 }
 
@@ -204,4 +216,66 @@ fn ranks_that_are_asked_for_share_the_batch() {
         assert_eq!(error, ImportError::Ranks { ranks });
     }
     assert_eq!(field("ranks", r#"{"train_micro_batch_size_per_gpu": 4}"#, None), "");
+}
+
+/// The defaults of a version change nothing: all of them are known, with a ds_config and without.
+#[test]
+fn the_defaults_of_each_version_are_known() {
+    let config = include_str!("../../tests/import/deepspeed_defaults/ds_config.json");
+    let mut imports = vec![("DeepSpeed", Import::of("ds.json", config))];
+    for (version, arguments) in [
+        ("4.57", include_str!("../../tests/import/transformers_4_57/args.json")),
+        ("5.24", include_str!("../../tests/import/transformers_5_24/args.json")),
+    ] {
+        imports.push((version, Import::of_training_arguments("args.json", arguments)));
+        imports.push((version, Import::of("ds.json", "{}").training_arguments("args.json", arguments)));
+    }
+    for (version, import) in imports {
+        let imported = import.run().unwrap();
+        let changing: Vec<_> = imported.may_change_the_result().collect();
+        assert!(changing.is_empty(), "{version}: {changing:#?}");
+        assert!(imported.rows.len() > 60, "{version}: {} fields", imported.rows.len());
+    }
+}
+
+/// Trainer's own precision, accumulation and clipping apply where there is no DeepSpeed.
+#[test]
+fn training_arguments_alone_are_a_run_of_trainer() {
+    let lines = |arguments: &str| {
+        let imported = Import::of_training_arguments("args.json", arguments).run().unwrap();
+        assert!(imported.run_file.starts_with("// Made of args.json by"), "{}", imported.run_file);
+        assert!(imported.rows.iter().all(|row| row.file == "args.json"));
+        imported.run_file
+    };
+    let defaults = lines("{}");
+    for line in
+        ["Clip(norm: 1.0),", "batch: (micro: 8),", "epochs: 3,", "Linear(lr: 5e-5,", "weight_decay: 0.0)"]
+    {
+        assert!(defaults.contains(line), "{line}: {defaults}");
+    }
+    assert!(!defaults.contains("Amp") && !defaults.contains("Accumulate"), "{defaults}");
+    let brain = lines(r#"{"bf16": true, "gradient_accumulation_steps": 4, "max_grad_norm": 0.5}"#);
+    assert!(brain.contains("Amp(bf16),\n        Accumulate(4),\n        Clip(norm: 0.5),"), "{brain}");
+    // Torch's gradient scaler, whose settings are not DeepSpeed's.
+    let half = lines(r#"{"fp16": true, "max_grad_norm": 0.0}"#);
+    assert!(half.contains("Amp(dtype: f16") && half.contains("2000") && !half.contains("Clip"), "{half}");
+    let both = Import::of_training_arguments("args.json", r#"{"fp16": true, "bf16": true}"#).run();
+    assert!(both.unwrap_err().to_string().starts_with("args.json:1: `bf16` must be false where `fp16`"));
+    for unsupported in [r#"{"deepspeed": "ds_config.json"}"#, r#"{"fsdp": "full_shard"}"#] {
+        let imported = Import::of_training_arguments("args.json", unsupported).run().unwrap();
+        assert_eq!(imported.may_change_the_result().count(), 1, "{unsupported}");
+    }
+}
+
+#[test]
+fn the_timescale_of_an_inverse_square_root_arrives() {
+    let of = |kwargs: &str| {
+        let args = format!(r#"{{"lr_scheduler_type": "inverse_sqrt", "warmup_steps": 100{kwargs}}}"#);
+        field("schedule", "{}", Some(&args))
+    };
+    assert_eq!(of(""), "InverseSqrt(lr: 5e-5, warmup: 100, from_zero: true)");
+    assert_eq!(
+        of(r#", "lr_scheduler_kwargs": {"timescale": 400}"#),
+        "InverseSqrt(lr: 5e-5, timescale: 400, warmup: 100, from_zero: true)"
+    );
 }

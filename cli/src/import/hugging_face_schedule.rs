@@ -38,7 +38,11 @@ pub(super) fn read(inputs: &mut Inputs, optimizer: &Optimizer) -> Result<Item, I
         "linear" => Some(format!("Linear(lr: {lr}, {rise})")),
         "cosine" => Some(format!("Cosine(lr: {lr}, {rise})")),
         "constant_with_warmup" => Some(format!("Constant(lr: {lr}, {rise})")),
-        "inverse_sqrt" => Some(format!("InverseSqrt(lr: {lr}, {rise})")),
+        "inverse_sqrt" => {
+            let timescale = counted(args, "timescale", "timescale", 1)?;
+            let timescale = timescale.map(|updates| format!("timescale: {updates}, ")).unwrap_or_default();
+            Some(format!("InverseSqrt(lr: {lr}, {timescale}{rise})"))
+        }
         "cosine_with_restarts" => {
             let cycles = counted(args, "num_cycles", "cycles", 1)?.unwrap_or(1);
             Some(format!("CosineRestarts(lr: {lr}, cycles: {cycles}, {rise})"))

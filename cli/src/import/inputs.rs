@@ -13,6 +13,8 @@ pub(super) struct Inputs {
     pub args: Option<Source>,
     /// The requested number of ranks.
     pub ranks: Option<u64>,
+    /// Whether there are only training arguments, so that `ds` is what Trainer computes without DeepSpeed.
+    pub alone: bool,
 }
 
 /// A value, or a suggestion that the user must check.
@@ -155,7 +157,7 @@ mod tests {
 
     fn inputs(ds: &str, args: Option<&str>) -> Inputs {
         let args = args.map(|text| Source::parse("args.json", text).unwrap());
-        Inputs { ds: Source::parse("ds.json", ds).unwrap(), args, ranks: None }
+        Inputs { ds: Source::parse("ds.json", ds).unwrap(), args, ranks: None, alone: false }
     }
 
     fn lr(inputs: &mut Inputs) -> Result<Option<Known<f64>>, String> {

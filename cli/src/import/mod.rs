@@ -1,4 +1,4 @@
-//! Imports a DeepSpeed configuration, optionally with Hugging Face's training arguments, as a run file.
+//! Imports a DeepSpeed configuration, Hugging Face's training arguments, or both, as a run file.
 //!
 //! ```
 //! use firebrick_cli::import::{Import, Outcome};
@@ -53,7 +53,8 @@
 //!
 //! "auto" means what `Trainer` fills in: the training argument, or its default if it is not given. A value that differs
 //! from its argument is rejected, as in `Trainer`. If the ds_config has no `optimizer` or `scheduler`, those of
-//! `Trainer` apply.
+//! `Trainer` apply. [Training arguments alone](Import::of_training_arguments) mean what `Trainer` makes of them without
+//! DeepSpeed: its precision, its accumulation and its clipping.
 //!
 //! | training argument | here |
 //! |---|---|
@@ -62,7 +63,8 @@
 //! | `max_steps`, `num_train_epochs` | `steps`, `epochs` |
 //! | `eval_strategy`, `eval_steps` | `evaluate_every`; without evaluation, no data is held out for it |
 //! | `save_strategy`, `save_steps`, `save_total_limit`, `load_best_model_at_end` | `checkpoints: (every, keep_last, keep_best)` |
-//! | `gradient_checkpointing` | `Recompute(every: 1)` |
+//! | `bf16`, `fp16`, `gradient_accumulation_steps`, `max_grad_norm`, `per_device_train_batch_size` without a ds_config | `Amp`, `Accumulate`, `Clip`, `batch: (micro: ..)` |
+//! | `activation_checkpointing`, or `gradient_checkpointing`, its old name | `Recompute(every: 1)`, `every: n` with `every_n_layers`, `offloaded` with `offload` |
 //! | `dataloader_num_workers`, `group_by_length` | `data.workers`, `data.group_by_length` |
 //! | `seed`, `output_dir`, `ddp_timeout` | `seed`, `output`, `deadline` |
 //! | `label_smoothing_factor` | `label_smoothing`; evaluation reports the plain loss |
@@ -104,10 +106,21 @@ use source::Source;
 /// A configuration is small; anything larger is a different file, named by mistake.
 pub(crate) const MOST_BYTES: u64 = 1 << 20;
 
-/// An import: a DeepSpeed configuration, with optional training arguments and a number of ranks.
+/// What Trainer computes without DeepSpeed, as the ds_config in which it fills in the same values: torch's gradient scaler
+/// doubles the loss scale after 2000 updates and halves it at each overflow.
+const OF_TRAINER: &str = r#"{
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "gradient_clipping": "auto",
+    "bf16": {"enabled": "auto"},
+    "fp16": {"enabled": "auto", "initial_scale_power": 16, "loss_scale_window": 2000, "hysteresis": 1}
+}"#;
+
+/// An import: a DeepSpeed configuration, training arguments, or both, and an optional number of ranks.
 #[derive(Clone, Debug)]
 pub struct Import<'a> {
-    config: (&'a str, &'a str),
+    /// `None` for training arguments alone.
+    config: Option<(&'a str, &'a str)>,
     arguments: Option<(&'a str, &'a str)>,
     ranks: Option<u64>,
 }
@@ -124,7 +137,21 @@ pub struct Imported {
 impl<'a> Import<'a> {
     /// Creates an import of a DeepSpeed configuration from the name of its file, for messages, and its text.
     pub fn of(file: &'a str, text: &'a str) -> Self {
-        Self { config: (file, text), arguments: None, ranks: None }
+        Self { config: Some((file, text)), arguments: None, ranks: None }
+    }
+
+    /// Creates an import of Hugging Face's `TrainingArguments` as JSON, for a run without DeepSpeed.
+    ///
+    /// ```
+    /// use firebrick_cli::import::Import;
+    ///
+    /// let arguments = r#"{"bf16": true, "gradient_accumulation_steps": 4, "max_steps": 1000}"#;
+    /// let imported = Import::of_training_arguments("args.json", arguments).run()?;
+    /// assert!(imported.run_file.contains("Amp(bf16),\n        Accumulate(4),\n        Clip(norm: 1.0),"));
+    /// # Ok::<(), firebrick_cli::import::ImportError>(())
+    /// ```
+    pub fn of_training_arguments(file: &'a str, text: &'a str) -> Self {
+        Self { config: None, arguments: Some((file, text)), ranks: None }
     }
 
     /// Adds Hugging Face's `TrainingArguments` as JSON, as `to_json_string` writes them, or a part of them.
@@ -154,17 +181,25 @@ impl<'a> Import<'a> {
             return Err(ImportError::Ranks { ranks });
         }
         let args = self.arguments.map(read).transpose()?;
-        let mut inputs = Inputs { ds: read(self.config)?, args, ranks: self.ranks };
+        let alone = self.config.is_none();
+        let ds = self.config.map_or_else(|| Source::parse("Trainer", OF_TRAINER), read)?;
+        let mut inputs = Inputs { ds, args, ranks: self.ranks, alone };
         let draft = draft(&mut inputs)?;
-        rules::apply(&mut inputs.ds, rules::OF_DEEPSPEED);
-        let mut sources = inputs.ds.file().to_string();
-        let mut rows = inputs.ds.rows();
+        let (mut files, mut rows) = (Vec::new(), Vec::new());
+        if !alone {
+            rules::apply(&mut inputs.ds, rules::OF_DEEPSPEED);
+            files.push(inputs.ds.file().to_string());
+            rows.extend(inputs.ds.rows());
+        }
         if let Some(mut args) = inputs.args {
-            rules::apply(&mut args, rules::OF_TRAINING_ARGUMENTS);
-            sources += &format!(" and {}", args.file());
+            rules::apply(
+                &mut args,
+                if alone { rules::OF_ARGUMENTS_ALONE } else { rules::OF_TRAINING_ARGUMENTS },
+            );
+            files.push(args.file().to_string());
             rows.extend(args.rows());
         }
-        Ok(Imported { run_file: draft.text(&sources), rows })
+        Ok(Imported { run_file: draft.text(&files.join(" and ")), rows })
     }
 }
 

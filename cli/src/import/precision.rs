@@ -26,6 +26,9 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
     let bf16 = enabled(inputs, bf16_path, &["bf16", "bf16_full_eval"])?;
     Ok(match (fp16, bf16) {
         (Enabled::Yes, Enabled::Yes) => {
+            if let Some(args) = inputs.args.as_ref().filter(|_| inputs.alone) {
+                return Err(args.wrong("bf16", "false where `fp16` is true: one of the two is computed in"));
+            }
             let path = format!("{bf16_path}.enabled");
             return Err(inputs
                 .ds

@@ -13,6 +13,10 @@ pub(super) const OF_DEEPSPEED: &[&str] =
 /// The tables for the fields of training arguments.
 pub(super) const OF_TRAINING_ARGUMENTS: &[&str] = &[include_str!("rules/training_arguments.txt")];
 
+/// The same without a ds_config. The first rule of a field applies.
+pub(super) const OF_ARGUMENTS_ALONE: &[&str] =
+    &[include_str!("rules/arguments_alone.txt"), include_str!("rules/training_arguments.txt")];
+
 /// The outcome of a field.
 #[derive(Debug)]
 struct Rule {
@@ -159,7 +163,7 @@ mod tests {
 
     #[test]
     fn each_line_of_a_table_is_a_rule_and_no_field_has_two() {
-        for tables in [OF_DEEPSPEED, OF_TRAINING_ARGUMENTS] {
+        for tables in [OF_DEEPSPEED, OF_TRAINING_ARGUMENTS, &OF_ARGUMENTS_ALONE[..1]] {
             for line in tables.iter().flat_map(|table| table.lines()) {
                 let is_rule = line.split(" | ").count() == 3;
                 assert!(is_rule || line.is_empty() || line.starts_with(['#', '[']), "{line}");

@@ -3,7 +3,7 @@
 use super::batch::Batch;
 use super::draft::Item;
 use super::inputs::{Inputs, shown};
-use super::source::Given;
+use super::source::{Given, Source};
 use super::zero::{Sharing, dtype};
 use super::{ImportError, Outcome};
 
@@ -35,21 +35,18 @@ pub(super) fn composed(
 /// the import assumes that the code asks for it.
 fn recompute(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
     let name = |name: &str| format!("activation_checkpointing.{name}");
-    let asked = match &inputs.args {
-        Some(args) => args.flag("gradient_checkpointing")? == Given::Is(true),
-        None => false,
-    };
+    let asked = inputs.args.as_ref().map(Asked::read).transpose()?.flatten();
     let ds = &mut inputs.ds;
     let offloaded = ds.flag(&name("cpu_checkpointing"))? == Given::Is(true);
     let split = ds.flag(&name("partition_activations"))? == Given::Is(true);
     let counted = matches!(ds.count(&name("number_checkpoints"), 0, u64::MAX)?, Given::Is(1..));
-    let text = match (asked || offloaded || split || counted, offloaded) {
-        (false, _) => None,
-        (true, false) => Some("Recompute(every: 1)"),
-        (true, true) => Some("Recompute(every: 1, offloaded: true)"),
-    };
+    let text = (asked.is_some() || offloaded || split || counted).then(|| {
+        let every = asked.as_ref().map_or(1, |asked| asked.every);
+        let is_offloaded = offloaded || asked.as_ref().is_some_and(|asked| asked.offloaded);
+        format!("Recompute(every: {every}{})", if is_offloaded { ", offloaded: true" } else { "" })
+    });
     let note = |text: &str| Outcome::Taken(format!("strategies: {text}"));
-    if let Some(text) = text {
+    if let Some(text) = &text {
         for (is_on, field) in [
             (offloaded, "cpu_checkpointing"),
             (split, "partition_activations"),
@@ -60,12 +57,45 @@ fn recompute(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
             }
         }
     }
-    let argued = match text {
-        Some(text) if asked => note(text),
+    let argued = match &text {
+        Some(text) if asked.is_some() => note(text),
         _ => Outcome::no_effect("nothing is recomputed"),
     };
-    inputs.settle_argument("gradient_checkpointing", argued);
+    for argument in RECOMPUTES {
+        inputs.settle_argument(argument, argued.clone());
+        for setting in [EVERY, OFFLOADS] {
+            inputs.settle_argument(&format!("{argument}_kwargs.{setting}"), argued.clone());
+        }
+    }
     Ok(text.map(Item::certain))
+}
+
+/// The names of the training argument that recomputes blocks: that of newer versions of Transformers, which wins, and that
+/// of older ones. The settings of both have `_kwargs` behind it.
+const RECOMPUTES: [&str; 2] = ["activation_checkpointing", "gradient_checkpointing"];
+const EVERY: &str = "every_n_layers";
+const OFFLOADS: &str = "offload";
+
+/// What the training arguments say about recomputing.
+struct Asked {
+    /// One of so many blocks runs again.
+    every: u64,
+    /// Whether what is kept waits in the host's memory.
+    offloaded: bool,
+}
+
+impl Asked {
+    /// Reads the arguments; `None` if nothing is recomputed.
+    fn read(args: &Source) -> Result<Option<Self>, ImportError> {
+        let given = |ending: &str| {
+            let mut names = RECOMPUTES.iter().map(|name| format!("{name}{ending}"));
+            names.find(|name| args.get(name).is_some()).unwrap_or_default()
+        };
+        let every = args.count(&given(&format!("_kwargs.{EVERY}")), 1, 1 << 20)?.or(1_u64);
+        let offloaded = args.flag(&given(&format!("_kwargs.{OFFLOADS}")))? == Given::Is(true);
+        let is_on = args.flag(&given(""))? == Given::Is(true);
+        Ok(is_on.then_some(Self { every, offloaded }))
+    }
 }
 
 fn accumulate(inputs: &mut Inputs, batch: &Batch) -> Result<Option<Item>, ImportError> {

@@ -5,9 +5,10 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use firebrick_datasets::{Files, Format, Record, TextUnit, Value, counted};
+use firebrick_datasets::{Files, Format, Record, TagScheme, Tags, TextUnit, Value, counted};
 
 use super::InitError;
+use crate::run::entity_scheme;
 use crate::{Examples, Paths, RunError};
 
 /// The number of records that are looked at.
@@ -57,14 +58,14 @@ impl Seen {
             }
             format => (format, is_by_extension),
         };
-        let reader = crate::run::open(&Paths::One(path.into()), Some(&format))?;
-        let mut records = Vec::new();
-        for part in 0..reader.parts() {
-            let rest = HEAD.saturating_sub(records.len());
-            for record in reader.open(part)?.take(rest) {
-                records.push(record?);
+        let mut records = head(path, &format)?;
+        let (format, is_by_extension) = match converting(&format, &records) {
+            Some(converting) => {
+                records = head(path, &converting)?;
+                (converting, false)
             }
-        }
+            None => (format, is_by_extension),
+        };
         let is_plain_text = matches!(format, Format::Text { .. });
         // More may follow after the records that are looked at.
         if records.len() < HEAD && records.iter().all(|record| is_plain_text && is_blank(record)) {
@@ -135,6 +136,37 @@ impl Seen {
     }
 }
 
+/// Returns the first records of data.
+fn head(path: &Path, format: &Format) -> Result<Vec<Record>, RunError> {
+    let reader = crate::run::open(&Paths::One(path.into()), Some(format))?;
+    let mut records = Vec::new();
+    for part in 0..reader.parts() {
+        let rest = HEAD.saturating_sub(records.len());
+        for record in reader.open(part)?.take(rest) {
+            records.push(record?);
+        }
+    }
+    Ok(records)
+}
+
+/// Returns the format that converts the labels to IOB2, in which entities are scored, if they mark entities in another
+/// scheme.
+fn converting(format: &Format, records: &[Record]) -> Option<Format> {
+    let Format::Conll { word: 0, label: -1, comments: None, tokens_only: false, tags: Tags::Keep } = format
+    else {
+        return None;
+    };
+    let scheme = entity_scheme(records, "labels")?;
+    let tags = Tags::Detect;
+    (scheme != TagScheme::Iob2).then_some(Format::Conll {
+        word: 0,
+        label: -1,
+        comments: None,
+        tokens_only: false,
+        tags,
+    })
+}
+
 /// Whether a line of plain text is blank.
 fn is_blank(record: &Record) -> bool {
     record.names().all(|name| matches!(record.get(name), Some(Value::Text(text)) if text.trim().is_empty()))
@@ -150,7 +182,10 @@ fn named(format: &Format) -> (String, String) {
         }
         Format::Csv { .. } => ("columns with commas", "Csv()".into()),
         Format::Tsv => ("columns with tabs", "Tsv".into()),
-        Format::Conll { .. } => ("words with labels, one per line", "Conll()".into()),
+        Format::Conll { tags: Tags::Keep, .. } => ("words with labels, one per line", "Conll()".into()),
+        Format::Conll { .. } => {
+            ("words with labels, one per line, converted to IOB2", "Conll(tags: Detect)".into())
+        }
         Format::Parallel { source, target, .. } => {
             ("two parallel files", format!("Parallel(source: {source:?}, target: {target:?})"))
         }

@@ -31,6 +31,17 @@ pub enum InitError {
         /// What the task needs.
         reason: String,
     },
+    /// No run file that is suggested trains on the data.
+    #[error(
+        "{}: a run file that trains on this data cannot be suggested: {reason}; correct the data, or write the run file by hand: `firebrick schema` lists its fields",
+        path.display()
+    )]
+    Trial {
+        /// The data.
+        path: PathBuf,
+        /// The error of the suggested run.
+        reason: String,
+    },
     /// The data, or the validation data, is empty.
     #[error("{} has no records; add some, or name other data with --data or --valid", .0.display())]
     NoRecords(PathBuf),

@@ -3,6 +3,7 @@
 //! ```text
 //! mod.rs    what the file has
 //! data.rs   recognises a data set by its files and its first records
+//! trial.rs  tries what is suggested, before it is written
 //! text.rs   the text of the file
 //! error.rs  why there is none
 //! ```
@@ -10,6 +11,7 @@
 mod data;
 mod error;
 mod text;
+mod trial;
 
 use std::path::{Path, PathBuf};
 
@@ -99,8 +101,12 @@ impl Given<'_> {
             suggestion: &suggestion,
         }
         .text();
-        // What is printed can be read.
-        Run::parse("the drafted run file", &text, &[""; 0])?;
+        // What is printed can be read, and has samples to train on.
+        let run = Run::parse("the drafted run file", &text, &[""; 0])?;
+        if self.data.is_some_and(|data| on_this_machine(data).is_ok_and(|local| local == data)) {
+            trial::of(&run, examples.bytes)
+                .map_err(|error| InitError::Trial { path, reason: error.to_string() })?;
+        }
         Ok(Drafted { text, found })
     }
 }

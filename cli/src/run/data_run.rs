@@ -2,8 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 
 use burn::train::Interrupter;
 use firebrick_datasets::{Amount, Skipped, Truncated};
@@ -11,6 +10,7 @@ use firebrick_datasets::{Amount, Skipped, Truncated};
 use super::attended::attended;
 use super::launcher::{Process, number_of_ranks};
 use super::load::{Prints, tell_skipped, tell_truncated};
+use super::part_of_run::part_of_run;
 use super::settled::Settled;
 use super::{
     BatchConfig, DataConfig, Loaded, Loading, Run, RunError, RunStrategy, TaskConfig, TokenizerConfig,
@@ -33,8 +33,7 @@ use crate::token_cache::TokenCache;
 /// assert_eq!(run.batch.micro, Some(8));
 /// # Ok::<(), firebrick_cli::RunError>(())
 /// ```
-#[derive(Clone, Debug, Deserialize)]
-#[serde(from = "Fields")]
+#[derive(Clone, Debug)]
 pub struct DataRun {
     /// Seeds the order of the samples and the masking.
     pub seed: u64,
@@ -55,10 +54,8 @@ pub struct DataRun {
     pub(crate) settled: Settled,
 }
 
-/// All fields that a run file may contain. The data does not depend on those after `ranks`.
+/// The fields of a run file that the data depends on.
 #[derive(Deserialize)]
-#[serde(rename = "Run", deny_unknown_fields)]
-#[expect(dead_code, reason = "the fields that nothing reads are known names")]
 struct Fields {
     #[serde(default = "default_seed")]
     seed: u64,
@@ -69,35 +66,18 @@ struct Fields {
     #[serde(default)]
     strategies: Vec<RunStrategy>,
     ranks: Option<usize>,
-    device: Option<IgnoredAny>,
-    device_budget: Option<IgnoredAny>,
-    peak_flops: Option<IgnoredAny>,
-    tuning: Option<IgnoredAny>,
-    model: Option<IgnoredAny>,
-    adapter: Option<IgnoredAny>,
-    optimizer: Option<IgnoredAny>,
-    param_groups: Option<IgnoredAny>,
-    layer_decay: Option<IgnoredAny>,
-    schedule: Option<IgnoredAny>,
-    steps: Option<IgnoredAny>,
-    epochs: Option<IgnoredAny>,
-    evaluate_every: Option<IgnoredAny>,
     evaluate_samples: Option<usize>,
-    early_stopping: Option<IgnoredAny>,
-    best_by: Option<IgnoredAny>,
-    checkpoints: Option<IgnoredAny>,
-    deadline: Option<IgnoredAny>,
-    nccl: Option<IgnoredAny>,
-    link: Option<IgnoredAny>,
-    timeline: Option<IgnoredAny>,
-    output: Option<IgnoredAny>,
-    mlflow: Option<IgnoredAny>,
-    sample: Option<IgnoredAny>,
+}
+
+impl<'de> Deserialize<'de> for DataRun {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        part_of_run::<Fields, D>(deserializer).map(Self::from)
+    }
 }
 
 impl From<Fields> for DataRun {
     fn from(fields: Fields) -> Self {
-        let Fields { seed, task, data, batch, strategies, ranks, evaluate_samples, .. } = fields;
+        let Fields { seed, task, data, batch, strategies, ranks, evaluate_samples } = fields;
         Self { seed, task, data, batch, strategies, ranks, evaluate_samples, settled: Settled::default() }
     }
 }

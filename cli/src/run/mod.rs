@@ -22,6 +22,7 @@ mod model_config;
 mod on_device;
 mod param_groups;
 mod parse;
+mod part_of_run;
 mod prepare;
 mod problem;
 mod ron_path;
@@ -73,7 +74,7 @@ pub use task::{
     Seq2SeqTask, SequenceClassificationTask, Suggestion, Task, TaskConfig, Tasks, TemplateConfig,
     TokenClassificationTask, Writing, record_json,
 };
-pub(crate) use task::{STANDARD_INPUT, asked};
+pub(crate) use task::{STANDARD_INPUT, asked, entity_scheme};
 pub use tokenize::Tokenized;
 
 /// Everything that describes a run: what to train, on which data, and how.

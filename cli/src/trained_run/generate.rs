@@ -1,6 +1,6 @@
 //! Generating texts with a trained model, from prompts or sources.
 
-use std::io::{BufRead, ErrorKind};
+use std::io::{self, BufRead};
 use std::sync::Arc;
 
 use firebrick_datasets::Tokenizer;
@@ -8,7 +8,7 @@ use firebrick_strategies::Pass;
 use firebrick_world::Communicator;
 use serde_json::Value;
 
-use super::incoming::{Incoming, Line, TOGETHER};
+use super::incoming::{Incoming, Line, NoLine, TOGETHER, lines};
 use super::{TrainedRun, shared};
 use crate::console::{tell, with_progress};
 use crate::run::{Writing, asked, parameters};
@@ -36,7 +36,8 @@ impl TrainedRun {
     pub fn generate(&self, prompts: &[String], decoding: &Decoding) -> Result<Vec<Vec<String>>, RunError> {
         let mut texts = Vec::new();
         self.generate_for(Prompts::Given(prompts.to_vec()), decoding, &mut |of_prompt| {
-            texts.push(of_prompt)
+            texts.push(of_prompt);
+            Ok(())
         })?;
         Ok(texts)
     }
@@ -46,12 +47,13 @@ impl TrainedRun {
     ///
     /// # Errors
     ///
-    /// Those of [`generate`](Self::generate), and a line that is not UTF-8.
+    /// Those of [`generate`](Self::generate), and those of `written`, which end the work: [`RunError::Unread`] if the
+    /// reader of the texts is gone. A line that is not UTF-8, or longer than 1 MiB.
     pub fn generate_lines(
         &self,
         lines: impl BufRead + Send + 'static,
         decoding: &Decoding,
-        mut written: impl FnMut(Vec<String>),
+        mut written: impl FnMut(Vec<String>) -> io::Result<()>,
     ) -> Result<(), RunError> {
         self.generate_for(Prompts::Lines(Box::new(lines)), decoding, &mut written)
     }
@@ -60,7 +62,7 @@ impl TrainedRun {
         &self,
         prompts: Prompts,
         decoding: &Decoding,
-        written: &mut dyn FnMut(Vec<String>),
+        written: &mut Written,
     ) -> Result<(), RunError> {
         let Some(writing) = self.run.task.writing() else {
             return Err(RunError::WritesNothing(self.run.task.name()));
@@ -76,6 +78,12 @@ impl TrainedRun {
     }
 }
 
+/// What errors call the output.
+pub(crate) const TEXTS: &str = "the texts";
+
+/// Gets the texts of each prompt, in order.
+type Written<'a> = dyn FnMut(Vec<String>) -> io::Result<()> + 'a;
+
 /// Where the prompts are.
 enum Prompts {
     Given(Vec<String>),
@@ -90,8 +98,7 @@ pub(crate) struct Generating<'a> {
     system: Option<&'a str>,
     prompts: Prompts,
     decoding: &'a Decoding,
-    /// Gets the texts of each prompt, in order.
-    written: &'a mut dyn FnMut(Vec<String>),
+    written: &'a mut Written<'a>,
 }
 
 impl Generating<'_> {
@@ -117,13 +124,12 @@ impl Generating<'_> {
                 let model = folder.load::<M>(&config, &device)?.model;
                 return writer.write_lines(&model, lines, asked, written);
             }
-            Prompts::Lines(lines) => (1..).zip(lines.lines()).map(prompt_of).collect::<Result<_, _>>()?,
+            Prompts::Lines(source) => all_prompts(lines(source))?,
         };
         let prompts = prompts.into_iter().map(asked).collect::<Result<Vec<_>, _>>()?;
         if run.number_of_ranks() == 1 {
             let model = folder.load::<M>(&config, &device)?.model;
-            writer.write(&model, &prompts)?.into_iter().for_each(written);
-            return Ok(());
+            return handed_over(writer.write(&model, &prompts)?, written);
         }
         // The ranks share the weights in f32.
         let held = |processes| 4.0 * parameters::<M>(&config) / processes as f64;
@@ -138,21 +144,49 @@ impl Generating<'_> {
             let (model, pass) = shared::part(model, &device, &world)?;
             writer.clone().write_among((world, pass), &model, prompts)
         });
-        texts?.into_iter().for_each(written);
-        Ok(())
+        handed_over(texts?, written)
     }
+}
+
+/// Hands over the texts of each prompt, until they cannot be written.
+fn handed_over(texts: Vec<Vec<String>>, written: &mut Written) -> Result<(), RunError> {
+    texts.into_iter().try_for_each(written).map_err(|error| RunError::output(TEXTS, error))
 }
 
 /// Returns the prompt of a line of standard input.
 fn prompt_of((number, line): Line) -> Result<String, RunError> {
-    let failed = |error| TrainError::file("standard input", "reading prompts", error);
-    line.map_err(|error| match error.kind() {
-        ErrorKind::InvalidData => {
-            let reason = "is not UTF-8 text: convert it, as with `iconv -f LATIN1 -t UTF-8`";
-            failed(format!("line {number} {reason}")).into()
+    line.map_err(|error| match error {
+        NoLine::Malformed { expected, found } => {
+            not_read(format!("line {number}: expected {expected}; found {found}"))
         }
-        _ => failed(error.to_string()).into(),
+        NoLine::Io(error) => not_read(error.to_string()),
     })
+}
+
+/// Returns the error for standard input that cannot be read.
+fn not_read(reason: String) -> RunError {
+    TrainError::file("standard input", "reading prompts", reason).into()
+}
+
+/// The most bytes of prompts that several ranks read before they generate the first text.
+const MOST: usize = 64 << 20;
+
+/// Returns the prompts of all lines of standard input.
+fn all_prompts(lines: impl Iterator<Item = Line>) -> Result<Vec<String>, RunError> {
+    let (mut prompts, mut bytes) = (Vec::new(), 0);
+    for line in lines {
+        let prompt = prompt_of(line)?;
+        // A line end, too.
+        bytes += prompt.len() + 1;
+        if bytes > MOST {
+            return Err(not_read(format!(
+                "several ranks read all prompts before they answer, at most {MOST} bytes, and found more: give fewer at \
+                 a time, or leave out --ranks to have each answered as it comes"
+            )));
+        }
+        prompts.push(prompt);
+    }
+    Ok(prompts)
 }
 
 /// How to turn prompts into texts.
@@ -193,9 +227,9 @@ impl Writer {
         model: &M,
         lines: Box<dyn BufRead + Send>,
         asked: impl Fn(String) -> Result<String, RunError>,
-        written: &mut dyn FnMut(Vec<String>),
+        written: &mut Written,
     ) -> Result<(), RunError> {
-        let incoming = Incoming::of(lines);
+        let incoming = Incoming::of(lines).map_err(|error| not_read(error.to_string()))?;
         while let Some(lines) = incoming.next(TOGETHER) {
             let (mut prompts, mut failed) = (Vec::new(), None);
             for line in lines {
@@ -209,7 +243,7 @@ impl Writer {
             }
             let texts = with_progress("generating", || self.write(model, &prompts))?;
             self.inference.first += prompts.len() as u64;
-            texts.into_iter().for_each(&mut *written);
+            handed_over(texts, written)?;
             if let Some(error) = failed {
                 return Err(error);
             }

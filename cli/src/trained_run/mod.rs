@@ -30,11 +30,11 @@ use firebrick_models::pretrained::{Folder, PretrainedError};
 pub(crate) use described::versions;
 pub use evaluate::Evaluated;
 pub(crate) use evaluate::Evaluating;
-pub(crate) use generate::Generating;
+pub(crate) use generate::{Generating, TEXTS};
 pub(crate) use measure::Measuring;
 pub use measure::{Measure, MeasureError, Measured};
 pub use predict::Predicted;
-pub(crate) use predict::Predicting;
+pub(crate) use predict::{PREDICTIONS, Predicting};
 
 /// A trained run, with the Hugging Face folder of its weights.
 ///

@@ -1,6 +1,6 @@
 //! Predictions of a trained model for the records of a file.
 
-use std::io::{self, BufRead, ErrorKind, Write};
+use std::io::{self, BufRead, Write};
 use std::iter;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,14 +11,18 @@ use firebrick_datasets::{
 use serde_json::{Map, Value, json};
 
 use super::TrainedRun;
-use super::incoming::{Incoming, TOGETHER};
+use super::incoming::{Incoming, NoLine, TOGETHER};
 use crate::run::{Paths, STANDARD_INPUT, open, tell_skipped};
 use crate::{Run, RunError};
 use firebrick::TrainError;
+use firebrick::observe::plain_text::plain_json;
 use firebrick_models::decoding::Decoding;
 use firebrick_models::family::Trainable;
 use firebrick_models::inference::{Answer, Answers, Inference, Question};
 use firebrick_models::pretrained::Folder;
+
+/// What errors call the output.
+pub(crate) const PREDICTIONS: &str = "the predictions";
 
 /// The number of predictions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +54,8 @@ impl TrainedRun {
     ///
     /// # Errors
     ///
-    /// A missing device, unreadable records, or an output that cannot be written.
+    /// A missing device, unreadable records, or an output that cannot be written. If its reader is gone, the error is
+    /// [`RunError::Unread`].
     pub fn predict(
         &self,
         data: Option<Paths>,
@@ -69,7 +74,7 @@ impl TrainedRun {
     }
 
     /// Like [`predict`](Self::predict), but answers lines as they come: each is a record in JSON, or a text. Blank lines
-    /// are skipped. The output is flushed whenever there is nothing more to answer. An error comes after the answers to
+    /// are skipped. A line may have 1 MiB. The output is flushed whenever there is nothing more to answer. An error comes after the answers to
     /// the lines before it.
     ///
     /// # Errors
@@ -118,7 +123,8 @@ impl Predicting<'_> {
         let inference =
             self.run.inference::<M>(&config, Some(folder), &tokenizer, &device, self.decoding.clone())?;
         let truncated = Truncated::default();
-        let encoder = inference.encoder.clone().counting(truncated.clone());
+        // A line may be long, and the model reads its beginning only.
+        let encoder = inference.encoder.clone().counting(truncated.clone()).stopping(true);
         let inference = Inference { encoder, ..inference };
         let predicted = match std::mem::replace(&mut self.asked, Asked::Files(Paths::Several(Vec::new()))) {
             Asked::Files(paths) => self.answer_files(&paths, (&model, &inference, &tokenizer)),
@@ -171,7 +177,7 @@ impl Predicting<'_> {
         let skipped = Skipped::default();
         let (mut predicted, mut waiting) = (Predicted::default(), Vec::new());
         let most = self.limit.unwrap_or(usize::MAX);
-        let incoming = Incoming::of(lines);
+        let incoming = Incoming::of(lines).map_err(not_read)?;
         while predicted.answers < most {
             let Some(lines) = incoming.next(TOGETHER.min(most - predicted.answers)) else { break };
             let mut failed = None;
@@ -185,8 +191,7 @@ impl Predicting<'_> {
                 }
             }
             self.answer(model, inference, &mut waiting, &mut predicted)?;
-            let flushed = self.output.flush();
-            flushed.map_err(|error| TrainError::file("the predictions", "writing", error))?;
+            self.output.flush().map_err(|error| RunError::output(PREDICTIONS, error))?;
             if let Some(error) = failed {
                 tell_skipped(&skipped, self.say);
                 return Err(error);
@@ -200,7 +205,7 @@ impl Predicting<'_> {
     fn asked_by_line(
         &self,
         line: u64,
-        text: io::Result<String>,
+        text: Result<String, NoLine>,
         tokenizer: &Tokenizer,
         skipped: &Skipped,
     ) -> Result<Option<(Question, Option<Value>)>, RunError> {
@@ -210,27 +215,20 @@ impl Predicting<'_> {
             Ok(text) => {
                 record(self.run, &text, place).and_then(|record| self.run.task.asked(&record, tokenizer))
             }
-            Err(error) if error.kind() == ErrorKind::InvalidData => Err(ReadError::Record {
-                place,
-                field: None,
-                expected: "UTF-8 text, as `iconv -f LATIN1 -t UTF-8` writes it".into(),
-                found: "other bytes".into(),
+            Err(NoLine::Malformed { expected, found }) => {
+                Err(ReadError::Record { place, field: None, expected, found: found.into() }.into())
             }
-            .into()),
-            Err(error) => return Err(TrainError::file(STANDARD_INPUT, "reading", error).into()),
+            Err(NoLine::Io(error)) => return Err(not_read(error)),
         };
         Ok(self.run.data.malformed.keep(asked, skipped)?)
     }
 
     /// Says how many inputs were cut to the maximum length.
     fn tell_truncated(&self, truncated: &Truncated) {
-        let (texts, tokens) = (truncated.texts(), truncated.tokens());
+        let texts = truncated.texts();
         if texts > 0 {
-            (self.say)(&format!(
-                "cut off at `data.max_length`: {} of {}, which the model did not read",
-                counted(tokens, "token"),
-                counted(texts, "input")
-            ));
+            let inputs = counted(texts, "input");
+            (self.say)(&format!("cut off at `data.max_length`: {inputs}, whose rest the model did not read"));
         }
     }
 
@@ -250,12 +248,17 @@ impl Predicting<'_> {
                 predicted.expected += 1;
                 predicted.right += usize::from(is_right(&answer, expected));
             }
-            let line = line(question, expected, answer);
-            let written = writeln!(self.output, "{}", Value::Object(line));
-            written.map_err(|error| TrainError::file("the predictions", "writing", error))?;
+            let line = Value::Object(line(question, expected, answer)).to_string();
+            let written = writeln!(self.output, "{}", plain_json(&line));
+            written.map_err(|error| RunError::output(PREDICTIONS, error))?;
         }
         Ok(())
     }
+}
+
+/// Returns the error for standard input that cannot be read.
+fn not_read(error: io::Error) -> RunError {
+    TrainError::file(STANDARD_INPUT, "reading", error).into()
 }
 
 /// Returns what each record of a reader asks, without malformed ones that are skipped.

@@ -21,6 +21,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use firebrick::observe::plain_text::plain as plain_text;
+#[cfg(feature = "tui")]
+use firebrick::observe::terminal::is_drawable;
 use plain::Plain;
 use watched::Watch;
 
@@ -47,6 +50,16 @@ pub enum WatchError {
     NoFolder {
         /// The folder.
         folder: PathBuf,
+    },
+    /// The folder holds something else than a run.
+    #[error(
+        "`{folder}` is not the output folder of a run: it holds `{found}`, and neither a run's log nor its lock; `firebrick runs FOLDER` lists the runs in a folder"
+    )]
+    NoRun {
+        /// The folder.
+        folder: PathBuf,
+        /// The name of something in it.
+        found: String,
     },
     /// The log exists but cannot be read.
     #[error("reading `{path}`: {error}")]
@@ -78,7 +91,7 @@ pub enum WatchError {
 ///
 /// # Errors
 ///
-/// The folder does not exist, its log cannot be read, or the terminal cannot be drawn on; or the run's process is
+/// The folder does not exist or is not a run's, its log cannot be read, or the terminal cannot be drawn on; or the run's process is
 /// gone and has left no report.
 ///
 /// ```
@@ -98,7 +111,7 @@ pub enum WatchError {
 pub fn watch(folder: &Path, options: &WatchOptions) -> Result<(), WatchError> {
     let watch = Watch::new(folder, options.total_updates)?;
     #[cfg(feature = "tui")]
-    if !options.plain && io::stdout().is_terminal() && io::stdin().is_terminal() {
+    if !options.plain && io::stdout().is_terminal() && io::stdin().is_terminal() && is_drawable() {
         return terminal::watch_on_terminal(watch, options);
     }
     watch_as_lines(watch, options, &mut io::stdout())
@@ -108,7 +121,9 @@ fn watch_as_lines(mut watch: Watch, options: &WatchOptions, out: &mut impl Write
     let mut plain = Plain::default();
     while !options.stop.load(Ordering::Relaxed) {
         let news = watch.look()?;
-        match plain.tell(&watch.watched, &news, out) {
+        let mut lines = Vec::new();
+        let told = plain.tell(&watch.watched, &news, &mut lines);
+        match told.and_then(|()| write_plain(&lines, out)) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             Err(error) => return Err(WatchError::Show(error)),
@@ -120,6 +135,12 @@ fn watch_as_lines(mut watch: Watch, options: &WatchOptions, out: &mut impl Write
         std::thread::sleep(LOOK);
     }
     Ok(())
+}
+
+/// Writes lines that name what other programs wrote into the log.
+fn write_plain(lines: &[u8], out: &mut impl Write) -> io::Result<()> {
+    out.write_all(plain_text(&String::from_utf8_lossy(lines)).as_bytes())?;
+    out.flush()
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use super::screen::{View, draw};
 use super::watched::Watch;
 use super::{LOOK, WatchError, WatchOptions};
 use crate::console::print;
+use firebrick::observe::terminal::is_drawable;
 
 /// The maximum time to respond to a key.
 const KEYS: Duration = Duration::from_millis(100);
@@ -33,6 +34,10 @@ fn show(watch: &mut Watch, options: &WatchOptions, terminal: &mut DefaultTermina
     while !options.stop.load(Ordering::Relaxed) {
         watch.look()?;
         let looked = Instant::now();
+        // It may have been resized.
+        if !is_drawable() {
+            return Err(WatchError::Show(io::Error::other("the terminal reports too many columns and rows")));
+        }
         terminal.draw(|frame| draw(frame, &watch.watched, view)).map_err(WatchError::Show)?;
         if watch.watched.finished.is_some() {
             return Ok(());

@@ -11,7 +11,7 @@ use crate::report_page::finished::Finished;
 use crate::report_page::record::Record;
 use firebrick::EvaluationNumbers;
 use firebrick::observe::log_line::LogLine;
-use firebrick::output::is_abandoned;
+use firebrick::output::{is_abandoned, is_of_a_run};
 
 /// All that is known about the run.
 #[derive(Debug, Default)]
@@ -81,10 +81,17 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// The folder does not exist.
+    /// The folder does not exist, or holds something else than a run: no run would ever start in it.
     pub fn new(folder: &Path, total: Option<u64>) -> Result<Self, WatchError> {
         if !folder.is_dir() {
             return Err(WatchError::NoFolder { folder: folder.into() });
+        }
+        let is_run = is_of_a_run(folder)
+            || ["metrics.jsonl", "report.json"].iter().any(|name| folder.join(name).exists());
+        let first = fs::read_dir(folder).ok().and_then(|mut entries| entries.find_map(Result::ok));
+        if let Some(entry) = first.filter(|_| !is_run) {
+            let found = entry.file_name().to_string_lossy().into_owned();
+            return Err(WatchError::NoRun { folder: folder.into(), found });
         }
         let full = folder.canonicalize().unwrap_or_else(|_| folder.into());
         let name = full.file_name().unwrap_or(full.as_os_str()).to_string_lossy().into_owned();
@@ -214,5 +221,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let error = Watch::new(&folder.path().join("none"), None).unwrap_err().to_string();
         assert!(error.contains("none") && error.contains("output folder"), "{error}");
+        fs::write(folder.path().join("notes.txt"), "").unwrap();
+        let error = Watch::new(folder.path(), None).unwrap_err().to_string();
+        assert!(error.contains("it holds `notes.txt`"), "{error}");
     }
 }

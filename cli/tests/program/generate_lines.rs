@@ -48,8 +48,16 @@ fn a_prompt_is_answered_before_the_next_one_is_written() {
 
     let mut wrong = firebrick(folder.path());
     wrong.args(GENERATE).write_stdin(&b"to be\nr\xe9sum\xe9\nor not\n"[..]);
-    let wrong = wrong.assert().code(1).stderr(contains("line 2 is not UTF-8 text"));
-    wrong.stdout(contains(first).and(contains("or not").not()));
+    let wrong = wrong.assert().code(1).stderr(contains("line 2: expected UTF-8 text"));
+    wrong.stdout(contains(first.clone()).and(contains("or not").not()));
+
+    // A line without an end does not fill the memory.
+    for ranks in ["1", "2"] {
+        let mut endless = firebrick(folder.path());
+        let prompts = [&b"to be\n"[..], &vec![b'o'; 20 << 20], b"\nor not\n"].concat();
+        let endless = endless.args(GENERATE).args(["--ranks", ranks]).write_stdin(prompts).assert().code(1);
+        endless.stderr(contains("line 2: expected a line of at most 1048576 bytes"));
+    }
 }
 
 /// Llama 2's decoder removes the space at the beginning of a text, which is the one between a prompt and its

@@ -82,3 +82,13 @@ fn what_is_not_supported_is_told_before_a_file_is_written() {
     fs::write(folder.join("ds_config.json"), "{\"train_batch_size\": 8,\n").unwrap();
     firebrick(folder, &["import", "ds_config.json"]).failure().stderr(contains("ds_config.json"));
 }
+
+#[test]
+fn training_arguments_need_no_ds_config() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    fs::write(folder.join("args.json"), include_str!("../import/transformers_5_24/args.json")).unwrap();
+    let made = firebrick(folder, &["import", "--training-args", "args.json"]).success();
+    made.stdout(contains("// Made of args.json").and(contains("Clip(norm: 1.0)")));
+    firebrick(folder, &["import"]).code(2).stderr(contains("DS_CONFIG.json"));
+}

@@ -196,3 +196,77 @@ fn a_program_without_the_hub_says_how_to_do_without() {
         init(root, arguments).code(1).stdout("").stderr(contains("build it with `--features hub`"));
     }
 }
+
+/// Labels of words in every scheme and format, and short conversations: what is suggested trains.
+#[test]
+fn a_suggestion_is_one_that_trains() {
+    let folder = TempDir::new().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    let bioes = "Ana S-PER\nsaw O\nKim B-PER\nLee E-PER\n\n";
+    let iob1 = "Ana I-PER\nsaw O\nKim I-PER\nLee I-PER\n\n";
+    let parts = "Ana NNP\nsaw VBD\nKim NNP\n\n";
+    let columns = |text: &str| text.replace(' ', "\t").repeat(20);
+    write("bioes.conll", &bioes.repeat(20));
+    write("iob1.conll", &iob1.repeat(20));
+    write("parts.conll", &parts.repeat(20));
+    write("bioes.tsv", &columns(bioes));
+    write("bioes.data", &bioes.repeat(20));
+    let listed = |labels: &str| {
+        format!("{{\"tokens\": [\"Ana\", \"saw\", \"Kim\"], \"tags\": [{labels}]}}\n").repeat(20)
+    };
+    write("bioes.jsonl", &listed("\"S-PER\", \"O\", \"S-PER\""));
+    write("iob1.jsonl", &listed("\"I-PER\", \"O\", \"I-PER\""));
+    write("ids.jsonl", &listed("1, 0, 1"));
+    write("iob2.jsonl", &listed("\"B-PER\", \"O\", \"B-PER\""));
+    for (file, format, best) in [
+        ("bioes.conll", "format: Conll(tags: Detect)", "best_by: \"f1\""),
+        ("iob1.conll", "format: Conll(tags: Detect)", "best_by: \"f1\""),
+        ("bioes.tsv", "format: Conll(tags: Detect)", "best_by: \"f1\""),
+        ("bioes.data", "format: Conll(tags: Detect)", "best_by: \"f1\""),
+        ("parts.conll", "path: \"parts.conll\"", "best_by: \"accuracy\""),
+        ("bioes.jsonl", "labels: \"tags\"", "best_by: \"accuracy\""),
+        ("iob1.jsonl", "labels: \"tags\"", "best_by: \"accuracy\""),
+        ("ids.jsonl", "labels: \"tags\"", "best_by: \"accuracy\""),
+        ("iob2.jsonl", "labels: \"tags\"", "best_by: \"f1\""),
+    ] {
+        let (text, said) = trained(folder.path(), &["TokenClassification", "--data", file]);
+        assert!(text.contains(format) && text.contains(best), "{file}: {text}");
+        let is_said = said.contains("the F1 of entities is that of IOB2");
+        assert_eq!(is_said, ["bioes.jsonl", "iob1.jsonl"].contains(&file), "{file}: {said}");
+    }
+
+    // The template's own tokens are most of a short conversation.
+    let turns = |answer: &str| {
+        format!(
+            "[{{\"role\": \"user\", \"content\": \"a?\"}}, {{\"role\": \"assistant\", \"content\": \"{answer}\"}}]"
+        )
+    };
+    write("chat.jsonl", &format!("{{\"messages\": {}}}\n", turns("b")).repeat(40));
+    write("alpaca.jsonl", &"{\"instruction\": \"a?\", \"input\": \"\", \"output\": \"b\"}\n".repeat(40));
+    write("pairs.jsonl", &"{\"prompt\": \"a?\", \"completion\": \"b\"}\n".repeat(40));
+    for file in ["chat.jsonl", "alpaca.jsonl", "pairs.jsonl"] {
+        trained(folder.path(), &["CausalLm", "--data", file]);
+    }
+    let preferred = format!("{{\"chosen\": {}, \"rejected\": {}}}\n", turns("b"), turns("c"));
+    write("preferred.jsonl", &preferred.repeat(40));
+    trained(folder.path(), &["Dpo", "--data", "preferred.jsonl"]);
+}
+
+/// A scheme that scores do not read is said where a run reads its data.
+#[test]
+fn a_run_says_that_its_entities_are_not_scored() {
+    let folder = TempDir::new().unwrap();
+    let iob1 = "Ana I-PER\nsaw O\nKim I-PER\nLee I-PER\n\n".repeat(20);
+    fs::write(folder.path().join("iob1.conll"), iob1).unwrap();
+    let run = "(task: TokenClassification(), data: (path: \"iob1.conll\", valid_fraction: 0.1, \
+        tokenizer: Bpe(vocabulary: 270), special: (pad: \"<pad>\", bos: \"<s>\", eos: \"</s>\"), max_length: 32), \
+        batch: (micro: 4))";
+    fs::write(folder.path().join("run.ron"), run).unwrap();
+    let data = |set: &[&str]| {
+        let mut data = firebrick(folder.path());
+        data.args(["data", "run.ron"]).args(set).assert().success()
+    };
+    let remedy = "IOB1, and the F1 of entities is that of IOB2: `data.format: Conll(tags: Detect)`";
+    data(&[]).stderr(contains(remedy));
+    data(&["--set", "data.format=Conll(tags: Detect)"]).stderr(contains(remedy).not());
+}

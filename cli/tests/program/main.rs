@@ -6,6 +6,8 @@ mod bench_command;
 mod cache_command;
 mod chat;
 mod checkpoint_command;
+#[cfg(unix)]
+mod closed_pipe;
 mod command_line;
 mod completions_command;
 mod corpus;
@@ -14,6 +16,8 @@ mod detail;
 mod devices_command;
 mod divergence;
 mod dpo;
+mod equal_runs;
+mod escapes;
 mod evaluate_samples;
 mod events;
 mod examples;
@@ -21,6 +25,7 @@ mod exit_codes;
 mod folders;
 mod generate_lines;
 mod global_batches;
+mod hints;
 #[cfg(any(feature = "hub", feature = "mlflow"))]
 mod http_server;
 #[cfg(feature = "hub")]
@@ -56,6 +61,8 @@ mod schema_command;
 mod seq2seq;
 mod small_run;
 mod tasks;
+#[cfg(target_os = "linux")]
+mod threads;
 mod token_cache;
 mod tokenizer_folders;
 mod truncated;

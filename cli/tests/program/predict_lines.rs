@@ -70,7 +70,14 @@ fn a_malformed_line_ends_the_answers_and_not_those_before_it() {
 
     let long = "rain ".repeat(2000);
     let cut = ask(&[], format!("{long}\n").as_bytes()).success();
-    cut.stderr(contains("cut off at `data.max_length`: "));
+    cut.stderr(contains("cut off at `data.max_length`: 1 input, "));
+
+    // A line without an end does not fill the memory.
+    let endless = [&b"rain\n"[..], &vec![b'x'; 20 << 20], b"\nsun\n"].concat();
+    let wrong = ask(&[], &endless).code(1).stderr(contains("standard input:2: expected a line of at most"));
+    wrong.stdout(contains("\"text\":\"rain\""));
+    let skipped = ask(&["--set", "data.malformed=Skip"], &endless).success();
+    skipped.stderr(contains("skipped 1 malformed").and(contains("2 answers")));
 }
 
 #[test]

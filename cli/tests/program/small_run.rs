@@ -71,7 +71,7 @@ pub fn log(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Returns the tensors of a safetensors file: the bytes after the header, whose order of names may vary.
+/// Returns the tensors of a safetensors file: the bytes after the header.
 pub fn tensors(path: &Path) -> Vec<u8> {
     let bytes = fs::read(path).unwrap();
     let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;

@@ -353,7 +353,8 @@ fn value_text(value: &Value) -> Option<Cow<'_, str>> {
     /// The largest number up to which floats hold every whole number.
     const WHOLE: f64 = 9_007_199_254_740_992.0;
     match value {
-        Value::Text(name) => Some(name.into()),
+        // An empty cell of a table is no label.
+        Value::Text(name) if !name.trim().is_empty() => Some(name.into()),
         Value::Integer(number) => Some(number.to_string().into()),
         Value::Bool(value) => Some(value.to_string().into()),
         // Tables with empty cells often hold whole numbers as floats.

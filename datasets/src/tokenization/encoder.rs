@@ -45,6 +45,8 @@ pub struct Encoder {
     cut: Side,
     truncation: Truncation,
     truncated: Option<Truncated>,
+    /// Whether a text is encoded only as far as it is kept.
+    stops: bool,
     finish: OnceLock<Arc<Finish>>,
 }
 
@@ -59,6 +61,7 @@ impl Encoder {
             cut: Side::Right,
             truncation: Truncation::LongestFirst,
             truncated: None,
+            stops: false,
             finish: OnceLock::new(),
         }
     }
@@ -90,6 +93,16 @@ impl Encoder {
         Self { truncated: Some(truncated), ..self }
     }
 
+    /// Sets whether [`encode`](Self::encode) stops at the maximum number of tokens where it can, so that a long text costs
+    /// no more than its beginning. The encodings are the same, but only the texts that are cut are
+    /// [counted](Self::counting) exactly, and not their tokens. Default: no.
+    ///
+    /// A text is encoded whole if its end is needed, as with a stride, for a pair, or if it is cut on the left; and if its
+    /// tokenizer has parts that may look further than a word, or the text has a special token.
+    pub fn stopping(self, stops: bool) -> Self {
+        Self { stops, ..self }
+    }
+
     /// Counts a text that lost so many tokens.
     pub(crate) fn lose(&self, tokens: usize) {
         self.truncated.iter().for_each(|truncated| truncated.add(tokens));
@@ -108,7 +121,17 @@ impl Encoder {
     /// Returns a hash of everything that encodings depend on besides the text: the tokenizer and the settings. `None` if
     /// the tokenizer cannot be written as JSON.
     pub fn settings(&self) -> Option<Fingerprint> {
-        let Self { tokenizer, special, max_length, stride, cut, truncation, truncated: _, finish: _ } = self;
+        let Self {
+            tokenizer,
+            special,
+            max_length,
+            stride,
+            cut,
+            truncation,
+            truncated: _,
+            stops: _,
+            finish: _,
+        } = self;
         Fingerprint::of_settings(&(tokenizer.settings()?, special, max_length, stride, cut, truncation))
     }
 
@@ -134,8 +157,9 @@ impl Encoder {
         let texts = finish.needs_texts(second.is_some());
         let encode = || {
             let fast = self.tokenizer.fast();
-            let first = sequence(fast, first, texts)?;
-            let second = second.map(|second| sequence(fast, second, texts)).transpose()?;
+            let most = if second.is_none() { self.most() } else { None };
+            let first = sequence(fast, first, texts, most)?;
+            let second = second.map(|second| sequence(fast, second, texts, None)).transpose()?;
             let tokens = first.ids.len() + second.as_ref().map_or(0, |second| second.ids.len());
             Ok((finish.finish(first, second)?, tokens))
         };
@@ -145,6 +169,12 @@ impl Encoder {
             self.lose(tokens.saturating_sub(encoding.own_tokens()));
         }
         Ok(encodings)
+    }
+
+    /// Returns the number of tokens of a single sequence after which the rest is of no use, if there is one.
+    fn most(&self) -> Option<usize> {
+        let keeps_beginning = self.cut == Side::Right && self.truncation != Truncation::OnlySecond;
+        self.max_length.filter(|_| self.stops && self.stride.is_none() && keeps_beginning)
     }
 
     /// Encodes many inputs, on all cores. The results are in order.
@@ -252,7 +282,8 @@ impl Encoder {
     }
 }
 
-fn sequence(fast: &Fast, input: Input<'_>, texts: bool) -> CrateResult<Tokens> {
+/// Returns the tokens of a sequence. If there are more than `most`, the rest may be missing.
+fn sequence(fast: &Fast, input: Input<'_>, texts: bool, most: Option<usize>) -> CrateResult<Tokens> {
     let bytes = match input {
         Input::Text(text) => text.len(),
         Input::Words(words) => words.iter().map(|word| word.len()).max().unwrap_or(0),
@@ -260,8 +291,8 @@ fn sequence(fast: &Fast, input: Input<'_>, texts: bool) -> CrateResult<Tokens> {
     // Offsets are `u32`.
     u32::try_from(bytes).map_err(|_| format!("it has {bytes} bytes; the limit is {}", u32::MAX))?;
     match input {
-        Input::Text(text) => fast.text(text, texts),
-        Input::Words(words) => fast.words(words, texts),
+        Input::Text(text) => fast.text(text, texts, most),
+        Input::Words(words) => fast.words(words, texts, most),
     }
 }
 

@@ -135,3 +135,21 @@ fn batches_are_in_order() {
     let each: Vec<_> = each.into_iter().map(|mut encodings| encodings.remove(0).ids).collect();
     assert_eq!(encoder.ids_batch(&texts).unwrap(), each);
 }
+
+#[test]
+fn what_the_maximum_length_cuts_off_is_not_encoded() {
+    let words = vec!["a"; 10_000];
+    let text = words.join(" ");
+    for input in [Input::Text(&text), Input::Words(&words)] {
+        let truncated = Truncated::default();
+        let encoder = Encoder::new(bert()).max_length(Some(4)).counting(truncated.clone());
+        let stopping = encoder.clone().stopping(true);
+        assert_eq!(ids(&stopping.encode(input, None).unwrap()), [[1, 3, 3, 2]]);
+        assert_eq!(truncated.texts(), 1);
+        assert!((1..10).contains(&truncated.tokens()), "{}", truncated.tokens());
+        // The end is kept here, or comes in further encodings.
+        let last = stopping.clone().cut(Side::Left).encode(Input::Text(&format!("{text} e")), None).unwrap();
+        assert_eq!(ids(&last), [[1, 3, 7, 2]]);
+        assert!(stopping.stride(Some(0)).encode(input, None).unwrap().len() == 5_000);
+    }
+}

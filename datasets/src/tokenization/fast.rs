@@ -45,42 +45,53 @@ impl Fast {
         self.chunks.is_some()
     }
 
-    /// Returns the tokens of a text. `texts` says whether post-processing may need their texts.
-    pub(super) fn text(&self, text: &str, texts: bool) -> Result<Tokens> {
+    /// Returns the tokens of a text. `texts` says whether post-processing may need their texts. If there are more than
+    /// `most`, the rest may be missing.
+    pub(super) fn text(&self, text: &str, texts: bool, most: Option<usize>) -> Result<Tokens> {
+        let most = most.unwrap_or(usize::MAX);
         // Roughly the number of tokens in common texts.
-        let mut tokens = Tokens::new(text.len() / 4 + 1, texts);
-        if self.chunked(text, |piece, start, words| tokens.push(piece, start, |word| words + word))? {
-            Ok(tokens)
-        } else {
-            Ok(Tokens::of(&raw(&self.tokenizer, text)?.encoding))
-        }
+        let mut tokens = Tokens::new((text.len() / 4).min(most) + 1, texts);
+        // A chunk that can be encoded independently begins where those before it end, so none of their tokens depend on
+        // the rest.
+        let chunked = self.chunked(text, |piece, start, words| {
+            let continues = tokens.ids.len() <= most;
+            if continues {
+                tokens.push(piece, start, |word| words + word);
+            }
+            continues
+        })?;
+        if chunked { Ok(tokens) } else { Ok(Tokens::of(&raw(&self.tokenizer, text)?.encoding)) }
     }
 
     /// Returns the ids of a text.
     pub(super) fn ids(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids = Vec::with_capacity(text.len() / 4);
-        if self.chunked(text, |piece, _, _| ids.extend(piece.tokens.iter().map(|token| token.id)))? {
-            Ok(ids)
-        } else {
-            Ok(raw(&self.tokenizer, text)?.encoding.get_ids().to_vec())
-        }
+        let chunked = self.chunked(text, |piece, _, _| {
+            ids.extend(piece.tokens.iter().map(|token| token.id));
+            true
+        })?;
+        if chunked { Ok(ids) } else { Ok(raw(&self.tokenizer, text)?.encoding.get_ids().to_vec()) }
     }
 
-    /// Returns the tokens of words that are already split, each encoded separately.
-    pub(super) fn words(&self, words: &[&str], texts: bool) -> Result<Tokens> {
+    /// Returns the tokens of words that are already split, each encoded separately. If there are more than `most`, the
+    /// rest may be missing.
+    pub(super) fn words(&self, words: &[&str], texts: bool, most: Option<usize>) -> Result<Tokens> {
         let mut slot = self.cache.slot();
         let mut slot = slot.get();
         let mut tokens = Tokens::new(2 * words.len(), texts);
         for (index, word) in (0..).zip(words) {
             let piece = slot.piece(&self.tokenizer, self.chunks.as_ref(), word)?;
             tokens.push(&piece, 0, |_| index);
+            if most.is_some_and(|most| tokens.ids.len() > most) {
+                break;
+            }
         }
         Ok(tokens)
     }
 
-    /// Passes each chunk of `text` to `each`, with the byte and the word at which it starts. Returns `false` if the
-    /// text must be encoded as a whole; discard the chunks passed until then.
-    fn chunked(&self, text: &str, mut each: impl FnMut(&Piece<'_>, u32, u32)) -> Result<bool> {
+    /// Passes each chunk of `text` to `each`, with the byte and the word at which it starts, until `each` returns `false`.
+    /// Returns `false` if the text must be encoded as a whole; discard the chunks passed until then.
+    fn chunked(&self, text: &str, mut each: impl FnMut(&Piece<'_>, u32, u32) -> bool) -> Result<bool> {
         let Some(chunks) = &self.chunks else {
             return Ok(false);
         };
@@ -95,7 +106,9 @@ impl Fast {
             if !piece.local {
                 return Ok(false);
             }
-            each(&piece, start, words);
+            if !each(&piece, start, words) {
+                break;
+            }
             // A chunk is part of a text, which has at most `u32::MAX` bytes.
             start += chunk.len() as u32;
             words += piece.words;

@@ -198,7 +198,17 @@ fn expected(tokenizer: &Tokenizer, input: EncodeInput<'_>, special: bool) -> Opt
     tokenizer.inner().encode(input, special).ok().map(|encoding| (&encoding).into())
 }
 
+/// An encoder that stops at the maximum length has the encodings of one that goes on.
+fn check_stopping(tokenizer: &Arc<Tokenizer>, input: Input<'_>, special: bool) {
+    for most in [3, 4, 6, 10, 20] {
+        let encoder = Encoder::new(tokenizer.clone()).special(special).max_length(Some(most));
+        let whole = encoder.encode(input, None).ok();
+        assert_eq!(encoder.stopping(true).encode(input, None).ok(), whole, "{input:?}");
+    }
+}
+
 fn check_text(tokenizer: &Arc<Tokenizer>, first: &str, second: Option<&str>, special: bool) {
+    check_stopping(tokenizer, Input::Text(first), special);
     let input = match second {
         Some(second) => EncodeInput::Dual(first.into(), second.into()),
         None => EncodeInput::Single(first.into()),

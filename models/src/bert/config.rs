@@ -195,6 +195,7 @@ impl HubConfig for BertConfig {
         }
         check_layers(name("num_hidden_layers"), self.num_hidden_layers)?;
         check_heads(name("num_attention_heads"), self.num_attention_heads, self.hidden_size)?;
+        crate::pretrained::check_epsilon("layer_norm_eps", self.layer_norm_eps)?;
         check_dropouts(&[
             (name("hidden_dropout_prob"), self.hidden_dropout_prob),
             (name("attention_probs_dropout_prob"), self.attention_probs_dropout_prob),

@@ -286,6 +286,7 @@ impl HubConfig for LlamaConfig {
             check_heads("num_attention_heads", self.num_attention_heads, self.hidden_size)?;
         }
         check_heads("num_key_value_heads", self.key_value_heads(), self.num_attention_heads)?;
+        crate::pretrained::check_epsilon("rms_norm_eps", self.rms_norm_eps)?;
         check_dropouts(&[("attention_dropout", self.attention_dropout)])?;
         if !self.head_size().is_multiple_of(2) {
             return Err(PretrainedError::setting("head_dim", "an even number", self.head_size()));

@@ -212,6 +212,7 @@ impl HubConfig for ModernBertConfig {
         ])?;
         check_layers("num_hidden_layers", self.num_hidden_layers)?;
         check_heads("num_attention_heads", self.num_attention_heads, self.hidden_size)?;
+        crate::pretrained::check_epsilon("norm_eps", self.norm_eps)?;
         check_dropouts(&[
             ("attention_dropout", self.attention_dropout),
             ("embedding_dropout", self.embedding_dropout),

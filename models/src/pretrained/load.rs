@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::store::{FloatCastAdapter, ModuleAdapter, ModuleContext, ModuleSnapshot, PyTorchToBurnAdapter};
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use burn_pack::Tensor as StoredTensor;
+use burn_pack::{Error as PackError, Tensor as StoredTensor};
 use firebrick_strategies::{Paths, each_param, learns};
 
 use super::folder::is_read;
@@ -187,12 +187,30 @@ fn in_file(shape: &[usize], layout: Layout) -> Vec<usize> {
 
 /// The tensor under the parameter's path, in f32 and in the parameter's layout. It does not read the values yet.
 fn as_parameter(mut tensor: StoredTensor, path: &str, layout: Layout) -> StoredTensor {
-    tensor.name = path.to_owned();
-    transposed(in_f32(tensor), layout)
+    let name = std::mem::replace(&mut tensor.name, path.to_owned());
+    transposed(finite(in_f32(tensor), name), layout)
 }
 
 fn in_f32(tensor: StoredTensor) -> StoredTensor {
     FloatCastAdapter::to(DType::F32).adapt(tensor, ModuleContext::new(&[]))
+}
+
+/// The same tensor in f32, which cannot be read if a number in it is not finite. A run would skip every update, and look
+/// as if it had diverged.
+fn finite(tensor: StoredTensor, name: String) -> StoredTensor {
+    let (path, dtype, shape) = (tensor.name.clone(), tensor.dtype, tensor.shape.clone());
+    StoredTensor::deferred(path, dtype, shape, tensor.param_id, tensor.byte_len(), move || {
+        let bytes = tensor.to_bytes()?;
+        let mut numbers =
+            bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap_or_default()));
+        match numbers.position(|number| !number.is_finite()) {
+            None => Ok(bytes),
+            Some(at) => Err(PackError::ValidationError(format!(
+                "`{name}` has a number that is infinite or none, at place {at}: the model is damaged; download it again, or \
+                 take one that was saved before its training diverged"
+            ))),
+        }
+    })
 }
 
 /// Burn's store transposes the weights of linear layers, in either direction.
@@ -234,6 +252,7 @@ impl ModuleMapper for Later {
                     let data = TensorData::from_bytes(bytes, shape, DType::F32);
                     Tensor::from_data(data, (device, DType::F32)).set_require_grad(require_grad)
                 }
+                Err(PackError::ValidationError(reason)) => panic!("{reason}"),
                 Err(error) => panic!(
                     "the tensor of `{name}` can no longer be read: {error}; do not change the folder until the run \
                      has started, and start the run again"

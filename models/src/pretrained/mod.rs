@@ -179,6 +179,14 @@ pub(super) fn check_dropouts(dropouts: &[(&'static str, f64)]) -> Result<(), Pre
     }
 }
 
+/// Rejects the epsilon of a norm with which it divides by the root of a number below 0.
+pub(super) fn check_epsilon(field: &'static str, epsilon: f64) -> Result<(), PretrainedError> {
+    match (0.0..1.0).contains(&epsilon) {
+        true => Ok(()),
+        false => Err(PretrainedError::setting(field, "at least 0 and below 1", epsilon)),
+    }
+}
+
 /// Rejects a number of heads that does not divide the width.
 pub(super) fn check_heads(field: &'static str, heads: usize, width: usize) -> Result<(), PretrainedError> {
     match heads > 0 && width.is_multiple_of(heads) {

@@ -182,6 +182,7 @@ impl HubConfig for T5Config {
         ])?;
         check_layers("num_layers", self.num_layers)?;
         check_layers("num_decoder_layers", self.decoder_layers())?;
+        crate::pretrained::check_epsilon("layer_norm_epsilon", self.layer_norm_epsilon)?;
         check_dropouts(&[("dropout_rate", self.dropout_rate)])?;
         // The encoder halves the buckets, and half of those are single distances.
         let buckets = self.relative_attention_num_buckets;

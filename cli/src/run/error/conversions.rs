@@ -1,10 +1,12 @@
 //! Conversions of errors of the libraries into those of a run.
 
+use std::io::{self, ErrorKind};
+
 use firebrick_datasets::DataError;
 use firebrick_strategies::StrategyError;
 
 use super::RunError;
-use firebrick::FailedWrites;
+use firebrick::{FailedWrites, TrainError};
 
 impl From<DataError> for RunError {
     fn from(error: DataError) -> Self {
@@ -19,6 +21,14 @@ impl From<StrategyError> for RunError {
 }
 
 impl RunError {
+    /// Returns the error for output that cannot be written.
+    pub(crate) fn output(what: &'static str, error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::BrokenPipe => Self::Unread,
+            _ => TrainError::file(what, "writing", error).into(),
+        }
+    }
+
     /// Returns the error for a file that is incomplete at the end of a run.
     pub(crate) fn unwritten(file: &FailedWrites) -> Option<Self> {
         let FailedWrites { file, failures, error } = file.clone();

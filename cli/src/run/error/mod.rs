@@ -212,6 +212,9 @@ pub enum RunError {
     /// The model cannot be measured as asked.
     #[error(transparent)]
     Measure(#[from] MeasureError),
+    /// The reader of the output has closed it, as `head` does: there is nothing more to do.
+    #[error("nothing reads the output any more")]
+    Unread,
     /// There are no records to answer.
     #[error("the run has no validation files: name the records to answer with --data")]
     NothingAsked,
@@ -246,6 +249,17 @@ pub enum RunError {
         available: u64,
         /// Whether it would be enough if a disk kept the parameters of blocks and the optimizer's state.
         a_disk_helps: bool,
+    },
+    /// The system does not start the threads that compute.
+    #[error(
+        "the system cannot start {}: {reason}; raise the limits of this process (`ulimit -u`, `ulimit -v`), or set `RAYON_NUM_THREADS` to a smaller number",
+        counted(*threads, "thread")
+    )]
+    NoThreads {
+        /// The number of threads.
+        threads: usize,
+        /// The system's reason.
+        reason: String,
     },
     /// The process cannot run this many ranks.
     #[error(

@@ -11,6 +11,7 @@ use firebrick_models::inference::Question;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::suggestion::OF_MESSAGE;
 use super::{Examples, Suggestion};
 
 /// `chat: (..)` of [`CausalLmTask`](super::CausalLmTask): records are conversations, of which the answers are learned.
@@ -155,8 +156,8 @@ pub(super) fn typed(line: &str) -> Vec<(String, Field)> {
 ///
 /// The tokenizer of the model's folder has no chat template, and the records are more than prompts and completions.
 pub(super) fn suggest(format: &ChatFormat, examples: &Examples) -> Result<Suggestion, String> {
-    let fields = examples.fields();
-    let suggestion = Suggestion::default().data("max_length", examples.length(&fields));
+    let suggestion = Suggestion::default()
+        .data("max_length", examples.length_of(|record| written(format, examples, record)));
     let is_answered = |record: &Record| {
         let chat = format.conversation(record);
         chat.is_ok_and(|chat| chat.messages.iter().any(|message| message.is_answer() && !is_empty(message)))
@@ -193,6 +194,21 @@ pub(super) fn suggest(format: &ChatFormat, examples: &Examples) -> Result<Sugges
              that was trained on conversations (an \"instruct\" or \"chat\" model)"
         )),
     }
+}
+
+/// Returns the characters of a conversation with those of its template, which short conversations consist of for the most
+/// part.
+fn written(format: &ChatFormat, examples: &Examples, record: &Record) -> usize {
+    let Ok(chat) = format.conversation(record) else { return 0 };
+    let template = examples.tokenizer.as_ref().and_then(|tokenizer| tokenizer.chat_template().ok());
+    if let Some(rendered) = template.and_then(|template| template.render(&chat, false).ok()) {
+        return rendered.text.chars().count();
+    }
+    let of = |message: &Message| {
+        let content = message.content().unwrap_or_default();
+        message.role().chars().count() + content.chars().count() + OF_MESSAGE
+    };
+    chat.messages.iter().map(of).sum()
 }
 
 fn is_empty(message: &Message) -> bool {

@@ -130,11 +130,14 @@ impl Examples {
 
     /// Suggests the most tokens of a row for texts of these fields, by the longest of the first records.
     pub fn length(&self, fields: &[&str]) -> (usize, String) {
-        let lengths = self.records.iter().map(|record| {
-            let characters: usize = fields.iter().map(|field| characters(record.get(field))).sum();
-            // Tokens of a small vocabulary are short.
-            characters.div_ceil(if self.tokenizer.is_some() { 3 } else { 2 }) + 2
-        });
+        self.length_of(|record| fields.iter().map(|field| characters(record.get(field))).sum())
+    }
+
+    /// Suggests the most tokens of a row for texts with so many characters, by the longest of the first records.
+    pub(super) fn length_of(&self, characters: impl Fn(&Record) -> usize) -> (usize, String) {
+        // Tokens of a small vocabulary are short.
+        let of_token = if self.tokenizer.is_some() { 3 } else { 2 };
+        let lengths = self.records.iter().map(|record| characters(record).div_ceil(of_token) + 2);
         let longest = lengths.max().unwrap_or(128);
         let limit = self.most_tokens.unwrap_or(LONGEST).min(LONGEST);
         let length = longest.next_power_of_two().clamp(16.min(limit), limit);
@@ -152,11 +155,17 @@ impl Examples {
     }
 }
 
+/// The characters of a text with as many tokens as a chat template adds to a message: those that begin and end it, and
+/// line ends.
+pub(super) const OF_MESSAGE: usize = 24;
+
 fn characters(value: Option<&Value>) -> usize {
     match value {
         Some(Value::Text(text)) => text.chars().count(),
         Some(Value::List(values)) => values.iter().map(|value| characters(Some(value)) + 1).sum(),
-        Some(Value::Map(fields)) => fields.iter().map(|(_, value)| characters(Some(value)) + 1).sum(),
+        Some(Value::Map(fields)) => {
+            fields.iter().map(|(_, value)| characters(Some(value)) + 1).sum::<usize>() + OF_MESSAGE
+        }
         _ => 0,
     }
 }

@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 
 use firebrick_datasets::collators::{Subwords, TokenClassification};
-use firebrick_datasets::{DataError, Record, Value as Field};
+use firebrick_datasets::{DataError, Format, Record, Value as Field};
+use firebrick_models::TokenScores;
 use firebrick_models::inference::Question;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::entity_scheme::{entity_scheme, unread_scheme};
 use super::record_json;
 use super::record_json::json_of;
 use super::suggestion::listed;
@@ -53,6 +55,7 @@ impl Task for TokenClassificationTask {
     fn load(&self, loading: &Loading<'_>) -> Result<Loaded, RunError> {
         let tokenizer = loading.tokenizer()?;
         let labels = loading.labels(&self.labels, &self.names)?;
+        self.tell_scheme(loading)?;
         let collator = TokenClassification::new(loading.encoder(&tokenizer, None), labels.clone())
             .fields(&self.words, &self.labels)
             .subwords(self.subwords)?;
@@ -104,13 +107,63 @@ impl Task for TokenClassificationTask {
                 }));
             }
         }
+        // The reader of CoNLL has converted what it can.
+        let scheme = entity_scheme(&examples.records, &labels);
+        let unread = scheme.and_then(|scheme| unread_scheme(scheme, false));
         let suggestion = Suggestion::default()
             .field("words", &words, "words")
             .field("labels", &labels, "labels")
             .data("max_length", examples.length(&[&words]))
             .special("(pad: \"<pad>\", bos: \"<s>\", eos: \"</s>\")")
-            .best_by("f1");
+            .best_by(match unread {
+                Some(_) => "accuracy",
+                None => best_score(&names, examples),
+            });
         let suggestion = suggestion.labels(&names, examples);
+        let suggestion = match unread {
+            Some(unread) => suggestion.found(unread),
+            None => suggestion,
+        };
         Ok(suggestion.found(format!("words in `{words}`, {} in `{labels}`", listed(&names))))
+    }
+}
+
+/// The number of records whose labels show their scheme.
+const SHOWN: usize = 1000;
+
+impl TokenClassificationTask {
+    /// Says if entities are marked in another scheme than scores read: they would all be wrong, or be classes.
+    fn tell_scheme(&self, loading: &Loading<'_>) -> Result<(), RunError> {
+        let data = loading.config();
+        let Some(paths) = &data.path else { return Ok(()) };
+        let reader = loading.open(paths, data.format.as_ref())?.reader;
+        let mut records = Vec::new();
+        for part in 0..reader.parts() {
+            let rest = SHOWN.saturating_sub(records.len());
+            // Malformed records are reported when they are tokenized.
+            records.extend(reader.open(part)?.take(rest).filter_map(Result::ok));
+        }
+        let format = data.format.clone().or_else(|| Format::of(paths.as_slice().first()?).ok());
+        let is_conll = matches!(format, Some(Format::Conll { .. }));
+        let scheme = entity_scheme(&records, &self.labels);
+        if let Some(unread) = scheme.and_then(|scheme| unread_scheme(scheme, is_conll)) {
+            loading.say(&format!("warning: {unread}"));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the score of labels that selects the best model: the F1 of entities, if they mark some.
+fn best_score(names: &BTreeSet<String>, examples: &Examples) -> &'static str {
+    // The labels of a placeholder are not known, and ids have the names of the folder's classifier.
+    let is_id = |label: &String| label.parse::<usize>().is_ok();
+    let names: Vec<String> = match &examples.labels {
+        Some(known) if names.iter().all(is_id) => known.clone(),
+        _ => names.iter().cloned().collect(),
+    };
+    let scores = TokenScores::new(names.clone()).scores(&[]);
+    match names.is_empty() || scores.iter().any(|score| score.name == "f1") {
+        true => "f1",
+        false => "accuracy",
     }
 }

@@ -1,0 +1,93 @@
+//! The threads that compute, and those that the system does not start.
+
+use std::error::Error;
+use std::panic::{set_hook, take_hook};
+use std::sync::Once;
+use std::{env, process, thread};
+
+use firebrick::files::saving::remove_staged;
+use firebrick::observe::terminal::Terminal;
+use rayon::ThreadPoolBuilder;
+
+use crate::RunError;
+use crate::console::{insist, tell};
+
+/// The environment variable that sets the number of threads.
+const VARIABLE: &str = "RAYON_NUM_THREADS";
+
+/// The most threads for each core. More cost memory and the time of the system, and gain nothing.
+const FOR_EACH_CORE: usize = 8;
+
+/// How the messages begin with which the standard library and rayon panic if the system starts no thread.
+const PANICS: [&str; 2] = ["failed to spawn thread", "The global thread pool has not been initialized"];
+
+/// What to do about a thread that the system does not start.
+const REMEDY: &str = "raise the limits of this process (`ulimit -u`, `ulimit -v`), or end other processes";
+
+/// Starts the threads that compute, as many as `RAYON_NUM_THREADS` sets, within a bound, or one for each core.
+///
+/// # Errors
+///
+/// The system starts no thread.
+pub(crate) fn start() -> Result<(), RunError> {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let asked = env::var(VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let most = cores * FOR_EACH_CORE;
+    let threads = asked.min(most);
+    if threads < asked {
+        tell(&format!(
+            "warning: {VARIABLE} is {asked}, but more than {most} threads gain nothing on {cores} cores: {most} compute"
+        ));
+    }
+    // 0 means one for each core.
+    let started = ThreadPoolBuilder::new().num_threads(threads).build_global();
+    match started {
+        Err(error) if error.source().is_some() => {
+            let threads = if threads == 0 { cores } else { threads };
+            Err(RunError::NoThreads { threads, reason: error.to_string() })
+        }
+        // A program of the user's has started them before.
+        _ => Ok(()),
+    }
+}
+
+/// Makes a thread that the system does not start end the program with one line and code 1. The standard library and rayon
+/// panic, on any thread, so this is a panic hook; it leaves all other panics to the hook before it.
+pub(crate) fn end_without() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let (before, terminal) = (take_hook(), Terminal::now());
+        set_hook(Box::new(move |panic| {
+            match panic.payload_as_str().filter(|message| is_of_no_thread(message)) {
+                None => before(panic),
+                Some(_) => {
+                    terminal.restore();
+                    insist(&format!(
+                        "error: the system starts no further thread: {REMEDY}; a run that had begun is at its last checkpoint"
+                    ));
+                    remove_staged();
+                    process::exit(1);
+                }
+            }
+        }));
+    });
+}
+
+fn is_of_no_thread(message: &str) -> bool {
+    PANICS.iter().any(|begin| message.starts_with(begin))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `tests/program/threads.rs` has the real ones.
+    #[test]
+    fn only_panics_about_threads_are_known() {
+        assert!(is_of_no_thread(
+            "failed to spawn thread: Os { code: 11, kind: WouldBlock, message: \"..\" }"
+        ));
+        assert!(!is_of_no_thread("index out of bounds: the len is 0"));
+        assert!(!is_of_no_thread("called `Option::unwrap()` on a `None` value"));
+    }
+}
