@@ -223,7 +223,7 @@ fn forced_tokens_are_those_of_the_settings_for_text_if_there_are_any() {
     let ends = || Folder::open(out.path()).unwrap().end_tokens();
     edit(&out.path().join("config.json"), |config| {
         let fields = config.as_object_mut().unwrap();
-        ["forced_eos_token_id", "eos_token_id"].map(|name| fields.remove(name));
+        ["forced_eos_token_id", "eos_token_id"].iter().for_each(|name| drop(fields.remove(*name)));
     });
     assert_eq!((forced().unwrap().last, ends().unwrap()), (vec![2], vec![2]));
     edit(&out.path().join("config.json"), |config| config["eos_token_id"] = Value::Null);

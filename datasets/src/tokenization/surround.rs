@@ -86,7 +86,9 @@ mod tests {
             let tokenizer = Arc::new(tokenizer);
             // Without an end token of its own, one that is a letter.
             let eos = tokenizer.special().eos.unwrap_or(tokenizer.encode("e").unwrap()[0]);
-            for (end, of) in [(true, "to be or"), (false, "to be"), (true, "be</s>"), (false, "be</s>"), (true, "or")] {
+            for (end, of) in
+                [(true, "to be or"), (false, "to be"), (true, "be</s>"), (false, "be</s>"), (true, "or")]
+            {
                 let task = CausalLm::new(Encoder::new(tokenizer.clone())).end(end).end_id(eos);
                 let sample = task.encode(&record(vec![("text", text(of))])).unwrap().remove(0);
                 let surround = tokenizer.surround(end.then_some(eos)).unwrap();

@@ -91,9 +91,10 @@ fn frame(
     }
     let Framing { before, after } = added_around(tokenizer)?;
     let default = frames == Frames::FileOrFields;
-    for (field, default, found, place) in
-        [("add_bos_token", default, !before.is_empty(), "before"), ("add_eos_token", false, !after.is_empty(), "after")]
-    {
+    for (field, default, found, place) in [
+        ("add_bos_token", default, !before.is_empty(), "before"),
+        ("add_eos_token", false, !after.is_empty(), "after"),
+    ] {
         let given = config.flag(field)?;
         let asked = given.unwrap_or(default);
         if asked != found {

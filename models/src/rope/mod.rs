@@ -154,11 +154,7 @@ mod tests {
                 "rope_scaling",
                 "{",
             ),
-            (
-                r#"{"by_blocks": true, "rope_scaling": {"type": "linear", "factor": 4}}"#,
-                "rope_scaling",
-                "{",
-            ),
+            (r#"{"by_blocks": true, "rope_scaling": {"type": "linear", "factor": 4}}"#, "rope_scaling", "{"),
             (
                 r#"{"original_max_position_embeddings": 32, "rope_scaling":
                     {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 16}}"#,
@@ -167,7 +163,11 @@ mod tests {
             ),
             (r#"{"partial_rotary_factor": 0.5}"#, "partial_rotary_factor", "0.5"),
             (r#"{"rope_parameters": {"partial_rotary_factor": 0.5}}"#, "partial_rotary_factor", "0.5"),
-            (r#"{"is_phi": true, "rope_scaling": {"rope_type": "linear", "factor": 4}}"#, "rope_scaling", "{"),
+            (
+                r#"{"is_phi": true, "rope_scaling": {"rope_type": "linear", "factor": 4}}"#,
+                "rope_scaling",
+                "{",
+            ),
         ] {
             let error = rope(fields).unwrap_err().to_string();
             assert!(
