@@ -45,6 +45,7 @@
 
 mod arguments;
 mod bench;
+mod burn_device;
 pub mod cli;
 mod commands;
 mod console;

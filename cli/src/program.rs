@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::arguments;
+use crate::burn_device;
 use crate::cli::Cli;
 use crate::{Families, Task, TaskConfig, Tasks, token_cache};
 use firebrick_models::family::Trainable;
@@ -113,6 +114,8 @@ impl Program {
         self.schedules.install();
         self.families.install();
         self.tasks.install();
-        arguments::read(arguments).map_or_else(|code| code, Cli::run)
+        let read = arguments::read(arguments);
+        burn_device::translate();
+        read.map_or_else(|code| code, Cli::run)
     }
 }

@@ -10,3 +10,10 @@ pub fn device() -> Device {
         Ok(_) => Device::default(),
     }
 }
+
+/// Returns how many random cases a property has: fewer on `wgpu`, which a processor may play, since it compiles kernels
+/// for almost every case.
+pub fn cases(on_cpu: u32) -> proptest::test_runner::Config {
+    let is_wgpu = std::env::var("BURN_DEVICE").is_ok_and(|name| name.starts_with("wgpu"));
+    proptest::test_runner::Config::with_cases(if is_wgpu { on_cpu.div_ceil(8) } else { on_cpu })
+}

@@ -134,6 +134,8 @@ pub fn find(name: &str) -> Result<(Device, String), DeviceError> {
         return Ok((device, name));
     }
     let (backend, index) = name.split_once(':').unwrap_or((name, "0"));
+    // Burn's name of it, which is what `BURN_DEVICE` holds where Burn itself reads it.
+    let backend = if backend == "flex" { "cpu" } else { backend };
     let known = BACKENDS.iter().find(|known| known.name == backend);
     let (Some(known), Ok(index)) = (known, index.parse::<usize>()) else {
         return Err(DeviceError::Unknown(name.into()));

@@ -172,7 +172,7 @@ pub fn difference(a: &[f32], b: &[f32]) -> f64 {
 
 /// Returns whether the tests run on the CPU, where equal operations give equal bits.
 pub fn is_cpu() -> bool {
-    std::env::var("BURN_DEVICE").map_or(true, |name| name.starts_with("cpu"))
+    std::env::var("BURN_DEVICE").map_or(true, |name| name.starts_with("cpu") || name == "flex")
 }
 
 /// Replaces the model's weights by fixed ones.

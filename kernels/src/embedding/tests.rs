@@ -38,7 +38,7 @@ fn burns(table: Tensor<2>, ids: Tensor<2, Int>) -> Tensor<3> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
+    #![proptest_config(testing::cases(32))]
 
     #[test]
     fn rows_equal_burns_and_gradients_equal_exact_sums(

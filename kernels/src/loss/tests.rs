@@ -67,7 +67,7 @@ pub(super) fn dtypes<const N: usize>(of: [(FloatDType, f64); N], device: &Device
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(testing::cases(48))]
 
     #[test]
     fn any_loss_and_its_gradient_equal_the_equation(

@@ -149,7 +149,7 @@ impl Case {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(testing::cases(64))]
 
     #[test]
     fn any_norm_and_its_gradients_equal_the_equations(

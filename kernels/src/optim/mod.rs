@@ -21,6 +21,7 @@
 //! ```text
 //! real.rs         the numbers that an update computes with
 //! rule.rs         the update of one element
+//! equations.rs    the updates of AdamW, Adagrad, SGD and Lion
 //! fused.rs        one update of tensors on Flex
 //! cube/           updates on GPUs, many in one kernel
 //! slices.rs       tensors as slices, in place or copied
@@ -38,6 +39,7 @@ mod blocks;
 #[cfg(feature = "cube")]
 mod cube;
 mod dynamic_map;
+pub mod equations;
 mod floats;
 mod fused;
 mod identity;

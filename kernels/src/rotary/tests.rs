@@ -65,7 +65,7 @@ impl Case {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(testing::cases(48))]
 
     #[test]
     fn any_rotation_and_its_gradient_equal_the_equation(

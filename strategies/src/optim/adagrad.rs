@@ -2,7 +2,7 @@
 
 use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{Device, Tensor};
-use firebrick_kernels::optim::{Parts, Real, Rule, Update, step};
+use firebrick_kernels::optim::{Parts, equations, step};
 use serde::{Deserialize, Serialize};
 
 use super::{Deferrable, Deferred, HeldParam, ModelGroups, OptimizerRecipe, of_all, ranges};
@@ -144,7 +144,7 @@ impl Optimizer for Adagrad {
         state: Option<AdagradState<D>>,
     ) -> (Tensor<D>, Option<AdagradState<D>>) {
         let time = state.as_ref().map_or(1, |state| state.time + 1);
-        let rule = Equation { epsilon: self.epsilon, weight_decay: self.weight_decay, rate: rate as f32 };
+        let rule = equations::Adagrad { epsilon: self.epsilon, weight_decay: self.weight_decay, rate: rate as f32 };
         let (param, sum) = match step(&rule, Parts { param, grad, moments: state.map(|state| [state.sum]) }) {
             Ok((param, [sum])) => (param, sum),
             Err(Parts { param, grad, moments }) => {
@@ -166,34 +166,6 @@ impl Deferrable for Adagrad {
 
     fn tensors<const D: usize>(state: &mut AdagradState<D>) -> Vec<&mut Tensor<D>> {
         vec![&mut state.sum]
-    }
-}
-
-/// The constants of one update.
-#[derive(Clone, Copy)]
-struct Equation {
-    epsilon: f32,
-    weight_decay: f32,
-    rate: f32,
-}
-
-impl Rule<1, 3> for Equation {
-    fn constants(&self) -> [f32; 3] {
-        let Self { epsilon, weight_decay, rate } = *self;
-        [epsilon, weight_decay, rate]
-    }
-
-    #[inline(always)]
-    fn element<R: Real>(constants: [R; 3], param: R, grad: R, [sum]: [R; 1]) -> (R, [R; 1]) {
-        let [epsilon, weight_decay, rate] = constants;
-        let grad = grad + weight_decay * param;
-        let sum = sum + grad * grad;
-        (param - rate * (grad / (sum.sqrt() + epsilon)), [sum])
-    }
-
-    #[inline(never)]
-    fn run(&self, update: Update<'_, 1>, fresh: bool) {
-        update.run(*self, fresh);
     }
 }
 

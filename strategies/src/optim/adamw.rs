@@ -2,7 +2,7 @@
 
 use burn::optim::{AdamWConfig, AdamWState, AdaptiveMomentumState, LearningRate, ModuleOptimizer, Optimizer};
 use burn::tensor::{Device, Tensor};
-use firebrick_kernels::optim::{Parts, Real, Rule, Update, step};
+use firebrick_kernels::optim::{Parts, equations, step};
 use serde::{Deserialize, Serialize};
 
 use super::{Deferrable, Deferred, HeldParam, ModelGroups, OptimizerRecipe, of_all, ranges};
@@ -86,10 +86,10 @@ impl AdamW {
     }
 
     /// Returns the arithmetic of update `time`, counted from 1.
-    pub(super) fn rule(&self, rate: LearningRate, time: usize) -> Equation {
+    pub(super) fn rule(&self, rate: LearningRate, time: usize) -> equations::AdamW {
         let Self { betas: (beta_1, beta_2), epsilon, weight_decay } = *self;
         let correction = |beta: f32| 1.0 - f64::from(beta).powi(time as i32);
-        Equation {
+        equations::AdamW {
             beta_1,
             beta_2,
             epsilon,
@@ -173,43 +173,5 @@ impl Deferrable for AdamW {
     fn tensors<const D: usize>(state: &mut AdamWState<D>) -> Vec<&mut Tensor<D>> {
         let AdaptiveMomentumState { moment_1, moment_2, max_moment_2, .. } = &mut state.momentum;
         [moment_1, moment_2].into_iter().chain(max_moment_2).collect()
-    }
-}
-
-/// The constants of one update.
-#[derive(Clone, Copy)]
-pub(super) struct Equation {
-    beta_1: f32,
-    beta_2: f32,
-    epsilon: f32,
-    /// 1 - β₁ and 1 - β₂.
-    rest_1: f32,
-    rest_2: f32,
-    /// 1 - ηλ.
-    kept: f32,
-    /// η / (1 - β₁ᵗ).
-    step: f32,
-    /// 1 / √(1 - β₂ᵗ).
-    root: f32,
-}
-
-impl Rule<2, 8> for Equation {
-    fn constants(&self) -> [f32; 8] {
-        let Self { beta_1, beta_2, epsilon, rest_1, rest_2, kept, step, root } = *self;
-        [beta_1, beta_2, epsilon, rest_1, rest_2, kept, step, root]
-    }
-
-    #[inline(always)]
-    fn element<R: Real>(constants: [R; 8], param: R, grad: R, [m, v]: [R; 2]) -> (R, [R; 2]) {
-        let [beta_1, beta_2, epsilon, rest_1, rest_2, kept, step, root] = constants;
-        let m = beta_1 * m + rest_1 * grad;
-        let v = beta_2 * v + rest_2 * (grad * grad);
-        let delta = m / (v.sqrt() * root + epsilon);
-        (kept * param - step * delta, [m, v])
-    }
-
-    #[inline(never)]
-    fn run(&self, update: Update<'_, 2>, fresh: bool) {
-        update.run(*self, fresh);
     }
 }

@@ -7,7 +7,6 @@ use firebrick_kernels::cast;
 use firebrick_kernels::optim::{Rows, blocks};
 use serde::{Deserialize, Serialize};
 
-use super::adamw::Equation;
 use super::{AdamW, Groups, GroupsError, HeldParam, ModelGroups, OptimizerRecipe};
 use crate::SettingError;
 
@@ -159,12 +158,6 @@ fn rows_of(shape: &[usize]) -> (usize, usize) {
     }
 }
 
-/// Updates the rows.
-#[inline(never)] // Compiled with this crate, not with a program that may be unoptimized.
-fn update(rows: Rows<'_>, rule: Equation, fresh: bool) {
-    rows.update(rule, fresh);
-}
-
 /// The names of the state's fields in a record.
 const TIME: &str = "time";
 const CODES: [&str; 2] = ["codes_1", "codes_2"];
@@ -227,7 +220,7 @@ impl Optimizer for AdamW8bit {
             codes: state.codes.each_mut().map(Vec::as_mut_slice),
             largest: state.largest.each_mut().map(Vec::as_mut_slice),
         };
-        update(rows, self.adamw().rule(rate, state.time), state.time == 1);
+        self.adamw().rule(rate, state.time).update_rows(rows, state.time == 1);
         let param = Tensor::from_data(param, (&device, DType::F32));
         (cast(param, FloatDType::from(dtype)), Some(state))
     }

@@ -2,7 +2,7 @@
 
 use burn::optim::{LearningRate, LionConfig, LionState, ModuleOptimizer, Optimizer};
 use burn::tensor::{Device, Tensor};
-use firebrick_kernels::optim::{Parts, Real, Rule, Update, step};
+use firebrick_kernels::optim::{Parts, equations, step};
 use serde::{Deserialize, Serialize};
 
 use super::{Deferrable, Deferred, HeldParam, ModelGroups, OptimizerRecipe, of_all, ranges};
@@ -69,10 +69,10 @@ impl Lion {
         Ok(of_all(Deferred(self)))
     }
 
-    fn rule(&self, rate: LearningRate) -> Equation {
+    fn rule(&self, rate: LearningRate) -> equations::Lion {
         let Self { betas: (beta_1, beta_2), weight_decay } = *self;
         let kept = (1.0 - rate * f64::from(weight_decay)) as f32;
-        Equation { beta_1, beta_2, rest_1: 1.0 - beta_1, rest_2: 1.0 - beta_2, kept, rate: rate as f32 }
+        equations::Lion { beta_1, beta_2, rest_1: 1.0 - beta_1, rest_2: 1.0 - beta_2, kept, rate: rate as f32 }
     }
 
     /// Returns Burn's own Lion with these settings.
@@ -135,39 +135,5 @@ impl Deferrable for Lion {
 
     fn tensors<const D: usize>(state: &mut LionState<D>) -> Vec<&mut Tensor<D>> {
         vec![&mut state.momentum]
-    }
-}
-
-/// The constants of one update.
-#[derive(Clone, Copy)]
-struct Equation {
-    beta_1: f32,
-    beta_2: f32,
-    /// 1 - β₁ and 1 - β₂.
-    rest_1: f32,
-    rest_2: f32,
-    /// 1 - ηλ.
-    kept: f32,
-    rate: f32,
-}
-
-impl Rule<1, 6> for Equation {
-    fn constants(&self) -> [f32; 6] {
-        let Self { beta_1, beta_2, rest_1, rest_2, kept, rate } = *self;
-        [beta_1, beta_2, rest_1, rest_2, kept, rate]
-    }
-
-    #[inline(always)]
-    fn element<R: Real>(constants: [R; 6], param: R, grad: R, [m]: [R; 1]) -> (R, [R; 1]) {
-        let [beta_1, beta_2, rest_1, rest_2, kept, rate] = constants;
-        // 0 for NaN, like Burn on the CPU.
-        let update = (beta_1 * m + rest_1 * grad).sign();
-        let m = beta_2 * m + rest_2 * grad;
-        (kept * param - rate * update, [m])
-    }
-
-    #[inline(never)]
-    fn run(&self, update: Update<'_, 1>, fresh: bool) {
-        update.run(*self, fresh);
     }
 }

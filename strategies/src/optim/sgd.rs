@@ -2,7 +2,7 @@
 
 use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{Device, Tensor};
-use firebrick_kernels::optim::{Parts, Real, Rule, Update, step};
+use firebrick_kernels::optim::{Parts, equations, step};
 use serde::{Deserialize, Serialize};
 
 use super::{Deferrable, Deferred, HeldParam, ModelGroups, OptimizerRecipe, of_all, ranges};
@@ -85,8 +85,8 @@ impl Sgd {
     }
 
     /// Returns the update with momentum; `first` if there is no velocity yet.
-    fn rule(&self, rate: LearningRate, first: bool) -> Equation {
-        Equation {
+    fn rule(&self, rate: LearningRate, first: bool) -> equations::Momentum {
+        equations::Momentum {
             momentum: self.momentum,
             taken: if first { 1.0 } else { (1.0 - self.dampening) as f32 },
             nesterov: self.nesterov,
@@ -95,8 +95,8 @@ impl Sgd {
     }
 
     /// Returns the update without momentum.
-    fn plain(&self, rate: LearningRate) -> Plain {
-        Plain { weight_decay: self.weight_decay, rate: rate as f32 }
+    fn plain(&self, rate: LearningRate) -> equations::Sgd {
+        equations::Sgd { weight_decay: self.weight_decay, rate: rate as f32 }
     }
 
     /// Computes the update in tensor operations, on backends without the single pass.
@@ -222,66 +222,5 @@ impl Deferrable for Sgd {
 
     fn tensors<const D: usize>(state: &mut SgdState<D>) -> Vec<&mut Tensor<D>> {
         state.velocity.iter_mut().collect()
-    }
-}
-
-/// The constants of one update without momentum.
-#[derive(Clone, Copy)]
-struct Plain {
-    weight_decay: f32,
-    rate: f32,
-}
-
-/// Returns the gradient plus the parameter's weight decay. Without decay it is the gradient to the bit, even where the
-/// parameter is not finite.
-#[inline(always)]
-fn decayed<R: Real>(weight_decay: R, param: R, grad: R) -> R {
-    weight_decay.if_positive(weight_decay * param + grad, grad)
-}
-
-impl Rule<0, 2> for Plain {
-    fn constants(&self) -> [f32; 2] {
-        [self.weight_decay, self.rate]
-    }
-
-    #[inline(always)]
-    fn element<R: Real>([weight_decay, rate]: [R; 2], param: R, grad: R, []: [R; 0]) -> (R, [R; 0]) {
-        (param - rate * decayed(weight_decay, param, grad), [])
-    }
-
-    #[inline(never)]
-    fn run(&self, update: Update<'_, 0>, fresh: bool) {
-        update.run(*self, fresh);
-    }
-}
-
-/// The constants of one update with momentum.
-#[derive(Clone, Copy)]
-struct Equation {
-    momentum: f32,
-    /// 1 - τ.
-    taken: f32,
-    nesterov: bool,
-    plain: Plain,
-}
-
-impl Rule<1, 5> for Equation {
-    fn constants(&self) -> [f32; 5] {
-        let Self { momentum, taken, nesterov, plain: Plain { weight_decay, rate } } = *self;
-        [momentum, taken, f32::from(u8::from(nesterov)), weight_decay, rate]
-    }
-
-    #[inline(always)]
-    fn element<R: Real>(constants: [R; 5], param: R, grad: R, [velocity]: [R; 1]) -> (R, [R; 1]) {
-        let [momentum, taken, nesterov, weight_decay, rate] = constants;
-        let grad = decayed(weight_decay, param, grad);
-        let velocity = taken * grad + momentum * velocity;
-        let along = nesterov.if_positive(momentum * velocity + grad, velocity);
-        (param - rate * along, [velocity])
-    }
-
-    #[inline(never)]
-    fn run(&self, update: Update<'_, 1>, fresh: bool) {
-        update.run(*self, fresh);
     }
 }

@@ -175,7 +175,7 @@ fn cases() -> impl Strategy<Value = Case> {
 const ALL: [bool; 4] = [true; 4];
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(testing::cases(48))]
 
     #[test]
     fn outputs_and_gradients_are_those_of_the_composed_one(case in cases()) {

@@ -77,7 +77,7 @@ fn of_rows(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(testing::cases(48))]
 
     /// Ragged rows give what padded rows give at their real positions, dropout included.
     #[test]
