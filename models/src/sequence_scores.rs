@@ -41,8 +41,8 @@ impl SequenceScores {
                 let Some(flags) = batch.host_multi_hot() else { return Vec::new() };
                 let mut counts = [0.0; 5];
                 let [both, predicted, labelled, exact, rows] = &mut counts;
-                let rows = logits.chunks(*width).zip(flags.chunks(*width)).zip(first);
-                for ((logits, flags), _) in rows.filter(|(_, first)| **first) {
+                let texts = logits.chunks(*width).zip(flags.chunks(*width)).zip(first);
+                for ((logits, flags), _) in texts.filter(|(_, first)| **first) {
                     let decisions =
                         logits.iter().map(|logit| *logit > 0.0).zip(flags.iter().map(|flag| *flag > 0.5));
                     let mut all_right = true;

@@ -71,7 +71,8 @@ fn words_in_several_pieces_count_once() {
 fn texts_in_several_pieces_count_once() {
     let folder = folder("SequenceClassification()", |at| {
         let text = ["good film", "bad film, very bad", "so so"][at % 3].repeat(1 + at);
-        json!({"text": text, "label": ["pos", "neg", "other"][at * at % 3]})
+        let label = ["pos", "neg", "other"][at * at % 3];
+        json!({"text": text, "label": label})
     });
     let (valid, evaluated, answers) = scored(folder.path());
     assert_eq!((answers.len(), &evaluated["samples"]), (7, &json!(7)));

@@ -230,11 +230,13 @@ impl Collator for TokenClassification {
     }
 
     fn collate(&self, samples: &[Drawn<LabeledTokens>]) -> Result<LabeledBatch, DataError> {
-        let row = |drawn: &Drawn<LabeledTokens>| {
-            let LabeledTokens { tokens, labels, words, first } = &*drawn.sample;
-            LabeledRow { tokens, labels, words, first: *first }
-        };
-        let rows: Vec<_> = samples.iter().map(row).collect();
+        let rows: Vec<_> = samples
+            .iter()
+            .map(|drawn| {
+                let LabeledTokens { tokens, labels, words, first } = &*drawn.sample;
+                LabeledRow { tokens, labels, words, first: *first }
+            })
+            .collect();
         LabeledBatch::of_words(&rows, &self.padding, self.pad()?)
     }
 

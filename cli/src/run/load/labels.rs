@@ -40,9 +40,19 @@ impl Loading<'_> {
             Some(of_files) if names.is_empty() => return Ok(Labels::new(of_files)?.numbered()),
             Some(of_files) => {
                 let labels = Labels::new(names)?;
-                // Other names for the same classes, in their order.
-                let renamed = || labels.clone().numbered();
-                return Ok(labels.clone().numbered_as(&of_files).unwrap_or_else(renamed));
+                return match labels.clone().numbered_as(&of_files) {
+                    Some(labels) => Ok(labels),
+                    None if of_files.iter().any(|name| labels.id(name).is_some()) => {
+                        Err(DataError::Read(ReadError::File {
+                            path: self.config.summary().into(),
+                            expected: format!("classes of `{field}` among the labels {}", shown(names)),
+                            found: shown(&of_files),
+                        })
+                        .into())
+                    }
+                    // Other names for the same classes, in their order.
+                    None => Ok(labels.numbered()),
+                };
             }
             // In other data, a number that training lacks is no label. It is not the id of another one.
             None if collected && Labels::new(names)?.is_ambiguous() => return Ok(Labels::collected(names)?),
