@@ -25,7 +25,9 @@ fn devices_that_are_not_there_say_which_are() {
 #[test]
 fn a_run_goes_on_where_the_variable_names_its_device() {
     let folder = folder();
-    for (device, steps) in [("cpu:0", "steps=2"), ("cpu", "steps=3"), ("auto", "steps=4"), ("flex", "steps=5")] {
+    for (device, steps) in
+        [("cpu:0", "steps=2"), ("cpu", "steps=3"), ("auto", "steps=4"), ("flex", "steps=5")]
+    {
         let mut command = firebrick(folder.path());
         command.env("BURN_DEVICE", device).args(["--resume", "auto", "--set", steps]).assert().success();
     }

@@ -49,10 +49,10 @@ mod own_schedule;
 mod own_task;
 mod plan_command;
 mod predict_lines;
-mod record_scores;
 mod ranks_command;
 #[cfg(target_os = "linux")] // It reads `/proc`.
 mod read_weights;
+mod record_scores;
 mod resume_command;
 mod resumed_data;
 mod resumed_records;

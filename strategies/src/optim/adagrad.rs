@@ -144,7 +144,8 @@ impl Optimizer for Adagrad {
         state: Option<AdagradState<D>>,
     ) -> (Tensor<D>, Option<AdagradState<D>>) {
         let time = state.as_ref().map_or(1, |state| state.time + 1);
-        let rule = equations::Adagrad { epsilon: self.epsilon, weight_decay: self.weight_decay, rate: rate as f32 };
+        let rule =
+            equations::Adagrad { epsilon: self.epsilon, weight_decay: self.weight_decay, rate: rate as f32 };
         let (param, sum) = match step(&rule, Parts { param, grad, moments: state.map(|state| [state.sum]) }) {
             Ok((param, [sum])) => (param, sum),
             Err(Parts { param, grad, moments }) => {

@@ -72,7 +72,14 @@ impl Lion {
     fn rule(&self, rate: LearningRate) -> equations::Lion {
         let Self { betas: (beta_1, beta_2), weight_decay } = *self;
         let kept = (1.0 - rate * f64::from(weight_decay)) as f32;
-        equations::Lion { beta_1, beta_2, rest_1: 1.0 - beta_1, rest_2: 1.0 - beta_2, kept, rate: rate as f32 }
+        equations::Lion {
+            beta_1,
+            beta_2,
+            rest_1: 1.0 - beta_1,
+            rest_2: 1.0 - beta_2,
+            kept,
+            rate: rate as f32,
+        }
     }
 
     /// Returns Burn's own Lion with these settings.
