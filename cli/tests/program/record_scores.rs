@@ -99,12 +99,13 @@ fn an_evaluation_without_items_does_not_end_the_run() {
     fs::write(folder.path().join("run.ron"), run).unwrap();
     let lines =
         (0..40).map(|at| format!("{{\"text\": \"{at} ships sail by the quiet bay of kings, {at}\"}}\n"));
-    fs::write(folder.path().join("train.jsonl"), lines.collect::<String>()).unwrap();
+    fs::write(folder.path().join("train.jsonl"), lines.collect::<String>() + "{\"text\": \"\"}\n").unwrap();
     fs::write(folder.path().join("valid.jsonl"), "{\"text\": \"a\"}\n").unwrap();
     let nothing = "has anything to predict: nothing is masked";
     firebrick(folder.path()).args(["train", "run.ron", "--plain"]).assert().success().stderr(
         contains("no evaluation after update 2: none of 1 sample of the validation data")
-            .and(contains(nothing)),
+            .and(contains(nothing))
+            .and(contains("left out 1 record with nothing to learn")),
     );
     assert!(folder.path().join("out/pretrained/model.safetensors").is_file());
     // There, it is all that was asked for.
