@@ -206,8 +206,8 @@ fn finite(tensor: StoredTensor, name: String) -> StoredTensor {
         match numbers.position(|number| !number.is_finite()) {
             None => Ok(bytes),
             Some(at) => Err(PackError::ValidationError(format!(
-                "`{name}` has a number that is infinite or none, at place {at}: the model is damaged; download it again, or \
-                 take one that was saved before its training diverged"
+                "`{name}`: expected finite numbers, found NaN or infinity at index {at}; download the model again, or take \
+                 one that was saved before its training diverged"
             ))),
         }
     })
