@@ -73,9 +73,9 @@ impl TrainedRun {
         self.run.model_in(&folder)?.predict(predicting, &folder)
     }
 
-    /// Like [`predict`](Self::predict), but answers lines as they come: each is a record in JSON, or a text, of at most
-    /// 1 MiB. Blank lines are skipped. The output is flushed whenever there is nothing more to answer. An error comes after
-    /// the answers to the lines before it.
+    /// Like [`predict`](Self::predict), but answers lines as they come: each is a record in JSON, or a text. Blank lines
+    /// are skipped. A line may have 1 MiB. The output is flushed whenever there is nothing more to answer. An error comes after the answers to
+    /// the lines before it.
     ///
     /// # Errors
     ///
