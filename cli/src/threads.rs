@@ -31,19 +31,19 @@ const REMEDY: &str = "raise the limits of this process (`ulimit -u`, `ulimit -v`
 /// The system starts no thread.
 pub(crate) fn start() -> Result<(), RunError> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let asked = env::var(VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let asked =
+        env::var(VARIABLE).ok().and_then(|text| text.parse::<usize>().ok()).filter(|asked| *asked > 0);
     let most = cores * FOR_EACH_CORE;
-    let threads = asked.min(most);
-    if threads < asked {
+    // Always a number: without one, rayon would read this variable, and an older one, without a bound.
+    let threads = asked.unwrap_or(cores).min(most);
+    if let Some(asked) = asked.filter(|asked| *asked > threads) {
         tell(&format!(
             "warning: {VARIABLE} is {asked}, but more than {most} threads gain nothing on {cores} cores: {most} compute"
         ));
     }
-    // 0 means one for each core.
     let started = ThreadPoolBuilder::new().num_threads(threads).build_global();
     match started {
         Err(error) if error.source().is_some() => {
-            let threads = if threads == 0 { cores } else { threads };
             Err(RunError::NoThreads { threads, reason: error.to_string() })
         }
         // A program of the user's has started them before.

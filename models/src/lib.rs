@@ -22,7 +22,7 @@
 //! └── key_value.rs      the cache of keys and values of tokens that a decoder has read
 //! written_scores.rs  scores of texts that a model generates in evaluation
 //! attention.rs       scaled dot-product attention, and what its positions read
-//! rope.rs            rotary position embedding
+//! rope/              rotary position embedding
 //! windows.rs         what tokens read in blocks with and without a window
 //! ragged.rs          which tokens of a padded batch are computed, and where they stand
 //! real_columns.rs    the columns of real tokens, which an encoder reads

@@ -55,7 +55,7 @@ impl Resume {
         let of_run = path.join(FOLDER);
         match of_run.is_dir() || of_run.is_symlink() {
             true => Ok(Some(newest(of_run)?.path)),
-            false if path.exists() => is_checkpoint(path).map(|()| Some(path.clone())),
+            false if path.exists() => require_checkpoint(path).map(|()| Some(path.clone())),
             false => Err(ResumeError::NoPath { path: path.clone(), nearest: nearest_word(path) }),
         }
     }
@@ -99,7 +99,7 @@ impl Resume {
 }
 
 /// Rejects a path that names neither a checkpoint nor one that is damaged.
-fn is_checkpoint(path: &Path) -> Result<(), ResumeError> {
+fn require_checkpoint(path: &Path) -> Result<(), ResumeError> {
     let found = match path.is_dir() {
         true if path.join("manifest.json").exists() => return Ok(()),
         // Opening it reports what is missing.
@@ -122,7 +122,7 @@ fn nearest_word(path: &Path) -> Option<String> {
     let step = format!("step-{digits}");
     let words = ["latest", "auto", step.as_str()].map(|word| (strsim::jaro_winkler(&text, word), word));
     let (alike, word) = words.into_iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
-    // A word that is already written so is not what is wrong: such a number of updates is none.
+    // The same word again is no help: its number is too large for a number of updates.
     (alike > 0.8 && !word.ends_with('-') && word != path.to_str()?).then(|| word.to_string())
 }
 
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_checkpoint_is_told() {
+    fn a_path_without_a_checkpoint_is_refused_with_what_is_there() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         for name in ["empty", "own/checkpoints"] {

@@ -18,6 +18,10 @@ impl<B: Batch> Batch for OptionalBatch<B> {
         self.0.as_ref().map_or(0, Batch::samples)
     }
 
+    fn records(&self) -> usize {
+        self.0.as_ref().map_or(0, Batch::records)
+    }
+
     fn tokens(&self) -> usize {
         self.0.as_ref().map_or(0, Batch::tokens)
     }
@@ -56,8 +60,8 @@ impl<B: Batch> Spare<B> {
         Self { stream, position: None }
     }
 
-    /// Returns the first sample with supervised items. There is one, because another rank has items, and it takes part in
-    /// what the ranks do together: a batch without a token enters no segment.
+    /// Returns the first sample with supervised items, which takes part in what the ranks do together: a batch without a
+    /// token enters no segment. If no sample has any, all ranks get the first one.
     pub fn batch(&mut self) -> Result<B, DataError> {
         if let Some(position) = self.position {
             return self.stream.batch(0, position..position + 1);
@@ -69,6 +73,8 @@ impl<B: Batch> Spare<B> {
                 return Ok(batch);
             }
         }
+        // The search would read all samples again for each batch.
+        self.position = Some(0);
         self.stream.batch(0, 0..1)
     }
 }

@@ -237,7 +237,7 @@ fn gone(path: &Path, error: io::Error) -> io::Error {
         Some(folder) if error.kind() == ErrorKind::NotFound && !folder.exists() => {
             let folder = folder.display();
             let reason = format!(
-                "the folder {folder} is gone: it does not exist, or was removed or renamed meanwhile"
+                "the folder {folder} does not exist, or was removed or renamed meanwhile: create it again, or use another one"
             );
             io::Error::new(ErrorKind::NotFound, reason)
         }
@@ -391,7 +391,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("out");
         let error = save_text("text", &out.join("run.ron")).unwrap_err().to_string();
-        assert!(error.contains(&format!("the folder {} is gone", out.display())), "{error}");
+        assert!(error.contains(&format!("the folder {} does not exist", out.display())), "{error}");
     }
 
     #[cfg(unix)]

@@ -101,10 +101,13 @@ where
     B: Batch + Clone + Sync,
 {
     let out = tempfile::tempdir().unwrap();
-    let label = format!(
-        "{name}-tied-{}",
-        if lora == lora.clone().also(Vec::<String>::new()) { "lora" } else { "also" }
-    );
+    let is_plain = lora == lora.clone().also(Vec::<String>::new());
+    let kind = match lora == lora.clone().dora() {
+        true => "dora",
+        false if is_plain => "lora",
+        false => "also",
+    };
+    let label = format!("{name}-tied-{kind}");
     let out = trained_into::<M, B>(out.path(), (name, &label), lora, batch_of);
     let config = std::fs::read_to_string(out.join("adapter/adapter_config.json")).unwrap();
     let config: Value = serde_json::from_str(&config).unwrap();
@@ -171,6 +174,9 @@ fn tied_parameters_are_written_for_each_place() {
     for lora in [also, joined()] {
         all_places_are_alike::<Gpt, _>("gpt2", lora, Case::causal, &["transformer.wte", "lm_head"]);
     }
+    // Magnitudes of other matrices beside a table that is trained whole.
+    let causal = ["model.embed_tokens", "lm_head"];
+    all_places_are_alike::<Llama, _>("llama3", lora().dora().also(["tokens"]), Case::causal, &causal);
     let of_bert = ["bert.embeddings.word_embeddings", "cls.predictions.decoder"];
     let masked = |case: &Case| case.labeled(0);
     let lora_of_bert = lora().on(["*.tokens.weight", "*.query.weight"]);

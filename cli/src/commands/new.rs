@@ -79,12 +79,12 @@ fn crate_name(folder: &Path) -> Result<String, String> {
 const TAKEN: [&str; 8] = ["burn", "firebrick", "test", "core", "std", "alloc", "proc_macro", "proc-macro"];
 
 /// The keywords of Rust, reserved ones included. Cargo refuses them.
-const KEYWORDS: [&str; 52] = [
+const KEYWORDS: [&str; 51] = [
     "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate", "do", "dyn",
     "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let", "loop",
     "macro", "match", "mod", "move", "mut", "override", "priv", "pub", "ref", "return", "self", "static",
     "struct", "super", "trait", "true", "try", "type", "typeof", "unsafe", "unsized", "use", "virtual",
-    "where", "while", "yield", "union",
+    "where", "while", "yield",
 ];
 
 /// The folders of Cargo beside those of programs.

@@ -256,6 +256,10 @@ fn training_arguments_alone_are_a_run_of_trainer() {
     assert!(!defaults.contains("Amp") && !defaults.contains("Accumulate"), "{defaults}");
     let brain = lines(r#"{"bf16": true, "gradient_accumulation_steps": 4, "max_grad_norm": 0.5}"#);
     assert!(brain.contains("Amp(bf16),\n        Accumulate(4),\n        Clip(norm: 0.5),"), "{brain}");
+    // Only DeepSpeed trains in the precision of the evaluation.
+    let evaluated = r#"{"bf16": false, "bf16_full_eval": true, "fp16_full_eval": true}"#;
+    assert!(!lines(evaluated).contains("Amp"), "{}", lines(evaluated));
+    assert!(lines(r#"{"bf16_full_eval": true}"#).contains("Clip(norm: 1.0),"));
     // Torch's gradient scaler, whose settings are not DeepSpeed's.
     let half = lines(r#"{"fp16": true, "max_grad_norm": 0.0}"#);
     assert!(half.contains("Amp(dtype: f16") && half.contains("2000") && !half.contains("Clip"), "{half}");

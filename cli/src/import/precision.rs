@@ -27,12 +27,12 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
     Ok(match (fp16, bf16) {
         (Enabled::Yes, Enabled::Yes) => {
             if let Some(args) = inputs.args.as_ref().filter(|_| inputs.alone) {
-                return Err(args.wrong("bf16", "false where `fp16` is true: one of the two is computed in"));
+                return Err(args.wrong("bf16", "false where `fp16` is true: a run computes in one of them"));
             }
             let path = format!("{bf16_path}.enabled");
             return Err(inputs
                 .ds
-                .wrong(&path, "false where `fp16.enabled` is true: one of the two is computed in"));
+                .wrong(&path, "false where `fp16.enabled` is true: a run computes in one of them"));
         }
         (_, Enabled::Yes) => Some(brain_float(inputs, bf16_path)?),
         (Enabled::Yes, _) => Some(half(inputs)?),
@@ -66,7 +66,8 @@ fn enabled(inputs: &mut Inputs, block: &str, arguments: &[&'static str; 2]) -> R
         }
     };
     inputs.ds.settle(&path, Outcome::taken(to(on)));
-    for argument in arguments {
+    let deciding = if inputs.alone { &arguments[..1] } else { &arguments[..] };
+    for argument in deciding {
         inputs.settle_argument(argument, Outcome::taken(to(on)));
     }
     Ok(if on { Enabled::Yes } else { Enabled::No })
@@ -75,9 +76,9 @@ fn enabled(inputs: &mut Inputs, block: &str, arguments: &[&'static str; 2]) -> R
 /// Reads the training arguments: `None` if there are none, and `Some(None)` if they do not decide.
 fn argued(inputs: &Inputs, arguments: &[&'static str; 2]) -> Result<Option<Option<bool>>, ImportError> {
     let Some(args) = &inputs.args else { return Ok(None) };
-    let flag = |name: &str| args.flag(name);
-    let (training, evaluation) = (flag(arguments[0])?, flag(arguments[1])?);
-    // As in Trainer, evaluating in half precision turns it on.
+    let training = args.flag(arguments[0])?;
+    // Trainer turns DeepSpeed's half precision on to evaluate in it. Without DeepSpeed, it trains as before.
+    let evaluation = if inputs.alone { Given::Missing } else { args.flag(arguments[1])? };
     Ok(Some(match (training, evaluation) {
         (Given::Is(training), evaluation) => Some(training || evaluation == Given::Is(true)),
         (_, Given::Is(true)) => Some(true),

@@ -127,16 +127,11 @@ impl DataConfig {
     pub(crate) fn plain_texts(
         &self,
         paths: &Paths,
-        mut progress: impl FnMut(u64),
+        progress: impl FnMut(u64),
     ) -> Result<Vec<String>, DataError> {
         let most = self.max_unpacked.map_or(WholeText::MOST_UNPACKED, |ByteSize(bytes)| bytes as u64);
-        let mut before = 0;
-        let read = |path: &PathBuf| {
-            let text = WholeText::read_up_to(path, &self.extensions, most, |bytes| progress(before + bytes))?;
-            before += text.text().len() as u64;
-            Ok(text.into_text())
-        };
-        paths.as_slice().iter().map(read).collect()
+        let texts = WholeText::read_all(paths.as_slice(), &self.extensions, most, progress)?;
+        Ok(texts.into_iter().map(WholeText::into_text).collect())
     }
 
     /// Describes where the training data is, in a few words.

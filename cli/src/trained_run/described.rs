@@ -19,12 +19,10 @@ impl Run {
     /// [`RunError::Undescribed`] with the files that cannot be written. The run itself is already saved.
     pub(crate) fn describe(&self, launched: &Launched) -> Result<(), RunError> {
         let mut failed = Vec::new();
-        // Do not make the user wait after a run that was ended early.
-        let is_stopped = launched.report.stopped.is_some();
-        if !is_stopped
-            && !matches!(launched.failed, Some(RunError::NoSample(_)))
-            && let Err(error) = self.write_predictions()
-        {
+        // Do not make the user wait after a run that was ended early, or whose sample was.
+        let was_ended =
+            launched.report.stopped.is_some() || matches!(launched.failed, Some(RunError::NoSample(_)));
+        if !was_ended && let Err(error) = self.write_predictions() {
             failed.push(format!("no predictions: {error}"));
         }
         if let Err(error) = report_page::write(&self.output, &versions()) {

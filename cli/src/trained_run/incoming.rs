@@ -92,7 +92,7 @@ pub(super) fn lines(mut source: Box<dyn BufRead + Send>) -> impl Iterator<Item =
 /// Reads a line; `None` at the end.
 fn line(source: &mut (dyn BufRead + Send)) -> Option<Result<String, NoLine>> {
     let mut line = Vec::new();
-    // A longer line is one byte too long, even without its end of two bytes.
+    // Enough to see that a line is too long: one byte more than it may have, and an end of two bytes.
     let read = Read::take(&mut *source, LONGEST as u64 + 3).read_until(b'\n', &mut line);
     match read {
         Ok(0) => return None,

@@ -74,8 +74,8 @@ impl TrainedRun {
     }
 
     /// Like [`predict`](Self::predict), but answers lines as they come: each is a record in JSON, or a text. Blank lines
-    /// are skipped. A line may have 1 MiB. The output is flushed whenever there is nothing more to answer. An error comes after the answers to
-    /// the lines before it.
+    /// are skipped. A line may have 1 MiB. The output is flushed whenever there is nothing more to answer. An error comes
+    /// after the answers to the lines before it.
     ///
     /// # Errors
     ///

@@ -91,8 +91,8 @@ pub enum WatchError {
 ///
 /// # Errors
 ///
-/// The folder does not exist or is not a run's, its log cannot be read, or the terminal cannot be drawn on; or the run's process is
-/// gone and has left no report.
+/// The folder does not exist or is not a run's, its log cannot be read, or the terminal cannot be drawn on; or the run's
+/// process is gone and has left no report.
 ///
 /// ```
 /// use firebrick_cli::watch::{WatchOptions, watch};

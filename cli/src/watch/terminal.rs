@@ -36,7 +36,8 @@ fn show(watch: &mut Watch, options: &WatchOptions, terminal: &mut DefaultTermina
         let looked = Instant::now();
         // It may have been resized.
         if !is_drawable() {
-            return Err(WatchError::Show(io::Error::other("the terminal reports too many columns and rows")));
+            let reason = "the terminal reports more columns and rows than can be drawn";
+            return Err(WatchError::Show(io::Error::other(reason)));
         }
         terminal.draw(|frame| draw(frame, &watch.watched, view)).map_err(WatchError::Show)?;
         if watch.watched.finished.is_some() {

@@ -53,7 +53,7 @@ fn a_damaged_model_is_not_a_diverged_run() {
     let end = damaged.len();
     damaged[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
     fs::write(model.join("model.safetensors"), damaged).unwrap();
-    trained("has a number that is infinite or none");
+    trained("expected finite numbers, found NaN or infinity");
 
     fs::write(model.join("model.safetensors"), weights).unwrap();
     let config = fs::read_to_string(model.join("config.json")).unwrap();

@@ -1,8 +1,10 @@
-//! With a stride, scores are those of records, as `predict` answers for them.
+//! With a stride, scores are those of records, as `predict` answers for them. Without items, there are none.
 
 use std::fs;
 use std::path::Path;
 
+use predicates::prelude::*;
+use predicates::str::contains;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -80,4 +82,32 @@ fn texts_in_several_pieces_count_once() {
     assert_close(&evaluated["scores"]["accuracy"], right as f64 / 7.0);
     assert_close(&valid["scores"]["accuracy"], right as f64 / 7.0);
     assert!(evaluated["items"].as_u64().unwrap() > 7);
+}
+
+/// Nothing of the validation data is masked. The training goes on, and what it learned is saved.
+#[test]
+fn an_evaluation_without_items_does_not_end_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = r#"(
+        task: MaskedLm(masking: (probability: 0.01, masked: 1.0, random: 0.0)),
+        data: (path: "train.jsonl", valid: "valid.jsonl", tokenizer: Bpe(vocabulary: 280),
+            special: (pad: "<pad>", bos: "<s>", eos: "</s>", mask: "<mask>"), max_length: 64, cache: false),
+        model: Bert(layers: 1, heads: 1, width: 8),
+        optimizer: AdamW(), schedule: Constant(lr: 1e-3), batch: (micro: 40), steps: 2, evaluate_every: 1,
+        device: "cpu", output: "out",
+    )"#;
+    fs::write(folder.path().join("run.ron"), run).unwrap();
+    let lines =
+        (0..40).map(|at| format!("{{\"text\": \"{at} ships sail by the quiet bay of kings, {at}\"}}\n"));
+    fs::write(folder.path().join("train.jsonl"), lines.collect::<String>() + "{\"text\": \"\"}\n").unwrap();
+    fs::write(folder.path().join("valid.jsonl"), "{\"text\": \"a\"}\n").unwrap();
+    let nothing = "has anything to predict: nothing is masked";
+    firebrick(folder.path()).args(["train", "run.ron", "--plain"]).assert().success().stderr(
+        contains("no evaluation after update 2: none of 1 sample of the validation data")
+            .and(contains(nothing))
+            .and(contains("left out 1 record with nothing to learn")),
+    );
+    assert!(folder.path().join("out/pretrained/model.safetensors").is_file());
+    // There, it is all that was asked for.
+    firebrick(folder.path()).args(["eval", "out"]).assert().code(1).stderr(contains(nothing));
 }

@@ -100,41 +100,38 @@ fn new_tokens_are_added_to_the_tokenizer_and_the_model() {
     .stderr(contains("`data.new_tokens`"));
 }
 
-/// Counts of the tokens of texts, which the tokenizer begins with `<s>`.
+/// Counts the tokens of eight texts. The tokenizer begins each with `<s>`, or ends it in `</s>`, and `--begin-token` adds
+/// one token to a text that does not begin with it.
 #[test]
 fn texts_are_surrounded_alike_in_windows_files_and_perplexity() {
-    let folder = folder();
-    let run = |rows: &str, output: &str| {
-        format!(
+    for (special, added) in [(r#"bos: "<s>""#, 0), (r#"eos: "</s>""#, 8)] {
+        let folder = folder();
+        let run = format!(
             r#"(
-                task: CausalLm({rows}),
-                data: (path: "data.jsonl", valid: "data.jsonl", tokenizer: Bpe(vocabulary: 258), {},
-                    special: (bos: "<s>")),
+                task: CausalLm(),
+                data: (path: "data.jsonl", valid: "data.jsonl", tokenizer: Bpe(vocabulary: 258), block: 8,
+                    special: ({special})),
                 model: Gpt(layers: 1, heads: 2, width: 8),
                 optimizer: AdamW(), schedule: Constant(lr: 1e-3), batch: (micro: 4), steps: 1,
-                device: "cpu", output: "{output}",
-            )"#,
-            if rows.is_empty() { "block: 8" } else { "max_length: 32" }
-        )
-    };
-    fs::write(folder.path().join("run.ron"), run("", "out")).unwrap();
-    let mut tokenize = firebrick(folder.path());
-    let tokenized = report(tokenize.args(["tokenize", "run.ron", "-o", "tokens", "--report", "json"]));
-    train(folder.path(), &[]).assert().success();
-    let measured = |more: &[&str]| {
-        let mut eval = firebrick(folder.path());
-        let options = ["eval", "out", "--perplexity", "--data", "data.jsonl", "--report", "json"];
-        report(eval.args(options).args(more))
-    };
-    // Each text has `<s>`, which is not predicted; all other tokens are.
-    let (all, predicted) = (tokenized["tokens"].as_u64().unwrap(), measured(&[])["tokens"].as_u64().unwrap());
-    assert_eq!(all, predicted + 8);
-    assert_eq!(measured(&["--begin-token"]), measured(&[]), "it is there once");
-    firebrick(folder.path())
-        .args(["eval", "out", "--texts", "--begin-token"])
-        .assert()
-        .code(2)
-        .stderr(contains("--begin-token").and(contains("--texts")));
+                device: "cpu", output: "out",
+            )"#
+        );
+        fs::write(folder.path().join("run.ron"), run).unwrap();
+        let mut tokenize = firebrick(folder.path());
+        let tokenized = report(tokenize.args(["tokenize", "run.ron", "-o", "tokens", "--report", "json"]));
+        train(folder.path(), &[]).assert().success();
+        let predicted = |more: &[&str]| {
+            let mut eval = firebrick(folder.path());
+            let options = ["eval", "out", "--perplexity", "--data", "data.jsonl", "--report", "json"];
+            report(eval.args(options).args(more))["tokens"].as_u64().unwrap()
+        };
+        // The first token of each text is not predicted; all others are.
+        assert_eq!(tokenized["tokens"], predicted(&[]) + 8, "{special}");
+        assert_eq!(predicted(&["--begin-token"]), predicted(&[]) + added, "{special}");
+        let mut texts = firebrick(folder.path());
+        let refused = texts.args(["eval", "out", "--texts", "--begin-token"]).assert().code(2);
+        refused.stderr(contains("--begin-token").and(contains("--texts")));
+    }
 }
 
 /// What follows the training does not take away its report.

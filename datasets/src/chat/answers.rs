@@ -37,7 +37,7 @@ impl ChatTemplate {
         {
             let from = parts.last().map_or(0, |part| part.end);
             let turn = Turn { template: self, conversation, text: &chat.text, at, message, from };
-            let part = turn.part().filter(|part| part.start >= from && part.start <= part.end);
+            let part = turn.part().filter(|part| part.start >= from && chat.text.get(part.clone()).is_some());
             parts
                 .push(part.ok_or_else(|| ChatError::Unmarked { message: at + 1, found: turn.difference() })?);
         }
@@ -229,12 +229,15 @@ fn kept(added: &str, text: &str, message: &Message) -> Option<usize> {
     if drops {
         return text.starts_with(added).then_some(added.len());
     }
-    let ends = added.char_indices().map(|(at, _)| &added[at..]);
-    let mut ends = ends.take_while(|end| !end.trim().is_empty() && end.contains(content));
-    match added.is_empty() {
-        true => Some(0),
-        false => ends.find(|end| text.starts_with(end)).map(str::len),
+    if added.is_empty() {
+        return Some(0);
     }
+    // An end has the content if it begins at the content's last place or before. Searching each end for it would take
+    // a time square in the length of the reasoning.
+    let last = added.rfind(content)?;
+    let blank = added.trim_end().len();
+    let mut starts = added.char_indices().map(|(at, _)| at).take_while(|&at| at <= last && at < blank);
+    starts.find(|&at| text.starts_with(&added[at..])).map(|at| added.len() - at)
 }
 
 /// Finds a message by its content and by how a text ends that ends with the message. Mistral's template writes the

@@ -2,9 +2,9 @@
 //!
 //! Fuel bounds the steps of a rendering and the bytes that it makes, but not what a value becomes when it is printed,
 //! compared or dropped, which the engine does by recursion: a namespace may hold itself, a list that holds another one
-//! twice, sixty times over, has 2^60 items, and the engine concatenates and slices lists lazily, one within the other.
+//! twice, sixty times over, has 2^60 items, and the engine joins lists and maps lazily, one within the other.
 //! Such values need a variable to grow in. So [the source](super::source) passes whatever a template stores to the
-//! filters of this file, which refuse values that are too deep or too large and replace lazy lists by plain ones.
+//! filters of this file, which refuse values that are too deep or too large and replace lazy lists and maps by plain ones.
 
 use std::fmt;
 
@@ -71,6 +71,8 @@ enum Nature {
     /// A list that is computed when it is read.
     Lazy,
     Map,
+    /// A map that looks in others when it is read.
+    LazyMap,
     Namespace,
     /// A function or a macro, which holds no values.
     Callable,
@@ -91,6 +93,7 @@ impl Nature {
             ValueKind::Map if name.ends_with("::Namespace") => Self::Namespace,
             ValueKind::Map if name.ends_with("::Macro") => Self::Callable,
             ValueKind::Map if name.contains("Map<") => Self::Map,
+            ValueKind::Map if name.ends_with("::MergeDict") => Self::LazyMap,
             ValueKind::Plain if name.ends_with("::BoxedFunction") => Self::Callable,
             _ => Self::Other,
         })
@@ -104,7 +107,7 @@ pub(super) fn is_namespace(value: &Value) -> bool {
 
 /// Returns whether a value is a map, and not another object of the engine with attributes.
 pub(super) fn is_map(value: &Value) -> bool {
-    matches!(Nature::of(value), Some(Nature::Map))
+    matches!(Nature::of(value), Some(Nature::Map | Nature::LazyMap))
 }
 
 /// Returns whether a value is a function or a macro. In Jinja2, undefined values are callable too.
@@ -121,7 +124,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// Returns the value with lazy lists replaced, or `None` if it has none.
+    /// Returns the value with lazy lists and maps replaced, or `None` if it has none.
     fn plain(&mut self, value: &Value, depth: usize) -> Result<Option<Value>, Error> {
         let bytes = ITEM + value.as_str().map_or(0, str::len);
         self.left = self.left.checked_sub(bytes).ok_or_else(|| too_large(self.most))?;
@@ -151,9 +154,9 @@ impl Walk {
                     _ => Value::from(items),
                 }))
             }
-            Nature::Map | Nature::Namespace => {
+            Nature::Map | Nature::LazyMap | Nature::Namespace => {
                 let mut pairs = Vec::new();
-                let mut changed = false;
+                let mut changed = matches!(nature, Nature::LazyMap);
                 for key in value.try_iter()?.checked() {
                     let key = key?;
                     let item = value.get_item(&key)?;
@@ -163,7 +166,7 @@ impl Walk {
                     pairs.push((key, plain.unwrap_or(item)));
                 }
                 // What a namespace holds was stored in it, and is plain.
-                let is_map = matches!(nature, Nature::Map);
+                let is_map = !matches!(nature, Nature::Namespace);
                 Ok((changed && is_map).then(|| Value::from_pairs(pairs)))
             }
         }

@@ -30,6 +30,10 @@ pub(super) fn add(environment: &mut Environment) {
 pub(super) fn string(state: &State, value: Value) -> Result<String, Error> {
     let mut text = String::new();
     python::text_of(&value, bounds::most_bytes(state), &mut text)?;
+    if value.as_object().is_some() {
+        // The engine counts a text that a filter gets, but not one that it makes of another value.
+        state.consume_fuel(text.len() as u64 / 64)?;
+    }
     Ok(text)
 }
 

@@ -17,7 +17,7 @@ const MOST_WIDTH: usize = 10_000;
 pub(super) fn call(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     let own = match (value.kind(), value.as_str()) {
         (_, Some(text)) => of_text(state, text, name, args)?,
-        (ValueKind::Seq | ValueKind::Iterable, _) => of_list(value, name, args)?,
+        (ValueKind::Seq | ValueKind::Iterable, _) => of_list(state, value, name, args)?,
         _ => None,
     };
     own.map_or_else(|| pycompat::unknown_method_callback(state, value, name, args), Ok)
@@ -93,11 +93,13 @@ fn of_text(state: &State, text: &str, name: &str, args: &[Value]) -> Result<Opti
 }
 
 /// Calls a method of a list. `None` if the library has the method.
-fn of_list(value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+fn of_list(state: &State, value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     Ok(Some(match name {
         "index" => {
             let (wanted,): (&Value,) = from_args(args)?;
             for (at, item) in value.try_iter()?.checked().enumerate() {
+                // A repeated list has up to 10^8 items, and takes no steps to make.
+                state.consume_fuel(1)?;
                 if item? == *wanted {
                     return Ok(Some(at.into()));
                 }

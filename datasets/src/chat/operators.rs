@@ -1,4 +1,4 @@
-//! The operators of Jinja that the engine has not as Python has them: `~` and `%`.
+//! The operators of Jinja in which the engine differs from Python: `~` and `%`.
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};

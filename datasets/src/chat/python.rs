@@ -170,7 +170,9 @@ impl Json {
             ValueKind::Map if !bounds::is_map(value) => return Err(unwritable(value)),
             ValueKind::String => self.string(value.as_str().unwrap_or_default(), out),
             ValueKind::Seq | ValueKind::Iterable => {
-                let items: Vec<Value> = value.try_iter()?.collect();
+                // Each item has a byte, so one more item than bytes is too many. A repeated list has up to 10^8.
+                let most = if self.most > 0 { self.most.saturating_add(1) } else { usize::MAX };
+                let items: Vec<Value> = value.try_iter()?.take(most).collect();
                 self.group(['[', ']'], &items, depth, out, |item, out| self.write(item, depth + 1, out))?;
             }
             ValueKind::Map => {

@@ -39,7 +39,7 @@ pub(super) struct Prepared {
     pub(super) marks: bool,
 }
 
-/// Checks and rewrites a source. What is no valid Jinja stays as it is, for the engine to explain.
+/// Checks and rewrites a source. Invalid Jinja stays as it is: the engine explains it.
 pub(super) fn prepared(source: &str) -> Result<Prepared, Fault> {
     if source.len() > MOST_BYTES {
         let reason = format!("it has {} bytes; at most {MOST_BYTES} are read", source.len());

@@ -7,7 +7,7 @@ use minijinja::{Environment, Error, ErrorKind, Value as Jinja};
 
 use super::conversation::jinja;
 use super::environment::environment;
-use super::rendering::rendered;
+use super::rendering::{LONGEST, rendered};
 use super::{Conversation, bounds, generation, python, source};
 use crate::{ChatError, DataError, Fingerprint};
 
@@ -177,7 +177,7 @@ impl ChatTemplate {
                 "it holds all 32 of the noncharacters from U+FDD0, which no text should hold".to_owned();
             return Err(ChatError::Rendering { name: self.name.to_string(), line: None, reason }.into());
         }
-        let text = rendered(&self.environment, name, values, texts.len()).map_err(failed)?;
+        let text = rendered(&self.environment, name, values, texts.len(), LONGEST).map_err(failed)?;
         Ok(match marks {
             Some(marks) => {
                 let (text, generated) = generation::unmarked(&text, marks);

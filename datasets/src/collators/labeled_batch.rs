@@ -64,7 +64,7 @@ impl LabeledBatch {
         Ok(Self { inputs, labels: all, words: of_words, first })
     }
 
-    /// Returns the rows as batches of at most so many rows, at least one.
+    /// Splits the batch into batches of at most `rows` rows; 0 counts as 1.
     pub fn parts(&self, rows: usize) -> Vec<Self> {
         let [samples, length] = self.inputs.shape();
         let rows = rows.max(1);

@@ -302,8 +302,9 @@ impl Labels {
         field: &str,
         which: impl fmt::Display,
     ) -> Result<i32, DataError> {
-        let id = value_text(value).and_then(|text| match (text.parse::<usize>(), &self.numbers) {
-            (Ok(number), Numbers::Ids(ids)) => ids.get(number).copied(),
+        let id = value_text(value).and_then(|text| match &self.numbers {
+            // A number below 0 is no id, even if a label is called so.
+            Numbers::Ids(ids) if is_number(&text) => ids.get(text.parse::<usize>().ok()?).copied(),
             _ => self.id(&text),
         });
         let id = id.or_else(|| if let Value::Bool(value) = value { self.of_bool(*value) } else { None });
@@ -475,6 +476,12 @@ mod tests {
         let expected =
             "expected a number from 0 to 4, the id of one of the labels 1, 2, 3, 4, 5, found the number 5";
         assert!(error.contains(expected), "{error}");
+        // A number below 0 is read like the others.
+        let signed = ["-1", "0", "1"];
+        assert_eq!(ids(&decided(&signed, &integers(-1..2)).unwrap(), &integers(-1..2)), all(&[0, 1, 2]));
+        let labels = decided(&signed, &integers(0..3)).unwrap();
+        assert_eq!(ids(&labels, &integers(-1..3)), [None, Some(0), Some(1), Some(2)]);
+        assert!(decided(&signed, &integers(-1..3)).is_err());
         let records = [0, 0, 2, 5].map(|label| Ok(record(Value::Integer(label))));
         let kept = Labels::for_records(stars, records, "label", Malformed::Skip).unwrap();
         assert_eq!(ids(&kept, &integers([0, 5])), [Some(0), None]);

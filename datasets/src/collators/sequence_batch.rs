@@ -38,7 +38,7 @@ impl SequenceBatch {
         &self.first
     }
 
-    /// Returns the rows as batches of at most so many rows, at least one.
+    /// Splits the batch into batches of at most `rows` rows; 0 counts as 1.
     pub fn parts(&self, rows: usize) -> Vec<Self> {
         let (samples, rows) = (self.samples(), rows.max(1));
         if samples <= rows {

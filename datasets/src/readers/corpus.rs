@@ -51,7 +51,7 @@ impl Corpus {
     ///
     /// The path itself is always read, even if it is hidden or a link. The whole text is held in memory. Compressed
     /// files, whose size does not tell how long their text is, may unpack to 1 GiB;
-    /// [`read_up_to`](Self::read_up_to) sets another bound.
+    /// [`read_all`](Self::read_all) sets another bound.
     ///
     /// # Errors
     ///
@@ -62,44 +62,48 @@ impl Corpus {
     /// - [`ReadError::Pattern`] if nothing matches a pattern
     /// - [`DataError::EmptyText`] if the text is only white space
     pub fn read(path: impl AsRef<Path>, extensions: &[String]) -> Result<Self, DataError> {
-        Self::read_up_to(path, extensions, Self::MOST_UNPACKED, |_| ())
+        Ok(Self::read_all(&[path], extensions, Self::MOST_UNPACKED, |_| ())?.remove(0))
     }
 
-    /// Reads text as [`read`](Self::read) does, from compressed files of which all texts together have at most `most`
-    /// bytes. `progress` is called now and then with the number of bytes of text so far, of all files.
+    /// Reads the text of each path as [`read`](Self::read) does. The compressed files of all paths together may unpack to
+    /// `most` bytes. `progress` is called now and then with the number of bytes of text so far, of all files.
     ///
     /// # Errors
     ///
     /// Those of [`read`](Self::read).
-    pub fn read_up_to(
-        path: impl AsRef<Path>,
+    pub fn read_all<P: AsRef<Path>>(
+        paths: &[P],
         extensions: &[String],
         most: u64,
         mut progress: impl FnMut(u64),
-    ) -> Result<Self, DataError> {
-        let path = path.as_ref();
+    ) -> Result<Vec<Self>, DataError> {
         let mut extensions: Vec<&str> = extensions.iter().map(String::as_str).collect();
         if extensions.is_empty() {
             extensions.extend(DEFAULT_EXTENSIONS);
         }
-        let files = Files::find([path], &extensions)?;
-        let (mut documents, mut before, mut left) = (Vec::new(), 0, most);
-        for file in files.paths() {
-            let unpacked = Unpacked::open(file)?;
-            let is_packed = unpacked.is_packed();
-            let bound = if is_packed { left } else { u64::MAX };
-            let Some(text) = unpacked.read_text(bound, |bytes| progress(before + bytes))? else {
-                return Err(ReadError::UnpackedText { path: file.to_path_buf(), most }.into());
-            };
-            before += text.len() as u64;
-            left -= if is_packed { text.len() as u64 } else { 0 };
-            documents.push(text);
+        let (mut corpora, mut before, mut left) = (Vec::with_capacity(paths.len()), 0, most);
+        for path in paths {
+            let path = path.as_ref();
+            let files = Files::find([path], &extensions)?;
+            let mut documents = Vec::new();
+            for file in files.paths() {
+                let unpacked = Unpacked::open(file)?;
+                let is_packed = unpacked.is_packed();
+                let bound = if is_packed { left } else { u64::MAX };
+                let Some(text) = unpacked.read_text(bound, |bytes| progress(before + bytes))? else {
+                    return Err(ReadError::UnpackedText { path: file.to_path_buf(), most }.into());
+                };
+                before += text.len() as u64;
+                left -= if is_packed { text.len() as u64 } else { 0 };
+                documents.push(text);
+            }
+            let text = if documents.len() == 1 { documents.remove(0) } else { documents.join("\n") };
+            if text.trim().is_empty() {
+                return Err(DataError::EmptyText { place: format!("`{}`", path.display()) });
+            }
+            corpora.push(Self { text });
         }
-        let text = if documents.len() == 1 { documents.remove(0) } else { documents.join("\n") };
-        if text.trim().is_empty() {
-            return Err(DataError::EmptyText { place: format!("`{}`", path.display()) });
-        }
-        Ok(Self { text })
+        Ok(corpora)
     }
 
     /// Returns the whole text.
@@ -201,10 +205,14 @@ mod tests {
         fs::write(folder.path().join("b.txt"), "b".repeat(200)).unwrap();
         let read = |most| {
             let mut seen = Vec::new();
-            (Corpus::read_up_to(folder.path(), &[], most, |bytes| seen.push(bytes)), seen)
+            (Corpus::read_all(&[folder.path()], &[], most, |bytes| seen.push(bytes)), seen)
         };
         let (all, seen) = read(120);
-        assert_eq!((all.unwrap().into_text().len(), seen), (322, vec![60, 260, 320]));
+        assert_eq!((all.unwrap().remove(0).into_text().len(), seen), (322, vec![60, 260, 320]));
+        // Files that are named one by one share the bound, too.
+        let paths = ["a.txt.zst", "c.txt.zst"].map(|name| folder.path().join(name));
+        assert_eq!(Corpus::read_all(&paths, &[], 120, |_| ()).unwrap().len(), 2);
+        assert!(Corpus::read_all(&paths, &[], 119, |_| ()).is_err());
         let error = read(119).0.unwrap_err();
         assert!(matches!(error, DataError::Read(ReadError::UnpackedText { most: 119, .. })), "{error:?}");
         let error = error.to_string();

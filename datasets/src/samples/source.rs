@@ -19,8 +19,11 @@ const CHUNK_BYTES: usize = 16 << 20;
 
 /// The threads that encode. They are separate from the caller's thread pool: a caller's thread that waits for encoded
 /// samples and is asked to help could wait for itself.
-static CORES: LazyLock<Option<ThreadPool>> =
-    LazyLock::new(|| ThreadPoolBuilder::new().thread_name(|at| format!("encode {at}")).build().ok());
+static CORES: LazyLock<Option<ThreadPool>> = LazyLock::new(|| {
+    // As many as the caller's pool has: rayon would take any number that `RAYON_NUM_THREADS` asks for.
+    let threads = rayon::current_num_threads();
+    ThreadPoolBuilder::new().num_threads(threads).thread_name(|at| format!("encode {at}")).build().ok()
+});
 
 /// The records of a reader, and the collator that encodes them.
 ///

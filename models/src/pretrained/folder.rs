@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::defaults::token_of_class;
-use super::grown::Grown;
+use super::growth::Growth;
 use super::{HubConfig, PretrainedError};
 
 /// The file of a model's configuration in a Hugging Face folder.
@@ -35,7 +35,7 @@ pub struct Folder {
     path: PathBuf,
     config: Map<String, Value>,
     tensors: BTreeMap<String, StoredTensor>,
-    grown: Option<Grown>,
+    growth: Option<Growth>,
 }
 
 impl Folder {
@@ -58,7 +58,7 @@ impl Folder {
         } else {
             return Err(PretrainedError::NoWeights { found: weights_in(&path)?, folder: path });
         };
-        Ok(Self { path, config, tensors, grown: None })
+        Ok(Self { path, config, tensors, growth: None })
     }
 
     /// Opens a folder with `config.json` whose weights are elsewhere.
@@ -68,7 +68,7 @@ impl Folder {
     /// The file does not exist or is not JSON.
     pub fn without_weights(path: impl Into<PathBuf>) -> Result<Self, PretrainedError> {
         let path = path.into();
-        Ok(Self { config: read_json(&path.join(CONFIG))?, tensors: BTreeMap::new(), path, grown: None })
+        Ok(Self { config: read_json(&path.join(CONFIG))?, tensors: BTreeMap::new(), path, growth: None })
     }
 
     /// The folder's path.
@@ -175,17 +175,17 @@ impl Folder {
     /// Lets a model of more tokens, `to` instead of `from`, be loaded: each new row of the embeddings, of a head and of its
     /// bias is the mean of the folder's rows, as in the `resize_token_embeddings` of transformers.
     pub fn growing(self, from: usize, to: usize) -> Self {
-        Self { grown: (to > from).then_some(Grown { from, to }), ..self }
+        Self { growth: (to > from).then_some(Growth { from, to }), ..self }
     }
 
     /// Whether models get more tokens than the folder has.
     pub fn is_growing(&self) -> bool {
-        self.grown.is_some()
+        self.growth.is_some()
     }
 
     /// The tokens that models get besides the folder's.
-    pub(super) fn grown(&self) -> Option<Grown> {
-        self.grown
+    pub(super) fn growth(&self) -> Option<Growth> {
+        self.growth
     }
 
     /// Removes a tensor, as if the files did not contain it.

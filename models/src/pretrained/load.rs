@@ -141,14 +141,14 @@ impl Folder {
                 continue;
             };
             let shape = tensor.shape.to_vec();
-            let grown = self.grown().filter(|grown| grown.lacks(&shape, &expected));
-            if shape != expected && grown.is_none() {
+            let growth = self.growth().filter(|growth| growth.lacks(&shape, &expected));
+            if shape != expected && growth.is_none() {
                 unfit.misshapen.push((name.clone(), expected, tensor.shape.to_vec()));
             } else if !is_read(tensor.dtype) {
                 unfit.mistyped.push((name.clone(), format!("{:?}", tensor.dtype)));
             } else {
-                let tensor = match grown {
-                    Some(grown) => grown.grow(in_f32(tensor.clone())),
+                let tensor = match growth {
+                    Some(growth) => growth.grow(in_f32(tensor.clone())),
                     None => tensor.clone(),
                 };
                 tensors.push(as_parameter(tensor, path, key.layout));
@@ -206,8 +206,8 @@ fn finite(tensor: StoredTensor, name: String) -> StoredTensor {
         match numbers.position(|number| !number.is_finite()) {
             None => Ok(bytes),
             Some(at) => Err(PackError::ValidationError(format!(
-                "`{name}` has a number that is infinite or none, at place {at}: the model is damaged; download it again, or \
-                 take one that was saved before its training diverged"
+                "`{name}`: expected finite numbers, found NaN or infinity at index {at}; download the model again, or take \
+                 one that was saved before its training diverged"
             ))),
         }
     })

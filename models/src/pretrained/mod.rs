@@ -70,7 +70,7 @@
 //! spellings.rs fields of config.json that have several names
 //! key_map.rs   the names of parameters in files
 //! load.rs      tensors into parameters
-//! grown.rs     rows of tokens that a folder lacks
+//! growth.rs    rows of tokens that a folder lacks
 //! save.rs      parameters into tensors
 //! error.rs     errors of reading and writing a folder
 //! ```
@@ -79,7 +79,7 @@ mod adapters;
 mod defaults;
 mod error;
 mod folder;
-mod grown;
+mod growth;
 mod key_map;
 mod load;
 mod save;

@@ -2,21 +2,21 @@
 //!
 //! ```text
 //! mod.rs      Rope: the rotation by positions
-//! spelled.rs  the fields of config.json under one of their spellings
+//! fields.rs   the fields of config.json under one of their spellings
 //! scaling.rs  the frequencies that they mean
 //! ```
 
+mod fields;
 mod scaling;
-mod spelled;
 
 use burn::tensor::{Device, FloatDType, Int, Tensor};
 use firebrick_kernels::{cast, rotary};
 
 use crate::pretrained::PretrainedError;
-use scaling::Scaled;
-use spelled::Spelled;
+use fields::RopeFields;
+use scaling::Frequencies;
 
-pub(super) use spelled::{Base, RopeSettings};
+pub(super) use fields::{Base, RopeSettings};
 
 /// Rotates pairs of a head's numbers by angles proportional to the position (Su et al., 2021, arXiv:2104.09864). As
 /// in Hugging Face's layout, a pair is a number in the head's first half and the number at the same place in its
@@ -39,14 +39,14 @@ impl Rope {
     ///
     /// The fields contradict each other, the scaling is not supported, or a number is missing or out of range.
     pub fn new(settings: RopeSettings<'_>) -> Result<Self, PretrainedError> {
-        let spelled = Spelled::of(&settings)?;
-        let Scaled { frequencies, factor, positions } = spelled.scaled()?;
+        let fields = RopeFields::of(&settings)?;
+        let Frequencies { frequencies, factor, positions } = fields.frequencies()?;
         let frequencies: Vec<f32> = frequencies.into_iter().map(|frequency| frequency as f32).collect();
         let holds = |number: f64| number.is_finite() && number > 0.0;
         if positions == Some(0)
             || !(holds(factor) && frequencies.iter().all(|frequency| holds(f64::from(*frequency))))
         {
-            return Err(spelled.wrong("numbers above 0"));
+            return Err(fields.wrong("numbers above 0"));
         }
         Ok(Self { frequencies, factor, positions })
     }
@@ -160,6 +160,11 @@ mod tests {
                     {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 16}}"#,
                 "original_max_position_embeddings",
                 "32",
+            ),
+            (
+                r#"{"rope_scaling": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": "16"}}"#,
+                "original_max_position_embeddings",
+                "\"16\"",
             ),
             (r#"{"partial_rotary_factor": 0.5}"#, "partial_rotary_factor", "0.5"),
             (r#"{"rope_parameters": {"partial_rotary_factor": 0.5}}"#, "partial_rotary_factor", "0.5"),

@@ -44,7 +44,7 @@ pub(super) struct Yarn {
 }
 
 /// Frequencies, and for what they hold.
-pub(super) struct Scaled {
+pub(super) struct Frequencies {
     /// Radians per position for each pair.
     pub frequencies: Vec<f64>,
     /// The factor of rotated numbers.
@@ -66,16 +66,18 @@ impl Scaling {
         base: f64,
         positions: usize,
         original: usize,
-    ) -> Result<Scaled, (String, String)> {
+    ) -> Result<Frequencies, (String, String)> {
         let context = original as f64;
         let longer = positions as f64 / context;
         let each =
             |scaled: &dyn Fn(f64) -> f64| -> Vec<f64> { plain.iter().map(|plain| scaled(*plain)).collect() };
-        let unlimited = |frequencies| Scaled { frequencies, factor: 1.0, positions: None };
+        let unlimited = |frequencies| Frequencies { frequencies, factor: 1.0, positions: None };
         Ok(match *self {
             Self::Default => unlimited(plain),
             Self::Linear { factor } => unlimited(each(&|plain| plain / factor)),
-            Self::Dynamic { .. } => Scaled { frequencies: plain, factor: 1.0, positions: Some(positions) },
+            Self::Dynamic { .. } => {
+                Frequencies { frequencies: plain, factor: 1.0, positions: Some(positions) }
+            }
             // Long waves are scaled as if positions were closer, short waves are unchanged, and waves in between get
             // a mixture.
             Self::Llama3 { factor, low_freq_factor: low, high_freq_factor: high } => {
@@ -87,7 +89,7 @@ impl Scaling {
             }
             Self::Yarn(ref yarn) => {
                 let factor = yarn.factor.unwrap_or(longer);
-                Scaled {
+                Frequencies {
                     frequencies: yarn.frequencies(&plain, factor, base, context),
                     factor: yarn.attention_factor(factor),
                     positions: None,
@@ -100,7 +102,7 @@ impl Scaling {
                 }
                 let longer = factor.unwrap_or(longer);
                 let inferred = if longer <= 1.0 { 1.0 } else { (1.0 + longer.ln() / context.ln()).sqrt() };
-                Scaled {
+                Frequencies {
                     frequencies: plain.iter().zip(short_factor).map(|(plain, by)| plain / by).collect(),
                     factor: attention_factor.unwrap_or(inferred),
                     positions: Some(original),

@@ -36,7 +36,8 @@ where
             return Ok(false);
         };
         if sums.items == 0 {
-            // There is no loss to compare. The training needs none, so that it goes on as without validation data.
+            // There is no loss to compare. Training does not need one, so it goes on as without validation data. All
+            // ranks have the same sums, so all of them return here.
             if self.session.world().rank() == 0 {
                 let (step, samples) = (self.session.updates(), valid.samples(0));
                 let place = "the validation data".to_string();

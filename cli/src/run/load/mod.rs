@@ -52,8 +52,8 @@ impl Loaded {
     }
 }
 
-/// Reports how many malformed records were skipped, and the reasons for the first ones; and how many records have nothing
-/// to learn.
+/// Reports how many malformed records were skipped, with the reasons for the first ones, and how many records have
+/// nothing to learn.
 pub(crate) fn tell_skipped(skipped: &Skipped, say: impl Fn(&str)) {
     if skipped.count() > 0 {
         say(&format!("skipped {}, among them:", counted(skipped.count(), "malformed record")));
@@ -61,7 +61,7 @@ pub(crate) fn tell_skipped(skipped: &Skipped, say: impl Fn(&str)) {
     }
     if skipped.left_out() > 0 {
         say(&format!(
-            "left out {}: nothing in them is learned, since they are empty or too short, or `data.max_length` cuts it off",
+            "left out {} with nothing to learn: a text is empty or too short, or `data.max_length` cuts off what counts",
             counted(skipped.left_out(), "record")
         ));
     }

@@ -5,14 +5,14 @@ use burn_pack::{Bytes, Tensor as StoredTensor};
 
 /// A vocabulary that is larger than that of a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Grown {
+pub(super) struct Growth {
     /// Number of tokens in the folder.
     pub from: usize,
     /// Number of tokens of the model.
     pub to: usize,
 }
 
-impl Grown {
+impl Growth {
     /// Whether a tensor of the first shape has a row for each token, and misses only those of new tokens to have the
     /// second shape.
     pub fn lacks(self, found: &[usize], expected: &[usize]) -> bool {
@@ -42,9 +42,11 @@ impl Grown {
         StoredTensor::deferred(name, DType::F32, shape, param, to * width * size_of::<f32>(), move || {
             let bytes = tensor.to_bytes()?;
             let row = if is_one_row { vec![0.0] } else { mean_row(&bytes, width) };
-            let row = row.iter().flat_map(|number| number.to_le_bytes());
-            let new = std::iter::repeat_n(row, to - from).flatten();
-            Ok(Bytes::from_bytes_vec(bytes.iter().copied().chain(new).collect()))
+            let row: Vec<u8> = row.iter().flat_map(|number| number.to_le_bytes()).collect();
+            let mut all = Vec::with_capacity(bytes.len() + (to - from) * row.len());
+            all.extend_from_slice(&bytes);
+            (from..to).for_each(|_| all.extend_from_slice(&row));
+            Ok(Bytes::from_bytes_vec(all))
         })
     }
 }
@@ -63,11 +65,11 @@ fn mean_row(bytes: &[u8], width: usize) -> Vec<f32> {
 mod tests {
     use super::*;
 
-    const GROWN: Grown = Grown { from: 3, to: 5 };
+    const GROWTH: Growth = Growth { from: 3, to: 5 };
 
     fn grown(numbers: &[f32], shape: &[usize]) -> (Vec<usize>, Vec<f32>) {
         let bytes = Bytes::from_bytes_vec(numbers.iter().flat_map(|number| number.to_le_bytes()).collect());
-        let tensor = GROWN.grow(StoredTensor::new("x".into(), DType::F32, shape.to_vec(), None, bytes));
+        let tensor = GROWTH.grow(StoredTensor::new("x".into(), DType::F32, shape.to_vec(), None, bytes));
         let shape = tensor.shape.to_vec();
         let bytes = tensor.into_bytes().unwrap();
         (shape, bytes.chunks(4).map(|number| f32::from_le_bytes(number.try_into().unwrap())).collect())
@@ -84,12 +86,12 @@ mod tests {
     #[test]
     fn only_rows_of_tokens_are_added() {
         for (found, expected) in [(&[3, 2][..], &[5, 2][..]), (&[3], &[5]), (&[1, 3], &[1, 5])] {
-            assert!(GROWN.lacks(found, expected), "{found:?}");
+            assert!(GROWTH.lacks(found, expected), "{found:?}");
         }
         for (found, expected) in
             [(&[3, 2][..], &[5, 3][..]), (&[2, 3], &[2, 5]), (&[4], &[5]), (&[3], &[6]), (&[], &[])]
         {
-            assert!(!GROWN.lacks(found, expected), "{found:?}");
+            assert!(!GROWTH.lacks(found, expected), "{found:?}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::scaling::{Scaled, Scaling};
+use super::scaling::{Frequencies, Scaling};
 use crate::pretrained::PretrainedError;
 
 const PARAMETERS: &str = "rope_parameters";
@@ -50,7 +50,7 @@ pub(crate) struct Base {
 }
 
 /// The fields of one rotation.
-pub(super) struct Spelled {
+pub(super) struct RopeFields {
     /// Where they are.
     field: &'static str,
     fields: Map<String, Value>,
@@ -61,7 +61,7 @@ pub(super) struct Spelled {
     original_positions: usize,
 }
 
-impl Spelled {
+impl RopeFields {
     /// Reads the fields as transformers 5 does. Values that transformers 4 reads differently are rejected, because one of
     /// the two would be dropped.
     pub fn of(settings: &RopeSettings<'_>) -> Result<Self, PretrainedError> {
@@ -79,7 +79,7 @@ impl Spelled {
             (None, None) => Map::new(),
         };
         settle_type(&mut fields, field, settings)?;
-        let mut spelled = Self {
+        let mut read = Self {
             field,
             base: base_of(&fields, field, settings.base)?,
             size: size_of(&fields, settings)?,
@@ -87,13 +87,13 @@ impl Spelled {
             original_positions: settings.positions,
             fields,
         };
-        spelled.original_positions = spelled.original(settings)?;
-        Ok(spelled)
+        read.original_positions = read.original(settings)?;
+        Ok(read)
     }
 
     /// The context of the original training.
     fn original(&self, settings: &RopeSettings<'_>) -> Result<usize, PretrainedError> {
-        let own = self.fields.get(ORIGINAL).and_then(Value::as_f64).map(|positions| positions as usize);
+        let own = number(&self.fields, ORIGINAL)?.map(|positions| positions as usize);
         // A Phi-3 reads the outer one in both versions; of other models, transformers 4 reads the inner one.
         match (settings.original_positions, own) {
             (Some(outer), Some(own)) if outer != own && !settings.is_phi => {
@@ -105,7 +105,7 @@ impl Spelled {
     }
 
     /// Returns the frequencies that the fields mean.
-    pub fn scaled(&self) -> Result<Scaled, PretrainedError> {
+    pub fn frequencies(&self) -> Result<Frequencies, PretrainedError> {
         let scaling: Scaling =
             serde_json::from_value(Value::Object(self.fields.clone())).map_err(|error| {
                 let expected = "one of default, linear, dynamic, yarn, llama3 and longrope, with its numbers";
@@ -169,19 +169,24 @@ fn settle_type(
     Ok(())
 }
 
+/// Returns the number in a field, and `None` if the field is absent or null. A text must not be taken for an absent field.
+fn number(fields: &Map<String, Value>, name: &'static str) -> Result<Option<f64>, PretrainedError> {
+    match fields.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(found) => match found.as_f64() {
+            Some(number) => Ok(Some(number)),
+            None => Err(PretrainedError::setting(name, "a number above 0", found)),
+        },
+    }
+}
+
 /// Returns the base of the frequencies.
 fn base_of(
     fields: &Map<String, Value>,
     field: &'static str,
     Base { field: outer, value, default }: Base,
 ) -> Result<f64, PretrainedError> {
-    let own = match fields.get(THETA) {
-        None | Some(Value::Null) => None,
-        Some(own) => match own.as_f64() {
-            Some(own) => Some(own),
-            None => return Err(PretrainedError::setting(THETA, "a number above 0", own)),
-        },
-    };
+    let own = number(fields, THETA)?;
     if let (Some(own), Some(value)) = (own, value)
         && own != value
     {
@@ -198,7 +203,7 @@ fn base_of(
 /// Returns how many of a head's numbers are rotated.
 fn size_of(fields: &Map<String, Value>, settings: &RopeSettings<'_>) -> Result<usize, PretrainedError> {
     let head = settings.head_size;
-    let own = fields.get(SHARE).and_then(Value::as_f64);
+    let own = number(fields, SHARE)?;
     if !settings.is_phi {
         return match own.into_iter().chain(settings.share).find(|share| *share != 1.0) {
             None => Ok(head),
