@@ -266,6 +266,14 @@ pub enum TrainError {
         /// The path of the first such parameter.
         parameter: String,
     },
+    /// The optimizer panicked in a trial update, by which it is found whether it can update a shard.
+    #[error(
+        "the optimizer failed in a trial update of a few rows, which stages 1 to 3 of Zero make before they give each rank a part of a parameter: {reason}. If it needs whole parameters, use `Zero::stage(0)`"
+    )]
+    TrialUpdate {
+        /// The message of the panic.
+        reason: String,
+    },
     /// The trainer and a strategy name different ranks.
     #[error("the trainer's ranks are {trainer}, and those of its strategies {strategies}: define them once")]
     TwoWorlds {

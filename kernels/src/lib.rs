@@ -67,6 +67,10 @@ mod gated;
 mod gelu;
 mod half;
 mod handover;
+#[cfg(test)]
+mod longer;
+#[cfg(test)]
+mod longer_tests;
 mod loss;
 mod many;
 pub mod memory;

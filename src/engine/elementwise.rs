@@ -8,11 +8,11 @@ use std::collections::{HashMap, HashSet};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData, TensorReadError};
 use firebrick_strategies::{Paths, each_distinct_param};
 
 use crate::TrainError;
-use crate::engine::dry_run::caught;
+use crate::engine::dry_run::{Caught, caught};
 
 /// Rows of the made-up parameters, with one axis and with several. A half fills whole vectors of the processor, so that
 /// the same instructions compute every element.
@@ -27,26 +27,24 @@ const RATE: f64 = 0.01;
 ///
 /// # Errors
 ///
-/// [`TrainError::NotElementwise`], with the first parameter whose update is not elementwise.
+/// [`TrainError::NotElementwise`], with the first parameter whose update is not elementwise. [`TrainError::Device`] if the
+/// device has failed, as when a kernel of the update does not compile, and [`TrainError::TrialUpdate`] if an update panicked.
 pub(crate) fn require_elementwise<M: Module>(
     model: &M,
     optimizer: &ModuleOptimizer,
     device: &Device,
 ) -> Result<(), TrainError> {
     let device = device.clone().inner();
-    let updated = |rows: Part| updated(model, optimizer.clone(), rows, &device);
-    let refused = |path| Err(TrainError::NotElementwise { parameter: path });
-    let first = || Paths::of(model).places().first().map_or_else(String::new, |place| place.path.clone());
-    let [Some(whole), Some(upper), Some(lower)] =
-        [Part::Whole, Part::Upper, Part::Lower].map(|part| caught(|| updated(part)).ok())
-    else {
-        return refused(first());
+    let updated = |part| match caught(|| updated(model, optimizer.clone(), part, &device)) {
+        Ok(values) => values.map_err(TrainError::from),
+        Err(Caught { message, .. }) => Err(TrainError::TrialUpdate { reason: message }),
     };
+    let (whole, upper, lower) = (updated(Part::Whole)?, updated(Part::Upper)?, updated(Part::Lower)?);
     for place in Paths::of(model).places() {
         let of = |values: &HashMap<ParamId, Vec<f32>>| values.get(&place.id).cloned().unwrap_or_default();
         let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
         if bits(of(&whole)) != bits([of(&upper), of(&lower)].concat()) {
-            return refused(place.path.clone());
+            return Err(TrainError::NotElementwise { parameter: place.path.clone() });
         }
     }
     Ok(())
@@ -61,12 +59,16 @@ enum Part {
 }
 
 /// Returns the values of each made-up parameter after some updates.
+///
+/// # Errors
+///
+/// The device has failed. What fails in its queue, such as compiling a kernel, is an error of the read.
 fn updated<M: Module>(
     model: &M,
     mut optimizer: ModuleOptimizer,
     part: Part,
     device: &Device,
-) -> HashMap<ParamId, Vec<f32>> {
+) -> Result<HashMap<ParamId, Vec<f32>>, TensorReadError> {
     let mut small = model.clone().map(&mut MakeUp { part, device });
     for update in 0..UPDATES {
         let mut grads =
@@ -74,13 +76,17 @@ fn updated<M: Module>(
         small.visit(&mut grads);
         small = optimizer.step(RATE, small, grads.grads);
     }
-    let mut values = HashMap::new();
+    let mut flat = Vec::new();
     each_distinct_param(&small, |param| {
         if !param.shape().is_empty() {
-            values.insert(param.id(), param.to_host().iter().collect());
+            flat.push((param.id(), param.flat()));
         }
     });
-    values
+    let mut values = HashMap::new();
+    for (id, value) in flat {
+        values.insert(id, value.try_into_data()?.iter::<f32>().collect());
+    }
+    Ok(values)
 }
 
 /// Generates numbers that look random, with sizes that differ from row to row, so that the norms of the halves differ.
@@ -144,8 +150,8 @@ mod tests {
     use burn::module::ParamGroup;
     use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
     use burn::optim::{
-        AdaGradConfig, AdafactorConfig, AdamConfig, AdamWConfig, AdanConfig, LambConfig, LionConfig,
-        MuonConfig, RmsPropConfig, SgdConfig, momentum::MomentumConfig,
+        AdaGradConfig, AdafactorConfig, AdamConfig, AdamWConfig, AdanConfig, LambConfig, LearningRate,
+        LionConfig, MuonConfig, Optimizer, RmsPropConfig, SgdConfig, momentum::MomentumConfig,
     };
 
     use super::*;
@@ -218,5 +224,34 @@ mod tests {
             );
             assert!(error.to_string().contains("AdamW, AdamW8bit, Adam, Lion"), "{error}");
         }
+    }
+
+    /// Refuses vectors.
+    #[derive(Clone, Debug)]
+    struct OfMatrices;
+
+    impl Optimizer for OfMatrices {
+        type State<const D: usize> = ();
+
+        fn step<const D: usize>(
+            &self,
+            _: LearningRate,
+            param: Tensor<D>,
+            _: Tensor<D>,
+            _: Option<()>,
+        ) -> (Tensor<D>, Option<()>) {
+            assert_eq!(D, 2, "only matrices are updated");
+            (param, None)
+        }
+
+        fn to_device<const D: usize>(_: (), _: &Device) {}
+    }
+
+    /// Its reason is another one than elements that depend on each other.
+    #[test]
+    fn an_update_that_fails_says_why() {
+        let error = require_elementwise(&model(), &OfMatrices.into(), &Device::flex()).unwrap_err();
+        assert!(matches!(&error, TrainError::TrialUpdate { .. }), "{error}");
+        assert!(error.to_string().contains("only matrices are updated"), "{error}");
     }
 }

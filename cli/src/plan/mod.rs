@@ -211,7 +211,11 @@ impl Planning<'_> {
             match planner.plan(&combination.strategies, &combination.strategies) {
                 Ok(one) => planned.push(one),
                 // Skips combinations that the device, the optimizer or the model does not support.
-                Err(RunError::Train(TrainError::Strategy(_) | TrainError::NotElementwise { .. })) => (),
+                Err(RunError::Train(
+                    TrainError::Strategy(_)
+                    | TrainError::NotElementwise { .. }
+                    | TrainError::TrialUpdate { .. },
+                )) => (),
                 Err(error) => return Err(error),
             }
         }

@@ -79,7 +79,11 @@ impl<M: Trainable> Planner<'_, M> {
             match self.timed(name, &at_stage(self.run, stage, within), cluster) {
                 Ok(timed) => rows.push(timed),
                 // The device, the optimizer or the other strategies do not permit this stage.
-                Err(RunError::Train(TrainError::Strategy(_) | TrainError::NotElementwise { .. })) => (),
+                Err(RunError::Train(
+                    TrainError::Strategy(_)
+                    | TrainError::NotElementwise { .. }
+                    | TrainError::TrialUpdate { .. },
+                )) => (),
                 Err(error) => return Err(error),
             }
         }

@@ -308,3 +308,55 @@ fn slopes_kernel<F: Float>(
         at += step;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Tensor, TensorData};
+
+    use super::*;
+    use crate::cube::run;
+    use crate::device::is_cube;
+    use crate::longer::longer;
+    use crate::testing;
+
+    /// Returns numbers of rows of 6 columns, in a longer buffer if `in_longer`.
+    fn rows(seed: usize, in_longer: bool) -> FloatTensor<Cube> {
+        let values = (0..72).map(|at| (((at + 1) * (seed + 3)) as f32 * 0.618).sin().abs());
+        let data = TensorData::new(values.collect::<Vec<_>>(), [1, 2, 6, 6]);
+        let x = Tensor::<4>::from_data(data, &testing::device());
+        let x = if in_longer { longer(x) } else { x };
+        x.try_into_primitive::<Cube>().expect("it is the device's")
+    }
+
+    fn values(x: FloatTensor<Cube>) -> Vec<f32> {
+        Tensor::<4>::from_primitive::<Cube>(x).into_data().iter().collect()
+    }
+
+    #[test]
+    fn rows_may_lie_in_longer_buffers() {
+        if !is_cube(&testing::device()) {
+            return;
+        }
+        let how = Rows {
+            length: 6,
+            rows_of_batch: 12,
+            first: 0,
+            scale: 0.5,
+            bounded: false,
+            drops: None,
+            biases: 1,
+        };
+        let of = |in_longer| {
+            let outputs = [Spec::new([1, 2, 6, 6], DType::F32), Spec::new([1, 2, 6, 1], DType::F32)];
+            let weighed = run(vec![rows(1, in_longer), rows(2, in_longer)], outputs, move |inputs| {
+                let Weighed { weights, logs, .. } = weigh(inputs, false, how);
+                [weights, logs]
+            });
+            let [grads, weights, dropped] = [3, 4, 5].map(|seed| rows(seed, in_longer));
+            let (of_scores, unscaled) = slopes(weights, Some(dropped), grads, 0.5, true);
+            let [weights, logs] = weighed.map(values);
+            [weights, logs, values(of_scores), values(unscaled.expect("it is wanted"))]
+        };
+        assert_eq!(of(true), of(false));
+    }
+}

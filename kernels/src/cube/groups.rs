@@ -1,6 +1,10 @@
 //! Tensors in groups, each of which one kernel computes.
+//!
+//! The kernel is given how many elements each tensor has, and finds from it which cubes compute the tensor, and where it ends.
+//! The `len` of a slice in a kernel is that of the buffer, which may be more: on CUDA, Burn pads the rows of products.
 
 use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
 
 use super::UNITS;
 
@@ -33,4 +37,11 @@ pub(crate) fn groups<K: PartialEq>(
     }
     let chunks = kinds.iter().flat_map(|(_, places)| places.chunks(together));
     chunks.map(<[usize]>::to_vec).collect()
+}
+
+/// Returns the cube after those that compute a tensor of `length` elements, of which `begin` is the first.
+#[cube]
+#[allow(clippy::manual_div_ceil)] // That of CubeCL takes no number that is known when the kernel is compiled.
+pub(crate) fn end_of(begin: usize, length: usize, #[comptime] part: usize) -> usize {
+    begin + (length + part - 1) / part
 }

@@ -32,7 +32,7 @@ pub(crate) use columns::{
 pub(crate) use cooperation::{most_of_cube, sum_of_cube};
 pub(crate) use deferred::{Spec, run, run_many, run_now};
 pub(crate) use dispatch::{has_kernels, into_dispatch, of_cube};
-pub(crate) use groups::{PART, TOGETHER, groups};
+pub(crate) use groups::{PART, TOGETHER, end_of, groups};
 pub(crate) use total::total;
 
 /// The units that share a row, or a part of one.

@@ -8,7 +8,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use crate::cube::{
-    PART, Spec, TOGETHER, UNITS, contiguous, element, empty, grid, groups, run_many, units, written,
+    PART, Spec, TOGETHER, UNITS, contiguous, element, empty, end_of, grid, groups, run_many, units, written,
 };
 
 /// Multiplies each tensor by the factor, in place where nothing else holds it.
@@ -49,19 +49,21 @@ fn scaled(
     divisor: f32,
 ) -> Vec<CubeTensor> {
     for group in groups(tensors, 2, |at| tensors[at].dtype) {
-        let (mut from, mut to, mut ends) = (SequenceArg::new(), SequenceArg::new(), SequenceArg::new());
+        let (mut from, mut to, mut lengths) = (SequenceArg::new(), SequenceArg::new(), SequenceArg::new());
         let mut cubes = 0;
         for at in &group {
-            cubes += tensors[*at].meta.num_elements().div_ceil(PART);
+            let length = tensors[*at].meta.num_elements();
+            cubes += length.div_ceil(PART);
             from.push(tensors[*at].clone().into_buffer_arg());
             to.push(found[*at].clone().into_buffer_arg());
-            ends.push(cubes);
+            lengths.push(length);
         }
         let first = &tensors[group[0]];
         // Without a factor, this buffer is not read.
         let by = factor.unwrap_or(first);
         let units = units(first, UNITS as usize);
-        // SAFETY: a cube beyond the last tensor's does nothing, and each reads and writes a tensor within its length.
+        // SAFETY: a cube beyond the last tensor's does nothing, and each reads and writes a tensor within its number of
+        // elements.
         unsafe {
             scale_kernel::launch_unchecked(
                 &first.client,
@@ -69,7 +71,7 @@ fn scaled(
                 CubeDim::new_1d(units),
                 from,
                 to,
-                ends,
+                lengths,
                 by.clone().into_buffer_arg(),
                 divisor,
                 factor.is_some(),
@@ -86,7 +88,7 @@ fn scaled(
 fn scale_kernel<F: Float, T: Float, S: Float>(
     from: Sequence<Box<[F]>>,
     mut to: Sequence<Box<[T]>>,
-    ends: Sequence<usize>,
+    lengths: Sequence<usize>,
     factor: &[S],
     divisor: f32,
     #[comptime] multiplies: bool,
@@ -102,12 +104,13 @@ fn scale_kernel<F: Float, T: Float, S: Float>(
     let mut begin = 0usize;
     #[unroll]
     for i in 0..from.len() {
-        let end = ends[i];
+        let length = lengths[i];
+        let end = end_of(begin, length, part);
         if cube >= begin && cube < end {
             let source = &from[i];
             let target = &mut to[i];
             let mut at = (cube - begin) * part + UNIT_POS as usize;
-            let last = min((cube - begin + 1) * part, source.len());
+            let last = min((cube - begin + 1) * part, length);
             while at < last {
                 target[at] = T::cast_from(f32::cast_from(source[at]) * by / divisor);
                 at += units as usize;

@@ -9,7 +9,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use crate::cube::{
-    PART, Spec, UNITS, contiguous, element, empty, grid, groups, run, sum_of_cube, total, units,
+    PART, Spec, UNITS, contiguous, element, empty, end_of, grid, groups, run, sum_of_cube, total, units,
 };
 
 /// Returns the sum of the squares of all elements.
@@ -27,21 +27,21 @@ fn sum(tensors: Vec<CubeTensor>) -> CubeTensor {
     let mut done = 0;
     for group in groups(&tensors, 1, |at| tensors[at].dtype) {
         let mut buffers = SequenceArg::new();
-        let mut ends = SequenceArg::new();
+        let mut lengths = SequenceArg::new();
         let mut cubes = 0;
         for x in group.iter().map(|at| &tensors[*at]) {
             cubes += parts_of(x);
             buffers.push(contiguous(x.clone()).into_buffer_arg());
-            ends.push(cubes);
+            lengths.push(x.meta.num_elements());
         }
-        // SAFETY: a cube beyond the last tensor's does nothing, and each reads a tensor within its length.
+        // SAFETY: a cube beyond the last tensor's does nothing, and each reads a tensor within its number of elements.
         unsafe {
             part_kernel::launch_unchecked(
                 &first.client,
                 grid(first, cubes),
                 CubeDim::new_1d(units),
                 buffers,
-                ends,
+                lengths,
                 parts.clone().into_buffer_arg(),
                 done,
                 cubes,
@@ -58,7 +58,7 @@ fn sum(tensors: Vec<CubeTensor>) -> CubeTensor {
 #[cube(launch_unchecked)]
 fn part_kernel<F: Float>(
     tensors: Sequence<Box<[F]>>,
-    ends: Sequence<usize>,
+    lengths: Sequence<usize>,
     parts: &mut [f32],
     done: usize,
     cubes: usize,
@@ -75,11 +75,12 @@ fn part_kernel<F: Float>(
     let mut begin = 0usize;
     #[unroll]
     for i in 0..tensors.len() {
-        let end = ends[i];
+        let length = lengths[i];
+        let end = end_of(begin, length, part);
         if cube >= begin && cube < end {
             let tensor = &tensors[i];
             let mut at = (cube - begin) * part + UNIT_POS as usize;
-            let last = min((cube - begin + 1) * part, tensor.len());
+            let last = min((cube - begin + 1) * part, length);
             while at < last {
                 let value = f32::cast_from(tensor[at]);
                 sum += value * value;

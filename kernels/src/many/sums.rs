@@ -7,7 +7,9 @@ use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use crate::cube::{PART, Spec, UNITS, contiguous, element, empty, grid, groups, run_many, units, written};
+use crate::cube::{
+    PART, Spec, UNITS, contiguous, element, empty, end_of, grid, groups, run_many, units, written,
+};
 
 /// Adds each tensor to its partner, in f32, and returns the sums in `dtype`, in place where nothing else holds the first
 /// tensor and it has that dtype.
@@ -33,19 +35,20 @@ fn added(tensors: Vec<CubeTensor>, others: Vec<CubeTensor>, dtype: DType) -> Vec
         .collect();
     for group in groups(&tensors, 3, |at| (tensors[at].dtype, others[at].dtype)) {
         let (mut left, mut right) = (SequenceArg::new(), SequenceArg::new());
-        let (mut sums, mut ends) = (SequenceArg::new(), SequenceArg::new());
+        let (mut sums, mut lengths) = (SequenceArg::new(), SequenceArg::new());
         let mut cubes = 0;
         for at in &group {
-            cubes += tensors[*at].meta.num_elements().div_ceil(PART);
+            let length = tensors[*at].meta.num_elements();
+            cubes += length.div_ceil(PART);
             left.push(tensors[*at].clone().into_buffer_arg());
             right.push(others[*at].clone().into_buffer_arg());
             sums.push(found[*at].clone().into_buffer_arg());
-            ends.push(cubes);
+            lengths.push(length);
         }
         let first = &tensors[group[0]];
         let units = units(first, UNITS as usize);
-        // SAFETY: a cube beyond the last tensor's does nothing. Each other one reads and writes within the length of its
-        // tensor, and the partner and the sum are as long.
+        // SAFETY: a cube beyond the last tensor's does nothing. Each other one reads and writes within the number of
+        // elements of its tensor, and the partner and the sum have as many.
         unsafe {
             add_kernel::launch_unchecked(
                 &first.client,
@@ -54,7 +57,7 @@ fn added(tensors: Vec<CubeTensor>, others: Vec<CubeTensor>, dtype: DType) -> Vec
                 left,
                 right,
                 sums,
-                ends,
+                lengths,
                 PART,
                 units,
                 [element(first), element(&others[group[0]]), element(&found[group[0]])],
@@ -69,7 +72,7 @@ fn add_kernel<L: Float, R: Float, S: Float>(
     left: Sequence<Box<[L]>>,
     right: Sequence<Box<[R]>>,
     mut sums: Sequence<Box<[S]>>,
-    ends: Sequence<usize>,
+    lengths: Sequence<usize>,
     #[comptime] part: usize,
     #[comptime] units: u32,
     #[define(L, R, S)] _dtypes: [ElemType; 3],
@@ -78,12 +81,13 @@ fn add_kernel<L: Float, R: Float, S: Float>(
     let mut begin = 0usize;
     #[unroll]
     for i in 0..left.len() {
-        let end = ends[i];
+        let length = lengths[i];
+        let end = end_of(begin, length, part);
         if cube >= begin && cube < end {
             let (x, y) = (&left[i], &right[i]);
             let sum = &mut sums[i];
             let mut at = (cube - begin) * part + UNIT_POS as usize;
-            let last = min((cube - begin + 1) * part, x.len());
+            let last = min((cube - begin + 1) * part, length);
             while at < last {
                 sum[at] = S::cast_from(f32::cast_from(x[at]) + f32::cast_from(y[at]));
                 at += units as usize;

@@ -8,30 +8,32 @@ use cubecl::prelude::*;
 
 use super::job::Job;
 use super::symbol::{Equation, Of};
-use crate::cube::{PART, UNITS, element as dtype_of, grid, units};
+use crate::cube::{PART, UNITS, element as dtype_of, end_of, grid, units};
 use crate::optim::rule::Rule;
 
 /// Launches the kernel for jobs of one kind. If the number of the guard is not finite, they keep their values.
 pub fn launch<R: Rule<N, C>, const N: usize, const C: usize>(group: &[&Job], guard: Option<&CubeTensor>) {
     let Job { param: like, grad, replica, kind, .. } = group[0];
     let (mut params, mut grads, mut moments) = (SequenceArg::new(), SequenceArg::new(), SequenceArg::new());
-    let (mut replicas, mut ends, mut constants) =
+    let (mut replicas, mut lengths, mut constants) =
         (SequenceArg::new(), SequenceArg::new(), SequenceArg::new());
     let buffer = |tensor: &CubeTensor| tensor.clone().into_buffer_arg();
     let mut cubes = 0;
     for job in group {
-        cubes += job.param.meta.num_elements().div_ceil(PART);
+        let length = job.param.meta.num_elements();
+        cubes += length.div_ceil(PART);
         params.push(buffer(&job.param));
         grads.push(buffer(&job.grad));
         job.moments.iter().for_each(|moment| moments.push(buffer(moment)));
         job.replica.iter().for_each(|replica| replicas.push(buffer(replica)));
-        ends.push(cubes);
+        lengths.push(length);
     }
     kind.constants.iter().for_each(|constant| constants.push(*constant));
     let mut guards = SequenceArg::new();
     guard.into_iter().for_each(|guard| guards.push(buffer(guard)));
     let units = units(like, UNITS as usize);
-    // SAFETY: a cube beyond the last tensor's does nothing, and each reads and writes tensors of one length within it.
+    // SAFETY: a cube beyond the last tensor's does nothing, and each reads and writes tensors with one number of
+    // elements, within it.
     unsafe {
         update_kernel::launch_unchecked::<Of<R, N, C>>(
             &like.client,
@@ -42,7 +44,7 @@ pub fn launch<R: Rule<N, C>, const N: usize, const C: usize>(group: &[&Job], gua
             moments,
             replicas,
             guards,
-            ends,
+            lengths,
             constants,
             PART,
             units,
@@ -97,7 +99,7 @@ fn update_kernel<S: Equation, P: Float, G: Float, H: Float>(
     mut moments: Sequence<Box<[P]>>,
     mut replicas: Sequence<Box<[H]>>,
     guards: Sequence<Box<[f32]>>,
-    ends: Sequence<usize>,
+    lengths: Sequence<usize>,
     constants: Sequence<f32>,
     #[comptime] part: usize,
     #[comptime] units: u32,
@@ -116,11 +118,12 @@ fn update_kernel<S: Equation, P: Float, G: Float, H: Float>(
     }
     #[unroll]
     for i in 0..grads.len() {
-        let end = ends[i];
+        let length = lengths[i];
+        let end = end_of(begin, length, part);
         if cube >= begin && cube < end {
             let grad = &grads[i];
             let mut at = (cube - begin) * part + UNIT_POS as usize;
-            let last = min((cube - begin + 1) * part, grad.len());
+            let last = min((cube - begin + 1) * part, length);
             while at < last {
                 let mut before = Sequence::<f32>::new();
                 #[unroll]
