@@ -145,7 +145,8 @@ fn read(folder: &Path, versions: &[(String, String)]) -> Result<Page, ReportPage
         report,
         predictions,
         timelines,
-        sample: text(&folder.join("sample.txt"))?,
+        // Without a sample that cannot be read, the page still shows the run.
+        sample: text(&folder.join("sample.txt")).unwrap_or_default(),
         run: text(&folder.join("run.ron"))?,
         versions: versions.to_vec(),
         damaged,

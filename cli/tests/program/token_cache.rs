@@ -316,8 +316,8 @@ fn samples_are_those_of_this_version() {
         "dpo 6366a3b12df9dd2e",
         "masked_lm feb80aac8027867a",
         "seq2seq 5967557e94bae5b3",
-        "sequence_classification c09c319d9244e908",
-        "token_classification 27a076852276d488",
+        "sequence_classification edef66c3bced4928",
+        "token_classification 7f70dd0516c13390",
     ];
     assert_eq!(found, expected);
 }

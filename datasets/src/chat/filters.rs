@@ -1,6 +1,6 @@
 //! Filters and tests as Jinja2 has them, where the engine's differ.
 
-use minijinja::value::{Kwargs, StringInput, Value, ValueKind};
+use minijinja::value::{Kwargs, Rest, StringInput, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, filters};
 use minijinja_contrib::globals;
 
@@ -23,7 +23,15 @@ pub(super) fn add(environment: &mut Environment) {
     environment.add_test("mapping", bounds::is_map);
     environment.add_test("callable", bounds::is_callable);
     environment.add_function("joiner", globals::joiner);
-    environment.add_function("cycler", globals::cycler);
+    environment.add_function("cycler", cycler);
+}
+
+/// Takes its items one by one, as in Jinja2; that of the engine takes a list.
+fn cycler(items: Rest<Value>) -> Result<Value, Error> {
+    match items.is_empty() {
+        true => Err(Error::new(ErrorKind::MissingArgument, "at least one item has to be provided")),
+        false => globals::cycler(items.0),
+    }
 }
 
 /// Returns a value as Python's `str` writes it.

@@ -25,7 +25,7 @@ struct Bounds {
 }
 
 const FIRST: Bounds = Bounds { steps: 50_000, bytes: 1024 * 1024, each: 8 };
-const SECOND: Bounds = Bounds { steps: 5_000_000, bytes: 4 * 1024 * 1024, each: 32 };
+const SECOND: Bounds = Bounds { steps: 20_000_000, bytes: 4 * 1024 * 1024, each: 32 };
 
 /// The longest time of the second try.
 pub(super) const LONGEST: Duration = Duration::from_secs(10);

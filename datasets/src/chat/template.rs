@@ -161,7 +161,9 @@ impl ChatTemplate {
             let reason = format!("its values are nested more than {} deep", bounds::MOST_DEPTH);
             return Err(ChatError::Rendering { name: self.name.to_string(), line: None, reason }.into());
         }
-        let marks = generation::unused(|mark| texts.contains(mark));
+        // A text in a list is written with escapes for what is no character.
+        let escaped = |mark: char| format!("\\u{:04x}", u32::from(mark));
+        let marks = generation::unused(|mark| texts.contains(mark) || texts.contains(&escaped(mark)));
         let tokens = self.tokens.iter().map(|(name, text)| (name.clone(), Jinja::from(text.as_str())));
         let mut values: Vec<(String, Jinja)> = tokens.collect();
         values.extend([

@@ -106,6 +106,7 @@ impl Loading<'_> {
                 let Split { mut train, valid } = self.in_memory(&collator)?;
                 // Scores are those of whole records, in the order of the data.
                 if self.settled.is_evaluated
+                    && valid.is_none()
                     && let Some(Weighted { corpus, .. }) = train.pop()
                 {
                     return Ok(self.cut(Data::new(WholeRecords::new(corpus, collator))));
