@@ -40,7 +40,8 @@ impl TrainedRun {
     ///
     /// A missing device, unreadable data, or weights that do not match the model.
     pub fn evaluate(&self, data: Option<Paths>, say: impl Fn(&str)) -> Result<Evaluated, RunError> {
-        let evaluating = Evaluating { run: &self.run, output: &self.output, data, say: &say };
+        let Self { run, from_folder, output, .. } = self;
+        let evaluating = Evaluating { run, from_folder: *from_folder, output, data, say: &say };
         let folder = self.weights()?;
         self.run.model_in(&folder)?.evaluate(evaluating, folder)
     }
@@ -49,6 +50,7 @@ impl TrainedRun {
 /// An evaluation of a model of any type.
 pub(crate) struct Evaluating<'a> {
     run: &'a Run,
+    from_folder: bool,
     /// Its output folder.
     output: &'a Path,
     /// The files; `None` uses the run's own validation data.
@@ -58,15 +60,14 @@ pub(crate) struct Evaluating<'a> {
 
 impl Evaluating<'_> {
     pub fn with<M: Trainable>(self, folder: Folder) -> Result<Evaluated, RunError> {
-        let Self { run, output, data, say } = self;
+        let Self { run, from_folder, output, data, say } = self;
         let (device, _) = run.find_device(say)?;
         let config = folder.config::<M::Config>()?;
         let is_own = data.is_none();
         let mut asked = DataRun::from(run);
         asked.evaluate_samples = None;
         // Other names than those of the data come from the run file, or from a classifier that the run started from.
-        let is_collected =
-            run.model.folder().is_none() || run.task.labels().is_some_and(|labels| labels.new_head);
+        let is_collected = !from_folder || run.task.labels().is_some_and(|labels| labels.new_head);
         asked.settled = Settled::trained::<M>(&folder, &config, is_collected);
         if let Some(paths) = data.or_else(|| run.data.valid.clone()) {
             let whole = &mut asked.data;

@@ -50,6 +50,8 @@ pub(crate) use predict::{PREDICTIONS, Predicting};
 pub struct TrainedRun {
     /// The run, with the folder as its model, and the folder's tokenizer.
     run: Run,
+    /// Whether the run started from a folder's weights.
+    from_folder: bool,
     /// Its output folder.
     output: PathBuf,
     folder: PathBuf,
@@ -94,6 +96,7 @@ impl TrainedRun {
             let exported = run.export_saved(&output, None, &folder)?;
             tell(&format!("{} of this unfinished run are in {}", exported.weights, folder.display()));
         }
+        let from_folder = run.model.folder().is_some();
         run.model = ModelConfig::pretrained(&folder);
         // These are the ranks of training; their number may differ now.
         run.ranks = None;
@@ -103,7 +106,7 @@ impl TrainedRun {
             }
             run.data.tokenizer = TokenizerConfig::File(folder.clone());
         }
-        Ok(Self { run, output, folder, raw: false, system: None })
+        Ok(Self { run, from_folder, output, folder, raw: false, system: None })
     }
 
     /// The Hugging Face folder of the weights.
