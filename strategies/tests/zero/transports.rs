@@ -58,7 +58,7 @@ fn recipe(zero: Zero, stage: u8) -> impl Composition<Model> + Clone {
 /// Small buckets are more calls; neither a bit of the result nor an element on the way differs.
 #[test]
 fn buckets_of_any_size_give_the_same_bits() {
-    for (stage, count) in (0..=3).flat_map(|stage| counts(&[2, 3]).map(move |count| (stage, count))) {
+    for (stage, count) in stages(0).flat_map(|stage| counts(&[2, 3]).map(move |count| (stage, count))) {
         for wire in [None, Some(FloatDType::F16)] {
             let zero = || match wire {
                 None => zero(stage),
@@ -85,7 +85,7 @@ fn buckets_of_any_size_give_the_same_bits() {
 /// Where the devices exchange, all stages compute what they compute through host memory, and send as many elements.
 #[test]
 fn collectives_between_devices_replace_those_of_the_host() {
-    for (stage, count) in (0..=3).flat_map(|stage| counts(&[2, 3]).map(move |count| (stage, count))) {
+    for (stage, count) in stages(0).flat_map(|stage| counts(&[3, 2]).map(move |count| (stage, count))) {
         for bytes in [1, 1 << 20] {
             let recipe = || recipe(zero(stage).bucket_bytes(bytes), stage);
             let through_host = counted(count, None, recipe());
