@@ -32,7 +32,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
             true => name.ends_with(*ours),
             false => name.starts_with(*ours),
         };
-        if !OF_THE_CLOCK.iter().any(|ours| is_of_the_clock(ours)) {
+        if !OF_THE_CLOCK.iter().any(is_of_the_clock) {
             files.insert(name, fs::read(&path).unwrap());
         }
     }

@@ -34,8 +34,8 @@ fn folder(task: &str, record: impl Fn(usize) -> Value) -> TempDir {
 fn scored(folder: &Path) -> (Value, Value, Vec<Value>) {
     firebrick(folder).args(["train", "run.ron", "--plain"]).assert().success();
     let log = fs::read_to_string(folder.join("out/metrics.jsonl")).unwrap();
-    let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let valid = lines.filter(|line| line["kind"] == "valid").last().unwrap();
+    let mut lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let valid = lines.rfind(|line| line["kind"] == "valid").unwrap();
     let evaluated = report(firebrick(folder).args(["eval", "out", "--report", "json"]));
     let answers = firebrick(folder).args(["predict", "out"]).assert().success().get_output().stdout.clone();
     let answers = String::from_utf8(answers).unwrap();
