@@ -156,7 +156,7 @@ mod tests {
         let labels: Vec<_> = parts.iter().map(|part| part.host_labels().to_vec()).collect();
         assert_eq!(labels, [[1, IGNORE], [IGNORE, 2]]);
         assert_eq!(parts[1].inputs().host_ids(), [6, 7]);
-        assert_eq!(batch.parts(2), [batch.clone()]);
+        assert_eq!(batch.parts(2), std::slice::from_ref(&batch));
 
         let error = LabeledBatch::new(&[(&long, &[1])], &Padding::default(), 0).unwrap_err();
         assert!(matches!(error, DataError::Sample(SampleError::LabelLength { row: 0, ids: 2, labels: 1 })));
