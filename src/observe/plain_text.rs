@@ -30,7 +30,7 @@ pub fn plain(text: &str) -> Cow<'_, str> {
 }
 
 /// Returns JSON with the control characters that its strings may hold written as escapes, so that it is the same JSON and
-/// [plain](self::plain).
+/// [plain].
 pub fn plain_json(json: &str) -> Cow<'_, str> {
     if !json.contains(is_obeyed) {
         return json.into();
