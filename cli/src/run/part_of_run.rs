@@ -20,7 +20,7 @@ pub(super) fn part_of_run<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
 
 /// Returns the fields of a run.
 fn fields() -> &'static [&'static str] {
-    // The one list is that of the type, and the error about another field has it.
+    // Only the type lists its fields; its error about an unknown field names them.
     static FIELDS: LazyLock<&[&str]> =
         LazyLock::new(|| match ron::from_str::<Run>("(not_a_field: 0)").map_err(|error| error.code) {
             Err(ron::Error::NoSuchStructField { expected, .. }) => expected,

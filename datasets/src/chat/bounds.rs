@@ -42,7 +42,7 @@ pub(super) fn most_bytes(state: &State) -> usize {
     state.lookup(MOST_BYTES).and_then(|most| most.as_usize()).unwrap_or(usize::MAX)
 }
 
-/// The error of a text or a value that is too large. Its kind is that of the engine's own bound.
+/// The error of a text or a value that is too large. It has the kind of the engine's own bound.
 pub(super) fn too_large(most: usize) -> Error {
     let detail = format!(
         "it makes a value of more than {most} bytes, or one nested more than {MOST_DEPTH} deep, which no conversation \

@@ -26,7 +26,7 @@ pub(super) fn add(environment: &mut Environment) {
     environment.add_function("cycler", cycler);
 }
 
-/// Takes its items one by one, as in Jinja2; that of the engine takes a list.
+/// Takes its items as arguments, as Jinja2 does; the engine's takes a list.
 fn cycler(items: Rest<Value>) -> Result<Value, Error> {
     match items.is_empty() {
         true => Err(Error::new(ErrorKind::MissingArgument, "at least one item has to be provided")),

@@ -18,8 +18,8 @@ impl Tokenizer {
         self.decode(&ids)
     }
 
-    /// Returns the text by which the ids that a model wrote continue a prompt: what the [text](Self::written) of both
-    /// has after that of the prompt.
+    /// Returns the text by which the ids that a model wrote continue a prompt: the [text](Self::written) of both, without
+    /// the prompt's at its beginning.
     ///
     /// The ids alone may have another text. Llama's decoder removes the space at the beginning of a text, which would be
     /// the one between the prompt and its continuation.

@@ -1,7 +1,7 @@
 //! Tensors in groups, each of which one kernel computes.
 //!
 //! The kernel is given how many elements each tensor has, and finds from it which cubes compute the tensor, and where it ends.
-//! The `len` of a slice in a kernel is that of the buffer, which may be more: on CUDA, Burn pads the rows of products.
+//! In a kernel, the `len` of a slice counts the whole buffer, which may be longer: on CUDA, Burn pads the rows of products.
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;

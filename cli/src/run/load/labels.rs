@@ -10,8 +10,8 @@ impl Loading<'_> {
     /// Returns the names of the labels, with the ids of the model's classifier if it has one. `field` is the one that
     /// holds them in a record; `names` are those that the run file gives, in the order of their ids, if any.
     ///
-    /// Whole numbers in the data are names throughout, or ids throughout: see [`Labels::for_records`]. If names are whole
-    /// numbers, the user is told which.
+    /// Whole numbers in the data are names throughout, or ids throughout: see [`Labels::for_records`]. A line
+    /// says which if names are whole numbers.
     ///
     /// # Errors
     ///
