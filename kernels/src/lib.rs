@@ -28,6 +28,7 @@
 //! packed/    frozen matrices in 4 or 8 bits
 //! memory/    bytes in use: by the process or a rank on the CPU, in the device's pool elsewhere
 //! flex/      what the kernels for the CPU have in common
+//! cublas/    products by NVIDIA's library on CUDA devices
 //! cube/      what the kernels for CubeCL's devices have in common
 //! device.rs  the backend of a device
 //! ```
@@ -57,6 +58,8 @@ mod attention;
 mod cap;
 #[cfg(feature = "cube")]
 mod cube;
+#[cfg(feature = "cuda")]
+mod cublas;
 mod device;
 mod draws;
 mod dropout;
@@ -97,7 +100,9 @@ pub use handover::Handover;
 pub use loss::{Head, HeadWeight, IGNORED, LossOps, LossRows, cross_entropy, head_loss, head_losses};
 pub use many::{ManyOps, add_all, cast_all, scale_all, sum_of_squares};
 pub use norm::{NormKind, NormOps, NormRows, norm, norm_and_input, norm_of_sum};
-pub use product::{ProductOps, Products, linear, matmul, with_read_products, with_unread_products};
+pub use product::{
+    ProductOps, Products, linear, matmul, product_library, with_read_products, with_unread_products,
+};
 pub use ragged::Ragged;
 pub use reading::Reading;
 pub use residual::{ResidualOps, Sums, add, add_dropout};

@@ -106,6 +106,10 @@ pub struct Listed {
     pub hardware: Option<String>,
     /// Bytes of memory, if known: for the CPU, those of the machine. Burn does not report a card's memory.
     pub memory_bytes: Option<u64>,
+    /// The library that multiplies matrices on a CUDA device: its name, version and file.
+    pub product_library: Option<&'static str>,
+    /// Why a CUDA device multiplies with CubeCL's kernels, which are many times slower.
+    pub no_product_library: Option<&'static str>,
     /// The operations for each of [`NumberFormat::all`]; `None` if the device exists but cannot be opened.
     #[serde(serialize_with = "by_name")]
     pub usage: Option<Vec<Usage>>,
@@ -165,7 +169,10 @@ impl Listed {
         }));
         let (hardware, usage) = opened.map_or((None, None), |(name, usage)| (name, Some(usage)));
         let memory_bytes = (!is_cube(device)).then(memory::of_machine).flatten();
-        Self { name, auto, hardware, memory_bytes, usage }
+        let library = firebrick_kernels::product_library(device);
+        let product_library = library.and_then(Result::ok);
+        let no_product_library = library.and_then(Result::err);
+        Self { name, auto, hardware, memory_bytes, product_library, no_product_library, usage }
     }
 }
 

@@ -56,6 +56,14 @@ impl Display for Listing {
         table(f, &rows, 2..3)?;
 
         writeln!(f)?;
+        for Listed { name, product_library, no_product_library, .. } in &self.devices {
+            if let Some(library) = product_library {
+                writeln!(f, "{name} multiplies matrices with {library}\n")?;
+            }
+            if let Some(why) = no_product_library {
+                writeln!(f, "{name} multiplies matrices with CubeCL's kernels, which are slower: {why}\n")?;
+            }
+        }
         let names =
             ["format", "bits", "exponent", "mantissa", "min normal", "min subnormal", "max", "epsilon"];
         let mut rows = vec![heading(&names)];
@@ -120,6 +128,8 @@ mod tests {
             auto: name == "cuda:0",
             hardware: usage.map(|_| format!("the {name}")),
             memory_bytes: (name == "cpu:0").then_some(16_000_000_000),
+            product_library: (name == "cuda:0").then_some("cuBLASLt 13.0.2 (libcublasLt.so.13)"),
+            no_product_library: (name == "cuda:1").then_some("FIREBRICK_CUBLASLT is off"),
             usage: usage.map(Vec::from),
         };
         let cuda = [computes, all, all, all, tensor_core, tensor_core, holds, none, none, holds];

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use burn::optim::ModuleOptimizer;
 use firebrick_datasets::{Batch, DataError, SampleError};
+use firebrick_kernels::product_library;
 use firebrick_strategies::{BoxedStrategy, Composed};
 use firebrick_world::is_host;
 use tracing::info;
@@ -127,6 +128,13 @@ impl<M: 'static> Trainer<BoxedStrategy<M>> {
         let world = self.world()?;
         let mut ranks = world.join()?;
         let shared = Shared::default();
+        let first = world.device(0).cloned().or_else(|| model.devices().first().cloned());
+        if let Some(library) = first.as_ref().and_then(product_library).filter(|_| ranks[0].rank() == 0) {
+            match library {
+                Ok(library) => info!("matrices are multiplied by {library}"),
+                Err(why) => info!("matrices are multiplied by CubeCL's kernels, which are slower: {why}"),
+            }
+        }
         if let Some(alone) = ranks.pop_if(|rank| rank.size() == 1) {
             let device = world.device(0).cloned();
             let model = for_rank(model, device.as_ref());

@@ -1,4 +1,4 @@
-//! Attention on a device: Burn's products, and [kernels](super::cube_rows) for the rows of scores between them.
+//! Attention on a device: products, and [kernels](super::cube_rows) for the rows of scores between them.
 //!
 //! The backward pass keeps the inputs and one number for each query, and computes the scores again. Both passes compute
 //! chunks of heads, whose scores alone exist at a time. Queries that share a head of keys are rows of one matrix, so no
@@ -15,6 +15,7 @@ use super::cube_rows::{Rows, Weighed, slopes, weigh};
 use super::ops::{Gradients, Plan, Source, Tiled};
 use crate::cube::{Spec, contiguous, run};
 use crate::device::is_cube;
+use crate::product::Products;
 
 /// Returns whether these kernels compute an attention.
 pub(super) fn computes(device: &Device, dtype: DType, how: &Attending) -> bool {
@@ -27,7 +28,7 @@ impl Tiled for Cube {
         let parts = Parts::of(source, plan);
         let of_chunk = |chunk: &Chunk| {
             let (weights, logs) = parts.weights(chunk);
-            (Self::float_matmul(weights, chunk.of(&parts.value)), logs)
+            (Self::product(weights, chunk.of(&parts.value)), logs)
         };
         let (outputs, logs): (Vec<_>, Vec<_>) = parts.chunks().iter().map(of_chunk).unzip();
         let [batch, heads, length, _] = parts.shape.dims();
@@ -55,17 +56,17 @@ impl Tiled for Cube {
             let (weights, dropped) = parts.weights_again(&chunk, chunk.of(&logs));
             if wanted[2] {
                 let applied = dropped.as_ref().unwrap_or(&weights).clone();
-                found[2].push(Self::float_matmul(turned(applied), grad.clone()));
+                found[2].push(Self::product(turned(applied), grad.clone()));
             }
             if wanted[0] || wanted[1] || wanted[3] {
-                let of_weights = Self::float_matmul(grad, turned(chunk.of(&parts.value)));
+                let of_weights = Self::product(grad, turned(chunk.of(&parts.value)));
                 let (slopes, of_scores) = slopes(weights, dropped, of_weights, parts.scale, wanted[3]);
                 of_bias.extend(of_scores);
                 if wanted[0] {
-                    found[0].push(Self::float_matmul(slopes.clone(), chunk.of(&parts.key)));
+                    found[0].push(Self::product(slopes.clone(), chunk.of(&parts.key)));
                 }
                 if wanted[1] {
-                    found[1].push(Self::float_matmul(turned(slopes), chunk.of(&parts.query)));
+                    found[1].push(Self::product(turned(slopes), chunk.of(&parts.query)));
                 }
             }
         }
@@ -201,7 +202,7 @@ impl Parts {
             DType::F16 => (Cube::float_mul_scalar(query, self.scale.into()), 1.0),
             _ => (query, self.scale),
         };
-        let scores = Cube::float_matmul(query, key);
+        let scores = Cube::product(query, key);
         let [_, heads, length, _] = self.shape.dims();
         let drops = self.drops.as_ref().map(|drops| (drops.threshold, drops.factor));
         let bounded = self.bounds.is_some();

@@ -3,12 +3,11 @@
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Cube, TensorMetadata};
 use burn::tensor::DType;
-use burn_cubecl::kernel::matmul::{MatmulStrategy, matmul};
 
 use super::cube_rows::{Form, losses_of, slopes_of};
 use super::rows::{self, Labels, LossRows, added, biased};
 use crate::cube::{Spec, run, sums_in};
-use crate::product::Products;
+use crate::product::{Products, cube_add_product, cube_wide_product};
 
 impl LossRows for Cube {
     fn losses(
@@ -76,16 +75,21 @@ impl LossRows for Cube {
 
     /// Returns the sums as the device holds them, in f32. In f16 they would overflow, as a slope may be 2¹⁵.
     fn wide_product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
-        if !matches!(lhs.dtype(), DType::F16 | DType::BF16) {
+        if !Self::owns(lhs.dtype()) {
             return Self::product(lhs, rhs);
         }
-        let output = Spec::new([lhs.shape()[0], rhs.shape()[1]], DType::F32);
-        let [product] = run(vec![lhs, rhs], [output], |inputs| {
-            let [lhs, rhs] = inputs.try_into().expect("two inputs");
-            let product = matmul(lhs, rhs, None, MatmulStrategy::default(), DType::F32);
-            [product.expect("a device multiplies what its own products would")]
-        });
-        product
+        cube_wide_product(lhs, rhs)
+    }
+
+    fn add_product(
+        total: Option<FloatTensor<Self>>,
+        lhs: FloatTensor<Self>,
+        rhs: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        match total {
+            Some(total) if total.dtype() == DType::F32 => cube_add_product(total, lhs, rhs),
+            total => added::<Self>(total, Self::wide_product(lhs, rhs)),
+        }
     }
 }
 

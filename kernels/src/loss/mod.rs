@@ -140,7 +140,7 @@ impl Head {
     /// If the widths differ.
     pub fn likeliest(&self, hidden: Tensor<2>) -> Tensor<1, Int> {
         let [rows, _] = hidden.dims();
-        let size = head::chunk(rows, self.classes(), is_flex(&hidden.device()));
+        let size = head::chunk(rows, self.classes(), hidden.dtype(), is_flex(&hidden.device()));
         let starts = (0..rows.max(1)).step_by(size);
         let of_chunk = |start: usize| {
             let chunk = hidden.clone().narrow(0, start, size.min(rows - start));
@@ -177,8 +177,7 @@ impl Head {
 /// The gradients of the hidden state, the weight and the bias are computed in the forward pass, those that are tracked,
 /// and the backward pass multiplies them by the gradient of the sum. It keeps them: 4 bytes for each element of the
 /// hidden state (of the rows with a label), of the weight and of the bias. A chunk has at most 2²² logits on the CPU, 16 MiB,
-/// and 2²⁶ on a GPU, 256 MiB in f32 and half of it in half precision, or 256 rows if that is more. Its size depends on shapes
-/// alone. With a [cap](Head::cap), the chunk exists twice, in f32.
+/// and 320 MiB of them on a GPU, or 256 rows if that is more. Its size depends on shapes and the dtype alone. With a [cap](Head::cap), the chunk exists twice, in f32.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -260,7 +259,7 @@ impl Operands {
             HeadWeight::Embedding(weight) => (true, weight.clone()),
             HeadWeight::Linear(weight) => (false, weight.clone()),
         };
-        let chunk = head::chunk(hidden.dims()[0], head.classes(), is_flex(&device));
+        let chunk = head::chunk(hidden.dims()[0], head.classes(), hidden.dtype(), is_flex(&device));
         let form = Form { transposed, biased: head.bias.is_some(), cap: head.cap, smoothing, chunk };
         // Extensions take no optional tensors: `form` says whether the bias is read.
         let bias = head.bias.clone();

@@ -201,7 +201,7 @@ fn chunks_and_selected_rows_change_nothing() {
     for (rows, ignored) in [(600, 0), (600, 5), (600, 1)] {
         for transposed in [true, false] {
             let case = Case { rows, classes: 17_000, ignored, transposed, ..Case::PLAIN };
-            assert!(super::head::chunk(rows, case.classes, true) < rows);
+            assert!(super::head::chunk(rows, case.classes, DType::F32, true) < rows);
             let run = |loss: fn(Tensor<2>, &Head, &[i32]) -> Tensor<1>| {
                 case.run(FloatDType::F32, FloatDType::F32, &device, loss)
             };
@@ -224,7 +224,7 @@ fn chunks_and_selected_rows_change_nothing() {
 #[test]
 fn chunks_change_nothing_on_any_device() {
     let device = testing::device().autodiff();
-    assert_eq!(super::head::chunk(600, 41, false), 256);
+    assert_eq!(super::head::chunk(600, 41, DType::F32, false), 256);
     let dtypes = dtypes([(FloatDType::F32, 1e-4), (FloatDType::F16, 1e-2)], &device);
     for (tracked, (dtype, share)) in [[true; 3], [false; 3]].into_iter().zip(dtypes) {
         let case = Case { rows: 600, classes: 41, tracked, ..Case::PLAIN };

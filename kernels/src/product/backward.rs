@@ -85,11 +85,17 @@ impl<B: Products> Backward<B, 3> for Affine {
             grads.register::<B>(node.id, found);
         }
         let grad = rows::<B>(grad);
-        if let (Some(node), Some(x)) = (to_weight, x) {
-            grads.register::<B>(node.id, B::product(B::float_transpose(rows::<B>(x)), grad.clone()));
-        }
-        if let Some(node) = to_bias {
-            grads.register::<B>(node.id, B::column_sums(grad));
+        match (to_weight.zip(x), to_bias) {
+            (Some((weight, x)), Some(bias)) => {
+                let (of_weight, of_bias) = B::affine_gradients(rows::<B>(x), grad);
+                grads.register::<B>(weight.id, of_weight);
+                grads.register::<B>(bias.id, of_bias);
+            }
+            (Some((weight, x)), None) => {
+                grads.register::<B>(weight.id, B::product(B::float_transpose(rows::<B>(x)), grad));
+            }
+            (None, Some(bias)) => grads.register::<B>(bias.id, B::column_sums(grad)),
+            (None, None) => {}
         }
     }
 }

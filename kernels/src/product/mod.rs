@@ -32,14 +32,15 @@
 //! its caches), not on the number of threads. `vdpbf16ps` takes bf16 numbers below 2⁻¹²⁶ as zero.
 //!
 //! The backward pass keeps the operands that a gradient reads: those themselves, so nothing in addition to what the
-//! model holds, in their own dtype. On GPUs the products are Burn's, and the gradient of a bias is a kernel of ours. In f64
-//! each function is Burn's own operation.
+//! model holds, in their own dtype. On NVIDIA's GPUs the products are cuBLASLt's if it is [found](product_library), in one
+//! call with the bias, and on others Burn's; the gradient of a bias is a kernel of ours. In f64 each function is Burn's own
+//! operation.
 //!
 //! ```text
 //! ops.rs       the traits over Backend
 //! backward.rs  the gradients, once for every backend
 //! flex.rs      tensors as matrices
-//! cube.rs      affine maps on a device
+//! cube.rs      products on a device
 //! gemm.rs      products of matrices in slices, by gemmkit
 //! tiles/       products of matrices in half precision, by tiles of our own
 //! sums.rs      sums over the rows of a matrix: the gradient of a bias
@@ -59,8 +60,10 @@ mod tiles;
 mod unread;
 
 use burn::backend::Dispatch;
-use burn::tensor::{DType, Tensor, module};
+use burn::tensor::{DType, Device, Tensor, module};
 
+#[cfg(feature = "cube")]
+pub(crate) use cube::{add_product as cube_add_product, wide_product as cube_wide_product};
 pub(crate) use flex::{add_product, wide_product};
 pub use ops::{ProductOps, Products};
 pub(crate) use tiles::has_dots;
@@ -136,6 +139,24 @@ pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tens
             Tensor::from_dispatch(<Dispatch as ProductOps>::own_affine(x, weight, bias.into_dispatch()))
         }
     }
+}
+
+/// Returns the library that multiplies matrices on a CUDA device, by its name, version and file, or why CubeCL's kernels do,
+/// which are many times slower. On other devices there is none to look for: `None`.
+///
+/// It is NVIDIA's cuBLASLt, which is found when it is first asked for: as `libcublasLt.so.13` or `.12` where libraries are
+/// looked for, then in the toolkit that `CUDA_PATH` names. The variable `FIREBRICK_CUBLASLT` names another file, or is `off`.
+///
+/// ```
+/// assert_eq!(firebrick_kernels::product_library(&burn::tensor::Device::flex()), None);
+/// ```
+pub fn product_library(device: &Device) -> Option<Result<&'static str, &'static str>> {
+    #[cfg(feature = "cuda")]
+    if let burn::backend::DispatchDevice::Cube(device) = device.clone().inner().as_dispatch() {
+        return crate::cublas::library(device);
+    }
+    let _ = device;
+    None
 }
 
 fn is_narrow<const D: usize>(x: &Tensor<D>) -> bool {

@@ -27,6 +27,15 @@ pub trait Products: HalfOps {
     fn column_sums(x: FloatTensor<Self>) -> FloatTensor<Self> {
         column_sums::<Self>(x)
     }
+
+    /// Returns the gradients of the weight and the bias of an affine map of `[rows, in]`, given that of its result,
+    /// `[rows, out]`.
+    fn affine_gradients(
+        x: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        (Self::product(Self::float_transpose(x), grad.clone()), Self::column_sums(grad))
+    }
 }
 
 /// Applies `of` to the matrix of all rows of `x`, and restores the axes before the last one.
