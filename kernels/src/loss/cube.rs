@@ -8,6 +8,7 @@ use burn_cubecl::kernel::matmul::{MatmulStrategy, matmul};
 use super::cube_rows::{Form, losses_of, slopes_of};
 use super::rows::{self, Labels, LossRows, added, biased};
 use crate::cube::{Spec, run, sums_in};
+use crate::off::Kernel;
 use crate::product::Products;
 
 impl LossRows for Cube {
@@ -95,6 +96,7 @@ const BUFFERS: u32 = 7;
 /// Returns whether the kernels compute these rows. An empty grid cannot be launched, and sums of f64 are in f64.
 fn computes(x: &FloatTensor<Cube>) -> bool {
     x.shape().num_elements() > 0
+        && !Kernel::Losses.is_off()
         && matches!(x.dtype(), DType::F32 | DType::F16 | DType::BF16)
         && x.device().client().properties().hardware.max_bindings >= BUFFERS
 }

@@ -7,10 +7,11 @@ use burn::tensor::{DType, Shape};
 
 use super::ops::{self, Products, of_rows};
 use crate::cube::{self, Spec, run};
+use crate::off::Kernel;
 
 impl Products for Cube {
     fn owns(dtype: DType) -> bool {
-        matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+        matches!(dtype, DType::F32 | DType::F16 | DType::BF16) && !Kernel::Products.is_off()
     }
 
     /// Adds the bias in the shape of the result, so that the queue can fuse the sum with what follows.

@@ -61,9 +61,11 @@ mod unread;
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Tensor, module};
 
+use crate::off::Kernel;
 pub(crate) use flex::{add_product, wide_product};
 pub use ops::{ProductOps, Products};
 pub(crate) use tiles::has_dots;
+
 pub use unread::{with_read_products, with_unread_products};
 
 /// Multiplies two matrices `[.., m, k]` and `[.., k, n]`. The product has the shape `[.., m, n]` and their dtype.
@@ -139,5 +141,5 @@ pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tens
 }
 
 fn is_narrow<const D: usize>(x: &Tensor<D>) -> bool {
-    matches!(x.dtype(), DType::F32 | DType::BF16 | DType::F16)
+    matches!(x.dtype(), DType::F32 | DType::BF16 | DType::F16) && !Kernel::Products.is_off()
 }
