@@ -10,6 +10,7 @@ use crate::commands::cache::{CacheArgs, cache};
 use crate::commands::checkpoint::{CheckpointCommand, ConsolidateArgs, checkpoint, consolidate};
 use crate::commands::completions::{CompletionsArgs, completions};
 use crate::commands::data::{DataArgs, data};
+use crate::commands::devices::{DevicesArgs, devices};
 use crate::commands::exit::{EXIT_CODES, Exit};
 use crate::commands::export::{ExportArgs, export};
 use crate::commands::import::{ImportArgs, import};
@@ -18,7 +19,7 @@ use crate::commands::new::{NewArgs, new};
 use crate::commands::page::{ReportArgs, WatchArgs, report, watch};
 use crate::commands::plan::{PlanArgs, plan};
 use crate::commands::push::{PushArgs, push};
-use crate::commands::run_args::{FileArgs, LengthArgs, ReportFormat, RunArgs};
+use crate::commands::run_args::{FileArgs, LengthArgs, RunArgs};
 use crate::commands::runs::{CompareArgs, RunsArgs, compare, runs};
 use crate::commands::schema::{SchemaArgs, print_schema};
 use crate::commands::summary::{bench_summary, tokenized_summary, trained_summary};
@@ -30,7 +31,6 @@ use crate::signals;
 use crate::signals::Signal;
 use crate::threads;
 use crate::{Bench, DataRun, RunError};
-use firebrick::device::Listing;
 use firebrick::{Resume, Show};
 
 /// Trains Burn models. A run is a RON file; you can override every field of it.
@@ -70,7 +70,7 @@ Examples:
   firebrick consolidate runs/causal_lm --dtype bf16 -o model.safetensors
   firebrick import ds_config.json --training-args args.json -o run.ron
   firebrick new my-model --firebrick .
-  firebrick devices
+  firebrick devices --check
   firebrick cache clear";
 
 #[derive(Debug, Subcommand)]
@@ -159,10 +159,11 @@ enum Command {
     Schema(SchemaArgs),
     /// Writes a crate that trains a model of its own: a Burn model, a data set of Burn's, and a composed recipe.
     New(NewArgs),
-    /// Lists the devices of this machine and what each can do with each number format.
+    /// Lists the devices of this machine and what each can do with each number format; `--check` checks the kernels of one.
     ///
     /// Shows the devices of the backends that are compiled in. Pass their names to `--device` or set them in
-    /// `BURN_DEVICE`.
+    /// `BURN_DEVICE`. `--check` computes every kernel on a device and on the CPU, and prints how far they are apart and how
+    /// fast each is; the exit code is 1 if one is wrong.
     Devices(DevicesArgs),
     /// Shows what is kept for later starts, tokens and the kernels of GPUs, and its size. `firebrick cache clear` removes
     /// it.
@@ -246,13 +247,6 @@ struct TokenizeArgs {
     output: PathBuf,
 }
 
-#[derive(Debug, Args)]
-struct DevicesArgs {
-    /// Format of the result: `json` makes the last line on standard output one JSON object.
-    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
-    report: ReportFormat,
-}
-
 impl Cli {
     /// Runs the command and returns its exit code, which `--help` lists. Errors go to standard error.
     pub fn run(self) -> ExitCode {
@@ -296,10 +290,7 @@ impl Cli {
                 completions(&args, Self::command());
                 Ok(Exit::Done)
             }
-            Command::Devices(args) => {
-                devices(&args);
-                Ok(Exit::Done)
-            }
+            Command::Devices(args) => devices(&args),
         })
     }
 }
@@ -371,9 +362,4 @@ fn tokenize(args: &TokenizeArgs) -> Result<(), RunError> {
     let tokenized = run.tokenize(&args.output, &signals::interrupter(None), tell)?;
     args.file.report.print(&tokenized, || tokenized_summary(&tokenized));
     Ok(())
-}
-
-fn devices(args: &DevicesArgs) {
-    let listing = Listing::of_this_machine();
-    args.report.print(&listing, || listing.to_string());
 }

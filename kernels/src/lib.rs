@@ -31,6 +31,8 @@
 //! cublas/    products by NVIDIA's library on CUDA devices
 //! cube/      what the kernels for CubeCL's devices have in common
 //! device.rs  the backend of a device
+//! off.rs     kernels that the user turned off
+//! check/     checks of the kernels on a device
 //! ```
 //!
 //! An affine map in bf16 with dropout and GELU after it, and the gradient of its weight:
@@ -56,6 +58,7 @@
 mod again;
 mod attention;
 mod cap;
+pub mod check;
 #[cfg(feature = "cube")]
 mod cube;
 #[cfg(feature = "cuda")]
@@ -78,6 +81,7 @@ mod loss;
 mod many;
 pub mod memory;
 mod norm;
+pub mod off;
 pub mod optim;
 pub mod packed;
 mod product;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! listing.rs          the devices of this machine
+//! check.rs            the kernels of a device, beside the CPU
 //! table.rs            the listing as text
 //! number_format.rs    number formats and their limits
 //! peak_flops.rs       the peak rate of known devices
@@ -13,6 +14,7 @@
 //! without_tma.rs      CUDA without the tensor memory accelerator
 //! ```
 
+mod check;
 #[cfg(feature = "cube")]
 mod cubecl_settings;
 #[cfg(all(feature = "cube", feature = "persistence"))]
@@ -27,6 +29,7 @@ mod tuning;
 #[cfg(feature = "cuda")]
 mod without_tma;
 
+pub use check::{CheckedKernel, KernelCheck};
 pub(crate) use listing::card;
 pub use listing::{InBurn, Listed, ListedFormat, Listing, Usage};
 pub use number_format::NumberFormat;
@@ -34,9 +37,12 @@ pub use peak_flops::{peak_flops, peak_flops_of};
 pub use tuning::{Tuning, set_tuning};
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 
 use burn::tensor::{Device, DeviceType};
+use firebrick_kernels::off::{self, Kernel, UnknownKernel};
 use thiserror::Error;
+use tracing::warn;
 
 /// A device cannot be used.
 #[derive(Debug, Error, PartialEq)]
@@ -65,6 +71,9 @@ pub enum DeviceError {
         /// The available devices.
         present: String,
     },
+    /// The variable that turns kernels off names one that there is not.
+    #[error(transparent)]
+    Kernels(#[from] UnknownKernel),
 }
 
 /// A backend: its name, and the type of its devices if it is compiled in.
@@ -125,9 +134,10 @@ impl Backend {
 ///
 /// # Errors
 ///
-/// The name is unknown, the backend is not compiled in, or the machine has no such device; each error lists the
-/// alternatives.
+/// The name is unknown, the backend is not compiled in, the machine has no such device, or [`off::VARIABLE`] names an
+/// unknown kernel; each error lists the alternatives.
 pub fn find(name: &str) -> Result<(Device, String), DeviceError> {
+    warn_of_kernels_off()?;
     if name == "auto" {
         let (device, name) = automatic()?;
         kernels::keep_for(&device);
@@ -150,6 +160,17 @@ pub fn find(name: &str) -> Result<(Device, String), DeviceError> {
     let device = found.ok_or_else(|| not_present(name))?;
     kernels::keep_for(&device);
     Ok((device, format!("{backend}:{index}")))
+}
+
+/// Says once which kernels the user turned off.
+fn warn_of_kernels_off() -> Result<(), UnknownKernel> {
+    static ONCE: Once = Once::new();
+    let off: Vec<_> = off::turned_off()?.into_iter().map(Kernel::name).collect();
+    if !off.is_empty() {
+        let names = off.join(", ");
+        ONCE.call_once(|| warn!("Burn's operations compute in place of kernels: {}={names}", off::VARIABLE));
+    }
+    Ok(())
 }
 
 /// The devices to distribute among ranks, of the same backend as the device that was [found](find) for `asked`: all

@@ -5,7 +5,7 @@ use std::fmt::{Display, Formatter, Result};
 use super::{InBurn, Listed, Listing, Usage};
 
 /// Prints rows of cells in columns; the first row is the heading. The columns in `numbers` are right-aligned.
-fn table(f: &mut Formatter, rows: &[Vec<String>], numbers: std::ops::Range<usize>) -> Result {
+pub(super) fn table(f: &mut Formatter, rows: &[Vec<String>], numbers: std::ops::Range<usize>) -> Result {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<_> = (0..columns).map(width).collect();

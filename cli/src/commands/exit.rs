@@ -12,7 +12,8 @@ pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
     0  everything that was asked for was done, or as much of it as was read, by a command such as `head`
     1  it was not, and standard error says why; a run ended or went on although a checkpoint, its metrics or another
-       file could not be written; a checkpoint is damaged; `checkpoint diff` found a difference
+       file could not be written; a checkpoint is damaged; `checkpoint diff` found a difference; `devices --check` found
+       a wrong kernel
     2  the command line cannot be read
   129  the terminal was closed (SIGHUP); 130  Ctrl-C (SIGINT), or q and s on the dashboard; 143  SIGTERM: a run is
        saved first, and standard error says after which update";
@@ -24,6 +25,8 @@ pub(crate) enum Exit {
     Done,
     /// Two compared checkpoints differ.
     Differs,
+    /// A kernel of a device is wrong.
+    Wrong,
     /// A signal ended the command early.
     Interrupted(Signal),
 }
@@ -55,7 +58,7 @@ impl Exit {
                 1
             }
             (Self::Done, None) => 0,
-            (Self::Differs, None) => 1,
+            (Self::Differs | Self::Wrong, None) => 1,
         }
     }
 }
@@ -69,6 +72,7 @@ mod tests {
         assert_eq!(Exit::Done.number_with(None), 0);
         assert_eq!(Exit::Done.number_with(Some("the disk is full".into())), 1);
         assert_eq!(Exit::Differs.number_with(None), 1);
+        assert_eq!(Exit::Wrong.number_with(None), 1);
         for (signal, code) in [(Signal::HangUp, 129), (Signal::Interrupt, 130), (Signal::Terminate, 143)] {
             assert_eq!(Exit::Interrupted(signal).number_with(Some("hung up".into())), code);
             assert!(EXIT_CODES.contains(&code.to_string()));

@@ -5,6 +5,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod completions;
 pub(crate) mod data;
 pub(crate) mod decoding_args;
+pub(crate) mod devices;
 pub(crate) mod exit;
 pub(crate) mod export;
 pub(crate) mod import;

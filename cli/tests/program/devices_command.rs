@@ -81,3 +81,46 @@ fn a_dtype_that_the_device_lacks_is_refused_with_those_it_has() {
         false => assert.code(1).stderr(contains("cannot compute in bf16; it can in").and(contains("f32"))),
     };
 }
+
+/// The kernels of the CPU are right, each is listed in each dtype, and what the time did not reach is told.
+#[test]
+fn kernels_are_checked() {
+    let mut command = Command::cargo_bin("firebrick").unwrap();
+    let name = std::env::var("BURN_DEVICE").unwrap_or("cpu".into()).replace("flex", "cpu");
+    let assert = command.args(["devices", "--check", &name, "--limit", "30", "--report", "json"]).assert();
+    let output = assert.success().stderr(contains("checking attention, grouped heads")).get_output().clone();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let kernels = report["kernels"].as_array().unwrap();
+    for dtype in ["f32", "f16", "bf16"] {
+        let of_dtype = kernels.iter().filter(|kernel| kernel["dtype"] == dtype);
+        assert!(of_dtype.count() > 20, "{report}");
+    }
+    let unreached = kernels.iter().filter(|kernel| kernel["is_unreached"] == true).count();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said.contains(&format!("warning: {unreached} of")), unreached > 0, "{said}");
+    let first = &kernels[0];
+    assert!(first["verdict"].as_str().unwrap().starts_with("right"), "{first}");
+    assert!(first["largest_relative_error"].as_f64().unwrap() <= first["tolerance"].as_f64().unwrap());
+}
+
+/// With all kernels off, Burn's operations train the same model.
+#[test]
+fn kernels_that_are_off_change_speed_alone() {
+    let losses = |off: &str| {
+        let folder = folder();
+        let mut command = firebrick(folder.path());
+        command.env("FIREBRICK_KERNELS_OFF", off).args(["--report", "json"]);
+        let output = command.assert().success().get_output().clone();
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(said.contains("FIREBRICK_KERNELS_OFF="), !off.is_empty(), "{said}");
+        report["valid_loss"].as_f64().unwrap()
+    };
+    let (with, without) = (losses(""), losses("all"));
+    assert!((with - without).abs() < 1e-4 * with.abs(), "{with} {without}");
+
+    let folder = folder();
+    let mut command = firebrick(folder.path());
+    let said = contains("there is no kernel \"atention\"").and(contains("attention, casts"));
+    command.env("FIREBRICK_KERNELS_OFF", "atention").assert().code(1).stderr(said);
+}

@@ -15,12 +15,14 @@ use super::cube_rows::{Rows, Weighed, slopes, weigh};
 use super::ops::{Gradients, Plan, Source, Tiled};
 use crate::cube::{Spec, contiguous, run};
 use crate::device::is_cube;
+use crate::off::Kernel;
 use crate::product::Products;
 
 /// Returns whether these kernels compute an attention.
 pub(super) fn computes(device: &Device, dtype: DType, how: &Attending) -> bool {
     let narrow = matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
-    is_cube(device) && narrow && how.reads.ragged_rows().is_none() && how.cap.is_none()
+    let is_plain = how.reads.ragged_rows().is_none() && how.cap.is_none();
+    is_cube(device) && narrow && is_plain && !Kernel::Attention.is_off()
 }
 
 impl Tiled for Cube {

@@ -62,6 +62,7 @@ use self::ops::{AttentionOps, Plan};
 #[cfg(feature = "cube")]
 use crate::device::is_cube;
 use crate::device::is_flex;
+use crate::off::Kernel;
 use crate::{Site, cast};
 
 pub use reads::Reads;
@@ -235,7 +236,8 @@ pub fn attention_of_joint(joint: Tensor<3>, heads: usize, how: Attending) -> Ten
 /// Returns whether [`attention`] computes tiles, which cost [ragged](Reads::ragged) rows no padding: on Flex, in f32, bf16
 /// and f16.
 pub fn attends_in_tiles(device: &Device, dtype: FloatDType) -> bool {
-    is_flex(device) && matches!(dtype, FloatDType::F32 | FloatDType::BF16 | FloatDType::F16)
+    let narrow = matches!(dtype, FloatDType::F32 | FloatDType::BF16 | FloatDType::F16);
+    is_flex(device) && narrow && !Kernel::Attention.is_off()
 }
 
 /// Returns whether an attention is an operation of ours, rather than composed of Burn's.

@@ -29,6 +29,7 @@ pub use self::samples::Samples;
 use self::mask::{Axis, Places};
 use crate::Draws;
 use crate::device::is_flex;
+use crate::off::Kernel;
 
 /// What the positions of a tensor's elements are relative to.
 #[derive(Clone, Copy, Debug)]
@@ -119,7 +120,7 @@ fn mask_along<const D: usize>(
     site: Site,
 ) -> Option<Arc<DropMask>> {
     let narrow = matches!(x.dtype(), DType::F32 | DType::BF16 | DType::F16);
-    if !narrow || !is_flex(&x.device()) {
+    if !narrow || !is_flex(&x.device()) || Kernel::Dropout.is_off() {
         return None;
     }
     let (places, threshold) = places(x.dims(), prob, positions, site)?;

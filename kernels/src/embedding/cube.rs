@@ -14,6 +14,7 @@ use cubecl::prelude::*;
 
 use super::ops::{EmbeddingRows, scattered};
 use crate::cube::{Spec, contiguous, element, empty, grid, run, sum_of_cube, sums_in, units};
+use crate::off::Kernel;
 
 impl EmbeddingRows for Cube {
     fn scatter(
@@ -24,7 +25,8 @@ impl EmbeddingRows for Cube {
     ) -> FloatTensor<Self> {
         let width = grad.shape()[2];
         let narrow = |dtype| matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
-        if grad.shape().num_elements() == 0 || rows == 0 || !narrow(grad.dtype()) || !narrow(dtype) {
+        let is_empty = grad.shape().num_elements() == 0 || rows == 0;
+        if is_empty || !narrow(grad.dtype()) || !narrow(dtype) || Kernel::Embedding.is_off() {
             return scattered::<Self>(grad, ids, rows, dtype);
         }
         let [sums] = run(vec![grad, ids], [Spec::new([rows * width], dtype)], move |inputs| {

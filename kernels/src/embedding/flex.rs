@@ -10,10 +10,12 @@ use rayon::prelude::*;
 
 use super::ops::EmbeddingRows;
 use crate::flex::{Buffer, Lane, TASK, adjacent, elements, tensor};
+use crate::off::Kernel;
 
 impl EmbeddingRows for Flex {
     fn select(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self> {
         match table.dtype() {
+            _ if Kernel::Embedding.is_off() => <Self as ModuleOps<Self>>::embedding(table, ids),
             DType::F32 => selected::<f32>(table, ids),
             DType::BF16 => selected::<bf16>(table, ids),
             DType::F16 => selected::<f16>(table, ids),
@@ -28,6 +30,7 @@ impl EmbeddingRows for Flex {
         dtype: DType,
     ) -> FloatTensor<Self> {
         match (grad.dtype(), dtype) {
+            _ if Kernel::Embedding.is_off() => super::ops::scattered::<Self>(grad, ids, rows, dtype),
             (DType::F32, DType::F32) => scattered::<f32>(grad, ids, rows),
             (DType::BF16, DType::BF16) => scattered::<bf16>(grad, ids, rows),
             (DType::F16, DType::F16) => scattered::<f16>(grad, ids, rows),

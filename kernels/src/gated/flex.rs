@@ -7,11 +7,12 @@ use super::ops::{Gate, Gates, gradients, value};
 use crate::elements::{is_narrow, mapped, mapped_to_two};
 use crate::gelu::Gelu;
 use crate::gelu::vectors::{approximate, approximate_slope, exact, exact_slope, silu};
+use crate::off::Kernel;
 
 impl Gates for Flex {
     fn value(gate: FloatTensor<Self>, up: FloatTensor<Self>, form: Gate) -> FloatTensor<Self> {
         match form {
-            _ if !is_narrow(gate.dtype()) => value::<Self>(gate, up, form),
+            _ if !is_narrow(gate.dtype()) || Kernel::Activations.is_off() => value::<Self>(gate, up, form),
             Gate::Silu => mapped([gate, up], |[x, up]| silu(x)[0] * up),
             Gate::Gelu(Gelu::Exact) => mapped([gate, up], |[x, up]| exact(x) * up),
             Gate::Gelu(Gelu::Tanh) => mapped([gate, up], |[x, up]| approximate(x) * up),
@@ -26,7 +27,7 @@ impl Gates for Flex {
     ) -> [FloatTensor<Self>; 2] {
         let tensors = [gate, up, grad];
         match form {
-            _ if !is_narrow(tensors[0].dtype()) => {
+            _ if !is_narrow(tensors[0].dtype()) || Kernel::Activations.is_off() => {
                 let [gate, up, grad] = tensors;
                 gradients::<Self>(gate, up, grad, form)
             }

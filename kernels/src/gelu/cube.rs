@@ -11,6 +11,7 @@ use cubecl::prelude::*;
 
 use super::ops::{CUBE, DENSITY, Gelu, GeluOps, TANH_SCALE, gradient, value};
 use crate::cube::{Spec, UNITS, contiguous, element, grid, run, units, written};
+use crate::off::Kernel;
 
 /// √(2/π).
 const SCALE: f32 = TANH_SCALE as f32;
@@ -51,7 +52,8 @@ impl GeluOps for Cube {
 
 /// Returns whether the kernels compute these elements. An empty grid cannot be launched, and f64 is computed in f64.
 pub(crate) fn computes(x: &FloatTensor<Cube>) -> bool {
-    x.shape().num_elements() > 0 && matches!(x.dtype(), DType::F32 | DType::F16 | DType::BF16)
+    let narrow = matches!(x.dtype(), DType::F32 | DType::F16 | DType::BF16);
+    x.shape().num_elements() > 0 && narrow && !Kernel::Activations.is_off()
 }
 
 /// Returns the function of `x`, times a second tensor if there is one.

@@ -7,6 +7,7 @@ use burn::tensor::DType;
 use super::cube_rows::{Form, losses_of, slopes_of};
 use super::rows::{self, Labels, LossRows, added, biased};
 use crate::cube::{Spec, run, sums_in};
+use crate::off::Kernel;
 use crate::product::{Products, cube_add_product, cube_wide_product};
 
 impl LossRows for Cube {
@@ -75,10 +76,10 @@ impl LossRows for Cube {
 
     /// Returns the sums as the device holds them, in f32. In f16 they would overflow, as a slope may be 2¹⁵.
     fn wide_product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
-        if !Self::owns(lhs.dtype()) {
-            return Self::product(lhs, rhs);
+        match lhs.dtype() {
+            DType::F32 | DType::F16 | DType::BF16 => cube_wide_product(lhs, rhs),
+            _ => Self::product(lhs, rhs),
         }
-        cube_wide_product(lhs, rhs)
     }
 
     fn add_product(
@@ -99,6 +100,7 @@ const BUFFERS: u32 = 7;
 /// Returns whether the kernels compute these rows. An empty grid cannot be launched, and sums of f64 are in f64.
 fn computes(x: &FloatTensor<Cube>) -> bool {
     x.shape().num_elements() > 0
+        && !Kernel::Losses.is_off()
         && matches!(x.dtype(), DType::F32 | DType::F16 | DType::BF16)
         && x.device().client().properties().hardware.max_bindings >= BUFFERS
 }

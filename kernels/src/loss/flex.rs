@@ -18,6 +18,7 @@ use crate::cap::{capped, slope_of_capped};
 use crate::elements::mapped;
 use crate::flex::{Buffer, Lane, TASK, adjacent, elements, tensor, widened};
 use crate::half::HalfOps;
+use crate::off::Kernel;
 use crate::product::{Products, add_product, has_dots, wide_product};
 
 impl LossRows for Flex {
@@ -35,7 +36,7 @@ impl LossRows for Flex {
     }
 
     fn capped(logits: FloatTensor<Self>, cap: f64) -> FloatTensor<Self> {
-        if logits.dtype() != DType::F32 {
+        if logits.dtype() != DType::F32 || Kernel::Losses.is_off() {
             return composed_cap::<Self>(logits, cap);
         }
         mapped([logits], move |[logit]| capped(logit, cap as f32))
@@ -47,7 +48,7 @@ impl LossRows for Flex {
         cap: f64,
         factor: f32,
     ) -> FloatTensor<Self> {
-        if slopes.dtype() != DType::F32 {
+        if slopes.dtype() != DType::F32 || Kernel::Losses.is_off() {
             return composed_slopes::<Self>(slopes, capped, cap, factor);
         }
         mapped([slopes, capped], move |[slope, value]| factor * slope * slope_of_capped(value, cap as f32))
@@ -62,7 +63,9 @@ impl LossRows for Flex {
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let logits = biased::<Self>(logits, bias);
         let (sum, logarithms) = match logits.dtype() {
-            _ if logits.layout().num_elements() == 0 => losses::<Self>(logits, labels, smoothing),
+            _ if logits.layout().num_elements() == 0 || Kernel::Losses.is_off() => {
+                losses::<Self>(logits, labels, smoothing)
+            }
             DType::F32 => found::<f32>(logits, labels, smoothing),
             DType::BF16 => found::<bf16>(logits, labels, smoothing),
             DType::F16 => found::<f16>(logits, labels, smoothing),
@@ -79,6 +82,9 @@ impl LossRows for Flex {
         by: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
         match logits.dtype() {
+            dtype if Kernel::Losses.is_off() => {
+                Self::scaled(slopes::<Self>(logits, logarithms, labels, smoothing), by, dtype)
+            }
             DType::F32 => descents::<f32>(logits, logarithms, labels, smoothing, by),
             DType::BF16 => descents::<bf16>(logits, logarithms, labels, smoothing, by),
             DType::F16 => descents::<f16>(logits, logarithms, labels, smoothing, by),
@@ -94,7 +100,8 @@ impl LossRows for Flex {
         smoothing: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let logits = wide::<Self>(biased::<Self>(logits, bias));
-        if logits.dtype() != DType::F32 || logits.layout().num_elements() == 0 {
+        let is_empty = logits.layout().num_elements() == 0;
+        if logits.dtype() != DType::F32 || is_empty || Kernel::Losses.is_off() {
             return losses_and_slopes::<Self>(before, logits, None, labels, smoothing);
         }
         let mut logits = whole(logits);
@@ -134,7 +141,7 @@ impl LossRows for Flex {
     }
 
     fn scaled(x: FloatTensor<Self>, by: FloatTensor<Self>, dtype: DType) -> FloatTensor<Self> {
-        if x.dtype() != DType::F32 {
+        if x.dtype() != DType::F32 || Kernel::Losses.is_off() {
             return Self::fast_cast(Self::float_mul_scalar(x, by_of(by).into()), dtype.into());
         }
         let by = by_of(by);

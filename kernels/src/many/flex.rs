@@ -10,10 +10,12 @@ use super::ops::ManyOps;
 use super::plain;
 use crate::elements::{is_narrow, mapped};
 use crate::flex::{Lane, TASK, adjacent, elements, sum_of, tensor};
+use crate::off::Kernel;
 
 impl ManyOps for Flex {
     fn squared_sum(x: FloatTensor<Self>) -> FloatTensor<Self> {
         let sum = match x.dtype() {
+            _ if Kernel::Many.is_off() => return plain::squared_sum::<Self>(x),
             DType::F32 => squares::<f32>(x),
             DType::BF16 => squares::<bf16>(x),
             DType::F16 => squares::<f16>(x),
@@ -23,7 +25,7 @@ impl ManyOps for Flex {
     }
 
     fn scaled(x: FloatTensor<Self>, factor: FloatTensor<Self>) -> FloatTensor<Self> {
-        match is_narrow(x.dtype()) && is_narrow(factor.dtype()) {
+        match is_narrow(x.dtype()) && is_narrow(factor.dtype()) && !Kernel::Many.is_off() {
             true => {
                 let factor = crate::flex::widened(factor)[0];
                 mapped([x], |[x]| x * factor)

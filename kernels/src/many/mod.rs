@@ -31,6 +31,8 @@ pub use ops::ManyOps;
 
 #[cfg(feature = "cube")]
 use crate::cube::{has_kernels, into_dispatch, of_cube};
+#[cfg(feature = "cube")]
+use crate::off::Kernel;
 
 /// Returns the sum of the squares of all elements of all tensors, of any ranks and float dtypes, in f32. Its shape is
 /// `[1]`. It is infinite or NaN if an element is, or if the sum is above f32's limit.
@@ -50,7 +52,7 @@ use crate::cube::{has_kernels, into_dispatch, of_cube};
 pub fn sum_of_squares(tensors: Vec<DispatchTensor>) -> Tensor<1> {
     assert!(!tensors.is_empty(), "a sum of squares needs a tensor, for its device");
     #[cfg(feature = "cube")]
-    if has_kernels(&tensors) {
+    if !Kernel::Many.is_off() && has_kernels(&tensors) {
         return Tensor::from_dispatch(
             into_dispatch(vec![squares::sum_of_squares(of_cube(tensors))]).remove(0),
         );
@@ -82,7 +84,7 @@ pub fn scale_all(tensors: Vec<DispatchTensor>, factor: Tensor<1>) -> Vec<Dispatc
     }
     let factor = factor.into_dispatch();
     #[cfg(feature = "cube")]
-    if has_kernels(tensors.iter().chain([&factor])) {
+    if !Kernel::Many.is_off() && has_kernels(tensors.iter().chain([&factor])) {
         return into_dispatch(scaled::scale_all(of_cube(tensors), of_cube(vec![factor]).remove(0)));
     }
     tensors.into_iter().map(|x| <Dispatch as ManyOps>::scaled(x, factor.clone())).collect()
@@ -105,7 +107,7 @@ pub fn scale_all(tensors: Vec<DispatchTensor>, factor: Tensor<1>) -> Vec<Dispatc
 /// If the tensors are on several devices.
 pub fn cast_all(tensors: Vec<DispatchTensor>, dtype: FloatDType, divisor: f64) -> Vec<DispatchTensor> {
     #[cfg(feature = "cube")]
-    if dtype != FloatDType::F64 && !tensors.is_empty() && has_kernels(&tensors) {
+    if dtype != FloatDType::F64 && !tensors.is_empty() && !Kernel::Many.is_off() && has_kernels(&tensors) {
         return into_dispatch(scaled::cast_all(of_cube(tensors), dtype.into(), divisor as f32));
     }
     plain::cast_all::<Dispatch>(tensors, dtype, divisor)
@@ -142,7 +144,7 @@ pub fn add_all(
         return tensors;
     }
     #[cfg(feature = "cube")]
-    if dtype != FloatDType::F64 && has_kernels(tensors.iter().chain(&others)) {
+    if dtype != FloatDType::F64 && !Kernel::Many.is_off() && has_kernels(tensors.iter().chain(&others)) {
         return into_dispatch(sums::add_all(of_cube(tensors), of_cube(others), dtype.into()));
     }
     plain::add_all::<Dispatch>(tensors, others, dtype)

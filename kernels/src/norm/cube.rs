@@ -13,6 +13,7 @@ use super::cube_columns::of_columns;
 use super::kind::NormKind;
 use super::rows::{self, Gradients, NormRows, Normed, Statistics, Upstream, Wanted};
 use crate::cube::{Spec, contiguous, element, empty, grid, rows_and_width, run, sum_of_cube, units};
+use crate::off::Kernel;
 use burn::backend::tensor::FloatTensor;
 
 impl NormRows for Cube {
@@ -92,6 +93,7 @@ const BUFFERS: u32 = 9;
 /// Returns whether the kernels compute these rows. An empty grid cannot be launched, and sums of f64 are in f64.
 fn computes(x: &FloatTensor<Cube>) -> bool {
     x.shape().num_elements() > 0
+        && !Kernel::Norms.is_off()
         && matches!(x.dtype(), DType::F32 | DType::F16 | DType::BF16)
         && x.device().client().properties().hardware.max_bindings >= BUFFERS
 }

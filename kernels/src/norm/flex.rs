@@ -11,6 +11,7 @@ use super::kind::NormKind;
 use super::rows::{Gradients, NormRows, Normed, Statistics, Upstream, Wanted, gradients, values};
 use super::vectors::{Slopes, Values};
 use crate::flex::{Buffer, Lane, TASK, adjacent, elements, tensor, widened};
+use crate::off::Kernel;
 
 /// Parts of a gradient's rows. Each has sums of its own for the gradients of scale and bias, which are then added in
 /// order: the shape alone decides how, so that results do not depend on the number of threads.
@@ -25,7 +26,9 @@ impl NormRows for Flex {
         kind: NormKind,
     ) -> Normed<Self> {
         match x.dtype() {
-            _ if x.layout().num_elements() == 0 => values::<Self>(x, y, scale, bias, kind),
+            _ if x.layout().num_elements() == 0 || Kernel::Norms.is_off() => {
+                values::<Self>(x, y, scale, bias, kind)
+            }
             DType::F32 => normed::<f32>(x, y, scale, bias, kind),
             DType::BF16 => normed::<bf16>(x, y, scale, bias, kind),
             DType::F16 => normed::<f16>(x, y, scale, bias, kind),
@@ -35,7 +38,9 @@ impl NormRows for Flex {
 
     fn norm_gradients(upstream: Upstream<Self>, wanted: Wanted) -> Gradients<Self> {
         match upstream.sum.dtype() {
-            _ if upstream.sum.layout().num_elements() == 0 => gradients::<Self>(upstream, wanted),
+            _ if upstream.sum.layout().num_elements() == 0 || Kernel::Norms.is_off() => {
+                gradients::<Self>(upstream, wanted)
+            }
             DType::F32 => slopes::<f32>(upstream, wanted),
             DType::BF16 => slopes::<bf16>(upstream, wanted),
             DType::F16 => slopes::<f16>(upstream, wanted),

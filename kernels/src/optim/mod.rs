@@ -60,16 +60,22 @@ pub use replicas::{Replicas, replicas, take, taken};
 pub use rule::{Parts, Rule};
 pub use update::Update;
 
+use crate::off::Kernel;
+
 /// Computes one update in one pass: returns the new parameter and moments, in the parameter's dtype.
 ///
 /// # Errors
 ///
-/// The inputs, if the pass does not support them: it updates f32, bf16 and f16 on Flex and GPUs, outside autodiff.
+/// The inputs, if the pass does not support them: it updates f32, bf16 and f16 on Flex and GPUs, outside autodiff, unless
+/// updates are [off](crate::off).
 #[allow(clippy::result_large_err)] // The error is the input, which the caller takes apart at once.
 pub fn step<const D: usize, const N: usize, const C: usize, R: Rule<N, C>>(
     rule: &R,
     parts: Parts<D, N>,
 ) -> Result<(Tensor<D>, [Tensor<D>; N]), Parts<D, N>> {
+    if Kernel::Updates.is_off() {
+        return Err(parts);
+    }
     #[cfg(feature = "cube")]
     let parts = match cube::step(rule, parts) {
         Ok(updated) => return Ok(updated),

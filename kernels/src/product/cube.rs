@@ -10,10 +10,11 @@ use super::ops::{self, Products, of_rows};
 use crate::cube::{self, Spec, run};
 #[cfg(feature = "cuda")]
 use crate::cublas::{self, Added};
+use crate::off::Kernel;
 
 impl Products for Cube {
     fn owns(dtype: DType) -> bool {
-        matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+        matches!(dtype, DType::F32 | DType::F16 | DType::BF16) && !Kernel::Products.is_off()
     }
 
     fn product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {

@@ -1,6 +1,7 @@
 //! Products of Flex's tensors, of any strides, on all cores.
 
 use burn::backend::flex::{FlexTensor, Layout};
+use burn::backend::ops::{FloatTensorOps, ModuleOps};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Element, Flex};
 use burn::tensor::{Bytes, DType, FloatDType, Shape, bf16, f16};
@@ -13,22 +14,30 @@ use super::sums::column_sums;
 use super::tiles::{self, Half};
 use crate::flex::{adjacent, tensor};
 use crate::half::HalfOps;
+use crate::off::Kernel;
 
 impl Products for Flex {
     fn owns(dtype: DType) -> bool {
-        matches!(dtype, DType::F32 | DType::BF16 | DType::F16)
+        matches!(dtype, DType::F32 | DType::BF16 | DType::F16) && !Kernel::Products.is_off()
     }
 
     fn product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
+        if !Self::owns(lhs.dtype()) {
+            return Self::float_matmul(lhs, rhs);
+        }
         multiplied(lhs, rhs, None)
     }
 
     fn affine(x: FloatTensor<Self>, weight: FloatTensor<Self>, bias: FloatTensor<Self>) -> FloatTensor<Self> {
-        of_rows::<Self>(x, |rows| multiplied(rows, weight, Some(bias)))
+        of_rows::<Self>(x, |rows| match Self::owns(rows.dtype()) {
+            true => multiplied(rows, weight, Some(bias)),
+            false => Self::linear(rows, weight, Some(bias)),
+        })
     }
 
     fn column_sums(x: FloatTensor<Self>) -> FloatTensor<Self> {
         match x.dtype() {
+            _ if Kernel::Products.is_off() => super::ops::column_sums::<Self>(x),
             DType::F32 => column_sums::<f32>(x),
             DType::BF16 => column_sums::<bf16>(x),
             DType::F16 => column_sums::<f16>(x),
@@ -113,6 +122,10 @@ fn typed_if<T: Element + Pod>(
 
 /// Multiplies `[m, k]` and `[k, n]`, in f32 or bf16, into f32 without rounding.
 pub(crate) fn wide_product(lhs: FlexTensor, rhs: FlexTensor) -> FlexTensor {
+    let wide = |x| Flex::fast_cast(x, FloatDType::F32);
+    if Kernel::Products.is_off() {
+        return Flex::float_matmul(wide(lhs), wide(rhs));
+    }
     let (lhs, rhs) = (forwards(lhs), forwards(rhs));
     if lhs.dtype() == DType::BF16 {
         let shape = Shape::new([lhs.layout().shape()[0], rhs.layout().shape()[1]]);
@@ -121,7 +134,6 @@ pub(crate) fn wide_product(lhs: FlexTensor, rhs: FlexTensor) -> FlexTensor {
             return tensor(product, shape);
         }
     }
-    let wide = |x| Flex::fast_cast(x, FloatDType::F32);
     typed::<f32>(wide(lhs), wide(rhs), None, gemm::products)
 }
 
@@ -132,6 +144,9 @@ pub(crate) fn wide_product(lhs: FlexTensor, rhs: FlexTensor) -> FlexTensor {
 ///
 /// If the shapes do not fit.
 pub(crate) fn add_product(total: FlexTensor, lhs: FlexTensor, rhs: FlexTensor) -> FlexTensor {
+    if Kernel::Products.is_off() {
+        return Flex::float_add(total, wide_product(lhs, rhs));
+    }
     let (mut total, lhs, rhs) = (adjacent(total), forwards(lhs), forwards(rhs));
     let [rows, cols]: [usize; 2] = total.layout().shape().dims();
     assert_eq!([rows, cols], [lhs.layout().shape()[0], rhs.layout().shape()[1]], "the sum's shape differs");

@@ -62,11 +62,13 @@ mod unread;
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Tensor, module};
 
+use crate::off::Kernel;
 #[cfg(feature = "cube")]
 pub(crate) use cube::{add_product as cube_add_product, wide_product as cube_wide_product};
 pub(crate) use flex::{add_product, wide_product};
 pub use ops::{ProductOps, Products};
 pub(crate) use tiles::has_dots;
+
 pub use unread::{with_read_products, with_unread_products};
 
 /// Multiplies two matrices `[.., m, k]` and `[.., k, n]`. The product has the shape `[.., m, n]` and their dtype.
@@ -160,5 +162,5 @@ pub fn product_library(device: &Device) -> Option<Result<&'static str, &'static 
 }
 
 fn is_narrow<const D: usize>(x: &Tensor<D>) -> bool {
-    matches!(x.dtype(), DType::F32 | DType::BF16 | DType::F16)
+    matches!(x.dtype(), DType::F32 | DType::BF16 | DType::F16) && !Kernel::Products.is_off()
 }

@@ -22,6 +22,7 @@ use burn::backend::Dispatch;
 use burn::tensor::{DType, Tensor};
 
 use crate::dropout::{DropMask, Site, mask_of};
+use crate::off::Kernel;
 
 pub use ops::{ResidualOps, Sums};
 
@@ -72,5 +73,5 @@ fn with_dropped<const D: usize>(x: Tensor<D>, y: Tensor<D>, mask: Arc<DropMask>)
 
 fn fits<const D: usize>(x: &Tensor<D>, y: &Tensor<D>) -> bool {
     let narrow = matches!(x.dtype(), DType::F32 | DType::BF16 | DType::F16);
-    narrow && x.dtype() == y.dtype() && x.dims() == y.dims()
+    narrow && x.dtype() == y.dtype() && x.dims() == y.dims() && !Kernel::Residual.is_off()
 }

@@ -9,6 +9,7 @@ use cubecl::prelude::*;
 
 use super::ops::{RotaryRows, composed};
 use crate::cube::{Spec, contiguous, element, empty, grid, run, units, written};
+use crate::off::Kernel;
 
 impl RotaryRows for Cube {
     fn rotated(
@@ -19,7 +20,7 @@ impl RotaryRows for Cube {
     ) -> FloatTensor<Self> {
         let narrow = matches!(x.dtype(), DType::F32 | DType::F16 | DType::BF16);
         let in_f32 = [&cos, &sin].iter().all(|angles| angles.dtype() == DType::F32);
-        if x.shape().num_elements() == 0 || !narrow || !in_f32 {
+        if x.shape().num_elements() == 0 || !narrow || !in_f32 || Kernel::Rotary.is_off() {
             return composed::<Self>(x, cos, sin, back);
         }
         let output = Spec::new(x.shape(), x.dtype());

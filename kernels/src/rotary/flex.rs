@@ -9,6 +9,7 @@ use rayon::prelude::*;
 
 use super::ops::{RotaryRows, composed};
 use crate::flex::{Buffer, Lane, Part, TASK, adjacent, elements, tensor};
+use crate::off::Kernel;
 
 impl RotaryRows for Flex {
     fn rotated(
@@ -19,6 +20,7 @@ impl RotaryRows for Flex {
     ) -> FloatTensor<Self> {
         match (x.dtype(), cos.dtype(), sin.dtype()) {
             _ if x.layout().num_elements() == 0 => x,
+            _ if Kernel::Rotary.is_off() => composed::<Self>(x, cos, sin, back),
             (DType::F32, DType::F32, DType::F32) => turned::<f32>(x, cos, sin, back),
             (DType::BF16, DType::F32, DType::F32) => turned::<bf16>(x, cos, sin, back),
             (DType::F16, DType::F32, DType::F32) => turned::<f16>(x, cos, sin, back),

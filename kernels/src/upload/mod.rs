@@ -9,6 +9,8 @@ use std::fmt;
 
 use burn::tensor::{DType, Device, Tensor};
 
+use crate::off::Kernel;
+
 /// Flat tensors on their way from host memory to a device, in one copy and a queue of its own.
 ///
 /// The copy begins when the device has computed what was queued before it, so the memory that this frees can take it, and
@@ -37,11 +39,14 @@ impl Upload {
     /// # Errors
     ///
     /// `read` itself, which was not called, if there are no elements, if some are not in f32, bf16 or f16, if they are more
-    /// than the device has in one buffer, or if `to` is no device of CubeCL's, such as a GPU.
+    /// than the device has in one buffer, if transfers are [off](crate::off), or if `to` is no device of CubeCL's, such as a GPU.
     pub fn begin<F>(tensors: Vec<(usize, DType)>, to: &Device, read: F) -> Result<Self, F>
     where
         F: FnOnce() -> Vec<Tensor<1>> + Send + 'static,
     {
+        if Kernel::Transfers.is_off() {
+            return Err(read);
+        }
         #[cfg(feature = "cube")]
         return Ok(Self { begun: cube::Begun::new(tensors, to, read)? });
         #[cfg(not(feature = "cube"))]
