@@ -29,8 +29,8 @@ use crate::log_lines::print_messages;
 use crate::run::Process;
 use crate::signals;
 use crate::signals::Signal;
-use crate::threads;
 use crate::{Bench, DataRun, RunError};
+use crate::{out_of_memory, panics, threads};
 use firebrick::{Resume, Show};
 
 /// Trains Burn models. A run is a RON file; you can override every field of it.
@@ -252,7 +252,8 @@ impl Cli {
     pub fn run(self) -> ExitCode {
         self.detail.detail().install();
         print_messages();
-        threads::end_without();
+        panics::print_neutralised();
+        out_of_memory::end_with_code();
         // These two end when they have saved or removed what they write.
         if !matches!(self.command, Command::Train(_) | Command::Tokenize(_)) {
             signals::end_at_once();

@@ -37,6 +37,8 @@
 //! report_page/   one HTML page of a run, from the run's files alone
 //! guide.rs       the pages of docs/
 //! token_cache/   tokens and vocabularies that runs keep for later runs
+//! panics.rs      what the program prints of a panic
+//! out_of_memory.rs   how it ends if there is no memory
 //! threads.rs     the threads that compute, and those that the system does not start
 //! signals.rs     Ctrl-C, SIGTERM and a closed terminal
 //! console.rs     prints lines on standard error and the result on standard output
@@ -55,6 +57,8 @@ pub mod import;
 mod init;
 mod log_lines;
 mod mlflow;
+mod out_of_memory;
+mod panics;
 mod plan;
 mod preview;
 mod program;

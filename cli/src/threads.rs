@@ -1,8 +1,6 @@
 //! The threads that compute, and those that the system does not start.
 
 use std::error::Error;
-use std::panic::{set_hook, take_hook};
-use std::sync::Once;
 use std::{env, process, thread};
 
 use firebrick::files::saving::remove_staged;
@@ -51,30 +49,22 @@ pub(crate) fn start() -> Result<(), RunError> {
     }
 }
 
-/// Makes a thread that the system does not start end the program with one line and code 1. The standard library and rayon
-/// panic, on any thread, so this is a panic hook; it leaves all other panics to the hook before it.
-pub(crate) fn end_without() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let (before, terminal) = (take_hook(), Terminal::now());
-        set_hook(Box::new(move |panic| {
-            match panic.payload_as_str().filter(|message| is_of_no_thread(message)) {
-                None => before(panic),
-                Some(_) => {
-                    terminal.restore();
-                    insist(&format!(
-                        "error: the system starts no further thread: {REMEDY}; a run that had begun is at its last checkpoint"
-                    ));
-                    remove_staged();
-                    process::exit(1);
-                }
-            }
-        }));
-    });
+/// Ends the program with one line and code 1 if a panic's message says that the system starts no thread. The standard
+/// library and rayon panic then, on any thread.
+pub(crate) fn end_without(message: &str, terminal: &Terminal) {
+    if is_of_no_thread(message) {
+        terminal.restore();
+        insist(&format!(
+            "error: the system starts no further thread: {REMEDY}; a run that had begun is at its last checkpoint"
+        ));
+        remove_staged();
+        process::exit(1);
+    }
 }
 
 fn is_of_no_thread(message: &str) -> bool {
-    PANICS.iter().any(|begin| message.starts_with(begin))
+    // Other libraries unwrap the error of the system, which has no other reason to ask them to try again.
+    PANICS.iter().any(|begin| message.starts_with(begin)) || message.contains("kind: WouldBlock")
 }
 
 #[cfg(test)]
@@ -87,6 +77,9 @@ mod tests {
         assert!(is_of_no_thread(
             "failed to spawn thread: Os { code: 11, kind: WouldBlock, message: \"..\" }"
         ));
+        let unwrapped =
+            "called `Result::unwrap()` on an `Err` value: Os { code: 11, kind: WouldBlock, message: \"..\" }";
+        assert!(is_of_no_thread(unwrapped));
         assert!(!is_of_no_thread("index out of bounds: the len is 0"));
         assert!(!is_of_no_thread("called `Option::unwrap()` on a `None` value"));
     }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use firebrick_checkpoints::Folder;
 
 use crate::files::saving;
+use crate::files::saving::require_folder;
 use crate::{ResumeError, TrainError, TrainerState, checkpoint};
 
 /// The weights of the best evaluation.
@@ -31,7 +32,8 @@ fn of_step(run: &Path, step: u64) -> PathBuf {
 /// The name cannot be created.
 pub(crate) fn remember(run: &Path, step: u64) -> Result<(), TrainError> {
     let folder = run.join(FOLDER);
-    fs::create_dir_all(&folder).map_err(|error| TrainError::file(&folder, "making the folder", error))?;
+    let made = require_folder(run).and_then(|()| fs::create_dir_all(&folder));
+    made.map_err(|error| TrainError::file(&folder, "making the folder", error))?;
     link(&run.join(BEST), &of_step(run, step))
 }
 

@@ -8,10 +8,12 @@
 //! After an error that the ranks do not share, each waits for its own threads and removes what they have written, so that
 //! nothing writes into the folder once the run has ended.
 
+use std::io::ErrorKind;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use firebrick_checkpoints::{FileEntry, Folder, Manifest, Saved, Staging};
+use firebrick_checkpoints::{CheckpointError, FileEntry, Folder, Manifest, Saved, Staging};
 use firebrick_datasets::Cursor;
 use firebrick_world::Communicator;
 
@@ -186,7 +188,14 @@ impl Saver {
         let is_proven = self.world.rank() == 0 && self.newest.is_some_and(|newest| newest < updates);
         let proven = is_proven.then(|| self.folder.clone());
         let policy = self.policy;
+        let (leads, run) = (self.world.rank() == 0, self.folder.path().parent().map(Path::to_path_buf));
         let files = Beside::start(move || {
+            // A new folder in its place would hold this checkpoint alone.
+            if let Some(run) = run.filter(|run| leads && !run.as_os_str().is_empty() && !run.is_dir()) {
+                let doing = "save into the folder of the run".into();
+                let source = ErrorKind::NotFound.into();
+                return Err(CheckpointError::Io { doing, path: run, source }.into());
+            }
             if let Some(folder) = proven {
                 let _ = folder.prune(&policy.keep(policy.last));
             }

@@ -13,6 +13,8 @@ pub(crate) struct Appended {
     open: Open,
     file: Option<File>,
     pending: VecDeque<u8>,
+    /// Whether the file was removed while it was open. What is written to it then is lost.
+    is_removed: bool,
 }
 
 /// Makes the file, and its folder.
@@ -22,12 +24,12 @@ impl Appended {
     /// Wraps an open file.
     pub fn new(file: File) -> Self {
         let open = Box::new(|| Err(ErrorKind::NotFound.into()));
-        Self { open, file: Some(file), pending: VecDeque::new() }
+        Self { open, file: Some(file), pending: VecDeque::new(), is_removed: false }
     }
 
     /// Creates the file with `open`, at the first attempt to write that succeeds.
     pub fn later(open: impl Fn() -> io::Result<File> + Send + 'static) -> Self {
-        Self { open: Box::new(open), file: None, pending: VecDeque::new() }
+        Self { open: Box::new(open), file: None, pending: VecDeque::new(), is_removed: false }
     }
 
     /// Adds bytes. The next call of [`write_out`](Self::write_out) writes them.
@@ -44,8 +46,16 @@ impl Appended {
     ///
     /// # Errors
     ///
-    /// The system's error. The next call retries the bytes that were not written.
+    /// The system's error. The next call retries the bytes that were not written. If the file was removed, every call
+    /// returns an error that says so.
     pub fn write_out(&mut self) -> io::Result<()> {
+        self.is_removed |= self.file.as_ref().is_some_and(is_removed);
+        if self.is_removed {
+            self.pending.clear();
+            let reason = "it was removed, alone or with its folder, and what it held is lost; if the folder is gone, \
+                          create it again before the run ends, so that the model can be saved";
+            return Err(io::Error::new(ErrorKind::NotFound, reason));
+        }
         while self.behind() > 0 {
             let file = match &mut self.file {
                 Some(file) => file,
@@ -59,6 +69,21 @@ impl Appended {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns whether an open file has no name any more, so that what is written to it is lost when it is closed.
+fn is_removed(file: &File) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        file.metadata().is_ok_and(|about| about.is_file() && about.nlink() == 0)
+    }
+    // Other systems remove no file that is open.
+    #[cfg(not(unix))]
+    {
+        let _ = file;
+        false
     }
 }
 
@@ -100,6 +125,26 @@ mod tests {
         log.add(b"last\n");
         drop(log);
         assert_eq!(fs::read_to_string(&path).unwrap(), "first\nsecond\nthird\nlast\n");
+    }
+
+    /// The system would take the bytes, and drop them.
+    #[cfg(unix)]
+    #[test]
+    fn a_removed_file_is_an_error_from_then_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("inner");
+        fs::create_dir(&inner).unwrap();
+        let mut log = Appended::new(File::create(inner.join("log")).unwrap());
+        log.add(b"first\n");
+        log.write_out().unwrap();
+        fs::remove_dir_all(&inner).unwrap();
+        for _ in 0..2 {
+            log.add(b"second\n");
+            assert!(
+                log.write_out().unwrap_err().to_string().contains("it was removed, alone or with its folder")
+            );
+            assert!(log.write_out().is_err() && log.behind() == 0);
+        }
     }
 
     /// Every write fails, as on a full disk.

@@ -245,6 +245,14 @@ fn gone(path: &Path, error: io::Error) -> io::Error {
     }
 }
 
+/// Requires that the folder of a run is still there. To create it again would hide that all that was in it is lost.
+pub(crate) fn require_folder(folder: &Path) -> io::Result<()> {
+    match folder.is_dir() {
+        true => Ok(()),
+        false => Err(gone(&folder.join("any"), ErrorKind::NotFound.into())),
+    }
+}
+
 /// The staged files of this process.
 static STAGED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 

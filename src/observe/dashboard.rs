@@ -7,7 +7,7 @@ use burn::train::renderer::{MetricState, MetricsRenderer};
 use crate::observe::meters::{Metered, Meters};
 use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress, Round, StepNumbers};
 use crate::observe::observer::Observer;
-use crate::observe::terminal::{SafeErrors, let_ctrl_c_interrupt};
+use crate::observe::terminal::{BoundedSize, SafeErrors, let_ctrl_c_interrupt};
 
 /// Drives a renderer of burn-train. Its epochs are the rounds of the run.
 pub(crate) struct Dashboard {
@@ -18,16 +18,16 @@ pub(crate) struct Dashboard {
     start: u64,
     is_evaluating: bool,
     /// Dropped after the renderer, which has the terminal.
-    errors: Option<SafeErrors>,
+    terminal: Option<(SafeErrors, BoundedSize)>,
 }
 
 impl Dashboard {
     /// Opens the dashboard of a run with this many rounds. `q` and then `s` stops it by the interrupter.
     pub fn open(interrupter: &Interrupter, label: &str, rounds: usize, meters: (Meters, Meters)) -> Self {
-        let errors = Some(SafeErrors::while_shown());
+        let terminal = Some((SafeErrors::while_shown(), BoundedSize::while_shown()));
         let renderer = Box::new(TuiMetricsRendererWrapper::new(interrupter.clone(), None));
         let mut dashboard = Self::driving(renderer, label, rounds, meters);
-        dashboard.errors = errors;
+        dashboard.terminal = terminal;
         dashboard
     }
 
@@ -39,7 +39,7 @@ impl Dashboard {
     ) -> Self {
         steps.definitions_with(&evaluations).into_iter().for_each(|metric| renderer.register_metric(metric));
         renderer.start(rounds, 1, None, Some(label));
-        Self { renderer, steps, evaluations, start: 0, is_evaluating: false, errors: None }
+        Self { renderer, steps, evaluations, start: 0, is_evaluating: false, terminal: None }
     }
 
     fn trained(&mut self, metered: Vec<Metered>) {

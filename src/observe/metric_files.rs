@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::FailedWrites;
 use crate::files::appended::Appended;
+use crate::files::saving::require_folder;
 use crate::files::writes::Writes;
 use crate::observe::meters::{Metered, Meters};
 use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress, Round, StepNumbers};
@@ -73,6 +74,7 @@ impl MetricFiles {
                 let (output, folder, path) = (self.output.clone(), folder.clone(), path.clone());
                 Appended::later(move || {
                     let current = output.current();
+                    require_folder(&current)?;
                     fs::create_dir_all(current.join(&folder))?;
                     opened(&current.join(&path), kept)
                 })

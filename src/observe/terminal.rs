@@ -101,6 +101,66 @@ fn is_drawn(columns: u16, rows: u16) -> bool {
     u32::from(columns) * u32::from(rows) <= MOST_CELLS
 }
 
+/// Bounds the size that the terminal reports while the dashboard has it.
+///
+/// The dashboard of burn-train looks at the size before each frame, and takes memory for all of its cells. A size that
+/// cannot be drawn is therefore replaced as soon as the system tells of the change.
+#[cfg(feature = "tui")]
+#[derive(Debug)]
+pub(crate) struct BoundedSize {
+    #[cfg(unix)]
+    watching: Option<(signal_hook::iterator::Handle, std::thread::JoinHandle<()>)>,
+}
+
+#[cfg(feature = "tui")]
+impl BoundedSize {
+    /// Bounds the size of the terminal of standard output until this is dropped.
+    pub fn while_shown() -> Self {
+        Self {
+            #[cfg(unix)]
+            watching: Self::watching(std::io::stdout()).ok(),
+        }
+    }
+
+    #[cfg(unix)]
+    fn watching(
+        terminal: impl std::os::fd::AsFd + Send + 'static,
+    ) -> std::io::Result<(signal_hook::iterator::Handle, std::thread::JoinHandle<()>)> {
+        let mut changes = signal_hook::iterator::Signals::new([signal_hook::consts::SIGWINCH])?;
+        let handle = changes.handle();
+        let watch = move || {
+            changes.forever().for_each(|_| bound_size(&terminal));
+        };
+        let thread = std::thread::Builder::new().name("terminal size".into()).spawn(watch)?;
+        Ok((handle, thread))
+    }
+}
+
+#[cfg(feature = "tui")]
+impl Drop for BoundedSize {
+    fn drop(&mut self) {
+        #[cfg(unix)]
+        if let Some((handle, thread)) = self.watching.take() {
+            handle.close();
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Sets a size that can be drawn, if the terminal reports one that cannot be.
+#[cfg(all(unix, feature = "tui"))]
+fn bound_size(terminal: &impl std::os::fd::AsFd) {
+    /// Columns, and rows: together [`MOST_CELLS`].
+    const MOST: u16 = 1000;
+    if let Ok(mut size) = rustix::termios::tcgetwinsize(terminal)
+        && !is_drawn(size.ws_col, size.ws_row)
+    {
+        (size.ws_col, size.ws_row) = (size.ws_col.min(MOST), size.ws_row.min(MOST));
+        // If it cannot be set, there is nothing else to do.
+        let _ = rustix::termios::tcsetwinsize(terminal, size);
+    }
+}
+
 /// The state of the terminal before the dashboard.
 pub struct Terminal {
     #[cfg(all(unix, feature = "tui"))]
@@ -139,5 +199,34 @@ mod tests {
     fn the_size_that_a_terminal_reports_is_bounded() {
         assert!(is_drawn(80, 24) && is_drawn(1000, 300) && is_drawn(0, 0) && is_drawn(u16::MAX, 2));
         assert!(!is_drawn(u16::MAX, u16::MAX) && !is_drawn(2000, 2000));
+    }
+
+    /// A terminal whose size changes while it is shown.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_size_that_changes_is_bounded() {
+        use rustix::termios::{Winsize, tcgetwinsize, tcsetwinsize};
+        use signal_hook::consts::SIGWINCH;
+        use signal_hook::low_level::raise;
+
+        let open = std::fs::File::options().read(true).write(true).open("/dev/ptmx");
+        let terminal = std::sync::Arc::new(open.unwrap());
+        let (handle, thread) = BoundedSize::watching(terminal.clone()).unwrap();
+        for (ws_col, ws_row, bounded) in
+            [(80, 24, (80, 24)), (u16::MAX, u16::MAX, (1000, 1000)), (u16::MAX, 2, (u16::MAX, 2))]
+        {
+            tcsetwinsize(&terminal, Winsize { ws_col, ws_row, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+            // This terminal is not that of the process, so the system does not tell.
+            raise(SIGWINCH).unwrap();
+            let size = || tcgetwinsize(&terminal).map(|size| (size.ws_col, size.ws_row)).unwrap();
+            for _ in 0..500 {
+                if size() == bounded {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            assert_eq!(size(), bounded);
+        }
+        drop(BoundedSize { watching: Some((handle, thread)) });
     }
 }

@@ -108,6 +108,21 @@ impl<S> Trainer<S> {
     }
 }
 
+impl<S> Trainer<S> {
+    /// Rejects validation data without items if a score of it selects the best model: no evaluation would ever have one.
+    fn require_scores<B: Batch>(&self, data: &Data<B>) -> Result<(), TrainError> {
+        let (Some(score), Some(valid)) = (&self.best_by, &data.valid) else { return Ok(()) };
+        let samples = valid.samples(0);
+        for position in 0..samples {
+            if valid.batch(0, position..position + 1)?.items() > 0 {
+                return Ok(());
+            }
+        }
+        let place = format!("the validation data, whose {score} selects the best model,");
+        Err(DataError::Sample(SampleError::NoItems { place, samples }).into())
+    }
+}
+
 impl<M: 'static> Trainer<BoxedStrategy<M>> {
     fn fit_boxed<B>(
         self,
@@ -122,9 +137,7 @@ impl<M: 'static> Trainer<BoxedStrategy<M>> {
     {
         process_start();
         self.check()?;
-        if data.valid.as_ref().is_some_and(|valid| valid.samples(0) == 0) {
-            return Err(DataError::Sample(SampleError::EmptyEpoch { epoch: 0 }).into());
-        }
+        self.require_scores(&data)?;
         let world = self.world()?;
         let mut ranks = world.join()?;
         let shared = Shared::default();

@@ -186,6 +186,29 @@ impl Pass {
         (world.size() > 1).then_some(world)
     }
 
+    /// Returns the largest of the ranks' numbers if the ranks communicate in this pass, otherwise `number`. Every rank must
+    /// call it at the same time: one that computes a batch in parts learns how often the others run the model.
+    ///
+    /// If another rank is gone, it returns `number`, and [`check`](Self::check) the error.
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use firebrick_strategies::Pass;
+    ///
+    /// assert_eq!(Pass::evaluate(&Device::flex()).largest_of_ranks(3), 3);
+    /// ```
+    pub fn largest_of_ranks(&self, number: usize) -> usize {
+        let Some(world) = self.ranks() else { return number };
+        match world.numbers("the parts of a batch", &[number as f64]) {
+            // Numbers of parts are exact in f64.
+            Ok(all) => all.concat().into_iter().fold(number, |most, theirs| most.max(theirs as usize)),
+            Err(error) => {
+                self.plan.report(error.into());
+                number
+            }
+        }
+    }
+
     /// Returns the gradients of the model that the pass [entered](Self::enter), after a backward pass: those of Burn's
     /// graph, and those that segments have delivered. `closes` is true for the window's last micro-batch.
     ///

@@ -5,7 +5,9 @@ use std::fs;
 use crate::support::*;
 use burn::module::Module;
 use burn::store::{ModuleSnapshot, SafetensorsStore};
-use firebrick::{Amp, Checkpoints, Data, Interrupter, Resume, Schedule, Trainer};
+use firebrick::{
+    Amp, Checkpoints, Data, EvaluationSums, Interrupter, Resume, Schedule, Score, Trainer, World, Zero,
+};
 
 fn model() -> Bigram {
     Bigram::new(&device().autodiff())
@@ -34,12 +36,19 @@ fn evaluations_come_every_so_many_updates_and_at_the_end() {
 #[test]
 fn an_evaluation_without_items_does_not_end_the_run() {
     let folder = tempfile::tempdir().unwrap();
-    // The only token of a row is never predicted.
-    let data = Data::new(Rows::ragged(12)).valid(Rows(vec![vec![1], vec![2]])).micro_batch(4);
-    let trainer =
-        Trainer::new().steps(4).evaluate_every(2).early_stopping(1).output(folder.path().join("run"));
-    trainer.fit(model(), adamw(), Schedule::constant(1e-2), data).unwrap();
-    assert_eq!(log(&folder.path().join("run")), "t1 t2 t3 t4");
+    // The only token of a row is never predicted, and without a row there is none.
+    for (name, rows) in [("items", vec![vec![1], vec![2]]), ("rows", vec![])] {
+        for ranks in [1, 2] {
+            let data = Data::new(Rows::ragged(12)).valid(Rows(rows.clone())).micro_batch(4 / ranks);
+            let output = folder.path().join(format!("{name} {ranks}"));
+            let trainer = Trainer::new().steps(4).evaluate_every(2).early_stopping(1).output(&output);
+            let trainer = trainer.over(World::threads(ranks)).with((ranks > 1).then(|| Zero::stage(3)));
+            // The trial of a smaller dtype looks for a batch, too.
+            let trainer = trainer.with(has_bf16().then(Amp::bf16));
+            trainer.fit(model(), adamw(), Schedule::constant(1e-2), data).unwrap();
+            assert_eq!(log(&output), "t1 t2 t3 t4");
+        }
+    }
 }
 
 #[test]
@@ -156,7 +165,12 @@ fn settings_that_cannot_be_are_refused() {
     assert!(fit(Trainer::new().evaluate_every(0), 1, valid()).contains("evaluate_every"));
     assert!(fit(Trainer::new().early_stopping(0), 1, valid()).contains("early_stopping"));
     assert!(fit(Trainer::new(), 0, valid()).contains("micro_batch"));
-    assert!(fit(Trainer::new(), 1, Rows(vec![])).contains("no samples"));
+    let bits = |sums: &EvaluationSums| Score::lower("bits", sums.loss);
+    let selects = Trainer::new().score(bits).best_by("bits");
+    assert!(fit(selects.clone(), 1, Rows(vec![])).contains("no record of the validation data, whose bits"));
+    assert!(
+        fit(selects, 1, Rows(vec![vec![1]])).contains("none of 1 sample of the validation data, whose bits")
+    );
 
     let clips = burn::optim::AdamWConfig::new()
         .with_grad_clipping(Some(burn::grad_clipping::GradientClippingConfig::Norm(1.0)))

@@ -274,3 +274,44 @@ fn a_save_that_the_ranks_cannot_agree_on_any_more_leaves_nothing() {
     let left: Vec<_> = fs::read_dir(output.path().join("checkpoints")).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
 }
+
+/// Each write names the removed folder and none makes another one, in which nothing else would be. If the user makes one,
+/// it gets the model.
+#[test]
+fn a_folder_that_is_removed_during_the_run_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for is_made_again in [false, true] {
+        let output = folder.path().join(format!("run-{is_made_again}"));
+        let place = output.clone();
+        let device = support::device().autodiff();
+        let data = Data::new(support::Rows::ragged(21)).valid(support::Rows::ragged(4)).micro_batch(8);
+        let trainer = Trainer::new().steps(8).output(&output).evaluate_every(2);
+        let trainer =
+            trainer.checkpoints(Checkpoints::every(2).retries(0)).observe(move |step: &StepNumbers| {
+                if step.step == 3 {
+                    // Until the checkpoint and the weights of the second update are written.
+                    thread::sleep(Duration::from_millis(300));
+                    while place.exists() {
+                        let _ = fs::remove_dir_all(&place);
+                    }
+                }
+                if step.step == 6 && is_made_again {
+                    assert!(!place.exists(), "only the user makes it again");
+                    fs::create_dir(&place).unwrap();
+                }
+            });
+        let model = support::gpt(0.1, &device);
+        let trained = trainer.fit(model, support::adamw(), Schedule::constant(1e-3), data);
+        if !is_made_again {
+            let error = trained.err().unwrap().to_string();
+            let named = format!("the folder {} does not exist, or was removed", output.display());
+            assert!(error.contains(&named) && error.contains("create it again"), "{error}");
+            assert!(!output.exists());
+            continue;
+        }
+        let report = trained.unwrap().report;
+        assert!(output.join("model.safetensors").is_file());
+        let log = report.failed_writes.iter().find(|failed| failed.file == "metrics.jsonl").unwrap();
+        assert!(log.error.as_ref().unwrap().contains("it was removed, alone or with its folder"), "{log:?}");
+    }
+}

@@ -3,7 +3,7 @@
 //! ```text
 //! mod.rs    what the file has
 //! data.rs   recognises a data set by its files and its first records
-//! trial.rs  tries what is suggested, before it is written
+//! trial.rs  trains what is suggested for a step, before it is written
 //! text.rs   the text of the file
 //! error.rs  why there is none
 //! ```
@@ -27,6 +27,7 @@ pub use error::InitError;
 
 use data::Seen;
 use text::Draft;
+use trial::Trial;
 
 /// A drafted run file.
 #[derive(Debug)]
@@ -67,14 +68,18 @@ impl Given<'_> {
             seen.check_valid(&on_this_machine(valid)?)?;
         }
         let (path, valid, format) = (seen.path.clone(), seen.valid.clone(), seen.format.clone());
+        let reads = seen.reads.clone();
         let (mut examples, mut found) = match self.data {
             Some(_) => seen.split(),
             None => (Examples::default(), vec!["no --data: `data.path` is a placeholder".into()]),
         };
+        let mut parameters = None;
         if let Some(model) = self.model {
             let local = local_folder(model, Wanted::Model, &tell)?;
             let folder = Folder::open(&*local)?;
-            let Limits { positions, labels } = Families::model_in(&task, &folder)?.limits(&folder)?;
+            let limits = Families::model_in(&task, &folder)?.limits(&folder)?;
+            let Limits { positions, labels, .. } = limits;
+            parameters = Some(limits.parameters);
             let tokenizer = Tokenizer::from_file(&*local)?;
             let of_tokenizer = tokenizer.model_max_length();
             examples.most_tokens = positions.into_iter().chain(of_tokenizer).min();
@@ -86,6 +91,10 @@ impl Given<'_> {
         let suggestion =
             task.suggest(&examples).map_err(|reason| InitError::Data { path: path.clone(), reason })?;
         found.extend(suggestion.found.iter().cloned());
+        let fresh = match self.model {
+            Some(_) => String::new(),
+            None => fresh(&task)?,
+        };
         let text = Draft {
             task: task.name(),
             path: &path,
@@ -94,18 +103,27 @@ impl Given<'_> {
             format: format.as_deref(),
             bytes: examples.bytes,
             folder: self.model,
-            fresh: match self.model {
-                Some(_) => String::new(),
-                None => fresh(&task)?,
-            },
+            fresh: fresh.clone(),
             suggestion: &suggestion,
         }
         .text();
-        // What is printed can be read, and has samples to train on.
-        let run = Run::parse("the drafted run file", &text, &[""; 0])?;
-        if self.data.is_some_and(|data| on_this_machine(data).is_ok_and(|local| local == data)) {
-            trial::of(&run, examples.bytes)
-                .map_err(|error| InitError::Trial { path, reason: error.to_string() })?;
+        // What is printed can be read, and trains.
+        Run::parse("the drafted run file", &text, &[""; 0])?;
+        if let (Some(data), Some(format)) = (self.data, reads) {
+            let local = on_this_machine(data)?;
+            let is_here = |path: &Path| on_this_machine(path).is_ok_and(|local| local == path);
+            let trial = Trial {
+                text: &text,
+                data: &local,
+                format: &format,
+                bytes: examples.bytes,
+                is_here: is_here(data) && valid.as_deref().is_none_or(is_here),
+                parameters,
+                fresh: &fresh,
+            };
+            let untried =
+                trial.run().map_err(|error| InitError::Trial { path, reason: error.to_string() })?;
+            found.extend(untried);
         }
         Ok(Drafted { text, found })
     }

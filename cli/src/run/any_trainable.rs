@@ -7,6 +7,7 @@ use firebrick_models::pretrained::{CLASSIFIER, Folder};
 
 use super::launch::Launch;
 use super::saved_weights::{Exported, Exporting};
+use super::shapes::parameters;
 use super::{Launched, RunError};
 use crate::bench::{BenchReport, Benched};
 use crate::plan::{Finding, FoundBatch, Plan, Planning};
@@ -30,12 +31,14 @@ pub(crate) trait AnyTrainable: Debug + Send + Sync {
 }
 
 /// What the model of a folder can read and tell apart.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Limits {
     /// The most tokens of a row, if there is a limit.
     pub positions: Option<usize>,
     /// The labels of its classifier, if it has one.
     pub labels: Option<Vec<String>>,
+    /// The number of its parameters.
+    pub parameters: f64,
 }
 
 /// The type of a model, without a model.
@@ -52,7 +55,7 @@ impl<M: Trainable> AnyTrainable for Typed<M> {
     fn limits(&self, folder: &Folder) -> Result<Limits, RunError> {
         let config = folder.config::<M::Config>()?;
         let labels = config.label_names().filter(|_| folder.has_head::<M>(&config, CLASSIFIER));
-        Ok(Limits { positions: config.positions(), labels })
+        Ok(Limits { positions: config.positions(), labels, parameters: parameters::<M>(&config) })
     }
 
     fn launch(&self, launch: Launch<'_>, folder: Option<Folder>) -> Result<Launched, RunError> {

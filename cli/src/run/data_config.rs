@@ -8,6 +8,7 @@ use firebrick_datasets::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::load::progress;
 use crate::hub::{HubError, local_paths};
 use firebrick::ByteSize;
 
@@ -119,18 +120,17 @@ impl DataConfig {
         self.format.is_none() && paths.as_slice().iter().all(is_text)
     }
 
-    /// Reads plain text files, one text for each path. `progress` is called with the number of bytes so far.
+    /// Reads plain text files, one text for each path. Says every second how much it has read.
     ///
     /// # Errors
     ///
     /// A file cannot be read, or compressed files unpack to more than [`max_unpacked`](Self::max_unpacked).
-    pub(crate) fn plain_texts(
-        &self,
-        paths: &Paths,
-        progress: impl FnMut(u64),
-    ) -> Result<Vec<String>, DataError> {
+    pub(crate) fn plain_texts(&self, paths: &Paths, say: &dyn Fn(&str)) -> Result<Vec<String>, DataError> {
+        let mut progress = progress(say, "MB of text");
         let most = self.max_unpacked.map_or(WholeText::MOST_UNPACKED, |ByteSize(bytes)| bytes as u64);
-        let texts = WholeText::read_all(paths.as_slice(), &self.extensions, most, progress)?;
+        let texts = WholeText::read_all(paths.as_slice(), &self.extensions, most, |bytes| {
+            progress((bytes / 1_000_000) as usize);
+        })?;
         Ok(texts.into_iter().map(WholeText::into_text).collect())
     }
 

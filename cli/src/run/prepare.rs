@@ -183,7 +183,7 @@ impl Run {
         let Loaded { tokenizer, data, labels, longest_row, truncated, .. } = loaded?;
         let data = data.batches::<M::Batch>().ok_or_else(|| self.other_task())?;
         let data = data.tokenizer(&tokenizer)?;
-        if self.early_stopping.is_some() && data.valid.is_none() {
+        if self.early_stopping.is_some() && data.valid.as_ref().is_none_or(|valid| valid.samples(0) == 0) {
             let place = "the validation part, which `early_stopping` needs,".to_string();
             return Err(DataError::EmptyText { place }.into());
         }

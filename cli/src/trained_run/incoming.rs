@@ -3,6 +3,7 @@
 use std::io::{self, BufRead, Read};
 use std::iter;
 use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 /// The number of lines that are answered together.
@@ -12,8 +13,8 @@ pub(super) const TOGETHER: usize = 256;
 /// each of them.
 const LONGEST: usize = 1 << 20;
 
-/// The bytes of lines after which no more are answered together with them.
-const ENOUGH: usize = 4 * LONGEST;
+/// The bytes of lines after which no more are answered together with them, and after which no more are read ahead.
+const ENOUGH: usize = LONGEST;
 
 /// A line, counted from 1.
 pub(super) type Line = (u64, Result<String, NoLine>);
@@ -33,7 +34,10 @@ pub(super) enum NoLine {
 }
 
 /// The lines of an input that may wait for answers, such as a terminal or a pipe.
-pub(super) struct Incoming(Receiver<Line>);
+pub(super) struct Incoming {
+    lines: Receiver<Line>,
+    ahead: Arc<Ahead>,
+}
 
 impl Incoming {
     /// Starts to read. The thread ends with the input, or when this value is dropped. Nothing waits for it: a read cannot
@@ -44,30 +48,83 @@ impl Incoming {
     /// The system starts no thread.
     pub fn of(source: Box<dyn BufRead + Send>) -> io::Result<Self> {
         let (sender, read) = sync_channel(TOGETHER);
+        let ahead = Arc::new(Ahead::default());
+        let of_reader = ahead.clone();
         let hand_on = move || {
             for line in lines(source) {
+                of_reader.add(bytes_of(&line));
                 if sender.send(line).is_err() {
                     return;
                 }
             }
         };
         thread::Builder::new().name("standard input".into()).spawn(hand_on)?;
-        Ok(Self(read))
+        Ok(Self { lines: read, ahead })
     }
 
     /// Waits for a line, and returns it with those that have come by then, at most `most`, and fewer if they are long.
     /// `None` at the end.
     pub fn next(&self, most: usize) -> Option<impl Iterator<Item = Line> + '_> {
-        let first = self.0.recv().ok()?;
-        let mut bytes = bytes_of(&first);
-        let mut others = self.0.try_iter().take(most.saturating_sub(1));
+        let mut bytes = 0;
+        let mut taken = move |line: Line| {
+            bytes += bytes_of(&line);
+            self.ahead.remove(bytes_of(&line));
+            (line, bytes < ENOUGH)
+        };
+        let (first, mut has_room) = taken(self.lines.recv().ok()?);
+        let mut others = self.lines.try_iter().take(most.saturating_sub(1));
         let more = iter::from_fn(move || {
-            if bytes >= ENOUGH {
+            if !has_room {
                 return None;
             }
-            others.next().inspect(|line| bytes += bytes_of(line))
+            let (line, more) = taken(others.next()?);
+            has_room = more;
+            Some(line)
         });
         Some(iter::once(first).chain(more))
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        self.ahead.close();
+    }
+}
+
+/// Counts the bytes of lines that are read ahead. What is read faster than it is answered must not fill the memory.
+#[derive(Default)]
+struct Ahead {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    bytes: usize,
+    /// Whether nobody takes lines any more.
+    is_closed: bool,
+}
+
+impl Ahead {
+    /// Adds a line, once there is room for it.
+    fn add(&self, bytes: usize) {
+        let is_full = |state: &mut State| state.bytes > 0 && state.bytes + bytes > ENOUGH && !state.is_closed;
+        let state = self.changed.wait_while(self.locked(), is_full);
+        state.unwrap_or_else(PoisonError::into_inner).bytes += bytes;
+    }
+
+    fn remove(&self, bytes: usize) {
+        self.locked().bytes -= bytes;
+        self.changed.notify_one();
+    }
+
+    fn close(&self) {
+        self.locked().is_closed = true;
+        self.changed.notify_one();
+    }
+
+    fn locked(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -153,12 +210,59 @@ mod tests {
     fn long_lines_are_answered_in_small_numbers() {
         let text = ("x".repeat(LONGEST - 1) + "\n").repeat(10);
         let incoming = Incoming::of(Box::new(io::Cursor::new(text))).unwrap();
-        let (mut batches, mut all) = (0, 0);
+        let mut all = 0;
         while let Some(lines) = incoming.next(TOGETHER) {
             let bytes: usize = lines.map(|line| bytes_of(&line)).inspect(|_| all += 1).sum();
             assert!(bytes < ENOUGH + LONGEST, "{bytes}");
-            batches += 1;
         }
-        assert!(batches >= 2 && all == 10, "{batches} batches, {all} lines");
+        assert_eq!(all, 10);
+    }
+
+    /// An input that tells how many bytes were read of it.
+    struct Told(Arc<Mutex<usize>>);
+
+    impl io::Read for Told {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            into.fill(b'x');
+            let last = into.len() - 1;
+            // A line has 64 KiB or less.
+            into[last] = b'\n';
+            *self.0.lock().unwrap() += into.len();
+            Ok(into.len())
+        }
+    }
+
+    /// An input that is faster than its answers waits, however many lines are still to come.
+    #[test]
+    fn what_is_read_ahead_is_bounded_in_bytes() {
+        let read = Arc::new(Mutex::new(0));
+        let source = BufReader::with_capacity(64 << 10, Told(read.clone()));
+        let incoming = Incoming::of(Box::new(source)).unwrap();
+        let (mut before, mut taken) = (0, 0);
+        for _ in 0..3 {
+            // Until no more is read.
+            loop {
+                thread::sleep(std::time::Duration::from_millis(100));
+                let now = *read.lock().unwrap();
+                if now == before && now > 0 {
+                    break;
+                }
+                before = now;
+            }
+            // A buffer and a line come on top, and the ends of lines.
+            assert!(before <= taken + ENOUGH + (256 << 10), "{before} {taken}");
+            taken += incoming.next(TOGETHER).unwrap().map(|line| bytes_of(&line)).sum::<usize>();
+        }
+        // The thread that reads ends.
+        drop(incoming);
+        let mut ended = Arc::strong_count(&read);
+        for _ in 0..100 {
+            thread::sleep(std::time::Duration::from_millis(20));
+            ended = Arc::strong_count(&read);
+            if ended == 1 {
+                break;
+            }
+        }
+        assert_eq!(ended, 1);
     }
 }

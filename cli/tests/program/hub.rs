@@ -247,3 +247,22 @@ fn weights_that_are_damaged_on_their_way_are_refused() {
     assert!(!blobs.join(sha256(&files()["org/model/model.safetensors"])).exists());
     train(&folder, &hub(files(), 0).address).assert().success();
 }
+
+/// What is suggested is tried on what was downloaded, and a line says how much that is.
+#[test]
+fn a_run_file_for_the_hub_is_tried_on_the_beginning_of_the_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = hub(files(), 0);
+    let asked = ["init", "CausalLm", "--data", "hub:org/data/text/train.txt", "--model", "hub:org/model"];
+    let init = command(folder.path(), &server.address).args(asked).assert().success();
+    init.stdout(contains("path: \"hub:org/data/text/train.txt\""))
+        .stderr(contains("of data on the Hub, only the beginning of its first file was tried"));
+    let mut damaged = files().as_ref().clone();
+    let weights = damaged.get_mut("org/model/model.safetensors").unwrap();
+    let start = 8 + u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
+    weights[start..start + 16].fill(0xff);
+    let server = hub(Arc::new(damaged), 0);
+    let mut init = command(folder.path(), &server.address);
+    let init = init.env("HF_HOME", folder.path().join("other")).args(asked).assert().code(1).stdout("");
+    init.stderr(contains("a run file that trains on this data cannot be suggested"));
+}

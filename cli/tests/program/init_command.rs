@@ -270,3 +270,44 @@ fn a_run_says_that_its_entities_are_not_scored() {
     data(&[]).stderr(contains(remedy));
     data(&["--set", "data.format=Conll(tags: Detect)"]).stderr(contains(remedy).not());
 }
+
+/// Weights that are no numbers show in a step only, for data of any size.
+#[test]
+fn a_suggestion_is_trained_for_a_step() {
+    let place = TempDir::new().unwrap();
+    let out = place.path().join("out");
+    let mut train = at_root();
+    train.args(["train", "examples/sequence_classification.ron", "--steps", "1", "--output"]).arg(&out);
+    train.assert().success();
+    let weights = out.join("pretrained/model.safetensors");
+    let whole = fs::read(&weights).unwrap();
+    let mut damaged = whole.clone();
+    // The first numbers after the header. The last ones are the classifier's, which starts anew.
+    let start = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+    damaged[start..start + 16].fill(0xff);
+
+    let write = |name: &str, text: &[u8]| fs::write(place.path().join(name), text).unwrap();
+    let rows = "a film that is good,good\na film that is bad,bad\n";
+    write("few.csv", format!("text,label\n{}", rows.repeat(10)).as_bytes());
+    write("many.csv", format!("text,label\n{}", rows.repeat(30_000)).as_bytes());
+    let temporary = place.path().join("temporary");
+    fs::create_dir(&temporary).unwrap();
+    let init = |arguments: &[&str]| {
+        let mut command = firebrick(place.path());
+        command.arg("init").args(arguments).env("TMPDIR", &temporary).assert()
+    };
+    for data in ["few.csv", "many.csv"] {
+        let arguments = ["SequenceClassification", "--data", data, "--model", "out/pretrained"];
+        fs::write(&weights, &damaged).unwrap();
+        let refused = init(&arguments).code(1).stdout("");
+        refused.stderr(contains("a run file that trains on this data cannot be suggested"));
+        fs::write(&weights, &whole).unwrap();
+        init(&arguments).success().stdout(contains("new_head: true"));
+    }
+    // Texts of any length, as windows.
+    let text = "to be or not to be, that is the question\n".repeat(40_000);
+    write("long.txt", text.as_bytes());
+    init(&["CausalLm", "--data", "long.txt"]).success().stdout(contains("block:"));
+    // Nothing is left.
+    assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
+}

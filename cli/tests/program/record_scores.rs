@@ -111,3 +111,59 @@ fn an_evaluation_without_items_does_not_end_the_run() {
     // There, it is all that was asked for.
     firebrick(folder.path()).args(["eval", "out"]).assert().code(1).stderr(contains(nothing));
 }
+
+/// All records of the validation data are left out. The training goes on, and each evaluation says that it has nothing to
+/// score. A best model cannot be selected.
+#[test]
+fn validation_data_without_a_sample_does_not_end_the_run() {
+    let words = [json!({"words": ["a", "b"], "labels": ["O", "B-X"]}), json!({"words": [], "labels": []})];
+    let texts = [json!({"text": "a b c d"}), json!({"text": ""})];
+    let pairs = [
+        json!({"prompt": "a", "chosen": "b", "rejected": "c"}),
+        json!({"prompt": "a prompt that is longer than a row", "chosen": "b", "rejected": "c"}),
+    ];
+    let bert = "model: Bert(layers: 1, heads: 1, width: 8)";
+    let gpt = "model: Gpt(layers: 1, heads: 1, width: 8)";
+    for (task, model, [train, valid], score) in [
+        ("TokenClassification()", bert, words, "f1"),
+        ("MaskedLm()", bert, texts, ""),
+        ("Dpo()", gpt, pairs, "reward_margin"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let run = format!(
+            r#"(
+                task: {task},
+                data: (path: "train.jsonl", valid: "valid.jsonl", tokenizer: Bpe(vocabulary: 280),
+                    special: (pad: "<pad>", bos: "<s>", eos: "</s>", mask: "<mask>"), max_length: 12, cache: false),
+                {model}, optimizer: AdamW(), schedule: Constant(lr: 1e-3), batch: (micro: 2), steps: 2,
+                device: "cpu", output: "out",
+            )"#
+        );
+        fs::write(folder.path().join("run.ron"), run).unwrap();
+        fs::write(folder.path().join("train.jsonl"), format!("{train}\n").repeat(8)).unwrap();
+        fs::write(folder.path().join("valid.jsonl"), format!("{valid}\n").repeat(3)).unwrap();
+        let said = "warning: no evaluation has anything to score: all 3 records of `data.valid`, valid.jsonl, are left out";
+        firebrick(folder.path()).args(["train", "run.ron", "--plain"]).assert().success().stderr(
+            contains(said)
+                .and(contains("left out 3 records with nothing to learn"))
+                .and(contains("no evaluation after update 2: no record of the validation data has anything")),
+        );
+        assert!(folder.path().join("out/pretrained/model.safetensors").is_file());
+        let of_eval = firebrick(folder.path()).args(["eval", "out"]).assert().code(1);
+        of_eval.stderr(contains("has no samples (skipped 0 malformed records, left out 3 records"));
+
+        let mut refused = vec![("early_stopping=1".to_string(), "which `early_stopping` needs")];
+        if !score.is_empty() {
+            refused.push((format!("best_by=\"{score}\""), "selects the best model"));
+        }
+        for (set, expected) in refused {
+            let options = ["train", "run.ron", "--plain", "--output", "other", "--set", &set];
+            firebrick(folder.path()).args(options).assert().code(1).stderr(contains(expected));
+            assert!(!folder.path().join("other/metrics.jsonl").exists());
+        }
+        // A file without a record is a mistake.
+        fs::write(folder.path().join("valid.jsonl"), "").unwrap();
+        let options = ["train", "run.ron", "--plain", "--output", "other"];
+        firebrick(folder.path()).args(options).assert().code(1).stderr(contains("valid.jsonl"));
+    }
+}

@@ -1,5 +1,12 @@
-//! Threads that the system does not start, and more of them than compute.
+//! Threads that the system does not start, more of them than compute, and memory that it does not give.
 
+#[cfg(target_os = "linux")]
+use std::path::Path;
+#[cfg(target_os = "linux")]
+use std::process::Command;
+
+#[cfg(target_os = "linux")]
+use assert_cmd::cargo::cargo_bin;
 use predicates::prelude::*;
 use predicates::str::contains;
 
@@ -27,4 +34,32 @@ fn the_threads_that_compute_are_bounded() {
     many.stderr(contains("warning: RAYON_NUM_THREADS is 100000").count(1));
     let mut few = train(folder.path(), &["--steps", "2"]);
     few.env("RAYON_NUM_THREADS", "2").assert().success().stderr(contains("RAYON_NUM_THREADS").not());
+}
+
+/// Runs two steps within so many KB of address space, and returns the exit code and standard error. A signal has no code.
+#[cfg(target_os = "linux")]
+fn within(kilobytes: u32, folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+    let script = format!("ulimit -v {kilobytes} && exec \"$0\" train run.ron --plain --steps 2 \"$@\"");
+    let mut limited = Command::new("sh");
+    limited.arg("-c").arg(script).arg(cargo_bin("firebrick")).args(arguments).current_dir(folder);
+    // As many threads on every machine, and one line for an allocation that fails.
+    let output = limited.env("RAYON_NUM_THREADS", "2").env("RUST_BACKTRACE", "0").output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// Little memory ends the program with code 1, wherever it is missing: in a value, or in a thread's stack.
+#[cfg(target_os = "linux")]
+#[test]
+fn too_little_memory_is_code_1() {
+    let folder = folder_of(RUN, 40);
+    let wide = ["--set", "model=Gpt(layers: 2, heads: 2, width: 4096)"];
+    let (code, said) = within(500_000, folder.path(), &wide);
+    assert_eq!(code, Some(1), "{said}");
+    let last = said.lines().last().unwrap();
+    assert!(last.starts_with("memory allocation of ") || last.starts_with("error: "), "{said}");
+    for kilobytes in (240_000..700_000).step_by(46_000) {
+        let output = format!("out-{kilobytes}");
+        let (code, said) = within(kilobytes, folder.path(), &["--output", &output]);
+        assert!(matches!(code, Some(0 | 1)) && !said.contains("panicked"), "{kilobytes} KB: {code:?} {said}");
+    }
 }

@@ -13,8 +13,13 @@ use crate::{DataError, Malformed, Record, SampleError, Skipped, Value};
 /// The number of labels from which on most of them may not occur only once.
 const MANY: usize = 200;
 
-/// The maximum number of bytes in the names of labels that are collected from data.
-const LONGEST: usize = 64 << 20;
+/// The number of labels from which on the rest of the data is not read if nearly all of them have occurred only once. Data
+/// in which each label comes once before any comes again has fewer labels.
+const EARLY: usize = 20_000;
+
+/// The maximum number of bytes in the names of labels that are collected from data: those of many times as many labels as
+/// a classifier has.
+const LONGEST: usize = 8 << 20;
 
 /// Maps class names to ids and back.
 ///
@@ -215,7 +220,7 @@ impl Labels {
     ///
     /// The first record error that is not skipped; [`SampleError::NoLabels`] if there are no labels; and
     /// [`SampleError::UniqueLabels`] if there are more than 200 and most of them occur only once: a field of ids or texts
-    /// is no field of labels.
+    /// is no field of labels. Of such a field, not all records are read.
     pub fn from_records(
         records: impl IntoIterator<Item = Result<Record, DataError>>,
         field: &str,
@@ -240,7 +245,8 @@ impl Labels {
                     }
                 }
             }
-            if bytes > LONGEST {
+            let are_unique = names.len() >= EARLY && once > names.len() / 10 * 9;
+            if bytes > LONGEST || are_unique {
                 return Err(unique(names.len(), once));
             }
         }
@@ -557,6 +563,22 @@ mod tests {
         assert_eq!(of(&mut (0..300).chain(0..150)).unwrap().len(), 300);
         assert!(of(&mut (0..300).chain(0..149)).is_err());
         assert_eq!(of(&mut (0..300).chain(0..150).chain(0..150)).unwrap().len(), 300);
+
+        // The rest of a large file is not read, and what was read of it is small.
+        let mut ids = 0..usize::MAX;
+        let error = of(&mut ids).unwrap_err();
+        assert!(
+            matches!(error, DataError::Sample(SampleError::UniqueLabels { labels: 20_000, .. })),
+            "{error}"
+        );
+        assert_eq!(ids.start, 20_000);
+        let mut texts = 0..usize::MAX;
+        let records =
+            texts.by_ref().map(|at| Ok(record(Value::Text(format!("{at} {}", "word ".repeat(2_000))))));
+        assert!(Labels::from_records(records, "label", Malformed::Stop).is_err());
+        assert!(texts.start < 1_000, "{}", texts.start);
+        // Many labels that come in turn are labels.
+        assert_eq!(of(&mut (0..19_999).chain(0..19_999)).unwrap().len(), 19_999);
     }
 
     #[test]

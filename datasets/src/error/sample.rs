@@ -220,27 +220,33 @@ pub enum SampleError {
 
     /// The data contains no samples.
     #[error(
-        "{place} has no samples (skipped {}): its records are empty, too short, or have no supervised token; check \
-         the records and the maximum length",
-        counted(*skipped, "malformed record")
+        "{place} has no samples (skipped {}, left out {} with nothing to learn): its records are empty, too short, or \
+         have no supervised token; check the records and the maximum length",
+        counted(*skipped, "malformed record"),
+        counted(*left_out, "record")
     )]
     NoSamples {
         /// Where the data is, and its purpose.
         place: String,
         /// The number of malformed records that were skipped.
         skipped: u64,
+        /// The number of records that yielded no sample.
+        left_out: u64,
     },
 
     /// No sample has an item that counts in the loss.
     #[error(
-        "none of {} of {place} has anything to predict: nothing is masked, or the maximum length cuts off what counts; \
-         check the records and the maximum length",
-        counted(*samples, "sample")
+        "{} has anything to predict: nothing is masked, or the maximum length cuts off what counts; check the records and \
+         the maximum length",
+        match samples {
+            0 => format!("no record of {place}"),
+            samples => format!("none of {} of {place}", counted(*samples, "sample")),
+        }
     )]
     NoItems {
         /// What the samples are, and where they come from.
         place: String,
-        /// The number of samples.
+        /// The number of samples; 0 if all records were left out.
         samples: usize,
     },
 

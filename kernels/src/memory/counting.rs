@@ -3,6 +3,8 @@
 #![allow(unsafe_code)] // A global allocator is an unsafe trait; each block below is justified.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use super::account::{Counters, PROCESS, current, of};
 
@@ -25,6 +27,24 @@ use super::account::{Counters, PROCESS, current, of};
 /// account, which is credited whichever thread frees the block. The header itself is not counted.
 #[derive(Debug)]
 pub struct Counting;
+
+/// Set once the system has given no memory for a block, if somebody asked to know.
+static FAILED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// Returns a flag that is set once the system has given no memory for a block of [`Counting`]. Some callers go on without
+/// it; where Rust cannot, the process is about to abort.
+pub fn has_failed() -> Arc<AtomicBool> {
+    FAILED.get_or_init(Arc::default).clone()
+}
+
+/// Notes that there is no memory, and returns null.
+#[cold]
+fn failed() -> *mut u8 {
+    if let Some(failed) = FAILED.get() {
+        failed.store(true, Relaxed);
+    }
+    std::ptr::null_mut()
+}
 
 /// Returns the bytes before a block, which preserve its alignment and that of the system's allocator.
 fn header(layout: Layout) -> usize {
@@ -62,7 +82,7 @@ impl Counters {
 /// `start` is null, or begins an allocation of `with_header(layout)`.
 unsafe fn begin(start: *mut u8, layout: Layout) -> *mut u8 {
     if start.is_null() {
-        return start;
+        return failed();
     }
     let account = current();
     // SAFETY: the header, at least 16 bytes, and the block after it are within the allocation.
@@ -89,7 +109,7 @@ unsafe fn account_of(block: *mut u8) -> &'static Counters {
 // destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let Some(whole) = with_header(layout) else { return std::ptr::null_mut() };
+        let Some(whole) = with_header(layout) else { return failed() };
         // SAFETY: `whole` is a layout of at least 16 bytes.
         let start = unsafe { System.alloc(whole) };
         // SAFETY: `start` was allocated with this layout.
@@ -97,7 +117,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        let Some(whole) = with_header(layout) else { return std::ptr::null_mut() };
+        let Some(whole) = with_header(layout) else { return failed() };
         // SAFETY: `whole` is a layout of at least 16 bytes.
         let start = unsafe { System.alloc_zeroed(whole) };
         // SAFETY: `start` was allocated with this layout.
@@ -114,9 +134,9 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        let Ok(after) = Layout::from_size_align(size, layout.align()) else { return std::ptr::null_mut() };
+        let Ok(after) = Layout::from_size_align(size, layout.align()) else { return failed() };
         let (Some(whole), Some(whole_after)) = (with_header(layout), with_header(after)) else {
-            return std::ptr::null_mut();
+            return failed();
         };
         // SAFETY: the caller guarantees that `block` came from this allocator, and so from `begin`.
         let account = unsafe { account_of(block) };
@@ -124,7 +144,7 @@ unsafe impl GlobalAlloc for Counting {
         // and fits a layout.
         let start = unsafe { System.realloc(block.sub(header(layout)), whole, whole_after.size()) };
         if start.is_null() {
-            return start;
+            return failed();
         }
         account.grow(size);
         account.shrink(layout.size());

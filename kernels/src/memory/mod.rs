@@ -13,7 +13,7 @@ use burn::tensor::{Device, Tensor};
 
 pub(crate) use account::apart;
 pub use account::{Account, Entered, Inherited};
-pub use counting::Counting;
+pub use counting::{Counting, has_failed};
 pub use freed::keep_freed;
 pub use storages::Storages;
 

@@ -9,3 +9,6 @@
 pub(crate) mod masked;
 pub(crate) mod texts;
 pub(crate) mod tokens;
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use firebrick_datasets::collators::{Inputs, SequenceBatch};
 use firebrick_kernels::cast;
 use firebrick_strategies::Pass;
 
-use super::tokens::rows_at_once;
+use super::tokens::{added, in_step, rows_at_once};
 use crate::ragged::Tokens;
 use crate::{SequenceScores, sequence_loss};
 
@@ -28,24 +28,22 @@ pub(crate) fn evaluation(
     pass: &Pass,
     logits: impl Fn(&Inputs, &Tokens) -> Tensor<2>,
 ) -> Evaluation {
-    if Tokens::of(batch.inputs(), pass).is_empty() {
-        return Evaluation { loss: Loss::of_nothing(pass), counts: scores.counts(&[], batch) };
-    }
-    let (mut host, mut sum): (Vec<f32>, _) = (Vec::new(), None);
-    let mut parts = batch.parts(rows_at_once(batch, pass));
+    let mut parts = batch.parts(rows_at_once(batch));
     // Rows without a token are read with others that have some.
     if parts.iter().any(|part| Tokens::of(part.inputs(), pass).is_empty()) {
         parts = vec![batch.clone()];
     }
-    for part in parts {
+    let is_run = |part: &SequenceBatch| !Tokens::of(part.inputs(), pass).is_empty();
+    let computed = in_step(&parts, pass, is_run, |part| {
         let tokens = Tokens::of(part.inputs(), pass);
         let logits = cast(logits(part.inputs(), &tokens), FloatDType::F32);
-        host.extend(logits.clone().into_data().iter::<f32>());
-        let loss = sequence_loss(logits, &part, pass).sum;
-        sum = Some(match sum {
-            Some(sum) => sum + loss,
-            None => loss,
-        });
+        let host: Vec<f32> = logits.clone().into_data().iter().collect();
+        (host, sequence_loss(logits, part, pass).sum)
+    });
+    let (mut host, mut sum): (Vec<f32>, _) = (Vec::new(), None);
+    for (of_part, loss) in computed.into_iter().flatten() {
+        host.extend(of_part);
+        sum = Some(added(sum, loss));
     }
     let loss = sum.map_or_else(|| Loss::of_nothing(pass), |sum| Loss { sum, items: batch.items() });
     Evaluation { loss, counts: scores.counts(&host, batch) }

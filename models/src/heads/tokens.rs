@@ -26,32 +26,61 @@ pub(crate) fn evaluation(
     pass: &Pass,
     logits: impl Fn(&Inputs, &Tokens) -> Tensor<3>,
 ) -> Evaluation {
-    let (mut classes, mut sum) = (Vec::with_capacity(batch.host_labels().len()), None);
-    for part in batch.parts(rows_at_once(batch, pass)) {
-        let tokens = Tokens::of(part.inputs(), pass);
-        if tokens.is_empty() {
-            classes.resize(classes.len() + part.host_labels().len(), 0);
-            continue;
-        }
-        let logits = logits(part.inputs(), &tokens);
+    let parts = batch.parts(rows_at_once(batch)).into_iter();
+    let parts: Vec<_> = parts.map(|part| (Tokens::of(part.inputs(), pass), part)).collect();
+    let is_run = |(tokens, _): &(Tokens, LabeledBatch)| !tokens.is_empty();
+    let computed = in_step(&parts, pass, is_run, |(tokens, part)| {
+        let logits = logits(part.inputs(), tokens);
         // Padding has no label, so that its class doesn't count.
-        classes.extend(tokens.put_back(likeliest(logits.clone()), 0));
-        let loss = loss_of(logits, &part, &tokens, pass).sum;
-        sum = Some(match sum {
-            Some(sum) => sum + loss,
-            None => loss,
-        });
+        let classes = tokens.put_back(likeliest(logits.clone()), 0);
+        (classes, loss_of(logits, part, tokens, pass).sum)
+    });
+    let (mut classes, mut sum) = (Vec::with_capacity(batch.host_labels().len()), None);
+    for ((_, part), computed) in parts.iter().zip(computed) {
+        match computed {
+            Some((of_part, loss)) => {
+                classes.extend(of_part);
+                sum = Some(added(sum, loss));
+            }
+            None => classes.resize(classes.len() + part.host_labels().len(), 0),
+        }
     }
     let loss = sum.map_or_else(|| Loss::of_nothing(pass), |sum| Loss { sum, items: batch.items() });
     Evaluation { loss, counts: scores.counts_of_records(&classes, batch) }
 }
 
-/// The rows that an evaluation computes at once. Ranks that communicate compute the same number of times.
-pub(super) fn rows_at_once(batch: &impl Batch, pass: &Pass) -> usize {
+/// The rows that an evaluation computes at once.
+pub(super) fn rows_at_once(batch: &impl Batch) -> usize {
     match batch.records() {
         0 => usize::MAX,
-        _ if pass.is_collective() => usize::MAX,
         records => records,
+    }
+}
+
+/// Runs the model on each part of a batch that has something to run on.
+///
+/// Ranks that communicate run the model equally often: a rank with fewer parts runs its last one again, and drops what
+/// comes out.
+pub(super) fn in_step<P, T>(
+    parts: &[P],
+    pass: &Pass,
+    is_run: impl Fn(&P) -> bool,
+    run: impl Fn(&P) -> T,
+) -> Vec<Option<T>> {
+    let own = parts.iter().filter(|part| is_run(part)).count();
+    let rounds = pass.largest_of_ranks(own);
+    let computed = parts.iter().map(|part| is_run(part).then(|| run(part))).collect();
+    if let Some(last) = parts.iter().rfind(|part| is_run(part)) {
+        (own..rounds).for_each(|_| drop(run(last)));
+    }
+    computed
+}
+
+/// Adds the loss of a part to those before it.
+pub(super) fn added(sum: Option<Tensor<1>>, loss: Tensor<1>) -> Tensor<1> {
+    match sum {
+        Some(sum) => sum + loss,
+        None => loss,
     }
 }
 

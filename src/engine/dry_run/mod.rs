@@ -64,6 +64,9 @@ fn first_batch<B: Batch>(
     data: &Data<B>,
     window: usize,
 ) -> Result<Option<B>, TrainError> {
+    if batches.samples(0) == 0 {
+        return Ok(None);
+    }
     for request in
         Requests::new(batches.clone(), Cursor::default(), cut(data, window, Share::WHOLE)?).take(16)
     {

@@ -79,7 +79,7 @@ where
         }
         asking.about(data.train.batch(request.epoch, request.positions)?)?;
     }
-    if let Some(valid) = &data.valid {
+    if let Some(valid) = data.valid.as_ref().filter(|valid| valid.samples(0) > 0) {
         asking.about_epoch(data, valid)?;
     }
     asking.round()?;

@@ -113,7 +113,10 @@ where
             self.stops = of_all.stops;
             let loss = Some(sums.loss / sums.items.max(1) as f64);
             let items = sums.items;
-            self.observers.evaluating(&EvaluationProgress { done: samples, samples, loss, items });
+            // A share of no samples is not a number.
+            if samples > 0 {
+                self.observers.evaluating(&EvaluationProgress { done: samples, samples, loss, items });
+            }
         }
         let scores = self.scores.after(model.scores(&sums.counts), &sums);
         let scores = scores.into_iter().map(|score| (score.name.to_string(), score.value)).collect();

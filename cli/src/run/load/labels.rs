@@ -3,7 +3,7 @@
 use firebrick_datasets::collators::{Labels, Numbers};
 use firebrick_datasets::{DataError, Fingerprinted, ReadError, Reader, SampleError};
 
-use super::{Loading, Part, Weighted};
+use super::{Loading, Part, Weighted, no_samples};
 use crate::run::RunError;
 
 impl Loading<'_> {
@@ -70,7 +70,7 @@ impl Loading<'_> {
         Ok(Labels::from_records(records, field, malformed).map_err(|error| match error {
             DataError::Sample(SampleError::NoLabels { records: 0, .. }) => {
                 let place = format!("the {} data, {},", self.settled.part(), self.config.summary());
-                DataError::Sample(SampleError::NoSamples { place, skipped: self.skipped.count() })
+                no_samples(place, &self.skipped)
             }
             other => other,
         })?)

@@ -67,6 +67,12 @@ pub(crate) fn tell_skipped(skipped: &Skipped, say: impl Fn(&str)) {
     }
 }
 
+/// Returns the error of data without samples.
+fn no_samples(place: String, skipped: &Skipped) -> DataError {
+    let (skipped, left_out) = (skipped.count(), skipped.left_out());
+    DataError::Sample(SampleError::NoSamples { place, skipped, left_out })
+}
+
 /// Reports how many texts were cut, and how many tokens they lost.
 pub(super) fn tell_truncated(truncated: &[TruncatedTexts], say: impl Fn(&str)) {
     for TruncatedTexts { data, texts, tokens } in truncated {
@@ -288,21 +294,24 @@ impl Loading<'_> {
         }
         if all.trim().is_empty() {
             let place = "the data to train on (`data.path` or `data.mix`)".into();
-            return Err(
-                DataError::Sample(SampleError::NoSamples { place, skipped: uncounted.count() }).into()
-            );
+            return Err(no_samples(place, &uncounted).into());
         }
         Ok(all)
     }
 
     /// Reports the count every second.
     pub(super) fn progress(&self, what: &'static str) -> impl FnMut(usize) + '_ {
-        let last = Cell::new(Instant::now());
-        move |count| {
-            if last.get().elapsed() > Duration::from_secs(1) {
-                (self.say)(&format!("{count} {what} so far"));
-                last.set(Instant::now());
-            }
+        progress(self.say, what)
+    }
+}
+
+/// Reports the count every second.
+pub(in crate::run) fn progress(say: &dyn Fn(&str), what: &'static str) -> impl FnMut(usize) {
+    let mut last = Instant::now();
+    move |count| {
+        if last.elapsed() > Duration::from_secs(1) {
+            say(&format!("{count} {what} so far"));
+            last = Instant::now();
         }
     }
 }

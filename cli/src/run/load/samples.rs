@@ -5,10 +5,10 @@ use std::sync::Arc;
 use firebrick_datasets::collators::{CausalLm, CausalSample, Packing};
 use firebrick_datasets::{
     Amount, Batcher, Collator, DataError, GroupedByLength, InMemory, Mixed, Packs, ReadError, Reader,
-    SampleError, Samples, Skipped, Source, TokenBatch, Tokenizer, WholeRecords,
+    SampleError, Samples, Skipped, Source, TokenBatch, Tokenizer, WholeRecords, counted,
 };
 
-use super::{Loading, Part, Weighted};
+use super::{Loading, Part, Weighted, no_samples};
 use crate::run::RunError;
 use firebrick::Data;
 
@@ -33,18 +33,28 @@ impl Loading<'_> {
     fn require_some(&self, samples: usize, what: &str, place: String) -> Result<(), DataError> {
         let place = format!("{what}, {place},");
         match samples {
-            0 => Err(DataError::Sample(SampleError::NoSamples { place, skipped: self.skipped.count() })),
+            0 => Err(no_samples(place, &self.skipped)),
             _ => Ok(()),
         }
     }
 
-    /// Loads the validation data, if it is given separately.
+    /// Loads the validation data, if it is given separately. It may have no samples if all of its records are left out:
+    /// training needs none of them, and each evaluation says that it has nothing to score.
     fn given_valid<C: Collator>(&self, collator: &Arc<C>) -> Result<Option<InMemory<C::Sample>>, RunError> {
         let Some(paths) = &self.config.valid else { return Ok(None) };
         (self.say)(&format!("reading {}", paths.summary()));
         let opened = self.open(paths, self.config.format.as_ref())?;
+        let before = self.skipped.left_out();
         let samples = self.samples_of((Part::Valid, "validation"), opened, collator)?;
-        self.require_some(samples.len(), "`data.valid`", paths.summary())?;
+        let left_out = self.skipped.left_out() - before;
+        match samples.is_empty() && left_out > 0 {
+            true => (self.say)(&format!(
+                "warning: no evaluation has anything to score: all {} of `data.valid`, {}, are left out",
+                counted(left_out, "record"),
+                paths.summary()
+            )),
+            false => self.require_some(samples.len(), "`data.valid`", paths.summary())?,
+        }
         Ok(Some(self.evaluated(samples, &**collator)?))
     }
 

@@ -81,8 +81,7 @@ impl Loading<'_> {
     }
 
     pub(in crate::run) fn text_of(&self, paths: &Paths) -> Result<String, RunError> {
-        let mut progress = self.progress("MB of text");
-        let mut texts = self.config.plain_texts(paths, |bytes| progress((bytes / 1_000_000) as usize))?;
+        let mut texts = self.config.plain_texts(paths, self.say)?;
         // A single text is not copied.
         Ok(if texts.len() == 1 { texts.remove(0) } else { texts.join("\n") })
     }

@@ -61,7 +61,7 @@ fn texts(
     say: &dyn Fn(&str),
 ) -> Result<Vec<String>, RunError> {
     if run.data.is_plain_text(paths) {
-        return Ok(run.data.plain_texts(paths, |_| ())?);
+        return Ok(run.data.plain_texts(paths, say)?);
     }
     let reader = open(paths, run.data.format.as_ref())?;
     let (skipped, mut texts) = (Skipped::default(), Vec::new());
