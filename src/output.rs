@@ -16,8 +16,9 @@ use crate::checkpoint::best;
 use crate::checkpoint::best::BEST;
 use crate::files::saving;
 use crate::observe::log::LOG;
+use crate::observe::metric_files;
 use crate::observe::report::{REPORT, Report};
-use crate::observe::tensorboard::host;
+use crate::observe::tensorboard::{self, host};
 use crate::{Resume, TrainError};
 
 /// The run file.
@@ -29,6 +30,13 @@ const OF_A_RUN: [&str; 2] = [BEST, "model.safetensors"];
 
 /// Subfolders with files of a run.
 const WITH_FILES: [&str; 3] = ["adapter", "pretrained", best::FOLDER];
+
+/// What a run writes where it stands: a link in its place would lead the run out of its folder. A link to a folder of
+/// [checkpoints](checkpoint::FOLDER) is how they are kept on another disk, and other files are replaced whole, so that only the
+/// link goes.
+const WRITTEN_IN_PLACE: [&str; 4] = [LOG, "adapter", "pretrained", best::FOLDER];
+/// Subfolders of which this is so at any depth.
+const OF_LOGS: [&str; 2] = [metric_files::FOLDER, tensorboard::FOLDER];
 
 /// A claimed folder. The claim ends when this is dropped, or with the process.
 ///
@@ -69,6 +77,7 @@ impl Output {
             fs::create_dir_all(folder)
                 .map_err(|error| TrainError::file(folder, "making the output folder", error))
         };
+        refuse_links(folder)?;
         if !holds_a_run(folder) {
             make(folder)?;
             let lock = lock(folder)?;
@@ -131,6 +140,7 @@ impl Output {
     pub fn reopen(folder: &Path, resume: &Resume) -> Result<Option<Self>, TrainError> {
         let lock = if folder.join(LOCK).exists() { Some(lock(folder)?) } else { None };
         if lock.is_some() {
+            refuse_links(folder)?;
             remove_left(folder)?;
         }
         let checkpoints = folder.join(checkpoint::FOLDER);
@@ -231,6 +241,35 @@ fn remove_left(folder: &Path) -> Result<(), TrainError> {
         .map_err(|error| TrainError::file(folder, "removing the partial files of a killed run", error))
 }
 
+/// Checks that a run in this folder writes into it alone.
+///
+/// # Errors
+///
+/// There is a link where the run would write.
+fn refuse_links(folder: &Path) -> Result<(), TrainError> {
+    WRITTEN_IN_PLACE.iter().try_for_each(|name| refuse_link(&folder.join(name)))?;
+    OF_LOGS.iter().try_for_each(|name| refuse_links_below(&folder.join(name)))
+}
+
+fn refuse_links_below(path: &Path) -> Result<(), TrainError> {
+    refuse_link(path)?;
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).try_for_each(|path| refuse_links_below(&path))
+}
+
+fn refuse_link(path: &Path) -> Result<(), TrainError> {
+    match fs::read_link(path) {
+        Ok(target) => {
+            let reason = format!(
+                "this is a link to {}, and a run writes into its own folder alone: remove the link, or put what it names in its place",
+                target.display()
+            );
+            Err(TrainError::file(path, "writing", reason))
+        }
+        Err(_) => Ok(()),
+    }
+}
+
 /// Returns whether the folder holds a run with at least one update.
 fn holds_a_run(folder: &Path) -> bool {
     let has_steps = fs::metadata(folder.join(LOG)).is_ok_and(|log| log.len() > 0);
@@ -250,6 +289,7 @@ pub(crate) fn is_within(checkpoint: &Path, folder: &Path) -> bool {
 /// the host and the process id.
 fn lock(folder: &Path) -> Result<File, TrainError> {
     let path = folder.join(LOCK);
+    refuse_link(&path)?;
     let failed = |error| TrainError::file(&path, "locking the output folder", error);
     let mut file = File::options().create(true).write(true).truncate(false).open(&path).map_err(failed)?;
     let asked = Instant::now();

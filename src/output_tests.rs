@@ -53,6 +53,41 @@ fn a_link_stays_and_the_earlier_run_is_kept_next_to_its_target() {
     assert!(error.contains("mount or restore the target"), "{error}");
 }
 
+/// A run would write and delete through the link: in a folder of somebody else, for all it knows.
+#[cfg(unix)]
+#[test]
+fn a_link_in_the_folder_leads_no_run_out_of_it() {
+    let places =
+        [LOCK, LOG, "adapter", "pretrained", best::FOLDER, "metrics", "metrics/train/epoch-1/Loss.log"];
+    for place in places.into_iter().chain(["tensorboard", "tensorboard/events"]) {
+        for target in ["folder", "file", "nothing"] {
+            let parent = tempfile::tempdir().unwrap();
+            let (folder, foreign) = (parent.path().join("run"), parent.path().join("foreign"));
+            run(&folder, "log");
+            fs::create_dir_all(foreign.join("folder")).unwrap();
+            for name in ["file", "folder/.staged-a", "folder/a"] {
+                fs::write(foreign.join(name), "log").unwrap();
+            }
+            let link = folder.join(place);
+            fs::create_dir_all(link.parent().unwrap()).unwrap();
+            let _ = fs::remove_file(&link);
+            std::os::unix::fs::symlink(foreign.join(target), &link).unwrap();
+            let resumed = Output::reopen(&folder, &Resume::Auto).map(drop);
+            // Without a lock, nothing is resumed.
+            let has_lock = place != LOCK || target != "nothing";
+            for error in [Output::claim(&folder).map(drop).err(), resumed.err().filter(|_| has_lock)] {
+                let error = error.map_or_else(|| "no error".into(), |error| error.to_string());
+                let is_told =
+                    error.contains(place) && error.contains(&format!("a link to {}", foreign.display()));
+                assert!(is_told || (!has_lock && error == "no error"), "{place} to {target}: {error}");
+            }
+            assert_eq!(names(&foreign), ["file", "folder"], "{place} to {target}");
+            assert_eq!(names(&foreign.join("folder")), [".staged-a", "a"], "{place} to {target}");
+            assert_eq!(fs::read_to_string(foreign.join("file")).unwrap(), "log", "{place} to {target}");
+        }
+    }
+}
+
 #[test]
 fn a_start_that_makes_no_update_leaves_the_earlier_run_where_it_is() {
     let parent = tempfile::tempdir().unwrap();

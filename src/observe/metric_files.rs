@@ -21,7 +21,7 @@ use crate::observe::observer::Observer;
 use crate::output::Output;
 
 /// The folder of the files, in the output folder.
-const FOLDER: &str = "metrics";
+pub(crate) const FOLDER: &str = "metrics";
 const TRAIN: &str = "train";
 const VALID: &str = "valid";
 

@@ -1,11 +1,20 @@
 //! The Hub's API, as a push talks to it.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
-use ureq::Agent;
 use ureq::http::Response;
+use ureq::{Agent, ResponseExt};
 
 use super::HubError;
 use super::cache::Environment;
+
+/// How long to wait for a connection, and for the next bytes to be taken.
+const SILENCE: Duration = Duration::from_secs(60);
+/// How long an answer may take, once the request is sent: a commit takes the Hub a while.
+const ANSWER: Duration = Duration::from_secs(120);
+/// The most characters of an answer that an error has.
+const LONGEST_REASON: usize = 300;
 
 /// An answer, or why there is none.
 type Answered = Result<Response<ureq::Body>, ureq::Error>;
@@ -24,14 +33,12 @@ impl Hub {
     ///
     /// There is no token, or the network must not be used.
     pub fn open() -> Result<Self, HubError> {
-        let Environment { endpoint, token, is_offline, .. } = Environment::read();
+        let Environment { endpoint, token, is_offline, .. } = Environment::read()?;
         if is_offline {
             let doing = "pushing".into();
             return Err(HubError::Other { doing, reason: "HF_HUB_OFFLINE is set; unset it".into() });
         }
-        // The text of an answer says why the Hub refuses.
-        let agent = Agent::config_builder().http_status_as_error(false).build().into();
-        Ok(Self { agent, endpoint, token: token.ok_or(HubError::NoToken)? })
+        Ok(Self { agent: agent(SILENCE, ANSWER), endpoint, token: token.ok_or(HubError::NoToken)? })
     }
 
     pub fn agent(&self) -> &Agent {
@@ -135,7 +142,79 @@ impl Hub {
         }
         let text = text.unwrap_or_default();
         let said: Value = serde_json::from_str(&text).unwrap_or_default();
-        let reason = said["error"].as_str().map_or(text, String::from);
-        Err(HubError::Answer { doing: doing.into(), status: status.as_u16(), reason })
+        let reason = said["error"].as_str().unwrap_or(&text).chars().take(LONGEST_REASON).collect();
+        let url = answer.get_uri().to_string();
+        Err(HubError::Answer { doing: doing.into(), url, status: status.as_u16(), reason })
+    }
+}
+
+/// Returns a client that is silent or waits for a silent server no longer than this.
+fn agent(silence: Duration, answer: Duration) -> Agent {
+    Agent::config_builder()
+        // The text of an answer says why the Hub refuses.
+        .http_status_as_error(false)
+        .timeout_resolve(Some(silence))
+        .timeout_connect(Some(silence))
+        .timeout_per_write(Some(silence))
+        .timeout_recv_response(Some(answer))
+        .timeout_recv_body(Some(silence))
+        .build()
+        .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::thread;
+    use std::time::Instant;
+
+    use super::*;
+
+    /// A Hub that answers each request by `answer`, and keeps the connection open.
+    fn hub(answer: fn(&mut TcpStream)) -> Hub {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        thread::spawn(move || {
+            let mut open = Vec::new();
+            for mut stream in listener.incoming().flatten() {
+                let mut request = [0; 4096];
+                let _ = stream.read(&mut request);
+                answer(&mut stream);
+                open.push(stream);
+            }
+        });
+        let limit = Duration::from_millis(300);
+        Hub { agent: agent(limit, limit), endpoint, token: "hf_1".into() }
+    }
+
+    /// Each would otherwise be waited for as long as it likes.
+    #[test]
+    fn a_hub_that_stops_in_its_answer_is_not_waited_for() {
+        let answers: [fn(&mut TcpStream); 3] = [
+            |_| (),
+            |stream| stream.write_all(b"HTTP/1.1 200 OK\r\nContent-").unwrap(),
+            |stream| stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{").unwrap(),
+        ];
+        for answer in answers {
+            let (hub, began) = (hub(answer), Instant::now());
+            let error = hub.post("asking", "/api", &json!({})).unwrap_err().to_string();
+            assert!(error.contains(&hub.endpoint), "{error}");
+            assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_address_and_is_cut() {
+        let hub = hub(|stream| {
+            let head = "HTTP/1.1 418 -\r\nConnection: close\r\nContent-Length: 100000\r\n\r\n";
+            stream.write_all((head.to_string() + &"no".repeat(50_000)).as_bytes()).unwrap();
+        });
+        let error = hub.post("asking", "/api", &json!({})).unwrap_err().to_string();
+        assert!(
+            error.contains("418: no") && error.contains(&format!("(at {}/api)", hub.endpoint)),
+            "{error}"
+        );
+        assert!(error.len() < 500, "{}", error.len());
     }
 }

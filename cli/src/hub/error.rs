@@ -96,11 +96,48 @@ pub enum HubError {
         /// How to do without.
         instead: String,
     },
+    /// An answer is not that of a Hub.
+    #[error(
+        "{url} answers with {found}: expected {expected}; check HF_ENDPOINT, and whether a proxy answers instead"
+    )]
+    Unexpected {
+        /// The address.
+        url: String,
+        /// What was expected.
+        expected: String,
+        /// What was found.
+        found: String,
+    },
+    /// A download no longer gets on.
+    #[error(
+        "{url} stopped after {done} of {size} bytes ({reason}): try again, and the download goes on there; HF_HUB_DOWNLOAD_TIMEOUT sets how many seconds to wait for the next bytes"
+    )]
+    Stalled {
+        /// The address.
+        url: String,
+        /// How many bytes are there.
+        done: u64,
+        /// How many bytes the file has.
+        size: u64,
+        /// Why the last attempt ended.
+        reason: String,
+    },
+    /// Nothing says where the Hub's cache is.
+    #[error("the Hub's cache has no place, since there is no home folder: set HF_HOME to a folder")]
+    NoCache,
+    /// A setting of the environment is not a number of seconds.
+    #[error(
+        "HF_HUB_DOWNLOAD_TIMEOUT is `{found}`: expected the seconds to wait for the Hub, from 1 to 86400"
+    )]
+    Silence {
+        /// Its value.
+        found: String,
+    },
     /// A downloaded file is not the one that the Hub has.
-    #[error("{file} was damaged on its way: its SHA-256 is {found}, and the Hub says {expected}; try again")]
+    #[error("{url} was damaged on its way: its SHA-256 is {found}, and the Hub says {expected}; try again")]
     Damaged {
-        /// The file.
-        file: String,
+        /// The address of the file.
+        url: String,
         /// The SHA-256 of the Hub.
         expected: String,
         /// The SHA-256 of the download.
@@ -116,10 +153,12 @@ pub enum HubError {
         folder: PathBuf,
     },
     /// The Hub refuses a request of a push.
-    #[error("{doing}: the Hub answers {status}: {reason}")]
+    #[error("{doing}: the Hub answers {status}: {reason} (at {url})")]
     Answer {
         /// What was done.
         doing: String,
+        /// The address.
+        url: String,
         /// The status of the answer.
         status: u16,
         /// Its text.

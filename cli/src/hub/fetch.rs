@@ -1,28 +1,16 @@
 //! Files of a repository, downloaded into the Hub's cache.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use glob::{MatchOptions, Pattern};
-use hf_hub::api::Progress;
-use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
-use hf_hub::{Repo, RepoType};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
-use super::cache::Environment;
+use super::cache::{Environment, is_plain_name, keep_ref};
+use super::download::Source;
 use super::reference::Reference;
 use super::{HubError, Wanted};
-
-/// How often a download that breaks off goes on.
-const RETRIES: usize = 5;
-/// How long to wait for a file that another process downloads.
-const PATIENCE: Duration = Duration::from_secs(24 * 3600);
-/// The time between two lines of a download.
-const TOLD: Duration = Duration::from_secs(5);
 
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -33,7 +21,8 @@ struct Repository<'a> {
     reference: &'a Reference,
     is_data: bool,
     /// The repository on the Hub; `None` without network.
-    hub: Option<ApiRepo>,
+    hub: Option<Source<'a>>,
+    commit: String,
     /// The folder of the commit in the cache.
     snapshot: PathBuf,
     /// All of its files, those of the cache without network.
@@ -46,7 +35,7 @@ pub(super) fn fetch_folder(
     wanted: Wanted,
     say: &dyn Fn(&str),
 ) -> Result<PathBuf, HubError> {
-    let environment = Environment::read();
+    let environment = Environment::read()?;
     let repository = Repository::open(&environment, reference, false, say)?;
     let of_tokenizer = || {
         let is_of = |file: &&String| is_of_tokenizer(file) || *file == "config.json";
@@ -78,7 +67,7 @@ pub(super) fn fetch_folder(
 
 /// Downloads the files of a data set that a reference names, and returns their paths.
 pub(super) fn fetch_files(reference: &Reference, say: &dyn Fn(&str)) -> Result<Vec<PathBuf>, HubError> {
-    let environment = Environment::read();
+    let environment = Environment::read()?;
     let repository = Repository::open(&environment, reference, true, say)?;
     let Some(named) = &reference.file else {
         return Err(HubError::NoFile {
@@ -120,7 +109,7 @@ impl<'a> Repository<'a> {
             false => Some(Self::ask(environment, reference, is_data)),
         };
         match asked {
-            Some(Err(error @ HubError::Unreachable { .. })) => {
+            Some(Err(error @ (HubError::Unreachable { .. } | HubError::Unexpected { .. }))) => {
                 let cached = Self::cached(environment, reference, is_data).ok_or(error)?;
                 let Reference { repository, revision, .. } = reference;
                 say(&format!(
@@ -135,39 +124,25 @@ impl<'a> Repository<'a> {
     }
 
     fn ask(environment: &'a Environment, reference: &'a Reference, is_data: bool) -> Result<Self, HubError> {
-        let fail = |error| failed(environment, reference, is_data, error);
-        let api = ApiBuilder::from_cache(environment.cache.clone())
-            .with_endpoint(environment.endpoint.clone())
-            .with_token(environment.token.clone())
-            .with_retries(RETRIES)
-            .with_progress(false)
-            .with_user_agent("firebrick", env!("CARGO_PKG_VERSION"));
-        let api: Api = api.build().map_err(fail)?;
-        let named = repo(reference, is_data, &reference.revision);
-        let info = api.repo(named.clone()).info().map_err(fail)?;
-        // What the cache has of the branch is found without network too.
-        let cache = environment.cache.repo(named);
-        cache.create_ref(&info.sha).map_err(|error| fail(error.into()))?;
-        Ok(Self {
-            environment,
-            reference,
-            is_data,
-            hub: Some(api.repo(repo(reference, is_data, &info.sha))),
-            snapshot: cache.pointer_path(&info.sha),
-            files: info.siblings.into_iter().map(|file| file.rfilename).collect(),
-        })
+        let hub = Source::new(environment, reference, is_data);
+        let (commit, files) = hub.info()?;
+        let folder = environment.folder(&reference.repository, is_data);
+        keep_ref(&folder, &reference.revision, &commit);
+        let snapshot = folder.join("snapshots").join(&commit);
+        Ok(Self { environment, reference, is_data, hub: Some(hub), commit, snapshot, files })
     }
 
     /// Finds the revision in the cache: a branch or a tag that was asked for before, or a commit.
     fn cached(environment: &'a Environment, reference: &'a Reference, is_data: bool) -> Option<Self> {
-        let named = repo(reference, is_data, &reference.revision);
-        let cache = environment.cache.repo(named.clone());
-        let known = environment.cache.path().join(named.folder_name()).join("refs").join(&reference.revision);
-        let commit = fs::read_to_string(known).unwrap_or_else(|_| reference.revision.clone());
-        let snapshot = cache.pointer_path(commit.trim());
+        let folder = environment.folder(&reference.repository, is_data);
+        let known = fs::read_to_string(folder.join("refs").join(&reference.revision)).unwrap_or_default();
+        let known = known.trim();
+        let commit = if is_plain_name(known) { known } else { &reference.revision }.to_string();
+        let snapshot = folder.join("snapshots").join(&commit);
         let mut files = Vec::new();
         list(&snapshot, &snapshot, &mut files).ok()?;
-        (!files.is_empty()).then_some(Self { environment, reference, is_data, hub: None, snapshot, files })
+        let found = Self { environment, reference, is_data, hub: None, commit, snapshot, files };
+        (!found.files.is_empty()).then_some(found)
     }
 
     /// Returns the files of the weights. Those of several files are named by their index.
@@ -190,49 +165,19 @@ impl<'a> Repository<'a> {
         Ok([vec![INDEX.into()], parts].concat())
     }
 
-    /// Returns the path of a file, which is downloaded unless the cache has it. A download that another process has begun,
-    /// or that broke off, goes on where it ended.
+    /// Returns the path of a file, which is downloaded unless the cache has it.
     fn get(&self, file: &str, say: &dyn Fn(&str)) -> Result<PathBuf, HubError> {
         let path = self.snapshot.join(file);
         if path.exists() {
             return Ok(path);
         }
-        let Some(hub) = &self.hub else {
-            let missing = format!("{file} of {}", self.reference.repository);
-            return Err(offline(self.environment, self.reference, self.is_data, &missing));
-        };
-        let (began, mut was_told) = (Instant::now(), false);
-        let path = loop {
-            match hub.download_with_progress(file, Told::of(file, say)) {
-                Ok(path) => break path,
-                Err(ApiError::LockAcquisition(_)) if began.elapsed() < PATIENCE => {
-                    if !was_told {
-                        say(&format!("another process downloads {file}: waiting for it"));
-                        was_told = true;
-                    }
-                    sleep(Duration::from_secs(1));
-                }
-                Err(error) => return Err(failed(self.environment, self.reference, self.is_data, error)),
+        match &self.hub {
+            Some(hub) => hub.download(&self.commit, file, say),
+            None => {
+                let missing = format!("{file} of {}", self.reference.repository);
+                Err(offline(self.environment, self.reference, self.is_data, &missing))
             }
-        };
-        self.require_whole(file, &path)?;
-        Ok(path)
-    }
-
-    /// Checks a large file, whose name in the cache is its SHA-256, and removes it if it is damaged.
-    fn require_whole(&self, file: &str, path: &Path) -> Result<(), HubError> {
-        let blob = fs::canonicalize(path).map_err(|error| other(file, error))?;
-        let name = blob.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if name.len() != 64 || !name.bytes().all(|letter| letter.is_ascii_hexdigit()) {
-            return Ok(());
         }
-        let found = sha256(&blob).map_err(|error| other(file, error))?;
-        if found == name {
-            return Ok(());
-        }
-        let expected = name.to_string();
-        let _ = fs::remove_file(path).and(fs::remove_file(&blob));
-        Err(HubError::Damaged { file: file.into(), expected, found })
     }
 
     fn require(&self, file: &str) -> Result<(), HubError> {
@@ -255,47 +200,6 @@ impl<'a> Repository<'a> {
     }
 }
 
-/// Tells how far a download is, every few seconds.
-struct Told<'a> {
-    file: &'a str,
-    say: &'a dyn Fn(&str),
-    size: usize,
-    done: usize,
-    told: Instant,
-}
-
-impl<'a> Told<'a> {
-    fn of(file: &'a str, say: &'a dyn Fn(&str)) -> Self {
-        Self { file, say, size: 0, done: 0, told: Instant::now() }
-    }
-}
-
-impl Progress for Told<'_> {
-    /// Called again where a download goes on.
-    fn init(&mut self, size: usize, _: &str) {
-        if self.size == 0 {
-            (self.say)(&format!("downloading {}, {:.1} MB", self.file, size as f64 / 1e6));
-        }
-        (self.size, self.done) = (size.max(1), 0);
-    }
-
-    fn update(&mut self, size: usize) {
-        self.done += size;
-        if self.told.elapsed() >= TOLD {
-            self.told = Instant::now();
-            let share = 100.0 * self.done as f64 / self.size as f64;
-            (self.say)(&format!("downloading {}, {share:.0}%", self.file));
-        }
-    }
-
-    fn finish(&mut self) {}
-}
-
-fn repo(reference: &Reference, is_data: bool, revision: &str) -> Repo {
-    let kind = if is_data { RepoType::Dataset } else { RepoType::Model };
-    Repo::with_revision(reference.repository.clone(), kind, revision.into())
-}
-
 /// Lists the files below a folder, by their paths in it.
 fn list(root: &Path, folder: &Path, files: &mut Vec<String>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
@@ -310,49 +214,14 @@ fn list(root: &Path, folder: &Path, files: &mut Vec<String>) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the SHA-256 of a file, in hexadecimal digits.
-pub(super) fn sha256(path: &Path) -> io::Result<String> {
-    let (mut file, mut sum, mut chunk) = (File::open(path)?, Sha256::new(), vec![0; 1 << 20]);
-    loop {
-        match file.read(&mut chunk)? {
-            0 => break,
-            count => sum.update(&chunk[..count]),
-        }
-    }
-    Ok(sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
 fn offline(environment: &Environment, reference: &Reference, is_data: bool, missing: &str) -> HubError {
     HubError::Offline {
         missing: missing.into(),
-        cache: environment.cache.path().clone(),
+        cache: environment.cache.clone(),
         instead: reference.by_hand(is_data),
     }
 }
 
 fn other(doing: &str, error: impl ToString) -> HubError {
     HubError::Other { doing: doing.into(), reason: error.to_string() }
-}
-
-/// Says what an error of the Hub means.
-fn failed(environment: &Environment, reference: &Reference, is_data: bool, error: ApiError) -> HubError {
-    let Reference { repository, revision, .. } = reference.clone();
-    let (endpoint, has_token) = (environment.endpoint.clone(), environment.token.is_some());
-    let reason = error.to_string();
-    let cause = match error {
-        ApiError::TooManyRetries(error) => *error,
-        error => error,
-    };
-    match cause {
-        ApiError::RequestError(error) => match *error {
-            // To those who may not see a repository, the Hub says that they must log in.
-            ureq::Error::StatusCode(401 | 404) => {
-                HubError::NotFound { repository, revision, endpoint, has_token }
-            }
-            ureq::Error::StatusCode(403) => HubError::Denied { repository, endpoint, has_token },
-            ureq::Error::StatusCode(_) => other(&format!("asking {endpoint} for {repository}"), reason),
-            _ => HubError::Unreachable { endpoint, reason, instead: reference.by_hand(is_data) },
-        },
-        _ => other(&format!("getting {repository} from {endpoint}"), reason),
-    }
 }

@@ -39,7 +39,7 @@ impl LargeFile<'_> {
         let object = &answer["objects"][0];
         if let Some(reason) = object["error"]["message"].as_str() {
             let status = object["error"]["code"].as_u64().unwrap_or(500) as u16;
-            return Err(HubError::Answer { doing, status, reason: reason.into() });
+            return Err(HubError::Answer { doing, url, status, reason: reason.into() });
         }
         if object["oid"] != self.oid {
             let reason = format!("the Hub does not say where to store the file of SHA-256 {}", self.oid);

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use super::HubError;
 use super::api::Hub;
-use super::fetch::sha256;
 use super::large_file::LargeFile;
 use super::reference::{MAIN, Reference};
+use super::sum::sha256;
 
 /// How many bytes of a file tell the Hub what it is.
 const SAMPLE: u64 = 512;
@@ -81,8 +81,16 @@ impl Push {
         let commit = hub.agent().post(&url).header("Content-Type", "application/x-ndjson");
         let commit = commit.header("Authorization", hub.authorization());
         let committed = hub.read("committing", commit.send(body))?;
-        let url = committed["commitUrl"].as_str().map(String::from);
-        Ok(url.unwrap_or_else(|| format!("{}/{repository}", hub.endpoint())))
+        // Of a commit that changes nothing, the Hub says that it succeeded.
+        match committed["commitUrl"].as_str() {
+            Some(address) => Ok(address.into()),
+            None if committed["success"] == true => Ok(format!("{}/{repository}", hub.endpoint())),
+            None => Err(HubError::Unexpected {
+                url,
+                expected: "the address of the commit in `commitUrl`".into(),
+                found: committed.to_string().chars().take(300).collect(),
+            }),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use firebrick_datasets::counted;
 use tracing::warn;
 
 use super::Started;
-use super::server::{Failure, MOST_METRICS, Metric, Server};
+use super::server::{Failure, LIMIT, MOST_METRICS, Metric, Server};
 use firebrick::observe::scalars::scalars;
 use firebrick::{EvaluationNumbers, Observer, Report, StepNumbers};
 
@@ -140,6 +140,7 @@ impl Sending {
                 Err(RecvTimeoutError::Disconnected) => thread::sleep(wait),
                 Ok(Event::Metrics(_)) | Err(RecvTimeoutError::Timeout) => {}
             }
+            self.server.answer_until(ended.map_or_else(|| Instant::now() + LIMIT, |(_, limit)| limit));
             let sent = self.send(ended.map(|(status, _)| status));
             match (sent, ended) {
                 (Ok(()), Some(_)) => break,
@@ -149,9 +150,14 @@ impl Sending {
                     let is_over = |limit| Instant::now() >= limit || self.run.is_none();
                     let is_late = ended.is_some_and(|(_, limit)| is_over(limit));
                     if is_late || !failure.may_pass {
-                        let (address, reason, left) =
-                            (self.server.address(), failure.reason, self.waiting.len());
-                        warn!("MLflow at {address}: {reason}; not logged there: {}", counted(left, "number"));
+                        let (address, reason) = (self.server.address(), failure.reason);
+                        let lost = match &self.run {
+                            // Of its numbers, some have still to come.
+                            None => "the run".to_string(),
+                            Some(_) if self.waiting.is_empty() => "the end of the run".to_string(),
+                            Some(_) => counted(self.waiting.len(), "number").to_string(),
+                        };
+                        warn!("MLflow at {address}: {reason}; not logged there: {lost}");
                         if is_late || self.run.is_none() {
                             // Takes what else comes, and sends nothing.
                             return events.iter().for_each(drop);

@@ -32,7 +32,7 @@ const URI: &str = "MLFLOW_TRACKING_URI";
 ///
 /// Training never waits for it: a thread sends the numbers in batches, once a second. If the server does not answer, the
 /// numbers wait, a warning says so, and training goes on. The end of a run waits up to 15 seconds for a server that stopped
-/// answering, and up to 20 more for a request under way. A resumed run goes on in the run of the server that it began.
+/// answering or is slow, and up to 20 more for requests under way. A resumed run goes on in the run of the server that it began.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MlflowConfig {

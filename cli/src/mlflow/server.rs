@@ -1,14 +1,19 @@
 //! The REST API of an MLflow server, version 2.0.
 
-use std::time::Duration;
+use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use ureq::Agent;
 
-/// How long a request may take.
-const LIMIT: Duration = Duration::from_secs(20);
+/// How long the requests of one round may take together.
+pub(super) const LIMIT: Duration = Duration::from_secs(20);
+/// The most bytes of an answer.
+const LONGEST_ANSWER: u64 = 1 << 20;
+/// The most characters of an answer that a warning has.
+const LONGEST_REASON: usize = 300;
 /// The most metrics of a request.
 pub(super) const MOST_METRICS: usize = 1000;
 /// The most parameters of a request.
@@ -31,6 +36,8 @@ pub(super) struct Server {
     agent: Agent,
     address: String,
     authorization: Option<String>,
+    /// When the requests of this round must have been answered.
+    deadline: Cell<Instant>,
 }
 
 /// Why a request failed.
@@ -49,8 +56,18 @@ impl Server {
             Some(format!("Basic {}", STANDARD.encode(format!("{}:{}", pair.0, pair.1))))
         };
         let token = given("MLFLOW_TRACKING_TOKEN").map(|token| format!("Bearer {token}"));
-        let config = Agent::config_builder().http_status_as_error(false).timeout_global(Some(LIMIT));
-        Self { agent: config.build().into(), address, authorization: token.or_else(basic) }
+        let agent = Agent::config_builder().http_status_as_error(false).build().into();
+        let deadline = Cell::new(Instant::now() + LIMIT);
+        Self { agent, address, authorization: token.or_else(basic), deadline }
+    }
+
+    /// Sets when the next requests must have been answered: a slow server would otherwise take the limit for each.
+    pub fn answer_until(&self, deadline: Instant) {
+        self.deadline.set(deadline);
+    }
+
+    fn left(&self) -> Option<Duration> {
+        Some(self.deadline.get().saturating_duration_since(Instant::now()))
     }
 
     pub fn address(&self) -> &str {
@@ -120,6 +137,7 @@ impl Server {
 
     fn get(&self, method: &str, query: &[(&str, &str)]) -> Result<Value, Failure> {
         let mut request = self.agent.get(self.url(method)).query_pairs(query.iter().copied());
+        request = request.config().timeout_global(self.left()).build();
         if let Some(authorization) = &self.authorization {
             request = request.header("Authorization", authorization);
         }
@@ -128,6 +146,7 @@ impl Server {
 
     fn post(&self, method: &str, body: &Value) -> Result<Value, Failure> {
         let mut request = self.agent.post(self.url(method)).header("Content-Type", "application/json");
+        request = request.config().timeout_global(self.left()).build();
         if let Some(authorization) = &self.authorization {
             request = request.header("Authorization", authorization);
         }
@@ -139,20 +158,94 @@ impl Server {
     }
 }
 
+/// Returns an answer, which is a JSON object. Anything else, as a proxy's page, is not from MLflow, and the server may be
+/// there again later.
 fn read(answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<Value, Failure> {
-    let mut answer = answer.map_err(|error| Failure { reason: error.to_string(), may_pass: true })?;
+    let failed = |error: ureq::Error| Failure { reason: error.to_string(), may_pass: true };
+    let mut answer = answer.map_err(failed)?;
     let status = answer.status();
-    let text = answer.body_mut().read_to_string().unwrap_or_default();
-    let value: Value = serde_json::from_str(&text).unwrap_or_default();
+    let text = answer.body_mut().with_config().limit(LONGEST_ANSWER).lossy_utf8(true).read_to_string();
     if status.is_success() {
-        return Ok(value);
+        let text = text.map_err(failed)?;
+        return match serde_json::from_str(&text) {
+            Ok(value @ Value::Object(_)) => Ok(value),
+            _ => Err(Failure { may_pass: true, ..unexpected(&text) }),
+        };
     }
+    let text = text.unwrap_or_default();
+    let value: Value = serde_json::from_str(&text).unwrap_or_default();
     let said = value["message"].as_str().unwrap_or(&text);
-    let said: String = said.chars().take(300).collect();
     let may_pass = status.is_server_error() || status.as_u16() == 429;
-    Err(Failure { reason: format!("{status}: {said}"), may_pass })
+    Err(Failure { reason: format!("{status}: {}", cut(said)), may_pass })
 }
 
-fn unexpected(answer: &Value) -> Failure {
-    Failure { reason: format!("an unexpected answer: {answer}"), may_pass: false }
+fn unexpected(answer: impl ToString) -> Failure {
+    let reason = format!("expected a JSON object of MLflow's API, found `{}`", cut(&answer.to_string()));
+    Failure { reason, may_pass: false }
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(LONGEST_REASON).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// Answers each request with these bytes, and keeps the connection open.
+    fn server(answer: impl AsRef<[u8]> + Send + 'static) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        thread::spawn(move || {
+            let mut open = Vec::new();
+            for mut stream in listener.incoming().flatten() {
+                let mut request = [0; 4096];
+                let _ = stream.read(&mut request);
+                let _ = stream.write_all(answer.as_ref());
+                open.push(stream);
+            }
+        });
+        Server::new(address)
+    }
+
+    fn answer(status: u16, body: &str) -> String {
+        format!("HTTP/1.1 {status} -\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+    }
+
+    /// Numbers that a server did not take must wait, and not be counted as logged.
+    #[test]
+    fn an_answer_that_is_not_from_mlflow_logs_nothing() {
+        for body in ["", "null", "[]", "<html>maintenance</html>", "{\"a\":", "\u{fffd}"] {
+            let failure = server(answer(200, body)).log_metrics("r1", &[]).unwrap_err();
+            assert!(failure.may_pass && failure.reason.contains("expected a JSON object"), "{failure:?}");
+        }
+        server(answer(200, "{}")).log_metrics("r1", &[]).unwrap();
+        // JSON, but not of this request.
+        let failure = server(answer(200, "{\"run\": 1}")).create_run("0", "a", 0).unwrap_err();
+        assert!(!failure.may_pass && failure.reason.contains("`{\"run\":1}`"), "{failure:?}");
+    }
+
+    #[test]
+    fn an_answer_is_read_within_bounds() {
+        for status in [200, 500] {
+            let long = server(answer(status, &"no".repeat(1 << 20))).log_metrics("r1", &[]).unwrap_err();
+            assert!(long.may_pass && long.reason.len() < 500, "{}", long.reason.len());
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_silent_or_stops_is_not_waited_for_beyond_the_deadline() {
+        for bytes in ["", "HTTP/1.1 200 OK\r\nConte", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"] {
+            let (server, began) = (server(bytes), Instant::now());
+            server.answer_until(began + Duration::from_millis(300));
+            for _ in 0..20 {
+                assert!(server.log_metrics("r1", &[]).unwrap_err().may_pass);
+            }
+            assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        }
+    }
 }

@@ -30,11 +30,13 @@ pub struct Answer {
     pub body: Vec<u8>,
     /// How many bytes of the body are sent before the connection breaks; all of them if `None`.
     pub breaks_after: Option<usize>,
+    /// Whether the connection then stays open instead, and silent.
+    pub is_silent: bool,
 }
 
 impl Answer {
     pub fn of(status: u16, body: impl Into<Vec<u8>>) -> Self {
-        Self { status, headers: Vec::new(), body: body.into(), breaks_after: None }
+        Self { status, headers: Vec::new(), body: body.into(), breaks_after: None, is_silent: false }
     }
 
     pub fn header(mut self, name: &'static str, value: impl ToString) -> Self {
@@ -88,11 +90,16 @@ fn serve(stream: TcpStream, seen: &Mutex<Vec<Request>>, answer: &dyn Fn(&Request
     reader.read_exact(&mut body).ok()?;
     let request = Request { method, path, headers, body };
     seen.lock().unwrap().push(request.clone());
-    let Answer { status, headers, body, breaks_after } = answer(&request);
+    let Answer { status, headers, body, breaks_after, is_silent } = answer(&request);
     let mut stream = stream;
     let mut head = format!("HTTP/1.1 {status} -\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
     headers.iter().for_each(|(name, value)| head += &format!("{name}: {value}\r\n"));
     stream.write_all((head + "\r\n").as_bytes()).ok()?;
     stream.write_all(&body[..breaks_after.unwrap_or(body.len())]).ok()?;
-    stream.flush().ok()
+    stream.flush().ok()?;
+    if is_silent {
+        // Until the client closes it.
+        let _ = reader.read_to_end(&mut Vec::new());
+    }
+    Some(())
 }

@@ -19,9 +19,9 @@ pub const GOLDEN: &str = "tests/golden/measures";
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
 /// The files of the repositories by their paths: `org/model/config.json`, or `datasets/org/data/train.jsonl`.
-type Files = Arc<BTreeMap<String, Vec<u8>>>;
+pub type Files = Arc<BTreeMap<String, Vec<u8>>>;
 
-fn files() -> Files {
+pub fn files() -> Files {
     let model = |name: &str| fs::read(Path::new(GOLDEN).join("model").join(name)).unwrap();
     let of_model = ["config.json", "model.safetensors", "tokenizer.json"];
     let mut files: BTreeMap<_, _> =
@@ -41,8 +41,13 @@ pub fn sha256(bytes: &[u8]) -> String {
 
 /// Answers like the Hub. The first download of the weights breaks off after `breaks` bytes, if that is not 0.
 fn hub(files: Files, breaks: usize) -> Server {
+    Server::start(answers(files, breaks))
+}
+
+/// How the Hub answers: see [`hub`].
+pub fn answers(files: Files, breaks: usize) -> impl Fn(&Request) -> Answer + Send + Sync + 'static {
     let broken = Mutex::new(breaks > 0);
-    Server::start(move |request| {
+    move |request| {
         let path = request.path.trim_start_matches('/');
         if path.contains("org/secret") && !request.headers.contains_key("authorization") {
             return Answer::of(401, json!({ "error": "Invalid username or password." }).to_string());
@@ -82,11 +87,11 @@ fn hub(files: Files, breaks: usize) -> Server {
             answer.breaks_after = Some(breaks);
         }
         answer
-    })
+    }
 }
 
 /// A run of one step from the Hub's model on the Hub's data.
-fn run(model: &str, data: &str) -> TempDir {
+pub fn run(model: &str, data: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let file = format!(
         r#"(
@@ -113,7 +118,7 @@ pub fn command(folder: &Path, endpoint: &str) -> Command {
     command
 }
 
-fn train(folder: &TempDir, endpoint: &str) -> Command {
+pub fn train(folder: &TempDir, endpoint: &str) -> Command {
     let mut command = command(folder.path(), endpoint);
     command.args(["train", "run.ron"]);
     command

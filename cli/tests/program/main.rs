@@ -31,6 +31,8 @@ mod http_server;
 #[cfg(feature = "hub")]
 mod hub;
 #[cfg(feature = "hub")]
+mod hub_faults;
+#[cfg(feature = "hub")]
 mod hub_push;
 mod import_command;
 mod init_command;

@@ -88,7 +88,18 @@ fn a_server_that_fails_ends_no_run() {
     // A server of something else.
     let other = Server::start(|_| Answer::of(404, "no such page"));
     let set = format!("mlflow=(uri: \"{}\")", other.address);
-    train(folder.path(), &["--set", &set]).assert().success().stderr(contains("404"));
+    train(folder.path(), &["--set", &set]).assert().success().stderr(contains("not logged there: the run"));
+    // A proxy that answers for a server that is away.
+    let proxy = Server::start(|request| match request.path.ends_with("log-batch") {
+        true => Answer::of(200, "<html>back soon</html>"),
+        false => Answer::of(
+            200,
+            json!({ "experiment_id": "7", "run": { "info": { "run_id": "r1" } } }).to_string(),
+        ),
+    });
+    let set = format!("mlflow=(uri: \"{}\")", proxy.address);
+    let said = contains("found `<html>back soon</html>`").and(contains("not logged there: "));
+    train(folder.path(), &["--set", &set]).assert().success().stderr(said);
     let mut unnamed = train(folder.path(), &["--set", "mlflow=()"]);
     unnamed
         .env_remove("MLFLOW_TRACKING_URI")

@@ -11,7 +11,7 @@ mod writer;
 
 pub(crate) use board::host;
 pub use board::{TensorBoard, TensorBoardError};
-pub(crate) use writer::Writer;
+pub(crate) use writer::{FOLDER, Writer};
 
 #[cfg(test)]
 mod tests {

@@ -12,7 +12,7 @@ use crate::observe::observer::Observer;
 use crate::observe::scalars::scalars;
 
 /// The folder of the files, in the output folder.
-const FOLDER: &str = "tensorboard";
+pub(crate) const FOLDER: &str = "tensorboard";
 
 /// The time after which steps that are held back are written.
 const HELD: Duration = Duration::from_secs(5);
