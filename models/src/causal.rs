@@ -18,6 +18,8 @@ pub(crate) struct Placed {
     pub places: Tensor<2, Int>,
     /// What each position reads.
     pub reads: Reads,
+    /// The number of tokens in each token's sample, of the shape of `places`; `None` for as many as are read.
+    pub sample_lengths: Option<Vec<u32>>,
 }
 
 impl Placed {
@@ -25,7 +27,7 @@ impl Placed {
     pub fn in_columns(ids: Tensor<2, Int>) -> Self {
         let ([_, length], device) = (ids.dims(), ids.device());
         let places = Tensor::<1, Int>::arange(0..length as i64, &device).unsqueeze();
-        Self { ids, places, reads: Reads::causal(length) }
+        Self { ids, places, reads: Reads::causal(length), sample_lengths: None }
     }
 }
 
@@ -48,7 +50,7 @@ impl<'a> Read<'a> {
             return None;
         }
         let ids = tokens.ints(&but_last(batch.host_ids(), columns), device);
-        let placed = match batch.host_position_ids() {
+        let mut placed = match batch.host_position_ids() {
             None if !tokens.is_ragged() => Placed::in_columns(ids),
             places => {
                 let places = places.map_or_else(
@@ -59,9 +61,16 @@ impl<'a> Read<'a> {
                     Some(samples) => tokens.read_causally(&but_last(samples, columns)),
                     None => tokens.read_causally(&but_last(batch.host_mask(), columns)),
                 };
-                Placed { ids, places: tokens.ints(&places, device), reads }
+                Placed { ids, places: tokens.ints(&places, device), reads, sample_lengths: None }
             }
         };
+        // A token that is only a label belongs to its sample, as it does where the model reads whole rows.
+        let lengths = match batch.host_segments() {
+            Some(samples) => sample_lengths(samples, columns),
+            None => sample_lengths(batch.host_mask(), columns),
+        };
+        let lengths = tokens.select(&but_last(&lengths, columns));
+        placed.sample_lengths = Some(lengths);
         let pass = tokens.pass(pass, || starts_of(batch.host_mask(), columns));
         Some(Self { batch, tokens, placed, pass })
     }
@@ -86,6 +95,13 @@ pub(super) fn next_token_loss(
     let labels = read.labels();
     let hidden = hidden(read.placed, &read.pass);
     Loss { sum: output_loss(hidden, head, &labels, pass), items: batch.items() }
+}
+
+/// The length of each token's sample, in rows of so many columns. The tokens of a sample stand side by side with the same
+/// label.
+fn sample_lengths<T: PartialEq>(labels: &[T], columns: usize) -> Vec<u32> {
+    let samples = labels.chunks(columns.max(1)).flat_map(|row| row.chunk_by(T::eq));
+    samples.flat_map(|sample| std::iter::repeat_n(sample.len() as u32, sample.len())).collect()
 }
 
 /// The values of each row without those of its last column.

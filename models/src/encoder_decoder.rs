@@ -104,7 +104,12 @@ fn states<M: EncoderDecoder>(
 /// Some tokens of a batch, which has these `ids`. A token's position is its place among the real tokens of its row.
 fn placed(tokens: &Tokens, ids: &[i32], reads: Reads, pass: &Pass) -> Placed {
     let device = pass.device();
-    Placed { ids: tokens.ints(ids, device), places: tokens.ints(&tokens.places(), device), reads }
+    Placed {
+        ids: tokens.ints(ids, device),
+        places: tokens.ints(&tokens.places(), device),
+        reads,
+        sample_lengths: None,
+    }
 }
 
 /// Encodes a source `[batch, source length]`.

@@ -127,7 +127,7 @@ impl Gpt {
     ///
     /// If there is no token, `length` exceeds the [context](Self::context), or an id is not in the vocabulary.
     pub fn forward(&self, tokens: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
-        let Placed { ids, places, reads } = Placed::in_columns(tokens);
+        let Placed { ids, places, reads, .. } = Placed::in_columns(tokens);
         self.forward_placed(ids, places, reads, pass)
     }
 
@@ -150,11 +150,11 @@ impl Gpt {
         reads: Reads,
         pass: &Pass,
     ) -> Tensor<3> {
-        self.head().logits(self.hidden(Placed { ids: tokens, places, reads }, pass))
+        self.head().logits(self.hidden(Placed { ids: tokens, places, reads, sample_lengths: None }, pass))
     }
 
     /// The normalised hidden state, `[batch, length, width]`.
-    pub(crate) fn hidden(&self, Placed { ids, places, reads }: Placed, pass: &Pass) -> Tensor<3> {
+    pub(crate) fn hidden(&self, Placed { ids, places, reads, .. }: Placed, pass: &Pass) -> Tensor<3> {
         let x = self.blocks.iter().fold(self.embedded(ids, places, pass), |x, block| {
             let run = |block: &Block, (x, reads), pass: &Pass| block.forward(x, reads, pass);
             pass.segment(block, (x, reads.clone()), run)
@@ -199,7 +199,7 @@ impl ReadsOn for Gpt {
         past: Option<Past>,
         pass: &Pass,
     ) -> (Tensor<2>, Past) {
-        let Placed { ids, places, reads } = read;
+        let Placed { ids, places, reads, .. } = read;
         let mut past = past.map(|past| past.own.into_iter());
         let (mut x, mut own) = (self.embedded(ids, places, pass), Vec::new());
         for block in &self.blocks {

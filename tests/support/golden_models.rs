@@ -146,7 +146,7 @@ impl Case {
     pub fn packed(&self) -> TokenBatch {
         let sample = |ids: &Vec<u32>| Arc::new(CausalSample { ids: ids.clone(), ..Default::default() });
         let packs = self.rows.chunks(2).map(|rows| rows.iter().map(sample).collect::<Vec<_>>());
-        Packing::new(CausalLm::new(encoder()).pad_id(0), 24).collate(&drawn(packs)).unwrap()
+        Packing::new(CausalLm::new(encoder()).pad_id(0), 40).collate(&drawn(packs)).unwrap()
     }
 
     /// Builds a batch of sources and targets.

@@ -44,6 +44,7 @@ mod reads;
 mod replicas;
 mod reshard;
 mod resume;
+mod rotations;
 mod rounds;
 mod save_failures;
 mod schedules;

@@ -232,6 +232,25 @@ impl Reads {
         start as usize..end as usize
     }
 
+    /// Returns the length of each query's sample: the number of keys between the first one that the query reads and the last
+    /// one that is read by any query of the row that starts at the same key. Rows stand one after the other.
+    ///
+    /// ```
+    /// use firebrick_kernels::Reads;
+    ///
+    /// // Two samples in a row.
+    /// let reads = Reads::new([1, 5, 5], |_, query| if query < 2 { 0..query + 1 } else { 2..query + 1 });
+    /// assert_eq!(reads.sample_lengths(), [2, 2, 3, 3, 3]);
+    /// ```
+    pub fn sample_lengths(&self) -> Vec<u32> {
+        let of_row = |row| self.of_row(row).chunk_by(|[a, _], [b, _]| a == b);
+        let of_sample = |sample: &[[u32; 2]]| {
+            let length = sample.iter().map(|[start, end]| end - start).max().unwrap_or(0);
+            std::iter::repeat_n(length, sample.len())
+        };
+        (0..self.rows()).flat_map(of_row).flat_map(of_sample).collect()
+    }
+
     /// Where rows of queries and of keys stand, if all are in one row of their tensor.
     pub(crate) fn ragged_rows(&self) -> Option<&[Ragged; 2]> {
         self.shared.ragged.as_ref()

@@ -100,7 +100,7 @@ impl Bart {
         pass: &Pass,
     ) -> Tensor<3> {
         let [_, length] = ids.dims();
-        let read = Placed { ids, places, reads };
+        let read = Placed { ids, places, reads, sample_lengths: None };
         self.head().logits(self.decoded(read, source.read_by(length), pass))
     }
 
@@ -112,11 +112,11 @@ impl Bart {
 }
 
 impl EncoderDecoder for Bart {
-    fn encoded(&self, Placed { ids, places, reads }: Placed, pass: &Pass) -> Tensor<3> {
+    fn encoded(&self, Placed { ids, places, reads, .. }: Placed, pass: &Pass) -> Tensor<3> {
         self.encoder.forward(self.embedded(ids, pass), places, reads, pass)
     }
 
-    fn decoded(&self, Placed { ids, places, reads }: Placed, source: Source, pass: &Pass) -> Tensor<3> {
+    fn decoded(&self, Placed { ids, places, reads, .. }: Placed, source: Source, pass: &Pass) -> Tensor<3> {
         self.decoder.forward(self.embedded(ids, pass), places, reads, source, pass)
     }
 
@@ -126,7 +126,7 @@ impl EncoderDecoder for Bart {
 
     fn decoded_on(
         &self,
-        Placed { ids, places, reads }: Placed,
+        Placed { ids, places, reads, .. }: Placed,
         source: &PastSource,
         past: Vec<KeyValue>,
         pass: &Pass,

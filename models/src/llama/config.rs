@@ -53,8 +53,7 @@ pub struct LlamaConfig {
     pub head_dim: Option<usize>,
     /// The activation of a feed-forward layer's gate, which Gemma calls `hidden_activation`.
     pub hidden_act: Activation,
-    /// The maximum number of positions in training. The model also accepts longer inputs, except with the scalings
-    /// `longrope` and `dynamic`.
+    /// The maximum number of positions in training. The model also accepts longer inputs.
     pub max_position_embeddings: usize,
     /// Standard deviation of the initial weights.
     pub initializer_range: f64,

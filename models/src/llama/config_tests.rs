@@ -221,6 +221,6 @@ fn absent_fields_have_the_defaults_of_transformers() {
     let windows = json!({"use_sliding_window": true});
     has_defaults_of_class("qwen2", &windows, &[], meaning);
     has_defaults_of_class("qwen3", &windows, &[], meaning);
-    let longrope = json!({"rope_scaling": {"rope_type": "longrope", "short_factor": vec![1.5; 48]}});
+    let longrope = json!({"rope_scaling": {"rope_type": "longrope", "short_factor": vec![1.5; 48], "long_factor": vec![2.0; 48]}});
     has_defaults_of_class("phi3", &longrope, &[], meaning);
 }

@@ -74,7 +74,7 @@ impl Llama {
     ///
     /// If there is no token, or an id is not in the vocabulary.
     pub fn forward(&self, tokens: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
-        let Placed { ids, places, reads } = Placed::in_columns(tokens);
+        let Placed { ids, places, reads, .. } = Placed::in_columns(tokens);
         self.forward_placed(ids, places, reads, pass)
     }
 
@@ -91,12 +91,13 @@ impl Llama {
         reads: Reads,
         pass: &Pass,
     ) -> Tensor<3> {
-        self.head().logits(self.hidden(Placed { ids: tokens, places, reads }, pass))
+        self.head().logits(self.hidden(Placed { ids: tokens, places, reads, sample_lengths: None }, pass))
     }
 
     /// The normalised hidden state, `[batch, length, width]`.
-    pub(crate) fn hidden(&self, Placed { ids, places, reads }: Placed, pass: &Pass) -> Tensor<3> {
-        let turns = self.turns(places);
+    pub(crate) fn hidden(&self, placed: Placed, pass: &Pass) -> Tensor<3> {
+        let turns = self.turns(&placed);
+        let Placed { ids, reads, .. } = placed;
         let mut ranges = Ranges::of(reads);
         let x = self.embedded(ids, pass);
         let x = self.blocks.iter().zip(&self.windows).fold(x, |x, (block, window)| {
@@ -106,9 +107,10 @@ impl Llama {
         self.norm.forward(x)
     }
 
-    /// The rotations of these positions, `[batch or 1, length]`.
-    fn turns(&self, places: Tensor<2, Int>) -> Turns {
-        let angles = |rope: &Rope| rope.angles(places.clone(), &places.device());
+    /// The rotations of these tokens, `[batch or 1, length]`.
+    fn turns(&self, Placed { places, reads, sample_lengths, .. }: &Placed) -> Turns {
+        let lengths = || sample_lengths.clone().unwrap_or_else(|| reads.sample_lengths());
+        let angles = |rope: &Rope| rope.angles(places.clone(), lengths, &places.device());
         Turns { all: angles(&self.rope), windowed: self.sliding_rope.as_ref().map(angles) }
     }
 
@@ -161,8 +163,11 @@ impl ReadsOn for Llama {
     }
 
     fn positions(&self) -> Option<usize> {
-        let of_all = self.rope.positions();
-        of_all.into_iter().chain(self.sliding_rope.as_ref().and_then(Rope::positions)).min()
+        None
+    }
+
+    fn rereads_at(&self, length: usize) -> bool {
+        self.rope.rereads_at(length) || self.sliding_rope.as_ref().is_some_and(|rope| rope.rereads_at(length))
     }
 
     fn dtype(&self) -> FloatDType {
@@ -177,8 +182,8 @@ impl ReadsOn for Llama {
         past: Option<Past>,
         pass: &Pass,
     ) -> (Tensor<2>, Past) {
-        let Placed { ids, places, reads } = read;
-        let turns = self.turns(places);
+        let turns = self.turns(&read);
+        let Placed { ids, reads, .. } = read;
         let mut past = past.map(|past| past.own.into_iter());
         let (mut x, mut own) = (self.embedded(ids, pass), Vec::new());
         let mut ranges = Ranges::of(reads);

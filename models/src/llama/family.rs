@@ -117,8 +117,7 @@ impl Family for LlamaConfig {
     }
 
     fn positions(&self) -> Option<usize> {
-        let ropes = [self.rope().ok(), self.sliding_rope().ok().flatten()];
-        ropes.iter().flatten().filter_map(|rope| rope.positions()).min()
+        None
     }
 }
 
@@ -146,7 +145,7 @@ mod tests {
             r#"{"model_type": "gemma2", "head_dim": 6, "layer_types": ["full_attention"], "sliding_window": null}"#,
             r#"{"model_type": "gemma3_text", "head_dim": 6, "rope_parameters": {"full_attention": null}}"#,
             r#"{"model_type": "phi3", "hidden_size": 32, "num_attention_heads": 4, "partial_rotary_factor": 0.75,
-                "rope_scaling": {"type": "su", "short_factor": [1.0, 2.0, 3.0]}}"#,
+                "rope_scaling": {"type": "su", "short_factor": [1.0, 2.0, 3.0], "long_factor": [2.0, 3.0, 4.0]}}"#,
             r#"{"model_type": "mistral", "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}"#,
         ] {
             let config: LlamaConfig = serde_json::from_str(fields).unwrap();
@@ -155,18 +154,5 @@ mod tests {
             config.clone().with_layers(3).check().unwrap();
             config.smallest().with_layers(3).check().unwrap();
         }
-    }
-
-    /// The frequencies of `longrope` hold for the original context alone.
-    #[test]
-    fn longrope_limits_the_positions() {
-        let config: LlamaConfig = serde_json::from_str(
-            r#"{"model_type": "phi3", "hidden_size": 8, "num_attention_heads": 2, "max_position_embeddings": 99,
-                "original_max_position_embeddings": 12,
-                "rope_scaling": {"rope_type": "longrope", "short_factor": [1.0, 2.0]}}"#,
-        )
-        .unwrap();
-        assert_eq!(config.positions(), Some(12));
-        assert_eq!(LlamaConfig::default().positions(), None);
     }
 }

@@ -60,8 +60,9 @@ impl ModernBert {
         let device = pass.device();
         let columns: Vec<i32> = (0..rows).flat_map(|_| 0..length as i32).collect();
         let columns = tokens.ints(&columns, device);
-        let angles = self.places.ropes.each_ref().map(|rope| rope.angles(columns.clone(), device));
         let all = tokens.read_whole_rows();
+        let lengths = || all.sample_lengths();
+        let angles = self.places.ropes.each_ref().map(|rope| rope.angles(columns.clone(), lengths, device));
         let around = all.around(self.places.distance);
         let x = cast(embedded(&self.tokens, tokens.ints(inputs.host_ids(), device)), pass.dtype());
         let x = self.dropout.forward(self.embedding_norm.forward(x), pass);

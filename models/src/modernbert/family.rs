@@ -123,8 +123,7 @@ impl Family for ModernBertConfig {
     }
 
     fn positions(&self) -> Option<usize> {
-        let places = self.places().ok()?;
-        places.ropes.iter().filter_map(|rope| rope.positions()).min()
+        None
     }
 
     fn label_names(&self) -> Option<Vec<String>> {

@@ -4,6 +4,8 @@ use std::f64::consts::TAU;
 
 use serde::Deserialize;
 
+use super::longer::{Longer, Rule};
+
 /// How to derive the frequencies, as transformers does (`modeling_rope_utils.py`).
 #[derive(Deserialize)]
 #[serde(tag = "rope_type", rename_all = "snake_case")]
@@ -13,10 +15,9 @@ pub(super) enum Scaling {
     Linear {
         factor: f64,
     },
-    /// The base grows with the longest row once it exceeds the context of the training.
+    /// The base grows with a sample once it exceeds the model's positions (NTK-aware scaling, by bloc97 and emozilla).
     Dynamic {
-        #[serde(rename = "factor")]
-        _factor: f64,
+        factor: f64,
     },
     Llama3 {
         factor: f64,
@@ -26,6 +27,7 @@ pub(super) enum Scaling {
     Yarn(Yarn),
     Longrope {
         short_factor: Vec<f64>,
+        long_factor: Vec<f64>,
         factor: Option<f64>,
         attention_factor: Option<f64>,
     },
@@ -49,8 +51,8 @@ pub(super) struct Frequencies {
     pub frequencies: Vec<f64>,
     /// The factor of rotated numbers.
     pub factor: f64,
-    /// The number of positions for which they hold, if there is a limit.
-    pub positions: Option<usize>,
+    /// How they change in long samples, if they do.
+    pub longer: Option<Longer>,
 }
 
 impl Scaling {
@@ -71,12 +73,20 @@ impl Scaling {
         let longer = positions as f64 / context;
         let each =
             |scaled: &dyn Fn(f64) -> f64| -> Vec<f64> { plain.iter().map(|plain| scaled(*plain)).collect() };
-        let unlimited = |frequencies| Frequencies { frequencies, factor: 1.0, positions: None };
+        let unlimited = |frequencies| Frequencies { frequencies, factor: 1.0, longer: None };
         Ok(match *self {
             Self::Default => unlimited(plain),
             Self::Linear { factor } => unlimited(each(&|plain| plain / factor)),
-            Self::Dynamic { .. } => {
-                Frequencies { frequencies: plain, factor: 1.0, positions: Some(positions) }
+            Self::Dynamic { factor } => {
+                if plain.len() < 2 {
+                    let found = format!("{}", 2 * plain.len());
+                    return Err(("a model that rotates at least 4 numbers of a head".into(), found));
+                }
+                if !(factor > 0.0 && factor.is_finite()) {
+                    return Err(("a `factor` above 0".into(), factor.to_string()));
+                }
+                let longer = Some(Longer { context: positions, rule: Rule::Growing { factor } });
+                Frequencies { frequencies: plain, factor: 1.0, longer }
             }
             // Long waves are scaled as if positions were closer, short waves are unchanged, and waves in between get
             // a mixture.
@@ -92,20 +102,29 @@ impl Scaling {
                 Frequencies {
                     frequencies: yarn.frequencies(&plain, factor, base, context),
                     factor: yarn.attention_factor(factor),
-                    positions: None,
+                    longer: None,
                 }
             }
-            Self::Longrope { ref short_factor, factor, attention_factor } => {
-                if short_factor.len() != plain.len() {
-                    let expected = format!("a `short_factor` of {} numbers", plain.len());
-                    return Err((expected, format!("one of {}", short_factor.len())));
+            Self::Longrope { ref short_factor, ref long_factor, factor, attention_factor } => {
+                for (name, divisors) in [("short_factor", short_factor), ("long_factor", long_factor)] {
+                    if divisors.len() != plain.len() {
+                        let expected = format!("a `{name}` of {} numbers", plain.len());
+                        return Err((expected, format!("one of {}", divisors.len())));
+                    }
+                    if let Some(found) = divisors.iter().find(|by| !(**by > 0.0 && by.is_finite())) {
+                        return Err((format!("a `{name}` of numbers above 0"), found.to_string()));
+                    }
                 }
+                let divided = |divisors: &[f64]| -> Vec<f64> {
+                    plain.iter().zip(divisors).map(|(plain, by)| plain / by).collect()
+                };
+                let others = divided(long_factor).into_iter().map(|frequency| frequency as f32).collect();
                 let longer = factor.unwrap_or(longer);
                 let inferred = if longer <= 1.0 { 1.0 } else { (1.0 + longer.ln() / context.ln()).sqrt() };
                 Frequencies {
-                    frequencies: plain.iter().zip(short_factor).map(|(plain, by)| plain / by).collect(),
+                    frequencies: divided(short_factor),
                     factor: attention_factor.unwrap_or(inferred),
-                    positions: Some(original),
+                    longer: Some(Longer { context: original, rule: Rule::Fixed(others) }),
                 }
             }
         })

@@ -106,7 +106,7 @@ impl<'a, M: ReadsOn> Caching<'a, M> {
             if column < start { 0..column + 1 } else { start..column + 1 }
         });
         let grid = |values| Tensor::<2, Int>::from_data(TensorData::new(values, [rows, length]), device);
-        let read = Placed { ids: grid(ids), places: grid(places), reads };
+        let read = Placed { ids: grid(ids), places: grid(places), reads, sample_lengths: None };
         let (model, pass) = self.enter()?;
         let (logits, past) = model.read_on(read, self.source, self.past.take(), &pass);
         pass.check()?;
@@ -174,12 +174,13 @@ impl<M: ReadsOn> NextToken for Caching<'_, M> {
         self.starts = from.iter().map(|&row| self.starts[row]).collect();
         let columns = self.past.as_ref().map_or(0, Past::columns) + 1;
         let places = columns - self.starts.iter().copied().min().unwrap_or(0);
-        // Beyond the last position, those of all tokens shift, and so do their keys and values.
-        let shifts = places > self.positions;
+        // Beyond the last position, those of all tokens shift, and so do their keys and values. Some models rotate all
+        // tokens of a row by other angles once it exceeds a length.
+        let rereads = places > self.positions || self.rows.iter().any(|row| self.model.rereads_at(row.len()));
         let past = self.past.take();
-        let past = if shifts { past.and_then(Past::of_source) } else { past };
+        let past = if rereads { past.and_then(Past::of_source) } else { past };
         self.past = if stays { past } else { past.map(|past| past.select(from)) };
-        if shifts {
+        if rereads {
             return self.read();
         }
         self.read_on(tokens.iter().map(|&token| i64::from(token)).collect(), 1)

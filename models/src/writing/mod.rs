@@ -27,7 +27,8 @@ pub(crate) use reads_on::ReadsOn;
 /// A model that continues texts: [`Gpt`] and [`Llama`].
 ///
 /// Each token is read once, because keys and values are cached. Once a text is longer than the model's positions, its
-/// end is read again for each token.
+/// end is read again for each token. A model with `longrope` reads a text again when the text outgrows the context of the
+/// original training.
 ///
 /// ```
 /// use burn::tensor::Device;

@@ -16,6 +16,12 @@ pub(crate) trait ReadsOn: Module {
     /// The maximum number of positions in a row, if there is one.
     fn positions(&self) -> Option<usize>;
 
+    /// Whether the cached keys of a row no longer hold once it grows to `length` tokens, so that it is read again.
+    fn rereads_at(&self, length: usize) -> bool {
+        let _ = length;
+        false
+    }
+
     /// The dtype in which its blocks compute, which is that of their weights.
     fn dtype(&self) -> FloatDType;
 

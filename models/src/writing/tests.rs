@@ -27,8 +27,13 @@ fn gpt(device: &Device) -> Gpt {
 }
 
 fn llama(model_type: &str, device: &Device) -> Llama {
+    scaled_llama(model_type, serde_json::Value::Null, device)
+}
+
+fn scaled_llama(model_type: &str, rope_scaling: serde_json::Value, device: &Device) -> Llama {
     device.seed(7);
     let config = LlamaConfig {
+        rope_scaling: rope_scaling.as_object().cloned(),
         model_type: model_type.into(),
         head_dim: Some(4),
         vocab_size: VOCABULARY,
@@ -155,6 +160,26 @@ fn a_llama_with_shared_keys_generates_the_same_with_a_cache() {
     }
 }
 
+/// The prompts and texts have other angles beyond the first 6 tokens.
+#[test]
+fn a_llama_rereads_a_text_that_outgrows_its_first_context() {
+    let device = testing::device();
+    let scaling = serde_json::json!({
+        "rope_type": "longrope", "original_max_position_embeddings": 6, "attention_factor": 1.0,
+        "short_factor": [1.0, 1.0], "long_factor": [0.4, 0.1],
+    });
+    let (model, plain) = (scaled_llama("llama", scaling, &device), llama("llama", &device));
+    let mut differ = false;
+    for decoding in decodings() {
+        let kept = model.continued(&prompts(), &decoding).unwrap();
+        let forward = |ids| model.forward(ids, &Pass::evaluate(&device));
+        let mut all = Rereading::new(&prompts(), VOCABULARY, reread(forward, &device, usize::MAX));
+        assert_alike(&kept, &decoding.write(&mut all, &prompts()).unwrap());
+        differ |= kept != plain.continued(&prompts(), &decoding).unwrap();
+    }
+    assert!(differ);
+}
+
 /// Sources and the texts from them, all together and one source at a time without a cache. `decode` returns the logits of
 /// tokens that a source is given with, of which the model reads as many as `most`.
 fn generates_the_same_in_any_batch<M: Writes>(
@@ -216,7 +241,7 @@ fn a_bart_generates_the_same_in_any_batch() {
             &model,
             |source, pass| model.encode(source, pass),
             |ids, source, pass| {
-                let Placed { ids, places, reads } = Placed::in_columns(ids);
+                let Placed { ids, places, reads, .. } = Placed::in_columns(ids);
                 model.decode(ids, places, reads, source, pass)
             },
             positions,
