@@ -1,12 +1,15 @@
 """Everything worth knowing about firebrick on one GPU, as one Markdown table, in under 20 minutes.
 
-    python3 benches/on_gpu.py --bin target/release/firebrick [--tests target/debug/deps] [--out gpu.md]
+    python3 benches/on_gpu.py --bin target/release/firebrick [--products PROGRAM] [--tests target/debug/deps] [--out gpu.md]
     python3 benches/on_gpu.py --bin target/release/firebrick --device cpu --quick     # tries the script, in a minute or two
 
 Needs a program that is built (`cargo build --release --features cuda`) and torch (`pip install torch`). The sections
 below have a time limit each; what fails or finds no time is a row that says so, and the next section runs. `--sections`
 selects some, and `--minutes` stretches all limits. The table grows in the file `--out` while the script runs.
 
+* check: `firebrick devices --check`: each kernel of ours against the CPU, with its speed.
+* products: products of matrices as GPT-2 has them, by shape and dtype: ours, CubeCL's and torch's, in TFLOP/s. PROGRAM is what
+  `cargo bench -p firebrick-kernels --features cuda,fusion --bench products --no-run` builds.
 * tests: the test programs of a folder (`cargo test --workspace --features cuda --no-run` builds them into
   `target/debug/deps`; the newest of each counts) with BURN_DEVICE set, from the folders of their packages in this checkout.
 * speed: GPT-2 with 124 million parameters, in rows of 1,024 tokens, beside nanoGPT's model in PyTorch (compiled, with
@@ -42,7 +45,7 @@ import time
 import firebrick
 
 # Seconds of each section.
-SECTIONS = {"tests": 270, "speed": 420, "memory": 120, "kernels": 90, "largest": 270}
+SECTIONS = {"check": 70, "products": 90, "speed": 420, "kernels": 90, "memory": 120, "tests": 270, "largest": 270}
 
 GPT2 = {"layers": 12, "heads": 12, "width": 768, "vocabulary": 50304, "block": 1024}
 WIDE = {"heads": 16, "width": 2048, "vocabulary": 50304, "block": 1024, "micro": 1}
@@ -177,6 +180,38 @@ def torch_side(case):
     peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
     parameters = sum(weight.numel() for weight in model.parameters())
     print(json.dumps({"seconds": seconds, "parameters": parameters, "peak": peak}))
+
+
+def torch_products(case):
+    """Computes products, and prints a line with the seconds of each."""
+    import torch
+
+    torch.set_float32_matmul_precision("high")
+    for product in case["products"]:
+        dtype = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}[product["dtype"]]
+        make = lambda *shape: torch.rand(shape, device=case["device"], dtype=torch.float32).to(dtype)
+        x, weight, grad = (make(*shape) for shape in operands(product))
+        lhs, rhs = {"x . w": (x, weight), "g . wT": (grad, weight.T), "xT . g": (x.T, grad)}[product["product"]]
+        repeated = round(product["gflop"] * 1e9 / flop(product))
+        seconds = []
+        for _ in range(7):
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            for _ in range(repeated):
+                lhs @ rhs
+            torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - started)
+        print(json.dumps({"seconds": statistics.median(seconds)}), flush=True)
+
+
+def operands(product):
+    """The shapes of activations, weight and gradient."""
+    rows, inner, outer = product["rows"], product["in"], product["out"]
+    return (rows, inner), (inner, outer), (rows, outer)
+
+
+def flop(product):
+    return 2 * product["rows"] * product["in"] * product["out"]
 
 
 # Processes, and the memory that they use.
@@ -431,6 +466,49 @@ class Bench:
             why = ended.why
         raise Failed(f"PyTorch: {why}")
 
+    def check(self):
+        command = [self.options.bin, "devices", "--check", self.machine.device, "--report", "json"]
+        # It ends with status 1 if a kernel is wrong, and has said which.
+        ended = self.process(command, self.left())
+        lines = [line for line in ended.out.splitlines() if line.startswith("{")]
+        if not lines:
+            raise Failed(ended.why or "it printed no JSON")
+        for kernel in json.loads(lines[-1])["kernels"]:
+            error = kernel["largest_relative_error"]
+            notes = [kernel["verdict"]] + ([] if error is None else [f"largest relative error {error:.1e}"])
+            speeds = [number(kernel["tflops"], "{:,.1f}", " TFLOP/s"), number(kernel["gb_per_s"], unit=" GB/s")]
+            what = f"{kernel['kernel']}, {kernel['dtype']}"
+            self.table.row("check", what, "".join(speeds), notes=kernel["problem"] or ", ".join(notes))
+
+    def products(self):
+        program = self.options.products
+        if not program or self.options.device == "cpu":
+            return self.table.row("products", "", notes="left out: it needs a GPU and --products")
+        ended = self.process([program], self.left() * 0.7, environment={"BURN_DEVICE": self.machine.device})
+        found = []
+        for line in ended.out.splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+        if not found:
+            raise Failed(ended.why or "it printed no JSON")
+        case = json.dumps({"device": self.machine.device, "products": found})
+        theirs = self.process([sys.executable, __file__, "--torch-products", case], self.left())
+        seconds = [json.loads(line)["seconds"] for line in theirs.out.splitlines() if line.startswith("{")]
+        for at, product in enumerate(found):
+            rate = lambda seconds: f"{product['gflop'] / seconds / 1000:,.1f} TFLOP/s"
+            shape = "{rows} x {in} x {out}".format(**product)
+            torch = seconds[at] if at < len(seconds) else None
+            self.table.row(
+                "products",
+                f"{product['product']}, {shape}, {product['dtype'].lower()}",
+                rate(product["seconds"]),
+                rate(torch) if torch else "",
+                f"{torch / product['seconds']:.2f}" if torch else "",
+                f"CubeCL {rate(product['seconds_burn'])}",
+            )
+        if ended.why:
+            self.table.row("products", "the rest", notes=ended.why)
+
     def speed(self):
         model, quick = self.model, self.options.quick
         warmup, steps = (2, 4) if quick else (5, 20)
@@ -667,6 +745,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", help="the program firebrick, built with the feature of the device")
     parser.add_argument("--tests", metavar="FOLDER", help="where the built test programs are")
+    parser.add_argument("--products", metavar="PROGRAM", help="the built bench of products")
     parser.add_argument("--out", metavar="FILE", help="write the table there too")
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, ... or cpu (default: cuda)")
     parser.add_argument("--micro", type=int, help="rows of a micro-batch in speed and memory (default: 8)")
@@ -675,9 +754,12 @@ def main():
     parser.add_argument("--minutes", type=float, help="for all sections together (default: 19.5)")
     parser.add_argument("--quick", action="store_true", help="a tiny model and few steps, to try the script")
     parser.add_argument("--torch-side", type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument("--torch-products", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.torch_side:
         return torch_side(options.torch_side)
+    if options.torch_products:
+        return torch_products(options.torch_products)
     if not options.bin:
         parser.error("--bin is needed")
     options.bin = os.path.abspath(options.bin)

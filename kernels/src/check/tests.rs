@@ -19,7 +19,7 @@ fn source(path: &str) -> String {
 }
 
 /// What the crate exports besides kernels: arguments, traits over backends, and functions that compute nothing.
-const NO_KERNELS: [&str; 35] = [
+const NO_KERNELS: [&str; 36] = [
     "Attending",
     "Draws",
     "DropMask",
@@ -53,6 +53,7 @@ const NO_KERNELS: [&str; 35] = [
     "Site",
     "Sums",
     "attends_in_tiles",
+    "product_library",
     "with_read_products",
     "with_unread_products",
 ];

@@ -1,7 +1,7 @@
 mod heads;
 
 use burn::tensor::activation::log_softmax;
-use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 use proptest::prelude::*;
 
 use super::{Head, HeadWeight, IGNORED, cross_entropy, head_loss};

@@ -1,12 +1,14 @@
-//! Products of the tests' device, beside the CPU's in f32. On a GPU they are a library's or Burn's.
+//! Products of operands that stand in any way, on the device of the tests, beside the CPU's in f32. On a GPU they are a
+//! library's or Burn's.
 
 use super::*;
 use crate::testing;
 
-/// How near elements are to the CPU's, as a share of the largest. Operands in f32 may be rounded to TF32, which has as many
-/// bits as f16.
-const NEAR: [(FloatDType, f64); 3] =
-    [(FloatDType::F32, 2e-3), (FloatDType::F16, 2e-3), (FloatDType::BF16, 1e-2)];
+/// Returns the dtypes, and how near elements are to the CPU's, as a share of the largest.
+fn dtypes() -> Vec<(FloatDType, f64)> {
+    let f32 = testing::rounding_of_f32_products();
+    testing::computed([(FloatDType::F32, f32), (FloatDType::F16, 4e-3), (FloatDType::BF16, 1e-2)])
+}
 
 /// Asserts that `found` is near `expected`, and that no element is left out.
 fn assert_near(found: Vec<f32>, expected: Vec<f32>, near: f64, what: &str) {
@@ -67,7 +69,7 @@ fn products_maps_and_gradients_of_views_equal_the_cpu_s() {
         ([[2, 12, 3, 48], [2, 12, 3, 48]], [heads, heads_transposed]),
         ([[1, 2, 130, 67], [1, 1, 67, 190]], [plain, plain]),
     ];
-    for (dtype, near) in testing::computed(NEAR) {
+    for (dtype, near) in dtypes() {
         for (at, (shapes, views)) in cases.into_iter().enumerate() {
             for bias in [false, true] {
                 if bias && shapes[1][..2] != [1, 1] {
@@ -88,7 +90,7 @@ fn products_maps_and_gradients_of_views_equal_the_cpu_s() {
 /// A product whose result has rows that CUDA pads, and which another product reads.
 #[test]
 fn a_product_of_products_equals_the_cpu_s() {
-    for (dtype, near) in testing::computed(NEAR) {
+    for (dtype, near) in dtypes() {
         let chain = |dtype: FloatDType, device: &Device| {
             let x = |shape, seed| waves::<2>(shape, seed, FloatDType::F32, device).cast(dtype);
             let y = matmul(x([37, 65], 1), x([65, 33], 2)) * 0.1;
@@ -112,7 +114,7 @@ fn a_product_is_added_to_what_is_there() {
     if !is_cube(&device) {
         return;
     }
-    for (dtype, near) in testing::computed(NEAR) {
+    for (dtype, near) in dtypes() {
         let x = |shape, seed, dtype, device: &Device| {
             waves::<2>(shape, seed, FloatDType::F32, device).cast::<FloatDType>(dtype)
         };
@@ -139,7 +141,7 @@ fn a_product_is_added_to_what_is_there() {
 #[test]
 fn the_same_products_have_the_same_bits() {
     let device = testing::device();
-    for (dtype, _) in testing::computed(NEAR) {
+    for (dtype, _) in dtypes() {
         let found = || results([[2, 3, 33, 47], [1, 1, 47, 29]], [plain, plain], true, dtype, &device);
         assert_eq!(found(), found(), "{dtype:?}");
     }
