@@ -136,7 +136,9 @@ fn passes_over_many_tensors() {
         let mut found = vec![values(sum_of_squares(tensors()))];
         let mut add = |tensors: Vec<_>| found.extend(tensors.into_iter().map(numbers));
         add(scale_all(tensors(), make.inner([1], 3)));
-        for dtype in [FloatDType::F32, FloatDType::F16] {
+        let dtypes =
+            testing::computed([(FloatDType::F32, ()), (FloatDType::F16, ()), (FloatDType::BF16, ())]);
+        for (dtype, ()) in dtypes {
             add(cast_all(tensors(), dtype, 2.0));
             add(add_all(tensors(), tensors(), dtype));
         }

@@ -27,6 +27,7 @@ mod mixed_precision;
 mod observers;
 mod of_burn;
 mod offload;
+mod on_device;
 mod on_disk;
 mod optimizers;
 mod own_strategies;

@@ -2,7 +2,6 @@ use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 use proptest::prelude::*;
 
 use super::embedding;
-use crate::device::is_flex;
 use crate::testing;
 
 fn waves<const D: usize>(shape: [usize; D], seed: usize, device: &Device) -> Tensor<D> {
@@ -47,15 +46,13 @@ proptest! {
     ) {
         let device = testing::device().autodiff();
         // The relative rounding of the dtype.
-        let dtypes = [
+        let dtypes = testing::computed([
             (FloatDType::F32, f32::EPSILON / 2.0),
             (FloatDType::F16, 1.0 / 2048.0),
             (FloatDType::BF16, 1.0 / 256.0),
             (FloatDType::F64, f32::EPSILON / 2.0), // as f32, in which the values are read
-        ];
-        // Devices other than the CPU may lack the last two.
-        let dtypes = if is_flex(&device) { &dtypes[..] } else { &dtypes[..2] };
-        let (dtype, rounding) = *dtype.get(dtypes);
+        ]);
+        let (dtype, rounding) = *dtype.get(&dtypes);
         let [found, grad] = run(shape, dtype, &device, embedding);
         let [expected, _] = run(shape, dtype, &device, burns);
         prop_assert_eq!(found, expected);
@@ -103,11 +100,12 @@ fn results_do_not_depend_on_the_number_of_threads() {
 #[test]
 fn gradients_are_summed_in_f32() {
     let device = testing::device().autodiff();
-    let dtype = if is_flex(&device) { FloatDType::BF16 } else { FloatDType::F16 };
-    let table = Tensor::<2>::ones([2, 3], &device).cast(dtype).require_grad();
-    let rows = embedding(table.clone(), Tensor::<2, Int>::zeros([6, 512], &device));
-    let grad = table.grad(&rows.cast(FloatDType::F32).sum().backward()).unwrap();
-    assert_eq!(values(grad), [3072.0, 3072.0, 3072.0, 0.0, 0.0, 0.0]);
+    for (dtype, ()) in testing::computed([(FloatDType::BF16, ()), (FloatDType::F16, ())]) {
+        let table = Tensor::<2>::ones([2, 3], &device).cast(dtype).require_grad();
+        let rows = embedding(table.clone(), Tensor::<2, Int>::zeros([6, 512], &device));
+        let grad = table.grad(&rows.cast(FloatDType::F32).sum().backward()).unwrap();
+        assert_eq!(values(grad), [3072.0, 3072.0, 3072.0, 0.0, 0.0, 0.0]);
+    }
 }
 
 #[test]

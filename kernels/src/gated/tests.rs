@@ -64,9 +64,11 @@ fn values_and_gradients_are_those_of_the_product() {
 
 #[test]
 fn half_precision_is_rounded_once_and_views_are_read_where_they_stand() {
-    let device = Device::flex().autodiff();
+    let device = testing::device().autodiff();
     for form in FORMS {
-        for (dtype, epsilon) in [(FloatDType::BF16, 2f64.powi(-8)), (FloatDType::F16, 2f64.powi(-11))] {
+        let halves =
+            testing::computed([(FloatDType::BF16, 2f64.powi(-8)), (FloatDType::F16, 2f64.powi(-11))]);
+        for (dtype, epsilon) in halves {
             let leaf = |seed| {
                 let values = waves(600, seed)[5..].to_vec();
                 let x = Tensor::<2>::from_data(TensorData::new(values, [35, 17]), &device);

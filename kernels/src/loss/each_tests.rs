@@ -3,7 +3,7 @@
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{FloatDType, Int, Tensor, TensorData};
 
-use super::tests::{dtypes, labels, near, values, waves};
+use super::tests::{labels, near, values, waves};
 use super::{Head, HeadWeight, head_loss, head_losses};
 use crate::testing;
 
@@ -26,8 +26,9 @@ fn each_loss_and_its_gradients_equal_the_equation() {
         (3, 1, [false, false], Some(2.0)),
     ] {
         let given = labels(rows, classes, ignored);
-        let of_device = [(FloatDType::F32, 1e-5), (FloatDType::BF16, 2e-2), (FloatDType::F16, 3e-3)];
-        for (dtype, share) in dtypes(of_device, &device) {
+        let of_device =
+            testing::computed([(FloatDType::F32, 1e-5), (FloatDType::BF16, 2e-2), (FloatDType::F16, 3e-3)]);
+        for (dtype, share) in of_device {
             let hidden = waves([rows, width], 1, dtype, &device).require_grad();
             let shape = if transposed { [classes, width] } else { [width, classes] };
             let weight = waves(shape, 2, dtype, &device).require_grad();

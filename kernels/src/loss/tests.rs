@@ -58,14 +58,6 @@ pub(super) fn near(found: &[f64], expected: &[f64], share: f64, about: &str) {
     }
 }
 
-/// The dtypes of a device, each with the share of the largest number up to which results are near.
-pub(super) fn dtypes<const N: usize>(of: [(FloatDType, f64); N], device: &Device) -> Vec<(FloatDType, f64)> {
-    let known = |(dtype, _): &(FloatDType, f64)| {
-        is_flex(device) || matches!(dtype, FloatDType::F32 | FloatDType::F16)
-    };
-    of.into_iter().filter(known).collect()
-}
-
 proptest! {
     #![proptest_config(testing::cases(48))]
 
@@ -79,13 +71,13 @@ proptest! {
         view in 0usize..3,
         dtype: prop::sample::Index,
     ) {
-        let of_device = [
+        // The share of the largest number up to which results are near.
+        let of_device = testing::computed([
             (FloatDType::F32, 1e-5),
             (FloatDType::F64, 1e-11),
             (FloatDType::BF16, 5e-3),
             (FloatDType::F16, 1e-3),
-        ];
-        let of_device = dtypes(of_device, &testing::device());
+        ]);
         let (dtype, share) = *dtype.get(&of_device);
         let labels = labels(rows, classes, ignored);
         let run = |of: fn(Tensor<2>, &[i32], f64) -> Tensor<1>, computed: FloatDType, device: Device| {
@@ -119,8 +111,8 @@ proptest! {
         tracked: [bool; 3],
         dtype: prop::sample::Index,
     ) {
-        let of_device = [(FloatDType::F32, 1e-5), (FloatDType::BF16, 0.02), (FloatDType::F16, 3e-3)];
-        let of_device = dtypes(of_device, &testing::device());
+        let of_device =
+            testing::computed([(FloatDType::F32, 1e-5), (FloatDType::BF16, 0.02), (FloatDType::F16, 3e-3)]);
         let (dtype, share) = *dtype.get(&of_device);
         let cap = capped.then_some(0.8);
         let case = Case { rows, width, classes, ignored, transposed, biased, cap, tracked };
@@ -225,8 +217,9 @@ fn chunks_and_selected_rows_change_nothing() {
 fn chunks_change_nothing_on_any_device() {
     let device = testing::device().autodiff();
     assert_eq!(super::head::chunk(600, 41, DType::F32, false), 256);
-    let dtypes = dtypes([(FloatDType::F32, 1e-4), (FloatDType::F16, 1e-2)], &device);
-    for (tracked, (dtype, share)) in [[true; 3], [false; 3]].into_iter().zip(dtypes) {
+    let dtypes =
+        testing::computed([(FloatDType::F32, 1e-4), (FloatDType::F16, 1e-2), (FloatDType::BF16, 4e-2)]);
+    for (tracked, (dtype, share)) in [[true; 3], [false; 3], [true; 3]].into_iter().zip(dtypes) {
         let case = Case { rows: 600, classes: 41, tracked, ..Case::PLAIN };
         let loss = |hidden, head: &Head, labels: &[i32]| head_loss(hidden, head, labels, 0.0);
         let found = case.run(dtype, dtype, &device, loss);

@@ -33,13 +33,14 @@ fn the_sum_is_over_all_elements_of_all_tensors() {
 #[test]
 fn ranks_strides_and_dtypes_may_differ() {
     let device = testing::device();
-    let half = FloatDType::F16;
     let x = Tensor::<2>::from_data([[1.0, 2.0], [3.0, 4.0]], &device);
-    let views = [x.clone().transpose().into_dispatch(), x.clone().narrow(1, 1, 1).into_dispatch()];
-    let halves = x.clone().cast(half).reshape([4]).into_dispatch();
-    let all = views.into_iter().chain([halves, x.reshape([1, 2, 2]).into_dispatch()]).collect();
-    let sum = sum_of_squares(all);
-    assert_eq!((sum.dtype(), sum.into_scalar::<f32>()), (DType::F32, 30.0 + 20.0 + 30.0 + 30.0));
+    for (half, ()) in testing::computed([(FloatDType::F16, ()), (FloatDType::BF16, ())]) {
+        let views = [x.clone().transpose().into_dispatch(), x.clone().narrow(1, 1, 1).into_dispatch()];
+        let halves = x.clone().cast(half).reshape([4]).into_dispatch();
+        let all = views.into_iter().chain([halves, x.clone().reshape([1, 2, 2]).into_dispatch()]).collect();
+        let sum = sum_of_squares(all);
+        assert_eq!((sum.dtype(), sum.into_scalar::<f32>()), (DType::F32, 30.0 + 20.0 + 30.0 + 30.0));
+    }
 }
 
 #[test]
@@ -69,17 +70,22 @@ fn each_tensor_is_scaled_in_its_dtype() {
     let tensors = inputs.clone().map(|values| tensor(values, &device));
     let [kept, ..] = tensors.clone();
     let mut given: Vec<_> = tensors.into_iter().map(Tensor::into_dispatch).collect();
-    let halves = Tensor::<2>::from_data([[1.0, 2.0], [3.0, 4.0]], &device).cast(FloatDType::F16);
-    given.push(halves.transpose().into_dispatch());
+    let dtypes = testing::computed([(FloatDType::F16, DType::F16), (FloatDType::BF16, DType::BF16)]);
+    given.extend(dtypes.iter().map(|(dtype, _)| {
+        let halves = Tensor::<2>::from_data([[1.0, 2.0], [3.0, 4.0]], &device).cast(*dtype);
+        halves.transpose().into_dispatch()
+    }));
     let mut found = scale_all(given, factor).into_iter();
     for values in inputs.clone() {
         let found = Tensor::<1>::from_dispatch(found.next().unwrap()).into_data();
         let expected: Vec<f32> = values.iter().map(|value| value * 0.25).collect();
         assert_eq!(found.try_to_vec::<f32>().unwrap(), expected);
     }
-    let halves = Tensor::<2>::from_dispatch(found.next().unwrap());
-    assert_eq!(halves.dtype(), DType::F16);
-    assert_eq!(halves.into_data().iter::<f32>().collect::<Vec<_>>(), [0.25, 0.75, 0.5, 1.0]);
+    for (_, dtype) in dtypes {
+        let halves = Tensor::<2>::from_dispatch(found.next().unwrap());
+        assert_eq!(halves.dtype(), dtype);
+        assert_eq!(halves.into_data().iter::<f32>().collect::<Vec<_>>(), [0.25, 0.75, 0.5, 1.0]);
+    }
     // A tensor that is held elsewhere keeps its values.
     assert_eq!(kept.into_data().try_to_vec::<f32>().unwrap(), inputs[0]);
 }
@@ -87,11 +93,14 @@ fn each_tensor_is_scaled_in_its_dtype() {
 #[test]
 fn pairs_of_any_dtypes_are_added_in_f32() {
     let device = testing::device();
-    let dtypes = [FloatDType::F32, FloatDType::F16];
+    let dtypes = [FloatDType::F32, FloatDType::F16, FloatDType::BF16];
     let counts = [1, 5000, 0, 4097];
-    let cases = counts.into_iter().flat_map(|count| dtypes.map(|x| dtypes.map(|y| (count, x, y))));
+    let pairs = dtypes.into_iter().flat_map(|x| dtypes.map(|y| (x, y)));
+    let pairs: Vec<_> =
+        pairs.filter(|(x, y)| device.supports_dtype(*x) && device.supports_dtype(*y)).collect();
+    let cases = counts.into_iter().flat_map(|count| pairs.iter().map(move |(x, y)| (count, *x, *y)));
     let (mut left, mut right, mut expected) = (Vec::new(), Vec::new(), Vec::new());
-    for (count, x, y) in cases.flatten() {
+    for (count, x, y) in cases {
         let of = |seed, dtype| tensor(numbers(count, seed).0, &device).cast(dtype);
         let (x, y) = (of(1, x), of(2, y));
         let wide = |x: &Tensor<1>| x.clone().cast(FloatDType::F32).into_data().try_to_vec::<f32>().unwrap();
@@ -111,17 +120,26 @@ fn casts_divide_in_f32_and_keep_the_order() {
     let counts = [3, 5000, 1, 0, 4096];
     let all: Vec<_> = (0..70).map(|at| counts[at % counts.len()]).collect();
     let values = |seed: usize, count| numbers(count, seed).0;
+    let last = if device.supports_dtype(FloatDType::BF16) { FloatDType::BF16 } else { FloatDType::F16 };
     for divisor in [1.0, 4.0, 3.0] {
         let given = all.iter().enumerate().map(|(seed, count)| {
             let x = tensor(values(seed, *count), &device);
-            let x = if seed % 3 == 0 { x } else { x.cast(FloatDType::F16) };
+            let x = match seed % 3 {
+                0 => x,
+                1 => x.cast(FloatDType::F16),
+                _ => x.cast(last),
+            };
             x.into_dispatch()
         });
         let found = cast_all(given.collect(), FloatDType::F32, divisor);
         for (seed, (found, count)) in found.into_iter().zip(&all).enumerate() {
             let found = Tensor::<1>::from_dispatch(found);
             assert_eq!(found.dtype(), DType::F32);
-            let narrow = |x: f32| if seed % 3 == 0 { x } else { half::f16::from_f32(x).to_f32() };
+            let narrow = |x: f32| match seed % 3 {
+                0 => x,
+                2 if last == FloatDType::BF16 => half::bf16::from_f32(x).to_f32(),
+                _ => half::f16::from_f32(x).to_f32(),
+            };
             let expected = values(seed, *count).into_iter().map(|x| narrow(x) / divisor as f32);
             for (at, (found, expected)) in found.into_data().iter::<f32>().zip(expected).enumerate() {
                 assert!(

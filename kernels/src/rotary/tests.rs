@@ -75,15 +75,13 @@ proptest! {
         dtype: prop::sample::Index,
     ) {
         let device = testing::device();
-        let dtypes = [
+        let dtypes = testing::computed([
             (FloatDType::F32, 1e-6),
             (FloatDType::F16, 2e-3),
             (FloatDType::BF16, 0.02),
             (FloatDType::F64, 1e-6),
-        ];
-        // Others may lack the last two.
-        let dtypes = if is_flex(&device) { &dtypes[..] } else { &dtypes[..2] };
-        let (dtype, near) = *dtype.get(dtypes);
+        ]);
+        let (dtype, near) = *dtype.get(&dtypes);
         let case = Case { shape, own, view };
         let found = case.run(dtype, dtype, &device.autodiff(), rotary);
         let expected = case.run(dtype, FloatDType::F64, &Device::flex().autodiff(), composed);

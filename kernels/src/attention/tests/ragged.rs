@@ -4,7 +4,7 @@ use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use proptest::prelude::*;
 
 use super::super::{Attending, Reads, attention};
-use super::{Case, assert_close, cases};
+use super::{Case, assert_close, cases, nearness};
 use crate::device::is_flex;
 use crate::{Draws, Ragged, Samples, Site, testing};
 
@@ -86,11 +86,10 @@ proptest! {
         prop_assume!([0, 1].iter().all(|at| lengths.iter().any(|row| row[*at] > 0)));
         let device = testing::device().autodiff();
         let expected = of_rows(&rows, false, FloatDType::F64, &Device::flex().autodiff());
-        assert_close(case, &of_rows(&rows, true, FloatDType::F32, &device), &expected, 3e-6);
+        for (dtype, near) in testing::computed(nearness(&device)) {
+            assert_close(case, &of_rows(&rows, true, dtype, &device), &expected, near);
+        }
         if is_flex(&device) {
-            assert_close(case, &of_rows(&rows, true, FloatDType::BF16, &device), &expected, 2e-2);
-            assert_close(case, &of_rows(&rows, true, FloatDType::F16, &device), &expected, 3e-3);
-            assert_close(case, &of_rows(&rows, true, FloatDType::F64, &device), &expected, 1e-12);
             let [ragged, padded] = [true, false].map(|is| of_rows(&rows, is, FloatDType::F32, &device));
             prop_assert_eq!(&ragged[0], &padded[0]);
         }

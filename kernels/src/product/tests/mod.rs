@@ -1,5 +1,6 @@
 //! Products and gradients beside Burn's in f32.
 
+mod on_device;
 mod operands;
 mod shapes;
 

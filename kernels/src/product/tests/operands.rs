@@ -20,25 +20,26 @@ fn assert_near(found: Vec<f32>, expected: Vec<f32>, near: f64, what: &str) {
     }
 }
 
-/// Returns the product, or the map with a bias, and the gradients of what it reads.
+/// Returns the product, or the map with a bias, and the gradients of what it reads, computed in the second dtype from numbers
+/// that the first one can hold.
 fn results(
     shapes: [[usize; 4]; 2],
     views: [View; 2],
     bias: bool,
-    dtype: FloatDType,
+    [coarse, dtype]: [FloatDType; 2],
     device: &Device,
 ) -> Vec<Vec<f32>> {
     let device = device.clone().autodiff();
-    let lhs = waves(shapes[0], 1, FloatDType::F32, &device).cast(dtype).require_grad();
-    let rhs = waves(shapes[1], 2, FloatDType::F32, &device).cast(dtype).require_grad();
+    let lhs = waves(shapes[0], 1, coarse, &device).cast(dtype).require_grad();
+    let rhs = waves(shapes[1], 2, coarse, &device).cast(dtype).require_grad();
     let (left, right) = (views[0](lhs.clone()), views[1](rhs.clone()));
     let [_, _, inner, columns] = right.dims();
-    let added = waves([columns], 3, FloatDType::F32, &device).cast(dtype).require_grad();
+    let added = waves([columns], 3, coarse, &device).cast(dtype).require_grad();
     let y = match bias {
         true => linear(left, right.reshape([inner, columns]), Some(added.clone())),
         false => matmul(left, right),
     };
-    let weights = waves(y.dims(), 5, FloatDType::F32, &device);
+    let weights = waves(y.dims(), 5, coarse, &device).cast(FloatDType::F32);
     let grads = (y.clone().cast(FloatDType::F32) * weights).sum().backward();
     let mut found = vec![values(y), values(lhs.grad(&grads).unwrap()), values(rhs.grad(&grads).unwrap())];
     found.extend(added.grad(&grads).map(values));
@@ -75,8 +76,8 @@ fn products_maps_and_gradients_of_views_equal_the_cpu_s() {
                 if bias && shapes[1][..2] != [1, 1] {
                     continue;
                 }
-                let found = results(shapes, views, bias, dtype, &testing::device());
-                let expected = results(shapes, views, bias, FloatDType::F32, &Device::flex());
+                let found = results(shapes, views, bias, [dtype; 2], &testing::device());
+                let expected = results(shapes, views, bias, [dtype, FloatDType::F32], &Device::flex());
                 assert_eq!(found.len(), expected.len());
                 for (part, (found, expected)) in found.into_iter().zip(expected).enumerate() {
                     let what = format!("case {at} in {dtype:?}, bias: {bias}, part {part}");
@@ -91,8 +92,9 @@ fn products_maps_and_gradients_of_views_equal_the_cpu_s() {
 #[test]
 fn a_product_of_products_equals_the_cpu_s() {
     for (dtype, near) in dtypes() {
+        let coarse = dtype;
         let chain = |dtype: FloatDType, device: &Device| {
-            let x = |shape, seed| waves::<2>(shape, seed, FloatDType::F32, device).cast(dtype);
+            let x = |shape, seed| waves::<2>(shape, seed, coarse, device).cast(dtype);
             let y = matmul(x([37, 65], 1), x([65, 33], 2)) * 0.1;
             values(matmul(matmul(y.clone(), x([33, 35], 3)) * 0.1, y.narrow(0, 0, 35)))
         };
@@ -115,8 +117,9 @@ fn a_product_is_added_to_what_is_there() {
         return;
     }
     for (dtype, near) in dtypes() {
-        let x = |shape, seed, dtype, device: &Device| {
-            waves::<2>(shape, seed, FloatDType::F32, device).cast::<FloatDType>(dtype)
+        let coarse = dtype;
+        let x = |shape, seed, dtype: FloatDType, device: &Device| {
+            waves::<2>(shape, seed, coarse, device).cast(dtype)
         };
         let of_cube = |x: Tensor<2>| x.try_into_primitive::<Cube>().expect("it is the device's");
         let operands = || [of_cube(x([9, 13], 1, dtype, &device)), of_cube(x([13, 11], 2, dtype, &device))];
@@ -142,7 +145,7 @@ fn a_product_is_added_to_what_is_there() {
 fn the_same_products_have_the_same_bits() {
     let device = testing::device();
     for (dtype, _) in dtypes() {
-        let found = || results([[2, 3, 33, 47], [1, 1, 47, 29]], [plain, plain], true, dtype, &device);
+        let found = || results([[2, 3, 33, 47], [1, 1, 47, 29]], [plain, plain], true, [dtype; 2], &device);
         assert_eq!(found(), found(), "{dtype:?}");
     }
 }

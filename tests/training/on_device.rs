@@ -1,0 +1,201 @@
+//! A GPT trained on the device of the tests, beside the same run on the CPU: each loss, the norm of each update's
+//! gradients, and the parameters and their average at the end.
+//!
+//! | precision | tolerance |
+//! |---|---|
+//! | f32 | 1e-5; 1e-4 if CUDA may round the operands of products to TF32 |
+//! | bf16, f16 | 2e-3 for losses, one rounding in bf16 for the rest |
+//!
+//! On the CPU, both runs are equal to the bit.
+
+use std::sync::mpsc::channel;
+
+use crate::support::many::{accumulate, optimizer};
+use crate::support::{Rows, device, difference, gpt, is_cpu, parameters};
+use burn::tensor::{Device, FloatDType};
+use firebrick::{Amp, Clip, Data, Ema, LossScale, Recompute, Schedule, StepNumbers, Trainer, World, Zero};
+
+/// Past the ends of two epochs of 21 rows, each with a last window of 5 rows.
+const STEPS: u64 = 20;
+const ROWS: usize = 21;
+const GLOBAL: usize = 8;
+
+/// What changes how a step is computed.
+#[derive(Clone, Debug)]
+struct Case {
+    amp: Option<Amp>,
+    recompute: bool,
+    micro_batches: usize,
+    clip: bool,
+    ema: bool,
+    /// The stage of `Zero`, on two ranks.
+    stage: Option<u8>,
+}
+
+/// The results of a run.
+#[derive(PartialEq)]
+struct Found {
+    losses: Vec<f64>,
+    norms: Vec<f64>,
+    parameters: Vec<f32>,
+    averaged: Option<Vec<f32>>,
+}
+
+impl Case {
+    const PLAIN: Self =
+        Self { amp: None, recompute: false, micro_batches: 1, clip: false, ema: false, stage: None };
+
+    fn train(&self, device: &Device) -> Found {
+        let ranks = if self.stage.is_some() { 2 } else { 1 };
+        let data = Data::new(Rows::ragged(ROWS)).micro_batch(GLOBAL / ranks / self.micro_batches);
+        let (sender, steps) = channel();
+        let trained = Trainer::new()
+            .over(World::threads(ranks))
+            .seed(11)
+            .with(self.recompute.then(Recompute::every_block))
+            .with(self.stage.map(|stage| Zero::stage(stage).replicate_below(20)))
+            .with(self.amp.clone())
+            .with(accumulate(self.micro_batches))
+            .with(self.clip.then(|| Clip::norm(0.3)))
+            .with(self.ema.then(|| Ema::new(0.9)))
+            .steps(STEPS)
+            .observe(move |step: &StepNumbers| sender.send(step.clone()).unwrap())
+            .fit(gpt(0.1, &device.clone().autodiff()), optimizer(), Schedule::constant(4e-3), data)
+            .unwrap_or_else(|error| panic!("{self:?}: {error}"));
+        let steps: Vec<_> = steps.into_iter().collect();
+        Found {
+            losses: steps.iter().map(|step| step.loss).collect(),
+            norms: steps.iter().map(|step| step.gradient_norm).collect(),
+            parameters: parameters(&trained.model),
+            averaged: trained.averaged.as_ref().map(parameters),
+        }
+    }
+
+    /// Asserts that a run on the device follows the one on the CPU.
+    fn check(&self, tolerance: Tolerance) {
+        let [found, expected] = [device(), Device::flex()].map(|device| self.train(&device));
+        assert_eq!(expected.losses.len() as u64, STEPS);
+        assert!(expected.losses[STEPS as usize - 1] < expected.losses[0], "{self:?} learns");
+        if is_cpu() {
+            assert!(found == expected, "{self:?}");
+            return;
+        }
+        let losses = furthest(&found.losses, &expected.losses);
+        let norms = furthest(&found.norms, &expected.norms);
+        let parameters = difference(&found.parameters, &expected.parameters);
+        let averages = match (&found.averaged, &expected.averaged) {
+            (Some(found), Some(expected)) => difference(found, expected),
+            (found, expected) => {
+                assert_eq!((found.is_some(), expected.is_some()), (self.ema, self.ema));
+                0.0
+            }
+        };
+        let differences = format!(
+            "losses differ by {losses:.1e}, norms by {norms:.1e}, parameters by {parameters:.1e}, averages by \
+             {averages:.1e}: {self:?}"
+        );
+        println!("{differences}");
+        let others = norms.max(parameters).max(averages);
+        assert!(losses <= tolerance.losses && others <= tolerance.others, "{differences}");
+    }
+}
+
+/// How far a run may be from the CPU's.
+#[derive(Clone, Copy)]
+struct Tolerance {
+    /// Relative to each loss.
+    losses: f64,
+    /// Relative to each norm, and to the largest parameter.
+    others: f64,
+}
+
+/// Returns the largest difference, relative to the number expected.
+fn furthest(found: &[f64], expected: &[f64]) -> f64 {
+    assert_eq!(found.len(), expected.len());
+    assert!(found.iter().all(|x| x.is_finite()), "{found:?}");
+    found.iter().zip(expected).map(|(found, expected)| (found / expected - 1.0).abs()).fold(0.0, f64::max)
+}
+
+/// Runs on one rank: each strategy alone, and all together.
+fn on_one_rank(amp: Option<Amp>, tolerance: Tolerance) {
+    let plain = Case { amp, ..Case::PLAIN };
+    let all = Case { recompute: true, micro_batches: 2, clip: true, ema: true, ..plain.clone() };
+    let cases = [
+        Case { recompute: true, ..plain.clone() },
+        Case { micro_batches: 2, ..plain.clone() },
+        Case { clip: true, ..plain.clone() },
+        Case { ema: true, ..plain.clone() },
+        plain,
+        all,
+    ];
+    cases.iter().for_each(|case| case.check(tolerance));
+}
+
+/// Runs on two ranks: each stage alone, and with all other strategies.
+fn on_two_ranks(amp: Option<Amp>, tolerance: Tolerance) {
+    for stage in 1..=3 {
+        let alone = Case { amp: amp.clone(), stage: Some(stage), ..Case::PLAIN };
+        let all = Case { recompute: stage < 3, micro_batches: 2, clip: true, ema: true, ..alone.clone() };
+        alone.check(tolerance);
+        all.check(tolerance);
+    }
+}
+
+/// CUDA's tuning may take kernels that round the operands of f32 products to TF32. The variable, which NVIDIA's libraries
+/// read too, says that nothing does.
+fn in_f32() -> Tolerance {
+    let is_cuda = std::env::var("BURN_DEVICE").is_ok_and(|name| name.starts_with("cuda"));
+    let tf32 = std::env::var("NVIDIA_TF32_OVERRIDE").map_or(true, |value| value != "0");
+    let all = if is_cuda && tf32 { 1e-4 } else { 1e-5 };
+    Tolerance { losses: all, others: all }
+}
+
+/// A number in bf16 is rounded by up to 2⁻⁸ of it, and each device rounds in its own places.
+const IN_HALF: Tolerance = Tolerance { losses: 2e-3, others: 4e-3 };
+
+/// Mixed precision, if the device computes in it.
+fn half(dtype: FloatDType) -> Option<Amp> {
+    device().supports_dtype(dtype).then(|| match dtype {
+        FloatDType::BF16 => Amp::bf16(),
+        // A scale that no step overflows: the devices need not agree on the first ones.
+        _ => Amp::f16().scaled_by(LossScale::constant(64.0)),
+    })
+}
+
+#[test]
+fn in_f32_on_one_rank() {
+    on_one_rank(None, in_f32());
+}
+
+#[test]
+fn in_f32_on_two_ranks() {
+    on_two_ranks(None, in_f32());
+}
+
+#[test]
+fn in_bf16_on_one_rank() {
+    if let Some(amp) = half(FloatDType::BF16) {
+        on_one_rank(Some(amp), IN_HALF);
+    }
+}
+
+#[test]
+fn in_bf16_on_two_ranks() {
+    if let Some(amp) = half(FloatDType::BF16) {
+        on_two_ranks(Some(amp), IN_HALF);
+    }
+}
+
+#[test]
+fn in_f16_on_one_rank() {
+    if let Some(amp) = half(FloatDType::F16) {
+        on_one_rank(Some(amp), IN_HALF);
+    }
+}
+
+#[test]
+fn in_f16_on_two_ranks() {
+    if let Some(amp) = half(FloatDType::F16) {
+        on_two_ranks(Some(amp), IN_HALF);
+    }
+}
