@@ -170,7 +170,7 @@ mod tensors;
 mod verify;
 
 pub use checkpoint::Checkpoint;
-pub use consolidate::{Consolidate, Consolidated, What, consolidate};
+pub use consolidate::{Consolidate, Consolidated, What, consolidate, remove_staged};
 pub use diff::{Change, Diff, Section, diff};
 pub use digest::{Algorithm, Digest};
 pub use disk::{Disk, RealDisk};

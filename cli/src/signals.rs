@@ -1,5 +1,6 @@
 //! Signal handling: a signal ends a run after the current step and saves it, and ends other commands at once.
 
+use std::mem;
 use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -9,8 +10,9 @@ use std::time::Duration;
 use burn::train::Interrupter;
 
 use crate::console::insist;
-use firebrick::files::saving::remove_staged;
+use firebrick::files::saving;
 use firebrick::observe::terminal::Terminal;
+use firebrick_datasets::hold_writes;
 
 /// A signal that asks the program to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,8 +90,16 @@ pub(crate) fn end_at_once() {
 }
 
 fn end(signal: Signal) -> ! {
-    remove_staged();
+    remove_half_written();
     process::exit(signal.exit_code().into())
+}
+
+/// Removes the files that this process has not written to their end. Call it right before the process ends: whatever would
+/// write another file waits from then on.
+pub(crate) fn remove_half_written() {
+    mem::forget(hold_writes());
+    firebrick_checkpoints::remove_staged();
+    saving::remove_staged();
 }
 
 /// Calls `hear` for each signal, on its own thread. If the handler cannot be installed, a signal ends the program at

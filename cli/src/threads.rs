@@ -3,12 +3,12 @@
 use std::error::Error;
 use std::{env, process, thread};
 
-use firebrick::files::saving::remove_staged;
 use firebrick::observe::terminal::Terminal;
 use rayon::ThreadPoolBuilder;
 
 use crate::RunError;
 use crate::console::{insist, tell};
+use crate::signals::remove_half_written;
 
 /// The environment variable that sets the number of threads.
 const VARIABLE: &str = "RAYON_NUM_THREADS";
@@ -57,7 +57,7 @@ pub(crate) fn end_without(message: &str, terminal: &Terminal) {
         insist(&format!(
             "error: the system starts no further thread: {REMEDY}; a run that had begun is at its last checkpoint"
         ));
-        remove_staged();
+        remove_half_written();
         process::exit(1);
     }
 }

@@ -245,3 +245,5 @@ pub use tokenization::{
     Truncated, Truncation,
 };
 pub use tokens::{TokenFile, TokenSequence, TokenWriter};
+#[cfg(feature = "text")]
+pub use whole_file::hold_writes;

@@ -8,6 +8,7 @@
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, ErrorKind, Write};
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -192,12 +193,14 @@ impl Place {
     fn at(path: PathBuf, staged: PathBuf, left: PathBuf) -> io::Result<Self> {
         // The file of a killed process may have other permissions.
         let _ = remove_any(&left);
-        all_staged().push(left.clone());
+        // A signal handler waits for the lock, so nothing is created once it has removed what there is.
+        let mut all = all_staged();
+        all.push(left.clone());
         let folder = if left == staged { Ok(()) } else { fs::create_dir(&left) };
         let file = folder.and_then(|()| File::create(&staged));
         let permissions = file.and_then(|file| Ok(file.metadata()?.permissions()));
         let permissions = permissions.map_err(|error| {
-            all_staged().retain(|path| *path != left);
+            all.retain(|path| *path != left);
             let _ = remove_any(&left);
             gone(&path, error)
         })?;
@@ -265,10 +268,18 @@ fn remove_any(path: &Path) -> io::Result<()> {
     if fs::symlink_metadata(path)?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
 }
 
-/// Removes the staged files of this process, which is about to end without unwinding.
+/// Removes the staged files of this process, which is about to end without unwinding. A thread that would stage another
+/// file, or put one in place, waits from then on.
 pub fn remove_staged() {
-    for path in all_staged().drain(..) {
-        let _ = remove_any(&path);
+    let mut all = all_staged();
+    remove_all(&mut all);
+    mem::forget(all);
+}
+
+fn remove_all(staged: &mut Vec<PathBuf>) {
+    for path in staged.drain(..) {
+        // Another thread may add to a folder while it is being emptied.
+        let _ = remove_any(&path).or_else(|_| remove_any(&path)).or_else(|_| remove_any(&path));
     }
 }
 

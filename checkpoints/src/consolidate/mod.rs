@@ -1,13 +1,12 @@
 //! Merges the files of all ranks into one safetensors file, or several with an index.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
 
-use crate::disk::{self, Disk, RealDisk, at, name_of};
+use crate::disk::{Disk, RealDisk, at, name_of};
 use crate::dtypes::tensor_bytes;
 use crate::elements::is_float;
 use crate::error::{CheckpointError, Result, dtype_name};
@@ -17,10 +16,13 @@ use crate::{Checkpoint, Info, Tensors};
 mod cast;
 mod merge;
 mod shards;
+mod staged;
 
 use cast::cast;
 use merge::{Product, is_factor};
 use shards::{Index, cut, shard_name};
+use staged::Staged;
+pub use staged::remove_staged;
 
 /// Bytes of a tensor in memory at once; one row if a row is larger.
 const CHUNK: usize = 16 << 20;
@@ -272,38 +274,4 @@ fn outputs<'a>(
         Ok(Output { name, saved, info, dtype, bytes: bytes as u64, product })
     });
     outputs.collect()
-}
-
-/// A file that is written beside its target, and removed on drop unless it was put in place.
-struct Staged {
-    file: fs::File,
-    path: PathBuf,
-    place: PathBuf,
-}
-
-impl Staged {
-    fn new(folder: &Path, name: &str) -> Result<Self> {
-        let path = folder.join(format!(".staged-{name}"));
-        Ok(Self { file: disk::create_file(&RealDisk, &path)?, path, place: folder.join(name) })
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        at("write the model", &self.path, RealDisk.write("", &mut self.file, bytes))
-    }
-
-    fn sync(&self) -> Result<()> {
-        at("sync the model", &self.path, RealDisk.sync_file("", &self.file))
-    }
-
-    fn put_in_place(self) -> Result<PathBuf> {
-        at("rename the model", &self.place, RealDisk.rename("", &self.path, &self.place))?;
-        Ok(self.place.clone())
-    }
-}
-
-impl Drop for Staged {
-    fn drop(&mut self) {
-        // The file is gone if it was put in place.
-        let _ = fs::remove_file(&self.path);
-    }
 }

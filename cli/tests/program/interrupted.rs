@@ -71,6 +71,61 @@ fn a_sample_that_is_being_written_is_abandoned_and_the_run_is_complete() {
     }
 }
 
+/// Names in a folder of files that are not complete.
+fn staged(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with(".staged")).collect()
+}
+
+/// Weights take a while to write, and a file of this size would fill a disk.
+#[test]
+fn a_command_that_a_signal_ends_leaves_no_half_written_file() {
+    let folder = folder();
+    let sets = [
+        "model=Gpt(layers: 2, heads: 2, width: 512)",
+        "steps=1",
+        "schedule=Constant(lr: 1e-2)",
+        "strategies=[]",
+        "batch=(micro: 1)",
+        "evaluate_every=None",
+        "checkpoints=(every: 1)",
+    ];
+    report(&mut train(folder.path(), &sets.map(|set| ["--set", set]).concat()));
+    let commands = [
+        (&["consolidate", "out", "-o", "merged/whole.safetensors"][..], "merged"),
+        (&["export", "out", "-o", "exported"][..], "exported"),
+    ];
+    for (command, into) in commands {
+        for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+            let into = folder.path().join(into);
+            // A command may end, or rename its file, before the signal reaches it.
+            let is_met = (0..50).any(|_| {
+                let _ = fs::remove_dir_all(&into);
+                fs::create_dir(&into).unwrap();
+                let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("firebrick"))
+                    .current_dir(folder.path())
+                    .args(command)
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .spawn()
+                    .unwrap();
+                while staged(&into).is_empty() && child.try_wait().unwrap().is_none() {
+                    std::thread::yield_now();
+                }
+                if child.try_wait().unwrap().is_none() {
+                    send(signal, &child);
+                }
+                let found = child.wait().unwrap().code();
+                assert_eq!(staged(&into), [""; 0], "{command:?} {signal}");
+                assert!(found == Some(code) || found == Some(0), "{command:?} {signal}: {found:?}");
+                found == Some(code)
+            });
+            assert!(is_met, "{command:?} {signal}");
+        }
+    }
+}
+
 /// A step of minutes does not keep a run beyond its grace period.
 #[test]
 fn a_run_that_does_not_end_in_time_is_ended() {
