@@ -117,6 +117,17 @@ mod tests {
         assert_eq!(config.dropout, 0.1);
     }
 
+    /// All settings of PEFT 0.21.2, as `LoraConfig().save_pretrained` writes them.
+    #[test]
+    fn the_defaults_of_peft_are_read() {
+        let fields = include_str!("../../tests/golden/adapters/defaults/adapter_config.json");
+        let fields: Map<String, Value> = serde_json::from_str(fields).unwrap();
+        assert!(EMPTY.into_iter().all(|name| fields.contains_key(name)), "{fields:?}");
+        let config = PeftConfig::of(Path::new("x"), &fields).unwrap();
+        assert_eq!(config.low_rank, LowRank { rank: 8, alpha: 8.0, rank_stabilized: false, dora: false });
+        assert!(config.dropout == 0.0 && config.by_peft);
+    }
+
     #[test]
     fn what_has_no_counterpart_is_told() {
         for (setting, to, expected) in [

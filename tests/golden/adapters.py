@@ -59,6 +59,8 @@ def main():
     cases = [adapted(name, folder, settings) for name, (folder, settings) in CASES.items()]
     golden = {"peft": peft.__version__, "transformers": transformers.__version__, "ids": IDS, "cases": cases}
     (OUT / "cases.json").write_text(json.dumps(golden) + "\n")
+    # All settings that PEFT has.
+    peft.LoraConfig().save_pretrained(OUT / "defaults")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn::optim::AdamConfig;
 use firebrick::datasets::{Batch, Batches, DataError};
@@ -39,8 +40,11 @@ where
     M: Pretrained + Objective<B> + 'static,
     B: Batch + Clone + Sync,
 {
+    // Of the number of the run, so that each is kept.
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
     let out = tempfile::tempdir().unwrap();
-    let out = trained_into::<M, B>(out.path(), (name, name), lora, batch_of);
+    let label = format!("{name}-{}", RUNS.fetch_add(1, Ordering::Relaxed));
+    let out = trained_into::<M, B>(out.path(), (name, &label), lora, batch_of);
     let bytes = std::fs::read(out.join("adapter/adapter_model.safetensors")).unwrap();
     let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let names =
@@ -189,6 +193,56 @@ fn tied_parameters_are_written_for_each_place() {
         (&config["task_type"], &config["auto_mapping"]["base_model_class"]),
         (&Value::Null, &Value::from("BertForMaskedLM"))
     );
+}
+
+/// Trains and saves every combination of matrices with factors, parameters that are trained whole, and magnitudes. Those of a
+/// `tied` table cannot be saved. `table` and `query` are the matrices of tokens and of queries, and `whole` is a module
+/// that no layer shares.
+fn all_combinations<M, B>(
+    name: &str,
+    batch_of: impl Fn(&Case) -> B,
+    tied: bool,
+    [table, query, whole]: [&str; 3],
+) where
+    M: Pretrained + Objective<B> + 'static,
+    B: Batch + Clone + Sync,
+{
+    let out = tempfile::tempdir().unwrap();
+    let lora = || Lora::rank(2).alpha(4.0);
+    let on =
+        [("attention", lora()), ("table", lora().on([table, query])), ("linear", lora().on_all_linear())];
+    let also =
+        [("nothing", vec![]), ("table", vec![table]), ("module", vec![whole]), ("both", vec![table, whole])];
+    for (on, lora) in on {
+        for (whole, also) in &also {
+            let is_twice = on == "table" && also.contains(&table);
+            for dora in [false, true].into_iter().filter(|_| !is_twice) {
+                let lora = lora.clone().also(also.iter().copied());
+                let lora = if dora { lora.dora() } else { lora };
+                let kind = if dora { "dora" } else { "lora" };
+                let label = format!("{name}-{kind}-of-{on}-and-{whole}");
+                if !(tied && dora && on == "table") {
+                    trained_into::<M, B>(out.path(), (name, &label), lora, &batch_of);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_combination_is_saved_and_read() {
+    let places = ["tokens", "*.query.weight", "norm"];
+    all_combinations::<Llama, _>("llama3", Case::causal, true, places);
+    all_combinations::<Llama, _>("llama", Case::causal, false, ["tokens", "*.query.weight", "head"]);
+    let joined = ["tokens", "*.query_key_value.weight", "norm"];
+    all_combinations::<Gpt, _>("gpt2", Case::causal, true, joined);
+    all_combinations::<T5, _>("t5-untied", Case::seq2seq, true, ["tokens", "*.query.weight", "head"]);
+    let masked = |case: &Case| case.labeled(0);
+    let of_bert = ["*.tokens.weight", "*.query.weight", "bert.blocks.0.attention_norm"];
+    all_combinations::<BertMaskedLm, _>("bert-masked-lm", masked, true, of_bert);
+    let of_texts = ["*.tokens.weight", "*.query.weight", "classifier"];
+    let classified = |case: &Case| case.classified(0);
+    all_combinations::<BertSequenceClassifier, _>("bert-sequence", classified, false, of_texts);
 }
 
 #[test]

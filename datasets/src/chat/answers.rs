@@ -118,7 +118,11 @@ impl Turn<'_> {
         // What is left must end a turn by itself.
         let length = turn.len().checked_sub(start)?;
         let content = self.message.content().unwrap_or_default().trim();
-        let ends = turn[start..].rsplit(content).next().is_some_and(|end| !end.trim().is_empty());
+        let left = match content.is_empty() {
+            true => &turn[start..],
+            false => turn[start..].rsplit(content).next()?,
+        };
+        let ends = !left.trim().is_empty();
         (replaced && ends).then_some(length)
     }
 

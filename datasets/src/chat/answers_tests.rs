@@ -79,6 +79,8 @@ fn one_turn_ends_like_several() {
     for (template, expected) in [(PHI3, "yes<|end|>\n"), (OLMO3, "yes</s>"), (GLM4, "\nyes")] {
         assert_eq!(answers(template, &turns(&one)), Ok(vec![expected.to_owned()]), "{template}");
     }
+    let empty = [("user", "a?"), ("assistant", "")];
+    assert_eq!(answers(PHI3, &turns(&empty)), Ok(vec!["<|end|>\n".to_owned()]));
 }
 
 /// Llama 3.1 writes either the calls or the content.

@@ -56,17 +56,12 @@ fn of_text(state: &State, text: &str, name: &str, args: &[Value]) -> Result<Opti
         }
         "ljust" | "rjust" | "center" => {
             let (width, fill): (usize, Option<char>) = from_args(args)?;
-            let fill = padding(text, width, fill.unwrap_or(' '))?;
-            let number = fill.chars().count();
-            let before = match name {
-                "ljust" => 0,
-                "rjust" => number,
-                // Python puts the odd one before the text if the width is odd too.
-                _ => number / 2 + (number & width & 1),
-            };
-            let at = fill.char_indices().nth(before).map_or(fill.len(), |(at, _)| at);
-            let (before, after) = fill.split_at(at);
-            format!("{before}{text}{after}").into()
+            let fill = fill.unwrap_or(' ');
+            match name {
+                "ljust" => format!("{text}{}", padding(text, width, fill)?).into(),
+                "rjust" => format!("{}{text}", padding(text, width, fill)?).into(),
+                _ => centered(text, width, fill)?.into(),
+            }
         }
         "removeprefix" => {
             let (prefix,): (&str,) = from_args(args)?;
@@ -164,6 +159,17 @@ fn join(state: &State, separator: &str, items: &Value) -> Result<String, Error> 
         }
     }
     Ok(joined)
+}
+
+/// Puts a text in the middle of a width.
+pub(super) fn centered(text: &str, width: usize, fill: char) -> Result<String, Error> {
+    let fill = padding(text, width, fill)?;
+    let number = fill.chars().count();
+    // Python puts the odd one before the text if the width is odd too.
+    let before = number / 2 + (number & width & 1);
+    let at = fill.char_indices().nth(before).map_or(fill.len(), |(at, _)| at);
+    let (before, after) = fill.split_at(at);
+    Ok(format!("{before}{text}{after}"))
 }
 
 /// Returns the characters that a text lacks to a width.

@@ -8,6 +8,10 @@
 //! ├── generation   `{% generation %}` blocks, which mark what the assistant wrote
 //! ├── environment  what a template can call
 //! │   ├── filters    filters and tests
+//! │   │   ├── html       filters that write and read HTML
+//! │   │   │   └── entities   entities of HTML as characters
+//! │   │   ├── wordwrap   the filter that wraps lines
+//! │   │   └── arguments  arguments by place or by name
 //! │   ├── methods    methods of texts, lists and maps
 //! │   ├── operators  `~` and `%`
 //! │   └── bounds     bounds of what a template stores and writes
@@ -17,18 +21,22 @@
 //! ```
 
 mod answers;
+mod arguments;
 mod bounds;
 mod conversation;
+mod entities;
 mod environment;
 mod filters;
 mod format;
 mod generation;
+mod html;
 mod methods;
 mod operators;
 mod python;
 mod rendering;
 mod source;
 mod template;
+mod wordwrap;
 
 pub use conversation::{Conversation, Message};
 pub use format::ChatFormat;

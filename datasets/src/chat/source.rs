@@ -9,6 +9,8 @@
 //! - what `set`, `with`, a macro's call and a loop over new lists store passes [a bound](super::bounds), so that no
 //!   variable holds a value that is too deep, too large, or part of itself.
 
+use std::borrow::Cow;
+
 use super::{bounds, generation, operators};
 
 /// A larger source is not a template: the longest ones in use have some 40 KB.
@@ -39,12 +41,21 @@ pub(super) struct Prepared {
     pub(super) marks: bool,
 }
 
+/// Ends each line as Jinja2 does, which reads `\r\n` and `\r` as `\n`.
+fn unix_lines(source: &str) -> Cow<'_, str> {
+    match source.contains('\r') {
+        true => source.replace("\r\n", "\n").replace('\r', "\n").into(),
+        false => source.into(),
+    }
+}
+
 /// Checks and rewrites a source. Invalid Jinja stays as it is: the engine explains it.
 pub(super) fn prepared(source: &str) -> Result<Prepared, Fault> {
     if source.len() > MOST_BYTES {
         let reason = format!("it has {} bytes; at most {MOST_BYTES} are read", source.len());
         return Err(Fault { line: None, reason });
     }
+    let source = &*unix_lines(source);
     let mut written = Prepared { source: String::with_capacity(source.len() * 2), marks: false };
     let mut blocks = Blocks::default();
     let mut at = 0;

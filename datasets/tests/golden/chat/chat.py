@@ -1,6 +1,15 @@
 """Renders conversations with transformers' `apply_chat_template`, and says which bytes the assistant wrote.
 
 Run by hand from anywhere: python3 chat.py   (writes chat.json next to itself)
+
+With a folder as argument, it renders the templates of that folder, and writes chat.json there. The tests then compare them:
+
+    pip download --no-deps trl && unzip trl-*.whl 'trl/chat_templates/*'
+    python3 chat.py trl/chat_templates
+    FIREBRICK_CHAT_TEMPLATES=$PWD/trl/chat_templates cargo test -p firebrick-datasets --all-features --test golden chat
+
+TRL has the templates of some families as they are, and beside each `NAME.jinja` a `NAME_training.jinja` with marks.
+
 Made with Python 3.11.7, transformers 5.24.0, jinja2 3.1.6.
 
 The templates are written after the public ones of the model families that name them, shortened where they only repeat
@@ -8,6 +17,7 @@ text. The conversations are in conversations.jsonl, one a line, whose order of n
 """
 
 import json
+import sys
 from pathlib import Path
 
 from tokenizers import Tokenizer, models
@@ -76,7 +86,8 @@ def found(name, text):
 def main():
     chats = [json.loads(line) for line in (HERE / "conversations.jsonl").read_text("utf-8").splitlines()]
     made = {}
-    for path in sorted(HERE.glob("*.jinja")):
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
+    for path in sorted(folder.glob("*.jinja")):
         template = path.read_text("utf-8")
         cases = []
         for chat in chats:
@@ -85,11 +96,14 @@ def main():
             if isinstance(text, str):
                 if "generation %}" in template:
                     case["answers"] = marked(template, chat)
-                elif path.stem in TURNS:
+                elif (marks := path.with_name(f"{path.stem}_training.jinja")).exists():
+                    if render(marks.read_text("utf-8"), chat) == text:
+                        case["answers"] = marked(marks.read_text("utf-8"), chat)
+                elif folder == HERE and path.stem in TURNS:
                     case["answers"] = found(path.stem, text)
             cases.append(case)
         made[path.stem] = cases
-    (HERE / "chat.json").write_text(json.dumps(made, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+    (folder / "chat.json").write_text(json.dumps(made, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
 
 
 main()
