@@ -59,6 +59,8 @@ pub struct CheckedKernel {
     pub problem: Option<String>,
     /// Whether a part of the check, or all of it, was not reached in time.
     pub is_unreached: bool,
+    /// Whether it still runs.
+    pub is_running: bool,
 }
 
 impl KernelCheck {
@@ -95,6 +97,12 @@ impl KernelCheck {
     /// to do.
     pub fn problems(&self) -> Vec<&str> {
         self.kernels.iter().filter_map(|kernel| kernel.problem.as_deref()).collect()
+    }
+
+    /// Returns whether a kernel still runs, in a thread: then end the process without the destructors of libraries, below
+    /// which it would lose the memory that it uses.
+    pub fn is_running(&self) -> bool {
+        self.kernels.iter().any(|kernel| kernel.is_running)
     }
 
     /// Returns how many checks, or parts of them, the time did not reach.
@@ -141,6 +149,7 @@ impl CheckedKernel {
         };
         let verdict = name + by_burn;
         let largest_relative_error = checked.error;
+        let is_running = matches!(checked.verdict, Verdict::Unfinished(_));
         Self {
             kernel,
             dtype,
@@ -151,6 +160,7 @@ impl CheckedKernel {
             gb_per_s,
             problem,
             is_unreached,
+            is_running,
         }
     }
 }

@@ -35,7 +35,7 @@ impl Exit {
     /// Returns the exit code of a command, and prints an error on standard error.
     pub fn code(result: Result<Self, RunError>) -> ExitCode {
         ExitCode::from(match result {
-            Ok(exit) => exit.number_with(unprinted()),
+            Ok(exit) => exit.number(),
             // What was read of the result was all that was wanted.
             Err(RunError::Unread) => 0,
             Err(error @ (RunError::Interrupted | RunError::NoSample(_))) => {
@@ -47,6 +47,11 @@ impl Exit {
                 1
             }
         })
+    }
+
+    /// Returns the exit code of a command without an error.
+    pub fn number(self) -> u8 {
+        self.number_with(unprinted())
     }
 
     /// `unprinted` is the reason why a part of the result could not be printed, if there is one.

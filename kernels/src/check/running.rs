@@ -90,8 +90,12 @@ struct Step {
     is_real: bool,
 }
 
-/// Runs checks on a device, in f32, f16 and bf16: first all on small shapes, then those of a model's shapes. Ends after
-/// `limit` even if a kernel does not, and says which were not reached. Calls `tell` with the name of each check as it begins.
+/// Runs checks on a device, in f32, f16 and bf16: first all on small shapes, then those of a model's shapes. Calls `tell`
+/// with the name of each check as it begins.
+///
+/// It begins no check that would end after `limit` if it took as long as the longest before it, and says which were not
+/// reached. A third of `limit` later it ends even if a kernel does not: [`Verdict::Unfinished`]. That one goes on in a thread,
+/// and a process that ends in the usual way frees the driver's memory below it.
 ///
 /// A kernel that panics fails; a device may then fail every other one too.
 pub fn run(checks: Vec<Check>, device: &Device, limit: Duration, mut tell: impl FnMut(&str)) -> Vec<Checked> {
@@ -130,21 +134,24 @@ pub fn run(checks: Vec<Check>, device: &Device, limit: Duration, mut tell: impl 
     let (sender, events) = channel();
     // A thread of its own, since nothing can end a kernel that does not end. If so, the thread ends with the process.
     thread::spawn(move || {
-        let mut reference = Reference::default();
+        let (mut reference, mut longest) = (Reference::default(), Duration::ZERO);
         for (at, step) in steps.iter().enumerate() {
-            if begun.elapsed() >= limit || sender.send(Event::Begun(at)).is_err() {
+            let begins = begun.elapsed();
+            if begins + longest >= limit || sender.send(Event::Begun(at)).is_err() {
                 return;
             }
             let check = &checks[step.check];
             let found = catch_unwind(AssertUnwindSafe(|| reference.compare(check, step, &device)));
             let found = found.unwrap_or_else(|panic| Err(message(&*panic)));
+            longest = longest.max(begun.elapsed() - begins);
             if sender.send(Event::Ended(at, found)).is_err() {
                 return;
             }
         }
     });
     let (mut running, mut told) = (None, String::new());
-    while let Ok(event) = events.recv_timeout(limit.saturating_sub(begun.elapsed())) {
+    let last = limit + limit / 3;
+    while let Ok(event) = events.recv_timeout(last.saturating_sub(begun.elapsed())) {
         match event {
             Event::Begun(at) => {
                 running = Some((at, Instant::now()));
@@ -165,7 +172,8 @@ pub fn run(checks: Vec<Check>, device: &Device, limit: Duration, mut tell: impl 
     }
     if let Some((at, since)) = running {
         let row = &mut rows[places[at].0];
-        if row.verdict == Verdict::NotReached {
+        // If it is right on the small shape, that is not what the user must know first: this one holds the device.
+        if matches!(row.verdict, Verdict::NotReached | Verdict::Right) {
             row.verdict = Verdict::Unfinished(since.elapsed());
         }
     }
