@@ -13,6 +13,7 @@ variables:
 * CUSTUB_TRACE, set with `--keep` alone: where it writes a line for each call, in order, which is for you to read:
   `launch NAME GRID BLOCK SHARED_BYTES`, `dtoh BYTES` and so on for copies, `event_sync 0` and so on for waits;
 * CUSTUB_SM and CUSTUB_DEVICES: the compute capability (80 is an A100, 90 an H100), and the number of devices;
+* CULTSTUB_LOG: where a stand-in for cuBLASLt adds a line for each product of matrices that the program asks it for;
 * NVSHIM_LOG: where it adds a line of JSON for each kernel that the program compiles; NVSHIM_CACHE: where it keeps what
   NVRTC compiled, so that the next measurement takes seconds.
 
@@ -21,7 +22,8 @@ log. A run before them fills the program's own cache (FIREBRICK_CACHE, new for e
 speed repeat by the clock: their launches don't count, but a few waits of theirs may differ, so limits of waits and
 copies allow a quarter. Counts of several ranks are those of one of them.
 
-The model is a GPT of width 256 with 8 heads and a vocabulary of 1024, in micro-batches of 8 x 256 random tokens. If a limit
+The model is a GPT of width 256 with 8 heads and a vocabulary of 1024, in micro-batches of 8 x 256 random tokens; `gpt2` and
+`gpt2-12` are 6 and 12 layers of GPT-2, in micro-batches of 8 x 1,024. `compiled` are kernels that a first start compiles. If a limit
 is broken, or a case fails, the exit status is 1 and the last lines say which:
 
 * at most 45 launches a layer and 120 besides (from 6 and 12 layers), and launches linear in layers (6, 9 and 12);
@@ -29,7 +31,7 @@ is broken, or a case fails, the exit status is 1 and the last lines say which:
   whose ranks exchange through the host's memory; with `dropout`, whose keys are uploaded, CubeCL also waits for a fence
   that it set many uploads before);
 * 4 accumulated micro-batches launch at most 4 times what a step of one does;
-* no allocation holds all scores of a GPT-2 of 12 heads (`gpt2-scores`) or all its logits (`gpt2-logits`) for 4 x 1024
+* no allocation holds all scores of a GPT-2 of 12 heads (`gpt2-scores`) or all its logits (`gpt2-logits`) for 8 x 1024
   tokens, not even in half precision. CubeCL's probes of the device's bandwidth, of 1 GiB, don't count;
 * the second start of a program compiles nothing;
 * training in bf16 survives each candidate that CubeCL can try (`bf16-every`): on a device of compute capability 9.0, one
@@ -52,7 +54,7 @@ PER_LAYER, BESIDES, LINEAR = 45, 120, 0.01
 WAITS, COPIES, SLACK = 1, 2, 0.25
 PROBE = 1 << 30
 PROBES = re.compile("launch_overhead|throughput")
-ROW = "{:<14}{:>4}{:>10}{:>8}{:>9}{:>12}{:>11}{:>12}{:>11}{:>8}{:>10}"
+ROW = "{:<16}{:>4}{:>10}{:>10}{:>8}{:>9}{:>12}{:>11}{:>12}{:>11}{:>8}{:>10}{:>7}"
 
 # The values are not computed, so a run may end with this error, after all of its steps.
 ENDED = "after the last update"
@@ -74,7 +76,7 @@ RUN = """(
 
 PLAIN = {"layers": 6, "heads": 8, "width": 256, "block": 256, "vocabulary": 1024, "micro": 8, "dropout": 0.0}
 PLAIN |= {"accumulate": 1, "strategies": "", "ranks": 1, "host": False, "tries": "", "largest": None}
-GPT2 = PLAIN | {"layers": 2, "heads": 12, "width": 768, "block": 1024, "micro": 4}
+GPT2 = PLAIN | {"layers": 2, "heads": 12, "width": 768, "block": 1024}
 CASES = {
     "f32": PLAIN,
     "f32-9": PLAIN | {"layers": 9},
@@ -89,9 +91,11 @@ CASES = {
     "dropout": PLAIN | {"dropout": 0.1},
     "offload": PLAIN | {"strategies": "Offload(optimizer)", "host": True},
     "zero2": PLAIN | {"strategies": "Zero(stage: 2)", "ranks": 2, "host": True},
-    "gpt2-scores": GPT2 | {"largest": 4 * 12 * 1024 * 1024 * 2},
-    "gpt2-logits": GPT2 | {"vocabulary": 50304, "largest": 4 * 1024 * 50304 * 2},
-    "gpt2-logits-f16": GPT2 | {"vocabulary": 50304, "strategies": "Amp(f16)", "largest": 4 * 1024 * 50304 * 2},
+    "gpt2": GPT2 | {"layers": 6, "vocabulary": 50304, "strategies": "Amp(bf16), Clip(norm: 1.0)"},
+    "gpt2-12": GPT2 | {"layers": 12, "vocabulary": 50304, "strategies": "Amp(bf16), Clip(norm: 1.0)"},
+    "gpt2-scores": GPT2 | {"largest": 8 * 12 * 1024 * 1024 * 2},
+    "gpt2-logits": GPT2 | {"vocabulary": 50304, "largest": 8 * 1024 * 50304 * 2},
+    "gpt2-logits-f16": GPT2 | {"vocabulary": 50304, "strategies": "Amp(f16)", "largest": 8 * 1024 * 50304 * 2},
 }
 
 
@@ -119,8 +123,9 @@ def finished(command, environment, log, folder, limit):
 
 
 def bench(case, steps, options, sm, folder, name):
-    """The driver's totals of a run of so many steps, and the number of kernels that it compiled."""
-    totals, log, compiled, run = (os.path.join(folder, f"{name}.{kind}") for kind in ["json", "log", "compiled", "ron"])
+    """The driver's totals of a run of so many steps, with its products, and the kernels that it compiled."""
+    kinds = ["json", "log", "compiled", "products", "ron"]
+    totals, log, compiled, products, run = (os.path.join(folder, f"{name}.{kind}") for kind in kinds)
     data, output = (firebrick.quoted(os.path.join(folder, file)) for file in ["tokens.txt", "run"])
     with open(run, "w", encoding="utf-8") as file:
         file.write(RUN.format(**case, data=data, output=output))
@@ -128,6 +133,7 @@ def bench(case, steps, options, sm, folder, name):
         "CUSTUB_OUT": totals,
         "CUSTUB_DEVICES": str(case["ranks"]),
         "CUSTUB_SM": sm,
+        "CULTSTUB_LOG": products,
         "NVSHIM_LOG": compiled,
         "NVSHIM_CACHE": options.cache,
         "FIREBRICK_CACHE": os.path.join(folder, "cache"),
@@ -150,11 +156,16 @@ def bench(case, steps, options, sm, folder, name):
             found = json.load(file)
     except (OSError, ValueError) as error:
         raise Failed(f"the driver left no totals: {error}") from None
-    count = 0
-    if os.path.exists(compiled):
-        with open(compiled, encoding="utf-8") as file:
-            count = sum(1 for _ in file)
-    return found, count
+    found["products"] = len(lines_of(products))
+    return found, [json.loads(line) for line in lines_of(compiled)]
+
+
+def lines_of(path):
+    """The lines of a file; none if it does not exist."""
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8") as file:
+        return file.readlines()
 
 
 def measure(case, options, sm, folder):
@@ -163,7 +174,7 @@ def measure(case, options, sm, folder):
     with open(os.path.join(folder, "tokens.txt"), "w", encoding="utf-8") as file:
         letters = [chr(0x20000 + at) for at in range(case["vocabulary"] - 1)]  # the data have one token more than letters
         file.write("".join(letters) + "".join(random.Random(1).choices(letters, k=200_000)))
-    bench(case, 2, options, sm, folder, "first")
+    _, first = bench(case, 2, options, sm, folder, "first")
     less, compiled = bench(case, 2, options, sm, folder, "second")
     more, _ = bench(case, 2 + options.steps, options, sm, folder, "longer")
     over = options.steps * case["ranks"]
@@ -184,6 +195,7 @@ def measure(case, options, sm, folder):
     to_host, to_device = ["dtoh", "dtoh_pageable"], ["htod", "htod_pageable"]
     return {
         "launches": launches,
+        "products": (more["products"] - less["products"]) / over,
         # A copy to memory that isn't pinned blocks.
         "waits": rate("stream_sync", "event_sync", "ctx_sync", "dtoh_pageable"),
         "to_host": rate(*to_host),
@@ -192,7 +204,8 @@ def measure(case, options, sm, folder):
         "to_device_bytes": rate(*to_device, at=1),
         "on_device": rate("dtod", "peer", "memset"),
         "allocations": rate("alloc", "alloc_async"),
-        "compiled_again": compiled,
+        "compiled": len(first),
+        "compiled_again": len(compiled),
         "largest": largest(os.path.join(folder, "longer.trace")) if case["largest"] else None,
         "kernels": kernels,
     }
@@ -215,8 +228,11 @@ def by_kind(found):
 
 def check(results, sm):
     """A line about each limit that is measured, and whether it holds."""
-    for dtype in ["f32", "bf16"]:
-        six, nine, twelve = (results.get(name, {}).get("launches") for name in [dtype, f"{dtype}-9", f"{dtype}-12"])
+    for dtype in ["f32", "bf16", "gpt2"]:
+        names = [dtype, f"{dtype}-9", f"{dtype}-12"]
+        # A product by a library is a launch too.
+        counts = [results.get(name) for name in names]
+        six, nine, twelve = (count and count["launches"] + count["products"] for count in counts)
         if six and twelve:
             layer = (twelve - six) / 6
             rest = six - 6 * layer
@@ -252,6 +268,7 @@ def row(name, sm, found):
             name,
             sm,
             f"{launches:.1f}",
+            f"{found['products']:.1f}",
             f"{waits:.1f}",
             f"{to_host:.1f}",
             f"{host_bytes:,.0f}",
@@ -259,6 +276,7 @@ def row(name, sm, found):
             f"{device_bytes:,.0f}",
             f"{found['on_device']:.1f}",
             f"{found['allocations']:.1f}",
+            found["compiled"],
             found["compiled_again"],
         ),
         flush=True,
@@ -307,7 +325,7 @@ def main():
     broken, everything = [], {}
     with tempfile.TemporaryDirectory() as temporary:
         if not options.list:
-            heads = "case sm launches waits to-host bytes to-device bytes on-device allocs compiled"
+            heads = "case sm launches products waits to-host bytes to-device bytes on-device allocs compiled again"
             print(ROW.format(*heads.split()))
         lines = []
         for sm in capabilities:

@@ -23,6 +23,8 @@ pub struct AdaptedModel {
     pub task_type: Option<&'static str>,
     /// The name of its class in transformers.
     pub class: Option<String>,
+    /// The names of all its parameters in files, one for each place where it reads them, and their paths in the model.
+    pub parameters: Vec<(String, String)>,
 }
 
 /// How a file holds a parameter.
@@ -34,6 +36,13 @@ pub struct SavedParameter {
     pub tied: Vec<String>,
     /// Whether the axes of a matrix are swapped.
     pub swapped: bool,
+}
+
+impl SavedParameter {
+    /// Returns the names of all places.
+    fn places(self) -> impl Iterator<Item = String> {
+        std::iter::once(self.name).chain(self.tied)
+    }
 }
 
 type Named<'a> = &'a dyn Fn(&str) -> Option<SavedParameter>;
@@ -63,8 +72,7 @@ impl Adapters {
     ///
     /// # Errors
     ///
-    /// [`TrainError::File`] if they cannot be written, a parameter has no name, or a tied one has magnitudes: those of a
-    /// table are norms of its columns, and PEFT's of a layer that reads it are norms of its rows.
+    /// [`TrainError::File`] if they cannot be written, a parameter has no name, or PEFT [cannot hold](Self::unsavable) them.
     pub fn save_named(
         &self,
         folder: impl AsRef<Path>,
@@ -74,20 +82,46 @@ impl Adapters {
         self.write(folder.as_ref(), model, &named)
     }
 
-    /// The path of a tied matrix with magnitudes, if there is one: no folder of PEFT can hold it. `named` is that of
+    /// Returns why no folder of PEFT can hold these adapters, if none can. The arguments are those of
     /// [`save_named`](Self::save_named).
-    pub fn unsavable(&self, named: impl Fn(&str) -> Option<SavedParameter>) -> Option<&str> {
+    ///
+    /// - A tied matrix has magnitudes: those of a table are norms of its columns, and PEFT's of a layer that reads it are norms
+    ///   of its rows.
+    /// - PEFT saves a module with all that is in it, and not all of that is trained: beside a table that the head of BERT
+    ///   reads, the head's bias.
+    pub fn unsavable(
+        &self,
+        model: &AdaptedModel,
+        named: impl Fn(&str) -> Option<SavedParameter>,
+    ) -> Option<String> {
         let is_tied = |path: &str| named(path).is_some_and(|parameter| !parameter.tied.is_empty());
         let with_magnitudes = self.factors.iter().filter(|factors| factors.magnitude.is_some());
-        with_magnitudes.map(|factors| &*factors.path).find(|path| is_tied(path))
+        if let Some(path) = with_magnitudes.map(|factors| &*factors.path).find(|path| is_tied(path)) {
+            return Some(format!(
+                "`{path}` is tied, and PEFT has no magnitudes (`dora`) of a matrix that two layers read: train it without \
+                 `dora`"
+            ));
+        }
+        let whole: BTreeSet<String> =
+            self.whole.iter().filter_map(|(path, _)| named(path)).flat_map(SavedParameter::places).collect();
+        let modules = outermost(whole.iter().map(|name| module_of(name).into()).collect(), model.task_type);
+        let frozen_in = |outer: &str| {
+            let inside = model.parameters.iter().filter(|(name, _)| is_in(module_of(name), outer));
+            let frozen = inside.filter(|(name, _)| !whole.contains(name));
+            frozen.map(|(_, path)| format!("`{path}`")).collect::<Vec<_>>()
+        };
+        let mut parts = modules.iter().map(|outer| (outer, frozen_in(outer)));
+        let (outer, frozen) = parts.find(|(_, frozen)| !frozen.is_empty())?;
+        let frozen = frozen.join(", ");
+        Some(format!(
+            "PEFT saves the whole of `{outer}`, of which {frozen} stay frozen: name them in `also` too"
+        ))
     }
 
     fn write(&self, folder: &Path, model: &AdaptedModel, named: Named) -> Result<(), TrainError> {
         let file = |reason: String| TrainError::file(folder, "saving the adapters", reason);
-        if let Some(path) = self.unsavable(named) {
-            let reason = "it is tied, and PEFT has no magnitudes of a matrix that two layers read: train it without \
-                          `dora`, or use the merged model";
-            return Err(file(format!("`{path}`: {reason}")));
+        if let Some(reason) = self.unsavable(model, named) {
+            return Err(file(format!("{reason}, or use the merged model")));
         }
         fs::create_dir_all(folder).map_err(|error| file(error.to_string()))?;
         let saved_as = |path: &str| {
@@ -124,8 +158,9 @@ impl Adapters {
             }
         }
         for (path, data) in &self.whole {
-            let SavedParameter { name, tied, swapped } = saved_as(path)?;
-            for name in [name].into_iter().chain(tied) {
+            let parameter = saved_as(path)?;
+            let swapped = parameter.swapped;
+            for name in parameter.places() {
                 whole.insert(module_of(&name).to_string());
                 tensors.insert(format!("{PREFIX}{name}"), Written::of(data, swapped));
             }
@@ -138,13 +173,14 @@ impl Adapters {
         let bytes = bytes.map_err(|error| file(error.to_string()))?;
         let path = folder.join(WEIGHTS);
         replace(&path, |staged| fs::write(staged, &bytes).map_err(|error| file(error.to_string())))?;
-        let config = self.config(model, targets, outermost(whole, model.task_type), !swapped_all);
+        let task_type = model.task_type.filter(|task| !adds_classifiers(task) || trains_classifier(&whole));
+        let config = self.config((model, task_type), targets, outermost(whole, task_type), !swapped_all);
         save_text(&format!("{config:#}\n"), &folder.join(CONFIG))
     }
 
     fn config(
         &self,
-        model: &AdaptedModel,
+        (model, task_type): (&AdaptedModel, Option<&str>),
         targets: Vec<String>,
         whole: BTreeSet<String>,
         fan_in_fan_out: bool,
@@ -153,11 +189,11 @@ impl Adapters {
         // PEFT writes a whole number without a fraction.
         let alpha = if alpha.fract() == 0.0 { json!(alpha as i64) } else { json!(alpha) };
         // `AutoPeftModel` opens the class of the task, or else this one.
-        let class = model.class.as_ref().filter(|_| model.task_type.is_none());
+        let class = model.class.as_ref().filter(|_| task_type.is_none());
         let class = class.map(|class| json!({"base_model_class": class, "parent_library": "transformers"}));
         json!({
             "peft_type": "LORA",
-            "task_type": model.task_type,
+            "task_type": task_type,
             "base_model_name_or_path": model.name_or_path,
             "auto_mapping": class,
             "inference_mode": true,
@@ -178,18 +214,28 @@ impl Adapters {
 /// Returns modules without those inside another one: PEFT saves a module with all that is in it, and cannot wrap a part
 /// of it once more.
 fn outermost(mut modules: BTreeSet<String>, task_type: Option<&str>) -> BTreeSet<String> {
-    let adds_classifiers = task_type.is_some_and(|task| TASKS_OF_CLASSIFIERS.contains(&task));
-    let is_inside =
-        |module: &str, outer: &str| module.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.'));
-    let added = CLASSIFIERS.into_iter().filter(|_| adds_classifiers);
-    let around: Vec<_> = added
-        .filter(|outer| modules.iter().any(|module| is_inside(module, outer)))
-        .map(String::from)
-        .collect();
+    let added = CLASSIFIERS.into_iter().filter(|_| task_type.is_some_and(adds_classifiers));
+    let around: Vec<_> =
+        added.filter(|outer| modules.iter().any(|module| is_in(module, outer))).map(String::from).collect();
     modules.extend(around);
     let all = modules.clone();
-    modules.retain(|module| !all.iter().any(|outer| is_inside(module, outer)));
+    modules.retain(|module| !all.iter().any(|outer| outer != module && is_in(module, outer)));
     modules
+}
+
+/// Whether PEFT trains the classifier of a model of this task, and then misses its values in a file that has none.
+fn adds_classifiers(task: &str) -> bool {
+    TASKS_OF_CLASSIFIERS.contains(&task)
+}
+
+/// Whether a classifier is among these modules.
+fn trains_classifier(modules: &BTreeSet<String>) -> bool {
+    modules.iter().any(|module| CLASSIFIERS.iter().any(|classifier| is_in(module, classifier)))
+}
+
+/// Whether a module is another one, or a part of it.
+fn is_in(module: &str, outer: &str) -> bool {
+    module.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 /// Whether a further place of a tied table is a table too: those of transformers are called so, and layers are not.

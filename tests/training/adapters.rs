@@ -111,7 +111,7 @@ fn adapted<M: Pretrained + 'static>(case: &Case) -> (Adapters, [M; 2]) {
     let model = folder.load::<M>(&config, &device()).unwrap().model;
     let adapters = load_adapters::<M>(&config, path(&case.name)).unwrap();
     let again = tempfile::tempdir().unwrap();
-    save_adapters::<M>(&adapters, &config, &case.model, &again).unwrap();
+    save_adapters(&adapters, (&model, &config), &case.model, &again).unwrap();
     let saved = load_adapters::<M>(&config, &again).unwrap();
     (adapters.clone(), [adapters, saved].map(|adapters| adapters.merge_into(model.clone()).unwrap()))
 }

@@ -77,7 +77,7 @@ where
     save(&trained.model, &config, out.join("merged")).unwrap();
     let adapters = trained.adapters.unwrap();
     let given = out.join("given").display().to_string();
-    save_adapters::<M>(&adapters, &config, &given, out.join("adapter")).unwrap();
+    save_adapters(&adapters, (&trained.model, &config), &given, out.join("adapter")).unwrap();
     // What is written is read back as the same model.
     let read = load_adapters::<M>(&config, out.join("adapter")).unwrap();
     let model = folder.load::<M>(&config, &device()).unwrap().model;
@@ -196,23 +196,24 @@ fn tied_parameters_are_written_for_each_place() {
 }
 
 /// Trains and saves every combination of matrices with factors, parameters that are trained whole, and magnitudes. Those of a
-/// `tied` table cannot be saved. `table` and `query` are the matrices of tokens and of queries, and `whole` is a module
-/// that no layer shares.
+/// `tied` table cannot be saved. `tables` are the matrix of tokens and what else a layer that reads it has, `query` the matrices
+/// of queries, and `whole` is a module that no layer shares.
 fn all_combinations<M, B>(
     name: &str,
     batch_of: impl Fn(&Case) -> B,
     tied: bool,
-    [table, query, whole]: [&str; 3],
+    (tables, query, whole): (&[&str], &str, &str),
 ) where
     M: Pretrained + Objective<B> + 'static,
     B: Batch + Clone + Sync,
 {
     let out = tempfile::tempdir().unwrap();
     let lora = || Lora::rank(2).alpha(4.0);
+    let table = tables[0];
     let on =
         [("attention", lora()), ("table", lora().on([table, query])), ("linear", lora().on_all_linear())];
-    let also =
-        [("nothing", vec![]), ("table", vec![table]), ("module", vec![whole]), ("both", vec![table, whole])];
+    let both = tables.iter().copied().chain([whole]).collect();
+    let also = [("nothing", vec![]), ("table", tables.to_vec()), ("module", vec![whole]), ("both", both)];
     for (on, lora) in on {
         for (whole, also) in &also {
             let is_twice = on == "table" && also.contains(&table);
@@ -231,33 +232,75 @@ fn all_combinations<M, B>(
 
 #[test]
 fn every_combination_is_saved_and_read() {
-    let places = ["tokens", "*.query.weight", "norm"];
-    all_combinations::<Llama, _>("llama3", Case::causal, true, places);
-    all_combinations::<Llama, _>("llama", Case::causal, false, ["tokens", "*.query.weight", "head"]);
-    let joined = ["tokens", "*.query_key_value.weight", "norm"];
+    let query = "*.query.weight";
+    all_combinations::<Llama, _>("llama3", Case::causal, true, (&["tokens"], query, "norm"));
+    all_combinations::<Llama, _>("llama", Case::causal, false, (&["tokens"], query, "head"));
+    let joined = (&["tokens"][..], "*.query_key_value.weight", "norm");
     all_combinations::<Gpt, _>("gpt2", Case::causal, true, joined);
-    all_combinations::<T5, _>("t5-untied", Case::seq2seq, true, ["tokens", "*.query.weight", "head"]);
+    all_combinations::<T5, _>("t5-untied", Case::seq2seq, true, (&["tokens"], query, "head"));
     let masked = |case: &Case| case.labeled(0);
-    let of_bert = ["*.tokens.weight", "*.query.weight", "bert.blocks.0.attention_norm"];
+    // The layer of the head that reads the table has the bias of the head, and that is in a module with all of the head.
+    let of_bert =
+        (&["*.tokens.weight", "bias", "transform", "norm"][..], query, "bert.blocks.0.attention_norm");
     all_combinations::<BertMaskedLm, _>("bert-masked-lm", masked, true, of_bert);
-    let of_texts = ["*.tokens.weight", "*.query.weight", "classifier"];
+    let of_texts = (&["*.tokens.weight"][..], query, "classifier");
     let classified = |case: &Case| case.classified(0);
     all_combinations::<BertSequenceClassifier, _>("bert-sequence", classified, false, of_texts);
 }
 
+/// Trains factors for an update.
+fn adapters_of<M, B>(
+    name: &str,
+    lora: Lora,
+    batch_of: impl Fn(&Case) -> B,
+) -> (firebrick::Adapters, M, M::Config)
+where
+    M: Pretrained + Objective<B> + 'static,
+    B: Batch + Clone + Sync,
+{
+    let folder = folder(name);
+    let config = folder.config().unwrap();
+    let model = folder.load::<M>(&config, &device()).unwrap().model;
+    let data = Data::new(Same(batch_of(&cases(name)[0])));
+    let trainer = Trainer::new().with(lora).steps(1);
+    let trained = trainer.fit(model, AdamConfig::new().init(), Schedule::constant(0.05), data).unwrap();
+    (trained.adapters.unwrap(), trained.model, config)
+}
+
+/// PEFT saves a module with all that is in it.
+#[test]
+fn a_module_of_which_a_part_is_frozen_cannot_be_saved_for_peft() {
+    let lora = Lora::rank(2).also(["*.tokens.weight"]);
+    let (adapters, model, config) =
+        adapters_of::<BertMaskedLm, _>("bert-masked-lm", lora, |case| case.labeled(0));
+    let reason = unsavable_adapter(&adapters, &model, &config).unwrap();
+    assert!(reason.contains("`cls.predictions.decoder`, of which `bias` stay frozen"), "{reason}");
+    let out = tempfile::tempdir().unwrap();
+    let error = save_adapters(&adapters, (&model, &config), "bert", &out).unwrap_err().to_string();
+    assert!(error.contains(&reason) && !out.path().join("adapter_config.json").exists(), "{error}");
+}
+
+/// PEFT looks for the values of the classifier if it is told the task, whether or not it was trained.
+#[test]
+fn a_frozen_classifier_has_no_task() {
+    let (_, config) =
+        adapted::<BertSequenceClassifier, _>("bert-sequence", Lora::rank(2), |case| case.classified(0));
+    let class = &config["auto_mapping"]["base_model_class"];
+    assert_eq!((&config["task_type"], class), (&Value::Null, &Value::from("BertForSequenceClassification")));
+    let lora = Lora::rank(2).also(["classifier"]);
+    let (_, config) = adapted::<BertSequenceClassifier, _>("bert-sequence", lora, |case| case.classified(0));
+    assert_eq!((&config["task_type"], &config["auto_mapping"]), (&Value::from("SEQ_CLS"), &Value::Null));
+}
+
 #[test]
 fn magnitudes_of_a_tied_table_cannot_be_saved_for_peft() {
-    let folder = folder("llama3");
-    let config = folder.config().unwrap();
-    let model = folder.load::<Llama>(&config, &device()).unwrap().model;
-    let data = Data::new(Same(cases("llama3")[0].causal()));
-    let trainer = Trainer::new().with(Lora::rank(2).dora().on(["tokens"])).steps(1);
-    let trained = trainer.fit(model, AdamConfig::new().init(), Schedule::constant(0.05), data).unwrap();
-    let adapters = trained.adapters.unwrap();
-    assert_eq!(unsavable_adapter::<Llama>(&adapters, &config), Some("tokens.weight"));
+    let lora = Lora::rank(2).dora().on(["tokens"]);
+    let (adapters, model, config) = adapters_of::<Llama, _>("llama3", lora, Case::causal);
+    let reason = unsavable_adapter(&adapters, &model, &config).unwrap();
+    assert!(reason.contains("`tokens.weight` is tied") && reason.contains("`dora`"), "{reason}");
     let out = tempfile::tempdir().unwrap();
-    let error = save_adapters::<Llama>(&adapters, &config, "llama3", &out).unwrap_err().to_string();
-    assert!(error.contains("`tokens.weight`: it is tied") && error.contains("`dora`"), "{error}");
+    let error = save_adapters(&adapters, (&model, &config), "llama3", &out).unwrap_err().to_string();
+    assert!(error.contains(&reason), "{error}");
 }
 
 /// Returns the modules of a folder's model that get factors if all linear layers do, by their names in the folder.

@@ -240,16 +240,15 @@ fn finish<M: Trainable>(
              merged model",
         );
     } else if let (Some(adapters), Some(folder)) = (&trained.adapters, &parts.folder) {
-        match unsavable_adapter::<M>(adapters, &parts.config) {
-            Some(path) => say(&format!(
-                "no adapter in the format of PEFT, which has no magnitudes (`dora`) of a tied matrix, as `{path}` is one: \
-                 `pretrained` holds the merged model"
+        match unsavable_adapter(adapters, &trained.model, &parts.config) {
+            Some(reason) => say(&format!(
+                "no adapter in the format of PEFT: {reason}. `pretrained` holds the merged model"
             )),
             // Saves the adapters under the names of the folder that the run started from, so that they can be applied
             // to it.
             None => {
                 let adapter = output.folder().join("adapter");
-                save_adapters::<M>(adapters, &parts.config, &base_of(run, folder), adapter)?;
+                save_adapters(adapters, (&trained.model, &parts.config), &base_of(run, folder), adapter)?;
             }
         }
     }

@@ -119,7 +119,7 @@ impl Attending<'_> {
 /// isn't finite, its output and gradients are unspecified.
 ///
 /// On GPUs, in f32, bf16 and f16, the backward pass keeps the inputs, the output and 4 bytes per head and query, and
-/// computes weights again, those of some heads at a time: 64 MiB in f32, or one head if that is more. With a dropout it
+/// computes weights again, those of some heads at a time: 96 MiB, or one head if that is more. With a dropout it
 /// keeps 16 bytes per row besides. Ragged rows are padded. Capped scores are composed of Burn's operations.
 ///
 /// In every other case the backward pass keeps what Burn's operations keep: several tensors

@@ -1,14 +1,16 @@
 //! Low-rank factors in a folder that PEFT reads.
 
+use std::collections::HashSet;
 use std::path::Path;
 
+use firebrick::strategies::Paths;
 use firebrick::{AdaptedModel, AdapterError, Adapters, TrainError};
 
 use super::Pretrained;
 
 /// Writes `adapter_config.json` and `adapter_model.safetensors` with the names of the model's Hugging Face folder, so
-/// that `PeftModel.from_pretrained` loads them onto it, and `AutoPeftModel` with the model. `base` is that folder, or its
-/// name on the Hugging Face Hub.
+/// that `PeftModel.from_pretrained` loads them onto it, and `AutoPeftModel` with the model. `model` is that of the adapters,
+/// merged or not; `base` is its folder, or its name on the Hugging Face Hub.
 ///
 /// A tied parameter is written for each place where the model reads it.
 ///
@@ -29,7 +31,7 @@ use super::Pretrained;
 /// # let model = Llama::init(&config, &Device::flex().autodiff());
 /// let trainer = Trainer::new().with(Lora::rank(2).alpha(4.0)).steps(1);
 /// let trained = trainer.fit(model, AdamW::new().init()?, Schedule::constant(1e-3), data)?;
-/// save_adapters::<Llama>(&trained.adapters.unwrap(), &config, "org/llama", folder.path())?;
+/// save_adapters(&trained.adapters.unwrap(), (&trained.model, &config), "org/llama", folder.path())?;
 /// # let saved = std::fs::read_to_string(folder.path().join("adapter_config.json")).unwrap();
 /// # assert!(saved.contains("model.layers.0.self_attn.q_proj"), "{saved}");
 /// # assert!(saved.contains(r#""task_type": "CAUSAL_LM""#) && saved.contains("org/llama"), "{saved}");
@@ -37,23 +39,33 @@ use super::Pretrained;
 /// ```
 pub fn save_adapters<M: Pretrained>(
     adapters: &Adapters,
-    config: &M::Config,
+    (model, config): (&M, &M::Config),
     base: &str,
     folder: impl AsRef<Path>,
 ) -> Result<(), TrainError> {
-    let (keys, class) = (M::keys(config), M::architecture(config));
-    let model = AdaptedModel {
-        name_or_path: Some(base.into()),
-        task_type: task_of(class),
-        class: Some(class.into()),
-    };
-    adapters.save_named(folder, &model, |path| keys.saved(path))
+    let keys = M::keys(config);
+    let described = AdaptedModel { name_or_path: Some(base.into()), ..described(model, config) };
+    adapters.save_named(folder, &described, |path| keys.saved(path))
 }
 
-/// Returns the path of a parameter whose adapter PEFT cannot hold, if there is one: a tied matrix with DoRA's magnitudes.
-pub fn unsavable_adapter<'a, M: Pretrained>(adapters: &'a Adapters, config: &M::Config) -> Option<&'a str> {
+/// Returns [why PEFT cannot hold](Adapters::unsavable) these adapters, if it cannot.
+pub fn unsavable_adapter<M: Pretrained>(
+    adapters: &Adapters,
+    model: &M,
+    config: &M::Config,
+) -> Option<String> {
     let keys = M::keys(config);
-    adapters.unsavable(|path| keys.saved(path))
+    adapters.unsavable(&described(model, config), |path| keys.saved(path))
+}
+
+fn described<M: Pretrained>(model: &M, config: &M::Config) -> AdaptedModel {
+    let class = M::architecture(config);
+    let paths = Paths::of(model);
+    let paths: HashSet<&str> = paths.places().iter().map(|place| &*place.path).collect();
+    let mut parameters = M::keys(config).places();
+    // The keys name what a family's models may have.
+    parameters.retain(|(_, path)| paths.contains(&**path));
+    AdaptedModel { name_or_path: None, task_type: task_of(class), class: Some(class.into()), parameters }
 }
 
 /// PEFT's name of the task of a class of transformers; `None` for masked language models, for which it has none.

@@ -167,6 +167,17 @@ impl KeyMap {
         Some(SavedParameter { name: name.to_owned(), tied, swapped })
     }
 
+    /// The name of each parameter at each place where transformers' model reads it, and its path.
+    pub(super) fn places(&self) -> Vec<(String, String)> {
+        let of = |key: &Key| {
+            let names = std::iter::once(key.name.clone())
+                .chain(self.tied_to(&key.name).into_iter().map(String::from));
+            let path = key.path.clone();
+            names.map(move |name| (name, path.clone())).collect::<Vec<_>>()
+        };
+        self.keys.iter().flat_map(of).collect()
+    }
+
     /// The names of further places where transformers' model reads a parameter. An alias without the family's prefix is
     /// the same place as with it.
     fn tied_to(&self, name: &str) -> Vec<&'static str> {

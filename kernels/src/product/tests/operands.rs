@@ -51,7 +51,7 @@ fn products_maps_and_gradients_of_views_equal_the_cpu_s() {
     let heads: View = |x| x.narrow(3, 16, 16).swap_dims(1, 2);
     let same: View = |x| x.expand([2, 3, 5, 7]);
     let columns: View = |x| x.narrow(3, 1, 5);
-    let cases: [([[usize; 4]; 2], [View; 2]); 15] = [
+    let cases: [([[usize; 4]; 2], [View; 2]); 18] = [
         ([[1, 1, 1, 1], [1, 1, 1, 1]], [plain, plain]),
         ([[1, 1, 7, 1], [1, 1, 1, 9]], [plain, plain]),
         ([[1, 1, 1, 5], [1, 1, 5, 3]], [plain, plain]),
@@ -65,6 +65,10 @@ fn products_maps_and_gradients_of_views_equal_the_cpu_s() {
         ([[2, 3, 9, 20], [1, 3, 12, 20]], [inner, |x| transposed(inner(x))]),
         ([[2, 3, 5, 7], [2, 3, 7, 11]], [backwards, backwards]),
         ([[2, 1, 5, 7], [1, 3, 7, 11]], [same, plain]),
+        // Their shapes do not tell whether they are transposed.
+        ([[1, 1, 8, 8], [1, 1, 8, 8]], [transposed, plain]),
+        ([[1, 1, 8, 8], [1, 1, 8, 8]], [plain, transposed]),
+        ([[1, 1, 8, 8], [1, 1, 8, 8]], [transposed, transposed]),
         // Places that are not aligned to 16 bytes.
         ([[1, 1, 4, 9], [1, 1, 5, 9]], [columns, columns]),
         ([[2, 12, 3, 48], [2, 12, 3, 48]], [heads, heads_transposed]),
