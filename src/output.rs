@@ -16,7 +16,6 @@ use crate::checkpoint::best;
 use crate::checkpoint::best::BEST;
 use crate::files::saving;
 use crate::observe::log::LOG;
-use crate::observe::metric_files;
 use crate::observe::report::{REPORT, Report};
 use crate::observe::tensorboard::{self, host};
 use crate::{Resume, TrainError};
@@ -31,12 +30,15 @@ const OF_A_RUN: [&str; 2] = [BEST, "model.safetensors"];
 /// Subfolders with files of a run.
 const WITH_FILES: [&str; 3] = ["adapter", "pretrained", best::FOLDER];
 
+/// The folder of burn-train's metric files, in the output folder.
+pub(crate) const METRICS: &str = "metrics";
+
 /// What a run writes where it stands: a link in its place would lead the run out of its folder. A link to a folder of
 /// [checkpoints](checkpoint::FOLDER) is how they are kept on another disk, and other files are replaced whole, so that only the
 /// link goes.
 const WRITTEN_IN_PLACE: [&str; 4] = [LOG, "adapter", "pretrained", best::FOLDER];
 /// Subfolders of which this is so at any depth.
-const OF_LOGS: [&str; 2] = [metric_files::FOLDER, tensorboard::FOLDER];
+const OF_LOGS: [&str; 2] = [METRICS, tensorboard::FOLDER];
 
 /// A claimed folder. The claim ends when this is dropped, or with the process.
 ///

@@ -18,10 +18,8 @@ use crate::files::writes::Writes;
 use crate::observe::meters::{Metered, Meters};
 use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress, Round, StepNumbers};
 use crate::observe::observer::Observer;
-use crate::output::Output;
+use crate::output::{METRICS, Output};
 
-/// The folder of the files, in the output folder.
-pub(crate) const FOLDER: &str = "metrics";
 const TRAIN: &str = "train";
 const VALID: &str = "valid";
 
@@ -51,10 +49,10 @@ impl MetricFiles {
         begun: (usize, u64),
         tells: bool,
     ) -> Self {
-        let mut writes = Writes::of(FOLDER, tells);
+        let mut writes = Writes::of(METRICS, tells);
         // Without a step in this round, its training files are of the other branch as well.
         let trained = begun.0 - usize::from(begun.1 == 0);
-        let current = output.current().join(FOLDER);
+        let current = output.current().join(METRICS);
         let removed = remove_after(&current.join(TRAIN), trained);
         if let Err(error) = removed.and(remove_after(&current.join(VALID), begun.0 - 1)) {
             writes.note(Err(error));
@@ -65,7 +63,7 @@ impl MetricFiles {
 
     fn add(&mut self, split: &str, metered: Vec<Metered>) {
         // The path is relative to the output folder, which is renamed after the first update.
-        let folder = PathBuf::from(FOLDER).join(split).join(format!("epoch-{}", self.round));
+        let folder = PathBuf::from(METRICS).join(split).join(format!("epoch-{}", self.round));
         let is_begun = split == TRAIN && self.begun.0 == self.round;
         let kept = if is_begun { self.begun.1 } else { 0 };
         for (name, entry, _) in metered {
@@ -174,7 +172,7 @@ mod tests {
     fn values_that_cannot_be_written_are_written_with_the_next_ones() {
         let folder = tempfile::tempdir().unwrap();
         let output = Output::claim(&folder.path().join("run")).unwrap();
-        let in_the_way = output.current().join(FOLDER);
+        let in_the_way = output.current().join(METRICS);
         fs::write(&in_the_way, "").unwrap();
         let path = in_the_way.join("train/epoch-1/Loss.log");
         let mut files = MetricFiles::new(Arc::new(output), meters(), (1, 0), false);
@@ -213,7 +211,7 @@ mod tests {
     fn losses(output: &Output) -> Vec<(String, String)> {
         let mut found = Vec::new();
         for split in [TRAIN, VALID] {
-            for entry in fs::read_dir(output.current().join(FOLDER).join(split)).unwrap() {
+            for entry in fs::read_dir(output.current().join(METRICS).join(split)).unwrap() {
                 let path = entry.unwrap().path();
                 let name = path.file_name().unwrap().to_str().unwrap().to_string();
                 let lines = fs::read_to_string(path.join("Loss.log")).unwrap();

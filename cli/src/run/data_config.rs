@@ -8,7 +8,7 @@ use firebrick_datasets::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::load::progress;
+use crate::console::progress;
 use crate::hub::{HubError, local_paths};
 use firebrick::ByteSize;
 

@@ -1,7 +1,9 @@
 //! Arguments of filters, by place or by name, as Python has them.
 
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::{Error, ErrorKind, State, Value};
+
+use super::{bounds, python};
 
 /// Returns the argument of each name; `None` if it isn't given.
 ///
@@ -54,4 +56,15 @@ pub(super) fn optional_text(value: Option<&Value>) -> Result<Option<&str>, Error
     let wrong =
         || Error::new(ErrorKind::InvalidOperation, format!("expected a text, found a {}", value.kind()));
     value.as_str().map(Some).ok_or_else(wrong)
+}
+
+/// Returns a value as Python's `str` writes it.
+pub(super) fn string(state: &State, value: Value) -> Result<String, Error> {
+    let mut text = String::new();
+    python::text_of(&value, bounds::most_bytes(state), &mut text)?;
+    if value.as_object().is_some() {
+        // The engine counts a text that a filter gets, but not one that it makes of another value.
+        state.consume_fuel(text.len() as u64 / 64)?;
+    }
+    Ok(text)
 }

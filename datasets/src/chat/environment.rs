@@ -5,6 +5,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
 
+use super::arguments::string;
 use super::bounds::{self, Bounded};
 use super::{filters, generation, methods, operators, python, rendering};
 
@@ -88,7 +89,7 @@ fn marked(state: &State, text: Value) -> Result<Value, Error> {
     let Some(marks) = state.lookup(generation::MARKS) else { return Ok(text) };
     let mut marks = marks.as_str().unwrap_or_default().chars();
     match (marks.next(), marks.next()) {
-        (Some(start), Some(end)) => Ok(format!("{start}{}{end}", filters::string(state, text)?).into()),
+        (Some(start), Some(end)) => Ok(format!("{start}{}{end}", string(state, text)?).into()),
         _ => Ok(text),
     }
 }

@@ -4,7 +4,7 @@ use minijinja::value::{Kwargs, Rest, StringInput, Value, ValueKind, ValueOrKwarg
 use minijinja::{Environment, Error, ErrorKind, State, filters};
 use minijinja_contrib::globals;
 
-use super::arguments::{arguments, whole};
+use super::arguments::{arguments, string, whole};
 use super::html::{self, escape};
 use super::{bounds, methods, python, wordwrap};
 
@@ -42,17 +42,6 @@ fn cycler(items: Rest<Value>) -> Result<Value, Error> {
         true => Err(Error::new(ErrorKind::MissingArgument, "at least one item has to be provided")),
         false => globals::cycler(items.0),
     }
-}
-
-/// Returns a value as Python's `str` writes it.
-pub(super) fn string(state: &State, value: Value) -> Result<String, Error> {
-    let mut text = String::new();
-    python::text_of(&value, bounds::most_bytes(state), &mut text)?;
-    if value.as_object().is_some() {
-        // The engine counts a text that a filter gets, but not one that it makes of another value.
-        state.consume_fuel(text.len() as u64 / 64)?;
-    }
-    Ok(text)
 }
 
 fn upper(state: &State, value: Value) -> Result<String, Error> {

@@ -7,10 +7,9 @@ use minijinja::value::{Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Error, ErrorKind, State, Value};
 use regex::Regex;
 
-use super::arguments::{arguments, optional_text, whole};
+use super::arguments::{arguments, optional_text, string, whole};
 use super::bounds;
 use super::entities::unescaped;
-use super::filters::string;
 
 /// Escapes a text, with the numbers of the quotes.
 pub(super) fn escape(state: &State, value: Value) -> Result<Value, Error> {

@@ -10,7 +10,6 @@ mod windows;
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use firebrick_datasets::collators::Labels;
 use firebrick_datasets::{
@@ -23,6 +22,7 @@ pub use task_data::TaskData;
 pub(in crate::run) use windows::Documents;
 
 use super::{Corpus, DataConfig, Paths, RunError, Settled, TokenizerConfig};
+use crate::console::progress;
 use crate::preview::Legible;
 use crate::token_cache::TokenCache;
 use firebrick::Data;
@@ -302,16 +302,5 @@ impl Loading<'_> {
     /// Reports the count every second.
     pub(super) fn progress(&self, what: &'static str) -> impl FnMut(usize) + '_ {
         progress(self.say, what)
-    }
-}
-
-/// Reports the count every second.
-pub(in crate::run) fn progress(say: &dyn Fn(&str), what: &'static str) -> impl FnMut(usize) {
-    let mut last = Instant::now();
-    move |count| {
-        if last.elapsed() > Duration::from_secs(1) {
-            say(&format!("{count} {what} so far"));
-            last = Instant::now();
-        }
     }
 }
