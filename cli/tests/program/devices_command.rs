@@ -82,7 +82,7 @@ fn a_dtype_that_the_device_lacks_is_refused_with_those_it_has() {
     };
 }
 
-/// The kernels of the CPU are right, each is listed in each dtype, and what the time did not reach is told.
+/// The kernels of the CPU are right, each is listed in each dtype, and a row that was not reached in time says so.
 #[test]
 fn kernels_are_checked() {
     let mut command = Command::cargo_bin("firebrick").unwrap();

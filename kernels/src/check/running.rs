@@ -185,7 +185,7 @@ impl Checked {
         if is_real {
             self.real = Some(true);
         }
-        // What was found first is what the user is told.
+        // The user is told what was found first.
         let is_settled = matches!(self.verdict, Verdict::Wrong(_) | Verdict::Failed(_));
         let verdict = match found {
             Err(reason) => Verdict::Failed(reason),

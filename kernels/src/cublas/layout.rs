@@ -56,8 +56,13 @@ type Axis = (usize, [usize; 3]);
 
 impl Layout {
     /// Returns the product of `[.., m, k]` and `[.., k, n]`, of equal rank, as the library computes it, or `None` if the
-    /// operands stand as no matrices do. `out` is `[.., m, n]`.
-    pub fn of(lhs: &CubeTensor, rhs: &CubeTensor, out: &CubeTensor, adds: Adds) -> Option<Self> {
+    /// operands stand as no matrices do. `out` is `[.., m, n]`, and `more` what is read or written beside it, as `adds` says.
+    pub fn of(
+        [lhs, rhs]: [&CubeTensor; 2],
+        out: &CubeTensor,
+        adds: Adds,
+        more: Option<&CubeTensor>,
+    ) -> Option<Self> {
         let tensors = [lhs, rhs, out];
         let shapes = tensors.map(|x| x.meta.shape().as_slice().to_vec());
         let strides = tensors.map(|x| x.meta.strides().to_vec());
@@ -76,7 +81,9 @@ impl Layout {
             Some(rows) => (rows, (1, [0; 3])),
             None => (row, merged(leading)?),
         };
-        let aligned = tensors.map(aligned);
+        let mut aligned = tensors.map(alignment);
+        // The library knows one alignment for the result and all that has its columns.
+        aligned[2] = more.map_or(aligned[2], |more| aligned[2].min(alignment(more)));
         let matrix = |of: usize, lengths, strides| Matrix::of(lengths, strides, batches[of], aligned[of]);
         Some(Self {
             rows,
@@ -106,7 +113,7 @@ fn merged(axes: Vec<Axis>) -> Option<Axis> {
 
 /// Returns the largest power of two up to [`ALIGNED`] of which the place of a tensor is a multiple: CubeCL's buffers are
 /// aligned to more.
-fn aligned(x: &CubeTensor) -> u64 {
+fn alignment(x: &CubeTensor) -> u64 {
     let start = x.handle.offset_start.unwrap_or(0);
     1 << start.trailing_zeros().min(ALIGNED.ilog2())
 }

@@ -105,10 +105,10 @@ fn queued(
     more: Option<&CubeTensor>,
     out: &CubeTensor,
 ) -> Result<(), Box<[CubeTensor; 2]>> {
-    let mut layout = Layout::of(&lhs, &rhs, out, adds);
+    let mut layout = Layout::of([&lhs, &rhs], out, adds, more);
     if layout.is_none() {
         (lhs, rhs) = (contiguous(lhs), contiguous(rhs));
-        layout = Layout::of(&lhs, &rhs, out, adds);
+        layout = Layout::of([&lhs, &rhs], out, adds, more);
     }
     let plan = layout.and_then(|layout| match Plan::of(&lhs.client, layout) {
         Ok(plan) => Some(plan),

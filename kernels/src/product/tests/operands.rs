@@ -34,9 +34,10 @@ fn results(
     let rhs = waves(shapes[1], 2, coarse, &device).cast(dtype).require_grad();
     let (left, right) = (views[0](lhs.clone()), views[1](rhs.clone()));
     let [_, _, inner, columns] = right.dims();
-    let added = waves([columns], 3, coarse, &device).cast(dtype).require_grad();
+    // A part of a longer vector, which is not aligned to 16 bytes.
+    let added = waves([columns + 1], 3, coarse, &device).cast(dtype).require_grad();
     let y = match bias {
-        true => linear(left, right.reshape([inner, columns]), Some(added.clone())),
+        true => linear(left, right.reshape([inner, columns]), Some(added.clone().narrow(0, 1, columns))),
         false => matmul(left, right),
     };
     let weights = waves(y.dims(), 5, coarse, &device).cast(FloatDType::F32);
