@@ -93,7 +93,7 @@ impl Turn<'_> {
         // Without messages, a template may fail, or leave out what begins a text or an answer.
         let by_header = || {
             let prompted = self.upto(at + 1, true)?;
-            let header = prompted.strip_prefix(after).filter(|header| !header.is_empty())?;
+            let header = self.header(&prompted, after).filter(|header| !header.is_empty())?;
             Some(from + text.get(from..)?.find(header)? + header.len())
         };
         // The beginning of an answer may open reasoning that the message does not have.
@@ -106,6 +106,15 @@ impl Turn<'_> {
             Some(base + shared.min(content.unwrap_or(shared))).filter(|&start| start > base)
         };
         by_header().or_else(by_shared_header)
+    }
+
+    /// Returns what `prompted` has after a conversation: the beginning of an answer. What ends the conversation alone, and no
+    /// turn, may stand only in the conversation.
+    fn header<'p>(&self, prompted: &'p str, conversation: &str) -> Option<&'p str> {
+        prompted.strip_prefix(conversation).or_else(|| {
+            let end = self.template.token("eos_token")?;
+            prompted.strip_prefix(conversation.strip_suffix(end)?)
+        })
     }
 
     /// Returns the length of the last turn without what ends the conversation alone, such as Phi-3's `<|endoftext|>`
@@ -138,18 +147,11 @@ impl Turn<'_> {
         };
         let between = &self.text[end..];
         let between = &between[..between.find(next).filter(|_| !next.is_empty())?];
-        let base = self.upto(self.at, false).filter(|_| self.at > 0)?;
-        let prompted = self.upto(self.at, true)?;
-        let header = prompted.strip_prefix(&*base).or_else(|| {
-            // The conversation before the message ends in another way than a turn, too.
-            let end = self.template.token("eos_token")?;
-            prompted.strip_prefix(base.strip_suffix(end)?)
-        });
-        let header = match header {
-            Some(header) => header.to_owned(),
-            None => prompted[common(&prompted, &base)..].to_owned(),
-        };
-        let begins = between.char_indices().map(|(at, _)| (common(&between[at..], &header), at));
+        // A template may fail without messages, so that the first one tells itself how answers begin.
+        let messages = self.at.max(1);
+        let (base, prompted) = (self.upto(messages, false)?, self.upto(messages, true)?);
+        let header = self.header(&prompted, &base).unwrap_or(&prompted[common(&prompted, &base)..]);
+        let begins = between.char_indices().map(|(at, _)| (common(&between[at..], header), at));
         let (shared, next) = begins.max()?;
         // What follows must not be the content, and something must end the turn.
         (shared > 0 && next > 0).then(|| end + next - start)
