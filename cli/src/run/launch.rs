@@ -89,7 +89,7 @@ impl Run {
         let leads = Process::this()?.leads();
         let show = if leads { show } else { Show::Nothing };
         if leads {
-            Output::check(&self.output)?;
+            Output::check(&self.output, resume.is_some())?;
             self.mlflow.as_ref().map_or(Ok(()), MlflowConfig::check)?;
             if let Some(resume) = &resume {
                 // Reports a missing checkpoint before the data is read.
