@@ -500,11 +500,12 @@ mod tests {
             // A file within is staged too.
             save_text(text, &staged.join("model.txt")).unwrap();
             fs::write(staged.join(".made_of"), text).unwrap();
+            Ok(())
         };
         let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
         let broken = |staged: &Path| {
             assert!(staged.starts_with(above.path().join("a")));
-            write(staged, "half");
+            write(staged, "half")?;
             Err("disk full".to_owned())
         };
         assert_eq!(replace_folder(&folder, broken, failed).unwrap_err(), "disk full");
@@ -512,7 +513,7 @@ mod tests {
         // What a killed process left is replaced.
         fs::create_dir(above.path().join("a/.staged-exported")).unwrap();
         fs::write(above.path().join("a/.staged-exported/left"), "half").unwrap();
-        replace_folder(&folder, |staged| Ok(write(staged, "first")), failed).unwrap();
+        replace_folder(&folder, |staged| write(staged, "first"), failed).unwrap();
         assert_eq!(names(&above.path().join("a")), ["exported"]);
         assert_eq!(
             (names(&folder), read("model.txt")),
@@ -522,7 +523,7 @@ mod tests {
         fs::write(folder.join("README.md"), "mine").unwrap();
         assert!(replace_folder(&folder, broken, failed).is_err());
         assert_eq!([read("model.txt"), read(".made_of")], ["first", "first"]);
-        replace_folder(&folder, |staged| Ok(write(staged, "second")), failed).unwrap();
+        replace_folder(&folder, |staged| write(staged, "second"), failed).unwrap();
         assert_eq!([read("model.txt"), read(".made_of"), read("README.md")], ["second", "second", "mine"]);
         assert_eq!(names(&folder), [".made_of", "README.md", "model.txt"]);
         // A file is no folder.
