@@ -1,6 +1,6 @@
 //! The output folder of a run, locked so that no other run writes there.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, DirEntry, File, TryLockError};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,6 +24,8 @@ use crate::{Resume, TrainError};
 pub const RUN: &str = "run.ron";
 /// The lock file. It stays in the folder and marks it as a run's, even if a run ended before its first step.
 const LOCK: &str = ".firebrick.lock";
+/// What the name of a file begins with that is in a folder for a moment, to see whether it can be.
+const PROBE: &str = ".firebrick-probe-";
 /// Files that only a run with at least one update leaves.
 const OF_A_RUN: [&str; 2] = [BEST, "model.safetensors"];
 
@@ -74,7 +76,7 @@ impl Output {
     ///
     /// Another run is using the folder, it holds files that are not of a run, or it is not writable.
     pub fn claim(folder: &Path) -> Result<Self, TrainError> {
-        Self::check(folder)?;
+        Self::check(folder, false)?;
         let make = |folder: &Path| {
             fs::create_dir_all(folder)
                 .map_err(|error| TrainError::file(folder, "making the output folder", error))
@@ -154,25 +156,42 @@ impl Output {
         Ok(lock.filter(|_| own).map(|lock| Self::of(folder, None, lock)))
     }
 
-    /// Checks whether the folder can be claimed, as far as possible without changing it.
-    pub fn check(folder: &Path) -> Result<(), TrainError> {
+    /// Checks whether the folder can be claimed, or reopened if the run `resumes`. Nothing stays changed: for a moment, there
+    /// is a file in it, or in the folder that it would be created in.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`claim`](Self::claim).
+    pub fn check(folder: &Path, resumes: bool) -> Result<(), TrainError> {
         for linked in [folder, &folder.join(checkpoint::FOLDER)] {
             Folder::new(linked).require_target().map_err(ResumeError::from)?;
         }
-        let Ok(mut entries) = fs::read_dir(folder) else {
-            let nearest = folder.ancestors().find(|parent| parent.exists());
-            return match nearest {
-                Some(parent) if !parent.is_dir() => {
+        let Ok(entries) = fs::read_dir(folder) else {
+            let mut above = folder.ancestors().map(|above| match above.as_os_str().is_empty() {
+                true => Path::new("."),
+                false => above,
+            });
+            return match above.find(|above| above.exists()) {
+                Some(above) if !above.is_dir() => {
                     Err(TrainError::file(folder, "making the output folder", "there is a file in its place"))
                 }
-                _ => Ok(()),
+                Some(above) => require_writable(above, folder, "making the output folder"),
+                None => Ok(()),
             };
         };
         if [LOG, LOCK].iter().any(|name| folder.join(name).exists()) {
-            return lock(folder).map(drop);
+            lock(folder)?;
+            require_writable(folder, folder, "writing into the output folder")?;
+            // A new run starts beside the earlier one, which is then renamed.
+            let place = followed(folder);
+            let beside = place.parent().filter(|above| !resumes && holds_a_run(folder) && above.is_dir());
+            return beside.map_or(Ok(()), |above| {
+                require_writable(above, folder, "keeping the earlier run beside the new one")
+            });
         }
-        match entries.find_map(Result::ok) {
-            None => Ok(()),
+        let is_probe = |entry: &DirEntry| entry.file_name().to_string_lossy().starts_with(PROBE);
+        match entries.filter_map(Result::ok).find(|entry| !is_probe(entry)) {
+            None => require_writable(folder, folder, "writing into the output folder"),
             Some(entry) => {
                 let found = entry.file_name().to_string_lossy().into_owned();
                 Err(TrainError::ForeignOutput { folder: folder.into(), found })
@@ -235,6 +254,18 @@ impl Drop for Output {
             let _ = fs::remove_dir_all(&start.folder);
         }
     }
+}
+
+/// Checks that files can be created in `place`, which `doing` something with the output folder needs.
+fn require_writable(place: &Path, output: &Path, doing: &'static str) -> Result<(), TrainError> {
+    // Other processes may check the same folder.
+    let path = place.join(format!("{PROBE}{}", std::process::id()));
+    let created = File::options().create(true).write(true).truncate(false).open(&path);
+    created.and_then(|_| fs::remove_file(&path)).map_err(|error| {
+        let reason =
+            format!("no file can be created in {}: {error}; choose another output folder", place.display());
+        TrainError::file(output, doing, reason)
+    })
 }
 
 /// Removes half-written files of a killed run. The folder must be locked.

@@ -53,6 +53,29 @@ fn a_link_stays_and_the_earlier_run_is_kept_next_to_its_target() {
     assert!(error.contains("mount or restore the target"), "{error}");
 }
 
+/// A run that cannot write anything would find out after hours of tokenizing.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_folder_that_cannot_be_written_is_found_before_the_run() {
+    // Not even the superuser creates files there.
+    for folder in ["/proc/runs/a", "/proc/self/task"] {
+        for error in [Output::check(Path::new(folder), false), Output::check(Path::new(folder), true)] {
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains(folder), "{error}");
+        }
+    }
+    let error = Output::check(Path::new("/proc/runs/a"), false).unwrap_err().to_string();
+    assert!(error.contains("no file can be created in /proc:"), "{error}");
+    // One that can be written is left as it was.
+    let parent = tempfile::tempdir().unwrap();
+    Output::check(&parent.path().join("a/b"), false).unwrap();
+    Output::check(parent.path(), false).unwrap();
+    assert!(names(parent.path()).is_empty());
+    // Another process checks the same folder.
+    fs::write(parent.path().join(".firebrick-probe-1"), "").unwrap();
+    Output::check(parent.path(), false).unwrap();
+}
+
 /// A run would write and delete through the link: in a folder of somebody else, for all it knows.
 #[cfg(unix)]
 #[test]

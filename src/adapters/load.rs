@@ -10,10 +10,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value};
 
 use super::peft_config::PeftConfig;
-use super::{AdapterError, Adapters, CONFIG, EMBEDDING, Factors, LAYER, MAGNITUDE, PREFIX, WEIGHTS};
-
-/// The copy of the given model's table that PEFT saves beside factors of embeddings.
-const GIVEN: &str = ".base_layer.weight";
+use super::{AdapterError, Adapters, BASE, CONFIG, EMBEDDING, Factors, LAYER, MAGNITUDE, PREFIX, WEIGHTS};
 
 /// The parameter of a model that has a name in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,14 +82,29 @@ impl Adapters {
         let text = fs::read(&path).map_err(|error| file(error.to_string()))?;
         let fields: Map<String, Value> =
             serde_json::from_slice(&text).map_err(|error| file(error.to_string()))?;
-        let PeftConfig { low_rank, dropout, by_peft } = PeftConfig::of(&path, &fields)?;
+        let config = PeftConfig::of(&path, &fields)?;
+        let PeftConfig { low_rank, dropout, by_peft, .. } = config;
         let mut read = Tensors::of(folder, named)?;
-        let (factors, whole, folder) = (Vec::new(), Vec::new(), Some(folder.into()));
-        let mut adapters = Self { low_rank, factors, whole, dropout, folder };
+        let (factors, whole, given, folder) = (Vec::new(), Vec::new(), Vec::new(), Some(folder.into()));
+        let mut adapters = Self { low_rank, factors, whole, given, dropout, folder };
         let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
         for name in read.tensors.keys().cloned().collect::<Vec<_>>() {
             // B and the magnitudes are taken together with A.
-            if !read.tensors.contains_key(&name) || name.ends_with(GIVEN) {
+            if !read.tensors.contains_key(&name) {
+                continue;
+            }
+            // What PEFT saves of the given model, which is tied where this one is.
+            let below = name.replace(&format!(".{BASE}."), ".");
+            if module_of(&name).is_none() && (below != name || !config.is_whole(&name)) {
+                let parameter = read.parameter(&below, &name)?;
+                let data = read.take(&name, parameter.swapped)?;
+                match adapters.given.iter().find(|(path, _)| *path == parameter.path) {
+                    Some((_, known)) if !are_equal(known, &data) => {
+                        return Err(read.other_value(&name, &parameter));
+                    }
+                    Some(_) => {}
+                    None => adapters.given.push((parameter.path, data)),
+                }
                 continue;
             }
             let (parameter, at) = match module_of(&name) {
@@ -132,6 +144,9 @@ impl Adapters {
         if let Some(Seen { name, parameter, .. }) = seen.values().find(changed_apart) {
             return Err(read.tied(name, parameter));
         }
+        // A copy beside values that were trained says nothing.
+        let whole = &adapters.whole;
+        adapters.given.retain(|(path, _)| !whole.iter().any(|(trained, _)| trained == path));
         match adapters.factors.is_empty() {
             true => Err(read.damaged("expected the factors of a matrix, found none")),
             false => Ok(adapters),

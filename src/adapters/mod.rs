@@ -38,6 +38,8 @@ const LAYER: [&str; 2] = ["lora_A.weight", "lora_B.weight"];
 const EMBEDDING: [&str; 2] = ["lora_embedding_A", "lora_embedding_B"];
 /// The name of the magnitudes of DoRA, below the module.
 const MAGNITUDE: &str = "lora_magnitude_vector";
+/// The module, below one with factors, that PEFT keeps the given values in.
+const BASE: &str = "base_layer";
 
 /// What [`Lora`](crate::Lora) trained: the factors of each adapted matrix, and the parameters trained as a whole.
 #[derive(Clone, Debug)]
@@ -48,6 +50,9 @@ pub struct Adapters {
     pub factors: Vec<Factors>,
     /// The path and the values of each parameter trained as a whole.
     pub whole: Vec<(String, TensorData)>,
+    /// The path and the values of parameters that were not trained, and that the folder of the given model lacks: tables
+    /// that have grown with a vocabulary. A matrix with factors may be among them.
+    pub given: Vec<(String, TensorData)>,
     /// The dropout on the input of the factors that they were trained with. It does not affect what an adapted model
     /// computes.
     pub dropout: f64,
@@ -85,8 +90,14 @@ impl Adapters {
                 values.push((id, param.to_host().convert_dtype(DType::F32)));
             }
         });
-        let (factors, whole) = (Vec::new(), Vec::new());
-        let mut adapters = Self { low_rank, factors, whole, dropout: adaptation.dropout(), folder: None };
+        let mut adapters = Self {
+            low_rank,
+            factors: Vec::new(),
+            whole: Vec::new(),
+            given: Vec::new(),
+            dropout: adaptation.dropout(),
+            folder: None,
+        };
         // The model visits A first, then B, then the magnitudes if there are any.
         let mut first: Option<TensorData> = None;
         for (id, data) in values {
@@ -109,6 +120,17 @@ impl Adapters {
             adapters.factors.push(Factors { path: path.clone(), a, b: data, magnitude: None, is_embedding });
         }
         Some(adapters)
+    }
+
+    /// Adds parameters that were not trained, and that the folder of the given model lacks, by their paths. Those that are
+    /// there already, and those that were trained whole, keep their values.
+    pub fn with_given(mut self, given: impl IntoIterator<Item = (String, TensorData)>) -> Self {
+        for (path, data) in given {
+            if !self.whole.iter().chain(&self.given).any(|(known, _)| *known == path) {
+                self.given.push((path, data));
+            }
+        }
+        self
     }
 
     /// Returns the recipe that trains the same factors: of this rank and scale, on these matrices, with the same dropout
@@ -154,7 +176,7 @@ impl Adapters {
         let factors = self.factors.iter().map(|Factors { path, a, b, magnitude, .. }| {
             (path.clone(), FactorValues { a: a.clone(), b: b.clone(), magnitude: magnitude.clone() })
         });
-        let (factors, whole) = (factors.collect(), self.whole.clone());
-        Arc::new(StartingFactors { source, low_rank: self.low_rank, factors, whole })
+        let (factors, whole, given) = (factors.collect(), self.whole.clone(), self.given.clone());
+        Arc::new(StartingFactors { source, low_rank: self.low_rank, factors, whole, given })
     }
 }

@@ -6,6 +6,7 @@ use firebrick_strategies::LowRank;
 use serde_json::{Map, Value};
 
 use super::AdapterError;
+use super::save::CLASSIFIERS;
 
 /// Settings that change what an adapted model computes, in a way that Firebrick does not have, unless they are empty:
 /// null, false, `{}` or `[]`.
@@ -39,6 +40,8 @@ pub(super) struct PeftConfig {
     pub dropout: f64,
     /// Whether PEFT wrote it: unlike Firebrick, it may adapt or train a tied matrix at one of its places.
     pub by_peft: bool,
+    /// The modules that are trained whole, each by its path or the end of it.
+    pub whole: Vec<String>,
 }
 
 impl PeftConfig {
@@ -82,7 +85,20 @@ impl PeftConfig {
             low_rank: LowRank { rank, alpha, rank_stabilized, dora },
             dropout,
             by_peft: fields.contains_key(BY_PEFT),
+            whole: match field("modules_to_save") {
+                Value::Array(names) => names.iter().filter_map(Value::as_str).map(String::from).collect(),
+                _ => Vec::new(),
+            },
         })
+    }
+
+    /// Whether a parameter of this name was trained whole. PEFT also saves tables that were not, if the vocabulary was
+    /// resized.
+    pub fn is_whole(&self, name: &str) -> bool {
+        let path = format!(".{name}.");
+        let classifiers = CLASSIFIERS.into_iter().filter(|_| self.by_peft);
+        let mut modules = self.whole.iter().map(String::as_str).chain(classifiers);
+        modules.any(|module| path.contains(&format!(".{module}.")))
     }
 }
 

@@ -10,7 +10,7 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
 
-use super::{Adapters, CONFIG, EMBEDDING, Factors, LAYER, MAGNITUDE, PREFIX, WEIGHTS};
+use super::{Adapters, BASE, CONFIG, EMBEDDING, Factors, LAYER, MAGNITUDE, PREFIX, WEIGHTS};
 use crate::TrainError;
 use crate::files::saving::{replace, save_text};
 
@@ -48,7 +48,7 @@ impl SavedParameter {
 type Named<'a> = &'a dyn Fn(&str) -> Option<SavedParameter>;
 
 /// Modules that PEFT trains whole in a model of these tasks, though no setting names them.
-const CLASSIFIERS: [&str; 2] = ["classifier", "score"];
+pub(super) const CLASSIFIERS: [&str; 2] = ["classifier", "score"];
 const TASKS_OF_CLASSIFIERS: [&str; 2] = ["SEQ_CLS", "TOKEN_CLS"];
 
 impl Adapters {
@@ -70,6 +70,10 @@ impl Adapters {
     /// PEFT gives each place of a tied parameter values of its own, so that those of the parameter are written for all of
     /// its places.
     ///
+    /// [Given](Self::given) values are written as PEFT writes the tables of a model whose vocabulary was resized
+    /// (`save_embedding_layers`): under the parameter's own name, or below `base_layer` if its module has factors. PEFT puts
+    /// them into a model that has as many tokens.
+    ///
     /// # Errors
     ///
     /// [`TrainError::File`] if they cannot be written, a parameter has no name, or PEFT [cannot hold](Self::unsavable) them.
@@ -87,6 +91,8 @@ impl Adapters {
     ///
     /// - A tied matrix has magnitudes: those of a table are norms of its columns, and PEFT's of a layer that reads it are norms
     ///   of its rows.
+    /// - A table that encoder and decoder share has factors and is [given](Self::given): once transformers has resized it, both
+    ///   read one module, and PEFT puts the factors beside it.
     /// - PEFT saves a module with all that is in it, and not all of that is trained: beside a table that the head of BERT
     ///   reads, the head's bias.
     pub fn unsavable(
@@ -100,6 +106,17 @@ impl Adapters {
             return Some(format!(
                 "`{path}` is tied, and PEFT has no magnitudes (`dora`) of a matrix that two layers read: train it without \
                  `dora`"
+            ));
+        }
+        let shares = |path: &str| {
+            named(path).is_some_and(|parameter| parameter.tied.iter().any(|name| is_table(name)))
+        };
+        let given = self.given.iter().map(|(path, _)| &**path);
+        let mut with_factors = given.filter(|path| self.factors.iter().any(|factors| factors.path == **path));
+        if let Some(path) = with_factors.find(|path| shares(path)) {
+            return Some(format!(
+                "`{path}` has grown with the vocabulary, and PEFT loses the factors of a table that encoder and decoder \
+                 share when it is resized: train it whole (`also`) instead"
             ));
         }
         let whole: BTreeSet<String> =
@@ -162,6 +179,18 @@ impl Adapters {
             let swapped = parameter.swapped;
             for name in parameter.places() {
                 whole.insert(module_of(&name).to_string());
+                tensors.insert(format!("{PREFIX}{name}"), Written::of(data, swapped));
+            }
+        }
+        for (path, data) in &self.given {
+            let parameter = saved_as(path)?;
+            let swapped = parameter.swapped;
+            for name in parameter.places() {
+                let module = module_of(&name);
+                let name = match targets.iter().any(|target| target == module) {
+                    true => format!("{module}.{BASE}{}", &name[module.len()..]),
+                    false => name,
+                };
                 tensors.insert(format!("{PREFIX}{name}"), Written::of(data, swapped));
             }
         }

@@ -1,7 +1,8 @@
 //! Writes files atomically.
 //!
 //! Each file is written next to its place and renamed to its name when it is complete and synced. What a library writes
-//! is staged in a folder of its own, `.staged-NAME`, since the library may write further files beside it.
+//! is staged in a folder of its own, `.staged-NAME`, since the library may write further files beside it. So is a folder
+//! whose files belong together.
 //! An error removes the staged file, and so does a signal that ends the program ([`remove_staged`]); the earlier file
 //! stays. The staged file of a killed process is removed by the next run in its folder, or by the next command that
 //! writes the same file.
@@ -55,6 +56,83 @@ pub fn replace_or<E>(
     let mut place = Place::within(path.into()).map_err(&failed)?;
     write(&place.staged)?;
     place.take().map_err(failed)
+}
+
+/// Writes the files of a folder with `write`, and puts them in place when all are complete: a new folder by one rename,
+/// and files of an earlier one by a rename for each, at the end and while signals wait. Other files of an earlier folder
+/// stay. `write` gets the folder to write into.
+///
+/// The last of the renames are those of hidden files, which may say what the others are.
+///
+/// # Errors
+///
+/// The error of `write`, or the system's error converted by `failed`. `folder` then stays as it was.
+pub fn replace_folder<E>(
+    folder: &Path,
+    write: impl FnOnce(&Path) -> Result<(), E>,
+    failed: impl Fn(io::Error) -> E,
+) -> Result<(), E> {
+    let staged = StagedFolder::of(folder).map_err(&failed)?;
+    write(&staged.staged)?;
+    staged.take().map_err(failed)
+}
+
+/// A staged folder and its place. Dropping this removes the staged folder.
+struct StagedFolder {
+    folder: PathBuf,
+    staged: PathBuf,
+}
+
+impl StagedFolder {
+    /// Creates an empty folder: in the one that is there, which may be on a disk of its own, or else beside it.
+    fn of(folder: &Path) -> io::Result<Self> {
+        let folder = resolved(folder)?;
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let staged = match folder.is_dir() {
+            true => folder.join(format!("{STAGED_NAME}{name}")),
+            false => folder.with_file_name(format!("{STAGED_NAME}{name}")),
+        };
+        if let Some(parent) = folder.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        if folder.exists() && !folder.is_dir() {
+            return Err(io::Error::new(ErrorKind::NotADirectory, "there is a file in its place"));
+        }
+        let mut all = all_staged();
+        // The folder of a killed process.
+        let _ = remove_any(&staged);
+        fs::create_dir(&staged)?;
+        all.push(staged.clone());
+        Ok(Self { folder, staged })
+    }
+
+    fn take(&self) -> io::Result<()> {
+        // A signal handler waits for the lock, so it ends the program before or after.
+        let mut all = all_staged();
+        if self.folder.is_dir() {
+            let files = fs::read_dir(&self.staged)?.map(|entry| Ok(entry?.file_name()));
+            let mut files: Vec<_> = files.collect::<io::Result<_>>()?;
+            files.sort_by(|one, other| other.cmp(one));
+            for file in files {
+                fs::rename(self.staged.join(&file), self.folder.join(&file))?;
+            }
+            let _ = remove_any(&self.staged);
+        } else {
+            fs::rename(&self.staged, &self.folder)?;
+        }
+        all.retain(|path| *path != self.staged);
+        Ok(())
+    }
+}
+
+impl Drop for StagedFolder {
+    fn drop(&mut self) {
+        let mut all = all_staged();
+        if let Some(at) = all.iter().position(|path| *path == self.staged) {
+            all.swap_remove(at);
+            let _ = remove_any(&self.staged);
+        }
+    }
 }
 
 /// A file that is written in parts, and takes its name with [`finish`](Self::finish). If it is dropped before, the
@@ -411,6 +489,46 @@ mod tests {
         let out = folder.path().join("out");
         let error = save_text("text", &out.join("run.ron")).unwrap_err().to_string();
         assert!(error.contains(&format!("the folder {} does not exist", out.display())), "{error}");
+    }
+
+    #[test]
+    fn the_files_of_a_folder_take_their_places_together() {
+        let above = tempfile::tempdir().unwrap();
+        let folder = above.path().join("a/exported");
+        let failed = |error: io::Error| error.to_string();
+        let write = |staged: &Path, text: &str| {
+            // A file within is staged too.
+            save_text(text, &staged.join("model.txt")).unwrap();
+            fs::write(staged.join(".made_of"), text).unwrap();
+            Ok(())
+        };
+        let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
+        let broken = |staged: &Path| {
+            assert!(staged.starts_with(above.path().join("a")));
+            write(staged, "half")?;
+            Err("disk full".to_owned())
+        };
+        assert_eq!(replace_folder(&folder, broken, failed).unwrap_err(), "disk full");
+        assert!(names(&above.path().join("a")).is_empty());
+        // What a killed process left is replaced.
+        fs::create_dir(above.path().join("a/.staged-exported")).unwrap();
+        fs::write(above.path().join("a/.staged-exported/left"), "half").unwrap();
+        replace_folder(&folder, |staged| write(staged, "first"), failed).unwrap();
+        assert_eq!(names(&above.path().join("a")), ["exported"]);
+        assert_eq!(
+            (names(&folder), read("model.txt")),
+            (vec![".made_of".into(), "model.txt".into()], "first".into())
+        );
+
+        fs::write(folder.join("README.md"), "mine").unwrap();
+        assert!(replace_folder(&folder, broken, failed).is_err());
+        assert_eq!([read("model.txt"), read(".made_of")], ["first", "first"]);
+        replace_folder(&folder, |staged| write(staged, "second"), failed).unwrap();
+        assert_eq!([read("model.txt"), read(".made_of"), read("README.md")], ["second", "second", "mine"]);
+        assert_eq!(names(&folder), [".made_of", "README.md", "model.txt"]);
+        // A file is no folder.
+        let error = replace_folder(&folder.join("model.txt"), |_| Ok(()), failed).unwrap_err();
+        assert!(error.contains("there is a file in its place"), "{error}");
     }
 
     #[cfg(unix)]

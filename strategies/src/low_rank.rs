@@ -90,6 +90,19 @@ pub enum UnfitFactors {
         /// The shape of the values.
         found: Vec<usize>,
     },
+    /// A table has another number of tokens than the model.
+    #[error(
+        "it has the values of `{path}` as {found:?}, and the model has {expected:?}: read the data with the tokenizer that it \
+         was trained with (`data.tokenizer`)"
+    )]
+    Vocabulary {
+        /// The path of the parameter.
+        path: String,
+        /// The shape in the model.
+        expected: Vec<usize>,
+        /// The shape of the values.
+        found: Vec<usize>,
+    },
     /// No strategy takes the factors.
     #[error("no strategy adapts the model with it: add `Lora({})`", found.settings())]
     NotTaken {

@@ -17,6 +17,9 @@ pub struct StartingFactors {
     pub factors: Vec<(String, FactorValues)>,
     /// The path and the values of parameters that the recipe trains whole. Others of these keep the model's values.
     pub whole: Vec<(String, TensorData)>,
+    /// The path and the values of parameters that were not trained, and that the model they were trained on had: tables
+    /// that have grown with a vocabulary. A matrix with factors may be among them.
+    pub given: Vec<(String, TensorData)>,
 }
 
 /// The values of the factors of a matrix `[in, out]`.

@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn::optim::AdamConfig;
+use burn::tensor::TensorData;
 use firebrick::datasets::{Batch, Batches, DataError};
 use firebrick::strategies::{Adaptation, Composition, Paths};
 use firebrick::{Data, Lora, Objective, Schedule, Trainer};
+use firebrick_models::family::Family;
 use firebrick_models::pretrained::{Pretrained, load_adapters, save, save_adapters, unsavable_adapter};
 use firebrick_models::{
     Bart, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, ModernBertMaskedLm,
@@ -67,9 +69,7 @@ where
     let folder = folder(name);
     let config = folder.config().unwrap();
     let model = folder.load::<M>(&config, &device()).unwrap().model;
-    // For `tests/golden/opens_in_peft.py`.
-    let kept = std::env::var_os("FIREBRICK_ADAPTED").map(PathBuf::from);
-    let out = kept.unwrap_or_else(|| out.into()).join(label);
+    let out = kept_in(out, label);
     save(&model, &config, out.join("given")).unwrap();
     let data = Data::new(Same(batch_of(&cases(name)[0])));
     let trainer = Trainer::new().with(lora).steps(4);
@@ -85,6 +85,12 @@ where
     let weights = |folder: &str| std::fs::read(out.join(folder).join("model.safetensors")).unwrap();
     assert!(weights("again") == weights("merged"), "{label}");
     out
+}
+
+/// Returns the folder of a run, which `tests/golden/opens_in_peft.py` reads if it is kept.
+fn kept_in(out: &Path, label: &str) -> PathBuf {
+    let kept = std::env::var_os("FIREBRICK_ADAPTED").map(PathBuf::from);
+    kept.unwrap_or_else(|| out.into()).join(label)
 }
 
 /// The tensors of a file.
@@ -301,6 +307,117 @@ fn magnitudes_of_a_tied_table_cannot_be_saved_for_peft() {
     let out = tempfile::tempdir().unwrap();
     let error = save_adapters(&adapters, (&model, &config), "llama3", &out).unwrap_err().to_string();
     assert!(error.contains(&reason), "{error}");
+}
+
+/// Trains factors of a model that has two tokens more than its folder, and saves the folder, the factors, and both merged.
+/// `tables` are the names of what has a row for each token.
+fn grows<M, B>(name: &str, lora: Lora, batch_of: impl Fn(&Case) -> B, tables: &[&str])
+where
+    M: Pretrained + Objective<B> + 'static,
+    M::Config: Family,
+    B: Batch + Clone + Sync,
+{
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    let out = tempfile::tempdir().unwrap();
+    let label = format!("{name}-grown-{}", RUNS.fetch_add(1, Ordering::Relaxed));
+    let out = kept_in(out.path(), &label);
+    let folder = folder(name);
+    let config: M::Config = folder.config().unwrap();
+    let small = folder.load::<M>(&config, &device()).unwrap().model;
+    save(&small, &config, out.join("given")).unwrap();
+    let (from, to) = (config.vocabulary(), config.vocabulary() + 2);
+    let (folder, config) = (folder.growing(from, to), config.with_vocabulary(to));
+    let model = folder.load::<M>(&config, &device()).unwrap().model;
+    let data = Data::new(Same(batch_of(&cases(name)[0])));
+    let trainer = Trainer::new().with(lora).steps(4);
+    let trained =
+        trainer.fit(model.clone(), AdamConfig::new().init(), Schedule::constant(0.05), data).unwrap();
+    save(&trained.model, &config, out.join("merged")).unwrap();
+    let adapters = trained.adapters.unwrap().with_given(folder.grown::<M>(&config).unwrap());
+    let given = out.join("given").display().to_string();
+    save_adapters(&adapters, (&trained.model, &config), &given, out.join("adapter")).unwrap();
+
+    // As PEFT names them: as in the model, or below `base_layer` if they have factors.
+    let written = std::fs::read_to_string(out.join("adapter/adapter_config.json")).unwrap();
+    let written: Value = serde_json::from_str(&written).unwrap();
+    let saved = tensors(&out.join("adapter/adapter_model.safetensors"));
+    for table in tables {
+        let (module, leaf) = table.rsplit_once('.').unwrap();
+        let targets = written["target_modules"].as_array().unwrap();
+        let base = if targets.iter().any(|target| target == module) { ".base_layer" } else { "" };
+        let name = format!("base_model.model.{module}{base}.{leaf}");
+        assert_eq!(saved.get(&name).map(|(shape, _)| shape[0]), Some(to), "{label}: {name}");
+    }
+    let read = load_adapters::<M>(&config, out.join("adapter")).unwrap();
+    let paths = |values: &[(String, TensorData)]| {
+        values.iter().map(|(path, _)| path.clone()).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(paths(&read.whole), paths(&adapters.whole), "{label}");
+    assert_eq!(paths(&read.given), paths(&adapters.given), "{label}");
+    let weights = |model: &M, folder: &str| {
+        save(model, &config, out.join(folder)).unwrap();
+        std::fs::read(out.join(folder).join("model.safetensors")).unwrap()
+    };
+    let merged = std::fs::read(out.join("merged/model.safetensors")).unwrap();
+    assert!(weights(&read.clone().merge_into(model.clone()).unwrap(), "again") == merged, "{label}");
+    // The model gets the values of the file, and not others that it may have.
+    let mut other = read.clone();
+    if !other.given.is_empty() {
+        other
+            .given
+            .iter_mut()
+            .for_each(|(_, data)| *data = TensorData::zeros::<f32, _>(data.shape().clone()));
+        assert!(weights(&other.merge_into(model).unwrap(), "other") != merged, "{label}");
+        let error = read.merge_into(small).unwrap_err().to_string();
+        assert!(
+            error.contains("read the data with the tokenizer that it was trained with"),
+            "{label}: {error}"
+        );
+    }
+}
+
+/// transformers gives encoder and decoder one module when it resizes their table, and PEFT wraps it at one place.
+#[test]
+fn factors_of_a_shared_table_that_has_grown_cannot_be_saved_for_peft() {
+    let lora = Lora::rank(2).on(["tokens"]);
+    let (adapters, model, config) = adapters_of::<T5, _>("t5", lora, Case::seq2seq);
+    assert_eq!(unsavable_adapter(&adapters, &model, &config), None);
+    let (rows, columns) = (adapters.factors[0].a.shape()[0], adapters.factors[0].b.shape()[1]);
+    let grown =
+        adapters.with_given([("tokens.weight".to_owned(), TensorData::zeros::<f32, _>([rows, columns]))]);
+    let reason = unsavable_adapter(&grown, &model, &config).unwrap();
+    assert!(reason.contains("`tokens.weight` has grown") && reason.contains("`also`"), "{reason}");
+}
+
+#[test]
+fn tables_that_have_grown_are_saved_with_the_factors() {
+    let lora = || Lora::rank(2).alpha(4.0);
+    let tied = ["model.embed_tokens.weight", "lm_head.weight"];
+    let query = "*.query.weight";
+    for lora in [lora(), lora().on(["tokens", query]), lora().also(["tokens"]), lora().also(["norm"])] {
+        grows::<Llama, _>("llama3", lora, Case::causal, &tied);
+    }
+    // The head has rows of its own.
+    for lora in
+        [lora(), lora().on(["tokens", query]), lora().dora().on(["tokens", query]), lora().also(["head"])]
+    {
+        grows::<Llama, _>("llama", lora, Case::causal, &tied);
+    }
+    grows::<Gpt, _>("gpt2", lora(), Case::causal, &["transformer.wte.weight", "lm_head.weight"]);
+    let of_t5 =
+        ["shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"];
+    let of_bart = ["model.shared.weight", "model.encoder.embed_tokens.weight", "lm_head.weight"];
+    for lora in [lora(), lora().also(["tokens"])] {
+        grows::<T5, _>("t5", lora.clone(), Case::seq2seq, &of_t5);
+        grows::<Bart, _>("bart", lora, Case::seq2seq, &of_bart);
+    }
+    let masked = |case: &Case| case.labeled(0);
+    let table = "bert.embeddings.word_embeddings.weight";
+    let of_head = ["cls.predictions.bias", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"];
+    for lora in [lora(), lora().on(["*.tokens.weight", query])] {
+        grows::<BertMaskedLm, _>("bert-masked-lm", lora, masked, &[&[table][..], &of_head].concat());
+    }
+    grows::<BertSequenceClassifier, _>("bert-sequence", lora(), |case| case.classified(0), &[table]);
 }
 
 /// Returns the modules of a folder's model that get factors if all linear layers do, by their names in the folder.

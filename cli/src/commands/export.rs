@@ -30,7 +30,8 @@ pub(crate) struct ExportArgs {
     /// no evaluation.
     #[arg(long, value_name = "N")]
     step: Option<u64>,
-    /// The folder to write. Files of the same names are replaced. Default: `pretrained` in the run's folder.
+    /// The folder to write. Files of the same names are replaced when all are written. Default: `pretrained` in the run's
+    /// folder.
     #[arg(long, short, value_name = "FOLDER")]
     output: Option<PathBuf>,
 }

@@ -12,6 +12,10 @@ const ENDPOINT: &str = "https://huggingface.co";
 /// How long the Hub may be silent, unless `HF_HUB_DOWNLOAD_TIMEOUT` says otherwise.
 const SILENCE: Duration = Duration::from_secs(10);
 
+/// How long to wait before the first of the tries after a download has stalled. Before each further one, it is twice as
+/// long.
+const PAUSE: Duration = Duration::from_millis(200);
+
 /// The settings of the environment.
 pub(super) struct Environment {
     /// `HF_ENDPOINT`.
@@ -24,6 +28,8 @@ pub(super) struct Environment {
     pub is_offline: bool,
     /// `HF_HUB_DOWNLOAD_TIMEOUT`, in seconds: how long to wait for a connection and for the next bytes.
     pub silence: Duration,
+    /// How long to wait before the first of the tries after a download has stalled. No variable sets it.
+    pub pause: Duration,
 }
 
 impl Environment {
@@ -48,6 +54,7 @@ impl Environment {
             token: token.map(|token| token.trim().to_string()).filter(|token| !token.is_empty()),
             is_offline: offline.is_some_and(|value| ["1", "ON", "YES", "TRUE"].contains(&value.as_str())),
             silence,
+            pause: PAUSE,
         })
     }
 

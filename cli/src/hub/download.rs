@@ -220,7 +220,7 @@ impl<'a> Source<'a> {
             if failures > RETRIES {
                 return Err(HubError::Stalled { url: url.into(), done, size, reason });
             }
-            sleep(Duration::from_millis(100) * 2_u32.pow(failures));
+            sleep(self.environment.pause * 2_u32.pow(failures - 1));
         }
         file.sync_all().map_err(failed)
     }
@@ -413,7 +413,101 @@ fn written(path: &Path, error: io::Error) -> HubError {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::net::{TcpListener, TcpStream};
+    use std::thread;
+
     use super::*;
+
+    /// How a server stalls.
+    #[derive(Clone, Copy, Debug)]
+    enum Stall {
+        /// It does not answer.
+        Unanswered,
+        /// It says how much comes, and sends nothing of it.
+        Silent,
+        /// It sends a byte now and then.
+        Slow,
+    }
+
+    /// The bytes that a file is said to have.
+    const SIZE: usize = 5000;
+
+    impl Stall {
+        /// Starts a server, and returns its address.
+        fn served(self) -> String {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = format!("http://{}", listener.local_addr().unwrap());
+            thread::spawn(move || {
+                for stream in listener.incoming().flatten() {
+                    thread::spawn(move || self.answer(stream));
+                }
+            });
+            address
+        }
+
+        /// Describes a file as it should, and stalls otherwise. Returns when the client is gone.
+        fn answer(self, mut stream: TcpStream) -> io::Result<()> {
+            let mut reader = BufReader::new(stream.try_clone()?);
+            let head: Vec<_> =
+                reader.by_ref().lines().map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+            let range = head
+                .iter()
+                .find_map(|line| Some(line.to_lowercase().strip_prefix("range: bytes=")?.to_owned()));
+            let from: usize =
+                range.as_deref().and_then(|range| range.split('-').next()?.parse().ok()).unwrap_or(0);
+            if range.as_deref() == Some("0-0") {
+                let head =
+                    format!("ETag: \"ab12\"\r\nContent-Range: bytes 0-0/{SIZE}\r\nContent-Length: 1\r\n\r\n");
+                return stream
+                    .write_all(format!("HTTP/1.1 206 -\r\nConnection: close\r\n{head}x").as_bytes());
+            }
+            if !matches!(self, Self::Unanswered) {
+                let (last, rest) = (SIZE - 1, SIZE - from);
+                let head =
+                    format!("Content-Range: bytes {from}-{last}/{SIZE}\r\nContent-Length: {rest}\r\n\r\n");
+                stream.write_all(format!("HTTP/1.1 206 -\r\nConnection: close\r\n{head}").as_bytes())?;
+            }
+            if matches!(self, Self::Slow) {
+                loop {
+                    stream.write_all(b" ")?;
+                    thread::sleep(Duration::from_millis(10));
+                }
+            }
+            reader.read_to_end(&mut Vec::new()).map(drop)
+        }
+    }
+
+    /// Nothing waits for a server for ever. With the usual limits, this would take minutes.
+    #[test]
+    fn a_server_that_stalls_is_given_up_within_the_limits() {
+        let cache = tempfile::tempdir().unwrap();
+        let reference = Reference::of(Path::new("hub:org/name")).unwrap().unwrap();
+        for stall in [Stall::Unanswered, Stall::Silent, Stall::Slow] {
+            let environment = Environment {
+                endpoint: stall.served(),
+                cache: cache.path().join(format!("{stall:?}")),
+                token: None,
+                is_offline: false,
+                silence: Duration::from_millis(200),
+                pause: Duration::from_millis(5),
+            };
+            let source = Source::new(&environment, &reference, false);
+            let began = Instant::now();
+            let listed = source.info().unwrap_err();
+            assert!(matches!(listed, HubError::Unreachable { .. }), "{stall:?}: {listed}");
+            assert!(began.elapsed() < Duration::from_secs(3), "{stall:?}: {:?}", began.elapsed());
+            let began = Instant::now();
+            let stalled = source.download("c0ffee", "model.safetensors", &|_| ()).unwrap_err();
+            match stalled {
+                HubError::Stalled { done, size, .. } => {
+                    assert!(done < 1024 && size == SIZE as u64, "{done} {size}")
+                }
+                error => panic!("{stall:?}: {error}"),
+            }
+            assert!(began.elapsed() < Duration::from_secs(3), "{stall:?}: {:?}", began.elapsed());
+        }
+    }
 
     #[test]
     fn a_name_of_the_hub_stays_in_the_cache() {

@@ -1,6 +1,7 @@
 //! The Hugging Face folder of a trained run.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -24,6 +25,9 @@ pub(crate) const PRETRAINED: &str = "pretrained";
 
 /// The file in the folder that records which weights it was made from.
 const MADE_OF: &str = ".made_of";
+
+/// The file that says which of several files has which weights.
+const INDEX: &str = "model.safetensors.index.json";
 
 /// The generation settings of `transformers`.
 const GENERATION: &str = "generation_config.json";
@@ -49,21 +53,40 @@ pub(super) fn export<M: Trainable>(
     end_of_turn: Option<u32>,
 ) -> Result<PathBuf, RunError> {
     let folder = output.join(PRETRAINED);
-    let of = trained.best.as_deref().and_then(known_by);
     let last_is_best = trained.report.best_step == Some(trained.report.steps);
-    match &trained.best {
-        Some(best) if !last_is_best => {
-            pretrained::save(&read::<M>(&parts.config, best)?, &parts.config, &folder)?;
+    write_whole(&folder, |folder| {
+        let of = trained.best.as_deref().and_then(known_by);
+        match &trained.best {
+            Some(best) if !last_is_best => {
+                pretrained::save(&read::<M>(&parts.config, best)?, &parts.config, folder)?;
+            }
+            _ => {
+                let last = trained.averaged.as_ref().unwrap_or(&trained.model);
+                pretrained::save(last, &parts.config, folder)?;
+            }
         }
-        _ => {
-            let last = trained.averaged.as_ref().unwrap_or(&trained.model);
-            pretrained::save(last, &parts.config, &folder)?;
-        }
-    }
-    let origin = parts.folder.as_ref().map(|folder| folder.path());
-    save_beside::<M>(&folder, origin, &parts.config, &parts.tokenizer, end_of_turn)?;
-    mark(&folder, of)?;
+        let origin = parts.folder.as_ref().map(|folder| folder.path());
+        save_beside::<M>(folder, origin, &parts.config, &parts.tokenizer, end_of_turn)?;
+        mark(folder, of)
+    })?;
     Ok(folder)
+}
+
+/// Writes a Hugging Face folder, so that it is there as a whole or as it was before. `write` gets the folder to write
+/// into.
+pub(super) fn write_whole(
+    folder: &Path,
+    write: impl FnOnce(&Path) -> Result<(), RunError>,
+) -> Result<(), RunError> {
+    let failed = |error| RunError::from(TrainError::file(folder, "making the folder", error));
+    saving::replace_folder(folder, write, failed)?;
+    // Weights in several files, which those in one have replaced.
+    match fs::remove_file(folder.join(INDEX)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(TrainError::file(folder.join(INDEX), "removing it", error).into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Writes what `transformers` needs besides the weights and configuration of a model. `origin` is the folder of the
@@ -79,14 +102,24 @@ pub(super) fn save_beside<M: Trainable>(
     if let Some(origin) = origin {
         copy(GENERATION, origin, folder)?;
         keep_start(folder)?;
-        if is_of(tokenizer, origin) {
-            BESIDE.iter().try_for_each(|name| copy(name, origin, folder))?;
-        }
+    }
+    save_tokenizer::<M>(folder, origin, config, tokenizer)?;
+    end_of_turn.map_or(Ok(()), |end| end_texts_at(end, folder))
+}
+
+/// Writes the files of a tokenizer.
+pub(super) fn save_tokenizer<M: Trainable>(
+    folder: &Path,
+    origin: Option<&Path>,
+    config: &M::Config,
+    tokenizer: &Tokenizer,
+) -> Result<(), RunError> {
+    if let Some(origin) = origin.filter(|origin| is_of(tokenizer, origin)) {
+        BESIDE.iter().try_for_each(|name| copy(name, origin, folder))?;
     }
     let model =
         ForModel { max_length: config.positions(), segments: <M::Config as Family>::reads_segments() };
-    tokenizer.save_for_model(folder, &model)?;
-    end_of_turn.map_or(Ok(()), |end| end_texts_at(end, folder))
+    Ok(tokenizer.save_for_model(folder, &model)?)
 }
 
 /// Records in a folder which best weights it was made from, by the [stamp](known_by) taken before they were read, or

@@ -15,7 +15,7 @@ use crate::mlflow::{MlflowConfig, Started};
 use firebrick::checkpoint::RunText;
 use firebrick::engine::feed::updates_in_epochs;
 use firebrick::output::{Output, RUN};
-use firebrick::{AnyModel, Report, Resume, Show, TrainError, Trained, memory};
+use firebrick::{Adapters, AnyModel, Report, Resume, Show, TrainError, Trained, memory};
 use firebrick_models::family::{Family, Trainable};
 use firebrick_models::inference::Question;
 use firebrick_models::pretrained::{CONFIG, Folder, config_text, save_adapters, unsavable_adapter};
@@ -89,7 +89,7 @@ impl Run {
         let leads = Process::this()?.leads();
         let show = if leads { show } else { Show::Nothing };
         if leads {
-            Output::check(&self.output)?;
+            Output::check(&self.output, resume.is_some())?;
             self.mlflow.as_ref().map_or(Ok(()), MlflowConfig::check)?;
             if let Some(resume) = &resume {
                 // Reports a missing checkpoint before the data is read.
@@ -223,7 +223,7 @@ impl Launch<'_> {
 /// Writes what follows the training: the Hugging Face folder, the adapter and the sample.
 fn finish<M: Trainable>(
     run: &Run,
-    trained: Trained<M>,
+    mut trained: Trained<M>,
     parts: Parts<M>,
     output: &Output,
     interrupter: &Interrupter,
@@ -232,24 +232,15 @@ fn finish<M: Trainable>(
 ) -> Result<(), RunError> {
     let pretrained = export::export(&trained, &parts, output.folder(), run.end_of_turn(&parts.tokenizer))?;
     launched.pretrained = Some(pretrained);
-    if let (Some(_), Some(folder)) = (&trained.adapters, &parts.folder)
-        && folder.is_growing()
-    {
-        say(
-            "no adapter in the format of PEFT, because the model has more tokens than its folder: `pretrained` holds the \
-             merged model",
-        );
-    } else if let (Some(adapters), Some(folder)) = (&trained.adapters, &parts.folder) {
-        match unsavable_adapter(adapters, &trained.model, &parts.config) {
+    if let (Some(adapters), Some(folder)) = (trained.adapters.take(), &parts.folder) {
+        // A table that has grown keeps the values that it started from.
+        let started_from = parts.adapters.as_ref().map_or_else(Vec::new, |adapters| adapters.given.clone());
+        let adapters = adapters.with_given(started_from).with_given(folder.grown::<M>(&parts.config)?);
+        match unsavable_adapter(&adapters, &trained.model, &parts.config) {
             Some(reason) => say(&format!(
                 "no adapter in the format of PEFT: {reason}. `pretrained` holds the merged model"
             )),
-            // Saves the adapters under the names of the folder that the run started from, so that they can be applied
-            // to it.
-            None => {
-                let adapter = output.folder().join("adapter");
-                save_adapters(adapters, (&trained.model, &parts.config), &base_of(run, folder), adapter)?;
-            }
+            None => write_adapter(run, &adapters, &trained.model, &parts, folder, output)?,
         }
     }
     if run.sample.is_none() || launched.report.interrupted {
@@ -267,6 +258,24 @@ fn finish<M: Trainable>(
         output.save_text("sample.txt", sample)?;
     }
     Ok(())
+}
+
+/// Saves adapters under the names of the folder that the run started from, so that they can be applied to its model. If
+/// the vocabulary has grown, the tokenizer is saved with them.
+fn write_adapter<M: Trainable>(
+    run: &Run,
+    adapters: &Adapters,
+    model: &M,
+    parts: &Parts<M>,
+    folder: &Folder,
+    output: &Output,
+) -> Result<(), RunError> {
+    let adapter = output.folder().join("adapter");
+    save_adapters(adapters, (model, &parts.config), &base_of(run, folder), &adapter)?;
+    match folder.is_growing() {
+        true => export::save_tokenizer::<M>(&adapter, Some(folder.path()), &parts.config, &parts.tokenizer),
+        false => Ok(()),
+    }
 }
 
 /// Returns the name of the model that a run starts from: on the Hub, or its folder.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use firebrick_checkpoints::{Checkpoint, Consolidate, What, consolidate};
 use firebrick_datasets::Tokenizer;
 
-use super::export::{known_by, mark, read, save_beside};
+use super::export::{known_by, mark, read, save_beside, write_whole};
 use super::{Run, RunError, TokenizerConfig};
 use crate::console::tell;
 use crate::hub::{HubError, Wanted, local_folder};
@@ -79,47 +79,62 @@ impl Exporting<'_> {
     pub fn with<M: Trainable>(self, described: &Folder) -> Result<Exported, RunError> {
         let Self { run, output, weights, folder } = self;
         let config = described.config::<M::Config>()?;
-        let failed = |error| TrainError::file(folder, "making the folder", error);
-        fs::create_dir_all(folder).map_err(failed)?;
-        // Taken before the weights are read, because a run in progress may replace them.
-        let best = match &weights {
-            Weights::Best(file) => known_by(file),
-            Weights::Saved(_) => None,
-        };
-        let (model, of) = match &weights {
-            Weights::Best(file) => (read::<M>(&config, file)?, "the best weights".into()),
-            Weights::Saved(checkpoint) => {
-                let (what, name) = match checkpoint.average() {
-                    Some(_) => (What::Average, "the averaged weights"),
-                    None => (What::Parameters, "the weights"),
-                };
-                let file = folder.join(".weights.safetensors");
-                let options = Consolidate { with_aliases: true, ..Consolidate::default() };
-                let model = consolidate(checkpoint, what, &file, &options, |_, _| ())
-                    .map_err(saved)
-                    .and_then(|_| read::<M>(&config, &file));
-                // The model has the numbers now.
-                let _ = fs::remove_file(&file);
-                (model?, format!("{name} of step {}", checkpoint.manifest().step))
-            }
-        };
-        pretrained::save(&model, &config, folder)?;
-        let tokenizer = Tokenizer::from_file(output.join("tokenizer.json"))?;
-        let tokenizer = match run.data.tokenizer {
-            TokenizerConfig::File(_) => tokenizer,
-            TokenizerConfig::Characters | TokenizerConfig::Bpe { .. } => {
-                tokenizer.with_only_special(run.data.special.clone())?
-            }
-        };
-        let origin = run.model.folder().and_then(|origin| {
-            let found = local_folder(origin, Wanted::Beside, &tell);
-            let warn = |error: &HubError| tell(&format!("warning: {error}; {NOT_COPIED}"));
-            found.inspect_err(warn).ok()
-        });
-        save_beside::<M>(folder, origin.as_deref(), &config, &tokenizer, run.end_of_turn(&tokenizer))?;
-        mark(folder, best)?;
-        Ok(Exported { folder: folder.into(), weights: of })
+        let mut exported = String::new();
+        // It is made first, so that one that cannot be written is found before the weights are read.
+        write_whole(folder, |folder| {
+            exported = write::<M>(run, output, &weights, &config, folder)?;
+            Ok(())
+        })?;
+        Ok(Exported { folder: folder.into(), weights: exported })
     }
+}
+
+/// Writes weights with all that a Hugging Face folder has beside them, and returns what they are.
+fn write<M: Trainable>(
+    run: &Run,
+    output: &Path,
+    weights: &Weights,
+    config: &M::Config,
+    folder: &Path,
+) -> Result<String, RunError> {
+    // Taken before the weights are read, because a run in progress may replace them.
+    let best = match weights {
+        Weights::Best(file) => known_by(file),
+        Weights::Saved(_) => None,
+    };
+    let (model, of) = match weights {
+        Weights::Best(file) => (read::<M>(config, file)?, "the best weights".into()),
+        Weights::Saved(checkpoint) => {
+            let (what, name) = match checkpoint.average() {
+                Some(_) => (What::Average, "the averaged weights"),
+                None => (What::Parameters, "the weights"),
+            };
+            let file = folder.join(".weights.safetensors");
+            let options = Consolidate { with_aliases: true, ..Consolidate::default() };
+            let model = consolidate(checkpoint, what, &file, &options, |_, _| ())
+                .map_err(saved)
+                .and_then(|_| read::<M>(config, &file));
+            // The model has the numbers now.
+            let _ = fs::remove_file(&file);
+            (model?, format!("{name} of step {}", checkpoint.manifest().step))
+        }
+    };
+    pretrained::save(&model, config, folder)?;
+    let tokenizer = Tokenizer::from_file(output.join("tokenizer.json"))?;
+    let tokenizer = match run.data.tokenizer {
+        TokenizerConfig::File(_) => tokenizer,
+        TokenizerConfig::Characters | TokenizerConfig::Bpe { .. } => {
+            tokenizer.with_only_special(run.data.special.clone())?
+        }
+    };
+    let origin = run.model.folder().and_then(|origin| {
+        let found = local_folder(origin, Wanted::Beside, &tell);
+        let warn = |error: &HubError| tell(&format!("warning: {error}; {NOT_COPIED}"));
+        found.inspect_err(warn).ok()
+    });
+    save_beside::<M>(folder, origin.as_deref(), config, &tokenizer, run.end_of_turn(&tokenizer))?;
+    mark(folder, best)?;
+    Ok(of)
 }
 
 fn saved(error: firebrick_checkpoints::CheckpointError) -> RunError {

@@ -9,6 +9,7 @@ use firebrick_strategies::Pass;
 use serde::Serialize;
 
 use super::TrainedRun;
+use crate::console::progress;
 use crate::run::{DataRun, Paths, Settled};
 use crate::{Run, RunError};
 use firebrick::engine::feed::first_epoch;
@@ -100,6 +101,7 @@ impl Evaluating<'_> {
         let pass = Pass::evaluate(&device).computing_in(FloatDType::F32);
         let (started, mut tokens, mut samples) = (Instant::now(), 0, 0);
         let mut sums = EvaluationSums::default();
+        let mut progress = progress(say, "samples");
         for batch in first_epoch(&data, 1)? {
             let batch = batch.map_err(|error| of_evaluation(error, is_own))?;
             (tokens, samples) = (tokens + batch.tokens(), samples + batch.records());
@@ -110,6 +112,7 @@ impl Evaluating<'_> {
             let Evaluation { loss, counts } = model.evaluate(batch, &pass);
             let sum = checked(loss.sum, loss.items, items)?;
             sums.add(sum.try_into_scalar::<f64>().map_err(TrainError::from)?, items, &counts);
+            progress(samples);
         }
         if sums.items == 0 {
             let place = "the evaluated data".to_string();

@@ -1,6 +1,7 @@
 //! `firebrick init` as users run it: what it writes is checked, and trains as it is.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 
 use assert_cmd::assert::Assert;
@@ -50,6 +51,43 @@ fn each_task_gets_a_run_that_trains_on_its_data() {
             "{text}"
         );
     }
+}
+
+/// A step of a larger model takes longer than a draft should, and more memory than there may be.
+#[test]
+fn a_large_model_is_not_tried_and_that_is_said() {
+    let folder = TempDir::new().unwrap();
+    let model = folder.path().join("model");
+    fs::create_dir(&model).unwrap();
+    let golden = Path::new("tests/golden/measures/model");
+    fs::copy(golden.join("tokenizer.json"), model.join("tokenizer.json")).unwrap();
+    let write = |rows: u64| {
+        let config = fs::read_to_string(golden.join("config.json")).unwrap();
+        let config = config.replace("\"vocab_size\": 300", &format!("\"vocab_size\": {rows}"));
+        fs::write(model.join("config.json"), config).unwrap();
+        // The last tensor is the table of tokens, whose further rows are a hole in the file.
+        let bytes = fs::read(golden.join("model.safetensors")).unwrap();
+        let size = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let header = std::str::from_utf8(&bytes[8..8 + size]).unwrap().trim_end();
+        let end = 28416 + rows * 16 * 4;
+        let header =
+            header.replace("[300,16]", &format!("[{rows},16]")).replace("47616]", &format!("{end}]"));
+        assert!(header.contains(&format!("[{rows},16]")), "{header}");
+        let mut file = fs::File::create(model.join("model.safetensors")).unwrap();
+        file.write_all(&(header.len() as u64).to_le_bytes()).unwrap();
+        file.write_all(header.as_bytes()).unwrap();
+        file.write_all(&bytes[8 + size..]).unwrap();
+        file.set_len(8 + header.len() as u64 + end).unwrap();
+    };
+    fs::write(folder.path().join("data.jsonl"), "{\"text\": \"the dog plays\"}\n".repeat(20)).unwrap();
+    let arguments = ["CausalLm", "--data", "data.jsonl", "--model", "model"];
+    let said =
+        "the model has 21 million parameters, so that no step was tried: `firebrick train run.ron --steps 1`";
+    write(1_300_000);
+    init(folder.path(), &arguments).success().stdout(contains("Pretrained")).stderr(contains(said));
+    // A small one is tried.
+    write(300);
+    init(folder.path(), &arguments).success().stderr(contains("no step was tried").not());
 }
 
 #[test]

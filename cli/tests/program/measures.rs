@@ -1,7 +1,9 @@
 //! `firebrick eval --perplexity`, `--choices` and `--texts`, beside transformers and lm-evaluation-harness.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::Stdio;
 
 use assert_cmd::Command;
 use predicates::prelude::*;
@@ -91,6 +93,43 @@ fn perplexity_by_windows_is_that_of_transformers() {
     assert_eq!(2 * one["tokens"].as_u64().unwrap(), two["tokens"].as_u64().unwrap());
     let loss = |found: &Value| found["scores"]["loss"].as_f64().unwrap();
     assert!((loss(&one) - loss(&two)).abs() < 1e-5, "{one} {two}");
+}
+
+/// Returns the first line on standard error that says how many of these an evaluation has, which would take minutes.
+fn progress(folder: &TempDir, what: &str, options: &[&str]) -> String {
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("firebrick"))
+        .current_dir(folder.path())
+        .args(["eval", "run.ron", "--weights", "model", "--device", "cpu"])
+        .args(options)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let (said, mut before) = (lines.take(1000), Vec::new());
+    let end = format!(" {what} so far");
+    let found = said.inspect(|line| before.push(line.clone())).find(|line| line.ends_with(&end));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    found.unwrap_or_else(|| panic!("{before:?}"))
+}
+
+/// Where there is no terminal, each is a line of its own.
+#[test]
+fn an_evaluation_of_more_than_a_second_says_how_far_it_is() {
+    let folder = run("CausalLm()");
+    let text = "the dog plays with two men in the rain\n".repeat(10_000);
+    fs::write(folder.path().join("long.txt"), &text).unwrap();
+    let said = progress(&folder, "windows", &["--perplexity", "--stride", "1", "--data", "long.txt"]);
+    let numbers: Vec<usize> = said.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let [done, all] = numbers[..] else { panic!("{said}") };
+    assert_eq!(said, format!("{done} of {all} windows so far"));
+    assert!(0 < done && done < all && all > 100_000, "{said}");
+
+    let choices = fs::read_to_string(folder.path().join("choices.jsonl")).unwrap();
+    fs::write(folder.path().join("long.jsonl"), choices.repeat(20_000)).unwrap();
+    progress(&folder, "questions", &["--choices", "--data", "long.jsonl"]);
+    progress(&folder, "samples", &["--data", "long.txt"]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Tokenizers with more or fewer tokens than a model, and what they put around texts.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -98,6 +99,42 @@ fn new_tokens_are_added_to_the_tokenizer_and_the_model() {
     .assert()
     .code(1)
     .stderr(contains("`data.new_tokens`"));
+}
+
+#[test]
+fn an_adapter_of_a_grown_vocabulary_has_its_tables_and_its_tokenizer() {
+    let folder = folder();
+    let known = read(&folder.path().join("model/config.json"))["vocab_size"].as_u64().unwrap();
+    let lora = ["--set", "strategies=[Lora(rank: 2, alpha: 4)]"];
+    let new = ["--set", r#"data.new_tokens=["<question>", "<answer>"]"#];
+    train(folder.path(), &[lora, new].concat()).assert().success();
+    let tables = |adapter: &Path| {
+        let bytes = fs::read(adapter.join("adapter_model.safetensors")).unwrap();
+        let (size, rest) = bytes.split_at(8);
+        let (header, data) = rest.split_at(u64::from_le_bytes(size.try_into().unwrap()) as usize);
+        let header: BTreeMap<String, Value> = serde_json::from_slice(header).unwrap();
+        let tables = header.iter().filter(|(_, tensor)| tensor["shape"][0] == known + 2);
+        let tables: BTreeMap<_, _> = tables
+            .map(|(name, tensor)| {
+                let [from, to] = [0, 1].map(|at| tensor["data_offsets"][at].as_u64().unwrap() as usize);
+                (name.clone(), data[from..to].to_vec())
+            })
+            .collect();
+        assert!(!tables.is_empty(), "{header:?}");
+        tables
+    };
+    let adapter = folder.path().join("out/adapter");
+    let first = tables(&adapter);
+    assert!(fs::read_to_string(adapter.join("tokenizer.json")).unwrap().contains("<answer>"));
+    assert!(adapter.join("tokenizer_config.json").is_file());
+
+    // Training goes on from it with its tokenizer, and the tables stay.
+    let on = ["--set", r#"adapter="out/adapter""#, "--set", r#"output="second""#];
+    let tokenizer = ["--set", r#"data.tokenizer=File("out/adapter")"#];
+    train(folder.path(), &[&lora[..], &on, &tokenizer].concat()).assert().success();
+    assert!(first == tables(&folder.path().join("second/adapter")));
+    let refused = train(folder.path(), &[&lora[..], &on].concat()).assert().code(1);
+    refused.stderr(contains("out/adapter").and(contains("`data.tokenizer`")));
 }
 
 /// Counts the tokens of eight texts. The tokenizer begins each with `<s>`, or ends it in `</s>`, and `--begin-token` adds

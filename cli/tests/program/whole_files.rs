@@ -32,12 +32,16 @@ fn record(at: usize) -> String {
 }
 
 fn trained() -> TempDir {
+    trained_with(&[])
+}
+
+fn trained_with(options: &[&str]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("run.ron"), RUN).unwrap();
     for name in ["train.jsonl", "valid.jsonl"] {
         fs::write(folder.path().join(name), (0..40).map(record).collect::<String>()).unwrap();
     }
-    firebrick(folder.path(), &["train", "run.ron"]).assert().success();
+    firebrick(folder.path(), &["train", "run.ron"]).args(options).assert().success();
     folder
 }
 
@@ -103,6 +107,89 @@ fn an_interrupted_prediction_leaves_no_half_of_a_file() {
     firebrick(folder.path(), &again).assert().success();
     fs::remove_file(folder.path().join("answers.jsonl")).unwrap();
     assert_eq!(names(folder.path()), before);
+}
+
+/// Starts a command, sends it a signal when `begun` says so, and returns whether that ended it. A fast machine may be
+/// done before.
+#[cfg(unix)]
+fn interrupted(folder: &Path, arguments: &[&str], signal: &str, begun: impl Fn() -> bool) -> bool {
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("firebrick"))
+        .current_dir(folder)
+        .args(arguments)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    while !begun() && child.try_wait().unwrap().is_none() {
+        std::thread::yield_now();
+    }
+    let _ = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status();
+    !child.wait().unwrap().success()
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_export_leaves_no_half_of_a_folder() {
+    let folder = trained_with(&["--set", "model=Bert(layers: 2, heads: 4, width: 512)", "--set", "steps=1"]);
+    let before = names(folder.path());
+    let exported = folder.path().join("exported");
+    let export = ["export", "out", "-o", "exported"];
+    let has = |staged: &Path| fs::read_dir(staged).is_ok_and(|entries| entries.count() > 0);
+    for signal in ["-INT", "-TERM", "-KILL"] {
+        let staged = folder.path().join(".staged-exported");
+        let again = || {
+            let _ = fs::remove_dir_all(&exported);
+            interrupted(folder.path(), &export, signal, || has(&staged))
+        };
+        assert!((0..20).any(|_| again()), "{signal}: each export ended before");
+        // The signal may come when all is written.
+        assert!(!exported.exists() || exported.join(".made_of").exists(), "{signal}");
+        assert_eq!(staged.exists(), signal == "-KILL" && !exported.exists(), "{signal}");
+    }
+    let _ = fs::remove_dir_all(&exported);
+    firebrick(folder.path(), &export).assert().success();
+    assert_eq!(names(folder.path()), [&["exported".to_owned()], &before[..]].concat());
+
+    // An earlier export stays as it was, with what else is in its folder.
+    fs::write(exported.join("README.md"), "mine").unwrap();
+    let files = names(&exported);
+    for signal in ["-INT", "-TERM", "-KILL"] {
+        let staged = exported.join(".staged-exported");
+        let again = || {
+            for name in &files {
+                fs::write(exported.join(name), "earlier").unwrap();
+            }
+            interrupted(folder.path(), &export, signal, || has(&staged))
+        };
+        assert!((0..20).any(|_| again()), "{signal}: each export ended before");
+        let texts = files.iter().map(|name| fs::read(exported.join(name)).unwrap());
+        let earlier = texts.filter(|text| text == b"earlier").count();
+        // All but what the export does not write is new if it came to its end.
+        assert!([files.len(), 1].contains(&earlier), "{signal}: {earlier} of {}", files.len());
+    }
+    firebrick(folder.path(), &export).assert().success();
+    assert_eq!(names(&exported), files);
+    firebrick(folder.path(), &["eval", "out", "--weights", "exported"]).assert().success();
+}
+
+/// The data may take hours to read.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_output_that_cannot_be_written_is_found_first() {
+    let folder = trained_with(&["--set", "checkpoints=(every: 4)"]);
+    // Not even the superuser creates files there.
+    let output = |arguments: &[&str]| {
+        let failed = firebrick(folder.path(), arguments).assert().code(1);
+        let said = String::from_utf8(failed.get_output().stderr.clone()).unwrap();
+        assert!(said.contains("/proc/none"), "{said}");
+        assert!(!said.contains("learning a vocabulary") && !said.contains("loading"), "{said}");
+    };
+    let cache = "data.cache=false";
+    output(&["train", "run.ron", "--set", "output=\"/proc/none/out\"", "--set", cache]);
+    output(&["train", "run.ron", "--set", "output=\"/proc/none\"", "--set", cache, "--resume", "auto"]);
+    output(&["predict", "out", "-o", "/proc/none/answers.jsonl"]);
+    output(&["export", "out", "-o", "/proc/none/exported"]);
+    output(&["tokenize", "run.ron", "-o", "/proc/none/tokens"]);
+    output(&["consolidate", "out", "-o", "/proc/none/model.safetensors"]);
 }
 
 #[cfg(unix)]

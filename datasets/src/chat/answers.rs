@@ -22,7 +22,8 @@ impl ChatTemplate {
     ///
     /// # Errors
     ///
-    /// [`ChatError::Unmarked`] if a message can't be found, with the text that differs, and [`ChatError::Rendering`].
+    /// [`ChatError::Unmarked`] if a message can't be found, with the text that differs; [`ChatError::Parts`] if the template
+    /// leaves it out because it is a text; and [`ChatError::Rendering`].
     pub fn answers(
         &self,
         conversation: &Conversation,
@@ -38,8 +39,7 @@ impl ChatTemplate {
             let from = parts.last().map_or(0, |part| part.end);
             let turn = Turn { template: self, conversation, text: &chat.text, at, message, from };
             let part = turn.part().filter(|part| part.start >= from && chat.text.get(part.clone()).is_some());
-            parts
-                .push(part.ok_or_else(|| ChatError::Unmarked { message: at + 1, found: turn.difference() })?);
+            parts.push(part.ok_or_else(|| turn.unmarked())?);
         }
         Ok(parts)
     }
@@ -77,7 +77,7 @@ impl Turn<'_> {
             // The end of the conversation is no part of the turn if a question for the next answer takes its place.
             Some(length) if length == rest.len() => self.without_end(&after, start).unwrap_or(length),
             Some(length) => length,
-            None => self.until_next(start)?,
+            None => self.until_next(start, common(added, rest))?,
         };
         Some(start..start + length)
     }
@@ -93,7 +93,7 @@ impl Turn<'_> {
         // Without messages, a template may fail, or leave out what begins a text or an answer.
         let by_header = || {
             let prompted = self.upto(at + 1, true)?;
-            let header = prompted.strip_prefix(after).filter(|header| !header.is_empty())?;
+            let header = self.header(&prompted, after).filter(|header| !header.is_empty())?;
             Some(from + text.get(from..)?.find(header)? + header.len())
         };
         // The beginning of an answer may open reasoning that the message does not have.
@@ -106,6 +106,15 @@ impl Turn<'_> {
             Some(base + shared.min(content.unwrap_or(shared))).filter(|&start| start > base)
         };
         by_header().or_else(by_shared_header)
+    }
+
+    /// Returns what `prompted` has after a conversation: the beginning of an answer. What ends the conversation alone, and no
+    /// turn, may stand only in the conversation.
+    fn header<'p>(&self, prompted: &'p str, conversation: &str) -> Option<&'p str> {
+        prompted.strip_prefix(conversation).or_else(|| {
+            let end = self.template.token("eos_token")?;
+            prompted.strip_prefix(conversation.strip_suffix(end)?)
+        })
     }
 
     /// Returns the length of the last turn without what ends the conversation alone, such as Phi-3's `<|endoftext|>`
@@ -127,28 +136,40 @@ impl Turn<'_> {
     }
 
     /// Returns the length of a turn that ends where the next message begins: with the longest text with which an answer
-    /// begins too, such as `<|im_start|>`, between the contents of both.
-    fn until_next(&self, start: usize) -> Option<usize> {
-        let content = self.message.content().map(answer_of).filter(|content| !content.is_empty())?;
+    /// begins too, such as `<|im_start|>`, between the contents of both. The content of a message that only calls tools
+    /// is what is `alike` whether or not others follow.
+    fn until_next(&self, start: usize, alike: usize) -> Option<usize> {
+        let content = self.message.content().map(answer_of).filter(|content| !content.is_empty());
         let next = self.conversation.messages.get(self.at + 1)?.content()?.trim();
-        let end = start + self.text.get(start..)?.find(content)? + content.len();
+        let end = match content {
+            Some(content) => start + self.text.get(start..)?.find(content)? + content.len(),
+            None => self.message.get("tool_calls").map(|_| start + alike).filter(|_| alike > 0)?,
+        };
         let between = &self.text[end..];
         let between = &between[..between.find(next).filter(|_| !next.is_empty())?];
-        let base = self.upto(self.at, false).filter(|_| self.at > 0)?;
-        let prompted = self.upto(self.at, true)?;
-        let header = prompted.strip_prefix(&*base).or_else(|| {
-            // The conversation before the message ends in another way than a turn, too.
-            let end = self.template.token("eos_token")?;
-            prompted.strip_prefix(base.strip_suffix(end)?)
-        });
-        let header = match header {
-            Some(header) => header.to_owned(),
-            None => prompted[common(&prompted, &base)..].to_owned(),
-        };
-        let begins = between.char_indices().map(|(at, _)| (common(&between[at..], &header), at));
+        // A template may fail without messages, so that the first one tells itself how answers begin.
+        let messages = self.at.max(1);
+        let (base, prompted) = (self.upto(messages, false)?, self.upto(messages, true)?);
+        let header = self.header(&prompted, &base).unwrap_or(&prompted[common(&prompted, &base)..]);
+        let begins = between.char_indices().map(|(at, _)| (common(&between[at..], header), at));
         let (shared, next) = begins.max()?;
         // What follows must not be the content, and something must end the turn.
         (shared > 0 && next > 0).then(|| end + next - start)
+    }
+
+    fn unmarked(&self) -> ChatError {
+        let is_left_out = self.left_out().is_some() && self.message.get("tool_calls").is_none();
+        match is_left_out && self.template.reads_parts(self.conversation) {
+            true => ChatError::Parts { name: self.template.name().to_owned() },
+            false => ChatError::Unmarked { message: self.at + 1, found: self.difference() },
+        }
+    }
+
+    /// Returns the content, if the template does not write it.
+    fn left_out(&self) -> Option<&str> {
+        let content = answer_of(self.message.content()?);
+        let after = self.upto(self.at + 1, false)?;
+        Some(content).filter(|content| !after.contains(content))
     }
 
     /// Says which text of the message differs when messages follow.
@@ -157,27 +178,46 @@ impl Turn<'_> {
             return "the template refuses the conversation up to it".to_owned();
         };
         let at = common(&after, self.text);
-        let excerpt = |text: &str| format!("{:?}", text[at..].chars().take(EXCERPT).collect::<String>());
-        match (self.message.content(), self.message.get("tool_calls")) {
-            (Some(content), Some(_)) if !after.contains(content.trim()) => {
+        match (self.left_out(), self.message.get("tool_calls")) {
+            (Some(_), Some(_)) => {
                 "the template leaves out its `content` since it has `tool_calls`, and what it writes changes when \
                  messages follow"
                     .to_owned()
             }
-            _ if at == after.len() => {
-                "the template writes nothing by which its answer can be told from what stands before it".to_owned()
+            (Some(content), None) => {
+                format!("the template leaves out its `content`, which begins with {}", excerpt(content))
             }
+            _ if at == after.len() => self.beginnings(&after),
             _ => format!(
                 "the template writes {} there if it is the last message, and {} if others follow",
-                excerpt(&after),
-                excerpt(self.text)
+                excerpt(&after[at..]),
+                excerpt(&self.text[at..])
             ),
         }
+    }
+
+    /// Says which text differs where the answer begins. `after` is the conversation up to it.
+    fn beginnings(&self, after: &str) -> String {
+        let Some(before) = self.upto(self.at, true) else {
+            return "the template refuses the conversation before it, so nothing shows where it begins"
+                .to_owned();
+        };
+        let at = common(&before, after);
+        format!(
+            "the template begins an answer with {} (`add_generation_prompt`), and writes {} there",
+            excerpt(&before[at..]),
+            excerpt(&after[at..])
+        )
     }
 }
 
 /// The most characters of a text that an error shows.
 const EXCERPT: usize = 40;
+
+/// Returns the beginning of a text for an error.
+fn excerpt(text: &str) -> String {
+    format!("{:?}", text.chars().take(EXCERPT).collect::<String>())
+}
 
 /// Returns the length of the beginning that two texts share, in bytes.
 fn common(one: &str, other: &str) -> usize {
@@ -196,15 +236,25 @@ impl ChatTemplate {
     ///
     /// # Errors
     ///
-    /// [`ChatError::NoMessages`].
+    /// [`ChatError::NoMessages`], or [`ChatError::Parts`].
     pub(crate) fn require_messages(&self, conversation: &Conversation, text: &str) -> Result<(), DataError> {
         let messages = &conversation.messages;
         let is_answered =
             messages.iter().any(|message| message.is_answer() && longest_word(message).is_some());
+        let name = self.name().to_owned();
         match is_answered && !messages.iter().filter_map(longest_word).any(|word| text.contains(word)) {
-            true => Err(ChatError::NoMessages { name: self.name().to_owned() }.into()),
+            true if self.reads_parts(conversation) => Err(ChatError::Parts { name }.into()),
+            true => Err(ChatError::NoMessages { name }.into()),
             false => Ok(()),
         }
+    }
+
+    /// Whether the template writes all contents of a conversation if they are lists of parts.
+    fn reads_parts(&self, conversation: &Conversation) -> bool {
+        let messages = conversation.messages.iter().map(Message::in_parts).collect();
+        let rendered = self.render(&Conversation { messages, ..conversation.clone() }, false);
+        let mut words = conversation.messages.iter().filter_map(longest_word);
+        rendered.is_ok_and(|chat| words.all(|word| chat.text.contains(word)))
     }
 }
 

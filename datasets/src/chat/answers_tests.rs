@@ -104,6 +104,68 @@ fn calls_of_tools_may_take_the_place_of_the_content() {
     );
 }
 
+/// OLMo 3 ends the calls of the last turn in another way, too.
+#[test]
+fn calls_of_tools_end_like_answers() {
+    let template =
+        OLMO3.replace("message['content'] }}", "(message.content or message.tool_calls[0].name) }}");
+    let text = |text: &str| Value::Text(text.to_owned());
+    let call = Value::List(vec![Value::Map(vec![("name".to_owned(), text("weather"))])]);
+    let mut chat = turns(&[("user", "Weather?"), ("tool", "sun"), ("assistant", "It is sunny.")]);
+    let fields = [("role", text("assistant")), ("tool_calls", call)];
+    chat.messages.insert(1, Message::of(&fields.map(|(name, value)| (name.to_owned(), value))));
+    let expected = ["weather<|im_end|>\n", "It is sunny.</s>"].map(String::from);
+    assert_eq!(answers(&template, &chat), Ok(expected.to_vec()));
+    assert_eq!(chat.messages.remove(3).content(), Some("It is sunny."));
+    assert_eq!(answers(&template, &chat), Ok(vec![expected[0].clone()]));
+}
+
+/// SmolVLM's and Idefics3's own, which loop over the parts of a content.
+const SMOLVLM: &str = "<|im_start|>{% for message in messages %}{{message['role'] | capitalize}}{% if message['content'][0]['type'] == 'image' %}{{':'}}{% else %}{{': '}}{% endif %}{% for line in message['content'] %}{% if line['type'] == 'text' %}{{line['text']}}{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}";
+
+#[test]
+fn a_template_of_parts_says_so() {
+    let texts = turns(&[("user", "User?"), ("assistant", "Yes."), ("user", "b"), ("assistant", "No.")]);
+    for template in
+        [SMOLVLM.to_owned(), SMOLVLM.replace("message['role'] | capitalize", "message['role'].capitalize()")]
+    {
+        let error = answers(&template, &texts).unwrap_err();
+        let said = "leaves out each `content` that is a text, since it reads a list of parts; write \
+                    `[{\"type\": \"text\", \"text\": \"..\"}]`";
+        assert!(error.contains(said), "{error}");
+        // The same if it is found before the answers are looked for.
+        let ours = ChatTemplate::new("ours", &template).unwrap();
+        let unwritten = turns(&[("user", "zebra"), ("assistant", "quagga")]);
+        let text = ours.render(&unwritten, false).unwrap().text;
+        let found = ours.require_messages(&unwritten, &text).unwrap_err().to_string();
+        assert!(found.contains(said), "{found}");
+        let parts = Conversation {
+            messages: texts.messages.iter().map(Message::in_parts).collect(),
+            ..Conversation::default()
+        };
+        let expected = [" Yes.<end_of_utterance>\n", " No.<end_of_utterance>\n"].map(String::from);
+        assert_eq!(answers(&template, &parts), Ok(expected.to_vec()));
+    }
+}
+
+#[test]
+fn an_error_shows_what_is_left_out_and_how_answers_begin() {
+    let chat = turns(&[("user", "a"), ("assistant", "yes and no"), ("user", "b"), ("assistant", "no")]);
+    let turns = "[{{ m.role }}]{% if m.role == 'user' %}{{ m.content }}{% endif %};";
+    let template = format!(
+        "{{% for m in messages %}}{turns}{{% endfor %}}{{% if add_generation_prompt %}}[assistant]{{% endif %}}"
+    );
+    let error = answers(&template, &chat).unwrap_err();
+    let said = "message 2 of the conversation: the template leaves out its `content`, which begins with \"yes and no\"";
+    assert!(error.starts_with(said), "{error}");
+    // Nothing begins an answer as the prompt does, and nothing ends one.
+    let template = "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}";
+    let error = answers(template, &chat).unwrap_err();
+    let said = "message 2 of the conversation: the template begins an answer with \"[assistant]\" \
+                (`add_generation_prompt`), and writes \"yes and no\" there";
+    assert!(error.starts_with(said), "{error}");
+}
+
 #[test]
 fn an_error_shows_the_text_that_differs() {
     let template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ messages|length }};{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}";

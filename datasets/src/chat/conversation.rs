@@ -63,6 +63,20 @@ impl Message {
         self.text("content")
     }
 
+    /// Returns the message with its content as a list of one part, if it is a text: templates of models that also read
+    /// images loop over such lists.
+    pub(super) fn in_parts(&self) -> Self {
+        let part = |text: &Value| {
+            let kind = ("type".to_owned(), Value::Text("text".to_owned()));
+            Value::List(vec![Value::Map(vec![kind, ("text".to_owned(), text.clone())])])
+        };
+        let fields = self.fields.iter().map(|(name, value)| match value {
+            Value::Text(_) if name == "content" => (name.clone(), part(value)),
+            _ => (name.clone(), value.clone()),
+        });
+        Self { fields: fields.collect() }
+    }
+
     /// Returns the message for a template, with the names that transformers gives to its reasoning.
     pub(super) fn jinja(&self) -> Jinja {
         const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];

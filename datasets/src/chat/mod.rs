@@ -5,6 +5,8 @@
 //! └── format       records as conversations: messages, ShareGPT, Alpaca, prompt and completion
 //! template      renders conversations, as transformers' `apply_chat_template`
 //! ├── source       checks the source, and rewrites it for the engine
+//! │   ├── expression   the operators of a tag's expression
+//! │   └── tokens       a tag's text as tokens
 //! ├── generation   `{% generation %}` blocks, which mark what the assistant wrote
 //! ├── environment  what a template can call
 //! │   ├── filters    filters and tests
@@ -26,6 +28,7 @@ mod bounds;
 mod conversation;
 mod entities;
 mod environment;
+mod expression;
 mod filters;
 mod format;
 mod generation;
@@ -36,6 +39,7 @@ mod python;
 mod rendering;
 mod source;
 mod template;
+mod tokens;
 mod wordwrap;
 
 pub use conversation::{Conversation, Message};

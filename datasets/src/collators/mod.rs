@@ -20,6 +20,7 @@
 //! sequence_classification  a label for each text or pair
 //! └── sequence_batch          inputs with a label for each row
 //! labels                   class names and ids
+//! └── collected_labels        the names in some data
 //! inputs                   rows for an encoder: ids, mask, segments
 //! └── labeled_batch           inputs with a label for each token
 //! roles                    resolves the token of a role
@@ -28,6 +29,7 @@
 mod causal_lm;
 mod causal_sample;
 mod chat;
+mod collected_labels;
 mod counter;
 mod dpo;
 mod inputs;

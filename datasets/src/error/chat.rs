@@ -47,6 +47,17 @@ pub enum ChatError {
         name: String,
     },
 
+    /// A chat template writes no content that is a text.
+    #[error(
+        "{name}: the template leaves out each `content` that is a text, since it reads a list of parts; write \
+         `[{{\"type\": \"text\", \"text\": \"..\"}}]` as `content`, or use a template for texts \
+         (`chat: (template: ChatMl)` in a run file)"
+    )]
+    Parts {
+        /// What the template is, or its file.
+        name: String,
+    },
+
     /// The assistant's part of a rendered conversation cannot be told from the rest.
     #[error(
         "message {message} of the conversation: {found}, so the tokens to learn are unknown; mark what the assistant \

@@ -95,6 +95,37 @@ impl Folder {
         self
     }
 
+    /// The values of the parameters that have [grown](Self::growing), by their paths: tables of tokens, and of a head with
+    /// its bias. None if the folder does not grow. The files are read again, also after
+    /// [`close_weights`](Self::close_weights).
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read.
+    pub fn grown<M: Pretrained>(
+        &self,
+        config: &M::Config,
+    ) -> Result<Vec<(String, TensorData)>, PretrainedError> {
+        let Some(growth) = self.growth() else { return Ok(Vec::new()) };
+        let (folder, keys) = (Self::open(self.path())?, M::keys(config));
+        let shapes = shapes_of(&M::init(config, &Device::flex()));
+        let mut grown = Vec::new();
+        for key in keys.keys() {
+            let (Some(shape), Some((tensor, _))) = (shapes.get(&key.path), folder.stored(&keys, key)) else {
+                continue;
+            };
+            if !growth.lacks(&tensor.shape.to_vec(), &in_file(shape, key.layout)) || !is_read(tensor.dtype) {
+                continue;
+            }
+            let tensor = as_parameter(growth.grow(in_f32(tensor.clone())), &key.path, key.layout);
+            let shape = tensor.shape.clone();
+            let bytes = tensor.into_bytes();
+            let bytes = bytes.map_err(|error| PretrainedError::file(self.path(), "read a tensor", error))?;
+            grown.push((key.path.clone(), TensorData::from_bytes(bytes, shape, DType::F32)));
+        }
+        Ok(grown)
+    }
+
     /// The tensor of a parameter, with its name.
     fn stored(&self, keys: &KeyMap, key: &Key) -> Option<(&StoredTensor, String)> {
         let name = keys.names_of(key).into_iter().find(|name| self.tensors().contains_key(name))?;

@@ -45,7 +45,7 @@ impl<'a> Attach<'a> {
         Self { start, ..self }
     }
 
-    /// Gives a parameter that is trained whole its value of the start, if there is one.
+    /// Gives a parameter its value of the start, if there is one.
     fn started<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let id = param.id;
         if let Some(started) =
@@ -53,11 +53,13 @@ impl<'a> Attach<'a> {
         {
             return started.clone();
         }
-        let param = match self.start.whole.remove(&id) {
-            Some(data) => param.map(|old| Tensor::from_data(data, (&old.device(), old.dtype()))),
-            None => return self.adaptation.train(param),
-        };
-        let param = self.adaptation.train(param);
+        let Some(data) = self.start.values.remove(&id) else { return param };
+        let param = param.map(|old| {
+            let new = Tensor::from_data(data, (&old.device(), old.dtype()));
+            new.set_require_grad(old.is_require_grad())
+        });
+        // The places of a tied parameter share one leaf.
+        let param = if self.also.contains(&id) { self.adaptation.train(param) } else { param };
         self.started.insert(id, Box::new(param.clone()));
         param
     }
@@ -125,8 +127,9 @@ impl Reparameterizer for Attach<'_> {
         param: Param<Tensor<D>>,
     ) -> (Param<Tensor<D>>, Option<LoraFactors>) {
         let id = param.id;
+        let param = self.started(param);
         if self.also.contains(&id) {
-            return (self.started(param), None);
+            return (self.adaptation.train(param), None);
         }
         if !self.targets.contains(&id) {
             return (self.adaptation.freeze(param), None);

@@ -24,7 +24,8 @@ fn adapted(lora: Lora) -> (Linear, Adaptation) {
     let magnitude = lora.dora.then(|| wave([6], 5));
     let values = FactorValues { a: wave([5, 2], 1), b: wave([2, 6], 2), magnitude };
     let factors = vec![("weight".into(), values)];
-    let start = StartingFactors { source: "a test".into(), low_rank, factors, whole: Vec::new() };
+    let start =
+        StartingFactors { source: "a test".into(), low_rank, factors, whole: Vec::new(), given: Vec::new() };
     let mut adaptation = Adaptation::seeded(1).starting_from(Some(start.into()));
     let model = LinearConfig::new(5, 6).init(&device());
     (lora.alpha(3.0).on(["weight"]).adapt(model, &mut adaptation).unwrap(), adaptation)

@@ -11,7 +11,8 @@ use crate::{FactorValues, LowRank, Paths, StartingFactors, StrategyError, UnfitF
 #[derive(Default)]
 pub(super) struct Start {
     pub factors: HashMap<ParamId, FactorValues>,
-    pub whole: HashMap<ParamId, TensorData>,
+    /// The values of parameters that are trained whole, and of those that the model had.
+    pub values: HashMap<ParamId, TensorData>,
 }
 
 impl Start {
@@ -42,6 +43,15 @@ impl Start {
             }
         };
         let mut start = Self::default();
+        // First, because the factors of a table of other tokens do not fit either.
+        for (path, data) in &given.given {
+            let id = id_of(path)?;
+            let (path, expected, found) = (path.clone(), shapes[&id].clone(), data.shape().to_vec());
+            if expected != found {
+                return Err(unfit(UnfitFactors::Vocabulary { path, expected, found }));
+            }
+            start.values.insert(id, data.clone());
+        }
         for (path, factors) in &given.factors {
             let id = id_of(path)?;
             if !targets.contains(&id) {
@@ -67,7 +77,7 @@ impl Start {
                 return Err(unfit(UnfitFactors::NotWhole { path: path.clone() }));
             }
             require(path.clone(), shapes[&id].clone(), data)?;
-            start.whole.insert(id, data.clone());
+            start.values.insert(id, data.clone());
         }
         Ok(start)
     }

@@ -4,15 +4,13 @@ use firebrick_datasets::{DataError, ReadError, Record, Skipped, Value};
 
 use super::likelihood::{Likelihood, Row};
 use super::{MeasureError, Measured};
+use crate::console::progress;
 use crate::run::{Paths, open, tell_skipped};
 use crate::{Run, RunError};
 use firebrick_models::family::Trainable;
 
 /// What stands between a context and an ending, the harness's `target_delimiter`.
 const DELIMITER: &str = " ";
-
-/// How many questions lie between two lines of progress.
-const TOLD: usize = 1000;
 
 /// A question with its possible endings.
 #[derive(Debug, PartialEq)]
@@ -106,6 +104,7 @@ pub(super) fn choices<M: Trainable>(
         return Err(MeasureError::NoBeginToken.into());
     }
     let reader = open(paths, run.data.format.as_ref())?;
+    let mut progress = progress(say, "questions");
     let (skipped, mut right, mut all, mut tokens) = (Skipped::default(), [0usize; 2], 0, 0);
     for part in 0..reader.parts() {
         for record in reader.open(part)? {
@@ -121,9 +120,7 @@ pub(super) fn choices<M: Trainable>(
             all += 1;
             right[0] += usize::from(best(likely.iter().map(|(whole, _)| *whole)) == choice.right);
             right[1] += usize::from(best(likely.iter().map(|(_, each)| *each)) == choice.right);
-            if all % TOLD == 0 {
-                say(&format!("{all} questions"));
-            }
+            progress(all);
         }
     }
     tell_skipped(&skipped, say);

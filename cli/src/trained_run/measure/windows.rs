@@ -4,6 +4,7 @@ use firebrick_datasets::{Amount, Skipped, Tokenizer, counted};
 
 use super::likelihood::{Likelihood, Row};
 use super::{MeasureError, Measured};
+use crate::console::{progress_of, with_progress};
 use crate::run::{Paths, Writing, open, tell_skipped};
 use crate::{Run, RunError};
 use firebrick_models::family::Trainable;
@@ -111,7 +112,7 @@ pub(super) fn perplexity<M: Trainable>(
         }
         ids
     };
-    let ids = model.tokenizer.encode_each(&borrowed)?;
+    let ids = with_progress("tokenizing", || model.tokenizer.encode_each(&borrowed))?;
     let rows: Vec<Row> = ids.into_iter().flat_map(|ids| windows.cut(&begun(ids))).collect();
     let Windows { window, stride } = windows;
     say(&format!("{} of {window} tokens, {stride} apart", counted(rows.len(), "window")));
@@ -119,14 +120,17 @@ pub(super) fn perplexity<M: Trainable>(
         Amount::Samples(samples) => samples,
         Amount::Tokens(tokens) => tokens / window,
     };
-    let (mut sum, mut tokens, mut rows) = (0.0, 0, rows.into_iter());
+    let mut progress = progress_of(say, "windows", rows.len());
+    let (mut sum, mut tokens, mut done, mut rows) = (0.0, 0, 0, rows.into_iter());
     loop {
         let some: Vec<Row> = rows.by_ref().take(together.max(1)).collect();
         if some.is_empty() {
             break;
         }
+        done += some.len();
         let (loss, items) = model.of(some)?;
         (sum, tokens) = (sum + loss, tokens + items);
+        progress(done);
     }
     if tokens == 0 {
         return Err(MeasureError::Nothing.into());

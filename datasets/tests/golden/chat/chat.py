@@ -55,7 +55,8 @@ def marked(template, chat):
 
 
 # What stands around an answer, written down from each template, so that the parts are found another way than by
-# rendering beginnings of the conversation.
+# rendering beginnings of the conversation. Where there are several ends, the last turn differs: the first that comes
+# ends a turn.
 TURNS = {
     "chatml": ("<|im_start|>assistant\n", "<|im_end|>\n"),
     "llama3": ("<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"),
@@ -67,18 +68,21 @@ TURNS = {
     "llama31": ("<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"),
     "qwen25": ("<|im_start|>assistant\n", "<|im_end|>\n"),
     "qwen3": ("<|im_start|>assistant\n", "<|im_end|>\n"),
+    "phi4_mini": ("<|assistant|>", "<|end|>"),
+    "olmo2": ("<|assistant|>\n", "</s>"),  # the last turn has no new line, so that none is a part of a turn
+    "olmo3": ("<|im_start|>assistant\n", "<|im_end|>\n", "</s>"),
 }
 
 
 def found(name, text):
-    start, end = TURNS[name]
+    start, *ends = TURNS[name]
     parts, at = [], 0
     starts = [start, "[/TOOL_RESULTS]"] if name == "mistral" else [start]
     while nearest := min(((text.find(one, at), one) for one in starts if one in text[at:]), default=None):
         begin = nearest[0] + len(nearest[1])
-        if (at := text.find(end, begin)) < 0:
+        at = min((text.find(end, begin) + len(end) for end in ends if end in text[begin:]), default=None)
+        if at is None:
             break  # a question without an answer
-        at += len(end)
         parts.append([len(text[:begin].encode()), len(text[:at].encode())])
     return parts
 
