@@ -22,7 +22,7 @@ fn cases() -> impl Strategy<Value = Case> {
     let shape = (1usize..3, 1usize..4, 1usize..4, length(), length());
     let size = prop_oneof![Just(32usize), Just(64), Just(96), Just(128)];
     let bounds = prop::collection::vec(any::<[u8; 2]>(), 1..40);
-    (shape, size, 0..3, any::<bool>(), bounds).prop_map(
+    (shape, size, 0usize..3, any::<bool>(), bounds).prop_map(
         |((batch, key_heads, group, length, read), size, reads, alike, bounds)| Case {
             key_heads,
             group,
