@@ -1,5 +1,6 @@
-extern "C" __global__ void __launch_bounds__(THREADS, SIZE <= 64 ? 3 : 2)
-attention_forward(const T *queries, const T *keys, const T *values, const int *bounds, T *output, float *logs, __grid_constant__ const Info info) {
+extern "C" __global__ void __launch_bounds__(THREADS, SIZE <= 64 ? 3 : 2) KERNEL(
+    const T *queries, const T *keys, const T *values, const int *bounds, T *output, float *logs,
+    __grid_constant__ const Info info) {
     __shared__ __align__(128) T memory[4 * KEYS * SIZE > QUERIES * SIZE ? 4 * KEYS * SIZE : QUERIES * SIZE];
     Block block = block_of(info, info.heads, QUERIES, CAUSAL);
     int row = block.row, head = block.head, first = block.first;

@@ -28,9 +28,9 @@ __device__ __forceinline__ void add_rows(float (&to)[PIECES][4], const float (&w
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
-attention_of_keys(const T *queries, const T *keys, const T *values, const int *bounds, const float *logs, const float *inner, const T *grads,
-     T *of_keys, T *of_values, __grid_constant__ const Info info) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) KERNEL(
+    const T *queries, const T *keys, const T *values, const int *bounds, const float *logs, const float *inner,
+    const T *grads, T *of_keys, T *of_values, __grid_constant__ const Info info) {
     constexpr int TILE = QUERIES * SIZE, FREE = 2 * STAGES * TILE;
     constexpr int FOR_KEYS = (KEEPS_VALUES ? 2 : 1) * KEYS * SIZE;
     // The values, if they stay here, then for each stage the queries and the gradients of a tile; before them, the keys.

@@ -1,7 +1,7 @@
 // Also the sum over each row of output and gradient, which the gradient of the keys reads.
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
-attention_of_queries(const T *queries, const T *keys, const T *values, const int *bounds, const T *output, const float *logs, const T *grads,
-     T *of_queries, float *inner, __grid_constant__ const Info info) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) KERNEL(
+    const T *queries, const T *keys, const T *values, const int *bounds, const T *output, const float *logs,
+    const T *grads, T *of_queries, float *inner, __grid_constant__ const Info info) {
     __shared__ __align__(128) T memory[4 * KEYS * SIZE > 2 * QUERIES * SIZE ? 4 * KEYS * SIZE : 2 * QUERIES * SIZE];
     Block block = block_of(info, info.heads, QUERIES, CAUSAL);
     int row = block.row, head = block.head, first = block.first;

@@ -32,12 +32,16 @@ pub struct Form {
 }
 
 impl Form {
-    fn name(self) -> &'static str {
-        match self.pass {
-            Pass::Forward => "attention_forward",
-            Pass::OfQueries => "attention_of_queries",
-            Pass::OfKeys => "attention_of_keys",
-        }
+    /// Returns the kernel's name, as a profile shows it: `attention_forward_bf16_64_causal`.
+    fn entrypoint(self) -> String {
+        let pass = match self.pass {
+            Pass::Forward => "forward",
+            Pass::OfQueries => "of_queries",
+            Pass::OfKeys => "of_keys",
+        };
+        let dtype = if self.is_f16 { "f16" } else { "bf16" };
+        let reads = if self.is_causal { "causal" } else { "ranges" };
+        format!("attention_{pass}_{dtype}_{}_{reads}", self.size)
     }
 
     fn text(self) -> String {
@@ -53,14 +57,14 @@ impl Form {
              #define CAUSAL {is_causal}\n\n{}\n{}",
             self.size,
             include_str!("tile.cu"),
-            parts.join("\n"),
+            parts.join("\n").replace("KERNEL", &self.entrypoint()),
         )
     }
 }
 
 impl KernelMetadata for Form {
     fn name(&self) -> &'static str {
-        Self::name(*self)
+        "attention in tiles"
     }
 
     /// The program decides the text of a form, and CubeCL keeps what each program compiled apart.
@@ -82,11 +86,7 @@ impl CubeKernel for Form {
     }
 
     fn source(&self) -> Option<PrecompiledSource> {
-        Some(PrecompiledSource {
-            source: self.text(),
-            entrypoint_name: Self::name(*self).into(),
-            lang: "cuda",
-        })
+        Some(PrecompiledSource { source: self.text(), entrypoint_name: self.entrypoint(), lang: "cuda" })
     }
 }
 

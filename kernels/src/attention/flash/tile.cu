@@ -1,7 +1,7 @@
 // Attention in tiles, forward and backward, for GPUs of NVIDIA's from compute capability 8.0 on.
 //
 // Before this text come: `T`, the dtype; `IS_F16`; `SIZE`, the numbers of a head: 32, 64, 96 or 128; `CAUSAL`, 1 if each
-// query reads the keys up to its own, 0 if bounds say which.
+// query reads the keys up to its own, 0 if bounds say which. `KERNEL` is replaced by a name that says which these are.
 //
 // A block has 4 warps. Products are those of mma.sync.m16n8k16 with sums in f32: with g = lane / 4 and t = lane % 4, a lane
 // holds of A the rows g and g + 8, of B the column g, and of a sum the columns 2 t and 2 t + 1 of rows g and g + 8. So two
