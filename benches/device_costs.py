@@ -23,8 +23,10 @@ speed repeat by the clock: their launches don't count, but a few waits of theirs
 copies allow a quarter. Counts of several ranks are those of one of them.
 
 The model is a GPT of width 256 with 8 heads and a vocabulary of 1024, in micro-batches of 8 x 256 random tokens; `gpt2` and
-`gpt2-12` are 6 and 12 layers of GPT-2, in micro-batches of 8 x 1,024. `compiled` are kernels that a first start compiles. If a limit
-is broken, or a case fails, the exit status is 1 and the last lines say which:
+`gpt2-12` are 6 and 12 layers of GPT-2, in micro-batches of 8 x 1,024. `compiled` are kernels that a first start compiles,
+`seconds` what NVRTC takes for all of them and `slowest` for one (shown if the driver has kept none of them, as with a new
+`--cache`), `tuned` the operations that it tunes, and `again` kernels that the second start compiles. If a limit is broken,
+or a case fails, the exit status is 1 and the last lines say which:
 
 * at most 45 launches a layer (60 in GPT-2) and 120 besides (from 6 and 12 layers), and launches linear in layers (6, 9 and 12);
 * at most one wait, for a late read of two numbers, loss and norm (not where the host takes part: `offload`, and `zero2`,
@@ -40,13 +42,16 @@ is broken, or a case fails, the exit status is 1 and the last lines say which:
 
 import argparse
 import collections
+import glob
 import json
 import os
 import random
 import re
+import sqlite3
 import subprocess
 import sys
 import tempfile
+import urllib.parse
 
 import firebrick
 
@@ -56,7 +61,7 @@ PER_LAYER_OF_GPT2 = 60
 WAITS, COPIES, SLACK = 1, 2, 0.25
 PROBE = 1 << 30
 PROBES = re.compile("launch_overhead|throughput")
-ROW = "{:<16}{:>4}{:>10}{:>10}{:>8}{:>9}{:>12}{:>11}{:>12}{:>11}{:>8}{:>10}{:>7}"
+ROW = "{:<16}{:>4}{:>10}{:>10}{:>8}{:>9}{:>12}{:>11}{:>12}{:>11}{:>8}{:>10}{:>9}{:>9}{:>7}{:>7}"
 
 # The values are not computed, so a run may end with this error, after all of its steps.
 ENDED = "after the last update"
@@ -207,10 +212,36 @@ def measure(case, options, sm, folder):
         "on_device": rate("dtod", "peer", "memset"),
         "allocations": rate("alloc", "alloc_async"),
         "compiled": len(first),
+        "compile_seconds": seconds_of(first),
+        "tuned": tuned(os.path.join(folder, "cache")),
         "compiled_again": len(compiled),
         "largest": largest(os.path.join(folder, "longer.trace")) if case["largest"] else None,
         "kernels": kernels,
     }
+
+
+def seconds_of(compiled):
+    """NVRTC's seconds for all kernels and for the slowest one, or None if the driver had kept some from earlier."""
+    if any(kernel["cached"] for kernel in compiled):
+        return None
+    seconds = [kernel["seconds"] for kernel in compiled]
+    return [sum(seconds), max(seconds, default=0)]
+
+
+def tuned(cache):
+    """The operations that the program's cache has tuning results of: CubeCL keeps them in SQLite files."""
+    count = 0
+    for file in glob.glob(os.path.join(glob.escape(cache), "*.db")):
+        database = sqlite3.connect(f"file:{urllib.parse.quote(file)}?mode=ro", uri=True)
+        try:
+            query = "SELECT count(*) FROM entries WHERE namespace LIKE 'autotune%'"
+            count += database.execute(query).fetchone()[0]
+        except sqlite3.OperationalError as error:
+            if "no such table" not in str(error):
+                raise Failed(f"{file}: {error}") from None
+        finally:
+            database.close()
+    return count
 
 
 def largest(trace):
@@ -280,6 +311,8 @@ def row(name, sm, found):
             f"{found['on_device']:.1f}",
             f"{found['allocations']:.1f}",
             found["compiled"],
+            *(["-", "-"] if found["compile_seconds"] is None else [f"{value:.1f}" for value in found["compile_seconds"]]),
+            found["tuned"],
             found["compiled_again"],
         ),
         flush=True,
@@ -328,7 +361,7 @@ def main():
     broken, everything = [], {}
     with tempfile.TemporaryDirectory() as temporary:
         if not options.list:
-            heads = "case sm launches products waits to-host bytes to-device bytes on-device allocs compiled again"
+            heads = "case sm launches products waits to-host bytes to-device bytes on-device allocs compiled seconds slowest tuned again"
             print(ROW.format(*heads.split()))
         lines = []
         for sm in capabilities:

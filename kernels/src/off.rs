@@ -31,6 +31,8 @@ pub enum Kernel {
     Dropout,
     /// [Rows of a table](crate::embedding()) and their gradient.
     Embedding,
+    /// [Attention](crate::attention()) in tiles on NVIDIA's GPUs: the scores of some heads exist at a time.
+    Flash,
     /// [Cross-entropy](crate::cross_entropy()), and the rows of [a head's losses](crate::head_loss()).
     Losses,
     /// Passes over many tensors, such as [sums of squares](crate::sum_of_squares()).
@@ -52,12 +54,13 @@ pub enum Kernel {
 
 impl Kernel {
     /// All of them, by name.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Activations,
         Self::Attention,
         Self::Casts,
         Self::Dropout,
         Self::Embedding,
+        Self::Flash,
         Self::Losses,
         Self::Many,
         Self::Norms,
@@ -76,6 +79,7 @@ impl Kernel {
             Self::Casts => "casts",
             Self::Dropout => "dropout",
             Self::Embedding => "embedding",
+            Self::Flash => "flash",
             Self::Losses => "losses",
             Self::Many => "many",
             Self::Norms => "norms",
@@ -135,7 +139,7 @@ mod tests {
         assert_eq!(named("").unwrap(), []);
         assert_eq!(named(" norms, attention,").unwrap(), [Kernel::Norms, Kernel::Attention]);
         assert_eq!(named("all").unwrap(), Kernel::ALL);
-        let said = named("attention,flash").unwrap_err().to_string();
-        assert!(said.contains("\"flash\"") && said.contains("attention, casts"), "{said}");
+        let said = named("attention,flashes").unwrap_err().to_string();
+        assert!(said.contains("\"flashes\"") && said.contains("attention, casts"), "{said}");
     }
 }

@@ -174,8 +174,11 @@ fn advice(checked: &Checked, on_gpu: bool) -> String {
     if checked.is_off {
         return format!("Burn's operations compute it, since {} turns it off; {other}", off::VARIABLE);
     }
-    let switch =
-        format!("Turn it off: {}={}, and Burn's operations compute it", off::VARIABLE, kernel.name());
+    let instead = match kernel {
+        Kernel::Flash => "products and kernels for rows of scores",
+        _ => "Burn's operations",
+    };
+    let switch = format!("Turn it off: {}={}, and {instead} compute it", off::VARIABLE, kernel.name());
     match kernel {
         Kernel::Attention | Kernel::Losses | Kernel::Products if on_gpu => {
             format!("{switch}. Its products are CubeCL's: if it is still wrong then, {other}")

@@ -1,4 +1,5 @@
-//! Attention on a device: products, and [kernels](super::cube_rows) for the rows of scores between them.
+//! Attention on a device: in [tiles](super::flash) where there are kernels for them, or else products, and
+//! [kernels](super::cube_rows) for the rows of scores between them.
 //!
 //! The backward pass keeps the inputs and one number for each query, and computes the scores again. Both passes compute
 //! chunks of heads, whose scores alone exist at a time. Queries that share a head of keys are rows of one matrix, so no
@@ -12,6 +13,8 @@ use burn::tensor::{DType, Device, Int, Shape, Slice, Tensor};
 use super::Attending;
 use super::cube_joint::{join, split};
 use super::cube_rows::{Rows, Weighed, slopes, weigh};
+#[cfg(feature = "cuda")]
+use super::flash;
 use super::ops::{Gradients, Plan, Source, Tiled};
 use crate::cube::{Spec, contiguous, run};
 use crate::device::is_cube;
@@ -27,6 +30,10 @@ pub(super) fn computes(device: &Device, dtype: DType, how: &Attending) -> bool {
 
 impl Tiled for Cube {
     fn tiled(source: Source<FloatTensor<Self>>, plan: &Plan) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        #[cfg(feature = "cuda")]
+        if flash::computes(&source, plan) {
+            return flash::forward(source, plan);
+        }
         let parts = Parts::of(source, plan);
         let of_chunk = |chunk: &Chunk| {
             let (weights, logs) = parts.weights(chunk);
@@ -40,10 +47,16 @@ impl Tiled for Cube {
     fn tiled_gradients(
         source: Source<FloatTensor<Self>>,
         plan: &Plan,
-        [_, logs]: [FloatTensor<Self>; 2],
+        [output, logs]: [FloatTensor<Self>; 2],
         grad: FloatTensor<Self>,
         wanted: [bool; 4],
     ) -> Gradients<FloatTensor<Self>> {
+        #[cfg(feature = "cuda")]
+        if flash::computes(&source, plan) {
+            return flash::gradients(source, plan, [output, logs], grad);
+        }
+        // What it takes from a device's memory is not needed while the scores are.
+        drop(output);
         let joint = matches!(source, Source::Joint { .. });
         let wanted = if joint { [true, true, true, false] } else { wanted };
         let parts = Parts::of(source, plan);

@@ -2,8 +2,9 @@
 //!
 //! Flex computes tiles of 64 queries and 64 keys on all cores, forward and backward, and skips tiles that no query
 //! reads (Dao, 2023, arXiv:2307.08691). Products, softmax and dropout of a tile stay in the caches; sums are in f32 in
-//! every dtype. On GPUs, the scores of some heads of one attention exist at a time: the backward pass computes them
-//! again. Other attentions, such as those in f64, are composed of Burn's operations.
+//! every dtype. On NVIDIA's GPUs, kernels in CUDA C++ do the same in bf16 and f16. On other GPUs, the scores of some heads of
+//! one attention exist at a time: the backward pass computes them again. Other attentions, such as those in f64, are
+//! composed of Burn's operations.
 //!
 //! ```text
 //! reads.rs     the range of keys that each query reads
@@ -11,7 +12,8 @@
 //! ops.rs       attention as operations of a backend
 //! backward.rs  the gradient, registered once for all forms of inputs
 //! composed.rs  the same of Burn's operations
-//! cube.rs      attention on a device, between Burn's products
+//! flash/       attention on NVIDIA's GPUs, in tiles of half precision
+//! cube.rs      attention on a device, between products
 //! cube_rows.rs rows of scores on a device
 //! cube_drops.rs the dropped weights of a row on a device
 //! cube_joint.rs the thirds of a joint projection on a device
@@ -39,6 +41,8 @@ mod cube_joint;
 #[cfg(feature = "cube")]
 mod cube_rows;
 mod drops;
+#[cfg(feature = "cuda")]
+mod flash;
 mod flex;
 mod forward;
 mod gradient;
@@ -118,9 +122,15 @@ impl Attending<'_> {
 /// may differ in rounding between processors with different vectors. Where a key or value that a query does not read
 /// isn't finite, its output and gradients are unspecified.
 ///
-/// On GPUs, in f32, bf16 and f16, the backward pass keeps the inputs, the output and 4 bytes per head and query, and
-/// computes weights again, those of some heads at a time: 96 MiB, or one head if that is more. With a dropout it
-/// keeps 16 bytes per row besides. Ragged rows are padded. Capped scores are composed of Burn's operations.
+/// On NVIDIA's GPUs of compute capability 8.0 and above, in bf16 and f16, heads of 32, 64, 96 and 128 numbers without a bias
+/// and a dropout are computed in tiles too: one kernel forward and two back, in which scores and weights never leave the
+/// registers. They read inputs whose last axis is contiguous and whose other strides are multiples of 8 where they stand, and
+/// store the output as `[batch, length, heads, size]`. Tiles of keys that no query of a tile reads cost nothing.
+///
+/// On other GPUs, and for other sizes, in f32, with a bias or a dropout, scores exist for some heads at a time: 96 MiB, or
+/// one head if that is more. Either way the backward pass keeps the inputs, the output and 4 bytes per head and query, with a
+/// dropout 16 bytes per row besides, and computes weights again. Ragged rows are padded. Capped scores are composed of
+/// Burn's operations.
 ///
 /// In every other case the backward pass keeps what Burn's operations keep: several tensors
 /// `[batch, heads, length, read]`. [`attends_in_tiles`] tells where rows cost no padding.

@@ -14,6 +14,7 @@ pub(super) fn checks() -> Vec<Check> {
         check("attention, joint projection", &["attention_of_joint"], |run| joint(run, [2, 3, 19, 8]))
             .real(|run| joint(run, [1, 12, 1024, 64])),
         check("attention, ranges, bias, dropout", &["attention"], dropped),
+        check("attention in tiles", &["attention"], tiled).of(Kernel::Flash),
     ]
 }
 
@@ -43,6 +44,19 @@ fn joint(run: &mut Run, shape @ [batch, heads, length, size]: [usize; 4]) {
     let how = Attending { reads: &reads, scale: scale(size), cap: None, dropout: None };
     run.operations(operations(shape));
     run.result("attention", attention_of_joint(projected, heads, how));
+}
+
+/// Rows of more than one tile that read a window, some of which nothing, of heads that are views of a projection.
+fn tiled(run: &mut Run) {
+    let [batch, heads, length, size] = [2, 4, 70, 64];
+    let reads = Reads::new([batch, length, length], |row, query| match query < 5 * row {
+        true => 0..0,
+        false => query.saturating_sub(40)..query + 1,
+    });
+    let mut split = |name, heads| run.leaf(name, [batch, length, heads, size]).swap_dims(1, 2);
+    let (query, key, value) = (split("query", heads), split("key", 2), split("value", 2));
+    let how = Attending { reads: &reads, scale: scale(size), cap: None, dropout: None };
+    run.result("attention", attention(query, key, value, None, how));
 }
 
 /// Rows that are padded on the left and read a window, with a bias and a dropout.

@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use burn::tensor::DType;
 use cubecl_runtime::client::Client;
+use tracing::warn;
 
 use super::enqueue::{self, Place};
 use super::layout::{Adds, Layout, Matrix};
@@ -88,7 +89,11 @@ impl Plan {
             }
         });
         let (Place(handle), plan) = planned?;
+        let plan = plan.map_err(|why| format!("{}: {why}", described(&layout)));
         let planned = devices.entry(device).or_insert_with(|| Planned { handle, plans: HashMap::new() });
+        if let Err(why) = &plan {
+            warn!("{why}; CubeCL computes it, many times slower in half precision");
+        }
         planned.plans.insert(layout, plan.clone());
         plan
     }
@@ -167,7 +172,7 @@ impl Plan {
         library.check("cublasLtMatmulAlgoGetHeuristic", asked)?;
         library.check("cublasLtMatmulAlgoGetHeuristic", choice.status)?;
         if found == 0 {
-            return Err(format!("{} has no algorithm for {}", library.name, self.described()));
+            return Err(format!("{} has no algorithm for it", library.name));
         }
         Ok(choice)
     }
@@ -198,7 +203,7 @@ impl Plan {
         let aligned =
             [(lhs, self.layout.lhs), (rhs, self.layout.rhs), (to, self.layout.out), (c, self.layout.out)];
         if aligned.iter().any(|(place, matrix)| !(place.0 as u64).is_multiple_of(matrix.aligned)) {
-            return Err(format!("{}: an operand is not aligned as CubeCL promises", self.described()));
+            return Err(format!("{}: an operand is not aligned as CubeCL promises", described(&self.layout)));
         }
         let [of_a, of_b, of_d] = self.matrices;
         // SAFETY: the places are those of tensors that stand as the descriptors say, and live until the stream has done
@@ -225,22 +230,8 @@ impl Plan {
         };
         self.library.check("cublasLtMatmul", called).map_err(|why| {
             let off = format!("set {} to off to compute without the library", super::library::VARIABLE);
-            format!("{}: {why}; {off}", self.described())
+            format!("{}: {why}; {off}", described(&self.layout))
         })
-    }
-
-    fn described(&self) -> String {
-        let Layout { rows, columns, depth, batch, dtypes: [from, to], adds, .. } = &self.layout;
-        let added = match adds {
-            Adds::Nothing => "",
-            Adds::Bias => ", and a bias",
-            Adds::Total => ", and what is there",
-            Adds::Sums => ", and sums",
-        };
-        let many = if *batch == 1 { String::new() } else { format!("{batch} times ") };
-        format!(
-            "the product of {many}[{rows}, {depth}] and [{depth}, {columns}] in {from:?} to {to:?}{added}"
-        )
     }
 
     /// Sets an attribute of the product.
@@ -252,6 +243,19 @@ impl Plan {
         };
         self.library.check("cublasLtMatmulDescSetAttribute", set)
     }
+}
+
+/// Names a product.
+fn described(layout: &Layout) -> String {
+    let Layout { rows, columns, depth, batch, dtypes: [from, to], adds, .. } = layout;
+    let added = match adds {
+        Adds::Nothing => "",
+        Adds::Bias => ", and a bias",
+        Adds::Total => ", and what is there",
+        Adds::Sums => ", and sums",
+    };
+    let many = if *batch == 1 { String::new() } else { format!("{batch} times ") };
+    format!("the product of {many}[{rows}, {depth}] and [{depth}, {columns}] in {from:?} to {to:?}{added}")
 }
 
 /// Creates the library's handle of the device whose context is current.

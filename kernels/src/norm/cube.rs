@@ -125,13 +125,14 @@ fn forward(
     let (mean, inverse) = (statistics(), statistics());
     let sum = if sums { empty(&x, x.meta.shape().clone(), x.dtype) } else { x.clone() };
     let written = if sums { sum.clone() } else { normed.clone() };
-    let units = units(&x, width);
+    let Shares { together, units, each } = Shares::of(width, &[&x, &y, &scale, &bias, &written, &normed]);
     // SAFETY: each cube checks that its row exists, and reads and writes the columns of that row.
     unsafe {
         forward_kernel::launch_unchecked(
             &x.client,
             grid(&x, rows),
             CubeDim::new_1d(units),
+            together,
             x.clone().into_buffer_arg(),
             y.into_buffer_arg(),
             scale.clone().into_buffer_arg(),
@@ -141,45 +142,76 @@ fn forward(
             mean.clone().into_buffer_arg(),
             inverse.clone().into_buffer_arg(),
             rows,
-            width,
+            width / together,
+            1.0 / width as f32,
             kind.epsilon() as f32,
             kind.is_centered(),
             sums,
             biased,
             units,
+            each,
             [element(&x), element(&scale), element(&bias)],
         );
     }
     (sum, [normed, mean, inverse])
 }
 
-/// Returns an element of the sum, rounded to its dtype, or of `x`.
-#[cube]
-fn term<F: Float>(x: &[F], y: &[F], place: usize, #[comptime] sums: bool) -> f32 {
-    let mut value = f32::cast_from(x[place]);
-    if sums {
-        value = f32::cast_from(F::cast_from(value + f32::cast_from(y[place])));
+/// How the units of a cube share a row, which they read once and keep.
+struct Shares {
+    /// Neighbouring columns that are read and written at once: 16 bytes, if the device can and the tensors stand so.
+    together: usize,
+    units: u32,
+    /// How many of them a unit keeps.
+    each: usize,
+}
+
+impl Shares {
+    /// Of rows of `width` that are read from and written to these tensors.
+    fn of(width: usize, tensors: &[&CubeTensor]) -> Self {
+        let x = tensors[0];
+        let widest = tensors.iter().map(|x| x.dtype.size()).max().expect("there are tensors");
+        let fits = |together: &usize| {
+            let starts = |x: &&CubeTensor| x.handle.offset_start.unwrap_or(0);
+            let is_aligned = |x: &&CubeTensor| starts(x).is_multiple_of((together * x.dtype.size()) as u64);
+            width.is_multiple_of(*together) && tensors.iter().all(is_aligned)
+        };
+        let together = x.client.io_optimized_vector_sizes(widest).find(fits).unwrap_or(1);
+        let units = units(x, width / together);
+        Self { together, units, each: (width / together).div_ceil(units as usize) }
     }
-    value
+}
+
+/// Returns the sum of the numbers of a vector, in order.
+#[cube]
+fn sum_of_vector<N: Size>(x: Vector<f32, N>) -> f32 {
+    let mut sum = 0.0f32;
+    let size = x.vector_size().comptime();
+    #[unroll]
+    for at in 0..size {
+        sum += x.extract(at);
+    }
+    sum
 }
 
 #[cube(launch_unchecked)]
-fn forward_kernel<F: Float, S: Float, B: Float>(
-    x: &[F],
-    y: &[F],
-    scale: &[S],
-    bias: &[B],
-    sum: &mut [F],
-    normed: &mut [F],
+fn forward_kernel<F: Float, S: Float, B: Float, N: Size>(
+    x: &[Vector<F, N>],
+    y: &[Vector<F, N>],
+    scale: &[Vector<S, N>],
+    bias: &[Vector<B, N>],
+    sum: &mut [Vector<F, N>],
+    normed: &mut [Vector<F, N>],
     means: &mut [f32],
     inverses: &mut [f32],
     rows: usize,
     width: usize,
+    share: f32,
     epsilon: f32,
     #[comptime] centered: bool,
     #[comptime] sums: bool,
     #[comptime] biased: bool,
     #[comptime] units: u32,
+    #[comptime] each: usize,
     #[define(F, S, B)] _dtypes: [ElemType; 3],
 ) {
     let row = CUBE_POS;
@@ -189,45 +221,52 @@ fn forward_kernel<F: Float, S: Float, B: Float>(
     let mut shared = Shared::<[f32]>::new_slice(units as usize);
     let start = row * width;
     let unit = UNIT_POS as usize;
-    let step = units as usize;
-    let share = 1.0 / f32::cast_from(width as u32);
 
-    let mut total = 0.0f32;
-    let mut at = unit;
-    while at < width {
-        let place = start + at;
-        let value = term::<F>(x, y, place, sums);
+    let mut kept = Array::<Vector<f32, N>>::new(each);
+    let mut total = Vector::<f32, N>::new(0.0f32);
+    #[unroll]
+    for step in 0..each {
+        let at = unit + step * units as usize;
+        let mut value = Vector::<f32, N>::new(0.0f32);
+        if at < width {
+            value = Vector::cast_from(x[start + at]);
+            if sums {
+                // Rounded to its dtype, as it is kept.
+                let rounded = Vector::<F, N>::cast_from(value + Vector::cast_from(y[start + at]));
+                sum[start + at] = rounded;
+                value = Vector::cast_from(rounded);
+            }
+        }
         total += value;
-        at += step;
+        kept[step] = value;
     }
     let mut mean = 0.0f32;
     if centered {
-        mean = sum_of_cube(&mut shared, total, units) * share;
+        mean = sum_of_cube(&mut shared, sum_of_vector(total), units) * share;
     }
 
-    let mut squares = 0.0f32;
-    let mut at = unit;
-    while at < width {
-        let place = start + at;
-        let value = term::<F>(x, y, place, sums) - mean;
-        squares += value * value;
-        at += step;
+    let mut squares = Vector::<f32, N>::new(0.0f32);
+    #[unroll]
+    for step in 0..each {
+        if unit + step * (units as usize) < width {
+            let value = kept[step] - Vector::new(mean);
+            squares += value * value;
+        }
     }
-    let inverse = 1.0 / (sum_of_cube(&mut shared, squares, units) * share + epsilon).sqrt();
+    let squares = sum_of_cube(&mut shared, sum_of_vector(squares), units);
+    let inverse = 1.0 / (squares * share + epsilon).sqrt();
 
-    let mut at = unit;
-    while at < width {
-        let place = start + at;
-        let value = term::<F>(x, y, place, sums);
-        if sums {
-            sum[place] = F::cast_from(value);
+    #[unroll]
+    for step in 0..each {
+        let at = unit + step * units as usize;
+        if at < width {
+            let mut found =
+                (kept[step] - Vector::new(mean)) * Vector::new(inverse) * Vector::cast_from(scale[at]);
+            if biased {
+                found += Vector::cast_from(bias[at]);
+            }
+            normed[start + at] = Vector::cast_from(found);
         }
-        let mut found = (value - mean) * inverse * f32::cast_from(scale[at]);
-        if biased {
-            found += f32::cast_from(bias[at]);
-        }
-        normed[place] = F::cast_from(found);
-        at += step;
     }
     if UNIT_POS == 0 {
         means[row] = mean;
@@ -246,13 +285,14 @@ fn of_rows_kernel(inputs: Vec<CubeTensor>, centered: bool, adds: bool) -> CubeTe
     let of_sum = if adds { next() } else { grad.clone() };
     let (rows, width) = rows_and_width(&x);
     let found = empty(&x, x.meta.shape().clone(), x.dtype);
-    let units = units(&x, width);
+    let Shares { together, units, each } = Shares::of(width, &[&x, &grad, &scale, &of_sum, &found]);
     // SAFETY: each cube checks that its row exists, and reads and writes the columns of that row.
     unsafe {
         backward_kernel::launch_unchecked(
             &x.client,
             grid(&x, rows),
             CubeDim::new_1d(units),
+            together,
             x.clone().into_buffer_arg(),
             grad.clone().into_buffer_arg(),
             scale.clone().into_buffer_arg(),
@@ -261,10 +301,12 @@ fn of_rows_kernel(inputs: Vec<CubeTensor>, centered: bool, adds: bool) -> CubeTe
             of_sum.clone().into_buffer_arg(),
             found.clone().into_buffer_arg(),
             rows,
-            width,
+            width / together,
+            1.0 / width as f32,
             centered,
             adds,
             units,
+            each,
             [element(&x), element(&grad), element(&scale), element(&of_sum)],
         );
     }
@@ -272,19 +314,21 @@ fn of_rows_kernel(inputs: Vec<CubeTensor>, centered: bool, adds: bool) -> CubeTe
 }
 
 #[cube(launch_unchecked)]
-fn backward_kernel<F: Float, G: Float, S: Float, O: Float>(
-    x: &[F],
-    grad: &[G],
-    scale: &[S],
+fn backward_kernel<F: Float, G: Float, S: Float, O: Float, N: Size>(
+    x: &[Vector<F, N>],
+    grad: &[Vector<G, N>],
+    scale: &[Vector<S, N>],
     means: &[f32],
     inverses: &[f32],
-    of_sum: &[O],
-    found: &mut [F],
+    of_sum: &[Vector<O, N>],
+    found: &mut [Vector<F, N>],
     rows: usize,
     width: usize,
+    share: f32,
     #[comptime] centered: bool,
     #[comptime] adds: bool,
     #[comptime] units: u32,
+    #[comptime] each: usize,
     #[define(F, G, S, O)] _dtypes: [ElemType; 4],
 ) {
     let row = CUBE_POS;
@@ -294,39 +338,47 @@ fn backward_kernel<F: Float, G: Float, S: Float, O: Float>(
     let mut shared = Shared::<[f32]>::new_slice(units as usize);
     let start = row * width;
     let unit = UNIT_POS as usize;
-    let step = units as usize;
-    let share = 1.0 / f32::cast_from(width as u32);
     let inverse = inverses[row];
     let mut mean = 0.0f32;
     if centered {
         mean = means[row];
     }
 
-    let mut total = 0.0f32;
-    let mut along = 0.0f32;
-    let mut at = unit;
-    while at < width {
-        let scaled = f32::cast_from(grad[start + at]) * f32::cast_from(scale[at]);
+    // The gradient with the scale, and the norm without it.
+    let mut grads = Array::<Vector<f32, N>>::new(each);
+    let mut normals = Array::<Vector<f32, N>>::new(each);
+    let mut total = Vector::<f32, N>::new(0.0f32);
+    let mut along = Vector::<f32, N>::new(0.0f32);
+    #[unroll]
+    for step in 0..each {
+        let at = unit + step * units as usize;
+        let mut scaled = Vector::<f32, N>::new(0.0f32);
+        let mut normal = Vector::<f32, N>::new(0.0f32);
+        if at < width {
+            scaled = Vector::<f32, N>::cast_from(grad[start + at]) * Vector::cast_from(scale[at]);
+            normal = (Vector::<f32, N>::cast_from(x[start + at]) - Vector::new(mean)) * Vector::new(inverse);
+        }
         total += scaled;
-        along += scaled * (f32::cast_from(x[start + at]) - mean) * inverse;
-        at += step;
+        along += scaled * normal;
+        grads[step] = scaled;
+        normals[step] = normal;
     }
-    let along = sum_of_cube(&mut shared, along, units) * share;
+    let along = sum_of_cube(&mut shared, sum_of_vector(along), units) * share;
     let mut centre = 0.0f32;
     if centered {
-        centre = sum_of_cube(&mut shared, total, units) * share;
+        centre = sum_of_cube(&mut shared, sum_of_vector(total), units) * share;
     }
 
-    let mut at = unit;
-    while at < width {
-        let place = start + at;
-        let scaled = f32::cast_from(grad[place]) * f32::cast_from(scale[at]);
-        let normal = (f32::cast_from(x[place]) - mean) * inverse;
-        let mut slope = (scaled - centre - normal * along) * inverse;
-        if adds {
-            slope += f32::cast_from(of_sum[place]);
+    #[unroll]
+    for step in 0..each {
+        let at = unit + step * units as usize;
+        if at < width {
+            let mut slope = (grads[step] - Vector::new(centre) - normals[step] * Vector::new(along))
+                * Vector::new(inverse);
+            if adds {
+                slope += Vector::cast_from(of_sum[start + at]);
+            }
+            found[start + at] = Vector::cast_from(slope);
         }
-        found[place] = F::cast_from(slope);
-        at += step;
     }
 }

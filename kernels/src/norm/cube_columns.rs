@@ -7,7 +7,7 @@ use cubecl::prelude::*;
 
 use crate::cube::{
     COLUMNS, Tiles, column, contiguous, element, empty, first_row, is_first_lane, rows_and_width,
-    sum_of_lanes, sums_in,
+    sum_of_lanes,
 };
 
 /// Returns the gradients of scale and bias, in `dtype`.
@@ -45,7 +45,66 @@ pub(super) fn of_columns(inputs: Vec<CubeTensor>, centered: bool, dtype: DType) 
             [element(&x), element(&grad), element(&sums[0])],
         );
     }
-    if tiles.parts == 1 { sums } else { sums.map(|parts| sums_in(parts, dtype)) }
+    if tiles.parts == 1 { sums } else { added(sums, dtype) }
+}
+
+/// Adds what the cubes that share the rows have summed, `[parts, width]`.
+fn added(sums: [CubeTensor; 2], dtype: DType) -> [CubeTensor; 2] {
+    let [parts, width] = sums[0].meta.shape().dims();
+    let tiles = Tiles::of(&sums[0], parts, width);
+    let added = [(); 2].map(|()| empty(&sums[0], [width], dtype));
+    let [of_scale, of_bias] = added.each_ref().map(|sums| sums.clone().into_buffer_arg());
+    let (client, from) = (sums[0].client.clone(), sums.map(CubeTensor::into_buffer_arg));
+    let [scales, biases] = from;
+    // SAFETY: the kernel checks that its column exists, and that its rows do.
+    unsafe {
+        added_kernel::launch_unchecked(
+            &client,
+            // Few enough for the units of one cube.
+            CubeCount::Static(width.div_ceil(COLUMNS as usize) as u32, 1, 1),
+            tiles.units(),
+            scales,
+            biases,
+            of_scale,
+            of_bias,
+            parts,
+            width,
+            tiles.lanes,
+            element(&added[0]),
+        );
+    }
+    added
+}
+
+#[cube(launch_unchecked)]
+fn added_kernel<S: Float>(
+    scales: &[f32],
+    biases: &[f32],
+    of_scale: &mut [S],
+    of_bias: &mut [S],
+    parts: usize,
+    width: usize,
+    #[comptime] lanes: u32,
+    #[define(S)] _dtype: ElemType,
+) {
+    let mut shared = Shared::<[f32]>::new_slice((lanes * COLUMNS) as usize);
+    let column = column();
+    let mut scale = 0.0f32;
+    let mut bias = 0.0f32;
+    if column < width {
+        let mut row = first_row(0);
+        while row < parts {
+            scale += scales[row * width + column];
+            bias += biases[row * width + column];
+            row += lanes as usize;
+        }
+    }
+    let scale = sum_of_lanes(&mut shared, scale, lanes);
+    let bias = sum_of_lanes(&mut shared, bias, lanes);
+    if is_first_lane() && column < width {
+        of_scale[column] = S::cast_from(scale);
+        of_bias[column] = S::cast_from(bias);
+    }
 }
 
 #[cube(launch_unchecked)]

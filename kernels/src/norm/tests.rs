@@ -1,4 +1,4 @@
-use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData, Tolerance};
 use proptest::prelude::*;
 
 use super::{NormKind, norm, norm_and_input, norm_of_sum};
@@ -282,7 +282,14 @@ fn gradients_are_the_same_when_burn_recomputes() {
         (x.grad(&grads).unwrap().into_data(), scale.grad(&grads).unwrap().into_data())
     };
     let device = testing::device().autodiff();
-    assert_eq!(gradients(&device.clone().gradient_checkpointing()), gradients(&device));
+    let [again, once] =
+        [device.clone().gradient_checkpointing(), device.clone()].map(|device| gradients(&device));
+    if is_flex(&device) {
+        assert_eq!(again, once);
+    }
+    // A queue that fuses operations may round a product and its sum as one, or as two.
+    again.0.assert_approx_eq::<f32>(&once.0, Tolerance::relative(1e-6));
+    again.1.assert_approx_eq::<f32>(&once.1, Tolerance::relative(1e-6));
 }
 
 /// A scale in f32 between rows in half precision has a gradient in f32.

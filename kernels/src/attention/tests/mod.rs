@@ -6,6 +6,8 @@ use super::{Attending, Reads, attention, attention_of_joint};
 use crate::device::is_flex;
 use crate::{Draws, Samples, Site, testing};
 
+#[cfg(feature = "cuda")]
+mod flash;
 mod ragged;
 
 /// The shapes and options of an attention.

@@ -1,0 +1,172 @@
+//! Kernels of CUDA C++ as CubeCL launches them: it compiles the text with NVRTC, keeps what is compiled as it keeps that of
+//! its own kernels, and queues the launches in the same order.
+
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::ir::UIntKind;
+use cubecl::ir::metadata::Info as Metadata;
+use cubecl::prelude::*;
+use cubecl::{CubeKernel, PrecompiledSource};
+use cubecl_runtime::kernel::BufferIOAttr;
+use cubecl_runtime::server::{KernelArguments, MetadataBindingInfo};
+
+/// The units of a block.
+const UNITS: u32 = 128;
+
+/// What a kernel computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pass {
+    Forward,
+    OfQueries,
+    OfKeys,
+}
+
+/// What the text of a kernel depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Form {
+    pub pass: Pass,
+    pub is_f16: bool,
+    /// The numbers of a head.
+    pub size: usize,
+    /// Whether each query reads the keys up to its own: else bounds say which.
+    pub is_causal: bool,
+}
+
+impl Form {
+    /// Returns the kernel's name, as a profile shows it: `attention_forward_bf16_64_causal`.
+    fn entrypoint(self) -> String {
+        let pass = match self.pass {
+            Pass::Forward => "forward",
+            Pass::OfQueries => "of_queries",
+            Pass::OfKeys => "of_keys",
+        };
+        let dtype = if self.is_f16 { "f16" } else { "bf16" };
+        let reads = if self.is_causal { "causal" } else { "ranges" };
+        format!("attention_{pass}_{dtype}_{}_{reads}", self.size)
+    }
+
+    fn text(self) -> String {
+        let (header, dtype) = if self.is_f16 { ("fp16", "__half") } else { ("bf16", "__nv_bfloat16") };
+        let parts: &[_] = match self.pass {
+            Pass::Forward => &[include_str!("of_queries.cu"), include_str!("forward.cu")],
+            Pass::OfQueries => &[include_str!("of_queries.cu"), include_str!("queries.cu")],
+            Pass::OfKeys => &[include_str!("keys.cu")],
+        };
+        let [is_f16, is_causal] = [self.is_f16, self.is_causal].map(u8::from);
+        format!(
+            "#include <cuda_{header}.h>\n#define T {dtype}\n#define IS_F16 {is_f16}\n#define SIZE {}\n\
+             #define CAUSAL {is_causal}\n\n{}\n{}",
+            self.size,
+            include_str!("tile.cu"),
+            parts.join("\n").replace("KERNEL", &self.entrypoint()),
+        )
+    }
+}
+
+impl KernelMetadata for Form {
+    fn name(&self) -> &'static str {
+        "attention in tiles"
+    }
+
+    /// The program decides the text of a form, and CubeCL keeps what each program compiled apart.
+    fn id(&self) -> KernelId {
+        KernelId::new::<Self>().cube_dim(CubeDim::new_1d(UNITS).into()).info(*self)
+    }
+
+    fn address_type(&self) -> ElemType {
+        UIntKind::U64.into()
+    }
+}
+
+impl CubeKernel for Form {
+    /// Nothing: CubeCL asks for it, and compiles the text.
+    fn define(&self) -> KernelDefinition {
+        let units = CubeDim::new_1d(UNITS).into();
+        let settings = KernelSettings::new(units, ExecutionMode::Unchecked, AddressType::U64);
+        KernelDefinition { body: Scope::root(settings.clone()), settings, info: Metadata::default() }
+    }
+
+    fn source(&self) -> Option<PrecompiledSource> {
+        Some(PrecompiledSource { source: self.text(), entrypoint_name: self.entrypoint(), lang: "cuda" })
+    }
+}
+
+/// Where a tensor `[batch, heads, length, size]` has its first number, and the numbers from one row of the batch, head and
+/// position to the next.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place {
+    first: u64,
+    row: u64,
+    head: u64,
+    step: u64,
+}
+
+impl Place {
+    /// Of a tensor `[batch, heads, length, size]`.
+    pub fn of(x: &CubeTensor) -> Self {
+        let [row, head, step] = [0, 1, 2].map(|axis| x.meta.strides()[axis] as u64);
+        Self { first: 0, row, head, step }
+    }
+
+    /// Of a tensor that stands as `[batch, length, heads, size]`.
+    pub fn by_position(x: &CubeTensor) -> Self {
+        let [row, step, head] = [0, 1, 2].map(|axis| x.meta.strides()[axis] as u64);
+        Self { first: 0, row, head, step }
+    }
+
+    /// Of a third of a joint projection, `[batch, length, ..]`.
+    pub fn in_joint(joint: &CubeTensor, part: usize, heads: usize, size: usize) -> Self {
+        let [row, step] = [0, 1].map(|axis| joint.meta.strides()[axis] as u64);
+        Self { first: (part * heads * size) as u64, row, head: size as u64, step }
+    }
+}
+
+/// What a kernel is told besides its tensors: `Info` in `tile.cu`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Info {
+    pub query: Place,
+    pub key: Place,
+    pub value: Place,
+    pub output: Place,
+    pub grad: Place,
+    pub of_query: Place,
+    pub of_key: Place,
+    pub of_value: Place,
+    pub heads: u64,
+    /// The heads of queries that share a head of keys.
+    pub shared: u64,
+    pub length: u64,
+    pub read: u64,
+    /// The rows of the bounds.
+    pub masks: u64,
+    /// The blocks of a head.
+    pub tiles: u64,
+    pub scale: f64,
+}
+
+impl Info {
+    /// Returns it as it stands in memory.
+    fn words(&self) -> Vec<u64> {
+        let Self { query, key, value, output, grad, of_query, of_key, of_value, .. } = *self;
+        let places = [query, key, value, output, grad, of_query, of_key, of_value];
+        let Self { heads, shared, length, read, masks, tiles, scale, .. } = *self;
+        let places = places.into_iter().flat_map(|place| [place.first, place.row, place.head, place.step]);
+        places.chain([heads, shared, length, read, masks, tiles, scale.to_bits()]).collect()
+    }
+}
+
+/// Launches a kernel for so many heads, of all rows of the batch.
+pub fn launch(form: Form, heads: usize, reads: &[CubeTensor], writes: &[&CubeTensor], info: Info) {
+    let blocks = heads as u64 * info.tiles;
+    let blocks = u32::try_from(blocks).expect("a device's memory holds fewer blocks of rows");
+    let mut arguments = KernelArguments::new();
+    let reads = reads.iter().map(|x| (x, BufferIOAttr::ReadOnly));
+    for (x, use_of_it) in reads.chain(writes.iter().map(|x| (*x, BufferIOAttr::WriteOnly))) {
+        arguments = arguments.with_buffer_io(x.handle.clone().binding(), use_of_it);
+    }
+    // None of them is dynamic: all are a parameter of the kernel.
+    let words = info.words();
+    let all = words.len();
+    let arguments = arguments.with_info(MetadataBindingInfo::new(words, all));
+    let client = &writes[0].client;
+    client.launch(Box::new(form), CubeCount::Static(blocks, 1, 1), arguments);
+}
