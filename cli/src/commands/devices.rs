@@ -26,8 +26,8 @@ take longer than the limit; what was not reached is listed, and a later check wi
 
 If a kernel is wrong, the exit code is 1, and standard error says what was expected, what was found, and what to turn off:
 FIREBRICK_KERNELS_OFF names kernels, with commas between them, in whose place Burn's operations compute in every command.
-Runs are slower then, and take more memory. Its names: activations, attention, casts, dropout, embedding, losses, many,
-norms, products, residual, rotary, transfers, updates; or all.";
+Runs are slower then, and take more memory. Its names: activations, attention, casts, dropout, embedding, flash, losses,
+many, norms, products, residual, rotary, transfers, updates; or all.";
 
 /// `firebrick devices`.
 #[derive(Debug, Args)]
