@@ -30,6 +30,10 @@ fn both_give_the_same() {
         fs::write(&path, &bytes).unwrap();
 
         let (of_corpus, whole) = watched(|| Corpus::read(&path, &[]));
+        // A damaged file may unpack to gigabytes, which chunks read and a whole text refuses.
+        if matches!(whole, Err(DataError::Read(ReadError::UnpackedText { .. }))) {
+            return Ok(());
+        }
         let (of_chunks, chunks) =
             watched(|| TextChunks::open(&path).and_then(|chunks| chunks.collect::<Result<String, _>>()));
         if after.is_empty() {
