@@ -46,8 +46,8 @@ pub fn enqueue(
     if launch_mode().is_skipped() {
         return;
     }
-    // That of the caller's launches, if it has just created this tensor. Where it is an older one, of another stream, work that
-    // reads it waits for that stream.
+    // The stream of the caller's launches, if the caller has just created this tensor. If the tensor is older and belongs to
+    // another stream, work that reads it waits for that stream.
     let stream = writes[0].stream;
     let index = client.service_id().device.index_id;
     let bindings =

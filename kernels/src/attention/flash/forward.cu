@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, SIZE <= 64 ? 3 : 2) KERNEL
                     sum[half] += weights[j][i];
                 }
         }
-        add_rows(out, weights, of_values);
+        add_rows<KEYS>(out, weights, of_values);
         __syncthreads();
     }
     float inverse[2];

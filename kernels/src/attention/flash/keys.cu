@@ -3,31 +3,6 @@ constexpr int QUERIES = SIZE <= 64 ? 64 : SIZE == 96 ? 32 : 16;
 constexpr int STAGES = SIZE == 128 ? 1 : 2;
 constexpr bool KEEPS_VALUES = SIZE < 128; // in registers
 
-// Sums of the products of 16 keys with the queries of a tile.
-__device__ __forceinline__ void add_scores(float (&sums)[QUERIES / 8][4], const u32 (&rows)[4], T *tile, int depth) {
-#pragma unroll
-    for (int j = 0; j < QUERIES / 16; j++) {
-        u32 b[4];
-        load_columns(b, tile, 16 * j, depth);
-        multiply(sums[2 * j], rows, b[0], b[1]);
-        multiply(sums[2 * j + 1], rows, b[2], b[3]);
-    }
-}
-__device__ __forceinline__ void add_rows(float (&to)[PIECES][4], const float (&weights)[QUERIES / 8][4], T *tile) {
-#pragma unroll
-    for (int j = 0; j < QUERIES / 16; j++) {
-        u32 a[4];
-        rounded(a, weights[2 * j], weights[2 * j + 1]);
-#pragma unroll
-        for (int column = 0; column < DEPTH; column++) {
-            u32 b[4];
-            load_turned_columns(b, tile, 16 * j, column);
-            multiply(to[2 * column], a, b[0], b[1]);
-            multiply(to[2 * column + 1], a, b[2], b[3]);
-        }
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, 2) KERNEL(
     const T *queries, const T *keys, const T *values, const int *bounds, const float *logs, const float *inner,
     const T *grads, T *of_keys, T *of_values, __grid_constant__ const Info info) {
@@ -108,11 +83,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) KERNEL(
         T *query = stages + stage * 2 * TILE, *grad = query + TILE;
         float weights[QUERIES / 8][4] = {}, slopes[QUERIES / 8][4] = {};
 #pragma unroll
-        for (int depth = 0; depth < DEPTH; depth++) add_scores(weights, key[depth], query, depth);
+        for (int depth = 0; depth < DEPTH; depth++) add_scores<QUERIES>(weights, key[depth], query, depth);
 #pragma unroll
         for (int depth = 0; depth < DEPTH; depth++) {
             if (!KEEPS_VALUES) load_rows(value[0], of_value, 16 * warp, depth);
-            add_scores(slopes, value[KEEPS_VALUES ? depth : 0], grad, depth);
+            add_scores<QUERIES>(slopes, value[KEEPS_VALUES ? depth : 0], grad, depth);
         }
 #pragma unroll
         for (int j = 0; j < QUERIES / 8; j++)
@@ -128,8 +103,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) KERNEL(
                 weights[j][i] = is_read ? power_of_2(weights[j][i] * factor - log[stage][column]) : 0;
                 slopes[j][i] = weights[j][i] * (slopes[j][i] - of_row[stage][column]);
             }
-        add_rows(of_v, weights, grad);
-        add_rows(of_k, slopes, query);
+        add_rows<QUERIES>(of_v, weights, grad);
+        add_rows<QUERIES>(of_k, slopes, query);
         __syncthreads();
         if (STAGES == 1) fetch(after, 0);
         at = after;

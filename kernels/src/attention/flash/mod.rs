@@ -90,7 +90,7 @@ pub(super) fn forward(
         let (inputs, _) = shape.inputs(tensors);
         let output = empty(&inputs.tensors[0], [batch, length, heads, size], dtype);
         let logs = empty(&output, [batch, heads, length], DType::F32);
-        let info = Info { output: Place::by_position(&output), ..shape.info(&inputs, length) };
+        let info = Info { output: Place::by_position(&output), ..shape.info(&inputs) };
         launch(shape.form(Pass::Forward), batch * heads, &inputs.tensors, &[&output, &logs], info);
         [output, logs]
     });
@@ -135,7 +135,7 @@ pub(super) fn gradients(
             of_query,
             of_key,
             of_value,
-            ..shape.info(&inputs, length)
+            ..shape.info(&inputs)
         };
         let mut reads = inputs.tensors.to_vec();
         reads.extend([output, logs.clone(), grad.clone()]);
@@ -231,8 +231,8 @@ impl Shape {
         Form { pass, is_f16: self.dtype == DType::F16, size: self.size, is_causal: !self.is_bounded }
     }
 
-    /// Returns what the kernels that own blocks of queries are told of the inputs.
-    fn info(&self, inputs: &Inputs, rows: usize) -> Info {
+    /// Returns the parameters of a kernel whose blocks own queries, without the places of what it writes.
+    fn info(&self, inputs: &Inputs) -> Info {
         let [query, key, value] = inputs.places;
         Info {
             query,
@@ -243,7 +243,7 @@ impl Shape {
             length: self.length as u64,
             read: self.read as u64,
             masks: inputs.masks as u64,
-            tiles: rows.div_ceil(ROWS) as u64,
+            tiles: self.length.div_ceil(ROWS) as u64,
             scale: self.scale,
             ..Info::default()
         }

@@ -28,30 +28,7 @@ __device__ __forceinline__ void scores(float (&sums)[KEYS / 8][4], const u32 (&r
 #pragma unroll
     for (int j = 0; j < KEYS / 8; j++) sums[j][0] = sums[j][1] = sums[j][2] = sums[j][3] = 0;
 #pragma unroll
-    for (int depth = 0; depth < DEPTH; depth++)
-#pragma unroll
-        for (int j = 0; j < KEYS / 16; j++) {
-            u32 b[4];
-            load_columns(b, tile, 16 * j, depth);
-            multiply(sums[2 * j], rows[depth], b[0], b[1]);
-            multiply(sums[2 * j + 1], rows[depth], b[2], b[3]);
-        }
-}
-
-// Adds the products of weights with the rows of a tile.
-__device__ __forceinline__ void add_rows(float (&to)[PIECES][4], const float (&weights)[KEYS / 8][4], T *tile) {
-#pragma unroll
-    for (int j = 0; j < KEYS / 16; j++) {
-        u32 a[4];
-        rounded(a, weights[2 * j], weights[2 * j + 1]);
-#pragma unroll
-        for (int column = 0; column < DEPTH; column++) {
-            u32 b[4];
-            load_turned_columns(b, tile, 16 * j, column);
-            multiply(to[2 * column], a, b[0], b[1]);
-            multiply(to[2 * column + 1], a, b[2], b[3]);
-        }
-    }
+    for (int depth = 0; depth < DEPTH; depth++) add_scores<KEYS>(sums, rows[depth], tile, depth);
 }
 
 // Calls `with` for each sum of a tile that its query does not read.

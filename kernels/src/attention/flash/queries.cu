@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) KERNEL(
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 slopes[j][i] = power_of_2(weights[j][i] * factor - log[i / 2]) * (slopes[j][i] - of_row[i / 2]);
-        add_rows(sums, slopes, of_keys);
+        add_rows<KEYS>(sums, slopes, of_keys);
         __syncthreads();
     }
     write(head_of(of_queries, info.of_query, row, head), info.of_query.step, own, length, sums, info.scale, info.scale);

@@ -120,7 +120,7 @@ impl Place {
     }
 }
 
-/// What a kernel is told besides its tensors: `Info` in `tile.cu`.
+/// The parameters of a kernel besides its tensors: `Info` in `tile.cu`, where numbers are counted in elements.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Info {
     pub query: Place,

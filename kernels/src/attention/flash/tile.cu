@@ -118,6 +118,32 @@ __device__ __forceinline__ void rounded(u32 (&to)[4], const float (&left)[4], co
     to[2] = rounded(right[0], right[1]), to[3] = rounded(right[2], right[3]);
 }
 
+// Adds the products of 16 rows, at one step of their depth, with the ROWS rows of a tile.
+template <int ROWS> __device__ __forceinline__ void add_scores(float (&sums)[ROWS / 8][4], const u32 (&rows)[4], T *tile, int depth) {
+#pragma unroll
+    for (int j = 0; j < ROWS / 16; j++) {
+        u32 b[4];
+        load_columns(b, tile, 16 * j, depth);
+        multiply(sums[2 * j], rows, b[0], b[1]);
+        multiply(sums[2 * j + 1], rows, b[2], b[3]);
+    }
+}
+// Adds the products of weights with the ROWS rows of a tile.
+template <int ROWS> __device__ __forceinline__ void add_rows(float (&to)[PIECES][4], const float (&weights)[ROWS / 8][4], T *tile) {
+#pragma unroll
+    for (int j = 0; j < ROWS / 16; j++) {
+        u32 a[4];
+        rounded(a, weights[2 * j], weights[2 * j + 1]);
+#pragma unroll
+        for (int column = 0; column < DEPTH; column++) {
+            u32 b[4];
+            load_turned_columns(b, tile, 16 * j, column);
+            multiply(to[2 * column], a, b[0], b[1]);
+            multiply(to[2 * column + 1], a, b[2], b[3]);
+        }
+    }
+}
+
 __device__ __forceinline__ float power_of_2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
