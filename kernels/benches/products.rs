@@ -5,7 +5,7 @@
 //! `cargo bench -p firebrick-kernels --bench products -- 768`; `RAYON_NUM_THREADS=1` measures one core.
 //!
 //! With `BURN_DEVICE=cuda`, in a build with the feature `cuda`, it measures the products of GPT-2 (or of that width) on 8,192
-//! tokens there: `cargo bench -p firebrick-kernels --features cuda,fusion --bench products`.
+//! tokens there: `cargo bench -p firebrick-kernels --features cuda --bench products`.
 
 #[path = "../../benches/beside/mod.rs"]
 mod beside;

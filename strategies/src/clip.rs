@@ -5,7 +5,7 @@
 
 use burn::module::{Module, ParamId};
 use burn::tensor::Tensor;
-
+use firebrick_kernels::clip_factor;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -99,8 +99,7 @@ impl<M: Module> CollectStage<M> for Clip {
         if let Some(max) = self.norm {
             // The factor stays on the device: reading it would synchronize with the device.
             let norm = grads.norm(master)?;
-            let factor = ((norm + 1e-6).recip() * max).clamp_max(1.0);
-            grads.scale(master, factor)?;
+            grads.scale(master, clip_factor(norm, max))?;
         }
         if let Some(max) = self.value {
             grads.bound(master, &mut Clamp(max))?;

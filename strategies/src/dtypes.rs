@@ -79,7 +79,7 @@ pub fn supported_floats(device: &Device) -> Vec<&'static str> {
     supported.map(|(_, name)| *name).collect()
 }
 
-/// Returns an error if the device does not support a dtype.
+/// Returns an error if the device does not support a dtype, or it is one of Burn's own, such as Flex32.
 ///
 /// # Errors
 ///
@@ -89,7 +89,7 @@ pub fn require_dtype(
     device: &Device,
     dtype: FloatDType,
 ) -> Result<(), StrategyError> {
-    if device.supports_dtype(dtype) {
+    if FLOATS.iter().any(|(known, _)| *known == dtype) && device.supports_dtype(dtype) {
         return Ok(());
     }
     Err(StrategyError::Dtype {

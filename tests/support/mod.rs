@@ -175,6 +175,12 @@ pub fn is_cpu() -> bool {
     std::env::var("BURN_DEVICE").map_or(true, |name| name.starts_with("cpu") || name == "flex")
 }
 
+/// Returns whether a tensor has the bytes of its elements. On CUDA, CubeCL pads rows that come from the host, and those of a
+/// product if they are no multiple of 16 bytes.
+pub fn is_unpadded() -> bool {
+    !std::env::var("BURN_DEVICE").is_ok_and(|name| name.starts_with("cuda"))
+}
+
 /// Replaces the model's weights by fixed ones.
 pub fn map_waves<M: Module>(model: M) -> M {
     map_params(model, &mut Waves::default())

@@ -7,12 +7,14 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::UNITS;
+#[cfg(feature = "cuda")]
+use super::cuda;
 
 /// The elements of a tensor that one cube computes.
 pub(crate) const PART: usize = 16 * UNITS as usize;
 
-/// The most tensors of one launch.
-pub(crate) const TOGETHER: usize = 32;
+/// The most tensors of one launch of a kernel of CubeCL, which repeats its body for each.
+const TOGETHER: usize = 32;
 
 /// Buffers of a kernel besides the tensors: those that all of them share, and the scalars.
 const OTHERS: usize = 3;
@@ -25,8 +27,7 @@ pub(crate) fn groups<K: PartialEq>(
     kind: impl Fn(usize) -> K,
 ) -> Vec<Vec<usize>> {
     let Some(first) = tensors.first() else { return Vec::new() };
-    let most = (first.client.properties().hardware.max_bindings as usize).saturating_sub(OTHERS);
-    let together = (most / buffers).clamp(1, TOGETHER);
+    let together = most_together(first, buffers);
     let mut kinds: Vec<(K, Vec<usize>)> = Vec::new();
     for at in (0..tensors.len()).filter(|at| tensors[*at].meta.num_elements() > 0) {
         let kind = kind(at);
@@ -37,6 +38,16 @@ pub(crate) fn groups<K: PartialEq>(
     }
     let chunks = kinds.iter().flat_map(|(_, places)| places.chunks(together));
     chunks.map(<[usize]>::to_vec).collect()
+}
+
+/// Returns the most tensors of one launch.
+fn most_together(like: &CubeTensor, buffers: usize) -> usize {
+    #[cfg(feature = "cuda")]
+    if cuda::serves(&like.device) {
+        return cuda::most(buffers);
+    }
+    let most = (like.client.properties().hardware.max_bindings as usize).saturating_sub(OTHERS);
+    (most / buffers).clamp(1, TOGETHER)
 }
 
 /// Returns the cube after those that compute a tensor of `length` elements, of which `begin` is the first.

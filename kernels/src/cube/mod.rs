@@ -10,10 +10,13 @@
 //! dispatch.rs     tensors of dispatch as those of CubeCL's devices, and back
 //! groups.rs       tensors in groups, each of which one kernel computes
 //! total.rs        the sum of the parts of a sum
+//! cuda/           kernels of CUDA C++
 //! ```
 
 mod columns;
 mod cooperation;
+#[cfg(feature = "cuda")]
+pub(crate) mod cuda;
 mod deferred;
 mod dispatch;
 mod groups;
@@ -32,7 +35,7 @@ pub(crate) use columns::{
 pub(crate) use cooperation::{most_of_cube, sum_of_cube};
 pub(crate) use deferred::{Spec, run, run_many, run_now};
 pub(crate) use dispatch::{has_kernels, into_dispatch, of_cube};
-pub(crate) use groups::{PART, TOGETHER, end_of, groups};
+pub(crate) use groups::{PART, end_of, groups};
 pub(crate) use total::total;
 
 /// The units that share a row, or a part of one.
@@ -81,6 +84,18 @@ pub(crate) fn units(x: &CubeTensor, width: usize) -> u32 {
     let most = x.client.properties().hardware.max_units_per_cube.min(UNITS);
     let wanted = width.next_power_of_two().clamp(32, UNITS as usize) as u32;
     1 << most.min(wanted).ilog2()
+}
+
+/// Returns how many neighbouring elements a kernel reads and writes at once: 16 bytes of the widest, if the device can, the
+/// tensors begin where that is possible, and the number divides all rows and steps, which `divides` says.
+pub(crate) fn together(tensors: &[&CubeTensor], divides: impl Fn(usize) -> bool) -> usize {
+    let widest = tensors.iter().map(|x| x.dtype.size()).max().expect("there are tensors");
+    let fits = |together: &usize| {
+        let starts = |x: &&CubeTensor| x.handle.offset_start.unwrap_or(0);
+        let is_aligned = |x: &&CubeTensor| starts(x).is_multiple_of((together * x.dtype.size()) as u64);
+        divides(*together) && tensors.iter().all(is_aligned)
+    };
+    tensors[0].client.io_optimized_vector_sizes(widest).find(fits).unwrap_or(1)
 }
 
 /// Returns a grid of at least `cubes` cubes, in as many axes as the device needs.

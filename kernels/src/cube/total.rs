@@ -7,9 +7,9 @@ use cubecl::prelude::*;
 
 use super::{UNITS, empty, sum_of_cube, units};
 
-/// Adds the first `count` of the parts, in f32, to `before`, `[1]`, or to 0, and returns `[1]`. One cube adds them in a fixed
-/// order, so that the sum has the same bits each time.
-pub(crate) fn total(parts: CubeTensor, count: usize, before: Option<CubeTensor>) -> CubeTensor {
+/// Adds the first `count` of the parts, in f32, to `before`, `[1]`, or to 0, and returns the sum or its `root`, `[1]`. One cube
+/// adds them in a fixed order, so that the sum has the same bits each time.
+pub(crate) fn total(parts: CubeTensor, count: usize, before: Option<CubeTensor>, root: bool) -> CubeTensor {
     let total = empty(&parts, [1], DType::F32);
     let units = units(&parts, UNITS as usize);
     let adds = before.is_some();
@@ -24,6 +24,7 @@ pub(crate) fn total(parts: CubeTensor, count: usize, before: Option<CubeTensor>)
             total.clone().into_buffer_arg(),
             count,
             adds,
+            root,
             units,
         );
     }
@@ -37,6 +38,7 @@ fn total_kernel(
     total: &mut [f32],
     count: usize,
     #[comptime] adds: bool,
+    #[comptime] root: bool,
     #[comptime] units: u32,
 ) {
     let mut shared = Shared::<[f32]>::new_slice(units as usize);
@@ -49,6 +51,9 @@ fn total_kernel(
     let mut sum = sum_of_cube(&mut shared, sum, units);
     if adds {
         sum += before[0];
+    }
+    if root {
+        sum = sum.sqrt();
     }
     if UNIT_POS == 0 {
         total[0] = sum;

@@ -87,10 +87,15 @@ pub(crate) fn multiply_and_sum(lhs: CubeTensor, rhs: CubeTensor) -> [CubeTensor;
     }
 }
 
-/// Creates the result of a product.
+/// Creates the result of a product. Its rows are padded only if they would not begin at multiples of 16 bytes, where the library
+/// is fast: CubeCL's padding to whole lines of memory would take 16 times the bytes of a matrix of 8 columns, as those of LoRA are.
 fn product_like(lhs: &CubeTensor, rhs: &CubeTensor, dtype: DType) -> CubeTensor {
     let shape = product_shape(lhs.meta.shape(), rhs.meta.shape());
-    empty_device_dtype(lhs.client.clone(), lhs.device.clone(), shape, dtype)
+    let columns = shape[shape.num_dims() - 1];
+    match (columns * dtype.size()).is_multiple_of(16) {
+        true => empty(lhs, shape, dtype),
+        false => empty_device_dtype(lhs.client.clone(), lhs.device.clone(), shape, dtype),
+    }
 }
 
 /// Queues a product that the library writes to `out`. `more` is what it adds, or where it writes the sums.

@@ -1,8 +1,9 @@
-//! Gradients of a table on a device: one cube sums those of one row, in f32 and in a fixed order.
+//! Gradients of a table on a device: a cube sums those of some neighbouring rows, in f32 and in a fixed order.
 //!
 //! Burn's kernel has one unit for each column, which reads all ids one after the other, and adds in the dtype of the table.
-//! Here the units of a cube share the ids: each counts those of the cube's row, and where there are any, all units add their
-//! gradients. Few rows, as those of token types, are shared by several cubes, whose sums are added by one more kernel.
+//! Here the units of a cube share the ids. They list where the cube's rows are, sorted by unit, and then add the gradients
+//! from the list. Where a cube's rows are more than the list has room for, it adds row by row. Few rows, as those of token
+//! types, are shared by several cubes, whose sums are added by one more kernel.
 #![allow(unsafe_code)] // A launch without checks of bounds: the kernel checks its row and its ids.
 
 use burn::backend::ops::FloatTensorOps;
@@ -13,7 +14,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::ops::{EmbeddingRows, scattered};
-use crate::cube::{Spec, contiguous, element, empty, grid, run, sum_of_cube, sums_in, units};
+use crate::cube::{Spec, contiguous, element, empty, grid, run, sums_in, together, units};
 use crate::off::Kernel;
 
 impl EmbeddingRows for Cube {
@@ -38,10 +39,16 @@ impl EmbeddingRows for Cube {
 }
 
 /// Cubes that keep a device busy.
-const CUBES: usize = 512;
+const CUBES: usize = if cfg!(test) { 4 } else { 512 };
 
 /// The fewest ids of a cube that shares a row with others.
 const IDS: usize = if cfg!(test) { 8 } else { 256 };
+
+/// The most rows of a cube. Each cube reads all ids, so that more rows read less, but fewer cubes share the work.
+const ROWS: usize = 8;
+
+/// The most places of a list.
+const LIST: usize = if cfg!(test) { 16 } else { 1024 };
 
 /// Returns the sums of all rows, one after the other.
 fn summed(grad: CubeTensor, ids: CubeTensor, rows: usize, dtype: DType) -> CubeTensor {
@@ -49,27 +56,31 @@ fn summed(grad: CubeTensor, ids: CubeTensor, rows: usize, dtype: DType) -> CubeT
     let parts = (CUBES / rows).min(count / IDS).max(1);
     let each = count.div_ceil(parts);
     let parts = count.div_ceil(each);
+    let each_rows = if rows >= CUBES * ROWS { ROWS } else { 1 };
     let sums = match parts {
         1 => empty(&grad, [rows * width], dtype),
         parts => empty(&grad, [parts, rows * width], DType::F32),
     };
-    let units = units(&grad, width.max(each));
-    let cubes = parts * rows;
-    // SAFETY: each cube checks that it has a row, writes its sums alone, and reads ids and gradients within their count.
+    let together = together(&[&grad, &sums], |together| width.is_multiple_of(together));
+    let units = units(&grad, width / together);
+    let cubes = parts * rows.div_ceil(each_rows);
+    // SAFETY: each cube checks that it has rows, writes their sums alone, and reads ids and gradients within their count.
     unsafe {
         rows_kernel::launch_unchecked(
             &grad.client,
             grid(&grad, cubes),
             CubeDim::new_1d(units),
             grad.required_address_type().max(sums.required_address_type()),
+            together,
             grad.clone().into_buffer_arg(),
             ids.clone().into_buffer_arg(),
             sums.clone().into_buffer_arg(),
             cubes,
             rows,
-            width,
+            width / together,
             count,
             each,
+            each_rows,
             units,
             [element(&grad), element(&ids), element(&sums)],
         );
@@ -78,15 +89,16 @@ fn summed(grad: CubeTensor, ids: CubeTensor, rows: usize, dtype: DType) -> CubeT
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn rows_kernel<G: Float, I: Numeric, S: Float>(
-    grad: &[G],
+fn rows_kernel<G: Float, I: Numeric, S: Float, N: Size>(
+    grad: &[Vector<G, N>],
     ids: &[I],
-    sums: &mut [S],
+    sums: &mut [Vector<S, N>],
     cubes: usize,
     rows: usize,
     width: usize,
     count: usize,
     each: usize,
+    #[comptime] each_rows: usize,
     #[comptime] units: u32,
     #[define(G, I, S)] _dtypes: [ElemType; 3],
 ) {
@@ -94,43 +106,115 @@ fn rows_kernel<G: Float, I: Numeric, S: Float>(
     if cube >= cubes {
         terminate!();
     }
-    let mut shared = Shared::<[f32]>::new_slice(units as usize);
+    let mut counts = Shared::<[u32]>::new_slice(units as usize);
+    let mut list = Shared::<[u32]>::new_slice(LIST);
     let step = units as usize;
-    let row = cube % rows;
-    let first = cube / rows * each;
+    let groups = rows.div_ceil(each_rows);
+    let first_row = cube % groups * each_rows;
+    let end_row = min(first_row + each_rows, rows);
+    let part = cube / groups;
+    let first = part * each;
     let end = min(first + each, count);
-    let mut own = 0.0f32;
+
+    let own = count_rows::<I>(ids, first, end, first_row, end_row, step);
+    let before = sum_before(&mut counts, own, units);
+    let all = counts[step - 1];
+    let mut row = first_row;
+    if all as usize <= LIST {
+        // The ids of a unit follow those of the unit before it.
+        let mut place = before as usize;
+        let mut at = first + UNIT_POS as usize;
+        while at < end {
+            let id = usize::cast_from(ids[at]);
+            if id >= first_row && id < end_row {
+                list[place] = u32::cast_from((at - first) * each_rows + (id - first_row));
+                place += 1;
+            }
+            at += step;
+        }
+        sync_cube();
+        while row < end_row {
+            let mut column = UNIT_POS as usize;
+            while column < width {
+                let mut sum = Vector::<f32, N>::new(0.0f32);
+                for place in 0..all as usize {
+                    let found = list[place] as usize;
+                    if found % each_rows == row - first_row {
+                        sum += Vector::cast_from(grad[(first + found / each_rows) * width + column]);
+                    }
+                }
+                sums[(part * rows + row) * width + column] = Vector::cast_from(sum);
+                column += step;
+            }
+            row += 1;
+        }
+    } else {
+        while row < end_row {
+            let own = count_rows::<I>(ids, first, end, row, row + 1, step);
+            sync_cube();
+            counts[UNIT_POS as usize] = own;
+            sync_cube();
+            let mut column = UNIT_POS as usize;
+            while column < width {
+                let mut sum = Vector::<f32, N>::new(0.0f32);
+                for unit in 0..step {
+                    let mut left = counts[unit];
+                    let mut at = first + unit;
+                    while left > 0 {
+                        if usize::cast_from(ids[at]) == row {
+                            sum += Vector::cast_from(grad[at * width + column]);
+                            left -= 1;
+                        }
+                        at += step;
+                    }
+                }
+                sums[(part * rows + row) * width + column] = Vector::cast_from(sum);
+                column += step;
+            }
+            row += 1;
+        }
+    }
+}
+
+/// Returns how many of this unit's ids name one of the rows.
+#[cube]
+fn count_rows<I: Numeric>(
+    ids: &[I],
+    first: usize,
+    end: usize,
+    first_row: usize,
+    end_row: usize,
+    step: usize,
+) -> u32 {
+    let mut own = 0u32;
     let mut at = first + UNIT_POS as usize;
     while at < end {
-        if usize::cast_from(ids[at]) == row {
-            own += 1.0;
+        let id = usize::cast_from(ids[at]);
+        if id >= first_row && id < end_row {
+            own += 1;
         }
         at += step;
     }
-    let all = sum_of_cube(&mut shared, own, units);
-    sync_cube();
-    shared[UNIT_POS as usize] = own;
-    sync_cube();
+    own
+}
 
-    let mut column = UNIT_POS as usize;
-    while column < width {
-        let mut sum = 0.0f32;
-        let mut left = all;
-        let mut unit = 0usize;
-        while left > 0.0 {
-            let mut of_unit = shared[unit];
-            left -= of_unit;
-            let mut at = first + unit;
-            while of_unit > 0.0 {
-                if usize::cast_from(ids[at]) == row {
-                    sum += f32::cast_from(grad[at * width + column]);
-                    of_unit -= 1.0;
-                }
-                at += step;
-            }
-            unit += 1;
+/// Returns the sum of the numbers of the units before this one. `sums` has one element for each unit, and becomes the sums up
+/// to each.
+#[cube]
+fn sum_before(sums: &mut [u32], own: u32, #[comptime] units: u32) -> u32 {
+    let unit = UNIT_POS as usize;
+    sums[unit] = own;
+    sync_cube();
+    let mut distance = 1u32.runtime();
+    while distance < units {
+        let mut other = 0u32;
+        if UNIT_POS >= distance {
+            other = sums[unit - distance as usize];
         }
-        sums[cube * width + column] = S::cast_from(sum);
-        column += step;
+        sync_cube();
+        sums[unit] += other;
+        sync_cube();
+        distance *= 2;
     }
+    sums[unit] - own
 }

@@ -5,8 +5,8 @@
 //! for the backward pass. Here the value is one pass on all cores, both gradients together are another, and only the
 //! two projections are kept.
 //!
-//! On GPUs, Burn fuses the value into one kernel, and the gradients, as for [`gelu`](crate::gelu()). Without the feature
-//! `fusion` they are kernels of ours.
+//! On GPUs, the value is one kernel of ours, and so are both gradients together. With the feature `fusion`, Burn fuses them
+//! from its operations, as for [`gelu`](crate::gelu()).
 //!
 //! ```text
 //! ops.rs       values and gradients as operations of a backend

@@ -10,7 +10,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::ops::{CUBE, DENSITY, Gelu, GeluOps, TANH_SCALE, gradient, value};
-use crate::cube::{Spec, UNITS, contiguous, element, grid, run, units, written};
+use crate::cube::{Spec, UNITS, contiguous, element, empty, grid, run, together, units, written};
 use crate::off::Kernel;
 
 /// √(2/π).
@@ -62,19 +62,22 @@ pub(crate) fn values(inputs: Vec<CubeTensor>, curve: Curve) -> CubeTensor {
     let x = inputs.next().expect("there is x");
     let up = inputs.next();
     let found = written(&x);
-    let (cubes, units, [silu, exact]) = launched(&x, curve);
-    // SAFETY: each unit checks that its element exists, which it alone reads and writes.
+    let gated = up.is_some();
+    let up = up.unwrap_or_else(|| x.clone());
+    let Launched { cubes, units, together, count, silu, exact } = Launched::of(&[&x, &up, &found], curve);
+    // SAFETY: each unit checks that its elements exist, which it alone reads and writes.
     unsafe {
         value_kernel::launch_unchecked(
             &x.client,
             cubes,
             CubeDim::new_1d(units),
             x.required_address_type(),
+            together,
             x.clone().into_buffer_arg(),
-            up.clone().unwrap_or_else(|| x.clone()).into_buffer_arg(),
+            up.into_buffer_arg(),
             found.clone().into_buffer_arg(),
-            x.meta.num_elements(),
-            up.is_some(),
+            count,
+            gated,
             silu,
             exact,
             element(&x),
@@ -93,21 +96,23 @@ pub(crate) fn gradients(inputs: Vec<CubeTensor>, curve: Curve) -> [CubeTensor; 2
     let up = if gated { next() } else { x.clone() };
     let grad = next();
     let of_x = written(&grad);
-    let of_up = if gated { crate::cube::empty(&x, x.meta.shape().clone(), x.dtype) } else { of_x.clone() };
-    let (cubes, units, [silu, exact]) = launched(&x, curve);
-    // SAFETY: each unit checks that its element exists, which it alone reads and writes.
+    let of_up = if gated { empty(&x, x.meta.shape().clone(), x.dtype) } else { of_x.clone() };
+    let tensors = [&x, &up, &grad, &of_x, &of_up];
+    let Launched { cubes, units, together, count, silu, exact } = Launched::of(&tensors, curve);
+    // SAFETY: each unit checks that its elements exist, which it alone reads and writes.
     unsafe {
         gradient_kernel::launch_unchecked(
             &x.client,
             cubes,
             CubeDim::new_1d(units),
             x.required_address_type(),
+            together,
             x.clone().into_buffer_arg(),
             up.into_buffer_arg(),
             grad.into_buffer_arg(),
             of_x.clone().into_buffer_arg(),
             of_up.clone().into_buffer_arg(),
-            x.meta.num_elements(),
+            count,
             gated,
             silu,
             exact,
@@ -117,10 +122,34 @@ pub(crate) fn gradients(inputs: Vec<CubeTensor>, curve: Curve) -> [CubeTensor; 2
     [of_x, of_up]
 }
 
-fn launched(x: &CubeTensor, curve: Curve) -> (CubeCount, u32, [bool; 2]) {
-    let units = units(x, UNITS as usize);
-    let cubes = grid(x, x.meta.num_elements().div_ceil(units as usize));
-    (cubes, units, [matches!(curve, Curve::Silu), matches!(curve, Curve::Gelu(Gelu::Exact))])
+/// How the elements are divided among the units.
+struct Launched {
+    cubes: CubeCount,
+    units: u32,
+    /// Neighbours that a unit computes.
+    together: usize,
+    /// How many of them there are.
+    count: usize,
+    silu: bool,
+    exact: bool,
+}
+
+impl Launched {
+    /// Of tensors of one shape and dtype.
+    fn of(tensors: &[&CubeTensor], curve: Curve) -> Self {
+        let x = tensors[0];
+        let all = x.meta.num_elements();
+        let together = together(tensors, |together| all.is_multiple_of(together));
+        let (units, count) = (units(x, UNITS as usize), all / together);
+        Self {
+            cubes: grid(x, count.div_ceil(units as usize)),
+            units,
+            together,
+            count,
+            silu: matches!(curve, Curve::Silu),
+            exact: matches!(curve, Curve::Gelu(Gelu::Exact)),
+        }
+    }
 }
 
 /// Returns the share of x: σ(x), Φ(x), or its approximation.
@@ -160,10 +189,10 @@ fn slope(x: f32, share: f32, #[comptime] silu: bool, #[comptime] exact: bool) ->
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn value_kernel<F: Float>(
-    x: &[F],
-    up: &[F],
-    found: &mut [F],
+fn value_kernel<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    up: &[Vector<F, N>],
+    found: &mut [Vector<F, N>],
     count: usize,
     #[comptime] gated: bool,
     #[comptime] silu: bool,
@@ -172,22 +201,27 @@ fn value_kernel<F: Float>(
 ) {
     let at = ABSOLUTE_POS;
     if at < count {
-        let value = f32::cast_from(x[at]);
-        let mut active = value * share(value, silu, exact);
-        if gated {
-            active *= f32::cast_from(up[at]);
+        let values = Vector::<f32, N>::cast_from(x[at]);
+        let mut active = Vector::<f32, N>::new(0.0f32);
+        #[unroll]
+        for i in 0..N::value() {
+            let value = values.extract(i);
+            active.insert(i, value * share(value, silu, exact));
         }
-        found[at] = F::cast_from(active);
+        if gated {
+            active *= Vector::cast_from(up[at]);
+        }
+        found[at] = Vector::cast_from(active);
     }
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn gradient_kernel<F: Float>(
-    x: &[F],
-    up: &[F],
-    grad: &[F],
-    of_x: &mut [F],
-    of_up: &mut [F],
+fn gradient_kernel<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    up: &[Vector<F, N>],
+    grad: &[Vector<F, N>],
+    of_x: &mut [Vector<F, N>],
+    of_up: &mut [Vector<F, N>],
     count: usize,
     #[comptime] gated: bool,
     #[comptime] silu: bool,
@@ -196,14 +230,22 @@ fn gradient_kernel<F: Float>(
 ) {
     let at = ABSOLUTE_POS;
     if at < count {
-        let value = f32::cast_from(x[at]);
-        let share = share(value, silu, exact);
-        let grad = f32::cast_from(grad[at]);
-        let mut of_value = grad * slope(value, share, silu, exact);
-        if gated {
-            of_value *= f32::cast_from(up[at]);
-            of_up[at] = F::cast_from(grad * value * share);
+        let values = Vector::<f32, N>::cast_from(x[at]);
+        let grad = Vector::<f32, N>::cast_from(grad[at]);
+        let mut active = Vector::<f32, N>::new(0.0f32);
+        let mut slopes = Vector::<f32, N>::new(0.0f32);
+        #[unroll]
+        for i in 0..N::value() {
+            let value = values.extract(i);
+            let share = share(value, silu, exact);
+            slopes.insert(i, slope(value, share, silu, exact));
+            active.insert(i, value * share);
         }
-        of_x[at] = F::cast_from(of_value);
+        let mut of_value = grad * slopes;
+        if gated {
+            of_value *= Vector::cast_from(up[at]);
+            of_up[at] = Vector::cast_from(grad * active);
+        }
+        of_x[at] = Vector::cast_from(of_value);
     }
 }

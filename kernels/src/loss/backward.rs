@@ -1,18 +1,20 @@
 //! The gradients of the losses.
 
+use std::array::from_fn;
+
 use burn::backend::TensorMetadata;
 use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, unary};
-use burn::backend::tensor::{BoolTensor, FloatTensor, IntTensor};
+use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::tensor::DType;
 
 use super::each::Chunks;
 use super::head::{self, Form, Found};
 use super::ops::LossOps;
-use super::rows::{Labels, LossRows};
+use super::rows::{Labels, LossRows, Parts};
 
 /// Computes the gradient from the logits.
 #[derive(Debug)]
@@ -35,15 +37,16 @@ struct Known;
 
 impl<B: LossRows> Backward<B, 3> for Known {
     /// The gradients, times a factor, and their dtypes.
-    type State = ([(Option<FloatTensor<B>>, DType); 3], f32);
+    type State = ([(Option<Parts<B>>, DType); 3], f32);
 
     fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
         let (gradients, factor) = ops.state;
         let by = grads.consume::<B>(&ops.node);
         let by = if factor == 1.0 { by } else { B::float_mul_scalar(by, factor.recip().into()) };
-        for (node, (gradient, dtype)) in ops.parents.into_iter().zip(gradients) {
+        let wanted = ops.parents.each_ref().map(Option::is_some);
+        for (node, gradient) in ops.parents.into_iter().zip(scaled::<B>(wanted, gradients, by)) {
             if let (Some(node), Some(gradient)) = (node, gradient) {
-                grads.register::<B>(node.id, B::scaled(gradient, by.clone(), dtype));
+                grads.register::<B>(node.id, gradient);
             }
         }
     }
@@ -64,22 +67,36 @@ impl<B: LossRows> Backward<B, 3> for OfEach {
         let wanted = ops.parents.each_ref().map(Option::is_some);
         let chunks = Chunks::<B>::new(hidden, weight, bias, labels, form);
         let (found, scale) = chunks.gradients(logarithms, by, wanted);
-        for ((node, gradient), dtype) in ops.parents.into_iter().zip(found).zip(dtypes) {
+        let mut dtypes = dtypes.into_iter();
+        let found = found.map(|parts| (parts, dtypes.next().unwrap_or(DType::F32)));
+        for (node, gradient) in ops.parents.into_iter().zip(scaled::<B>(wanted, found, scale)) {
             if let (Some(node), Some(gradient)) = (node, gradient) {
-                grads.register::<B>(node.id, B::scaled(gradient, scale.clone(), dtype));
+                grads.register::<B>(node.id, gradient);
             }
         }
     }
+}
+
+/// Returns the wanted gradients, times the only element of `by`, in the dtypes that stand with them.
+fn scaled<B: LossRows>(
+    wanted: [bool; 3],
+    gradients: [(Option<Parts<B>>, DType); 3],
+    by: FloatTensor<B>,
+) -> [Option<FloatTensor<B>>; 3] {
+    let gradients = gradients.map(|(parts, dtype)| parts.map(|parts| (parts, dtype)));
+    let is_there: [bool; 3] = from_fn(|at| wanted[at] && gradients[at].is_some());
+    let all = gradients.into_iter().zip(is_there).filter_map(|(parts, is_there)| parts.filter(|_| is_there));
+    let mut found = B::scaled(all.collect(), by).into_iter();
+    is_there.map(|is_there| if is_there { found.next() } else { None })
 }
 
 impl<B: LossRows, C: CheckpointStrategy> LossOps for Autodiff<B, C> {
     fn cross_entropy(
         logits: FloatTensor<Self>,
         labels: IntTensor<Self>,
-        ignored: BoolTensor<Self>,
         smoothing: f64,
     ) -> FloatTensor<Self> {
-        let labels = Labels { labels, ignored };
+        let labels = Labels(labels);
         let prepared = CrossEntropy.prepare::<C>([logits.node()]).compute_bound();
         let logits = logits.into_primitive();
         match prepared.stateful() {
@@ -96,10 +113,9 @@ impl<B: LossRows, C: CheckpointStrategy> LossOps for Autodiff<B, C> {
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
         labels: IntTensor<Self>,
-        ignored: BoolTensor<Self>,
         form: Form,
     ) -> FloatTensor<Self> {
-        let labels = Labels { labels, ignored };
+        let labels = Labels(labels);
         let wanted = [hidden.is_tracked(), weight.is_tracked(), form.biased && bias.is_tracked()];
         let prepared = Known.prepare::<C>([hidden.node(), weight.node(), bias.node()]).compute_bound();
         let [hidden, weight, bias] = [hidden, weight, bias].map(<FloatTensor<Self>>::into_primitive);
@@ -120,10 +136,9 @@ impl<B: LossRows, C: CheckpointStrategy> LossOps for Autodiff<B, C> {
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
         labels: IntTensor<Self>,
-        ignored: BoolTensor<Self>,
         form: Form,
     ) -> FloatTensor<Self> {
-        let labels = Labels { labels, ignored };
+        let labels = Labels(labels);
         let prepared = OfEach.prepare::<C>([hidden.node(), weight.node(), bias.node()]).compute_bound();
         let read = [hidden, weight, bias].map(<FloatTensor<Self>>::into_primitive);
         let [hidden, weight, bias] = read.clone();

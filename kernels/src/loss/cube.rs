@@ -5,8 +5,9 @@ use burn::backend::{Cube, TensorMetadata};
 use burn::tensor::DType;
 
 use super::cube_rows::{Form, losses_of, slopes_of};
-use super::rows::{self, Labels, LossRows, added, biased};
+use super::rows::{self, Labels, LossRows, Parts, added, biased};
 use crate::cube::{Spec, run, sums_in};
+use crate::many::joined_and_scaled;
 use crate::off::Kernel;
 use crate::product::{Products, cube_add_product, cube_wide_product};
 
@@ -37,10 +38,14 @@ impl LossRows for Cube {
     ) -> FloatTensor<Self> {
         if !computes(&logits) {
             let dtype = logits.dtype();
-            return Self::scaled(rows::slopes::<Self>(logits, logarithms, labels, smoothing), by, dtype);
+            return rows::scaled::<Self>(
+                rows::slopes::<Self>(logits, logarithms, labels, smoothing),
+                by,
+                dtype,
+            );
         }
         let output = Spec::new(logits.shape(), logits.dtype());
-        let [slopes] = run(vec![logits, logarithms, labels.labels, by], [output], move |inputs| {
+        let [slopes] = run(vec![logits, logarithms, labels.0, by], [output], move |inputs| {
             [slopes_of(inputs, smoothing as f32)]
         });
         slopes
@@ -92,6 +97,18 @@ impl LossRows for Cube {
             total => added::<Self>(total, Self::wide_product(lhs, rhs)),
         }
     }
+
+    fn scaled(all: Vec<(Parts<Self>, DType)>, by: FloatTensor<Self>) -> Vec<FloatTensor<Self>> {
+        let narrow = |dtype| matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
+        match all.iter().all(|(parts, dtype)| narrow(*dtype) && parts.iter().all(computes)) {
+            true => joined_and_scaled(all, by),
+            false => {
+                let one =
+                    |(parts, dtype)| rows::scaled::<Self>(rows::joined::<Self>(parts), by.clone(), dtype);
+                all.into_iter().map(one).collect()
+            }
+        }
+    }
 }
 
 /// The number of buffers that the kernel of the losses binds, including its scalars. Some devices of wgpu bind at most 8.
@@ -114,5 +131,5 @@ fn collected(
     smoothing: f64,
 ) -> (Vec<FloatTensor<Cube>>, Form) {
     let form = Form { biased: bias.is_some(), adds: total.is_some(), smoothing: smoothing as f32 };
-    (vec![logits, labels.labels].into_iter().chain(bias).chain(total).collect(), form)
+    (vec![logits, labels.0].into_iter().chain(bias).chain(total).collect(), form)
 }

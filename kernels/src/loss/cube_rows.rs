@@ -2,6 +2,7 @@
 //!
 //! A cube reads its row once for the largest logit and the sum of the exponentials together, and once more if it writes the
 //! gradient, which takes the place of the logits where nothing else holds them. One more cube adds the losses of the rows.
+//! A unit reads and writes 16 bytes at a time where rows begin so, also over the padding behind a row.
 #![allow(unsafe_code)] // Launches without checks of bounds: each kernel checks its row, and its label.
 
 use burn::tensor::DType;
@@ -11,7 +12,7 @@ use cubecl::prelude::*;
 use super::IGNORED;
 use super::rows::factor;
 use crate::cube::{
-    contiguous, element, empty, grid, most_of_cube, sum_of_cube, total, units, with_stride, written,
+    contiguous, element, empty, grid, most_of_cube, sum_of_cube, together, total, units, with_stride, written,
 };
 
 /// Which tensors there are besides logits and labels, and the share of smoothed labels.
@@ -39,15 +40,17 @@ pub(super) fn losses_of(inputs: Vec<CubeTensor>, form: Form, sloped: bool) -> [C
         true => (written(&logits), losses.clone()),
         false => (logits.clone(), empty(&logits, [rows, 1], DType::F32)),
     };
-    let units = units(&logits, classes);
-    // SAFETY: each cube checks that its row exists, and reads and writes the columns of that row. A label beyond the classes
-    // is read as the last class.
+    let together = width_of(&logits, &slopes, form.biased.then_some(&bias));
+    let units = units(&logits, classes.div_ceil(together));
+    // SAFETY: each cube checks that its row exists, and reads and writes the columns of that row, with the padding behind it.
+    // A label beyond the classes is read as the last class.
     unsafe {
         losses_kernel::launch_unchecked(
             &logits.client,
             grid(&logits, rows),
             CubeDim::new_1d(units),
             logits.required_address_type(),
+            together,
             logits.clone().into_buffer_arg(),
             bias.clone().into_buffer_arg(),
             labels.clone().into_buffer_arg(),
@@ -56,44 +59,60 @@ pub(super) fn losses_of(inputs: Vec<CubeTensor>, form: Form, sloped: bool) -> [C
             slopes.clone().into_buffer_arg(),
             rows,
             classes,
-            stride,
-            slopes.meta.strides()[0],
+            stride / together,
+            slopes.meta.strides()[0] / together,
             form.smoothing,
             factor(slopes.dtype),
             form.biased,
             form.smoothing > 0.0,
             sloped,
+            !classes.is_multiple_of(together),
             units,
             [element(&logits), if form.biased { element(&bias) } else { element(&losses) }, element(&labels)],
         );
     }
-    [total(losses, rows, before), if sloped { slopes } else { logarithms }]
+    [total(losses, rows, before, false), if sloped { slopes } else { logarithms }]
 }
 
-/// Returns a logit with its bias.
+/// Returns how many classes a unit reads at once. If it does not divide their number, the last of them are padding, which is
+/// there.
+fn width_of(logits: &CubeTensor, slopes: &CubeTensor, bias: Option<&CubeTensor>) -> usize {
+    let [rows, classes] = logits.meta.shape().dims();
+    let is_padded =
+        |x: &CubeTensor| x.handle.size_in_used() >= (rows * x.meta.strides()[0] * x.dtype.size()) as u64;
+    let is_all_padded = bias.is_none() && is_padded(logits) && is_padded(slopes);
+    let mut tensors = vec![logits, slopes];
+    tensors.extend(bias);
+    together(&tensors, |together| {
+        let in_rows = |x: &CubeTensor| x.meta.strides()[0].is_multiple_of(together);
+        in_rows(logits) && in_rows(slopes) && (classes.is_multiple_of(together) || is_all_padded)
+    })
+}
+
+/// Returns neighbouring logits with their bias.
 #[cube]
-fn logit<F: Float, B: Float>(
-    logits: &[F],
-    bias: &[B],
-    place: usize,
-    class: usize,
+fn logits_at<F: Float, B: Float, N: Size>(
+    logits: &[Vector<F, N>],
+    bias: &[Vector<B, N>],
+    start: usize,
+    at: usize,
     #[comptime] biased: bool,
-) -> f32 {
-    let mut logit = f32::cast_from(logits[place]);
+) -> Vector<f32, N> {
+    let mut found = Vector::<f32, N>::cast_from(logits[start + at]);
     if biased {
-        logit += f32::cast_from(bias[class]);
+        found += Vector::cast_from(bias[at]);
     }
-    logit
+    found
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn losses_kernel<F: Float, B: Float, I: Numeric>(
-    logits: &[F],
-    bias: &[B],
+fn losses_kernel<F: Float, B: Float, I: Numeric, N: Size>(
+    logits: &[Vector<F, N>],
+    bias: &[Vector<B, N>],
     labels: &[I],
     losses: &mut [f32],
     logarithms: &mut [f32],
-    slopes: &mut [F],
+    slopes: &mut [Vector<F, N>],
     rows: usize,
     classes: usize,
     stride: usize,
@@ -103,6 +122,7 @@ fn losses_kernel<F: Float, B: Float, I: Numeric>(
     #[comptime] biased: bool,
     #[comptime] smoothed: bool,
     #[comptime] sloped: bool,
+    #[comptime] padded: bool,
     #[comptime] units: u32,
     #[define(F, B, I)] _dtypes: [ElemType; 3],
 ) {
@@ -116,7 +136,8 @@ fn losses_kernel<F: Float, B: Float, I: Numeric>(
     let label = i32::cast_from(labels[row]);
     let class = class_of(label, classes);
     // Before another unit writes the gradient in its place.
-    let mut likely = logit::<F, B>(logits, bias, start + class, class, biased);
+    let of_class = logits_at::<F, B, N>(logits, bias, start, class / N::value(), biased);
+    let mut likely = of_class.extract_dynamic(class % N::value());
     // What a row without a label holds does not matter, even if it is not a number.
     let mut read = 0usize;
     if label != IGNORED {
@@ -127,16 +148,25 @@ fn losses_kernel<F: Float, B: Float, I: Numeric>(
     let mut sum = 0.0f32;
     let mut of_logits = 0.0f32;
     let mut at = UNIT_POS as usize;
-    while at < read {
-        let value = logit::<F, B>(logits, bias, start + at, at, biased);
-        if value > most {
-            sum = sum * (most - value).exp() + 1.0;
-            most = value;
-        } else {
-            sum += (value - most).exp();
+    while at * N::value() < read {
+        let values = logits_at::<F, B, N>(logits, bias, start, at, biased);
+        let mut higher = most;
+        #[unroll]
+        for i in 0..N::value() {
+            if is_class(at * N::value() + i, classes, padded) {
+                higher = max(higher, values.extract(i));
+            }
         }
-        if smoothed {
-            of_logits += value;
+        sum *= (most - higher).exp();
+        most = higher;
+        #[unroll]
+        for i in 0..N::value() {
+            if is_class(at * N::value() + i, classes, padded) {
+                sum += (values.extract(i) - most).exp();
+                if smoothed {
+                    of_logits += values.extract(i);
+                }
+            }
         }
         at += step;
     }
@@ -164,19 +194,40 @@ fn losses_kernel<F: Float, B: Float, I: Numeric>(
         let share = smoothing / f32::cast_from(classes as u32);
         let inverse = 1.0 / sum;
         let mut at = UNIT_POS as usize;
-        while at < classes {
-            let mut slope = 0.0f32;
+        while at * N::value() < classes {
+            let mut slope = Vector::<f32, N>::new(0.0f32);
             if label != IGNORED {
-                let value = logit::<F, B>(logits, bias, start + at, at, biased);
-                slope = (value - most_of_row).exp() * inverse - share;
-                if at == class {
-                    slope -= 1.0 - smoothing;
-                }
+                let values = logits_at::<F, B, N>(logits, bias, start, at, biased);
+                let likely = (values - Vector::new(most_of_row)).exp() * Vector::new(inverse);
+                slope = without_label::<N>(likely - Vector::new(share), at, class, 1.0 - smoothing);
             }
-            slopes[row * stride_of_slopes + at] = F::cast_from(slope * factor);
+            slopes[row * stride_of_slopes + at] = Vector::cast_from(slope * Vector::new(factor));
             at += step;
         }
     }
+}
+
+/// Returns whether a number is that of a class: behind the last one is padding.
+#[cube]
+fn is_class(number: usize, classes: usize, #[comptime] padded: bool) -> bool {
+    let mut is = true.runtime();
+    if padded {
+        is = number < classes;
+    }
+    is
+}
+
+/// Subtracts what the label is worth from its class, if it is one of these neighbours.
+#[cube]
+fn without_label<N: Size>(slopes: Vector<f32, N>, at: usize, class: usize, worth: f32) -> Vector<f32, N> {
+    let mut found = slopes;
+    #[unroll]
+    for i in 0..N::value() {
+        if at * N::value() + i == class {
+            found.insert(i, slopes.extract(i) - worth);
+        }
+    }
+    found
 }
 
 /// Returns a class that exists: the label, if it is one.
@@ -193,14 +244,16 @@ pub(super) fn slopes_of(inputs: Vec<CubeTensor>, smoothing: f32) -> CubeTensor {
     let (logarithms, labels, by) = (contiguous(next()), contiguous(next()), contiguous(next()));
     let [rows, classes] = logits.meta.shape().dims();
     let slopes = written(&logits);
-    let units = units(&logits, classes);
-    // SAFETY: each cube checks that its row exists, and reads and writes the columns of that row.
+    let together = width_of(&logits, &slopes, None);
+    let units = units(&logits, classes.div_ceil(together));
+    // SAFETY: each cube checks that its row exists, and reads and writes the columns of that row, with the padding behind it.
     unsafe {
         slopes_kernel::launch_unchecked(
             &logits.client,
             grid(&logits, rows),
             CubeDim::new_1d(units),
             logits.required_address_type(),
+            together,
             logits.clone().into_buffer_arg(),
             logarithms.into_buffer_arg(),
             labels.clone().into_buffer_arg(),
@@ -208,8 +261,8 @@ pub(super) fn slopes_of(inputs: Vec<CubeTensor>, smoothing: f32) -> CubeTensor {
             slopes.clone().into_buffer_arg(),
             rows,
             classes,
-            stride,
-            slopes.meta.strides()[0],
+            stride / together,
+            slopes.meta.strides()[0] / together,
             smoothing,
             units,
             [element(&logits), element(&labels), element(&by)],
@@ -219,12 +272,12 @@ pub(super) fn slopes_of(inputs: Vec<CubeTensor>, smoothing: f32) -> CubeTensor {
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn slopes_kernel<F: Float, I: Numeric, D: Float>(
-    logits: &[F],
+fn slopes_kernel<F: Float, I: Numeric, D: Float, N: Size>(
+    logits: &[Vector<F, N>],
     logarithms: &[f32],
     labels: &[I],
     by: &[D],
-    slopes: &mut [F],
+    slopes: &mut [Vector<F, N>],
     rows: usize,
     classes: usize,
     stride: usize,
@@ -243,16 +296,15 @@ fn slopes_kernel<F: Float, I: Numeric, D: Float>(
     let share = smoothing / f32::cast_from(classes as u32);
     let by = f32::cast_from(by[0]);
     let mut at = UNIT_POS as usize;
-    while at < classes {
-        let mut slope = 0.0f32;
+    while at * N::value() < classes {
+        let mut slope = Vector::<f32, N>::new(0.0f32);
         if label != IGNORED {
-            slope = (f32::cast_from(logits[row * stride + at]) - logarithm).exp() - share;
-            if at == class {
-                slope -= 1.0 - smoothing;
-            }
-            slope *= by;
+            let values = Vector::<f32, N>::cast_from(logits[row * stride + at]);
+            let likely = (values - Vector::new(logarithm)).exp();
+            slope = without_label::<N>(likely - Vector::new(share), at, class, 1.0 - smoothing);
+            slope *= Vector::new(by);
         }
-        slopes[row * stride_of_slopes + at] = F::cast_from(slope);
+        slopes[row * stride_of_slopes + at] = Vector::cast_from(slope);
         at += units as usize;
     }
 }

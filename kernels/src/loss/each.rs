@@ -8,7 +8,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::tensor::{FloatDType, Shape, Slice};
 
 use super::head::Form;
-use super::rows::{Labels, LossRows, added, biased, cast, factor, wide};
+use super::rows::{Labels, LossRows, Parts, added, biased, cast, factor, joined, wide};
 
 /// What losses are computed from, for each chunk of rows.
 pub(super) struct Chunks<B: LossRows> {
@@ -88,7 +88,7 @@ impl<B: LossRows> Chunks<B> {
         logarithms: FloatTensor<B>,
         by: FloatTensor<B>,
         wanted: [bool; 3],
-    ) -> ([Option<FloatTensor<B>>; 3], FloatTensor<B>) {
+    ) -> ([Option<Parts<B>>; 3], FloatTensor<B>) {
         let by = wide::<B>(by);
         let (device, dtype, rows) = (by.device(), by.dtype(), by.shape()[0]);
         let one = B::float_ones(Shape::new([1]), &device, dtype.into());
@@ -126,15 +126,9 @@ impl<B: LossRows> Chunks<B> {
                 of_weight = Some(B::add_product(of_weight.take(), lhs, rhs));
             }
         }
-        let of_hidden = (!of_hidden.is_empty()).then(|| joined::<B>(of_hidden));
+        let of_hidden = (!of_hidden.is_empty()).then_some(of_hidden);
+        let [of_weight, of_bias] = [of_weight, of_bias].map(|whole| whole.map(|whole| vec![whole]));
         let scale = if factor == 1.0 { most } else { B::float_mul_scalar(most, factor.recip().into()) };
         ([of_hidden, of_weight, of_bias], scale)
-    }
-}
-
-fn joined<B: LossRows>(mut parts: Vec<FloatTensor<B>>) -> FloatTensor<B> {
-    match parts.len() {
-        1 => parts.remove(0),
-        _ => B::float_cat(parts, 0),
     }
 }

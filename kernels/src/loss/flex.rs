@@ -10,8 +10,8 @@ use rayon::prelude::*;
 
 use super::IGNORED;
 use super::rows::{
-    Labels, LossRows, added, biased, capped as composed_cap, capped_slopes as composed_slopes, losses,
-    losses_and_slopes, slopes, wide,
+    Labels, LossRows, Parts, added, biased, capped as composed_cap, capped_slopes as composed_slopes, joined,
+    losses, losses_and_slopes, slopes, wide,
 };
 use super::vectors::{Loss, LossAndSlope, Scaled, Slopes, Target};
 use crate::cap::{capped, slope_of_capped};
@@ -83,12 +83,12 @@ impl LossRows for Flex {
     ) -> FloatTensor<Self> {
         match logits.dtype() {
             dtype if Kernel::Losses.is_off() => {
-                Self::scaled(slopes::<Self>(logits, logarithms, labels, smoothing), by, dtype)
+                scaled(slopes::<Self>(logits, logarithms, labels, smoothing), by_of(by), dtype)
             }
             DType::F32 => descents::<f32>(logits, logarithms, labels, smoothing, by),
             DType::BF16 => descents::<bf16>(logits, logarithms, labels, smoothing, by),
             DType::F16 => descents::<f16>(logits, logarithms, labels, smoothing, by),
-            dtype => Self::scaled(slopes::<Self>(logits, logarithms, labels, smoothing), by, dtype),
+            dtype => scaled(slopes::<Self>(logits, logarithms, labels, smoothing), by_of(by), dtype),
         }
     }
 
@@ -140,19 +140,24 @@ impl LossRows for Flex {
         }
     }
 
-    fn scaled(x: FloatTensor<Self>, by: FloatTensor<Self>, dtype: DType) -> FloatTensor<Self> {
-        if x.dtype() != DType::F32 || Kernel::Losses.is_off() {
-            return Self::fast_cast(Self::float_mul_scalar(x, by_of(by).into()), dtype.into());
-        }
+    fn scaled(all: Vec<(Parts<Self>, DType)>, by: FloatTensor<Self>) -> Vec<FloatTensor<Self>> {
         let by = by_of(by);
-        let mut x = whole(x);
-        if by != 1.0 {
-            let arch = Arch::new();
-            let all = x.storage_mut::<f32>().par_chunks_mut(TASK);
-            all.for_each(|x| arch.dispatch(Scaled { x, by }));
-        }
-        Self::fast_cast(x, FloatDType::from(dtype))
+        all.into_iter().map(|(parts, dtype)| scaled(joined::<Self>(parts), by, dtype)).collect()
     }
+}
+
+/// Multiplies each element, and returns `dtype`.
+fn scaled(x: FlexTensor, by: f32, dtype: DType) -> FlexTensor {
+    if x.dtype() != DType::F32 || Kernel::Losses.is_off() {
+        return Flex::fast_cast(Flex::float_mul_scalar(x, by.into()), dtype.into());
+    }
+    let mut x = whole(x);
+    if by != 1.0 {
+        let arch = Arch::new();
+        let all = x.storage_mut::<f32>().par_chunks_mut(TASK);
+        all.for_each(|x| arch.dispatch(Scaled { x, by }));
+    }
+    Flex::fast_cast(x, FloatDType::from(dtype))
 }
 
 /// Returns the only element.
@@ -179,9 +184,9 @@ fn total(losses: &[f32]) -> FlexTensor {
 }
 
 fn targets(labels: Labels<Flex>, classes: usize, smoothing: f64) -> Vec<Option<Target>> {
-    let labels = match labels.labels.dtype() {
-        DType::I64 => labels.labels,
-        _ => Flex::int_cast(labels.labels, IntDType::I64),
+    let labels = match labels.0.dtype() {
+        DType::I64 => labels.0,
+        _ => Flex::int_cast(labels.0, IntDType::I64),
     };
     let target = |label: &i64| {
         (*label != i64::from(IGNORED)).then(|| {

@@ -34,7 +34,7 @@ mod tests;
 mod vectors;
 
 use burn::backend::{Dispatch, DispatchTensor};
-use burn::tensor::{DType, FloatDType, Int, Tensor, TensorData};
+use burn::tensor::{FloatDType, Int, Tensor, TensorData};
 
 pub use ops::LossOps;
 pub use rows::LossRows;
@@ -78,13 +78,7 @@ pub const IGNORED: i32 = -100;
 /// backends do not check.
 pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, smoothing: f64) -> Tensor<1> {
     assert_eq!(logits.dims()[0], labels.dims()[0], "each row of logits has one label");
-    let ignored = labels.clone().equal_scalar(IGNORED);
-    let sum = <Dispatch as LossOps>::cross_entropy(
-        logits.into_dispatch(),
-        labels.into_dispatch(),
-        ignored.into_dispatch(),
-        smoothing,
-    );
+    let sum = <Dispatch as LossOps>::cross_entropy(logits.into_dispatch(), labels.into_dispatch(), smoothing);
     cast(Tensor::from_dispatch(sum), FloatDType::F32)
 }
 
@@ -177,7 +171,7 @@ impl Head {
 /// The gradients of the hidden state, the weight and the bias are computed in the forward pass, those that are tracked,
 /// and the backward pass multiplies them by the gradient of the sum. It keeps them: 4 bytes for each element of the
 /// hidden state (of the rows with a label), of the weight and of the bias. A chunk has at most 2²² logits on the CPU, 16 MiB,
-/// and 320 MiB of them on a GPU, or 256 rows if that is more. Its size depends on shapes and the dtype alone. With a [cap](Head::cap), the chunk exists twice, in f32.
+/// and 448 MiB of them on a GPU, or 256 rows if that is more. Its size depends on shapes and the dtype alone. With a [cap](Head::cap), the chunk exists twice, in f32.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -197,9 +191,8 @@ impl Head {
 pub fn head_loss(hidden: Tensor<2>, head: &Head, labels: &[i32], smoothing: f64) -> Tensor<1> {
     require_labels(&hidden, head, labels);
     let (hidden, labels) = with_loss(cast(hidden, head.dtype()), labels);
-    let Operands { hidden, weight, bias, labels, ignored, form } =
-        Operands::of(hidden, head, &labels, smoothing);
-    Tensor::from_dispatch(<Dispatch as LossOps>::head_loss(hidden, weight, bias, labels, ignored, form))
+    let Operands { hidden, weight, bias, labels, form } = Operands::of(hidden, head, &labels, smoothing);
+    Tensor::from_dispatch(<Dispatch as LossOps>::head_loss(hidden, weight, bias, labels, form))
 }
 
 /// Returns the negative log-likelihood of each row's label under a head's logits for `hidden`, `[rows, width]`: `[rows]`,
@@ -224,9 +217,9 @@ pub fn head_loss(hidden: Tensor<2>, head: &Head, labels: &[i32], smoothing: f64)
 /// If the widths differ, if there is not one label for each row, or if a label is neither -100 nor a class.
 pub fn head_losses(hidden: Tensor<2>, head: &Head, labels: &[i32]) -> Tensor<1> {
     require_labels(&hidden, head, labels);
-    let Operands { hidden, weight, bias, labels, ignored, form } =
+    let Operands { hidden, weight, bias, labels, form } =
         Operands::of(cast(hidden, head.dtype()), head, labels, 0.0);
-    let losses = <Dispatch as LossOps>::head_losses(hidden, weight, bias, labels, ignored, form);
+    let losses = <Dispatch as LossOps>::head_losses(hidden, weight, bias, labels, form);
     cast(Tensor::from_dispatch(losses), FloatDType::F32)
 }
 
@@ -245,7 +238,6 @@ struct Operands {
     weight: DispatchTensor,
     bias: DispatchTensor,
     labels: DispatchTensor,
-    ignored: DispatchTensor,
     form: Form,
 }
 
@@ -254,7 +246,6 @@ impl Operands {
     fn of(hidden: Tensor<2>, head: &Head, labels: &[i32], smoothing: f64) -> Self {
         let device = hidden.device();
         let labels = Tensor::<1, Int>::from_data(TensorData::from(labels), &device);
-        let ignored = labels.clone().equal_scalar(IGNORED);
         let (transposed, weight) = match &head.weight {
             HeadWeight::Embedding(weight) => (true, weight.clone()),
             HeadWeight::Linear(weight) => (false, weight.clone()),
@@ -262,14 +253,13 @@ impl Operands {
         let chunk = head::chunk(hidden.dims()[0], head.classes(), hidden.dtype(), is_flex(&device));
         let form = Form { transposed, biased: head.bias.is_some(), cap: head.cap, smoothing, chunk };
         // Extensions take no optional tensors: `form` says whether the bias is read.
-        let bias = head.bias.clone();
-        let bias = bias.unwrap_or_else(|| Tensor::zeros([1], (&device, DType::from(head.dtype()))));
+        let bias = head.bias.clone().map(Tensor::into_dispatch);
+        let bias = bias.unwrap_or_else(|| weight.clone().detach().into_dispatch());
         Self {
             hidden: hidden.into_dispatch(),
             weight: weight.into_dispatch(),
-            bias: bias.into_dispatch(),
+            bias,
             labels: labels.into_dispatch(),
-            ignored: ignored.into_dispatch(),
             form,
         }
     }

@@ -1,6 +1,6 @@
 //! The losses as operations of a backend.
 
-use burn::backend::tensor::{BoolTensor, FloatTensor, IntTensor};
+use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, backend_extension};
 
 use super::each::Chunks;
@@ -15,13 +15,9 @@ use super::rows::{Labels, LossRows};
     Autodiff,
 )]
 pub trait LossOps: Backend {
-    /// Returns the loss `[1]` of `logits`, `[rows, classes]`; `ignored` is true where the label is -100.
-    fn cross_entropy(
-        logits: FloatTensor<Self>,
-        labels: IntTensor<Self>,
-        ignored: BoolTensor<Self>,
-        smoothing: f64,
-    ) -> FloatTensor<Self>;
+    /// Returns the loss `[1]` of `logits`, `[rows, classes]`. Rows with the label -100 have none.
+    fn cross_entropy(logits: FloatTensor<Self>, labels: IntTensor<Self>, smoothing: f64)
+    -> FloatTensor<Self>;
 
     /// Returns the loss `[1]` of the logits of `hidden`, `[rows, width]`. `bias` is read if the form is biased.
     fn head_loss(
@@ -29,7 +25,6 @@ pub trait LossOps: Backend {
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
         labels: IntTensor<Self>,
-        ignored: BoolTensor<Self>,
         form: Form,
     ) -> FloatTensor<Self>;
 
@@ -40,7 +35,6 @@ pub trait LossOps: Backend {
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
         labels: IntTensor<Self>,
-        ignored: BoolTensor<Self>,
         form: Form,
     ) -> FloatTensor<Self>;
 }
@@ -52,10 +46,9 @@ macro_rules! plain {
             fn cross_entropy(
                 logits: FloatTensor<Self>,
                 labels: IntTensor<Self>,
-                ignored: BoolTensor<Self>,
                 smoothing: f64,
             ) -> FloatTensor<Self> {
-                <Self as LossRows>::losses(None, logits, None, Labels { labels, ignored }, smoothing).0
+                <Self as LossRows>::losses(None, logits, None, Labels(labels), smoothing).0
             }
 
             fn head_loss(
@@ -63,10 +56,9 @@ macro_rules! plain {
                 weight: FloatTensor<Self>,
                 bias: FloatTensor<Self>,
                 labels: IntTensor<Self>,
-                ignored: BoolTensor<Self>,
                 form: Form,
             ) -> FloatTensor<Self> {
-                head::loss::<Self>(hidden, weight, bias, Labels { labels, ignored }, form, [false; 3]).sum
+                head::loss::<Self>(hidden, weight, bias, Labels(labels), form, [false; 3]).sum
             }
 
             fn head_losses(
@@ -74,11 +66,9 @@ macro_rules! plain {
                 weight: FloatTensor<Self>,
                 bias: FloatTensor<Self>,
                 labels: IntTensor<Self>,
-                ignored: BoolTensor<Self>,
                 form: Form,
             ) -> FloatTensor<Self> {
-                let [losses, _] =
-                    Chunks::<Self>::new(hidden, weight, bias, Labels { labels, ignored }, form).losses();
+                let [losses, _] = Chunks::<Self>::new(hidden, weight, bias, Labels(labels), form).losses();
                 losses
             }
         }

@@ -1,48 +1,47 @@
 //! Losses of rows of logits, with Burn's operations for backends without kernels of ours.
 
 use burn::backend::tensor::{BoolTensor, FloatTensor, IntTensor};
-use burn::backend::{Backend, TensorMetadata};
+use burn::backend::{Backend, TensorMetadata, get_device_settings};
 use burn::tensor::{DType, FloatDType, IndexingUpdateOp, Shape, Slice};
 
+use super::IGNORED;
 use crate::product::Products;
 
-/// Labels of rows.
+/// Labels of rows, `[rows]`, -100 where ignored.
 #[derive(Debug)]
-pub struct Labels<B: Backend> {
-    /// `[rows]`, -100 where ignored.
-    pub labels: IntTensor<B>,
-    /// `[rows]`, true where ignored.
-    pub ignored: BoolTensor<B>,
-}
+pub struct Labels<B: Backend>(pub IntTensor<B>);
 
 impl<B: Backend> Clone for Labels<B> {
     fn clone(&self) -> Self {
-        Self { labels: self.labels.clone(), ignored: self.ignored.clone() }
+        Self(self.0.clone())
     }
 }
 
 impl<B: Backend> Labels<B> {
     /// Selects some rows.
     pub(super) fn slice(&self, rows: Slice) -> Self {
-        Self {
-            labels: B::int_slice(self.labels.clone(), &[rows]),
-            ignored: B::bool_slice(self.ignored.clone(), &[rows]),
-        }
+        Self(B::int_slice(self.0.clone(), &[rows]))
     }
 
     /// `[rows, 1]`, with class 0 where ignored.
     pub(super) fn picked(&self) -> IntTensor<B> {
-        let rows = self.labels.shape()[0];
-        let labels = B::int_mask_fill(self.labels.clone(), self.ignored.clone(), 0i32.into());
-        B::int_reshape(labels, Shape::new([rows, 1]))
+        B::int_mask_fill(self.in_columns(), self.ignored(), 0i32.into())
     }
 
-    /// `[rows, 1]`.
+    /// `[rows, 1]`, true where ignored.
     pub(super) fn ignored(&self) -> BoolTensor<B> {
-        let rows = self.labels.shape()[0];
-        B::bool_reshape(self.ignored.clone(), Shape::new([rows, 1]))
+        let dtype = get_device_settings::<B>(&self.0.device()).bool_dtype;
+        B::int_equal_elem(self.in_columns(), IGNORED.into(), dtype)
+    }
+
+    fn in_columns(&self) -> IntTensor<B> {
+        let rows = self.0.shape()[0];
+        B::int_reshape(self.0.clone(), Shape::new([rows, 1]))
     }
 }
+
+/// Parts of a tensor, along the first axis.
+pub(super) type Parts<B> = Vec<FloatTensor<B>>;
 
 /// Losses of rows on one backend. The defaults use Burn's operations.
 ///
@@ -134,10 +133,12 @@ pub trait LossRows: Products {
         added::<Self>(total, product)
     }
 
-    /// Multiplies each element by the only one of `by`, and returns `dtype`.
-    fn scaled(x: FloatTensor<Self>, by: FloatTensor<Self>, dtype: DType) -> FloatTensor<Self> {
-        let by = Self::float_reshape(cast::<Self>(by, x.dtype()), Shape::from(vec![1; x.rank()]));
-        cast::<Self>(Self::float_mul(x, by), dtype)
+    /// Joins the parts of each tensor along their first axis, multiplies each element by the only one of `by`, and returns
+    /// the tensors in the dtypes that stand with them.
+    fn scaled(all: Vec<(Parts<Self>, DType)>, by: FloatTensor<Self>) -> Vec<FloatTensor<Self>> {
+        all.into_iter()
+            .map(|(parts, dtype)| scaled::<Self>(joined::<Self>(parts), by.clone(), dtype))
+            .collect()
     }
 }
 
@@ -246,6 +247,20 @@ pub(super) fn slopes<B: Backend>(
     let of_label = B::float_full(of_label, (smoothing - 1.0).into(), &device, dtype.into());
     let slopes = B::float_scatter(1, likely, labels.picked(), of_label, IndexingUpdateOp::Add);
     B::float_mask_fill(slopes, B::bool_expand(labels.ignored(), shape), 0f32.into())
+}
+
+/// Multiplies each element by the only one of `by` with Burn's operations.
+pub(super) fn scaled<B: Backend>(x: FloatTensor<B>, by: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
+    let by = B::float_reshape(cast::<B>(by, x.dtype()), Shape::from(vec![1; x.rank()]));
+    cast::<B>(B::float_mul(x, by), dtype)
+}
+
+/// Joins parts along their first axis.
+pub(super) fn joined<B: Backend>(mut parts: Vec<FloatTensor<B>>) -> FloatTensor<B> {
+    match parts.len() {
+        1 => parts.remove(0),
+        _ => B::float_cat(parts, 0),
+    }
 }
 
 pub(super) fn wide<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {

@@ -278,11 +278,7 @@ fn composed_rows_equal_the_kernels() {
     let device = Device::flex();
     let logits = waves([7, 90], 1, FloatDType::F32, &device);
     let of = Tensor::<1, Int>::from_data(TensorData::from(&*labels(7, 90, 3)), &device);
-    let ignored = of.clone().equal_scalar(IGNORED);
-    let of = Labels::<Flex> {
-        labels: of.try_into_primitive::<Flex>().unwrap(),
-        ignored: ignored.try_into_primitive::<Flex>().unwrap(),
-    };
+    let of = Labels::<Flex>(of.try_into_primitive::<Flex>().unwrap());
     let logits = || logits.clone().try_into_primitive::<Flex>().unwrap();
     let tensor = |x| values(Tensor::<2>::from_primitive::<Flex>(x));
     for smoothing in [0.0, 0.3] {

@@ -7,10 +7,13 @@
 //! plain.rs    the passes by Burn's operations
 //! flex.rs     the same on all cores of the CPU
 //! squares.rs  sums of squares on a device
+//! clip.rs     the factor that bounds a norm, on a device
 //! scaled.rs   products with a factor, and casts, on a device
 //! sums.rs     sums of pairs on a device
 //! ```
 
+#[cfg(feature = "cube")]
+mod clip;
 mod flex;
 mod ops;
 mod plain;
@@ -25,9 +28,13 @@ mod tests;
 
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::{Dispatch, DispatchTensor, TensorMetadata};
+#[cfg(feature = "cube")]
+use burn::tensor::DType;
 use burn::tensor::{FloatDType, Tensor};
 
 pub use ops::ManyOps;
+#[cfg(feature = "cube")]
+pub(crate) use scaled::joined_and_scaled;
 
 #[cfg(feature = "cube")]
 use crate::cube::{has_kernels, into_dispatch, of_cube};
@@ -50,15 +57,59 @@ use crate::off::Kernel;
 ///
 /// If there are no tensors, since they say which device computes, or if they are on several devices.
 pub fn sum_of_squares(tensors: Vec<DispatchTensor>) -> Tensor<1> {
+    squares(tensors, false)
+}
+
+/// Returns the L2 norm of all elements of all tensors together, the root of their [`sum_of_squares`].
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+///
+/// let device = Device::flex();
+/// let (a, b) = (Tensor::<1>::from_data([3.0], &device), Tensor::<2>::from_data([[4.0]], &device));
+/// let norm = firebrick_kernels::l2_norm(vec![a.into_dispatch(), b.into_dispatch()]);
+/// assert_eq!(norm.into_scalar::<f32>(), 5.0);
+/// ```
+///
+/// # Panics
+///
+/// Like [`sum_of_squares`].
+pub fn l2_norm(tensors: Vec<DispatchTensor>) -> Tensor<1> {
+    squares(tensors, true)
+}
+
+fn squares(tensors: Vec<DispatchTensor>, root: bool) -> Tensor<1> {
     assert!(!tensors.is_empty(), "a sum of squares needs a tensor, for its device");
     #[cfg(feature = "cube")]
     if !Kernel::Many.is_off() && has_kernels(&tensors) {
-        return Tensor::from_dispatch(
-            into_dispatch(vec![squares::sum_of_squares(of_cube(tensors))]).remove(0),
-        );
+        let sum = squares::sum_of_squares(of_cube(tensors), root);
+        return Tensor::from_dispatch(into_dispatch(vec![sum]).remove(0));
     }
     let sums = tensors.into_iter().map(<Dispatch as ManyOps>::squared_sum).collect();
-    Tensor::from_dispatch(Dispatch::float_sum(Dispatch::float_cat(sums, 0)))
+    let sum = Tensor::from_dispatch(Dispatch::float_sum(Dispatch::float_cat(sums, 0)));
+    if root { sum.sqrt() } else { sum }
+}
+
+/// Returns the factor that bounds the norm of gradients, `min(1, max / (norm + 1e-6))`, as torch's `clip_grad_norm_`; NaN if
+/// the norm is. Norm and factor are `[1]` in f32, on one device.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+///
+/// let norm = Tensor::<1>::from_data([4.0], &Device::flex());
+/// let factor = firebrick_kernels::clip_factor(norm, 2.0).into_scalar::<f32>();
+/// assert!((factor - 0.5).abs() < 1e-6);
+/// ```
+pub fn clip_factor(norm: Tensor<1>, max: f64) -> Tensor<1> {
+    #[cfg(feature = "cube")]
+    if !Kernel::Many.is_off() {
+        let norm = norm.clone().into_dispatch();
+        if norm.dtype() == DType::F32 && has_kernels([&norm]) {
+            let factor = clip::factor(of_cube(vec![norm]).remove(0), max as f32);
+            return Tensor::from_dispatch(into_dispatch(vec![factor]).remove(0));
+        }
+    }
+    ((norm + 1e-6).recip() * max).clamp_max(1.0)
 }
 
 /// Multiplies each tensor, of any rank and float dtype, by the factor, and returns them in the same order and dtypes.

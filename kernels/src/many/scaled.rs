@@ -7,9 +7,14 @@ use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
+#[cfg(feature = "cuda")]
+use crate::cube::cuda::{self, Buffer, Pass};
 use crate::cube::{
-    PART, Spec, TOGETHER, UNITS, contiguous, element, empty, end_of, grid, groups, run_many, units, written,
+    PART, Spec, UNITS, contiguous, element, empty, end_of, grid, groups, run_many, units, written,
 };
+
+/// Tensors are cast until they have so many bytes, and dropped before the next ones are.
+const CAST: usize = 256 << 20;
 
 /// Multiplies each tensor by the factor, in place where nothing else holds it.
 pub fn scale_all(tensors: Vec<FloatTensor<Cube>>, factor: FloatTensor<Cube>) -> Vec<FloatTensor<Cube>> {
@@ -24,13 +29,62 @@ pub fn scale_all(tensors: Vec<FloatTensor<Cube>>, factor: FloatTensor<Cube>) -> 
     })
 }
 
-/// Divides each tensor by the divisor, in f32, and returns the quotients in `dtype`. The tensors of one launch are dropped
-/// before the next.
+/// Joins the parts of each tensor along their first axis, multiplies by the factor in f32, and returns the products in the
+/// dtypes that stand with them.
+pub fn joined_and_scaled(
+    all: Vec<(Vec<FloatTensor<Cube>>, DType)>,
+    factor: FloatTensor<Cube>,
+) -> Vec<FloatTensor<Cube>> {
+    let output = |(parts, dtype): &(Vec<FloatTensor<Cube>>, DType)| {
+        let mut shape = parts[0].shape();
+        shape[0] = parts.iter().map(|part| part.shape()[0]).sum();
+        Spec::new(shape, *dtype)
+    };
+    let outputs: Vec<_> = all.iter().map(output).collect();
+    let targets: Vec<_> = all.iter().map(|(parts, _)| parts.len()).zip(outputs.clone()).collect();
+    let inputs = std::iter::once(factor).chain(all.into_iter().flat_map(|(parts, _)| parts)).collect();
+    run_many(inputs, outputs, move |inputs| {
+        let mut inputs = inputs.into_iter().map(contiguous);
+        let factor = inputs.next().expect("the factor comes first");
+        let parts: Vec<_> = inputs.collect();
+        let (mut found, mut places) = (Vec::new(), Vec::new());
+        for (count, Spec { shape, dtype }) in &targets {
+            let parts = &parts[places.len()..places.len() + count];
+            let whole = match parts {
+                [alone] if alone.dtype == *dtype => written(alone),
+                _ => empty(&factor, shape.clone(), *dtype),
+            };
+            let mut begin = 0;
+            for part in parts {
+                places.push(part_of(&whole, part, begin));
+                begin += part.meta.num_elements();
+            }
+            found.push(whole);
+        }
+        scaled(&parts, places, Some(&factor), 1.0);
+        found
+    })
+}
+
+/// Returns the elements of `whole` from `begin` on that have the shape of `part`.
+fn part_of(whole: &CubeTensor, part: &CubeTensor, begin: usize) -> CubeTensor {
+    let handle = whole.handle.clone().offset_start((begin * whole.dtype.size()) as u64);
+    let shape = part.meta.shape().clone();
+    CubeTensor::new_contiguous(whole.client.clone(), whole.device.clone(), shape, handle, whole.dtype)
+}
+
+/// Divides each tensor by the divisor, in f32, and returns the quotients in `dtype`. Tensors are dropped as others are cast.
 pub fn cast_all(tensors: Vec<FloatTensor<Cube>>, dtype: DType, divisor: f32) -> Vec<FloatTensor<Cube>> {
     let mut tensors = tensors.into_iter().peekable();
     let mut found = Vec::new();
     while tensors.peek().is_some() {
-        let inputs: Vec<_> = tensors.by_ref().take(TOGETHER).collect();
+        let mut bytes = 0;
+        let mut few = |x: &FloatTensor<Cube>| {
+            let is_first = bytes == 0;
+            bytes += x.shape().num_elements() * x.dtype().size();
+            is_first || bytes <= CAST
+        };
+        let inputs: Vec<_> = std::iter::from_fn(|| tensors.next_if(&mut few)).collect();
         let outputs = inputs.iter().map(|x| Spec::new(x.shape(), dtype)).collect();
         found.extend(run_many(inputs, outputs, move |inputs| {
             let tensors: Vec<_> = inputs.into_iter().map(contiguous).collect();
@@ -48,7 +102,12 @@ fn scaled(
     factor: Option<&CubeTensor>,
     divisor: f32,
 ) -> Vec<CubeTensor> {
-    for group in groups(tensors, 2, |at| tensors[at].dtype) {
+    for group in groups(tensors, 2, |at| (tensors[at].dtype, found[at].dtype)) {
+        #[cfg(feature = "cuda")]
+        if cuda::serves(&tensors[0].device) {
+            scaled_by_cuda(&group, tensors, &found, factor, divisor);
+            continue;
+        }
         let (mut from, mut to, mut lengths) = (SequenceArg::new(), SequenceArg::new(), SequenceArg::new());
         let mut cubes = 0;
         for at in &group {
@@ -82,6 +141,28 @@ fn scaled(
         }
     }
     found
+}
+
+/// The same as `scale_kernel`, of more tensors at once.
+#[cfg(feature = "cuda")]
+fn scaled_by_cuda(
+    group: &[usize],
+    tensors: &[CubeTensor],
+    found: &[CubeTensor],
+    factor: Option<&CubeTensor>,
+    divisor: f32,
+) {
+    let by = if factor.is_some() { "wide(s0[0])" } else { "1.0f" };
+    let pass = Pass {
+        name: "scale",
+        buffers: vec![Buffer::read(&tensors[group[0]]), Buffer::written(&found[group[0]])],
+        shared: factor.into_iter().map(Buffer::read).collect(),
+        before: format!("float by = {by};"),
+        body: "x1 = x0 * by / info.constant[0];".into(),
+        after: "",
+    };
+    let tensors: Vec<_> = group.iter().map(|at| vec![&tensors[*at], &found[*at]]).collect();
+    pass.launch(&tensors, factor.as_slice(), &[divisor], 0);
 }
 
 #[cube(launch_unchecked)]

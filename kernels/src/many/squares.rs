@@ -8,17 +8,20 @@ use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
+#[cfg(feature = "cuda")]
+use crate::cube::cuda::{self, Buffer, Pass};
 use crate::cube::{
     PART, Spec, UNITS, contiguous, element, empty, end_of, grid, groups, run, sum_of_cube, total, units,
 };
 
-/// Returns the sum of the squares of all elements.
-pub fn sum_of_squares(tensors: Vec<FloatTensor<Cube>>) -> FloatTensor<Cube> {
-    let [sum] = run(tensors, [Spec::new([1], DType::F32)], |tensors| [sum(tensors)]);
+/// Returns the sum of the squares of all elements, or its `root`.
+pub fn sum_of_squares(tensors: Vec<FloatTensor<Cube>>, root: bool) -> FloatTensor<Cube> {
+    let [sum] = run(tensors, [Spec::new([1], DType::F32)], move |tensors| [sum(tensors, root)]);
     sum
 }
 
-fn sum(tensors: Vec<CubeTensor>) -> CubeTensor {
+fn sum(tensors: Vec<CubeTensor>, root: bool) -> CubeTensor {
+    let tensors: Vec<_> = tensors.into_iter().map(contiguous).collect();
     let first = &tensors[0];
     let parts_of = |x: &CubeTensor| x.meta.num_elements().div_ceil(PART);
     let count: usize = tensors.iter().map(parts_of).sum();
@@ -26,12 +29,18 @@ fn sum(tensors: Vec<CubeTensor>) -> CubeTensor {
     let units = units(first, UNITS as usize);
     let mut done = 0;
     for group in groups(&tensors, 1, |at| tensors[at].dtype) {
+        #[cfg(feature = "cuda")]
+        if cuda::serves(&first.device) {
+            summed_by_cuda(&group, &tensors, &parts, done);
+            done += group.iter().map(|at| parts_of(&tensors[*at])).sum::<usize>();
+            continue;
+        }
         let mut buffers = SequenceArg::new();
         let mut lengths = SequenceArg::new();
         let mut cubes = 0;
         for x in group.iter().map(|at| &tensors[*at]) {
             cubes += parts_of(x);
-            buffers.push(contiguous(x.clone()).into_buffer_arg());
+            buffers.push(x.clone().into_buffer_arg());
             lengths.push(x.meta.num_elements());
         }
         // SAFETY: a cube beyond the last tensor's does nothing, and each reads a tensor within its number of elements.
@@ -52,7 +61,22 @@ fn sum(tensors: Vec<CubeTensor>) -> CubeTensor {
         }
         done += cubes;
     }
-    total(parts, count, None)
+    total(parts, count, None, root)
+}
+
+/// The same as `part_kernel`, of more tensors at once.
+#[cfg(feature = "cuda")]
+fn summed_by_cuda(group: &[usize], tensors: &[CubeTensor], parts: &CubeTensor, done: usize) {
+    let pass = Pass {
+        name: "squares",
+        buffers: vec![Buffer::read(&tensors[group[0]])],
+        shared: vec![Buffer::written(parts)],
+        before: String::new(),
+        body: "sum = __fmaf_rn(x0, x0, sum);".into(),
+        after: "sum = sum_of_block(sum);\nif (threadIdx.x == 0) s0[info.done + blockIdx.x] = sum;",
+    };
+    let tensors: Vec<_> = group.iter().map(|at| vec![&tensors[*at]]).collect();
+    pass.launch(&tensors, &[parts], &[], done);
 }
 
 #[cube(launch_unchecked)]

@@ -7,6 +7,8 @@ use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
+#[cfg(feature = "cuda")]
+use crate::cube::cuda::{self, Buffer, Pass};
 use crate::cube::{
     PART, Spec, UNITS, contiguous, element, empty, end_of, grid, groups, run_many, units, written,
 };
@@ -34,6 +36,11 @@ fn added(tensors: Vec<CubeTensor>, others: Vec<CubeTensor>, dtype: DType) -> Vec
         .map(|x| if x.dtype == dtype { written(x) } else { empty(x, x.meta.shape().clone(), dtype) })
         .collect();
     for group in groups(&tensors, 3, |at| (tensors[at].dtype, others[at].dtype)) {
+        #[cfg(feature = "cuda")]
+        if cuda::serves(&tensors[0].device) {
+            added_by_cuda(&group, &tensors, &others, &found);
+            continue;
+        }
         let (mut left, mut right) = (SequenceArg::new(), SequenceArg::new());
         let (mut sums, mut lengths) = (SequenceArg::new(), SequenceArg::new());
         let mut cubes = 0;
@@ -65,6 +72,26 @@ fn added(tensors: Vec<CubeTensor>, others: Vec<CubeTensor>, dtype: DType) -> Vec
         }
     }
     found
+}
+
+/// The same as `add_kernel`, of more tensors at once.
+#[cfg(feature = "cuda")]
+fn added_by_cuda(group: &[usize], tensors: &[CubeTensor], others: &[CubeTensor], found: &[CubeTensor]) {
+    let first = group[0];
+    let pass = Pass {
+        name: "add",
+        buffers: vec![
+            Buffer::read(&tensors[first]),
+            Buffer::read(&others[first]),
+            Buffer::written(&found[first]),
+        ],
+        shared: Vec::new(),
+        before: String::new(),
+        body: "x2 = x0 + x1;".into(),
+        after: "",
+    };
+    let tensors: Vec<_> = group.iter().map(|at| vec![&tensors[*at], &others[*at], &found[*at]]).collect();
+    pass.launch(&tensors, &[], &[], 0);
 }
 
 #[cube(launch_unchecked)]

@@ -1,6 +1,6 @@
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
-use super::{add_all, cast_all, scale_all, sum_of_squares};
+use super::{add_all, cast_all, clip_factor, l2_norm, scale_all, sum_of_squares};
 use crate::testing;
 
 /// Returns numbers of many magnitudes and their sum of squares in f64.
@@ -51,6 +51,25 @@ fn what_is_not_finite_shows() {
         let sum = sum_of_squares(tensors.into_iter().map(Tensor::into_dispatch).collect());
         assert!(!sum.into_scalar::<f32>().is_finite(), "{value}");
     }
+}
+
+/// The factor in f64 within f32's rounding; a norm that is not a number has none.
+#[test]
+fn a_norm_and_the_factor_that_bounds_it() {
+    let device = testing::device();
+    let (values, sum) = numbers(9000, 3);
+    let norm = l2_norm(vec![tensor(values, &device).into_dispatch()]);
+    let found = f64::from(norm.clone().into_scalar::<f32>());
+    assert!((found - sum.sqrt()).abs() <= 1e-5 * found, "{found} {sum}");
+    for max in [0.5, found * 0.999, found * 1.001, 1e6] {
+        let factor = f64::from(clip_factor(norm.clone(), max).into_scalar::<f32>());
+        let expected = (max / (found + 1e-6)).min(1.0);
+        assert!((factor - expected).abs() <= 1e-6 * expected, "{max} {factor} {expected}");
+    }
+    for (norm, expected) in [(0.0, 1.0), (f32::INFINITY, 0.0)] {
+        assert_eq!(clip_factor(tensor(vec![norm], &device), 1.0).into_scalar::<f32>(), expected);
+    }
+    assert!(clip_factor(tensor(vec![f32::NAN], &device), 1.0).into_scalar::<f32>().is_nan());
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Rows on a device: one cube computes one row, with sums in f32.
+//! Rows on a device: a cube computes one row at a time, with sums in f32.
 //!
-//! The forward pass is one kernel. The gradient is one kernel for the rows, and two for the gradients of scale and
-//! bias, which are sums over the rows. A tensor that a form lacks is bound to another one, and not read.
+//! The forward pass is one kernel. So is the gradient, in which a cube also adds the gradients of scale and bias over its
+//! rows; a second kernel adds what the cubes found. A tensor that a form lacks is bound to another one, and not read.
 #![allow(unsafe_code)] // Launches without checks of bounds: each kernel checks its row or column.
 
 use burn::backend::{Cube, TensorMetadata};
@@ -9,10 +9,12 @@ use burn::tensor::{DType, Shape};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::cube_columns::of_columns;
+use super::cube_columns::added;
 use super::kind::NormKind;
 use super::rows::{self, Gradients, NormRows, Normed, Statistics, Upstream, Wanted};
-use crate::cube::{Spec, contiguous, element, empty, grid, rows_and_width, run, sum_of_cube, units};
+use crate::cube::{
+    Spec, contiguous, element, empty, grid, rows_and_width, run, run_many, sum_of_cube, together, units,
+};
 use crate::off::Kernel;
 use burn::backend::tensor::FloatTensor;
 
@@ -61,33 +63,24 @@ impl NormRows for Cube {
         }
         let Upstream { sum, statistics: Statistics { mean, inverse }, scale, grad, of_sum } = upstream;
         let width = shape[shape.num_dims() - 1];
-        let (centered, adds) = (mean.is_some(), of_sum.is_some());
-        let columns = (wanted.scale || wanted.bias).then(|| {
-            let inputs = [Some(sum.clone()), Some(grad.clone()), mean.clone(), Some(inverse.clone())];
-            let dtype = scale.dtype();
-            let outputs = [Spec::new([width], dtype), Spec::new([width], dtype)];
-            run(inputs.into_iter().flatten().collect(), outputs, move |inputs| {
-                of_columns(inputs, centered, dtype)
-            })
-        });
-        let [of_scale, of_bias] = columns.map_or([None, None], |found| found.map(Some));
-        let of_sum = wanted.sum.then(|| {
-            let inputs = [Some(sum), Some(grad), Some(scale), mean, Some(inverse), of_sum];
-            let inputs = inputs.into_iter().flatten().collect();
-            let [found] = run(inputs, [Spec::new(shape, dtype)], move |inputs| {
-                [of_rows_kernel(inputs, centered, adds)]
-            });
-            found
-        });
-        Gradients {
-            sum: of_sum,
-            scale: of_scale.filter(|_| wanted.scale),
-            bias: of_bias.filter(|_| wanted.bias),
-        }
+        let form = Backward {
+            centered: mean.is_some(),
+            adds: of_sum.is_some(),
+            of_columns: (wanted.scale || wanted.bias).then(|| scale.dtype()),
+        };
+        let mut outputs = vec![Spec::new(shape, dtype)];
+        outputs.extend(
+            form.of_columns.into_iter().flat_map(|dtype| [(); 2].map(|()| Spec::new([width], dtype))),
+        );
+        let inputs = [Some(sum), Some(grad), Some(scale), mean, Some(inverse), of_sum];
+        let inputs = inputs.into_iter().flatten().collect();
+        let mut found = run_many(inputs, outputs, move |inputs| backward(inputs, form)).into_iter();
+        let mut next = |wanted| found.next().filter(|_| wanted);
+        Gradients { sum: next(wanted.sum), scale: next(wanted.scale), bias: next(wanted.bias) }
     }
 }
 
-/// The number of buffers that the forward kernel binds, including its scalars. Some devices of wgpu bind at most 8.
+/// The number of buffers that each kernel binds, including its scalars. Some devices of wgpu bind at most 8.
 const BUFFERS: u32 = 9;
 
 /// Returns whether the kernels compute these rows. An empty grid cannot be launched, and sums of f64 are in f64.
@@ -168,15 +161,8 @@ struct Shares {
 impl Shares {
     /// Of rows of `width` that are read from and written to these tensors.
     fn of(width: usize, tensors: &[&CubeTensor]) -> Self {
-        let x = tensors[0];
-        let widest = tensors.iter().map(|x| x.dtype.size()).max().expect("there are tensors");
-        let fits = |together: &usize| {
-            let starts = |x: &&CubeTensor| x.handle.offset_start.unwrap_or(0);
-            let is_aligned = |x: &&CubeTensor| starts(x).is_multiple_of((together * x.dtype.size()) as u64);
-            width.is_multiple_of(*together) && tensors.iter().all(is_aligned)
-        };
-        let together = x.client.io_optimized_vector_sizes(widest).find(fits).unwrap_or(1);
-        let units = units(x, width / together);
+        let together = together(tensors, |together| width.is_multiple_of(together));
+        let units = units(tensors[0], width / together);
         Self { together, units, each: (width / together).div_ceil(units as usize) }
     }
 }
@@ -274,8 +260,23 @@ fn forward_kernel<F: Float, S: Float, B: Float, N: Size>(
     }
 }
 
-/// Returns the gradient of the sum.
-fn of_rows_kernel(inputs: Vec<CubeTensor>, centered: bool, adds: bool) -> CubeTensor {
+/// The most cubes that share the rows where their gradients are summed over the rows too.
+const PARTS: usize = 512;
+
+/// What a backward pass computes.
+#[derive(Clone, Copy)]
+struct Backward {
+    /// Whether the norm subtracts the mean.
+    centered: bool,
+    /// Whether there is another gradient of the sum.
+    adds: bool,
+    /// The dtype of the gradients of scale and bias, if they are computed.
+    of_columns: Option<DType>,
+}
+
+/// Returns the gradient of the sum, then those of scale and bias if they are computed.
+fn backward(inputs: Vec<CubeTensor>, form: Backward) -> Vec<CubeTensor> {
+    let Backward { centered, adds, of_columns } = form;
     let mut inputs = inputs.into_iter().map(contiguous);
     let mut next = || inputs.next().expect("as many inputs as the form has");
     let (x, grad, scale) = (next(), next(), next());
@@ -285,12 +286,19 @@ fn of_rows_kernel(inputs: Vec<CubeTensor>, centered: bool, adds: bool) -> CubeTe
     let of_sum = if adds { next() } else { grad.clone() };
     let (rows, width) = rows_and_width(&x);
     let found = empty(&x, x.meta.shape().clone(), x.dtype);
+    // A cube adds the rows that it computes; the fewer cubes, the fewer sums are left to add.
+    let each_rows = if of_columns.is_some() { rows.div_ceil(PARTS) } else { 1 };
+    let parts = rows.div_ceil(each_rows);
+    let sums = match of_columns {
+        Some(_) => empty(&x, [parts, 2, width], DType::F32),
+        None => inverse.clone(),
+    };
     let Shares { together, units, each } = Shares::of(width, &[&x, &grad, &scale, &of_sum, &found]);
-    // SAFETY: each cube checks that its row exists, and reads and writes the columns of that row.
+    // SAFETY: each cube checks that its rows exist, and reads and writes the columns of these rows, and sums of its own.
     unsafe {
         backward_kernel::launch_unchecked(
             &x.client,
-            grid(&x, rows),
+            grid(&x, parts),
             CubeDim::new_1d(units),
             together,
             x.clone().into_buffer_arg(),
@@ -300,17 +308,21 @@ fn of_rows_kernel(inputs: Vec<CubeTensor>, centered: bool, adds: bool) -> CubeTe
             inverse.into_buffer_arg(),
             of_sum.clone().into_buffer_arg(),
             found.clone().into_buffer_arg(),
+            sums.clone().into_buffer_arg(),
             rows,
+            each_rows,
             width / together,
             1.0 / width as f32,
             centered,
             adds,
+            of_columns.is_some(),
             units,
             each,
             [element(&x), element(&grad), element(&scale), element(&of_sum)],
         );
     }
-    found
+    let columns = of_columns.into_iter().flat_map(|dtype| added(&sums, dtype));
+    std::iter::once(found).chain(columns).collect()
 }
 
 #[cube(launch_unchecked)]
@@ -322,63 +334,97 @@ fn backward_kernel<F: Float, G: Float, S: Float, O: Float, N: Size>(
     inverses: &[f32],
     of_sum: &[Vector<O, N>],
     found: &mut [Vector<F, N>],
+    sums: &mut [Vector<f32, N>],
     rows: usize,
+    each_rows: usize,
     width: usize,
     share: f32,
     #[comptime] centered: bool,
     #[comptime] adds: bool,
+    #[comptime] of_columns: bool,
     #[comptime] units: u32,
     #[comptime] each: usize,
     #[define(F, G, S, O)] _dtypes: [ElemType; 4],
 ) {
-    let row = CUBE_POS;
+    let part = CUBE_POS;
+    let mut row = part * each_rows;
     if row >= rows {
         terminate!();
     }
+    let end = min(row + each_rows, rows);
     let mut shared = Shared::<[f32]>::new_slice(units as usize);
-    let start = row * width;
     let unit = UNIT_POS as usize;
-    let inverse = inverses[row];
-    let mut mean = 0.0f32;
-    if centered {
-        mean = means[row];
-    }
 
-    // The gradient with the scale, and the norm without it.
-    let mut grads = Array::<Vector<f32, N>>::new(each);
-    let mut normals = Array::<Vector<f32, N>>::new(each);
-    let mut total = Vector::<f32, N>::new(0.0f32);
-    let mut along = Vector::<f32, N>::new(0.0f32);
+    // The gradients of scale and bias, over the rows so far.
+    let mut of_scale = Array::<Vector<f32, N>>::new(each);
+    let mut of_bias = Array::<Vector<f32, N>>::new(each);
     #[unroll]
     for step in 0..each {
-        let at = unit + step * units as usize;
-        let mut scaled = Vector::<f32, N>::new(0.0f32);
-        let mut normal = Vector::<f32, N>::new(0.0f32);
-        if at < width {
-            scaled = Vector::<f32, N>::cast_from(grad[start + at]) * Vector::cast_from(scale[at]);
-            normal = (Vector::<f32, N>::cast_from(x[start + at]) - Vector::new(mean)) * Vector::new(inverse);
+        of_scale[step] = Vector::new(0.0f32);
+        of_bias[step] = Vector::new(0.0f32);
+    }
+    while row < end {
+        let start = row * width;
+        let inverse = inverses[row];
+        let mut mean = 0.0f32;
+        if centered {
+            mean = means[row];
         }
-        total += scaled;
-        along += scaled * normal;
-        grads[step] = scaled;
-        normals[step] = normal;
-    }
-    let along = sum_of_cube(&mut shared, sum_of_vector(along), units) * share;
-    let mut centre = 0.0f32;
-    if centered {
-        centre = sum_of_cube(&mut shared, sum_of_vector(total), units) * share;
+        // The gradient with the scale, and the norm without it.
+        let mut grads = Array::<Vector<f32, N>>::new(each);
+        let mut normals = Array::<Vector<f32, N>>::new(each);
+        let mut total = Vector::<f32, N>::new(0.0f32);
+        let mut along = Vector::<f32, N>::new(0.0f32);
+        #[unroll]
+        for step in 0..each {
+            let at = unit + step * units as usize;
+            let mut scaled = Vector::<f32, N>::new(0.0f32);
+            let mut normal = Vector::<f32, N>::new(0.0f32);
+            if at < width {
+                let slope = Vector::<f32, N>::cast_from(grad[start + at]);
+                normal =
+                    (Vector::<f32, N>::cast_from(x[start + at]) - Vector::new(mean)) * Vector::new(inverse);
+                scaled = slope * Vector::cast_from(scale[at]);
+                if of_columns {
+                    of_scale[step] += slope * normal;
+                    of_bias[step] += slope;
+                }
+            }
+            total += scaled;
+            along += scaled * normal;
+            grads[step] = scaled;
+            normals[step] = normal;
+        }
+        let along = sum_of_cube(&mut shared, sum_of_vector(along), units) * share;
+        let mut centre = 0.0f32;
+        if centered {
+            centre = sum_of_cube(&mut shared, sum_of_vector(total), units) * share;
+        }
+
+        #[unroll]
+        for step in 0..each {
+            let at = unit + step * units as usize;
+            if at < width {
+                let mut slope = (grads[step] - Vector::new(centre) - normals[step] * Vector::new(along))
+                    * Vector::new(inverse);
+                if adds {
+                    slope += Vector::cast_from(of_sum[start + at]);
+                }
+                found[start + at] = Vector::cast_from(slope);
+            }
+        }
+        row += 1;
     }
 
-    #[unroll]
-    for step in 0..each {
-        let at = unit + step * units as usize;
-        if at < width {
-            let mut slope = (grads[step] - Vector::new(centre) - normals[step] * Vector::new(along))
-                * Vector::new(inverse);
-            if adds {
-                slope += Vector::cast_from(of_sum[start + at]);
+    if of_columns {
+        let place = 2 * part * width;
+        #[unroll]
+        for step in 0..each {
+            let at = unit + step * units as usize;
+            if at < width {
+                sums[place + at] = of_scale[step];
+                sums[place + width + at] = of_bias[step];
             }
-            found[start + at] = Vector::cast_from(slope);
         }
     }
 }

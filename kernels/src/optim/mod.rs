@@ -11,7 +11,8 @@
 //! # Together
 //!
 //! A model has hundreds of parameters, most of them small, and a kernel for each would cost a GPU more to launch than to
-//! run. Within [`together`], updates that are [`deferred`] are launched in groups, up to 32 parameters in one kernel.
+//! run. Within [`together`], updates that are [`deferred`] are launched in groups: up to 32 parameters in one kernel, and on
+//! CUDA devices some hundred.
 //!
 //! # In place
 //!

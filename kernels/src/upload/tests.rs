@@ -29,30 +29,32 @@ fn begun(tensors: Vec<Tensor<1>>) -> Option<Upload> {
     begun.ok()
 }
 
-/// Each upload takes the memory that the one before leaves, while the device still computes from it.
+/// Each upload takes the memory that the one before leaves, while the device still computes from it. The sums of two rounds
+/// differ by more than what an order of adding changes.
 #[test]
 fn tensors_arrive_beside_what_the_device_computes() {
     let device = testing::device();
     let mut sums = Vec::new();
-    let mut next = begun(on_host(0.0));
+    let of_round = |round: usize| on_host(100.0 * round as f32);
+    let mut next = begun(of_round(0));
     for round in 1..20 {
         let Some(upload) = next.take() else { return };
         let there = upload.wait().unwrap();
         assert!(there.iter().all(|tensor| tensor.device() == device));
-        next = begun(on_host(round as f32));
+        next = begun(of_round(round));
         let factors = Tensor::<1>::ones([70_001], &device) * 0.5;
         let sum = (there[3].clone() * factors).sum() + there[4].clone().sum();
         sums.push(sum + there[1].clone().cast(FloatDType::F32).sum());
     }
     let sums: Vec<f32> = sums.into_iter().map(Tensor::into_scalar).collect();
     for (round, sum) in sums.into_iter().enumerate() {
-        let of = data(on_host(round as f32));
+        let of = data(of_round(round));
         let add = |data: &TensorData| data.iter::<f64>().sum::<f64>();
         let expected = 0.5 * add(&of[3]) + add(&of[4]) + add(&of[1]);
-        assert!((f64::from(sum) / expected - 1.0).abs() < 1e-5, "round {round}: {sum}, {expected}");
+        assert!((f64::from(sum) / expected - 1.0).abs() < 1e-4, "round {round}: {sum}, {expected}");
     }
     let Some(last) = next else { return };
-    assert_eq!(data(last.wait().unwrap()), data(on_host(19.0)));
+    assert_eq!(data(last.wait().unwrap()), data(of_round(19)));
 }
 
 #[test]

@@ -1,16 +1,13 @@
 //! The norm of all gradients, and what the ranks tell each other with it.
 
-use std::sync::Arc;
-
 use burn::backend::DispatchTensor;
 use burn::module::Module;
 use burn::tensor::Tensor;
-use firebrick_kernels::sum_of_squares;
+use firebrick_kernels::{l2_norm, sum_of_squares};
 use firebrick_world::numbers;
 
 use super::Grads;
 use super::visits::{Distinct, Squares};
-use crate::zero::Sharding;
 use crate::{Agreement, StrategyError};
 
 /// The norm, on the device, and as a number once something has read it.
@@ -18,9 +15,6 @@ pub(super) struct Norm {
     tensor: Tensor<1>,
     read: Option<f64>,
 }
-
-/// This rank's part of a sum over the ranks, and how these share.
-type SumOfShards = (Arc<Sharding>, Tensor<1>);
 
 impl Grads {
     /// Returns the L2 norm over all gradients together, shape `[1]`, in f32. It is infinite or NaN if any gradient is,
@@ -37,16 +31,23 @@ impl Grads {
         if let Some(norm) = &self.norm {
             return Ok(norm.tensor.clone());
         }
-        let (shards, wholes) = self.squares(model);
+        let Squares { sharding, shards, wholes } = self.squares(model);
+        let device = model.devices()[0].clone().inner();
+        let or_zero = |grads: Vec<DispatchTensor>, reduce: fn(Vec<DispatchTensor>) -> Tensor<1>| {
+            if grads.is_empty() { Tensor::zeros([1], &device) } else { reduce(grads) }
+        };
+        let shards = sharding.map(|sharding| (sharding, or_zero(shards, sum_of_squares)));
         // Ranks that know that they skip the window no longer sum: some may have no gradients.
         let shards = shards.filter(|_| !self.is_skipped_by_all());
         let norm = match (shards, self.open_agreement()) {
-            (None, _) => Norm { tensor: wholes.sqrt(), read: None },
+            (None, _) => Norm { tensor: or_zero(wholes, l2_norm), read: None },
             (Some((sharding, shards)), None) => {
+                let wholes = or_zero(wholes, sum_of_squares);
                 Norm { tensor: (sharding.sum_of(shards)? + wholes).sqrt(), read: None }
             }
             (Some((sharding, shards)), Some(agreement)) => {
                 let device = shards.device();
+                let wholes = or_zero(wholes, sum_of_squares);
                 let agreed = agreement.make_with(self.skip.as_ref(), Some(shards), Some(wholes))?;
                 self.skip = agreed.skip.clone();
                 let norm = (sharding.sum(&agreed.squares) as f32 + agreed.wholes[0] as f32).sqrt();
@@ -56,18 +57,12 @@ impl Grads {
         Ok(self.norm.insert(norm).tensor.clone())
     }
 
-    /// Returns the sums of the squares of sharded and of other gradients, each `[1]`.
-    fn squares<M: Module>(&mut self, model: &M) -> (Option<SumOfShards>, Tensor<1>) {
+    /// Returns the sharded and the other gradients.
+    fn squares<M: Module>(&mut self, model: &M) -> Squares {
         let sharding = self.sharding.clone();
-        let mut squares = Squares { sharding: sharding.clone(), shards: Vec::new(), wholes: Vec::new() };
+        let mut squares = Squares { sharding, shards: Vec::new(), wholes: Vec::new() };
         model.visit(&mut Distinct::new(&mut self.params, &mut squares));
-        let device = model.devices()[0].clone().inner();
-        let sum = |grads: Vec<DispatchTensor>| match grads.is_empty() {
-            true => Tensor::zeros([1], &device),
-            false => sum_of_squares(grads),
-        };
-        let shards = sharding.map(|sharding| (sharding, sum(squares.shards)));
-        (shards, sum(squares.wholes))
+        squares
     }
 
     /// Makes the ranks' exchange about the window, unless it has been made. The norm of all gradients is then

@@ -56,9 +56,10 @@ fn own(amp: Option<Amp>, forgets: usize) -> (Result<Trained<Own>, TrainError>, u
     (result, calls.load(Relaxed))
 }
 
+/// Burn's kernels for GPUs compare no dtypes.
 #[test]
 fn a_model_that_mixes_dtypes_is_refused_by_parameter_and_operation() {
-    if !has_bf16() {
+    if !has_bf16() || !is_cpu() {
         return;
     }
     for (amp, forgets, parts) in [
@@ -93,7 +94,7 @@ fn the_trial_is_one_more_pass_and_only_where_something_is_cast() {
 
 #[test]
 fn a_model_that_cannot_be_evaluated_in_a_dtype_is_refused_before_the_run() {
-    if !has_bf16() {
+    if !has_bf16() || !is_cpu() {
         return;
     }
     let model = Own::new(FORGETS_FACTOR);

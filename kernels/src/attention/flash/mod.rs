@@ -8,7 +8,7 @@
 //! same bits.
 //!
 //! ```text
-//! text.rs        kernels of CUDA C++ as CubeCL launches them
+//! text.rs        the texts of the kernels, and what they are given
 //! tile.cu        rows in shared memory, and products of tiles
 //! of_queries.cu  what the kernels that own a block of queries have in common
 //! forward.cu     the output, and the logarithm of each query's sum of powers

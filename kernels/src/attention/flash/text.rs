@@ -1,16 +1,8 @@
-//! Kernels of CUDA C++ as CubeCL launches them: it compiles the text with NVRTC, keeps what is compiled as it keeps that of
-//! its own kernels, and queues the launches in the same order.
+//! The texts of the kernels, and what they are given.
 
 use burn_cubecl::tensor::CubeTensor;
-use cubecl::ir::UIntKind;
-use cubecl::ir::metadata::Info as Metadata;
-use cubecl::prelude::*;
-use cubecl::{CubeKernel, PrecompiledSource};
-use cubecl_runtime::kernel::BufferIOAttr;
-use cubecl_runtime::server::{KernelArguments, MetadataBindingInfo};
 
-/// The units of a block.
-const UNITS: u32 = 128;
+use crate::cube::cuda;
 
 /// What a kernel computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,9 +23,11 @@ pub struct Form {
     pub is_causal: bool,
 }
 
-impl Form {
-    /// Returns the kernel's name, as a profile shows it: `attention_forward_bf16_64_causal`.
-    fn entrypoint(self) -> String {
+impl cuda::Form for Form {
+    const UNITS: u32 = 128;
+
+    /// Such as `attention_forward_bf16_64_causal`.
+    fn entrypoint(&self) -> String {
         let pass = match self.pass {
             Pass::Forward => "forward",
             Pass::OfQueries => "of_queries",
@@ -44,7 +38,7 @@ impl Form {
         format!("attention_{pass}_{dtype}_{}_{reads}", self.size)
     }
 
-    fn text(self) -> String {
+    fn text(&self) -> String {
         let (header, dtype) = if self.is_f16 { ("fp16", "__half") } else { ("bf16", "__nv_bfloat16") };
         let parts: &[_] = match self.pass {
             Pass::Forward => &[include_str!("of_queries.cu"), include_str!("forward.cu")],
@@ -59,34 +53,6 @@ impl Form {
             include_str!("tile.cu"),
             parts.join("\n").replace("KERNEL", &self.entrypoint()),
         )
-    }
-}
-
-impl KernelMetadata for Form {
-    fn name(&self) -> &'static str {
-        "attention in tiles"
-    }
-
-    /// The program decides the text of a form, and CubeCL keeps what each program compiled apart.
-    fn id(&self) -> KernelId {
-        KernelId::new::<Self>().cube_dim(CubeDim::new_1d(UNITS).into()).info(*self)
-    }
-
-    fn address_type(&self) -> ElemType {
-        UIntKind::U64.into()
-    }
-}
-
-impl CubeKernel for Form {
-    /// Nothing: CubeCL asks for it, and compiles the text.
-    fn define(&self) -> KernelDefinition {
-        let units = CubeDim::new_1d(UNITS).into();
-        let settings = KernelSettings::new(units, ExecutionMode::Unchecked, AddressType::U64);
-        KernelDefinition { body: Scope::root(settings.clone()), settings, info: Metadata::default() }
-    }
-
-    fn source(&self) -> Option<PrecompiledSource> {
-        Some(PrecompiledSource { source: self.text(), entrypoint_name: self.entrypoint(), lang: "cuda" })
     }
 }
 
@@ -156,17 +122,5 @@ impl Info {
 
 /// Launches a kernel for so many heads, of all rows of the batch.
 pub fn launch(form: Form, heads: usize, reads: &[CubeTensor], writes: &[&CubeTensor], info: Info) {
-    let blocks = heads as u64 * info.tiles;
-    let blocks = u32::try_from(blocks).expect("a device's memory holds fewer blocks of rows");
-    let mut arguments = KernelArguments::new();
-    let reads = reads.iter().map(|x| (x, BufferIOAttr::ReadOnly));
-    for (x, use_of_it) in reads.chain(writes.iter().map(|x| (*x, BufferIOAttr::WriteOnly))) {
-        arguments = arguments.with_buffer_io(x.handle.clone().binding(), use_of_it);
-    }
-    // None of them is dynamic: all are a parameter of the kernel.
-    let words = info.words();
-    let all = words.len();
-    let arguments = arguments.with_info(MetadataBindingInfo::new(words, all));
-    let client = &writes[0].client;
-    client.launch(Box::new(form), CubeCount::Static(blocks, 1, 1), arguments);
+    cuda::launch(form, heads * info.tiles as usize, reads, writes, info.words());
 }

@@ -48,12 +48,14 @@ impl Job {
         let mut inputs = inputs.into_iter();
         let mut next = || inputs.next().expect("as many inputs as an update has");
         let writable = |tensor: CubeTensor| {
-            let tensor = contiguous(tensor);
-            if tensor.handle.can_mut() {
-                return tensor;
-            }
+            let tensor = match tensor.is_contiguous() {
+                true if tensor.handle.can_mut() => return tensor,
+                // On CUDA, Burn's copy stands in padded rows.
+                true => contiguous(tensor.copy()),
+                false => contiguous(tensor),
+            };
             copies.fetch_add(1, Ordering::Relaxed);
-            tensor.copy()
+            tensor
         };
         let (param, grad) = (writable(next()), contiguous(next()));
         let moment = |_| match fresh {
@@ -72,8 +74,8 @@ impl Job {
         [&self.param].into_iter().chain(&self.moments).chain(&self.replica).cloned().collect()
     }
 
-    /// Returns the number of tensors.
-    pub fn buffers(&self) -> usize {
-        2 + self.moments.len() + usize::from(self.replica.is_some())
+    /// Returns the parameter, its gradient, its moments and the replica, if there is one.
+    pub fn tensors(&self) -> impl Iterator<Item = &CubeTensor> {
+        [&self.param, &self.grad].into_iter().chain(&self.moments).chain(&self.replica)
     }
 }

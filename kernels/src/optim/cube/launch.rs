@@ -8,12 +8,20 @@ use cubecl::prelude::*;
 
 use super::job::Job;
 use super::symbol::{Equation, Of};
+#[cfg(feature = "cuda")]
+use super::text;
+#[cfg(feature = "cuda")]
+use crate::cube::cuda::{self, Buffer, Pass};
 use crate::cube::{PART, UNITS, element as dtype_of, end_of, grid, units};
 use crate::optim::rule::Rule;
 
 /// Launches the kernel for jobs of one kind. If the number of the guard is not finite, they keep their values.
 pub fn launch<R: Rule<N, C>, const N: usize, const C: usize>(group: &[&Job], guard: Option<&CubeTensor>) {
     let Job { param: like, grad, replica, kind, .. } = group[0];
+    #[cfg(feature = "cuda")]
+    if cuda::serves(&like.device) {
+        return launch_cuda::<R, N, C>(group, guard);
+    }
     let (mut params, mut grads, mut moments) = (SequenceArg::new(), SequenceArg::new(), SequenceArg::new());
     let (mut replicas, mut lengths, mut constants) =
         (SequenceArg::new(), SequenceArg::new(), SequenceArg::new());
@@ -55,6 +63,39 @@ pub fn launch<R: Rule<N, C>, const N: usize, const C: usize>(group: &[&Job], gua
             [dtype_of(like), dtype_of(grad), dtype_of(replica.as_ref().unwrap_or(like))],
         );
     }
+}
+
+/// The same as `update_kernel`, of more parameters at once.
+#[cfg(feature = "cuda")]
+fn launch_cuda<R: Rule<N, C>, const N: usize, const C: usize>(group: &[&Job], guard: Option<&CubeTensor>) {
+    let Job { param, grad, moments, replica, kind, .. } = group[0];
+    let moment = if kind.fresh { Buffer::written } else { Buffer::changed };
+    let (mut body, found) = text::written::<R, N, C>();
+    // The gradient is not written.
+    let places = || [0].into_iter().chain(2..).zip(&found);
+    places().for_each(|(at, name)| body += &format!(" float y{at} = {name};"));
+    let condition = if guard.is_some() { "if (updates) " } else { "" };
+    places().for_each(|(at, _)| body += &format!(" {condition}x{at} = y{at};"));
+    if replica.is_some() {
+        body += &format!(" x{} = x0;", 2 + N);
+    }
+    let mut buffers = vec![Buffer::changed(param), Buffer::read(grad)];
+    buffers.extend(moments.iter().map(moment));
+    buffers.extend(replica.as_ref().map(Buffer::written));
+    let pass = Pass {
+        name: "update",
+        buffers,
+        shared: guard.into_iter().map(Buffer::read).collect(),
+        before: match guard {
+            // By its bits, since compilers may assume that there is no NaN.
+            Some(_) => "bool updates = (__float_as_uint(s0[0]) & 0x7f800000u) != 0x7f800000u;".into(),
+            None => String::new(),
+        },
+        body,
+        after: "",
+    };
+    let tensors: Vec<_> = group.iter().map(|job| job.tensors().collect()).collect();
+    pass.launch(&tensors, guard.as_slice(), &kind.constants, 0);
 }
 
 /// Returns the new parameter, then the new moments.

@@ -7,11 +7,14 @@
 //! job.rs       the tensors of one update
 //! launch.rs    the kernel that updates a group
 //! symbol.rs    an equation as the body of a kernel
+//! text.rs      an equation as the body of a kernel in CUDA C++
 //! ```
 
 mod job;
 mod launch;
 mod symbol;
+#[cfg(feature = "cuda")]
+mod text;
 mod together;
 
 use burn::backend::TensorMetadata;

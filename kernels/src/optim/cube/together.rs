@@ -106,7 +106,7 @@ fn launch_after(last: FloatTensor<Cube>, guard: Option<Guard>, jobs: Jobs) {
         let guard = inputs.get(1);
         let jobs = std::mem::take(&mut *jobs.lock().unwrap_or_else(PoisonError::into_inner));
         let params: Vec<_> = jobs.iter().map(|job| job.param.clone()).collect();
-        let buffers = jobs.iter().map(Job::buffers).max().unwrap_or(1);
+        let buffers = jobs.iter().map(|job| job.tensors().count()).max().unwrap_or(1);
         for places in groups(&params, buffers, |at| &jobs[at].kind) {
             let group: Vec<_> = places.into_iter().map(|at| &jobs[at]).collect();
             (group[0].launch)(&group, guard);

@@ -92,7 +92,8 @@ fn a_model_is_updated_as_on_the_cpu_whatever_is_launched_together() {
                     // AdamW and Lion divide by numbers that may be rounded otherwise.
                     assert!(apart <= 2e-6 * expected.abs() + 2e-7, "{dtype:?}, {step}: {found} {expected}");
                 }
-                assert_eq!(copies(), before, "each tensor is alone");
+                // What comes from the host may stand in padded rows, which the first step copies.
+                assert!(copies() == before || step == 1, "each tensor is alone");
                 if dtype != FloatDType::F32 {
                     assert_eq!(written.len(), 78, "each parameter that has a gradient");
                     assert_eq!(written.params(&on_device).len(), 78);
@@ -112,13 +113,19 @@ fn a_model_is_updated_as_on_the_cpu_whatever_is_launched_together() {
 fn a_model_that_something_else_holds_keeps_its_values() {
     let device = testing::device().autodiff();
     for mut optimizer in optimizers() {
-        let start = layers(&device);
-        let (held, before) = (values(&start), copies());
-        let grads = gradients_of(&start, 1, FloatDType::F32);
-        let updated = together(|| optimizer.step(1e-2, start.clone(), grads));
-        assert_eq!(values(&start), held);
-        assert_ne!(values(&updated), held);
-        assert_eq!(copies() - before, 78, "each parameter that has a gradient");
+        // In the second step, parameters and moments are alone but for what is held.
+        let (mut start, mut alone, mut other) = (layers(&device), layers(&device), optimizer.clone());
+        for step in 1..3 {
+            let grads = gradients_of(&alone, step, FloatDType::F32);
+            alone = together(|| other.step(1e-2, alone, grads));
+            let (held, before) = (values(&start), copies());
+            let grads = gradients_of(&start, step, FloatDType::F32);
+            let updated = together(|| optimizer.step(1e-2, start.clone(), grads));
+            assert_eq!(values(&start), held);
+            assert_eq!(values(&updated), values(&alone));
+            assert_eq!(copies() - before, 78, "each parameter that has a gradient");
+            start = updated;
+        }
     }
 }
 
