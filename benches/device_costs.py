@@ -28,8 +28,11 @@ The model is a GPT of width 256 with 8 heads and a vocabulary of 1024, in micro-
 `--cache`), `tuned` the operations that it tunes, and `again` kernels that the second start compiles. If a limit is broken,
 or a case fails, the exit status is 1 and the last lines say which:
 
-* at most 30 launches and products a layer in bf16 (45 in f32) and 48 besides (from 6 and 12 layers), and linear in
-  layers (6, 9 and 12);
+* at most 24 launches and products a layer in bf16 (36 in f32), and 24 besides (31 with GPT-2's chunks of logits and `Clip`),
+  from 6 and 12 layers, and linear in layers (6, 9 and 12);
+* a step of `gpt2-12` takes an H100 at most 26 ms by a model: each product by its operations at 550 TFLOP/s or its bytes at
+  3.0 TB/s, attention at 200 TFLOP/s, each other kernel by the bytes that it moves, from the shapes, and 1 us for each
+  launch. `--list gpt2-12` prints what each kernel moves beside what it needs: each tensor read and written once;
 * at most one wait, for a late read of two numbers, loss and norm (not where the host takes part: `offload`, and `zero2`,
   whose ranks exchange through the host's memory; with `dropout`, whose keys are uploaded, CubeCL also waits for a fence
   that it set many uploads before);
@@ -57,8 +60,10 @@ import urllib.parse
 import firebrick
 
 # In f32, scores exist, and some ten launches compute them.
-PER_LAYER, BESIDES, LINEAR = {"f32": 45, "bf16": 30, "gpt2": 30}, 48, 0.01
+PER_LAYER, BESIDES, LINEAR = {"f32": 36, "bf16": 24, "gpt2": 24}, {"f32": 24, "bf16": 24, "gpt2": 31}, 0.01
 WAITS, COPIES, SLACK = 1, 2, 0.25
+# Of an H100: operations and bytes a second, seconds between launches, and the limit of a step's milliseconds.
+PRODUCTS, ATTENTION, MEMORY, GAP, MODELED = 550e12, 200e12, 3.0e12, 1e-6, 26
 PROBE = 1 << 30
 PROBES = re.compile("launch_overhead|throughput")
 ROW = "{:<16}{:>4}{:>10}{:>10}{:>8}{:>9}{:>12}{:>11}{:>12}{:>11}{:>8}{:>10}{:>9}{:>9}{:>7}{:>7}"
@@ -163,7 +168,7 @@ def bench(case, steps, options, sm, folder, name):
             found = json.load(file)
     except (OSError, ValueError) as error:
         raise Failed(f"the driver left no totals: {error}") from None
-    found["products"] = len(lines_of(products))
+    found["products"] = collections.Counter(lines_of(products))
     return found, [json.loads(line) for line in lines_of(compiled)]
 
 
@@ -202,7 +207,10 @@ def measure(case, options, sm, folder):
     to_host, to_device = ["dtoh", "dtoh_pageable"], ["htod", "htod_pageable"]
     return {
         "launches": launches,
-        "products": (more["products"] - less["products"]) / over,
+        "products": (more["products"].total() - less["products"].total()) / over,
+        "product_calls": [
+            [json.loads(line), count / over] for line, count in (more["products"] - less["products"]).items()
+        ],
         # A copy to memory that isn't pinned blocks.
         "waits": rate("stream_sync", "event_sync", "ctx_sync", "dtoh_pageable"),
         "to_host": rate(*to_host),
@@ -251,6 +259,75 @@ def largest(trace):
     return max((size for size in sizes if size != PROBE), default=0)
 
 
+def moved(name, blocks, case):
+    """The bytes that a launch of a kernel moves, and those that it needs: each tensor read and written once.
+
+    None for kernels of one number. Raises KeyError for a kernel that isn't known.
+    """
+    rows, width, half, wide = case["micro"] * case["block"], case["width"], 2, 4
+    tensor = rows * width * half
+    # Of the passes over lists of tensors, whose blocks have 4096 elements: bytes moved and needed for each element.
+    listed = {
+        "squares": (wide, wide),
+        # From f32 to f32, or less.
+        "scale": (2 * wide, 2 * wide),
+        # Parameter and moments in f32, the gradient in f32, and the replica.
+        "update": (7 * wide + half, 7 * wide + half),
+    }
+    kind = name.removeprefix("kernel_").split("_")[0]
+    if kind in listed:
+        return tuple(blocks * 4096 * each for each in listed[kind])
+    if blocks <= 1:
+        return None
+    elements = re.search(r"_n_(\d+)", name)
+    elements = blocks * 256 * int(elements.group(1)) if elements else 0
+    size = half if "_c_bf16" in name or "_e_bf16" in name else wide
+    table = (case["vocabulary"] if blocks > case["block"] else case["block"]) * width * half
+    rules = {
+        # With the residual sum: two tensors read and two written.
+        "forward": (4 * tensor, 4 * tensor),
+        # The norm's input, two gradients, the new one, and the sums of each block over its rows.
+        "backward": (4 * tensor + blocks * 2 * width * wide, 4 * tensor),
+        "added": (512 * 2 * width * wide, 512 * 2 * width * wide),
+        "value": (2 * 4 * tensor, 2 * 4 * tensor),
+        "gradient": (3 * 4 * tensor, 3 * 4 * tensor),
+        # Logits are read twice, and the gradient takes their place.
+        "losses": (3 * blocks * case["vocabulary"] * half, 2 * blocks * case["vocabulary"] * half),
+        # Blocks read all ids, from the cache after the first one.
+        "rows": (tensor + table + 4 * rows, tensor + table + 4 * rows),
+        "select": (2 * tensor, 2 * tensor),
+        "reduce": (tensor + tensor // case["micro"], tensor + tensor // case["micro"]),
+        "binop": (3 * elements * size, 3 * elements * size),
+    }
+    return rules[kind]
+
+
+def modeled(found, case):
+    """Seconds of a step on an H100, and a line for each kernel: seconds, launches, bytes moved and needed.
+
+    Raises KeyError for a kernel whose bytes aren't known.
+    """
+    lines, total = [], 0.0
+    for call, count in found["product_calls"]:
+        m, n, k = call["m"], call["n"], call["k"]
+        sizes = [4 if kind == 0 else 2 for kind in call["types"]]
+        bytes_moved = m * k * sizes[0] + k * n * sizes[1] + m * n * sizes[3] * (2 if call["beta"] else 1)
+        seconds = call["batch"] * max(2 * m * n * k / PRODUCTS, bytes_moved / MEMORY)
+        lines.append((count * seconds, count, None, f"product {m} x {k} x {n}"))
+    # A product of a causal head: half of all scores, a multiplication and an addition each.
+    product = case["micro"] * case["width"] * case["block"] ** 2
+    for name, (count, blocks) in found["kernels"].items():
+        if name.startswith("attention_"):
+            products = {"attention_forward": 2, "attention_of_queries": 3, "attention_of_keys": 4}
+            seconds = products[re.match("attention(_of)?_[a-z]+", name).group()] * product / ATTENTION
+            lines.append((count * seconds, count, None, name))
+            continue
+        each = moved(name, blocks, case)
+        lines.append((count * each[0] / MEMORY if each else 0.0, count, each, name))
+    total = sum(seconds + count * GAP for seconds, count, _, _ in lines)
+    return total, sorted(lines, key=lambda line: (-line[0], line[3]))
+
+
 def by_kind(found):
     """Launches by the kernels' names without the hash that ends them."""
     kinds = collections.Counter()
@@ -270,8 +347,8 @@ def check(results, sm):
             layer = (twelve - six) / 6
             rest = six - 6 * layer
             most = PER_LAYER[dtype]
-            holds = layer <= most and rest <= BESIDES
-            yield holds, f"{dtype}: {layer:.1f} launches a layer (limit {most}) and {rest:.1f} besides ({BESIDES})"
+            holds = round(layer, 1) <= most and round(rest, 1) <= BESIDES[dtype]
+            yield holds, f"{dtype}: {layer:.1f} launches a layer (limit {most}) and {rest:.1f} besides ({BESIDES[dtype]})"
         if six and nine and twelve:
             middle = (six + twelve) / 2
             holds = abs(nine - middle) <= LINEAR * middle
@@ -288,6 +365,13 @@ def check(results, sm):
             of_all = CASES[name]["largest"]
             holds = found["largest"] < of_all
             yield holds, f"{name}: the largest allocation has {found['largest']:,} bytes (below {of_all:,})"
+    if "gpt2-12" in results:
+        try:
+            seconds, _ = modeled(results["gpt2-12"], CASES["gpt2-12"])
+            holds = seconds * 1e3 <= MODELED
+            yield holds, f"gpt2-12: a step takes {seconds * 1e3:.1f} ms by the model of an H100 (limit {MODELED})"
+        except KeyError as error:
+            yield False, f"gpt2-12: the model knows no kernel {error}"
     if "f32" in results and "accumulate4" in results:
         ratio = results["accumulate4"]["launches"] / results["f32"]["launches"]
         yield round(ratio, 2) <= 4, f"accumulate4: launches of {ratio:.2f} steps of one micro-batch (limit 4)"
@@ -319,7 +403,7 @@ def row(name, sm, found):
     )
 
 
-def list_kernels(found):
+def list_kernels(found, name_of_case):
     """Prints the kernels of a step, those with the most launches first."""
     print(f"{'launches':>10}  {'blocks each':>12}  kernel")
     for name, (launches, blocks) in sorted(found["kernels"].items(), key=lambda entry: (-entry[1][0], entry[0])):
@@ -327,6 +411,15 @@ def list_kernels(found):
     print("\nby kind")
     for name, launches in by_kind(found).most_common():
         print(f"{launches:10.2f}  {name}")
+    if name_of_case != "gpt2-12":
+        return
+    seconds, lines = modeled(found, CASES[name_of_case])
+    print(f"\nby the model of an H100, {seconds * 1e3:.1f} ms a step\n{'us':>8}  {'launches':>8}  {'MB':>8}  {'needed':>8}  ratio")
+    for each, launches, bytes_of, name in lines:
+        sizes = "" if bytes_of is None else "{:8.1f}  {:8.1f}  {:5.2f}".format(
+            bytes_of[0] / 1e6, bytes_of[1] / 1e6, bytes_of[0] / bytes_of[1]
+        )
+        print(f"{each * 1e6:8.1f}  {launches:8.2f}  {sizes:25}  {name}")
 
 
 def main():
@@ -376,7 +469,7 @@ def main():
                     continue
                 if options.list:
                     print(f"sm {sm}, {name}: {results[name]['launches']:.1f} launches a step")
-                    list_kernels(results[name])
+                    list_kernels(results[name], name)
                 else:
                     row(name, sm, results[name])
             if not options.list:

@@ -1,6 +1,6 @@
 """Everything worth knowing about firebrick on one GPU, as one Markdown table, in under 20 minutes.
 
-    python3 benches/on_gpu.py --bin target/release/firebrick [--products PROGRAM] [--tests target/debug/deps] [--out gpu.md]
+    python3 benches/on_gpu.py --bin target/release/firebrick [--products PROGRAM] [--attention PROGRAM] [--tests target/debug/deps] [--out gpu.md]
     python3 benches/on_gpu.py --bin target/release/firebrick --device cpu --quick     # tries the script, in a minute or two
 
 Needs a program that is built (`cargo build --release --features cuda`) and torch (`pip install torch`). The sections
@@ -9,7 +9,9 @@ selects some, and `--minutes` stretches all limits. The table grows in the file 
 
 * check: `firebrick devices --check`: each kernel of ours against the CPU, with its speed.
 * products: products of matrices as GPT-2 has them, by shape and dtype: ours, CubeCL's and torch's, in TFLOP/s. PROGRAM is what
-  `cargo bench -p firebrick-kernels --features cuda,fusion --bench products --no-run` builds.
+  `cargo bench -p firebrick-kernels --features cuda --bench products --no-run` builds.
+* attention: forward, and with its gradients: ours, the one composed of products, and torch's `scaled_dot_product_attention`,
+  of GPT-2, of longer rows, and of a length that no tile divides. PROGRAM is what `--bench attention` builds likewise.
 * tests: the test programs of a folder (`cargo test --workspace --features cuda --no-run` builds them into
   `target/debug/deps`; the newest of each counts) with BURN_DEVICE set, from the folders of their packages in this checkout.
 * speed: GPT-2 with 124 million parameters, in rows of 1,024 tokens, beside nanoGPT's model in PyTorch (compiled, with
@@ -45,7 +47,7 @@ import time
 import firebrick
 
 # Seconds of each section.
-SECTIONS = {"check": 70, "products": 90, "speed": 420, "kernels": 90, "memory": 120, "tests": 270, "largest": 270}
+SECTIONS = {"check": 70, "products": 90, "attention": 90, "speed": 420, "kernels": 90, "memory": 120, "tests": 270, "largest": 270}
 
 GPT2 = {"layers": 12, "heads": 12, "width": 768, "vocabulary": 50304, "block": 1024}
 WIDE = {"heads": 16, "width": 2048, "vocabulary": 50304, "block": 1024, "micro": 1}
@@ -187,7 +189,7 @@ def torch_products(case):
     import torch
 
     torch.set_float32_matmul_precision("high")
-    for product in case["products"]:
+    for product in case["found"]:
         dtype = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}[product["dtype"]]
         make = lambda *shape: torch.rand(shape, device=case["device"], dtype=torch.float32).to(dtype)
         x, weight, grad = (make(*shape) for shape in operands(product))
@@ -199,6 +201,29 @@ def torch_products(case):
             started = time.perf_counter()
             for _ in range(repeated):
                 lhs @ rhs
+            torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - started)
+        print(json.dumps({"seconds": statistics.median(seconds)}), flush=True)
+
+
+def torch_attention(case):
+    """Computes causal attentions, and prints a line with the seconds of each."""
+    import torch
+
+    for attention in case["found"]:
+        dtype = {"BF16": torch.bfloat16, "F16": torch.float16}[attention["dtype"]]
+        batch, heads, length, size = attention["shape"]
+        make = lambda: torch.randn((batch, length, heads, size), device=case["device"]).to(dtype).transpose(1, 2)
+        leaves = [make().requires_grad_(attention["backward"]) for _ in range(3)]
+        grad = torch.ones_like(leaves[0])
+        seconds = []
+        for _ in range(7):
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            for _ in range(attention["repeated"]):
+                found = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=True)
+                if attention["backward"]:
+                    torch.autograd.grad(found, leaves, grad)
             torch.cuda.synchronize()
             seconds.append(time.perf_counter() - started)
         print(json.dumps({"seconds": statistics.median(seconds)}), flush=True)
@@ -481,9 +506,20 @@ class Bench:
             self.table.row("check", what, "".join(speeds), notes=kernel["problem"] or ", ".join(notes))
 
     def products(self):
-        program = self.options.products
+        self.beside_torch(
+            "products", self.options.products, lambda found: "{product}, {rows} x {in} x {out}".format(**found), "CubeCL"
+        )
+
+    def attention(self):
+        def what(found):
+            return f"{' x '.join(map(str, found['shape']))}, {'with gradients' if found['backward'] else 'forward'}"
+
+        self.beside_torch("attention", self.options.attention, what, "by products")
+
+    def beside_torch(self, section, program, what, burns):
+        """Runs a bench of ours, which prints a line of JSON for each case, and torch on the same cases."""
         if not program or self.options.device == "cpu":
-            return self.table.row("products", "", notes="left out: it needs a GPU and --products")
+            return self.table.row(section, "", notes=f"left out: it needs a GPU and --{section}")
         ended = self.process([program], self.left() * 0.7, environment={"BURN_DEVICE": self.machine.device})
         found = []
         for line in ended.out.splitlines():
@@ -491,23 +527,22 @@ class Bench:
                 found.append(json.loads(line))
         if not found:
             raise Failed(ended.why or "it printed no JSON")
-        case = json.dumps({"device": self.machine.device, "products": found})
-        theirs = self.process([sys.executable, __file__, "--torch-products", case], self.left())
+        case = json.dumps({"device": self.machine.device, "found": found})
+        theirs = self.process([sys.executable, __file__, f"--torch-{section}", case], self.left())
         seconds = [json.loads(line)["seconds"] for line in theirs.out.splitlines() if line.startswith("{")]
-        for at, product in enumerate(found):
-            rate = lambda seconds: f"{product['gflop'] / seconds / 1000:,.1f} TFLOP/s"
-            shape = "{rows} x {in} x {out}".format(**product)
+        for at, case in enumerate(found):
+            rate = lambda seconds: f"{case['gflop'] / seconds / 1000:,.1f} TFLOP/s"
             torch = seconds[at] if at < len(seconds) else None
             self.table.row(
-                "products",
-                f"{product['product']}, {shape}, {product['dtype'].lower()}",
-                rate(product["seconds"]),
+                section,
+                f"{what(case)}, {case['dtype'].lower()}",
+                rate(case["seconds"]),
                 rate(torch) if torch else "",
-                f"{torch / product['seconds']:.2f}" if torch else "",
-                f"CubeCL {rate(product['seconds_burn'])}",
+                f"{torch / case['seconds']:.2f}" if torch else "",
+                f"{burns} {rate(case['seconds_burn'])}",
             )
         if ended.why:
-            self.table.row("products", "the rest", notes=ended.why)
+            self.table.row(section, "the rest", notes=ended.why)
 
     def speed(self):
         model, quick = self.model, self.options.quick
@@ -746,6 +781,7 @@ def main():
     parser.add_argument("--bin", help="the program firebrick, built with the feature of the device")
     parser.add_argument("--tests", metavar="FOLDER", help="where the built test programs are")
     parser.add_argument("--products", metavar="PROGRAM", help="the built bench of products")
+    parser.add_argument("--attention", metavar="PROGRAM", help="the built bench of attention")
     parser.add_argument("--out", metavar="FILE", help="write the table there too")
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, ... or cpu (default: cuda)")
     parser.add_argument("--micro", type=int, help="rows of a micro-batch in speed and memory (default: 8)")
@@ -755,11 +791,14 @@ def main():
     parser.add_argument("--quick", action="store_true", help="a tiny model and few steps, to try the script")
     parser.add_argument("--torch-side", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--torch-products", type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument("--torch-attention", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.torch_side:
         return torch_side(options.torch_side)
     if options.torch_products:
         return torch_products(options.torch_products)
+    if options.torch_attention:
+        return torch_attention(options.torch_attention)
     if not options.bin:
         parser.error("--bin is needed")
     options.bin = os.path.abspath(options.bin)

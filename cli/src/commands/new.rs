@@ -120,7 +120,7 @@ edition = "2024"
 [features]
 # GPUs: `cargo run --release --features cuda`, with `firebrick::device::find("auto")?.0` as the device.
 cuda = ["firebrick/cuda"]
-wgpu = ["firebrick/wgpu", "firebrick/fusion", "firebrick/autotune"]
+wgpu = ["firebrick/wgpu", "firebrick/autotune"]
 
 [dependencies]
 burn = {{ version = "=0.22.1", default-features = false, features = ["std", "autodiff", "optim", "flex", "train"] }}

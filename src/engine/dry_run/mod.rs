@@ -27,8 +27,8 @@ use watch::{Reads, watched};
 
 /// Runs a trial pass if a strategy changed the compute dtype, for training and for evaluation.
 ///
-/// It finds what the backend refuses. The CPU's compares dtypes in each operation; kernels for GPUs are compiled for
-/// the dtypes that they get.
+/// It finds what the backend refuses. The CPU's compares dtypes in each operation; on GPUs, Burn's element-wise kernels read both
+/// operands in the dtype of the first.
 ///
 /// The run itself stays as it is: the pass only reads parameters, the first step makes its batch again, and dropout
 /// and all else that acts in training only is off, so no random number is drawn and no running mean moves. All ranks
