@@ -31,8 +31,8 @@ pub(super) fn losses_of(inputs: Vec<CubeTensor>, form: Form, sloped: bool) -> [C
     let mut next = || inputs.next().expect("as many inputs as the form has");
     let (logits, stride) = with_stride(next());
     let labels = contiguous(next());
-    // A tensor that the form lacks is bound to another one, and not read or written.
-    let bias = if form.biased { contiguous(next()) } else { labels.clone() };
+    // A tensor that the form lacks is bound to another one, and not read or written. It has a whole vector of elements.
+    let bias = if form.biased { contiguous(next()) } else { logits.clone() };
     let before = form.adds.then(|| contiguous(next()));
     let [rows, classes] = logits.meta.shape().dims();
     let losses = empty(&logits, [rows], DType::F32);
@@ -68,7 +68,7 @@ pub(super) fn losses_of(inputs: Vec<CubeTensor>, form: Form, sloped: bool) -> [C
             sloped,
             !classes.is_multiple_of(together),
             units,
-            [element(&logits), if form.biased { element(&bias) } else { element(&losses) }, element(&labels)],
+            [element(&logits), element(&bias), element(&labels)],
         );
     }
     [total(losses, rows, before, false), if sloped { slopes } else { logarithms }]

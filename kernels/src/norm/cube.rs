@@ -291,7 +291,8 @@ fn backward(inputs: Vec<CubeTensor>, form: Backward) -> Vec<CubeTensor> {
     let parts = rows.div_ceil(each_rows);
     let sums = match of_columns {
         Some(_) => empty(&x, [parts, 2, width], DType::F32),
-        None => inverse.clone(),
+        // Not written, but a whole vector of elements.
+        None => empty(&x, [16], DType::F32),
     };
     let Shares { together, units, each } = Shares::of(width, &[&x, &grad, &scale, &of_sum, &found]);
     // SAFETY: each cube checks that its rows exist, and reads and writes the columns of these rows, and sums of its own.
