@@ -1,4 +1,4 @@
-"""Everything worth knowing about firebrick on one GPU, as one Markdown table, in under 20 minutes.
+"""Everything worth knowing about firebrick on one GPU, as one Markdown table, in under 25 minutes.
 
     python3 benches/on_gpu.py --bin target/release/firebrick [--products PROGRAM] [--attention PROGRAM] [--tests target/debug/deps] [--out gpu.md]
     python3 benches/on_gpu.py --bin target/release/firebrick --device cpu --quick     # tries the script, in a minute or two
@@ -787,7 +787,7 @@ def main():
     parser.add_argument("--micro", type=int, help="rows of a micro-batch in speed and memory (default: 8)")
     parser.add_argument("--peak-flops", type=float, help="the device's peak, such as 989e12, if the script doesn't know it")
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="NAME")
-    parser.add_argument("--minutes", type=float, help="for all sections together (default: 19.5)")
+    parser.add_argument("--minutes", type=float, help=f"for all sections together (default: {sum(SECTIONS.values()) / 60:.0f})")
     parser.add_argument("--quick", action="store_true", help="a tiny model and few steps, to try the script")
     parser.add_argument("--torch-side", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--torch-products", type=json.loads, help=argparse.SUPPRESS)

@@ -14,6 +14,11 @@ pub fn device() -> Device {
     }
 }
 
+/// Returns whether tensors stand without gaps. On CUDA, CubeCL pads the rows of those that come from the host.
+pub fn is_unpadded() -> bool {
+    !std::env::var("BURN_DEVICE").is_ok_and(|name| name.starts_with("cuda"))
+}
+
 /// Returns whether the device computes in bf16. If it does not, this function has already checked that `Amp::bf16()` is
 /// rejected and that the error lists the supported dtypes, so a bf16 test can return.
 pub fn has_bf16() -> bool {

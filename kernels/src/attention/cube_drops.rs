@@ -2,6 +2,8 @@
 
 use cubecl::prelude::*;
 
+use crate::dropout::cube::{enter, hash, spread};
+
 /// The words of a row of the batch: two of its key, then where its samples of queries and of keys start.
 pub const WORDS: usize = 4;
 
@@ -39,27 +41,4 @@ pub fn dropped_row(
 #[cube]
 pub fn is_dropped(row: &DroppedRow, key: usize, threshold: u32) -> bool {
     hash(spread(key as u32 - row.start) + row.first, row.second) < threshold
-}
-
-#[cube]
-fn enter(a: u32, b: u32, step: u32) -> (u32, u32) {
-    (fold(hash(a + step, b)), fold(hash(b ^ step, a)))
-}
-
-/// See `hash` of the mask on the host.
-#[cube]
-fn hash(x: u32, key: u32) -> u32 {
-    let x = ((x ^ (x >> 16u32)) * 0x7feb_352du32) ^ key;
-    (x ^ (x >> 15u32)) * 0x846c_a68bu32
-}
-
-#[cube]
-fn fold(x: u32) -> u32 {
-    x ^ (x >> 16u32)
-}
-
-/// Spreads a coordinate over all 32 bits.
-#[cube]
-fn spread(at: u32) -> u32 {
-    at * 0x9e37_79b9u32
 }

@@ -88,9 +88,10 @@ fn every_public_kernel_has_a_check() {
 }
 
 /// Folders of kernels that are compiled for a device, and what turns them off.
-const FOLDERS: [(&str, Kernel); 9] = [
+const FOLDERS: [(&str, Kernel); 10] = [
     ("attention", Kernel::Attention),
     ("cube", Kernel::Products),
+    ("dropout", Kernel::Dropout),
     ("embedding", Kernel::Embedding),
     ("gelu", Kernel::Activations),
     ("loss", Kernel::Losses),

@@ -25,6 +25,22 @@ pub struct DropMask {
     scale: f32,
 }
 
+/// What a kernel computes the mask from.
+#[cfg(feature = "cube")]
+pub(super) struct OfKernel {
+    /// Two words of each line's key, then the coordinates along a line, once or for each row of the batch.
+    pub words: Vec<u32>,
+    pub lines: usize,
+    /// How often the coordinates are there.
+    pub sets: usize,
+    /// Lines of one row.
+    pub each: usize,
+    /// Elements of a line.
+    pub length: usize,
+    pub threshold: u32,
+    pub scale: f32,
+}
+
 impl DropMask {
     /// Drops elements whose word is below `threshold`, and multiplies the others by `scale`.
     pub(super) fn new(places: &Places, threshold: u32, scale: f64) -> Self {
@@ -35,9 +51,20 @@ impl DropMask {
         Self { keys, steps, lines, length, threshold, scale: scale as f32 }
     }
 
-    /// The factor of the elements that are kept.
-    pub(super) fn scale(&self) -> f32 {
-        self.scale
+    /// Returns what a kernel computes the mask from.
+    #[cfg(feature = "cube")]
+    pub(super) fn of_kernel(&self) -> OfKernel {
+        let Self { keys, steps, lines: each, length, threshold, scale } = self;
+        let words = keys.iter().flat_map(|key| [key.0, key.1]).chain(steps.iter().flatten().copied());
+        OfKernel {
+            words: words.collect(),
+            lines: keys.len(),
+            sets: steps.len(),
+            each: *each,
+            length: *length,
+            threshold: *threshold,
+            scale: *scale,
+        }
     }
 
     /// Computes the mask of all elements on the host's threads: true if an element is dropped.

@@ -1,15 +1,19 @@
 //! Dropout with a mask that is a function of each element's position, not of earlier draws.
 //!
 //! On Flex, one pass on all cores computes the mask and applies it, forward and backward, and no mask is stored: the
-//! backward pass keeps 8 bytes for each line along the last axis, and 4 for each element of such a line.
+//! backward pass keeps 8 bytes for each line along the last axis, and 4 for each element of such a line. On GPUs, one kernel
+//! computes the mask from these bytes and applies it.
 //!
 //! ```text
 //! samples.rs    where the samples of a batch stand in a tensor
 //! mask.rs       the hash of a position, on the host and on a device
 //! drop_mask.rs  the mask of one dropout on the host
 //! ops.rs        the operation of a backend, and its gradient
+//! cube.rs       the mask and its elements in one kernel
 //! ```
 
+#[cfg(feature = "cube")]
+pub(crate) mod cube;
 mod drop_mask;
 pub(crate) mod mask;
 mod ops;
@@ -20,7 +24,7 @@ mod tests;
 use std::sync::Arc;
 
 use burn::backend::Dispatch;
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 
 pub use self::drop_mask::DropMask;
 pub use self::ops::{DropoutOps, Dropping};
@@ -28,6 +32,8 @@ pub use self::samples::Samples;
 
 use self::mask::{Axis, Places};
 use crate::Draws;
+#[cfg(feature = "cube")]
+use crate::device::is_cube;
 use crate::device::is_flex;
 use crate::off::Kernel;
 
@@ -98,7 +104,7 @@ pub(crate) fn dropout_along<const D: usize>(
     x.mask_fill(dropped, 0.0) * (1.0 / (1.0 - prob))
 }
 
-/// Returns the mask of [`dropout`] if this crate applies it: on Flex, in f32 and half precision.
+/// Returns the mask of [`dropout`] if this crate applies it: on Flex and on GPUs, in f32 and half precision.
 pub(crate) fn mask_of<const D: usize>(
     x: &Tensor<D>,
     prob: f64,
@@ -120,11 +126,19 @@ fn mask_along<const D: usize>(
     site: Site,
 ) -> Option<Arc<DropMask>> {
     let narrow = matches!(x.dtype(), DType::F32 | DType::BF16 | DType::F16);
-    if !narrow || !is_flex(&x.device()) || Kernel::Dropout.is_off() {
+    if !narrow || !serves(&x.device()) || Kernel::Dropout.is_off() {
         return None;
     }
     let (places, threshold) = places(x.dims(), prob, positions, site)?;
     Some(Arc::new(DropMask::new(&places, threshold, 1.0 / (1.0 - prob))))
+}
+
+fn serves(device: &Device) -> bool {
+    #[cfg(feature = "cube")]
+    if is_cube(device) {
+        return true;
+    }
+    is_flex(device)
 }
 
 /// Returns the positions of the elements, and the number of words that drop an element. `None` if none does.

@@ -8,19 +8,14 @@ use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, unary};
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, TensorMetadata, backend_extension};
-use burn::tensor::TensorData;
+use burn::backend::{Backend, backend_extension};
 
 use super::drop_mask::DropMask;
 
-/// Dropout on a backend, without gradients. The default uses Burn's operations.
+/// Dropout on a backend, without gradients.
 pub trait Dropping: Backend {
-    /// Replaces the dropped elements by 0 and scales the others.
-    fn dropped(x: FloatTensor<Self>, mask: &DropMask) -> FloatTensor<Self> {
-        let dropped = TensorData::new(mask.dropped(), x.shape());
-        let dropped = Self::bool_from_data(dropped, &x.device());
-        Self::float_mul_scalar(Self::float_mask_fill(x, dropped, 0f32.into()), mask.scale().into())
-    }
+    /// Replaces the dropped elements by 0 and scales the others. `x` is in f32 or narrower, and not empty.
+    fn dropped(x: FloatTensor<Self>, mask: &DropMask) -> FloatTensor<Self>;
 }
 
 /// Dropout with its gradient, which is the same dropout.
@@ -35,9 +30,6 @@ pub trait DropoutOps: Backend {
     /// Replaces the dropped elements by 0 and scales the others.
     fn own_dropout(x: FloatTensor<Self>, mask: Arc<DropMask>) -> FloatTensor<Self>;
 }
-
-#[cfg(feature = "cube")]
-impl Dropping for burn::backend::Cube {}
 
 #[cfg(feature = "cube")]
 impl DropoutOps for burn::backend::Cube {

@@ -57,7 +57,7 @@ use crate::off::Kernel;
 ///
 /// If there are no tensors, since they say which device computes, or if they are on several devices.
 pub fn sum_of_squares(tensors: Vec<DispatchTensor>) -> Tensor<1> {
-    squares(tensors, false)
+    sum_or_root(tensors, false)
 }
 
 /// Returns the L2 norm of all elements of all tensors together, the root of their [`sum_of_squares`].
@@ -75,10 +75,11 @@ pub fn sum_of_squares(tensors: Vec<DispatchTensor>) -> Tensor<1> {
 ///
 /// Like [`sum_of_squares`].
 pub fn l2_norm(tensors: Vec<DispatchTensor>) -> Tensor<1> {
-    squares(tensors, true)
+    sum_or_root(tensors, true)
 }
 
-fn squares(tensors: Vec<DispatchTensor>, root: bool) -> Tensor<1> {
+/// Returns the sum of squares, or its root.
+fn sum_or_root(tensors: Vec<DispatchTensor>, root: bool) -> Tensor<1> {
     assert!(!tensors.is_empty(), "a sum of squares needs a tensor, for its device");
     #[cfg(feature = "cube")]
     if !Kernel::Many.is_off() && has_kernels(&tensors) {
@@ -158,7 +159,7 @@ pub fn scale_all(tensors: Vec<DispatchTensor>, factor: Tensor<1>) -> Vec<Dispatc
 /// If the tensors are on several devices.
 pub fn cast_all(tensors: Vec<DispatchTensor>, dtype: FloatDType, divisor: f64) -> Vec<DispatchTensor> {
     #[cfg(feature = "cube")]
-    if dtype != FloatDType::F64 && !tensors.is_empty() && !Kernel::Many.is_off() && has_kernels(&tensors) {
+    if is_written(dtype) && !tensors.is_empty() && !Kernel::Many.is_off() && has_kernels(&tensors) {
         return into_dispatch(scaled::cast_all(of_cube(tensors), dtype.into(), divisor as f32));
     }
     plain::cast_all::<Dispatch>(tensors, dtype, divisor)
@@ -195,8 +196,14 @@ pub fn add_all(
         return tensors;
     }
     #[cfg(feature = "cube")]
-    if dtype != FloatDType::F64 && !Kernel::Many.is_off() && has_kernels(tensors.iter().chain(&others)) {
+    if is_written(dtype) && !Kernel::Many.is_off() && has_kernels(tensors.iter().chain(&others)) {
         return into_dispatch(sums::add_all(of_cube(tensors), of_cube(others), dtype.into()));
     }
     plain::add_all::<Dispatch>(tensors, others, dtype)
+}
+
+/// Returns whether the kernels write a dtype.
+#[cfg(feature = "cube")]
+fn is_written(dtype: FloatDType) -> bool {
+    matches!(dtype, FloatDType::F32 | FloatDType::F16 | FloatDType::BF16)
 }

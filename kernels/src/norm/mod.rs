@@ -11,7 +11,7 @@
 //! backward.rs  the gradient, once for every backend
 //! branch.rs    gradients of an operation with two results
 //! flex.rs      rows on all cores
-//! cube.rs      rows on a device, one cube for each
+//! cube.rs      rows on a device
 //! cube_columns.rs the gradients of scale and bias on a device
 //! vectors.rs   one row, which the compiler turns into vectors
 //! ```

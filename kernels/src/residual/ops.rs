@@ -5,6 +5,8 @@ use std::sync::Arc;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, backend_extension};
 
+#[cfg(feature = "cube")]
+use crate::dropout::cube;
 use crate::dropout::{DropMask, Dropping};
 
 /// The sums of a backend, without gradients. The defaults are Burn's own operations.
@@ -64,7 +66,15 @@ macro_rules! without_gradients {
 }
 
 #[cfg(feature = "cube")]
-impl Sums for burn::backend::Cube {}
+impl Sums for burn::backend::Cube {
+    fn sum_with_dropped(
+        x: FloatTensor<Self>,
+        y: FloatTensor<Self>,
+        mask: Arc<DropMask>,
+    ) -> FloatTensor<Self> {
+        cube::dropped_onto(x, y, &mask)
+    }
+}
 #[cfg(feature = "cube")]
 without_gradients!(burn::backend::Cube);
 without_gradients!(burn::backend::Flex);

@@ -159,9 +159,8 @@ impl Form for List {
 
     fn text(&self) -> String {
         let Self { pass: Pass { buffers, shared, before, body, after, .. }, count, constants } = self;
-        let all = || buffers.iter().enumerate();
         let each = |one: &dyn Fn(usize, &Buffer) -> String| -> Vec<String> {
-            all().map(|(at, buffer)| one(at, buffer)).collect()
+            buffers.iter().enumerate().map(|(at, buffer)| one(at, buffer)).collect()
         };
         let lines = |one: &dyn Fn(usize, &Buffer) -> String| each(one).join(" ");
         let has = |dtype| u8::from(buffers.iter().chain(shared).any(|buffer| buffer.dtype == dtype));
@@ -176,10 +175,6 @@ impl Form for List {
         }
         let shared = shared.iter().enumerate();
         parameters.extend(shared.map(|(at, buffer)| format!("{} *s{at}", buffer.element())));
-        let initial = |at, buffer: &Buffer, then: String| match buffer.is_read {
-            true => then,
-            false => format!("for (int i = 0; i < TOGETHER; i++) x{at}[i] = -0.0f;"),
-        };
         let replaced = [
             ("KERNEL", self.entrypoint()),
             ("PARAMETERS", parameters.join(", ")),
@@ -192,9 +187,9 @@ impl Form for List {
             ("ADDRESSES", each(&|at, _| format!("(u64)b{at}")).join(" | ")),
             (
                 "READS",
-                lines(&|at, buffer| {
-                    let found = initial(at, buffer, format!("read(x{at}, b{at} + at);"));
-                    format!("float x{at}[TOGETHER]; {found}")
+                lines(&|at, buffer| match buffer.is_read {
+                    true => format!("float x{at}[TOGETHER]; read(x{at}, b{at} + at);"),
+                    false => format!("float x{at}[TOGETHER]; for (float &x : x{at}) x = -0.0f;"),
                 }),
             ),
             ("EACH", each(&|at, _| format!("x{at}[i]")).join(", ")),
@@ -236,7 +231,7 @@ fn written(buffers: &[Buffer], one: impl Fn(usize) -> String) -> String {
     written.map(|(at, _)| one(at)).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the text after its comments, with whole words replaced.
+/// Returns the text with whole words replaced.
 fn with_replaced(text: &str, replaced: &[(&str, String)]) -> String {
     let is_of_word = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let mut found = String::with_capacity(text.len());

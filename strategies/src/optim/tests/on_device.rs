@@ -92,8 +92,9 @@ fn a_model_is_updated_as_on_the_cpu_whatever_is_launched_together() {
                     // AdamW and Lion divide by numbers that may be rounded otherwise.
                     assert!(apart <= 2e-6 * expected.abs() + 2e-7, "{dtype:?}, {step}: {found} {expected}");
                 }
-                // What comes from the host may stand in padded rows, which the first step copies.
-                assert!(copies() == before || step == 1, "each tensor is alone");
+                // The first step copies what stands in padded rows.
+                let copied = step == 1 && !testing::is_unpadded();
+                assert!(copies() == before || copied, "each tensor is alone");
                 if dtype != FloatDType::F32 {
                     assert_eq!(written.len(), 78, "each parameter that has a gradient");
                     assert_eq!(written.params(&on_device).len(), 78);
