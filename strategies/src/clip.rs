@@ -5,7 +5,6 @@
 
 use burn::module::{Module, ParamId};
 use burn::tensor::Tensor;
-use firebrick_kernels::clip_factor;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -97,9 +96,7 @@ impl<M: Module> Stage<M> for Clip {
 impl<M: Module> CollectStage<M> for Clip {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         if let Some(max) = self.norm {
-            // The factor stays on the device: reading it would synchronize with the device.
-            let norm = grads.norm(master)?;
-            grads.scale(master, clip_factor(norm, max))?;
+            grads.clip(master, max)?;
         }
         if let Some(max) = self.value {
             grads.bound(master, &mut Clamp(max))?;

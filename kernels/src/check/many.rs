@@ -5,7 +5,7 @@ use burn::tensor::{DType, Tensor};
 
 use super::{Check, Run, Tolerance};
 use crate::off::Kernel;
-use crate::{add_all, cast_all, clip_factor, l2_norm, scale_all, sum_of_squares};
+use crate::{add_all, cast_all, clip_all, l2_norm, scale_all, sum_of_squares};
 
 pub(super) fn checks() -> Vec<Check> {
     let check = |name, covers, small: fn(&mut Run), real: fn(&mut Run)| {
@@ -14,19 +14,17 @@ pub(super) fn checks() -> Vec<Check> {
     vec![
         check("sum of squares", &SQUARES, |run| squares(run, &SMALL), |run| squares(run, &REAL)),
         check("scaled tensors", &["scale_all"], |run| scaled(run, &SMALL), |run| scaled(run, &REAL)),
+        check("clipped tensors", &["clip_all"], |run| clipped(run, &SMALL), |run| clipped(run, &REAL)),
         check("sums of tensors", &["add_all"], |run| sums(run, &SMALL), |run| sums(run, &REAL)),
         check("casts of tensors", &["cast_all"], |run| casts(run, &SMALL), |run| casts(run, &REAL)),
     ]
 }
 
-const SQUARES: [&str; 3] = ["sum_of_squares", "l2_norm", "clip_factor"];
+const SQUARES: [&str; 2] = ["sum_of_squares", "l2_norm"];
 
 /// Elements of tensors: a single one, those of a bias, and a little more than a part of a kernel.
 const SMALL: [usize; 4] = [1, 96, 4100, 33];
 const REAL: [usize; 4] = [768, 768 * 3072, 3072, 768 * 2304];
-
-/// Bounds a norm.
-const BOUND: f64 = 1.0;
 
 fn given(run: &mut Run, counts: &[usize]) -> Vec<DispatchTensor> {
     counts.iter().map(|count| run.plain([*count]).into_dispatch()).collect()
@@ -45,22 +43,26 @@ fn total(counts: &[usize]) -> usize {
 fn squares(run: &mut Run, counts: &[usize]) {
     let tensors = given(run, counts);
     run.moves(2 * total(counts), 0);
-    let (sum, norm, factor) = match run.is_reference() {
+    let (sum, norm) = match run.is_reference() {
         // The functions return f32.
         true => {
             let sums = tensors.into_iter().map(|x| Tensor::<1>::from_dispatch(x).square().sum());
             let sum = sums.reduce(|sum, other| sum + other).expect("there are tensors");
-            let norm = sum.clone().sqrt();
-            (sum, norm.clone(), ((norm + 1e-6).recip() * BOUND).clamp_max(1.0))
+            (sum.clone(), sum.sqrt())
         }
-        false => {
-            let norm = l2_norm(tensors.clone());
-            (sum_of_squares(tensors), norm.clone(), clip_factor(norm, BOUND))
-        }
+        false => (sum_of_squares(tensors.clone()), l2_norm(tensors)),
     };
     run.result("the sum", sum);
     run.result("the norm", norm);
-    run.result("the factor", factor);
+}
+
+/// Bounded to a hundredth of a norm, so that half precision need not hold more digits of it than it has.
+fn clipped(run: &mut Run, counts: &[usize]) {
+    let tensors = given(run, counts);
+    let norm = Tensor::<1>::full([1], 100.0, (&run.device(), DType::from(run.wide())));
+    run.moves(2 * total(counts), 0);
+    let found = clip_all(tensors, norm, 1.0);
+    results(run, "a product", found);
 }
 
 fn scaled(run: &mut Run, counts: &[usize]) {

@@ -7,13 +7,10 @@
 //! plain.rs    the passes by Burn's operations
 //! flex.rs     the same on all cores of the CPU
 //! squares.rs  sums of squares on a device
-//! clip.rs     the factor that bounds a norm, on a device
 //! scaled.rs   products with a factor, and casts, on a device
 //! sums.rs     sums of pairs on a device
 //! ```
 
-#[cfg(feature = "cube")]
-mod clip;
 mod flex;
 mod ops;
 mod plain;
@@ -28,8 +25,6 @@ mod tests;
 
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::{Dispatch, DispatchTensor, TensorMetadata};
-#[cfg(feature = "cube")]
-use burn::tensor::DType;
 use burn::tensor::{FloatDType, Tensor};
 
 pub use ops::ManyOps;
@@ -91,28 +86,6 @@ fn sum_or_root(tensors: Vec<DispatchTensor>, root: bool) -> Tensor<1> {
     if root { sum.sqrt() } else { sum }
 }
 
-/// Returns the factor that bounds the norm of gradients, `min(1, max / (norm + 1e-6))`, as torch's `clip_grad_norm_`; NaN if
-/// the norm is. Norm and factor are `[1]` in f32, on one device.
-///
-/// ```
-/// use burn::tensor::{Device, Tensor};
-///
-/// let norm = Tensor::<1>::from_data([4.0], &Device::flex());
-/// let factor = firebrick_kernels::clip_factor(norm, 2.0).into_scalar::<f32>();
-/// assert!((factor - 0.5).abs() < 1e-6);
-/// ```
-pub fn clip_factor(norm: Tensor<1>, max: f64) -> Tensor<1> {
-    #[cfg(feature = "cube")]
-    if !Kernel::Many.is_off() {
-        let norm = norm.clone().into_dispatch();
-        if norm.dtype() == DType::F32 && has_kernels([&norm]) {
-            let factor = clip::factor(of_cube(vec![norm]).remove(0), max as f32);
-            return Tensor::from_dispatch(into_dispatch(vec![factor]).remove(0));
-        }
-    }
-    ((norm + 1e-6).recip() * max).clamp_max(1.0)
-}
-
 /// Multiplies each tensor, of any rank and float dtype, by the factor, and returns them in the same order and dtypes.
 ///
 /// ```
@@ -140,6 +113,37 @@ pub fn scale_all(tensors: Vec<DispatchTensor>, factor: Tensor<1>) -> Vec<Dispatc
         return into_dispatch(scaled::scale_all(of_cube(tensors), of_cube(vec![factor]).remove(0)));
     }
     tensors.into_iter().map(|x| <Dispatch as ManyOps>::scaled(x, factor.clone())).collect()
+}
+
+/// Multiplies each tensor, of any rank and float dtype, by `min(1, max / (norm + 1e-6))`, as torch's `clip_grad_norm_`, and
+/// returns them in the same order and dtypes. The norm is `[1]` in f32; if it is NaN, so is each element.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+///
+/// let device = Device::flex();
+/// let (x, norm) = (Tensor::<1>::from_data([4.0], &device), Tensor::<1>::from_data([4.0], &device));
+/// let clipped = firebrick_kernels::clip_all(vec![x.into_dispatch()], norm, 2.0).remove(0);
+/// assert!((Tensor::<1>::from_dispatch(clipped).into_scalar::<f32>() - 2.0).abs() < 1e-5);
+/// ```
+///
+/// # Panics
+///
+/// If the tensors and the norm are on several devices, or the norm isn't `[1]`.
+pub fn clip_all(tensors: Vec<DispatchTensor>, norm: Tensor<1>, max: f64) -> Vec<DispatchTensor> {
+    assert_eq!(norm.dims(), [1], "there is one norm of all tensors");
+    #[cfg(feature = "cube")]
+    if !Kernel::Many.is_off() && !tensors.is_empty() {
+        let norm = norm.clone().into_dispatch();
+        if has_kernels(tensors.iter().chain([&norm])) {
+            return into_dispatch(scaled::clip_all(
+                of_cube(tensors),
+                of_cube(vec![norm]).remove(0),
+                max as f32,
+            ));
+        }
+    }
+    scale_all(tensors, ((norm + 1e-6).recip() * max).clamp_max(1.0))
 }
 
 /// Divides each tensor, of any rank and float dtype, by the divisor, and returns the quotients in `dtype`. They are

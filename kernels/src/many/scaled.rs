@@ -16,16 +16,45 @@ use crate::cube::{
 /// Tensors are cast until they have so many bytes, and dropped before the next ones are.
 const CAST: usize = 256 << 20;
 
+/// What tensors are multiplied by.
+#[derive(Clone, Copy)]
+enum By<'a> {
+    One,
+    /// A factor, `[1]`.
+    Factor(&'a CubeTensor),
+    /// What bounds a norm, `[1]`, by a number.
+    Bound(&'a CubeTensor, f32),
+}
+
 /// Multiplies each tensor by the factor, in place where nothing else holds it.
 pub fn scale_all(tensors: Vec<FloatTensor<Cube>>, factor: FloatTensor<Cube>) -> Vec<FloatTensor<Cube>> {
+    by_number(tensors, factor, None)
+}
+
+/// Multiplies each tensor by what bounds the norm, in place where nothing else holds it.
+pub fn clip_all(
+    tensors: Vec<FloatTensor<Cube>>,
+    norm: FloatTensor<Cube>,
+    max: f32,
+) -> Vec<FloatTensor<Cube>> {
+    by_number(tensors, norm, Some(max))
+}
+
+/// Multiplies each tensor by the number, or by what bounds it.
+fn by_number(
+    tensors: Vec<FloatTensor<Cube>>,
+    number: FloatTensor<Cube>,
+    max: Option<f32>,
+) -> Vec<FloatTensor<Cube>> {
     let outputs = tensors.iter().map(|x| Spec::new(x.shape(), x.dtype())).collect();
-    let inputs = std::iter::once(factor).chain(tensors).collect();
-    run_many(inputs, outputs, |inputs| {
+    let inputs = std::iter::once(number).chain(tensors).collect();
+    run_many(inputs, outputs, move |inputs| {
         let mut inputs = inputs.into_iter().map(contiguous);
-        let factor = inputs.next().expect("the factor comes first");
+        let number = inputs.next().expect("the number comes first");
         let tensors: Vec<_> = inputs.collect();
         let found = tensors.iter().map(written).collect();
-        scaled(&tensors, found, Some(&factor), 1.0)
+        let by = max.map_or(By::Factor(&number), |max| By::Bound(&number, max));
+        scaled(&tensors, found, by, 1.0)
     })
 }
 
@@ -61,7 +90,7 @@ pub fn joined_and_scaled(
             }
             found.push(whole);
         }
-        scaled(&parts, places, Some(&factor), 1.0);
+        scaled(&parts, places, By::Factor(&factor), 1.0);
         found
     })
 }
@@ -89,23 +118,18 @@ pub fn cast_all(tensors: Vec<FloatTensor<Cube>>, dtype: DType, divisor: f32) -> 
         found.extend(run_many(inputs, outputs, move |inputs| {
             let tensors: Vec<_> = inputs.into_iter().map(contiguous).collect();
             let found = tensors.iter().map(|x| empty(x, x.meta.shape().clone(), dtype)).collect();
-            scaled(&tensors, found, None, divisor)
+            scaled(&tensors, found, By::One, divisor)
         }));
     }
     found
 }
 
-/// Multiplies the tensors by the factor, if there is one, and divides them by the divisor.
-fn scaled(
-    tensors: &[CubeTensor],
-    found: Vec<CubeTensor>,
-    factor: Option<&CubeTensor>,
-    divisor: f32,
-) -> Vec<CubeTensor> {
+/// Multiplies the tensors, and divides them by the divisor.
+fn scaled(tensors: &[CubeTensor], found: Vec<CubeTensor>, by: By, divisor: f32) -> Vec<CubeTensor> {
     for group in groups(tensors, 2, |at| (tensors[at].dtype, found[at].dtype)) {
         #[cfg(feature = "cuda")]
         if cuda::serves(&tensors[0].device) {
-            scaled_by_cuda(&group, tensors, &found, factor, divisor);
+            scaled_by_cuda(&group, tensors, &found, by, divisor);
             continue;
         }
         let (mut from, mut to, mut lengths) = (SequenceArg::new(), SequenceArg::new(), SequenceArg::new());
@@ -118,8 +142,12 @@ fn scaled(
             lengths.push(length);
         }
         let first = &tensors[group[0]];
-        // Without a factor, this buffer is not read.
-        let by = factor.unwrap_or(first);
+        // Multiplied by 1, nothing reads this buffer.
+        let (number, max) = match by {
+            By::One => (first, 1.0),
+            By::Factor(factor) => (factor, 1.0),
+            By::Bound(norm, max) => (norm, max),
+        };
         let units = units(first, UNITS as usize);
         // SAFETY: a cube beyond the last tensor's does nothing, and each reads and writes a tensor within its number of
         // elements.
@@ -131,12 +159,14 @@ fn scaled(
                 from,
                 to,
                 lengths,
-                by.clone().into_buffer_arg(),
+                number.clone().into_buffer_arg(),
+                max,
                 divisor,
-                factor.is_some(),
+                !matches!(by, By::One),
+                matches!(by, By::Bound(..)),
                 PART,
                 units,
-                [element(first), element(&found[group[0]]), element(by)],
+                [element(first), element(&found[group[0]]), element(number)],
             );
         }
     }
@@ -145,24 +175,26 @@ fn scaled(
 
 /// The same as `scale_kernel`, of more tensors at once.
 #[cfg(feature = "cuda")]
-fn scaled_by_cuda(
-    group: &[usize],
-    tensors: &[CubeTensor],
-    found: &[CubeTensor],
-    factor: Option<&CubeTensor>,
-    divisor: f32,
-) {
-    let by = if factor.is_some() { "wide(s0[0])" } else { "1.0f" };
+fn scaled_by_cuda(group: &[usize], tensors: &[CubeTensor], found: &[CubeTensor], by: By, divisor: f32) {
+    let (number, before, max) = match by {
+        By::One => (None, "float by = 1.0f;", 1.0),
+        By::Factor(factor) => (Some(factor), "float by = wide(s0[0]);", 1.0),
+        By::Bound(norm, max) => {
+            let share =
+                "float by = 1.0f / (wide(s0[0]) + 1e-6f) * info.constant[1]; by = by > 1.0f ? 1.0f : by;";
+            (Some(norm), share, max)
+        }
+    };
     let pass = Pass {
         name: "scale",
         buffers: vec![Buffer::read(&tensors[group[0]]), Buffer::written(&found[group[0]])],
-        shared: factor.into_iter().map(Buffer::read).collect(),
-        before: format!("float by = {by};"),
+        shared: number.into_iter().map(Buffer::read).collect(),
+        before: before.into(),
         body: "x1 = x0 * by / info.constant[0];".into(),
         after: "",
     };
     let tensors: Vec<_> = group.iter().map(|at| vec![&tensors[*at], &found[*at]]).collect();
-    pass.launch(&tensors, factor.as_slice(), &[divisor], 0);
+    pass.launch(&tensors, number.as_slice(), &[divisor, max], 0);
 }
 
 #[cube(launch_unchecked)]
@@ -170,9 +202,11 @@ fn scale_kernel<F: Float, T: Float, S: Float>(
     from: Sequence<Box<[F]>>,
     mut to: Sequence<Box<[T]>>,
     lengths: Sequence<usize>,
-    factor: &[S],
+    number: &[S],
+    max: f32,
     divisor: f32,
     #[comptime] multiplies: bool,
+    #[comptime] bounds: bool,
     #[comptime] part: usize,
     #[comptime] units: u32,
     #[define(F, T, S)] _dtypes: [ElemType; 3],
@@ -180,7 +214,12 @@ fn scale_kernel<F: Float, T: Float, S: Float>(
     let cube = CUBE_POS;
     let mut by = 1.0f32;
     if multiplies {
-        by = f32::cast_from(factor[0]);
+        by = f32::cast_from(number[0]);
+    }
+    if bounds {
+        let share = 1.0 / (by + 1e-6) * max;
+        // It stays NaN, which `min` would not keep.
+        by = select(share > 1.0, 1.0, share);
     }
     let mut begin = 0usize;
     #[unroll]

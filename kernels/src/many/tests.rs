@@ -1,6 +1,7 @@
+use burn::backend::DispatchTensor;
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
-use super::{add_all, cast_all, clip_factor, l2_norm, scale_all, sum_of_squares};
+use super::{add_all, cast_all, clip_all, l2_norm, scale_all, sum_of_squares};
 use crate::testing;
 
 /// Returns numbers of many magnitudes and their sum of squares in f64.
@@ -53,23 +54,29 @@ fn what_is_not_finite_shows() {
     }
 }
 
-/// The factor in f64 within f32's rounding; a norm that is not a number has none.
+/// Bounded as in f64, within f32's rounding; by a norm that is not a number, nothing is one.
 #[test]
-fn a_norm_and_the_factor_that_bounds_it() {
+fn tensors_are_bounded_by_their_norm() {
     let device = testing::device();
     let (values, sum) = numbers(9000, 3);
-    let norm = l2_norm(vec![tensor(values, &device).into_dispatch()]);
+    let given = || vec![tensor(values.clone(), &device).into_dispatch()];
+    let norm = l2_norm(given());
     let found = f64::from(norm.clone().into_scalar::<f32>());
     assert!((found - sum.sqrt()).abs() <= 1e-5 * found, "{found} {sum}");
+    let first = |clipped: Vec<DispatchTensor>| {
+        let [clipped] = clipped.try_into().unwrap();
+        f64::from(Tensor::<1>::from_dispatch(clipped).into_data().iter::<f32>().next().unwrap())
+    };
     for max in [0.5, found * 0.999, found * 1.001, 1e6] {
-        let factor = f64::from(clip_factor(norm.clone(), max).into_scalar::<f32>());
+        let factor = first(clip_all(given(), norm.clone(), max)) / f64::from(values[0]);
         let expected = (max / (found + 1e-6)).min(1.0);
         assert!((factor - expected).abs() <= 1e-6 * expected, "{max} {factor} {expected}");
     }
-    for (norm, expected) in [(0.0, 1.0), (f32::INFINITY, 0.0)] {
-        assert_eq!(clip_factor(tensor(vec![norm], &device), 1.0).into_scalar::<f32>(), expected);
-    }
-    assert!(clip_factor(tensor(vec![f32::NAN], &device), 1.0).into_scalar::<f32>().is_nan());
+    let by = |norm: f32| {
+        first(clip_all(vec![tensor(vec![3.0], &device).into_dispatch()], tensor(vec![norm], &device), 1.0))
+    };
+    assert_eq!([0.0, f32::INFINITY].map(by), [3.0, 0.0]);
+    assert!(by(f32::NAN).is_nan());
 }
 
 #[test]

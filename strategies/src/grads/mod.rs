@@ -16,7 +16,7 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick_kernels::memory::Storages;
-use firebrick_kernels::{add_all, cast_all, scale_all};
+use firebrick_kernels::{add_all, cast_all, clip_all};
 
 use crate::buckets::{buckets, bytes};
 use crate::moving::Moving;
@@ -255,19 +255,19 @@ impl Grads {
         Ok(())
     }
 
-    /// Multiplies all gradients by a factor that makes them smaller, `[1]`, on the device. The [norm](Self::norm) keeps
-    /// its value, or is computed before the change.
+    /// Multiplies all gradients by one factor, so that their norm is at most about `max`: see [`clip_all`]. The
+    /// [norm](Self::norm) keeps its value, and stays on the device: reading it would wait for the device.
     ///
     /// # Errors
     ///
     /// The same as [`norm`](Self::norm).
-    pub fn scale<M: Module>(&mut self, model: &M, factor: Tensor<1>) -> Result<(), StrategyError> {
-        self.norm(model)?;
+    pub fn clip<M: Module>(&mut self, model: &M, max: f64) -> Result<(), StrategyError> {
+        let norm = self.norm(model)?;
         let mut taken = Taken(Vec::new());
         model.visit(&mut Distinct::new(&mut self.params, &mut taken));
         let (ids, grads): (Vec<_>, _) = taken.0.into_iter().unzip();
-        let scaled = ids.into_iter().zip(scale_all(grads, factor)).collect();
-        model.visit(&mut Distinct::new(&mut self.params, &mut Given(scaled)));
+        let clipped = ids.into_iter().zip(clip_all(grads, norm, max)).collect();
+        model.visit(&mut Distinct::new(&mut self.params, &mut Given(clipped)));
         Ok(())
     }
 
