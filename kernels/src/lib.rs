@@ -9,6 +9,7 @@
 //! gelu/      GELU and its gradient, vectorized on the CPU
 //! gated/     the activation of one projection times another: SwiGLU, GEGLU
 //! product/   matmul and linear, in f32 and half precision on the CPU
+//! fp8/       affine maps of operands that are rounded to 8 bits
 //! half/      casts between half precision and f32
 //! elements/  passes over the elements of the CPU's tensors
 //! residual/  sums of a residual branch and its input, with dropout
@@ -69,6 +70,7 @@ mod dropout;
 mod elements;
 mod embedding;
 mod flex;
+mod fp8;
 mod gated;
 mod gelu;
 mod half;
@@ -97,6 +99,7 @@ pub use attention::{Attending, Reads, attends_in_tiles, attention, attention_of_
 pub use draws::Draws;
 pub use dropout::{DropMask, DropoutOps, Dropping, Samples, Site, dropout};
 pub use embedding::{EmbeddingOps, EmbeddingRows, embedding};
+pub use fp8::{Fp8, Fp8Ops, Fp8Products, fits_fp8, linear_in_fp8, round_to_fp8};
 pub use gated::{Gate, GatedOps, Gates, gated};
 pub use gelu::{Gelu, GeluOps, gelu};
 pub use half::{HalfOps, cast};

@@ -104,13 +104,7 @@ pub fn peak_flops(device: &Device, dtype: FloatDType) -> Option<f64> {
 /// assert_eq!(peak_flops_of("Pentium", FloatDType::F32), None);
 /// ```
 pub fn peak_flops_of(name: &str, dtype: FloatDType) -> Option<f64> {
-    let name = name.to_uppercase();
-    let words: Vec<&str> = name.split(|letter: char| !letter.is_alphanumeric()).collect();
-    if OTHERS.iter().any(|other| words.contains(other)) {
-        return None;
-    }
-    let of_name = PEAKS.iter().filter(|peak| peak.words.iter().all(|word| words.contains(word)));
-    let peak = of_name.max_by_key(|peak| peak.words.len())?;
+    let peak = peak_of(name)?;
     let tera = match dtype {
         FloatDType::BF16 => peak.bf16?,
         FloatDType::F16 => peak.f16,
@@ -118,6 +112,34 @@ pub fn peak_flops_of(name: &str, dtype: FloatDType) -> Option<f64> {
         FloatDType::F64 => return None,
     };
     Some(tera * 1e12)
+}
+
+/// Returns the entry of a device by the name of its hardware.
+fn peak_of(name: &str) -> Option<&'static Peak> {
+    let name = name.to_uppercase();
+    let words: Vec<&str> = name.split(|letter: char| !letter.is_alphanumeric()).collect();
+    if OTHERS.iter().any(|other| words.contains(other)) {
+        return None;
+    }
+    let of_name = PEAKS.iter().filter(|peak| peak.words.iter().all(|word| words.contains(word)));
+    of_name.max_by_key(|peak| peak.words.len())
+}
+
+/// Returns whether a device, by the name of its hardware, multiplies 8-bit floats at twice the rate of bf16, with sums in f32:
+/// NVIDIA's Ada, Hopper and Blackwell.
+///
+/// ```
+/// use firebrick::device::doubles_in_fp8;
+///
+/// assert!(doubles_in_fp8("NVIDIA H100 PCIe") && !doubles_in_fp8("NVIDIA A100-SXM4-80GB"));
+/// ```
+pub fn doubles_in_fp8(name: &str) -> bool {
+    let Some(peak) = peak_of(name) else { return false };
+    match peak.words {
+        ["RTX", number, ..] => number.starts_with("40") || number.starts_with("50"),
+        [first, ..] => ["L4", "L40S", "H100", "H200"].contains(first),
+        [] => false,
+    }
 }
 
 #[cfg(test)]

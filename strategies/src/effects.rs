@@ -69,6 +69,8 @@ pub struct Casts {
     pub replica: FloatDType,
     /// The dtype of evaluation.
     pub evaluation: FloatDType,
+    /// Whether linear layers of blocks multiply in 8 bits in training.
+    pub in_fp8: bool,
 }
 
 /// The sum of gradients over the ranks, and what the ranks shard.

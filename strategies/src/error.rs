@@ -65,6 +65,15 @@ pub enum StrategyError {
         /// One parameter of each type in the model.
         found: String,
     },
+    /// No product of a linear layer in a block was computed in 8 bits.
+    #[error(
+        "Amp(fp8) has no effect: no linear layer of a block multiplied in 8 bits, since {}; or write Amp(bf16)",
+        cause_of_none_in_fp8(.unfit)
+    )]
+    NothingInFp8 {
+        /// The weights of blocks with an axis that is no multiple of 16.
+        unfit: Vec<String>,
+    },
     /// Gradients overflow even at the minimum loss scale.
     #[error(
         "a gradient was infinite or not a number at the minimum loss scale of {scale}: f16 cannot hold this model's activations or gradients. Try `Amp::bf16()`, whose range is that of f32, where the device has it; or a lower learning rate or longer warmup, if the loss was rising; or keep the layers with the largest activations in f32 (`keep_f32`). If f32 overflows too, the data or the model makes a number that is not finite"
@@ -233,5 +242,16 @@ impl StrategyError {
     /// Returns the error of a strategy whose setting is out of range.
     pub fn setting(strategy: &'static str, error: SettingError) -> Self {
         Self::Setting { strategy, error }
+    }
+}
+
+fn cause_of_none_in_fp8(unfit: &[String]) -> String {
+    match unfit {
+        [] => "none ran in a `Pass::segment` and called `firebrick_strategies::adapted_linear`, as `firebrick_models::Linear` \
+               does"
+            .into(),
+        [first, ..] => format!(
+            "each of their weights has an axis that is no multiple of 16, such as `{first}`: choose such widths"
+        ),
     }
 }

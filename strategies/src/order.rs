@@ -112,6 +112,11 @@ impl Order {
         self.replica().unwrap_or(FloatDType::F32)
     }
 
+    /// Returns whether linear layers of blocks multiply in 8 bits in training.
+    pub fn multiplies_in_fp8(&self) -> bool {
+        self.0.iter().filter_map(|effects| effects.casts).any(|casts| casts.in_fp8)
+    }
+
     /// Returns the dtype that evaluation computes in.
     pub fn evaluation_dtype(&self) -> FloatDType {
         self.find(|effects| effects.casts).map_or(FloatDType::F32, |(_, casts)| casts.evaluation)

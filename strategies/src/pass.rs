@@ -353,6 +353,22 @@ impl Pass {
         if self.unread { with_unread_products(run) } else { run() }
     }
 
+    /// Returns whether a linear layer multiplies by this weight in 8 bits: in training, in a block, in bf16, under
+    /// [`Amp::fp8`](crate::Amp::fp8).
+    pub(crate) fn is_in_fp8(&self, weight: ParamId, shape: [usize; 2], dtype: FloatDType) -> bool {
+        self.training && self.segment != 0 && dtype == FloatDType::BF16 && self.plan.is_in_fp8(weight, shape)
+    }
+
+    /// Returns the weights of blocks that stay in bf16 under [`Amp::fp8`](crate::Amp::fp8), because an axis is no multiple of
+    /// 16: each once. Call it after a forward pass.
+    ///
+    /// # Errors
+    ///
+    /// No linear layer of a block multiplied in 8 bits.
+    pub fn not_in_fp8(&self) -> Result<Vec<String>, StrategyError> {
+        self.plan.not_in_fp8()
+    }
+
     /// Returns where the samples of a batch stand.
     pub fn samples(&self) -> &Samples {
         &self.samples

@@ -31,7 +31,8 @@ fn zero(stage: u8) -> Recipe {
 fn every_strategy() -> Vec<(&'static str, Recipe)> {
     // A scale that changes within a few windows.
     let scaled = Amp::f16().scaled_by(LossScale::dynamic(1024.0).interval(2));
-    let amp = [Amp::bf16(), Amp::f16(), Amp::pure_bf16(), Amp::f16().keep_f32(Keep::norms()), scaled];
+    let amp =
+        [Amp::bf16(), Amp::fp8(), Amp::f16(), Amp::pure_bf16(), Amp::f16().keep_f32(Keep::norms()), scaled];
     let half = amp.map(|amp| ("Amp", boxed(amp))).into_iter();
     let half = half.chain([("Accumulate", boxed(Accumulate(4).held_in(FloatDType::BF16)))]);
     let supported = |(_, strategy): &(_, Recipe)| {

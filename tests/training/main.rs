@@ -18,6 +18,7 @@ mod from_host;
 mod golden;
 mod golden_optimizers;
 mod groups;
+mod in_fp8;
 mod in_place;
 mod label_smoothing;
 mod lora;

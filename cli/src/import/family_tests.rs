@@ -31,6 +31,19 @@ fn precision() {
         differ.contains("`bf16.enabled` is true, but `bf16` of the training arguments is false"),
         "{differ}"
     );
+    let recipe = r#"{"bf16": {"enabled": true}, "fp8": {"enabled": true, "fp8_format": "HYBRID", "margin": 0,
+        "amax_history_len": 1024, "override_linear_precision": [false, false, false]}}"#;
+    assert_eq!(strategies(recipe, None), ["Amp(fp8)"]);
+    assert_eq!(strategies(r#"{"fp8": {"enabled": false, "margin": 2}}"#, None), [""; 0]);
+    let accelerate =
+        r#"{"bf16": true, "mixed_precision": "fp8", "fp8_config": {"backend": "TE", "fp8_format": "E4M3"}}"#;
+    assert_eq!(strategies("{}", Some(accelerate)), ["Amp(fp8)"]);
+    assert_eq!(outcome("fp8_config.fp8_format", "{}", Some(accelerate)), ("not supported", true));
+    assert_eq!(outcome("fp8_config.backend", "{}", Some(accelerate)), ("no effect", false));
+    let half = refused(r#"{"fp16": {"enabled": true}, "fp8": {"enabled": true}}"#, None);
+    assert!(half.contains("`fp16.enabled` must be false where products are in 8 bits"), "{half}");
+    let format = refused(r#"{"fp8": {"enabled": true, "fp8_format": "E5M2"}}"#, None);
+    assert!(format.contains("\"HYBRID\" or \"E4M3\""), "{format}");
     let power = refused(r#"{"fp16": {"enabled": true, "initial_scale_power": 127}}"#, None);
     assert!(power.contains("must be a whole number from 0 to 126, found 127"), "{power}");
     let minimum =

@@ -35,6 +35,7 @@
 //! | `communication_data_type` | `Zero(sum_in: ..)` |
 //! | `bf16.enabled`, `torch_autocast` | `Amp(bf16)` |
 //! | `bf16` with master weights and optimizer states in bf16 | `Amp(pure_bf16)` |
+//! | `fp8` with the words of Transformer Engine's recipes; `mixed_precision: fp8` with `fp8_config` of Accelerate | `Amp(fp8)` |
 //! | `fp16`: `initial_scale_power`, `loss_scale_window`, `hysteresis`, `min_loss_scale` | `Amp(dtype: f16, loss_scale: (initial, interval, hysteresis, minimum))` |
 //! | `fp16.loss_scale` that is not 0 | `loss_scale: (constant: ..)` |
 //! | `zero_optimization.stage` | `Zero(stage: ..)` |

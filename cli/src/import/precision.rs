@@ -1,4 +1,4 @@
-//! Reads `fp16`, `bf16` and `torch_autocast` as `Amp`.
+//! Reads `fp16`, `bf16`, `fp8` and `torch_autocast` as `Amp`.
 
 use super::draft::Item;
 use super::inputs::{Inputs, shown};
@@ -24,6 +24,23 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
     let bf16_path = if inputs.ds.has_below("bf16") { "bf16" } else { "bfloat16" };
     let fp16 = enabled(inputs, "fp16", &["fp16", "fp16_full_eval"])?;
     let bf16 = enabled(inputs, bf16_path, &["bf16", "bf16_full_eval"])?;
+    if in_fp8(inputs)? {
+        return match fp16 {
+            Enabled::Yes => {
+                let source = inputs.args.as_ref().filter(|_| inputs.alone).unwrap_or(&inputs.ds);
+                let path = if inputs.alone { "fp16" } else { "fp16.enabled" };
+                Err(source.wrong(path, "false where products are in 8 bits: the rest is then in bf16"))
+            }
+            _ => {
+                let (note, path) = (Outcome::taken("strategies: Amp(fp8)"), format!("{bf16_path}.enabled"));
+                inputs.ds.correct(&path, note.clone());
+                if let Some(args) = &mut inputs.args {
+                    args.correct("bf16", note);
+                }
+                Ok(Some(Item::certain("Amp(fp8)")))
+            }
+        };
+    }
     Ok(match (fp16, bf16) {
         (Enabled::Yes, Enabled::Yes) => {
             if let Some(args) = inputs.args.as_ref().filter(|_| inputs.alone) {
@@ -40,6 +57,64 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
         (Enabled::Open, Enabled::No) => Some(half(inputs)?.left_open_if(true)),
         (Enabled::No, Enabled::No) => autocast(inputs)?,
     })
+}
+
+/// Reads whether linear layers multiply in 8 bits: `fp8` of the ds_config, in the words of Transformer Engine's recipes, or
+/// `mixed_precision` with `fp8_config`, as Accelerate has them, among the training arguments.
+///
+/// # Errors
+///
+/// A setting is invalid.
+fn in_fp8(inputs: &mut Inputs) -> Result<bool, ImportError> {
+    let mut on = inputs.ds.flag("fp8.enabled")? == Given::Is(true);
+    if on {
+        inputs.ds.settle("fp8.enabled", Outcome::taken("strategies: Amp(fp8)"));
+        of_recipe(&mut inputs.ds, "fp8")?;
+    }
+    let Some(args) = &mut inputs.args else { return Ok(on) };
+    match args.text("mixed_precision")? {
+        Given::Is(precision) if precision == "fp8" => {
+            args.settle("mixed_precision", Outcome::taken("strategies: Amp(fp8)"));
+            of_recipe(args, "fp8_config")?;
+            on = true;
+        }
+        Given::Is(precision) if ["bf16", "fp16"].contains(&precision.as_str()) => {
+            args.settle("mixed_precision", Outcome::refused(format!("`{precision}: true`")));
+        }
+        Given::Is(precision) if precision != "no" => {
+            return Err(args.wrong("mixed_precision", "\"no\", \"fp16\", \"bf16\" or \"fp8\""));
+        }
+        _ => (),
+    }
+    Ok(on)
+}
+
+/// Reads the settings of a recipe: what `Amp(fp8)` has no other way for must be as it is there.
+///
+/// # Errors
+///
+/// A setting is invalid.
+fn of_recipe(source: &mut Source, block: &str) -> Result<(), ImportError> {
+    let path = |name: &str| format!("{block}.{name}");
+    for name in ["fp8_format", "format"].map(path) {
+        match source.text(&name)? {
+            Given::Is(format) if format.eq_ignore_ascii_case("hybrid") => {
+                source.settle(&name, Outcome::taken("strategies: Amp(fp8)"));
+            }
+            Given::Is(format) if format.eq_ignore_ascii_case("e4m3") => {
+                source.settle(&name, Outcome::refused("E4M3 in the forward pass and E5M2 for gradients"));
+            }
+            Given::Is(_) => return Err(source.wrong(&name, "\"HYBRID\" or \"E4M3\"")),
+            _ => (),
+        }
+    }
+    let margin = path("margin");
+    match source.number(&margin, "a number", |_| true)? {
+        Given::Is(0.0) => source.settle(&margin, Outcome::no_effect("scales reach the largest number")),
+        Given::Is(_) => source.settle(&margin, Outcome::refused("scales that reach the largest number")),
+        _ => (),
+    }
+    Ok(())
 }
 
 /// Reads whether a precision is on: by the ds_config, by its "auto", or by a training argument alone, which Accelerate

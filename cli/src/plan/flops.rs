@@ -76,13 +76,14 @@ impl Work {
     /// Kaplan et al., *Scaling Laws for Neural Language Models*, 2020 (arXiv:2001.08361), section 2.1; Chowdhery et
     /// al., *PaLM: Scaling Language Modeling with Pathways*, 2022 (arXiv:2204.02311), appendix B.
     pub fn flops(&self, shapes: &[Shape], recomputed: f64) -> f64 {
-        self.of_passes(shapes, recomputed).all()
+        self.of_passes(shapes, recomputed, |_| 1.0).all()
     }
 
-    /// Returns the same operations, by pass and place.
-    pub fn of_passes(&self, shapes: &[Shape], recomputed: f64) -> PassFlops {
-        let once =
-            |shape: &Shape| 2.0 * shape.elements() as f64 * self.sequences(self.is_source(shape)).tokens;
+    /// Returns the same operations, by pass and place; each parameter's are divided by its `speed`.
+    pub fn of_passes(&self, shapes: &[Shape], recomputed: f64, speed: impl Fn(&Shape) -> f64) -> PassFlops {
+        let once = |shape: &Shape| {
+            2.0 * shape.elements() as f64 * self.sequences(self.is_source(shape)).tokens / speed(shape)
+        };
         let sum = |in_block: bool, of: &dyn Fn(&Shape) -> f64| -> f64 {
             shapes.iter().filter(|shape| shape.in_block == in_block).map(of).sum()
         };
@@ -145,7 +146,9 @@ mod tests {
             backward_in_blocks: 3.0 * again,
             backward_elsewhere: 2.0 * 4.0 * 10.0,
         };
-        assert_eq!(work.of_passes(&shapes, 1.0), expected);
+        assert_eq!(work.of_passes(&shapes, 1.0, |_| 1.0), expected);
+        let faster = work.of_passes(&shapes, 0.0, |shape| if shape.in_block { 2.0 } else { 1.0 });
+        assert_eq!(faster.all(), plain - 6.0 * 100.0);
         let shapes = [shape(100, true), Shape { is_trained: false, ..shape(10, false) }];
         assert_eq!(work.flops(&shapes, 0.0), plain - 2.0 * 2.0 * 10.0);
     }

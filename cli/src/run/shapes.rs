@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use burn::module::ParamId;
 use burn::tensor::Device;
 use firebrick::AnyModel;
+use firebrick_kernels::fits_fp8;
 use firebrick_kernels::packed::Packing;
 use firebrick_models::drawn_now;
 use firebrick_strategies::{Adaptation, Composition, LowRank, Paths, Place, each_param};
@@ -33,6 +34,12 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
+    /// Returns whether the parameter is a weight that its block multiplies by in 8 bits under `Amp(fp8)`. The trial of a run says
+    /// which these are; here it is what stands in a block and has two axes that fit.
+    pub fn is_linear_in_fp8(&self) -> bool {
+        self.in_block && <[usize; 2]>::try_from(&self.shape[..]).is_ok_and(fits_fp8)
+    }
+
     pub fn elements(&self) -> u64 {
         self.shape.iter().map(|size| *size as u64).product()
     }

@@ -31,6 +31,7 @@ fn an_entry_is_the_recipe() {
     for (text, name, recipe) in [
         ("Amp(bf16)", "Amp", RunStrategy::new("Amp", Amp::bf16())),
         ("Amp( f16 )", "Amp", RunStrategy::new("Amp", Amp::f16())),
+        ("Amp(fp8)", "Amp", RunStrategy::new("Amp", Amp::fp8())),
         ("Amp(pure_bf16)", "Amp", RunStrategy::new("Amp", Amp::pure_bf16())),
         ("Amp(f32)", "Amp", RunStrategy::new("Amp", Amp::f32())),
         ("Amp(dtype: f16)", "Amp", RunStrategy::new("Amp", Amp::f16())),

@@ -19,7 +19,7 @@ fn source(path: &str) -> String {
 }
 
 /// What the crate exports besides kernels: arguments, traits over backends, and functions that compute nothing.
-const NO_KERNELS: [&str; 36] = [
+const NO_KERNELS: [&str; 39] = [
     "Attending",
     "Draws",
     "DropMask",
@@ -27,6 +27,9 @@ const NO_KERNELS: [&str; 36] = [
     "Dropping",
     "EmbeddingOps",
     "EmbeddingRows",
+    "Fp8",
+    "Fp8Ops",
+    "Fp8Products",
     "Gate",
     "GatedOps",
     "Gates",
@@ -88,11 +91,12 @@ fn every_public_kernel_has_a_check() {
 }
 
 /// Folders of kernels that are compiled for a device, and what turns them off.
-const FOLDERS: [(&str, Kernel); 10] = [
+const FOLDERS: [(&str, Kernel); 11] = [
     ("attention", Kernel::Attention),
     ("cube", Kernel::Products),
     ("dropout", Kernel::Dropout),
     ("embedding", Kernel::Embedding),
+    ("fp8", Kernel::Products),
     ("gelu", Kernel::Activations),
     ("loss", Kernel::Losses),
     ("many", Kernel::Many),

@@ -7,6 +7,8 @@
 use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 
+use crate::Fp8;
+
 /// A product that the library can compute: what its choice of an algorithm depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
@@ -21,6 +23,8 @@ pub struct Layout {
     /// Of the operands, and of the product.
     pub dtypes: [DType; 2],
     pub adds: Adds,
+    /// Of the operands, if they are [codes](super::Codes).
+    pub formats: Option<[Fp8; 2]>,
 }
 
 /// What is added to a product, or computed with it.
@@ -95,6 +99,7 @@ impl Layout {
             out: matrix(2, [rows, columns], [of_rows[2], strides[2][axes + 1]]).filter(|out| !out.turned)?,
             dtypes: [lhs.dtype, out.dtype],
             adds,
+            formats: None,
         })
     }
 }

@@ -20,14 +20,19 @@ mod layout;
 mod library;
 mod plan;
 
+use std::sync::Arc;
+
 use burn::backend::CubeDevice;
 use burn::tensor::{DType, Shape};
 use burn_cubecl::kernel::matmul::{MatmulStrategy, matmul};
 use burn_cubecl::ops::numeric::{add, empty_device_dtype};
 use burn_cubecl::tensor::CubeTensor;
+use cubecl_runtime::client::Client;
+use cubecl_runtime::server::Handle;
 
 use self::layout::{Adds, Layout};
 use self::plan::Plan;
+use crate::Fp8;
 use crate::cube::{column_sums, contiguous, empty};
 
 /// Returns the name of the library that multiplies on a device, or why none does; `None` for devices that are not CUDA's.
@@ -115,21 +120,62 @@ fn queued(
         (lhs, rhs) = (contiguous(lhs), contiguous(rhs));
         layout = Layout::of([&lhs, &rhs], out, adds, more);
     }
-    let plan = layout.and_then(|layout| match Plan::of(&lhs.client, layout) {
+    let Some(plan) = layout.and_then(|layout| planned(&lhs.client, layout)) else {
+        return Err(Box::new([lhs, rhs]));
+    };
+    let client = lhs.client.clone();
+    let more = more.map(|x| x.handle.clone());
+    let (added, sums) = if adds == Adds::Sums { (None, more) } else { (more, None) };
+    let reads = [lhs.handle, rhs.handle].into_iter().chain(added).collect();
+    call(&client, plan, reads, std::iter::once(out.handle.clone()).chain(sums).collect());
+    Ok(())
+}
+
+/// Returns the library's plan of a product, if it has an algorithm.
+fn planned(client: &Client, layout: Layout) -> Option<Arc<Plan>> {
+    match Plan::of(client, layout) {
         Ok(plan) => Some(plan),
         // The library computes what it documents, so a layout that it refuses is wrong.
         Err(why) if cfg!(test) => panic!("{why}"),
         Err(_) => None,
-    });
-    let Some(plan) = plan else { return Err(Box::new([lhs, rhs])) };
-    let client = lhs.client.clone();
-    let more = more.map(|x| x.handle.clone());
-    let (added, sums) = if adds == Adds::Sums { (None, more) } else { (more, None) };
-    let workspace = (plan.workspace() > 0).then(|| client.empty(plan.workspace()));
-    let reads = [lhs.handle, rhs.handle].into_iter().chain(added).collect();
-    let writes = std::iter::once(out.handle.clone()).chain(sums).chain(workspace).collect();
-    enqueue::enqueue(&client, reads, writes, move |stream, reads, writes| plan.call(stream, reads, writes));
-    Ok(())
+    }
+}
+
+/// Queues a planned product, with the workspace that it needs.
+fn call(client: &Client, plan: Arc<Plan>, reads: Vec<Handle>, mut writes: Vec<Handle>) {
+    writes.extend((plan.workspace() > 0).then(|| client.empty(plan.workspace())));
+    enqueue::enqueue(client, reads, writes, move |stream, reads, writes| plan.call(stream, reads, writes));
+}
+
+/// A matrix of 8-bit numbers.
+pub(crate) struct Codes {
+    /// `[rows, depth]`, u8, contiguous.
+    pub codes: CubeTensor,
+    pub format: Fp8,
+    /// What each number is multiplied by: `[1]`, f32.
+    pub scale: CubeTensor,
+}
+
+/// Multiplies `[m, k]` by the transpose of `[n, k]`, where n and k are multiples of 16, and adds a bias `[n]` in the product's
+/// dtype. Returns `None` if the library has no algorithm for it.
+pub(crate) fn multiply_codes(
+    lhs: &Codes,
+    rhs: &Codes,
+    bias: Option<CubeTensor>,
+    dtype: DType,
+) -> Option<CubeTensor> {
+    let mut turned = rhs.codes.clone();
+    turned.meta.swap(0, 1);
+    let out = product_like(&lhs.codes, &turned, dtype);
+    let bias = bias.map(contiguous);
+    let adds = if bias.is_some() { Adds::Bias } else { Adds::Nothing };
+    let layout = Layout::of([&lhs.codes, &turned], &out, adds, bias.as_ref())?;
+    let layout = Layout { formats: Some([lhs.format, rhs.format]), ..layout };
+    let client = &lhs.codes.client;
+    let plan = planned(client, layout)?;
+    let operands = [&lhs.codes, &rhs.codes].into_iter().chain(&bias).chain([&lhs.scale, &rhs.scale]);
+    call(client, plan, operands.map(|x| x.handle.clone()).collect(), vec![out.handle.clone()]);
+    Some(out)
 }
 
 /// Returns the shape of the product of `[.., m, k]` and `[.., k, n]`.

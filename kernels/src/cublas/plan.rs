@@ -13,6 +13,7 @@ use tracing::warn;
 use super::enqueue::{self, Place};
 use super::layout::{Adds, Layout, Matrix};
 use super::library::{Choice, Library, Opaque, library};
+use crate::Fp8;
 
 /// The most memory that an algorithm may take beside its operands: what NVIDIA recommends for Hopper. Others take less.
 const WORKSPACE: u64 = 32 << 20;
@@ -23,11 +24,15 @@ const CUBLAS_COMPUTE_32F_FAST_TF32: c_int = 77;
 const CUDA_R_32F: c_int = 0;
 const CUDA_R_16F: c_int = 2;
 const CUDA_R_16BF: c_int = 14;
+const CUDA_R_8F_E4M3: c_int = 28;
+const CUDA_R_8F_E5M2: c_int = 29;
 const CUBLAS_OP_T: c_int = 1;
 const CUBLASLT_MATMUL_DESC_TRANSA: c_int = 3;
 const CUBLASLT_MATMUL_DESC_TRANSB: c_int = 4;
 const CUBLASLT_MATMUL_DESC_EPILOGUE: c_int = 7;
 const CUBLASLT_MATMUL_DESC_BIAS_POINTER: c_int = 8;
+const CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: c_int = 17;
+const CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: c_int = 18;
 const CUBLASLT_EPILOGUE_BIAS: c_int = 4;
 const CUBLASLT_EPILOGUE_BGRADA: c_int = 256;
 const CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT: c_int = 5;
@@ -100,17 +105,23 @@ impl Plan {
 
     fn new(library: &'static Library, handle: Opaque, layout: Layout) -> Result<Self, String> {
         let Layout { rows, columns, depth, .. } = layout;
-        let [of_operands, of_product] = layout.dtypes.map(data_type);
-        let compute =
-            if of_operands == CUDA_R_32F { CUBLAS_COMPUTE_32F_FAST_TF32 } else { CUBLAS_COMPUTE_32F };
+        let [from, to] = layout.dtypes;
+        let [of_lhs, of_rhs] = match layout.formats {
+            None => [data_type(from); 2],
+            Some(formats) => formats.map(|format| match format {
+                Fp8::E4m3 => CUDA_R_8F_E4M3,
+                Fp8::E5m2 => CUDA_R_8F_E5M2,
+            }),
+        };
+        let compute = if from == DType::F32 { CUBLAS_COMPUTE_32F_FAST_TF32 } else { CUBLAS_COMPUTE_32F };
         let mut product = null_mut();
         // SAFETY: the library writes a descriptor.
         let created = unsafe { (library.cublasLtMatmulDescCreate)(&mut product, compute, CUDA_R_32F) };
         library.check("cublasLtMatmulDescCreate", created)?;
         let matrices = [
-            matrix(library, &layout.rhs, [depth, columns], of_operands, layout.batch)?,
-            matrix(library, &layout.lhs, [rows, depth], of_operands, layout.batch)?,
-            matrix(library, &layout.out, [rows, columns], of_product, layout.batch)?,
+            matrix(library, &layout.rhs, [depth, columns], of_rhs, layout.batch)?,
+            matrix(library, &layout.lhs, [rows, depth], of_lhs, layout.batch)?,
+            matrix(library, &layout.out, [rows, columns], data_type(to), layout.batch)?,
         ];
         let mut plan = Self { library, handle, layout, product, matrices, choice: Choice::default() };
         let turned =
@@ -130,6 +141,10 @@ impl Plan {
             plan.set(CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
             // The choice needs a place, which each call replaces.
             plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &WORKSPACE)?;
+        }
+        if plan.layout.formats.is_some() {
+            plan.set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &WORKSPACE)?;
+            plan.set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &WORKSPACE)?;
         }
         plan.choice = plan.chosen()?;
         Ok(plan)
@@ -182,7 +197,8 @@ impl Plan {
         self.choice.workspace
     }
 
-    /// Computes on a stream. `operands` are the left and the right one, and what is added if anything is; `out` is the
+    /// Computes on a stream. `operands` are the left and the right one, what is added if anything is, and the scales of both
+    /// operands if they are codes; `out` is the
     /// product, its sums if they are computed, and the [workspace](Self::workspace) if it needs one.
     ///
     /// # Errors
@@ -199,6 +215,10 @@ impl Plan {
                 self.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &out[1])?;
                 workspace = out.get(2);
             }
+        }
+        if let (Some(_), [.., of_lhs, of_rhs]) = (self.layout.formats, operands) {
+            self.set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, of_rhs)?;
+            self.set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, of_lhs)?;
         }
         let aligned =
             [(lhs, self.layout.lhs), (rhs, self.layout.rhs), (to, self.layout.out), (c, self.layout.out)];
@@ -247,7 +267,7 @@ impl Plan {
 
 /// Names a product.
 fn described(layout: &Layout) -> String {
-    let Layout { rows, columns, depth, batch, dtypes: [from, to], adds, .. } = layout;
+    let Layout { rows, columns, depth, batch, dtypes: [from, to], adds, formats, .. } = layout;
     let added = match adds {
         Adds::Nothing => "",
         Adds::Bias => ", and a bias",
@@ -255,7 +275,8 @@ fn described(layout: &Layout) -> String {
         Adds::Sums => ", and sums",
     };
     let many = if *batch == 1 { String::new() } else { format!("{batch} times ") };
-    format!("the product of {many}[{rows}, {depth}] and [{depth}, {columns}] in {from:?} to {to:?}{added}")
+    let from = formats.map_or_else(|| format!("{from:?}"), |[lhs, rhs]| format!("{lhs:?} and {rhs:?}"));
+    format!("the product of {many}[{rows}, {depth}] and [{depth}, {columns}] in {from} to {to:?}{added}")
 }
 
 /// Creates the library's handle of the device whose context is current.

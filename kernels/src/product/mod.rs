@@ -67,8 +67,10 @@ use crate::off::Kernel;
 pub(crate) use cube::{add_product as cube_add_product, wide_product as cube_wide_product};
 pub(crate) use flex::{add_product, wide_product};
 pub use ops::{ProductOps, Products};
+pub(crate) use ops::{of_rows, rows};
 pub(crate) use tiles::has_dots;
 
+pub(crate) use unread::value;
 pub use unread::{with_read_products, with_unread_products};
 
 /// Multiplies two matrices `[.., m, k]` and `[.., k, n]`. The product has the shape `[.., m, n]` and their dtype.

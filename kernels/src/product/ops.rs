@@ -39,7 +39,7 @@ pub trait Products: HalfOps {
 }
 
 /// Applies `of` to the matrix of all rows of `x`, and restores the axes before the last one.
-pub(super) fn of_rows<B: Backend>(
+pub(crate) fn of_rows<B: Backend>(
     x: FloatTensor<B>,
     of: impl FnOnce(FloatTensor<B>) -> FloatTensor<B>,
 ) -> FloatTensor<B> {
@@ -51,7 +51,7 @@ pub(super) fn of_rows<B: Backend>(
 }
 
 /// Returns the matrix of all rows of `[.., cols]`.
-pub(super) fn rows<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
+pub(crate) fn rows<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
     let shape = x.shape();
     let last = shape.num_dims() - 1;
     let rows = (0..last).map(|axis| shape[axis]).product();

@@ -58,7 +58,7 @@ fn set_to<T>(unread: bool, run: impl FnOnce() -> T) -> T {
 
 /// Returns the product of `[.., m, k]` and `[.., k, n]` that `compute` computes, or NaN where nobody reads it. A matrix
 /// `[k, n]` multiplies all rows.
-pub(super) fn value<B: Products>(
+pub(crate) fn value<B: Products>(
     lhs: FloatTensor<B>,
     rhs: FloatTensor<B>,
     compute: impl FnOnce(FloatTensor<B>, FloatTensor<B>) -> FloatTensor<B>,

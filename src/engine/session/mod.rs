@@ -23,6 +23,7 @@ use firebrick_datasets::Batch;
 use firebrick_kernels::Draws;
 use firebrick_strategies::{Adaptation, Grads, Outcome, Pass, SkipReason, Stages, float_name};
 use firebrick_world::{Activity, Communicator, is_host};
+use tracing::warn;
 
 use crate::accounting::budget::{Moment, OnDevice, OverBudget};
 use crate::accounting::{ParameterBytes, Placement, trainable_bytes};
@@ -273,6 +274,10 @@ impl<M: Module> Session<M> {
         drop(span);
         if pass.smooths_in_vain() {
             return Err(TrainError::LabelsNotSmoothed);
+        }
+        let stay = pass.not_in_fp8()?;
+        if !stay.is_empty() && self.world.rank() == 0 {
+            warn!("in bf16, not in 8 bits, since an axis is no multiple of 16: {}", stay.join(", "));
         }
         let loss = checked(sum, items, expected)? / window as f64;
         step.add_loss(loss.clone().inner());

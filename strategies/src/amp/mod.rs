@@ -28,6 +28,7 @@ const NAME: &str = "Amp";
 /// | | bits of exponent, mantissa | | replica | master | gradients | AdamW's moments | sum |
 /// |---|---|---|---|---|---|---|---|
 /// | [`bf16`](Self::bf16) | 8, 7 | the choice if the device supports it | 2 | 4 | 2 | 8 | 16 |
+/// | [`fp8`](Self::fp8) | 4, 3 and 5, 2 | bf16, and products in 8 bits | 2 | 4 | 2 | 8 | 16 |
 /// | [`f16`](Self::f16) | 5, 10 | with a [loss scale](LossScale) | 2 | 4 | 2 | 8 | 16 |
 /// | [`pure_bf16`](Self::pure_bf16) | 8, 7 | no f32 at all, at a price | - | 2 | 2 | 4 | 8 |
 /// | [`f32`](Self::f32) | 8, 23 | changes nothing | - | 4 | 4 | 8 | 16 |
@@ -106,6 +107,7 @@ pub struct Amp {
 #[serde(rename_all = "snake_case")]
 enum Precision {
     Bf16,
+    Fp8,
     F16,
     PureBf16,
     F32,
@@ -119,7 +121,7 @@ impl Amp {
     /// The dtype of the replica.
     fn replica(&self) -> FloatDType {
         match self.precision {
-            Precision::Bf16 | Precision::PureBf16 => FloatDType::BF16,
+            Precision::Bf16 | Precision::Fp8 | Precision::PureBf16 => FloatDType::BF16,
             Precision::F16 => FloatDType::F16,
             Precision::F32 => FloatDType::F32,
         }
@@ -138,6 +140,26 @@ impl Amp {
     /// Computes in bfloat16, which has the range of f32 and two to three significant decimal digits.
     pub fn bf16() -> Self {
         Self::of(Precision::Bf16)
+    }
+
+    /// Computes in bfloat16 as [`bf16`](Self::bf16) does, and the products of linear layers in blocks in 8 bits (Micikevicius et
+    /// al., 2022, *FP8 Formats for Deep Learning*, arXiv:2209.05433).
+    ///
+    /// Inputs and weights are rounded to E4M3, and the gradients of results to E5M2, each tensor with one scale that is found
+    /// from its largest magnitude at that moment: Transformer Engine's `Float8CurrentScaling` in the format `HYBRID`, with
+    /// scales that are powers of two. Sums and biases are not rounded to 8 bits. Norms, attention, embeddings, the head and the
+    /// master are those of `bf16`; so are linear layers whose weight has an axis that is no multiple of 16, which the log
+    /// names. A layer is in a block if it runs in a [segment](crate::Pass::segment), and it is linear if it calls
+    /// [`adapted_linear`](crate::adapted_linear), as Firebrick's layers do. Evaluation is that of `bf16`, nearer to the model that is
+    /// saved.
+    ///
+    /// Training takes the memory of `bf16`: the backward pass keeps operands in bf16 and rounds them again. It is faster only on
+    /// NVIDIA's GPUs of compute capability 8.9 and above (Ada, Hopper, Blackwell), where cuBLASLt multiplies 8-bit numbers at
+    /// twice the rate, and for wide layers: below a width of some 2,000 the rounding takes what the products save. On other
+    /// devices the same numbers are computed by products of rounded operands, which is slower than bf16; use it there to see
+    /// what a run on such a GPU will learn.
+    pub fn fp8() -> Self {
+        Self::of(Precision::Fp8)
     }
 
     /// Computes in f16, which has three to four significant decimal digits and a small range. The loss is scaled by
@@ -186,7 +208,8 @@ impl Amp {
 impl StrategyRecipe for Amp {
     fn effects(&self) -> Effects {
         let replica = self.replica();
-        let casts = Some(Casts { replica, evaluation: self.evaluation.unwrap_or(replica) });
+        let in_fp8 = self.precision == Precision::Fp8;
+        let casts = Some(Casts { replica, evaluation: self.evaluation.unwrap_or(replica), in_fp8 });
         Effects { casts, paths: self.keep.paths(), ..Effects::none(NAME) }
     }
 
@@ -202,6 +225,9 @@ impl<M: Module> Strategy<M> for Amp {
             require_dtype(NAME, setup.device(), dtype)?;
         }
         let kept = self.keep.resolve(setup.segments().paths())?;
+        if self.precision == Precision::Fp8 {
+            setup.segments_mut().multiply_in_fp8();
+        }
         let scaler = self.loss_scale().map(LossScale::start);
         let parks = setup.order().parks_parameters();
         Ok(Stages::of(Mixing { dtype, master: self.master(), evaluation, kept, scaler, parks }))

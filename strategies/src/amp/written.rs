@@ -13,7 +13,7 @@ use crate::{Float, dtypes};
 
 /// What `Amp(..)` may contain: a dtype alone, or the names of settings.
 const WITHIN: &[&str] =
-    &["bf16", "f16", "pure_bf16", "f32", "dtype", "keep_f32", "evaluate_in", "loss_scale"];
+    &["bf16", "fp8", "f16", "pure_bf16", "f32", "dtype", "keep_f32", "evaluate_in", "loss_scale"];
 
 /// All settings, for serialization.
 #[derive(Serialize)]

@@ -1,8 +1,8 @@
 //! A linear layer with dropout on the input of its factors.
 
-use burn::module::Param;
+use burn::module::{Param, ParamId};
 use burn::tensor::{FloatDType, Tensor};
-use firebrick_kernels::{add, cast, linear, with_read_products};
+use firebrick_kernels::{add, cast, linear, linear_in_fp8, with_read_products};
 
 use super::factors::LoraFactors;
 use crate::{Dropout, Pass};
@@ -58,7 +58,7 @@ pub fn adapted_linear<const D: usize>(
     let factors = weight.reparameterization::<LoraFactors>().filter(|_| pass.is_training());
     let Some((factors, dropout)) = factors.and_then(|factors| Some((factors, factors.dropout.as_ref()?)))
     else {
-        return undropped_linear(x, weight, bias);
+        return of_factors(x, weight, bias, Some(pass));
     };
     if D == 1 {
         let (from, to) = (x.dims()[0], factors.b.dims()[1]);
@@ -66,6 +66,7 @@ pub fn adapted_linear<const D: usize>(
     }
     let (a, b) = (factors.a.val(), factors.b.val());
     let [outside, inside] = [x.dtype(), a.dtype()].map(FloatDType::from);
+    let id = weight.id;
     let (x, weight, bias) =
         (cast(x, inside), factors.matrix(weight.base(), inside), bias.map(|bias| cast(bias, inside)));
     let dropped = Dropout::new(dropout.prob).forward(x.clone(), pass);
@@ -84,7 +85,7 @@ pub fn adapted_linear<const D: usize>(
             (of_weight.clone() + of_factors) * gains - of_weight
         }
     };
-    cast(add(linear(x, weight, bias), change), outside)
+    cast(add(mapped(x, weight, bias, id, Some(pass)), change), outside)
 }
 
 /// Computes the same as [`adapted_linear`] outside training: without a dropout. A layer calls it in training for an input
@@ -98,13 +99,39 @@ pub fn undropped_linear<const D: usize>(
     weight: &Param<Tensor<2>>,
     bias: Option<Tensor<1>>,
 ) -> Tensor<D> {
+    of_factors(x, weight, bias, None)
+}
+
+/// Computes the map of a weight with its factors, if it has any, without a dropout.
+fn of_factors<const D: usize>(
+    x: Tensor<D>,
+    weight: &Param<Tensor<2>>,
+    bias: Option<Tensor<1>>,
+    pass: Option<&Pass>,
+) -> Tensor<D> {
+    let id = weight.id;
     let weight = match weight.reparameterization::<LoraFactors>() {
         Some(factors) => factors.read(weight.base()),
         None => weight.val(),
     };
     let [outside, inside] = [x.dtype(), weight.dtype()].map(FloatDType::from);
     let bias = bias.map(|bias| cast(bias, inside));
-    cast(linear(cast(x, inside), weight, bias), outside)
+    cast(mapped(cast(x, inside), weight, bias, id, pass), outside)
+}
+
+/// Computes the map itself, in 8 bits if the pass says so of the weight with this id.
+fn mapped<const D: usize>(
+    x: Tensor<D>,
+    weight: Tensor<2>,
+    bias: Option<Tensor<1>>,
+    id: ParamId,
+    pass: Option<&Pass>,
+) -> Tensor<D> {
+    let dtype = FloatDType::from(weight.dtype());
+    match pass.is_some_and(|pass| pass.is_in_fp8(id, weight.dims(), dtype)) {
+        true => linear_in_fp8(x, weight, bias),
+        false => linear(x, weight, bias),
+    }
 }
 
 #[cfg(test)]

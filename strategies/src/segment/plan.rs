@@ -1,10 +1,13 @@
 //! The decisions of strategies about the segments of a model.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
+use std::mem::take;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use burn::module::{Module, ParamId};
 use burn::tensor::Device;
+use firebrick_kernels::fits_fp8;
 
 use super::budget::Budget;
 use super::faults::Faults;
@@ -31,7 +34,18 @@ pub struct SegmentPlan {
     in_segments: Mutex<HashSet<ParamId>>,
     paths: Paths,
     pub(super) verified: Mutex<HashSet<u64>>,
+    /// If blocks multiply in 8 bits, what they have done so far.
+    fp8: Option<Arc<InFp8>>,
     faults: Faults,
+}
+
+/// What the linear layers of blocks did, if they are to multiply in 8 bits.
+#[derive(Debug, Default)]
+struct InFp8 {
+    computed: AtomicBool,
+    /// The weights whose shapes do not fit, by their paths, until they are told.
+    unfit: Mutex<BTreeSet<String>>,
+    told: Mutex<BTreeSet<String>>,
 }
 
 /// The segments to recompute.
@@ -78,7 +92,8 @@ impl SegmentPlan {
         });
         let Self { elementwise, keeps_padding, unpacks, .. } = *self;
         let (host, paths, handling) = (self.host.clone(), self.paths.clone(), self.handling.clone());
-        Self { recompute, host, elementwise, keeps_padding, unpacks, paths, handling, ..Self::default() }
+        let fp8 = self.fp8.clone();
+        Self { recompute, host, elementwise, keeps_padding, unpacks, paths, handling, fp8, ..Self::default() }
     }
 
     /// Returns the paths of the model's parameters and modules.
@@ -121,6 +136,40 @@ impl SegmentPlan {
     /// Returns whether models compute padding.
     pub fn keeps_padding(&self) -> bool {
         self.keeps_padding
+    }
+
+    /// Multiplies in 8 bits in the linear layers of blocks.
+    pub fn multiply_in_fp8(&mut self) {
+        self.fp8 = Some(Arc::default());
+    }
+
+    /// Returns whether a linear layer of a block multiplies by this weight, `[in, out]`, in 8 bits. A weight that does not
+    /// fit is [told](Self::not_in_fp8) later.
+    pub(crate) fn is_in_fp8(&self, weight: ParamId, shape: [usize; 2]) -> bool {
+        let Some(fp8) = &self.fp8 else { return false };
+        let fits = fits_fp8(shape);
+        match fits {
+            true => fp8.computed.store(true, Relaxed),
+            false => {
+                lock(&fp8.unfit).insert(self.paths.path(weight).unwrap_or("a weight").to_string());
+            }
+        }
+        fits
+    }
+
+    /// Returns the weights of blocks that stay in bf16 although blocks multiply in 8 bits, each once; or an error if none
+    /// has been multiplied in 8 bits. Call it after a pass.
+    ///
+    /// # Errors
+    ///
+    /// No linear layer of a block has multiplied in 8 bits.
+    pub fn not_in_fp8(&self) -> Result<Vec<String>, StrategyError> {
+        let Some(fp8) = &self.fp8 else { return Ok(Vec::new()) };
+        let found = take(&mut *lock(&fp8.unfit));
+        if !fp8.computed.load(Relaxed) {
+            return Err(StrategyError::NothingInFp8 { unfit: found.into_iter().collect() });
+        }
+        Ok(found.into_iter().filter(|path| lock(&fp8.told).insert(path.clone())).collect())
     }
 
     /// Returns how the parameters of blocks are handled.

@@ -18,18 +18,15 @@
 
 mod text;
 
-use std::sync::OnceLock;
-
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Cube, CubeDevice, TensorMetadata};
+use burn::backend::{Cube, TensorMetadata};
 use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
-use cudarc::driver::result::{device, init};
-use cudarc::driver::sys::CUdevice_attribute;
 
 use self::text::{Form, Info, Pass, Place, launch};
 use super::ops::{Gradients, Plan, Source};
+use crate::cube::cuda::capability;
 use crate::cube::{Spec, contiguous, empty, run, run_many};
 use crate::off::Kernel;
 
@@ -53,26 +50,8 @@ pub(super) fn computes(source: &Source<FloatTensor<Cube>>, plan: &Plan) -> bool 
         && is_plain
         && SIZES.contains(&size)
         && !Kernel::Flash.is_off()
-        && copies_while_computing(&like.device())
-}
-
-/// Returns whether a device has the instructions that the kernels are written in.
-#[allow(unsafe_code)] // CUDA's driver is a C library.
-fn copies_while_computing(device: &CubeDevice) -> bool {
-    /// Of the devices of this machine, by number.
-    static FOUND: OnceLock<Vec<bool>> = OnceLock::new();
-    let CubeDevice::Cuda(device) = device else { return false };
-    let is_new = |index| {
-        let major = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
-        // SAFETY: the handle is a device's.
-        let major = device::get(index).and_then(|device| unsafe { device::get_attribute(device, major) });
-        major.is_ok_and(|major| major >= 8)
-    };
-    let found = FOUND.get_or_init(|| {
-        let count = init().and_then(|()| device::get_count()).unwrap_or(0);
-        (0..count).map(is_new).collect()
-    });
-    found.get(device.index).copied().unwrap_or(false)
+        // The kernels copy while they compute.
+        && capability(&like.device()).is_some_and(|capability| capability >= (8, 0))
 }
 
 /// Returns the output, `[batch, heads, length, size]`, and the logarithms of the sums of the scores' powers,

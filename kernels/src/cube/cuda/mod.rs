@@ -10,7 +10,9 @@ mod list;
 
 use std::fmt::Debug;
 use std::hash::Hash;
+use std::sync::OnceLock;
 
+use burn::backend::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::ir::UIntKind;
 use cubecl::ir::metadata::Info as Metadata;
@@ -18,8 +20,32 @@ use cubecl::prelude::*;
 use cubecl::{CubeKernel, PrecompiledSource};
 use cubecl_runtime::kernel::BufferIOAttr;
 use cubecl_runtime::server::{KernelArguments, MetadataBindingInfo};
+use cudarc::driver::result::{device, init};
+use cudarc::driver::sys::CUdevice_attribute;
 
 pub(crate) use list::{Buffer, Pass, most, serves};
+
+/// Returns the compute capability of a CUDA device: major and minor.
+#[allow(unsafe_code)] // CUDA's driver is a C library.
+pub(crate) fn capability(device: &CubeDevice) -> Option<(i32, i32)> {
+    /// Of the devices of this machine, by number.
+    static FOUND: OnceLock<Vec<Option<(i32, i32)>>> = OnceLock::new();
+    let CubeDevice::Cuda(device) = device else { return None };
+    let of = |index| {
+        let device = device::get(index).ok()?;
+        // SAFETY: the handle is a device's.
+        let number = |of| unsafe { device::get_attribute(device, of) }.ok();
+        Some((
+            number(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            number(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        ))
+    };
+    let found = FOUND.get_or_init(|| {
+        let count = init().and_then(|()| device::get_count()).unwrap_or(0);
+        (0..count).map(of).collect()
+    });
+    found.get(device.index).copied().flatten()
+}
 
 /// What a kernel's text is made from: the program decides the text of a form, and CubeCL keeps what each program compiled
 /// apart.

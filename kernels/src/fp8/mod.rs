@@ -1,0 +1,107 @@
+//! Affine maps whose operands are rounded to 8 bits: E4M3 in the forward pass, E5M2 for gradients (Micikevicius et al., 2022,
+//! *FP8 Formats for Deep Learning*, arXiv:2209.05433).
+//!
+//! Each tensor has one scale, found from its largest magnitude when it is used ("current scaling"). It is a power of two, so a
+//! rounded number is one of the tensor's own dtype, and the product of rounded operands is the product of 8-bit ones to the bit
+//! of its sums: on devices without 8-bit products the operands are rounded and then multiplied like any others. On NVIDIA's GPUs
+//! of compute capability 8.9 and above, [cuBLASLt](crate::product_library) multiplies the bytes.
+//!
+//! The backward pass keeps the operands in their own dtype, which the model holds anyway, and rounds them again.
+//!
+//! ```text
+//! format.rs    the two formats, and the rounding of a number
+//! ops.rs       the map as an operation of a backend
+//! backward.rs  its gradient
+//! flex.rs      rounding on all cores
+//! cube.rs      maps on a device
+//! rounding.rs  rounding on a device
+//! library.rs   bytes for NVIDIA's library, as they stand or transposed
+//! bytes.cu     its kernel
+//! ```
+
+mod backward;
+#[cfg(feature = "cube")]
+mod cube;
+mod flex;
+mod format;
+#[cfg(feature = "cuda")]
+mod library;
+mod ops;
+#[cfg(feature = "cube")]
+mod rounding;
+#[cfg(test)]
+mod tests;
+
+use burn::backend::Dispatch;
+use burn::tensor::Tensor;
+
+pub use format::Fp8;
+pub use ops::{Fp8Ops, Fp8Products};
+
+/// The multiple that the last axis of each operand must be: 16 bytes.
+const MULTIPLE: usize = 16;
+
+/// Returns whether an affine map with a weight `[in, out]` is computed in 8 bits: both are multiples of 16, as the products of
+/// GPUs require.
+///
+/// ```
+/// assert!(firebrick_kernels::fits_fp8([768, 3072]));
+/// assert!(!firebrick_kernels::fits_fp8([768, 2]));
+/// ```
+pub fn fits_fp8(weight: [usize; 2]) -> bool {
+    weight.iter().all(|length| *length > 0 && length.is_multiple_of(MULTIPLE))
+}
+
+/// Rounds each element to what 8 bits hold, with one power of two as the scale of all: the largest with which no element
+/// overflows, up to 2¹⁰⁰. The result is in the dtype of `x`, and its gradient is that of `x`. If an element is not finite, no
+/// element is a number.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use firebrick_kernels::{Fp8, round_to_fp8};
+///
+/// let x = Tensor::<1>::from_data([1.0, 1.05, 1.1, 1.3], &Device::flex());
+/// let rounded = |format| round_to_fp8(x.clone(), format).into_data().iter::<f32>().collect::<Vec<_>>();
+/// assert_eq!(rounded(Fp8::E4m3), [1.0, 1.0, 1.125, 1.25]);
+/// assert_eq!(rounded(Fp8::E5m2), [1.0, 1.0, 1.0, 1.25]);
+/// ```
+pub fn round_to_fp8<const D: usize>(x: Tensor<D>, format: Fp8) -> Tensor<D> {
+    Tensor::from_dispatch(<Dispatch as Fp8Ops>::round_to_fp8(x.into_dispatch(), format))
+}
+
+/// Computes [`linear`](crate::linear) from `x` and `weight` in [E4M3](Fp8::E4m3). The gradients of both are products of the
+/// same numbers and the gradient of the result in [E5M2](Fp8::E5m2); that of the bias is its sum, unrounded. Sums are in f32.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+///
+/// let x = Tensor::<2>::full([1, 16], 1.05, &Device::flex());
+/// let weight = Tensor::ones([16, 16], &Device::flex());
+/// let y = firebrick_kernels::linear_in_fp8(x, weight, None);
+/// assert_eq!(y.into_data().iter::<f32>().collect::<Vec<_>>(), [16.0; 16]);
+/// ```
+///
+/// # Panics
+///
+/// If the shapes do not fit or the dtypes differ, like [`linear`](crate::linear); or if the weight does not
+/// [fit](fits_fp8).
+pub fn linear_in_fp8<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<D> {
+    let (shape, dims) = (x.dims(), weight.dims());
+    assert!(fits_fp8(dims), "a weight in 8 bits has axes that are multiples of {MULTIPLE}, found {dims:?}");
+    let [from, to] = dims;
+    let fits = shape[D - 1] == from
+        && x.dtype() == weight.dtype()
+        && bias.as_ref().is_none_or(|bias| bias.dims() == [to] && bias.dtype() == x.dtype());
+    // Of nothing there is nothing to round.
+    if !fits || shape.contains(&0) {
+        return crate::linear(x, weight, bias);
+    }
+    if D == 1 {
+        return linear_in_fp8::<2>(x.reshape([1, from]), weight, bias).reshape([to; D]);
+    }
+    let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
+    Tensor::from_dispatch(match bias {
+        Some(bias) => Dispatch::fp8_affine(x, weight, bias.into_dispatch()),
+        None => Dispatch::fp8_product(x, weight),
+    })
+}
