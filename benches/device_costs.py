@@ -28,8 +28,9 @@ The model is a GPT of width 256 with 8 heads and a vocabulary of 1024, in micro-
 `--cache`), `tuned` the operations that it tunes, and `again` kernels that the second start compiles. If a limit is broken,
 or a case fails, the exit status is 1 and the last lines say which:
 
-* at most 24 launches and products a layer in bf16 (36 in f32), and 24 besides (31 with GPT-2's chunks of logits and `Clip`),
-  from 6 and 12 layers, and linear in layers (6, 9 and 12);
+* at most 24 launches and products a layer in bf16 (36 in f32, 68 in fp8, where each operand is rounded on its own), and 24
+  besides (30 with GPT-2's chunks of logits and `Clip`), from 6 and 12 layers, and linear in layers (6, 9 and 12); with
+  dropout, 20 more in 6 layers;
 * a step of `gpt2-12` takes an H100 at most 26 ms by a model: each product by its operations at 550 TFLOP/s or its bytes at
   3.0 TB/s, attention at 200 TFLOP/s, each other kernel by the bytes that it moves, from the shapes, and 1 us for each
   launch. `--list gpt2-12` prints what each kernel moves beside what it needs: each tensor read and written once;
@@ -60,7 +61,10 @@ import urllib.parse
 import firebrick
 
 # In f32, scores exist, and some ten launches compute them.
-PER_LAYER, BESIDES, LINEAR = {"f32": 36, "bf16": 24, "gpt2": 24}, {"f32": 24, "bf16": 24, "gpt2": 31}, 0.01
+PER_LAYER = {"f32": 36, "bf16": 24, "gpt2": 24, "fp8": 68}
+BESIDES, LINEAR = {"f32": 24, "bf16": 24, "gpt2": 30, "fp8": 24}, 0.01
+# What dropout adds to a step of 6 layers: 3 launches a layer, and 2 at the embeddings.
+DROPPED = 3 * 6 + 2
 WAITS, COPIES, SLACK = 1, 2, 0.25
 # Of an H100: operations and bytes a second, seconds between launches, and the limit of a step's milliseconds.
 PRODUCTS, ATTENTION, MEMORY, GAP, MODELED = 550e12, 200e12, 3.0e12, 1e-6, 26
@@ -97,6 +101,8 @@ CASES = {
     "bf16-9": PLAIN | {"strategies": "Amp(bf16)", "layers": 9},
     "bf16-12": PLAIN | {"strategies": "Amp(bf16)", "layers": 12},
     "clip": PLAIN | {"strategies": "Clip(norm: 1.0)"},
+    "fp8": PLAIN | {"strategies": "Amp(fp8)"},
+    "fp8-12": PLAIN | {"strategies": "Amp(fp8)", "layers": 12},
     "bf16-every": PLAIN | {"strategies": "Amp(bf16)", "tries": "every candidate"},
     "recompute": PLAIN | {"strategies": "Recompute(every: 1)"},
     "accumulate4": PLAIN | {"accumulate": 4},
@@ -338,7 +344,7 @@ def by_kind(found):
 
 def check(results, sm):
     """A line about each limit that is measured, and whether it holds."""
-    for dtype in ["f32", "bf16", "gpt2"]:
+    for dtype in PER_LAYER:
         names = [dtype, f"{dtype}-9", f"{dtype}-12"]
         # A product by a library is a launch too.
         counts = [results.get(name) for name in names]
@@ -372,6 +378,9 @@ def check(results, sm):
             yield holds, f"gpt2-12: a step takes {seconds * 1e3:.1f} ms by the model of an H100 (limit {MODELED})"
         except KeyError as error:
             yield False, f"gpt2-12: the model knows no kernel {error}"
+    if "f32" in results and "dropout" in results:
+        more = results["dropout"]["launches"] + results["dropout"]["products"] - results["f32"]["launches"] - results["f32"]["products"]
+        yield more <= DROPPED, f"dropout: {more:.1f} launches more than without (limit {DROPPED})"
     if "f32" in results and "accumulate4" in results:
         ratio = results["accumulate4"]["launches"] / results["f32"]["launches"]
         yield round(ratio, 2) <= 4, f"accumulate4: launches of {ratio:.2f} steps of one micro-batch (limit 4)"

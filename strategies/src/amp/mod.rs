@@ -158,6 +158,15 @@ impl Amp {
     /// twice the rate, and for wide layers: below a width of some 2,000 the rounding takes what the products save. On other
     /// devices the same numbers are computed by products of rounded operands, which is slower than bf16; use it there to see
     /// what a run on such a GPU will learn.
+    ///
+    /// After 600 steps of a GPT of 5M parameters on 8 x 256 characters of Shakespeare, the validation loss was 2.2530 and that of
+    /// `bf16` 2.2466, as
+    ///
+    /// ```text
+    /// firebrick train examples/tinyshakespeare.ron --set 'data.path="input.txt"' --set data.block=256 \
+    ///     --set 'model=Gpt(layers: 6, heads: 8, width: 256, dropout: 0.0, bias: true, tied: true)' \
+    ///     --set batch.micro=8 --set steps=600 --set 'strategies=[Amp(fp8), Clip(norm: 1.0)]'
+    /// ```
     pub fn fp8() -> Self {
         Self::of(Precision::Fp8)
     }
