@@ -8,6 +8,7 @@ use burn::tensor::{Bytes, DType, FloatDType, Shape, bf16, f16};
 use bytemuck::Pod;
 use gemmkit::FusedScalar;
 
+use super::avx2;
 use super::gemm::{self, Matrices};
 use super::ops::{Products, of_rows};
 use super::sums::column_sums;
@@ -48,11 +49,17 @@ impl Products for Flex {
 
 fn multiplied(lhs: FlexTensor, rhs: FlexTensor, bias: Option<FlexTensor>) -> FlexTensor {
     match lhs.dtype() {
-        DType::F32 => typed::<f32>(lhs, rhs, bias, gemm::products),
+        DType::F32 => typed::<f32>(lhs, rhs, bias, in_f32),
         DType::BF16 => in_half::<bf16>(lhs, rhs, bias),
         DType::F16 => in_half::<f16>(lhs, rhs, bias),
         dtype => unreachable!("{dtype:?} is Burn's"),
     }
+}
+
+/// Multiplies in f32 by what is fastest on this processor.
+fn in_f32(lhs: &Matrices<f32>, rhs: &Matrices<f32>, bias: Option<&[f32]>) -> Vec<f32> {
+    let by_gemm = if bias.is_none() { avx2::products(lhs, rhs) } else { None };
+    by_gemm.unwrap_or_else(|| gemm::products(lhs, rhs, bias))
 }
 
 fn in_half<T: Half + FusedScalar>(lhs: FlexTensor, rhs: FlexTensor, bias: Option<FlexTensor>) -> FlexTensor {
@@ -76,7 +83,7 @@ fn widens_in_registers() -> bool {
 pub(super) fn multiplied_in_f32(lhs: FlexTensor, rhs: FlexTensor, bias: Option<FlexTensor>) -> FlexTensor {
     let dtype = lhs.dtype();
     let wide = |x| Flex::fast_cast(x, FloatDType::F32);
-    let product = typed::<f32>(wide(lhs), wide(rhs), bias.map(wide), gemm::products);
+    let product = typed::<f32>(wide(lhs), wide(rhs), bias.map(wide), in_f32);
     Flex::fast_cast(product, dtype.into())
 }
 
@@ -134,7 +141,7 @@ pub(crate) fn wide_product(lhs: FlexTensor, rhs: FlexTensor) -> FlexTensor {
             return tensor(product, shape);
         }
     }
-    typed::<f32>(wide(lhs), wide(rhs), None, gemm::products)
+    typed::<f32>(wide(lhs), wide(rhs), None, in_f32)
 }
 
 /// Adds the product of `[m, k]` and `[k, n]`, in f32 or bf16, to `total`, `[m, n]` in f32, in place unless others read `total`.
@@ -160,7 +167,9 @@ pub(crate) fn add_product(total: FlexTensor, lhs: FlexTensor, rhs: FlexTensor) -
     }
     let [lhs, rhs] = [lhs, rhs].map(|x| Flex::fast_cast(x, FloatDType::F32));
     let [left, right] = [&lhs, &rhs].map(|x| matrices::<f32>(x, &[], None));
-    gemm::add_product(&left, &right, sum);
+    if !avx2::add_product(&left, &right, sum) {
+        gemm::add_product(&left, &right, sum);
+    }
     total
 }
 

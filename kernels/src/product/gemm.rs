@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use crate::memory::apart;
 
 /// Multiplications that are worth a task of their own: some tens of microseconds.
-const TASK: usize = 1 << 20;
+pub const TASK: usize = 1 << 20;
 
 /// Elements of a vector that one task computes, in a product of a vector and a matrix.
 const STRIP: usize = 512;

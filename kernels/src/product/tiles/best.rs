@@ -81,6 +81,14 @@ mod x86 {
     }
 }
 
+/// Returns whether the processor has AVX2 and FMA, and no AVX-512; or the user names FMA for gemmkit.
+pub fn is_avx2_alone() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return matches!(*x86::BEST, Some(x86::Set::Fma));
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// Returns whether the processor multiplies bf16 faster than f32.
 pub fn has_dots() -> bool {
     #[cfg(target_arch = "x86_64")]

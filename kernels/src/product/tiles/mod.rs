@@ -39,7 +39,7 @@ use self::vectors::Vectors;
 use super::gemm::Matrices;
 use crate::memory::apart;
 
-pub use best::{Half, has_dots};
+pub use best::{Half, has_dots, is_avx2_alone};
 
 /// The longest inner axis at which the panels of a task fit the L2 cache.
 const INNER: usize = 4096;
@@ -168,7 +168,7 @@ fn write_long<T: Half>(
 }
 
 /// Returns the rows, the inner elements and the columns of products.
-fn size_of<T>(lhs: &Matrices<T>, rhs: &Matrices<T>) -> [usize; 3] {
+pub fn size_of<T>(lhs: &Matrices<T>, rhs: &Matrices<T>) -> [usize; 3] {
     assert_eq!(lhs.cols, rhs.rows, "products: the inner axes differ");
     assert_eq!(lhs.starts.len(), rhs.starts.len(), "products: the numbers of matrices differ");
     [lhs.rows, lhs.cols, rhs.cols]
