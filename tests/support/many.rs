@@ -8,6 +8,13 @@ use firebrick_models::Gpt;
 
 use super::{Rows, gpt};
 
+/// Returns the largest difference, relative to the number expected.
+pub fn furthest(found: &[f64], expected: &[f64]) -> f64 {
+    assert_eq!(found.len(), expected.len());
+    assert!(found.iter().all(|x| x.is_finite()), "{found:?}");
+    found.iter().zip(expected).map(|(found, expected)| (found / expected - 1.0).abs()).fold(0.0, f64::max)
+}
+
 /// The results of a run.
 pub struct Outcome {
     pub losses: Vec<f64>,

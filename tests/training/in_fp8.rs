@@ -1,6 +1,6 @@
 //! Linear layers of blocks that multiply in 8 bits: beside bf16, with other strategies, and where it has no effect.
 
-use crate::support::many::Setting;
+use crate::support::many::{Setting, furthest};
 use crate::support::*;
 use burn::module::{Module, Param};
 use burn::optim::AdamWConfig;
@@ -21,12 +21,6 @@ fn boxed(strategy: impl Composition<Gpt>) -> Recipe {
 fn losses(ranks: usize, micro_batches: usize, strategies: Vec<Recipe>) -> Vec<f64> {
     let setting = Setting { dropout: 0.0, ..Setting::default() };
     setting.cut_for(4, 1).run(ranks, micro_batches, strategies).losses
-}
-
-/// Returns the largest difference, relative to the expected loss.
-fn furthest(found: &[f64], expected: &[f64]) -> f64 {
-    assert_eq!(found.len(), expected.len());
-    found.iter().zip(expected).map(|(found, expected)| (found / expected - 1.0).abs()).fold(0.0, f64::max)
 }
 
 #[test]

@@ -11,7 +11,7 @@
 
 use std::sync::mpsc::channel;
 
-use crate::support::many::{accumulate, optimizer};
+use crate::support::many::{accumulate, furthest, optimizer};
 use crate::support::{Rows, device, difference, gpt, is_cpu, parameters};
 use burn::tensor::{Device, FloatDType};
 use firebrick::{Amp, Clip, Data, Ema, LossScale, Recompute, Schedule, StepNumbers, Trainer, World, Zero};
@@ -119,13 +119,6 @@ impl Found {
             averages,
         ]
     }
-}
-
-/// Returns the largest difference, relative to the number expected.
-fn furthest(found: &[f64], expected: &[f64]) -> f64 {
-    assert_eq!(found.len(), expected.len());
-    assert!(found.iter().all(|x| x.is_finite()), "{found:?}");
-    found.iter().zip(expected).map(|(found, expected)| (found / expected - 1.0).abs()).fold(0.0, f64::max)
 }
 
 /// Runs on one rank: each strategy alone, and all together.
