@@ -33,7 +33,7 @@ pub use check::{CheckedKernel, KernelCheck};
 pub(crate) use listing::card;
 pub use listing::{InBurn, Listed, ListedFormat, Listing, Usage};
 pub use number_format::NumberFormat;
-pub use peak_flops::{doubles_in_fp8, peak_flops, peak_flops_of};
+pub use peak_flops::{doubles_in_fp8, doubles_in_fp8_of, peak_flops, peak_flops_of};
 pub use tuning::{Tuning, set_tuning};
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -125,15 +125,25 @@ fn peak_of(name: &str) -> Option<&'static Peak> {
     of_name.max_by_key(|peak| peak.words.len())
 }
 
-/// Returns whether a device, by the name of its hardware, multiplies 8-bit floats at twice the rate of bf16, with sums in f32:
-/// NVIDIA's Ada, Hopper and Blackwell.
+/// Returns whether a device multiplies 8-bit floats at twice the rate of bf16, with sums in f32, as NVIDIA's Ada, Hopper and
+/// Blackwell do; false for a CPU, and for a device that is not in the table of [`peak_flops`].
 ///
 /// ```
-/// use firebrick::device::doubles_in_fp8;
-///
-/// assert!(doubles_in_fp8("NVIDIA H100 PCIe") && !doubles_in_fp8("NVIDIA A100-SXM4-80GB"));
+/// assert!(!firebrick::device::doubles_in_fp8(&burn::tensor::Device::flex()));
 /// ```
-pub fn doubles_in_fp8(name: &str) -> bool {
+pub fn doubles_in_fp8(device: &Device) -> bool {
+    hardware(device).is_some_and(|name| doubles_in_fp8_of(&name))
+}
+
+/// Returns the same of a device by the name of its hardware, as [`peak_flops_of`] does.
+///
+/// ```
+/// use firebrick::device::doubles_in_fp8_of;
+///
+/// assert!(doubles_in_fp8_of("NVIDIA H100 PCIe") && doubles_in_fp8_of("NVIDIA GeForce RTX 4090"));
+/// assert!(!doubles_in_fp8_of("NVIDIA A100-SXM4-80GB") && !doubles_in_fp8_of("NVIDIA GeForce RTX 3090"));
+/// ```
+pub fn doubles_in_fp8_of(name: &str) -> bool {
     let Some(peak) = peak_of(name) else { return false };
     match peak.words {
         ["RTX", number, ..] => number.starts_with("40") || number.starts_with("50"),

@@ -247,8 +247,8 @@ impl StrategyError {
 
 fn cause_of_none_in_fp8(unfit: &[String]) -> String {
     match unfit {
-        [] => "none ran in a `Pass::segment` and called `firebrick_strategies::adapted_linear`, as `firebrick_models::Linear` \
-               does"
+        [] => "none read its weight in bf16, in a `Pass::segment`, by `firebrick_strategies::adapted_linear`, as \
+               `firebrick_models::Linear` does"
             .into(),
         [first, ..] => format!(
             "each of their weights has an axis that is no multiple of 16, such as `{first}`: choose such widths"

@@ -40,6 +40,10 @@ fn precision() {
     assert_eq!(strategies("{}", Some(accelerate)), ["Amp(fp8)"]);
     assert_eq!(outcome("fp8_config.fp8_format", "{}", Some(accelerate)), ("not supported", true));
     assert_eq!(outcome("fp8_config.backend", "{}", Some(accelerate)), ("no effect", false));
+    let same = r#"{"bf16": true, "mixed_precision": "bf16"}"#;
+    assert_eq!(outcome("mixed_precision", "{}", Some(same)), ("no effect", false));
+    let alone = r#"{"mixed_precision": "bf16"}"#;
+    assert_eq!(outcome("mixed_precision", "{}", Some(alone)), ("not supported", true));
     let half = refused(r#"{"fp16": {"enabled": true}, "fp8": {"enabled": true}}"#, None);
     assert!(half.contains("`fp16.enabled` must be false where products are in 8 bits"), "{half}");
     let format = refused(r#"{"fp8": {"enabled": true, "fp8_format": "E5M2"}}"#, None);

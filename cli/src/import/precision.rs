@@ -79,7 +79,11 @@ fn in_fp8(inputs: &mut Inputs) -> Result<bool, ImportError> {
             on = true;
         }
         Given::Is(precision) if ["bf16", "fp16"].contains(&precision.as_str()) => {
-            args.settle("mixed_precision", Outcome::refused(format!("`{precision}: true`")));
+            let outcome = match args.flag(&precision)? {
+                Given::Is(true) => Outcome::no_effect(format!("`{precision}` says the same")),
+                _ => Outcome::refused(format!("`{precision}: true`")),
+            };
+            args.settle("mixed_precision", outcome);
         }
         Given::Is(precision) if precision != "no" => {
             return Err(args.wrong("mixed_precision", "\"no\", \"fp16\", \"bf16\" or \"fp8\""));
@@ -89,7 +93,7 @@ fn in_fp8(inputs: &mut Inputs) -> Result<bool, ImportError> {
     Ok(on)
 }
 
-/// Reads the settings of a recipe: what `Amp(fp8)` has no other way for must be as it is there.
+/// Reads the settings of a recipe. Those that `Amp(fp8)` fixes must have the value that it uses.
 ///
 /// # Errors
 ///

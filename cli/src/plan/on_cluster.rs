@@ -10,7 +10,6 @@ use super::table::operations;
 use super::{PlanError, Planner};
 use crate::run::{Shape, strategies_line};
 use crate::{RunError, RunStrategy};
-use firebrick::device::doubles_in_fp8;
 use firebrick::{ByteSize, TrainError, device};
 use firebrick_models::family::Trainable;
 
@@ -66,9 +65,9 @@ impl<M: Trainable> Planner<'_, M> {
     /// states it is not known.
     fn doubles_in_fp8(&self, cluster: &Cluster) -> bool {
         match &cluster.peak {
-            Some(Peak::Device(name)) => doubles_in_fp8(name),
+            Some(Peak::Device(name)) => device::doubles_in_fp8_of(name),
             Some(Peak::Flops(_)) => false,
-            None => self.run.peak_flops.is_none() && doubles_in_fp8(&self.parts.device_name),
+            None => self.run.peak_flops.is_none() && device::doubles_in_fp8(&self.parts.device),
         }
     }
 

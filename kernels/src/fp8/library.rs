@@ -43,7 +43,7 @@ pub fn map(
     y
 }
 
-/// Returns the gradient of `x`, if `weight` is given, and that of the weight, if `x` is.
+/// Returns the gradients of the input and the weight: see `Fp8Products::fp8_gradients`.
 pub fn gradients(
     x: Option<FloatTensor<Cube>>,
     weight: Option<FloatTensor<Cube>>,

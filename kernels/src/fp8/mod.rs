@@ -69,8 +69,9 @@ pub fn round_to_fp8<const D: usize>(x: Tensor<D>, format: Fp8) -> Tensor<D> {
     Tensor::from_dispatch(<Dispatch as Fp8Ops>::round_to_fp8(x.into_dispatch(), format))
 }
 
-/// Computes [`linear`](crate::linear) from `x` and `weight` in [E4M3](Fp8::E4m3). The gradients of both are products of the
-/// same numbers and the gradient of the result in [E5M2](Fp8::E5m2); that of the bias is its sum, unrounded. Sums are in f32.
+/// Computes [`linear`](crate::linear) with `x` and `weight` rounded to [E4M3](Fp8::E4m3). The backward pass rounds the gradient
+/// of the result to [E5M2](Fp8::E5m2) and multiplies it by the same rounded operands; the gradient of the bias is its sum before
+/// rounding. All sums are in f32. `x` is `[.., in]`, `weight` `[in, out]` and `bias` `[out]`, in one dtype, which the result has.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};

@@ -21,7 +21,8 @@ pub trait Fp8Products: Products {
         map::<Self>(x, weight, bias)
     }
 
-    /// Returns the gradient of `x`, if `weight` is given, and that of the weight, if `x` is, of a map with this gradient.
+    /// Returns the gradients of the input and the weight, given the gradient of the result, `[rows, out]`. That of the input needs
+    /// the weight, that of the weight needs the input; without it, the gradient is `None`.
     fn fp8_gradients(
         x: Option<FloatTensor<Self>>,
         weight: Option<FloatTensor<Self>>,

@@ -198,6 +198,14 @@ fn rounding_finds_the_nearest() {
 }
 
 #[test]
+fn the_gradient_of_rounding_is_that_of_its_result() {
+    let x = Tensor::<1>::from_data([1.05, -3.3], &device().autodiff()).require_grad();
+    let weights = Tensor::from_data([0.37, 5.0], &device().autodiff());
+    let grads = (round_to_fp8(x.clone(), Fp8::E4m3) * weights).sum().backward();
+    assert_eq!(values(x.grad(&grads).unwrap()), [0.37, 5.0]);
+}
+
+#[test]
 fn nothing_is_rounded_of_no_rows() {
     let device = Device::flex().autodiff();
     let x = Tensor::<3>::zeros([2, 0, 16], &device).require_grad();

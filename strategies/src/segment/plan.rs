@@ -43,7 +43,7 @@ pub struct SegmentPlan {
 #[derive(Debug, Default)]
 struct InFp8 {
     computed: AtomicBool,
-    /// The weights whose shapes do not fit, by their paths, until they are told.
+    /// The paths of weights whose shapes do not fit, until they have been reported.
     unfit: Mutex<BTreeSet<String>>,
     told: Mutex<BTreeSet<String>>,
 }
@@ -144,7 +144,7 @@ impl SegmentPlan {
     }
 
     /// Returns whether a linear layer of a block multiplies by this weight, `[in, out]`, in 8 bits. A weight that does not
-    /// fit is [told](Self::not_in_fp8) later.
+    /// fit is [reported](Self::not_in_fp8) later.
     pub(crate) fn is_in_fp8(&self, weight: ParamId, shape: [usize; 2]) -> bool {
         let Some(fp8) = &self.fp8 else { return false };
         let fits = fits_fp8(shape);
