@@ -13,6 +13,10 @@ A pair is one process of each side, one after the other, and pairs alternate whi
 `--warmup` updates that do not count and `--steps` that do; its time is the median of these. PyTorch runs eagerly and,
 if it has a compiler, through `torch.compile`; the faster of the two, measured once before the pairs, is compared.
 
+Printed first are the processor, its widest vector instructions, and the f32 operations a second that a loop of
+multiply-adds reaches on so many threads, compiled from `beside/peak.rs` by rustc: no product of matrices is faster. Both
+sides choose their kernels by these instructions.
+
 Printed for each case are the medians over the pairs, the spread (the lowest and the highest), and the ratio of
 firebrick to PyTorch, for
 
@@ -32,6 +36,7 @@ import argparse
 import itertools
 import json
 import os
+import platform
 import random
 import statistics
 import subprocess
@@ -319,6 +324,23 @@ def translations(case, multi30k, folder):
     return case | {"folder": folder}
 
 
+def processor(threads):
+    """The processor's name, its widest vector instructions, and its GFLOP/s in f32."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    with tempfile.TemporaryDirectory() as folder:
+        peak = os.path.join(folder, "peak")
+        source = os.path.join(here, "beside", "peak.rs")
+        subprocess.run(["rustc", "--edition", "2024", "-O", source, "-o", peak], check=True)
+        found = json.loads(firebrick.run(peak, str(threads)))
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    speed = f"{found['gflops']:.0f} GFLOP/s in f32 at most" if found["gflops"] else "its peak is not known"
+    return f"{names[0] if names else platform.machine()}, {found['instructions']}, {threads} threads: {speed}"
+
+
 def turns(sides, pairs):
     """The results of both sides, whose order alternates."""
     found = ([], [])
@@ -384,6 +406,7 @@ def main():
         side = options.torch_side
         return torch_side(side, options.mode, options.warmup, options.steps, options.threads)
     program = options.firebrick or firebrick.build()
+    print(processor(options.threads))
     print(f"{options.pairs} pairs of {options.steps} updates on {options.threads} threads; median (lowest to highest)")
     print(f"  {'':<8}{'firebrick':>42}{'beside':>42}    ratio")
     for name in options.cases:

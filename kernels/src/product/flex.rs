@@ -74,7 +74,7 @@ fn in_half<T: Half + FusedScalar>(lhs: FlexTensor, rhs: FlexTensor, bias: Option
 /// twice for the gradient of a weight.
 fn widens_in_registers() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return is_x86_feature_detected!("avx512f");
+    return is_x86_feature_detected!("avx512f") && !tiles::is_avx2_alone();
     #[cfg(not(target_arch = "x86_64"))]
     true
 }
