@@ -10,8 +10,7 @@ use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor};
 use firebrick::datasets::{Tokenizer, Windows};
 use firebrick::strategies::{
-    CollectStage, Effects, GradMap, Grads, Outcome, Setup, Stage, Stages, StrategyError, StrategyRecipe,
-    groups,
+    Effects, GradMap, Grads, Outcome, Setup, Stage, Stages, StrategyError, StrategyRecipe,
 };
 use firebrick::{Accumulate, Amp, Clip, Data, Report, Schedule, Show, Strategy, TrainError, Trainer};
 use firebrick_models::GptConfig;
@@ -22,7 +21,7 @@ pub struct Centralize;
 
 impl StrategyRecipe for Centralize {
     fn effects(&self) -> Effects {
-        // It reads the gradients of the whole window in f32: an order before `Accumulate` or `Amp` is an error.
+        // It reads the gradient of the whole window in f32, so `Accumulate` and `Amp` come first.
         Effects::of("Centralize").of_whole_window()
     }
 }
@@ -35,14 +34,10 @@ impl<M: Module> Strategy<M> for Centralize {
 
 // The live state of a run. This strategy has none, so the recipe itself is the stage.
 impl<M: Module> Stage<M> for Centralize {
-    type Groups = (groups::Collect,);
-
     fn name(&self) -> &'static str {
         "Centralize"
     }
-}
 
-impl<M: Module> CollectStage<M> for Centralize {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         grads.map(master, &mut WithoutMean);
         Ok(Outcome::Apply(grads))

@@ -1,8 +1,9 @@
 //! Firebrick trains models written with [Burn](https://burn.dev).
 //!
 //! An [`Objective`] computes the loss of one batch, [`datasets::Batches`] returns the samples at given positions, and a
-//! [`Trainer`] composes the training recipe, one line per technique. A strategy changes memory, speed and the number of
-//! machines, but never the result beyond a stated tolerance.
+//! [`Trainer`] composes the training recipe, one line per technique. Strategies such as [`Amp`], [`Accumulate`], [`Zero`],
+//! [`Offload`] and [`Recompute`] say how a step is executed: they change memory, speed and the number of machines, and the
+//! result only within a stated tolerance. Others, such as [`Clip`], [`Freeze`], [`Lora`] and [`Ema`], say what is learned.
 //!
 //! ```
 //! use burn::tensor::Device;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use burn::optim::ModuleOptimizer;
 use firebrick_datasets::{Batch, DataError, SampleError};
 use firebrick_kernels::product_library;
-use firebrick_strategies::{BoxedStrategy, Composed};
 use firebrick_world::is_host;
 use tracing::info;
 
@@ -16,7 +15,7 @@ use crate::engine::ranks::each_rank;
 use crate::observe::report::process_start;
 use crate::{Data, LrSchedule, Objective, TrainError, Utilization};
 
-impl<S> Trainer<S> {
+impl<M: 'static> Trainer<M> {
     /// Trains `model` on `data` and returns the whole model.
     ///
     /// The model runs where its parameters are, or on the devices that the world [names](crate::World::on). If the
@@ -31,7 +30,7 @@ impl<S> Trainer<S> {
     /// file that cannot be written; or too many skipped updates. With several ranks, the first error of
     /// any rank, with [its number](TrainError::Rank), or a [missed
     /// deadline](firebrick_world::WorldError::Deadline).
-    pub fn fit<M, B>(
+    pub fn fit<B>(
         self,
         model: M,
         optimizer: ModuleOptimizer,
@@ -39,16 +38,15 @@ impl<S> Trainer<S> {
         data: Data<B>,
     ) -> Result<Trained<M>, TrainError>
     where
-        M: Objective<B> + 'static,
+        M: Objective<B>,
         B: Batch,
-        S: Composed<M>,
     {
         self.fit_for_first(model, optimizer, schedule, data)?.ok_or(TrainError::NoModel)
     }
 
     /// Like [`fit`](Self::fit), but only the process of the first rank returns the model; no other process holds it
     /// whole.
-    pub fn fit_for_first<M, B>(
+    pub fn fit_for_first<B>(
         self,
         model: M,
         optimizer: ModuleOptimizer,
@@ -56,12 +54,47 @@ impl<S> Trainer<S> {
         data: Data<B>,
     ) -> Result<Option<Trained<M>>, TrainError>
     where
-        M: Objective<B> + 'static,
+        M: Objective<B>,
         B: Batch,
-        S: Composed<M>,
     {
-        // Boxing the strategies compiles the rest once per model and batch type, for every composition.
-        self.map_strategies(BoxedStrategy::new).fit_boxed(model, optimizer, Arc::new(schedule), data)
+        let schedule: Arc<dyn LrSchedule> = Arc::new(schedule);
+        process_start();
+        self.check()?;
+        self.require_scores(&data)?;
+        let world = self.world()?;
+        let mut ranks = world.join()?;
+        let shared = Shared::default();
+        let first = world.device(0).cloned().or_else(|| model.devices().first().cloned());
+        if let Some(library) = first.as_ref().and_then(product_library).filter(|_| ranks[0].rank() == 0) {
+            match library {
+                Ok(library) => info!("matrices are multiplied by {library}"),
+                Err(why) => info!("matrices are multiplied by CubeCL's kernels, which are slower: {why}"),
+            }
+        }
+        if let Some(alone) = ranks.pop_if(|rank| rank.size() == 1) {
+            let device = world.device(0).cloned();
+            let model = for_rank(model, device.as_ref());
+            return self.train(alone, (model, device), optimizer, schedule, data, Some(0), &shared);
+        }
+        if let Some(why) = ranks[0].through_host().filter(|_| ranks[0].rank() == 0)
+            && world.device(0).is_some_and(|device| !is_host(device))
+        {
+            info!("the ranks exchange through the host's memory: {why}");
+        }
+        let root = self.root(ranks.len(), ranks[0].size());
+        let jobs = ranks.into_iter().map(|rank| {
+            let own = model.devices().first().cloned();
+            let device = world.device(rank.local_rank()).cloned().or(own);
+            // Ranks that shared a leaf would also share its graph and wait for each other in the backward pass.
+            let own = for_rank(model.clone(), device.as_ref());
+            (rank, (self.clone(), (own, device), optimizer.clone(), data.clone()))
+        });
+        let jobs: Vec<_> = jobs.collect();
+        // Each rank has its own copy; keeping the originals would hold them through the whole run.
+        drop((model, optimizer, data));
+        each_rank(jobs, world.limit(), move |rank, (trainer, model, optimizer, data)| {
+            trainer.train(rank, model, optimizer, schedule.clone(), data, root, &shared)
+        })
     }
 
     fn check(&self) -> Result<(), TrainError> {
@@ -106,9 +139,7 @@ impl<S> Trainer<S> {
             }
         }
     }
-}
 
-impl<S> Trainer<S> {
     /// Rejects validation data without items if a score of it selects the best model: no evaluation would ever have one.
     fn require_scores<B: Batch>(&self, data: &Data<B>) -> Result<(), TrainError> {
         let (Some(score), Some(valid)) = (&self.best_by, &data.valid) else { return Ok(()) };
@@ -120,58 +151,6 @@ impl<S> Trainer<S> {
         }
         let place = format!("the validation data, whose {score} selects the best model,");
         Err(DataError::Sample(SampleError::NoItems { place, samples }).into())
-    }
-}
-
-impl<M: 'static> Trainer<BoxedStrategy<M>> {
-    fn fit_boxed<B>(
-        self,
-        model: M,
-        optimizer: ModuleOptimizer,
-        schedule: Arc<dyn LrSchedule>,
-        data: Data<B>,
-    ) -> Result<Option<Trained<M>>, TrainError>
-    where
-        M: Objective<B>,
-        B: Batch,
-    {
-        process_start();
-        self.check()?;
-        self.require_scores(&data)?;
-        let world = self.world()?;
-        let mut ranks = world.join()?;
-        let shared = Shared::default();
-        let first = world.device(0).cloned().or_else(|| model.devices().first().cloned());
-        if let Some(library) = first.as_ref().and_then(product_library).filter(|_| ranks[0].rank() == 0) {
-            match library {
-                Ok(library) => info!("matrices are multiplied by {library}"),
-                Err(why) => info!("matrices are multiplied by CubeCL's kernels, which are slower: {why}"),
-            }
-        }
-        if let Some(alone) = ranks.pop_if(|rank| rank.size() == 1) {
-            let device = world.device(0).cloned();
-            let model = for_rank(model, device.as_ref());
-            return self.train(alone, (model, device), optimizer, schedule, data, Some(0), &shared);
-        }
-        if let Some(why) = ranks[0].through_host().filter(|_| ranks[0].rank() == 0)
-            && world.device(0).is_some_and(|device| !is_host(device))
-        {
-            info!("the ranks exchange through the host's memory: {why}");
-        }
-        let root = self.root(ranks.len(), ranks[0].size());
-        let jobs = ranks.into_iter().map(|rank| {
-            let own = model.devices().first().cloned();
-            let device = world.device(rank.local_rank()).cloned().or(own);
-            // Ranks that shared a leaf would also share its graph and wait for each other in the backward pass.
-            let own = for_rank(model.clone(), device.as_ref());
-            (rank, (self.clone(), (own, device), optimizer.clone(), data.clone()))
-        });
-        let jobs: Vec<_> = jobs.collect();
-        // Each rank has its own copy; keeping the originals would hold them through the whole run.
-        drop((model, optimizer, data));
-        each_rank(jobs, world.limit(), move |rank, (trainer, model, optimizer, data)| {
-            trainer.train(rank, model, optimizer, schedule.clone(), data, root, &shared)
-        })
     }
 
     /// The only rank that returns the model at the end; `None` means every rank. Within one process, one copy is
@@ -191,7 +170,7 @@ mod tests {
 
     #[test]
     fn of_several_processes_only_the_first_holds_the_model_that_the_program_writes() {
-        let trainer = || Trainer::new().map_strategies(BoxedStrategy::<()>::new);
+        let trainer = Trainer::<()>::new;
         assert_eq!(trainer().root(4, 4), Some(0));
         // Each process called `fit`, which returns the model.
         assert_eq!(trainer().root(2, 4), None);

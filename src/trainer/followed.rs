@@ -6,7 +6,7 @@ use super::{Interrupted, Trainer};
 use crate::observe::observer::Observer;
 use crate::observe::show::Show;
 
-impl<S> Trainer<S> {
+impl<M: 'static> Trainer<M> {
     /// Adds an observer, which sees each step, evaluation and save, and the end of the run.
     pub fn observe(mut self, observer: impl Observer + 'static) -> Self {
         self.observers.add(observer);

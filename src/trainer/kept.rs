@@ -26,7 +26,7 @@ impl Destination {
     }
 }
 
-impl<S> Trainer<S> {
+impl<M: 'static> Trainer<M> {
     /// Writes into this folder: `model.safetensors` at the end; `ema.safetensors` if the weights are averaged;
     /// `adapter` with the factors of [`Lora`](crate::Lora); `best.safetensors` with the evaluated weights at each
     /// best evaluation; `metrics.jsonl` with a line per step and evaluation; and burn-train's metric files. If the

@@ -12,7 +12,7 @@ mod trained;
 use std::sync::Arc;
 
 use burn::train::Interrupter;
-use firebrick_strategies::{Identity, Stack, StartingFactors};
+use firebrick_strategies::{Composed, Composition, StartingFactors};
 use firebrick_world::World;
 
 use crate::checkpoint::RunText;
@@ -49,11 +49,16 @@ pub use trained::Trained;
 /// # Ok::<(), TrainError>(())
 /// ```
 ///
-/// You can remove every strategy, and the program still trains the same model to the same place.
+/// Strategies are of two kinds. [`Amp`](crate::Amp), [`Accumulate`](crate::Accumulate), [`Zero`](crate::Zero),
+/// [`Offload`](crate::Offload) and [`Recompute`](crate::Recompute) say how a step is executed: without them the program trains the same
+/// model to the same place, within a tolerance, if an update still sees the same batch. [`Clip`](crate::Clip),
+/// [`SkipOutliers`](crate::SkipOutliers), [`Freeze`](crate::Freeze), [`Lora`](crate::Lora), [`Quantize`](crate::Quantize) and
+/// [`Ema`](crate::Ema) say what is learned, and change the result.
 ///
 /// # Order
 ///
-/// Gradients pass through the strategies in the order in which you write them. With Ψ parameters:
+/// You write the strategies in any order. Gradients pass through them in that order, unless one must find the work of another
+/// done: [`Clip`](crate::Clip) sees the gradients of the whole update, wherever it stands. With Ψ parameters:
 ///
 /// | composition | bytes held between steps | in a step |
 /// |---|---|---|
@@ -67,27 +72,7 @@ pub use trained::Trained;
 /// [`Recompute`](crate::Recompute) does not touch gradients, so it may stand anywhere. It acts on the activations of
 /// a step, whose size depends on the model's batch, not on Ψ.
 ///
-/// [`fit`](Self::fit) rejects an order that would give wrong numbers, and the error names the fix:
-///
-/// ```
-/// # use burn::optim::AdamWConfig;
-/// # use burn::tensor::Device;
-/// # use firebrick::*;
-/// # use firebrick::datasets::Windows;
-/// # use firebrick_models::GptConfig;
-/// # let data = Data::new(Windows::new(vec![0; 99], 8)?);
-/// # let config = GptConfig { layers: 1, heads: 1, width: 8, dropout: 0.0, bias: true, tied: true };
-/// # let model = config.init(1, 8, &Device::flex().autodiff());
-/// # let (optimizer, schedule) = (AdamWConfig::new().init(), Schedule::constant(1e-3));
-/// let wrong = Trainer::new().with(Clip::norm(1.0)).with(Accumulate(4)).steps(1);
-/// let error = wrong.fit(model, optimizer, schedule, data).unwrap_err();
-/// assert_eq!(
-///     error.to_string(),
-///     "Clip stands before Accumulate: it would see each micro-batch by itself, not the window; \
-///      write Accumulate first"
-/// );
-/// # Ok::<(), TrainError>(())
-/// ```
+/// [`strategies::Order`](crate::strategies::Order) has the rules.
 ///
 /// # Non-finite numbers
 ///
@@ -96,8 +81,8 @@ pub use trained::Trained;
 /// run with an error. A run that ends with non-finite weights, or with a non-finite validation loss, also fails, and
 /// its model is not written.
 #[derive(Clone, Debug)]
-pub struct Trainer<S = Identity> {
-    strategies: S,
+pub struct Trainer<M: 'static> {
+    strategies: Composed<M>,
     world: Option<World>,
     seed: u64,
     fresh: Vec<String>,
@@ -142,18 +127,18 @@ impl std::fmt::Debug for Interrupted {
     }
 }
 
-impl Default for Trainer {
+impl<M> Default for Trainer<M> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Trainer {
+impl<M> Trainer<M> {
     /// Creates a trainer without strategies: one epoch in f32, one micro-batch per update, progress shown as
     /// [`Show::Nothing`], and no files.
     pub fn new() -> Self {
         Self {
-            strategies: Identity,
+            strategies: Composed::new(),
             world: None,
             seed: 0,
             fresh: Vec::new(),
@@ -179,41 +164,11 @@ impl Trainer {
             timeline: Vec::new(),
         }
     }
-}
 
-impl<S> Trainer<S> {
     /// Adds a strategy, which receives the gradients after the strategies before it.
-    pub fn with<T>(self, strategy: T) -> Trainer<Stack<S, T>> {
-        self.map_strategies(|strategies| Stack::new(strategies, strategy))
-    }
-
-    fn map_strategies<T>(self, map: impl FnOnce(S) -> T) -> Trainer<T> {
-        Trainer {
-            strategies: map(self.strategies),
-            world: self.world,
-            seed: self.seed,
-            fresh: self.fresh,
-            start: self.start,
-            label_smoothing: self.label_smoothing,
-            length: self.length,
-            evaluate_every: self.evaluate_every,
-            patience: self.patience,
-            best_by: self.best_by,
-            scores: self.scores,
-            device_budget: self.device_budget,
-            optimizer_states: self.optimizer_states,
-            utilization: self.utilization,
-            output: self.output,
-            checkpoints: self.checkpoints,
-            resume: self.resume,
-            allow_changes: self.allow_changes,
-            run: self.run,
-            show: self.show,
-            label: self.label,
-            interrupter: self.interrupter,
-            observers: self.observers,
-            timeline: self.timeline,
-        }
+    pub fn with(mut self, strategy: impl Composition<M>) -> Self {
+        self.strategies = self.strategies.with(strategy);
+        self
     }
 
     /// Trains on many ranks. A strategy must sum their gradients: [`Zero`](crate::Zero), in any stage. Default: the

@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, StreamId};
 use firebrick_datasets::{Batch, DataError};
-use firebrick_strategies::{Adaptation, Composed};
+use firebrick_strategies::{Adaptation, Composition};
 use firebrick_world::{Communicator, World};
 
 use super::reference::reference_of;
@@ -36,12 +36,9 @@ use crate::output::Output;
 use crate::score::{BestBy, EvaluationSums, require_names};
 use crate::{Data, LrSchedule, Objective, Schedule, Score, TrainError};
 
-impl<S> Trainer<S> {
+impl<M: 'static> Trainer<M> {
     /// Determines the run's ranks.
-    pub(super) fn world<M: 'static>(&self) -> Result<World, TrainError>
-    where
-        S: Composed<M>,
-    {
+    pub(super) fn world(&self) -> Result<World, TrainError> {
         match (&self.world, self.strategies.ranks()) {
             (Some(trainer), Some(strategies)) if trainer != strategies => Err(TrainError::TwoWorlds {
                 trainer: format!("{trainer:?}"),
@@ -54,7 +51,7 @@ impl<S> Trainer<S> {
 
     /// Runs one rank. Returns the model on the `root`, or on every rank if there is no root.
     #[allow(clippy::too_many_arguments, reason = "what `fit` is given, for one rank")]
-    pub(super) fn train<M, B>(
+    pub(super) fn train<B>(
         self,
         rank: Communicator,
         (model, device): (M, Option<Device>),
@@ -65,9 +62,8 @@ impl<S> Trainer<S> {
         shared: &checkpoint::Shared,
     ) -> Result<Option<Trained<M>>, TrainError>
     where
-        M: Objective<B> + 'static,
+        M: Objective<B>,
         B: Batch,
-        S: Composed<M>,
     {
         // Report errors before touching the folder and before ranks wait for one another.
         let scores = self.scores.after(model.scores(&[]), &EvaluationSums::default());
@@ -168,9 +164,9 @@ impl<S> Trainer<S> {
     }
 
     /// Adds what the run shows, and its metric files.
-    fn follow<M, B>(&self, training: &mut TrainingLoop<M, B>, scores: &[Score])
+    fn follow<B>(&self, training: &mut TrainingLoop<M, B>, scores: &[Score])
     where
-        M: Objective<B> + 'static,
+        M: Objective<B>,
         B: Batch,
     {
         let scores = if training.data.valid.is_some() { scores } else { &[] };

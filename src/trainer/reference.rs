@@ -7,7 +7,7 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use firebrick_datasets::{Batch, Batches, Reference, counted};
-use firebrick_strategies::{Adaptation, Composed};
+use firebrick_strategies::Adaptation;
 use firebrick_world::Communicator;
 use tracing::info;
 
@@ -33,15 +33,18 @@ pub(super) fn reference_of<B: Batch>(data: &Data<B>) -> Result<Option<Reference>
     Ok(data.train.batch(0, 0..1)?.compared().map(|compared| compared.with))
 }
 
-impl<S> Trainer<S> {
+impl<M: 'static> Trainer<M> {
     /// Keeps the model without adapters, if it is the reference and training starts from adapters. New adapters change
     /// nothing.
-    pub(super) fn unadapted<M: Module>(
+    pub(super) fn unadapted(
         &self,
         reference: Option<Reference>,
         (model, device): (&M, &Option<Device>),
         optimizer: &ModuleOptimizer,
-    ) -> Option<Unadapted<M>> {
+    ) -> Option<Unadapted<M>>
+    where
+        M: Module,
+    {
         let is_needed = reference == Some(Reference::AdapterOff) && self.start.is_some();
         let (device, optimizer) = (device.clone(), optimizer.clone());
         is_needed.then(|| Unadapted { model: model.clone(), device, optimizer })
@@ -57,7 +60,7 @@ impl<S> Trainer<S> {
         clippy::too_many_arguments,
         reason = "what a session is created from, and what it is asked about"
     )]
-    pub(super) fn ask<M, B>(
+    pub(super) fn ask<B>(
         &self,
         reference: Reference,
         session: &Session<M>,
@@ -68,9 +71,8 @@ impl<S> Trainer<S> {
         (window, updates): (usize, u64),
     ) -> Result<Answers, TrainError>
     where
-        M: Objective<B> + 'static,
+        M: Objective<B>,
         B: Batch,
-        S: Composed<M>,
     {
         if reference == Reference::AdapterOff && !session.is_adapted() {
             return Err(TrainError::NoAdapter);

@@ -43,7 +43,7 @@ pub(super) struct Start {
     tells: bool,
 }
 
-impl<S> Trainer<S> {
+impl<M: 'static> Trainer<M> {
     /// Finds and opens the checkpoint to continue from, if any, and compares the settings. Every rank calls it.
     pub(super) fn start(
         &self,
@@ -124,14 +124,17 @@ impl<S> Trainer<S> {
     }
 
     /// Builds the state that saves checkpoints, if the run saves any.
-    pub(super) fn saves<M: Module>(
+    pub(super) fn saves(
         &self,
         start: &Start,
         settings: Settings,
         session: &Session<M>,
         layout: Arc<Layout>,
         best_by: BestBy,
-    ) -> Option<Saves> {
+    ) -> Option<Saves>
+    where
+        M: Module,
+    {
         let (policy, output) = (self.checkpoints?, self.output.as_ref()?);
         let policy = Checkpoints { highest: best_by.is_higher(), ..policy };
         let folder = Folder::new(output.folder().join(checkpoint::FOLDER));

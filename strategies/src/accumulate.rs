@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::effects::Sums;
 use crate::{
-    CollectStage, Effects, Float, Grads, Outcome, SettingError, Settled, Setup, Stage, Stages, Strategy,
-    StrategyError, StrategyRecipe, WindowStage, groups,
+    Effects, Float, Grads, Outcome, SettingError, Setup, Stage, Stages, Strategy, StrategyError,
+    StrategyRecipe,
 };
 
 /// Sums the gradients of `n` micro-batches in f32 and passes them on when the window closes.
@@ -121,14 +121,10 @@ impl<M: Module> Strategy<M> for AccumulateIn {
 }
 
 impl<M: Module> Stage<M> for Accumulating {
-    type Groups = (groups::Collect, groups::Window);
-
     fn name(&self) -> &'static str {
         "Accumulate"
     }
-}
 
-impl<M: Module> CollectStage<M> for Accumulating {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         if let Some(sum) = self.sum.take() {
             grads.add(master, sum, self.dtype);
@@ -146,23 +142,9 @@ impl<M: Module> CollectStage<M> for Accumulating {
             }
         }
     }
-}
-
-impl<M: Module> WindowStage<M> for Accumulating {
-    fn loss_scale(&self) -> Option<f64> {
-        None
-    }
 
     fn held_bytes(&self) -> usize {
         self.held
-    }
-
-    fn loss_scale_after(&self, _: &Settled) -> Option<f64> {
-        None
-    }
-
-    fn after_window(&mut self, _: &Settled) -> Result<(), StrategyError> {
-        Ok(())
     }
 }
 
@@ -175,7 +157,7 @@ mod tests {
     use burn::tensor::{DType, Device, FloatDType, Tensor};
 
     use super::*;
-    use crate::{Clip, Composition, SkipReason, Stack, testing};
+    use crate::{Clip, Composed, Composition, SkipReason, testing};
 
     fn model() -> (Linear, Device) {
         let device = testing::device().autodiff();
@@ -194,7 +176,7 @@ mod tests {
     }
 
     fn held(stage: &Accumulating) -> usize {
-        WindowStage::<Linear>::held_bytes(stage)
+        Stage::<Linear>::held_bytes(stage)
     }
 
     #[test]
@@ -279,11 +261,11 @@ mod tests {
         let dtype = Accumulate(2).held_in(FloatDType::Flex32);
         let dtype = start(dtype.start(&mut Setup::new(&model, &device)).err());
         assert!(dtype.contains("it can in f64, f32, bf16, f16"), "{dtype}");
-        let twice = Stack::new(Accumulate(2), Accumulate(2).held_in(FloatDType::BF16));
+        let twice = Composed::new().with(Accumulate(2)).with(Accumulate(2).held_in(FloatDType::BF16));
         let twice = start(twice.start(&mut Setup::new(&model, &device)).err());
         assert!(twice.contains("twice"), "{twice}");
-        let wrong = Stack::new(Clip::value(1.0), Accumulate(2));
-        let wrong = start(wrong.start(&mut Setup::new(&model, &device)).err());
-        assert!(wrong.contains("write Accumulate first"), "{wrong}");
+        let clipped = Composed::new().with(Clip::value(1.0)).with(Accumulate(2));
+        let stages = clipped.start(&mut Setup::new(&model, &device)).unwrap();
+        assert_eq!(format!("{stages:?}"), r#"["Accumulate", "Clip"]"#);
     }
 }

@@ -8,8 +8,8 @@ use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CollectStage, Effects, GradMap, Grads, Outcome, SettingError, Setup, Stage, Stages, Strategy,
-    StrategyError, StrategyRecipe, groups,
+    Effects, GradMap, Grads, Outcome, SettingError, Setup, Stage, Stages, Strategy, StrategyError,
+    StrategyRecipe,
 };
 
 /// Bounds the gradients of a window before the update.
@@ -86,14 +86,10 @@ impl<M: Module> Strategy<M> for Clip {
 }
 
 impl<M: Module> Stage<M> for Clip {
-    type Groups = (groups::Collect,);
-
     fn name(&self) -> &'static str {
         "Clip"
     }
-}
 
-impl<M: Module> CollectStage<M> for Clip {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         if let Some(max) = self.norm {
             grads.clip(master, max)?;

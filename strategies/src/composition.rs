@@ -4,9 +4,9 @@ use std::fmt::Debug;
 
 use firebrick_world::World;
 
-use crate::{Adaptation, Setup, Stages, Strategy, StrategyError};
+use crate::{Adaptation, Order, Setup, Stages, Strategy, StrategyError};
 
-/// One strategy, or several in the order in which gradients pass through them.
+/// One strategy, or several. Gradients pass through them in the [order](crate::Order) that follows from their effects.
 ///
 /// Every [`Strategy`] is a composition of itself. A type that holds other strategies implements one method, which lists
 /// them. The compiler reports it if it is missing:
@@ -24,7 +24,7 @@ use crate::{Adaptation, Setup, Stages, Strategy, StrategyError};
 ///
 /// ```
 /// use burn::{nn::{Linear, LinearConfig}, tensor::Device};
-/// use firebrick_strategies::{Accumulate, Clip, Composition, Setup, Stack, Strategy};
+/// use firebrick_strategies::{Accumulate, Clip, Composed, Composition, Setup, Strategy};
 ///
 /// #[derive(Debug)]
 /// struct Named<S>(&'static str, S);
@@ -35,7 +35,7 @@ use crate::{Adaptation, Setup, Stages, Strategy, StrategyError};
 ///
 /// let device = Device::flex().autodiff();
 /// let model: Linear = LinearConfig::new(2, 2).init(&device);
-/// let named = Named("usual", Stack::new(Accumulate(2), Clip::norm(1.0)));
+/// let named = Named("usual", Composed::new().with(Accumulate(2)).with(Clip::norm(1.0)));
 /// let stages = named.start(&mut Setup::new(&model, &device))?;
 /// assert_eq!(format!("{stages:?}"), r#"["Accumulate", "Clip"]"#);
 /// # Ok::<(), firebrick_strategies::StrategyError>(())
@@ -46,7 +46,7 @@ use crate::{Adaptation, Setup, Stages, Strategy, StrategyError};
     note = "see \"Writing a strategy\" in the documentation of `firebrick-strategies`"
 )]
 pub trait Composition<M: 'static>: Debug + Send + Sync + 'static {
-    /// Returns the strategies, in the order in which gradients pass through them.
+    /// Returns the strategies, in the order in which they are written.
     fn strategies(&self) -> Vec<&dyn Strategy<M>>;
 
     /// Returns the ranks that train together, if a strategy defines them.
@@ -58,28 +58,35 @@ pub trait Composition<M: 'static>: Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// A setting is out of range, or the model lacks a parameter that a strategy changes.
+    /// A setting is out of range, a technique stands twice, or the model lacks a parameter that a strategy changes.
     fn adapt(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
-        self.strategies().into_iter().try_fold(model, |model, strategy| {
+        in_order(self.strategies())?.into_iter().try_fold(model, |model, strategy| {
             check(strategy)?;
             strategy.adapted(model, adaptation)
         })
     }
 
-    /// Checks the settings of each strategy and its place behind those before it, and creates the live state of all of
-    /// them for the [adapted](Self::adapt) model.
+    /// Checks the settings of each strategy, and creates the live state of all of them for the [adapted](Self::adapt) model.
     ///
     /// # Errors
     ///
-    /// A setting is out of range, the order would give a wrong result, a technique stands twice, or the device lacks a
-    /// capability.
+    /// A setting is out of range, a technique stands twice, or the device lacks a capability.
     fn start(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        self.strategies().into_iter().try_fold(Stages::none(), |stages, strategy| {
+        in_order(self.strategies())?.into_iter().try_fold(Stages::none(), |stages, strategy| {
             check(strategy)?;
             setup.add(strategy.effects())?;
             Ok(stages.then(strategy.stages(setup)?))
         })
     }
+}
+
+/// Returns the strategies in the [order](Order) in which gradients pass through them.
+fn in_order<M: 'static>(strategies: Vec<&dyn Strategy<M>>) -> Result<Vec<&dyn Strategy<M>>, StrategyError> {
+    let (mut order, mut sorted) = (Order::default(), Vec::new());
+    for strategy in strategies {
+        sorted.insert(order.add(strategy.effects())?, strategy);
+    }
+    Ok(sorted)
 }
 
 fn check<M: 'static>(strategy: &dyn Strategy<M>) -> Result<(), StrategyError> {

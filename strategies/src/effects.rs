@@ -11,7 +11,7 @@ use crate::{PathError, Paths};
 /// What a strategy does to gradients, memory and traffic.
 ///
 /// It is computed from the strategy's settings alone. [Starting](crate::Composition::start) a composition adds it to the
-/// [setup](crate::Setup), where the [order](crate::Order) of a composition is checked; a plan computes bytes from it; a
+/// [setup](crate::Setup), which knows the [order](crate::Order) of a composition; a plan computes bytes from it; a
 /// run file is completed by it; and a resumed run learns from it what must stay as it was.
 ///
 /// ```
@@ -39,13 +39,13 @@ pub struct Effects {
     pub on_disk: Option<OnDisk>,
     /// It recomputes activations.
     pub recomputes: Option<Recomputes>,
-    /// It provides [weights to evaluate](crate::AverageStage::averaged) instead of the master.
+    /// It provides [weights to evaluate](crate::Stage::averaged) instead of the master.
     pub averages: bool,
     /// It [adapts](crate::Strategy::adapted) the model: which parameters are trained depends on it.
     pub adapts: bool,
     /// It keeps frozen matrices packed, in this form.
     pub quantizes: Option<Packing>,
-    /// It needs the whole window's gradients in f32: strategies that sum or cast gradients must come before it.
+    /// It needs the whole window's gradients in f32: strategies that sum or cast gradients come before it.
     pub needs_whole_window: bool,
     /// What a resumed run must keep of it.
     pub result: OnResult,
@@ -229,6 +229,17 @@ impl Effects {
         let shards_gradients = self.reduces.is_some_and(|reduces| reduces.stage >= 2);
         let acts = self.casts.is_some() || self.recomputes.is_some() || self.offloads.is_some();
         acts || self.adapts || shards_gradients
+    }
+
+    /// Returns whether `other` must find this strategy's work done.
+    pub(crate) fn must_precede(&self, other: &Self) -> bool {
+        let completes = self.sums.is_some() || self.casts.is_some() || self.reduces.is_some();
+        // These take gradients in the backward pass, before a strategy in front could meet them.
+        let takes_shards = self.reduces.is_some_and(|reduces| reduces.stage >= 2);
+        let takes_blocks = self.offloads == Some(Offloads::Parameters) && other.reduces.is_none();
+        completes && other.needs_whole_window
+            || (takes_shards || takes_blocks) && other.meets_gradients()
+            || self.adapts && self.quantizes.is_none() && other.quantizes.is_some()
     }
 
     /// Returns whether gradients change on their way through the strategy.

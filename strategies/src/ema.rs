@@ -12,8 +12,8 @@ use burn::tensor::{FloatDType, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AverageStage, Effects, ParamMap, SaveStage, SettingError, Setup, Stage, StageState, Stages, Strategy,
-    StrategyError, StrategyRecipe, each_param, groups, map_params, relift,
+    Effects, ParamMap, SettingError, Setup, Stage, StageState, Stages, Strategy, StrategyError,
+    StrategyRecipe, each_param, map_params, relift,
 };
 
 const NAME: &str = "Ema";
@@ -125,14 +125,10 @@ struct Averaging<M> {
 }
 
 impl<M: Module> Stage<M> for Averaging<M> {
-    type Groups = (groups::Save, groups::Average);
-
     fn name(&self) -> &'static str {
         NAME
     }
-}
 
-impl<M: Module> SaveStage<M> for Averaging<M> {
     fn save(&self, state: StageState) -> StageState {
         state.with("updates", self.updates as f64)
     }
@@ -141,9 +137,11 @@ impl<M: Module> SaveStage<M> for Averaging<M> {
         self.updates = saved.get("updates")? as u64;
         Ok(())
     }
-}
 
-impl<M: Module> AverageStage<M> for Averaging<M> {
+    fn averages(&self) -> bool {
+        true
+    }
+
     fn updated(&mut self, master: &M) {
         let trained = &self.trained;
         let Some(average) = self.average.take() else {
@@ -226,7 +224,7 @@ mod tests {
     use burn::tensor::{DType, Device};
 
     use super::*;
-    use crate::{Amp, Composition, Identity, SavedStates, Stack, testing};
+    use crate::{Amp, Composed, Composition, SavedStates, testing};
 
     fn linear(value: f64, device: &Device) -> Linear {
         with(LinearConfig::new(3, 2).init(device), value)
@@ -290,7 +288,7 @@ mod tests {
         }
         let device = testing::device().autodiff();
         let model = linear(1.0, &device);
-        let composed = Stack::new(Amp::pure_bf16(), Ema::new(0.999).without_warmup());
+        let composed = Composed::new().with(Amp::pure_bf16()).with(Ema::new(0.999).without_warmup());
         let mut stage = composed.start(&mut Setup::new(&model, &device)).unwrap();
         let mut master = stage.init_master(model).unwrap();
         stage.updated(&master);
@@ -353,7 +351,7 @@ mod tests {
             let error = Ema::new(decay).start(&mut Setup::new(&model, &device)).unwrap_err();
             assert!(error.to_string().contains("at least 0 and below 1"), "{error}");
         }
-        let twice = Stack::new(Ema::new(0.9), Stack::new(Identity, Ema::new(0.99)));
+        let twice = Composed::new().with(Ema::new(0.9)).with(Ema::new(0.99));
         let error = twice.start(&mut Setup::new(&model, &device)).err();
         assert_eq!(error, Some(StrategyError::Twice("Ema")));
     }

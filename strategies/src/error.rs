@@ -25,16 +25,6 @@ pub enum StrategyError {
         "{0} held the gradients back although the window is complete: a stage must answer the closing micro-batch with Apply or Skip"
     )]
     Held(&'static str),
-    /// The order would give a wrong result.
-    #[error("{first} stands before {then}: {why}; write {then} first")]
-    Order {
-        /// The strategy that comes too early.
-        first: &'static str,
-        /// The strategy that it must follow.
-        then: &'static str,
-        /// What would go wrong.
-        why: &'static str,
-    },
     /// The device cannot compute in a dtype.
     #[error("{strategy}: {device} cannot compute in {dtype}; it can in {supported}")]
     Dtype {
@@ -126,16 +116,6 @@ pub enum StrategyError {
         differ: f64,
         /// Modules of the block that may be the cause, or empty.
         hint: String,
-    },
-    /// A strategy comes before one that takes gradients during the backward pass.
-    #[error(
-        "{first} stands before {then}, which takes the gradients of each block in the backward pass, before {first} could meet them: write {then} first"
-    )]
-    BackwardOrder {
-        /// The strategy that comes too early.
-        first: &'static str,
-        /// The strategy that it must follow.
-        then: &'static str,
     },
     /// A block's parameter is read outside its segment, where it is not gathered.
     #[error(

@@ -92,8 +92,6 @@ impl ModuleMapper for Freezing<'_> {
 struct Frozen;
 
 impl<M> Stage<M> for Frozen {
-    type Groups = ();
-
     fn name(&self) -> &'static str {
         NAME
     }
@@ -104,7 +102,7 @@ mod tests {
     use burn::nn::{Linear, LinearConfig};
 
     use super::*;
-    use crate::{Composition, Stack, testing, trained};
+    use crate::{Composed, Composition, testing, trained};
 
     fn linear() -> Linear {
         LinearConfig::new(3, 2).init(&testing::device().autodiff())
@@ -129,7 +127,8 @@ mod tests {
     #[test]
     fn several_are_frozen_together_and_given_back_as_they_were() {
         let model = vec![linear(), linear().no_grad(), linear()];
-        let strategies = Stack::new(Freeze::paths(["0"]), vec![Freeze::paths(["1", "2.bias"])]);
+        let strategies =
+            Composed::new().with(Freeze::paths(["0"])).with(vec![Freeze::paths(["1", "2.bias"])]);
         let (model, adaptation) = adapted(model, &strategies);
         assert_eq!(trained(&model).len(), 1);
         let back = adaptation.give_back(model.valid()).train();

@@ -47,8 +47,6 @@ impl<M: Module> Strategy<M> for KeepPadding {
 struct Keeping;
 
 impl<M> Stage<M> for Keeping {
-    type Groups = ();
-
     fn name(&self) -> &'static str {
         NAME
     }

@@ -1,7 +1,7 @@
 //! Training strategies for Burn models, one per technique.
 //!
 //! A strategy changes the memory, the speed or the number of machines that training takes. The result stays the same
-//! within a stated tolerance. Strategies compose, and gradients pass through them in the order in which you write them.
+//! within a stated tolerance. Strategies compose, in any order of the lines.
 //!
 //! Below it are two crates that know nothing of strategies: [`firebrick_world`], the ranks and their collectives, and
 //! [`firebrick_kernels`], tensor operations and what measures memory. Models, data and the training loop are above it.
@@ -9,14 +9,13 @@
 //! ```text
 //! strategy.rs    Strategy: the recipe of a technique
 //! composition.rs Composition: one strategy or several, as the trainer uses them
-//! stage.rs       Stage: the live state of a strategy, and the groups of methods that a stage implements if it needs them
-//! groups.rs      the groups as types, which a stage lists
+//! stage.rs       Stage: the live state of a strategy
 //! stages.rs      Stages: the live state of a composition, the only code that runs through its stages
 //! shard.rs       the part of a parameter that a rank holds
-//! adaptation.rs  the changes that strategies make to a model before training, and how they are undone
+//! adaptation/    the changes that strategies make to a model before training, and how they are undone
 //! low_rank.rs, starting_factors.rs  the rank and scale of low-rank factors, and factors to start from
 //! effects.rs     Effects: what a strategy does to gradients, memory and traffic, as far as others must know
-//! order.rs       Order: the effects of a composition, and the checks on it
+//! order.rs       Order: the effects of a composition, in the order in which gradients pass
 //! cost/          the bytes that a composition holds and sends, computed without the model
 //! setup.rs       what a strategy sees when it starts
 //! outcome.rs     what happens to gradients: apply, hold, skip
@@ -29,8 +28,7 @@
 //! segment/       the segment around each block: its plan, and its recomputation
 //! recompute.rs   Recompute: drops a block's activations and computes them again
 //! dropout.rs     Dropout: a mask that is a function of each element's position
-//! stack.rs       Stack, Identity, Option and Vec, and Composed, which a trainer takes
-//! boxed.rs       BoxedStrategy: a type-erased strategy
+//! composed.rs    Composed: a list of strategies, which a trainer has; Option and Vec
 //! named_strategies.rs  the strategies that a run file can name
 //! amp/           Amp: half-precision replica and activations over an f32 master, and the loss scale
 //! dtypes.rs      the float dtypes: their names, and which ones a device supports
@@ -59,29 +57,28 @@
 //! # Master and replica
 //!
 //! The **master** is the copy of the parameters that the optimizer updates; the **replica** is the copy that the
-//! forward pass reads. A strategy is a pair of opposite maps between the two: it [publishes](MasterStage::publish) the master
-//! as a replica after each update, and it [collects](CollectStage::collect) the replica's gradients as gradients of the
+//! forward pass reads. A strategy is a pair of opposite maps between the two: it [publishes](Stage::publish) the master
+//! as a replica after each update, and it [collects](Stage::collect) the replica's gradients as gradients of the
 //! master. Without strategies both are the same tensors, at no extra cost.
 //!
 //! # Order, with numbers
 //!
-//! Gradients pass through the strategies in the order in which you write them; `publish` runs in the opposite order.
-//! For Ψ parameters, between two micro-batches of a window:
+//! Gradients pass through the strategies in the order in which you write them, unless one must find the work of another done:
+//! then the other one comes [first](Order). `publish` runs in the opposite order. For Ψ parameters, between two micro-batches of a window:
 //!
 //! | composition | held during the window | the norm is that of |
 //! |---|---|---|
 //! | `Amp::bf16()`, `Accumulate(8)`, `Clip::norm(1.0)` | 4Ψ bytes, f32 | the mean gradient of the whole window |
 //! | `Accumulate(8)`, `Amp::bf16()`, `Clip::norm(1.0)` | 4Ψ bytes, f32: sums are never kept in bf16 | the same gradient, bit for bit |
 //! | `Amp::f16()`, `Accumulate(8)`, `Clip::norm(1.0)` | 4Ψ bytes, f32 | the same gradient, without the loss scale |
-//! | `Clip::norm(1.0)`, `Accumulate(8)` | - | rejected: it would clip each micro-batch separately |
-//! | `Clip::norm(1.0)`, `Amp::bf16()` | - | rejected: it would clip before the gradients are f32 |
+//! | `Clip::norm(1.0)`, `Accumulate(8)`, `Amp::bf16()` | 4Ψ bytes, f32: the order is that of the row before | the same gradient, bit for bit |
 //!
 //! # Writing a strategy
 //!
 //! A strategy is a small, cloneable recipe: [`StrategyRecipe`] says what it does and checks its settings, and
 //! [`Strategy::stages`] turns it into a [`Stage`] that holds the state that changes during the run. The stage
-//! implements [groups](Stage) of methods, each a trait. This example changes gradients and has a value to save. It skips an
-//! update if the gradient norm is far above its running mean, as after a bad batch:
+//! implements the methods that it needs; by default they change nothing. This example changes gradients and has a value to save.
+//! It skips an update if the gradient norm is far above its running mean, as after a bad batch:
 //!
 //! ```
 //! use burn::module::Module;
@@ -96,7 +93,7 @@
 //!
 //! impl StrategyRecipe for SkipSpikes {
 //!     fn effects(&self) -> Effects {
-//!         // The norm of one micro-batch is noisy: reject an order before `Accumulate`.
+//!         // The norm of one micro-batch is noisy: `Accumulate` comes first.
 //!         Effects::of("SkipSpikes").of_whole_window()
 //!     }
 //! }
@@ -108,12 +105,8 @@
 //! }
 //!
 //! impl<M: Module> Stage<M> for Watching {
-//!     type Groups = (groups::Collect, groups::Save);
-//!
 //!     fn name(&self) -> &'static str { "SkipSpikes" }
-//! }
 //!
-//! impl<M: Module> CollectStage<M> for Watching {
 //!     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
 //!         let norm = grads.norm(master)?.into_scalar::<f64>();
 //!         let mean = *self.mean.get_or_insert(norm);
@@ -125,9 +118,7 @@
 //!         }
 //!         Ok(Outcome::Apply(grads))
 //!     }
-//! }
 //!
-//! impl<M: Module> SaveStage<M> for Watching {
 //!     fn save(&self, state: StageState) -> StageState {
 //!         state.with("mean", self.mean.unwrap_or(f64::NAN))
 //!     }
@@ -142,7 +133,7 @@
 //! # use burn::{nn::LinearConfig, optim::GradientsParams, tensor::{Device, Tensor}};
 //! let device = Device::flex().autodiff();
 //! let model = LinearConfig::new(2, 1).init(&device);
-//! let composed = Stack::new(Accumulate(2), SkipSpikes { times: 3.0 });
+//! let composed = Composed::new().with(Accumulate(2)).with(SkipSpikes { times: 3.0 });
 //! let mut stages = composed.start(&mut Setup::new(&model, &device))?;
 //!
 //! // Two micro-batches make a window: the stage holds the first, and the second completes it.
@@ -167,9 +158,9 @@ mod accumulate;
 mod adaptation;
 mod agreement;
 mod amp;
-mod boxed;
 mod buckets;
 mod clip;
+mod composed;
 mod composition;
 pub mod conformance;
 pub mod cost;
@@ -181,7 +172,6 @@ mod ema;
 mod error;
 mod freeze;
 mod grads;
-pub mod groups;
 mod keep_padding;
 mod lora;
 mod low_rank;
@@ -206,7 +196,6 @@ mod settled;
 mod setup;
 mod shard;
 mod skip_outliers;
-mod stack;
 mod stage;
 mod stages;
 mod starting_factors;
@@ -217,11 +206,11 @@ mod testing;
 mod zero;
 
 pub use accumulate::{Accumulate, AccumulateIn};
-pub use adaptation::{Adaptation, params_of};
+pub use adaptation::{Adaptation, PackedBase, params_of};
 pub use agreement::{Agreed, Agreement};
 pub use amp::{Amp, Keep, LossScale};
-pub use boxed::BoxedStrategy;
 pub use clip::Clip;
+pub use composed::Composed;
 pub use composition::Composition;
 pub use dropout::Dropout;
 pub use dtypes::{Float, cast_params, float_name, require_dtype, supported_floats};
@@ -246,7 +235,7 @@ pub use params::{
 pub use parked::{Parked, ParkedParam, ParkedRead};
 pub use pass::Pass;
 pub use paths::{PathError, Paths, Place};
-pub use quantize::{PackedBase, Quantize};
+pub use quantize::Quantize;
 pub use recompute::Recompute;
 pub use saved_number::SavedNumber;
 pub use segment::{Bundle, SegmentPlan, TensorMap, Units, Which};
@@ -255,11 +244,7 @@ pub use settled::{Settled, SkipReason};
 pub use setup::Setup;
 pub use shard::Shard;
 pub use skip_outliers::SkipOutliers;
-pub use stack::{Composed, Identity, Stack};
-pub use stage::{
-    AverageStage, CollectStage, GroupList, Lists, MasterStage, PublishEach, SaveStage, ShardStage, Stage,
-    WindowStage,
-};
+pub use stage::{Publishes, Stage};
 pub use stages::Stages;
 pub use starting_factors::{FactorValues, StartingFactors};
 pub use state::{SavedStates, StageState};

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::registry::{Named, Registered, Registry};
-use crate::{BoxedStrategy, Composition, Strategy};
+use crate::{Composition, Strategy};
 
 /// Any [registered](Strategies) strategy for the model `M`: `Clip(norm: 1.0)`.
 pub type NamedStrategy<M> = Named<dyn Strategy<M>>;
@@ -30,11 +30,6 @@ impl<M: 'static> NamedStrategy<M> {
     pub fn new<R: Strategy<M> + PartialEq + Serialize>(name: &'static str, recipe: R) -> Self {
         let recipe = Arc::new(recipe);
         Self::of(name, recipe.clone(), recipe)
-    }
-
-    /// Returns the strategy without its name.
-    pub fn boxed(&self) -> BoxedStrategy<M> {
-        BoxedStrategy::new(self.clone())
     }
 }
 

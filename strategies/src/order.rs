@@ -4,15 +4,24 @@ use burn::tensor::{DType, FloatDType};
 
 use crate::{Effects, Offloads, OnDisk, Reduces, StrategyError};
 
-/// The [effects](Effects) of a composition, in the order in which gradients pass through its strategies.
+/// The [effects](Effects) of a composition, in the order in which gradients pass through its strategies: the order in which
+/// you write them, except that a strategy stands in front of those that must find its work done.
+///
+/// | in front | behind | because |
+/// |---|---|---|
+/// | what sums or casts gradients: `Accumulate`, `Amp`, `Zero` | what needs those of the [whole window](Effects::needs_whole_window): `Clip`, `SkipOutliers` | they would see a part |
+/// | `Zero` from stage 2 on | all that meets gradients | the backward pass hands it those of each block |
+/// | `Offload(parameters)` | all that meets gradients, but for `Zero` | the same |
+/// | what [adapts](Effects::adapts) the model: `Lora`, `Freeze` | `Quantize` | it packs what the others have frozen |
 ///
 /// ```
 /// use firebrick_strategies::{Accumulate, Clip, Order, StrategyRecipe};
 ///
-/// let [clip, sum] = [Clip::norm(1.0).effects(), Accumulate(4).effects()];
-/// assert_eq!(Order::of([sum.clone(), clip.clone()])?.micro_batches(), 4);
-/// let error = Order::of([clip, sum]).unwrap_err();
-/// assert!(error.to_string().contains("write Accumulate first"));
+/// let order = Order::of([Clip::norm(1.0).effects(), Accumulate(4).effects()])?;
+/// let names: Vec<_> = order.effects().iter().map(|effects| effects.strategy).collect();
+/// assert_eq!(names, ["Accumulate", "Clip"]);
+/// let error = Order::of([Accumulate(4).effects(), Accumulate(2).effects()]).unwrap_err();
+/// assert_eq!(error.to_string(), "Accumulate is named twice: keep one of them");
 /// # Ok::<(), firebrick_strategies::StrategyError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,53 +32,34 @@ impl Order {
     ///
     /// # Errors
     ///
-    /// The order would give a wrong result, or a technique stands twice.
+    /// A technique stands twice.
     pub fn of(all: impl IntoIterator<Item = Effects>) -> Result<Self, StrategyError> {
         let mut order = Self::default();
-        all.into_iter().try_for_each(|effects| order.push(effects))?;
+        all.into_iter().try_for_each(|effects| order.add(effects).map(drop))?;
         Ok(order)
     }
 
-    /// Appends a strategy.
+    /// Adds a strategy behind the others, or in front of the first one that must find its work done, and returns its place.
     ///
     /// # Errors
     ///
-    /// The same as [`of`](Self::of).
-    pub fn push(&mut self, effects: Effects) -> Result<(), StrategyError> {
-        let then = effects.strategy;
-        let partial = [
-            (effects.sums.is_some(), "it would see each micro-batch by itself, not the window"),
-            (effects.casts.is_some(), "it would see gradients that are not yet those of the f32 master"),
-            (effects.reduces.is_some(), "it would see the gradients of one rank, not their sum"),
-        ];
-        let first = self.0.iter().find(|first| first.needs_whole_window).map(|first| first.strategy);
-        if let (Some(first), Some((_, why))) = (first, partial.into_iter().find(|(is_so, _)| *is_so)) {
-            return Err(StrategyError::Order { first, then, why });
-        }
-        let twice = self.0.iter().any(|first| {
-            first.sums.is_some() && effects.sums.is_some()
-                || first.casts.is_some() && effects.casts.is_some()
-                || first.reduces.is_some() && effects.reduces.is_some()
-                || first.offloads.is_some() && effects.offloads.is_some()
-                || first.recomputes.is_some() && effects.recomputes.is_some()
-                || first.averages && effects.averages
-                || first.quantizes.is_some() && effects.quantizes.is_some()
+    /// The technique is there already.
+    pub fn add(&mut self, effects: Effects) -> Result<usize, StrategyError> {
+        let twice = self.0.iter().any(|other| {
+            other.sums.is_some() && effects.sums.is_some()
+                || other.casts.is_some() && effects.casts.is_some()
+                || other.reduces.is_some() && effects.reduces.is_some()
+                || other.offloads.is_some() && effects.offloads.is_some()
+                || other.recomputes.is_some() && effects.recomputes.is_some()
+                || other.averages && effects.averages
+                || other.quantizes.is_some() && effects.quantizes.is_some()
         });
         if twice {
-            return Err(StrategyError::Twice(then));
+            return Err(StrategyError::Twice(effects.strategy));
         }
-        // The backward pass takes these gradients before a strategy in front could meet them.
-        let takes_all = effects.reduces.is_some_and(|reduces| reduces.stage >= 2);
-        let takes_sums = effects.offloads == Some(Offloads::Parameters);
-        let first = self
-            .0
-            .iter()
-            .find(|first| first.meets_gradients() && (takes_all || takes_sums && first.reduces.is_none()));
-        if let Some(first) = first {
-            return Err(StrategyError::BackwardOrder { first: first.strategy, then });
-        }
-        self.0.push(effects);
-        Ok(())
+        let place = self.0.iter().position(|other| effects.must_precede(other)).unwrap_or(self.0.len());
+        self.0.insert(place, effects);
+        Ok(place)
     }
 
     /// Returns the effects of the strategies, in their order.
@@ -158,7 +148,7 @@ impl Order {
     }
 
     /// Returns whether a strategy moves each parameter to the master's device in
-    /// [`init_master`](crate::MasterStage::init_master), one parameter at a time. Before that the model may be on any
+    /// [`init_master`](crate::Stage::init_master), one parameter at a time. Before that the model may be on any
     /// device, and need not fit on the training device.
     pub fn places_master(&self) -> bool {
         self.reduces().is_some() || self.offloads().is_some()

@@ -156,6 +156,16 @@ impl Paths {
         &self.places
     }
 
+    /// Returns those of the matrices that linear layers hold, without those that the head or an embedding reads too.
+    pub(crate) fn matrices_of_linear_layers(&self, matrices: &HashSet<ParamId>) -> HashSet<ParamId> {
+        let of_layer = |place: &&Place| matrices.contains(&place.id) && place.holder == "Linear";
+        let mut found: HashSet<_> = self.places.iter().filter(of_layer).map(|place| place.id).collect();
+        for place in self.places.iter().filter(|place| place.is_of_head() || place.is_of_embedding()) {
+            found.remove(&place.id);
+        }
+        found
+    }
+
     /// Returns the modules that hold parameters, each before its submodules.
     pub fn modules(&self) -> impl Iterator<Item = &str> {
         let mut seen = HashSet::new();

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::effects::{RecomputedBlocks, Recomputes};
 use crate::segment::Which;
 use crate::{
-    Effects, MasterStage, ParamMap, PublishEach, SettingError, Setup, Stage, Stages, Strategy, StrategyError,
-    StrategyRecipe, groups, map_params,
+    Effects, ParamMap, SettingError, Setup, Stage, Stages, Strategy, StrategyError, StrategyRecipe,
+    map_params,
 };
 use firebrick_kernels::memory::Usage;
 use firebrick_world::host_device;
@@ -193,37 +193,12 @@ struct Recomputing {
 }
 
 impl<M: Module> Stage<M> for Recomputing {
-    type Groups = (groups::Master,);
-
     fn name(&self) -> &'static str {
         "Recompute"
     }
-}
 
-impl<M: Module> MasterStage<M> for Recomputing {
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
         Ok(if self.elementwise { map_params(model, &mut Balanced) } else { model })
-    }
-
-    fn publish(&mut self, master: M) -> Result<M, StrategyError> {
-        Ok(master)
-    }
-
-    fn each(&mut self) -> Option<&mut dyn PublishEach> {
-        Some(self)
-    }
-
-    fn evaluator(&mut self, _: &M, replica: M) -> Result<M, StrategyError> {
-        Ok(replica)
-    }
-}
-
-impl PublishEach for Recomputing {
-    fn publish_each(
-        &mut self,
-        master: Vec<(ParamId, Tensor<1>)>,
-    ) -> Result<Vec<(ParamId, Tensor<1>)>, StrategyError> {
-        Ok(master)
     }
 }
 

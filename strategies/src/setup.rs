@@ -49,14 +49,14 @@ impl<'a, M> Setup<'a, M> {
         Self { world, ..self }
     }
 
-    /// Adds the effects of a strategy behind those of the strategies so far.
+    /// Adds the effects of a strategy to those of the strategies so far.
     ///
     /// # Errors
     ///
-    /// The order would give a wrong result, or a technique stands twice.
+    /// A technique stands twice.
     pub fn add(&mut self, effects: Effects) -> Result<(), StrategyError> {
         let (offloads, moves) = (effects.offloads, effects.moves.unwrap_or(BUCKET_BYTES));
-        self.order.push(effects)?;
+        self.order.add(effects)?;
         self.parks_parameters.store(self.order.parks_parameters(), Relaxed);
         if let Some(offloads) = offloads {
             self.master_is_away.store(true, Relaxed);

@@ -7,8 +7,8 @@ use burn::module::Module;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CollectStage, Effects, Grads, Outcome, SaveStage, SettingError, Setup, SkipReason, Stage, StageState,
-    Stages, Strategy, StrategyError, StrategyRecipe, groups,
+    Effects, Grads, Outcome, SettingError, Setup, SkipReason, Stage, StageState, Stages, Strategy,
+    StrategyError, StrategyRecipe,
 };
 
 const NAME: &str = "SkipOutliers";
@@ -125,14 +125,10 @@ impl Watching {
 }
 
 impl<M: Module> Stage<M> for Watching {
-    type Groups = (groups::Collect, groups::Save);
-
     fn name(&self) -> &'static str {
         NAME
     }
-}
 
-impl<M: Module> CollectStage<M> for Watching {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         if grads.skip().is_some() {
             return Ok(Outcome::Apply(grads));
@@ -151,9 +147,7 @@ impl<M: Module> CollectStage<M> for Watching {
             }
         }
     }
-}
 
-impl<M: Module> SaveStage<M> for Watching {
     fn save(&self, state: StageState) -> StageState {
         state.with("seen", self.seen as f64).with("mean", self.mean).with("variance", self.variance)
     }
@@ -168,7 +162,7 @@ impl<M: Module> SaveStage<M> for Watching {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Accumulate, Stack, conformance, testing};
+    use crate::{Accumulate, Composed, conformance, testing};
 
     fn watching(sigmas: f64, window: u64) -> Watching {
         let recipe = SkipOutliers::new(sigmas).window(window);
@@ -202,7 +196,7 @@ mod tests {
     #[test]
     fn it_obeys_the_laws_behind_the_sum_of_a_window() {
         let device = testing::device().autodiff();
-        let composed = Stack::new(Accumulate(2), SkipOutliers::new(2.0).window(2));
+        let composed = Composed::new().with(Accumulate(2)).with(SkipOutliers::new(2.0).window(2));
         conformance::check(&composed, &device, 1e-4).unwrap();
         conformance::check_identity(&SkipOutliers::new(1e30).window(2), &device).unwrap();
     }

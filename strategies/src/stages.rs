@@ -5,33 +5,27 @@ use std::fmt::{self, Debug, Formatter};
 use burn::module::ParamId;
 use burn::tensor::Tensor;
 
-use crate::stage::GroupList;
-use crate::{
-    AverageStage, CollectStage, Grads, MasterStage, Outcome, SaveStage, SavedStates, Settled, Shard,
-    ShardStage, Stage, StageState, StrategyError, WindowStage,
-};
+use crate::{Grads, Outcome, Publishes, SavedStates, Settled, Shard, Stage, StageState, StrategyError};
 
-/// The stages of a composition, in the order in which you wrote its strategies.
+/// The stages of a composition, in the [order](crate::Order) of its strategies.
 ///
 /// Gradients pass through the stages in this order, and so does the model on its way to the master. The way from the
 /// master to a replica or to a whole model is the reverse.
 ///
-/// Queries take `&mut self`, because a stage lends its groups of methods mutably.
-///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::{DType, Device}};
-/// use firebrick_strategies::{Accumulate, Amp, Composition, Setup, Stack};
+/// use firebrick_strategies::{Accumulate, Amp, Composed, Composition, Setup};
 ///
 /// let device = Device::flex().autodiff();
 /// let model = LinearConfig::new(2, 2).init(&device);
-/// let mut stages = Stack::new(Amp::bf16(), Accumulate(2)).start(&mut Setup::new(&model, &device))?;
+/// let mut stages = Composed::new().with(Amp::bf16()).with(Accumulate(2)).start(&mut Setup::new(&model, &device))?;
 /// let master = stages.init_master(model)?;
 /// let replica = stages.publish(master)?;
 /// assert_eq!(replica.weight.val().dtype(), DType::BF16);
 /// assert_eq!(format!("{stages:?}"), r#"["Amp", "Accumulate"]"#);
 /// # Ok::<(), firebrick_strategies::StrategyError>(())
 /// ```
-pub struct Stages<M>(Vec<Box<dyn AnyStage<M>>>);
+pub struct Stages<M>(Vec<Box<dyn Stage<M>>>);
 
 impl<M> Stages<M> {
     /// Creates a list without stages, which changes nothing.
@@ -56,7 +50,7 @@ impl<M> Stages<M> {
     ///
     /// Another rank is gone, if a stage shards the model among ranks.
     pub fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
-        self.masters().try_fold(model, |model, stage| stage.init_master(model))
+        self.0.iter_mut().try_fold(model, |model, stage| stage.init_master(model))
     }
 
     /// Turns the master into the replica, in reverse order.
@@ -65,13 +59,14 @@ impl<M> Stages<M> {
     ///
     /// Another rank is gone, if a stage gathers the master from several ranks.
     pub fn publish(&mut self, master: M) -> Result<M, StrategyError> {
-        self.masters().rev().try_fold(master, |master, stage| stage.publish(master))
+        publish(&mut self.0, master)
     }
 
-    /// Returns whether the last stages [publish parameters by themselves](MasterStage::each). Then
+    /// Returns whether the last stages [publish parameters by themselves](Publishes::Each). Then
     /// [`publish_each`](Self::publish_each) and [`publish_rest`](Self::publish_rest) may replace [`publish`](Self::publish).
-    pub fn publishes_each(&mut self) -> bool {
-        self.masters().next_back().is_some_and(|stage| stage.each().is_some())
+    pub fn publishes_each(&self) -> bool {
+        let last = self.0.iter().rev().map(|stage| stage.publishes()).find(|how| *how != Publishes::Nothing);
+        last == Some(Publishes::Each)
     }
 
     /// Publishes some parameters by themselves, each flat and outside autodiff, as far as stages can: in reverse order,
@@ -84,8 +79,7 @@ impl<M> Stages<M> {
         &mut self,
         mut params: Vec<(ParamId, Tensor<1>)>,
     ) -> Result<Vec<(ParamId, Tensor<1>)>, StrategyError> {
-        for stage in self.masters().rev() {
-            let Some(stage) = stage.each() else { break };
+        for stage in self.0.iter_mut().rev().take_while(|stage| stage.publishes() != Publishes::Together) {
             params = stage.publish_each(params)?;
         }
         Ok(params)
@@ -97,15 +91,11 @@ impl<M> Stages<M> {
     /// # Errors
     ///
     /// The same as [`publish`](Self::publish).
-    pub fn publish_rest(&mut self, mut published: M) -> Result<M, StrategyError> {
-        let mut rest = false;
-        for stage in self.masters().rev() {
-            rest = rest || stage.each().is_none();
-            if rest {
-                published = stage.publish(published)?;
-            }
+    pub fn publish_rest(&mut self, published: M) -> Result<M, StrategyError> {
+        match self.0.iter().rposition(|stage| stage.publishes() == Publishes::Together) {
+            Some(last) => publish(&mut self.0[..=last], published),
+            None => Ok(published),
         }
-        Ok(published)
     }
 
     /// Returns the model that evaluation reads, given the master and its published replica, in reverse order.
@@ -120,7 +110,6 @@ impl<M> Stages<M> {
         let mut evaluated = replica;
         for at in (0..self.0.len()).rev() {
             let (stage, later) = self.0[at..].split_first_mut().expect("`at` is one of the stages");
-            let Some(stage) = stage.masters() else { continue };
             evaluated = match stage.evaluates_master() {
                 true => stage.evaluator(&published(later, master)?, evaluated)?,
                 false => stage.evaluator(master, evaluated)?,
@@ -130,19 +119,19 @@ impl<M> Stages<M> {
     }
 
     /// Returns the part of a parameter that the master holds on this rank; `None` means all of it.
-    pub fn shard(&mut self, parameter: ParamId) -> Option<Shard> {
-        self.shards().find_map(|stage| stage.shard(parameter))
+    pub fn shard(&self, parameter: ParamId) -> Option<Shard> {
+        self.0.iter().find_map(|stage| stage.shard(parameter))
     }
 
     /// Returns the master to keep between two updates, once the replica exists, in reverse order: views of the replica
     /// where both hold the same values.
     pub fn alias_master(&mut self, master: M, replica: &M) -> M {
-        self.shards().rev().fold(master, |master, stage| stage.alias_master(master, replica))
+        self.0.iter_mut().rev().fold(master, |master, stage| stage.alias_master(master, replica))
     }
 
     /// Returns the master in tensors of its own, before an update and after the replica is dropped.
     pub fn unalias_master(&mut self, master: M) -> M {
-        self.shards().fold(master, |master, stage| stage.unalias_master(master))
+        self.0.iter_mut().fold(master, |master, stage| stage.unalias_master(master))
     }
 
     /// Gathers the master into one whole model to save, in reverse order: on `root` only, or on every rank if `root` is
@@ -152,7 +141,7 @@ impl<M> Stages<M> {
     ///
     /// The same as [`publish`](Self::publish).
     pub fn gather_full(&mut self, master: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
-        self.shards().rev().try_fold(Some(master), |master, stage| match master {
+        self.0.iter_mut().rev().try_fold(Some(master), |master, stage| match master {
             Some(master) => stage.gather_full(master, root),
             None => Ok(None),
         })
@@ -161,26 +150,26 @@ impl<M> Stages<M> {
     /// Receives the current master: before the first step, and after each applied update, before it is
     /// [published](Self::publish).
     pub fn updated(&mut self, master: &M) {
-        self.averages().for_each(|stage| stage.updated(master));
+        self.0.iter_mut().for_each(|stage| stage.updated(master));
     }
 
     /// Returns the weights to evaluate and save instead of the master, if a stage has any.
-    pub fn averaged(&mut self) -> Option<M> {
-        self.averages().find_map(|stage| stage.averaged())
+    pub fn averaged(&self) -> Option<M> {
+        self.0.iter().filter(|stage| stage.averages()).find_map(|stage| stage.averaged())
     }
 
     /// Hands the weights of a saved run to the stage that [averages](Self::averaged). Runs after
     /// [`restore`](Self::restore).
     pub fn resume_average(&mut self, averaged: M) {
-        if let Some(stage) = self.averages().find(|stage| stage.averaged().is_some()) {
+        if let Some(stage) = self.0.iter_mut().find(|stage| stage.averages() && stage.averaged().is_some()) {
             stage.resume_average(averaged);
         }
     }
 
     /// Returns the factor by which to multiply the loss before the backward pass: the product of all stages' scales, or
     /// `None` if no stage scales it. It is constant within a window.
-    pub fn loss_scale(&mut self) -> Option<f64> {
-        self.windows().filter_map(|stage| stage.loss_scale()).reduce(|scale, other| scale * other)
+    pub fn loss_scale(&self) -> Option<f64> {
+        self.0.iter().filter_map(|stage| stage.loss_scale()).reduce(|scale, other| scale * other)
     }
 
     /// Turns the gradients of the replica, from one micro-batch, into gradients of the master.
@@ -193,37 +182,35 @@ impl<M> Stages<M> {
     /// Training cannot continue, or a stage [holds](StrategyError::Held) the gradients of a complete window.
     pub fn collect(&mut self, master: &M, grads: Grads) -> Result<Outcome, StrategyError> {
         let (closes, agreement) = (grads.closes(), grads.agreement().cloned());
-        let mut outcome = Outcome::Apply(grads);
+        let mut skips = None;
+        let mut next = grads;
         for stage in &mut self.0 {
-            let name = stage.name();
-            let Some(stage) = stage.collects() else { continue };
-            outcome = match outcome {
-                Outcome::Apply(grads) => stage.collect(master, grads.agreeing(agreement.clone()))?,
-                Outcome::Skip(reason) => {
-                    stage.collect(master, Grads::skipped(reason, closes).agreeing(agreement.clone()))?
-                }
-                Outcome::Hold => break,
+            next = match stage.collect(master, next.agreeing(agreement.clone()))? {
+                Outcome::Apply(grads) => grads,
+                Outcome::Skip(reason) => Grads::skipped(skips.insert(reason).clone(), closes),
+                Outcome::Hold if closes => return Err(StrategyError::Held(stage.name())),
+                Outcome::Hold => return Ok(Outcome::Hold),
             };
-            if closes && matches!(outcome, Outcome::Hold) {
-                return Err(StrategyError::Held(name));
-            }
         }
-        Ok(outcome)
+        Ok(match skips {
+            Some(reason) => Outcome::Skip(reason),
+            None => Outcome::Apply(next),
+        })
     }
 
     /// Returns the bytes of the gradients that the stages hold between two micro-batches of a window.
-    pub fn held_bytes(&mut self) -> usize {
-        self.windows().map(|stage| stage.held_bytes()).sum()
+    pub fn held_bytes(&self) -> usize {
+        self.0.iter().map(|stage| stage.held_bytes()).sum()
     }
 
     /// Returns whether a stage keeps an average of the master.
-    pub fn keeps_average(&mut self) -> bool {
-        self.averages().next().is_some()
+    pub fn keeps_average(&self) -> bool {
+        self.0.iter().any(|stage| stage.averages())
     }
 
     /// Returns the [loss scale](Self::loss_scale) of the next window, should this one end so.
-    pub fn loss_scale_after(&mut self, settled: &Settled) -> Option<f64> {
-        let scales = self.windows().filter_map(|stage| stage.loss_scale_after(settled));
+    pub fn loss_scale_after(&self, settled: &Settled) -> Option<f64> {
+        let scales = self.0.iter().filter_map(|stage| stage.loss_scale_after(settled));
         scales.reduce(|scale, other| scale * other)
     }
 
@@ -233,19 +220,12 @@ impl<M> Stages<M> {
     ///
     /// Training cannot continue.
     pub fn after_window(&mut self, settled: &Settled) -> Result<(), StrategyError> {
-        self.windows().try_for_each(|stage| stage.after_window(settled))
+        self.0.iter_mut().try_for_each(|stage| stage.after_window(settled))
     }
 
     /// Returns the states that must survive a restart, one per stage. Runs only between windows.
-    pub fn save(&mut self) -> Vec<StageState> {
-        let states = self.0.iter_mut().map(|stage| {
-            let state = StageState::new(stage.name());
-            match stage.saves() {
-                Some(stage) => stage.save(state),
-                None => state,
-            }
-        });
-        states.collect()
+    pub fn save(&self) -> Vec<StageState> {
+        self.0.iter().map(|stage| stage.save(StageState::new(stage.name()))).collect()
     }
 
     /// Restores the states that [`save`](Self::save) returned.
@@ -256,71 +236,25 @@ impl<M> Stages<M> {
     pub fn restore(&mut self, states: &mut SavedStates) -> Result<(), StrategyError> {
         self.0.iter_mut().try_for_each(|stage| {
             let state = states.take(stage.name())?;
-            stage.saves().map_or(Ok(()), |stage| stage.restore(&state))
+            stage.restore(&state)
         })
-    }
-
-    fn masters(&mut self) -> impl DoubleEndedIterator<Item = &mut dyn MasterStage<M>> {
-        self.0.iter_mut().filter_map(|stage| stage.masters())
-    }
-
-    fn shards(&mut self) -> impl DoubleEndedIterator<Item = &mut dyn ShardStage<M>> {
-        self.0.iter_mut().filter_map(|stage| stage.shards())
-    }
-
-    fn averages(&mut self) -> impl Iterator<Item = &mut dyn AverageStage<M>> {
-        self.0.iter_mut().filter_map(|stage| stage.averages())
-    }
-
-    fn windows(&mut self) -> impl Iterator<Item = &mut dyn WindowStage<M>> {
-        self.0.iter_mut().filter_map(|stage| stage.windows())
     }
 }
 
-/// A stage without its type, by the groups that it [lists](Stage::Groups).
-trait AnyStage<M>: Stage<M> {
-    fn collects(&mut self) -> Option<&mut dyn CollectStage<M>>;
-    fn saves(&mut self) -> Option<&mut dyn SaveStage<M>>;
-    fn masters(&mut self) -> Option<&mut dyn MasterStage<M>>;
-    fn shards(&mut self) -> Option<&mut dyn ShardStage<M>>;
-    fn averages(&mut self) -> Option<&mut dyn AverageStage<M>>;
-    fn windows(&mut self) -> Option<&mut dyn WindowStage<M>>;
+/// Turns a master into what these stages publish, in reverse order.
+fn publish<M>(stages: &mut [Box<dyn Stage<M>>], master: M) -> Result<M, StrategyError> {
+    let mut publishing = stages.iter_mut().rev().filter(|stage| stage.publishes() != Publishes::Nothing);
+    publishing.try_fold(master, |master, stage| stage.publish(master))
 }
 
 /// Returns a master as these stages publish it, once more: what is on its way from other ranks has come.
-fn published<M: Clone>(stages: &mut [Box<dyn AnyStage<M>>], master: &M) -> Result<M, StrategyError> {
-    let mut masters = stages.iter_mut().rev().filter_map(|stage| stage.masters());
-    let published = masters.try_fold(master.clone(), |master, stage| stage.publish(master))?;
+fn published<M: Clone>(stages: &mut [Box<dyn Stage<M>>], master: &M) -> Result<M, StrategyError> {
+    let published = publish(stages, master.clone())?;
     // No later update may take these parameters for its own.
-    let shards = stages.iter_mut().rev().filter_map(|stage| stage.shards());
-    drop(shards.fold(master.clone(), |master, stage| stage.alias_master(master, &published)));
+    drop(
+        stages.iter_mut().rev().fold(master.clone(), |master, stage| stage.alias_master(master, &published)),
+    );
     Ok(published)
-}
-
-impl<M, S: Stage<M>> AnyStage<M> for S {
-    fn collects(&mut self) -> Option<&mut dyn CollectStage<M>> {
-        S::Groups::collect(self)
-    }
-
-    fn saves(&mut self) -> Option<&mut dyn SaveStage<M>> {
-        S::Groups::save(self)
-    }
-
-    fn masters(&mut self) -> Option<&mut dyn MasterStage<M>> {
-        S::Groups::master(self)
-    }
-
-    fn shards(&mut self) -> Option<&mut dyn ShardStage<M>> {
-        S::Groups::shard(self)
-    }
-
-    fn averages(&mut self) -> Option<&mut dyn AverageStage<M>> {
-        S::Groups::average(self)
-    }
-
-    fn windows(&mut self) -> Option<&mut dyn WindowStage<M>> {
-        S::Groups::window(self)
-    }
 }
 
 /// Prints the names of the stages.

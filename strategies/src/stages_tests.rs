@@ -1,10 +1,7 @@
 //! The order in which a composition calls its stages.
 
 use super::*;
-use crate::{
-    BoxedStrategy, Composition, Effects, Identity, Setup, SkipReason, Stack, Strategy, StrategyRecipe,
-    groups, testing,
-};
+use crate::{Composed, Composition, Effects, Setup, SkipReason, Strategy, StrategyRecipe, testing};
 
 /// Records the order of its calls.
 #[derive(Clone, Debug)]
@@ -23,14 +20,14 @@ impl Strategy<String> for Note {
 }
 
 impl Stage<String> for Note {
-    type Groups = (groups::Master, groups::Shard, groups::Window);
-
     fn name(&self) -> &'static str {
         self.0
     }
-}
 
-impl MasterStage<String> for Note {
+    fn publishes(&self) -> Publishes {
+        Publishes::Together
+    }
+
     fn init_master(&mut self, model: String) -> Result<String, StrategyError> {
         Ok(model + self.0)
     }
@@ -43,12 +40,7 @@ impl MasterStage<String> for Note {
     fn evaluator(&mut self, master: &String, replica: String) -> Result<String, StrategyError> {
         Ok(replica + master + self.0)
     }
-}
 
-impl ShardStage<String> for Note {
-    fn shard(&self, _: ParamId) -> Option<Shard> {
-        None
-    }
     fn alias_master(&mut self, master: String, replica: &String) -> String {
         master + replica + self.0
     }
@@ -58,9 +50,7 @@ impl ShardStage<String> for Note {
     fn gather_full(&mut self, master: String, root: Option<usize>) -> Result<Option<String>, StrategyError> {
         Ok(root.is_none().then(|| master + self.0))
     }
-}
 
-impl WindowStage<String> for Note {
     fn loss_scale(&self) -> Option<f64> {
         (self.0 != "b").then_some(2.0)
     }
@@ -87,9 +77,13 @@ fn start(strategy: impl Composition<String>) -> Stages<String> {
 fn compositions() -> [Stages<String>; 4] {
     let list = vec![Note("a"), Note("b"), Note("c")];
     [
-        start(Stack::new(Stack::new(Identity, Note("a")), Stack::new(Note("b"), Note("c")))),
-        start(Stack::new(Some(Note("a")), Stack::new(None::<Note>, list[1..].to_vec()))),
-        start(BoxedStrategy::new(Stack::new(Note("a"), vec![Some(Note("b")), None, Some(Note("c"))]))),
+        start(Composed::new().with(Note("a")).with(Note("b")).with(Note("c"))),
+        start(Composed::new().with(Some(Note("a"))).with(None::<Note>).with(list[1..].to_vec())),
+        start(Composed::new().with(Composed::new().with(Note("a")).with(vec![
+            Some(Note("b")),
+            None,
+            Some(Note("c")),
+        ]))),
         start(list),
     ]
 }
@@ -126,7 +120,7 @@ fn evaluation_scale_and_what_became_of_a_window_reach_every_stage() {
             "the first that sees a skip"
         );
     }
-    assert_eq!(start(Stack::new(Identity, None::<Note>)).loss_scale(), None);
+    assert_eq!(start(Composed::new().with(None::<Note>)).loss_scale(), None);
 }
 
 /// What a stage evaluates of the master has come through the stages after it.
@@ -153,22 +147,19 @@ impl Strategy<String> for Last {
 }
 
 impl Stage<String> for Last {
-    type Groups = (groups::Collect, groups::Average);
-
     fn name(&self) -> &'static str {
         "Last"
     }
-}
 
-impl CollectStage<String> for Last {
     fn collect(&mut self, _: &String, _: Grads) -> Result<Outcome, StrategyError> {
         Ok(Outcome::Hold)
     }
-}
 
-impl AverageStage<String> for Last {
     fn updated(&mut self, master: &String) {
         self.0 = Some(master.clone());
+    }
+    fn averages(&self) -> bool {
+        true
     }
     fn averaged(&self) -> Option<String> {
         self.0.clone()
@@ -180,7 +171,7 @@ impl AverageStage<String> for Last {
 
 #[test]
 fn updates_reach_every_stage_and_the_one_that_averages_answers() {
-    let mut stages = start(Stack::new(Note("a"), Stack::new(Identity, Last::default())));
+    let mut stages = start(Composed::new().with(Note("a")).with(Last::default()));
     assert_eq!(stages.averaged(), None);
     stages.updated(&"m".into());
     assert_eq!(stages.averaged(), Some("m".into()));
@@ -190,7 +181,7 @@ fn updates_reach_every_stage_and_the_one_that_averages_answers() {
 
 #[test]
 fn a_stage_that_holds_a_complete_window_is_named() {
-    let mut stages = start(Stack::new(Note("a"), Stack::new(Last::default(), Note("b"))));
+    let mut stages = start(Composed::new().with(Note("a")).with(Last::default()).with(Note("b")));
     let mut collect = |closes| {
         stages.collect(&String::new(), Grads::new(burn::optim::GradientsParams::new(), closes)).map(drop)
     };

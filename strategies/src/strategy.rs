@@ -42,7 +42,7 @@ pub trait Strategy<M>: StrategyRecipe {
     /// [checked](StrategyRecipe::check).
     ///
     /// The optimizer, the shards, the moments and the checkpoints cover the parameters that require a gradient after
-    /// this call. A composition adapts the model in the order in which you write its strategies.
+    /// this call. A composition adapts the model in the [order](crate::Order) of its strategies.
     ///
     /// # Errors
     ///

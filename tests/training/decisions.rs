@@ -8,8 +8,7 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use firebrick::strategies::optim::{Adagrad, AdamW, Lion, Sgd};
 use firebrick::strategies::{
-    CollectStage, Composed, Effects, Grads, Outcome, Setup, Stage, Stages, Strategy, StrategyError,
-    StrategyRecipe, groups,
+    Effects, Grads, Outcome, Setup, Stage, Stages, Strategy, StrategyError, StrategyRecipe,
 };
 use firebrick::{Accumulate, Amp, Checkpoints, Clip, Data, Ema, LossScale, Schedule, StepNumbers, Trainer};
 
@@ -30,14 +29,10 @@ impl<M: Module> Strategy<M> for Waits {
 }
 
 impl<M: Module> Stage<M> for Waits {
-    type Groups = (groups::Collect,);
-
     fn name(&self) -> &'static str {
         "Waits"
     }
-}
 
-impl<M: Module> CollectStage<M> for Waits {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         if self.0 {
             grads.read_norm(master)?;
@@ -51,7 +46,7 @@ type Trace = (Vec<StepNumbers>, Vec<Vec<(String, String)>>, Vec<f32>);
 
 /// Trains in windows of two rows, some of which are poisoned: the first, two in a row, one before an evaluation and a save,
 /// and the last.
-fn run(optimizer: ModuleOptimizer, trainer: Trainer<impl Composed<Bigram>>, waits: bool) -> Trace {
+fn run(optimizer: ModuleOptimizer, trainer: Trainer<Bigram>, waits: bool) -> Trace {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("run");
     let mut rows = Rows::ragged(32);
@@ -84,11 +79,7 @@ fn run(optimizer: ModuleOptimizer, trainer: Trainer<impl Composed<Bigram>>, wait
     (steps, checkpoints, parameters(&trained.model))
 }
 
-fn same<S: Composed<Bigram>>(
-    optimizer: impl Fn() -> ModuleOptimizer,
-    trainer: impl Fn() -> Trainer<S>,
-    what: &str,
-) {
+fn same(optimizer: impl Fn() -> ModuleOptimizer, trainer: impl Fn() -> Trainer<Bigram>, what: &str) {
     let (steps, saves, weights) = run(optimizer(), trainer(), false);
     let (expected_steps, expected_saves, expected) = run(optimizer(), trainer(), true);
     for (step, expected) in steps.iter().zip(&expected_steps) {

@@ -7,7 +7,7 @@ use burn::optim::SgdConfig;
 use firebrick::datasets::collators::{CausalLm, CausalSample, Packing};
 use firebrick::datasets::{Batcher, Batches, Encoder, InMemory, Packs, Padding, Side, TokenBatch, Tokenizer};
 use firebrick::strategies::map_params;
-use firebrick::{Accumulate, Composed, Data, Schedule, Trained, Trainer};
+use firebrick::{Accumulate, Data, Schedule, Trained, Trainer};
 use firebrick_models::{Gpt, GptConfig};
 
 /// Reads up to 9 tokens of a sample, with fixed weights.
@@ -16,8 +16,8 @@ fn gpt(dropout: f64) -> Gpt {
     map_params(config.init(VOCABULARY, 9, &device().autodiff()), &mut Waves::default())
 }
 
-fn train<S: Composed<Gpt>>(
-    trainer: Trainer<S>,
+fn train(
+    trainer: Trainer<Gpt>,
     dropout: f64,
     data: impl Batches<Batch = TokenBatch>,
     micro: usize,

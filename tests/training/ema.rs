@@ -4,7 +4,7 @@ use crate::support::*;
 use burn::store::{ModuleSnapshot, SafetensorsStore};
 use burn::tensor::DType;
 use firebrick::datasets::Batches;
-use firebrick::{Accumulate, Amp, Clip, Composed, Data, Ema, Loss, LossScale, Objective, Pass};
+use firebrick::{Accumulate, Amp, Clip, Data, Ema, Loss, LossScale, Objective, Pass};
 use firebrick::{Schedule, Trained, Trainer};
 
 /// Rows of an update.
@@ -20,7 +20,7 @@ fn rows(poisoned: &[usize]) -> Rows {
     rows
 }
 
-fn train<S: Composed<Bigram>>(trainer: Trainer<S>, poisoned: &[usize], micro: usize) -> Trained<Bigram> {
+fn train(trainer: Trainer<Bigram>, poisoned: &[usize], micro: usize) -> Trained<Bigram> {
     let data = Data::new(rows(poisoned)).micro_batch(micro).valid(Rows::ragged(7));
     let trainer = trainer.steps(UPDATES as u64).evaluate_every(UPDATES as u64);
     trainer.fit(Bigram::new(&device().autodiff()), adamw(), Schedule::constant(RATE), data).unwrap()

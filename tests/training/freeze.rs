@@ -3,7 +3,7 @@
 use crate::support::many::{Setting, accumulate, apart, optimizer};
 use crate::support::*;
 use burn::module::Module;
-use firebrick::strategies::{Paths, Stack, StrategyError, trained};
+use firebrick::strategies::{Composed, Paths, StrategyError, trained};
 use firebrick::{Amp, Clip, Data, Ema, Freeze, Schedule, TrainError, Trainer, Zero};
 use firebrick_models::Gpt;
 
@@ -60,7 +60,7 @@ fn ranks_share_what_is_trained() {
         let setting = Setting::default().cut_for(2, 2);
         let zero = || Zero::stage(stage).replicate_below(64);
         let (first, last) = if stage < 2 { (None, Some(zero())) } else { (Some(zero()), None) };
-        let strategies = Stack::new(Stack::new(first, accumulate(2)), Stack::new(last, freeze()));
+        let strategies = Composed::new().with(first).with(accumulate(2)).with(last).with(freeze());
         let found = setting.run(2, 2, strategies);
         let (losses, parameters) = apart(&found, &setting.run(1, 1, freeze()));
         assert!(losses < 2e-6 && parameters < 2e-6, "stage {stage}: {losses:e} {parameters:e}");

@@ -3,7 +3,7 @@
 use crate::support::*;
 use burn::module::Module;
 use burn::tensor::Device;
-use firebrick::strategies::Stack;
+use firebrick::strategies::Composed;
 use firebrick::{Composition, Data, Offload, Schedule, StepNumbers, Trainer, World, Zero};
 use firebrick_models::Gpt;
 
@@ -37,7 +37,7 @@ fn its_losses_are_those_of_a_model_that_was_made_there() {
     for (ranks, zero, offload) in compositions {
         let name = format!("{ranks} ranks, {zero:?}, {offload:?}");
         let world = World::threads(ranks).on(vec![device()]);
-        let found = losses(host(), ranks, world, Stack::new(zero, offload));
+        let found = losses(host(), ranks, world, Composed::new().with(zero).with(offload));
         assert_eq!(found.len(), expected.len());
         for (found, expected) in found.iter().zip(&expected) {
             assert!((found - expected).abs() < 1e-4 * expected, "{name}: {found} instead of {expected}");

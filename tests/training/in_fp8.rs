@@ -6,15 +6,15 @@ use burn::module::{Module, Param};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick::strategies::{
-    Accumulate, BoxedStrategy, Composition, Paths, Setup, Stack, StrategyError, Zero, adapted_linear,
+    Accumulate, Composed, Composition, Paths, Setup, StrategyError, Zero, adapted_linear,
 };
 use firebrick::{Amp, Clip, Data, Lora, Pass, Recompute, Schedule, Trainer};
 use firebrick_models::{Gpt, GptConfig};
 
-type Recipe = BoxedStrategy<Gpt>;
+type Recipe = Composed<Gpt>;
 
 fn boxed(strategy: impl Composition<Gpt>) -> Recipe {
-    BoxedStrategy::new(strategy)
+    Composed::new().with(strategy)
 }
 
 /// Returns the losses of a run on so many ranks, each with so many micro-batches.
@@ -127,7 +127,7 @@ fn a_layer_that_stays_in_bf16_is_told_once() {
     let device = device().autodiff();
     let model = vec![Pair::new(&device)];
     let mut setup = Setup::new(&model, &device);
-    Stack::new(Amp::fp8(), Clip::norm(1.0)).start(&mut setup).unwrap();
+    Composed::new().with(Amp::fp8()).with(Clip::norm(1.0)).start(&mut setup).unwrap();
     let pass = setup.into_pass();
     // 1.05 rounds to 1 in E4M3.
     let x = || Tensor::<2>::full([3, 16], 1.05, &device).cast(FloatDType::BF16);

@@ -8,17 +8,17 @@ use burn::optim::ModuleOptimizer;
 use firebrick::datasets::TokenBatch;
 use firebrick::kernels::optim::copies;
 use firebrick::strategies::optim::{AdamW, Lion, Sgd};
-use firebrick::{Accumulate, Amp, Clip, Composed, Data, Loss, Objective, Pass, Recompute, Schedule, Trainer};
+use firebrick::{Accumulate, Amp, Clip, Data, Loss, Objective, Pass, Recompute, Schedule, Trainer};
 use firebrick_models::Gpt;
 
 /// Returns the copies that each step of a run made.
-fn copied(trainer: Trainer<impl Composed<Gpt>>, optimizer: ModuleOptimizer) -> Vec<u64> {
+fn copied(trainer: Trainer<Gpt>, optimizer: ModuleOptimizer) -> Vec<u64> {
     copied_of(gpt(0.1, &device().autodiff()), trainer, optimizer)
 }
 
 fn copied_of<M: Objective<TokenBatch> + 'static>(
     model: M,
-    trainer: Trainer<impl Composed<M>>,
+    trainer: Trainer<M>,
     optimizer: ModuleOptimizer,
 ) -> Vec<u64> {
     let data = Data::new(Rows::ragged(24)).micro_batch(2).valid(Rows::ragged(4));

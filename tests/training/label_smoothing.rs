@@ -7,7 +7,7 @@ use firebrick::{Accumulate, Data, Loss, Objective, Pass, Schedule, TrainError, T
 
 const SHARE: f64 = 0.2;
 
-fn trainer(share: f64) -> Trainer<impl firebrick::Composed<firebrick_models::Gpt>> {
+fn trainer(share: f64) -> Trainer<firebrick_models::Gpt> {
     Trainer::new().label_smoothing(share).with(Accumulate(2)).steps(1)
 }
 

@@ -7,7 +7,7 @@ use burn::optim::GradientsParams;
 use burn::store::{ModuleSnapshot, SafetensorsStore};
 use firebrick::checkpoints::{Checkpoint, Consolidate, Dtype, What, consolidate};
 use firebrick::datasets::{Batch, Batches};
-use firebrick::strategies::{Adaptation, Composition, Draws, Paths, Stack, trained};
+use firebrick::strategies::{Adaptation, Composed, Composition, Draws, Paths, trained};
 use firebrick::{
     Accumulate, Amp, Checkpoints, Clip, Data, Ema, Lora, Loss, Objective, Offload, Pass, Recompute, Schedule,
     Trainer, Zero,
@@ -25,7 +25,7 @@ fn lora() -> Lora {
 
 /// Runs with factors and further strategies.
 fn run(setting: &Setting, ranks: usize, micro_batches: usize, then: impl Composition<Gpt>) -> Outcome {
-    setting.run(ranks, micro_batches, Stack::new(lora(), then))
+    setting.run(ranks, micro_batches, Composed::new().with(lora()).with(then))
 }
 
 fn alone(setting: &Setting) -> Outcome {
@@ -102,8 +102,10 @@ fn gradients_and_moments_are_of_what_is_trained() {
 fn rank_stabilized_beside_all_linear_layers_it_is_the_same_under_other_strategies() {
     let setting = Setting::default();
     let run = |ranks, micro_batches, then: Option<Zero>| {
-        let all = Stack::new(Lora::rank(RANK).rank_stabilized().on_all_linear(), Accumulate(micro_batches));
-        setting.cut_for(ranks, micro_batches).run(ranks, micro_batches, Stack::new(then, all))
+        let all = Composed::new()
+            .with(Lora::rank(RANK).rank_stabilized().on_all_linear())
+            .with(Accumulate(micro_batches));
+        setting.cut_for(ranks, micro_batches).run(ranks, micro_batches, Composed::new().with(then).with(all))
     };
     let expected = run(1, 1, None);
     // With α as the rank, the scale is √r, which α = r√r gives without it.
@@ -111,7 +113,7 @@ fn rank_stabilized_beside_all_linear_layers_it_is_the_same_under_other_strategie
     let (losses, parameters) = apart(&setting.run(1, 1, plain), &expected);
     assert!(losses < TOLERANCE && parameters < TOLERANCE, "{losses:e} {parameters:e}");
     let recomputed = Lora::rank(RANK).rank_stabilized().on_all_linear();
-    let recomputed = setting.run(1, 1, Stack::new(recomputed, Recompute::every_block()));
+    let recomputed = setting.run(1, 1, Composed::new().with(recomputed).with(Recompute::every_block()));
     if is_cpu() {
         assert_eq!(recomputed.losses, expected.losses);
         assert!(recomputed.parameters == expected.parameters);
@@ -143,11 +145,11 @@ fn other_strategies_change_nothing_of_it() {
     holds("offloaded", run(&setting, 1, 1, Offload::optimizer()), exact);
     holds("offloaded parameters", run(&setting, 1, 1, Offload::parameters()), exact);
     // The position of `Lora` in the recipe does not matter.
-    holds("last", setting.run(1, 1, Stack::new(Clip::norm(1e9), lora())), exact);
+    holds("last", setting.run(1, 1, Composed::new().with(Clip::norm(1e9)).with(lora())), exact);
     holds("averaged", run(&setting, 1, 1, Ema::new(0.5)), exact);
     if has_bf16() {
         holds("bf16", run(&setting, 1, 1, Amp::bf16()), (1e-2, 5e-2));
-        let all = Stack::new(Amp::bf16(), Stack::new(Recompute::every_block(), accumulate(2)));
+        let all = Composed::new().with(Amp::bf16()).with(Recompute::every_block()).with(accumulate(2));
         holds("all", run(&setting.cut_for(1, 2), 1, 2, all), (1e-2, 5e-2));
     }
 }
@@ -155,7 +157,7 @@ fn other_strategies_change_nothing_of_it() {
 #[test]
 fn accumulated_over_ragged_windows_it_follows_one_batch() {
     let setting = Setting::default().cut_for(1, 3);
-    let found = run(&setting, 1, 3, Stack::new(Accumulate(3), Clip::norm(0.05)));
+    let found = run(&setting, 1, 3, Composed::new().with(Accumulate(3)).with(Clip::norm(0.05)));
     let (losses, parameters) = apart(&found, &run(&setting, 1, 1, Clip::norm(0.05)));
     assert!(losses < TOLERANCE && parameters < TOLERANCE, "{losses:e} {parameters:e}");
 }
@@ -166,8 +168,8 @@ fn ranks_share_it() {
         let setting = Setting::default().cut_for(ranks, 2);
         let zero = || Zero::stage(stage).replicate_below(64);
         let strategies = match stage {
-            0 | 1 => Stack::new(Stack::new(None, Accumulate(2)), Some(zero())),
-            _ => Stack::new(Stack::new(Some(zero()), Accumulate(2)), None),
+            0 | 1 => Composed::new().with(Accumulate(2)).with(zero()),
+            _ => Composed::new().with(zero()).with(Accumulate(2)),
         };
         let found = run(&setting, ranks, 2, strategies.clone());
         let (losses, parameters) = apart(&found, &alone(&setting));

@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use firebrick::datasets::{Batch, TokenBatch};
-use firebrick::strategies::Stack;
+use firebrick::strategies::Composed;
 use firebrick::{
     Accumulate, Amp, Data, Lora, Loss, Objective, Offload, Pass, Recompute, Schedule, Trainer, Zero,
 };
@@ -21,25 +21,30 @@ fn is_the_same_under_other_strategies(lora: fn() -> Lora, expected: &Outcome) {
         let (losses, parameters) = apart(&found, expected);
         assert!(losses < tolerance && parameters < tolerance, "{name}: {losses:e} {parameters:e}");
     };
-    let recomputed = setting.run(1, 1, Stack::new(lora(), Recompute::every_block()));
+    let recomputed = setting.run(1, 1, Composed::new().with(lora()).with(Recompute::every_block()));
     if is_cpu() {
         assert_eq!(recomputed.losses, expected.losses);
         assert!(recomputed.parameters == expected.parameters);
     }
     holds("recomputed", recomputed, TOLERANCE);
-    holds("offloaded", setting.run(1, 1, Stack::new(lora(), Offload::parameters())), TOLERANCE);
+    holds(
+        "offloaded",
+        setting.run(1, 1, Composed::new().with(lora()).with(Offload::parameters())),
+        TOLERANCE,
+    );
     let cut = setting.cut_for(1, 4);
-    holds("accumulated", cut.run(1, 4, Stack::new(lora(), Accumulate(4))), TOLERANCE);
+    holds("accumulated", cut.run(1, 4, Composed::new().with(lora()).with(Accumulate(4))), TOLERANCE);
     let cut = setting.cut_for(2, 2);
-    let reduced_late = Stack::new(Accumulate(2), Stack::new(Zero::stage(1).replicate_below(64), lora()));
+    let reduced_late =
+        Composed::new().with(Accumulate(2)).with(Zero::stage(1).replicate_below(64)).with(lora());
     holds("stage 1", cut.run(2, 2, reduced_late), TOLERANCE);
     for stage in [2, 3] {
         let zero = Zero::stage(stage).replicate_below(64);
-        let found = cut.run(2, 2, Stack::new(zero, Stack::new(lora(), Accumulate(2))));
+        let found = cut.run(2, 2, Composed::new().with(zero).with(lora()).with(Accumulate(2)));
         holds(&format!("stage {stage}"), found, TOLERANCE);
     }
     if has_bf16() {
-        let half = Stack::new(Amp::bf16(), Stack::new(lora(), Recompute::every_block()));
+        let half = Composed::new().with(Amp::bf16()).with(lora()).with(Recompute::every_block());
         holds("bf16", setting.run(1, 1, half), 5e-2);
     }
 }

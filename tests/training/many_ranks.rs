@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use crate::support;
 use crate::support::many::*;
 use crate::support::{device, gpt, is_cpu, parameters};
-use firebrick::strategies::Stack;
+use firebrick::strategies::Composed;
 use firebrick::{Amp, Offload, Recompute, Zero};
 
 /// Ranks, micro-batches, bf16, offload and recompute of a row.
@@ -38,9 +38,9 @@ impl Row {
     fn run(&self) -> Outcome {
         let recompute = self.recompute.then(Recompute::every_block);
         let zero = Zero::stage(self.stage).replicate_below(64);
-        let strategies = Stack::new(recompute, Stack::new(zero, self.offload.clone()));
-        let then = Stack::new(self.half.then(Amp::bf16), accumulate(self.micro_batches));
-        self.setting().run(self.ranks, self.micro_batches, Stack::new(strategies, then))
+        let strategies = Composed::new().with(recompute).with(zero).with(self.offload.clone());
+        let then = Composed::new().with(self.half.then(Amp::bf16)).with(accumulate(self.micro_batches));
+        self.setting().run(self.ranks, self.micro_batches, Composed::new().with(strategies).with(then))
     }
 
     /// The same global batches on one rank.
@@ -100,7 +100,7 @@ fn sums_behind_offload_are_those_of_all_ranks() {
     for offload in [Offload::optimizer(), Offload::parameters()] {
         for stage in [0, 1] {
             let zero = Zero::stage(stage).replicate_below(64);
-            let found = row.setting().run(2, 1, Stack::new(offload.clone(), zero));
+            let found = row.setting().run(2, 1, Composed::new().with(offload.clone()).with(zero));
             let (losses, most) = apart(&found, &expected);
             assert!(losses < 1e-5 && most < 1e-5, "{offload:?} {stage}: {losses:e} {most:e}");
         }

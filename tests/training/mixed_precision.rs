@@ -10,7 +10,7 @@ use burn::module::Module;
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick::datasets::{Batch, Batches, TokenBatch};
-use firebrick::strategies::{Composed, Paths, map_params};
+use firebrick::strategies::{Paths, map_params};
 use firebrick::{
     Accumulate, Amp, Clip, Data, Keep, Loss, LossScale, Objective, Pass, Report, Schedule, StepNumbers,
     TrainError, Trained, Trainer,
@@ -24,8 +24,8 @@ fn device() -> Device {
 }
 
 /// Trains, and keeps each step's numbers.
-fn fit<M, S>(
-    trainer: Trainer<S>,
+fn fit<M>(
+    trainer: Trainer<M>,
     model: M,
     optimizer: ModuleOptimizer,
     rate: f64,
@@ -33,7 +33,6 @@ fn fit<M, S>(
 ) -> (Result<Trained<M>, TrainError>, Vec<StepNumbers>)
 where
     M: Objective<TokenBatch> + 'static,
-    S: Composed<M>,
 {
     let steps = Arc::new(Mutex::new(Vec::new()));
     let seen = steps.clone();
@@ -44,11 +43,7 @@ where
 }
 
 /// Trains the small model on rows in micro-batches of `micro`.
-fn train<S: Composed<Bigram>>(
-    trainer: Trainer<S>,
-    rows: &Rows,
-    micro: usize,
-) -> (Trained<Bigram>, Vec<StepNumbers>) {
+fn train(trainer: Trainer<Bigram>, rows: &Rows, micro: usize) -> (Trained<Bigram>, Vec<StepNumbers>) {
     let data = Data::new(rows.clone()).micro_batch(micro);
     let (trained, steps) = fit(trainer, Bigram::new(&device()), adamw(), RATE, data);
     (trained.unwrap(), steps)
@@ -197,7 +192,7 @@ fn a_nan_in_one_micro_batch_skips_its_window_halves_the_scale_and_changes_no_bit
     }
 }
 
-fn trainer_with(scale: LossScale, micro_batches: usize) -> Trainer<impl Composed<Bigram>> {
+fn trainer_with(scale: LossScale, micro_batches: usize) -> Trainer<Bigram> {
     Trainer::new().with(Amp::f16().scaled_by(scale)).with(Accumulate(micro_batches))
 }
 

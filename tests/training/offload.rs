@@ -6,7 +6,7 @@ use crate::support::many::{Outcome, Setting, accumulate, grouped};
 use crate::support::*;
 use firebrick::kernels::optim::{copies, taken};
 use firebrick::optim::AdamW;
-use firebrick::strategies::{Composition, Stack};
+use firebrick::strategies::{Composed, Composition};
 use firebrick::world::reads;
 use firebrick::{
     Accumulate, Amp, Clip, Data, Ema, Freeze, Keep, Lora, LossScale, Offload, Recompute, Schedule,
@@ -59,29 +59,34 @@ fn with_every_optimizer() {
 #[test]
 fn with_groups_of_parameters_and_other_strategies() {
     let setting = Setting { steps: 5, optimizer: grouped, ..Setting::default() };
-    let then = || Stack::new(Accumulate(2), Stack::new(Clip::norm(1.0), Ema::new(0.9)));
+    let then = || Composed::new().with(Accumulate(2)).with(Clip::norm(1.0)).with(Ema::new(0.9));
     let half = || if has_bf16() { Amp::bf16() } else { Amp::f16() };
     let mixed = || half().keep_f32(Keep::norms());
     equals_none(
         &setting,
         (1, 2),
-        |offload| Stack::new(offload, Stack::new(mixed(), then())),
-        Stack::new(mixed(), then()),
+        |offload| Composed::new().with(offload).with(mixed()).with(then()),
+        Composed::new().with(mixed()).with(then()),
     );
     equals_none(
         &setting,
         (1, 2),
-        |offload| Stack::new(mixed(), Stack::new(offload, then())),
-        Stack::new(mixed(), then()),
+        |offload| Composed::new().with(mixed()).with(offload).with(then()),
+        Composed::new().with(mixed()).with(then()),
     );
     let f16 = || Amp::f16().scaled_by(LossScale::dynamic(1024.0));
-    equals_none(&setting, (1, 1), |offload| Stack::new(offload, f16()), f16());
+    equals_none(&setting, (1, 1), |offload| Composed::new().with(offload).with(f16()), f16());
     let recompute = Recompute::every(1);
-    equals_none(&setting, (1, 1), |offload| Stack::new(recompute.clone(), offload), None::<Clip>);
+    equals_none(
+        &setting,
+        (1, 1),
+        |offload| Composed::new().with(recompute.clone()).with(offload),
+        None::<Clip>,
+    );
     let setting = Setting { steps: 4, ..Setting::default() };
-    equals_none(&setting, (1, 1), |offload| Stack::new(Lora::rank(2), offload), Lora::rank(2));
+    equals_none(&setting, (1, 1), |offload| Composed::new().with(Lora::rank(2)).with(offload), Lora::rank(2));
     let frozen = || Freeze::paths(["tokens"]);
-    equals_none(&setting, (1, 1), |offload| Stack::new(frozen(), offload), frozen());
+    equals_none(&setting, (1, 1), |offload| Composed::new().with(frozen()).with(offload), frozen());
 }
 
 #[test]
@@ -92,12 +97,12 @@ fn among_ranks() {
         equals_none(
             &setting,
             (3, 2),
-            |offload| Stack::new(zero(), Stack::new(offload, accumulate(2))),
-            Stack::new(zero(), accumulate(2)),
+            |offload| Composed::new().with(zero()).with(offload).with(accumulate(2)),
+            Composed::new().with(zero()).with(accumulate(2)),
         );
         if stage < 2 {
             // Zero gathers all parameters at once before they go to the device.
-            alike(&setting, (3, 2), |offload| Stack::new(offload, Stack::new(accumulate(2), zero())));
+            alike(&setting, (3, 2), |offload| Composed::new().with(offload).with(accumulate(2)).with(zero()));
         }
     }
 }

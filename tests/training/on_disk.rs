@@ -12,7 +12,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
 use firebrick::optim::Groups;
-use firebrick::strategies::{Composition, Stack};
+use firebrick::strategies::{Composed, Composition};
 use firebrick::{
     Accumulate, Amp, Checkpoints, Clip, DiskBytes, Ema, Freeze, Lora, Offload, Resume, ScratchError,
     TrainError, Zero,
@@ -83,12 +83,12 @@ fn with_an_optimizer_that_has_a_state() {
 fn with_groups_of_parameters_and_other_strategies() {
     let setting = Setting { steps: 6, optimizer: grouped, ..Setting::default() };
     equals(&setting, (1, 2), |offload| {
-        let then = Stack::new(Accumulate(2), Stack::new(Clip::norm(1.0), Ema::new(0.9)));
-        Stack::new(offload, Stack::new(Amp::bf16(), then))
+        let then = Composed::new().with(Accumulate(2)).with(Clip::norm(1.0)).with(Ema::new(0.9));
+        Composed::new().with(offload).with(Amp::bf16()).with(then)
     });
     let setting = Setting { steps: 4, ..Setting::default() };
-    equals(&setting, (1, 1), |offload| Stack::new(Lora::rank(2), offload));
-    equals(&setting, (1, 1), |offload| Stack::new(Freeze::paths(["tokens"]), offload));
+    equals(&setting, (1, 1), |offload| Composed::new().with(Lora::rank(2)).with(offload));
+    equals(&setting, (1, 1), |offload| Composed::new().with(Freeze::paths(["tokens"])).with(offload));
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn among_ranks() {
     for stage in 0..=3 {
         equals(&setting, (3, 2), |offload| {
             let zero = Zero::stage(stage).replicate_below(64);
-            Stack::new(zero, Stack::new(offload, accumulate(2)))
+            Composed::new().with(zero).with(offload).with(accumulate(2))
         });
     }
 }
@@ -139,9 +139,11 @@ pub fn in_any_buckets(in_memory: Offload) -> DiskBytes {
 fn two_runs_in_one_folder_do_not_meet() {
     let folder = tempfile::tempdir().unwrap();
     let setting = |seed| Setting { seed, steps: 6, ..Setting::default() };
-    let run = |seed| setting(seed).run(2, 1, Stack::new(Zero::stage(1), on(folder.path()))).parameters;
-    let expected =
-        [1, 2].map(|seed| setting(seed).run(2, 1, Stack::new(Zero::stage(1), Offload::optimizer())));
+    let run = |seed| {
+        setting(seed).run(2, 1, Composed::new().with(Zero::stage(1)).with(on(folder.path()))).parameters
+    };
+    let expected = [1, 2]
+        .map(|seed| setting(seed).run(2, 1, Composed::new().with(Zero::stage(1)).with(Offload::optimizer())));
     let found = std::thread::scope(|scope| {
         [1, 2].map(|seed| scope.spawn(move || run(seed))).map(|run| run.join().unwrap())
     });
@@ -152,11 +154,11 @@ fn two_runs_in_one_folder_do_not_meet() {
 #[test]
 fn a_resumed_run_continues_to_the_bit() {
     let folder = tempfile::tempdir().unwrap();
-    continues_on(Way::on(1, 4), Stack::new(on(folder.path()), Accumulate(4)), &SOME[..2]);
+    continues_on(Way::on(1, 4), Composed::new().with(on(folder.path())).with(Accumulate(4)), &SOME[..2]);
     for stage in [1, 3] {
         let zero = Zero::stage(stage).replicate_below(64);
         let strategies =
-            Stack::new(zero, Stack::new(on(folder.path()), Stack::new(Accumulate(2), Ema::new(0.8))));
+            Composed::new().with(zero).with(on(folder.path())).with(Accumulate(2)).with(Ema::new(0.8));
         continues_on(Way::on(2, 2), strategies, &SOME[1..2]);
     }
     for optimizer in [grouped, adafactor, eight_bits] {
@@ -187,8 +189,8 @@ pub fn checkpoints_are_the_same(stage: u8, in_memory: Offload, on: impl Fn(&Path
     let scratch = tempfile::tempdir().unwrap();
     let zero = |ranks| Zero::stage(if ranks == 1 { 0 } else { stage }).replicate_below(64);
     let way = |ranks| Way::on(ranks, 1);
-    way(2).train(&memory, Stack::new(zero(2), in_memory.clone())).unwrap();
-    way(2).train(&disk, Stack::new(zero(2), on(scratch.path()))).unwrap();
+    way(2).train(&memory, Composed::new().with(zero(2)).with(in_memory.clone())).unwrap();
+    way(2).train(&disk, Composed::new().with(zero(2)).with(on(scratch.path()))).unwrap();
     for step in 1..=STEPS {
         assert_eq!(sums(&saved(&memory, step)), sums(&saved(&disk, step)), "step {step}");
     }
@@ -228,7 +230,7 @@ fn a_folder_that_cannot_be_used_is_refused_before_anything_is_written() {
     for ranks in [1, 2] {
         for place in [&missing, &file] {
             let output = folder.path().join("run");
-            let strategies = Stack::new(Zero::stage(1), Offload::optimizer().on(place));
+            let strategies = Composed::new().with(Zero::stage(1)).with(Offload::optimizer().on(place));
             let error = Way::on(ranks, 1).train(&output, strategies).map(drop).unwrap_err();
             let text = error.to_string();
             assert!(
@@ -273,7 +275,7 @@ fn a_bit_that_flips_ends_the_run_and_its_checkpoints_continue() {
         let scratch = tempfile::tempdir().unwrap();
         let (whole, output) =
             (folder.path().join(format!("whole-{ranks}")), folder.path().join(format!("run-{ranks}")));
-        let strategies = Stack::new(Zero::stage(1).replicate_below(64), on(scratch.path()));
+        let strategies = Composed::new().with(Zero::stage(1).replicate_below(64)).with(on(scratch.path()));
         let way = Way { checkpoints: Checkpoints::every(3).keep_every(1), ..Way::on(ranks, 1) };
         let expected = way.train(&whole, strategies.clone()).unwrap();
         let place = scratch.path().to_path_buf();

@@ -2,7 +2,7 @@
 
 use burn::optim::ModuleOptimizer;
 use firebrick::optim::{Adafactor, AdamW8bit, Groups, Lamb};
-use firebrick::strategies::Stack;
+use firebrick::strategies::Composed;
 use firebrick::{Accumulate, Amp, Data, Offload, Resume, Schedule, TrainError, Trainer, World, Zero};
 use firebrick_models::Gpt;
 
@@ -28,7 +28,7 @@ const WHOLE: [fn(&Gpt) -> ModuleOptimizer; 2] = [adafactor, lamb];
 fn on_ranks_that_share_nothing_they_follow_one_rank() {
     for optimizer in WHOLE {
         let setting = Setting { optimizer, ..Setting::default() }.cut_for(2, 2);
-        let found = setting.run(2, 2, Stack::new(Accumulate(2), Zero::stage(0)));
+        let found = setting.run(2, 2, Composed::new().with(Accumulate(2)).with(Zero::stage(0)));
         let (losses, parameters) = apart(&found, &setting.alone());
         assert!(losses < 1e-5 && parameters < 1e-5, "{losses:e} {parameters:e}");
     }
@@ -89,7 +89,7 @@ fn shards_of_8_bit_moments_are_those_of_the_whole() {
 #[test]
 fn eight_bit_moments_are_taken_up_again_to_the_bit() {
     let way = |ranks, micro_batches| Way { optimizer: eight_bit, ..Way::on(ranks, micro_batches) };
-    continues_on(way(1, 1), Stack::new(Offload::optimizer(), Amp::bf16()), &SOME);
+    continues_on(way(1, 1), Composed::new().with(Offload::optimizer()).with(Amp::bf16()), &SOME);
     continues_on(way(2, 1), Zero::stage(3).replicate_below(64), &SOME[1..2]);
 }
 

@@ -8,10 +8,9 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick::strategies::effects::{RecomputedBlocks, Recomputes, Sums};
 use firebrick::strategies::{
-    Adaptation, BoxedStrategy, CollectStage, Composition, Effects, GradMap, Grads, MasterStage, Offloads,
-    Outcome, ParamMap, Part, Paths, Reduces, Setup, Shard, ShardStage, Sharding, Stage, Stages, Strategy,
-    StrategyError, StrategyRecipe, Trained, Which, conformance, groups, host_device, map_params, params_of,
-    relift, trained,
+    Adaptation, Composed, Composition, Effects, GradMap, Grads, Offloads, Outcome, ParamMap, Part, Paths,
+    Publishes, Reduces, Setup, Shard, Sharding, Stage, Stages, Strategy, StrategyError, StrategyRecipe,
+    Trained, Which, conformance, host_device, map_params, params_of, relift, trained,
 };
 use firebrick::{Accumulate, Data, Freeze, Offload, Recompute, Schedule, Trainer, World, Zero};
 
@@ -38,14 +37,10 @@ impl<M: Module> Strategy<M> for Pairs {
 }
 
 impl<M: Module> Stage<M> for FirstOfPair {
-    type Groups = (groups::Collect,);
-
     fn name(&self) -> &'static str {
         "Pairs"
     }
-}
 
-impl<M: Module> CollectStage<M> for FirstOfPair {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         if let Some(first) = self.0.take() {
             grads.add(master, first, FloatDType::F32);
@@ -65,8 +60,6 @@ struct FreezeTokens;
 struct Nothing(&'static str);
 
 impl<M> Stage<M> for Nothing {
-    type Groups = ();
-
     fn name(&self) -> &'static str {
         self.0
     }
@@ -149,32 +142,26 @@ impl<M: Module> Strategy<M> for ToHost {
 }
 
 impl<M: Module> Stage<M> for OnHost {
-    type Groups = (groups::Collect, groups::Master);
-
     fn name(&self) -> &'static str {
         "ToHost"
     }
-}
 
-impl<M: Module> CollectStage<M> for OnHost {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         grads.moved(master, &mut Moved(&self.host));
         grads.put_delivered(master, &self.host);
         Ok(Outcome::Apply(grads))
     }
-}
 
-impl<M: Module> MasterStage<M> for OnHost {
+    fn publishes(&self) -> Publishes {
+        Publishes::Together
+    }
+
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
         Ok(map_params(model, &mut Moved(&self.host)))
     }
 
     fn publish(&mut self, master: M) -> Result<M, StrategyError> {
         Ok(map_params(master, &mut Moved(&self.device)))
-    }
-
-    fn evaluator(&mut self, _: &M, replica: M) -> Result<M, StrategyError> {
-        Ok(replica)
     }
 }
 
@@ -208,14 +195,10 @@ impl<M: Module> Strategy<M> for ShardState {
 }
 
 impl<M: Module> Stage<M> for Sharded {
-    type Groups = (groups::Collect, groups::Master, groups::Shard);
-
     fn name(&self) -> &'static str {
         "ShardState"
     }
-}
 
-impl<M: Module> CollectStage<M> for Sharded {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         struct Put<'a>(HashMap<ParamId, Tensor<1>>, &'a mut Grads);
         impl ModuleVisitor for Put<'_> {
@@ -236,9 +219,11 @@ impl<M: Module> CollectStage<M> for Sharded {
         grads.set_sharding(self.sharding.clone());
         Ok(Outcome::Apply(grads))
     }
-}
 
-impl<M: Module> MasterStage<M> for Sharded {
+    fn publishes(&self) -> Publishes {
+        Publishes::Together
+    }
+
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
         self.trained = trained(&model);
         self.sharding.divide(model, &self.device)
@@ -248,22 +233,8 @@ impl<M: Module> MasterStage<M> for Sharded {
         self.sharding.gather(master, "the parameters", |_| true)
     }
 
-    fn evaluator(&mut self, _: &M, replica: M) -> Result<M, StrategyError> {
-        Ok(replica)
-    }
-}
-
-impl<M: Module> ShardStage<M> for Sharded {
     fn shard(&self, parameter: ParamId) -> Option<Shard> {
         self.sharding.shard(parameter)
-    }
-
-    fn alias_master(&mut self, master: M, _: &M) -> M {
-        master
-    }
-
-    fn unalias_master(&mut self, master: M) -> M {
-        master
     }
 
     fn gather_full(&mut self, master: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
@@ -294,8 +265,8 @@ fn a_third_crate_can_write_one_of_each_kind() {
     }
 }
 
-fn boxed(strategy: impl Composition<conformance::Probe>) -> BoxedStrategy<conformance::Probe> {
-    BoxedStrategy::new(strategy)
+fn boxed(strategy: impl Composition<conformance::Probe>) -> Composed<conformance::Probe> {
+    Composed::new().with(strategy)
 }
 
 #[test]

@@ -26,7 +26,7 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, LinearLayout};
 use burn::tensor::Tensor;
 use firebrick::datasets::{Batch, TokenBatch};
 use firebrick::optim::Sgd;
-use firebrick::strategies::{Composition, Paths, Stack, each_distinct_param, map_params};
+use firebrick::strategies::{Composed, Composition, Paths, each_distinct_param, map_params};
 use firebrick::{
     Accumulate, Amp, Checkpoints, Clip, Data, DiskBytes, Ema, Freeze, Keep, Lora, Loss, LossScale, Objective,
     Offload, Pass, Recompute, Resume, Schedule, ScratchError, SkipOutliers, TrainError, Trainer, World, Zero,
@@ -74,19 +74,21 @@ fn with_every_optimizer() {
 fn with_groups_of_parameters_and_other_strategies() {
     let setting = Setting { steps: 6, optimizer: grouped, evaluated: true, ..Setting::default() };
     equals(&setting, (1, 2), |offload| {
-        let then = Stack::new(Accumulate(2), Stack::new(Clip::norm(1.0), Ema::new(0.9)));
-        Stack::new(offload, Stack::new(half().keep_f32(Keep::norms()), then))
+        let then = Composed::new().with(Accumulate(2)).with(Clip::norm(1.0)).with(Ema::new(0.9));
+        Composed::new().with(offload).with(half().keep_f32(Keep::norms())).with(then)
     });
     let setting = Setting { steps: 4, evaluated: true, ..Setting::default() };
-    equals(&setting, (1, 2), |offload| Stack::new(offload, Stack::new(Accumulate(2), half())));
+    equals(&setting, (1, 2), |offload| Composed::new().with(offload).with(Accumulate(2)).with(half()));
     equals(&setting, (1, 1), |offload| {
         let amp = Amp::f16().scaled_by(LossScale::dynamic(1024.0)).evaluate_in(burn::tensor::FloatDType::F32);
-        Stack::new(offload, amp)
+        Composed::new().with(offload).with(amp)
     });
-    equals(&setting, (1, 1), |offload| Stack::new(Recompute::every(2), offload));
-    equals(&setting, (1, 1), |offload| Stack::new(offload, SkipOutliers::new(3.0)));
-    equals(&setting, (1, 1), |offload| Stack::new(Lora::rank(2), offload));
-    equals(&setting, (1, 1), |offload| Stack::new(Freeze::paths(["tokens", "blocks.1"]), offload));
+    equals(&setting, (1, 1), |offload| Composed::new().with(Recompute::every(2)).with(offload));
+    equals(&setting, (1, 1), |offload| Composed::new().with(offload).with(SkipOutliers::new(3.0)));
+    equals(&setting, (1, 1), |offload| Composed::new().with(Lora::rank(2)).with(offload));
+    equals(&setting, (1, 1), |offload| {
+        Composed::new().with(Freeze::paths(["tokens", "blocks.1"])).with(offload)
+    });
 }
 
 #[test]
@@ -95,18 +97,18 @@ fn among_ranks() {
     for stage in 0..=3 {
         equals(&setting, (3, 2), |offload| {
             let zero = Zero::stage(stage).replicate_below(64);
-            Stack::new(zero, Stack::new(offload, Stack::new(half(), accumulate(2))))
+            Composed::new().with(zero).with(offload).with(half()).with(accumulate(2))
         });
     }
     for stage in 0..=1 {
         equals(&setting, (3, 2), |offload| {
-            Stack::new(offload, Stack::new(accumulate(2), Zero::stage(stage).replicate_below(64)))
+            Composed::new().with(offload).with(accumulate(2)).with(Zero::stage(stage).replicate_below(64))
         });
     }
     // The average reads each new master, which then has values.
     equals(&setting, (3, 2), |offload| {
         let zero = Zero::stage(1).replicate_below(64);
-        Stack::new(offload, Stack::new(accumulate(2), Stack::new(zero, Ema::new(0.9))))
+        Composed::new().with(offload).with(accumulate(2)).with(zero).with(Ema::new(0.9))
     });
 }
 
@@ -139,7 +141,8 @@ fn a_step_reads_and_writes_what_the_documentation_says() {
             let optimizer = |_: &Gpt| Sgd::new().init().unwrap();
             let setting = Setting { steps, optimizer, ..Setting::default() };
             let folder = tempfile::tempdir().unwrap();
-            let strategies = Stack::new(on(folder.path()), Stack::new(accumulate(passes), amp.clone()));
+            let strategies =
+                Composed::new().with(on(folder.path())).with(accumulate(passes)).with(amp.clone());
             setting.run(1, passes, strategies).report.disk.unwrap()
         };
         // The first pass does not know what comes next, and the file has all bytes of the model at the start.
@@ -156,11 +159,11 @@ fn a_step_reads_and_writes_what_the_documentation_says() {
 #[test]
 fn a_resumed_run_continues_to_the_bit() {
     let folder = tempfile::tempdir().unwrap();
-    continues_on(Way::on(1, 4), Stack::new(on(folder.path()), Accumulate(4)), &SOME[..2]);
+    continues_on(Way::on(1, 4), Composed::new().with(on(folder.path())).with(Accumulate(4)), &SOME[..2]);
     for stage in [1, 3] {
         let zero = Zero::stage(stage).replicate_below(64);
-        let then = Stack::new(half(), Stack::new(Accumulate(2), Ema::new(0.8)));
-        let strategies = Stack::new(zero, Stack::new(on(folder.path()), then));
+        let then = Composed::new().with(half()).with(Accumulate(2)).with(Ema::new(0.8));
+        let strategies = Composed::new().with(zero).with(on(folder.path())).with(then);
         continues_on(Way::on(2, 2), strategies, &SOME[1..2]);
     }
     continues_on(Way { optimizer: grouped, ..Way::on(1, 1) }, on(folder.path()), &SOME[1..2]);
@@ -287,8 +290,10 @@ fn flips<S: Composition<Gpt> + Clone>(at: u64, with: impl Fn(Offload) -> S) -> S
 #[test]
 fn a_bit_that_flips_ends_the_run_and_its_checkpoints_continue() {
     assert!(flips(5, |offload| offload).contains("is damaged in the master"));
-    assert!(flips(5, |offload| Stack::new(offload, half())).contains("is damaged in the replica"));
-    flips(5, |offload| Stack::new(offload, Ema::new(0.9)));
+    assert!(
+        flips(5, |offload| Composed::new().with(offload).with(half())).contains("is damaged in the replica")
+    );
+    flips(5, |offload| Composed::new().with(offload).with(Ema::new(0.9)));
 }
 
 /// Blocks with a matrix that ranks shard, and a bias that each has whole.
@@ -364,7 +369,7 @@ fn a_folder_that_cannot_be_used_is_refused_before_anything_is_written() {
     let missing = folder.path().join("missing");
     for ranks in [1, 2] {
         let output = folder.path().join("run");
-        let strategies = Stack::new(Zero::stage(3), Offload::parameters().on(&missing));
+        let strategies = Composed::new().with(Zero::stage(3)).with(Offload::parameters().on(&missing));
         let error = Way::on(ranks, 1).train(&output, strategies).map(drop).unwrap_err().to_string();
         assert!(error.contains("cannot create a file") && error.contains("missing"), "{error}");
         assert!(!output.join("metrics.jsonl").exists());

@@ -13,10 +13,10 @@ use burn::tensor::{FloatDType, Tensor};
 use firebrick::datasets::collators::{CausalSample, Dpo, PreferenceBatch, PreferenceSample};
 use firebrick::datasets::{Batch, Batches, DataError, Padding, Reference, Side, TokenBatch};
 use firebrick::engine::reference::ANSWERS;
-use firebrick::strategies::{Composition, Stack};
+use firebrick::strategies::{Composed, Composition};
 use firebrick::{
-    Accumulate, Adapters, Amp, Checkpoints, Clip, Composed, Data, Ema, Lora, Loss, Objective, Offload, Pass,
-    Recompute, Report, Resume, Schedule, StepNumbers, TrainError, Trained, Trainer, World, Zero,
+    Accumulate, Adapters, Amp, Checkpoints, Clip, Data, Ema, Lora, Loss, Objective, Offload, Pass, Recompute,
+    Report, Resume, Schedule, StepNumbers, TrainError, Trained, Trainer, World, Zero,
 };
 use firebrick_models::pretrained::Pretrained;
 use firebrick_models::{Gpt, Likelihood, Llama, Preferring};
@@ -204,8 +204,8 @@ struct Outcome {
     report: Report,
 }
 
-fn fit<S: Composed<Preferring<Gpt>>>(
-    trainer: Trainer<S>,
+fn fit(
+    trainer: Trainer<Preferring<Gpt>>,
     model: Preferring<Gpt>,
     data: Data<PreferenceBatch>,
 ) -> Result<Outcome, TrainError> {
@@ -260,7 +260,7 @@ fn a_run_is_the_same_on_any_ranks_with_any_cut_and_every_strategy() {
         same(run(2, 1, Zero::stage(stage)), &format!("two ranks, stage {stage}"));
     }
     // The last window of an epoch has 5 pairs, so that a rank lacks a micro-batch.
-    same(run(4, 2, Stack::new(Zero::stage(3), accumulate(2))), "four ranks, stage 3");
+    same(run(4, 2, Composed::new().with(Zero::stage(3)).with(accumulate(2))), "four ranks, stage 3");
 }
 
 #[test]

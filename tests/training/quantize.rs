@@ -12,7 +12,7 @@ use burn::tensor::{Tensor, TensorData};
 use firebrick::checkpoints::{Checkpoint, Consolidate, What, consolidate};
 use firebrick::datasets::Batches;
 use firebrick::strategies::{
-    Adaptation, Composition, Effects, ParamMap, Paths, Setup, Stack, Stages, Strategy, StrategyError,
+    Adaptation, Composed, Composition, Effects, ParamMap, Paths, Setup, Stages, Strategy, StrategyError,
     StrategyRecipe, each_param, map_params, relift,
 };
 use firebrick::{
@@ -92,15 +92,19 @@ fn it_trains_as_with_the_unpacked_matrices() {
     let setting = Setting::default();
     let dense = setting.run(1, 1, lora());
     for packing in [Packing::Nf4, Packing::Int8] {
-        let expected = setting.run(1, 1, Stack::new(lora(), Rounded(packing)));
-        equal(&setting.run(1, 1, Stack::new(lora(), quantized(packing))), &expected, "alone");
+        let expected = setting.run(1, 1, Composed::new().with(lora()).with(Rounded(packing)));
+        equal(&setting.run(1, 1, Composed::new().with(lora()).with(quantized(packing))), &expected, "alone");
         assert_ne!(expected.losses, dense.losses, "{packing:?} is rounded");
         // Beside factors of some matrices, the others are packed too, and read without factors.
         for lora in
             [Lora::rank(4).on_all_linear(), Lora::rank(4).dora(), Lora::rank(2).on(["*.output.weight"])]
         {
-            let expected = setting.run(1, 1, Stack::new(lora.clone(), Rounded(packing)));
-            equal(&setting.run(1, 1, Stack::new(lora.clone(), quantized(packing))), &expected, "others");
+            let expected = setting.run(1, 1, Composed::new().with(lora.clone()).with(Rounded(packing)));
+            equal(
+                &setting.run(1, 1, Composed::new().with(lora.clone()).with(quantized(packing))),
+                &expected,
+                "others",
+            );
         }
     }
 }
@@ -108,25 +112,36 @@ fn it_trains_as_with_the_unpacked_matrices() {
 #[test]
 fn other_strategies_change_nothing_of_it() {
     let setting = Setting { steps: 6, ..Setting::default() };
-    let packed = || Stack::new(lora(), Quantize::nf4());
-    let rounded = || Stack::new(lora(), Rounded(Packing::Nf4));
+    let packed = || Composed::new().with(lora()).with(Quantize::nf4());
+    let rounded = || Composed::new().with(lora()).with(Rounded(Packing::Nf4));
     let expected = setting.run(1, 1, packed());
-    let recomputed = setting.run(1, 1, Stack::new(packed(), Recompute::every(2)));
+    let recomputed = setting.run(1, 1, Composed::new().with(packed()).with(Recompute::every(2)));
     equal(&recomputed, &expected, "recomputed");
-    equal(&setting.run(1, 1, Stack::new(Freeze::paths(["tokens"]), packed())), &expected, "frozen");
+    equal(
+        &setting.run(1, 1, Composed::new().with(Freeze::paths(["tokens"])).with(packed())),
+        &expected,
+        "frozen",
+    );
     let holds = |name: &str, found: Outcome| {
         let (losses, parameters) = apart(&found, &expected);
         assert!(losses < TOLERANCE && parameters < TOLERANCE, "{name}: {losses:e} {parameters:e}");
     };
-    holds("offloaded", setting.run(1, 1, Stack::new(packed(), Offload::optimizer())));
-    holds("offloaded parameters", setting.run(1, 1, Stack::new(packed(), Offload::parameters())));
-    holds("averaged", setting.run(1, 1, Stack::new(packed(), Ema::new(0.5))));
+    holds("offloaded", setting.run(1, 1, Composed::new().with(packed()).with(Offload::optimizer())));
+    holds(
+        "offloaded parameters",
+        setting.run(1, 1, Composed::new().with(packed()).with(Offload::parameters())),
+    );
+    holds("averaged", setting.run(1, 1, Composed::new().with(packed()).with(Ema::new(0.5))));
     holds("accumulated", {
-        setting.cut_for(1, 4).run(1, 4, Stack::new(packed(), Stack::new(Accumulate(4), Clip::norm(1e9))))
+        setting.cut_for(1, 4).run(
+            1,
+            4,
+            Composed::new().with(packed()).with(Accumulate(4)).with(Clip::norm(1e9)),
+        )
     });
     if has_bf16() {
-        let run = |strategies| setting.run(1, 1, Stack::new(strategies, Amp::bf16()));
-        let expected = setting.run(1, 1, Stack::new(rounded(), Amp::bf16()));
+        let run = |strategies| setting.run(1, 1, Composed::new().with(strategies).with(Amp::bf16()));
+        let expected = setting.run(1, 1, Composed::new().with(rounded()).with(Amp::bf16()));
         equal(&run(packed()), &expected, "bf16");
     }
 }
@@ -137,8 +152,8 @@ fn every_rank_keeps_the_packed_matrices_and_shares_the_factors() {
     for (stage, ranks) in [(0, 2), (1, 2), (2, 2), (3, 2), (3, 3)] {
         let zero = Zero::stage(stage).replicate_below(64);
         let setting = setting.cut_for(ranks, 1);
-        let expected = setting.run(1, 1, Stack::new(lora(), Quantize::nf4()));
-        let found = setting.run(ranks, 1, Stack::new(Stack::new(lora(), Quantize::nf4()), zero));
+        let expected = setting.run(1, 1, Composed::new().with(lora()).with(Quantize::nf4()));
+        let found = setting.run(ranks, 1, Composed::new().with(lora()).with(Quantize::nf4()).with(zero));
         let (losses, parameters) = apart(&found, &expected);
         let name = format!("stage {stage} on {ranks} ranks");
         assert!(losses < TOLERANCE && parameters < TOLERANCE, "{name}: {losses:e} {parameters:e}");
@@ -154,7 +169,7 @@ fn the_bytes_of_packed_matrices_are_counted() {
     let dense = setting.run(1, 1, lora()).report;
     // Bits for each element, and a scale for each 64.
     for (quantize, bits) in [(Quantize::nf4(), 4), (Quantize::int8(), 8)] {
-        let report = setting.run(1, 1, Stack::new(lora(), quantize)).report;
+        let report = setting.run(1, 1, Composed::new().with(lora()).with(quantize)).report;
         assert_eq!(report.parameters, dense.parameters);
         assert_eq!(report.replica_bytes, PACKED * bits / 8 + PACKED / 64 * 4);
         // A placeholder for each matrix.
@@ -228,7 +243,7 @@ fn what_is_returned_and_saved_is_the_plain_model_of_unpacked_and_merged_matrices
 #[test]
 fn a_run_resumes_bit_for_bit() {
     let folder = tempfile::tempdir().unwrap();
-    let recipe = || Stack::new(lora(), Quantize::nf4());
+    let recipe = || Composed::new().with(lora()).with(Quantize::nf4());
     let whole = Way::on(1, 1).train(&folder.path().join("whole"), recipe()).unwrap();
     let parts = folder.path().join("parts");
     Way { stop_at: Some(4), ..Way::on(1, 1) }.train(&parts, recipe()).unwrap();
@@ -237,21 +252,21 @@ fn a_run_resumes_bit_for_bit() {
     assert_eq!(resumed.losses, whole.losses[whole.losses.len() - resumed.losses.len()..]);
     assert!(resumed.parameters == whole.parameters);
 
-    let other = way.train(&parts, Stack::new(lora(), Quantize::int8()));
+    let other = way.train(&parts, Composed::new().with(lora()).with(Quantize::int8()));
     let error = other.err().map(|error| error.to_string()).unwrap();
     assert!(error.contains("Quantize") && error.contains("in 4 bits"), "{error}");
 }
 
 #[test]
 fn what_cannot_be_packed_is_refused() {
-    let refused = |strategies: Vec<firebrick::strategies::BoxedStrategy<Gpt>>| {
+    let refused = |strategies: Vec<firebrick::strategies::Composed<Gpt>>| {
         let model = gpt(0.0, &device().autodiff());
         strategies.adapt(model, &mut Adaptation::default()).unwrap_err().to_string()
     };
-    let boxed = |strategy: Quantize| firebrick::strategies::BoxedStrategy::new(strategy);
+    let boxed = |strategy: Quantize| firebrick::strategies::Composed::new().with(strategy);
     let error = refused(vec![boxed(Quantize::nf4())]);
     assert!(error.contains("write it after `Lora` or `Freeze`"), "{error}");
-    let adapted = || firebrick::strategies::BoxedStrategy::new(lora());
+    let adapted = || firebrick::strategies::Composed::new().with(lora());
     let error = refused(vec![adapted(), boxed(Quantize::nf4()), boxed(Quantize::int8())]);
     assert!(error.contains("Quantize is named twice"), "{error}");
 

@@ -4,7 +4,7 @@ use crate::support::*;
 use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
 use firebrick::optim::AdamW;
-use firebrick::strategies::Stack;
+use firebrick::strategies::Composed;
 use firebrick::{Accumulate, Amp, Data, RankReport, Schedule, Trainer, World, Zero};
 use firebrick_models::{Gpt, GptConfig};
 
@@ -43,13 +43,11 @@ fn ranks(stage: u8, half: bool, micro_batches: usize) -> Vec<RankReport> {
     let zero = |is_here: bool| is_here.then(|| Zero::stage(stage));
     let amp = half.then(Amp::bf16);
     // Stages 0 and 1 after whole gradients are accumulated.
-    let strategies = Stack::new(
-        Stack::new(
-            zero(stage >= 2),
-            Stack::new(amp, (micro_batches > 1).then_some(Accumulate(micro_batches))),
-        ),
-        zero(stage < 2),
-    );
+    let strategies = Composed::new()
+        .with(zero(stage >= 2))
+        .with(amp)
+        .with((micro_batches > 1).then_some(Accumulate(micro_batches)))
+        .with(zero(stage < 2));
     let row = |i: usize| (0..=LENGTH).map(|j| ((i * 7 + j * j * 3 + j) % 10) as u32).collect();
     let data = Data::new(Rows((0..32).map(row).collect())).micro_batch(2);
     let trained = Trainer::new().over(World::threads(RANKS)).with(strategies).steps(2).fit(

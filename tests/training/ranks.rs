@@ -7,8 +7,8 @@ use burn::module::Module;
 use burn::tensor::FloatDType;
 use firebrick::datasets::{Batch, TokenBatch};
 use firebrick::strategies::{
-    CollectStage, Composed, Composition, Effects, Grads, Outcome, Setup, SkipReason, Stack, Stage, Stages,
-    StrategyError, StrategyRecipe, groups,
+    Composed, Composition, Effects, Grads, Outcome, Setup, SkipReason, Stage, Stages, StrategyError,
+    StrategyRecipe,
 };
 use firebrick::world::Kind;
 use firebrick::{
@@ -24,7 +24,7 @@ const TOLERANCE: f64 = 2e-6;
 fn sharded(stage: u8, micro_batches: usize) -> impl Composition<Gpt> {
     let zero = Zero::stage(stage).replicate_below(64);
     let (first, last) = if stage < 2 { (None, Some(zero)) } else { (Some(zero), None) };
-    Stack::new(Stack::new(first, accumulate(micro_batches)), last)
+    Composed::new().with(first).with(accumulate(micro_batches)).with(last)
 }
 
 /// Compares a run with that of one rank.
@@ -61,7 +61,7 @@ fn the_norm_that_bounds_the_update_is_over_all_ranks() {
     let setting = Setting::default().cut_for(3, 2);
     let expected = setting.run(1, 1, Clip::norm(0.05));
     for stage in 0..=3 {
-        let found = setting.run(3, 2, Stack::new(sharded(stage, 2), Clip::norm(0.05)));
+        let found = setting.run(3, 2, Composed::new().with(sharded(stage, 2)).with(Clip::norm(0.05)));
         let (losses, parameters) = apart(&found, &expected);
         assert!(losses < TOLERANCE && parameters < TOLERANCE, "{losses:e} {parameters:e}");
         for (found, expected) in found.steps.iter().zip(&expected.steps) {
@@ -106,10 +106,7 @@ fn the_numbers_of_a_step_are_those_of_all_ranks() {
 }
 
 /// Trains the small model on several ranks.
-fn bigram(
-    trainer: Trainer<impl Composed<Bigram>>,
-    data: Data<TokenBatch>,
-) -> Result<(Vec<f32>, u64), TrainError> {
+fn bigram(trainer: Trainer<Bigram>, data: Data<TokenBatch>) -> Result<(Vec<f32>, u64), TrainError> {
     let model = Bigram::new(&device().autodiff());
     let trained = trainer.fit(model, adamw(), Schedule::constant(1e-2), data)?;
     Ok((parameters(&trained.model), trained.report.skipped_steps))
@@ -226,7 +223,9 @@ fn the_report_tells_what_each_rank_held_and_sent() {
 fn padding_that_ranks_keep_changes_no_more_than_rounding() {
     let setting = Setting { steps: 4, ..Setting::default() };
     for stage in [0, 3] {
-        let run = |keeps: Option<KeepPadding>| setting.run(2, 1, Stack::new(keeps, sharded(stage, 1)));
+        let run = |keeps: Option<KeepPadding>| {
+            setting.run(2, 1, Composed::new().with(keeps).with(sharded(stage, 1)))
+        };
         let [dropped, kept] = [run(None), run(Some(KeepPadding {}))];
         let (losses, parameters) = apart(&dropped, &kept);
         assert!(losses < TOLERANCE && parameters < TOLERANCE, "stage {stage}: {losses:.1e} {parameters:.1e}");
@@ -263,14 +262,10 @@ struct Skipping {
 }
 
 impl<M: Module> Stage<M> for Skipping {
-    type Groups = (groups::Collect,);
-
     fn name(&self) -> &'static str {
         "SkipsOn"
     }
-}
 
-impl<M: Module> CollectStage<M> for Skipping {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         self.windows += 1;
         if self.reads {
@@ -300,10 +295,12 @@ fn what_a_strategy_skips_on_one_rank_all_skip() {
         let zero = || Zero::stage(stage).replicate_below(64);
         // It enters each norm into its own mean, and must not enter that of a window that another rank skips.
         let watched = || SkipOutliers::new(0.5).window(2);
-        same(&format!("before stage {stage}"), |skips| Stack::new(Stack::new(skips, zero()), watched()));
-        same(&format!("behind stage {stage}"), |skips| Stack::new(zero(), skips));
+        same(&format!("before stage {stage}"), |skips| {
+            Composed::new().with(skips).with(zero()).with(watched())
+        });
+        same(&format!("behind stage {stage}"), |skips| Composed::new().with(zero()).with(skips));
         same(&format!("between stage {stage} and the norm"), |skips| {
-            Stack::new(Stack::new(zero(), skips), Stack::new(Clip::norm(0.1), watched()))
+            Composed::new().with(zero()).with(skips).with(Clip::norm(0.1)).with(watched())
         });
     }
 }
@@ -345,7 +342,7 @@ fn what_stage_3_gathers_is_what_stage_2_holds() {
         let run = |stage| {
             // Both run their blocks again.
             let strategies = strategies(Zero::stage(stage).replicate_below(64));
-            setting.run(ranks, micro_batches, Stack::new(Recompute::every_block(), strategies))
+            setting.run(ranks, micro_batches, Composed::new().with(Recompute::every_block()).with(strategies))
         };
         let [two, three] = [2, 3].map(run);
         let name = format!("{ranks} ranks, {micro_batches} micro-batches, {:?}", strategies(Zero::stage(3)));
@@ -359,18 +356,20 @@ fn what_stage_3_gathers_is_what_stage_2_holds() {
     for cut in [[1, 2], [2, 1], [2, 3], [4, 2]] {
         let setting = setting.cut_for(cut[0], cut[1]);
         let sum = || accumulate(cut[1]);
-        same(&setting, cut, |zero| Stack::new(zero, sum()));
-        same(&setting, cut, |zero| Stack::new(Stack::new(zero, sum()), Ema::new(0.5)));
+        same(&setting, cut, |zero| Composed::new().with(zero).with(sum()));
+        same(&setting, cut, |zero| Composed::new().with(zero).with(sum()).with(Ema::new(0.5)));
         same(&setting, cut, |zero| {
-            Stack::new(Stack::new(SkipsOn { rank: Some(0), reads: false }, zero), sum())
+            Composed::new().with(SkipsOn { rank: Some(0), reads: false }).with(zero).with(sum())
         });
         same(&setting, cut, |zero| {
-            Stack::new(Stack::new(Freeze::paths(["tokens", "blocks.0"]), zero), sum())
+            Composed::new().with(Freeze::paths(["tokens", "blocks.0"])).with(zero).with(sum())
         });
-        same(&setting, cut, |zero| Stack::new(Stack::new(Lora::rank(2).also(["positions"]), zero), sum()));
-        same(&setting, cut, |zero| Stack::new(Stack::new(zero, Offload::parameters()), sum()));
+        same(&setting, cut, |zero| {
+            Composed::new().with(Lora::rank(2).also(["positions"])).with(zero).with(sum())
+        });
+        same(&setting, cut, |zero| Composed::new().with(zero).with(Offload::parameters()).with(sum()));
         if support::has_bf16() {
-            same(&setting, cut, |zero| Stack::new(Stack::new(zero, Amp::bf16()), sum()));
+            same(&setting, cut, |zero| Composed::new().with(zero).with(Amp::bf16()).with(sum()));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::support::{Bigram, POISON, Rows, adamw, device, gpt};
 use burn::module::Module;
 use firebrick::datasets::{Batches, DataError, TokenBatch};
-use firebrick::strategies::{Stack, StrategyError, WorldError};
+use firebrick::strategies::{StrategyError, WorldError};
 use firebrick::{
     Data, Interrupter, Loss, Objective, Pass, Schedule, StepNumbers, TrainError, Trainer, World, Zero,
 };
@@ -103,7 +103,7 @@ fn a_rank_that_cannot_read_its_part_brings_all_down_and_is_named() {
 #[test]
 fn a_mistake_in_what_all_are_given_is_told_once_and_of_no_rank() {
     let model = || Bigram::new(&device().autodiff());
-    let fit = |trainer: Trainer<Stack<_, _>>| {
+    let fit = |trainer: Trainer<Bigram>| {
         let data = Data::new(Rows::ragged(8));
         trainer.fit(model(), adamw(), Schedule::constant(1e-2), data).unwrap_err().to_string()
     };

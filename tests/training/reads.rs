@@ -7,20 +7,20 @@ use firebrick::memory::looks;
 use firebrick::strategies::optim::AdamW;
 use firebrick::world::reads;
 use firebrick::{
-    Accumulate, Amp, Checkpoints, Clip, Composed, Data, Ema, EvaluationNumbers, LossScale, Observer,
-    Recompute, Schedule, SkipOutliers, StepNumbers, Trainer,
+    Accumulate, Amp, Checkpoints, Clip, Data, Ema, EvaluationNumbers, LossScale, Observer, Recompute,
+    Schedule, SkipOutliers, StepNumbers, Trainer,
 };
 use firebrick_models::Gpt;
 
 const STEPS: u64 = 8;
 
 /// Returns how many reads there were when the numbers of each step were known.
-fn reads_at_steps(trainer: Trainer<impl Composed<Gpt>>) -> Vec<u64> {
+fn reads_at_steps(trainer: Trainer<Gpt>) -> Vec<u64> {
     at_steps(trainer, reads)
 }
 
 /// Returns a count when the numbers of each step were known.
-fn at_steps(trainer: Trainer<impl Composed<Gpt>>, count: fn() -> u64) -> Vec<u64> {
+fn at_steps(trainer: Trainer<Gpt>, count: fn() -> u64) -> Vec<u64> {
     let (sender, seen) = channel();
     let watch = move |_: &StepNumbers| sender.send(count()).unwrap();
     let data = Data::new(Rows::ragged(64)).micro_batch(2);
@@ -32,11 +32,11 @@ fn at_steps(trainer: Trainer<impl Composed<Gpt>>, count: fn() -> u64) -> Vec<u64
 
 /// A window's loss is read with its norm: before the update, or, where the device decides about it, when the next one is
 /// due.
-fn once_a_step(trainer: Trainer<impl Composed<Gpt>>, what: &str) {
+fn once_a_step(trainer: Trainer<Gpt>, what: &str) {
     a_step_reads(1, trainer, what);
 }
 
-fn a_step_reads(expected: u64, trainer: Trainer<impl Composed<Gpt>>, what: &str) {
+fn a_step_reads(expected: u64, trainer: Trainer<Gpt>, what: &str) {
     let seen = reads_at_steps(trainer);
     let between: Vec<_> = seen.windows(2).map(|pair| pair[1] - pair[0]).collect();
     // The second step's numbers are known before the third's are read, the last step's at the end.
@@ -118,7 +118,7 @@ fn an_evaluation_waits_once_for_many_batches() {
 /// A look holds up the queue of operations. The first steps' looks measure the parts of a step.
 #[test]
 fn a_step_looks_at_the_memory_of_its_device_once() {
-    fn once(trainer: Trainer<impl Composed<Gpt>>, what: &str) {
+    fn once(trainer: Trainer<Gpt>, what: &str) {
         let seen = at_steps(trainer, looks);
         // The numbers of a step are known when the next one has been submitted.
         let between: Vec<_> = seen.windows(2).skip(2).map(|pair| pair[1] - pair[0]).collect();

@@ -7,9 +7,7 @@ use burn::optim::ModuleOptimizer;
 use firebrick::kernels::optim::taken;
 use firebrick::optim::{AdamW, Lion, Sgd};
 use firebrick::strategies::each_distinct_param;
-use firebrick::{
-    Accumulate, Amp, Clip, Composed, Data, Ema, Keep, Offload, Schedule, StepNumbers, Trainer, Zero,
-};
+use firebrick::{Accumulate, Amp, Clip, Data, Ema, Keep, Offload, Schedule, StepNumbers, Trainer, Zero};
 use firebrick_models::Gpt;
 
 const STEPS: u64 = 5;
@@ -21,7 +19,7 @@ struct Found {
     taken: u64,
 }
 
-fn train(trainer: Trainer<impl Composed<Gpt>>, optimizer: ModuleOptimizer) -> Found {
+fn train(trainer: Trainer<Gpt>, optimizer: ModuleOptimizer) -> Found {
     let data = Data::new(Rows::ragged(24)).micro_batch(2).valid(Rows::ragged(4));
     let (sender, steps) = channel();
     let trainer = trainer.steps(STEPS).evaluate_every(2);

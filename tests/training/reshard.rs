@@ -6,7 +6,7 @@ use crate::support;
 use crate::support::resuming::*;
 use burn::store::{ModuleSnapshot, SafetensorsStore};
 use firebrick::checkpoints::{Checkpoint, Consolidate, What, consolidate};
-use firebrick::strategies::Stack;
+use firebrick::strategies::Composed;
 use firebrick::{Amp, Checkpoints, Offload, Resume, Schedule, Zero};
 
 /// Runs on this many ranks in this stage; parameters of fewer than 64 elements stay whole.
@@ -29,8 +29,8 @@ fn run_with(
     way: Way,
     output: &Path,
 ) -> Part {
-    let zero = Stack::new(zero.replicate_below(64), offload);
-    Way { ranks, ..way }.train(output, Stack::new(zero, half)).unwrap()
+    let zero = Composed::new().with(zero.replicate_below(64)).with(offload);
+    Way { ranks, ..way }.train(output, Composed::new().with(zero).with(half)).unwrap()
 }
 
 /// Returns the bytes of a checkpoint's tensors, over all of its files.

@@ -8,7 +8,7 @@ use crate::support;
 use crate::support::many::{accumulate, grouped};
 use crate::support::resuming::*;
 use crate::support::{difference, is_cpu};
-use firebrick::strategies::{Composition, Stack};
+use firebrick::strategies::{Composed, Composition};
 use firebrick::{
     Accumulate, Amp, Checkpoints, Clip, Ema, Freeze, Lora, LossScale, Offload, Recompute, Resume,
     ResumeError, TrainError, Zero,
@@ -81,21 +81,22 @@ fn a_run_that_is_interrupted_while_it_reads_its_checkpoint_ends_and_changes_noth
 #[test]
 fn with_a_loss_scale_that_grows() {
     let scale = LossScale::dynamic(1024.0).interval(3);
-    let strategies = Stack::new(Stack::new(Amp::f16().scaled_by(scale), Accumulate(2)), Clip::norm(1.0));
+    let strategies =
+        Composed::new().with(Amp::f16().scaled_by(scale)).with(Accumulate(2)).with(Clip::norm(1.0));
     continues(1, 2, strategies, if is_cpu() { &SOME } else { &SOME[1..2] });
 }
 
 #[test]
 fn with_an_average() {
-    let strategies = Stack::new(Stack::new(Recompute::every_block(), Clip::norm(0.5)), Ema::new(0.9));
+    let strategies = Composed::new().with(Recompute::every_block()).with(Clip::norm(0.5)).with(Ema::new(0.9));
     continues(1, 1, strategies, &SOME);
 }
 
 #[test]
 fn on_the_host() {
-    let strategies = Stack::new(Offload::parameters(), Accumulate(4));
+    let strategies = Composed::new().with(Offload::parameters()).with(Accumulate(4));
     continues(1, 4, strategies, &SOME[..2]);
-    continues(1, 1, Stack::new(Offload::optimizer(), Clip::norm(1.0)), &SOME[..2]);
+    continues(1, 1, Composed::new().with(Offload::optimizer()).with(Clip::norm(1.0)), &SOME[..2]);
 }
 
 #[test]
@@ -103,16 +104,17 @@ fn among_ranks() {
     for stage in 0..=3 {
         for (ranks, micro_batches) in [(2, 1), (4, 2)] {
             let zero = Zero::stage(stage).replicate_below(64);
-            let then = Stack::new(accumulate(micro_batches), Stack::new(Clip::norm(1.0), Ema::new(0.8)));
-            continues(ranks, micro_batches, Stack::new(zero, then), &SOME[1..3]);
+            let then =
+                Composed::new().with(accumulate(micro_batches)).with(Clip::norm(1.0)).with(Ema::new(0.8));
+            continues(ranks, micro_batches, Composed::new().with(zero).with(then), &SOME[1..3]);
         }
-        let zero = Stack::new(Zero::stage(stage).replicate_below(64), Offload::optimizer());
-        continues(2, 2, Stack::new(zero, Accumulate(2)), &SOME[1..2]);
+        let zero = Composed::new().with(Zero::stage(stage).replicate_below(64)).with(Offload::optimizer());
+        continues(2, 2, Composed::new().with(zero).with(Accumulate(2)), &SOME[1..2]);
         if stage > 0 {
             continues(
                 4,
                 2,
-                Stack::new(Zero::stage(stage).replicate_below(64).within(2), accumulate(2)),
+                Composed::new().with(Zero::stage(stage).replicate_below(64).within(2)).with(accumulate(2)),
                 &SOME[1..2],
             );
         }
@@ -122,7 +124,11 @@ fn among_ranks() {
 #[test]
 fn with_groups_of_parameters() {
     let way = |ranks, micro_batches| Way { optimizer: grouped, ..Way::on(ranks, micro_batches) };
-    continues_on(way(1, 2), Stack::new(Amp::bf16(), Stack::new(Accumulate(2), Clip::norm(1.0))), &SOME);
+    continues_on(
+        way(1, 2),
+        Composed::new().with(Amp::bf16()).with(Accumulate(2)).with(Clip::norm(1.0)),
+        &SOME,
+    );
     for stage in [0, 2, 3] {
         continues_on(way(2, 1), Zero::stage(stage).replicate_below(64), &SOME[1..2]);
     }
@@ -131,7 +137,7 @@ fn with_groups_of_parameters() {
 #[test]
 fn interrupted_twice_in_a_row_and_once_between_a_round_and_its_evaluation() {
     let folder = tempfile::tempdir().unwrap();
-    let strategies = || Stack::new(Accumulate(2), Clip::norm(1.0));
+    let strategies = || Composed::new().with(Accumulate(2)).with(Clip::norm(1.0));
     let way = Way { checkpoints: Checkpoints::when_stopped(), ..Way::on(1, 2) };
     let expected = way.train(&folder.path().join("whole"), strategies()).unwrap();
     let output = folder.path().join("parts");
@@ -211,11 +217,16 @@ fn with_factors_of_low_rank_and_frozen_parameters() {
     continues(1, 1, lora().rank_stabilized().on_all_linear(), &SOME[1..3]);
     continues(1, 1, lora().dropout(0.2), &SOME[1..3]);
     continues(1, 1, lora().dora(), &SOME[1..3]);
-    continues(2, 1, Stack::new(Zero::stage(3).replicate_below(64), lora().dora().dropout(0.2)), &SOME[1..3]);
-    continues(1, 2, Stack::new(lora(), Stack::new(Accumulate(2), Ema::new(0.9))), &SOME[1..3]);
+    continues(
+        2,
+        1,
+        Composed::new().with(Zero::stage(3).replicate_below(64)).with(lora().dora().dropout(0.2)),
+        &SOME[1..3],
+    );
+    continues(1, 2, Composed::new().with(lora()).with(Accumulate(2)).with(Ema::new(0.9)), &SOME[1..3]);
     for stage in [1, 3] {
         let zero = Zero::stage(stage).replicate_below(64);
-        continues(2, 1, Stack::new(zero, Stack::new(Clip::norm(1.0), lora())), &SOME[1..3]);
+        continues(2, 1, Composed::new().with(zero).with(Clip::norm(1.0)).with(lora()), &SOME[1..3]);
     }
     continues(1, 1, Freeze::paths(["tokens", "blocks.1"]), &SOME[1..3]);
 }

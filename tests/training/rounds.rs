@@ -156,7 +156,7 @@ fn an_interrupter_ends_it_at_the_step() {
 
 #[test]
 fn settings_that_cannot_be_are_refused() {
-    let fit = |trainer: Trainer, micro, valid: Rows| {
+    let fit = |trainer: Trainer<_>, micro, valid: Rows| {
         let data = Data::new(Rows::ragged(4)).valid(valid).micro_batch(micro);
         trainer.fit(model(), adamw(), Schedule::constant(1e-2), data).unwrap_err().to_string()
     };

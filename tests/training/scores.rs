@@ -39,10 +39,7 @@ fn worse(value: f64) -> Score {
     Score::lower("hits", value)
 }
 
-fn trained<S: firebrick::Composed<Counted>>(
-    trainer: Trainer<S>,
-    ranks: usize,
-) -> Result<Trained<Counted>, TrainError> {
+fn trained(trainer: Trainer<Counted>, ranks: usize) -> Result<Trained<Counted>, TrainError> {
     let model = Counted { bigram: Bigram::new(&device().autodiff()) };
     let data = Data::new(Rows::ragged(24)).valid(Rows::ragged(17)).micro_batch(4 / ranks);
     trainer.steps(12).evaluate_every(4).fit(model, adamw(), Schedule::constant(0.05), data)

@@ -31,7 +31,7 @@ fn model() -> Gpt {
 
 /// Trains three steps, and returns the timelines of those that the trainer records.
 fn recorded<S: Composition<Gpt>>(
-    trainer: Trainer<impl firebrick::Composed<Gpt>>,
+    trainer: Trainer<Gpt>,
     strategies: S,
 ) -> Result<Vec<StepTimeline>, TrainError> {
     let (sender, timelines) = channel();

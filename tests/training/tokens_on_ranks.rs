@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use crate::support::many::optimizer;
 use crate::support::{Rows, device, difference, gpt, parameters};
 use firebrick::datasets::{Batches, DataError, TokenBatch};
-use firebrick::strategies::{Composition, Stack};
+use firebrick::strategies::{Composed, Composition};
 use firebrick::{Accumulate, Clip, Data, Schedule, StepNumbers, TrainError, Trainer, World, Zero};
 use firebrick_models::Gpt;
 
@@ -49,7 +49,7 @@ fn ranks_sum_all_micro_batches_of_a_window() {
     let (norms, expected) = run(1, None::<Clip>).unwrap();
     for stage in 0..=3 {
         let zero = Zero::stage(stage).replicate_below(64);
-        let (found, parameters) = run(4, Stack::new(zero, Accumulate(1))).unwrap();
+        let (found, parameters) = run(4, Composed::new().with(zero).with(Accumulate(1))).unwrap();
         assert_eq!(found.len(), norms.len());
         for (found, norm) in found.iter().zip(&norms) {
             assert!((found - norm).abs() < 1e-5 * norm, "stage {stage}: {found} instead of {norm}");

@@ -9,9 +9,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick::datasets::{Batch, Batches};
 use firebrick::strategies::effects::Sums;
-use firebrick::strategies::{
-    Composed, Effects, Setup, Stack, Stage, Stages, Strategy, StrategyError, StrategyRecipe,
-};
+use firebrick::strategies::{Effects, Setup, Stage, Stages, Strategy, StrategyError, StrategyRecipe};
 use firebrick::{Accumulate, Amp, Clip, Data, Report, Schedule, StepNumbers, TrainError, Trained, Trainer};
 
 const RATE: f64 = 3e-2;
@@ -21,16 +19,12 @@ fn device() -> Device {
 }
 
 /// Trains with the trainer, one epoch of `rows` unless `trainer` says otherwise.
-fn train<S: Composed<Bigram>>(
-    trainer: Trainer<S>,
-    rows: Rows,
-    micro: usize,
-) -> (Trained<Bigram>, Vec<StepNumbers>) {
+fn train(trainer: Trainer<Bigram>, rows: Rows, micro: usize) -> (Trained<Bigram>, Vec<StepNumbers>) {
     train_model(trainer, Bigram::new(&device()), rows, micro)
 }
 
-fn train_model<S: Composed<Bigram>>(
-    trainer: Trainer<S>,
+fn train_model(
+    trainer: Trainer<Bigram>,
     model: Bigram,
     rows: Rows,
     micro: usize,
@@ -196,7 +190,7 @@ fn without_a_strategy_replica_and_master_are_the_same_tensors() {
 }
 
 /// Compares windows, one of them poisoned, with the same windows without it.
-fn skips_one<S: Composed<Bigram>>(trainer: impl Fn() -> Trainer<S>, micro: usize) {
+fn skips_one(trainer: impl Fn() -> Trainer<Bigram>, micro: usize) {
     let rows = Rows::ragged(48).0;
     let mut poisoned = rows.clone();
     poisoned[21] = vec![1, POISON, 3]; // in the second of three windows of 16
@@ -262,8 +256,6 @@ impl<M> Strategy<M> for Forgetful {
 }
 
 impl<M> Stage<M> for Forgetful {
-    type Groups = ();
-
     fn name(&self) -> &'static str {
         "Forgetful"
     }
@@ -297,14 +289,14 @@ fn a_list_of_strategies_composes_exactly_as_types_do() {
     if !has_bf16() {
         return;
     }
-    use firebrick::strategies::BoxedStrategy;
+    use firebrick::strategies::Composed;
     let rows = Rows::ragged(37);
     let list = vec![
-        BoxedStrategy::new(Amp::bf16()),
-        BoxedStrategy::new(Accumulate(4)),
-        BoxedStrategy::new(Clip::norm(0.3)),
+        Composed::new().with(Amp::bf16()),
+        Composed::new().with(Accumulate(4)),
+        Composed::new().with(Clip::norm(0.3)),
     ];
-    let types = Stack::new(Stack::new(Amp::bf16(), Accumulate(4)), Clip::norm(0.3));
+    let types = Composed::new().with(Amp::bf16()).with(Accumulate(4)).with(Clip::norm(0.3));
     let (boxed, _) = train(Trainer::new().with(list).epochs(3), rows.clone(), 4);
     let (typed, _) = train(Trainer::new().with(types).epochs(3), rows, 4);
     assert_eq!(parameters(&boxed.model), parameters(&typed.model));

@@ -65,8 +65,7 @@ impl Draft {
         if self.strategies.is_empty() {
             text += "    strategies: [],\n";
         } else {
-            text +=
-                "    // Gradients meet these in the order in which they are written.\n    strategies: [\n";
+            text += "    // In any order.\n    strategies: [\n";
             for item in &self.strategies {
                 line(&mut text, "        ", None, item);
             }
@@ -122,7 +121,7 @@ mod tests {
 (
     seed: 42,
     // fill in: steps: 10, // as long as you like
-    // Gradients meet these in the order in which they are written.
+    // In any order.
     strategies: [
         Amp(bf16),
         // fill in: Clip(norm: 1.0),

@@ -43,8 +43,7 @@ impl Draft<'_> {
         lines(&mut text, 8, self.data());
         text += "    ),\n";
         lines(&mut text, 4, self.training());
-        text += "    // Gradients meet these in the order in which they are written. `Amp(bf16)` in front saves memory, and on\n    \
-                 // most GPUs time.\n";
+        text += "    // In any order. `Amp(bf16)` saves memory, and on most GPUs time.\n";
         lines(
             &mut text,
             4,

@@ -71,7 +71,7 @@ impl Run {
     pub(crate) fn counted_order(&self) -> Order {
         let effects: Vec<Effects> = self.composed().iter().map(|strategy| strategy.effects()).collect();
         let on_disk = effects.iter().any(|effects| effects.on_disk.is_some());
-        // An order that is refused later is counted as data-parallel training.
+        // A list that is refused later is counted as data-parallel training.
         Order::of(effects.into_iter().filter(|effects| on_disk || effects.reduces.is_some()))
             .unwrap_or_default()
     }

@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use burn::train::Interrupter;
 use firebrick_datasets::collators::Labels;
 use firebrick_datasets::{DataError, Reference, SpecialTokens, Tokenizer, counted};
-use firebrick_strategies::{Adaptation, Communicator, Composed, Composition, OnDisk, Setup};
+use firebrick_strategies::{Adaptation, Communicator, Composition, OnDisk, Setup};
 use firebrick_world::{World, host_device};
 
 use super::many_ranks::Kind;
@@ -313,10 +313,7 @@ impl Run {
     }
 
     /// Returns the trainer that the run describes, without output and display.
-    pub(crate) fn trainer<M: Trainable>(
-        &self,
-        parts: &Parts<M>,
-    ) -> Trainer<impl Composed<AnyModel> + use<M>> {
+    pub(crate) fn trainer<M: Trainable>(&self, parts: &Parts<M>) -> Trainer<AnyModel> {
         let strategies = recipes(&self.composed());
         let trainer = Trainer::new().with(strategies).over(parts.world.clone()).seed(self.seed);
         let trainer = trainer.fresh(parts.fresh.clone());

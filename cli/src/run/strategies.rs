@@ -2,7 +2,7 @@
 
 use burn::tensor::FloatDType;
 use firebrick::AnyModel;
-use firebrick_strategies::{Accumulate, AccumulateIn, BoxedStrategy, Effects, Float, NamedStrategy, Zero};
+use firebrick_strategies::{Accumulate, AccumulateIn, Composed, Effects, Float, NamedStrategy, Zero};
 
 use super::Run;
 use super::extensions::extensions;
@@ -11,8 +11,8 @@ use super::extensions::extensions;
 pub type RunStrategy = NamedStrategy<AnyModel>;
 
 /// Returns the strategies as the trainer takes them.
-pub(crate) fn recipes(strategies: &[RunStrategy]) -> Vec<BoxedStrategy<AnyModel>> {
-    strategies.iter().map(RunStrategy::boxed).collect()
+pub(crate) fn recipes(strategies: &[RunStrategy]) -> Composed<AnyModel> {
+    strategies.iter().cloned().collect()
 }
 
 /// Returns the first of the strategies' effects that is of interest.

@@ -6,7 +6,7 @@ use crate::alone;
 use crate::support::*;
 use burn::optim::AdamWConfig;
 use firebrick::{
-    Accumulate, Amp, Composed, Data, Ema, Moment, Offload, OnDevice, OverBudget, Recompute, Report, Schedule,
+    Accumulate, Amp, Data, Ema, Moment, Offload, OnDevice, OverBudget, Recompute, Report, Schedule,
     StepNumbers, TrainError, Trainer, World, Zero,
 };
 use firebrick_models::{Gpt, GptConfig};
@@ -14,7 +14,7 @@ use firebrick_models::{Gpt, GptConfig};
 const LENGTH: usize = 32;
 
 /// Trains for three steps, a wide model on one row or a narrow one on many. Returns the report and the updates made.
-fn train<S: Composed<Gpt>>(trainer: Trainer<S>, rows: usize) -> (Result<Report, TrainError>, usize) {
+fn train(trainer: Trainer<Gpt>, rows: usize) -> (Result<Report, TrainError>, usize) {
     let width = if rows == 1 { 256 } else { 64 };
     let config = GptConfig { layers: 4, heads: 4, width, dropout: 0.0, bias: true, tied: true };
     let model = config.init(VOCABULARY, LENGTH, &device().autodiff());
@@ -30,7 +30,7 @@ fn train<S: Composed<Gpt>>(trainer: Trainer<S>, rows: usize) -> (Result<Report, 
     (trained.map(|trained| trained.report), steps.into_iter().count())
 }
 
-fn over<S: Composed<Gpt>>(trainer: Trainer<S>, rows: usize) -> OverBudget {
+fn over(trainer: Trainer<Gpt>, rows: usize) -> OverBudget {
     match train(trainer, rows) {
         (Err(TrainError::OverBudget(over)), 0) => {
             assert!(over.found.total() > over.budget, "{over}");

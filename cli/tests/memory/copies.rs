@@ -5,13 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use crate::alone;
 use crate::support::*;
-use burn::module::{Module, ParamId};
+use burn::module::Module;
 use firebrick::memory::{Account, Usage, reset_peak};
 use firebrick::optim::AdamW;
-use firebrick::strategies::{
-    AverageStage, Composed, Effects, Setup, Shard, ShardStage, Stage, Stages, StrategyError, StrategyRecipe,
-    groups,
-};
+use firebrick::strategies::{Effects, Setup, Stage, Stages, StrategyError, StrategyRecipe};
 use firebrick::{Checkpoints, Data, Resume, Schedule, Strategy, Trainer, World, Zero};
 use firebrick_models::{Gpt, GptConfig};
 
@@ -68,33 +65,13 @@ impl<M: Module> Strategy<M> for Look {
 }
 
 impl<M: Module> Stage<M> for Looking {
-    type Groups = (groups::Shard, groups::Average);
-
     fn name(&self) -> &'static str {
         "Look"
     }
-}
 
-impl<M: Module> AverageStage<M> for Looking {
     fn updated(&mut self, _: &M) {
         let loads = self.loads.take();
         self.end(Found::Loaded, loads);
-    }
-
-    fn averaged(&self) -> Option<M> {
-        None
-    }
-
-    fn resume_average(&mut self, _: M) {}
-}
-
-impl<M: Module> ShardStage<M> for Looking {
-    fn shard(&self, _: ParamId) -> Option<Shard> {
-        None
-    }
-
-    fn alias_master(&mut self, master: M, _: &M) -> M {
-        master
     }
 
     fn unalias_master(&mut self, master: M) -> M {
@@ -116,7 +93,7 @@ impl Drop for Looking {
 }
 
 /// Runs one update, or what is left of it.
-fn found<S: Composed<Gpt>>(trainer: Trainer<S>, output: &Path, resume: bool) -> Vec<Found> {
+fn found(trainer: Trainer<Gpt>, output: &Path, resume: bool) -> Vec<Found> {
     let look = Look::default();
     let account = Account::new();
     let _on_it = account.enter();

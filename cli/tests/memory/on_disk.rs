@@ -4,7 +4,7 @@ use crate::alone;
 use crate::support::*;
 use firebrick::memory::Account;
 use firebrick::optim::{AdamW, Sgd};
-use firebrick::{Checkpoints, Composed, Data, Offload, Report, Schedule, Trainer};
+use firebrick::{Checkpoints, Data, Offload, Report, Schedule, Trainer};
 use firebrick_models::{Gpt, GptConfig};
 
 const LENGTH: usize = 8;
@@ -13,7 +13,7 @@ const WIDTH: usize = 128;
 const BUCKET: usize = WIDTH * 4 * WIDTH * 4;
 
 /// Trains a model whose update needs more memory than its passes do.
-fn run<S: Composed<Gpt>>(trainer: Trainer<S>, optimizer: burn::optim::ModuleOptimizer) -> Report {
+fn run(trainer: Trainer<Gpt>, optimizer: burn::optim::ModuleOptimizer) -> Report {
     let config = GptConfig { layers: 24, heads: 4, width: WIDTH, dropout: 0.0, bias: true, tied: true };
     let model = config.init(VOCABULARY, LENGTH, &device().autodiff());
     let row = |i: usize| (0..=LENGTH).map(|j| ((i * 7 + j * j * 3 + j) % 10) as u32).collect();

@@ -9,12 +9,8 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick::memory::{Account, Usage, reset_peak};
 use firebrick::optim::Sgd;
-use firebrick::strategies::{
-    CollectStage, Effects, Grads, Outcome, Setup, Stage, Stages, StrategyError, StrategyRecipe, groups,
-};
-use firebrick::{
-    Amp, Checkpoints, Composed, Data, Ema, Lora, Offload, Schedule, StepNumbers, Strategy, Trainer, Zero,
-};
+use firebrick::strategies::{Effects, Grads, Outcome, Setup, Stage, Stages, StrategyError, StrategyRecipe};
+use firebrick::{Amp, Checkpoints, Data, Ema, Lora, Offload, Schedule, StepNumbers, Strategy, Trainer, Zero};
 use firebrick_models::{Gpt, GptConfig};
 
 const LENGTH: usize = 8;
@@ -41,14 +37,10 @@ impl<M: Module> Strategy<M> for Look {
 }
 
 impl<M: Module> Stage<M> for Look {
-    type Groups = (groups::Collect,);
-
     fn name(&self) -> &'static str {
         "Look"
     }
-}
 
-impl<M: Module> CollectStage<M> for Look {
     fn collect(&mut self, _: &M, grads: Grads) -> Result<Outcome, StrategyError> {
         self.0.lock().unwrap().push(Usage::of_process().unwrap().live);
         Ok(Outcome::Apply(grads))
@@ -71,7 +63,7 @@ impl ModuleMapper for Later {
 
 /// Trains a model whose parameters are created in the run. Returns what is in use when the numbers of a step are known, and the most since
 /// those of the step before; the first time, since the start of the run.
-fn used<S: Composed<Gpt>>(trainer: Trainer<S>, layers: usize) -> Vec<Usage> {
+fn used(trainer: Trainer<Gpt>, layers: usize) -> Vec<Usage> {
     let config = GptConfig { layers, heads: 4, width: WIDTH, dropout: 0.0, bias: true, tied: true };
     let model = config.init(VOCABULARY, LENGTH, &device().autodiff()).map(&mut Later);
     let account = Account::new();
@@ -93,7 +85,7 @@ fn used<S: Composed<Gpt>>(trainer: Trainer<S>, layers: usize) -> Vec<Usage> {
 
 /// Returns the bytes of blocks that are in memory at most: at the peak, and when the numbers of a step are known. What else is in
 /// memory is as much as in a run with all blocks in memory.
-fn blocks_in_memory<S: Composed<Gpt>>(layers: usize, with: impl Fn(Offload) -> Trainer<S>) -> [f64; 2] {
+fn blocks_in_memory(layers: usize, with: impl Fn(Offload) -> Trainer<Gpt>) -> [f64; 2] {
     let folder = tempfile::tempdir().unwrap();
     let on_disk = || used(with(Offload::parameters().on(folder.path()).bucket_bytes(BUCKET)), layers);
     // The first run of a process makes allocations that last for the whole process.

@@ -4,7 +4,7 @@ use crate::alone;
 use crate::support::*;
 use burn::optim::AdamWConfig;
 use firebrick::memory::Account;
-use firebrick::{Accumulate, Amp, Composed, Data, Ema, Recompute, Report, Schedule, StepNumbers, Trainer};
+use firebrick::{Accumulate, Amp, Data, Ema, Recompute, Report, Schedule, StepNumbers, Trainer};
 use firebrick_models::{Gpt, GptConfig};
 
 const ROWS: usize = 8;
@@ -19,7 +19,7 @@ fn run(layers: usize, amp: Option<Amp>, recompute: Option<Recompute>) -> (Report
     train(layers, Trainer::new().with(amp).with(recompute))
 }
 
-fn train<S: Composed<Gpt>>(layers: usize, trainer: Trainer<S>) -> (Report, StepNumbers) {
+fn train(layers: usize, trainer: Trainer<Gpt>) -> (Report, StepNumbers) {
     let config = GptConfig { layers, heads: 4, width: WIDTH, dropout: 0.1, bias: true, tied: true };
     let model = config.init(VOCABULARY, LENGTH, &device().autodiff());
     // A row predicts all of its tokens except the first.

@@ -9,8 +9,7 @@ use burn::tensor::Device;
 use firebrick::memory::{Account, Usage, reset_peak, settle};
 use firebrick::optim::AdamW;
 use firebrick::strategies::{
-    AverageStage, Communicator, Composition, Effects, MasterStage, Setup, Stack, Stage, Stages,
-    StrategyError, StrategyRecipe, groups,
+    Communicator, Composed, Composition, Effects, Setup, Stage, Stages, StrategyError, StrategyRecipe,
 };
 use firebrick::{Amp, Data, Offload, Schedule, Strategy, TrainError, Trainer, World, Zero};
 use firebrick_models::pretrained::{Folder, save};
@@ -50,41 +49,21 @@ impl<M: Module> Strategy<M> for Look {
 }
 
 impl<M: Module> Stage<M> for Look {
-    type Groups = (groups::Master, groups::Average);
-
     fn name(&self) -> &'static str {
         "Look"
     }
-}
 
-impl<M: Module> MasterStage<M> for Look {
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
         reset_peak();
         self.before = Usage::of_process().unwrap().live;
         Ok(model)
     }
 
-    fn publish(&mut self, master: M) -> Result<M, StrategyError> {
-        Ok(master)
-    }
-
-    fn evaluator(&mut self, _: &M, replica: M) -> Result<M, StrategyError> {
-        Ok(replica)
-    }
-}
-
-impl<M: Module> AverageStage<M> for Look {
     /// Called before anything is published.
     fn updated(&mut self, _: &M) {
         let peak = Usage::of_process().unwrap().peak;
         self.peaks.lock().unwrap().push((self.rank, peak - self.before));
     }
-
-    fn averaged(&self) -> Option<M> {
-        None
-    }
-
-    fn resume_average(&mut self, _: M) {}
 }
 
 /// Returns the peak bytes of each rank until it owned its master, without the model that it was given. The run ends
@@ -138,7 +117,7 @@ fn a_rank_takes_its_part_of_the_model_and_nothing_else() {
     for offload in [Offload::optimizer(), Offload::parameters()] {
         let (model, account) = (model(&device), Account::new());
         let _on_it = account.enter();
-        let peaks = peaks(World::solo(), Stack::new(offload.clone(), Amp::bf16()), model);
+        let peaks = peaks(World::solo(), Composed::new().with(offload.clone()).with(Amp::bf16()), model);
         assert!(peaks[0] < parameter, "{offload:?}: {} bytes of {whole}", peaks[0]);
     }
 }

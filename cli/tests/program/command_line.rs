@@ -201,7 +201,7 @@ fn impossible_values_are_refused_with_line_and_field() {
         ("optimizer.betas=(0.9, 1.0)", "`optimizer.betas`"),
         ("strategies=[Clip()]", "Clip(norm: ..) or Clip(value: ..), found neither"),
         ("strategies=[Clip(norm: 0.0)]", "finite and above 0"),
-        ("strategies=[Clip(norm: 1.0), Amp(bf16)]", "write Amp first"),
+        ("strategies=[Amp(f16), Clip(norm: 1.0), Amp(bf16)]", "Amp is named twice: keep one of them"),
         ("strategies=[Amp(dtype: f16, keep_f32: [path(\"block.*\")])]", "`blocks.0"),
         ("strategies=[Amp(dtype: f16, loss_scale: (interval: 0))]", "`strategies.0.loss_scale.interval`"),
         (

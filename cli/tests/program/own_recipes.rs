@@ -8,8 +8,8 @@ use burn::tensor::{Device, Tensor};
 use firebrick_cli::{Run, RunStrategy};
 use firebrick_strategies::optim::{BoxedOptimizer, HeldParam, ModelGroups, OptimizerRecipe};
 use firebrick_strategies::{
-    CollectStage, Effects, Grads, Outcome, SettingError, Setup, SkipReason, Stage, Stages, Strategy,
-    StrategyError, StrategyRecipe, groups,
+    Effects, Grads, Outcome, SettingError, Setup, SkipReason, Stage, Stages, Strategy, StrategyError,
+    StrategyRecipe,
 };
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
@@ -90,14 +90,10 @@ impl<M: Module> Strategy<M> for SkipAbove {
 }
 
 impl<M: Module> Stage<M> for SkipAbove {
-    type Groups = (groups::Collect,);
-
     fn name(&self) -> &'static str {
         "SkipAbove"
     }
-}
 
-impl<M: Module> CollectStage<M> for SkipAbove {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         let norm = grads.norm(master)?.into_scalar::<f64>();
         match norm > self.bound {

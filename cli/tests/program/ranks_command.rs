@@ -96,7 +96,6 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     };
     refused(&["--set", "ranks=0"], "`ranks` must be at least 1");
     refused(&["--set", "strategies=[Zero(stage: 2), Zero(stage: 1)]"], "Zero is named twice");
-    refused(&["--set", "strategies=[Clip(norm: 1.0), Zero(stage: 2)]"], "write Zero first");
 }
 
 #[test]

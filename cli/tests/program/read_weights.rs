@@ -4,8 +4,7 @@ use std::fs;
 
 use burn::module::Module;
 use firebrick_strategies::{
-    CollectStage, Effects, Grads, Outcome, Setup, SkipReason, Stage, Stages, Strategy, StrategyError,
-    StrategyRecipe, groups,
+    Effects, Grads, Outcome, Setup, SkipReason, Stage, Stages, Strategy, StrategyError, StrategyRecipe,
 };
 use serde::{Deserialize, Serialize};
 
@@ -32,14 +31,10 @@ impl<M: Module> Strategy<M> for SkipMapped {
 }
 
 impl<M: Module> Stage<M> for SkipMapped {
-    type Groups = (groups::Collect,);
-
     fn name(&self) -> &'static str {
         "SkipMapped"
     }
-}
 
-impl<M: Module> CollectStage<M> for SkipMapped {
     fn collect(&mut self, _: &M, grads: Grads) -> Result<Outcome, StrategyError> {
         let mapped = fs::read_to_string("/proc/self/maps").unwrap();
         match mapped.contains(&self.file) {

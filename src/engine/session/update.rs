@@ -216,7 +216,7 @@ impl<M: Module> Session<M> {
 
     /// Lets the device choose the loss scale of the next window by this window's norm, `[1]`, if its decision moves it.
     fn loss_scale_by(&mut self, norm: &Tensor<1>) -> Option<Tensor<1>> {
-        let mut after = |settled| self.stages.loss_scale_after(&settled);
+        let after = |settled| self.stages.loss_scale_after(&settled);
         let applied = after(Settled::Applied)?;
         let skipped = after(Settled::Skipped(SkipReason::NonFinite))?;
         let skips = norm.clone().is_nan().bool_or(norm.clone().is_inf());

@@ -6,10 +6,7 @@ use burn::module::{Module, ParamId};
 use burn::tensor::{FloatDType, Tensor};
 
 use crate::dtypes::{cast_params, cast_params_later, cast_value};
-use crate::{
-    CollectStage, Grads, MasterStage, Outcome, PublishEach, SaveStage, Settled, Stage, StageState,
-    StrategyError, WindowStage, groups,
-};
+use crate::{Grads, Outcome, Publishes, Settled, Stage, StageState, StrategyError};
 
 use super::NAME;
 use super::loss_scale::Scaler;
@@ -39,23 +36,17 @@ impl Mixing {
 }
 
 impl<M: Module> Stage<M> for Mixing {
-    type Groups = (groups::Collect, groups::Save, groups::Master, groups::Window);
-
     fn name(&self) -> &'static str {
         NAME
     }
-}
 
-impl<M: Module> CollectStage<M> for Mixing {
     /// Casts the gradients to the dtype of the master's parameters and divides them by the loss scale in f32.
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         let scale = self.scaler.as_ref().map_or(1.0, Scaler::scale);
         grads.cast(master, scale, |id| Some(self.dtype_of(id, self.master)));
         Ok(Outcome::Apply(grads))
     }
-}
 
-impl<M: Module> SaveStage<M> for Mixing {
     fn save(&self, state: StageState) -> StageState {
         match &self.scaler {
             None => state,
@@ -66,15 +57,9 @@ impl<M: Module> SaveStage<M> for Mixing {
     fn restore(&mut self, saved: &StageState) -> Result<(), StrategyError> {
         self.scaler.as_mut().map_or(Ok(()), |scaler| scaler.restore(saved))
     }
-}
 
-impl<M: Module> WindowStage<M> for Mixing {
     fn loss_scale(&self) -> Option<f64> {
         self.scaler.as_ref().map(Scaler::scale)
-    }
-
-    fn held_bytes(&self) -> usize {
-        0
     }
 
     fn loss_scale_after(&self, settled: &Settled) -> Option<f64> {
@@ -84,9 +69,7 @@ impl<M: Module> WindowStage<M> for Mixing {
     fn after_window(&mut self, settled: &Settled) -> Result<(), StrategyError> {
         self.scaler.as_mut().map_or(Ok(()), |scaler| scaler.settle(settled))
     }
-}
 
-impl<M: Module> MasterStage<M> for Mixing {
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
         if !self.parks {
             return Ok(self.cast(model, self.master));
@@ -104,8 +87,8 @@ impl<M: Module> MasterStage<M> for Mixing {
         Ok(cast_params_later(master, move |id| mixing.dtype_of(id, dtype)))
     }
 
-    fn each(&mut self) -> Option<&mut dyn PublishEach> {
-        Some(self)
+    fn publishes(&self) -> Publishes {
+        Publishes::Each
     }
 
     fn evaluates_master(&self) -> bool {
@@ -115,9 +98,7 @@ impl<M: Module> MasterStage<M> for Mixing {
     fn evaluator(&mut self, master: &M, replica: M) -> Result<M, StrategyError> {
         Ok(if self.evaluation == self.dtype { replica } else { self.cast(master.clone(), self.evaluation) })
     }
-}
 
-impl PublishEach for Mixing {
     fn publish_each(
         &mut self,
         master: Vec<(ParamId, Tensor<1>)>,
@@ -135,8 +116,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Accumulate, Amp, Clip, Composition, Keep, LossScale, SavedStates, Settled, Setup, SkipReason, Stack,
-        Stages, testing,
+        Accumulate, Amp, Clip, Composed, Composition, Keep, LossScale, SavedStates, Settled, Setup,
+        SkipReason, Stages, testing,
     };
 
     fn start(amp: Amp) -> (Linear, Device, Stages<Linear>) {
@@ -284,12 +265,12 @@ mod tests {
         };
         let setup = || Setup::new(&model, &device);
         let scaled = || Amp::f16().scaled_by(LossScale::constant(1024.0));
-        let first = run(Stack::new(scaled(), Accumulate(3)).start(&mut setup()).unwrap());
-        let then = run(Stack::new(Accumulate(3), scaled()).start(&mut setup()).unwrap());
+        let first = run(Composed::new().with(scaled()).with(Accumulate(3)).start(&mut setup()).unwrap());
+        let then = run(Composed::new().with(Accumulate(3)).with(scaled()).start(&mut setup()).unwrap());
         assert_eq!(first, (0.875 * 6f32.sqrt(), (DType::F32, vec![0.875; 6])));
         assert_eq!(then, first);
         // Clipping sees the unscaled norm.
-        let clipped = Stack::new(Stack::new(scaled(), Accumulate(3)), Clip::norm(0.1));
+        let clipped = Composed::new().with(scaled()).with(Accumulate(3)).with(Clip::norm(0.1));
         let (norm, (_, values)) = run(clipped.start(&mut setup()).unwrap());
         assert_eq!(norm, first.0);
         let after = values.iter().map(|x| x * x).sum::<f32>().sqrt();
@@ -303,7 +284,7 @@ mod tests {
         }
         let device = testing::device().autodiff();
         let model: Linear = LinearConfig::new(3, 2).init(&device);
-        let recipe = Stack::new(Amp::pure_bf16(), Clip::norm(1.0));
+        let recipe = Composed::new().with(Amp::pure_bf16()).with(Clip::norm(1.0));
         let mut stage = recipe.start(&mut Setup::new(&model, &device)).unwrap();
         let master = stage.init_master(model).unwrap();
         let grads = backward(&mut stage, &master, 5.0, FloatDType::BF16);

@@ -2,10 +2,10 @@
 //!
 //! ```
 //! use burn::tensor::Device;
-//! use firebrick_strategies::{Accumulate, Clip, Stack, conformance};
+//! use firebrick_strategies::{Accumulate, Clip, Composed, conformance};
 //!
 //! let device = Device::flex().autodiff();
-//! conformance::check(&Stack::new(Accumulate(4), Clip::norm(0.1)), &device, 1e-4)?;
+//! conformance::check(&Composed::new().with(Accumulate(4)).with(Clip::norm(0.1)), &device, 1e-4)?;
 //! // A bound that no gradient reaches changes nothing.
 //! conformance::check_identity(&Clip::norm(1e30), &device)?;
 //! # Ok::<(), conformance::ConformanceError>(())
@@ -26,8 +26,8 @@ use burn::tensor::Device;
 use firebrick_world::{Communicator, World};
 
 use crate::{
-    Accumulate, Adaptation, BoxedStrategy, Composition, Identity, Paths, SavedStates, Setup, Stack,
-    StrategyError, Zero, each_distinct_param, each_param, with_values,
+    Accumulate, Adaptation, Composed, Composition, Paths, SavedStates, Setup, StrategyError, Zero,
+    each_distinct_param, each_param, with_values,
 };
 use drive::{Drive, Spread};
 
@@ -109,10 +109,10 @@ pub fn check(
         return check_window(recipe, device, tolerance);
     }
     // `Accumulate` stands where the strategy accepts it.
-    let before = Stack::new(Accumulate(2), recipe.clone());
+    let before = Composed::new().with(Accumulate(2)).with(recipe.clone());
     match run(&before, device, 0..0) {
         Ok(_) => check_window(&before, device, tolerance),
-        Err(_) => check_window(&Stack::new(recipe.clone(), Accumulate(2)), device, tolerance),
+        Err(_) => check_window(&Composed::new().with(recipe.clone()).with(Accumulate(2)), device, tolerance),
     }
 }
 
@@ -140,18 +140,17 @@ fn check_master(
     if let Some(gathered) = stages.gather_full(master.clone(), None)? {
         same(Law::Gather, &model, &gathered, None, tolerance)?;
     }
-    let mut replica = stages.publish(master.clone())?;
-    if stages.publishes_each() {
-        let mut flat = Vec::new();
-        each_distinct_param(&master, |param| flat.push((param.id(), param.flat())));
-        let mut apart = HashMap::new();
-        for param in flat {
-            apart.extend(stages.publish_each(vec![param])?);
-        }
-        let apart = stages.publish_rest(with_values(master.clone(), apart))?;
-        same(Law::Each, &replica, &apart, None, 0.0)?;
-        replica = apart;
+    let replica = stages.publish(master.clone())?;
+    let mut flat = Vec::new();
+    each_distinct_param(&master, |param| flat.push((param.id(), param.flat())));
+    let mut apart = HashMap::new();
+    for param in flat {
+        apart.extend(stages.publish_each(vec![param])?);
     }
+    let apart = stages.publish_rest(with_values(master.clone(), apart))?;
+    same(Law::Each, &replica, &apart, None, 0.0)?;
+    drop(replica);
+    let replica = apart;
     let alias = stages.alias_master(master.clone(), &replica);
     drop(replica);
     same(Law::Alias, &master, &stages.unalias_master(alias), None, 0.0)
@@ -190,7 +189,7 @@ fn check_restore(
 ///
 /// The strategy changes the trained model, or returns an error.
 pub fn check_identity(recipe: &impl Composition<Probe>, device: &Device) -> Result<(), ConformanceError> {
-    let (plain, with) = (run(&Identity, device, 0..4)?, run(recipe, device, 0..4)?);
+    let (plain, with) = (run(&Composed::new(), device, 0..4)?, run(recipe, device, 0..4)?);
     same(Law::Identity, plain.master(), with.master(), None, 0.0)
 }
 
@@ -210,8 +209,8 @@ pub fn check_on_ranks(
     let mut setup = Setup::new(&model, device);
     recipe.start(&mut setup)?;
     let recipe = match setup.order().reduces() {
-        Some(_) => BoxedStrategy::new(recipe.clone()),
-        None => BoxedStrategy::new(Stack::new(Zero::stage(0), recipe.clone())),
+        Some(_) => Composed::new().with(recipe.clone()),
+        None => Composed::new().with(Composed::new().with(Zero::stage(0)).with(recipe.clone())),
     };
     let train = |world: Communicator| {
         let mut drive = Drive::start_among(&recipe, adapted(&recipe, device)?, device, world)?;

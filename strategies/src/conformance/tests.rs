@@ -7,24 +7,24 @@ use burn::tensor::{FloatDType, Tensor};
 use super::*;
 use crate::effects::{Reduces, Sums};
 use crate::{
-    Amp, BoxedStrategy, Clip, CollectStage, Composition, Effects, Ema, Freeze, GradMap, Grads, Lora,
-    LossScale, MasterStage, Offload, Outcome, ParamMap, Recompute, SaveStage, Shard, ShardStage, SkipReason,
-    Stage, StageState, Stages, Strategy, StrategyRecipe, Zero, groups, map_params, testing,
+    Amp, Clip, Composed, Composition, Effects, Ema, Freeze, GradMap, Grads, Lora, LossScale, Offload,
+    Outcome, ParamMap, Publishes, Recompute, SkipReason, Stage, StageState, Stages, Strategy, StrategyRecipe,
+    Zero, map_params, testing,
 };
 
 fn device() -> Device {
     testing::device().autodiff()
 }
 
-fn boxed(strategy: impl Composition<Probe>) -> BoxedStrategy<Probe> {
-    BoxedStrategy::new(strategy)
+fn boxed(strategy: impl Composition<Probe>) -> Composed<Probe> {
+    Composed::new().with(strategy)
 }
 
 #[test]
 fn built_in_strategies_obey_all_laws() {
     let zero = |stage| Zero::stage(stage).replicate_below(1);
     let in_f32 = [
-        boxed(Identity),
+        boxed(Composed::new()),
         boxed(Accumulate(4)),
         boxed(Clip::norm(0.01)),
         boxed(Clip::value(0.01)),
@@ -37,7 +37,7 @@ fn built_in_strategies_obey_all_laws() {
         boxed(Lora::rank(2).alpha(4.0).on(["blocks.*.weight"])),
         boxed(Lora::rank(2).alpha(4.0).dropout(0.25).on(["blocks.*.weight"])),
         boxed(Lora::rank(2).alpha(4.0).dora().on(["blocks.*.weight"])),
-        boxed(Stack::new(Accumulate(4), Clip::norm(0.1))),
+        boxed(Composed::new().with(Accumulate(4)).with(Clip::norm(0.1))),
     ];
     for strategy in in_f32.into_iter().chain((0..=3).map(|stage| boxed(zero(stage)))) {
         assert_eq!(check(&strategy, &device(), 1e-4), Ok(()), "{strategy:?}");
@@ -86,14 +86,10 @@ impl<M: Module> Strategy<M> for Breaks {
 }
 
 impl<M: Module> Stage<M> for Broken {
-    type Groups = (groups::Collect, groups::Save, groups::Master, groups::Shard);
-
     fn name(&self) -> &'static str {
         "Breaks"
     }
-}
 
-impl<M: Module> CollectStage<M> for Broken {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         match self.law {
             // Drops what it is given before the window closes.
@@ -106,47 +102,21 @@ impl<M: Module> CollectStage<M> for Broken {
         grads.bound(master, &mut Times(self.factor))?;
         Ok(Outcome::Apply(grads))
     }
-}
 
-impl<M: Module> SaveStage<M> for Broken {
     fn save(&self, state: StageState) -> StageState {
         state.with("factor", self.factor)
-    }
-
-    fn restore(&mut self, _: &StageState) -> Result<(), StrategyError> {
-        Ok(())
-    }
-}
-
-impl<M: Module> ShardStage<M> for Broken {
-    fn shard(&self, _: ParamId) -> Option<Shard> {
-        None
     }
 
     fn alias_master(&mut self, master: M, _: &M) -> M {
         if self.law == Law::Alias { map_params(master, &mut Times(1.001)) } else { master }
     }
 
-    fn unalias_master(&mut self, master: M) -> M {
-        master
+    fn publishes(&self) -> Publishes {
+        Publishes::Together
     }
 
-    fn gather_full(&mut self, master: M, _: Option<usize>) -> Result<Option<M>, StrategyError> {
-        Ok(Some(master))
-    }
-}
-
-impl<M: Module> MasterStage<M> for Broken {
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
         Ok(if self.law == Law::Gather { map_params(model, &mut Times(2.0)) } else { model })
-    }
-
-    fn publish(&mut self, master: M) -> Result<M, StrategyError> {
-        Ok(master)
-    }
-
-    fn evaluator(&mut self, _: &M, replica: M) -> Result<M, StrategyError> {
-        Ok(replica)
     }
 }
 

@@ -8,8 +8,7 @@ use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 
 use super::factors::{InputDropout, LoraFactors, dense, norms};
 use super::start::Start;
-use crate::quantize::PackedBase;
-use crate::{Adaptation, FactorValues, LowRank};
+use crate::{Adaptation, FactorValues, LowRank, PackedBase};
 use firebrick_kernels::{Draws, cast};
 
 /// Separates the factors' random numbers from others with the run's seed.

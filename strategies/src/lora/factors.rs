@@ -1,13 +1,13 @@
 //! The factors beside a matrix, and how the matrix is read through them.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use burn::module::{Module, Param, Reparameterization};
 use burn::tensor::{FloatDType, Tensor};
 use firebrick_kernels::cast;
 
-use crate::StrategyError;
-use crate::quantize::PackedBase;
+use crate::PackedBase;
+use crate::adaptation::ReadWhole;
 
 /// Low-rank factors beside a frozen matrix W, `[in, out]`. A layer reads
 ///
@@ -118,24 +118,6 @@ impl InputDropout {
 
     /// Notes that a layer has read the sum of the matrix and the product for gradients, so that nothing was dropped.
     fn note_read(&self) {
-        // The first one is reported.
-        let _ = self.read_whole.0.set(self.matrix.clone());
-    }
-}
-
-/// The first matrix that a layer has read together with its factors in training, although the factors' input should be
-/// dropped. All factors of a model share it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ReadWhole(Arc<OnceLock<Arc<str>>>);
-
-impl ReadWhole {
-    /// # Errors
-    ///
-    /// [`StrategyError::NothingDropped`] if there is one.
-    pub fn check(&self) -> Result<(), StrategyError> {
-        match self.0.get() {
-            None => Ok(()),
-            Some(parameter) => Err(StrategyError::NothingDropped { parameter: parameter.to_string() }),
-        }
+        self.read_whole.note(&self.matrix);
     }
 }

@@ -27,18 +27,16 @@ use serde::{Deserialize, Serialize};
 use crate::adaptation::params_of;
 use crate::effects::OnResult;
 use crate::{
-    Adaptation, Effects, LowRank, Paths, SaveStage, SettingError, Setup, Stage, StageState, Stages, Strategy,
-    StrategyError, StrategyRecipe, groups,
+    Adaptation, Effects, LowRank, Paths, SettingError, Setup, Stage, StageState, Stages, Strategy,
+    StrategyError, StrategyRecipe,
 };
 use attach::Attach;
 use start::Start;
 use targets::matrices_of;
 
 pub use factors::LoraFactors;
-pub(crate) use factors::ReadWhole;
 pub use forward::{adapted_linear, undropped_linear};
 pub use targets::Targets;
-pub(crate) use targets::matrices_of_linear_layers;
 
 const NAME: &str = "Lora";
 
@@ -293,10 +291,6 @@ impl<M: Module> Strategy<M> for Lora {
         if adaptation.low_rank().is_some() {
             return Err(StrategyError::Twice(NAME));
         }
-        if adaptation.quantized().next().is_some() {
-            let why = "its matrices are packed by then, and lack the factors";
-            return Err(StrategyError::Order { first: "Quantize", then: NAME, why });
-        }
         if let Some(parameter) = reparameterized(&model) {
             return Err(StrategyError::Reparameterized { strategy: NAME, parameter });
         }
@@ -360,14 +354,10 @@ fn reparameterized<M: Module>(model: &M) -> Option<String> {
 struct Adapting(LowRank);
 
 impl<M> Stage<M> for Adapting {
-    type Groups = (groups::Save,);
-
     fn name(&self) -> &'static str {
         NAME
     }
-}
 
-impl<M> SaveStage<M> for Adapting {
     fn save(&self, state: StageState) -> StageState {
         let LowRank { rank, alpha, rank_stabilized, .. } = self.0;
         let state = state.with("rank", rank as f64).with("alpha", alpha);

@@ -73,18 +73,8 @@ fn matrices<M: Module>(model: &M) -> HashSet<ParamId> {
     matrices
 }
 
-/// Returns the matrices of linear layers, without those that the head or an embedding reads too.
-pub(crate) fn matrices_of_linear_layers(paths: &Paths, matrices: &HashSet<ParamId>) -> HashSet<ParamId> {
-    let of_layer = |place: &&Place| matrices.contains(&place.id) && place.holder == "Linear";
-    let mut found: HashSet<_> = paths.places().iter().filter(of_layer).map(|place| place.id).collect();
-    for place in paths.places().iter().filter(|place| place.is_of_head() || place.is_of_embedding()) {
-        found.remove(&place.id);
-    }
-    found
-}
-
 fn all_linear(paths: &Paths, matrices: &HashSet<ParamId>) -> Result<HashSet<ParamId>, StrategyError> {
-    let found = matrices_of_linear_layers(paths, matrices);
+    let found = paths.matrices_of_linear_layers(matrices);
     match found.is_empty() {
         false => Ok(found),
         true => {

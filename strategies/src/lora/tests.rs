@@ -4,7 +4,7 @@ use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
 use super::*;
-use crate::{Amp, Composition, Freeze, Keep, SavedStates, Stack, Trained, testing, trained};
+use crate::{Amp, Composed, Composition, Freeze, Keep, SavedStates, Trained, testing, trained};
 
 const RATE: f64 = 0.5;
 
@@ -294,7 +294,7 @@ fn factors_have_the_dtype_of_what_they_are_added_to() {
     if !testing::has_bf16() {
         return;
     }
-    let recipe = || Stack::new(Lora::rank(2).on(["weight"]), Amp::bf16());
+    let recipe = || Composed::new().with(Lora::rank(2).on(["weight"])).with(Amp::bf16());
     let (model, _) = adapt(&recipe(), linear(), 1);
     let mut stage = recipe().start(&mut Setup::new(&model, &device())).unwrap();
     let master = stage.init_master(model).unwrap();
@@ -325,9 +325,11 @@ fn what_is_frozen_before_is_adapted_and_what_is_frozen_after_is_not_trained() {
     let lora = || Lora::rank(2).on(["*weight"]);
     let ids =
         |model: &Vec<Linear>| trained(model).into_iter().map(|one: Trained| one.shape).collect::<Vec<_>>();
-    let (before, _) = adapt(&Stack::new(Freeze::paths(["0"]), lora()), vec![linear(), linear()], 1);
+    let (before, _) =
+        adapt(&Composed::new().with(Freeze::paths(["0"])).with(lora()), vec![linear(), linear()], 1);
     assert_eq!(ids(&before), [[3, 2], [2, 2], [3, 2], [2, 2]]);
-    let (after, _) = adapt(&Stack::new(lora(), Freeze::paths(["0"])), vec![linear(), linear()], 1);
+    let (after, _) =
+        adapt(&Composed::new().with(lora()).with(Freeze::paths(["0"])), vec![linear(), linear()], 1);
     assert_eq!(ids(&after), [[3, 2], [2, 2]]);
 }
 
@@ -348,7 +350,8 @@ fn what_cannot_be_is_refused_with_what_to_do() {
     assert!(shape.contains("`bias`, which means parameters of other shapes"), "{shape}");
 
     let lora = || Lora::rank(1).on(["weight"]);
-    let twice = Stack::new(lora(), lora()).adapt(linear(), &mut Adaptation::default()).unwrap_err();
+    let twice =
+        Composed::new().with(lora()).with(lora()).adapt(linear(), &mut Adaptation::default()).unwrap_err();
     assert_eq!(twice, StrategyError::Twice("Lora"));
     let (adapted, _) = adapt(&lora(), linear(), 1);
     let again = lora().adapt(adapted, &mut Adaptation::default()).unwrap_err().to_string();
@@ -392,7 +395,7 @@ fn what_has_started_anew_is_trained_whole_unless_it_was_frozen() {
     assert_eq!(adapted.iter().map(learns).collect::<Vec<_>>(), [[false, false], [true, true], [false, true]]);
     assert!(adaptation.is_whole(adapted[1].weight.id) && !adaptation.is_whole(adapted[0].weight.id));
 
-    let (adapted, adaptation) = adapt(&Stack::new(Freeze::paths(["1.bias"]), lora));
+    let (adapted, adaptation) = adapt(&Composed::new().with(Freeze::paths(["1.bias"])).with(lora));
     assert_eq!(learns(&adapted[1]), [true, false]);
     assert!(!adaptation.is_whole(adapted[1].bias.as_ref().unwrap().id));
 }

@@ -14,8 +14,8 @@ use crate::buckets::BUCKET_BYTES;
 use crate::moving::{Moving, copied};
 use crate::params::map_params_later;
 use crate::{
-    CollectStage, Effects, Grads, MasterStage, Offloads, OnDisk, Outcome, ParamMap, PublishEach,
-    SettingError, Setup, Stage, Stages, Strategy, StrategyError, StrategyRecipe, groups, map_params, relift,
+    Effects, Grads, Offloads, OnDisk, Outcome, ParamMap, Publishes, SettingError, Setup, Stage, Stages,
+    Strategy, StrategyError, StrategyRecipe, map_params, relift,
 };
 
 const NAME: &str = "Offload";
@@ -103,11 +103,11 @@ const NAME: &str = "Offload";
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::{DType, Device}};
-/// use firebrick_strategies::{Amp, Composition, Offload, Setup, Stack};
+/// use firebrick_strategies::{Amp, Composed, Composition, Offload, Setup};
 ///
 /// let device = Device::flex().autodiff();
 /// let model = LinearConfig::new(2, 2).init(&device);
-/// let recipe = Stack::new(Offload::optimizer(), Amp::bf16());
+/// let recipe = Composed::new().with(Offload::optimizer()).with(Amp::bf16());
 /// let mut stage = recipe.start(&mut Setup::new(&model, &device))?;
 /// let master = stage.init_master(model)?; // on the host, in f32
 /// let replica = stage.publish(master.clone())?; // on the device, in bf16
@@ -189,22 +189,16 @@ struct Offloading {
 }
 
 impl<M: Module> Stage<M> for Offloading {
-    type Groups = (groups::Collect, groups::Master);
-
     fn name(&self) -> &'static str {
         NAME
     }
-}
 
-impl<M: Module> CollectStage<M> for Offloading {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         grads.move_to(master, &self.host, self.bucket_bytes)?;
         grads.put_delivered(master, &self.host);
         Ok(Outcome::Apply(grads))
     }
-}
 
-impl<M: Module> MasterStage<M> for Offloading {
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
         let mut to_host = Move(self.host.clone());
         Ok(match self.parks {
@@ -220,8 +214,8 @@ impl<M: Module> MasterStage<M> for Offloading {
         })
     }
 
-    fn each(&mut self) -> Option<&mut dyn PublishEach> {
-        Some(self)
+    fn publishes(&self) -> Publishes {
+        Publishes::Each
     }
 
     fn evaluator(&mut self, _: &M, replica: M) -> Result<M, StrategyError> {
@@ -231,9 +225,7 @@ impl<M: Module> MasterStage<M> for Offloading {
             false => map_params(replica, &mut Move(self.device.clone())),
         })
     }
-}
 
-impl PublishEach for Offloading {
     fn publish_each(
         &mut self,
         master: Vec<(ParamId, Tensor<1>)>,
@@ -267,7 +259,7 @@ mod tests {
     use burn::optim::GradientsParams;
 
     use super::*;
-    use crate::{Accumulate, Amp, Clip, Composition, Pass, Stack, Zero, testing};
+    use crate::{Accumulate, Clip, Composed, Composition, Pass, Zero, testing};
 
     fn refused(recipe: impl Composition<Linear>) -> String {
         let device = testing::device().autodiff();
@@ -329,21 +321,19 @@ mod tests {
     }
 
     #[test]
-    fn what_would_miss_a_block_s_gradients_is_refused() {
-        let error = refused(Stack::new(Amp::bf16(), Offload::parameters()));
-        assert!(
-            error.contains("Amp stands before Offload") && error.contains("write Offload first"),
-            "{error}"
-        );
-        let error = refused(Stack::new(Accumulate(2), Offload::parameters()));
-        assert!(error.contains("write Offload first"), "{error}");
-        let error = refused(Stack::new(Offload::optimizer(), Zero::stage(2)));
-        assert!(error.contains("write Zero first"), "{error}");
-        let error = refused(Stack::new(Offload::optimizer(), Offload::parameters()));
-        assert!(error.contains("named twice"), "{error}");
+    fn what_takes_a_block_s_gradients_comes_first() {
         let device = testing::device().autodiff();
         let model: Linear = LinearConfig::new(3, 2).init(&device);
-        let clipped = Stack::new(Clip::norm(1.0), Offload::optimizer());
-        clipped.start(&mut Setup::new(&model, &device)).unwrap();
+        let started = |strategies: Composed<Linear>| {
+            format!("{:?}", strategies.start(&mut Setup::new(&model, &device)).unwrap())
+        };
+        let summed = Composed::new().with(Accumulate(2)).with(Offload::parameters());
+        assert_eq!(started(summed), r#"["Offload", "Accumulate"]"#);
+        let sharded = Composed::new().with(Offload::optimizer()).with(Zero::stage(2));
+        assert_eq!(started(sharded), r#"["Zero", "Offload"]"#);
+        let clipped = Composed::new().with(Clip::norm(1.0)).with(Offload::optimizer());
+        assert_eq!(started(clipped), r#"["Clip", "Offload"]"#);
+        let error = refused(Composed::new().with(Offload::optimizer()).with(Offload::parameters()));
+        assert!(error.contains("named twice"), "{error}");
     }
 }

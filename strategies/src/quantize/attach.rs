@@ -3,13 +3,12 @@
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
 
-use burn::module::{Param, ParamId, Reparameterizer};
-use burn::tensor::Tensor;
+use burn::module::{Module, Param, ParamId, Reparameterization, Reparameterizer};
+use burn::tensor::{FloatDType, Tensor};
 use firebrick_kernels::packed::{PackedMatrix, Packing};
 use firebrick_world::on_host;
 
-use super::base::{PackedBase, Unpacking};
-use crate::{Adaptation, apart, relift};
+use crate::{Adaptation, PackedBase, apart, relift};
 
 /// Packs the selected parameters, one after the other.
 pub(super) struct Attach<'a> {
@@ -64,5 +63,22 @@ impl Reparameterizer for Attach<'_> {
         }
         let base = self.adaptation.base_of(param.id);
         (self.placeholder(path, param, &base), Some(Unpacking { base }))
+    }
+}
+
+/// Reads a packed matrix that has no factors.
+#[derive(Module, Debug)]
+pub(super) struct Unpacking {
+    #[module(skip)]
+    base: PackedBase,
+}
+
+impl Reparameterization for Unpacking {
+    const NAME: &'static str = "quantized";
+
+    /// The placeholder has the dtype that the layer computes in.
+    fn apply<const D: usize>(&self, placeholder: Tensor<D>) -> Tensor<D> {
+        let dtype = FloatDType::from(placeholder.dtype());
+        self.base.read(&placeholder, dtype).unwrap_or(placeholder)
     }
 }

@@ -5,11 +5,9 @@
 //! ```text
 //! mod.rs     Quantize: the recipe
 //! attach.rs  packs the matrices
-//! base.rs    a packed matrix, and how it is read
 //! ```
 
 mod attach;
-mod base;
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,14 +16,11 @@ use firebrick_kernels::packed::Packing;
 use serde::{Deserialize, Serialize};
 
 use crate::effects::OnResult;
-use crate::lora::matrices_of_linear_layers;
 use crate::{
-    Adaptation, Effects, Paths, SaveStage, SettingError, Setup, Stage, StageState, Stages, Strategy,
-    StrategyError, StrategyRecipe, each_param, groups,
+    Adaptation, Effects, Paths, SettingError, Setup, Stage, StageState, Stages, Strategy, StrategyError,
+    StrategyRecipe, each_param,
 };
 use attach::Attach;
-
-pub use base::PackedBase;
 
 const NAME: &str = "Quantize";
 
@@ -53,13 +48,13 @@ const NAME: &str = "Quantize";
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
-/// use firebrick_strategies::{Adaptation, Composition, Lora, Quantize, Stack};
+/// use firebrick_strategies::{Adaptation, Composed, Composition, Lora, Quantize};
 ///
 /// let device = Device::flex().autodiff();
 /// let model = vec![LinearConfig::new(64, 64).init(&device); 1];
 /// let given = model[0].weight.val();
 ///
-/// let qlora = Stack::new(Lora::rank(4).on(["*.weight"]), Quantize::nf4());
+/// let qlora = Composed::new().with(Lora::rank(4).on(["*.weight"])).with(Quantize::nf4());
 /// let mut adaptation = Adaptation::seeded(1);
 /// let adapted = qlora.adapt(model, &mut adaptation)?;
 /// assert_eq!(adaptation.quantized_bytes(), 64 * 64 / 2 + 64 * 4);
@@ -179,7 +174,7 @@ fn frozen_matrices<M: Module>(model: &M, wanted: impl Fn(&[usize]) -> bool) -> H
     for place in paths.places().iter().filter(|place| place.block().is_none()) {
         frozen.remove(&place.id);
     }
-    matrices_of_linear_layers(&paths, &frozen)
+    paths.matrices_of_linear_layers(&frozen)
 }
 
 /// The live state of [`Quantize`]: the format of the packed matrices.
@@ -187,14 +182,10 @@ fn frozen_matrices<M: Module>(model: &M, wanted: impl Fn(&[usize]) -> bool) -> H
 struct Quantized(Packing);
 
 impl<M> Stage<M> for Quantized {
-    type Groups = (groups::Save,);
-
     fn name(&self) -> &'static str {
         NAME
     }
-}
 
-impl<M> SaveStage<M> for Quantized {
     fn save(&self, state: StageState) -> StageState {
         state.with("bits", self.0.bits() as f64)
     }

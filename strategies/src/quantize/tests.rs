@@ -8,7 +8,7 @@ use firebrick_kernels::packed::PackedMatrix;
 use firebrick_world::World;
 
 use super::*;
-use crate::{Amp, Composition, Freeze, Lora, LoraFactors, Stack, testing};
+use crate::{Amp, Composed, Composition, Freeze, Lora, LoraFactors, testing};
 
 #[derive(Module, Debug)]
 struct Tagger {
@@ -51,7 +51,7 @@ fn frozen_matrices_of_blocks_are_packed_and_nothing_else() {
     let given = tagger();
     for (quantize, packing) in [(Quantize::nf4(), Packing::Nf4), (Quantize::int8(), Packing::Int8)] {
         let frozen = Freeze::paths(["*"]);
-        let (model, adaptation) = adapt(Stack::new(frozen, quantize), given.clone());
+        let (model, adaptation) = adapt(Composed::new().with(frozen).with(quantize), given.clone());
         assert_eq!(adaptation.quantized().count(), 2);
         for (block, given) in model.blocks.iter().zip(&given.blocks) {
             assert_eq!(block.weight.base().dims(), [1, 1]);
@@ -71,7 +71,7 @@ fn frozen_matrices_of_blocks_are_packed_and_nothing_else() {
 #[test]
 fn trained_matrices_stay_as_they_are() {
     let lora = Lora::rank(2).on(["blocks.0.weight"]).also(["blocks.2"]);
-    let (model, adaptation) = adapt(Stack::new(lora, Quantize::nf4()), tagger());
+    let (model, adaptation) = adapt(Composed::new().with(lora).with(Quantize::nf4()), tagger());
     assert_eq!(adaptation.quantized().map(|(id, _)| id).collect::<Vec<_>>(), [model.blocks[0].weight.id]);
     assert_eq!(model.blocks[2].weight.base().dims(), [8, 8]);
 }
@@ -80,7 +80,7 @@ fn trained_matrices_stay_as_they_are() {
 fn a_matrix_is_unpacked_in_the_dtype_of_the_replica() {
     let device = testing::device().autodiff();
     let lora = Lora::rank(2).on(["blocks.2.weight"]);
-    let strategies = Stack::new(Stack::new(lora, Quantize::nf4()), Amp::bf16());
+    let strategies = Composed::new().with(lora).with(Quantize::nf4()).with(Amp::bf16());
     let given = tagger();
     let (model, _) = adapt(strategies.clone(), given.clone());
     let mut stages = strategies.start(&mut Setup::new(&model, &device)).unwrap();
@@ -97,7 +97,7 @@ fn a_matrix_is_unpacked_in_the_dtype_of_the_replica() {
 #[test]
 fn blocks_run_again_in_the_backward_pass() {
     let device = testing::device().autodiff();
-    let strategies = Stack::new(Lora::rank(2).on(["blocks.*.weight"]), Quantize::nf4());
+    let strategies = Composed::new().with(Lora::rank(2).on(["blocks.*.weight"])).with(Quantize::nf4());
     let (model, _) = adapt(strategies.clone(), tagger());
     let mut setup = Setup::new(&model, &device);
     strategies.start(&mut setup).unwrap();
@@ -118,10 +118,16 @@ fn blocks_run_again_in_the_backward_pass() {
 }
 
 #[test]
-fn factors_attached_later_are_refused() {
-    let strategies = Stack::new(Stack::new(Freeze::paths(["blocks"]), Quantize::nf4()), Lora::rank(2));
-    let error = strategies.adapt(tagger(), &mut Adaptation::default()).unwrap_err().to_string();
-    assert!(error.contains("Quantize stands before Lora") && error.contains("write Lora first"), "{error}");
+fn matrices_are_packed_behind_the_factors_wherever_it_is_written() {
+    let packed = |strategies: Composed<Tagger>| {
+        let mut adaptation = Adaptation::default();
+        strategies.adapt(tagger(), &mut adaptation).unwrap();
+        adaptation.quantized().count()
+    };
+    let lora = || Lora::rank(2).on(["blocks.*.weight"]);
+    let behind = packed(Composed::new().with(lora()).with(Quantize::nf4()));
+    let before = packed(Composed::new().with(Quantize::nf4()).with(lora()));
+    assert!(behind > 0 && before == behind, "{before}, {behind}");
 }
 
 #[test]
@@ -129,7 +135,7 @@ fn a_matrix_with_a_number_that_is_not_finite_is_refused() {
     for number in [f32::NAN, f32::INFINITY] {
         let mut model = tagger();
         model.blocks[2].weight = model.blocks[2].weight.clone().map(|weight| weight * number);
-        let strategies = Stack::new(Freeze::paths(["blocks"]), Quantize::nf4());
+        let strategies = Composed::new().with(Freeze::paths(["blocks"])).with(Quantize::nf4());
         let error = strategies.adapt(model, &mut Adaptation::default()).unwrap_err().to_string();
         assert!(error.contains("`blocks.2.weight`") && error.contains("not finite"), "{error}");
     }

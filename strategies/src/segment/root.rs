@@ -11,7 +11,7 @@ use crate::StrategyError;
 
 /// The gathered parameters outside blocks, from the first pass of a window to its last.
 ///
-/// They belong to the master that was [published](crate::MasterStage::publish) last. A pass after another publication
+/// They belong to the master that was [published](crate::Stage::publish) last. A pass after another publication
 /// gathers them again.
 #[derive(Debug, Default)]
 pub(crate) struct Root(Mutex<Option<Gathered>>);

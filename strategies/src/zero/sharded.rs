@@ -15,8 +15,8 @@ use super::reduced::Part;
 use super::sharding::Sharding;
 use super::views::{Apart, View};
 use crate::{
-    CollectStage, Grads, MasterStage, Outcome, PublishEach, Setup, Shard, ShardStage, Stage, StrategyError,
-    each_distinct_param, each_param, groups, map_params,
+    Grads, Outcome, Publishes, Setup, Shard, Stage, StrategyError, each_distinct_param, each_param,
+    map_params,
 };
 
 /// [`Zero`](crate::Zero), started.
@@ -73,14 +73,10 @@ impl Sharded {
 }
 
 impl<M: Module> Stage<M> for Sharded {
-    type Groups = (groups::Collect, groups::Master, groups::Shard);
-
     fn name(&self) -> &'static str {
         NAME
     }
-}
 
-impl<M: Module> CollectStage<M> for Sharded {
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         let mut sums = grads.take_delivered();
         let lands = self.gradients_land.load(Relaxed);
@@ -106,9 +102,7 @@ impl<M: Module> CollectStage<M> for Sharded {
         }
         Ok(Outcome::Apply(grads))
     }
-}
 
-impl<M: Module> MasterStage<M> for Sharded {
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
         let device = if self.master_is_away.load(Relaxed) { host_device() } else { self.device.clone() };
         each_distinct_param(&model, |param| {
@@ -141,8 +135,8 @@ impl<M: Module> MasterStage<M> for Sharded {
     }
 
     /// Whole parameters come from the other ranks, all together; shards are published as they are.
-    fn each(&mut self) -> Option<&mut dyn PublishEach> {
-        if self.gathers_all() { None } else { Some(self) }
+    fn publishes(&self) -> Publishes {
+        if self.gathers_all() { Publishes::Together } else { Publishes::Each }
     }
 
     fn evaluator(&mut self, _: &M, replica: M) -> Result<M, StrategyError> {
@@ -159,9 +153,7 @@ impl<M: Module> MasterStage<M> for Sharded {
         };
         self.sharding.gather(replica, "the parameters to evaluate", is_shard)
     }
-}
 
-impl PublishEach for Sharded {
     fn publish_each(
         &mut self,
         master: Vec<(ParamId, Tensor<1>)>,
@@ -172,9 +164,7 @@ impl PublishEach for Sharded {
         self.sharding.published();
         Ok(master)
     }
-}
 
-impl<M: Module> ShardStage<M> for Sharded {
     fn shard(&self, parameter: ParamId) -> Option<Shard> {
         self.sharding.shard(parameter)
     }

@@ -13,7 +13,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
 use firebrick_kernels::memory::{Counting, in_use};
 use firebrick_strategies::{
-    Amp, Composition, ParamMap, Pass, Paths, Recompute, Setup, Stack, StrategyError, map_params, relift,
+    Amp, Composed, Composition, ParamMap, Pass, Paths, Recompute, Setup, StrategyError, map_params, relift,
 };
 
 #[global_allocator]
@@ -288,7 +288,7 @@ fn under_burns_element_wise_scheme_and_in_half_precision() {
     let run = |amp: Option<Amp>, recompute: Option<Recompute>| {
         let mut setup = Setup::new(&model, &device);
         let is_half = amp.is_some();
-        let mut stage = Stack::new(amp, recompute).start(&mut setup).unwrap();
+        let mut stage = Composed::new().with(amp).with(recompute).start(&mut setup).unwrap();
         let pass = setup.into_pass();
         let master = stage.init_master(model.clone()).unwrap();
         let replica = stage.publish(master).unwrap();

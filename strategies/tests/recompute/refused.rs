@@ -62,7 +62,7 @@ fn impossible_recipes_are_refused() {
     let unknown = refused(Recompute::paths(["blocks.7"]));
     assert!(unknown.contains("matches `blocks.7`; the nearest are `blocks`, `blocks.0`"), "{unknown}");
     assert!(refused(Recompute::elementwise().offloaded()).contains("keeps no inputs"));
-    let twice = Stack::new(Recompute::elementwise(), Recompute::every_block());
+    let twice = Composed::new().with(Recompute::elementwise()).with(Recompute::every_block());
     let twice = twice.start(&mut Setup::new(&model, &device)).err();
     assert_eq!(twice, Some(StrategyError::Twice("Recompute")));
     assert_eq!(Paths::of(&model).module_of(&model.blocks[1]), Some("blocks.1"));

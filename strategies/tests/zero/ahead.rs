@@ -95,7 +95,7 @@ fn run(world: Communicator, passes: &[(&[usize], bool)], breaks: Option<usize>) 
     // Shards that devices exchange go up beside the pass.
     let uploads = has_devices && !is_cpu();
     let mut setup = Setup::new(&model, &device).among(world);
-    let stack = Stack::new(Zero::stage(3).replicate_below(1), Offload::parameters());
+    let stack = Composed::new().with(Zero::stage(3).replicate_below(1)).with(Offload::parameters());
     let mut stages = stack.start(&mut setup).unwrap();
     let pass = setup.into_pass();
     let master = stages.init_master(model).unwrap();

@@ -88,7 +88,7 @@ fn each_parameter_arrives_when_it_is_read() {
 fn parameters_that_are_gathered_before_a_cast_are_cast_when_they_are_read() {
     on_two(|world| {
         let model = Model::new(&device());
-        let (mut stages, _, master) = started(world, Stack::new(half(), zero(1)), model);
+        let (mut stages, _, master) = started(world, Composed::new().with(half()).with(zero(1)), model);
         let replica = stages.publish(master.clone()).unwrap();
         assert!(awaited(&replica).contains(&replica.exit.weight.id));
         let tied = replica.blocks[1].tied.weight.val();
@@ -106,7 +106,8 @@ fn parameters_that_are_gathered_before_a_cast_are_cast_when_they_are_read() {
 fn another_precision_is_evaluated_from_the_whole_master() {
     on_two(|world| {
         let amp = half().evaluate_in(FloatDType::F32);
-        let (mut stages, _, master) = started(world, Stack::new(amp, zero(1)), Model::new(&device()));
+        let (mut stages, _, master) =
+            started(world, Composed::new().with(amp).with(zero(1)), Model::new(&device()));
         let replica = stages.publish(master.clone()).unwrap();
         let master = stages.alias_master(master, &replica);
         let evaluated = stages.evaluator(&master, replica).unwrap();
@@ -124,7 +125,7 @@ fn another_precision_is_evaluated_from_the_whole_master() {
 fn a_clone_that_is_frozen_leaves_the_parameter_alone() {
     for amp in [None, Some(half())] {
         on_two(move |world| {
-            let recipe = Stack::new(amp.clone(), zero(1));
+            let recipe = Composed::new().with(amp.clone()).with(zero(1));
             let (mut stages, pass, master) = started(world, recipe, Fork::new(&device()));
             let replica = stages.publish(master.clone()).unwrap();
             let (entered, _) = pass.enter(&replica).unwrap();

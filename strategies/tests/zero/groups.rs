@@ -24,14 +24,14 @@ fn groups_keep_to_it_under_other_strategies() {
         let last = |zero: Zero| (stage < 2).then_some(zero);
         let windows = || Accumulate(MICRO_BATCHES);
         let small = || zero().bucket_bytes(1);
-        follows(4, Stack::new(Stack::new(first(small()), windows()), last(small())), TOLERANCE);
+        follows(4, Composed::new().with(first(small())).with(windows()).with(last(small())), TOLERANCE);
         let half = || zero().summing_in(FloatDType::F16);
-        follows(4, Stack::new(Stack::new(first(half()), windows()), last(half())), OF_HALF);
-        let again = Stack::new(Recompute::every_block(), windows());
-        follows(4, Stack::new(Stack::new(first(zero()), again), last(zero())), TOLERANCE);
+        follows(4, Composed::new().with(first(half())).with(windows()).with(last(half())), OF_HALF);
+        let again = Composed::new().with(Recompute::every_block()).with(windows());
+        follows(4, Composed::new().with(first(zero())).with(again).with(last(zero())), TOLERANCE);
         for offload in [Offload::optimizer(), Offload::parameters()] {
-            let offloaded = Stack::new(offload, windows());
-            follows(4, Stack::new(Stack::new(first(zero()), offloaded), last(zero())), TOLERANCE);
+            let offloaded = Composed::new().with(offload).with(windows());
+            follows(4, Composed::new().with(first(zero())).with(offloaded).with(last(zero())), TOLERANCE);
         }
     }
 }

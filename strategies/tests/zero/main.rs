@@ -19,8 +19,8 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use firebrick_strategies::{
-    Accumulate, Amp, Clip, Composition, Grads, LossScale, Offload, Outcome, ParamMap, Pass, Recompute, Setup,
-    Stack, StrategyError, Zero, map_params, relift, tie,
+    Accumulate, Amp, Clip, Composed, Composition, Grads, LossScale, Offload, Outcome, ParamMap, Pass,
+    Recompute, Setup, StrategyError, Zero, map_params, relift, tie,
 };
 use firebrick_world::{Communicator, World};
 
@@ -235,7 +235,7 @@ fn zero(stage: u8) -> Zero {
 /// Groups of so many ranks, with a copy each, over windows of several micro-batches.
 fn hybrid(stage: u8, within: usize) -> impl Composition<Model> + Clone {
     let placed = |is_here: bool| is_here.then(|| zero(stage).within(within));
-    Stack::new(Stack::new(placed(stage >= 2), Accumulate(MICRO_BATCHES)), placed(stage < 2))
+    Composed::new().with(placed(stage >= 2)).with(Accumulate(MICRO_BATCHES)).with(placed(stage < 2))
 }
 
 fn follows<R: Composition<Model> + Clone>(count: usize, recipe: R, tolerance: f32) {
@@ -300,7 +300,7 @@ fn half() -> Amp {
 fn every_stage_on_every_number_of_ranks_follows_one_model() {
     for stage in 0..=3 {
         for count in counts(&[1, 2, 3, 4]) {
-            follows(count, Stack::new(zero(stage), Accumulate(MICRO_BATCHES)), TOLERANCE);
+            follows(count, Composed::new().with(zero(stage)).with(Accumulate(MICRO_BATCHES)), TOLERANCE);
         }
     }
 }
@@ -309,15 +309,16 @@ fn every_stage_on_every_number_of_ranks_follows_one_model() {
 fn so_do_orders_and_neighbours() {
     let accumulate = || Accumulate(MICRO_BATCHES);
     for count in counts(&[2, 3]) {
-        follows(count, Stack::new(accumulate(), zero(0)), TOLERANCE);
-        follows(count, Stack::new(accumulate(), zero(1)), TOLERANCE);
-        follows(count, Stack::new(Stack::new(accumulate(), zero(1)), Clip::norm(1e9)), TOLERANCE);
+        follows(count, Composed::new().with(accumulate()).with(zero(0)), TOLERANCE);
+        follows(count, Composed::new().with(accumulate()).with(zero(1)), TOLERANCE);
+        follows(count, Composed::new().with(accumulate()).with(zero(1)).with(Clip::norm(1e9)), TOLERANCE);
         for stage in stages(1) {
-            let clipped = Stack::new(Stack::new(zero(stage), accumulate()), Clip::norm(1e9));
+            let clipped = Composed::new().with(zero(stage)).with(accumulate()).with(Clip::norm(1e9));
             follows(count, clipped, TOLERANCE);
-            let recomputed = Stack::new(Stack::new(Recompute::every_block(), zero(stage)), accumulate());
+            let recomputed =
+                Composed::new().with(Recompute::every_block()).with(zero(stage)).with(accumulate());
             follows(count, recomputed, TOLERANCE);
-            let mixed = |zero| Stack::new(Stack::new(zero, half()), accumulate());
+            let mixed = |zero| Composed::new().with(zero).with(half()).with(accumulate());
             let alone = rank(Communicator::solo(), mixed(None)).unwrap();
             follows_run(alone, count, mixed(Some(zero(stage))), OF_HALF);
         }
@@ -328,24 +329,32 @@ fn so_do_orders_and_neighbours() {
 fn so_does_what_is_offloaded() {
     let accumulate = || Accumulate(MICRO_BATCHES);
     for offload in [Offload::optimizer(), Offload::parameters()] {
-        follows(1, Stack::new(offload.clone(), accumulate()), TOLERANCE);
-        follows(1, Stack::new(Stack::new(Recompute::every(2), offload.clone()), accumulate()), TOLERANCE);
+        follows(1, Composed::new().with(offload.clone()).with(accumulate()), TOLERANCE);
+        follows(
+            1,
+            Composed::new().with(Recompute::every(2)).with(offload.clone()).with(accumulate()),
+            TOLERANCE,
+        );
         for stage in stages(0) {
             for count in counts(&[1, 3]) {
-                follows(count, Stack::new(Stack::new(zero(stage), offload.clone()), accumulate()), TOLERANCE);
+                follows(
+                    count,
+                    Composed::new().with(zero(stage)).with(offload.clone()).with(accumulate()),
+                    TOLERANCE,
+                );
             }
             let mixed =
-                |zero, offload| Stack::new(Stack::new(Stack::new(zero, offload), half()), accumulate());
+                |zero, offload| Composed::new().with(zero).with(offload).with(half()).with(accumulate());
             let alone = rank(Communicator::solo(), mixed(None, None)).unwrap();
             follows_run(alone, 2, mixed(Some(zero(stage)), Some(offload.clone())), OF_HALF);
         }
     }
-    follows(2, Stack::new(Stack::new(accumulate(), Offload::optimizer()), zero(1)), TOLERANCE);
+    follows(2, Composed::new().with(accumulate()).with(Offload::optimizer()).with(zero(1)), TOLERANCE);
 }
 
 #[test]
 fn a_block_parameter_read_outside_its_segment_is_named() {
-    let found = ranks(2, Stack::new(zero(3).blocks(["entry"]), Accumulate(MICRO_BATCHES)));
+    let found = ranks(2, Composed::new().with(zero(3).blocks(["entry"])).with(Accumulate(MICRO_BATCHES)));
     for found in found {
         let error = found.unwrap_err().to_string();
         assert!(error.contains("`entry.weight` is read outside the segment"), "{error}");
@@ -356,7 +365,7 @@ fn a_block_parameter_read_outside_its_segment_is_named() {
 #[test]
 fn a_segment_of_several_blocks_brings_none_of_them() {
     let blocks = ["blocks.*.wide", "blocks.*.narrow"];
-    for found in ranks(2, Stack::new(zero(3).blocks(blocks), Accumulate(MICRO_BATCHES))) {
+    for found in ranks(2, Composed::new().with(zero(3).blocks(blocks)).with(Accumulate(MICRO_BATCHES))) {
         let error = found.unwrap_err().to_string();
         assert!(error.contains("`blocks.0.wide.weight` is read outside the segment"), "{error}");
     }

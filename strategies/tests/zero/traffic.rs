@@ -80,7 +80,7 @@ fn sent_as_the_equations_say(stage: u8, each: usize, copies: usize) {
         let zero = if copies > 1 { zero(stage).within(each) } else { zero(stage) };
         is_here.then_some(zero)
     };
-    let recipe = Stack::new(Stack::new(zero(stage >= 2), Accumulate(k)), zero(stage < 2));
+    let recipe = Composed::new().with(zero(stage >= 2)).with(Accumulate(k)).with(zero(stage < 2));
     let spawn = |world| {
         let recipe = recipe.clone();
         std::thread::spawn(move || rank_counted(world, recipe, Communicator::traffic).unwrap().1)

@@ -52,7 +52,7 @@ fn by_hand_after(ranks: usize, wait: impl Fn(usize) + Send + Sync + 'static) -> 
 
 fn recipe(zero: Zero, stage: u8) -> impl Composition<Model> + Clone {
     let placed = |is_here: bool| is_here.then(|| zero.clone());
-    Stack::new(Stack::new(placed(stage >= 2), Accumulate(MICRO_BATCHES)), placed(stage < 2))
+    Composed::new().with(placed(stage >= 2)).with(Accumulate(MICRO_BATCHES)).with(placed(stage < 2))
 }
 
 /// Small buckets are more calls; neither a bit of the result nor an element on the way differs.
@@ -153,7 +153,7 @@ fn passes<T: Send + 'static>(
             let device = device();
             let model = Model::new(&device);
             let mut setup = Setup::new(&model, &device).among(world.clone());
-            let mut stage = Stack::new(zero(2), then).start(&mut setup).unwrap();
+            let mut stage = Composed::new().with(zero(2)).with(then).start(&mut setup).unwrap();
             let pass = setup.into_pass();
             let master = stage.init_master(model).unwrap();
             let (entered, pass) = pass.enter(&stage.publish(master).unwrap()).unwrap();

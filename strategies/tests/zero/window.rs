@@ -107,17 +107,17 @@ fn a_published_master_is_gathered_again() {
 fn stage_3_is_stage_2_to_the_bit() {
     fn same<R: Composition<Model> + Clone>(count: usize, recipe: impl Fn(Zero) -> R) {
         let found = |stage| -> Vec<_> {
-            let recipe = Stack::new(Recompute::every_block(), recipe(zero(stage)));
+            let recipe = Composed::new().with(Recompute::every_block()).with(recipe(zero(stage)));
             ranks(count, recipe).into_iter().map(|found| found.unwrap().0).collect()
         };
         assert!(found(3) == found(2), "{count} ranks, {:?}", recipe(zero(3)));
     }
     let accumulate = || Accumulate(MICRO_BATCHES);
     for count in counts(&[1, 2, 3, 4]) {
-        same(count, |zero| Stack::new(zero, accumulate()));
-        same(count, |zero| Stack::new(zero.bucket_bytes(64), accumulate()));
+        same(count, |zero| Composed::new().with(zero).with(accumulate()));
+        same(count, |zero| Composed::new().with(zero.bucket_bytes(64)).with(accumulate()));
         for offload in [Offload::optimizer(), Offload::parameters()] {
-            same(count, |zero| Stack::new(Stack::new(zero, offload.clone()), accumulate()));
+            same(count, |zero| Composed::new().with(zero).with(offload.clone()).with(accumulate()));
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::module::{Module, Reparameterization};
 use burn::tensor::{Device, FloatDType, Shape, Tensor};
 use firebrick_kernels::packed::PackedMatrix;
 
@@ -41,22 +40,5 @@ impl PackedBase {
         let matrix = self.get()?;
         let dense = matrix.dense(&placeholder.device(), dtype);
         Some(relift(dense.reshape(Shape::from(matrix.shape().to_vec())), placeholder))
-    }
-}
-
-/// Reads a packed matrix that has no factors.
-#[derive(Module, Debug)]
-pub(super) struct Unpacking {
-    #[module(skip)]
-    pub base: PackedBase,
-}
-
-impl Reparameterization for Unpacking {
-    const NAME: &'static str = "quantized";
-
-    /// The placeholder has the dtype that the layer computes in.
-    fn apply<const D: usize>(&self, placeholder: Tensor<D>) -> Tensor<D> {
-        let dtype = FloatDType::from(placeholder.dtype());
-        self.base.read(&placeholder, dtype).unwrap_or(placeholder)
     }
 }

@@ -1,5 +1,8 @@
 //! The changes that strategies make to a model before training, and how they are undone.
 
+mod packed_base;
+mod read_whole;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -8,9 +11,10 @@ use burn::tensor::{Device, Tensor};
 use firebrick_kernels::packed::PackedMatrix;
 use firebrick_world::{Communicator, host_device};
 
-use crate::lora::ReadWhole;
-use crate::quantize::PackedBase;
 use crate::{LowRank, Paths, StartingFactors, StrategyError, apart, learns};
+
+pub use packed_base::PackedBase;
+pub(crate) use read_whole::ReadWhole;
 
 /// The changes that strategies have made to a model before training: the parameters that they have frozen, and the
 /// scale of the low-rank factors that they have attached.
