@@ -30,7 +30,7 @@ pages! {
         "firebrick::kernels" "firebrick::kernels::gelu" "firebrick::kernels::head_loss"
         "firebrick::kernels::norm_of_sum" "firebrick::memory::keep_freed" "firebrick::optim::Adafactor"
         "firebrick::optim::AdamW" "firebrick::optim::AdamW8bit" "firebrick::optim::Groups" "firebrick::optim::Lamb"
-        "firebrick::schedule" "firebrick::strategies#writing-a-strategy" "firebrick::strategies::Stage"
+        "firebrick::schedule" "firebrick::strategies#writing-a-strategy" "firebrick::strategies::Order" "firebrick::strategies::Stage"
         "firebrick::strategies::adapted_linear"
         "firebrick_models::decoding" "firebrick_models::pretrained::Folder::load_later"
         "firebrick_models::pretrained::load_adapters"

@@ -125,13 +125,34 @@ fn block<S: Simd, L: Left, const N: usize>(
     left: L::Block,
     right: &[S::f32s],
     out: &mut [S::f32s],
+    place: [usize; 3],
+    adds: bool,
+) {
+    // AVX-512 and NEON have 32 registers. AVX2 has 16, which the sums of all rows would fill without the operands.
+    if S::F32_LANES > 8 || cfg!(target_arch = "aarch64") {
+        return part::<S, L, ROWS, N>(simd, left, 0, right, out, place, adds);
+    }
+    part::<S, L, HALF, N>(simd, left, 0, right, out, place, adds);
+    part::<S, L, HALF, N>(simd, left, HALF, right, out, place, adds);
+}
+
+const HALF: usize = ROWS / 2;
+
+/// Computes `R` of the rows, from the row `first` on.
+#[inline(always)]
+fn part<S: Simd, L: Left, const R: usize, const N: usize>(
+    simd: S,
+    left: L::Block,
+    first: usize,
+    right: &[S::f32s],
+    out: &mut [S::f32s],
     [at, vectors, depth]: [usize; 3],
     adds: bool,
 ) {
-    let mut sums = [[simd.splat_f32s(0.0); N]; ROWS];
+    let mut sums = [[simd.splat_f32s(0.0); N]; R];
     if adds {
         for (row, sums) in sums.iter_mut().enumerate() {
-            let out = &out[row * vectors + at..][..N];
+            let out = &out[(first + row) * vectors + at..][..N];
             for (sum, out) in sums.iter_mut().zip(out) {
                 *sum = *out;
             }
@@ -140,15 +161,15 @@ fn block<S: Simd, L: Left, const N: usize>(
     for step in 0..depth {
         let right = &right[step * vectors + at..][..N];
         let column = L::column(&left, step);
-        for row in 0..ROWS {
-            let value = simd.splat_f32s(column[row]);
+        for row in 0..R {
+            let value = simd.splat_f32s(column[first + row]);
             for vector in 0..N {
                 sums[row][vector] = simd.mul_add_e_f32s(value, right[vector], sums[row][vector]);
             }
         }
     }
     for (row, sums) in sums.iter().enumerate() {
-        let out = &mut out[row * vectors + at..][..N];
+        let out = &mut out[(first + row) * vectors + at..][..N];
         for (out, sum) in out.iter_mut().zip(sums) {
             *out = *sum;
         }
