@@ -71,7 +71,7 @@
 //! | `Amp::bf16()`, `Accumulate(8)`, `Clip::norm(1.0)` | 4Ψ bytes, f32 | the mean gradient of the whole window |
 //! | `Accumulate(8)`, `Amp::bf16()`, `Clip::norm(1.0)` | 4Ψ bytes, f32: sums are never kept in bf16 | the same gradient, bit for bit |
 //! | `Amp::f16()`, `Accumulate(8)`, `Clip::norm(1.0)` | 4Ψ bytes, f32 | the same gradient, without the loss scale |
-//! | `Clip::norm(1.0)`, `Accumulate(8)`, `Amp::bf16()` | 4Ψ bytes, f32: the order is that of the row before | the same gradient, bit for bit |
+//! | `Clip::norm(1.0)`, `Accumulate(8)`, `Amp::bf16()` | the same as the second row | the same gradient, bit for bit |
 //!
 //! # Writing a strategy
 //!

@@ -24,7 +24,7 @@ pub enum Publishes {
 /// |---|---|
 /// | [`collect`](Self::collect) | changes, sums or skips gradients |
 /// | [`save`](Self::save), [`restore`](Self::restore) | has values that must survive a restart |
-/// | [`init_master`](Self::init_master), [`publish`](Self::publish), [`publishes`](Self::publishes), [`evaluator`](Self::evaluator) | casts or moves the parameters between master and replica |
+/// | [`init_master`](Self::init_master), [`publish`](Self::publish), [`publishes`](Self::publishes), [`publish_each`](Self::publish_each), [`evaluator`](Self::evaluator) | casts or moves the parameters between master and replica |
 /// | [`shard`](Self::shard), [`alias_master`](Self::alias_master), [`unalias_master`](Self::unalias_master), [`gather_full`](Self::gather_full) | divides the master among the ranks |
 /// | [`averages`](Self::averages), [`updated`](Self::updated), [`averaged`](Self::averaged), [`resume_average`](Self::resume_average) | keeps other weights to evaluate and to save |
 /// | [`loss_scale`](Self::loss_scale), [`held_bytes`](Self::held_bytes), [`after_window`](Self::after_window) | scales the loss, holds gradients, or reacts to a window's outcome |

@@ -21,8 +21,8 @@ pub trait Fp8Products: Products {
         map::<Self>(x, weight, bias)
     }
 
-    /// Returns the gradients of the input and the weight, given the gradient of the result, `[rows, out]`. That of the input needs
-    /// the weight, that of the weight needs the input; without it, the gradient is `None`.
+    /// Returns the gradients of the input and of the weight for a gradient of the result, `[rows, out]`. The first is computed
+    /// if the weight is given, the second if the input is; otherwise it is `None`.
     fn fp8_gradients(
         x: Option<FloatTensor<Self>>,
         weight: Option<FloatTensor<Self>>,

@@ -8,8 +8,8 @@ use super::*;
 use crate::effects::{Reduces, Sums};
 use crate::{
     Amp, Clip, Composed, Composition, Effects, Ema, Freeze, GradMap, Grads, Lora, LossScale, Offload,
-    Outcome, ParamMap, Publishes, Recompute, SkipReason, Stage, StageState, Stages, Strategy, StrategyRecipe,
-    Zero, map_params, testing,
+    Outcome, ParamMap, Recompute, SkipReason, Stage, StageState, Stages, Strategy, StrategyRecipe, Zero,
+    map_params, testing,
 };
 
 fn device() -> Device {
@@ -109,10 +109,6 @@ impl<M: Module> Stage<M> for Broken {
 
     fn alias_master(&mut self, master: M, _: &M) -> M {
         if self.law == Law::Alias { map_params(master, &mut Times(1.001)) } else { master }
-    }
-
-    fn publishes(&self) -> Publishes {
-        Publishes::Together
     }
 
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
