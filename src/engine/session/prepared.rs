@@ -1,19 +1,20 @@
 //! A run whose strategies have started, before its master and replica exist.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
-use burn::tensor::{Device, FloatDType};
+use burn::tensor::Device;
 use firebrick_datasets::Batch;
 use firebrick_strategies::{Adaptation, Composition, OnDisk, Order, Pass, Setup, Stages, tied, trained};
 use firebrick_world::{Communicator, host_device};
 
-use super::counted::Counted;
-use super::parked::published_parked;
-use super::published::published;
-use super::{Copies, Looks, Session, Weights};
+use super::Session;
+use super::memory::MemoryProbe;
+use super::publish::{published, published_parked};
+use super::ranks::Ranks;
+use super::updater::Updater;
+use super::weights::Weights;
 use crate::accounting::{ParameterBytes, Placement, dtypes};
 use crate::checkpoint::{Layout, OnDisk as Disk};
 use crate::engine::elementwise::require_elementwise;
@@ -112,7 +113,6 @@ impl<M: Module + 'static> Prepared<M> {
         let Self { mut stages, model, adaptation, device, order, mut pass, world, opens_disk } = self;
         let [master_on_host, replica_on_host, held_on_host] = order.on_host();
         let placement = Placement { master_on_host, replica_on_host, held_on_host };
-        let writes = Some(pass.dtype()).filter(|dtype| *dtype != FloatDType::F32);
         settle(&device);
         if order.quantizes() && world.size() > 1 {
             adaptation.require_same_quantized(&world)?;
@@ -149,61 +149,42 @@ impl<M: Module + 'static> Prepared<M> {
         }
         let before = dtypes(&owned);
         drop(owned);
-        let (pair, parking) = match &parked {
-            None => (published(&pass, &mut stages, master)?, None),
+        let pair = match &parked {
+            None => published(&pass, &mut stages, master)?,
             Some(parked) => {
                 stages.updated(&master);
-                let (pair, parking) = published_parked(&mut stages, parked, master, order.moves())?;
-                (pair, Some(parking))
+                published_parked(&mut stages, parked, master, order.moves())?
             }
         };
-        let weights = Weights::new(pair);
-        let (master, replica) = weights.pair();
-        let owned = outline(master);
+        let owned = outline(&pair.0);
+        let weights = Weights::new(pair, parked);
         let changed = before.into_iter().zip(dtypes(&owned)).find(|(before, after)| before != after);
         if let Some(((path, _), _)) = changed {
             return Err(TrainError::SharedState { path });
         }
-        let tied = tied(master);
+        let is_tied = tied(weights.master());
         let scale = adaptation.low_rank().map(|factors| factors.scale());
         let layout = Arc::new(
             Layout::of(&owned, &mut stages, &world).scaling(scale).packing(adaptation.packed_bases()),
         );
-        bytes.count(master, replica, stages.averaged().as_ref());
+        bytes.count(weights.master(), weights.replica(), stages.averaged().as_ref());
         if let Some(disk) = &mut disk {
             disk.take_state(&mut optimizer, &owned)?;
             bytes.count_disk(disk.bytes(), disk.file());
         }
         drop(owned);
-        let looks = Looks::new(pass.device());
+        let schedule: (Arc<dyn LrSchedule>, _) = (Arc::new(schedule), total_updates);
         Ok(Session {
+            memory: MemoryProbe::new(bytes, pass.device()),
+            updater: Updater::new(optimizer, disk, schedule, is_tied, pass.dtype(), order.moves()),
+            ranks: Ranks::new(world),
+            evaluation_dtype: order.evaluation_dtype(),
             stages,
             adaptation,
             layout,
             weights,
-            arrives: false,
-            counted: Counted::default(),
-            optimizer,
-            disk,
-            parking,
-            schedule: Arc::new(schedule),
-            total_updates,
-            updates: 0,
-            seed,
-            tied,
             pass,
-            evaluation_dtype: order.evaluation_dtype(),
-            bytes,
-            looks,
-            copies: Copies::default(),
-            budget: None,
-            world,
-            writes,
-            moves: order.moves(),
-            any_dtype: HashSet::new(),
-            deferred: HashSet::new(),
-            undecided: None,
-            next: None,
+            seed,
         })
     }
 }

@@ -8,10 +8,10 @@ use firebrick_strategies::optim::on_host;
 use firebrick_strategies::{SavedStates, StageState};
 use firebrick_world::is_host;
 
-use super::parked::published_parked;
-use super::published::published;
-use super::whole::{Copies, Which};
-use super::{Session, Weights};
+use super::Session;
+use super::publish::{published, published_parked};
+use super::weights::Weights;
+use super::whole::Which;
 use crate::TrainError;
 use crate::checkpoint::{
     Layout, Resumed, Snapshot, StateAt, TrainerState, Waiting, load, load_onto_disk, load_optimizer,
@@ -35,20 +35,20 @@ impl<M: Module> Session<M> {
         layout: &Arc<Layout>,
         state: TrainerState,
     ) -> Result<Snapshot, TrainError> {
-        debug_assert!(self.undecided.is_none(), "a save begins with what is decided");
+        debug_assert!(self.updater.undecided.is_none(), "a save begins with what is decided");
         let copied = self.copied(Which::Master);
         let average = self.copied(Which::Average).or_else(|| self.stages.averaged());
-        let master = self.weights.pair().0;
+        let master = self.weights.master();
         let on_device = !master.devices().iter().all(is_host);
         // Others than deferred optimizers are read tensor by tensor.
-        let read = on_device.then(|| on_host(&self.optimizer, master, &self.deferred));
-        let optimizer = match (&self.disk, &read) {
+        let read = on_device.then(|| on_host(&self.updater.optimizer, master, &self.updater.deferred));
+        let optimizer = match (&self.updater.disk, &read) {
             (Some(disk), _) => StateAt::Disk(disk),
             (None, Some(read)) => StateAt::Device(read),
-            (None, None) => StateAt::Host(&self.optimizer),
+            (None, None) => StateAt::Host(&self.updater.optimizer),
         };
         let master = copied.as_ref().unwrap_or(master);
-        Ok(Snapshot::take(layout, &self.world, master, average.as_ref(), &optimizer, state)?)
+        Ok(Snapshot::take(layout, &self.ranks.world, master, average.as_ref(), &optimizer, state)?)
     }
 
     /// Continues from a checkpoint, which may have any number of ranks and other strategies. Every rank calls it.
@@ -64,10 +64,9 @@ impl<M: Module> Session<M> {
     ) -> Result<(), TrainError> {
         let (checkpoint, state) = (&from.checkpoint, &from.state);
         let fresh = self.strategies();
-        let Some((master, replica)) = self.weights.pair.take() else { return Ok(()) };
-        drop(replica);
+        let Some(master) = self.weights.take_master() else { return Ok(()) };
         let device = self.pass.device().clone();
-        let parked = self.parking.as_ref().map(|parking| parking.params.clone());
+        let parked = self.weights.parked().cloned();
         let master = self.stages.unalias_master(master);
         let master = match &parked {
             None => master,
@@ -78,10 +77,10 @@ impl<M: Module> Session<M> {
         let reclaimed = (master, checkpoint.parameters());
         let master = device.memory_persistent_allocations(reclaimed, load_master)?;
         let saved = checkpoint.optimizer();
-        let master = match &mut self.disk {
+        let master = match &mut self.updater.disk {
             Some(disk) => {
-                load_onto_disk(&mut self.optimizer, disk, &master, layout, saved, interrupter)?;
-                self.bytes.count_disk(disk.bytes(), disk.file());
+                load_onto_disk(&mut self.updater.optimizer, disk, &master, layout, saved, interrupter)?;
+                self.memory.bytes.count_disk(disk.bytes(), disk.file());
                 master
             }
             None => {
@@ -89,22 +88,22 @@ impl<M: Module> Session<M> {
                     let loaded = load_optimizer(optimizer, &master, layout, saved, interrupter)?;
                     Ok::<_, TrainError>((loaded, master))
                 };
-                let optimizer = (self.optimizer.clone(), master);
+                let optimizer = (self.updater.optimizer.clone(), master);
                 let loaded = device.memory_persistent_allocations(optimizer, load_state)?;
                 let master;
-                ((self.optimizer, self.bytes.optimizer), master) = loaded;
+                ((self.updater.optimizer, self.memory.bytes.optimizer), master) = loaded;
                 master
             }
         };
-        match &parked {
-            None => self.weights = Weights::new(published(&self.pass, &mut self.stages, master)?),
+        let pair = match &parked {
+            None => published(&self.pass, &mut self.stages, master)?,
             Some(parked) => {
                 let master = parked.renewed(master, Values::Master, |_| true);
                 self.stages.updated(&master);
-                let (pair, parking) = published_parked(&mut self.stages, parked, master, self.moves)?;
-                (self.weights, self.parking) = (Weights::new(pair), Some(parking));
+                published_parked(&mut self.stages, parked, master, self.updater.moves)?
             }
-        }
+        };
+        self.weights = Weights::new(pair, parked.clone());
         let mut states = SavedStates::matching(fresh, state.strategies().to_vec());
         self.stages.restore(&mut states)?;
         states.finish()?;
@@ -114,16 +113,15 @@ impl<M: Module> Session<M> {
                     let left = parked.as_deref().map_or(Waiting::Nothing, Waiting::Left);
                     load(average, layout, saved, interrupter, left)?
                 }
-                None => self.weights.pair().0.clone(),
+                None => self.weights.master().clone(),
             };
             self.stages.resume_average(average);
         }
-        let (master, replica) = self.weights.pair();
-        self.bytes.count(master, replica, self.stages.averaged().as_ref());
-        self.renew();
-        self.check_disk()?;
-        self.copies = Copies::default();
-        self.updates = state.step();
+        let averaged = self.stages.averaged();
+        self.memory.bytes.count(self.weights.master(), self.weights.replica(), averaged.as_ref());
+        self.weights.renew();
+        self.weights.check_disk()?;
+        self.updater.updates = state.step();
         Ok(())
     }
 }

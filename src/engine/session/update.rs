@@ -10,37 +10,22 @@ use std::collections::HashSet;
 
 use burn::module::{Module, ParamId};
 use burn::tensor::Tensor;
-use firebrick_datasets::Batch;
-use firebrick_kernels::optim::{deferrals, replicas, together, together_if_finite};
 use firebrick_strategies::optim::retract;
-use firebrick_strategies::{Agreement, Grads, Outcome, Settled, SkipReason, each_param, tie, untie};
+use firebrick_strategies::{Agreement, Grads, Outcome, Settled, SkipReason};
 use firebrick_world::is_host;
 
-use super::in_parts::{Input, Way, published_in_parts, renewed};
-use super::parked::Parking;
-use super::published::{arrived, published_from};
-use super::whole::Copies;
-use super::{Session, Weights};
+use super::Session;
+use super::memory::MemoryProbe;
+use super::publish::arrived;
+use super::updater::{Undecided, Updater};
 use crate::TrainError;
-use crate::accounting::FirstUpdate;
-use crate::accounting::budget::{Moment, OnDevice};
+use crate::accounting::{FirstUpdate, Placement};
 use crate::checkpoint::{OnDisk, StateSize};
-use crate::engine::agreement::{PartOfStep, PartOfWindow, StepOfAll, Tells};
-use crate::engine::feed::Feed;
 use crate::engine::late::Late;
 use crate::engine::step::{Step, settled_by};
 use crate::memory::Storages;
 use crate::observe::rank_report::Exchanged;
 use crate::scratch::Values;
-
-/// An update that the device makes if the norm is finite.
-pub(super) struct Undecided {
-    norm: Late,
-    /// The parameters that have a gradient.
-    params: HashSet<ParamId>,
-    /// The factor of the next window's loss, `[1]`, if the decision moves it.
-    loss_scale: Option<Tensor<1>>,
-}
 
 /// The factor of a loss before the backward pass.
 pub(super) enum LossScale {
@@ -50,25 +35,6 @@ pub(super) enum LossScale {
 }
 
 impl<M: Module> Session<M> {
-    /// Prepares what this rank tells the others in this step, if there are others: its part of the loss, the next window,
-    /// what the training loop tells, and whom the rank has waited for since `before`.
-    pub(super) fn telling<B: Batch>(
-        &self,
-        step: &mut Step,
-        feed: &mut Feed<B>,
-        Tells { stops, saving, may_end }: Tells,
-        before: Exchanged,
-    ) -> Option<Agreement> {
-        if self.world.size() == 1 {
-            return None;
-        }
-        let next = if may_end { None } else { feed.peek() };
-        let next = next.map(PartOfWindow::of).unwrap_or_default();
-        let (part, world) = (PartOfStep { updates: self.updates, stops, saving, next }, self.world.clone());
-        let numbers = move || part.numbers(Exchanged::of(&world).since(&before).slowest());
-        Some(Agreement::new(&self.world, step.take_loss(), numbers))
-    }
-
     /// Applies or skips the window's gradients, or leaves the decision to the device. Several ranks tell each other about
     /// the step, unless a stage has made them.
     pub(super) fn settle(
@@ -77,11 +43,11 @@ impl<M: Module> Session<M> {
         agreement: Option<Agreement>,
         step: &mut Step,
     ) -> Result<(), TrainError> {
-        step.update = self.updates;
+        step.update = self.updater.updates;
         let loss = step.end_loss();
         let fit = match outcome {
             Outcome::Apply(mut grads) => {
-                let master = self.weights.pair().0;
+                let master = self.weights.master();
                 grads.agree(master)?;
                 let tensor = grads.norm(master)?;
                 let norm = grads.known_norm().map_or_else(|| Late::new(tensor.clone()), Late::known);
@@ -93,7 +59,7 @@ impl<M: Module> Session<M> {
                     let loss_scale = self.loss_scale_by(&tensor);
                     self.update(grads, Some(tensor), step)?;
                     step.settled = None;
-                    self.undecided = Some(Undecided { norm, params, loss_scale });
+                    self.updater.undecided = Some(Undecided { norm, params, loss_scale });
                     return Ok(());
                 }
                 // The norm decides about the update, and is also the reported number. The loss is read with it: a step
@@ -114,9 +80,7 @@ impl<M: Module> Session<M> {
         if let Some(agreement) = agreement {
             let of_all = agreement.make(fit.as_ref().err())?;
             agreed = of_all.skip.clone();
-            let of_all = StepOfAll::of(of_all, self.world.rank())?;
-            self.next = of_all.next.clone();
-            step.of_all = Some(of_all);
+            self.ranks.told(of_all, step)?;
         }
         match (agreed, fit) {
             (None, Ok(grads)) => {
@@ -130,7 +94,7 @@ impl<M: Module> Session<M> {
     /// Makes no update from a window.
     pub(super) fn skip(&mut self, reason: SkipReason, step: &mut Step) -> Result<(), TrainError> {
         self.confirm()?;
-        step.update = self.updates;
+        step.update = self.updater.updates;
         step.loss_scale = self.stages.loss_scale();
         let settled = Settled::Skipped(reason);
         step.settled = Some(settled.clone());
@@ -146,20 +110,19 @@ impl<M: Module> Session<M> {
     /// The device has failed, another rank is gone, or a strategy ends the run.
     pub fn confirm(&mut self) -> Result<(), TrainError> {
         self.arrive()?;
-        let Some(Undecided { norm, params, .. }) = self.undecided.take() else { return Ok(()) };
+        let Some(Undecided { norm, params, .. }) = self.updater.undecided.take() else { return Ok(()) };
         let settled = settled_by(norm.read()?);
         match &settled {
             Settled::Applied if self.stages.keeps_average() => {
-                let (stages, master) = (&mut self.stages, self.weights.pair().0);
-                let updated = (stages, master.clone());
+                let updated = (&mut self.stages, self.weights.master().clone());
                 self.pass
                     .device()
                     .memory_persistent_allocations(updated, |(stages, master)| stages.updated(&master));
             }
             Settled::Applied => {}
             Settled::Skipped(_) => {
-                retract(&mut self.optimizer, self.weights.pair().0, &params);
-                self.updates -= 1;
+                retract(&mut self.updater.optimizer, self.weights.master(), &params);
+                self.updater.updates -= 1;
             }
         }
         Ok(self.stages.after_window(&settled)?)
@@ -172,42 +135,31 @@ impl<M: Module> Session<M> {
     ///
     /// The same as [`confirm`](Self::confirm), or another rank is gone.
     pub fn confirm_between(&mut self) -> Result<(), TrainError> {
-        let before = self.counted.begin(&self.world);
+        let before = self.ranks.begin();
         let confirmed = self.confirm().and_then(|()| self.arrive());
-        self.counted.end_between(&self.world, &before);
+        self.ranks.end_between(&before);
         confirmed
     }
 
     /// Takes what was exchanged for the last step after it had ended.
     pub(crate) fn exchanged_since(&mut self) -> Exchanged {
-        self.counted.rest()
+        self.ranks.rest()
     }
 
     /// Waits for the parameters of the replica that are on their way, if the last update has left any, and counts the bytes
     /// of all.
     pub(super) fn arrive(&mut self) -> Result<(), TrainError> {
-        if std::mem::take(&mut self.arrives)
-            && let Some(pair) = self.weights.pair.take()
-        {
-            self.weights = Weights::new(arrived(self.pass.device(), &mut self.stages, pair));
+        if self.weights.arrive(self.pass.device(), &mut self.stages) {
             self.pass.check()?;
-            let (master, replica) = self.weights.pair();
-            self.bytes.count(master, replica, self.stages.averaged().as_ref());
+            let averaged = self.stages.averaged();
+            self.memory.bytes.count(self.weights.master(), self.weights.replica(), averaged.as_ref());
         }
         Ok(())
     }
 
-    /// Returns whether no parameter of the replica is on its way.
-    fn is_there(&self) -> bool {
-        let waits = |id| self.parking.as_ref().is_some_and(|parking| parking.params.has(id));
-        let mut is_there = true;
-        each_param(self.replica(), |param| is_there &= param.is_initialized() || waits(param.id()));
-        is_there
-    }
-
     /// Returns the factor of the loss of the next micro-batch, if there is one.
     pub(super) fn loss_scale(&mut self) -> Option<LossScale> {
-        let chosen = self.undecided.as_ref().and_then(|undecided| undecided.loss_scale.clone());
+        let chosen = self.updater.undecided.as_ref().and_then(|undecided| undecided.loss_scale.clone());
         chosen
             .map(Box::new)
             .map(LossScale::OnDevice)
@@ -225,126 +177,61 @@ impl<M: Module> Session<M> {
 
     /// Returns the parameters to update, if the device may decide about their update on its own.
     fn left_to_device(&mut self, grads: &Grads) -> Option<HashSet<ParamId>> {
-        let alone = self.world.size() == 1 && !self.deferred.is_empty();
+        let alone = self.ranks.world.size() == 1 && !self.updater.deferred.is_empty();
         if !alone || grads.skip().is_some() || grads.known_norm().is_some() {
             return None;
         }
-        let params = grads.ids(self.weights.pair().0);
-        (!params.is_empty() && params.is_subset(&self.deferred)).then_some(params)
+        let params = grads.ids(self.weights.master());
+        (!params.is_empty() && params.is_subset(&self.updater.deferred)).then_some(params)
     }
 
-    /// Updates the master; with a guard, only if that is finite.
+    /// Updates the master and publishes it; with a guard, only if that is finite.
     fn update(&mut self, grads: Grads, guard: Option<Tensor<1>>, step: &mut Step) -> Result<(), TrainError> {
-        let rate = self.schedule.rate(self.updates, self.total_updates);
-        if !(rate.is_finite() && rate >= 0.0) {
-            return Err(TrainError::LearningRate { update: self.updates, rate });
-        }
-        step.rate = rate;
-        let Self {
-            optimizer,
-            disk,
-            stages,
-            tied,
-            bytes,
-            pass,
-            weights,
-            updates,
-            budget,
-            writes,
-            moves,
-            any_dtype,
-            deferred,
-            copies,
-            arrives,
-            parking,
-            ..
-        } = self;
-        *copies = Copies::default();
-        let Some((master, replica)) = weights.pair.take() else { return Ok(()) };
-        drop(replica);
-        let parked = disk.as_ref().and_then(|disk| disk.parked().cloned());
+        step.rate = self.updater.rate()?;
+        let device = self.pass.device().clone();
+        let Some(master) = self.weights.take_master() else { return Ok(()) };
+        let master = self.stages.unalias_master(master);
+        let parked = self.updater.parked();
         let master = match &parked {
-            None => stages.unalias_master(master),
+            None => master,
             // An optimizer updates whatever has a value.
-            Some(parked) => parked.outline(stages.unalias_master(master), Values::Master, true),
+            Some(parked) => parked.outline(master, Values::Master, true),
         };
         // Only a device's updates are deferred.
-        let params = if is_host(pass.device()) { HashSet::new() } else { grads.ids(&master) };
-        let grads = grads.for_update(&master, any_dtype);
-        let given = Storages::of_gradients(&master, &grads);
-        let state = FirstUpdate::begins(*updates == 0, &master, &grads, pass.device());
-        let (input, is_tied, dtype) = ((&mut *optimizer, disk.as_mut(), master, grads), *tied, *writes);
-        let (is_decided, before) = (guard.is_none(), deferrals());
-        let is_copied = bytes.placement.master_on_host && !bytes.placement.replica_on_host;
-        let most = moves.filter(|_| (is_copied || parked.is_some()) && stages.publishes_each());
-        let waiting = parked.clone();
-        let updated = move |(optimizer, disk, master, grads): Input<'_, M>| {
-            let stepped = |master| match disk {
-                Some(disk) => disk.step(optimizer, master, grads, |optimizer, master, part| {
-                    (optimizer.step(rate, master, part.grads), Vec::new())
-                }),
-                None => optimizer.step(rate, master, grads),
-            };
-            // Burn's optimizer updates only the first place of a tied parameter, and updates in place only if nothing
-            // else holds the tensor.
-            let step = || match is_tied {
-                true => tie(stepped(untie(master))),
-                false => stepped(master),
-            };
-            let step = || renewed(waiting.as_deref(), step(), Values::Master);
-            let update = || match guard.clone() {
-                None => together(step),
-                Some(guard) => together_if_finite(guard, step),
-            };
-            match dtype {
-                None => (update(), None),
-                Some(dtype) => {
-                    let (master, written) = replicas(dtype, update);
-                    (master, Some(written))
-                }
-            }
-        };
-        let (pair, written) = match most {
-            Some(most) => {
-                let way = Way { rate, is_tied, writes: dtype, most };
-                published_in_parts(pass.device(), stages, input, way)?
-            }
-            None => published_from(pass.device(), stages, input, is_decided, updated)?,
-        };
-        let all_deferred = deferrals() - before == params.len() as u64;
-        debug_assert!(is_decided || all_deferred, "the device decides about updates that it makes");
-        match all_deferred {
-            true => deferred.extend(params),
-            false => deferred.clear(),
-        }
-        // No stage casts the master itself, or the optimizer does not support it: stop writing the copies.
-        *writes = writes.filter(|_| written.taken > 0);
-        // Burn's own clipping computes in the gradient's dtype.
-        *any_dtype = if optimizer.has_gradient_clipping() { HashSet::new() } else { written.params };
+        let params = if is_host(&device) { HashSet::new() } else { grads.ids(&master) };
+        let grads = self.updater.reads(grads, &master);
+        let gradient_bytes = Storages::of_gradients(&master, &grads);
+        let first = FirstUpdate::begins(self.updater.updates == 0, &master, &grads, &device);
+        let Placement { master_on_host, replica_on_host, .. } = self.memory.bytes.placement;
+        let is_copied = master_on_host && !replica_on_host;
+        let in_parts = (is_copied || parked.is_some()) && self.stages.publishes_each();
+        let (updated, to) = ((master, grads, step.rate), (&device, &mut self.stages, in_parts));
+        let pair = self.updater.update(updated, guard, params, to)?;
         // What is on its way would be missing in the measurement.
-        let pair = if state.measures() { arrived(pass.device(), stages, pair) } else { pair };
-        match (disk.as_mut(), state.ends(&pair.0, &pair.1, pass.device())) {
+        let pair = if first.measures() { arrived(&device, &mut self.stages, pair) } else { pair };
+        self.count_state(first, &pair);
+        self.weights.put(pair, parked);
+        self.updater.disk.as_mut().map_or(Ok(()), OnDisk::check)?;
+        if self.weights.is_there() {
+            self.arrive()?;
+        }
+        self.updater.updates += 1;
+        step.update = self.updater.updates;
+        self.memory.after_update(gradient_bytes)
+    }
+
+    /// Counts the bytes of the optimizer's state after an update.
+    fn count_state(&mut self, first: FirstUpdate, (master, replica): &(M, M)) {
+        let Updater { optimizer, disk, updates, .. } = &self.updater;
+        let MemoryProbe { bytes, budget, .. } = &mut self.memory;
+        match (disk, first.ends(master, replica, self.pass.device())) {
             (Some(disk), _) => bytes.count_disk(disk.bytes(), disk.file()),
             (None, Some(measured)) => bytes.optimizer = measured,
             // If nothing measures it, a run with a budget reads the optimizer's state once.
             (None, None) if *updates == 0 && budget.is_some() => {
-                bytes.optimizer = StateSize::of(optimizer, &pair.0).bytes;
+                bytes.optimizer = StateSize::of(optimizer, master).bytes;
             }
             (None, None) => {}
         }
-        if let Some(parked) = parked {
-            *parking = Some(Parking::of(parked, &pair.1));
-        }
-        *weights = Weights::new(pair);
-        *arrives = true;
-        disk.as_mut().map_or(Ok(()), OnDisk::check)?;
-        let gradients = if bytes.placement.master_on_host { 0 } else { given };
-        if self.is_there() {
-            self.arrive()?;
-        }
-        self.updates += 1;
-        step.update = self.updates;
-        let found = OnDevice { gradients, ..OnDevice::between_steps(&self.bytes) };
-        self.check_budget(found, Moment::Update)
     }
 }

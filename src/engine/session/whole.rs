@@ -17,7 +17,7 @@ impl<M: Module> Session<M> {
     /// `root` alone, or on every rank if there is no root. Every rank calls it. If ranks shard the master, the result
     /// is in host memory.
     pub fn adapted(&mut self, root: Option<usize>) -> Result<Option<M>, TrainError> {
-        let master = self.weights.pair().0.clone();
+        let master = self.weights.master().clone();
         let whole = self.stages.gather_full(master, root)?;
         let whole = whole.map(|master| self.in_one_place(master.valid()));
         self.having_read(Ok(whole))
@@ -54,23 +54,23 @@ impl<M: Module> Session<M> {
         if let Some(copy) = self.copied(if average.is_some() { Which::Average } else { Which::Master }) {
             return Ok(Some(copy.valid()));
         }
-        let model = self.stages.averaged().unwrap_or_else(|| self.weights.pair().0.clone());
+        let model = self.stages.averaged().unwrap_or_else(|| self.weights.master().clone());
         let whole = self.stages.gather_full(model, Some(0))?;
         let whole = whole.map(|whole| ToHost::of(whole.valid()));
-        self.renew();
+        self.weights.renew();
         self.having_read(Ok(whole))
     }
 
     /// Returns a copy of the master or of its average in host memory, if a single rank trains on a device: reads it once,
     /// however many files it is written to before the next update.
     pub(super) fn copied(&mut self, which: Which) -> Option<M> {
-        let master = self.weights.pair().0.clone();
-        if self.world.size() > 1 || master.devices().iter().all(is_host) {
+        let master = self.weights.master().clone();
+        if self.ranks.world.size() > 1 || master.devices().iter().all(is_host) {
             return None;
         }
         let known = match which {
-            Which::Master => &mut self.copies.master,
-            Which::Average => &mut self.copies.average,
+            Which::Master => &mut self.weights.copies.master,
+            Which::Average => &mut self.weights.copies.average,
         };
         if known.is_none() {
             let model = match which {
@@ -85,7 +85,7 @@ impl<M: Module> Session<M> {
     /// The files' view of a finished run: the whole model with the input model's structure, its average if there is one, and
     /// its adapters. It is in host memory if a save has just copied it there, and otherwise what is given.
     pub fn to_write(&mut self, whole: &Whole<M>) -> Whole<M> {
-        let Some(master) = self.copies.master.clone() else { return whole.clone() };
+        let Some(master) = self.weights.copies.master.clone() else { return whole.clone() };
         let average = self.copied(Which::Average).map(|average| self.given_back(average.valid()));
         let adapted = master.valid();
         let adapters = self.adapters(&adapted);
@@ -115,7 +115,7 @@ impl<M: Module> Session<M> {
 
     /// Whether ranks shard the master.
     fn comes_together(&self) -> bool {
-        self.world.size() > 1 && self.layout.places().any(|(_, place)| place.shard.is_some())
+        self.ranks.world.size() > 1 && self.layout.places().any(|(_, place)| place.shard.is_some())
     }
 
     /// Whether each rank holds only a part of the replica.
@@ -146,18 +146,6 @@ pub type Whole<M> = (M, Option<M>, Option<Adapters>);
 pub(super) enum Which {
     Master,
     Average,
-}
-
-/// Copies of master and average in host memory, since the last update.
-pub(super) struct Copies<M> {
-    master: Option<M>,
-    average: Option<M>,
-}
-
-impl<M> Default for Copies<M> {
-    fn default() -> Self {
-        Self { master: None, average: None }
-    }
 }
 
 /// Copies a device's tensors to the host. Those on the host are shared: while others read a tensor, an update writes its

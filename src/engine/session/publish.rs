@@ -1,7 +1,7 @@
-//! Updates on the host, published part by part: while a device receives the parameters of one part, the host updates those
-//! of the next.
+//! Publishes a new master: makes the replica of it, whole or part by part.
 //!
-//! A part has the parameters of a bucket, which is also how a disk keeps the optimizer's state.
+//! An update on the host is published part by part: while a device receives the parameters of one part, the host updates
+//! those of the next. A part has the parameters of a bucket, which is also how a disk keeps the optimizer's state.
 //!
 //! | host | update part 1 | update part 2 | update part 3 | |
 //! |---|---|---|---|---|
@@ -14,11 +14,105 @@ use burn::module::{Module, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick_kernels::optim::{Replicas, replicas};
-use firebrick_strategies::{Stages, StrategyError, each_distinct_param, tie, untie, with_values};
+use firebrick_strategies::{Pass, Stages, StrategyError, each_distinct_param, tie, untie, with_values};
 
-use super::published::Written;
+use crate::TrainError;
 use crate::checkpoint::{OnDisk, Part, Published, split_in};
 use crate::scratch::{ParkedParams, Values};
+
+/// What an update wrote besides the master.
+#[derive(Default)]
+pub(super) struct Written {
+    /// The number of the replica's parameters that are copies written by the update.
+    pub taken: usize,
+    /// The parameters that have such a copy.
+    pub params: HashSet<ParamId>,
+}
+
+/// Publishes a new master: informs the stages of it, and returns master and replica, once all of the replica is there.
+pub(super) fn published<M: Module>(
+    pass: &Pass,
+    stages: &mut Stages<M>,
+    master: M,
+) -> Result<(M, M), StrategyError> {
+    let (pair, _) = published_from(pass.device(), stages, master, true, |master| (master, None))?;
+    let pair = arrived(pass.device(), stages, pair);
+    pass.check()?;
+    Ok(pair)
+}
+
+/// Waits for the parameters of a replica that are on their way from other ranks, and lets the master read their memory where
+/// both hold the same values. [`Pass::check`] tells whether all of them have come.
+pub(super) fn arrived<M: Module>(device: &Device, stages: &mut Stages<M>, pair: (M, M)) -> (M, M) {
+    device.memory_persistent_allocations((pair, stages), |((master, replica), stages)| {
+        (stages.alias_master(master, &replica), replica)
+    })
+}
+
+/// Publishes a master that is computed from `input`, together with the copies that its update wrote. The stages are informed
+/// only if it `is_decided`. Parameters of the replica may still be [on their way](arrived).
+///
+/// Tensors that outlive a step are allocated in the device's persistent pool, apart from the activations of each step. An
+/// update's temporaries are allocated there too: they have the sizes of parameters, and the next update reuses them.
+pub(super) fn published_from<M: Module, I: Send>(
+    device: &Device,
+    stages: &mut Stages<M>,
+    input: I,
+    is_decided: bool,
+    master: impl Fn(I) -> (M, Option<Replicas>) + Send + Sync,
+) -> Result<((M, M), Written), StrategyError> {
+    device.memory_persistent_allocations((input, stages), |(input, stages)| {
+        let (master, written) = master(input);
+        if is_decided {
+            stages.updated(&master);
+        }
+        let mut publish = || stages.publish(master.clone());
+        let (replica, written) = match written {
+            None => (publish(), Written::default()),
+            Some(written) => {
+                let params = written.params(&master);
+                let (replica, taken) = written.lend(publish);
+                (replica, Written { taken, params })
+            }
+        };
+        Ok(((master, replica?), written))
+    })
+}
+
+/// Publishes a master whose parameters wait, in buckets of at most `most` bytes if the stages can. Returns master and replica.
+///
+/// # Errors
+///
+/// The disk is full or fails, or another rank is lost.
+pub(super) fn published_parked<M: Module>(
+    stages: &mut Stages<M>,
+    params: &Arc<ParkedParams>,
+    master: M,
+    most: Option<usize>,
+) -> Result<(M, M), TrainError> {
+    let replica = match stages.publishes_each() {
+        false => stages.publish(master.clone())?,
+        true => {
+            for ids in buckets(params, &master, most.unwrap_or(usize::MAX)) {
+                let masters = params.read_masters(&ids)?;
+                let published = stages.publish_each(masters.clone())?;
+                params.put_replicas(masters, published)?;
+            }
+            let mut others = Vec::new();
+            each_distinct_param(&master, |param| {
+                if !params.has(param.id()) {
+                    others.push((param.id(), param.flat()));
+                }
+            });
+            let others = stages.publish_each(others)?.into_iter().collect();
+            let replica = params.renewed(master.clone(), Values::Replica, |_| true);
+            stages.publish_rest(with_values(replica, others))?
+        }
+    };
+    let master = stages.alias_master(master, &replica);
+    params.check()?;
+    Ok((master, replica))
+}
 
 /// What an update changes, and the gradients.
 pub(super) type Input<'a, M> = (&'a mut ModuleOptimizer, Option<&'a mut OnDisk>, M, GradientsParams);
@@ -143,4 +237,25 @@ pub(super) fn renewed<M: Module>(parked: Option<&ParkedParams>, model: M, values
         None => model,
         Some(parked) => parked.renewed(model, values, |_| true),
     }
+}
+
+/// Splits the parameters that wait into runs of neighbours in the model, of at most `most` bytes of the master each, unless
+/// one alone has more.
+pub(super) fn buckets<M: Module>(params: &ParkedParams, master: &M, most: usize) -> Vec<Vec<ParamId>> {
+    let (mut runs, mut sum) = (Vec::<Vec<ParamId>>::new(), 0);
+    each_distinct_param(master, |param| {
+        let Some(stored) = params.stored(param.id(), Values::Master) else { return };
+        let bytes = stored.tensors[0].bytes;
+        match runs.last_mut().filter(|_| sum + bytes <= most) {
+            Some(run) => {
+                run.push(param.id());
+                sum += bytes;
+            }
+            None => {
+                runs.push(vec![param.id()]);
+                sum = bytes;
+            }
+        }
+    });
+    runs
 }

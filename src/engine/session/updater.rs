@@ -1,0 +1,159 @@
+//! The optimizer of a session with its schedule, and what its updates so far have shown.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use burn::module::{Module, ParamId};
+use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::tensor::{Device, FloatDType, Tensor};
+use firebrick_kernels::optim::{deferrals, replicas, together, together_if_finite};
+use firebrick_strategies::{Grads, Stages, StrategyError, tie, untie};
+
+use super::publish::{Input, Way, Written, published_from, published_in_parts, renewed};
+use crate::checkpoint::OnDisk;
+use crate::engine::late::Late;
+use crate::scratch::{ParkedParams, Values};
+use crate::{LrSchedule, TrainError};
+
+/// Updates a master, and says how the next update is best made.
+pub(super) struct Updater {
+    /// Has no state between two updates if a disk keeps it.
+    pub optimizer: ModuleOptimizer,
+    pub disk: Option<OnDisk>,
+    schedule: Arc<dyn LrSchedule>,
+    /// The number of updates that the schedule spans.
+    total_updates: u64,
+    /// The updates made so far, with one that the device may have left out.
+    pub updates: u64,
+    is_tied: bool,
+    /// The dtype in which an update also writes the replica, as long as publishing uses these copies.
+    writes: Option<FloatDType>,
+    /// The most bytes that go in one copy between host and device, if a strategy moves any.
+    pub moves: Option<usize>,
+    /// The parameters whose last update would have read a gradient in any dtype.
+    any_dtype: HashSet<ParamId>,
+    /// The parameters whose updates are left to the end of an update, where the device can decide about them.
+    pub deferred: HashSet<ParamId>,
+    /// The last update, if the device decides about it and nothing has read its decision.
+    pub undecided: Option<Undecided>,
+}
+
+/// An update that the device makes if the norm is finite.
+pub(super) struct Undecided {
+    pub norm: Late,
+    /// The parameters that have a gradient.
+    pub params: HashSet<ParamId>,
+    /// The factor of the next window's loss, `[1]`, if the decision moves it.
+    pub loss_scale: Option<Tensor<1>>,
+}
+
+impl Updater {
+    /// Creates an updater for a model, whose parameters may be tied, of a replica in `writes` if that is not f32.
+    pub fn new(
+        optimizer: ModuleOptimizer,
+        disk: Option<OnDisk>,
+        (schedule, total_updates): (Arc<dyn LrSchedule>, u64),
+        is_tied: bool,
+        writes: FloatDType,
+        moves: Option<usize>,
+    ) -> Self {
+        Self {
+            optimizer,
+            disk,
+            schedule,
+            total_updates,
+            updates: 0,
+            is_tied,
+            writes: Some(writes).filter(|dtype| *dtype != FloatDType::F32),
+            moves,
+            any_dtype: HashSet::new(),
+            deferred: HashSet::new(),
+            undecided: None,
+        }
+    }
+
+    /// The learning rate of the next update.
+    ///
+    /// # Errors
+    ///
+    /// The schedule has returned none.
+    pub fn rate(&self) -> Result<f64, TrainError> {
+        let rate = self.schedule.rate(self.updates, self.total_updates);
+        match rate.is_finite() && rate >= 0.0 {
+            true => Ok(rate),
+            false => Err(TrainError::LearningRate { update: self.updates, rate }),
+        }
+    }
+
+    /// The parameters that the disk keeps, if it keeps any.
+    pub fn parked(&self) -> Option<Arc<ParkedParams>> {
+        self.disk.as_ref()?.parked().cloned()
+    }
+
+    /// Returns gradients in the dtypes that the optimizer reads.
+    pub fn reads<M: Module>(&self, grads: Grads, master: &M) -> GradientsParams {
+        grads.for_update(master, &self.any_dtype)
+    }
+
+    /// Updates a master, and publishes it: returns master and replica, of which some may be on its way. With a `guard`, `[1]`,
+    /// the device makes the update only if that is finite. `params` are those that the device may decide about. On the host,
+    /// a master of which each parameter is published alone goes up `in_parts`.
+    pub fn update<M: Module>(
+        &mut self,
+        (master, grads, rate): (M, GradientsParams, f64),
+        guard: Option<Tensor<1>>,
+        params: HashSet<ParamId>,
+        (device, stages, in_parts): (&Device, &mut Stages<M>, bool),
+    ) -> Result<(M, M), StrategyError> {
+        let (is_tied, writes, is_decided, before) = (self.is_tied, self.writes, guard.is_none(), deferrals());
+        let waiting = self.parked();
+        let input = (&mut self.optimizer, self.disk.as_mut(), master, grads);
+        let (pair, written) = match self.moves.filter(|_| in_parts) {
+            Some(most) => published_in_parts(device, stages, input, Way { rate, is_tied, writes, most })?,
+            None => published_from(device, stages, input, is_decided, move |input| {
+                let step = || renewed(waiting.as_deref(), stepped(input, rate, is_tied), Values::Master);
+                let update = || match guard.clone() {
+                    None => together(step),
+                    Some(guard) => together_if_finite(guard, step),
+                };
+                match writes {
+                    None => (update(), None),
+                    Some(dtype) => {
+                        let (master, written) = replicas(dtype, update);
+                        (master, Some(written))
+                    }
+                }
+            })?,
+        };
+        let all_deferred = deferrals() - before == params.len() as u64;
+        debug_assert!(is_decided || all_deferred, "the device decides about updates that it makes");
+        self.shown(written, if all_deferred { Some(params) } else { None });
+        Ok(pair)
+    }
+
+    /// Keeps what an update has shown: what it wrote, and the parameters whose updates were deferred if all were.
+    fn shown(&mut self, written: Written, deferred: Option<HashSet<ParamId>>) {
+        match deferred {
+            Some(params) => self.deferred.extend(params),
+            None => self.deferred.clear(),
+        }
+        // No stage casts the master itself, or the optimizer does not support it: stop writing the copies.
+        self.writes = self.writes.filter(|_| written.taken > 0);
+        // Burn's own clipping computes in the gradient's dtype.
+        self.any_dtype = if self.optimizer.has_gradient_clipping() { HashSet::new() } else { written.params };
+    }
+}
+
+/// Updates a master with its gradients, all at once or bucket by bucket of a disk.
+fn stepped<M: Module>((optimizer, disk, master, grads): Input<'_, M>, rate: f64, is_tied: bool) -> M {
+    // Burn's optimizer updates only the first place of a tied parameter, and updates in place only if nothing else holds the
+    // tensor.
+    let master = if is_tied { untie(master) } else { master };
+    let master = match disk {
+        Some(disk) => disk.step(optimizer, master, grads, |optimizer, master, part| {
+            (optimizer.step(rate, master, part.grads), Vec::new())
+        }),
+        None => optimizer.step(rate, master, grads),
+    };
+    if is_tied { tie(master) } else { master }
+}
