@@ -7,8 +7,6 @@
 use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 
-use crate::Fp8;
-
 /// A product that the library can compute: what its choice of an algorithm depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
@@ -24,7 +22,14 @@ pub struct Layout {
     pub dtypes: [DType; 2],
     pub adds: Adds,
     /// Of the operands, if they are [codes](super::Codes).
-    pub formats: Option<[Fp8; 2]>,
+    pub formats: Option<[Format; 2]>,
+}
+
+/// A format of 8 bits, with the library's number: `CUDA_R_8F_E4M3` and `CUDA_R_8F_E5M2`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    E4m3 = 28,
+    E5m2 = 29,
 }
 
 /// What is added to a product, or computed with it.

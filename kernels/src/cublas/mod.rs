@@ -30,9 +30,9 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl_runtime::client::Client;
 use cubecl_runtime::server::Handle;
 
+pub(crate) use self::layout::Format;
 use self::layout::{Adds, Layout};
 use self::plan::Plan;
-use crate::Fp8;
 use crate::cube::{column_sums, contiguous, empty};
 
 /// Returns the name of the library that multiplies on a device, or why none does; `None` for devices that are not CUDA's.
@@ -151,7 +151,7 @@ fn call(client: &Client, plan: Arc<Plan>, reads: Vec<Handle>, mut writes: Vec<Ha
 pub(crate) struct Codes {
     /// `[rows, depth]`, u8, contiguous.
     pub codes: CubeTensor,
-    pub format: Fp8,
+    pub format: Format,
     /// What each number is multiplied by: `[1]`, f32.
     pub scale: CubeTensor,
 }

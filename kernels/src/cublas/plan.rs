@@ -13,7 +13,6 @@ use tracing::warn;
 use super::enqueue::{self, Place};
 use super::layout::{Adds, Layout, Matrix};
 use super::library::{Choice, Library, Opaque, library};
-use crate::Fp8;
 
 /// The most memory that an algorithm may take beside its operands: what NVIDIA recommends for Hopper. Others take less.
 const WORKSPACE: u64 = 32 << 20;
@@ -24,8 +23,6 @@ const CUBLAS_COMPUTE_32F_FAST_TF32: c_int = 77;
 const CUDA_R_32F: c_int = 0;
 const CUDA_R_16F: c_int = 2;
 const CUDA_R_16BF: c_int = 14;
-const CUDA_R_8F_E4M3: c_int = 28;
-const CUDA_R_8F_E5M2: c_int = 29;
 const CUBLAS_OP_T: c_int = 1;
 const CUBLASLT_MATMUL_DESC_TRANSA: c_int = 3;
 const CUBLASLT_MATMUL_DESC_TRANSB: c_int = 4;
@@ -108,10 +105,7 @@ impl Plan {
         let [from, to] = layout.dtypes;
         let [of_lhs, of_rhs] = match layout.formats {
             None => [data_type(from); 2],
-            Some(formats) => formats.map(|format| match format {
-                Fp8::E4m3 => CUDA_R_8F_E4M3,
-                Fp8::E5m2 => CUDA_R_8F_E5M2,
-            }),
+            Some(formats) => formats.map(|format| format as c_int),
         };
         let compute = if from == DType::F32 { CUBLAS_COMPUTE_32F_FAST_TF32 } else { CUBLAS_COMPUTE_32F };
         let mut product = null_mut();

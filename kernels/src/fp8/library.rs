@@ -12,7 +12,7 @@ use super::MULTIPLE;
 use super::format::{Fp8, INFINITE, MOST_SCALE, TOP};
 use super::rounding::{most, rounded};
 use crate::cube::{Spec, contiguous, cuda, empty, run, run_many};
-use crate::cublas::{self, Added, Codes};
+use crate::cublas::{self, Added, Codes, Format};
 use crate::off::Kernel;
 
 /// Returns whether the library multiplies 8-bit numbers in place of these: on a device of compute capability 8.9 or above.
@@ -126,6 +126,10 @@ impl Operand {
         let writes: Vec<_> = [plain.as_ref(), turned.as_ref(), Some(&scale)].into_iter().flatten().collect();
         let form = Form { dtype: x.dtype, format, written };
         cuda::launch(form, blocks, &[x.clone(), parts], &writes, words.into());
+        let format = match format {
+            Fp8::E4m3 => Format::E4m3,
+            Fp8::E5m2 => Format::E5m2,
+        };
         [plain, turned].map(|codes| codes.map(|codes| Codes { codes, format, scale: scale.clone() }))
     }
 }
