@@ -172,7 +172,7 @@ fn weights_kernel<F: Float, I: Numeric>(
             most = max(most, score::<F>(scores, bias, start + at, of_bias + at, scale, biased));
             at += step;
         }
-        let most = most_of_cube(&mut shared, most, units);
+        let most = most_of_cube::<f32>(&mut shared, most, units);
         let mut sum = 0.0f32;
         let mut at = first + unit;
         while at < end {

@@ -23,7 +23,7 @@ pub(crate) fn sum_of_cube(shared: &mut [f32], value: f32, #[comptime] units: u32
 
 /// Returns the largest `value` of the units, a power of two of them, to each unit. `shared` has one element for each.
 #[cube]
-pub(crate) fn most_of_cube(shared: &mut [f32], value: f32, #[comptime] units: u32) -> f32 {
+pub(crate) fn most_of_cube<N: Numeric>(shared: &mut [N], value: N, #[comptime] units: u32) -> N {
     let unit = UNIT_POS as usize;
     sync_cube();
     shared[unit] = value;

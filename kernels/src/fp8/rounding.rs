@@ -7,7 +7,7 @@ use cubecl::prelude::*;
 
 use super::Fp8;
 use super::format::{INFINITE, MOST_SCALE, TOP};
-use crate::cube::{UNITS, element, empty, grid, together, units, written};
+use crate::cube::{UNITS, element, empty, grid, most_of_cube, together, units, written};
 
 /// The most parts in which the largest magnitude is found: each is read by each cube that rounds.
 const PARTS: usize = 512;
@@ -69,25 +69,6 @@ pub fn rounded(x: CubeTensor, format: Fp8) -> CubeTensor {
     found
 }
 
-/// Returns the largest `value` of the units, a power of two of them, to each unit.
-#[cube]
-fn most_bits(value: u32, #[comptime] units: u32) -> u32 {
-    let mut shared = Shared::<[u32]>::new_slice(units as usize);
-    let unit = UNIT_POS as usize;
-    shared[unit] = value;
-    sync_cube();
-    let mut stride = (units / 2).runtime();
-    while stride > 0 {
-        if UNIT_POS < stride {
-            let other = shared[unit + stride as usize];
-            shared[unit] = max(shared[unit], other);
-        }
-        sync_cube();
-        stride /= 2;
-    }
-    shared[0]
-}
-
 /// Returns the bits of the magnitude of a number, which are ordered as magnitudes are, with NaN above infinity.
 #[cube]
 fn magnitude(x: f32) -> u32 {
@@ -117,7 +98,8 @@ fn most_kernel<F: Float, N: Size>(
         }
         at += all * units as usize;
     }
-    let most = most_bits(most, units);
+    let mut shared = Shared::<[u32]>::new_slice(units as usize);
+    let most = most_of_cube::<u32>(&mut shared, most, units);
     if UNIT_POS == 0 {
         parts[part] = most;
     }
@@ -144,7 +126,8 @@ fn rounded_kernel<F: Float, N: Size>(
         most = max(most, parts[part]);
         part += units as usize;
     }
-    let most = most_bits(most, units);
+    let mut shared = Shared::<[u32]>::new_slice(units as usize);
+    let most = most_of_cube::<u32>(&mut shared, most, units);
     let sound = most < INFINITE;
     let mut exponent = min(most, INFINITE - 1) >> 23u32;
     if (most & 0x7f_ffffu32) > TOP {

@@ -170,7 +170,7 @@ fn losses_kernel<F: Float, B: Float, I: Numeric, N: Size>(
         }
         at += step;
     }
-    let most_of_row = most_of_cube(&mut shared, most, units);
+    let most_of_row = most_of_cube::<f32>(&mut shared, most, units);
     let sum = sum_of_cube(&mut shared, sum * (most - most_of_row).exp(), units);
     if smoothed {
         let mean = sum_of_cube(&mut shared, of_logits, units) / f32::cast_from(classes as u32);
