@@ -3,8 +3,9 @@
 use burn::backend::{DispatchTensor, TensorMetadata};
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 
+use crate::check::ADAMW;
 use crate::longer::{REST, behind, in_padded_rows, longer, longer_ids};
-use crate::optim::{Parts, equations::AdamW, step};
+use crate::optim::{Parts, step};
 use crate::{
     Attending, Draws, Gate, Gelu, Head, HeadWeight, NormKind, Reads, Samples, Site, add_all, attention,
     attention_of_joint, cast_all, cross_entropy, embedding, gated, gelu, head_loss, linear, norm,
@@ -111,17 +112,6 @@ fn numbers(x: DispatchTensor) -> Vec<f32> {
         _ => values(Tensor::<2>::from_dispatch(x)),
     }
 }
-
-const ADAMW: AdamW = AdamW {
-    beta_1: 0.9,
-    beta_2: 0.99,
-    epsilon: 1e-8,
-    rest_1: 0.1,
-    rest_2: 0.01,
-    kept: 0.99,
-    step: 0.01,
-    root: 1.0,
-};
 
 #[test]
 fn passes_over_many_tensors() {

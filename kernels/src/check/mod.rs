@@ -48,6 +48,8 @@ use crate::off::Kernel;
 pub use numbers::Deviation;
 pub use run::Run;
 pub use running::{Checked, Speed, Verdict, run};
+#[cfg(test)]
+pub(crate) use updates::ADAMW;
 
 /// How far the results of a device may be from those in f64, relative to the largest number of a result.
 ///

@@ -9,7 +9,7 @@ use crate::off::Kernel;
 use crate::optim::equations::{Adagrad, AdamW, Lion, Momentum, Sgd};
 use crate::optim::{Parts, Real, Rule, deferred, replicas, step, together};
 
-const ADAMW: AdamW = AdamW {
+pub(crate) const ADAMW: AdamW = AdamW {
     beta_1: 0.9,
     beta_2: 0.99,
     epsilon: 1e-8,
