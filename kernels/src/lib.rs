@@ -20,6 +20,7 @@
 //! dropout/   dropout whose mask is a function of each element's position
 //! ragged.rs  rows of different lengths, one after the other
 //! cap.rs     values that are bounded by a hyperbolic tangent
+//! autodiff.rs values and gradients of operations on Burn's autodiff backend
 //! draws.rs   counter-based random numbers, without a stateful generator
 //! handover.rs tensors for another thread
 //! reading.rs reads that begin while the device still computes
@@ -56,8 +57,8 @@
 //!
 //! `cube` is every backend that runs CubeCL kernels; `fusion` must be on where Burn's feature of that name is.
 
-mod again;
 mod attention;
+mod autodiff;
 mod cap;
 pub mod check;
 #[cfg(feature = "cube")]
@@ -97,10 +98,10 @@ mod upload;
 
 pub use attention::{Attending, Reads, attends_in_tiles, attention, attention_of_joint};
 pub use draws::Draws;
-pub use dropout::{DropMask, DropoutOps, Dropping, Samples, Site, dropout};
-pub use embedding::{EmbeddingOps, EmbeddingRows, embedding};
+pub use dropout::{DropMask, DropoutOps, Samples, Site, dropout};
+pub use embedding::{EmbeddingOps, embedding};
 pub use fp8::{Fp8, Fp8Ops, Fp8Products, fits_fp8, linear_in_fp8, round_to_fp8};
-pub use gated::{Gate, GatedOps, Gates, gated};
+pub use gated::{Gate, GatedOps, gated};
 pub use gelu::{Gelu, GeluOps, gelu};
 pub use half::{HalfOps, cast};
 pub use handover::Handover;
@@ -112,6 +113,6 @@ pub use product::{
 };
 pub use ragged::Ragged;
 pub use reading::Reading;
-pub use residual::{ResidualOps, Sums, add, add_dropout};
-pub use rotary::{RotaryOps, RotaryRows, rotary};
+pub use residual::{ResidualOps, add, add_dropout};
+pub use rotary::{RotaryOps, rotary};
 pub use upload::Upload;

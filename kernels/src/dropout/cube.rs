@@ -1,6 +1,8 @@
 //! Dropout on a device: one kernel computes the mask and applies it, forward and backward.
 #![allow(unsafe_code)] // A launch without checks of bounds: each unit checks its elements.
 
+use std::sync::Arc;
+
 use burn::backend::ops::IntTensorOps;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Cube, TensorMetadata};
@@ -8,12 +10,12 @@ use burn::tensor::TensorData;
 use cubecl::prelude::*;
 
 use super::drop_mask::{DropMask, OfKernel};
-use super::ops::Dropping;
+use super::ops::DropoutOps;
 use crate::cube::{Spec, UNITS, contiguous, element, grid, run, together, units, written};
 
-impl Dropping for Cube {
-    fn dropped(x: FloatTensor<Self>, mask: &DropMask) -> FloatTensor<Self> {
-        launched(x, None, mask)
+impl DropoutOps for Cube {
+    fn dropped(x: FloatTensor<Self>, mask: Arc<DropMask>) -> FloatTensor<Self> {
+        launched(x, None, &mask)
     }
 }
 

@@ -27,7 +27,7 @@ use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 pub use self::drop_mask::DropMask;
-pub use self::ops::{DropoutOps, Dropping};
+pub use self::ops::DropoutOps;
 pub use self::samples::Samples;
 
 use self::mask::{Axis, Places};
@@ -88,7 +88,7 @@ pub(crate) fn dropout_along<const D: usize>(
     site: Site,
 ) -> Tensor<D> {
     if let Some(mask) = mask_along(&x, prob, positions, site) {
-        return Tensor::from_dispatch(<Dispatch as DropoutOps>::own_dropout(x.into_dispatch(), mask));
+        return Tensor::from_dispatch(<Dispatch as DropoutOps>::dropped(x.into_dispatch(), mask));
     }
     let (dims, device) = (x.dims(), x.device());
     let Some((places, threshold)) = places(dims, prob, positions, site) else { return x };

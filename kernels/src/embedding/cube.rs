@@ -13,11 +13,11 @@ use burn::tensor::{DType, Shape};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::ops::{EmbeddingRows, scattered};
+use super::ops::{EmbeddingOps, scattered};
 use crate::cube::{Spec, contiguous, element, empty, grid, run, sums_in, together, units};
 use crate::off::Kernel;
 
-impl EmbeddingRows for Cube {
+impl EmbeddingOps for Cube {
     fn scatter(
         grad: FloatTensor<Self>,
         ids: IntTensor<Self>,

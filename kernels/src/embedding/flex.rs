@@ -8,11 +8,11 @@ use burn::tensor::{DType, IntDType, Shape, bf16, f16};
 use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
-use super::ops::EmbeddingRows;
+use super::ops::EmbeddingOps;
 use crate::flex::{Buffer, Lane, TASK, adjacent, elements, tensor};
 use crate::off::Kernel;
 
-impl EmbeddingRows for Flex {
+impl EmbeddingOps for Flex {
     fn select(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self> {
         match table.dtype() {
             _ if Kernel::Embedding.is_off() => <Self as ModuleOps<Self>>::embedding(table, ids),

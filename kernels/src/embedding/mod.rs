@@ -4,13 +4,11 @@
 //! read 300 times stops growing at 256 times its first term. On GPUs it does so with one unit for each column.
 //!
 //! ```text
-//! ops.rs       the lookup and its gradient as operations of a backend
-//! backward.rs  the gradient, once for every backend
-//! flex.rs      rows on all cores
-//! cube.rs      rows on a device, one cube for each
+//! ops.rs   the lookup and its gradient as operations of a backend
+//! flex.rs  rows on all cores
+//! cube.rs  rows on a device, one cube for each
 //! ```
 
-mod backward;
 #[cfg(feature = "cube")]
 mod cube;
 mod flex;
@@ -21,7 +19,7 @@ mod tests;
 use burn::backend::Dispatch;
 use burn::tensor::{Int, Tensor};
 
-pub use ops::{EmbeddingOps, EmbeddingRows};
+pub use ops::EmbeddingOps;
 
 /// Selects the rows `ids`, `[batch, length]`, of a table `[rows, width]`: `[batch, length, width]`, in its dtype.
 ///
@@ -44,5 +42,5 @@ pub use ops::{EmbeddingOps, EmbeddingRows};
 ///
 /// On the CPU, if an id is not a row of the table; other backends do not check.
 pub fn embedding(table: Tensor<2>, ids: Tensor<2, Int>) -> Tensor<3> {
-    Tensor::from_dispatch(<Dispatch as EmbeddingOps>::rows_of(table.into_dispatch(), ids.into_dispatch()))
+    Tensor::from_dispatch(<Dispatch as EmbeddingOps>::select(table.into_dispatch(), ids.into_dispatch()))
 }

@@ -1,22 +1,15 @@
 //! The lookup and its gradient as operations of a backend.
 
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::backend::{Backend, TensorMetadata, backend_extension};
+use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
 use burn::tensor::{DType, IndexingUpdateOp, Shape};
 
-/// Lookup in tables. Call [`embedding`](crate::embedding), which takes tensors.
-#[backend_extension(
-    Flex,
-    Cube: cfg(feature = "cube"),
-    Autodiff,
-)]
-pub trait EmbeddingOps: Backend {
-    /// Selects the rows `ids`, `[batch, length]`, of `table`, `[rows, width]`.
-    fn rows_of(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self>;
-}
+use crate::autodiff::differentiable;
 
-/// Rows of tables on one backend. The defaults use Burn's operations.
-pub trait EmbeddingRows: Backend {
+/// Rows of tables. The defaults use Burn's operations. Call [`embedding`](crate::embedding), which takes tensors.
+#[backend_extension(Flex, Cube: cfg(feature = "cube"), Autodiff)]
+pub trait EmbeddingOps: Backend {
     /// Selects the rows `ids`, `[batch, length]`, of `table`, `[rows, width]`.
     fn select(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self> {
         Self::embedding(table, ids)
@@ -49,15 +42,13 @@ pub(super) fn scattered<B: Backend>(
     B::float_select_assign(zeros, 0, ids, grad, IndexingUpdateOp::Add)
 }
 
-#[cfg(feature = "cube")]
-impl EmbeddingOps for burn::backend::Cube {
-    fn rows_of(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self> {
-        <Self as EmbeddingRows>::select(table, ids)
-    }
-}
-
-impl EmbeddingOps for burn::backend::Flex {
-    fn rows_of(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self> {
-        <Self as EmbeddingRows>::select(table, ids)
+impl<B: EmbeddingOps, C: CheckpointStrategy> EmbeddingOps for Autodiff<B, C> {
+    fn select(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self> {
+        let (rows, dtype) = (table.shape()[0], table.dtype());
+        differentiable::<B, C, _, _>(
+            [table],
+            |[table]| (B::select(table, ids.clone()), (ids, rows, dtype)),
+            |(ids, rows, dtype), grad, _| [Some(B::scatter(grad, ids, rows, dtype))],
+        )
     }
 }

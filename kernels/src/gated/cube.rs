@@ -3,12 +3,12 @@
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Cube, TensorMetadata};
 
-use super::ops::{self, Gate, Gates};
+use super::ops::{self, Gate, GatedOps};
 use crate::cube::{Spec, run};
 use crate::gelu::cube::{Curve, computes, gradients, values};
 
-impl Gates for Cube {
-    fn value(gate: FloatTensor<Self>, up: FloatTensor<Self>, form: Gate) -> FloatTensor<Self> {
+impl GatedOps for Cube {
+    fn gated_value(gate: FloatTensor<Self>, up: FloatTensor<Self>, form: Gate) -> FloatTensor<Self> {
         if !computes(&gate) {
             return ops::value::<Self>(gate, up, form);
         }
@@ -17,17 +17,18 @@ impl Gates for Cube {
         found
     }
 
-    fn gradients(
+    fn gated_gradients(
         gate: FloatTensor<Self>,
         up: FloatTensor<Self>,
         grad: FloatTensor<Self>,
         form: Gate,
-    ) -> [FloatTensor<Self>; 2] {
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         if !computes(&gate) || grad.dtype() != gate.dtype() {
             return ops::gradients::<Self>(gate, up, grad, form);
         }
         let output = Spec::new(gate.shape(), gate.dtype());
-        run(vec![gate, up, grad], [output.clone(), output], move |inputs| gradients(inputs, curve(form)))
+        let outputs = [output.clone(), output];
+        run(vec![gate, up, grad], outputs, move |inputs| gradients(inputs, curve(form))).into()
     }
 }
 

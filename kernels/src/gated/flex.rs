@@ -3,14 +3,14 @@
 use burn::backend::Flex;
 use burn::backend::tensor::FloatTensor;
 
-use super::ops::{Gate, Gates, gradients, value};
+use super::ops::{Gate, GatedOps, gradients, value};
 use crate::elements::{is_narrow, mapped, mapped_to_two};
 use crate::gelu::Gelu;
 use crate::gelu::vectors::{approximate, approximate_slope, exact, exact_slope, silu};
 use crate::off::Kernel;
 
-impl Gates for Flex {
-    fn value(gate: FloatTensor<Self>, up: FloatTensor<Self>, form: Gate) -> FloatTensor<Self> {
+impl GatedOps for Flex {
+    fn gated_value(gate: FloatTensor<Self>, up: FloatTensor<Self>, form: Gate) -> FloatTensor<Self> {
         match form {
             _ if !is_narrow(gate.dtype()) || Kernel::Activations.is_off() => value::<Self>(gate, up, form),
             Gate::Silu => mapped([gate, up], |[x, up]| silu(x)[0] * up),
@@ -19,18 +19,17 @@ impl Gates for Flex {
         }
     }
 
-    fn gradients(
+    fn gated_gradients(
         gate: FloatTensor<Self>,
         up: FloatTensor<Self>,
         grad: FloatTensor<Self>,
         form: Gate,
-    ) -> [FloatTensor<Self>; 2] {
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        if !is_narrow(gate.dtype()) || Kernel::Activations.is_off() {
+            return gradients::<Self>(gate, up, grad, form);
+        }
         let tensors = [gate, up, grad];
-        match form {
-            _ if !is_narrow(tensors[0].dtype()) || Kernel::Activations.is_off() => {
-                let [gate, up, grad] = tensors;
-                gradients::<Self>(gate, up, grad, form)
-            }
+        let found = match form {
             Gate::Silu => mapped_to_two(tensors, |[x, up, grad]| {
                 let [active, slope] = silu(x);
                 [grad * up * slope, grad * active]
@@ -41,6 +40,7 @@ impl Gates for Flex {
             Gate::Gelu(Gelu::Tanh) => mapped_to_two(tensors, |[x, up, grad]| {
                 [grad * up * approximate_slope(x), grad * approximate(x)]
             }),
-        }
+        };
+        found.into()
     }
 }

@@ -9,13 +9,11 @@
 //! from its operations, as for [`gelu`](crate::gelu()).
 //!
 //! ```text
-//! ops.rs       values and gradients as operations of a backend
-//! backward.rs  the gradients, once for every backend
-//! flex.rs      slices on all cores
-//! cube.rs      kernels, where Burn does not fuse operations
+//! ops.rs   values and gradients as operations of a backend
+//! flex.rs  slices on all cores
+//! cube.rs  kernels, where Burn does not fuse operations
 //! ```
 
-mod backward;
 #[cfg(all(feature = "cube", not(feature = "fusion")))]
 mod cube;
 mod flex;
@@ -26,7 +24,7 @@ mod tests;
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 
-pub use ops::{Gate, GatedOps, Gates};
+pub use ops::{Gate, GatedOps};
 
 /// Multiplies the activation of `gate` by `up`, element by element. In half precision it computes in f32 and rounds
 /// once. The backward pass keeps `gate` and `up`.
@@ -48,5 +46,5 @@ pub fn gated<const D: usize>(gate: Tensor<D>, up: Tensor<D>, form: Gate) -> Tens
     assert_eq!(gate.dims(), up.dims(), "gated: the shapes of gate and up differ");
     assert_eq!(gate.dtype(), up.dtype(), "gated: the dtypes of gate and up differ");
     let [gate, up] = [gate, up].map(Tensor::into_dispatch);
-    Tensor::from_dispatch(<Dispatch as GatedOps>::own_gated(gate, up, form))
+    Tensor::from_dispatch(<Dispatch as GatedOps>::gated_value(gate, up, form))
 }

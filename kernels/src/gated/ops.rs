@@ -1,8 +1,10 @@
-//! Gated activations as operations of a backend.
+//! Gated activations as operations of a backend. Only the two projections are kept for the gradients.
 
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, TensorMetadata, backend_extension};
+use burn::backend::{Autodiff, TensorMetadata, backend_extension};
 
+use crate::autodiff::recomputable;
 use crate::gelu::{Gelu, GeluOps, narrow, wide};
 
 /// The activation of [`gated`](crate::gated).
@@ -14,54 +16,40 @@ pub enum Gate {
     Gelu(Gelu),
 }
 
-/// The gated activations of a backend, without tracking. The defaults use Burn's operations, in f32 if the tensors are
-/// narrower.
-pub trait Gates: GeluOps {
-    /// Returns the activation of `gate` times `up`.
-    fn value(gate: FloatTensor<Self>, up: FloatTensor<Self>, form: Gate) -> FloatTensor<Self> {
+/// Gated activations. The defaults use Burn's operations, in f32 if the tensors are narrower.
+///
+/// Call [`gated`](super::gated), which takes tensors. On backends outside this crate's features, it panics.
+#[backend_extension(Flex, Cube: cfg(feature = "cube"), Autodiff)]
+pub trait GatedOps: GeluOps {
+    /// Returns the activation of `gate` times `up`, of one shape and dtype.
+    fn gated_value(gate: FloatTensor<Self>, up: FloatTensor<Self>, form: Gate) -> FloatTensor<Self> {
         value::<Self>(gate, up, form)
     }
 
     /// Returns the gradients of `gate` and of `up`.
-    fn gradients(
+    fn gated_gradients(
         gate: FloatTensor<Self>,
         up: FloatTensor<Self>,
         grad: FloatTensor<Self>,
         form: Gate,
-    ) -> [FloatTensor<Self>; 2] {
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         gradients::<Self>(gate, up, grad, form)
     }
 }
 
-/// Gated activations with gradients.
-///
-/// Call [`gated`](super::gated), which takes tensors. On backends outside this crate's features, it panics.
-#[backend_extension(
-    Flex,
-    Cube: cfg(feature = "cube"),
-    Autodiff,
-)]
-pub trait GatedOps: Backend {
-    /// Returns the activation of `gate` times `up`, of one shape and dtype.
-    fn own_gated(gate: FloatTensor<Self>, up: FloatTensor<Self>, form: Gate) -> FloatTensor<Self>;
-}
-
 #[cfg(all(feature = "cube", feature = "fusion"))]
-impl Gates for burn::backend::Cube {}
+impl GatedOps for burn::backend::Cube {}
 
-macro_rules! without_gradients {
-    ($backend:ty) => {
-        impl GatedOps for $backend {
-            fn own_gated(gate: FloatTensor<Self>, up: FloatTensor<Self>, form: Gate) -> FloatTensor<Self> {
-                <Self as Gates>::value(gate, up, form)
-            }
-        }
-    };
+impl<B: GatedOps, C: CheckpointStrategy> GatedOps for Autodiff<B, C> {
+    fn gated_value(gate: FloatTensor<Self>, up: FloatTensor<Self>, form: Gate) -> FloatTensor<Self> {
+        recomputable::<B, C, _, _>(
+            [gate, up],
+            form,
+            |[gate, up], form| B::gated_value(gate, up, form),
+            |[gate, up], form, grad| B::gated_gradients(gate, up, grad, form).into(),
+        )
+    }
 }
-
-#[cfg(feature = "cube")]
-without_gradients!(burn::backend::Cube);
-without_gradients!(burn::backend::Flex);
 
 /// Computes the value with Burn's operations.
 pub(super) fn value<B: GeluOps>(gate: FloatTensor<B>, up: FloatTensor<B>, form: Gate) -> FloatTensor<B> {
@@ -80,7 +68,7 @@ pub(super) fn gradients<B: GeluOps>(
     up: FloatTensor<B>,
     grad: FloatTensor<B>,
     form: Gate,
-) -> [FloatTensor<B>; 2] {
+) -> (FloatTensor<B>, FloatTensor<B>) {
     let dtype = gate.dtype();
     let [gate, up, grad] = [gate, up, grad].map(wide::<B>);
     let of_active = B::float_mul(grad.clone(), up);
@@ -95,5 +83,5 @@ pub(super) fn gradients<B: GeluOps>(
         }
         Gate::Gelu(form) => (B::gelu_value(gate.clone(), form), B::gelu_gradient(gate, of_active, form)),
     };
-    [of_gate, B::float_mul(grad, active)].map(|found| narrow::<B>(found, dtype))
+    (narrow::<B>(of_gate, dtype), narrow::<B>(B::float_mul(grad, active), dtype))
 }

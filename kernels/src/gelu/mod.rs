@@ -13,14 +13,12 @@
 //! they are made of element-wise operations, which Burn fuses into one kernel each, together with the bias before them.
 //!
 //! ```text
-//! ops.rs       values and slopes as operations of a backend
-//! backward.rs  the gradient, once for every backend
-//! flex.rs      slices on all cores
-//! cube.rs      kernels, where Burn does not fuse operations
-//! vectors.rs   erf, exp and tanh without branches, which the compiler turns into vectors
+//! ops.rs      values and slopes as operations of a backend
+//! flex.rs     slices on all cores
+//! cube.rs     kernels, where Burn does not fuse operations
+//! vectors.rs  erf, exp and tanh without branches, which the compiler turns into vectors
 //! ```
 
-mod backward;
 #[cfg(all(feature = "cube", not(feature = "fusion")))]
 pub(crate) mod cube;
 mod flex;

@@ -1,10 +1,14 @@
-//! Values and slopes as operations of a backend.
+//! Values and slopes as operations of a backend. Only the input is kept for the gradient; on the CPU, what reads the value
+//! for its own gradient keeps nothing more.
 
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
 
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, TensorMetadata, backend_extension};
+use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
 use burn::tensor::{DType, FloatDType};
+
+use crate::autodiff::recomputable;
 
 /// The form of [`gelu`](crate::gelu).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,11 +28,7 @@ pub(super) const CUBE: f64 = 0.044_715;
 /// Values and slopes of [`Gelu`]. The defaults use Burn's operations, in f32 if the tensor is narrower.
 ///
 /// Call [`gelu`](crate::gelu), which takes tensors.
-#[backend_extension(
-    Flex,
-    Cube: cfg(feature = "cube"),
-    Autodiff,
-)]
+#[backend_extension(Flex, Cube: cfg(feature = "cube"), Autodiff)]
 pub trait GeluOps: Backend {
     /// Returns the function of each element, in the dtype of `x`.
     fn gelu_value(x: FloatTensor<Self>, form: Gelu) -> FloatTensor<Self> {
@@ -43,6 +43,17 @@ pub trait GeluOps: Backend {
 
 #[cfg(all(feature = "cube", feature = "fusion"))]
 impl GeluOps for burn::backend::Cube {}
+
+impl<B: GeluOps, C: CheckpointStrategy> GeluOps for Autodiff<B, C> {
+    fn gelu_value(x: FloatTensor<Self>, form: Gelu) -> FloatTensor<Self> {
+        recomputable::<B, C, _, _>(
+            [x],
+            form,
+            |[x], form| B::gelu_value(x, form),
+            |[x], form, grad| [B::gelu_gradient(x, grad, form)],
+        )
+    }
+}
 
 /// Computes the function with Burn's operations.
 pub(super) fn value<B: Backend>(x: FloatTensor<B>, form: Gelu) -> FloatTensor<B> {

@@ -1,13 +1,11 @@
 //! Casts between half precision and f32, on all cores of the CPU and in vectors.
 //!
 //! ```text
-//! ops.rs       the cast as an operation of a backend
-//! backward.rs  its gradient
-//! flex.rs      conversion between half precision and f32 on Flex, for any view
-//! bf16.rs      the two conversions of bf16, in vectors
+//! ops.rs   the cast as an operation of a backend, with its gradient
+//! flex.rs  conversion between half precision and f32 on Flex, for any view
+//! bf16.rs  the two conversions of bf16, in vectors
 //! ```
 
-mod backward;
 pub(crate) mod bf16;
 mod flex;
 mod ops;

@@ -10,11 +10,7 @@ use super::plain;
 ///
 /// Call [`sum_of_squares`](super::sum_of_squares) and [`scale_all`](super::scale_all), which take the tensors of a model. On
 /// backends outside this crate's features, these panic.
-#[backend_extension(
-    Flex,
-    Cube: cfg(feature = "cube"),
-    Autodiff,
-)]
+#[backend_extension(Flex, Cube: cfg(feature = "cube"), Autodiff)]
 pub trait ManyOps: Backend {
     /// Returns the sum of the squares of all elements, `[1]`, in f32.
     fn squared_sum(x: FloatTensor<Self>) -> FloatTensor<Self> {

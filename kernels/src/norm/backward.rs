@@ -2,21 +2,18 @@
 //! gradient keeps nothing more.
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
-use burn::backend::autodiff::checkpoint::retro_forward::RetroForward;
-use burn::backend::autodiff::checkpoint::state::BackwardStates;
 use burn::backend::autodiff::checkpoint::strategy::{BalancedCheckpointing, CheckpointStrategy};
 use burn::backend::autodiff::grads::Gradients as Found;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::backend::autodiff::{Autodiff, NodeId};
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, TensorMetadata};
+use burn::backend::{Autodiff, TensorMetadata};
 use burn::tensor::DType;
 
 use super::branch::{Junction, branch, branch_again};
-use super::kind::{Form, NormKind};
+use super::kind::Form;
 use super::ops::NormOps;
 use super::rows::{Gradients, NormRows, Normed, Statistics, Upstream, Wanted, cast};
-use crate::again::is_cheap;
+use crate::autodiff::{Again, is_cheap};
 
 #[derive(Debug)]
 struct Norm;
@@ -90,27 +87,14 @@ impl<B: NormRows, C: CheckpointStrategy> NormOps for Autodiff<B, C> {
         let normed = match is_cheap::<B>() {
             false => branch::<B, C>(&node, &junction, 1, normed),
             true => {
-                let (scale, bias) = again;
-                let again = Again::<B> { sum: node.node().id(), scale, bias, kind: form.kind };
+                let again = Again::<B, _, 1> {
+                    inputs: [node.id()],
+                    form: (again, form.kind),
+                    value: |[sum], ((scale, bias), kind)| B::norm_rows(sum, None, scale, bias, kind).normed,
+                };
                 branch_again::<B, BalancedCheckpointing>(&node, &junction, 1, normed, again)
             }
         };
         (sum, normed)
-    }
-}
-
-/// Computes the normed rows again if they are not kept.
-#[derive(Debug)]
-struct Again<B: Backend> {
-    sum: NodeId,
-    scale: FloatTensor<B>,
-    bias: Option<FloatTensor<B>>,
-    kind: NormKind,
-}
-
-impl<B: NormRows> RetroForward for Again<B> {
-    fn forward(&self, states: &mut BackwardStates, out_node: NodeId) {
-        let (sum, scale) = (states.get_state::<FloatTensor<B>>(&self.sum), self.scale.clone());
-        states.save(out_node, B::norm_rows(sum, None, scale, self.bias.clone(), self.kind).normed);
     }
 }

@@ -4,7 +4,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::{DType, FloatDType, Shape};
 
-use super::kind::{Form, NormKind};
+use super::kind::NormKind;
 
 /// The results of a norm, with what its gradient needs.
 #[derive(Clone, Debug)]
@@ -79,19 +79,6 @@ pub trait NormRows: Backend {
     fn norm_gradients(upstream: Upstream<Self>, wanted: Wanted) -> Gradients<Self> {
         gradients::<Self>(upstream, wanted)
     }
-}
-
-/// Computes without keeping the statistics.
-pub(super) fn plain<B: NormRows>(
-    x: FloatTensor<B>,
-    y: FloatTensor<B>,
-    scale: FloatTensor<B>,
-    bias: FloatTensor<B>,
-    form: Form,
-) -> (FloatTensor<B>, FloatTensor<B>) {
-    let Normed { sum, normed, .. } =
-        B::norm_rows(x, form.sums.then_some(y), scale, form.biased.then_some(bias), form.kind);
-    (sum, normed)
 }
 
 /// Computes the norm with Burn's operations.

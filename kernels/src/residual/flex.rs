@@ -5,11 +5,11 @@ use std::sync::Arc;
 use burn::backend::Flex;
 use burn::backend::tensor::FloatTensor;
 
-use super::ops::Sums;
+use super::ops::ResidualOps;
 use crate::dropout::DropMask;
 use crate::elements::{in_blocks, mapped};
 
-impl Sums for Flex {
+impl ResidualOps for Flex {
     fn sum(x: FloatTensor<Self>, y: FloatTensor<Self>) -> FloatTensor<Self> {
         mapped([x, y], |[x, y]| x + y)
     }

@@ -5,12 +5,10 @@
 //! nothing but the keys of the dropout's mask: 8 bytes for each line along the last axis, 4 for each of its elements.
 //!
 //! ```text
-//! ops.rs       the operations of a backend
-//! backward.rs  their gradients: the sum's own, and the same dropout of it
-//! flex.rs      slices on all cores
+//! ops.rs   the operations of a backend, with their gradients
+//! flex.rs  slices on all cores
 //! ```
 
-mod backward;
 mod flex;
 mod ops;
 #[cfg(test)]
@@ -24,7 +22,7 @@ use burn::tensor::{DType, Tensor};
 use crate::dropout::{DropMask, Site, mask_of};
 use crate::off::Kernel;
 
-pub use ops::{ResidualOps, Sums};
+pub use ops::ResidualOps;
 
 /// Adds two tensors of the same shape and dtype. Both receive the gradient of the sum.
 ///
@@ -43,7 +41,7 @@ pub fn add<const D: usize>(x: Tensor<D>, y: Tensor<D>) -> Tensor<D> {
     if !fits(&x, &y) {
         return x + y;
     }
-    Tensor::from_dispatch(<Dispatch as ResidualOps>::own_sum(x.into_dispatch(), y.into_dispatch()))
+    Tensor::from_dispatch(<Dispatch as ResidualOps>::sum(x.into_dispatch(), y.into_dispatch()))
 }
 
 /// Returns `x + dropout(y, ..)`, with the mask of [`dropout`](crate::dropout) for the same arguments. In half precision
@@ -68,7 +66,7 @@ pub fn add_dropout<const D: usize>(
 
 fn with_dropped<const D: usize>(x: Tensor<D>, y: Tensor<D>, mask: Arc<DropMask>) -> Tensor<D> {
     let [x, y] = [x, y].map(Tensor::into_dispatch);
-    Tensor::from_dispatch(<Dispatch as ResidualOps>::own_sum_with_dropped(x, y, mask))
+    Tensor::from_dispatch(<Dispatch as ResidualOps>::sum_with_dropped(x, y, mask))
 }
 
 fn fits<const D: usize>(x: &Tensor<D>, y: &Tensor<D>) -> bool {

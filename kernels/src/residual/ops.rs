@@ -1,16 +1,20 @@
-//! Sums as operations of a backend.
+//! Sums as operations of a backend, with their gradients: the sum's own, and the same dropout of it.
 
 use std::sync::Arc;
 
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, backend_extension};
+use burn::backend::{Autodiff, backend_extension};
 
-#[cfg(feature = "cube")]
-use crate::dropout::cube;
-use crate::dropout::{DropMask, Dropping};
+use crate::autodiff::differentiable;
+use crate::dropout::{DropMask, DropoutOps};
 
-/// The sums of a backend, without gradients. The defaults are Burn's own operations.
-pub trait Sums: Dropping {
+/// Sums of a residual branch and its input. The defaults are Burn's own operations.
+///
+/// Call [`add`](super::add) and [`add_dropout`](super::add_dropout), which take tensors. On backends outside this
+/// crate's features, they panic.
+#[backend_extension(Flex, Cube: cfg(feature = "cube"), Autodiff)]
+pub trait ResidualOps: DropoutOps {
     /// Returns `x + y`, of one shape and dtype.
     fn sum(x: FloatTensor<Self>, y: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::float_add(x, y)
@@ -22,59 +26,42 @@ pub trait Sums: Dropping {
         y: FloatTensor<Self>,
         mask: Arc<DropMask>,
     ) -> FloatTensor<Self> {
-        Self::float_add(x, Self::dropped(y, &mask))
+        Self::float_add(x, Self::dropped(y, mask))
     }
 }
 
-/// Sums with gradients.
-///
-/// Call [`add`](super::add) and [`add_dropout`](super::add_dropout), which take tensors. On backends outside this
-/// crate's features, they panic.
-#[backend_extension(
-    Flex,
-    Cube: cfg(feature = "cube"),
-    Autodiff,
-)]
-pub trait ResidualOps: Backend {
-    /// Returns `x + y`, of one shape and dtype.
-    fn own_sum(x: FloatTensor<Self>, y: FloatTensor<Self>) -> FloatTensor<Self>;
-
-    /// Returns `x` plus `y` with some of its elements dropped.
-    fn own_sum_with_dropped(
-        x: FloatTensor<Self>,
-        y: FloatTensor<Self>,
-        mask: Arc<DropMask>,
-    ) -> FloatTensor<Self>;
-}
-
-macro_rules! without_gradients {
-    ($backend:ty) => {
-        impl ResidualOps for $backend {
-            fn own_sum(x: FloatTensor<Self>, y: FloatTensor<Self>) -> FloatTensor<Self> {
-                Self::sum(x, y)
-            }
-
-            fn own_sum_with_dropped(
-                x: FloatTensor<Self>,
-                y: FloatTensor<Self>,
-                mask: Arc<DropMask>,
-            ) -> FloatTensor<Self> {
-                Self::sum_with_dropped(x, y, mask)
-            }
-        }
-    };
-}
-
 #[cfg(feature = "cube")]
-impl Sums for burn::backend::Cube {
+impl ResidualOps for burn::backend::Cube {
     fn sum_with_dropped(
         x: FloatTensor<Self>,
         y: FloatTensor<Self>,
         mask: Arc<DropMask>,
     ) -> FloatTensor<Self> {
-        cube::dropped_onto(x, y, &mask)
+        crate::dropout::cube::dropped_onto(x, y, &mask)
     }
 }
-#[cfg(feature = "cube")]
-without_gradients!(burn::backend::Cube);
-without_gradients!(burn::backend::Flex);
+
+impl<B: ResidualOps, C: CheckpointStrategy> ResidualOps for Autodiff<B, C> {
+    fn sum(x: FloatTensor<Self>, y: FloatTensor<Self>) -> FloatTensor<Self> {
+        differentiable::<B, C, _, _>(
+            [x, y],
+            |[x, y]| (B::sum(x, y), ()),
+            |(), grad, [to_x, to_y]| [to_x.then(|| grad.clone()), to_y.then_some(grad)],
+        )
+    }
+
+    fn sum_with_dropped(
+        x: FloatTensor<Self>,
+        y: FloatTensor<Self>,
+        mask: Arc<DropMask>,
+    ) -> FloatTensor<Self> {
+        differentiable::<B, C, _, _>(
+            [x, y],
+            |[x, y]| (B::sum_with_dropped(x, y, mask.clone()), mask),
+            |mask, grad, [to_x, to_y]| {
+                let of_y = to_y.then(|| B::dropped(grad.clone(), mask));
+                [to_x.then_some(grad), of_y]
+            },
+        )
+    }
+}

@@ -7,11 +7,11 @@ use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::ops::{RotaryRows, composed};
+use super::ops::{RotaryOps, composed};
 use crate::cube::{Spec, contiguous, element, empty, grid, run, units, written};
 use crate::off::Kernel;
 
-impl RotaryRows for Cube {
+impl RotaryOps for Cube {
     fn rotated(
         x: FloatTensor<Self>,
         cos: FloatTensor<Self>,

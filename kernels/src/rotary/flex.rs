@@ -7,11 +7,11 @@ use burn::tensor::{DType, bf16, f16};
 use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
-use super::ops::{RotaryRows, composed};
+use super::ops::{RotaryOps, composed};
 use crate::flex::{Buffer, Lane, Part, TASK, adjacent, elements, tensor};
 use crate::off::Kernel;
 
-impl RotaryRows for Flex {
+impl RotaryOps for Flex {
     fn rotated(
         x: FloatTensor<Self>,
         cos: FloatTensor<Self>,

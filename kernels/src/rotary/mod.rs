@@ -1,13 +1,11 @@
 //! Rotary positions: pairs of a head's numbers are rotated by angles that grow with the position, in one pass.
 //!
 //! ```text
-//! ops.rs       the rotation as an operation of a backend
-//! backward.rs  the gradient, which is the inverse rotation
-//! flex.rs      rows on all cores, of any view
-//! cube.rs      pairs on a device, of any view
+//! ops.rs   the rotation as an operation of a backend, with its gradient
+//! flex.rs  rows on all cores, of any view
+//! cube.rs  pairs on a device, of any view
 //! ```
 
-mod backward;
 #[cfg(feature = "cube")]
 mod cube;
 mod flex;
@@ -18,7 +16,7 @@ mod tests;
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 
-pub use ops::{RotaryOps, RotaryRows};
+pub use ops::RotaryOps;
 
 /// Rotates `x`, `[batch, heads, length, size]`, by the angles of `cos` and `sin`, in f32 (Su et al., 2021,
 /// arXiv:2104.09864). Returns the shape and dtype of `x`.
@@ -52,7 +50,6 @@ pub fn rotary(x: Tensor<4>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<4> {
         cos.dims(),
         sin.dims(),
     );
-    let rotated =
-        <Dispatch as RotaryOps>::rotate(x.into_dispatch(), cos.into_dispatch(), sin.into_dispatch());
-    Tensor::from_dispatch(rotated)
+    let [x, cos, sin] = [x, cos, sin].map(Tensor::into_dispatch);
+    Tensor::from_dispatch(<Dispatch as RotaryOps>::rotated(x, cos, sin, false))
 }

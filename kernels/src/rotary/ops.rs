@@ -1,22 +1,15 @@
-//! The rotation as an operation of a backend.
+//! The rotation as an operation of a backend, with its gradient, which is the inverse rotation.
 
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, TensorMetadata, backend_extension};
+use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
 use burn::tensor::{DType, FloatDType, Slice};
 
-/// Rotations by positions. Call [`rotary`](crate::rotary), which takes tensors.
-#[backend_extension(
-    Flex,
-    Cube: cfg(feature = "cube"),
-    Autodiff,
-)]
-pub trait RotaryOps: Backend {
-    /// Rotates `x`, `[batch, heads, length, size]`.
-    fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>) -> FloatTensor<Self>;
-}
+use crate::autodiff::differentiable;
 
-/// Rotations on one backend. The default uses Burn's operations.
-pub trait RotaryRows: Backend {
+/// Rotations by positions. The default uses Burn's operations. Call [`rotary`](crate::rotary), which takes tensors.
+#[backend_extension(Flex, Cube: cfg(feature = "cube"), Autodiff)]
+pub trait RotaryOps: Backend {
     /// Rotates `x`, `[batch, heads, length, size]`, or back.
     fn rotated(
         x: FloatTensor<Self>,
@@ -58,15 +51,18 @@ pub(super) fn composed<B: Backend>(
     cast(B::float_cat(vec![first, second], 3), dtype)
 }
 
-#[cfg(feature = "cube")]
-impl RotaryOps for burn::backend::Cube {
-    fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>) -> FloatTensor<Self> {
-        Self::rotated(x, cos, sin, false)
-    }
-}
-
-impl RotaryOps for burn::backend::Flex {
-    fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>) -> FloatTensor<Self> {
-        Self::rotated(x, cos, sin, false)
+impl<B: RotaryOps, C: CheckpointStrategy> RotaryOps for Autodiff<B, C> {
+    fn rotated(
+        x: FloatTensor<Self>,
+        cos: FloatTensor<Self>,
+        sin: FloatTensor<Self>,
+        back: bool,
+    ) -> FloatTensor<Self> {
+        let [cos, sin] = [cos, sin].map(<FloatTensor<Self>>::into_primitive);
+        differentiable::<B, C, _, _>(
+            [x],
+            |[x]| (B::rotated(x, cos.clone(), sin.clone(), back), (cos, sin, back)),
+            |(cos, sin, back), grad, _| [Some(B::rotated(grad, cos, sin, !back))],
+        )
     }
 }
