@@ -1,18 +1,13 @@
 //! The gradient, which keeps the inputs, the output and one number per query.
 
+use std::array::from_fn;
+
 use burn::backend::Autodiff;
-use burn::backend::autodiff::NodeId;
-use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 
 use super::ops::{AttentionOps, Plan, Source, Tiled};
-
-/// The gradients of `N` inputs.
-#[derive(Debug)]
-struct Slopes<const N: usize>;
+use crate::autodiff::differentiable_with_inputs;
 
 /// How the inputs of an operation form a source.
 #[derive(Clone, Copy, Debug)]
@@ -37,39 +32,26 @@ impl Form {
     }
 }
 
-impl<B: Tiled, const N: usize> Backward<B, N> for Slopes<N> {
-    type State = (Form, [NodeId; N], Plan, [FloatTensor<B>; 2]);
-
-    fn backward(self, ops: Ops<Self::State, N>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
-        let (form, inputs, plan, kept) = ops.state;
-        let source = form.of(inputs.map(|id| checkpointer.retrieve_node_output(id)));
-        let wanted = std::array::from_fn(|at| ops.parents.get(at).is_some_and(Option::is_some));
-        let grad = grads.consume::<B>(&ops.node);
-        let found = B::tiled_gradients(source, &plan, kept, grad, wanted);
-        for (parent, found) in ops.parents.into_iter().zip(found) {
-            if let (Some(parent), Some(found)) = (parent, found) {
-                grads.register::<B>(parent.id, found);
-            }
-        }
-    }
-}
-
 /// Computes the output, and registers its gradient.
 fn registered<B: Tiled, C: CheckpointStrategy, const N: usize>(
     inputs: [FloatTensor<Autodiff<B, C>>; N],
     form: Form,
     plan: Plan,
 ) -> FloatTensor<Autodiff<B, C>> {
-    match Slopes::<N>.prepare::<C>(inputs.each_ref().map(|input| input.node())).compute_bound().stateful() {
-        OpsKind::Tracked(mut prep) => {
-            let nodes = inputs.each_ref().map(|input| prep.checkpoint(input));
-            let (output, logs) = B::tiled(form.of(inputs.map(|input| input.into_primitive())), &plan);
-            prep.finish((form, nodes, plan, [output.clone(), logs]), output)
-        }
-        OpsKind::UnTracked(prep) => {
-            prep.finish(B::tiled(form.of(inputs.map(|input| input.into_primitive())), &plan).0)
-        }
-    }
+    differentiable_with_inputs::<B, C, _, N>(
+        inputs,
+        [true; N],
+        |inputs| {
+            let (output, logs) = B::tiled(form.of(inputs), &plan);
+            (output.clone(), (form, plan, [output, logs]))
+        },
+        |inputs, (form, plan, kept), grad, wanted| {
+            let source = form.of(inputs.map(|input| input.expect("all inputs are kept")));
+            let wanted = from_fn(|at| wanted.get(at).is_some_and(|wanted| *wanted));
+            let mut found = B::tiled_gradients(source, &plan, kept, grad, wanted).into_iter();
+            from_fn(|_| found.next().flatten())
+        },
+    )
 }
 
 impl<B: Tiled, C: CheckpointStrategy> AttentionOps for Autodiff<B, C> {

@@ -19,7 +19,7 @@ use super::ops::{Gradients, Plan, Source, Tiled};
 use crate::cube::{Spec, contiguous, run};
 use crate::device::is_cube;
 use crate::off::Kernel;
-use crate::product::Products;
+use crate::product::ProductOps;
 
 /// Returns whether these kernels compute an attention.
 pub(super) fn computes(device: &Device, dtype: DType, how: &Attending) -> bool {

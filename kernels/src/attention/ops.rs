@@ -30,11 +30,7 @@ pub struct Plan {
 ///
 /// `query` is `[batch, heads, length, size]`, `key` and `value` `[batch, key_heads, read, size]`, in f32, bf16 or f16;
 /// `bias` is `[1 or batch, heads, length, read]` in f32. No axis has the length 0.
-#[backend_extension(
-    Flex,
-    Cube: cfg(feature = "cube"),
-    Autodiff,
-)]
+#[backend_extension(Flex, Cube: cfg(feature = "cube"), Autodiff)]
 pub trait AttentionOps: Backend {
     /// Returns the output, `[batch, heads, length, size]`.
     fn attention(
@@ -82,35 +78,27 @@ pub trait Tiled: Backend {
     ) -> Gradients<FloatTensor<Self>>;
 }
 
-macro_rules! in_tiles {
-    ($backend:ty) => {
-        impl AttentionOps for $backend {
-            fn attention(
-                query: FloatTensor<Self>,
-                key: FloatTensor<Self>,
-                value: FloatTensor<Self>,
-                plan: Plan,
-            ) -> FloatTensor<Self> {
-                Self::tiled(Source::Apart { query, key, value, bias: None }, &plan).0
-            }
+impl<B: Tiled> AttentionOps for B {
+    fn attention(
+        query: FloatTensor<B>,
+        key: FloatTensor<B>,
+        value: FloatTensor<B>,
+        plan: Plan,
+    ) -> FloatTensor<B> {
+        B::tiled(Source::Apart { query, key, value, bias: None }, &plan).0
+    }
 
-            fn attention_biased(
-                query: FloatTensor<Self>,
-                key: FloatTensor<Self>,
-                value: FloatTensor<Self>,
-                bias: FloatTensor<Self>,
-                plan: Plan,
-            ) -> FloatTensor<Self> {
-                Self::tiled(Source::Apart { query, key, value, bias: Some(bias) }, &plan).0
-            }
+    fn attention_biased(
+        query: FloatTensor<B>,
+        key: FloatTensor<B>,
+        value: FloatTensor<B>,
+        bias: FloatTensor<B>,
+        plan: Plan,
+    ) -> FloatTensor<B> {
+        B::tiled(Source::Apart { query, key, value, bias: Some(bias) }, &plan).0
+    }
 
-            fn attention_of_joint(joint: FloatTensor<Self>, heads: usize, plan: Plan) -> FloatTensor<Self> {
-                Self::tiled(Source::Joint { joint, heads }, &plan).0
-            }
-        }
-    };
+    fn attention_of_joint(joint: FloatTensor<B>, heads: usize, plan: Plan) -> FloatTensor<B> {
+        B::tiled(Source::Joint { joint, heads }, &plan).0
+    }
 }
-
-#[cfg(feature = "cube")]
-in_tiles!(burn::backend::Cube);
-in_tiles!(burn::backend::Flex);

@@ -5,10 +5,10 @@ use burn::backend::{Backend, TensorMetadata, backend_extension};
 use burn::tensor::{DType, FloatDType};
 
 use super::Fp8;
-use crate::product::{Products, of_rows};
+use crate::product::{ProductOps, of_rows};
 
 /// The maps of a backend, without gradients. The defaults multiply rounded operands.
-pub trait Fp8Products: Products {
+pub trait Fp8Products: ProductOps {
     /// Rounds the elements of a tensor in f32, bf16 or f16.
     fn rounded(x: FloatTensor<Self>, format: Fp8) -> FloatTensor<Self>;
 
@@ -74,11 +74,7 @@ pub(super) fn in_fp8<B: Fp8Products>(x: FloatTensor<B>, format: Fp8) -> FloatTen
 ///
 /// Call [`linear_in_fp8`](super::linear_in_fp8) and [`round_to_fp8`](super::round_to_fp8), which take tensors. On backends
 /// outside this crate's features, they panic.
-#[backend_extension(
-    Flex,
-    Cube: cfg(feature = "cube"),
-    Autodiff,
-)]
+#[backend_extension(Flex, Cube: cfg(feature = "cube"), Autodiff)]
 pub trait Fp8Ops: Backend {
     /// Rounds each element.
     fn round_to_fp8(x: FloatTensor<Self>, format: Fp8) -> FloatTensor<Self>;
@@ -94,28 +90,16 @@ pub trait Fp8Ops: Backend {
     ) -> FloatTensor<Self>;
 }
 
-macro_rules! without_gradients {
-    ($backend:ty) => {
-        impl Fp8Ops for $backend {
-            fn round_to_fp8(x: FloatTensor<Self>, format: Fp8) -> FloatTensor<Self> {
-                in_fp8::<Self>(x, format)
-            }
+impl<B: Fp8Products> Fp8Ops for B {
+    fn round_to_fp8(x: FloatTensor<B>, format: Fp8) -> FloatTensor<B> {
+        in_fp8::<B>(x, format)
+    }
 
-            fn fp8_product(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
-                of_rows::<Self>(x, |rows| Self::fp8_map(rows, weight, None))
-            }
+    fn fp8_product(x: FloatTensor<B>, weight: FloatTensor<B>) -> FloatTensor<B> {
+        of_rows::<B>(x, |rows| B::fp8_map(rows, weight, None))
+    }
 
-            fn fp8_affine(
-                x: FloatTensor<Self>,
-                weight: FloatTensor<Self>,
-                bias: FloatTensor<Self>,
-            ) -> FloatTensor<Self> {
-                of_rows::<Self>(x, |rows| Self::fp8_map(rows, weight, Some(bias)))
-            }
-        }
-    };
+    fn fp8_affine(x: FloatTensor<B>, weight: FloatTensor<B>, bias: FloatTensor<B>) -> FloatTensor<B> {
+        of_rows::<B>(x, |rows| B::fp8_map(rows, weight, Some(bias)))
+    }
 }
-
-#[cfg(feature = "cube")]
-without_gradients!(burn::backend::Cube);
-without_gradients!(burn::backend::Flex);

@@ -2,78 +2,87 @@
 
 use std::array::from_fn;
 
-use burn::backend::TensorMetadata;
-use burn::backend::autodiff::Autodiff;
-use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, unary};
 use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Autodiff, TensorMetadata};
 use burn::tensor::DType;
 
 use super::each::Chunks;
 use super::head::{self, Form, Found};
 use super::ops::LossOps;
 use super::rows::{Labels, LossRows, Parts};
+use crate::autodiff::differentiable;
 
-/// Computes the gradient from the logits.
-#[derive(Debug)]
-struct CrossEntropy;
-
-impl<B: LossRows> Backward<B, 1> for CrossEntropy {
-    type State = (FloatTensor<B>, FloatTensor<B>, Labels<B>, f64);
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let (logits, logarithms, labels, smoothing) = ops.state;
-        unary::<B, _>(ops.parents, ops.node, grads, |by| {
-            B::slopes(logits, logarithms, labels, smoothing, by)
-        });
+impl<B: LossRows, C: CheckpointStrategy> LossOps for Autodiff<B, C> {
+    /// The gradient is computed from the logits.
+    fn cross_entropy(
+        logits: FloatTensor<Self>,
+        labels: IntTensor<Self>,
+        smoothing: f64,
+    ) -> FloatTensor<Self> {
+        let labels = Labels(labels);
+        differentiable::<B, C, _, _>(
+            [logits],
+            |[logits]| {
+                let (sum, logarithms) = B::losses(None, logits.clone(), None, labels.clone(), smoothing);
+                (sum, (logits, logarithms, labels, smoothing))
+            },
+            |(logits, logarithms, labels, smoothing), by, _| {
+                [Some(B::slopes(logits, logarithms, labels, smoothing, by))]
+            },
+        )
     }
-}
 
-/// Multiplies gradients that were computed with the loss.
-#[derive(Debug)]
-struct Known;
-
-impl<B: LossRows> Backward<B, 3> for Known {
-    /// The gradients, times a factor, and their dtypes.
-    type State = ([(Option<Parts<B>>, DType); 3], f32);
-
-    fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let (gradients, factor) = ops.state;
-        let by = grads.consume::<B>(&ops.node);
-        let by = if factor == 1.0 { by } else { B::float_mul_scalar(by, factor.recip().into()) };
-        let wanted = ops.parents.each_ref().map(Option::is_some);
-        for (node, gradient) in ops.parents.into_iter().zip(scaled::<B>(wanted, gradients, by)) {
-            if let (Some(node), Some(gradient)) = (node, gradient) {
-                grads.register::<B>(node.id, gradient);
-            }
-        }
+    /// The gradients are computed with the loss.
+    fn head_loss(
+        hidden: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        labels: IntTensor<Self>,
+        form: Form,
+    ) -> FloatTensor<Self> {
+        let wanted = [hidden.is_tracked(), weight.is_tracked(), form.biased && bias.is_tracked()];
+        differentiable::<B, C, _, _>(
+            [hidden, weight, bias],
+            |[hidden, weight, bias]| {
+                let mut dtypes = [&hidden, &weight, &bias].map(TensorMetadata::dtype).into_iter();
+                let Found { sum, gradients, factor } =
+                    head::loss::<B>(hidden, weight, bias, Labels(labels), form, wanted);
+                let kept = gradients.map(|kept| (kept, dtypes.next().unwrap_or(DType::F32)));
+                (sum, (kept, factor))
+            },
+            |(gradients, factor), by, wanted| {
+                let by = if factor == 1.0 { by } else { B::float_mul_scalar(by, factor.recip().into()) };
+                scaled::<B>(wanted, gradients, by)
+            },
+        )
     }
-}
 
-/// Computes the gradients from logits that are computed again.
-#[derive(Debug)]
-struct OfEach;
-
-impl<B: LossRows> Backward<B, 3> for OfEach {
-    /// Hidden state, weight and bias, the labels, the rows' logarithms, and what is computed from them.
-    type State = ([FloatTensor<B>; 3], Labels<B>, FloatTensor<B>, Form);
-
-    fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let ([hidden, weight, bias], labels, logarithms, form) = ops.state;
-        let dtypes = [&hidden, &weight, &bias].map(TensorMetadata::dtype);
-        let by = grads.consume::<B>(&ops.node);
-        let wanted = ops.parents.each_ref().map(Option::is_some);
-        let chunks = Chunks::<B>::new(hidden, weight, bias, labels, form);
-        let (found, scale) = chunks.gradients(logarithms, by, wanted);
-        let mut dtypes = dtypes.into_iter();
-        let found = found.map(|parts| (parts, dtypes.next().unwrap_or(DType::F32)));
-        for (node, gradient) in ops.parents.into_iter().zip(scaled::<B>(wanted, found, scale)) {
-            if let (Some(node), Some(gradient)) = (node, gradient) {
-                grads.register::<B>(node.id, gradient);
-            }
-        }
+    /// The gradients are computed from logits that are computed again.
+    fn head_losses(
+        hidden: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        labels: IntTensor<Self>,
+        form: Form,
+    ) -> FloatTensor<Self> {
+        let labels = Labels(labels);
+        differentiable::<B, C, _, _>(
+            [hidden, weight, bias],
+            |read| {
+                let [hidden, weight, bias] = read.clone();
+                let chunks = Chunks::<B>::new(hidden, weight, bias, labels.clone(), form);
+                let [losses, logarithms] = chunks.losses();
+                (losses, (read, labels, logarithms, form))
+            },
+            |([hidden, weight, bias], labels, logarithms, form), by, wanted| {
+                let mut dtypes = [&hidden, &weight, &bias].map(TensorMetadata::dtype).into_iter();
+                let chunks = Chunks::<B>::new(hidden, weight, bias, labels, form);
+                let (found, scale) = chunks.gradients(logarithms, by, wanted);
+                let found = found.map(|parts| (parts, dtypes.next().unwrap_or(DType::F32)));
+                scaled::<B>(wanted, found, scale)
+            },
+        )
     }
 }
 
@@ -88,65 +97,4 @@ fn scaled<B: LossRows>(
     let all = gradients.into_iter().zip(is_there).filter_map(|(parts, is_there)| parts.filter(|_| is_there));
     let mut found = B::scaled(all.collect(), by).into_iter();
     is_there.map(|is_there| if is_there { found.next() } else { None })
-}
-
-impl<B: LossRows, C: CheckpointStrategy> LossOps for Autodiff<B, C> {
-    fn cross_entropy(
-        logits: FloatTensor<Self>,
-        labels: IntTensor<Self>,
-        smoothing: f64,
-    ) -> FloatTensor<Self> {
-        let labels = Labels(labels);
-        let prepared = CrossEntropy.prepare::<C>([logits.node()]).compute_bound();
-        let logits = logits.into_primitive();
-        match prepared.stateful() {
-            OpsKind::Tracked(prep) => {
-                let (sum, logarithms) = B::losses(None, logits.clone(), None, labels.clone(), smoothing);
-                prep.finish((logits, logarithms, labels, smoothing), sum)
-            }
-            OpsKind::UnTracked(prep) => prep.finish(B::losses(None, logits, None, labels, smoothing).0),
-        }
-    }
-
-    fn head_loss(
-        hidden: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        labels: IntTensor<Self>,
-        form: Form,
-    ) -> FloatTensor<Self> {
-        let labels = Labels(labels);
-        let wanted = [hidden.is_tracked(), weight.is_tracked(), form.biased && bias.is_tracked()];
-        let prepared = Known.prepare::<C>([hidden.node(), weight.node(), bias.node()]).compute_bound();
-        let [hidden, weight, bias] = [hidden, weight, bias].map(<FloatTensor<Self>>::into_primitive);
-        let dtypes = [&hidden, &weight, &bias].map(TensorMetadata::dtype);
-        let Found { sum, gradients, factor } = head::loss::<B>(hidden, weight, bias, labels, form, wanted);
-        match prepared.stateful() {
-            OpsKind::Tracked(prep) => {
-                let mut dtypes = dtypes.into_iter();
-                let kept = gradients.map(|kept| (kept, dtypes.next().unwrap_or(DType::F32)));
-                prep.finish((kept, factor), sum)
-            }
-            OpsKind::UnTracked(prep) => prep.finish(sum),
-        }
-    }
-
-    fn head_losses(
-        hidden: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        labels: IntTensor<Self>,
-        form: Form,
-    ) -> FloatTensor<Self> {
-        let labels = Labels(labels);
-        let prepared = OfEach.prepare::<C>([hidden.node(), weight.node(), bias.node()]).compute_bound();
-        let read = [hidden, weight, bias].map(<FloatTensor<Self>>::into_primitive);
-        let [hidden, weight, bias] = read.clone();
-        let chunks = Chunks::<B>::new(hidden, weight, bias, labels.clone(), form);
-        let [losses, logarithms] = chunks.losses();
-        match prepared.stateful() {
-            OpsKind::Tracked(prep) => prep.finish((read, labels, logarithms, form), losses),
-            OpsKind::UnTracked(prep) => prep.finish(losses),
-        }
-    }
 }

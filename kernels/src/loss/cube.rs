@@ -9,7 +9,7 @@ use super::rows::{self, Labels, LossRows, Parts, added, biased};
 use crate::cube::{Spec, run, sums_in};
 use crate::many::joined_and_scaled;
 use crate::off::Kernel;
-use crate::product::{Products, cube_add_product, cube_wide_product};
+use crate::product::{ProductOps, cube_add_product, cube_wide_product};
 
 impl LossRows for Cube {
     fn losses(

@@ -19,7 +19,7 @@ use crate::elements::mapped;
 use crate::flex::{Buffer, Lane, TASK, adjacent, elements, tensor, widened};
 use crate::half::HalfOps;
 use crate::off::Kernel;
-use crate::product::{Products, add_product, has_dots, wide_product};
+use crate::product::{ProductOps, add_product, has_dots, wide_product};
 
 impl LossRows for Flex {
     fn computes_in(dtype: DType) -> DType {

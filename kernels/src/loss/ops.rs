@@ -9,11 +9,7 @@ use super::rows::{Labels, LossRows};
 
 /// Cross-entropy losses. Call [`cross_entropy`](crate::cross_entropy), [`head_loss`](crate::head_loss) or
 /// [`head_losses`](crate::head_losses), which take tensors.
-#[backend_extension(
-    Flex,
-    Cube: cfg(feature = "cube"),
-    Autodiff,
-)]
+#[backend_extension(Flex, Cube: cfg(feature = "cube"), Autodiff)]
 pub trait LossOps: Backend {
     /// Returns the loss `[1]` of `logits`, `[rows, classes]`. Rows with the label -100 have none.
     fn cross_entropy(logits: FloatTensor<Self>, labels: IntTensor<Self>, smoothing: f64)
@@ -39,42 +35,29 @@ pub trait LossOps: Backend {
     ) -> FloatTensor<Self>;
 }
 
-/// Implements the operations without gradients.
-macro_rules! plain {
-    ($backend:ty) => {
-        impl LossOps for $backend {
-            fn cross_entropy(
-                logits: FloatTensor<Self>,
-                labels: IntTensor<Self>,
-                smoothing: f64,
-            ) -> FloatTensor<Self> {
-                <Self as LossRows>::losses(None, logits, None, Labels(labels), smoothing).0
-            }
+impl<B: LossRows> LossOps for B {
+    fn cross_entropy(logits: FloatTensor<B>, labels: IntTensor<B>, smoothing: f64) -> FloatTensor<B> {
+        B::losses(None, logits, None, Labels(labels), smoothing).0
+    }
 
-            fn head_loss(
-                hidden: FloatTensor<Self>,
-                weight: FloatTensor<Self>,
-                bias: FloatTensor<Self>,
-                labels: IntTensor<Self>,
-                form: Form,
-            ) -> FloatTensor<Self> {
-                head::loss::<Self>(hidden, weight, bias, Labels(labels), form, [false; 3]).sum
-            }
+    fn head_loss(
+        hidden: FloatTensor<B>,
+        weight: FloatTensor<B>,
+        bias: FloatTensor<B>,
+        labels: IntTensor<B>,
+        form: Form,
+    ) -> FloatTensor<B> {
+        head::loss::<B>(hidden, weight, bias, Labels(labels), form, [false; 3]).sum
+    }
 
-            fn head_losses(
-                hidden: FloatTensor<Self>,
-                weight: FloatTensor<Self>,
-                bias: FloatTensor<Self>,
-                labels: IntTensor<Self>,
-                form: Form,
-            ) -> FloatTensor<Self> {
-                let [losses, _] = Chunks::<Self>::new(hidden, weight, bias, Labels(labels), form).losses();
-                losses
-            }
-        }
-    };
+    fn head_losses(
+        hidden: FloatTensor<B>,
+        weight: FloatTensor<B>,
+        bias: FloatTensor<B>,
+        labels: IntTensor<B>,
+        form: Form,
+    ) -> FloatTensor<B> {
+        let [losses, _] = Chunks::<B>::new(hidden, weight, bias, Labels(labels), form).losses();
+        losses
+    }
 }
-
-#[cfg(feature = "cube")]
-plain!(burn::backend::Cube);
-plain!(burn::backend::Flex);

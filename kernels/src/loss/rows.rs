@@ -5,7 +5,7 @@ use burn::backend::{Backend, TensorMetadata, get_device_settings};
 use burn::tensor::{DType, FloatDType, IndexingUpdateOp, Shape, Slice};
 
 use super::IGNORED;
-use crate::product::Products;
+use crate::product::ProductOps;
 
 /// Labels of rows, `[rows]`, -100 where ignored.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(super) type Parts<B> = Vec<FloatTensor<B>>;
 ///
 /// A bias is `[classes]`, in any float dtype, and is added to each row of the logits. A total is `[1]`, to which the losses
 /// are added; `None` is 0.
-pub trait LossRows: Products {
+pub trait LossRows: ProductOps {
     /// Returns the dtype to which the operands of a head's products are cast, if they are in `dtype`.
     fn computes_in(dtype: DType) -> DType {
         dtype

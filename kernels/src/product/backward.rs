@@ -8,12 +8,11 @@ use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, broadcast_shape};
 use burn::backend::autodiff::{Autodiff, NodeId};
-use burn::backend::ops::{FloatTensorOps, ModuleOps};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::{DType, FloatDType, Shape};
 
-use super::ops::{ProductOps, Products, of_rows, rows};
+use super::ops::{ProductOps, of_rows, rows};
 use super::unread::value;
 
 /// The checkpointer's node of an operand, or `None` if no gradient reads it.
@@ -26,7 +25,7 @@ fn fetch<B: Backend>(kept: Kept, checkpointer: &mut Checkpointer) -> Option<Floa
 #[derive(Debug)]
 struct Matmul;
 
-impl<B: Products> Backward<B, 2> for Matmul {
+impl<B: ProductOps> Backward<B, 2> for Matmul {
     type State = (Kept, Kept, [Shape; 2]);
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
@@ -46,7 +45,7 @@ impl<B: Products> Backward<B, 2> for Matmul {
 
 /// Returns `lᵀ · g` summed over broadcast axes. If all matrices were multiplied by one, the sum is part of one product
 /// of all rows.
-fn of_rhs<B: Products>(lhs: FloatTensor<B>, grad: FloatTensor<B>, shape: Shape) -> FloatTensor<B> {
+fn of_rhs<B: ProductOps>(lhs: FloatTensor<B>, grad: FloatTensor<B>, shape: Shape) -> FloatTensor<B> {
     let (of_lhs, of_grad, axes) = (lhs.shape(), grad.shape(), shape.num_dims() - 2);
     let one = (0..axes).all(|axis| shape[axis] == 1 && of_lhs[axis] == of_grad[axis]);
     if axes == 0 || !one || of_grad.num_elements() == 0 || of_lhs.num_elements() == 0 {
@@ -57,7 +56,7 @@ fn of_rhs<B: Products>(lhs: FloatTensor<B>, grad: FloatTensor<B>, shape: Shape) 
 }
 
 /// Multiplies and sums over the axes that were broadcast from `shape`, in f32 if there are any.
-fn to_shape<B: Products>(lhs: FloatTensor<B>, rhs: FloatTensor<B>, shape: &Shape) -> FloatTensor<B> {
+fn to_shape<B: ProductOps>(lhs: FloatTensor<B>, rhs: FloatTensor<B>, shape: &Shape) -> FloatTensor<B> {
     let (dtype, axes) = (lhs.dtype(), shape.num_dims() - 2);
     let (left, right) = (lhs.shape(), rhs.shape());
     let summed = (0..axes).any(|axis| shape[axis] < left[axis].max(right[axis]));
@@ -72,7 +71,7 @@ fn to_shape<B: Products>(lhs: FloatTensor<B>, rhs: FloatTensor<B>, shape: &Shape
 #[derive(Debug)]
 struct Affine;
 
-impl<B: Products> Backward<B, 3> for Affine {
+impl<B: ProductOps> Backward<B, 3> for Affine {
     type State = (Kept, Kept);
 
     fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
@@ -100,11 +99,8 @@ impl<B: Products> Backward<B, 3> for Affine {
     }
 }
 
-impl<B: Products, C: CheckpointStrategy> ProductOps for Autodiff<B, C> {
-    fn own_matmul(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
-        if !B::owns(lhs.dtype()) {
-            return Self::float_matmul(lhs, rhs);
-        }
+impl<B: ProductOps, C: CheckpointStrategy> ProductOps for Autodiff<B, C> {
+    fn product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
         let shapes = [lhs.shape(), rhs.shape()];
         let product =
             |lhs: FloatTensor<B>, rhs: FloatTensor<B>| value::<B>(lhs, rhs, |lhs, rhs| B::product(lhs, rhs));
@@ -119,14 +115,7 @@ impl<B: Products, C: CheckpointStrategy> ProductOps for Autodiff<B, C> {
         }
     }
 
-    fn own_affine(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-    ) -> FloatTensor<Self> {
-        if !B::owns(x.dtype()) {
-            return of_rows::<Self>(x, |x| Self::linear(x, weight, Some(bias)));
-        }
+    fn affine(x: FloatTensor<Self>, weight: FloatTensor<Self>, bias: FloatTensor<Self>) -> FloatTensor<Self> {
         let affine = |x: FloatTensor<B>, weight: FloatTensor<B>, bias: FloatTensor<B>| {
             value::<B>(x, weight, |x, weight| B::affine(x, weight, bias))
         };

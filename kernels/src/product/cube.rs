@@ -6,17 +6,12 @@ use burn::backend::{Cube, TensorMetadata};
 use burn::tensor::{DType, Shape};
 use burn_cubecl::kernel::matmul::{MatmulStrategy, matmul};
 
-use super::ops::{self, Products, of_rows};
+use super::ops::{self, ProductOps, of_rows, owns};
 use crate::cube::{self, Spec, run};
 #[cfg(feature = "cuda")]
 use crate::cublas::{self, Added};
-use crate::off::Kernel;
 
-impl Products for Cube {
-    fn owns(dtype: DType) -> bool {
-        matches!(dtype, DType::F32 | DType::F16 | DType::BF16) && !Kernel::Products.is_off()
-    }
-
+impl ProductOps for Cube {
     fn product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
         #[cfg(feature = "cuda")]
         if by_library(&lhs, &rhs) {
@@ -48,7 +43,7 @@ impl Products for Cube {
 
     fn column_sums(x: FloatTensor<Self>) -> FloatTensor<Self> {
         let (shape, dtype) = (x.shape(), x.dtype());
-        if shape.num_elements() == 0 || !Self::owns(dtype) {
+        if shape.num_elements() == 0 || !owns(dtype) {
             return ops::column_sums::<Self>(x);
         }
         let [sums] = run(vec![x], [Spec::new([shape[1]], dtype)], |inputs| {
@@ -112,7 +107,7 @@ pub(crate) fn add_product(
 #[cfg(feature = "cuda")]
 fn by_library(lhs: &FloatTensor<Cube>, rhs: &FloatTensor<Cube>) -> bool {
     let is_empty = |x: &FloatTensor<Cube>| x.shape().num_elements() == 0;
-    Cube::owns(lhs.dtype()) && !is_empty(lhs) && !is_empty(rhs) && cublas::is_on(&lhs.device())
+    owns(lhs.dtype()) && !is_empty(lhs) && !is_empty(rhs) && cublas::is_on(&lhs.device())
 }
 
 /// Multiplies by NVIDIA's library, and adds the product to `total`, which is in `dtype`.

@@ -10,27 +10,23 @@ use gemmkit::FusedScalar;
 
 use super::avx2;
 use super::gemm::{self, Matrices};
-use super::ops::{Products, of_rows};
+use super::ops::{self, ProductOps, of_rows, owns};
 use super::sums::column_sums;
 use super::tiles::{self, Half};
 use crate::flex::{adjacent, tensor};
 use crate::half::HalfOps;
 use crate::off::Kernel;
 
-impl Products for Flex {
-    fn owns(dtype: DType) -> bool {
-        matches!(dtype, DType::F32 | DType::BF16 | DType::F16) && !Kernel::Products.is_off()
-    }
-
+impl ProductOps for Flex {
     fn product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
-        if !Self::owns(lhs.dtype()) {
+        if !owns(lhs.dtype()) {
             return Self::float_matmul(lhs, rhs);
         }
         multiplied(lhs, rhs, None)
     }
 
     fn affine(x: FloatTensor<Self>, weight: FloatTensor<Self>, bias: FloatTensor<Self>) -> FloatTensor<Self> {
-        of_rows::<Self>(x, |rows| match Self::owns(rows.dtype()) {
+        of_rows::<Self>(x, |rows| match owns(rows.dtype()) {
             true => multiplied(rows, weight, Some(bias)),
             false => Self::linear(rows, weight, Some(bias)),
         })
@@ -38,11 +34,11 @@ impl Products for Flex {
 
     fn column_sums(x: FloatTensor<Self>) -> FloatTensor<Self> {
         match x.dtype() {
-            _ if Kernel::Products.is_off() => super::ops::column_sums::<Self>(x),
+            _ if Kernel::Products.is_off() => ops::column_sums::<Self>(x),
             DType::F32 => column_sums::<f32>(x),
             DType::BF16 => column_sums::<bf16>(x),
             DType::F16 => column_sums::<f16>(x),
-            _ => super::ops::column_sums::<Self>(x),
+            _ => ops::column_sums::<Self>(x),
         }
     }
 }

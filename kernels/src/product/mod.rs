@@ -48,7 +48,7 @@
 //! operation.
 //!
 //! ```text
-//! ops.rs       the traits over Backend
+//! ops.rs       products as operations of a backend
 //! backward.rs  the gradients, once for every backend
 //! flex.rs      tensors as matrices
 //! cube.rs      products on a device
@@ -73,14 +73,13 @@ mod tiles;
 mod unread;
 
 use burn::backend::Dispatch;
-use burn::tensor::{DType, Device, Tensor, module};
+use burn::tensor::{Device, Tensor, module};
 
-use crate::off::Kernel;
 #[cfg(feature = "cube")]
 pub(crate) use cube::{add_product as cube_add_product, wide_product as cube_wide_product};
 pub(crate) use flex::{add_product, wide_product};
-pub use ops::{ProductOps, Products};
-pub(crate) use ops::{of_rows, rows};
+pub use ops::ProductOps;
+pub(crate) use ops::{of_rows, owns, rows};
 pub(crate) use tiles::has_dots;
 
 pub(crate) use unread::value;
@@ -106,11 +105,10 @@ pub use unread::{with_read_products, with_unread_products};
 /// If the shapes do not fit or the dtypes differ, like [`Tensor::matmul`].
 pub fn matmul<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
     let fits = D >= 2 && lhs.dtype() == rhs.dtype() && product_fits(&lhs.dims(), &rhs.dims());
-    if !is_narrow(&lhs) || !fits {
+    if !owns(lhs.dtype()) || !fits {
         return lhs.matmul(rhs);
     }
-    let product = <Dispatch as ProductOps>::own_matmul(lhs.into_dispatch(), rhs.into_dispatch());
-    Tensor::from_dispatch(product)
+    Tensor::from_dispatch(<Dispatch as ProductOps>::product(lhs.into_dispatch(), rhs.into_dispatch()))
 }
 
 fn product_fits(lhs: &[usize], rhs: &[usize]) -> bool {
@@ -143,7 +141,7 @@ pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tens
     let fits = dims[D - 1] == from
         && x.dtype() == weight.dtype()
         && bias.as_ref().is_none_or(|bias| bias.dims() == [to] && bias.dtype() == x.dtype());
-    if !is_narrow(&x) || !fits {
+    if !owns(x.dtype()) || !fits {
         return module::linear(x, weight, bias);
     }
     if D == 1 {
@@ -153,7 +151,7 @@ pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tens
         None => matmul(x, weight.unsqueeze()),
         Some(bias) => {
             let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
-            Tensor::from_dispatch(<Dispatch as ProductOps>::own_affine(x, weight, bias.into_dispatch()))
+            Tensor::from_dispatch(<Dispatch as ProductOps>::affine(x, weight, bias.into_dispatch()))
         }
     }
 }
@@ -174,8 +172,4 @@ pub fn product_library(device: &Device) -> Option<Result<&'static str, &'static 
     }
     let _ = device;
     None
-}
-
-fn is_narrow<const D: usize>(x: &Tensor<D>) -> bool {
-    matches!(x.dtype(), DType::F32 | DType::BF16 | DType::F16) && !Kernel::Products.is_off()
 }

@@ -5,14 +5,19 @@ use burn::backend::{Backend, TensorMetadata, backend_extension};
 use burn::tensor::{DType, Shape};
 
 use crate::half::HalfOps;
+use crate::off::Kernel;
 
-/// The products of a backend, without gradients. The defaults are Burn's own operations.
-pub trait Products: HalfOps {
-    /// Returns whether this crate computes products in a dtype. Otherwise they, and their gradients, are Burn's.
-    fn owns(_dtype: DType) -> bool {
-        false
-    }
+/// Returns whether this crate computes products in a dtype. Otherwise they, and their gradients, are Burn's.
+pub(crate) fn owns(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::BF16) && !Kernel::Products.is_off()
+}
 
+/// Products with gradients of their own. The defaults are Burn's own operations.
+///
+/// Call [`matmul`](super::matmul) and [`linear`](super::linear), which take tensors. On backends outside this crate's
+/// features, they panic.
+#[backend_extension(Flex, Cube: cfg(feature = "cube"), Autodiff)]
+pub trait ProductOps: HalfOps {
     /// Multiplies `[.., m, k]` by `[.., k, n]`, of equal rank and dtype; leading axes are broadcast.
     fn product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::float_matmul(lhs, rhs)
@@ -63,46 +68,3 @@ pub(super) fn column_sums<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
     let cols = x.shape()[1];
     B::float_reshape(B::float_sum_dim(x, 0), Shape::new([cols]))
 }
-
-/// Products with gradients of their own where the backend [owns](Products::owns) them.
-///
-/// Call [`matmul`](super::matmul) and [`linear`](super::linear), which take tensors. On backends outside this crate's
-/// features, they panic.
-#[backend_extension(
-    Flex,
-    Cube: cfg(feature = "cube"),
-    Autodiff,
-)]
-pub trait ProductOps: Backend {
-    /// Multiplies `[.., m, k]` by `[.., k, n]`, of equal rank and dtype; leading axes are broadcast.
-    fn own_matmul(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self>;
-
-    /// Returns `x · weight + bias` for `[.., in]`, `[in, out]` and `[out]`, all in one dtype.
-    fn own_affine(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-    ) -> FloatTensor<Self>;
-}
-
-macro_rules! without_gradients {
-    ($backend:ty) => {
-        impl ProductOps for $backend {
-            fn own_matmul(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
-                Self::product(lhs, rhs)
-            }
-
-            fn own_affine(
-                x: FloatTensor<Self>,
-                weight: FloatTensor<Self>,
-                bias: FloatTensor<Self>,
-            ) -> FloatTensor<Self> {
-                Self::affine(x, weight, bias)
-            }
-        }
-    };
-}
-
-#[cfg(feature = "cube")]
-without_gradients!(burn::backend::Cube);
-without_gradients!(burn::backend::Flex);

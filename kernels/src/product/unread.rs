@@ -5,7 +5,7 @@ use std::cell::Cell;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Scalar, TensorMetadata};
 
-use super::ops::Products;
+use super::ops::ProductOps;
 
 thread_local! {
     static UNREAD: Cell<bool> = const { Cell::new(false) };
@@ -58,7 +58,7 @@ fn set_to<T>(unread: bool, run: impl FnOnce() -> T) -> T {
 
 /// Returns the product of `[.., m, k]` and `[.., k, n]` that `compute` computes, or NaN where nobody reads it. A matrix
 /// `[k, n]` multiplies all rows.
-pub(crate) fn value<B: Products>(
+pub(crate) fn value<B: ProductOps>(
     lhs: FloatTensor<B>,
     rhs: FloatTensor<B>,
     compute: impl FnOnce(FloatTensor<B>, FloatTensor<B>) -> FloatTensor<B>,
