@@ -6,8 +6,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, Shape, bf16, f16};
 use rayon::prelude::*;
 
-use super::ops::ManyOps;
-use super::plain;
+use super::ops::{self, ManyOps};
 use crate::elements::{is_narrow, mapped};
 use crate::flex::{Lane, TASK, adjacent, elements, sum_of, tensor};
 use crate::off::Kernel;
@@ -15,11 +14,11 @@ use crate::off::Kernel;
 impl ManyOps for Flex {
     fn squared_sum(x: FloatTensor<Self>) -> FloatTensor<Self> {
         let sum = match x.dtype() {
-            _ if Kernel::Many.is_off() => return plain::squared_sum::<Self>(x),
+            _ if Kernel::Many.is_off() => return ops::squared_sum::<Self>(x),
             DType::F32 => squares::<f32>(x),
             DType::BF16 => squares::<bf16>(x),
             DType::F16 => squares::<f16>(x),
-            _ => return plain::squared_sum::<Self>(x),
+            _ => return ops::squared_sum::<Self>(x),
         };
         tensor(vec![sum as f32], Shape::new([1]))
     }
@@ -30,7 +29,7 @@ impl ManyOps for Flex {
                 let factor = crate::flex::widened(factor)[0];
                 mapped([x], |[x]| x * factor)
             }
-            false => plain::scaled::<Self>(x, factor),
+            false => ops::scaled::<Self>(x, factor),
         }
     }
 }

@@ -3,8 +3,7 @@
 //! A model has hundreds of parameters, most of them small, and a kernel for each would cost more to launch than to run.
 //!
 //! ```text
-//! ops.rs      the passes over one tensor as operations of a backend
-//! plain.rs    the passes by Burn's operations
+//! ops.rs      the passes as operations of a backend
 //! flex.rs     the same on all cores of the CPU
 //! squares.rs  sums of squares on a device
 //! scaled.rs   products with a factor, and casts, on a device
@@ -13,7 +12,6 @@
 
 mod flex;
 mod ops;
-mod plain;
 #[cfg(feature = "cube")]
 mod scaled;
 #[cfg(feature = "cube")]
@@ -166,7 +164,7 @@ pub fn cast_all(tensors: Vec<DispatchTensor>, dtype: FloatDType, divisor: f64) -
     if is_written(dtype) && !tensors.is_empty() && !Kernel::Many.is_off() && has_kernels(&tensors) {
         return into_dispatch(scaled::cast_all(of_cube(tensors), dtype.into(), divisor as f32));
     }
-    plain::cast_all::<Dispatch>(tensors, dtype, divisor)
+    ops::cast_all::<Dispatch>(tensors, dtype, divisor)
 }
 
 /// Adds each tensor, of any rank and float dtype, to its partner, which has the same shape, and returns the sums in `dtype`.
@@ -203,7 +201,7 @@ pub fn add_all(
     if is_written(dtype) && !Kernel::Many.is_off() && has_kernels(tensors.iter().chain(&others)) {
         return into_dispatch(sums::add_all(of_cube(tensors), of_cube(others), dtype.into()));
     }
-    plain::add_all::<Dispatch>(tensors, others, dtype)
+    ops::add_all::<Dispatch>(tensors, others, dtype)
 }
 
 /// Returns whether the kernels write a dtype.

@@ -1,10 +1,11 @@
-//! The passes over one tensor as operations of a backend.
+//! The passes over one tensor as operations of a backend, and those over pairs by Burn's operations.
 
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend, backend_extension};
+use burn::backend::{Autodiff, Backend, Scalar, TensorMetadata, backend_extension};
+use burn::tensor::{DType, FloatDType, Shape};
 
-use super::plain;
+use crate::half::HalfOps;
 
 /// Passes over the elements of a tensor. The defaults are Burn's own operations.
 ///
@@ -14,12 +15,12 @@ use super::plain;
 pub trait ManyOps: Backend {
     /// Returns the sum of the squares of all elements, `[1]`, in f32.
     fn squared_sum(x: FloatTensor<Self>) -> FloatTensor<Self> {
-        plain::squared_sum::<Self>(x)
+        squared_sum::<Self>(x)
     }
 
     /// Multiplies a tensor by the factor, `[1]`, in f32 if the tensor is narrower, so that it is rounded once.
     fn scaled(x: FloatTensor<Self>, factor: FloatTensor<Self>) -> FloatTensor<Self> {
-        plain::scaled::<Self>(x, factor)
+        scaled::<Self>(x, factor)
     }
 }
 
@@ -27,3 +28,47 @@ pub trait ManyOps: Backend {
 impl ManyOps for burn::backend::Cube {}
 
 impl<B: Backend, C: CheckpointStrategy> ManyOps for Autodiff<B, C> {}
+
+/// Sums squares with Burn's operations.
+pub(super) fn squared_sum<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
+    let x = cast::<B>(x, FloatDType::F32);
+    B::float_sum(B::float_mul(x.clone(), x))
+}
+
+/// Multiplies by the factor with Burn's operations.
+pub(super) fn scaled<B: Backend>(x: FloatTensor<B>, factor: FloatTensor<B>) -> FloatTensor<B> {
+    let dtype = FloatDType::from(x.dtype());
+    let wide = if dtype == FloatDType::F64 { dtype } else { FloatDType::F32 };
+    let factor = cast::<B>(factor, wide);
+    let factor = B::float_reshape(factor, Shape::from(vec![1; x.rank()]));
+    cast::<B>(B::float_mul(cast::<B>(x, wide), factor), dtype)
+}
+
+/// Adds each tensor to its partner with Burn's operations, in f32, or in f64 if `dtype` is f64.
+pub(super) fn add_all<B: Backend>(
+    tensors: Vec<FloatTensor<B>>,
+    others: Vec<FloatTensor<B>>,
+    dtype: FloatDType,
+) -> Vec<FloatTensor<B>> {
+    let wide = if dtype == FloatDType::F64 { dtype } else { FloatDType::F32 };
+    let added = |(x, y)| cast::<B>(B::float_add(cast::<B>(x, wide), cast::<B>(y, wide)), dtype);
+    tensors.into_iter().zip(others).map(added).collect()
+}
+
+/// Divides each tensor by the divisor and casts it with Burn's operations, in f32, or in f64 if `dtype` is f64.
+pub(super) fn cast_all<B: HalfOps>(
+    tensors: Vec<FloatTensor<B>>,
+    dtype: FloatDType,
+    divisor: f64,
+) -> Vec<FloatTensor<B>> {
+    let wide = if dtype == FloatDType::F64 { dtype } else { FloatDType::F32 };
+    let divided = |x| match divisor {
+        1.0 => x,
+        divisor => B::float_div_scalar(B::fast_cast(x, wide), Scalar::Float(divisor)),
+    };
+    tensors.into_iter().map(|x| B::fast_cast(divided(x), dtype)).collect()
+}
+
+fn cast<B: Backend>(x: FloatTensor<B>, dtype: FloatDType) -> FloatTensor<B> {
+    if x.dtype() == DType::from(dtype) { x } else { B::float_cast(x, dtype) }
+}

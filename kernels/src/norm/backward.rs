@@ -10,8 +10,7 @@ use burn::backend::{Autodiff, TensorMetadata};
 use burn::tensor::DType;
 
 use super::branch::{Junction, branch, branch_again};
-use super::kind::Form;
-use super::ops::NormOps;
+use super::ops::{Form, NormOps};
 use super::rows::{Gradients, NormRows, Normed, Statistics, Upstream, Wanted, cast};
 use crate::autodiff::{Again, is_cheap};
 

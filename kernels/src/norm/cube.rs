@@ -10,8 +10,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::cube_columns::added;
-use super::kind::NormKind;
-use super::rows::{self, Gradients, NormRows, Normed, Statistics, Upstream, Wanted};
+use super::rows::{self, Gradients, NormKind, NormRows, Normed, Statistics, Upstream, Wanted};
 use crate::cube::{
     Spec, contiguous, element, empty, grid, rows_and_width, run, run_many, sum_of_cube, together, units,
 };

@@ -7,8 +7,7 @@ use burn::tensor::{DType, Shape, bf16, f16};
 use pulp::Arch;
 use rayon::prelude::*;
 
-use super::kind::NormKind;
-use super::rows::{Gradients, NormRows, Normed, Statistics, Upstream, Wanted, gradients, values};
+use super::rows::{Gradients, NormKind, NormRows, Normed, Statistics, Upstream, Wanted, gradients, values};
 use super::vectors::{Slopes, Values};
 use crate::flex::{Buffer, Lane, TASK, adjacent, elements, tensor, widened};
 use crate::off::Kernel;

@@ -5,9 +5,8 @@
 //! that adds.
 //!
 //! ```text
-//! kind.rs      the kinds of norms
 //! ops.rs       the norms as operations of a backend
-//! rows.rs      values and gradients with Burn's operations, for backends without kernels
+//! rows.rs      the kinds of norms, and their values and gradients with Burn's operations
 //! backward.rs  the gradient, once for every backend
 //! branch.rs    gradients of an operation with two results
 //! flex.rs      rows on all cores
@@ -28,7 +27,6 @@ mod cube;
 #[cfg(feature = "cube")]
 mod cube_columns;
 mod flex;
-mod kind;
 mod ops;
 mod rows;
 #[cfg(test)]
@@ -38,11 +36,9 @@ mod vectors;
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 
-pub use kind::NormKind;
+use ops::Form;
 pub use ops::NormOps;
-pub use rows::NormRows;
-
-use kind::Form;
+pub use rows::{NormKind, NormRows};
 
 /// Normalizes `x`, `[.., width]`, over its last axis, and returns the same shape and dtype.
 ///

@@ -3,8 +3,18 @@
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, backend_extension};
 
-use super::kind::Form;
-use super::rows::{NormRows, Normed};
+use super::rows::{NormKind, NormRows, Normed};
+
+/// What to compute.
+#[derive(Clone, Copy, Debug)]
+pub struct Form {
+    /// The kind of norm.
+    pub kind: NormKind,
+    /// Whether the second tensor is added to the first.
+    pub sums: bool,
+    /// Whether the bias is added.
+    pub biased: bool,
+}
 
 /// Norms over the last axis. Call [`norm`](crate::norm), [`norm_and_input`](crate::norm_and_input) or
 /// [`norm_of_sum`](crate::norm_of_sum), which take tensors.

@@ -3,7 +3,7 @@
 
 use pulp::NullaryFnOnce;
 
-use super::kind::NormKind;
+use super::rows::NormKind;
 use crate::flex::{self, Lane, Part, dot, sum_of};
 
 /// Values of some rows.

@@ -3,9 +3,7 @@
 //! They are compiled here, with the loops that apply them, so that a crate of optimizers need not be optimized.
 
 use super::blocks::Rows;
-use super::real::Real;
-use super::rule::Rule;
-use super::update::Update;
+use super::rule::{Real, Rule, Update};
 
 /// AdamW, with the numbers of one update: `θ ← kept θ - step m / (root √v + ε)`.
 #[derive(Clone, Copy, Debug)]

@@ -6,9 +6,8 @@ use burn::backend::Flex;
 use burn::tensor::{DType, FloatDType, Tensor};
 
 use super::replicas;
-use super::rule::{Parts, Rule};
+use super::rule::{Parts, Rule, Update};
 use super::slices::{flex, floats, floats_mut, is_fast, writable, zeros};
-use super::update::Update;
 use crate::half::cast;
 
 /// See [`step`](super::step).

@@ -11,8 +11,7 @@ use pulp::{Arch, NullaryFnOnce};
 
 use super::floats::{BLOCK, Block};
 use super::prefetch::prefetch;
-use super::rule::Rule;
-use super::update::Update;
+use super::rule::{Rule, Update};
 
 /// Elements of one task: tens of microseconds of work, so that small parameters stay on one core.
 pub(super) const TASK: usize = 1 << 15;
@@ -136,7 +135,7 @@ fn apply<R: Rule<N, C>, const N: usize, const C: usize>(
 #[cfg(test)]
 mod tests {
     use super::super::floats::{Floats, FloatsMut};
-    use super::super::real::Real;
+    use super::super::rule::Real;
     use super::*;
 
     /// Rounds after each operation, which a fused multiply-add would not.

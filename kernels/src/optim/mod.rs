@@ -20,13 +20,11 @@
 //! [`copies`] counts it.
 //!
 //! ```text
-//! real.rs         the numbers that an update computes with
-//! rule.rs         the update of one element
+//! rule.rs         the update of one element, and what it applies to
 //! equations.rs    the updates of AdamW, Adagrad, SGD and Lion
 //! fused.rs        one update of tensors on Flex
 //! cube/           updates on GPUs, many in one kernel
 //! slices.rs       tensors as slices, in place or copied
-//! update.rs       the slices of one pass
 //! kernel.rs       the pass over the slices, on all cores and in vectors
 //! floats.rs       blocks of f32 from slices in any precision, and back
 //! prefetch.rs     prefetching for the update
@@ -46,20 +44,16 @@ mod fused;
 mod identity;
 mod kernel;
 mod prefetch;
-mod real;
 mod replicas;
 mod rule;
 mod slices;
-mod update;
 
 use burn::tensor::Tensor;
 
 pub use blocks::{BLOCK, Rows, blocks};
 pub use dynamic_map::dynamic_map;
-pub use real::Real;
 pub use replicas::{Replicas, replicas, take, taken};
-pub use rule::{Parts, Rule};
-pub use update::Update;
+pub use rule::{Parts, Real, Rule, Update};
 
 use crate::off::Kernel;
 

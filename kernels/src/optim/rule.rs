@@ -1,9 +1,10 @@
-//! The update of one element, and the tensors that it applies to.
+//! The update of one element, the numbers that it computes with, and the tensors and slices that it applies to.
+
+use std::ops::{Add, Div, Mul, Sub};
 
 use burn::tensor::Tensor;
 
-use super::real::Real;
-use super::update::Update;
+use super::floats::{Floats, FloatsMut};
 
 /// The arithmetic of one update: an equation per element, over `N` moments and `C` constants, in f32.
 ///
@@ -68,4 +69,64 @@ pub struct Parts<const D: usize, const N: usize> {
     pub grad: Tensor<D>,
     /// The moments of earlier updates.
     pub moments: Option<[Tensor<D>; N]>,
+}
+
+/// The operands of one pass: slices of equal length, of a parameter with `N` moments.
+pub struct Update<'a, const N: usize> {
+    pub(super) param: FloatsMut<'a>,
+    pub(super) grad: Floats<'a>,
+    pub(super) moments: [FloatsMut<'a>; N],
+    /// Also receives the new parameter, rounded.
+    pub(super) replica: Option<FloatsMut<'a>>,
+}
+
+impl<const N: usize> Update<'_, N> {
+    /// Returns the number of elements.
+    pub(super) fn len(&self) -> usize {
+        self.param.len()
+    }
+
+    /// Splits off the first `length` elements.
+    #[inline(always)]
+    pub(super) fn take(&mut self, length: usize) -> Self {
+        Self {
+            param: self.param.take(length),
+            grad: self.grad.take(length),
+            moments: self.moments.each_mut().map(|moment| moment.take(length)),
+            replica: self.replica.as_mut().map(|replica| replica.take(length)),
+        }
+    }
+}
+
+/// A number in the equation of an update: an f32 on the CPU, a symbol in the kernel of a GPU. Each operation is rounded to
+/// f32; a GPU may fuse a product with a sum.
+pub trait Real:
+    Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
+{
+    /// Returns the square root.
+    fn sqrt(self) -> Self;
+
+    /// Returns -1, 0 or 1, the sign of the number; 0 for NaN.
+    fn sign(self) -> Self;
+
+    /// Returns `then` if this number is positive, else `otherwise`. Both are computed.
+    fn if_positive(self, then: Self, otherwise: Self) -> Self;
+}
+
+impl Real for f32 {
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        f32::sqrt(self)
+    }
+
+    #[inline(always)]
+    fn sign(self) -> Self {
+        let positive = if self > 0.0 { 1.0 } else { 0.0 };
+        if self < 0.0 { -1.0 } else { positive }
+    }
+
+    #[inline(always)]
+    fn if_positive(self, then: Self, otherwise: Self) -> Self {
+        if self > 0.0 { then } else { otherwise }
+    }
 }

@@ -8,8 +8,7 @@ use cubecl::frontend::{AddExpand, DivExpand, MulExpand, PartialOrdExpand, SqrtEx
 use cubecl::ir::Scope;
 use cubecl::prelude::NativeExpand;
 
-use crate::optim::real::Real;
-use crate::optim::rule::Rule;
+use crate::optim::rule::{Real, Rule};
 
 /// An f32 of the kernel that `scope` builds.
 #[derive(Clone, Copy)]

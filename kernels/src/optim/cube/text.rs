@@ -4,8 +4,7 @@ use std::array::from_fn;
 use std::cell::RefCell;
 use std::ops::{Add, Div, Mul, Sub};
 
-use crate::optim::real::Real;
-use crate::optim::rule::Rule;
+use crate::optim::rule::{Real, Rule};
 
 /// A float of the text that is being written.
 #[derive(Clone, Copy)]
