@@ -2,7 +2,7 @@
 
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
-use burn::backend::ops::{FloatTensorOps, IntTensorOps, ModuleOps};
+use burn::backend::ops::{IntTensorOps, ModuleOps};
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::tensor::{DType, IntDType, Shape, bf16, f16};
 use pulp::{Arch, NullaryFnOnce};
@@ -10,6 +10,7 @@ use rayon::prelude::*;
 
 use super::ops::EmbeddingOps;
 use crate::flex::{Buffer, Lane, TASK, adjacent, elements, tensor};
+use crate::half::to_dtype;
 use crate::off::Kernel;
 
 impl EmbeddingOps for Flex {
@@ -38,7 +39,7 @@ impl EmbeddingOps for Flex {
                 let [_, _, width] = grad.layout().shape().dims();
                 let grad =
                     Self::embedding_backward(FlexTensor::empty(Shape::new([rows, width]), dtype), grad, ids);
-                if grad.dtype() == dtype { grad } else { Self::float_cast(grad, dtype.into()) }
+                to_dtype::<Self>(grad, dtype)
             }
         }
     }

@@ -6,6 +6,7 @@ use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
 use burn::tensor::{DType, IndexingUpdateOp, Shape};
 
 use crate::autodiff::differentiable;
+use crate::half::to_dtype;
 
 /// Rows of tables. The defaults use Burn's operations. Call [`embedding`](crate::embedding), which takes tensors.
 #[backend_extension(Flex, Cube: cfg(feature = "cube"), Autodiff)]
@@ -35,8 +36,7 @@ pub(super) fn scattered<B: Backend>(
 ) -> FloatTensor<B> {
     let [batch, length, width] = grad.shape().dims();
     let device = grad.device();
-    let grad = if grad.dtype() == dtype { grad } else { B::float_cast(grad, dtype.into()) };
-    let grad = B::float_reshape(grad, Shape::new([batch * length, width]));
+    let grad = B::float_reshape(to_dtype::<B>(grad, dtype), Shape::new([batch * length, width]));
     let ids = B::int_reshape(ids, Shape::new([batch * length]));
     let zeros = B::float_zeros(Shape::new([rows, width]), &device, dtype.into());
     B::float_select_assign(zeros, 0, ids, grad, IndexingUpdateOp::Add)

@@ -5,7 +5,8 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, TensorMetadata, backend_extension};
 
 use crate::autodiff::recomputable;
-use crate::gelu::{Gelu, GeluOps, narrow, wide};
+use crate::gelu::{Gelu, GeluOps};
+use crate::half::{to_dtype, wide};
 
 /// The activation of [`gated`](crate::gated).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +60,7 @@ pub(super) fn value<B: GeluOps>(gate: FloatTensor<B>, up: FloatTensor<B>, form: 
         Gate::Silu => B::float_mul(gate.clone(), B::sigmoid(gate)),
         Gate::Gelu(form) => B::gelu_value(gate, form),
     };
-    narrow::<B>(B::float_mul(active, up), dtype)
+    to_dtype::<B>(B::float_mul(active, up), dtype)
 }
 
 /// Computes the gradients with Burn's operations.
@@ -83,5 +84,5 @@ pub(super) fn gradients<B: GeluOps>(
         }
         Gate::Gelu(form) => (B::gelu_value(gate.clone(), form), B::gelu_gradient(gate, of_active, form)),
     };
-    (narrow::<B>(of_gate, dtype), narrow::<B>(B::float_mul(grad, active), dtype))
+    (to_dtype::<B>(of_gate, dtype), to_dtype::<B>(B::float_mul(grad, active), dtype))
 }

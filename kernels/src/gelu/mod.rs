@@ -31,7 +31,6 @@ use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 
 pub use ops::{Gelu, GeluOps};
-pub(crate) use ops::{narrow, wide};
 pub(crate) use vectors::exp;
 
 /// Computes x · Φ(x) of each element, where Φ is the distribution function of the normal distribution (Hendrycks &

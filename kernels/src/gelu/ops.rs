@@ -6,9 +6,9 @@ use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
-use burn::tensor::{DType, FloatDType};
 
 use crate::autodiff::recomputable;
+use crate::half::{to_dtype, wide};
 
 /// The form of [`gelu`](crate::gelu).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,27 +59,14 @@ impl<B: GeluOps, C: CheckpointStrategy> GeluOps for Autodiff<B, C> {
 pub(super) fn value<B: Backend>(x: FloatTensor<B>, form: Gelu) -> FloatTensor<B> {
     let dtype = x.dtype();
     let x = wide::<B>(x);
-    narrow::<B>(B::float_mul(x.clone(), share::<B>(x, form)), dtype)
+    to_dtype::<B>(B::float_mul(x.clone(), share::<B>(x, form)), dtype)
 }
 
 /// Computes the derivative times `grad` with Burn's operations.
 pub(super) fn gradient<B: Backend>(x: FloatTensor<B>, grad: FloatTensor<B>, form: Gelu) -> FloatTensor<B> {
     let dtype = x.dtype();
     let slope = slope::<B>(wide::<B>(x), form);
-    narrow::<B>(B::float_mul(slope, wide::<B>(grad)), dtype)
-}
-
-/// Casts to f32 if the tensor is narrower.
-pub(crate) fn wide<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
-    match x.dtype() {
-        DType::F16 | DType::BF16 => B::float_cast(x, FloatDType::F32),
-        _ => x,
-    }
-}
-
-/// Casts to `dtype`.
-pub(crate) fn narrow<B: Backend>(x: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
-    if x.dtype() == dtype { x } else { B::float_cast(x, dtype.into()) }
+    to_dtype::<B>(B::float_mul(slope, wide::<B>(grad)), dtype)
 }
 
 /// Returns the factor of x: Φ(x), or its approximation.

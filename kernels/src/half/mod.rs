@@ -16,6 +16,7 @@ use burn::backend::Dispatch;
 use burn::tensor::{FloatDType, Tensor};
 
 pub use ops::HalfOps;
+pub(crate) use ops::{to_dtype, wide};
 
 /// Casts the tensor to another float dtype, rounded to nearest, ties to even.
 ///

@@ -3,7 +3,7 @@
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
-use burn::tensor::FloatDType;
+use burn::tensor::{DType, FloatDType};
 
 use crate::autodiff::differentiable;
 
@@ -30,4 +30,18 @@ impl<B: HalfOps, C: CheckpointStrategy> HalfOps for Autodiff<B, C> {
             |from, grad, _| [Some(B::fast_cast(grad, from))],
         )
     }
+}
+
+/// Casts to f32 with Burn's operations if the tensor is narrower.
+pub(crate) fn wide<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
+    match x.dtype() {
+        DType::F16 | DType::BF16 => B::float_cast(x, FloatDType::F32),
+        _ => x,
+    }
+}
+
+/// Casts to `dtype` with Burn's operations.
+pub(crate) fn to_dtype<B: Backend>(x: FloatTensor<B>, dtype: impl Into<DType>) -> FloatTensor<B> {
+    let dtype = dtype.into();
+    if x.dtype() == dtype { x } else { B::float_cast(x, dtype.into()) }
 }

@@ -7,6 +7,7 @@ use burn::tensor::DType;
 use super::cube_rows::{Form, losses_of, slopes_of};
 use super::rows::{self, Labels, LossRows, Parts, added, biased};
 use crate::cube::{Spec, run, sums_in};
+use crate::half::wide;
 use crate::many::joined_and_scaled;
 use crate::off::Kernel;
 use crate::product::{ProductOps, cube_add_product, cube_wide_product};
@@ -69,7 +70,7 @@ impl LossRows for Cube {
 
     fn sum_over_rows(slopes: FloatTensor<Self>) -> FloatTensor<Self> {
         if !computes(&slopes) {
-            return Self::column_sums(rows::wide::<Self>(slopes));
+            return Self::column_sums(wide::<Self>(slopes));
         }
         let output = Spec::new([slopes.shape()[1]], DType::F32);
         let [sums] = run(vec![slopes], [output], |inputs| {

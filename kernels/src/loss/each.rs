@@ -8,7 +8,8 @@ use burn::backend::tensor::FloatTensor;
 use burn::tensor::{FloatDType, Shape, Slice};
 
 use super::head::Form;
-use super::rows::{Labels, LossRows, Parts, added, biased, cast, factor, joined, wide};
+use super::rows::{Labels, LossRows, Parts, added, biased, factor, joined};
+use crate::half::{to_dtype, wide};
 
 /// What losses are computed from, for each chunk of rows.
 pub(super) struct Chunks<B: LossRows> {
@@ -107,7 +108,7 @@ impl<B: LossRows> Chunks<B> {
                 Some((capped, cap)) => B::capped_slopes(slopes, capped, cap, 1.0),
                 None => slopes,
             };
-            let by = cast::<B>(part(&by), slopes.dtype());
+            let by = to_dtype::<B>(part(&by), slopes.dtype());
             let slopes = B::float_mul(slopes, by);
             let slopes = if factor == 1.0 { slopes } else { B::float_mul_scalar(slopes, factor.into()) };
             if wanted[2] {

@@ -11,13 +11,13 @@ use rayon::prelude::*;
 use super::IGNORED;
 use super::rows::{
     Labels, LossRows, Parts, added, biased, capped as composed_cap, capped_slopes as composed_slopes, joined,
-    losses, losses_and_slopes, slopes, wide,
+    losses, losses_and_slopes, slopes,
 };
 use super::vectors::{Loss, LossAndSlope, Scaled, Slopes, Target};
 use crate::cap::{capped, slope_of_capped};
 use crate::elements::mapped;
 use crate::flex::{Buffer, Lane, TASK, adjacent, elements, tensor, widened};
-use crate::half::HalfOps;
+use crate::half::{HalfOps, wide};
 use crate::off::Kernel;
 use crate::product::{ProductOps, add_product, has_dots, wide_product};
 

@@ -4,7 +4,8 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, FloatDType, Slice};
 
-use super::rows::{Labels, LossRows, Parts, added, biased, factor, wide};
+use super::rows::{Labels, LossRows, Parts, added, biased, factor};
+use crate::half::wide;
 
 /// What the loss of a head is computed from.
 #[derive(Clone, Copy, Debug)]

@@ -2,9 +2,10 @@
 
 use burn::backend::tensor::{BoolTensor, FloatTensor, IntTensor};
 use burn::backend::{Backend, TensorMetadata, get_device_settings};
-use burn::tensor::{DType, FloatDType, IndexingUpdateOp, Shape, Slice};
+use burn::tensor::{DType, IndexingUpdateOp, Shape, Slice};
 
 use super::IGNORED;
+use crate::half::{to_dtype, wide};
 use crate::product::ProductOps;
 
 /// Labels of rows, `[rows]`, -100 where ignored.
@@ -97,8 +98,8 @@ pub trait LossRows: ProductOps {
     ) -> FloatTensor<Self> {
         let dtype = logits.dtype();
         let slopes = slopes::<Self>(logits, logarithms, labels, smoothing);
-        let by = cast::<Self>(by, slopes.dtype());
-        cast::<Self>(Self::float_mul(slopes, Self::float_reshape(by, Shape::new([1, 1]))), dtype)
+        let by = to_dtype::<Self>(by, slopes.dtype());
+        to_dtype::<Self>(Self::float_mul(slopes, Self::float_reshape(by, Shape::new([1, 1]))), dtype)
     }
 
     /// Returns the sum of the losses, `[1]`, in f32 or wider, and their gradient for the logits, in their dtype or a wider
@@ -162,7 +163,7 @@ pub(super) fn biased<B: Backend>(logits: FloatTensor<B>, bias: Option<FloatTenso
     let Some(bias) = bias else { return logits };
     let logits = wide::<B>(logits);
     let shape = Shape::new([1, logits.shape()[1]]);
-    let bias = B::float_reshape(cast::<B>(bias, logits.dtype()), shape);
+    let bias = B::float_reshape(to_dtype::<B>(bias, logits.dtype()), shape);
     B::float_add(logits, bias)
 }
 
@@ -202,7 +203,7 @@ pub(super) fn losses_and_slopes<B: Backend>(
         1.0 => slopes,
         factor => B::float_mul_scalar(slopes, factor.into()),
     };
-    (added::<B>(total, sum), cast::<B>(slopes, dtype))
+    (added::<B>(total, sum), to_dtype::<B>(slopes, dtype))
 }
 
 /// Computes the losses with Burn's operations.
@@ -251,8 +252,8 @@ pub(super) fn slopes<B: Backend>(
 
 /// Multiplies each element by the only one of `by` with Burn's operations.
 pub(super) fn scaled<B: Backend>(x: FloatTensor<B>, by: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
-    let by = B::float_reshape(cast::<B>(by, x.dtype()), Shape::from(vec![1; x.rank()]));
-    cast::<B>(B::float_mul(x, by), dtype)
+    let by = B::float_reshape(to_dtype::<B>(by, x.dtype()), Shape::from(vec![1; x.rank()]));
+    to_dtype::<B>(B::float_mul(x, by), dtype)
 }
 
 /// Joins parts along their first axis.
@@ -261,15 +262,4 @@ pub(super) fn joined<B: Backend>(mut parts: Vec<FloatTensor<B>>) -> FloatTensor<
         1 => parts.remove(0),
         _ => B::float_cat(parts, 0),
     }
-}
-
-pub(super) fn wide<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
-    match x.dtype() {
-        DType::F16 | DType::BF16 => B::float_cast(x, FloatDType::F32),
-        _ => x,
-    }
-}
-
-pub(super) fn cast<B: Backend>(x: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
-    if x.dtype() == dtype { x } else { B::float_cast(x, dtype.into()) }
 }

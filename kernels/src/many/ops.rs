@@ -3,9 +3,9 @@
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Scalar, TensorMetadata, backend_extension};
-use burn::tensor::{DType, FloatDType, Shape};
+use burn::tensor::{FloatDType, Shape};
 
-use crate::half::HalfOps;
+use crate::half::{HalfOps, to_dtype};
 
 /// Passes over the elements of a tensor. The defaults are Burn's own operations.
 ///
@@ -31,7 +31,7 @@ impl<B: Backend, C: CheckpointStrategy> ManyOps for Autodiff<B, C> {}
 
 /// Sums squares with Burn's operations.
 pub(super) fn squared_sum<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
-    let x = cast::<B>(x, FloatDType::F32);
+    let x = to_dtype::<B>(x, FloatDType::F32);
     B::float_sum(B::float_mul(x.clone(), x))
 }
 
@@ -39,9 +39,9 @@ pub(super) fn squared_sum<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
 pub(super) fn scaled<B: Backend>(x: FloatTensor<B>, factor: FloatTensor<B>) -> FloatTensor<B> {
     let dtype = FloatDType::from(x.dtype());
     let wide = if dtype == FloatDType::F64 { dtype } else { FloatDType::F32 };
-    let factor = cast::<B>(factor, wide);
+    let factor = to_dtype::<B>(factor, wide);
     let factor = B::float_reshape(factor, Shape::from(vec![1; x.rank()]));
-    cast::<B>(B::float_mul(cast::<B>(x, wide), factor), dtype)
+    to_dtype::<B>(B::float_mul(to_dtype::<B>(x, wide), factor), dtype)
 }
 
 /// Adds each tensor to its partner with Burn's operations, in f32, or in f64 if `dtype` is f64.
@@ -51,7 +51,7 @@ pub(super) fn add_all<B: Backend>(
     dtype: FloatDType,
 ) -> Vec<FloatTensor<B>> {
     let wide = if dtype == FloatDType::F64 { dtype } else { FloatDType::F32 };
-    let added = |(x, y)| cast::<B>(B::float_add(cast::<B>(x, wide), cast::<B>(y, wide)), dtype);
+    let added = |(x, y)| to_dtype::<B>(B::float_add(to_dtype::<B>(x, wide), to_dtype::<B>(y, wide)), dtype);
     tensors.into_iter().zip(others).map(added).collect()
 }
 
@@ -67,8 +67,4 @@ pub(super) fn cast_all<B: HalfOps>(
         divisor => B::float_div_scalar(B::fast_cast(x, wide), Scalar::Float(divisor)),
     };
     tensors.into_iter().map(|x| B::fast_cast(divided(x), dtype)).collect()
-}
-
-fn cast<B: Backend>(x: FloatTensor<B>, dtype: FloatDType) -> FloatTensor<B> {
-    if x.dtype() == DType::from(dtype) { x } else { B::float_cast(x, dtype) }
 }

@@ -11,8 +11,9 @@ use burn::tensor::DType;
 
 use super::branch::{Junction, branch, branch_again};
 use super::ops::{Form, NormOps};
-use super::rows::{Gradients, NormRows, Normed, Statistics, Upstream, Wanted, cast};
+use super::rows::{Gradients, NormRows, Normed, Statistics, Upstream, Wanted};
 use crate::autodiff::{Again, is_cheap};
+use crate::half::to_dtype;
 
 #[derive(Debug)]
 struct Norm;
@@ -47,7 +48,7 @@ impl<B: NormRows> Backward<B, 4> for Norm {
         }
         for (node, grad, dtype) in [(to_scale, of_scale, scale_dtype), (to_bias, of_bias, bias_dtype)] {
             if let (Some(node), Some(grad)) = (node, grad) {
-                grads.register::<B>(node.id, cast::<B>(grad, dtype));
+                grads.register::<B>(node.id, to_dtype::<B>(grad, dtype));
             }
         }
     }

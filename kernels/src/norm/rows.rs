@@ -2,7 +2,9 @@
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, TensorMetadata};
-use burn::tensor::{DType, FloatDType, Shape};
+use burn::tensor::{DType, Shape};
+
+use crate::half::{to_dtype, wide};
 
 /// What a norm divides by.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -138,7 +140,7 @@ pub(super) fn values<B: Backend>(
         Some(bias) => B::float_add(scaled, row::<B>(bias, axis, wide_dtype)),
         None => scaled,
     };
-    Normed { sum, normed: cast::<B>(normed, dtype), statistics: Statistics { mean, inverse } }
+    Normed { sum, normed: to_dtype::<B>(normed, dtype), statistics: Statistics { mean, inverse } }
 }
 
 /// Computes the gradients with Burn's operations. For the normalized rows n and the gradient g of the norm,
@@ -181,7 +183,7 @@ pub(super) fn gradients<B: Backend>(upstream: Upstream<B>, wanted: Wanted) -> Gr
             Some(own) => B::float_add(found, wide::<B>(own)),
             None => found,
         };
-        cast::<B>(found, dtype)
+        to_dtype::<B>(found, dtype)
     });
     Gradients { sum: of_sum, scale: of_scale, bias: of_bias }
 }
@@ -191,16 +193,5 @@ fn row<B: Backend>(x: FloatTensor<B>, axis: usize, dtype: DType) -> FloatTensor<
     let width = x.shape()[0];
     let mut shape = vec![1; axis];
     shape.push(width);
-    B::float_reshape(cast::<B>(x, dtype), Shape::from(shape))
-}
-
-fn wide<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
-    match x.dtype() {
-        DType::F16 | DType::BF16 => B::float_cast(x, FloatDType::F32),
-        _ => x,
-    }
-}
-
-pub(super) fn cast<B: Backend>(x: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
-    if x.dtype() == dtype { x } else { B::float_cast(x, dtype.into()) }
+    B::float_reshape(to_dtype::<B>(x, dtype), Shape::from(shape))
 }

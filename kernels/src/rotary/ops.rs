@@ -3,9 +3,10 @@
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
-use burn::tensor::{DType, FloatDType, Slice};
+use burn::tensor::Slice;
 
 use crate::autodiff::differentiable;
+use crate::half::{to_dtype, wide};
 
 /// Rotations by positions. The default uses Burn's operations. Call [`rotary`](crate::rotary), which takes tensors.
 #[backend_extension(Flex, Cube: cfg(feature = "cube"), Autodiff)]
@@ -29,14 +30,8 @@ pub(super) fn composed<B: Backend>(
     back: bool,
 ) -> FloatTensor<B> {
     let dtype = x.dtype();
-    let x = match dtype {
-        DType::F16 | DType::BF16 => B::float_cast(x, FloatDType::F32),
-        _ => x,
-    };
-    let cast = |x: FloatTensor<B>, dtype: DType| {
-        if x.dtype() == dtype { x } else { B::float_cast(x, dtype.into()) }
-    };
-    let (cos, sin) = (cast(cos, x.dtype()), cast(sin, x.dtype()));
+    let x = wide::<B>(x);
+    let [cos, sin] = [cos, sin].map(|angles| to_dtype::<B>(angles, x.dtype()));
     let sin = if back { B::float_neg(sin) } else { sin };
     let [batch, heads, length, size] = x.shape().dims();
     let half = |from: usize| {
@@ -48,7 +43,7 @@ pub(super) fn composed<B: Backend>(
     let first =
         B::float_sub(B::float_mul(one.clone(), cos.clone()), B::float_mul(other.clone(), sin.clone()));
     let second = B::float_add(B::float_mul(other, cos), B::float_mul(one, sin));
-    cast(B::float_cat(vec![first, second], 3), dtype)
+    to_dtype::<B>(B::float_cat(vec![first, second], 3), dtype)
 }
 
 impl<B: RotaryOps, C: CheckpointStrategy> RotaryOps for Autodiff<B, C> {
