@@ -57,5 +57,132 @@ pub(super) fn own_total(total: Option<u64>, warmup: u64) -> Result<(), ScheduleE
 }
 
 #[cfg(all(test, feature = "ron"))]
-#[path = "check_tests.rs"]
-mod tests;
+mod tests {
+    use crate::schedule::tests::{ALL, read};
+
+    #[test]
+    fn what_cannot_be_is_refused_by_its_field() {
+        for (text, field, said) in [
+            ("Constant(lr: 0)", "lr", "finite and above 0, found 0"),
+            ("Cosine(lr: -1.0)", "lr", "found -1"),
+            ("Cosine(lr: inf)", "lr", "found inf"),
+            ("Linear(lr: NaN)", "lr", "found NaN"),
+            (
+                "Linear(lr: 1, min_lr: 2)",
+                "min_lr",
+                "at most `lr`, which is 1, found 2: lower it, or raise `lr`",
+            ),
+            ("Polynomial(lr: 1, min_lr: -0.1)", "min_lr", "at least 0"),
+            ("CosineRestarts(lr: 1, min_lr: NaN)", "min_lr", "found NaN"),
+            ("CosineRestarts(lr: 1, cycles: 0)", "cycles", "at least 1, found 0"),
+            ("Polynomial(lr: 1, power: 0)", "power", "finite and above 0"),
+            ("InverseSqrt(lr: 1, timescale: 0)", "timescale", "at least 1"),
+            ("Constant(lr: 1, warmup: Ratio(1.0))", "warmup", "a Ratio of at least 0 and below 1, found 1"),
+            ("InverseSqrt(lr: 1, warmup: Ratio(-0.1))", "warmup", "found -0.1"),
+            ("WarmupLr(lr: 1, warmup: Ratio(NaN))", "warmup", "found NaN"),
+            (
+                "Constant(lr: 1, warmup: 100)",
+                "warmup",
+                "for 100 updates, but the run has 100: shorten the warmup",
+            ),
+            ("Cosine(lr: 1, warmup: Ratio(0.999))", "warmup", "train for longer"),
+            ("WarmupLr(lr: 1)", "warmup", "for 1000 updates"),
+            ("WarmupLr(lr: 1, min_lr: 2, warmup: 9)", "min_lr", "found 2"),
+            ("WarmupDecayLr(lr: 1, warmup: 9, min_lr: -1)", "min_lr", "found -1"),
+            (
+                "WarmupDecayLr(lr: 1, warmup: 9, total: 9)",
+                "total",
+                "above its warmup, which is 9 updates, found 9: raise it",
+            ),
+            ("WarmupCosineLr(lr: 1, warmup: 9, total: 3)", "total", "found 3"),
+            ("WarmupCosineLr(lr: 1, warmup: 9, cos_min_ratio: 1.5)", "cos_min_ratio", "at most 1, found 1.5"),
+            ("WarmupCosineLr(lr: 1, warmup: 9, warmup_min_ratio: -1)", "warmup_min_ratio", "at least 0"),
+            ("Wsd(lr: 1, decay: 0)", "decay", "at least 1"),
+            (
+                "Wsd(lr: 1, decay: 91, warmup: 10)",
+                "decay",
+                "take 101 updates, but the run has 100: shorten `decay`",
+            ),
+            ("Wsd(lr: 1, decay: 10, stable: 91)", "stable", "shorten `stable`"),
+            ("OneCycle(min_lr: 2, lr: 1)", "min_lr", "at most `lr`"),
+            ("OneCycle(min_lr: 0, lr: 1)", "first_step_size", "for 2000 updates, but the run has 100"),
+            ("OneCycle(min_lr: 0, lr: 1, first_step_size: 0)", "first_step_size", "at least 1"),
+            (
+                "OneCycle(min_lr: 0, lr: 1, first_step_size: 9, decay_lr_rate: -1)",
+                "decay_lr_rate",
+                "at least 0",
+            ),
+            ("LrRangeTest(step_size: 0)", "step_size", "at least 1"),
+            ("LrRangeTest(step_rate: 0)", "step_rate", "above 0"),
+            ("LrRangeTest(min_lr: inf)", "min_lr", "finite"),
+        ] {
+            let error = read(text).unwrap().check(Some(100)).unwrap_err();
+            assert_eq!(error.field(), field, "{text}");
+            assert!(error.to_string().contains(said), "{text}: {error}");
+            let (expected, found) = error.expected_and_found();
+            assert!(!expected.is_empty() && !found.is_empty());
+        }
+        for text in ALL {
+            assert_eq!(read(text).unwrap().check(Some(100)), Ok(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_schedule_that_is_stretched_needs_a_length() {
+        for (text, instead) in [
+            ("Linear(lr: 1)", Some("InverseSqrt")),
+            ("Cosine(lr: 1)", Some("InverseSqrt")),
+            ("CosineRestarts(lr: 1)", Some("InverseSqrt")),
+            ("Polynomial(lr: 1)", Some("InverseSqrt")),
+            ("Wsd(lr: 1, decay: 9)", Some("`stable`")),
+            ("Wsd(lr: 1, decay: 9, stable: 9)", None),
+            ("Wsd(lr: 1, decay: 9, stable: 9, warmup: Ratio(0.1))", Some("in updates")),
+            ("WarmupDecayLr(lr: 1)", Some("`total`")),
+            ("WarmupDecayLr(lr: 1, total: 2000)", None),
+            ("WarmupDecayLr(lr: 1, total: 1000)", Some("above its warmup")),
+            ("WarmupCosineLr(lr: 1)", Some("`total`")),
+            ("WarmupCosineLr(lr: 1, total: 2000, warmup: Ratio(0.1))", Some("in updates")),
+            ("Constant(lr: 1, warmup: 9)", None),
+            ("Constant(lr: 1, warmup: Ratio(0.1))", Some("in updates")),
+            ("InverseSqrt(lr: 1, warmup: 9)", None),
+            ("InverseSqrt(lr: 1, warmup: Ratio(0.1))", Some("in updates")),
+            ("WarmupLr(lr: 1)", None),
+            ("WarmupLr(lr: 1, warmup: Ratio(0.1))", Some("in updates")),
+            ("OneCycle(min_lr: 0, lr: 1)", None),
+            ("LrRangeTest()", None),
+        ] {
+            let checked = read(text).unwrap().check(None);
+            match (checked, instead) {
+                (Ok(()), None) => {}
+                (Err(error), Some(instead)) => {
+                    assert!(error.to_string().contains(instead), "{text}: {error}")
+                }
+                (checked, _) => panic!("{text}: {checked:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_file_is_told_what_it_must_have_instead() {
+        for (text, expected, found) in [
+            ("Cosine(lr: -1.0)", "finite and above 0", "-1"),
+            (
+                "Linear(lr: 1e-3, min_lr: 1e-2)",
+                "at least 0 and at most `schedule.lr`, which is 0.001",
+                "0.01",
+            ),
+            ("Cosine(lr: 1, warmup: 4)", "below `steps`, which is 4", "4"),
+            ("Cosine(lr: 1, warmup: Ratio(1.5))", "a Ratio of at least 0 and below 1", "1.5"),
+            ("OneCycle(min_lr: 0, lr: 1)", "below `steps`, which is 4", "2000"),
+            (
+                "Wsd(lr: 1, decay: 9)",
+                "short enough that warmup, `stable` and `decay` together are at most `steps`, which is 4",
+                "9 updates in all",
+            ),
+            ("WarmupDecayLr(lr: 1, warmup: 2, total: 2)", "above the updates of warmup, which are 2", "2"),
+        ] {
+            let error = read(text).unwrap().check(Some(4)).unwrap_err();
+            assert_eq!(error.expected_and_found(), (expected.into(), found.into()), "{text}");
+        }
+    }
+}

@@ -1,13 +1,16 @@
-//! Decays after a warmup, and their shapes, which fall from 1 at `progress` 0 to 0 at `progress` 1.
+//! Schedules that differ only in their decay after the warmup: constant, linear, cosine, cosine with restarts, polynomial
+//! and inverse square root.
 
 use std::f64::consts::PI;
 use std::fmt::Debug;
+
+use serde::{Deserialize, Serialize};
 
 use super::{ScheduleError, ScheduleRecipe, SharedSettings, Warmup, check};
 
 /// A schedule whose rate after the [warmup](Warmup) is `min_lr + (lr - min_lr) · share`. Such schedules differ in the
 /// share alone.
-pub(super) trait Decay: Copy + Debug + Send + Sync {
+trait Decay: Copy + Debug + Send + Sync {
     /// Whether the share depends on the length of the run.
     const ENDS: bool = true;
 
@@ -24,7 +27,7 @@ pub(super) trait Decay: Copy + Debug + Send + Sync {
 }
 
 /// A place after the warmup.
-pub(super) struct After {
+struct After {
     /// Updates since the warmup.
     done: u64,
     /// Updates from the warmup to the end of the run.
@@ -88,13 +91,13 @@ impl<D: Decay> ScheduleRecipe for D {
 
 impl After {
     /// Returns the progress through the run: 1 at its end and after it.
-    pub(super) fn progress(&self) -> f64 {
+    fn progress(&self) -> f64 {
         (self.done as f64 / self.rest as f64).min(1.0)
     }
 
     /// Returns the progress within the current one of `cycles` equal cycles; 1 at the end of the last. Integer
     /// arithmetic finds the first update of a cycle, which `cycles · p mod 1` in floats may miss.
-    pub(super) fn progress_in_cycle(&self, cycles: u64) -> f64 {
+    fn progress_in_cycle(&self, cycles: u64) -> f64 {
         if self.done >= self.rest {
             return 1.0;
         }
@@ -104,7 +107,7 @@ impl After {
 
     /// `√(τ / (t + τ))`, `t` updates after the warmup. It approaches 0 but never reaches it. `τ` defaults to the length
     /// of the warmup, or to 10000 without one.
-    pub(super) fn inverse_sqrt(&self, timescale: Option<u64>) -> f64 {
+    fn inverse_sqrt(&self, timescale: Option<u64>) -> f64 {
         let timescale = timescale.unwrap_or(if self.warmup == 0 { 10_000 } else { self.warmup }) as f64;
         (timescale / (self.done as f64 + timescale)).sqrt()
     }
@@ -128,6 +131,206 @@ pub(super) fn cosine(progress: f64) -> f64 {
 /// `1 - √p`.
 pub(super) fn one_minus_sqrt(progress: f64) -> f64 {
     1.0 - progress.sqrt()
+}
+
+/// A constant rate of `lr` after the warmup.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Constant {
+    /// The rate.
+    pub lr: f64,
+    /// Length of the warmup. Default: no warmup.
+    #[serde(default)]
+    pub warmup: Warmup,
+    /// Whether the [warmup](Warmup) starts at 0, as in Transformers. Default: no.
+    #[serde(default)]
+    pub from_zero: bool,
+}
+
+impl Decay for Constant {
+    const ENDS: bool = false;
+
+    fn settings(&mut self) -> (f64, SharedSettings<'_>) {
+        let Self { lr, warmup, from_zero } = self;
+        (*lr, SharedSettings { min_lr: None, warmup: Some(warmup), from_zero: Some(from_zero) })
+    }
+
+    fn share(&self, _: After) -> f64 {
+        1.0
+    }
+}
+
+/// `min_lr + (lr - min_lr) · (1 - p)`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Linear {
+    /// The highest rate.
+    pub lr: f64,
+    /// The rate at the end of the run. Default: 0.
+    #[serde(default)]
+    pub min_lr: f64,
+    /// Length of the warmup. Default: no warmup.
+    #[serde(default)]
+    pub warmup: Warmup,
+    /// Whether the [warmup](Warmup) starts at 0, as in Transformers. Default: no.
+    #[serde(default)]
+    pub from_zero: bool,
+}
+
+impl Decay for Linear {
+    fn settings(&mut self) -> (f64, SharedSettings<'_>) {
+        let Self { lr, min_lr, warmup, from_zero } = self;
+        (*lr, SharedSettings { min_lr: Some(min_lr), warmup: Some(warmup), from_zero: Some(from_zero) })
+    }
+
+    fn share(&self, after: After) -> f64 {
+        linear(after.progress())
+    }
+}
+
+/// `min_lr + (lr - min_lr) · (1 + cos πp) / 2` (Loshchilov & Hutter, 2017, arXiv:1608.03983).
+///
+/// This is Transformers' cosine with its default `num_cycles` of 0.5. Past the end of the run the rate stays at `min_lr`,
+/// while in Transformers it rises again.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cosine {
+    /// The highest rate.
+    pub lr: f64,
+    /// The rate at the end of the run. Default: 0.
+    #[serde(default)]
+    pub min_lr: f64,
+    /// Length of the warmup. Default: no warmup.
+    #[serde(default)]
+    pub warmup: Warmup,
+    /// Whether the [warmup](Warmup) starts at 0, as in Transformers. Default: no.
+    #[serde(default)]
+    pub from_zero: bool,
+}
+
+impl Decay for Cosine {
+    fn settings(&mut self) -> (f64, SharedSettings<'_>) {
+        let Self { lr, min_lr, warmup, from_zero } = self;
+        (*lr, SharedSettings { min_lr: Some(min_lr), warmup: Some(warmup), from_zero: Some(from_zero) })
+    }
+
+    fn share(&self, after: After) -> f64 {
+        cosine(after.progress())
+    }
+}
+
+/// `min_lr + (lr - min_lr) · (1 + cos π(cycles · p mod 1)) / 2`: each cycle starts at `lr` again, without its own warmup
+/// (SGDR with equally spaced restarts, arXiv:1608.03983).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CosineRestarts {
+    /// The highest rate.
+    pub lr: f64,
+    /// The rate at the end of each cycle. Default: 0.
+    #[serde(default)]
+    pub min_lr: f64,
+    /// Number of half waves, `num_cycles` in Transformers. Default: 1, which is `Cosine`.
+    #[serde(default = "one_cycle", alias = "num_cycles")]
+    pub cycles: u64,
+    /// Length of the warmup. Default: no warmup.
+    #[serde(default)]
+    pub warmup: Warmup,
+    /// Whether the [warmup](Warmup) starts at 0, as in Transformers. Default: no.
+    #[serde(default)]
+    pub from_zero: bool,
+}
+
+fn one_cycle() -> u64 {
+    1
+}
+
+impl Decay for CosineRestarts {
+    fn settings(&mut self) -> (f64, SharedSettings<'_>) {
+        let Self { lr, min_lr, warmup, from_zero, .. } = self;
+        (*lr, SharedSettings { min_lr: Some(min_lr), warmup: Some(warmup), from_zero: Some(from_zero) })
+    }
+
+    fn share(&self, after: After) -> f64 {
+        cosine(after.progress_in_cycle(self.cycles))
+    }
+
+    fn check_own(&self) -> Result<(), ScheduleError> {
+        check::not_zero("cycles", self.cycles)
+    }
+}
+
+/// `min_lr + (lr - min_lr) · (1 - p)^power`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Polynomial {
+    /// The highest rate.
+    pub lr: f64,
+    /// The rate at the end of the run, `lr_end` in Transformers. Default: 0; in Transformers, 1e-7.
+    #[serde(default, alias = "lr_end")]
+    pub min_lr: f64,
+    /// The exponent. Default: 1, which is `Linear`.
+    #[serde(default = "linear_power")]
+    pub power: f64,
+    /// Length of the warmup. Default: no warmup.
+    #[serde(default)]
+    pub warmup: Warmup,
+    /// Whether the [warmup](Warmup) starts at 0, as in Transformers. Default: no.
+    #[serde(default)]
+    pub from_zero: bool,
+}
+
+fn linear_power() -> f64 {
+    1.0
+}
+
+impl Decay for Polynomial {
+    fn settings(&mut self) -> (f64, SharedSettings<'_>) {
+        let Self { lr, min_lr, warmup, from_zero, .. } = self;
+        (*lr, SharedSettings { min_lr: Some(min_lr), warmup: Some(warmup), from_zero: Some(from_zero) })
+    }
+
+    fn share(&self, after: After) -> f64 {
+        linear(after.progress()).powf(self.power)
+    }
+
+    fn check_own(&self) -> Result<(), ScheduleError> {
+        check::above_zero("power", self.power)
+    }
+}
+
+/// `lr · √(timescale / (t - w + timescale))`: the rate falls for as long as the run continues, which needs no end
+/// (Zhai et al., 2022, arXiv:2106.04560).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InverseSqrt {
+    /// The highest rate.
+    pub lr: f64,
+    /// Number of updates after the warmup at which the rate is `lr / √2`. Default: the length of the warmup, or 10000
+    /// without one.
+    pub timescale: Option<u64>,
+    /// Length of the warmup. Default: no warmup.
+    #[serde(default)]
+    pub warmup: Warmup,
+    /// Whether the [warmup](Warmup) starts at 0, as in Transformers. Default: no.
+    #[serde(default)]
+    pub from_zero: bool,
+}
+
+impl Decay for InverseSqrt {
+    const ENDS: bool = false;
+
+    fn settings(&mut self) -> (f64, SharedSettings<'_>) {
+        let Self { lr, warmup, from_zero, .. } = self;
+        (*lr, SharedSettings { min_lr: None, warmup: Some(warmup), from_zero: Some(from_zero) })
+    }
+
+    fn share(&self, after: After) -> f64 {
+        after.inverse_sqrt(self.timescale)
+    }
+
+    fn check_own(&self) -> Result<(), ScheduleError> {
+        check::not_zero("timescale", self.timescale.unwrap_or(1))
+    }
 }
 
 #[cfg(test)]

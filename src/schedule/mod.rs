@@ -20,36 +20,26 @@
 //! accept the names of DeepSpeed's schedules and parameters: `WarmupLR(warmup_max_lr: 1e-3, warmup_num_steps: 100)`.
 //!
 //! ```text
-//! recipe.rs       ScheduleRecipe: what a kind of schedule says about itself
-//! builders.rs     constructors and builder methods
+//! recipe.rs       ScheduleRecipe: what a kind of schedule says about itself, and how it is shortened for a short run
 //! check.rs        checks of settings
+//! error.rs        ScheduleError
 //! warmup.rs       Warmup, and its rates
-//! decay.rs        shapes of decays
-//! shortened.rs    phases that are shortened for a short run
-//! saved.rs        whether a checkpoint can hold a schedule
+//! decay.rs        Constant, Linear, Cosine, CosineRestarts, Polynomial and InverseSqrt
+//! wsd.rs          Wsd
+//! warmup_lr.rs    DeepSpeed's WarmupLr, WarmupDecayLr and WarmupCosineLr
+//! one_cycle.rs    DeepSpeed's OneCycle and LrRangeTest
 //! lr_schedule.rs  LrSchedule: schedules, functions and Burn's schedulers
-//! *.rs            one file for each kind
+//! saved.rs        whether a checkpoint can hold a schedule
 //! ```
 
-mod builders;
 pub mod check;
-mod constant;
-mod cosine;
-mod cosine_restarts;
 mod decay;
 mod error;
-mod inverse_sqrt;
-mod linear;
-mod lr_range_test;
 mod lr_schedule;
 mod one_cycle;
-mod polynomial;
 mod recipe;
 mod saved;
-mod shortened;
 mod warmup;
-mod warmup_cosine_lr;
-mod warmup_decay_lr;
 mod warmup_lr;
 mod wsd;
 
@@ -59,22 +49,13 @@ use std::sync::Arc;
 use firebrick_strategies::registry::{Named, Registered, Registry};
 use serde::{Deserialize, Serialize};
 
-pub use constant::Constant;
-pub use cosine::Cosine;
-pub use cosine_restarts::CosineRestarts;
+pub use decay::{Constant, Cosine, CosineRestarts, InverseSqrt, Linear, Polynomial};
 pub use error::ScheduleError;
-pub use inverse_sqrt::InverseSqrt;
-pub use linear::Linear;
-pub use lr_range_test::LrRangeTest;
 pub use lr_schedule::{LrSchedule, of_burn};
-pub use one_cycle::OneCycle;
-pub use polynomial::Polynomial;
-pub use recipe::{AnySchedule, ScheduleRecipe, SharedSettings};
-pub use shortened::Shortened;
+pub use one_cycle::{LrRangeTest, OneCycle};
+pub use recipe::{AnySchedule, ScheduleRecipe, SharedSettings, Shortened};
 pub use warmup::Warmup;
-pub use warmup_cosine_lr::WarmupCosineLr;
-pub use warmup_decay_lr::WarmupDecayLr;
-pub use warmup_lr::{WarmupLr, WarmupType};
+pub use warmup_lr::{WarmupCosineLr, WarmupDecayLr, WarmupLr, WarmupType};
 pub use wsd::{Wsd, WsdShape};
 
 /// The learning rate of each update: a warmup, followed by the decay of the kind.
@@ -250,7 +231,68 @@ impl Debug for Schedule {
     }
 }
 
-#[cfg(all(test, feature = "ron"))]
-mod properties;
+impl Schedule {
+    /// Creates a schedule with the same rate for all updates.
+    pub fn constant(lr: f64) -> Self {
+        Self::new("Constant", Constant { lr, warmup: Warmup::default(), from_zero: false })
+    }
+
+    /// Creates a schedule that falls linearly from `lr` to 0.
+    pub fn linear(lr: f64) -> Self {
+        Self::new("Linear", Linear { lr, min_lr: 0.0, warmup: Warmup::default(), from_zero: false })
+    }
+
+    /// Creates a schedule that falls from `lr` to 0 along half a cosine wave.
+    pub fn cosine(lr: f64) -> Self {
+        Self::new("Cosine", Cosine { lr, min_lr: 0.0, warmup: Warmup::default(), from_zero: false })
+    }
+
+    /// Creates a schedule of `cycles` half cosine waves, each from `lr` to 0.
+    pub fn cosine_restarts(lr: f64, cycles: u64) -> Self {
+        let warmup = Warmup::default();
+        Self::new("CosineRestarts", CosineRestarts { lr, min_lr: 0.0, cycles, warmup, from_zero: false })
+    }
+
+    /// Creates a schedule that falls from `lr` to 0 as a linear decay raised to `power`.
+    pub fn polynomial(lr: f64, power: f64) -> Self {
+        let warmup = Warmup::default();
+        Self::new("Polynomial", Polynomial { lr, min_lr: 0.0, power, warmup, from_zero: false })
+    }
+
+    /// Creates a schedule that falls from `lr` with the inverse square root of the update.
+    pub fn inverse_sqrt(lr: f64) -> Self {
+        let warmup = Warmup::default();
+        Self::new("InverseSqrt", InverseSqrt { lr, timescale: None, warmup, from_zero: false })
+    }
+
+    /// Creates a schedule that stays at `lr` until the last `decay` updates, which take it to 0.
+    pub fn wsd(lr: f64, decay: u64) -> Self {
+        Self::new("Wsd", Wsd::new(lr, decay))
+    }
+
+    /// Sets the final rate, which is 0 by default. Has no effect on schedules whose final rate is not `min_lr`:
+    /// `Constant`, `InverseSqrt`, `WarmupLr`, `WarmupCosineLr`, `OneCycle` and `LrRangeTest`.
+    pub fn min_lr(self, rate: f64) -> Self {
+        self.with_shared(|shared| shared.min_lr.into_iter().for_each(|min_lr| *min_lr = rate))
+    }
+
+    /// Sets the warmup, in which the rate rises to the highest one: a number of updates, or a [`Warmup::Ratio`] of the
+    /// run. Has no effect on `OneCycle` and `LrRangeTest`, which have no warmup.
+    pub fn warmup(self, length: impl Into<Warmup>) -> Self {
+        let length = length.into();
+        self.with_shared(|shared| shared.warmup.into_iter().for_each(|warmup| *warmup = length))
+    }
+
+    /// Starts the [`Warmup`] at 0 as in Transformers, or at the lowest rate for `Wsd`. Has no effect on DeepSpeed's
+    /// schedules, whose first update is at the lowest rate anyway.
+    pub fn from_zero(self) -> Self {
+        self.with_shared(|shared| shared.from_zero.into_iter().for_each(|from_zero| *from_zero = true))
+    }
+
+    fn with_shared(&self, mut set: impl FnMut(SharedSettings<'_>)) -> Self {
+        self.0.with_shared(self.0.name(), &mut set)
+    }
+}
+
 #[cfg(all(test, feature = "ron"))]
 mod tests;

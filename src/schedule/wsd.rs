@@ -5,7 +5,7 @@ use std::f64::consts::PI;
 use serde::{Deserialize, Serialize};
 
 use super::check::{above_zero, at_most, not_zero, share};
-use super::shortened::shorten_warmup;
+use super::recipe::shorten_warmup;
 use super::{ScheduleError, ScheduleRecipe, SharedSettings, Shortened, Warmup, decay, warmup};
 
 /// Warmup, stable, decay (Hu et al., 2024, arXiv:2404.06395): rises to `lr`, stays there for most of the run, and falls
