@@ -1,11 +1,17 @@
-//! The tensors of a checkpoint by name, and the part of each that this rank writes.
+//! The tensors of a checkpoint by name, and the part of each that this rank writes, as pieces of files.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::sync::Arc;
 
 use burn::module::{Module, ParamId};
-use firebrick_checkpoints::PackedMatrices;
+use burn::tensor::{Bytes, DType};
+use firebrick_checkpoints::{Bytes as FileBytes, Dtype, PackedMatrices, Piece};
+use firebrick_kernels::packed::Packed;
 use firebrick_strategies::{PackedBase, Paths, Shard, Stages, each_param};
 use firebrick_world::Communicator;
+
+use crate::scratch::{Stored, StoredTensor};
 
 /// The float parameters of a master, each once, with the names and parts that checkpoints use.
 #[derive(Debug)]
@@ -115,6 +121,148 @@ impl Place {
             None => self.writes_whole,
         }
     }
+}
+
+/// The piece of a tensor that is laid out like its parameter; `shape` is the part that this rank holds, padding
+/// included. `None` if this rank writes no part of it, or if files do not support its dtype.
+pub(super) fn piece(
+    place: &Place,
+    name: String,
+    dtype: DType,
+    shape: &[usize],
+    bytes: Bytes,
+) -> Option<Piece> {
+    let all = bytes.len();
+    of_first(place, name, dtype, shape, all, |length| match length == all {
+        true => FileBytes::new(AllOf(bytes)),
+        false => FileBytes::new(FirstOf { bytes, length }),
+    })
+}
+
+/// The same of a tensor on a disk, which is read when it is written.
+pub(super) fn piece_on_disk(
+    place: &Place,
+    name: String,
+    bucket: &Arc<Stored>,
+    index: usize,
+) -> Option<Piece> {
+    let StoredTensor { dtype, shape, bytes, .. } = &bucket.tensors[index];
+    of_first(place, name, *dtype, shape, *bytes, |length| {
+        let bucket = bucket.clone();
+        FileBytes::read_by(length, move || {
+            let mut bytes = bucket.read_tensor(index).map_err(io::Error::other)?;
+            bytes.truncate(length);
+            Ok(bytes)
+        })
+    })
+}
+
+/// The piece of a tensor of so many bytes; `first` returns those before the padding.
+fn of_first(
+    place: &Place,
+    name: String,
+    dtype: DType,
+    shape: &[usize],
+    bytes: usize,
+    first: impl FnOnce(usize) -> FileBytes,
+) -> Option<Piece> {
+    if !place.is_written() {
+        return None;
+    }
+    let dtype = of_file(dtype)?;
+    // A state with a shape other than the parameter's, such as a factored one, is not split by rows.
+    let shard = place.shard.as_ref().filter(|shard| shape.first() == Some(&shard.padded));
+    Some(match shard {
+        None => Piece { name, dtype, shape: shape.to_vec(), rows: None, bytes: first(bytes) },
+        Some(shard) => {
+            let of_row = bytes / shard.padded.max(1);
+            let mut whole = shape.to_vec();
+            whole[0] = shard.whole;
+            let bytes = first(of_row * shard.rows.len());
+            Piece { name, dtype, shape: whole, rows: Some(shard.rows.clone()), bytes }
+        }
+    })
+}
+
+/// The pieces of a packed matrix: its codes, which are not copied, and its scales.
+pub(super) fn packed_pieces(path: &str, matrix: &Arc<Packed>) -> [Piece; 2] {
+    let scales: Vec<u8> = matrix.scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+    let whole = |name, dtype, length, bytes| Piece { name, dtype, shape: vec![length], rows: None, bytes };
+    [
+        whole(
+            PackedMatrices::codes_of(path),
+            Dtype::U8,
+            matrix.codes.len(),
+            FileBytes::new(CodesOf(matrix.clone())),
+        ),
+        whole(PackedMatrices::scales_of(path), Dtype::F32, matrix.scales.len(), scales.into()),
+    ]
+}
+
+struct CodesOf(Arc<Packed>);
+
+impl AsRef<[u8]> for CodesOf {
+    fn as_ref(&self) -> &[u8] {
+        &self.0.codes
+    }
+}
+
+struct AllOf(Bytes);
+
+impl AsRef<[u8]> for AllOf {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// The bytes before the padding.
+struct FirstOf {
+    bytes: Bytes,
+    length: usize,
+}
+
+impl AsRef<[u8]> for FirstOf {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// The dtype in a file; `None` for quantized tensors.
+fn of_file(dtype: DType) -> Option<Dtype> {
+    Some(match dtype {
+        DType::F64 => Dtype::F64,
+        DType::F32 => Dtype::F32,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::I64 => Dtype::I64,
+        DType::I32 => Dtype::I32,
+        DType::I16 => Dtype::I16,
+        DType::I8 => Dtype::I8,
+        DType::U64 => Dtype::U64,
+        DType::U32 => Dtype::U32,
+        DType::U16 => Dtype::U16,
+        DType::U8 => Dtype::U8,
+        _ => return None,
+    })
+}
+
+/// The tensor's dtype; `None` for dtypes that tensors never have here.
+pub(super) fn of_tensor(dtype: Dtype) -> Option<DType> {
+    Some(match dtype {
+        Dtype::F64 => DType::F64,
+        Dtype::F32 => DType::F32,
+        Dtype::F16 => DType::F16,
+        Dtype::BF16 => DType::BF16,
+        Dtype::I64 => DType::I64,
+        Dtype::I32 => DType::I32,
+        Dtype::I16 => DType::I16,
+        Dtype::I8 => DType::I8,
+        Dtype::U64 => DType::U64,
+        Dtype::U32 => DType::U32,
+        Dtype::U16 => DType::U16,
+        Dtype::U8 => DType::U8,
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

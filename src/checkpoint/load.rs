@@ -10,8 +10,7 @@ use firebrick_kernels::packed::PackedMatrix;
 use firebrick_strategies::{PackedBase, ParamMap, Shard, each_param, map_params, relift};
 
 use super::ResumeError;
-use super::dtype::of_tensor;
-use super::layout::Layout;
+use super::layout::{Layout, of_tensor};
 use crate::scratch::{NewValues, ParkedParams};
 
 /// The number of differences that an error lists before it only counts them.

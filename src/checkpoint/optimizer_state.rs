@@ -14,11 +14,10 @@ use firebrick_strategies::optim::restored_on;
 use firebrick_world::host_device;
 
 use super::ResumeError;
-use super::layout::Layout;
+use super::layout::{Layout, piece, piece_on_disk};
 use super::lender::{AXES, State, StateSize, record_of};
 use super::load::{go_on, read_part, tensor_dtype};
 use super::on_disk::{OnDisk, OnDiskNow, put};
-use super::pieces::{piece, piece_on_disk};
 
 fn unfit(reason: impl ToString) -> ResumeError {
     ResumeError::Optimizer { reason: reason.to_string() }
@@ -246,7 +245,7 @@ mod tests {
     use firebrick_strategies::optim::{BoxedOptimizer, Groups, HeldParam, Optimizers};
     use firebrick_world::Communicator;
 
-    use super::super::resumed::plausible;
+    use super::super::resume::plausible;
     use super::*;
 
     /// All registered optimizers with their defaults, and SGD with its velocity.

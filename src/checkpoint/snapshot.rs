@@ -10,9 +10,8 @@ use firebrick_checkpoints::{Piece, RankState};
 use firebrick_strategies::{AnyParam, each_distinct_param, values_on_host};
 use firebrick_world::Communicator;
 
-use super::layout::Layout;
+use super::layout::{Layout, packed_pieces, piece, piece_on_disk};
 use super::on_disk::{OnDisk, OnDiskNow};
-use super::pieces::{packed_pieces, piece, piece_on_disk};
 use super::{ResumeError, TrainerState, optimizer_state};
 use crate::scratch::{Stored, Values};
 

@@ -13,7 +13,7 @@ use crate::checkpoint::{Change, Layout, Resumed, Saver, Saves, Settings, Shared,
 use tracing::{info, warn};
 
 use crate::checkpoint::best;
-use crate::checkpoint::best_file::BestFile;
+use crate::checkpoint::best::BestFile;
 use crate::engine::session::Session;
 use crate::observe::log::{Log, Past, marks};
 use crate::observe::observers::{Observers, SharedObservers};

@@ -11,7 +11,7 @@ use burn::train::Interrupter;
 use firebrick_datasets::{Batch, Cursor};
 
 use crate::checkpoint::Saves;
-use crate::checkpoint::best_file::BestFile;
+use crate::checkpoint::best::BestFile;
 use tracing::info;
 
 use crate::engine::agreement::Tells;
