@@ -112,7 +112,7 @@ pub use observe::numbers::{EvaluationNumbers, EvaluationProgress, Round, SaveNum
 pub use observe::observer::Observer;
 pub use observe::rank_report::{PerStep, RankReport};
 pub use observe::report::{Report, process_start};
-pub use observe::show::Show;
+pub use observe::terminal::Show;
 pub use observe::utilization::Utilization;
 pub use schedule::{LrSchedule, Schedule, ScheduleError, Warmup};
 pub use score::{BestBy, EvaluationSums, Score, ScoreFn, Scores};

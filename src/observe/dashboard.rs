@@ -4,9 +4,9 @@ use burn::train::Interrupter;
 use burn::train::renderer::tui::TuiMetricsRendererWrapper;
 use burn::train::renderer::{MetricState, MetricsRenderer};
 
-use crate::observe::meters::{Metered, Meters};
 use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress, Round, StepNumbers};
 use crate::observe::observer::Observer;
+use crate::observe::readings::{Metered, Meters};
 use crate::observe::terminal::{BoundedSize, SafeErrors, let_ctrl_c_interrupt};
 
 /// Drives a renderer of burn-train. Its epochs are the rounds of the run.

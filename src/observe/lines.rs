@@ -1,24 +1,27 @@
-//! Prints progress as plain lines on standard error, for logs, pipes and terminals without a dashboard.
+//! Prints progress as plain lines on standard error, for logs, pipes and terminals without a dashboard: before the first
+//! step, while a GPU's kernels are compiled and tuned, and then with the speed and the time left.
 
+use std::collections::VecDeque;
 use std::io::{self, Write};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use firebrick_datasets::counted;
 
 use crate::Score;
-use crate::observe::duration::duration;
+use crate::device::kernels::{self, Compiled};
 use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress, StepNumbers};
 use crate::observe::observer::Observer;
-use crate::observe::pace::Pace;
 use crate::observe::plain_text::plain;
 use crate::observe::readings::{
-    BYTES, LOSS_SCALE, MFU, PER_DEVICE, Reading, SLOWEST, WAITING, format_reading, of_step,
+    BYTES, LOSS_SCALE, MFU, PER_DEVICE, Reading, SLOWEST, WAITING, duration, format_reading, of_step,
 };
 
 /// The share of a step, in percent, from which a line mentions a rank that others wait for.
 const SLOW: f64 = 20.0;
 
-/// Time between two lines of training. Evaluations always print a line.
+/// Time between two lines before the first step and of training. Evaluations always print a line.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// An evaluation that takes longer says how far it is.
@@ -155,6 +158,113 @@ fn of(total: Option<u64>) -> String {
     total.map(|total| format!("/{total}")).unwrap_or_default()
 }
 
+/// The first steps, in which memory is allocated and kernels are compiled and tuned: they do not count.
+const FIRST: usize = 2;
+
+/// The number of steps whose mean is the speed.
+const RECENT: usize = 50;
+
+/// The speed over the last steps, and the time that evaluations take.
+#[derive(Clone, Debug, Default)]
+struct Pace {
+    /// Steps of this process.
+    steps: usize,
+    /// Seconds and tokens of the last steps.
+    recent: VecDeque<(f64, usize)>,
+    /// Updates of this process.
+    updates: u64,
+    /// Seconds of all evaluations of this process.
+    evaluation_seconds: f64,
+    /// Updates up to the last evaluation.
+    evaluated: u64,
+}
+
+impl Pace {
+    pub fn step(&mut self, numbers: &StepNumbers) {
+        self.steps += 1;
+        self.updates += u64::from(numbers.skipped.is_none());
+        if self.steps <= FIRST || !numbers.seconds.is_finite() {
+            return;
+        }
+        self.recent.push_back((numbers.seconds, numbers.tokens));
+        if self.recent.len() > RECENT {
+            self.recent.pop_front();
+        }
+    }
+
+    pub fn evaluated(&mut self, numbers: &EvaluationNumbers) {
+        self.evaluation_seconds += numbers.seconds;
+        self.evaluated = self.updates;
+    }
+
+    /// Returns the tokens per second of the last steps, without evaluations. `None` during the first steps.
+    pub fn tokens_per_second(&self) -> Option<f64> {
+        let (seconds, tokens) =
+            self.recent.iter().fold((0.0, 0), |(seconds, tokens), step| (seconds + step.0, tokens + step.1));
+        (seconds > 0.0).then(|| tokens as f64 / seconds)
+    }
+
+    /// Returns the seconds that so many updates will take, with evaluations as often and as long as before. `None`
+    /// during the first steps, and if there are no updates left.
+    pub fn left(&self, updates: u64) -> Option<f64> {
+        if self.recent.is_empty() || updates == 0 {
+            return None;
+        }
+        let step = self.recent.iter().map(|step| step.0).sum::<f64>() / self.recent.len() as f64;
+        let evaluation = match self.evaluated {
+            0 => 0.0,
+            updates => self.evaluation_seconds / updates as f64,
+        };
+        Some(updates as f64 * (step + evaluation))
+    }
+}
+
+/// Prints a line every five seconds until the first step. Prints nothing if that comes earlier.
+pub(crate) struct FirstStep {
+    /// The lines end when it is dropped.
+    waits: Option<Sender<()>>,
+}
+
+impl FirstStep {
+    pub fn awaited() -> Self {
+        Self::telling(PAUSE, kernels::compiled, say)
+    }
+
+    fn telling(
+        pause: Duration,
+        compiled: impl Fn() -> Option<Compiled> + Send + 'static,
+        tell: impl Fn(&str) + Send + 'static,
+    ) -> Self {
+        let (waits, step) = channel::<()>();
+        thread::spawn(move || {
+            let (begun, before) = (Instant::now(), compiled());
+            while step.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                tell(&line(begun.elapsed().as_secs(), before, compiled()));
+            }
+        });
+        Self { waits: Some(waits) }
+    }
+}
+
+impl Observer for FirstStep {
+    fn step(&mut self, _: &StepNumbers) {
+        self.waits = None;
+    }
+}
+
+/// Formats what was compiled and tuned since the wait began. Nothing is counted where kernels are not kept.
+fn line(seconds: u64, before: Option<Compiled>, now: Option<Compiled>) -> String {
+    match before.zip(now) {
+        None => format!("before the first step: compiling and tuning kernels, {seconds} s so far"),
+        Some((before, now)) if before == now => format!("before the first step: {seconds} s so far"),
+        Some((before, now)) => format!(
+            "before the first step: {} compiled, {} tuned, {seconds} s so far",
+            counted(now.kernels.saturating_sub(before.kernels), "kernel"),
+            counted(now.tuned.saturating_sub(before.tuned), "operation")
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,5 +308,55 @@ mod tests {
 
     fn numbers(loss: f64) -> StepNumbers {
         StepNumbers { loss, seconds: 1.0, ..StepNumbers::default() }
+    }
+
+    fn step(seconds: f64) -> StepNumbers {
+        StepNumbers { seconds, tokens: 100, ..StepNumbers::default() }
+    }
+
+    #[test]
+    fn the_first_steps_do_not_count_and_neither_do_old_ones() {
+        let mut pace = Pace::default();
+        for seconds in [60.0, 30.0] {
+            pace.step(&step(seconds));
+            assert_eq!((pace.tokens_per_second(), pace.left(10)), (None, None));
+        }
+        pace.step(&step(0.5));
+        pace.step(&step(1.5));
+        assert_eq!((pace.tokens_per_second(), pace.left(10)), (Some(100.0), Some(10.0)));
+        (0..RECENT).for_each(|_| pace.step(&step(2.0)));
+        assert_eq!((pace.tokens_per_second(), pace.left(10), pace.left(0)), (Some(50.0), Some(20.0), None));
+    }
+
+    #[test]
+    fn evaluations_take_time_too() {
+        let mut pace = Pace::default();
+        (0..4).for_each(|_| pace.step(&step(1.0)));
+        pace.evaluated(&EvaluationNumbers { seconds: 8.0, ..Default::default() });
+        assert_eq!(pace.left(10), Some(10.0 * (1.0 + 8.0 / 4.0)));
+        // The next evaluation is as far away as this one was from the start.
+        (0..2).for_each(|_| pace.step(&step(1.0)));
+        assert_eq!(pace.left(10), Some(30.0));
+        assert_eq!(pace.tokens_per_second(), Some(100.0));
+    }
+
+    #[test]
+    fn a_line_has_what_was_compiled_since_the_wait_began() {
+        let compiled = |kernels, tuned| Some(Compiled { kernels, tuned });
+        assert_eq!(line(5, None, None), "before the first step: compiling and tuning kernels, 5 s so far");
+        assert_eq!(line(5, compiled(9, 2), compiled(9, 2)), "before the first step: 5 s so far");
+        let both = line(45, compiled(9, 2), compiled(129, 16));
+        assert_eq!(both, "before the first step: 120 kernels compiled, 14 operations tuned, 45 s so far");
+    }
+
+    #[test]
+    fn lines_end_with_the_first_step() {
+        let (sender, lines) = channel();
+        let tell = move |line: &str| drop(sender.send(line.to_string()));
+        let mut first = FirstStep::telling(Duration::from_millis(1), || None, tell);
+        assert!(lines.recv().unwrap().starts_with("before the first step"));
+        first.step(&StepNumbers::default());
+        // This ends when the thread does.
+        lines.iter().for_each(drop);
     }
 }

@@ -15,9 +15,9 @@ use crate::FailedWrites;
 use crate::files::appended::Appended;
 use crate::files::saving::require_folder;
 use crate::files::writes::Writes;
-use crate::observe::meters::{Metered, Meters};
 use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress, Round, StepNumbers};
 use crate::observe::observer::Observer;
+use crate::observe::readings::{Metered, Meters};
 use crate::output::{METRICS, Output};
 
 const TRAIN: &str = "train";

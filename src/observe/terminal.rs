@@ -1,7 +1,31 @@
-//! The terminal while the dashboard has it, and after.
+//! Where a run is shown, and the terminal while the dashboard has it, and after.
 
 #[cfg(all(unix, feature = "tui"))]
 use std::io::{IsTerminal, Write};
+
+/// Where to show the progress of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Show {
+    /// The full-screen dashboard if standard output is a terminal of a usual size, plain lines elsewhere.
+    #[default]
+    Auto,
+    /// Plain lines on standard error.
+    Lines,
+    /// Plain lines on standard error, one for each step.
+    EachStep,
+    /// Nothing.
+    Nothing,
+}
+
+impl Show {
+    /// Whether this is the full-screen dashboard.
+    pub(crate) fn is_dashboard(self) -> bool {
+        cfg!(feature = "tui")
+            && self == Self::Auto
+            && std::io::IsTerminal::is_terminal(&std::io::stdout())
+            && is_drawable()
+    }
+}
 
 /// Lets Ctrl-C reach the process while the dashboard has the terminal in raw mode, where it would be a key that the
 /// dashboard ignores. The dashboard sets the mode on its own thread, so call this at each step; it costs one system

@@ -4,7 +4,7 @@ use burn::train::Interrupter;
 
 use super::{Interrupted, Trainer};
 use crate::observe::observer::Observer;
-use crate::observe::show::Show;
+use crate::observe::terminal::Show;
 
 impl<M: 'static> Trainer<M> {
     /// Adds an observer, which sees each step, evaluation and save, and the end of the run.

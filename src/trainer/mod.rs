@@ -17,7 +17,7 @@ use firebrick_world::World;
 
 use crate::checkpoint::RunText;
 use crate::observe::observers::SharedObservers;
-use crate::observe::show::Show;
+use crate::observe::terminal::Show;
 use crate::score::{AddedScores, ScoreFn};
 use crate::{Adapters, Checkpoints, Resume, Utilization};
 

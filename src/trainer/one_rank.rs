@@ -20,15 +20,14 @@ use crate::engine::training_loop::{Plan, TrainingLoop};
 use crate::files::beside::Beside;
 #[cfg(feature = "tui")]
 use crate::observe::dashboard::Dashboard;
-use crate::observe::first_step::FirstStep;
-use crate::observe::lines::Lines;
-use crate::observe::meters::Meters;
+use crate::observe::lines::{FirstStep, Lines};
 use crate::observe::metric_files::MetricFiles;
 use crate::observe::observer::Observer;
 use crate::observe::observers::SharedObservers;
 use crate::observe::rank_report::{Exchanged, RankReport};
+use crate::observe::readings::Meters;
 use crate::observe::report::Report;
-use crate::observe::show::Show;
+use crate::observe::terminal::Show;
 use crate::observe::timeline::files::TimelineFiles;
 use crate::observe::timeline::recorder::Recorder;
 use crate::observe::utilization::Devices;

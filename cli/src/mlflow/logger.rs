@@ -11,7 +11,7 @@ use tracing::warn;
 
 use super::Started;
 use super::server::{Failure, LIMIT, MOST_METRICS, Metric, Server};
-use firebrick::observe::scalars::scalars;
+use firebrick::observe::readings::scalars;
 use firebrick::{EvaluationNumbers, Observer, Report, StepNumbers};
 
 /// The file in the output folder that keeps the id of the server's run.

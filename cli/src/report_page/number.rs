@@ -1,6 +1,6 @@
 //! Numbers in human-readable form.
 
-pub(crate) use firebrick::observe::duration::duration;
+pub(crate) use firebrick::observe::readings::duration;
 
 /// What a number measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::escape::escape_start;
 use super::number::count;
 use super::tables::section;
-use firebrick::observe::log_line::for_each_line;
+use firebrick::observe::log::for_each_line;
 
 /// The number of predictions to show.
 const SHOWN: usize = 50;

@@ -5,7 +5,7 @@ use std::io::{self, BufRead};
 
 use super::curve::Curve;
 use super::marks::Marks;
-use firebrick::observe::log_line::{LogLine, for_each_line};
+use firebrick::observe::log::{LogLine, for_each_line};
 use firebrick::{EvaluationNumbers, SaveNumbers, StepNumbers};
 
 /// The number of recent updates in the training loss, as in the report.

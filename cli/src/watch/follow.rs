@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 
-use firebrick::observe::log_line::LogLine;
+use firebrick::observe::log::LogLine;
 
 /// The number of bytes to read at once.
 const CHUNK: usize = 1 << 16;

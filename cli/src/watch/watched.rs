@@ -10,7 +10,7 @@ use super::follow::{Follower, Found};
 use crate::report_page::finished::Finished;
 use crate::report_page::record::Record;
 use firebrick::EvaluationNumbers;
-use firebrick::observe::log_line::LogLine;
+use firebrick::observe::log::LogLine;
 use firebrick::output::{is_abandoned, is_of_a_run};
 
 /// All that is known about the run.

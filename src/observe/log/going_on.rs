@@ -13,7 +13,7 @@ use firebrick_checkpoints::Folder;
 
 use super::{LOG, Mark};
 use crate::files::saving::replace_or;
-use crate::observe::log_line::{LogLine, for_each_line};
+use crate::observe::log::{LogLine, for_each_line};
 use crate::observe::numbers::StepNumbers;
 use crate::{ResumeError, TrainerState};
 

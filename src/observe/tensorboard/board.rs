@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
 use super::event;
-use super::record::write_record;
+use super::event::write_record;
 use crate::files::appended::Appended;
 
 /// The prefix of TensorBoard's file names; the second of creation follows.

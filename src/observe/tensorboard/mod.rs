@@ -6,7 +6,6 @@
 
 mod board;
 mod event;
-mod record;
 mod writer;
 
 pub(crate) use board::host;
@@ -15,7 +14,7 @@ pub(crate) use writer::{FOLDER, Writer};
 
 #[cfg(test)]
 mod tests {
-    use super::{event, record};
+    use super::event;
 
     /// A file verified with TensorBoard's own reader: of steps 1 to 4, it kept 1, 2 and the second 3.
     const GOLDEN: &[u8] = include_bytes!("../../../tests/golden/tensorboard/resumed.tfevents");
@@ -33,7 +32,7 @@ mod tests {
         events.push(event::scalars(1_700_000_011.0, 3, &[("train/loss", 9.5)]));
         events.push(event::text(1_700_000_012.0, 3, "sample", "not to be \u{1f525}"));
         let mut file = Vec::new();
-        events.iter().for_each(|event| record::write_record(&mut file, event).unwrap());
+        events.iter().for_each(|event| event::write_record(&mut file, event).unwrap());
         assert_eq!(file, GOLDEN);
     }
 }

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use super::{TensorBoard, TensorBoardError};
 use crate::FailedWrites;
 use crate::files::writes::Writes;
-use crate::observe::log_line::LogLine;
+use crate::observe::log::LogLine;
 use crate::observe::numbers::{EvaluationNumbers, StepNumbers};
 use crate::observe::observer::Observer;
-use crate::observe::scalars::scalars;
+use crate::observe::readings::scalars;
 
 /// The folder of the files, in the output folder.
 pub(crate) const FOLDER: &str = "tensorboard";
