@@ -1,9 +1,13 @@
-//! The Hub's cache on this machine, and the settings of the environment, as Hugging Face's own tools have them.
+//! The Hub's cache on this machine, and the settings of the environment, as Hugging Face's own tools have them; and the
+//! sums that name large files on the Hub.
 
 use std::env;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use sha2::{Digest, Sha256};
 
 use super::HubError;
 
@@ -85,4 +89,16 @@ pub(super) fn keep_ref(folder: &Path, revision: &str, commit: &str) {
         return;
     }
     let _ = fs::create_dir_all(folder.join("refs")).and_then(|()| fs::write(&path, commit));
+}
+
+/// Returns the SHA-256 of a file, in hexadecimal digits.
+pub(super) fn sha256(path: &Path) -> io::Result<String> {
+    let (mut file, mut sum, mut chunk) = (File::open(path)?, Sha256::new(), vec![0; 1 << 20]);
+    loop {
+        match file.read(&mut chunk)? {
+            0 => break,
+            count => sum.update(&chunk[..count]),
+        }
+    }
+    Ok(sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }

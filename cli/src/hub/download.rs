@@ -16,9 +16,8 @@ use ureq::http::Uri;
 use ureq::{Agent, Body};
 
 use super::HubError;
-use super::cache::{Environment, is_plain_name};
+use super::cache::{Environment, is_plain_name, sha256};
 use super::reference::Reference;
-use super::sum::sha256;
 use super::told::Told;
 
 /// How often a download that brings next to nothing is tried again.

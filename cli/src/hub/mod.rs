@@ -3,14 +3,13 @@
 //! ```text
 //! mod.rs        what a path that begins with `hub:` is on this machine
 //! reference.rs  the name of a repository or a file
-//! cache.rs      the Hub's cache on this machine, and the environment's settings
+//! cache.rs      the Hub's cache on this machine, the environment's settings, and the sums that name large files
 //! fetch.rs      the files that are wanted of a repository
 //! download.rs   requests for files, and their download into the cache
 //! told.rs       how far a download is
 //! api.rs        requests of a push
 //! push.rs       a folder as a commit on the Hub
 //! large_file.rs the storage of large files, which takes them before a commit
-//! sum.rs        the sums that name large files
 //! error.rs      what can go wrong
 //! ```
 //!
@@ -30,8 +29,6 @@ mod large_file;
 #[cfg(feature = "hub")]
 mod push;
 mod reference;
-#[cfg(feature = "hub")]
-mod sum;
 #[cfg(feature = "hub")]
 mod told;
 

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use super::HubError;
 use super::api::Hub;
+use super::cache::sha256;
 use super::large_file::LargeFile;
 use super::reference::{MAIN, Reference};
-use super::sum::sha256;
 
 /// How many bytes of a file tell the Hub what it is.
 const SAMPLE: u64 = 512;

@@ -2,7 +2,7 @@
 
 use super::draft::Item;
 use super::inputs::{Inputs, shown};
-use super::optimizer_settings::{AT_LEAST_ZERO, Optimizer, Range, SHARE};
+use super::optimizer::{AT_LEAST_ZERO, Optimizer, Range, SHARE};
 use super::source::{Given, Source};
 use super::{ImportError, Outcome};
 

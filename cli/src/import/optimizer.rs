@@ -1,12 +1,51 @@
-//! `optimizer` of the ds_config, or that of the training arguments.
+//! The optimizer: that of the ds_config, or that of the training arguments.
+
+use firebrick_strategies::optim::Optimizers;
 
 use super::draft::Item;
 use super::inputs::{Inputs, Known, shown};
-use super::optimizer_settings::{
-    DECAY, EPSILON, MOMENTUM, Optimizer, RATE, Range, SHARDED, SHARE, pair, unknown, within_one,
-};
 use super::source::{Given, Source};
-use super::{ImportError, Outcome, hugging_face_optimizer, zero};
+use super::{ImportError, Outcome, zero};
+
+/// An optimizer and its learning rate.
+#[derive(Debug)]
+pub(super) struct Optimizer {
+    pub item: Item,
+    /// The rate, if it is given. A schedule may have its own.
+    pub rate: Option<Known<f64>>,
+    /// Whether the optimizer has `betas`, which DeepSpeed's `OneCycle` changes.
+    pub has_betas: bool,
+}
+
+pub(super) type Range = (&'static str, fn(f64) -> bool);
+
+pub(super) const RATE: Range = ("above 0", |rate| rate > 0.0);
+// Run files store these as f32.
+const DECAY: Range = ("at least 0", |decay| decay >= 0.0 && (decay as f32).is_finite());
+const EPSILON: Range = ("above 0", |epsilon| epsilon as f32 > 0.0 && (epsilon as f32).is_finite());
+pub(super) const AT_LEAST_ZERO: Range = ("at least 0", |number| number >= 0.0);
+/// A share.
+pub(super) const SHARE: Range = ("at least 0 and at most 1", |share| (0.0..=1.0).contains(&share));
+const MOMENTUM: Range = ("at least 0 and below 1", within_one);
+
+fn within_one(beta: f64) -> bool {
+    beta >= 0.0 && (beta as f32) < 1.0
+}
+
+/// The message for an optimizer that cannot update shards, although ZeRO would require it.
+const SHARDED: &str =
+    "AdamW, or no stage of ZeRO: an update depends on the whole parameter, of which ranks would have shards";
+
+/// Formats two numbers as in a run file.
+fn pair([first, second]: [f64; 2]) -> String {
+    format!("({}, {})", shown(first), shown(second))
+}
+
+/// Returns the outcome of an optimizer that run files do not know.
+fn unknown() -> Outcome {
+    let names = Optimizers::installed().names().join(", ");
+    Outcome::refused(format!("one of {names}, with its own learning rate"))
+}
 
 /// The optimizers of run files.
 #[derive(Clone, Copy, PartialEq)]
@@ -25,7 +64,7 @@ enum Kind {
 pub(super) fn read(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
     let optimizer = match inputs.ds.has_below("optimizer") {
         true => of_deepspeed(inputs)?,
-        false if inputs.args.is_some() => hugging_face_optimizer::read(inputs)?,
+        false if inputs.args.is_some() => of_training_arguments(inputs)?,
         false => Optimizer {
             item: Item::suggested("AdamW(weight_decay: 0.01)").noted("the ds_config has no optimizer"),
             rate: None,
@@ -215,4 +254,76 @@ fn betas(inputs: &mut Inputs, default: [f64; 2]) -> Result<Known<[f64; 2]>, Impo
         (Given::Is(_) | Given::Missing, _) => {}
     }
     Ok(Known { value: halves, suggested: open })
+}
+
+/// Reads Trainer's own optimizer, which an argument names.
+///
+/// # Errors
+///
+/// A setting is invalid.
+fn of_training_arguments(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
+    const NAME: &str = "optim";
+    let name = inputs.argument(|args| args.text(NAME), NAME, "adamw_torch".into())?.unwrap_or_default();
+    // Older versions have a separate flag.
+    const OLD: &str = "adafactor";
+    let name = match inputs.argument(|args| args.flag(OLD), OLD, false)? {
+        Some(true) => OLD.into(),
+        _ => name,
+    };
+    let is_sharded = zero::stage(&mut inputs.ds)? > 0;
+    let number = |name: &str, (expected, holds): Range, default| {
+        let value = inputs.argument(|args| args.number(name, expected, holds), name, default)?;
+        Ok(value.unwrap_or(default))
+    };
+    let decay = number("weight_decay", DECAY, 0.0)?;
+    let betas = [number("adam_beta1", MOMENTUM, 0.9)?, number("adam_beta2", MOMENTUM, 0.999)?];
+    let epsilon = number("adam_epsilon", EPSILON, 1e-8)?;
+    let rate = number("learning_rate", RATE, 5e-5)?;
+    let settings =
+        format!("(betas: {}, epsilon: {}, weight_decay: {})", pair(betas), shown(epsilon), shown(decay));
+    let adam = format!("AdamW{settings}");
+    let (text, outcome) = match name.as_str() {
+        "adamw_torch"
+        | "adamw_torch_fused"
+        | "adamw_hf"
+        | "adamw_apex_fused"
+        | "adamw_torch_xla"
+        | "adamw_torch_npu_fused"
+        | "paged_adamw_32bit"
+        | "paged_adamw" => (adam, Outcome::taken("optimizer: AdamW")),
+        "lion_32bit" | "paged_lion_32bit" => (
+            format!("Lion(betas: {}, weight_decay: {})", pair(betas), shown(decay)),
+            Outcome::taken("optimizer: Lion"),
+        ),
+        "adamw_bnb_8bit" | "adamw_8bit" | "paged_adamw_8bit" => {
+            (format!("AdamW8bit{settings}"), Outcome::taken("optimizer: AdamW8bit"))
+        }
+        OLD if is_sharded => (adam, Outcome::refused(SHARDED)),
+        OLD => (
+            format!("Adafactor(weight_decay: {})", shown(decay)),
+            Outcome::taken("optimizer: Adafactor, at the schedule's rate, as Trainer has it"),
+        ),
+        "sgd" => (format!("Sgd(weight_decay: {})", shown(decay)), Outcome::taken("optimizer: Sgd")),
+        _ => (adam, unknown()),
+    };
+    let is_known = !outcome.may_change_the_result();
+    let note = |field: &str| Outcome::Taken(format!("optimizer.{field}"));
+    let pair = format!("betas: {}", pair(betas));
+    let epsilon = format!("epsilon: {}", shown(epsilon));
+    for (argument, field) in [("adam_beta1", &pair), ("adam_beta2", &pair), ("adam_epsilon", &epsilon)] {
+        if text.contains(field) {
+            inputs.settle_argument(argument, note(field));
+        }
+    }
+    inputs.settle_argument("weight_decay", note(&format!("weight_decay: {}, of matrices", shown(decay))));
+    if name == OLD {
+        inputs.settle_argument(OLD, outcome.clone());
+    }
+    inputs.settle_argument(NAME, outcome);
+    let item = if is_known {
+        Item::certain(text.as_str())
+    } else {
+        Item::suggested(text.as_str()).noted(format!("instead of {name}"))
+    };
+    Ok(Optimizer { has_betas: text.contains("betas"), item, rate: Some(Known::certain(rate)) })
 }

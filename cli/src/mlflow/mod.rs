@@ -1,15 +1,13 @@
 //! A run's numbers on an MLflow server, through its REST API.
 //!
 //! ```text
-//! mod.rs     the entry of the run file, and what of a run is logged
+//! mod.rs     the entry of the run file, what of a run is logged, and why it cannot be
 //! logger.rs  an observer, and the thread that sends what it sees
 //! server.rs  the server's API
-//! error.rs   why a run cannot be logged
 //! ```
 //!
 //! All but the entry is behind the feature `mlflow`, since it links TLS.
 
-mod error;
 #[cfg(feature = "mlflow")]
 mod logger;
 #[cfg(feature = "mlflow")]
@@ -19,11 +17,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use firebrick::Observer;
 use firebrick::output::Output;
-
-pub use error::MlflowError;
 
 /// The variable that MLflow's own clients read.
 const URI: &str = "MLFLOW_TRACKING_URI";
@@ -115,6 +112,32 @@ pub(crate) struct Unbuilt;
 
 #[cfg(not(feature = "mlflow"))]
 impl Observer for Unbuilt {}
+
+/// A server that a run cannot log to.
+#[derive(Debug, Error, PartialEq)]
+#[non_exhaustive]
+pub enum MlflowError {
+    /// This program cannot log to MLflow.
+    #[error(
+        "the run file names an MLflow server, and this program was built without: build it with `--features mlflow`, or leave it out with `--set mlflow=None`; the run's files for TensorBoard have the same numbers"
+    )]
+    NotBuilt,
+    /// The run names no server.
+    #[error(
+        "`mlflow` has no `uri`, and MLFLOW_TRACKING_URI is not set: name the server, as in \"http://127.0.0.1:5000\""
+    )]
+    NoServer,
+    /// The run names something else than the address of a server.
+    #[error(
+        "{setting} is `{found}`: expected the address of a server, which begins with http:// or https://; start one with `mlflow server`, and name it, as in \"http://127.0.0.1:5000\""
+    )]
+    Address {
+        /// `mlflow.uri`, or the variable of the environment.
+        setting: &'static str,
+        /// Its value.
+        found: String,
+    },
+}
 
 #[cfg(test)]
 mod tests {

@@ -3,12 +3,13 @@
 mod cells;
 mod histogram;
 mod legible;
-mod of_run;
 
 use std::fmt::Write;
 
 use firebrick_datasets::counted;
 use serde::Serialize;
+
+use crate::run::{DataRun, Loaded, RunError};
 
 pub use cells::{Cell, Kind};
 pub use legible::{Grid, Legible, Names, Row};
@@ -191,4 +192,17 @@ impl Numbers {
 /// In percent.
 fn share(part: usize, of: usize) -> f64 {
     part as f64 / of.max(1) as f64 * 100.0
+}
+
+impl DataRun {
+    /// Looks at the micro-batches of the first epoch, 5,000 at most, and keeps the first `batches` of them, `rows` rows of
+    /// each, to be drawn.
+    ///
+    /// # Errors
+    ///
+    /// The first error of the data.
+    pub fn preview(&self, loaded: &Loaded, batches: usize, rows: usize) -> Result<Preview, RunError> {
+        let names = Names { tokenizer: loaded.tokenizer.clone(), labels: loaded.labels.clone() };
+        Ok(loaded.data.preview(self.micro_batches(), &names, batches, rows)?)
+    }
 }

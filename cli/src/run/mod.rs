@@ -10,7 +10,6 @@ mod data_config;
 mod data_run;
 mod error;
 mod export;
-mod extensions;
 mod families;
 mod inference;
 mod launch;
@@ -19,7 +18,6 @@ mod link_config;
 mod load;
 mod many_ranks;
 mod model_config;
-mod on_device;
 mod param_groups;
 mod parse;
 mod part_of_run;
@@ -37,13 +35,15 @@ mod tokenize;
 
 use std::path::PathBuf;
 
+use burn::tensor::Device;
 use firebrick_datasets::Amount;
 use firebrick_strategies::Float;
 use firebrick_strategies::optim::{BoxedOptimizer, Group};
+use ron::extensions::Extensions;
 use serde::{Deserialize, Serialize};
 
 use crate::mlflow::MlflowConfig;
-use firebrick::device::Tuning;
+use firebrick::device::{self, DeviceError, Tuning};
 use firebrick::{ByteSize, Schedule};
 
 pub(crate) use any_trainable::Limits;
@@ -243,4 +243,26 @@ impl Default for SampleConfig {
     fn default() -> Self {
         Self { prompt: "\n".into(), tokens: 200, temperature: 0.8, top_k: 0, top_p: 1.0 }
     }
+}
+
+impl Run {
+    /// Finds the device, with kernels tuned as the run asks for. Reports through `say` if none are kept from an earlier
+    /// start. Also returns the device's full name.
+    ///
+    /// # Errors
+    ///
+    /// The device is not available.
+    pub(crate) fn find_device(&self, say: impl Fn(&str)) -> Result<(Device, String), DeviceError> {
+        device::set_tuning(self.tuning);
+        let found = device::find(&self.device)?;
+        if let Some(line) = device::kernels::first_start() {
+            say(&line);
+        }
+        Ok(found)
+    }
+}
+
+/// The extensions of RON that run files have: `Some(..)` may be left out, and the settings of a strategy stand directly in its parentheses.
+fn extensions() -> Extensions {
+    Extensions::IMPLICIT_SOME | Extensions::UNWRAP_VARIANT_NEWTYPES
 }

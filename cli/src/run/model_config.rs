@@ -10,7 +10,7 @@ use firebrick_strategies::SettingError;
 use firebrick_strategies::registry::Named;
 use serde::{Deserialize, Serialize};
 
-use super::extensions::extensions;
+use super::extensions;
 
 use firebrick_models::family::{Family, Sizes};
 

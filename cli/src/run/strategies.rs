@@ -4,8 +4,7 @@ use burn::tensor::FloatDType;
 use firebrick::AnyModel;
 use firebrick_strategies::{Accumulate, AccumulateIn, Composed, Effects, Float, NamedStrategy, Zero};
 
-use super::Run;
-use super::extensions::extensions;
+use super::{Run, extensions};
 
 /// A strategy of the list: one of the [registered strategies](firebrick_strategies::Strategies).
 pub type RunStrategy = NamedStrategy<AnyModel>;

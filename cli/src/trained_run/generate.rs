@@ -3,13 +3,15 @@
 use std::io::{self, BufRead};
 use std::sync::Arc;
 
+use burn::module::Module;
+use burn::tensor::{Device, FloatDType};
 use firebrick_datasets::Tokenizer;
-use firebrick_strategies::Pass;
+use firebrick_strategies::{Composition, Pass, Setup, Zero};
 use firebrick_world::Communicator;
 use serde_json::Value;
 
+use super::TrainedRun;
 use super::incoming::{Incoming, Line, NoLine, TOGETHER, lines};
-use super::{TrainedRun, shared};
 use crate::console::{tell, with_progress};
 use crate::run::{Writing, asked, parameters};
 use crate::{Run, RunError};
@@ -141,7 +143,7 @@ impl Generating<'_> {
             jobs.push((rank, (model, device, prompts.clone())));
         }
         let texts = each_rank(jobs, world.limit(), move |world, (model, device, prompts)| {
-            let (model, pass) = shared::part(model, &device, &world)?;
+            let (model, pass) = part(model, &device, &world)?;
             writer.clone().write_among((world, pass), &model, prompts)
         });
         handed_over(texts?, written)
@@ -271,4 +273,18 @@ impl Writer {
         texts.truncate(prompts.len());
         Ok(texts)
     }
+}
+
+/// This rank's part of the model, and the evaluation pass that gathers the blocks. The rest of the model is dropped.
+fn part<M: Module + 'static>(
+    model: M,
+    device: &Device,
+    world: &Communicator,
+) -> Result<(M, Pass), TrainError> {
+    let mut setup = Setup::new(&model, device).among(world.clone());
+    let mut stage = Zero::stage(3).start(&mut setup)?;
+    let pass = setup.into_pass().evaluating(FloatDType::F32);
+    let master = stage.init_master(model)?;
+    let replica = stage.publish(master.clone())?;
+    Ok((stage.evaluator(&master, replica)?.valid(), pass))
 }

@@ -5,10 +5,9 @@
 //! evaluate.rs  loss and scores on data of its task
 //! predict.rs   predictions for the records of a file
 //! described.rs the predictions and the report page of a run
-//! generate.rs  texts from prompts or sources
+//! generate.rs  texts from prompts or sources, also with a model that ranks share
 //! incoming.rs  lines that come while others are answered
 //! measure/     perplexity of long texts, multiple choice, and scores of written texts
-//! shared.rs    a model that ranks share
 //! ```
 
 mod described;
@@ -17,7 +16,6 @@ mod generate;
 mod incoming;
 mod measure;
 mod predict;
-mod shared;
 
 use std::path::{Path, PathBuf};
 

@@ -5,28 +5,29 @@ mod labels;
 mod prints;
 mod samples;
 mod task_data;
-mod vocabulary;
 mod windows;
 
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::sync::Arc;
 
 use firebrick_datasets::collators::Labels;
 use firebrick_datasets::{
-    Amount, Batch, DataError, Encoder, Format, Padding, ReadError, Reader, Record, SampleError, Skipped,
-    Tokenizer, Truncated, counted,
+    Amount, Batch, DataError, Encoder, Fingerprint, Format, Padding, ReadError, Reader, Record, SampleError,
+    Skipped, SpecialNames, Tokenizer, Truncated, counted,
 };
-
-pub(in crate::run) use prints::{Part, Prints};
-pub use task_data::TaskData;
-pub(in crate::run) use windows::Documents;
 
 use super::{Corpus, DataConfig, Paths, RunError, Settled, TokenizerConfig};
 use crate::console::progress;
 use crate::preview::Legible;
-use crate::token_cache::TokenCache;
+use crate::token_cache::{Entry, TokenCache};
 use firebrick::Data;
 use firebrick::observe::report::TruncatedTexts;
+use kept::Place;
+
+pub(in crate::run) use prints::{Part, Prints};
+pub use task_data::TaskData;
+pub(in crate::run) use windows::Documents;
 
 /// The data of a run, ready for training.
 #[derive(Debug)]
@@ -302,5 +303,33 @@ impl Loading<'_> {
     /// Reports the count every second.
     pub(super) fn progress(&self, what: &'static str) -> impl FnMut(usize) + '_ {
         progress(self.say, what)
+    }
+
+    /// Learns a vocabulary from a text, or reads the one that an earlier run learned from it.
+    pub(super) fn learned(
+        &self,
+        text: &str,
+        size: usize,
+        special: SpecialNames,
+    ) -> Result<Tokenizer, RunError> {
+        let place = self.cache.as_ref().and_then(|_| {
+            let settings = ("vocabulary", size, &special, Fingerprint::of(text));
+            Place::of(format!("the vocabulary of {size} tokens that an earlier run learned"), &settings)
+        });
+        let read = |entry: &mut Entry| {
+            let json = entry.frame()?.unwrap_or_default();
+            let read = |json: &str| Tokenizer::from_json(json, special.clone()).map_err(io::Error::other);
+            read(&String::from_utf8_lossy(&json))
+        };
+        if let Some(tokenizer) = place.as_ref().and_then(|place| self.found(place, read)) {
+            return Ok(tokenizer);
+        }
+        let megabytes = text.len() as f64 / 1e6;
+        self.say(&format!("learning a vocabulary of {size} tokens from {megabytes:.1} MB of text"));
+        let tokenizer = Tokenizer::train_bpe_with(text, size, special.clone())?;
+        if let (Some(place), Ok(json)) = (place, tokenizer.to_json()) {
+            self.keep(&place, |writer| writer.frame(json.as_bytes()));
+        }
+        Ok(tokenizer)
     }
 }

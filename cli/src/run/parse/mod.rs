@@ -14,10 +14,8 @@ use std::path::Path;
 use ron::error::SpannedError;
 
 use super::caret::Caret;
-use super::check;
-use super::extensions::extensions;
 use super::problem::FromRunFile;
-use super::{DataRun, Process, Run, RunError};
+use super::{DataRun, Process, Run, RunError, check, extensions};
 pub(crate) use overrides::Override;
 
 /// A run file is small; anything larger is a different file, named by mistake.

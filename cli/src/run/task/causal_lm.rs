@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::chat::{self, ChatConfig};
-use super::defaults::text;
-use super::record_json;
+use super::fields::{record_json, text};
 use super::{Examples, Suggestion, Task, Writing};
 use crate::run::load::{Documents, Loading};
 use crate::run::{DataConfig, Loaded, RunError};

@@ -6,7 +6,7 @@ use firebrick_models::inference::Question;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::defaults::text;
+use super::fields::text;
 use super::{Examples, Suggestion, Task};
 use crate::run::load::Loading;
 use crate::run::{Loaded, RunError};

@@ -1,23 +1,21 @@
 //! The task: what a model learns from the data.
 //!
 //! ```text
-//! mod.rs       Task, and the tasks that a run file can name
-//! chat.rs      conversations, and their templates
-//! fits.rs      checks that a model can read the rows of the data
-//! defaults.rs  names of fields that several tasks read
-//! record_json.rs  values of records as JSON
-//! suggestion.rs   what a task suggests for new data
-//! *.rs         one file for each task: its entry in a run file, its data and its predictions
+//! mod.rs         Task, and the tasks that a run file can name
+//! chat.rs        conversations, and their templates
+//! fits.rs        checks that a model can read the rows of the data
+//! fields.rs      fields of records: their usual names, and their values as JSON
+//! suggestion.rs  what a task suggests for new data
+//! *.rs           one file for each task: its entry in a run file, its data and its predictions
 //! ```
 
 mod causal_lm;
 mod chat;
-mod defaults;
 mod dpo;
 mod entity_scheme;
+mod fields;
 mod fits;
 mod masked_lm;
-mod record_json;
 mod seq2seq;
 mod sequence_classification;
 mod suggestion;
@@ -42,8 +40,8 @@ pub use chat::{ChatConfig, TemplateConfig};
 pub(crate) use chat::{STANDARD_INPUT, asked};
 pub use dpo::{DpoTask, PreferenceChat};
 pub(crate) use entity_scheme::entity_scheme;
+pub use fields::record_json;
 pub use masked_lm::MaskedLmTask;
-pub use record_json::record_json;
 pub use seq2seq::Seq2SeqTask;
 pub use sequence_classification::SequenceClassificationTask;
 pub use suggestion::{Examples, Suggestion};

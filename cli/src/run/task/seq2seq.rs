@@ -7,7 +7,7 @@ use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::record_json;
+use super::fields::record_json;
 use super::{Examples, Suggestion, Task, Writing};
 use crate::run::load::Loading;
 use crate::run::{DataConfig, Loaded, RunError};

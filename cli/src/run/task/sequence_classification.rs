@@ -8,8 +8,7 @@ use firebrick_models::inference::{LabelKind, Question};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::defaults::{label, text};
-use super::record_json;
+use super::fields::{label, record_json, text};
 use super::suggestion::listed;
 use super::{Examples, LabelSettings, Suggestion, Task};
 use crate::run::load::Loading;

@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::entity_scheme::{entity_scheme, unread_scheme};
-use super::record_json;
-use super::record_json::json_of;
+use super::fields::{json_of, record_json};
 use super::suggestion::listed;
 use super::{Examples, LabelSettings, Suggestion, Task};
 use crate::run::load::Loading;

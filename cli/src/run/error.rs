@@ -1,10 +1,10 @@
 //! The errors of a run file and of a run.
 
-mod conversions;
-
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
 use firebrick_datasets::{DataError, ReadError, TokenizerError, counted};
+use firebrick_strategies::StrategyError;
 use firebrick_strategies::optim::GroupsError;
 use thiserror::Error;
 
@@ -18,9 +18,9 @@ use crate::report_page::ReportPageError;
 use crate::token_cache::TokenCacheError;
 use crate::trained_run::MeasureError;
 use crate::watch::WatchError;
-use firebrick::TrainError;
 use firebrick::device::DeviceError;
 use firebrick::device::kernel_cache::KernelCacheError;
+use firebrick::{FailedWrites, TrainError};
 use firebrick_models::pretrained::PretrainedError;
 
 /// An error in a run file, or in the run that it describes.
@@ -398,5 +398,33 @@ impl RunError {
             }
             _ => false,
         }
+    }
+}
+
+impl From<DataError> for RunError {
+    fn from(error: DataError) -> Self {
+        Self::Train(error.into())
+    }
+}
+
+impl From<StrategyError> for RunError {
+    fn from(error: StrategyError) -> Self {
+        Self::Train(error.into())
+    }
+}
+
+impl RunError {
+    /// Returns the error for output that cannot be written.
+    pub(crate) fn output(what: &'static str, error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::BrokenPipe => Self::Unread,
+            _ => TrainError::file(what, "writing", error).into(),
+        }
+    }
+
+    /// Returns the error for a file that is incomplete at the end of a run.
+    pub(crate) fn unwritten(file: &FailedWrites) -> Option<Self> {
+        let FailedWrites { file, failures, error } = file.clone();
+        error.map(|reason| Self::Unwritten { file, failures, reason })
     }
 }
