@@ -74,7 +74,7 @@ impl Info {
 
 /// Some rows of a tensor, and the place of their bytes.
 #[derive(Debug)]
-struct Place {
+struct RowsInFile {
     rows: Range<usize>,
     file: usize,
     start: u64,
@@ -84,7 +84,7 @@ struct Place {
 struct Tensor {
     info: Info,
     /// In row order, without gaps.
-    places: Vec<Place>,
+    places: Vec<RowsInFile>,
 }
 
 /// Tensors by name, whichever ranks hold their rows.
@@ -134,7 +134,7 @@ impl Tensors {
                 let info = Info { dtype, shape };
                 let sliced = rows.is_some();
                 let rows = rows.unwrap_or(0..info.rows());
-                let place = Place { rows, file, start: before + start };
+                let place = RowsInFile { rows, file, start: before + start };
                 let tensor = tensors
                     .entry(name.clone())
                     .or_insert_with(|| Tensor { info: info.clone(), places: Vec::new() });

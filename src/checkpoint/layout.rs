@@ -16,7 +16,7 @@ use crate::scratch::{Stored, StoredTensor};
 /// The float parameters of a master, each once, with the names and parts that checkpoints use.
 #[derive(Debug)]
 pub(crate) struct Layout {
-    parameters: HashMap<ParamId, Place>,
+    parameters: HashMap<ParamId, ParameterPlace>,
     /// The other paths of tied parameters, with the path that each is saved under.
     pub aliases: BTreeMap<String, String>,
     /// The factor that scales the product of an adapted matrix's low-rank factors, if there are any.
@@ -27,7 +27,7 @@ pub(crate) struct Layout {
 
 /// The path of a parameter, and which rank writes it.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ParameterPlace {
     /// The path; the first one for a tied parameter.
     pub path: String,
     /// The number of axes.
@@ -45,7 +45,7 @@ impl Layout {
         let mut sizes = Vec::new();
         each_param(master, |param| sizes.push((param.id(), param.shape().len(), param.bytes())));
         let paths = Paths::of(master);
-        let (mut parameters, mut aliases) = (HashMap::<ParamId, Place>::new(), BTreeMap::new());
+        let (mut parameters, mut aliases) = (HashMap::<ParamId, ParameterPlace>::new(), BTreeMap::new());
         let mut written = vec![0usize; world.size()];
         for (place, (id, axes, bytes)) in paths.places().iter().zip(sizes) {
             if let Some(first) = parameters.get(&id) {
@@ -61,7 +61,7 @@ impl Layout {
                 written[rank] += bytes.max(1);
             }
             let writes_whole = writer == Some(world.rank());
-            parameters.insert(id, Place { path: place.path.clone(), axes, shard, writes_whole });
+            parameters.insert(id, ParameterPlace { path: place.path.clone(), axes, shard, writes_whole });
         }
         Self { parameters, aliases, lora_scale: None, bases: HashMap::new() }
     }
@@ -95,17 +95,17 @@ impl Layout {
         })
     }
 
-    pub fn place(&self, id: ParamId) -> Option<&Place> {
+    pub fn place(&self, id: ParamId) -> Option<&ParameterPlace> {
         self.parameters.get(&id)
     }
 
     /// All places, in no particular order.
-    pub fn places(&self) -> impl Iterator<Item = (ParamId, &Place)> {
+    pub fn places(&self) -> impl Iterator<Item = (ParamId, &ParameterPlace)> {
         self.parameters.iter().map(|(id, place)| (*id, place))
     }
 }
 
-impl Place {
+impl ParameterPlace {
     /// Whether this rank writes any part of the parameter.
     pub fn is_written(&self) -> bool {
         match &self.shard {
@@ -126,7 +126,7 @@ impl Place {
 /// The piece of a tensor that is laid out like its parameter; `shape` is the part that this rank holds, padding
 /// included. `None` if this rank writes no part of it, or if files do not support its dtype.
 pub(super) fn piece(
-    place: &Place,
+    place: &ParameterPlace,
     name: String,
     dtype: DType,
     shape: &[usize],
@@ -141,7 +141,7 @@ pub(super) fn piece(
 
 /// The same of a tensor on a disk, which is read when it is written.
 pub(super) fn piece_on_disk(
-    place: &Place,
+    place: &ParameterPlace,
     name: String,
     bucket: &Arc<Stored>,
     index: usize,
@@ -159,7 +159,7 @@ pub(super) fn piece_on_disk(
 
 /// The piece of a tensor of so many bytes; `first` returns those before the padding.
 fn of_first(
-    place: &Place,
+    place: &ParameterPlace,
     name: String,
     dtype: DType,
     shape: &[usize],

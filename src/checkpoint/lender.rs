@@ -30,14 +30,14 @@ fn unfit(reason: impl ToString) -> ResumeError {
 
 /// A parameter's state: tensors and scalars by their full names.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct ParameterState {
     /// The number of axes of the parameter.
     pub rank: usize,
     pub tensors: Vec<(String, TensorData)>,
     pub scalars: Vec<(String, burn_pack::Scalar)>,
 }
 
-impl State {
+impl ParameterState {
     /// Adds a number by its full name and its field.
     pub fn add_scalar(&mut self, name: String, field: &str, value: burn_pack::Scalar) {
         match (field, usize::try_from(value)) {
@@ -49,7 +49,7 @@ impl State {
 
 /// Builds the record of the states by parameter, with the parameters' paths. It copies no tensor.
 pub(super) fn record_of(
-    states: BTreeMap<ParamId, State>,
+    states: BTreeMap<ParamId, ParameterState>,
     paths: &BTreeMap<&str, ParamId>,
 ) -> Result<OptimizerRecord, ResumeError> {
     let mut writer = burn_pack::Writer::new(Vec::new());
@@ -117,7 +117,7 @@ fn few<M: Module>(model: &M) -> Vec<Vec<ParamId>> {
 /// An optimizer part that updates nothing and reports the states that it was given.
 #[derive(Default)]
 struct Lender {
-    states: Mutex<BTreeMap<String, State>>,
+    states: Mutex<BTreeMap<String, ParameterState>>,
 }
 
 impl DynOptimizer for Lender {
@@ -138,7 +138,7 @@ impl DynOptimizer for Lender {
 
     fn state_flatten(&self, prefix: &str, _: &DynState, out: &mut StateSink) {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(State { tensors, scalars, .. }) = states.remove(prefix) {
+        if let Some(ParameterState { tensors, scalars, .. }) = states.remove(prefix) {
             out.tensors.extend(tensors);
             out.scalars.extend(scalars);
         }

@@ -31,7 +31,7 @@ pub(crate) fn load<M: Module>(
     waiting: Waiting<'_>,
 ) -> Result<M, ResumeError> {
     require_same(&model, layout, saved)?;
-    let mut put = Put { layout, saved, interrupter, waiting, error: None };
+    let mut put = SavedValues { layout, saved, interrupter, waiting, error: None };
     let model = map_params(model, &mut put);
     put.error.map_or(Ok(model), Err)
 }
@@ -82,7 +82,8 @@ pub(crate) enum Waiting<'a> {
     Left(&'a ParkedParams),
 }
 
-struct Put<'a> {
+/// Puts the saved values in the place of a model's.
+struct SavedValues<'a> {
     layout: &'a Layout,
     saved: &'a Tensors,
     interrupter: &'a Interrupter,
@@ -90,7 +91,7 @@ struct Put<'a> {
     error: Option<ResumeError>,
 }
 
-impl ParamMap for Put<'_> {
+impl ParamMap for SavedValues<'_> {
     fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
         match self.error {
             Some(_) => value,
@@ -106,7 +107,7 @@ impl ParamMap for Put<'_> {
     }
 }
 
-impl Put<'_> {
+impl SavedValues<'_> {
     fn read<const D: usize>(&self, id: ParamId, value: &Tensor<D>) -> Result<Tensor<D>, ResumeError> {
         let Some(place) = self.layout.place(id) else { return Ok(value.clone()) };
         let Some(info) = self.saved.info(&place.path) else { return Ok(value.clone()) };

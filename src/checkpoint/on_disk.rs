@@ -23,7 +23,7 @@ use firebrick_strategies::AnyParam;
 use firebrick_strategies::optim::restored_on;
 use firebrick_world::host_device;
 
-use super::lender::{AXES, State, StateSize, of_few, record_of};
+use super::lender::{AXES, ParameterState, StateSize, of_few, record_of};
 use crate::files::beside::Beside;
 use crate::scratch::{
     NewValues, ParkedParams, ScratchError, ScratchFile, Stored, Unstored, Unwritten, Written,
@@ -279,7 +279,7 @@ impl OnDisk {
         optimizer: &mut ModuleOptimizer,
     ) -> Result<(), ScratchError> {
         let Bucket { tensors, scalars, paths, .. } = &self.buckets[bucket];
-        let mut states = BTreeMap::<ParamId, State>::new();
+        let mut states = BTreeMap::<ParamId, ParameterState>::new();
         let known = tensors.iter().flat_map(|stored| &stored.tensors);
         for (tensor, bytes) in known.zip(bytes) {
             let data =

@@ -14,8 +14,8 @@ use firebrick_strategies::optim::restored_on;
 use firebrick_world::host_device;
 
 use super::ResumeError;
-use super::layout::{Layout, piece, piece_on_disk};
-use super::lender::{AXES, State, StateSize, record_of};
+use super::layout::{Layout, ParameterPlace, piece, piece_on_disk};
+use super::lender::{AXES, ParameterState, StateSize, record_of};
 use super::load::{go_on, read_part, tensor_dtype};
 use super::on_disk::{OnDisk, OnDiskNow, put};
 
@@ -61,7 +61,7 @@ fn by_path(scalars: &BTreeMap<String, burn_pack::Scalar>, layout: &Layout) -> BT
 }
 
 /// Splits `ID.FIELD` into the parameter's place and the field.
-fn of_place<'a, 'b>(layout: &'a Layout, name: &'b str) -> Option<(&'a super::layout::Place, &'b str)> {
+fn of_place<'a, 'b>(layout: &'a Layout, name: &'b str) -> Option<(&'a ParameterPlace, &'b str)> {
     let (id, field) = name.split_once('.')?;
     Some((layout.place(ParamId::from(id.parse::<u64>().ok()?))?, field))
 }
@@ -164,8 +164,8 @@ impl<'a> SavedState<'a> {
     fn of_params<'b>(
         &self,
         params: impl IntoIterator<Item = &'b ParamId>,
-    ) -> Result<(BTreeMap<ParamId, State>, usize), ResumeError> {
-        let (mut states, mut count) = (BTreeMap::<ParamId, State>::new(), 0);
+    ) -> Result<(BTreeMap<ParamId, ParameterState>, usize), ResumeError> {
+        let (mut states, mut count) = (BTreeMap::<ParamId, ParameterState>::new(), 0);
         for id in params {
             for (name, field) in self.tensors.get(id).into_iter().flatten() {
                 let (Some(place), Some(info)) = (self.layout.place(*id), self.saved.info(name)) else {

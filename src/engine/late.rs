@@ -18,19 +18,20 @@ pub(crate) struct Late(Arc<Mutex<Where>>);
 enum Where {
     OnDevice(Box<Tensor<1>>),
     /// In a read that has begun, at this place.
-    Begun(Arc<Mutex<Begun>>, usize),
+    Begun(Arc<Mutex<SharedRead>>, usize),
     Read(f64),
 }
 
+/// A read that the numbers of a step share.
 #[derive(Debug)]
-enum Begun {
+enum SharedRead {
     Reading(Reading),
     Read(Result<Vec<f32>, String>),
     /// Only while the read is waited for.
     Waiting,
 }
 
-impl Begun {
+impl SharedRead {
     fn number(&mut self, place: usize) -> Result<f64, TrainError> {
         *self = match std::mem::replace(self, Self::Waiting) {
             Self::Reading(reading) => {
@@ -67,7 +68,7 @@ impl Late {
             return false;
         }
         let Some(reading) = Reading::begin(&tensors) else { return false };
-        let begun = Arc::new(Mutex::new(Begun::Reading(reading)));
+        let begun = Arc::new(Mutex::new(SharedRead::Reading(reading)));
         (0..).zip(all).for_each(|(place, late)| late.set(Where::Begun(begun.clone(), place)));
         true
     }

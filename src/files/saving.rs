@@ -53,7 +53,7 @@ pub fn replace_or<E>(
     write: impl FnOnce(&Path) -> Result<(), E>,
     failed: impl Fn(io::Error) -> E,
 ) -> Result<(), E> {
-    let mut place = Place::within(path.into()).map_err(&failed)?;
+    let mut place = StagedFile::within(path.into()).map_err(&failed)?;
     write(&place.staged)?;
     place.take().map_err(failed)
 }
@@ -143,7 +143,7 @@ impl Drop for StagedFolder {
 pub struct Staged {
     file: BufWriter<File>,
     /// `None` for a path that is written directly.
-    place: Option<Place>,
+    place: Option<StagedFile>,
 }
 
 impl Staged {
@@ -173,7 +173,8 @@ impl Staged {
         // The name is unique to this process, so two processes that write the same file do not collide.
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         remove_of_killed(&path, &name);
-        let mut place = Place::beside(path.clone(), format!("{STAGED_NAME}{}-{name}", std::process::id()))?;
+        let mut place =
+            StagedFile::beside(path.clone(), format!("{STAGED_NAME}{}-{name}", std::process::id()))?;
         if let Some(permissions) = permissions {
             place.permissions = permissions;
         }
@@ -246,7 +247,7 @@ fn resolved(path: &Path) -> io::Result<PathBuf> {
 
 /// A staged file and its place. Dropping this removes the staged file.
 #[derive(Debug)]
-struct Place {
+struct StagedFile {
     path: PathBuf,
     staged: PathBuf,
     /// What to remove: the staged file, or the folder that holds it.
@@ -254,7 +255,7 @@ struct Place {
     permissions: Permissions,
 }
 
-impl Place {
+impl StagedFile {
     /// Creates an empty staged file of this name next to `path`.
     fn beside(path: PathBuf, name: String) -> io::Result<Self> {
         let staged = path.with_file_name(name);
@@ -301,7 +302,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for StagedFile {
     fn drop(&mut self) {
         let mut all = all_staged();
         if let Some(at) = all.iter().position(|path| *path == self.left) {

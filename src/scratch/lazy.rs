@@ -44,7 +44,7 @@ impl ParkedParams {
     /// Puts values in place of their stand-ins, each flat. A tied parameter has its value at its first place only, so that an
     /// optimizer can update it in place.
     pub fn put_into<M: Module>(&self, outline: M, values: HashMap<ParamId, Tensor<1>>) -> M {
-        outline.map(&mut Put(values))
+        outline.map(&mut FlatValues(values))
     }
 
     /// Takes the values of some parameters that wait out of the model, each once, and leaves stand-ins.
@@ -98,9 +98,10 @@ impl ModuleMapper for Outline<'_> {
     }
 }
 
-struct Put(HashMap<ParamId, Tensor<1>>);
+/// Puts values, each flat, in the place of stand-ins.
+struct FlatValues(HashMap<ParamId, Tensor<1>>);
 
-impl ModuleMapper for Put {
+impl ModuleMapper for FlatValues {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         match self.0.remove(&param.id) {
             None => param,

@@ -25,7 +25,7 @@ pub struct Exchange {
     /// The ranks of this process.
     here: std::ops::Range<usize>,
     deadline: Duration,
-    state: Mutex<State>,
+    state: Mutex<ExchangeState>,
     /// One condition variable for each rank of this process.
     arrivals: Vec<Condvar>,
     remote: Option<Box<dyn Remote>>,
@@ -36,7 +36,7 @@ pub struct Exchange {
 }
 
 #[derive(Default)]
-struct State {
+struct ExchangeState {
     /// Indexed by receiver and call number.
     slots: HashMap<(usize, u64), Slot>,
     ended: Vec<bool>,
@@ -52,12 +52,12 @@ struct State {
 impl Exchange {
     /// Creates a world of `size` ranks; this process runs the ranks `here`.
     pub fn new(size: usize, here: std::ops::Range<usize>, deadline: Duration) -> Self {
-        let state = State {
+        let state = ExchangeState {
             ended: vec![false; size],
             seen: vec![None; size],
             traffic: vec![Traffic::default(); here.len()],
             sent: vec![None; here.len()],
-            ..State::default()
+            ..ExchangeState::default()
         };
         let arrivals = here.clone().map(|_| Condvar::new()).collect();
         let (state, remote, link) = (Mutex::new(state), None, None);
@@ -102,7 +102,7 @@ impl Exchange {
     }
 
     /// Locks the state. A panic elsewhere leaves the state consistent, because each change to it is one step.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ExchangeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -171,7 +171,13 @@ impl Exchange {
     }
 
     /// Takes a message to another rank onto the link of `rank`, and returns when it arrives.
-    fn arrival(&self, state: &mut State, rank: usize, pieces: &[Option<Piece>], now: Instant) -> Instant {
+    fn arrival(
+        &self,
+        state: &mut ExchangeState,
+        rank: usize,
+        pieces: &[Option<Piece>],
+        now: Instant,
+    ) -> Instant {
         let Some(link) = self.link else { return now };
         let bytes = pieces.iter().flatten().map(|piece| piece.bytes.len()).sum();
         let sent = &mut state.sent[self.local(rank)];
@@ -181,7 +187,7 @@ impl Exchange {
     }
 
     /// Returns whether a message is on its way over a simulated link.
-    fn is_on_its_way(&self, state: &State, now: Instant) -> bool {
+    fn is_on_its_way(&self, state: &ExchangeState, now: Instant) -> bool {
         self.link.is_some_and(|link| state.sent.iter().flatten().any(|sent| *sent + link.travels() > now))
     }
 
@@ -244,7 +250,7 @@ impl Exchange {
 
     fn take(
         &self,
-        state: &mut State,
+        state: &mut ExchangeState,
         (rank, group): (usize, &Group),
         sequence: u64,
         kind: Kind,
@@ -276,7 +282,7 @@ impl Exchange {
     /// Puts a message that arrives at this time into the mailbox of a rank of this process.
     fn put(
         &self,
-        state: &mut State,
+        state: &mut ExchangeState,
         (from, to): (usize, usize),
         sequence: u64,
         message: Message,
@@ -297,7 +303,7 @@ impl Exchange {
         self.fail_with(self.lock(), error)
     }
 
-    fn fail_with(&self, mut state: MutexGuard<'_, State>, error: WorldError) -> WorldError {
+    fn fail_with(&self, mut state: MutexGuard<'_, ExchangeState>, error: WorldError) -> WorldError {
         if state.failure.is_none() {
             state.failure = Some(error.clone());
             if let Some(remote) = &self.remote {

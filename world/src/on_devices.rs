@@ -41,7 +41,7 @@ pub(crate) struct OnDevices {
 type Found = Result<Vec<Option<Tensor<1>>>, WorldError>;
 
 /// What a rank gives to a collective.
-struct Given {
+struct Contribution {
     joined: Joined,
     /// The buffers, and then, for NCCL, room for each result.
     tensors: Handover,
@@ -185,7 +185,7 @@ impl Work {
     }
 
     /// Joins the parts that `exists` names, and hands them over to the thread that exchanges them.
-    fn join(&self, exists: &[bool], parts: Vec<Option<Tensor<1>>>) -> Given {
+    fn join(&self, exists: &[bool], parts: Vec<Option<Tensor<1>>>) -> Contribution {
         let device = self.collectives.own(self.seat.rank);
         let joined = Joined::of(&self.call, exists, self.seat.size());
         let mut tensors = joined.join(parts, device);
@@ -193,18 +193,18 @@ impl Work {
             tensors
                 .extend(joined.results().map(|(elements, dtype)| Tensor::empty([elements], (device, dtype))));
         }
-        Given { joined, tensors: Handover::of(tensors) }
+        Contribution { joined, tensors: Handover::of(tensors) }
     }
 
     /// Joins the parts that any rank has, if those are others.
-    fn join_again(&self, exists: &[bool], given: Given) -> Given {
+    fn join_again(&self, exists: &[bool], given: Contribution) -> Contribution {
         let buffers = given.tensors.into_tensors();
         let _held = buffers.clone();
         self.join(exists, given.joined.parts_of(&self.call, buffers))
     }
 
     /// Exchanges what the rank gives, counts what moves, and waits until the device has the results.
-    fn exchange(&self, Given { joined, tensors }: Given) -> Result<Done, Unfinished> {
+    fn exchange(&self, Contribution { joined, tensors }: Contribution) -> Result<Done, Unfinished> {
         let (seat, kind) = (&self.seat, self.call.kind);
         let (mut results, mut given) = (Vec::new(), Vec::new());
         let count = |(elements, dtype): (usize, DType)| {

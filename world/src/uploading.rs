@@ -31,7 +31,7 @@ pub struct Uploading {
 }
 
 /// A gather through host memory that has begun.
-struct Begun {
+struct HostGather {
     seat: Arc<Seat>,
     sequence: u64,
     call: Arc<Call>,
@@ -61,14 +61,14 @@ impl Gathering {
     /// # Ok::<(), firebrick_world::WorldError>(())
     /// ```
     pub fn upload(mut gathers: Vec<Self>) -> Result<Uploading, Vec<Self>> {
-        let begun: Option<Vec<_>> = gathers.iter().map(Begun::of).collect();
+        let begun: Option<Vec<_>> = gathers.iter().map(HostGather::of).collect();
         let (Some(begun), Some(first)) = (begun, gathers.first()) else { return Err(gathers) };
         let (world, call, to) = (first.world.clone(), first.call.clone(), first.to.clone());
         let alike = |gather: &Self| gather.to == to && Arc::ptr_eq(gather.world.seat(), world.seat());
         if !gathers.iter().all(alike) {
             return Err(gathers);
         }
-        let kinds: Vec<_> = begun.iter().flat_map(Begun::kinds).collect();
+        let kinds: Vec<_> = begun.iter().flat_map(HostGather::kinds).collect();
         let zeros = kinds.clone();
         let (given_up, (tell, arrivals)) = (Arc::new(AtomicBool::new(false)), channel());
         let is_given_up = given_up.clone();
@@ -90,7 +90,7 @@ impl Gathering {
     }
 }
 
-impl Begun {
+impl HostGather {
     /// Returns what waits for the other ranks, if a gather goes through host memory. In a rehearsal nothing happens before a rank waits.
     fn of(gather: &Gathering) -> Option<Self> {
         let seat = gather.world.seat().clone();
@@ -109,10 +109,13 @@ impl Begun {
 }
 
 /// Waits for the other ranks. Returns the parts in host memory, and when all of each rank's were there.
-fn arrived(begun: Vec<Begun>, given_up: &AtomicBool) -> Result<(Vec<Tensor<1>>, Vec<Instant>), WorldError> {
+fn arrived(
+    begun: Vec<HostGather>,
+    given_up: &AtomicBool,
+) -> Result<(Vec<Tensor<1>>, Vec<Instant>), WorldError> {
     let (mut parts, mut last) = (Vec::new(), Vec::<Instant>::new());
     let mut begun = begun.into_iter();
-    while let Some(Begun { seat, sequence, call }) = begun.next() {
+    while let Some(HostGather { seat, sequence, call }) = begun.next() {
         let mut found = None;
         seat.within(&mut || {
             let arrived = seat.arrived(sequence, &call, given_up);
@@ -126,7 +129,7 @@ fn arrived(begun: Vec<Begun>, given_up: &AtomicBool) -> Result<(Vec<Tensor<1>>, 
             }
             Err(error) => {
                 seat.abandon(sequence);
-                begun.for_each(|Begun { seat, sequence, .. }| seat.abandon(sequence));
+                begun.for_each(|HostGather { seat, sequence, .. }| seat.abandon(sequence));
                 return Err(error);
             }
         }

@@ -46,12 +46,12 @@ enum CacheCommand {
     /// Removes tokens and kernels. Runs in progress keep theirs.
     Clear {
         /// Removes only these.
-        kind: Option<Kind>,
+        kind: Option<CacheKind>,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Kind {
+enum CacheKind {
     /// Tokens, and vocabularies that runs learned.
     Tokens,
     /// The compiled kernels of GPUs.
@@ -60,7 +60,7 @@ enum Kind {
 
 /// What both caches hold.
 #[derive(Serialize)]
-struct Kept {
+struct CacheContents {
     #[serde(flatten)]
     kernels: KernelCache,
     /// The folder of tokens, which may not exist.
@@ -68,7 +68,7 @@ struct Kept {
     tokens: Vec<KeptTokens>,
 }
 
-impl Kept {
+impl CacheContents {
     fn bytes_of_tokens(&self) -> u64 {
         self.tokens.iter().map(|kept| kept.bytes).sum()
     }
@@ -78,26 +78,26 @@ impl Kept {
 pub(crate) fn cache(args: &CacheArgs) -> Result<(), RunError> {
     let kernels = KernelCache::read()?;
     let cache = TokenCache::of_user()?;
-    let kept = Kept { kernels, tokens_folder: cache.folder().into(), tokens: cache.entries()? };
+    let kept = CacheContents { kernels, tokens_folder: cache.folder().into(), tokens: cache.entries()? };
     let Some(CacheCommand::Clear { kind }) = args.command else {
         args.report.print(&kept, || summary(&kept));
         return Ok(());
     };
     let removed =
         |bytes, folder: &Path| print(&format!("removed {} from {}\n", size(bytes), folder.display()));
-    if kind != Some(Kind::Kernels) {
+    if kind != Some(CacheKind::Kernels) {
         cache.clear()?;
         removed(kept.bytes_of_tokens(), cache.folder());
     }
-    if kind != Some(Kind::Tokens) {
+    if kind != Some(CacheKind::Tokens) {
         kept.kernels.clear()?;
         removed(kept.kernels.bytes(), &kept.kernels.folder);
     }
     Ok(())
 }
 
-fn summary(kept: &Kept) -> String {
-    let Kept { kernels, tokens_folder, tokens } = kept;
+fn summary(kept: &CacheContents) -> String {
+    let CacheContents { kernels, tokens_folder, tokens } = kept;
     let tokens = tokens.iter().map(|one| (one.bytes, &*one.name));
     let of_gpus = kernels.kernels.iter().map(|one| (one.bytes, &*one.name));
     section("tokens", tokens_folder, kept.bytes_of_tokens(), tokens)

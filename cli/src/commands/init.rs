@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::RunError;
 use crate::console::{print, tell};
-use crate::init::Given;
+use crate::init::DraftRequest;
 use crate::run::Tasks;
 
 const EXAMPLES: &str = "\
@@ -40,7 +40,8 @@ pub(crate) struct InitArgs {
 /// Runs `firebrick init`.
 pub(crate) fn init(args: &InitArgs) -> Result<(), RunError> {
     let InitArgs { task, data, valid, model } = args;
-    let given = Given { task, data: data.as_deref(), valid: valid.as_deref(), model: model.as_deref() };
+    let given =
+        DraftRequest { task, data: data.as_deref(), valid: valid.as_deref(), model: model.as_deref() };
     let drafted = given.draft()?;
     drafted.found.iter().for_each(|line| tell(line));
     print(&drafted.text);

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::cache::{Environment, is_plain_name, keep_ref};
 use super::download::Source;
 use super::reference::Reference;
-use super::{HubError, Wanted};
+use super::{FileSet, HubError};
 
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -32,7 +32,7 @@ struct Repository<'a> {
 /// Downloads what is wanted of a repository, and returns its folder.
 pub(super) fn fetch_folder(
     reference: &Reference,
-    wanted: Wanted,
+    wanted: FileSet,
     say: &dyn Fn(&str),
 ) -> Result<PathBuf, HubError> {
     let environment = Environment::read()?;
@@ -43,17 +43,17 @@ pub(super) fn fetch_folder(
     };
     let of_generation = || repository.files.iter().filter(|file| *file == "generation_config.json").cloned();
     let files: Vec<String> = match wanted {
-        Wanted::Beside => of_tokenizer().into_iter().chain(of_generation()).collect(),
-        Wanted::Tokenizer => {
+        FileSet::Beside => of_tokenizer().into_iter().chain(of_generation()).collect(),
+        FileSet::Tokenizer => {
             repository.require("tokenizer.json")?;
             of_tokenizer()
         }
-        Wanted::Adapter => {
+        FileSet::Adapter => {
             repository.require("adapter_config.json")?;
             repository.require("adapter_model.safetensors")?;
             vec!["adapter_config.json".into(), "adapter_model.safetensors".into()]
         }
-        Wanted::Model => {
+        FileSet::Model => {
             repository.require("config.json")?;
             let mut files = of_tokenizer();
             files.extend(of_generation());

@@ -43,7 +43,7 @@ use reference::Reference;
 
 /// The files that are wanted of a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum FileSet {
     /// The configuration, the weights and the tokenizer of a model, and its settings for generation.
     Model,
     /// What a repository has of [`Model`](Self::Model) beside the weights.
@@ -63,7 +63,7 @@ pub(crate) enum Wanted {
 /// the feature `hub`.
 pub(crate) fn local_folder<'p>(
     path: &'p Path,
-    wanted: Wanted,
+    wanted: FileSet,
     say: &dyn Fn(&str),
 ) -> Result<Cow<'p, Path>, HubError> {
     match Reference::of(path)? {
@@ -97,7 +97,7 @@ pub(crate) fn local_paths(paths: &[PathBuf], say: &dyn Fn(&str)) -> Result<Vec<P
 use fetch::{fetch_files, fetch_folder};
 
 #[cfg(not(feature = "hub"))]
-fn fetch_folder(reference: &Reference, _: Wanted, _: &dyn Fn(&str)) -> Result<PathBuf, HubError> {
+fn fetch_folder(reference: &Reference, _: FileSet, _: &dyn Fn(&str)) -> Result<PathBuf, HubError> {
     Err(HubError::NotBuilt { instead: reference.by_hand(false) })
 }
 
@@ -114,7 +114,7 @@ mod tests {
     fn a_path_of_this_machine_stays_what_it_is() {
         let paths = [PathBuf::from("a.jsonl"), PathBuf::from("data/*.txt")];
         assert_eq!(local_paths(&paths, &|_| ()).unwrap(), paths);
-        let folder = local_folder(Path::new("runs/a"), Wanted::Model, &|_| ()).unwrap();
+        let folder = local_folder(Path::new("runs/a"), FileSet::Model, &|_| ()).unwrap();
         assert_eq!(folder, Path::new("runs/a"));
     }
 
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn without_the_feature_the_error_says_how_to_do_without() {
         let model =
-            local_folder(Path::new("hub:org/name@v1"), Wanted::Model, &|_| ()).unwrap_err().to_string();
+            local_folder(Path::new("hub:org/name@v1"), FileSet::Model, &|_| ()).unwrap_err().to_string();
         let by_hand = "`hf download org/name --revision v1 --local-dir name`";
         assert!(model.contains("build it with `--features hub`") && model.contains(by_hand), "{model}");
         let data = local_paths(&["hub:org/name/a.jsonl".into()], &|_| ()).unwrap_err().to_string();

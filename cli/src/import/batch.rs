@@ -3,7 +3,7 @@
 use firebrick_datasets::counted;
 
 use super::inputs::{Inputs, Known};
-use super::source::Given;
+use super::source::Setting;
 use super::{ImportError, Outcome};
 
 /// The limits of run files: sizes far above any use are typos.
@@ -57,8 +57,8 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Batch, ImportError> {
         count => format!("strategies: Accumulate({count})"),
     })?;
     let global = match inputs.ds.count(GLOBAL, 1, MOST)? {
-        Given::Is(global) => Some(global),
-        Given::Auto | Given::Missing => None,
+        Setting::Is(global) => Some(global),
+        Setting::Auto | Setting::Missing => None,
     };
     let batch = Parts { global, micro, accumulate, ranks: inputs.ranks }.solved(inputs)?;
     inputs.ds.settle(GLOBAL, Outcome::Taken(batch.summary()));
@@ -75,11 +75,11 @@ fn part(
     let merged = inputs.count(path, argument, (1, MOST), &to)?;
     let (None, Some(args)) = (merged, &inputs.args) else { return Ok(merged) };
     Ok(match args.count(argument.0, 1, MOST)? {
-        Given::Is(count) => {
+        Setting::Is(count) => {
             inputs.settle_argument(argument.0, Outcome::Taken(to(&count)));
             Some(Known::certain(count))
         }
-        Given::Missing | Given::Auto => None,
+        Setting::Missing | Setting::Auto => None,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use super::draft::Item;
 use super::inputs::{Inputs, shown};
-use super::source::{Given, Source};
+use super::source::{Setting, Source};
 use super::{ImportError, Outcome};
 
 /// Reads the seed of the training arguments.
@@ -13,12 +13,14 @@ use super::{ImportError, Outcome};
 pub(super) fn seed(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
     let Some(args) = &mut inputs.args else { return Ok(None) };
     let seed = match args.count("seed", 0, u64::MAX)? {
-        Given::Is(seed) => seed,
-        Given::Missing | Given::Auto => return Ok(Some(Item::certain("42").noted("Transformers' default"))),
+        Setting::Is(seed) => seed,
+        Setting::Missing | Setting::Auto => {
+            return Ok(Some(Item::certain("42").noted("Transformers' default")));
+        }
     };
     args.settle("seed", Outcome::Taken(format!("seed: {seed}")));
     let of_data = match args.count("data_seed", 0, u64::MAX)? {
-        Given::Is(other) if other != seed => Outcome::refused("one seed for weights, order and dropout"),
+        Setting::Is(other) if other != seed => Outcome::refused("one seed for weights, order and dropout"),
         _ => Outcome::taken("seed"),
     };
     args.settle("data_seed", of_data);
@@ -35,7 +37,7 @@ pub(super) fn label_smoothing(inputs: &mut Inputs) -> Result<Option<Item>, Impor
     let Some(args) = &mut inputs.args else { return Ok(None) };
     let within = |share: f64| (0.0..1.0).contains(&share);
     let share = args.number(NAME, "at least 0 and below 1", within)?;
-    if share == Given::Is(0.0) {
+    if share == Setting::Is(0.0) {
         return Ok(None);
     }
     let share = args.taken(NAME, share.map(shown), |share| format!("label_smoothing: {share}"))?;
@@ -51,7 +53,7 @@ pub(super) fn output(inputs: &mut Inputs) -> Result<Item, ImportError> {
     let suggested = Item::suggested("\"runs/imported\"");
     let Some(args) = &mut inputs.args else { return Ok(suggested) };
     let folder = args.text("output_dir")?;
-    if folder == Given::Is(String::new()) {
+    if folder == Setting::Is(String::new()) {
         return Err(args.wrong("output_dir", "the path of a folder"));
     }
     let folder = folder.map(|folder| ron::to_string(&folder).unwrap_or_default());
@@ -83,7 +85,7 @@ pub(super) fn places(
     let (mut settings, mut grouped) = (String::new(), false);
     if let Some(args) = &mut inputs.args {
         grouped = grouped_by_length(args)?;
-        if let Given::Is(workers @ 0..) = args.count("dataloader_num_workers", 0, 1_000_000)? {
+        if let Setting::Is(workers @ 0..) = args.count("dataloader_num_workers", 0, 1_000_000)? {
             // With 0 workers, Trainer loads data in the main process; here one thread loads it beside the computing
             // one.
             let workers = workers.clamp(1, 256);
@@ -112,12 +114,12 @@ fn grouped_by_length(args: &mut Source) -> Result<bool, ImportError> {
     const FLAG: &str = "group_by_length";
     const SAMPLER: &str = "train_sampling_strategy";
     let (flag, sampler) = (args.flag(FLAG)?, args.text(SAMPLER)?);
-    let by_sampler = sampler == Given::Is(FLAG.into());
-    let grouped = flag == Given::Is(true) || by_sampler;
+    let by_sampler = sampler == Setting::Is(FLAG.into());
+    let grouped = flag == Setting::Is(true) || by_sampler;
     let note =
         if grouped { Outcome::taken("data.group_by_length: true") } else { Outcome::no_effect("as here") };
     args.settle(FLAG, note.clone());
-    let known = by_sampler || sampler == Given::Is("random".into());
+    let known = by_sampler || sampler == Setting::Is("random".into());
     args.settle(
         SAMPLER,
         if known { note } else { Outcome::refused("samples in random order, or of about one length") },

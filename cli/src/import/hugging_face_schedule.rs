@@ -3,7 +3,7 @@
 use super::draft::Item;
 use super::inputs::{Inputs, shown};
 use super::optimizer::{AT_LEAST_ZERO, Optimizer, Range, SHARE};
-use super::source::{Given, Source};
+use super::source::{Setting, Source};
 use super::{ImportError, Outcome};
 
 const TYPE: &str = "lr_scheduler_type";
@@ -63,7 +63,7 @@ pub(super) fn read(inputs: &mut Inputs, optimizer: &Optimizer) -> Result<Item, I
     };
     // Transformers' cosines are half a wave long by default.
     let waves = option("num_cycles");
-    if args.number(&waves, "a number", |_| true)? == Given::Is(0.5) {
+    if args.number(&waves, "a number", |_| true)? == Setting::Is(0.5) {
         args.settle(&waves, Outcome::no_effect("a cosine is half a wave here too"));
     }
     let known = "linear, cosine, cosine_with_restarts, cosine_with_min_lr, polynomial, constant, \
@@ -119,12 +119,12 @@ pub(super) fn warmup(inputs: &mut Inputs) -> Result<String, ImportError> {
             })?,
             args.number(RATIO, "at least 0 and below 1", |ratio| (0.0..1.0).contains(&ratio))?,
         ),
-        None => (Given::Missing, Given::Missing),
+        None => (Setting::Missing, Setting::Missing),
     };
     let (text, note, other) = match (updates, ratio) {
-        (Given::Is(updates), _) if updates >= 1.0 => ((updates as u64).to_string(), UPDATES, RATIO),
-        (Given::Is(share), _) if share > 0.0 => (format!("Ratio({})", shown(share)), UPDATES, RATIO),
-        (_, Given::Is(share)) if share > 0.0 => (format!("Ratio({})", shown(share)), RATIO, UPDATES),
+        (Setting::Is(updates), _) if updates >= 1.0 => ((updates as u64).to_string(), UPDATES, RATIO),
+        (Setting::Is(share), _) if share > 0.0 => (format!("Ratio({})", shown(share)), UPDATES, RATIO),
+        (_, Setting::Is(share)) if share > 0.0 => (format!("Ratio({})", shown(share)), RATIO, UPDATES),
         _ => ("0".into(), UPDATES, RATIO),
     };
     inputs.settle_argument(note, Outcome::Taken(format!("schedule.warmup: {text}")));

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use super::source::{Given, Source};
+use super::source::{Setting, Source};
 use super::{ImportError, Outcome};
 
 /// The files, and the settings of the command line.
@@ -55,15 +55,15 @@ impl Inputs {
     /// Reads a training argument; if it is missing from given training arguments, returns the default of Transformers.
     pub fn argument<T>(
         &self,
-        read: impl Fn(&Source) -> Result<Given<T>, ImportError>,
+        read: impl Fn(&Source) -> Result<Setting<T>, ImportError>,
         name: &str,
         default: T,
     ) -> Result<Option<T>, ImportError> {
         let Some(args) = &self.args else { return Ok(None) };
         match read(args)? {
-            Given::Is(value) => Ok(Some(value)),
-            Given::Missing => Ok(Some(default)),
-            Given::Auto => {
+            Setting::Is(value) => Ok(Some(value)),
+            Setting::Missing => Ok(Some(default)),
+            Setting::Auto => {
                 Err(args.wrong(name, "a value: the training arguments are what fills in \"auto\""))
             }
         }
@@ -103,17 +103,17 @@ impl Inputs {
     pub fn merged<T: Clone + Debug + PartialEq>(
         &mut self,
         path: &str,
-        given: Given<T>,
+        given: Setting<T>,
         argument: &'static str,
         default: T,
-        read: impl Fn(&Source) -> Result<Given<T>, ImportError>,
+        read: impl Fn(&Source) -> Result<Setting<T>, ImportError>,
         to: impl Fn(&T) -> String,
     ) -> Result<Option<Known<T>>, ImportError> {
         match given {
-            Given::Missing => Ok(None),
-            Given::Is(value) => {
+            Setting::Missing => Ok(None),
+            Setting::Is(value) => {
                 if let Some(args) = &self.args
-                    && let Given::Is(other) = read(args)?
+                    && let Setting::Is(other) = read(args)?
                     && other != value
                 {
                     return Err(self.differ(path, argument));
@@ -122,7 +122,7 @@ impl Inputs {
                 self.settle_argument(argument, Outcome::Taken(to(&value)));
                 Ok(Some(Known::certain(value)))
             }
-            Given::Auto => match self.argument(read, argument, default.clone())? {
+            Setting::Auto => match self.argument(read, argument, default.clone())? {
                 Some(value) => {
                     self.ds.settle(path, Outcome::Taken(format!("{}, by `{argument}`", to(&value))));
                     self.settle_argument(argument, Outcome::Taken(to(&value)));

@@ -2,7 +2,7 @@
 
 use super::draft::Item;
 use super::inputs::Inputs;
-use super::source::{Given, Source};
+use super::source::{Setting, Source};
 use super::{ImportError, Outcome};
 
 /// The length of a run.
@@ -27,7 +27,7 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Length, ImportError> {
         steps.fract() == 0.0 && (-1.0..=2f64.powi(53)).contains(&steps)
     })?;
     let epochs = args.number(EPOCHS, "above 0", |epochs| epochs > 0.0 && epochs <= 1e9)?;
-    if let Given::Is(steps) = steps
+    if let Setting::Is(steps) = steps
         && steps > 0.0
     {
         let steps = steps as u64;
@@ -37,15 +37,15 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Length, ImportError> {
     }
     args.settle(STEPS, Outcome::no_effect("the length is that of `num_train_epochs`"));
     let item = match epochs {
-        Given::Is(epochs) if epochs.fract() == 0.0 => {
+        Setting::Is(epochs) if epochs.fract() == 0.0 => {
             args.settle(EPOCHS, Outcome::Taken(format!("epochs: {epochs}")));
             Item::certain(epochs.to_string())
         }
-        Given::Is(epochs) => {
+        Setting::Is(epochs) => {
             args.settle(EPOCHS, Outcome::refused("whole epochs: give `max_steps` for a part of one"));
             Item::suggested(epochs.ceil().to_string()).noted(format!("instead of {epochs}"))
         }
-        Given::Missing | Given::Auto => Item::certain("3").noted("Transformers' default"),
+        Setting::Missing | Setting::Auto => Item::certain("3").noted("Transformers' default"),
     };
     Ok(Length { steps: None, field: ("epochs", item) })
 }
@@ -53,8 +53,10 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Length, ImportError> {
 /// Suggests a length: that of the schedule, if the schedule has its own.
 fn open(ds: &Source) -> Result<Length, ImportError> {
     let field = match ds.count("scheduler.params.total_num_steps", 1, 1 << 53)? {
-        Given::Is(total) => ("steps", Item::suggested(total.to_string()).noted("the length of its schedule")),
-        Given::Missing | Given::Auto => {
+        Setting::Is(total) => {
+            ("steps", Item::suggested(total.to_string()).noted("the length of its schedule"))
+        }
+        Setting::Missing | Setting::Auto => {
             ("epochs", Item::suggested("3").noted("or `steps: 1000`, in updates"))
         }
     };

@@ -4,7 +4,7 @@ use firebrick_strategies::optim::Optimizers;
 
 use super::draft::Item;
 use super::inputs::{Inputs, Known, shown};
-use super::source::{Given, Source};
+use super::source::{Setting, Source};
 use super::{ImportError, Outcome, zero};
 
 /// An optimizer and its learning rate.
@@ -49,7 +49,7 @@ fn unknown() -> Outcome {
 
 /// The optimizers of run files.
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+enum OptimizerKind {
     AdamW,
     Lion,
     Lamb,
@@ -81,36 +81,36 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
 
 fn of_deepspeed(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
     const TYPE: &str = "optimizer.type";
-    let Given::Is(name) = inputs.ds.text(TYPE)? else {
+    let Setting::Is(name) = inputs.ds.text(TYPE)? else {
         return Err(inputs.ds.wrong(TYPE, "the name of an optimizer"));
     };
     let lower = name.to_ascii_lowercase();
     let is_sharded = zero::stage(&mut inputs.ds)? > 0;
     // DeepSpeed's Adam is AdamW by default.
-    let coupled = lower == "adam" && inputs.ds.flag("optimizer.params.adam_w_mode")? == Given::Is(false);
+    let coupled = lower == "adam" && inputs.ds.flag("optimizer.params.adam_w_mode")? == Setting::Is(false);
     let (kind, outcome) = match lower.as_str() {
-        "adam" | "adamw" => (Kind::AdamW, Outcome::taken("optimizer: AdamW")),
-        "lion" => (Kind::Lion, Outcome::taken("optimizer: Lion")),
-        "sgd" => (Kind::Sgd, Outcome::taken("optimizer: Sgd")),
-        "lamb" if is_sharded => (Kind::AdamW, Outcome::refused(SHARDED)),
-        "lamb" => (Kind::Lamb, Outcome::taken("optimizer: Lamb")),
+        "adam" | "adamw" => (OptimizerKind::AdamW, Outcome::taken("optimizer: AdamW")),
+        "lion" => (OptimizerKind::Lion, Outcome::taken("optimizer: Lion")),
+        "sgd" => (OptimizerKind::Sgd, Outcome::taken("optimizer: Sgd")),
+        "lamb" if is_sharded => (OptimizerKind::AdamW, Outcome::refused(SHARDED)),
+        "lamb" => (OptimizerKind::Lamb, Outcome::taken("optimizer: Lamb")),
         "onebitadam" | "zerooneadam" | "onebitlamb" => (
-            Kind::AdamW,
+            OptimizerKind::AdamW,
             Outcome::refused("AdamW; `Zero(sum_in: bf16)` halves what gradients take on the wire"),
         ),
-        _ => (Kind::AdamW, unknown()),
+        _ => (OptimizerKind::AdamW, unknown()),
     };
     let is_known = !outcome.may_change_the_result();
     inputs.ds.settle(TYPE, outcome);
     // Torch's AdamW has its own default.
-    let of_torch = inputs.ds.flag("optimizer.params.torch_adam")? == Given::Is(true);
-    let decay = if kind == Kind::AdamW && of_torch && !coupled { 0.01 } else { 0.0 };
+    let of_torch = inputs.ds.flag("optimizer.params.torch_adam")? == Setting::Is(true);
+    let decay = if kind == OptimizerKind::AdamW && of_torch && !coupled { 0.01 } else { 0.0 };
     let rate = inputs.number("optimizer.params.lr", ("learning_rate", 5e-5), RATE, "schedule.lr: {}")?;
     let item = match kind {
-        Kind::AdamW => adam_w(inputs, decay, coupled)?,
-        Kind::Lion => lion(inputs)?,
-        Kind::Lamb => lamb(inputs)?,
-        Kind::Sgd => sgd(inputs)?,
+        OptimizerKind::AdamW => adam_w(inputs, decay, coupled)?,
+        OptimizerKind::Lion => lion(inputs)?,
+        OptimizerKind::Lamb => lamb(inputs)?,
+        OptimizerKind::Sgd => sgd(inputs)?,
     };
     let item = if is_known { item } else { item.left_open_if(true).noted(format!("instead of {name}")) };
     if !is_known {
@@ -119,7 +119,7 @@ fn of_deepspeed(inputs: &mut Inputs) -> Result<Optimizer, ImportError> {
             .settle_below("optimizer.params", &Outcome::refused("what `optimizer.type` is replaced with"));
     }
     // The default rate of all DeepSpeed optimizers.
-    Ok(Optimizer { item, rate: rate.or(Some(Known::certain(1e-3))), has_betas: kind != Kind::Sgd })
+    Ok(Optimizer { item, rate: rate.or(Some(Known::certain(1e-3))), has_betas: kind != OptimizerKind::Sgd })
 }
 
 /// Reads betas, epsilon and weight decay, formatted as settings of an optimizer.
@@ -150,7 +150,7 @@ fn adam_w(inputs: &mut Inputs, decay: f64, coupled: bool) -> Result<Item, Import
         ("amsgrad", false, "AdamW without AMSGrad"),
     ] {
         let outcome = match ds.flag(&param(name))? {
-            Given::Is(set) if set != usual => Outcome::refused(instead),
+            Setting::Is(set) if set != usual => Outcome::refused(instead),
             _ => Outcome::no_effect("as here"),
         };
         ds.settle(&param(name), outcome);
@@ -192,7 +192,7 @@ fn sgd(inputs: &mut Inputs) -> Result<Item, ImportError> {
     let momentum = taken(ds, "momentum", MOMENTUM)?.unwrap_or(0.0);
     let dampening = taken(ds, "dampening", SHARE)?.unwrap_or(0.0);
     let path = param("nesterov");
-    let nesterov = ds.flag(&path)? == Given::Is(true);
+    let nesterov = ds.flag(&path)? == Setting::Is(true);
     ds.settle(&path, Outcome::Taken(format!("optimizer.nesterov: {nesterov}")));
     let decay = weight_decay(inputs, 0.0)?;
     let mut text = format!("Sgd(momentum: {}, nesterov: {nesterov}", shown(momentum));
@@ -229,7 +229,7 @@ fn betas(inputs: &mut Inputs, default: [f64; 2]) -> Result<Known<[f64; 2]>, Impo
         let both = [first.as_f64()?, second.as_f64()?];
         both.into_iter().all(within_one).then_some(both)
     })?;
-    if let Given::Is(both) = given {
+    if let Setting::Is(both) = given {
         inputs.ds.settle(PATH, Outcome::Taken(format!("optimizer.betas: {}", pair(both))));
     }
     // Compare each half of the pair with its argument.
@@ -242,16 +242,16 @@ fn betas(inputs: &mut Inputs, default: [f64; 2]) -> Result<Known<[f64; 2]>, Impo
             .merged(PATH, half, argument, usual, read, |half| format!("optimizer.betas: {}", shown(*half)))?;
         halves[index] = half.map_or(default[index], |half| half.value);
     }
-    let open = given == Given::Auto && inputs.args.is_none();
+    let open = given == Setting::Auto && inputs.args.is_none();
     let note = format!("optimizer.betas: {}", pair(halves));
     match (given, open) {
-        (Given::Auto, true) => {
+        (Setting::Auto, true) => {
             inputs.ds.correct(PATH, Outcome::FillIn(format!("{note}, Transformers' defaults")))
         }
-        (Given::Auto, false) => {
+        (Setting::Auto, false) => {
             inputs.ds.correct(PATH, Outcome::Taken(format!("{note}, by `adam_beta1` and `adam_beta2`")))
         }
-        (Given::Is(_) | Given::Missing, _) => {}
+        (Setting::Is(_) | Setting::Missing, _) => {}
     }
     Ok(Known { value: halves, suggested: open })
 }

@@ -2,7 +2,7 @@
 
 use super::draft::Item;
 use super::inputs::{Inputs, shown};
-use super::source::{Given, Source};
+use super::source::{Setting, Source};
 use super::zero::dtype_of;
 use super::{ImportError, Outcome};
 
@@ -66,26 +66,26 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
 ///
 /// A setting is invalid.
 fn in_fp8(inputs: &mut Inputs) -> Result<bool, ImportError> {
-    let mut on = inputs.ds.flag("fp8.enabled")? == Given::Is(true);
+    let mut on = inputs.ds.flag("fp8.enabled")? == Setting::Is(true);
     if on {
         inputs.ds.settle("fp8.enabled", Outcome::taken("strategies: Amp(fp8)"));
         of_recipe(&mut inputs.ds, "fp8")?;
     }
     let Some(args) = &mut inputs.args else { return Ok(on) };
     match args.text("mixed_precision")? {
-        Given::Is(precision) if precision == "fp8" => {
+        Setting::Is(precision) if precision == "fp8" => {
             args.settle("mixed_precision", Outcome::taken("strategies: Amp(fp8)"));
             of_recipe(args, "fp8_config")?;
             on = true;
         }
-        Given::Is(precision) if ["bf16", "fp16"].contains(&precision.as_str()) => {
+        Setting::Is(precision) if ["bf16", "fp16"].contains(&precision.as_str()) => {
             let outcome = match args.flag(&precision)? {
-                Given::Is(true) => Outcome::no_effect(format!("`{precision}` says the same")),
+                Setting::Is(true) => Outcome::no_effect(format!("`{precision}` says the same")),
                 _ => Outcome::refused(format!("`{precision}: true`")),
             };
             args.settle("mixed_precision", outcome);
         }
-        Given::Is(precision) if precision != "no" => {
+        Setting::Is(precision) if precision != "no" => {
             return Err(args.wrong("mixed_precision", "\"no\", \"fp16\", \"bf16\" or \"fp8\""));
         }
         _ => (),
@@ -102,20 +102,20 @@ fn of_recipe(source: &mut Source, block: &str) -> Result<(), ImportError> {
     let path = |name: &str| format!("{block}.{name}");
     for name in ["fp8_format", "format"].map(path) {
         match source.text(&name)? {
-            Given::Is(format) if format.eq_ignore_ascii_case("hybrid") => {
+            Setting::Is(format) if format.eq_ignore_ascii_case("hybrid") => {
                 source.settle(&name, Outcome::taken("strategies: Amp(fp8)"));
             }
-            Given::Is(format) if format.eq_ignore_ascii_case("e4m3") => {
+            Setting::Is(format) if format.eq_ignore_ascii_case("e4m3") => {
                 source.settle(&name, Outcome::refused("E4M3 in the forward pass and E5M2 for gradients"));
             }
-            Given::Is(_) => return Err(source.wrong(&name, "\"HYBRID\" or \"E4M3\"")),
+            Setting::Is(_) => return Err(source.wrong(&name, "\"HYBRID\" or \"E4M3\"")),
             _ => (),
         }
     }
     let margin = path("margin");
     match source.number(&margin, "a number", |_| true)? {
-        Given::Is(0.0) => source.settle(&margin, Outcome::no_effect("scales reach the largest number")),
-        Given::Is(_) => source.settle(&margin, Outcome::refused("scales that reach the largest number")),
+        Setting::Is(0.0) => source.settle(&margin, Outcome::no_effect("scales reach the largest number")),
+        Setting::Is(_) => source.settle(&margin, Outcome::refused("scales that reach the largest number")),
         _ => (),
     }
     Ok(())
@@ -132,12 +132,12 @@ fn enabled(inputs: &mut Inputs, block: &str, arguments: &[&'static str; 2]) -> R
         if on { format!("strategies: Amp({dtype})") } else { format!("no Amp({dtype}) in `strategies`") }
     };
     let on = match (given, argument) {
-        (Given::Is(on), Some(Some(other))) if on != other => return Err(inputs.differ(&path, arguments[0])),
-        (Given::Is(on), _) => on,
-        (Given::Auto, Some(other)) => other.unwrap_or(false),
-        (Given::Missing, Some(Some(other))) if !inputs.ds.has_below(block) => other,
-        (Given::Missing, _) => false,
-        (Given::Auto, None) => {
+        (Setting::Is(on), Some(Some(other))) if on != other => return Err(inputs.differ(&path, arguments[0])),
+        (Setting::Is(on), _) => on,
+        (Setting::Auto, Some(other)) => other.unwrap_or(false),
+        (Setting::Missing, Some(Some(other))) if !inputs.ds.has_below(block) => other,
+        (Setting::Missing, _) => false,
+        (Setting::Auto, None) => {
             let note =
                 format!("strategies: Amp({dtype}); Transformers' default of `{}` is false", arguments[0]);
             inputs.ds.settle(&path, Outcome::FillIn(note));
@@ -157,10 +157,10 @@ fn argued(inputs: &Inputs, arguments: &[&'static str; 2]) -> Result<Option<Optio
     let Some(args) = &inputs.args else { return Ok(None) };
     let training = args.flag(arguments[0])?;
     // Trainer turns DeepSpeed's half precision on to evaluate in it. Without DeepSpeed, it trains as before.
-    let evaluation = if inputs.alone { Given::Missing } else { args.flag(arguments[1])? };
+    let evaluation = if inputs.alone { Setting::Missing } else { args.flag(arguments[1])? };
     Ok(Some(match (training, evaluation) {
-        (Given::Is(training), evaluation) => Some(training || evaluation == Given::Is(true)),
-        (_, Given::Is(true)) => Some(true),
+        (Setting::Is(training), evaluation) => Some(training || evaluation == Setting::Is(true)),
+        (_, Setting::Is(true)) => Some(true),
         _ => None,
     }))
 }
@@ -170,15 +170,15 @@ fn brain_float(inputs: &mut Inputs, block: &str) -> Result<Item, ImportError> {
     let [master, moments] =
         ["bf16_master_weights_and_grads", "bf16_optimizer_states"].map(|name| format!("{block}.{name}"));
     let pure = [ds.flag(&master)?, ds.flag(&moments)?];
-    let text = if pure == [Given::Is(true); 2] { "Amp(pure_bf16)" } else { "Amp(bf16)" };
-    if pure == [Given::Is(true); 2] {
+    let text = if pure == [Setting::Is(true); 2] { "Amp(pure_bf16)" } else { "Amp(bf16)" };
+    if pure == [Setting::Is(true); 2] {
         ds.correct(&format!("{block}.enabled"), Outcome::Taken(format!("strategies: {text}")));
     }
-    if pure[0] == Given::Is(true) {
+    if pure[0] == Setting::Is(true) {
         let moments_in_f32 =
             "master weights in f32, or bf16_optimizer_states too, which makes it `Amp(pure_bf16)`";
         let outcome = match pure[1] {
-            Given::Is(true) => Outcome::taken("strategies: Amp(pure_bf16)"),
+            Setting::Is(true) => Outcome::taken("strategies: Amp(pure_bf16)"),
             _ => Outcome::refused(moments_in_f32),
         };
         ds.settle(&master, outcome.clone());
@@ -194,7 +194,7 @@ fn half(inputs: &mut Inputs) -> Result<Item, ImportError> {
     let ds = &mut inputs.ds;
     let master = "fp16.fp16_master_weights_and_grads";
     let in_f32 = match ds.flag(master)? {
-        Given::Is(true) => Outcome::refused("master weights in f32, or `Amp(pure_bf16)`, which has none"),
+        Setting::Is(true) => Outcome::refused("master weights in f32, or `Amp(pure_bf16)`, which has none"),
         _ => Outcome::no_effect("master weights are in f32"),
     };
     ds.settle(master, in_f32);
@@ -253,7 +253,7 @@ fn loss_scale(ds: &mut Source) -> Result<String, ImportError> {
     });
     let consecutive = path("consecutive_hysteresis");
     let refill = match ds.flag(&consecutive)? {
-        Given::Is(true) => Outcome::refused(
+        Setting::Is(true) => Outcome::refused(
             "tolerated overflows that are counted from the last growth, not from the last good update",
         ),
         _ => Outcome::no_effect("tolerated overflows are counted from the last growth"),
@@ -264,13 +264,13 @@ fn loss_scale(ds: &mut Source) -> Result<String, ImportError> {
 
 fn autocast(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
     let ds = &mut inputs.ds;
-    if ds.flag("torch_autocast.enabled")? != Given::Is(true) {
+    if ds.flag("torch_autocast.enabled")? != Setting::Is(true) {
         return Ok(None);
     }
     let dtype = ds.text("torch_autocast.dtype")?;
     let text = match dtype.map(|dtype| dtype_of(&dtype)) {
-        Given::Missing | Given::Is(Some("bf16")) => "Amp(bf16)",
-        Given::Is(Some("f16")) => "Amp(f16)",
+        Setting::Missing | Setting::Is(Some("bf16")) => "Amp(bf16)",
+        Setting::Is(Some("f16")) => "Amp(f16)",
         _ => return Err(ds.wrong("torch_autocast.dtype", "\"bfloat16\" or \"float16\"")),
     };
     let note = Outcome::Taken(format!("strategies: {text}"));

@@ -3,7 +3,7 @@
 use super::draft::Item;
 use super::inputs::Inputs;
 use super::length::Length;
-use super::source::{Given, Source};
+use super::source::{Setting, Source};
 use super::{ImportError, Outcome};
 
 /// Evaluation and checkpoints.
@@ -59,7 +59,7 @@ fn checkpoints(args: &mut Source, length: &Length) -> Result<Option<Item>, Impor
     const EVERY: &str = "save_steps";
     let strategy = args.text("save_strategy")?.or("steps");
     let best = "load_best_model_at_end";
-    let keeps_best = args.flag(best)? == Given::Is(true);
+    let keeps_best = args.flag(best)? == Setting::Is(true);
     let limit = args.count("save_total_limit", 0, 1_000_000)?;
     let mut fields = Vec::new();
     let outcome = match strategy.as_str() {
@@ -83,7 +83,7 @@ fn checkpoints(args: &mut Source, length: &Length) -> Result<Option<Item>, Impor
         }
         _ => return Err(args.wrong("save_strategy", "\"no\", \"steps\", \"epoch\" or \"best\"")),
     };
-    if let Given::Is(limit @ 1..) = limit {
+    if let Setting::Is(limit @ 1..) = limit {
         fields.push(format!("keep_last: {limit}"));
         args.settle("save_total_limit", Outcome::Taken(format!("checkpoints.keep_last: {limit}")));
     }
@@ -105,9 +105,11 @@ fn updates(args: &mut Source, name: &str, length: &Length) -> Result<Option<u64>
         (0.0..=2f64.powi(53)).contains(&updates) && (updates < 1.0 || updates.fract() == 0.0)
     })?;
     Ok(match (given, length.steps) {
-        (Given::Is(0.0), _) => None,
-        (Given::Is(share), Some(steps)) if share < 1.0 => Some(((steps as f64 * share).ceil() as u64).max(1)),
-        (Given::Is(share), None) if share < 1.0 => {
+        (Setting::Is(0.0), _) => None,
+        (Setting::Is(share), Some(steps)) if share < 1.0 => {
+            Some(((steps as f64 * share).ceil() as u64).max(1))
+        }
+        (Setting::Is(share), None) if share < 1.0 => {
             args.settle(
                 name,
                 Outcome::omitted(
@@ -116,7 +118,7 @@ fn updates(args: &mut Source, name: &str, length: &Length) -> Result<Option<u64>
             );
             None
         }
-        (Given::Is(updates), _) => Some(updates as u64),
+        (Setting::Is(updates), _) => Some(updates as u64),
         _ => None,
     })
 }

@@ -4,7 +4,7 @@ use super::draft::Item;
 use super::inputs::{Inputs, Known, shown};
 use super::length::Length;
 use super::optimizer::{AT_LEAST_ZERO, Optimizer, RATE, Range, SHARE};
-use super::source::{Given, Source};
+use super::source::{Setting, Source};
 use super::{ImportError, Outcome, hugging_face_schedule};
 
 const TYPE: &str = "scheduler.type";
@@ -36,7 +36,7 @@ pub(super) fn read(inputs: &mut Inputs, optimizer: &Optimizer, length: &Length) 
 }
 
 fn of_deepspeed(inputs: &mut Inputs, optimizer: &Optimizer, length: &Length) -> Result<Item, ImportError> {
-    let Given::Is(name) = inputs.ds.text(TYPE)? else {
+    let Setting::Is(name) = inputs.ds.text(TYPE)? else {
         return Err(inputs.ds.wrong(TYPE, "the name of a schedule"));
     };
     // All but one have their own highest rate instead of the optimizer's.
@@ -111,7 +111,7 @@ fn cosine(inputs: &mut Inputs, optimizer: &Optimizer, length: &Length) -> Result
 
 fn one_cycle(inputs: &mut Inputs, optimizer: &Optimizer) -> Result<Item, ImportError> {
     let ds = &mut inputs.ds;
-    let turned_off = ds.flag(&param("cycle_momentum"))? == Given::Is(false) || !optimizer.has_betas;
+    let turned_off = ds.flag(&param("cycle_momentum"))? == Setting::Is(false) || !optimizer.has_betas;
     let momentum = match turned_off {
         true => Outcome::no_effect("no momentum moves"),
         false => Outcome::refused("momentum that stays, as with cycle_momentum: false"),
@@ -197,10 +197,10 @@ fn warmup_type(ds: &mut Source) -> Result<&'static str, ImportError> {
 fn warmup_updates(inputs: &mut Inputs) -> Result<Known<String>, ImportError> {
     let path = param("warmup_num_steps");
     match inputs.ds.count(&path, 0, 1 << 53)? {
-        Given::Missing => Ok(Known::certain("1000".into())),
-        Given::Is(updates) => {
+        Setting::Missing => Ok(Known::certain("1000".into())),
+        Setting::Is(updates) => {
             if let Some(args) = &inputs.args
-                && let Given::Is(other) = args.count("warmup_steps", 0, 1 << 53).unwrap_or(Given::Missing)
+                && let Setting::Is(other) = args.count("warmup_steps", 0, 1 << 53).unwrap_or(Setting::Missing)
                 && other > 0
                 && other != updates
             {
@@ -209,7 +209,7 @@ fn warmup_updates(inputs: &mut Inputs) -> Result<Known<String>, ImportError> {
             inputs.ds.settle(&path, Outcome::Taken(format!("schedule.warmup: {updates}")));
             Ok(Known::certain(updates.to_string()))
         }
-        Given::Auto => {
+        Setting::Auto => {
             let warmup = match inputs.args {
                 Some(_) => Known::certain(hugging_face_schedule::warmup(inputs)?),
                 None => Known::suggested("0".into()),
@@ -231,7 +231,7 @@ fn warmup_updates(inputs: &mut Inputs) -> Result<Known<String>, ImportError> {
 fn total(inputs: &mut Inputs, length: &Length) -> Result<String, ImportError> {
     let path = param("total_num_steps");
     let own = match inputs.ds.count(&path, 1, 1 << 53)? {
-        Given::Is(updates) if length.steps != Some(updates) => Some(updates),
+        Setting::Is(updates) if length.steps != Some(updates) => Some(updates),
         _ => None,
     };
     let note = own.map_or("the length of the run".into(), |updates| format!("schedule.total: {updates}"));

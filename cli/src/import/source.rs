@@ -14,7 +14,7 @@ pub(super) struct Source {
 
 /// The value of a field in a file.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Given<T> {
+pub(super) enum Setting<T> {
     /// The field is missing or null.
     Missing,
     /// Transformers' Trainer fills in the value.
@@ -22,17 +22,17 @@ pub(super) enum Given<T> {
     Is(T),
 }
 
-impl<T> Given<T> {
-    pub fn map<U>(self, then: impl FnOnce(T) -> U) -> Given<U> {
+impl<T> Setting<T> {
+    pub fn map<U>(self, then: impl FnOnce(T) -> U) -> Setting<U> {
         match self {
-            Self::Missing => Given::Missing,
-            Self::Auto => Given::Auto,
-            Self::Is(value) => Given::Is(then(value)),
+            Self::Missing => Setting::Missing,
+            Self::Auto => Setting::Auto,
+            Self::Is(value) => Setting::Is(then(value)),
         }
     }
 }
 
-impl<T> Given<T> {
+impl<T> Setting<T> {
     /// Returns the value, or a default if the file has none.
     pub fn or(self, default: impl Into<T>) -> T {
         match self {
@@ -92,28 +92,28 @@ impl Source {
         path: &str,
         expected: &str,
         holds: impl Fn(f64) -> bool,
-    ) -> Result<Given<f64>, ImportError> {
+    ) -> Result<Setting<f64>, ImportError> {
         self.read(path, expected, |value| {
             value.as_f64().filter(|number| number.is_finite() && holds(*number))
         })
     }
 
     /// Reads an integer within a range, also in a form like `5e8`.
-    pub fn count(&self, path: &str, least: u64, most: u64) -> Result<Given<u64>, ImportError> {
+    pub fn count(&self, path: &str, least: u64, most: u64) -> Result<Setting<u64>, ImportError> {
         let expected = format!("a whole number from {least} to {most}");
         self.read(path, &expected, |value| whole(value).filter(|count| (least..=most).contains(count)))
     }
 
-    pub fn flag(&self, path: &str) -> Result<Given<bool>, ImportError> {
+    pub fn flag(&self, path: &str) -> Result<Setting<bool>, ImportError> {
         self.read(path, "true or false", Json::as_bool)
     }
 
-    pub fn text(&self, path: &str) -> Result<Given<String>, ImportError> {
+    pub fn text(&self, path: &str) -> Result<Setting<String>, ImportError> {
         self.read(path, "a text", |value| value.as_str().map(str::to_owned))
     }
 
     /// Reads one of several texts, and returns what stands for it here.
-    pub fn choice<T: Copy>(&self, path: &str, known: &[(&str, T)]) -> Result<Given<T>, ImportError> {
+    pub fn choice<T: Copy>(&self, path: &str, known: &[(&str, T)]) -> Result<Setting<T>, ImportError> {
         let names: Vec<_> = known.iter().map(|(name, _)| format!("{name:?}")).collect();
         let expected = match names.split_last() {
             Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
@@ -131,11 +131,11 @@ impl Source {
         path: &str,
         expected: &str,
         pick: impl Fn(&Json) -> Option<T>,
-    ) -> Result<Given<T>, ImportError> {
-        let Some(field) = self.get(path) else { return Ok(Given::Missing) };
+    ) -> Result<Setting<T>, ImportError> {
+        let Some(field) = self.get(path) else { return Ok(Setting::Missing) };
         match pick(&field.value) {
-            Some(value) => Ok(Given::Is(value)),
-            None if field.value == "auto" => Ok(Given::Auto),
+            Some(value) => Ok(Setting::Is(value)),
+            None if field.value == "auto" => Ok(Setting::Auto),
             None => Err(self.wrong(path, expected)),
         }
     }
@@ -148,13 +148,13 @@ impl Source {
     pub fn taken<T>(
         &mut self,
         path: &str,
-        given: Given<T>,
+        given: Setting<T>,
         to: impl Fn(&T) -> String,
     ) -> Result<Option<T>, ImportError> {
         match given {
-            Given::Missing => Ok(None),
-            Given::Auto => Err(self.wrong(path, "a value: Trainer fills in none")),
-            Given::Is(value) => {
+            Setting::Missing => Ok(None),
+            Setting::Auto => Err(self.wrong(path, "a value: Trainer fills in none")),
+            Setting::Is(value) => {
                 self.settle(path, Outcome::Taken(to(&value)));
                 Ok(Some(value))
             }
@@ -220,11 +220,11 @@ mod tests {
     #[test]
     fn numbers_are_read_as_python_writes_them() {
         let source = source();
-        assert_eq!(source.count("a.b", 1, 1_000_000_000), Ok(Given::Is(500_000_000)));
-        assert_eq!(source.count("a.c", 1, 9), Ok(Given::Auto));
+        assert_eq!(source.count("a.b", 1, 1_000_000_000), Ok(Setting::Is(500_000_000)));
+        assert_eq!(source.count("a.c", 1, 9), Ok(Setting::Auto));
         assert_eq!(
             [source.count("a.d", 1, 9), source.count("x", 1, 9)],
-            [Ok(Given::Missing), Ok(Given::Missing)]
+            [Ok(Setting::Missing), Ok(Setting::Missing)]
         );
         let said = |path| source.count(path, 1, 9).unwrap_err().to_string();
         assert_eq!(said("h"), "ds.json:2: `h` must be a whole number from 1 to 9, found 1.5");

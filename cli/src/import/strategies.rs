@@ -3,7 +3,7 @@
 use super::batch::Batch;
 use super::draft::Item;
 use super::inputs::{Inputs, shown};
-use super::source::{Given, Source};
+use super::source::{Setting, Source};
 use super::zero::{Sharing, dtype};
 use super::{ImportError, Outcome};
 
@@ -37,9 +37,9 @@ fn recompute(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
     let name = |name: &str| format!("activation_checkpointing.{name}");
     let asked = inputs.args.as_ref().map(Asked::read).transpose()?.flatten();
     let ds = &mut inputs.ds;
-    let offloaded = ds.flag(&name("cpu_checkpointing"))? == Given::Is(true);
-    let split = ds.flag(&name("partition_activations"))? == Given::Is(true);
-    let counted = matches!(ds.count(&name("number_checkpoints"), 0, u64::MAX)?, Given::Is(1..));
+    let offloaded = ds.flag(&name("cpu_checkpointing"))? == Setting::Is(true);
+    let split = ds.flag(&name("partition_activations"))? == Setting::Is(true);
+    let counted = matches!(ds.count(&name("number_checkpoints"), 0, u64::MAX)?, Setting::Is(1..));
     let text = (asked.is_some() || offloaded || split || counted).then(|| {
         let every = asked.as_ref().map_or(1, |asked| asked.every);
         let is_offloaded = offloaded || asked.as_ref().is_some_and(|asked| asked.offloaded);
@@ -92,8 +92,8 @@ impl Asked {
             names.find(|name| args.get(name).is_some()).unwrap_or_default()
         };
         let every = args.count(&given(&format!("_kwargs.{EVERY}")), 1, 1 << 20)?.or(1_u64);
-        let offloaded = args.flag(&given(&format!("_kwargs.{OFFLOADS}")))? == Given::Is(true);
-        let is_on = args.flag(&given(""))? == Given::Is(true);
+        let offloaded = args.flag(&given(&format!("_kwargs.{OFFLOADS}")))? == Setting::Is(true);
+        let is_on = args.flag(&given(""))? == Setting::Is(true);
         Ok(is_on.then_some(Self { every, offloaded }))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::draft::Item;
 use super::inputs::Inputs;
-use super::source::{Given, Source};
+use super::source::{Setting, Source};
 use super::{ImportError, Outcome};
 
 const STAGE: &str = "zero_optimization.stage";
@@ -47,7 +47,7 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Sharing, ImportError> {
 /// There is no such stage.
 pub(super) fn stage(ds: &mut Source) -> Result<u64, ImportError> {
     // In older versions, `true` meant stage 1.
-    if let Given::Is(on) = ds.flag("zero_optimization").unwrap_or(Given::Missing) {
+    if let Setting::Is(on) = ds.flag("zero_optimization").unwrap_or(Setting::Missing) {
         let note = if on { "strategies: Zero(stage: 1)" } else { "no `Zero` in `strategies`" };
         ds.settle("zero_optimization", Outcome::taken(note));
         return Ok(u64::from(on));
@@ -78,7 +78,7 @@ pub(super) fn dtype_of(name: &str) -> Option<&'static str> {
 }
 
 /// Reads the name of a dtype.
-pub(super) fn dtype(source: &Source, path: &str) -> Result<Given<&'static str>, ImportError> {
+pub(super) fn dtype(source: &Source, path: &str) -> Result<Setting<&'static str>, ImportError> {
     source.read(path, "\"fp32\", \"bf16\" or \"fp16\"", |value| dtype_of(value.as_str()?))
 }
 
@@ -86,7 +86,9 @@ fn replicate_below(ds: &mut Source, stage: u64) -> Result<Option<u64>, ImportErr
     const PATH: &str = "zero_optimization.stage3_param_persistence_threshold";
     let (outcome, elements) = match ds.count(PATH, 0, 1 << 53)? {
         _ if stage != 3 => (Outcome::no_effect("it is for stage 3"), None),
-        Given::Is(elements) => (Outcome::Taken(format!("Zero(replicate_below: {elements})")), Some(elements)),
+        Setting::Is(elements) => {
+            (Outcome::Taken(format!("Zero(replicate_below: {elements})")), Some(elements))
+        }
         _ => (
             Outcome::no_effect(
                 "there it is 10 x the hidden size; 1024 here, unless `replicate_below` says otherwise",
@@ -116,7 +118,7 @@ fn within(ds: &mut Source, stage: u64) -> Result<Option<u64>, ImportError> {
 
 /// Where a part of the state is kept.
 #[derive(Clone, PartialEq)]
-enum Kept {
+enum Storage {
     Device,
     Host,
     /// In this folder.
@@ -142,7 +144,7 @@ fn offload(ds: &mut Source, stage: u64) -> Result<Option<Item>, ImportError> {
     let block = |old| Block { name, old, least: 3, strategy, keep: "parameters" };
     let of_parameters = device(ds, &block("cpu_offload_param"), stage)?;
     let old = device(ds, &block("cpu_offload_params"), stage)?;
-    let parameters = of_parameters != Kept::Device || old != Kept::Device;
+    let parameters = of_parameters != Storage::Device || old != Storage::Device;
     let keep = if parameters { "parameters" } else { "optimizer" };
     let (name, strategy) = ("offload_optimizer", "Offload(optimizer)");
     let block = Block { name, old: "cpu_offload", least: 1, strategy, keep };
@@ -151,19 +153,20 @@ fn offload(ds: &mut Source, stage: u64) -> Result<Option<Item>, ImportError> {
         let path = format!("zero_optimization.offload_optimizer.{name}");
         let all = match (name, ds.get(&path).map(|field| field.value.to_string()).as_deref()) {
             ("ratio", None | Some("1" | "1.0")) => Outcome::no_effect("all of it is offloaded"),
-            ("ratio", _) if optimizer != Kept::Device => Outcome::omitted("all of it is offloaded"),
+            ("ratio", _) if optimizer != Storage::Device => Outcome::omitted("all of it is offloaded"),
             _ => Outcome::no_effect("nothing is kept on disks"),
         };
         ds.settle(&path, all);
     }
-    if let (Kept::Disk(one), Kept::Disk(other)) = (&of_parameters, &optimizer)
+    if let (Storage::Disk(one), Storage::Disk(other)) = (&of_parameters, &optimizer)
         && one != other
     {
         let why = format!("{}: a run has one folder", with_disk(keep, other));
         ds.correct("zero_optimization.offload_param.nvme_path", Outcome::omitted(why));
     }
     // One `Offload` has one place for both.
-    if let (Kept::Disk(folder), Kept::Host) | (Kept::Host, Kept::Disk(folder)) = (&of_parameters, &optimizer)
+    if let (Storage::Disk(folder), Storage::Host) | (Storage::Host, Storage::Disk(folder)) =
+        (&of_parameters, &optimizer)
     {
         for name in ["offload_param", "offload_optimizer"] {
             let taken = Outcome::Taken(format!("strategies: {}", with_disk(keep, folder)));
@@ -171,12 +174,12 @@ fn offload(ds: &mut Source, stage: u64) -> Result<Option<Item>, ImportError> {
         }
     }
     Ok(match (parameters, optimizer, of_parameters) {
-        (_, Kept::Disk(folder), _) | (true, _, Kept::Disk(folder)) => {
+        (_, Storage::Disk(folder), _) | (true, _, Storage::Disk(folder)) => {
             Some(Item::certain(with_disk(keep, &folder)))
         }
         (true, ..) => Some(Item::certain("Offload(parameters)")),
-        (false, Kept::Host, _) => Some(Item::certain("Offload(optimizer)")),
-        (false, Kept::Device, _) => None,
+        (false, Storage::Host, _) => Some(Item::certain("Offload(optimizer)")),
+        (false, Storage::Device, _) => None,
     })
 }
 
@@ -185,13 +188,13 @@ fn with_disk(keep: &str, folder: &str) -> String {
 }
 
 /// Reads where a part of the state is kept.
-fn device(ds: &mut Source, block: &Block, stage: u64) -> Result<Kept, ImportError> {
+fn device(ds: &mut Source, block: &Block, stage: u64) -> Result<Storage, ImportError> {
     let Block { name, old, least, strategy, keep } = block;
     let (least, path, old) =
         (*least, format!("zero_optimization.{name}.device"), format!("zero_optimization.{old}"));
     let note = Outcome::Taken(format!("strategies: {strategy}"));
     let too_low = Outcome::no_effect(format!("DeepSpeed heeds it from stage {least} on"));
-    let flag = ds.flag(&old)? == Given::Is(true);
+    let flag = ds.flag(&old)? == Setting::Is(true);
     ds.settle(
         &old,
         match flag {
@@ -200,34 +203,34 @@ fn device(ds: &mut Source, block: &Block, stage: u64) -> Result<Kept, ImportErro
             false => Outcome::no_effect("nothing is offloaded"),
         },
     );
-    let by_flag = if flag && stage >= least { Kept::Host } else { Kept::Device };
+    let by_flag = if flag && stage >= least { Storage::Host } else { Storage::Device };
     let (outcome, kept) = match ds.text(&path)? {
-        Given::Missing => return Ok(by_flag),
-        Given::Is(device) => match device.to_ascii_lowercase().as_str() {
+        Setting::Missing => return Ok(by_flag),
+        Setting::Is(device) => match device.to_ascii_lowercase().as_str() {
             "none" => (Outcome::no_effect("nothing is offloaded"), by_flag),
             "cpu" | "nvme" if stage < least => (too_low, by_flag),
-            "cpu" => (note, Kept::Host),
+            "cpu" => (note, Storage::Host),
             "nvme" => nvme(ds, name, strategy, keep)?,
             _ => return Err(ds.wrong(&path, "\"cpu\", \"nvme\" or \"none\"")),
         },
-        Given::Auto => return Err(ds.wrong(&path, "\"cpu\", \"nvme\" or \"none\"")),
+        Setting::Auto => return Err(ds.wrong(&path, "\"cpu\", \"nvme\" or \"none\"")),
     };
     ds.settle(&path, outcome);
     Ok(kept)
 }
 
 /// Reads the folder on a disk. Without one, the host keeps this part.
-fn nvme(ds: &mut Source, block: &str, strategy: &str, keep: &str) -> Result<(Outcome, Kept), ImportError> {
+fn nvme(ds: &mut Source, block: &str, strategy: &str, keep: &str) -> Result<(Outcome, Storage), ImportError> {
     let path = format!("zero_optimization.{block}.nvme_path");
     match ds.text(&path)? {
-        Given::Is(folder) if !folder.is_empty() => {
+        Setting::Is(folder) if !folder.is_empty() => {
             let taken = Outcome::Taken(format!("strategies: {}", with_disk(keep, &folder)));
             ds.settle(&path, taken.clone());
-            Ok((taken, Kept::Disk(folder)))
+            Ok((taken, Storage::Disk(folder)))
         }
         _ => {
             let why = "nvme_path names no folder";
-            Ok((Outcome::omitted(format!("{strategy}, in the host's memory: {why}")), Kept::Host))
+            Ok((Outcome::omitted(format!("{strategy}, in the host's memory: {why}")), Storage::Host))
         }
     }
 }

@@ -19,7 +19,7 @@ use firebrick_datasets::Tokenizer;
 use firebrick_models::pretrained::Folder;
 
 use crate::console::tell;
-use crate::hub::{Wanted, local_folder, local_paths};
+use crate::hub::{FileSet, local_folder, local_paths};
 use crate::run::{Families, Limits, TaskConfig, Tasks};
 use crate::{Examples, ModelConfig, Run, RunError};
 
@@ -40,7 +40,7 @@ pub(crate) struct Drafted {
 
 /// What a run file is drafted for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Given<'a> {
+pub(crate) struct DraftRequest<'a> {
     /// The name of the task.
     pub task: &'a str,
     /// The data; a placeholder if there is none.
@@ -51,7 +51,7 @@ pub(crate) struct Given<'a> {
     pub model: Option<&'a Path>,
 }
 
-impl Given<'_> {
+impl DraftRequest<'_> {
     /// Drafts the run file.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl Given<'_> {
         };
         let mut parameters = None;
         if let Some(model) = self.model {
-            let local = local_folder(model, Wanted::Model, &tell)?;
+            let local = local_folder(model, FileSet::Model, &tell)?;
             let folder = Folder::open(&*local)?;
             let limits = Families::model_in(&task, &folder)?.limits(&folder)?;
             let Limits { positions, labels, .. } = limits;

@@ -16,7 +16,7 @@ use super::{
     BatchConfig, DataConfig, Loaded, Loading, Run, RunError, RunStrategy, TaskConfig, TokenizerConfig,
     default_seed, first_effect,
 };
-use crate::hub::{Wanted, local_folder};
+use crate::hub::{FileSet, local_folder};
 use crate::token_cache::TokenCache;
 
 /// The data part of a [`Run`]: everything that the data depends on, without the model and the training settings. It is
@@ -143,7 +143,7 @@ impl DataRun {
             corpus.path = corpus.path.local(say)?;
         }
         if let TokenizerConfig::File(path) = &mut data.tokenizer {
-            *path = local_folder(path, Wanted::Tokenizer, say)?.into_owned();
+            *path = local_folder(path, FileSet::Tokenizer, say)?.into_owned();
         }
         Ok(self)
     }

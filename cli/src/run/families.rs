@@ -14,7 +14,7 @@ use super::any_trainable::{AnyTrainable, Typed};
 use super::model_config::{AnyShape, FromFolder, named};
 use super::{Run, RunError, TaskConfig};
 use crate::console::tell;
-use crate::hub::{Wanted, local_folder};
+use crate::hub::{FileSet, local_folder};
 
 /// The families of models that a run file can name, with a model for each task that a family learns.
 #[derive(Clone, Debug, Default)]
@@ -175,7 +175,7 @@ impl Run {
             let family = families.iter().find(|family| family.name == self.model.name());
             return Ok((Families::model_of(&self.task, family, self.model.name())?, None));
         };
-        let folder = Folder::open(local_folder(path, Wanted::Model, &tell)?.into_owned())?;
+        let folder = Folder::open(local_folder(path, FileSet::Model, &tell)?.into_owned())?;
         Ok((self.model_in(&folder)?, Some(folder)))
     }
 

@@ -88,8 +88,8 @@ impl Run {
     /// gradients and optimizer state, sharded as the ZeRO stage says, and without what a disk keeps. What is offloaded to
     /// the host counts, since it is in the memory of the process. A frozen parameter needs only its weights, or less where it
     /// is packed.
-    pub(crate) fn bytes_per_parameter(&self, order: &Order, processes: usize, kind: Kind) -> f64 {
-        let Kind { is_trained, in_block, packing } = kind;
+    pub(crate) fn bytes_per_parameter(&self, order: &Order, processes: usize, kind: ParameterKind) -> f64 {
+        let ParameterKind { is_trained, in_block, packing } = kind;
         let shape = [1 << 20, 1 << 20];
         let matrix = PlannedParam {
             shape: &shape,
@@ -127,14 +127,14 @@ impl Run {
 
 /// Parameters that take the same bytes each.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kind {
+pub(crate) struct ParameterKind {
     pub is_trained: bool,
     /// Whether they belong to a single block, so that a disk can keep them.
     pub in_block: bool,
     pub packing: Option<Packing>,
 }
 
-impl Kind {
+impl ParameterKind {
     /// Trained parameters of blocks: of those that are trained, they need the least memory.
     pub const TRAINED: Self = Self { is_trained: true, in_block: true, packing: None };
     pub const FROZEN: Self = Self { is_trained: false, ..Self::TRAINED };
@@ -163,7 +163,7 @@ mod tests {
         Run::parse("file", include_str!("../../../examples/tinyshakespeare.ron"), sets).unwrap()
     }
 
-    fn bytes(sets: &[&str], processes: usize, kind: Kind) -> f64 {
+    fn bytes(sets: &[&str], processes: usize, kind: ParameterKind) -> f64 {
         let run = run(sets);
         run.bytes_per_parameter(&run.counted_order(), processes, kind)
     }
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn all_ranks_of_a_process_take_memory_but_what_they_share_is_there_once() {
-        let bytes = |sets: &[&str], processes| bytes(sets, processes, Kind::TRAINED);
+        let bytes = |sets: &[&str], processes| bytes(sets, processes, ParameterKind::TRAINED);
         assert_eq!(bytes(&["strategies=[]"], 1), 16.0);
         // A row and a column for a whole matrix.
         assert_eq!(bytes(&["strategies=[]", "optimizer=Adafactor()"], 1).round(), 8.0);
@@ -191,7 +191,7 @@ mod tests {
             assert_eq!(bytes(&["ranks=4", &strategies], 1), expected, "stage {stage}");
             assert_eq!(bytes(&["ranks=4", &strategies], 2), expected / 2.0, "stage {stage}");
         }
-        let frozen = |sets: &[&str]| self::bytes(sets, 1, Kind::FROZEN);
+        let frozen = |sets: &[&str]| self::bytes(sets, 1, ParameterKind::FROZEN);
         assert_eq!(frozen(&["strategies=[]"]), 4.0);
         assert_eq!(frozen(&["ranks=4", "strategies=[Zero(stage: 2)]"]), 4.0 * 4.0);
         assert_eq!(frozen(&["ranks=4", "strategies=[Zero(stage: 3)]"]), 4.0);
@@ -200,32 +200,32 @@ mod tests {
     #[test]
     fn what_a_disk_keeps_takes_no_memory() {
         let bytes = |strategies: &str, kind| bytes(&[&format!("strategies=[{strategies}]")], 1, kind);
-        let outside = |kind| Kind { in_block: false, ..kind };
+        let outside = |kind| ParameterKind { in_block: false, ..kind };
         let parameters = r#"Offload(keep: parameters, on: "/x")"#;
         // The gradients.
-        assert_eq!(bytes(parameters, Kind::TRAINED), 4.0);
-        assert_eq!(bytes(parameters, Kind::FROZEN), 0.0);
+        assert_eq!(bytes(parameters, ParameterKind::TRAINED), 4.0);
+        assert_eq!(bytes(parameters, ParameterKind::FROZEN), 0.0);
         // Those of no block stay, without their state.
-        assert_eq!(bytes(parameters, outside(Kind::TRAINED)), 8.0);
-        assert_eq!(bytes(parameters, outside(Kind::FROZEN)), 4.0);
+        assert_eq!(bytes(parameters, outside(ParameterKind::TRAINED)), 8.0);
+        assert_eq!(bytes(parameters, outside(ParameterKind::FROZEN)), 4.0);
         // Master, replica and gradients: AdamW's 8 bytes are on the disk.
         let optimizer = r#"Offload(keep: optimizer, on: "/x")"#;
-        for kind in [Kind::TRAINED, outside(Kind::TRAINED)] {
+        for kind in [ParameterKind::TRAINED, outside(ParameterKind::TRAINED)] {
             assert_eq!(bytes(optimizer, kind), 12.0);
         }
-        assert_eq!(bytes(optimizer, Kind::FROZEN), 8.0);
+        assert_eq!(bytes(optimizer, ParameterKind::FROZEN), 8.0);
         // The replica of another dtype is smaller, and so are its gradients.
-        assert_eq!(bytes(&format!("{optimizer}, Amp(bf16)"), Kind::TRAINED), 8.0);
-        assert_eq!(bytes(&format!("{parameters}, Amp(bf16)"), Kind::TRAINED), 2.0);
+        assert_eq!(bytes(&format!("{optimizer}, Amp(bf16)"), ParameterKind::TRAINED), 8.0);
+        assert_eq!(bytes(&format!("{parameters}, Amp(bf16)"), ParameterKind::TRAINED), 2.0);
         // An average stays in memory.
-        assert_eq!(bytes(&format!("{parameters}, Ema(decay: 0.9)"), Kind::TRAINED), 8.0);
+        assert_eq!(bytes(&format!("{parameters}, Ema(decay: 0.9)"), ParameterKind::TRAINED), 8.0);
         let sharded = format!("strategies=[Zero(stage: 3), {parameters}]");
-        assert_eq!(self::bytes(&["ranks=4", &sharded], 1, Kind::TRAINED), 4.0);
-        assert_eq!(self::bytes(&["ranks=4", &sharded], 2, Kind::TRAINED), 2.0);
+        assert_eq!(self::bytes(&["ranks=4", &sharded], 1, ParameterKind::TRAINED), 4.0);
+        assert_eq!(self::bytes(&["ranks=4", &sharded], 2, ParameterKind::TRAINED), 2.0);
         let run = run(&["strategies=[]"]);
-        assert_eq!(run.bytes_per_parameter(&run.order_on_disk(), 1, Kind::TRAINED), 4.0);
+        assert_eq!(run.bytes_per_parameter(&run.order_on_disk(), 1, ParameterKind::TRAINED), 4.0);
         let averages = self::run(&["strategies=[Ema(decay: 0.9)]"]);
-        assert_eq!(averages.bytes_per_parameter(&averages.order_on_disk(), 1, Kind::TRAINED), 8.0);
+        assert_eq!(averages.bytes_per_parameter(&averages.order_on_disk(), 1, ParameterKind::TRAINED), 8.0);
     }
 
     #[test]

@@ -11,10 +11,10 @@ use firebrick_datasets::{DataError, Reference, SpecialTokens, Tokenizer, counted
 use firebrick_strategies::{Adaptation, Communicator, Composition, OnDisk, Setup};
 use firebrick_world::{World, host_device};
 
-use super::many_ranks::Kind;
+use super::many_ranks::ParameterKind;
 use super::shapes::{parameters, skeleton};
 use super::{DataRun, Loaded, Run, RunError, Settled, first_effect, recipes};
-use crate::hub::{Wanted, local_folder};
+use crate::hub::{FileSet, local_folder};
 use firebrick::BestBy;
 use firebrick::observe::report::TruncatedTexts;
 use firebrick::{Adapters, AnyModel, ByteSize, Data, TrainError, Trainer, device, require_scratch};
@@ -128,7 +128,7 @@ impl Run {
         let (device, device_name) = self.find_device(&say)?;
         let config = self.config::<M>(folder.as_ref(), UNKNOWN)?;
         let held = |processes| {
-            let bytes = self.bytes_per_parameter(&self.counted_order(), processes, Kind::TRAINED);
+            let bytes = self.bytes_per_parameter(&self.counted_order(), processes, ParameterKind::TRAINED);
             parameters::<M>(&config) * bytes
         };
         let world = self.world(device::alike(&self.device, &device_name), held)?;
@@ -227,7 +227,7 @@ impl Run {
         say: &dyn Fn(&str),
     ) -> Result<Option<Adapters>, RunError> {
         let Some(folder) = &self.adapter else { return Ok(None) };
-        let folder = local_folder(folder, Wanted::Adapter, say)?;
+        let folder = local_folder(folder, FileSet::Adapter, say)?;
         let mut adapters = load_adapters::<M>(config, folder).map_err(TrainError::from)?;
         if self.task.labels().is_some_and(|labels| labels.new_head) {
             adapters.whole.retain(|(path, _)| !fresh.contains(path));

@@ -116,7 +116,7 @@ pub fn set(document: &str, path: &str, value: &str) -> Result<String, PathError>
 
 /// What an error of [`set`] is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum ErrorPlace {
     /// A byte of the path.
     Path(usize),
     /// A byte of the value.
@@ -125,16 +125,16 @@ pub enum Place {
 
 impl PathError {
     /// Returns the place of the error. That of a malformed document is its value.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> ErrorPlace {
         match self {
-            Self::Syntax { .. } => Place::Value(0),
-            Self::Value { at, .. } => Place::Value(*at),
+            Self::Syntax { .. } => ErrorPlace::Value(0),
+            Self::Value { at, .. } => ErrorPlace::Value(*at),
             Self::Empty { path, position } => {
                 let before = path.split('.').take(position - 1).map(|segment| segment.len() + 1);
-                Place::Path(before.sum())
+                ErrorPlace::Path(before.sum())
             }
             Self::Missing { prefix, .. } | Self::Index { prefix, .. } | Self::Leaf { prefix, .. } => {
-                Place::Path(prefix.len() + usize::from(!prefix.is_empty()))
+                ErrorPlace::Path(prefix.len() + usize::from(!prefix.is_empty()))
             }
         }
     }

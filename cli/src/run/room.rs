@@ -4,7 +4,7 @@ use firebrick_datasets::{Batch, Cursor, DataError, Requests, SampleError};
 use firebrick_kernels::packed::Packing;
 use firebrick_strategies::Order;
 
-use super::many_ranks::Kind;
+use super::many_ranks::ParameterKind;
 use super::prepare::Parts;
 use super::shapes::{MOST_LAYERS, outside_blocks, parameters};
 use super::shapes::{Shape, shapes};
@@ -88,15 +88,15 @@ impl Counted {
     }
 
     /// Returns the bytes of all, if a parameter of each kind takes so many.
-    fn bytes(&self, of_kind: impl Fn(Kind) -> f64) -> f64 {
+    fn bytes(&self, of_kind: impl Fn(ParameterKind) -> f64) -> f64 {
         let of = |number: Number, kind| {
-            let outside = Kind { in_block: false, ..kind };
+            let outside = ParameterKind { in_block: false, ..kind };
             number.in_blocks * of_kind(kind) + number.outside * of_kind(outside)
         };
         let packed = self.packed.map_or(0.0, |(packed, packing)| {
-            packed * of_kind(Kind { packing: Some(packing), ..Kind::FROZEN })
+            packed * of_kind(ParameterKind { packing: Some(packing), ..ParameterKind::FROZEN })
         });
-        of(self.trained, Kind::TRAINED) + of(self.frozen, Kind::FROZEN) + packed
+        of(self.trained, ParameterKind::TRAINED) + of(self.frozen, ParameterKind::FROZEN) + packed
     }
 }
 
@@ -236,14 +236,15 @@ mod tests {
         let packed = Some((7.0, Packing::Int8));
         let counted = Counted { trained: number(1.0, 2.0), frozen: number(3.0, 5.0), packed };
         assert_eq!(counted.parameters(), 18.0);
-        let bytes =
-            counted.bytes(|Kind { is_trained, in_block, packing }| match (is_trained, in_block, packing) {
+        let bytes = counted.bytes(|ParameterKind { is_trained, in_block, packing }| {
+            match (is_trained, in_block, packing) {
                 (true, true, None) => 1e0,
                 (true, false, None) => 1e1,
                 (false, true, None) => 1e2,
                 (false, false, None) => 1e3,
                 (_, _, Some(_)) => 1e4,
-            });
+            }
+        });
         assert_eq!(bytes, 75321.0);
     }
 

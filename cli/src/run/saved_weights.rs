@@ -9,7 +9,7 @@ use firebrick_datasets::Tokenizer;
 use super::export::{known_by, mark, read, save_beside, write_whole};
 use super::{Run, RunError, TokenizerConfig};
 use crate::console::tell;
-use crate::hub::{HubError, Wanted, local_folder};
+use crate::hub::{FileSet, HubError, local_folder};
 use firebrick::checkpoint::ResumeError;
 use firebrick::checkpoint::best::BEST;
 use firebrick::{Resume, TrainError};
@@ -128,7 +128,7 @@ fn write<M: Trainable>(
         }
     };
     let origin = run.model.folder().and_then(|origin| {
-        let found = local_folder(origin, Wanted::Beside, &tell);
+        let found = local_folder(origin, FileSet::Beside, &tell);
         let warn = |error: &HubError| tell(&format!("warning: {error}; {NOT_COPIED}"));
         found.inspect_err(warn).ok()
     });

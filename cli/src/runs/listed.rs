@@ -16,7 +16,7 @@ use firebrick::output::{RUN, is_abandoned};
 /// How a run stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum State {
+pub(crate) enum RunState {
     /// A process trains it, here or on another machine.
     Running,
     /// It made all its updates.
@@ -33,7 +33,7 @@ pub(crate) enum State {
 #[derive(Debug, Serialize)]
 pub(crate) struct Listed {
     pub folder: PathBuf,
-    pub state: State,
+    pub state: RunState,
     /// Why it ended early.
     pub stopped: Option<String>,
     /// `None` if this program cannot read its run file.
@@ -78,11 +78,11 @@ impl Listed {
             report.filter(|report| record.last.as_ref().is_none_or(|last| last.step <= report.steps));
         let stopped = report.as_ref().and_then(|report| report.stopped.clone());
         let state = match (&report, is_abandoned(folder)) {
-            (Some(_), _) if stopped.is_some() => State::Stopped,
-            (Some(_), _) => State::Finished,
-            (None, false) => State::Running,
-            (None, true) if is_damaged => State::Damaged,
-            (None, true) => State::Killed,
+            (Some(_), _) if stopped.is_some() => RunState::Stopped,
+            (Some(_), _) => RunState::Finished,
+            (None, false) => RunState::Running,
+            (None, true) if is_damaged => RunState::Damaged,
+            (None, true) => RunState::Killed,
         };
         let modified =
             fs::metadata(&log).or_else(|_| fs::metadata(folder)).and_then(|about| about.modified());
@@ -120,12 +120,12 @@ impl Listed {
     /// Returns the state in a word.
     pub fn state(&self) -> &'static str {
         match self.state {
-            State::Running => "running",
-            State::Finished => "finished",
-            State::Stopped => "stopped",
-            State::Killed if self.steps == 0 => "no update",
-            State::Killed => "killed",
-            State::Damaged => "damaged log",
+            RunState::Running => "running",
+            RunState::Finished => "finished",
+            RunState::Stopped => "stopped",
+            RunState::Killed if self.steps == 0 => "no update",
+            RunState::Killed => "killed",
+            RunState::Damaged => "damaged log",
         }
     }
 

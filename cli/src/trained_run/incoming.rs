@@ -94,12 +94,12 @@ impl Drop for Incoming {
 /// Counts the bytes of lines that are read ahead. What is read faster than it is answered must not fill the memory.
 #[derive(Default)]
 struct Ahead {
-    state: Mutex<State>,
+    state: Mutex<Backlog>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct Backlog {
     bytes: usize,
     /// Whether nobody takes lines any more.
     is_closed: bool,
@@ -108,7 +108,8 @@ struct State {
 impl Ahead {
     /// Adds a line, once there is room for it.
     fn add(&self, bytes: usize) {
-        let is_full = |state: &mut State| state.bytes > 0 && state.bytes + bytes > ENOUGH && !state.is_closed;
+        let is_full =
+            |state: &mut Backlog| state.bytes > 0 && state.bytes + bytes > ENOUGH && !state.is_closed;
         let state = self.changed.wait_while(self.locked(), is_full);
         state.unwrap_or_else(PoisonError::into_inner).bytes += bytes;
     }
@@ -123,7 +124,7 @@ impl Ahead {
         self.changed.notify_one();
     }
 
-    fn locked(&self) -> MutexGuard<'_, State> {
+    fn locked(&self) -> MutexGuard<'_, Backlog> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

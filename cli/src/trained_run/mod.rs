@@ -20,7 +20,7 @@ mod predict;
 use std::path::{Path, PathBuf};
 
 use crate::console::tell;
-use crate::hub::{Wanted, local_folder};
+use crate::hub::{FileSet, local_folder};
 use crate::run::{ModelConfig, PRETRAINED, Process, TokenizerConfig, is_exported};
 use crate::{Run, RunError};
 use firebrick_models::pretrained::{Folder, PretrainedError};
@@ -81,7 +81,7 @@ impl TrainedRun {
         }
         let mut run = Run::read(&file, overrides)?;
         let folder = match weights {
-            Some(weights) => local_folder(weights, Wanted::Model, &tell)?.into_owned(),
+            Some(weights) => local_folder(weights, FileSet::Model, &tell)?.into_owned(),
             None => output.unwrap_or(&run.output).join(PRETRAINED),
         };
         let output = output.unwrap_or(&run.output).to_path_buf();

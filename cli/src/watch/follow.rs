@@ -15,7 +15,7 @@ const REMEMBERED: usize = 256;
 
 /// What a look at the log finds, in order.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Found {
+pub(crate) enum LogEvent {
     /// The log was replaced or cut: discard everything read so far.
     Restarted,
     Line(LogLine),
@@ -45,7 +45,7 @@ impl Follower {
     }
 
     /// Passes everything new to `take`.
-    pub fn look(&mut self, mut take: impl FnMut(Found)) -> io::Result<()> {
+    pub fn look(&mut self, mut take: impl FnMut(LogEvent)) -> io::Result<()> {
         let mut file = match File::open(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -69,10 +69,10 @@ impl Follower {
         }
     }
 
-    fn restart(&mut self, take: &mut impl FnMut(Found)) {
+    fn restart(&mut self, take: &mut impl FnMut(LogEvent)) {
         if self.read > 0 {
             *self = Self::new(std::mem::take(&mut self.path));
-            take(Found::Restarted);
+            take(LogEvent::Restarted);
         }
     }
 
@@ -91,7 +91,7 @@ impl Follower {
         }
     }
 
-    fn add(&mut self, bytes: &[u8], take: &mut impl FnMut(Found)) {
+    fn add(&mut self, bytes: &[u8], take: &mut impl FnMut(LogEvent)) {
         self.read += bytes.len() as u64;
         self.remembered.extend(bytes.iter().skip(bytes.len().saturating_sub(REMEMBERED)));
         let surplus = self.remembered.len().saturating_sub(REMEMBERED);
@@ -109,9 +109,9 @@ impl Follower {
             }
             if ended {
                 match LogLine::parse(&self.begun) {
-                    Some(line) => take(Found::Line(line)),
+                    Some(line) => take(LogEvent::Line(line)),
                     None if self.begun.is_empty() && !self.too_long => {}
-                    None => take(Found::PassedOver),
+                    None => take(LogEvent::PassedOver),
                 }
                 self.begun.clear();
                 self.too_long = false;
@@ -142,9 +142,9 @@ mod tests {
         let mut seen = Vec::new();
         let take = |found| {
             seen.push(match found {
-                Found::Restarted => 0,
-                Found::Line(line) => line.step() as i64,
-                Found::PassedOver => -1,
+                LogEvent::Restarted => 0,
+                LogEvent::Line(line) => line.step() as i64,
+                LogEvent::PassedOver => -1,
             })
         };
         follower.look(take).unwrap();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::WatchError;
-use super::follow::{Follower, Found};
+use super::follow::{Follower, LogEvent};
 use crate::report_page::finished::Finished;
 use crate::report_page::record::Record;
 use firebrick::EvaluationNumbers;
@@ -122,12 +122,12 @@ impl Watch {
         let looked = self.follower.look(|found| {
             news.any = true;
             match found {
-                Found::Restarted => {
+                LogEvent::Restarted => {
                     *record = Record::default();
                     news = News { any: true, restarted: true, ..News::default() };
                 }
-                Found::PassedOver => record.passed_over += 1,
-                Found::Line(line) => {
+                LogEvent::PassedOver => record.passed_over += 1,
+                LogEvent::Line(line) => {
                     if let LogLine::Valid(line) = &line {
                         news.evaluations.push(line.clone());
                         let surplus = news.evaluations.len().saturating_sub(MOST_EVALUATIONS);

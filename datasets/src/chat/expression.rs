@@ -1,14 +1,14 @@
 //! Rewrites the operators of an expression, so that they write values [as Python does](super::operators).
 
 use super::operators;
-use super::tokens::{Kind, Token};
+use super::tokens::{Token, TokenKind};
 
 /// A part of an expression: a token, or brackets with what they hold.
 #[derive(Debug)]
 struct Item<'s> {
     gap: &'s str,
     text: String,
-    kind: Kind,
+    kind: TokenKind,
     role: Role,
     /// Whether an operand may end here, so that a sign that follows has two operands.
     ends: bool,
@@ -56,14 +56,14 @@ fn items<'s>(tokens: &[Token<'s>]) -> Vec<Item<'s>> {
         let mut item = Item { gap, text: text.to_owned(), kind, role: Role::Operand, ends: true };
         let named = std::mem::take(&mut names);
         match kind {
-            Kind::Open => {
+            TokenKind::Open => {
                 let end = at + closing(&tokens[at..]);
                 let inner = expression(&tokens[at + 1..end]);
                 item.text.push_str(&inner);
                 item.text.extend(tokens.get(end).map(|close| [close.gap, close.text].concat()));
                 at = end;
             }
-            Kind::Name => match text {
+            TokenKind::Name => match text {
                 "is" if !named => (item.ends, names) = (false, true),
                 "not" if named => (item.ends, names) = (false, true),
                 "and" | "or" | "not" | "in" | "if" | "else" | "recursive" if !named => {
@@ -71,7 +71,7 @@ fn items<'s>(tokens: &[Token<'s>]) -> Vec<Item<'s>> {
                 }
                 _ => {}
             },
-            Kind::Sign => {
+            TokenKind::Sign => {
                 item.ends = false;
                 names = matches!(text, "." | "|");
                 item.role = match text {
@@ -82,7 +82,7 @@ fn items<'s>(tokens: &[Token<'s>]) -> Vec<Item<'s>> {
                     _ => Role::Looser,
                 };
             }
-            Kind::Number | Kind::Text | Kind::Close => {}
+            TokenKind::Number | TokenKind::Text | TokenKind::Close => {}
         }
         items.push(item);
         at += 1;
@@ -95,8 +95,8 @@ fn closing(tokens: &[Token]) -> usize {
     let mut nested = 0_usize;
     let closes = |token: &Token| {
         match token.kind {
-            Kind::Open => nested += 1,
-            Kind::Close => nested -= 1,
+            TokenKind::Open => nested += 1,
+            TokenKind::Close => nested -= 1,
             _ => {}
         }
         nested == 0
@@ -130,7 +130,7 @@ fn product(items: &[Item]) -> String {
         let after = &items[at + 1..];
         let right = after.iter().position(|item| item.role == Role::Factor).unwrap_or(after.len());
         let right = &after[..right];
-        let is_number = !has_text && matches!(right, [one] if one.kind == Kind::Number);
+        let is_number = !has_text && matches!(right, [one] if one.kind == TokenKind::Number);
         if item.role == Role::Factor
             && item.text == "%"
             && !left.is_empty()
@@ -143,7 +143,7 @@ fn product(items: &[Item]) -> String {
             left = format!("{gap}({operand})|{}({divisor})", operators::REMAINDER);
             at += right.len();
         } else {
-            has_text |= item.kind == Kind::Text;
+            has_text |= item.kind == TokenKind::Text;
             left.extend([item.gap, item.text.as_str()]);
         }
         at += 1;

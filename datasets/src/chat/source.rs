@@ -12,7 +12,7 @@
 use std::borrow::Cow;
 
 use super::expression::expression;
-use super::tokens::{Kind, Token, token};
+use super::tokens::{Token, TokenKind, token};
 use super::{bounds, generation};
 
 /// A larger source is not a template: the longest ones in use have some 40 KB.
@@ -175,11 +175,13 @@ impl<'s> Tag<'s> {
             let Some((kind, length)) = token(trimmed) else { return Ok(None) };
             let text = &trimmed[..length];
             match kind {
-                Kind::Open => nested += 1,
-                Kind::Close if nested == 0 => return Ok(None),
-                Kind::Close => nested -= 1,
-                Kind::Sign if !matches!(text, "," | ":" | "=") => operators += 1,
-                Kind::Name if matches!(text, "and" | "or" | "not" | "if" | "is" | "in") => operators += 1,
+                TokenKind::Open => nested += 1,
+                TokenKind::Close if nested == 0 => return Ok(None),
+                TokenKind::Close => nested -= 1,
+                TokenKind::Sign if !matches!(text, "," | ":" | "=") => operators += 1,
+                TokenKind::Name if matches!(text, "and" | "or" | "not" | "if" | "is" | "in") => {
+                    operators += 1
+                }
                 _ => {}
             }
             if nested > MOST_NESTED {
@@ -195,7 +197,7 @@ impl<'s> Tag<'s> {
 
     /// Returns the first word of a block's tag.
     fn keyword(&self) -> Option<&'s str> {
-        let first = self.tokens.first().filter(|first| first.kind == Kind::Name);
+        let first = self.tokens.first().filter(|first| first.kind == TokenKind::Name);
         first.filter(|_| self.open.starts_with("{%")).map(|first| first.text)
     }
 
@@ -212,8 +214,8 @@ impl<'s> Tag<'s> {
         let mut nested = 0_usize;
         let assigns = |token: &Token| {
             match token.kind {
-                Kind::Open => nested += 1,
-                Kind::Close => nested -= 1,
+                TokenKind::Open => nested += 1,
+                TokenKind::Close => nested -= 1,
                 _ => {}
             }
             nested == 0 && token.text == "="
@@ -264,7 +266,7 @@ impl<'s> Tag<'s> {
     /// and those of a loop that makes lists or calls itself.
     fn bound_names(&self) -> Vec<&'s str> {
         let rest = self.tokens.get(1..).unwrap_or_default();
-        let is_name = |token: &&Token| token.kind == Kind::Name;
+        let is_name = |token: &&Token| token.kind == TokenKind::Name;
         match self.keyword() {
             Some("macro") => parameters(rest.get(1..).unwrap_or_default()),
             Some("call") if rest.first().is_some_and(|first| first.text == "(") => parameters(rest),
@@ -280,9 +282,9 @@ impl<'s> Tag<'s> {
                 let mut names = Vec::new();
                 for pair in rest.windows(2) {
                     match pair[0].kind {
-                        Kind::Open => nested += 1,
-                        Kind::Close => nested -= 1,
-                        Kind::Name if nested == 0 && pair[1].text == "=" => names.push(pair[0].text),
+                        TokenKind::Open => nested += 1,
+                        TokenKind::Close => nested -= 1,
+                        TokenKind::Name if nested == 0 && pair[1].text == "=" => names.push(pair[0].text),
                         _ => {}
                     }
                 }
@@ -300,9 +302,9 @@ fn parameters<'s>(tokens: &[Token<'s>]) -> Vec<&'s str> {
     let mut before = "";
     for token in tokens {
         match token.kind {
-            Kind::Open => nested += 1,
-            Kind::Close => nested -= 1,
-            Kind::Name if nested == 1 && matches!(before, "(" | ",") => names.push(token.text),
+            TokenKind::Open => nested += 1,
+            TokenKind::Close => nested -= 1,
+            TokenKind::Name if nested == 1 && matches!(before, "(" | ",") => names.push(token.text),
             _ => {}
         }
         if nested == 0 {

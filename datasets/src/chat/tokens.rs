@@ -5,11 +5,11 @@ pub(super) struct Token<'s> {
     /// The white space before it.
     pub(super) gap: &'s str,
     pub(super) text: &'s str,
-    pub(super) kind: Kind,
+    pub(super) kind: TokenKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     Name,
     Number,
     Text,
@@ -20,7 +20,7 @@ pub(super) enum Kind {
 
 /// Returns the kind and the length of the token at the beginning of a text. `None` at the end, and in a text that does
 /// not end.
-pub(super) fn token(text: &str) -> Option<(Kind, usize)> {
+pub(super) fn token(text: &str) -> Option<(TokenKind, usize)> {
     let first = text.chars().next()?;
     let length = |is_part: fn(char) -> bool| text.find(|one: char| !is_part(one)).unwrap_or(text.len());
     let is_word = |one: char| one.is_alphanumeric() || one == '_';
@@ -30,18 +30,18 @@ pub(super) fn token(text: &str) -> Option<(Kind, usize)> {
             loop {
                 match characters.next()? {
                     (_, '\\') => drop(characters.next()),
-                    (at, one) if one == first => break (Kind::Text, at + 1),
+                    (at, one) if one == first => break (TokenKind::Text, at + 1),
                     _ => {}
                 }
             }
         }
-        '0'..='9' => (Kind::Number, number(text)),
-        _ if is_word(first) => (Kind::Name, length(|one| one.is_alphanumeric() || one == '_')),
-        '(' | '[' | '{' => (Kind::Open, 1),
-        ')' | ']' | '}' => (Kind::Close, 1),
+        '0'..='9' => (TokenKind::Number, number(text)),
+        _ if is_word(first) => (TokenKind::Name, length(|one| one.is_alphanumeric() || one == '_')),
+        '(' | '[' | '{' => (TokenKind::Open, 1),
+        ')' | ']' | '}' => (TokenKind::Close, 1),
         _ => {
             let long = ["**", "//", "==", "!=", "<=", ">="].into_iter().find(|sign| text.starts_with(sign));
-            (Kind::Sign, long.map_or(first.len_utf8(), str::len))
+            (TokenKind::Sign, long.map_or(first.len_utf8(), str::len))
         }
     })
 }

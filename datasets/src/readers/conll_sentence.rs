@@ -40,7 +40,7 @@ pub(super) struct Sentences {
 }
 
 /// The kind of a line.
-enum Kind<'a> {
+enum LineKind<'a> {
     /// The line is between sentences.
     End,
     /// The line is skipped.
@@ -80,24 +80,24 @@ impl Sentences {
                 Line::Unclear(columns) => unclear(line, columns),
             };
             let problem = match kind {
-                Kind::End if first => continue,
-                Kind::End => break,
-                Kind::LeftOut => continue,
+                LineKind::End if first => continue,
+                LineKind::End => break,
+                LineKind::LeftOut => continue,
                 _ if malformed.is_some() => continue,
-                Kind::Word(..) if sentence.bytes + length > self.longest => (
+                LineKind::Word(..) if sentence.bytes + length > self.longest => (
                     sentence.lines.first().copied(),
                     None,
                     format!("a sentence of at most {} bytes", self.longest),
                     "a longer one".into(),
                 ),
-                Kind::Word(word, label) => {
+                LineKind::Word(word, label) => {
                     sentence.words.push(word.to_owned());
                     sentence.labels.push(label.to_owned());
                     sentence.bytes += length;
                     sentence.lines.push(self.lines.number());
                     continue;
                 }
-                Kind::Malformed(field, expected, found) => (None, field, expected, found),
+                LineKind::Malformed(field, expected, found) => (None, field, expected, found),
             };
             let (line, field, expected, found) = problem;
             let place = self.lines.place(line.unwrap_or(self.lines.number()));
@@ -132,30 +132,30 @@ impl Sentences {
 }
 
 /// Creates the error for a line that may be a word or a comment.
-fn unclear<'a>(line: &str, columns: usize) -> Kind<'a> {
+fn unclear<'a>(line: &str, columns: usize) -> LineKind<'a> {
     let expected = format!(
         "a word with {columns} columns and a label like those of the file, or a comment, `# key = value` \
          (`comments` says \
          whether lines that start with `#` are comments)"
     );
     let brief: String = line.chars().take(60).collect();
-    Kind::Malformed(None, expected, format!("{brief:?}, which could be either"))
+    LineKind::Malformed(None, expected, format!("{brief:?}, which could be either"))
 }
 
-fn kind(line: &str, columns: Columns) -> Kind<'_> {
+fn kind(line: &str, columns: Columns) -> LineKind<'_> {
     if is_blank(line) {
-        return Kind::End;
+        return LineKind::End;
     }
     kind_of_columns(columns_of(line), columns)
 }
 
-fn kind_of_columns<'a>(found: impl Iterator<Item = &'a str> + Clone, columns: Columns) -> Kind<'a> {
+fn kind_of_columns<'a>(found: impl Iterator<Item = &'a str> + Clone, columns: Columns) -> LineKind<'a> {
     let first = found.clone().next().unwrap_or_default();
     if first == DOCUMENT_START {
-        return Kind::End;
+        return LineKind::End;
     }
     if columns.tokens_only && is_no_token(first) {
-        return Kind::LeftOut;
+        return LineKind::LeftOut;
     }
     let count = found.clone().count();
     let place = |column: i32| {
@@ -166,21 +166,21 @@ fn kind_of_columns<'a>(found: impl Iterator<Item = &'a str> + Clone, columns: Co
     let (word, label) = (place(columns.word), place(columns.label));
     for (field, (needed, at)) in [("words", word), ("labels", label)] {
         if at.is_none_or(|at| at >= count) {
-            return Kind::Malformed(Some(field), format!("{needed} columns"), count.to_string());
+            return LineKind::Malformed(Some(field), format!("{needed} columns"), count.to_string());
         }
     }
     if word.1 == label.1 {
-        return Kind::Malformed(Some("labels"), format!("{} columns", count + 1), count.to_string());
+        return LineKind::Malformed(Some("labels"), format!("{} columns", count + 1), count.to_string());
     }
     let column =
         |(_, at): (usize, Option<usize>)| found.clone().nth(at.unwrap_or_default()).unwrap_or_default();
     let (word, label) = (column(word), column(label));
     for (field, text) in [("words", word), ("labels", label)] {
         if text.is_empty() {
-            return Kind::Malformed(Some(field), "a text".into(), "an empty column".into());
+            return LineKind::Malformed(Some(field), "a text".into(), "an empty column".into());
         }
     }
-    Kind::Word(word, label)
+    LineKind::Word(word, label)
 }
 
 /// Returns whether an id of CoNLL-U is a range of words or an empty node.

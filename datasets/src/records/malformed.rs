@@ -52,11 +52,11 @@ pub enum Malformed {
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Skipped {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SkipCounts>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SkipCounts {
     count: u64,
     messages: Vec<String>,
     left_out: u64,

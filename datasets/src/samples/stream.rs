@@ -42,10 +42,10 @@ pub struct Stream<C: Collator> {
     samples: usize,
     window: usize,
     seed: Option<u64>,
-    state: Mutex<State<C>>,
+    state: Mutex<WindowCache<C>>,
 }
 
-struct State<C: Collator> {
+struct WindowCache<C: Collator> {
     windows: VecDeque<(WindowId, Arc<Window<C::Sample>>)>,
     /// The reader that can continue, and its position.
     reading: Option<Reading<C>>,
@@ -128,7 +128,7 @@ impl<C: Collator> Stream<C> {
     fn of(source: Source<C>, window: usize, starts: Vec<usize>) -> Self {
         // Records that are read again are not counted as skipped again.
         let source = source.counting_no_more();
-        let state = Mutex::new(State { windows: VecDeque::new(), reading: None });
+        let state = Mutex::new(WindowCache { windows: VecDeque::new(), reading: None });
         let samples = starts.last().copied().unwrap_or(0);
         Self { source, starts: starts.into(), samples, window, seed: None, state }
     }

@@ -35,7 +35,7 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The state that the thread and the ranks share.
 pub struct ProgressThread {
-    state: Mutex<State>,
+    state: Mutex<ThreadState>,
     /// Signals work for the thread.
     work: Condvar,
     /// Signals that the thread has started or ended.
@@ -43,7 +43,7 @@ pub struct ProgressThread {
 }
 
 #[derive(Default)]
-struct State {
+struct ThreadState {
     /// This process's number and the number of processes once MPI is up, or the error that prevented it.
     started: Option<Result<(usize, usize), WorldError>>,
     outgoing: VecDeque<(usize, Envelope, Vec<Bytes>)>,
@@ -73,14 +73,14 @@ impl ProgressThread {
         progress
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ThreadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until MPI is up. Returns this process's number and the number of processes.
     pub fn started(&self, limit: Duration) -> Result<(usize, usize), WorldError> {
         let state = self.lock();
-        let waiting = |state: &mut State| state.started.is_none();
+        let waiting = |state: &mut ThreadState| state.started.is_none();
         let waited = self.changed.wait_timeout_while(state, limit, waiting);
         let started = waited.unwrap_or_else(PoisonError::into_inner).0.started.clone();
         started.unwrap_or_else(|| Err(WorldError::Mpi(format!("MPI_Init did not return within {limit:?}"))))
@@ -134,7 +134,7 @@ impl ProgressThread {
         let limit = if state.failed { grace } else { limit.min(YEAR) };
         state.closing = Some(Instant::now() + limit);
         self.work.notify_all();
-        let open = |state: &mut State| state.closed.is_none();
+        let open = |state: &mut ThreadState| state.closed.is_none();
         // The thread gives up by itself, unless an MPI call hangs.
         let waited = self.changed.wait_timeout_while(state, limit + grace, open);
         let state = waited.unwrap_or_else(PoisonError::into_inner).0;

@@ -41,10 +41,10 @@ pub(crate) struct Nccl {
     memory: Arc<dyn Memory>,
     /// Whether the rank has begun to join.
     joins: AtomicBool,
-    comm: Mutex<State>,
+    comm: Mutex<Membership>,
 }
 
-enum State {
+enum Membership {
     Apart,
     Joined(Comm),
     /// Given up, and why.
@@ -71,7 +71,7 @@ impl Nccl {
     }
 
     fn with(memory: Arc<dyn Memory>) -> Self {
-        Self { memory, joins: AtomicBool::new(false), comm: Mutex::new(State::Apart) }
+        Self { memory, joins: AtomicBool::new(false), comm: Mutex::new(Membership::Apart) }
     }
 
     /// Returns whether the ranks have yet to join. Only the first call returns true.
@@ -84,8 +84,8 @@ impl Nccl {
         self.memory.enter().map_err(Stop::Failed)?;
         let joined = Comm::join(id, rank, size, watch);
         let (state, result) = match joined {
-            Ok(comm) => (State::Joined(comm), Ok(())),
-            Err(stop) => (State::Over(stop.to_string()), Err(stop)),
+            Ok(comm) => (Membership::Joined(comm), Ok(())),
+            Err(stop) => (Membership::Over(stop.to_string()), Err(stop)),
         };
         *self.comm.lock().unwrap_or_else(PoisonError::into_inner) = state;
         result
@@ -109,9 +109,9 @@ impl Nccl {
         let count = if kind == Kind::ReduceScatter { elements / size } else { elements };
         let mut state = self.comm.lock().unwrap_or_else(PoisonError::into_inner);
         let comm = match &*state {
-            State::Joined(comm) => comm,
-            State::Apart => return Err(Stop::Failed("the ranks have not joined".into())),
-            State::Over(why) => return Err(Stop::GaveUp(why.clone())),
+            Membership::Joined(comm) => comm,
+            Membership::Apart => return Err(Stop::Failed("the ranks have not joined".into())),
+            Membership::Over(why) => return Err(Stop::GaveUp(why.clone())),
         };
         let ended = comm.start(kind, &from, &to, count, dtype, self.memory.stream(), watch);
         let ended = ended.and_then(|()| {
@@ -125,7 +125,7 @@ impl Nccl {
             Ok(()) => Ok(to.into_tensor()),
             Err(stop) => {
                 // Aborts. The device may still write for a moment, so both buffers stay: the world is over.
-                *state = State::Over(stop.to_string());
+                *state = Membership::Over(stop.to_string());
                 std::mem::forget((from, to));
                 Err(stop)
             }

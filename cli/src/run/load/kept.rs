@@ -49,7 +49,7 @@ fn is_none(records: &u64) -> bool {
 
 /// Where an entry is, and what it holds.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct CachePlace {
     key: Fingerprint,
     what: String,
     /// The files that the key is about, as they were when they were hashed.
@@ -59,7 +59,7 @@ pub(super) struct Place {
 /// Changes when a file is written.
 type Stamp = (u64, Option<SystemTime>);
 
-impl Place {
+impl CachePlace {
     /// Returns the place of an entry that depends on these settings alone.
     pub fn of(what: String, settings: &impl Serialize) -> Option<Self> {
         let key = Fingerprint::of(serde_json::to_vec(&(VERSION, settings)).ok()?);
@@ -81,7 +81,7 @@ impl Loading<'_> {
         kind: &str,
         settings: Fingerprint,
         opened: &Opened<'_>,
-    ) -> Option<Place> {
+    ) -> Option<CachePlace> {
         self.cache.as_ref()?;
         let format = opened.format.cloned().map_or_else(|| format_of(opened.paths), Ok).ok()?;
         let mut files = Vec::new();
@@ -98,13 +98,13 @@ impl Loading<'_> {
         let names = (self.config.malformed == Malformed::Skip).then_some(opened.paths);
         let settings = (kind, settings, &format, self.config.malformed, names, contents);
         let what = format!("{what} of {}", opened.paths.summary());
-        Some(Place { files, ..Place::of(what, &settings)? })
+        Some(CachePlace { files, ..CachePlace::of(what, &settings)? })
     }
 
     /// Reads an entry. Whatever keeps it from being read is said, and the tokens are made again.
     pub(super) fn found<T>(
         &self,
-        place: &Place,
+        place: &CachePlace,
         read: impl FnOnce(&mut Entry) -> io::Result<T>,
     ) -> Option<T> {
         let cache = self.cache.as_ref()?;
@@ -122,7 +122,7 @@ impl Loading<'_> {
     }
 
     /// Adds an entry. Says if that fails, the first time, and goes on.
-    pub(super) fn keep(&self, place: &Place, fill: impl FnOnce(&mut EntryWriter) -> io::Result<()>) {
+    pub(super) fn keep(&self, place: &CachePlace, fill: impl FnOnce(&mut EntryWriter) -> io::Result<()>) {
         let Some(cache) = self.cache.as_ref().filter(|_| place.holds()) else { return };
         if let Err(error) = cache.add(place.key, &place.what, fill)
             && !self.cache_failed.replace(true)
@@ -193,7 +193,7 @@ impl Loading<'_> {
     /// Returns the ids of one long text, from the cache or by tokenizing it.
     pub(super) fn ids_of(&self, what: &str, text: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>, RunError> {
         let place = self.cache.as_ref().and_then(|_| tokenizer.settings()).and_then(|tokenizer| {
-            Place::of(format!("the tokens of {what}"), &("text", tokenizer, Fingerprint::of(text)))
+            CachePlace::of(format!("the tokens of {what}"), &("text", tokenizer, Fingerprint::of(text)))
         });
         let Some(place) = place else { return Ok(tokenizer.encode(text)?) };
         let keeping = Keeping::new(place.key);

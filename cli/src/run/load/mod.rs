@@ -23,7 +23,7 @@ use crate::preview::Legible;
 use crate::token_cache::{Entry, TokenCache};
 use firebrick::Data;
 use firebrick::observe::report::TruncatedTexts;
-use kept::Place;
+use kept::CachePlace;
 
 pub(in crate::run) use prints::{Part, Prints};
 pub use task_data::TaskData;
@@ -314,7 +314,7 @@ impl Loading<'_> {
     ) -> Result<Tokenizer, RunError> {
         let place = self.cache.as_ref().and_then(|_| {
             let settings = ("vocabulary", size, &special, Fingerprint::of(text));
-            Place::of(format!("the vocabulary of {size} tokens that an earlier run learned"), &settings)
+            CachePlace::of(format!("the vocabulary of {size} tokens that an earlier run learned"), &settings)
         });
         let read = |entry: &mut Entry| {
             let json = entry.frame()?.unwrap_or_default();

@@ -188,9 +188,9 @@ impl Override {
 
     fn path_error(&self, error: &PathError) -> RunError {
         let at = match (error.place(), self.path_at) {
-            (ron_path::Place::Path(at), Some(path_at)) => path_at + at,
-            (ron_path::Place::Value(at), _) => self.at(at),
-            (ron_path::Place::Path(_), None) => self.value_at,
+            (ron_path::ErrorPlace::Path(at), Some(path_at)) => path_at + at,
+            (ron_path::ErrorPlace::Value(at), _) => self.at(at),
+            (ron_path::ErrorPlace::Path(_), None) => self.value_at,
         };
         self.error(at, error.to_string())
     }
