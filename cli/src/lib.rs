@@ -80,7 +80,7 @@ pub use plan::{
     Cluster, ClusterError, ClusterPlan, Collectives, FoundBatch, Group, Peak, Plan, PlanError, Planned, Sent,
     StepTime, Timed, Traffic,
 };
-pub use preview::{Cell, Grid, Kind, Legible, Look, Names, Numbers, Preview, Row};
+pub use preview::{Cell, Grid, Legible, Look, Names, Numbers, Preview, Row, TokenKind};
 pub use program::Program;
 pub use run::{
     BatchConfig, Caret, CausalLmTask, ChatConfig, CheckpointsConfig, Corpus, DataConfig, DataRun, DpoTask,

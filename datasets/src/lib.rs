@@ -224,7 +224,7 @@ pub use fingerprint::Fingerprint;
 #[cfg(feature = "text")]
 pub use keeping::Keeping;
 pub use padding::{PadTo, Padding, Side};
-pub use place::Place;
+pub use place::RecordPlace;
 #[cfg(feature = "parquet")]
 pub use readers::ParquetReader;
 #[cfg(feature = "text")]

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, sync::Arc};
 
-use firebrick_datasets::{Drawn, Encoder, PadTo, Padding, Place, Record, Side, Tokenizer, Value};
+use firebrick_datasets::{Drawn, Encoder, PadTo, Padding, Record, RecordPlace, Side, Tokenizer, Value};
 use serde::{Deserialize, de::DeserializeOwned};
 
 #[path = "golden/causal_lm.rs"]
@@ -83,7 +83,7 @@ fn pad_id(name: &str) -> u32 {
 }
 
 fn record<const N: usize>(fields: [(&str, Value); N]) -> Record {
-    let place = Place { file: Arc::from(Path::new("golden")), line: 1 };
+    let place = RecordPlace { file: Arc::from(Path::new("golden")), line: 1 };
     Record::new(place, fields.map(|(name, value)| (name.into(), value)).into())
 }
 

@@ -6,7 +6,7 @@ use std::{path::Path, sync::Arc};
 use firebrick_datasets::collators::{MaskedLm, Masking};
 use firebrick_datasets::{
     Amount, Batch, Batcher, Batches, Collator, Cursor, Cut, DataError, Drawn, Encoder, InMemory, Mixed,
-    Packs, Place, Prefetch, Reader, Record, Records, Request, Requests, Source, Stream, TokenBatch,
+    Packs, Prefetch, Reader, Record, RecordPlace, Records, Request, Requests, Source, Stream, TokenBatch,
     TokenFile, TokenWriter, Tokenizer, Until, Value, Windows,
 };
 use proptest::prelude::*;
@@ -86,7 +86,7 @@ impl Reader for Numbers {
     fn open(&self, part: usize) -> Result<Records, DataError> {
         let start: usize = self.0[..part].iter().sum();
         Ok(Box::new((start..start + self.0[part]).map(|number| {
-            let place = Place { file: Path::new("numbers").into(), line: number as u64 };
+            let place = RecordPlace { file: Path::new("numbers").into(), line: number as u64 };
             Ok(Record::new(place, vec![("number".into(), Value::Integer(number as i64))]))
         })))
     }
@@ -246,7 +246,7 @@ fn masks_are_drawn_by_sample_and_epoch() {
     let task = Arc::new(MaskedLm::new(Encoder::new(tokenizer), masking).pad_id(0).mask_id(1));
     let record = |number: usize| {
         let text = ('a'..='z').cycle().skip(number).take(5 + number % 30).collect();
-        let place = Place { file: Path::new("texts").into(), line: number as u64 };
+        let place = RecordPlace { file: Path::new("texts").into(), line: number as u64 };
         Record::new(place, vec![("text".into(), Value::Text(text))])
     };
     let samples = (0..50).map(|number| task.encode(&record(number)).unwrap().remove(0)).collect();

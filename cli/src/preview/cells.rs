@@ -11,12 +11,12 @@ pub struct Cell {
     /// Its label; `None` where it does not count in the loss.
     pub label: Option<String>,
     /// What kind of token it is.
-    pub kind: Kind,
+    pub kind: TokenKind,
 }
 
 /// What kind of token a cell shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum TokenKind {
     /// A token of the text.
     Text,
     /// A token with a role, such as `[CLS]`.
@@ -57,7 +57,7 @@ pub(super) fn lines(cells: &[Cell], width: usize, color: bool) -> Vec<String> {
 
 /// A run of padding as one cell: `<pad>×12`.
 fn folded(cells: &[Cell]) -> Vec<Cell> {
-    let alike = |a: &Cell, b: &Cell| a.kind == Kind::Padding && a == b;
+    let alike = |a: &Cell, b: &Cell| a.kind == TokenKind::Padding && a == b;
     let fold = |run: &[Cell]| match run {
         [cell] => Some(cell.clone()),
         [cell, ..] => Some(Cell { token: format!("{}×{}", cell.token, run.len()), ..cell.clone() }),
@@ -84,9 +84,9 @@ fn above(cells: &[Cell], color: bool, only_tokens: bool) -> String {
     let cell = |cell: &Cell| {
         let style = match cell.kind {
             _ if only_tokens && cell.label.is_some() => LEARNED,
-            Kind::Text => Style::new(),
-            Kind::Special => AnsiColor::Cyan.on_default(),
-            Kind::Padding => Style::new().dimmed(),
+            TokenKind::Text => Style::new(),
+            TokenKind::Special => AnsiColor::Cyan.on_default(),
+            TokenKind::Padding => Style::new().dimmed(),
         };
         padded(&short(&cell.token), columns(cell), style, color)
     };
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     fn cell(token: &str, label: Option<&str>) -> Cell {
-        Cell { token: token.into(), label: label.map(Into::into), kind: Kind::Text }
+        Cell { token: token.into(), label: label.map(Into::into), kind: TokenKind::Text }
     }
 
     #[test]
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn padding_takes_one_cell() {
-        let pad = Cell { kind: Kind::Padding, ..cell("<pad>", None) };
+        let pad = Cell { kind: TokenKind::Padding, ..cell("<pad>", None) };
         let cells = [vec![cell("a", Some("x")), cell("a", Some("x"))], vec![pad; 12]].concat();
         assert_eq!(lines(&cells, 80, false), ["a a <pad>×12", "x x"]);
     }

@@ -7,7 +7,7 @@ use firebrick_datasets::collators::{
 };
 use firebrick_datasets::{Batch, IGNORE, TokenBatch, Tokenizer};
 
-use super::cells::{Cell, Kind};
+use super::cells::{Cell, TokenKind};
 
 /// What ids are called.
 #[derive(Clone, Debug)]
@@ -103,9 +103,9 @@ impl Names {
         let special = self.tokenizer.special();
         let id = u32::try_from(id).unwrap_or(u32::MAX);
         let kind = match is_real {
-            false => Kind::Padding,
-            true if special.all.contains(&id) => Kind::Special,
-            true => Kind::Text,
+            false => TokenKind::Padding,
+            true if special.all.contains(&id) => TokenKind::Special,
+            true => TokenKind::Text,
         };
         Cell { token: self.tokenizer.piece(id), label, kind }
     }

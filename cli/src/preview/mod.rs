@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::run::{DataRun, Loaded, RunError};
 
-pub use cells::{Cell, Kind};
+pub use cells::{Cell, TokenKind};
 pub use legible::{Grid, Legible, Names, Row};
 
 /// Micro-batches that are looked at, at most: of a large corpus, the first ones tell enough.

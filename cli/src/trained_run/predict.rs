@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use firebrick_datasets::{
-    DataError, JsonlReader, Place, ReadError, Reader, Record, Skipped, Tokenizer, Truncated, counted,
+    DataError, JsonlReader, ReadError, Reader, Record, RecordPlace, Skipped, Tokenizer, Truncated, counted,
 };
 use serde_json::{Map, Value, json};
 
@@ -209,7 +209,7 @@ impl Predicting<'_> {
         tokenizer: &Tokenizer,
         skipped: &Skipped,
     ) -> Result<Option<(Question, Option<Value>)>, RunError> {
-        let place = Place { file: Path::new(STANDARD_INPUT).into(), line };
+        let place = RecordPlace { file: Path::new(STANDARD_INPUT).into(), line };
         let asked = match text {
             Ok(text) if text.trim().is_empty() => return Ok(None),
             Ok(text) => {
@@ -277,7 +277,7 @@ fn asked_by_records<'a>(
 }
 
 /// Returns the record of a line: a JSON object, or a text.
-fn record(run: &Run, line: &str, place: Place) -> Result<Record, DataError> {
+fn record(run: &Run, line: &str, place: RecordPlace) -> Result<Record, DataError> {
     match line.trim_start().starts_with('{') {
         true => JsonlReader::record(line, place),
         false => {

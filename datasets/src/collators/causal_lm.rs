@@ -26,14 +26,14 @@ use crate::{
 /// ```
 /// use std::{path::Path, sync::Arc};
 /// use firebrick_datasets::collators::CausalLm;
-/// use firebrick_datasets::{Batch, Collator, Drawn, Encoder, Place, Record, Tokenizer, Value};
+/// use firebrick_datasets::{Batch, Collator, Drawn, Encoder, Record, RecordPlace, Tokenizer, Value};
 ///
 /// let tokenizer = Arc::new(Tokenizer::characters("2+3=5.")?);
 /// let task = CausalLm::new(Encoder::new(tokenizer)).prompted("question", "answer").pad_id(0);
 ///
 /// let text = |text: &str| Value::Text(text.to_owned());
 /// let record = Record::new(
-///     Place { file: Path::new("sums.jsonl").into(), line: 1 },
+///     RecordPlace { file: Path::new("sums.jsonl").into(), line: 1 },
 ///     vec![("question".into(), text("2+3=")), ("answer".into(), text("5."))],
 /// );
 /// let sample = Arc::new(task.encode(&record)?.remove(0));

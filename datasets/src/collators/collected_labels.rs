@@ -96,10 +96,13 @@ mod tests {
     use std::{path::Path, sync::Arc};
 
     use super::*;
-    use crate::{Place, Value};
+    use crate::{RecordPlace, Value};
 
     fn record(label: Value) -> Record {
-        Record::new(Place { file: Arc::from(Path::new("a.csv")), line: 4 }, vec![("label".into(), label)])
+        Record::new(
+            RecordPlace { file: Arc::from(Path::new("a.csv")), line: 4 },
+            vec![("label".into(), label)],
+        )
     }
 
     #[test]

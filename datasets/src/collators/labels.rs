@@ -97,11 +97,11 @@ impl Labels {
     /// ```
     /// use std::{path::Path, sync::Arc};
     /// use firebrick_datasets::collators::{Labels, Numbers};
-    /// use firebrick_datasets::{Malformed, Place, Record, Value};
+    /// use firebrick_datasets::{Malformed, Record, RecordPlace, Value};
     ///
     /// let records = |labels: [i64; 3]| {
     ///     labels.map(|label| {
-    ///         let place = Place { file: Arc::from(Path::new("stars.jsonl")), line: 1 };
+    ///         let place = RecordPlace { file: Arc::from(Path::new("stars.jsonl")), line: 1 };
     ///         Ok(Record::new(place, vec![("label".into(), Value::Integer(label))]))
     ///     })
     /// };
@@ -308,10 +308,13 @@ mod tests {
     use std::{path::Path, sync::Arc};
 
     use super::*;
-    use crate::Place;
+    use crate::RecordPlace;
 
     fn record(label: Value) -> Record {
-        Record::new(Place { file: Arc::from(Path::new("a.csv")), line: 4 }, vec![("label".into(), label)])
+        Record::new(
+            RecordPlace { file: Arc::from(Path::new("a.csv")), line: 4 },
+            vec![("label".into(), label)],
+        )
     }
 
     #[test]

@@ -28,13 +28,13 @@ use crate::{
 /// ```
 /// use std::{path::Path, sync::Arc};
 /// use firebrick_datasets::collators::{MaskedLm, Masking};
-/// use firebrick_datasets::{Collator, Drawn, Encoder, Place, Record, Tokenizer, Value};
+/// use firebrick_datasets::{Collator, Drawn, Encoder, Record, RecordPlace, Tokenizer, Value};
 ///
 /// let tokenizer = Arc::new(Tokenizer::from_file("tests/golden/wordpiece/tokenizer.json")?);
 /// let masking = Masking::default().probability(1.0)?.replaced(1.0, 0.0)?;
 /// let task = MaskedLm::new(Encoder::new(tokenizer), masking).pad_id(0).mask_id(4);
 ///
-/// let place = Place { file: Path::new("text.jsonl").into(), line: 1 };
+/// let place = RecordPlace { file: Path::new("text.jsonl").into(), line: 1 };
 /// let record = Record::new(place, vec![("text".into(), Value::Text("the river".into()))]);
 /// let sample = Arc::new(task.encode(&record)?.remove(0));
 /// let ids = &sample.tokens.ids;

@@ -65,7 +65,7 @@ pub use masking::Masking;
 pub use packing::{Pack, Packing};
 pub use preference_batch::{PreferenceBatch, PreferenceSample};
 pub use preference_record::PreferenceFields;
-pub use preferences::{Kept, Preferences};
+pub use preferences::{KeptEnd, Preferences};
 pub use seq2seq::{Seq2Seq, Seq2SeqSample};
 pub use seq2seq_batch::Seq2SeqBatch;
 pub use sequence_batch::SequenceBatch;

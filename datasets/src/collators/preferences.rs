@@ -13,7 +13,7 @@ use crate::{
 
 /// The end of a row that is kept if the row is too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum Kept {
+pub enum KeptEnd {
     /// The start: the answer is cut. A pair whose prompt fills a row is left out.
     #[default]
     Start,
@@ -31,14 +31,14 @@ pub enum Kept {
 /// ```
 /// use std::{path::Path, sync::Arc};
 /// use firebrick_datasets::collators::{Dpo, Preferences};
-/// use firebrick_datasets::{Collator, Drawn, Encoder, Place, Record, Tokenizer, Value};
+/// use firebrick_datasets::{Collator, Drawn, Encoder, Record, RecordPlace, Tokenizer, Value};
 ///
 /// let encoder = Encoder::new(Arc::new(Tokenizer::characters("2+3=56.")?));
 /// let pairs = Preferences::new(encoder, Dpo::default())?.end_id(1);
 ///
 /// let text = |text: &str| Value::Text(text.to_owned());
 /// let record = Record::new(
-///     Place { file: Path::new("sums.jsonl").into(), line: 1 },
+///     RecordPlace { file: Path::new("sums.jsonl").into(), line: 1 },
 ///     vec![("prompt".into(), text("2+3=")), ("chosen".into(), text("5")), ("rejected".into(), text("6"))],
 /// );
 /// let sample = Arc::new(pairs.encode(&record)?.remove(0));
@@ -53,7 +53,7 @@ pub struct Preferences {
     dpo: Dpo,
     fields: PreferenceFields,
     template: Option<ChatTemplate>,
-    kept: Kept,
+    kept: KeptEnd,
     end: bool,
     end_id: Option<u32>,
     padding: Padding,
@@ -79,7 +79,7 @@ impl Preferences {
             dpo,
             fields: PreferenceFields::default(),
             template,
-            kept: Kept::default(),
+            kept: KeptEnd::default(),
             end_id: None,
             padding: Padding::default(),
             pad_id: None,
@@ -92,7 +92,7 @@ impl Preferences {
     }
 
     /// Sets what is kept of a row with more tokens than the encoder's `max_length`. Default: its start.
-    pub fn kept(self, kept: Kept) -> Self {
+    pub fn kept(self, kept: KeptEnd) -> Self {
         Self { kept, ..self }
     }
 
@@ -170,8 +170,8 @@ impl Preferences {
         if let Some(excess) = most.and_then(|most| ids.len().checked_sub(most)).filter(|&excess| excess > 0) {
             self.encoder.lose(excess);
             match self.kept {
-                Kept::Start => ids.truncate(ids.len() - excess),
-                Kept::End => {
+                KeptEnd::Start => ids.truncate(ids.len() - excess),
+                KeptEnd::End => {
                     ids.drain(..excess);
                     prompt = prompt.saturating_sub(excess);
                 }

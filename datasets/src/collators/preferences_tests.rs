@@ -33,13 +33,13 @@ fn a_row_keeps_its_start_or_its_end_and_a_pair_without_an_answer_is_left_out() {
     assert_eq!(row(cut.chosen()), row(whole.chosen()));
     assert_eq!(row(cut.rejected()), (vec![1, 2, 3, 5, 6], 3));
     assert_eq!((truncated.texts(), truncated.tokens()), (1, 1));
-    let end = letters(Some(4)).kept(Kept::End);
+    let end = letters(Some(4)).kept(KeptEnd::End);
     let cut = of(&end, &pair("abc", "d", "ef")).unwrap();
     assert_eq!(row(cut.chosen()), (vec![2, 3, 4, 0], 2));
     assert_eq!(row(cut.rejected()), (vec![3, 5, 6, 0], 1));
     // The prompt fills the row.
     assert_eq!(of(&letters(Some(3)), &pair("abc", "d", "ef")), None);
-    assert!(of(&letters(Some(3)).kept(Kept::End), &pair("abc", "d", "ef")).is_some());
+    assert!(of(&letters(Some(3)).kept(KeptEnd::End), &pair("abc", "d", "ef")).is_some());
 }
 
 #[test]

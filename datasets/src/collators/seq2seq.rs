@@ -24,7 +24,7 @@ use crate::{
 /// ```
 /// use std::{path::Path, sync::Arc};
 /// use firebrick_datasets::collators::Seq2Seq;
-/// use firebrick_datasets::{Collator, Drawn, Encoder, Place, Record, Tokenizer, Value};
+/// use firebrick_datasets::{Collator, Drawn, Encoder, Record, RecordPlace, Tokenizer, Value};
 ///
 /// let tokenizer = Arc::new(Tokenizer::from_file("tests/golden/unigram/tokenizer.json")?);
 /// let encoder = Encoder::new(tokenizer);
@@ -35,7 +35,7 @@ use crate::{
 ///
 /// let text = |text: &str| Value::Text(text.to_owned());
 /// let record = Record::new(
-///     Place { file: Path::new("pairs.jsonl").into(), line: 1 },
+///     RecordPlace { file: Path::new("pairs.jsonl").into(), line: 1 },
 ///     vec![("en".into(), text("the mill")), ("de".into(), text("die Mühle"))],
 /// );
 /// let sample = Arc::new(task.encode(&record)?.remove(0));

@@ -28,7 +28,7 @@ pub enum Target {
 /// ```
 /// use std::{path::Path, sync::Arc};
 /// use firebrick_datasets::collators::{Labels, SequenceClassification, Target};
-/// use firebrick_datasets::{Collator, Drawn, Encoder, Place, Record, Tokenizer, Value};
+/// use firebrick_datasets::{Collator, Drawn, Encoder, Record, RecordPlace, Tokenizer, Value};
 ///
 /// let tokenizer = Arc::new(Tokenizer::from_file("tests/golden/wordpiece/tokenizer.json")?);
 /// let labels = Labels::new(["contradicts", "follows"])?;
@@ -38,7 +38,7 @@ pub enum Target {
 ///
 /// let text = |text: &str| Value::Text(text.to_owned());
 /// let record = Record::new(
-///     Place { file: Path::new("pairs.jsonl").into(), line: 1 },
+///     RecordPlace { file: Path::new("pairs.jsonl").into(), line: 1 },
 ///     vec![
 ///         ("premise".into(), text("the mill")),
 ///         ("hypothesis".into(), text("the river")),

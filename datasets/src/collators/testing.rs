@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use crate::{Drawn, Place, Record, Tokenizer, Value};
+use crate::{Drawn, Record, RecordPlace, Tokenizer, Value};
 
 /// BERT's kind of tokenizer: `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]` are 0 to 4.
 pub(super) fn wordpiece() -> Arc<Tokenizer> {
@@ -24,7 +24,7 @@ fn tokenizer(name: &str) -> Arc<Tokenizer> {
 }
 
 pub(crate) fn record(fields: Vec<(&str, Value)>) -> Record {
-    let place = Place { file: Arc::from(Path::new("data.jsonl")), line: 1 };
+    let place = RecordPlace { file: Arc::from(Path::new("data.jsonl")), line: 1 };
     Record::new(place, fields.into_iter().map(|(name, value)| (name.into(), value)).collect())
 }
 

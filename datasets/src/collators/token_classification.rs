@@ -40,7 +40,7 @@ pub enum Subwords {
 /// ```
 /// use std::{path::Path, sync::Arc};
 /// use firebrick_datasets::collators::{Labels, TokenClassification};
-/// use firebrick_datasets::{Collator, Encoder, Place, Record, Tokenizer, Value};
+/// use firebrick_datasets::{Collator, Encoder, Record, RecordPlace, Tokenizer, Value};
 ///
 /// let tokenizer = Arc::new(Tokenizer::from_file("tests/golden/wordpiece/tokenizer.json")?);
 /// let labels = Labels::new(["O", "B-PER", "I-PER"])?;
@@ -48,7 +48,7 @@ pub enum Subwords {
 ///
 /// let list = |texts: [&str; 2]| Value::List(texts.map(|text| Value::Text(text.into())).into());
 /// let record = Record::new(
-///     Place { file: Path::new("train.jsonl").into(), line: 1 },
+///     RecordPlace { file: Path::new("train.jsonl").into(), line: 1 },
 ///     vec![("words".into(), list(["Maria", "bakes"])), ("labels".into(), list(["B-PER", "O"]))],
 /// );
 /// let samples = task.encode(&record)?;

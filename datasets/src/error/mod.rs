@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::Place;
+use crate::RecordPlace;
 
 #[cfg(feature = "text")]
 mod chat;
@@ -98,7 +98,7 @@ impl DataError {
     }
 
     /// Turns an error about a record's text into an error about that record, with its place.
-    pub fn about(self, place: &Place) -> Self {
+    pub fn about(self, place: &RecordPlace) -> Self {
         let expected = match self {
             Self::Tokenizer(
                 TokenizerError::TokenizerFailed { .. } | TokenizerError::UnknownCharacter { .. },
@@ -115,7 +115,7 @@ impl DataError {
 
     /// Creates the error of a malformed record.
     pub(crate) fn record(
-        place: Place,
+        place: RecordPlace,
         field: Option<&str>,
         expected: impl Into<String>,
         found: impl Into<String>,

@@ -2,7 +2,7 @@
 
 use std::{ops::Range, path::PathBuf};
 
-use crate::{Place, counted};
+use crate::{RecordPlace, counted};
 
 /// An error of files and their records.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +16,7 @@ pub enum ReadError {
     )]
     Record {
         /// The place of the record.
-        place: Place,
+        place: RecordPlace,
         /// The field, if the error is about one.
         field: Option<String>,
         /// What was expected.

@@ -7,7 +7,7 @@ use super::{
     conll_comments::{Comments, Line, columns_of},
     lines::{Lines, is_blank},
 };
-use crate::{DataError, Place, Record, Value};
+use crate::{DataError, Record, RecordPlace, Value};
 
 /// The line that begins a document in CoNLL-2003.
 const DOCUMENT_START: &str = "-DOCSTART-";
@@ -117,7 +117,8 @@ impl Sentences {
         scheme: Option<TagScheme>,
         [words, labels]: &[Arc<str>; 2],
     ) -> Result<Record, DataError> {
-        let place = |line: Option<&u64>| -> Place { self.lines.place(line.copied().unwrap_or_default()) };
+        let place =
+            |line: Option<&u64>| -> RecordPlace { self.lines.place(line.copied().unwrap_or_default()) };
         let converted = match scheme {
             Some(scheme) => scheme.to_iob2(&sentence.labels).map_err(|fault| {
                 let place = place(sentence.lines.get(fault.index));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use csv::ByteRecord;
 
 use super::{Files, lines::LONGEST_RECORD, records, row_lines::RowLines};
-use crate::{DataError, Place, Reader, Record, Records, Value, counted, records::brief};
+use crate::{DataError, Reader, Record, RecordPlace, Records, Value, counted, records::brief};
 
 /// Reads columns with a delimiter from files, compressed or not. Every value is a [`Text`](Value::Text).
 ///
@@ -180,7 +180,7 @@ impl Rows {
         if !self.read()? {
             return Ok(None);
         }
-        let place = Place { file: self.path.clone(), line: self.reader.get_ref().first() };
+        let place = RecordPlace { file: self.path.clone(), line: self.reader.get_ref().first() };
         if self.row.len() != self.names.len() {
             let expected = format!("{}, one for each column", counted(self.names.len(), "value"));
             return Err(DataError::record(place, None, expected, self.row.len().to_string()));

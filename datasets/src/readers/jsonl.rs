@@ -7,7 +7,7 @@ use super::{
     lines::{LONGEST_RECORD, Lines, is_blank},
     records,
 };
-use crate::{DataError, Place, Reader, Record, Records, Value};
+use crate::{DataError, Reader, Record, RecordPlace, Records, Value};
 
 /// Reads JSON lines (<https://jsonlines.org>) from files, compressed or not. Blank lines are skipped.
 ///
@@ -49,9 +49,9 @@ impl JsonlReader {
     /// ```
     /// use std::path::Path;
     ///
-    /// use firebrick_datasets::{JsonlReader, Place};
+    /// use firebrick_datasets::{JsonlReader, RecordPlace};
     ///
-    /// let place = Place { file: Path::new("standard input").into(), line: 1 };
+    /// let place = RecordPlace { file: Path::new("standard input").into(), line: 1 };
     /// let record = JsonlReader::record(r#"{"text": "hello"}"#, place)?;
     /// assert_eq!(record.text("text")?, "hello");
     /// # Ok::<(), firebrick_datasets::DataError>(())
@@ -60,7 +60,7 @@ impl JsonlReader {
     /// # Errors
     ///
     /// [`ReadError::Record`](crate::ReadError::Record) if it is not a JSON object.
-    pub fn record(line: &str, place: Place) -> Result<Record, DataError> {
+    pub fn record(line: &str, place: RecordPlace) -> Result<Record, DataError> {
         let members = members(json::object(line), &place)?;
         Ok(Record::new(place, members.into_iter().map(|(name, value)| (name.into(), value)).collect()))
     }
@@ -86,7 +86,7 @@ impl Reader for JsonlReader {
 /// Returns the members of an object, or the error of the record at this place.
 fn members(
     object: Result<Vec<(String, Value)>, json::Fault>,
-    place: &Place,
+    place: &RecordPlace,
 ) -> Result<Vec<(String, Value)>, DataError> {
     object.map_err(|fault| {
         let found = format!("at column {}: {}", fault.column, fault.reason);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::unpacked::Unpacked;
-use crate::{DataError, Place};
+use crate::{DataError, RecordPlace};
 
 /// The default maximum number of bytes in a record: 64 MiB.
 ///
@@ -41,8 +41,8 @@ impl Lines {
     }
 
     /// Returns the place of a line.
-    pub(super) fn place(&self, line: u64) -> Place {
-        Place { file: self.source.path().clone(), line }
+    pub(super) fn place(&self, line: u64) -> RecordPlace {
+        RecordPlace { file: self.source.path().clone(), line }
     }
 
     /// Returns the next line, or `None` at the end of the file.

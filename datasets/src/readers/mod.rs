@@ -72,11 +72,11 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::{Place, ReadError};
+    use crate::{ReadError, RecordPlace};
 
     #[test]
     fn reading_continues_only_after_record_errors() {
-        let place = Place { file: Path::new("x").into(), line: 1 };
+        let place = RecordPlace { file: Path::new("x").into(), line: 1 };
         let record = Record::new(place, Vec::new());
         let of_record = record.expected("a", "b");
         let of_file = DataError::Read(ReadError::NoPart { part: 0, parts: 0 });

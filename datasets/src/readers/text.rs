@@ -10,7 +10,7 @@ use super::{
     records,
     unpacked::Unpacked,
 };
-use crate::{DataError, Place, Reader, Record, Records, Value};
+use crate::{DataError, Reader, Record, RecordPlace, Records, Value};
 
 /// The part of a text that makes a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -104,11 +104,11 @@ impl Reader for TextReader {
     }
 }
 
-fn record(place: Place, name: &Arc<str>, text: String) -> Record {
+fn record(place: RecordPlace, name: &Arc<str>, text: String) -> Record {
     Record::new(place, vec![(name.clone(), Value::Text(text))])
 }
 
-fn too_long(place: Place, longest: usize, unit: &str) -> DataError {
+fn too_long(place: RecordPlace, longest: usize, unit: &str) -> DataError {
     let expected = format!("a {unit} of at most {longest} bytes");
     DataError::record(place, None, expected, "a longer one")
 }
@@ -161,7 +161,7 @@ fn paragraph(lines: &mut Lines, longest: usize, name: &Arc<str>) -> Result<Optio
 }
 
 fn document(source: Unpacked, longest: usize, name: &Arc<str>) -> Result<Option<Record>, DataError> {
-    let place = Place { file: source.path().clone(), line: 1 };
+    let place = RecordPlace { file: source.path().clone(), line: 1 };
     let mut source = source.take(longest as u64 + 1);
     let mut bytes = Vec::new();
     source.read_to_end(&mut bytes).map_err(DataError::io(&place.file))?;

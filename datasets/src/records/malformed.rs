@@ -141,10 +141,10 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::{Place, ReadError, Record};
+    use crate::{ReadError, Record, RecordPlace};
 
     fn record() -> Record {
-        Record::new(Place { file: Path::new("x").into(), line: 1 }, Vec::new())
+        Record::new(RecordPlace { file: Path::new("x").into(), line: 1 }, Vec::new())
     }
 
     fn items(count: usize) -> Records {

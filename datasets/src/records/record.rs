@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{DataError, Place};
+use crate::{DataError, RecordPlace};
 
 /// One value of a record.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,9 +32,9 @@ pub enum Value {
 ///
 /// ```
 /// use std::{path::Path, sync::Arc};
-/// use firebrick_datasets::{Place, Record, Value};
+/// use firebrick_datasets::{Record, RecordPlace, Value};
 ///
-/// let place = Place { file: Path::new("train.jsonl").into(), line: 3 };
+/// let place = RecordPlace { file: Path::new("train.jsonl").into(), line: 3 };
 /// let record = Record::new(place, vec![("text".into(), Value::Text("hello".into()))]);
 /// assert_eq!(record.text("text")?, "hello");
 ///
@@ -44,7 +44,7 @@ pub enum Value {
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
-    place: Place,
+    place: RecordPlace,
     fields: Vec<(Arc<str>, Value)>,
     /// Fields that exist but cannot be values, and their types, for the errors of [`expected`](Self::expected).
     pub(crate) unread: Vec<(Arc<str>, &'static str)>,
@@ -52,12 +52,12 @@ pub struct Record {
 
 impl Record {
     /// Creates a record with these fields.
-    pub fn new(place: Place, fields: Vec<(Arc<str>, Value)>) -> Self {
+    pub fn new(place: RecordPlace, fields: Vec<(Arc<str>, Value)>) -> Self {
         Self { place, fields, unread: Vec::new() }
     }
 
     /// Returns the place of the record.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &RecordPlace {
         &self.place
     }
 

@@ -33,7 +33,7 @@ static CORES: LazyLock<Option<ThreadPool>> = LazyLock::new(|| {
 ///
 /// ```
 /// use firebrick_datasets::{InMemory, Samples, Source};
-/// # use firebrick_datasets::{Collator, DataError, Drawn, Place, Reader, Record, Records, TokenBatch, Value};
+/// # use firebrick_datasets::{Collator, DataError, Drawn, RecordPlace, Reader, Record, Records, TokenBatch, Value};
 /// use std::sync::Arc;
 /// # use std::path::Path;
 /// # struct Lines;
@@ -55,7 +55,7 @@ static CORES: LazyLock<Option<ThreadPool>> = LazyLock::new(|| {
 /// #     fn parts(&self) -> usize { 1 }
 /// #     fn open(&self, _: usize) -> Result<Records, DataError> {
 /// #         let record = |line| {
-/// #             let place = Place { file: Path::new("a").into(), line };
+/// #             let place = RecordPlace { file: Path::new("a").into(), line };
 /// #             Ok(Record::new(place, vec![("text".into(), Value::Text(format!("line {line}")))]))
 /// #         };
 /// #         Ok(Box::new((1..3).map(record)))

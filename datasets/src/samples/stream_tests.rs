@@ -8,7 +8,7 @@ use std::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Malformed, Place, Reader, Record, Records, TokenBatch, Value};
+use crate::{Malformed, Reader, Record, RecordPlace, Records, TokenBatch, Value};
 
 /// A reader with parts of these sizes; the number in a record is its index.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Reader for Numbers {
         let bad = self.bad.filter(|_| again);
         Ok(Box::new((start..start + self.sizes[part]).map(move |number| {
             read.fetch_add(1, Ordering::SeqCst);
-            let place = Place { file: Path::new("numbers").into(), line: number as u64 };
+            let place = RecordPlace { file: Path::new("numbers").into(), line: number as u64 };
             let field = if bad == Some(number as i64) { "bad" } else { "n" };
             Ok(Record::new(place, vec![(field.into(), Value::Integer(number as i64))]))
         })))

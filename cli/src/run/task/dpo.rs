@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use firebrick_datasets::collators::{Dpo, Kept, PreferenceFields, Preferences};
+use firebrick_datasets::collators::{Dpo, KeptEnd, PreferenceFields, Preferences};
 use firebrick_datasets::{DataError, Record, Reference, Tokenizer, Value as Field};
 use firebrick_models::inference::Question;
 use firebrick_strategies::SettingError;
@@ -38,7 +38,7 @@ pub struct DpoTask {
     pub rejected: String,
     /// What is kept of a row with more tokens than `data.max_length`. Default: `Start`.
     #[serde(default)]
-    pub keep: Kept,
+    pub keep: KeptEnd,
     /// Whether an end token follows each text. Default: yes, if the tokenizer has one.
     #[serde(default)]
     pub end: Option<bool>,

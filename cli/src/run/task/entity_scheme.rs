@@ -36,13 +36,13 @@ pub(super) fn unread_scheme(scheme: TagScheme, is_conll: bool) -> Option<String>
 mod tests {
     use std::path::Path;
 
-    use firebrick_datasets::{Place, Value};
+    use firebrick_datasets::{RecordPlace, Value};
 
     use super::*;
 
     fn scheme(sentences: &[&str]) -> Option<TagScheme> {
         let record = |labels: &&str| {
-            let place = Place { file: Path::new("x").into(), line: 1 };
+            let place = RecordPlace { file: Path::new("x").into(), line: 1 };
             let labels = labels.split(' ').map(|label| Value::Text(label.into())).collect();
             Record::new(place, vec![("labels".into(), Value::List(labels))])
         };

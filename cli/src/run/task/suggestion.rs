@@ -235,13 +235,13 @@ pub(super) fn listed(classes: &BTreeSet<String>) -> String {
 mod tests {
     use std::path::Path;
 
-    use firebrick_datasets::Place;
+    use firebrick_datasets::RecordPlace;
 
     use super::*;
 
     fn examples(rows: &[(&str, &str)]) -> Examples {
         let record = |(text, class): &(&str, &str)| {
-            let place = Place { file: Path::new("x").into(), line: 1 };
+            let place = RecordPlace { file: Path::new("x").into(), line: 1 };
             let value = |text: &str| Value::Text(text.into());
             Record::new(place, vec![("kind".into(), value(class)), ("note".into(), value(text))])
         };
@@ -268,7 +268,7 @@ mod tests {
         assert!(of.is_number("note") && !of.is_number("kind") && !of.is_number("none"));
         assert!(!examples(&[("nan", "1")]).is_number("note"));
         let record = |labels: Vec<Value>| {
-            let place = Place { file: Path::new("x").into(), line: 1 };
+            let place = RecordPlace { file: Path::new("x").into(), line: 1 };
             Record::new(place, vec![("tags".into(), Value::List(labels))])
         };
         let text = |text: &str| Value::Text(text.into());

@@ -171,13 +171,13 @@ fn row<M: Trainable>(
 mod tests {
     use std::path::Path;
 
-    use firebrick_datasets::Place;
+    use firebrick_datasets::RecordPlace;
 
     use super::*;
 
     fn read(fields: &[(&str, Value)]) -> Result<Choice, DataError> {
         let fields = fields.iter().map(|(name, value)| ((*name).into(), value.clone())).collect();
-        Choice::read(&Record::new(Place { file: Path::new("a.jsonl").into(), line: 1 }, fields))
+        Choice::read(&Record::new(RecordPlace { file: Path::new("a.jsonl").into(), line: 1 }, fields))
     }
 
     fn text(text: &str) -> Value {

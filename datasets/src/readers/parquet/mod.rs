@@ -22,7 +22,7 @@ use parquet::{
 
 use super::{Files, lines::LONGEST_RECORD, records};
 use crate::{
-    DataError, Place, Reader, Record, Records, counted, ordinary_file, records::brief,
+    DataError, Reader, Record, RecordPlace, Records, counted, ordinary_file, records::brief,
     silent_panics::caught_silently,
 };
 
@@ -38,7 +38,7 @@ use crate::{
 /// that unpacks to more than 64 MiB plus 1032 times its size is an error, and so is a list of more than 4,194,304
 /// values. A row with too many bytes of text is malformed, as in other formats, and a file whose rows have more than
 /// 64 MiB of text plus 1032 times its size is an error: a dictionary of one long text may stand for any number of copies.
-/// The line of a [`Place`] is the row's number, from 1.
+/// The line of a [`RecordPlace`] is the row's number, from 1.
 ///
 /// The names of a `ClassLabel`, which Hugging Face's `datasets` keeps in the file's metadata, are those of
 /// [`class_names`](Reader::class_names).
@@ -236,7 +236,7 @@ impl<R: Iterator<Item = parquet::errors::Result<Row>>> Rows<R> {
     }
 
     fn record(&mut self, row: Row) -> Result<Record, DataError> {
-        let place = Place { file: self.path.clone(), line: self.number };
+        let place = RecordPlace { file: self.path.clone(), line: self.number };
         let columns = row.into_columns();
         if self.names.len() != columns.len() {
             self.names = columns.iter().map(|(name, _)| name.as_str().into()).collect();
