@@ -33,7 +33,7 @@ use burn::tensor::Device;
 use firebrick::datasets::{Batch, TokenBatch, Windows};
 use firebrick::memory::keep_freed;
 use firebrick::observe::timeline::{RankTimeline, StepTimeline};
-use firebrick::world::{Activity, Event, Kind, Link, World};
+use firebrick::world::{Activity, Collective, Event, Link, World};
 use firebrick::{
     Data, Loss, Objective, Observer, Pass, Recompute, Report, Schedule, StepNumbers, Trainer, Zero,
 };
@@ -166,7 +166,7 @@ fn measured<M: Objective<TokenBatch> + 'static>(
 }
 
 /// Returns the seconds that a rank waits for each kind of exchange.
-fn waits(rank: &RankTimeline) -> BTreeMap<Kind, f64> {
+fn waits(rank: &RankTimeline) -> BTreeMap<Collective, f64> {
     let mut seconds = BTreeMap::new();
     for event in &rank.events {
         if let Activity::Wait(kind) = event.activity {
@@ -178,7 +178,7 @@ fn waits(rank: &RankTimeline) -> BTreeMap<Kind, f64> {
 
 /// Returns the bytes of the gradients of the largest block that a rank sends.
 fn bucket(rank: &RankTimeline) -> u64 {
-    let of_sums = |event: &&Event| event.activity == Activity::Exchange(Kind::ReduceScatter);
+    let of_sums = |event: &&Event| event.activity == Activity::Exchange(Collective::ReduceScatter);
     rank.events.iter().filter(of_sums).map(|event| event.bytes).max().unwrap_or(0)
 }
 

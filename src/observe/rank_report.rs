@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use firebrick_world::{Communicator, Kind, Traffic};
+use firebrick_world::{Collective, Communicator, Traffic};
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
@@ -29,7 +29,7 @@ pub struct RankReport {
     /// [`Report::peak_bytes`](crate::Report::peak_bytes) of this rank.
     pub peak_bytes: usize,
     /// What the rank exchanged with others per update, on average, by kind of call.
-    pub per_step: BTreeMap<Kind, PerStep>,
+    pub per_step: BTreeMap<Collective, PerStep>,
     /// Seconds that other ranks waited for this one, summed over them and over all steps.
     pub awaited_seconds: f64,
     /// Seconds that this rank waited for each rank, over all steps.
@@ -217,7 +217,7 @@ mod tests {
             assert_eq!((report.rank, report.master_bytes, report.peak_bytes), (rank, 100 + rank, 7));
             // Two thirds of six elements, in each of two steps.
             let moved = PerStep { calls: 1.0, elements: 4.0, sent_bytes: 16.0, received_bytes: 16.0 };
-            assert_eq!(report.per_step, BTreeMap::from([(Kind::ReduceScatter, moved)]));
+            assert_eq!(report.per_step, BTreeMap::from([(Collective::ReduceScatter, moved)]));
             assert_eq!(report.bytes_per_step(), (16.0, 16.0));
             let awaited: f64 = reports[0].iter().map(|other| other.waited_seconds[rank]).sum();
             assert_eq!(report.awaited_seconds, awaited);

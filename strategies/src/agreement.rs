@@ -148,7 +148,7 @@ fn first_reason(codes: &[f64], mine: Option<&SkipReason>) -> Option<SkipReason> 
 #[cfg(test)]
 mod tests {
     use burn::tensor::Device;
-    use firebrick_world::{Kind, World};
+    use firebrick_world::{Collective, World};
 
     use super::*;
 
@@ -166,7 +166,7 @@ mod tests {
                 // Whoever asks later makes no other exchange, and cannot change what was agreed.
                 let agreed = agreement.make(Some(&SkipReason::NoItems)).unwrap().clone();
                 assert_eq!(agreement.made(), Some(&agreed));
-                assert_eq!(world.traffic().of(Kind::Scalars).calls, 1);
+                assert_eq!(world.traffic().of(Collective::Scalars).calls, 1);
                 agreed
             })
         });

@@ -10,7 +10,7 @@ use firebrick::strategies::{
     Composed, Composition, Effects, Grads, Outcome, Setup, SkipReason, Stage, Stages, StrategyError,
     StrategyRecipe,
 };
-use firebrick::world::Kind;
+use firebrick::world::Collective;
 use firebrick::{
     Amp, Clip, Data, Ema, Freeze, KeepPadding, Lora, Loss, Objective, Offload, Pass, Recompute, Schedule,
     SkipOutliers, Strategy, TrainError, Trainer, World, Zero,
@@ -78,7 +78,8 @@ fn what_comes_between_two_steps_is_counted() {
     let received = |evaluated| {
         let setting = Setting { rows: 8, steps: 4, evaluated, ..Setting::default() }.cut_for(2, 1);
         let run = setting.run(2, 1, Zero::stage(1).replicate_below(64));
-        let gathers = run.report.ranks.iter().map(|rank| rank.per_step[&Kind::AllGather].received_bytes);
+        let gathers =
+            run.report.ranks.iter().map(|rank| rank.per_step[&Collective::AllGather].received_bytes);
         gathers.collect::<Vec<_>>()
     };
     let expected = received(false);

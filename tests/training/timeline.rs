@@ -5,7 +5,7 @@ use std::sync::mpsc::{Sender, channel};
 
 use firebrick::observe::timeline::{RankTimeline, StepTimeline, file_name};
 use firebrick::strategies::Composition;
-use firebrick::world::{Activity, Event, Kind, Lane, Link};
+use firebrick::world::{Activity, Collective, Event, Lane, Link};
 use firebrick::{Data, Observer, Recompute, Schedule, TrainError, Trainer, World, Zero};
 use firebrick_models::{Gpt, GptConfig};
 
@@ -74,7 +74,7 @@ fn over_a_slow_link(zero: Zero) -> Vec<RankTimeline> {
 
 #[test]
 fn the_gradients_of_a_block_travel_while_the_next_block_computes() {
-    let sums = Kind::ReduceScatter;
+    let sums = Collective::ReduceScatter;
     for (stage, first) in [(2, Activity::Backward), (3, Activity::Rerun)] {
         let mut beside = Vec::new();
         for rank in over_a_slow_link(Zero::stage(stage)) {
@@ -85,7 +85,7 @@ fn the_gradients_of_a_block_travel_while_the_next_block_computes() {
             }
             // Nothing waits for small parameters before the end.
             let last = only(&rank, Activity::Backward, 0);
-            let waits = (0..LAYERS).flat_map(|block| of(&rank, Activity::Wait(Kind::AllReduce), block));
+            let waits = (0..LAYERS).flat_map(|block| of(&rank, Activity::Wait(Collective::AllReduce), block));
             waits.for_each(|wait| {
                 assert!(wait.start >= last.end, "{wait:?} begins before the end of {last:?}")
             });
@@ -96,7 +96,7 @@ fn the_gradients_of_a_block_travel_while_the_next_block_computes() {
 
 #[test]
 fn the_parameters_of_a_block_travel_while_the_one_before_computes() {
-    let gathers = Kind::AllGather;
+    let gathers = Collective::AllGather;
     let mut beside = Vec::new();
     for rank in over_a_slow_link(Zero::stage(3)) {
         // Forward and backward; the last block is kept for the backward pass.
@@ -119,7 +119,7 @@ fn the_parameters_of_a_block_travel_while_the_one_before_computes() {
 
 #[test]
 fn new_parameters_travel_while_the_next_forward_pass_computes() {
-    let gathers = Kind::AllGather;
+    let gathers = Collective::AllGather;
     for stage in [1, 2] {
         let mut beside = Vec::new();
         // A bucket for each matrix.

@@ -16,7 +16,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
-use firebrick_world::{Communicator, Kind, PartShape, World, WorldError};
+use firebrick_world::{Collective, Communicator, PartShape, World, WorldError};
 use on_threads::on_threads;
 
 /// What a rank has received, in bytes, and what it has sent, in elements of each kind of collective.
@@ -131,7 +131,8 @@ fn every_call(rank: &Communicator) -> Result<Found, WorldError> {
         results.extend(gathered.wait()?.into_iter().map(Tensor::into_data));
     }
     let traffic = rank.traffic();
-    let sent = [Kind::AllReduce, Kind::ReduceScatter, Kind::AllGather].map(|kind| traffic.of(kind).elements);
+    let sent = [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather]
+        .map(|kind| traffic.of(kind).elements);
     // Parts that some ranks lack, or all, and one without elements.
     let like = [12, 24, 36, 0].map(|each| PartShape::flat(each * rank.size(), DType::F32));
     let part = |has: bool, at: usize| has.then(|| numbers(rank.rank(), like[at].shape[0], FloatDType::F32));

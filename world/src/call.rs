@@ -10,7 +10,7 @@ use crate::WorldError;
 /// The kind of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum Collective {
     /// Sums all ranks' tensors; every rank gets the sum.
     AllReduce,
     /// Sums all ranks' tensors; each rank gets a chunk of the sum.
@@ -29,17 +29,17 @@ pub enum Kind {
     Scalars,
 }
 
-impl Display for Kind {
+impl Display for Collective {
     fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
         to.write_str(match self {
-            Kind::AllReduce => "all_reduce",
-            Kind::ReduceScatter => "reduce_scatter",
-            Kind::AllGather => "all_gather",
-            Kind::Broadcast => "broadcast",
-            Kind::Scatter => "scatter",
-            Kind::Gather => "gather",
-            Kind::Barrier => "barrier",
-            Kind::Scalars => "numbers",
+            Collective::AllReduce => "all_reduce",
+            Collective::ReduceScatter => "reduce_scatter",
+            Collective::AllGather => "all_gather",
+            Collective::Broadcast => "broadcast",
+            Collective::Scatter => "scatter",
+            Collective::Gather => "gather",
+            Collective::Barrier => "barrier",
+            Collective::Scalars => "numbers",
         })
     }
 }
@@ -89,14 +89,14 @@ pub(super) fn name(dtype: DType) -> String {
 /// A call, as each rank announces it to the others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Call {
-    pub kind: Kind,
+    pub kind: Collective,
     pub what: String,
     pub root: Option<usize>,
     pub parts: Vec<PartShape>,
 }
 
 impl Call {
-    pub fn new(kind: Kind, what: &str, parts: Vec<PartShape>) -> Self {
+    pub fn new(kind: Collective, what: &str, parts: Vec<PartShape>) -> Self {
         Self { kind, what: what.to_string(), root: None, parts }
     }
 
@@ -142,7 +142,7 @@ impl Display for Call {
             }
         }
         match self.root {
-            Some(root) if self.kind == Kind::Gather => write!(to, " to rank {root}"),
+            Some(root) if self.kind == Collective::Gather => write!(to, " to rank {root}"),
             Some(root) => write!(to, " from rank {root}"),
             None => Ok(()),
         }

@@ -10,7 +10,7 @@ use crate::call::Call;
 use crate::host::joined;
 use crate::message::Piece;
 use crate::seat::Seat;
-use crate::{Communicator, Kind, PartShape, WorldError, buffers, sum};
+use crate::{Collective, Communicator, PartShape, WorldError, buffers, sum};
 
 /// Gathered parts, each with its pieces by rank.
 type Pieces = Vec<Vec<Option<Piece>>>;
@@ -30,7 +30,7 @@ impl Communicator {
         root: usize,
     ) -> Result<Option<Vec<TensorData>>, WorldError> {
         let like = shards.iter().map(PartShape::of).collect();
-        let call = self.checked_root(Call::new(Kind::Gather, what, like), root)?;
+        let call = self.checked_root(Call::new(Collective::Gather, what, like), root)?;
         check_axes(&call)?;
         let call = self.open(call);
         let shards: Vec<_> = shards.into_iter().map(|shard| Some(piece(shard))).collect();

@@ -3,7 +3,7 @@
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData, bf16, f16};
 
 use crate::testing::{device, gather, gathered, run, sums};
-use crate::{Communicator, Kind, PartShape, World, WorldError};
+use crate::{Collective, Communicator, PartShape, World, WorldError};
 
 const RANKS: [usize; 5] = [1, 2, 3, 4, 5];
 
@@ -246,7 +246,7 @@ fn bytes_of_any_length_arrive_in_rank_order_apart_from_tensors() {
         for found in found {
             let (all, mine, traffic) = found.unwrap();
             assert_eq!(all, expected);
-            let (moved, others) = (traffic.of(Kind::Scalars), (ranks - 1) as u64);
+            let (moved, others) = (traffic.of(Collective::Scalars), (ranks - 1) as u64);
             let received = expected.iter().map(Vec::len).sum::<usize>() - mine;
             let counted = (moved.calls, moved.elements, moved.sent, moved.received);
             assert_eq!(counted, (1, mine as u64 * others, mine as u64 * others, received as u64));
@@ -297,7 +297,7 @@ fn traffic_counts_data_sent_to_others() {
         rank.gather("", vec![TensorData::from([1.0f32])], 2)?;
         rank.numbers("", &[1.0, 2.0])?;
         let traffic = rank.traffic().since(&before);
-        assert_eq!(traffic.of(Kind::Barrier), Default::default());
+        assert_eq!(traffic.of(Collective::Barrier), Default::default());
         Ok(traffic)
     });
     // Of 10 elements, ranks 0 to 2 sum three each and rank 3 the last one.
@@ -309,15 +309,15 @@ fn traffic_counts_data_sent_to_others() {
             (moved.calls, moved.elements, moved.sent, moved.received)
         };
         let (sent, received) = all_reduce[rank];
-        assert_eq!(moved(Kind::AllReduce), (1, sent, 4 * sent, 4 * received));
-        assert_eq!(moved(Kind::ReduceScatter), (1, 3, 6, 6));
-        assert_eq!(moved(Kind::AllGather), (1, 18, 72, 72));
-        assert_eq!(moved(Kind::Broadcast), if rank == 1 { (1, 18, 72, 0) } else { (1, 0, 0, 24) });
+        assert_eq!(moved(Collective::AllReduce), (1, sent, 4 * sent, 4 * received));
+        assert_eq!(moved(Collective::ReduceScatter), (1, 3, 6, 6));
+        assert_eq!(moved(Collective::AllGather), (1, 18, 72, 72));
+        assert_eq!(moved(Collective::Broadcast), if rank == 1 { (1, 18, 72, 0) } else { (1, 0, 0, 24) });
         // Of six rows, ranks 1 and 2 get two each and the last rank none.
         let scattered = [(1, 4, 16, 0), (1, 0, 0, 8), (1, 0, 0, 8), (1, 0, 0, 0)];
-        assert_eq!(moved(Kind::Scatter), scattered[rank]);
-        assert_eq!(moved(Kind::Gather), if rank == 2 { (1, 0, 0, 12) } else { (1, 1, 4, 0) });
-        assert_eq!(moved(Kind::Scalars), (1, 6, 48, 48));
+        assert_eq!(moved(Collective::Scatter), scattered[rank]);
+        assert_eq!(moved(Collective::Gather), if rank == 2 { (1, 0, 0, 12) } else { (1, 1, 4, 0) });
+        assert_eq!(moved(Collective::Scalars), (1, 6, 48, 48));
         assert_eq!(found.tensors().calls, 6);
     }
 }
@@ -382,7 +382,7 @@ fn a_rehearsal_sends_what_the_first_rank_sends() {
         let lengths =
             |all: Vec<Option<TensorData>>| all.into_iter().map(|one| one.map(|one| one.num_elements()));
         let lengths: Vec<_> = lengths(whole).chain(lengths(of_group)).chain(lengths(shard)).collect();
-        let sent = [Kind::AllReduce, Kind::ReduceScatter, Kind::AllGather].map(|kind| {
+        let sent = [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather].map(|kind| {
             let moved = rank.traffic().of(kind);
             (moved.calls, moved.elements, moved.sent)
         });

@@ -14,7 +14,7 @@ use crate::exchange::Exchange;
 use crate::group::Group;
 use crate::message::Piece;
 use crate::seat::Seat;
-use crate::{Activity, DeviceCollectives, Kind, PartShape, Span, Timeline, Traffic, WorldError};
+use crate::{Activity, Collective, DeviceCollectives, PartShape, Span, Timeline, Traffic, WorldError};
 
 /// A rank's handle to its world, with the collectives that exchange tensors with the other ranks.
 ///
@@ -271,7 +271,7 @@ impl Communicator {
     ///
     /// [`WorldError`] if a rank fails, ends, makes a different call, or is late.
     pub fn barrier(&self) -> Result<(), WorldError> {
-        let call = self.open(Call::new(Kind::Barrier, "", vec![]));
+        let call = self.open(Call::new(Collective::Barrier, "", vec![]));
         self.exchange(&call, vec![vec![]; self.size()]).map(|_| ())
     }
 
@@ -296,7 +296,7 @@ impl Communicator {
     }
 
     /// Gathers each rank's bytes, by rank: for records and texts. Ranks may pass different amounts of bytes. `what`
-    /// names them in errors. The bytes count as [`Kind::Scalars`], not as tensor traffic.
+    /// names them in errors. The bytes count as [`Collective::Scalars`], not as tensor traffic.
     ///
     /// # Errors
     ///
@@ -315,7 +315,7 @@ impl Communicator {
 
     /// Sends every rank this rank's piece, and returns the bytes of each rank's.
     fn gather_to_all(&self, what: &str, piece: Piece) -> Result<Vec<Bytes>, WorldError> {
-        let call = self.open(Call::new(Kind::Scalars, what, vec![]));
+        let call = self.open(Call::new(Collective::Scalars, what, vec![]));
         let arrived = self.exchange(&call, vec![vec![Some(piece)]; self.size()])?;
         let bytes = |piece: Option<Piece>| piece.map(|piece| piece.bytes).unwrap_or_default();
         Ok(arrived

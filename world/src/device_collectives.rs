@@ -7,10 +7,10 @@ use burn::tensor::{DType, Device, Tensor};
 
 #[cfg(feature = "nccl")]
 use crate::nccl::Nccl;
-use crate::{Kind, PartShape};
+use crate::{Collective, PartShape};
 
 /// A collective of a program's own: each rank calls it with its rank, the kind of the collective, and its tensor.
-type Collective = Arc<dyn Fn(usize, Kind, Tensor<1>) -> Tensor<1> + Send + Sync>;
+type ProgramCollective = Arc<dyn Fn(usize, Collective, Tensor<1>) -> Tensor<1> + Send + Sync>;
 
 /// Collectives between the ranks' devices: NCCL's, or those of another library.
 #[derive(Clone)]
@@ -30,7 +30,7 @@ enum Devices {
 /// Who exchanges.
 #[derive(Clone)]
 pub(crate) enum By {
-    Program(Collective),
+    Program(ProgramCollective),
     #[cfg(feature = "nccl")]
     Nccl(Arc<Nccl>),
 }
@@ -45,16 +45,16 @@ impl DeviceCollectives {
     /// Creates them from the ranks' devices, by rank, and `collective`, which every rank calls with its rank, the kind of
     /// the collective, and a flat float tensor on its device. It returns, on that device:
     ///
-    /// - for [`Kind::AllReduce`], the sum of the ranks' tensors;
-    /// - for [`Kind::ReduceScatter`], this rank's chunk of the sum, whose elements the number of ranks divides;
-    /// - for [`Kind::AllGather`], the ranks' tensors, concatenated in rank order.
+    /// - for [`Collective::AllReduce`], the sum of the ranks' tensors;
+    /// - for [`Collective::ReduceScatter`], this rank's chunk of the sum, whose elements the number of ranks divides;
+    /// - for [`Collective::AllGather`], the ranks' tensors, concatenated in rank order.
     ///
     /// There are no other kinds. Tensors that are summed are f32. The collective may read the tensors of other ranks. It
     /// returns a tensor that it gives to no other rank. A collective that never returns ends the call at
     /// the world's [deadline](crate::World::deadline).
     pub fn new(
         devices: Vec<Device>,
-        collective: impl Fn(usize, Kind, Tensor<1>) -> Tensor<1> + Send + Sync + 'static,
+        collective: impl Fn(usize, Collective, Tensor<1>) -> Tensor<1> + Send + Sync + 'static,
     ) -> Self {
         Self { devices: Devices::OfRanks(devices), by: By::Program(Arc::new(collective)) }
     }

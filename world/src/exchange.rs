@@ -17,7 +17,7 @@ use crate::group::Group;
 use crate::message::{Message, Notice, Piece};
 use crate::remote::{Remote, bundled};
 use crate::slot::{Arrived, Slot};
-use crate::{Kind, Link, Traffic, WorldError};
+use crate::{Collective, Link, Traffic, WorldError};
 
 /// The mailboxes of a process's ranks, and the route to all others.
 pub struct Exchange {
@@ -107,12 +107,12 @@ impl Exchange {
     }
 
     /// Counts a call of `rank`.
-    pub fn count(&self, rank: usize, kind: Kind) {
+    pub fn count(&self, rank: usize, kind: Collective) {
         self.lock().traffic[self.local(rank)].kind(kind).calls += 1;
     }
 
     /// Counts data that `rank` sent and received by a route outside this exchange; both directions have the same size.
-    pub fn count_moved(&self, rank: usize, kind: Kind, elements: usize, bytes: usize) {
+    pub fn count_moved(&self, rank: usize, kind: Collective, elements: usize, bytes: usize) {
         let mut state = self.lock();
         let moved = state.traffic[self.local(rank)].kind(kind);
         moved.elements += elements as u64;
@@ -253,7 +253,7 @@ impl Exchange {
         state: &mut ExchangeState,
         (rank, group): (usize, &Group),
         sequence: u64,
-        kind: Kind,
+        kind: Collective,
         started: Instant,
     ) -> Arrived {
         let arrived = state.slots.remove(&(rank, sequence)).unwrap_or_default().arrived(rank, group, started);
@@ -384,7 +384,7 @@ mod tests {
     #[test]
     fn abandoned_exchanges_are_freed() {
         let exchange = Exchange::new(2, 0..2, Duration::from_secs(600));
-        let (call, all) = (Arc::new(Call::new(Kind::AllGather, "", vec![])), exchange.all());
+        let (call, all) = (Arc::new(Call::new(Collective::AllGather, "", vec![])), exchange.all());
         let post = |rank, sequence| exchange.post(rank, &all, sequence, &call, vec![vec![]; 2]).unwrap();
         let abandon = |sequence| {
             exchange.abandon(0, &all, sequence);

@@ -8,7 +8,7 @@ use crate::call::Call;
 use crate::collectives::{check_axes, piece};
 use crate::host::joined;
 use crate::message::Piece;
-use crate::{Communicator, Kind, PartShape, WorldError};
+use crate::{Collective, Communicator, PartShape, WorldError};
 
 impl Communicator {
     /// Sends the part of rank `root` to every rank. Reads `part` on `root` alone, where it must match `like`.
@@ -26,7 +26,7 @@ impl Communicator {
         like: PartShape,
         root: usize,
     ) -> Result<TensorData, WorldError> {
-        let call = self.checked_root(Call::new(Kind::Broadcast, what, vec![like.clone()]), root)?;
+        let call = self.checked_root(Call::new(Collective::Broadcast, what, vec![like.clone()]), root)?;
         let sent = self.handed_out(call, part, root, |part, _| part.clone())?;
         Ok(joined(like.dtype, like.shape, sent.iter().map(|piece| &*piece.bytes)))
     }
@@ -65,7 +65,7 @@ impl Communicator {
         like: PartShape,
         root: usize,
     ) -> Result<TensorData, WorldError> {
-        let call = self.checked_root(Call::new(Kind::Scatter, what, vec![like.clone()]), root)?;
+        let call = self.checked_root(Call::new(Collective::Scatter, what, vec![like.clone()]), root)?;
         check_axes(&call)?;
         let (rows, ranks) = (like.shape[0], self.size());
         let row = like.elements() / rows.max(1) * like.dtype.size();

@@ -11,7 +11,7 @@ use crate::flat::{Reading, moved, put};
 use crate::host::is_host;
 use crate::message::Piece;
 use crate::on_devices::OnDevices;
-use crate::{Communicator, Kind, PartShape, WorldError, worker};
+use crate::{Collective, Communicator, PartShape, WorldError, worker};
 
 /// An all-gather in flight: this rank has sent its shards, or is reading them, and the others' may still be on their way.
 ///
@@ -63,7 +63,7 @@ impl Communicator {
         let like: Vec<_> =
             shards.iter().map(|shard| PartShape::flat(shard.dims()[0], shard.dtype())).collect();
         let between = self.exchanging(to, &like);
-        let call = self.open(Call::new(Kind::AllGather, what, like));
+        let call = self.open(Call::new(Collective::AllGather, what, like));
         let state = if self.size() == 1 {
             Waiting::Alone(shards.into_iter().map(|shard| shard.inner().to_device(to)).collect())
         } else if let Some(between) = between {

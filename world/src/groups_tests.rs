@@ -5,7 +5,7 @@ use std::time::Duration;
 use burn::tensor::{DType, TensorData};
 
 use crate::testing::{gather, gathered, outcomes, run, sums};
-use crate::{Communicator, Kind, PartShape, World, WorldError};
+use crate::{Collective, Communicator, PartShape, World, WorldError};
 
 /// Two nodes of four ranks: the rank's node, and the ranks with its place in each node.
 fn grid(rank: &Communicator) -> (Communicator, Communicator) {
@@ -44,9 +44,9 @@ fn groups_keep_their_exchanges_apart() {
         assert_eq!(of_column, numbers(&[place, place + 4], 100.0));
         assert_eq!(whole, [Some(TensorData::from([[8.0f32, 16.0, 24.0, 28.0][place]]))]);
         // Three gathers, of eight, four and two ranks; three quarters of four elements; and half of one or the other half.
-        assert_eq!(traffic.of(Kind::AllGather).elements, 7 + 3 + 1);
-        assert_eq!(traffic.of(Kind::ReduceScatter).elements, 3);
-        assert_eq!(traffic.of(Kind::AllReduce).elements, 1);
+        assert_eq!(traffic.of(Collective::AllGather).elements, 7 + 3 + 1);
+        assert_eq!(traffic.of(Collective::ReduceScatter).elements, 3);
+        assert_eq!(traffic.of(Collective::AllReduce).elements, 1);
     }
 }
 

@@ -3,7 +3,7 @@
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
 use crate::call::Call;
-use crate::{Kind, PartShape};
+use crate::{Collective, PartShape};
 
 /// How the parts of a call that exist are joined: those of one dtype in one buffer.
 ///
@@ -29,8 +29,8 @@ impl Joined {
     /// Joins the parts that `exists` names.
     pub fn of(call: &Call, exists: &[bool], ranks: usize) -> Self {
         let (given, found) = match call.kind {
-            Kind::ReduceScatter => (ranks, 1),
-            Kind::AllGather => (1, ranks),
+            Collective::ReduceScatter => (ranks, 1),
+            Collective::AllGather => (1, ranks),
             _ => (1, 1),
         };
         let mut joined = Self { buffers: Vec::new(), empty: Vec::new(), given, found };
@@ -96,7 +96,7 @@ impl Joined {
             found[*at] = Some(Tensor::zeros([0], (device, call.parts[*at].dtype)));
         }
         let rounded = |(part, like): (Option<Tensor<1>>, &PartShape)| {
-            let to = if call.kind == Kind::AllGather { like.dtype } else { like.sum };
+            let to = if call.kind == Collective::AllGather { like.dtype } else { like.sum };
             part.map(|part| if part.dtype() == to { part } else { part.cast(FloatDType::from(to)) })
         };
         found.into_iter().zip(&call.parts).map(rounded).collect()
@@ -130,8 +130,8 @@ impl Layout {
 }
 
 /// Returns the dtype in which a part travels: its own where nothing is added.
-fn wire(kind: Kind, like: &PartShape) -> DType {
-    if kind == Kind::AllGather { like.dtype } else { DType::F32 }
+fn wire(kind: Collective, like: &PartShape) -> DType {
+    if kind == Collective::AllGather { like.dtype } else { DType::F32 }
 }
 
 #[cfg(test)]
@@ -148,7 +148,9 @@ mod tests {
     fn parts_come_back_from_the_buffers_that_they_were_joined_in() {
         let device = testing::device();
         let of = |elements: i64| Some(Tensor::arange(0..elements, &device).float());
-        for (kind, found) in [(Kind::AllReduce, 1), (Kind::ReduceScatter, 1), (Kind::AllGather, 2)] {
+        for (kind, found) in
+            [(Collective::AllReduce, 1), (Collective::ReduceScatter, 1), (Collective::AllGather, 2)]
+        {
             let half = |elements| PartShape { dtype: DType::F16, ..PartShape::flat(elements, DType::F32) };
             let like = [half(4), PartShape::flat(6, DType::F32), half(2), half(8), half(0)];
             let call = Call::new(kind, "the test", like.to_vec());
@@ -161,7 +163,7 @@ mod tests {
             let expected = [numbers(&parts[0]), numbers(&parts[1]), Some(vec![0.0; 2]), None, None];
             assert_eq!(given.iter().map(numbers).collect::<Vec<_>>(), expected, "{kind}");
 
-            let scatters = kind == Kind::ReduceScatter;
+            let scatters = kind == Collective::ReduceScatter;
             let result = |buffer: Tensor<1>| match scatters {
                 true => buffer.clone().narrow(0, 0, buffer.dims()[0] / 2),
                 false => Tensor::cat(vec![buffer; found], 0),
@@ -177,7 +179,7 @@ mod tests {
             let expected = [part(&first), part(&second), part(&[0.0; 2]), None, Some(vec![])];
             assert_eq!(results.iter().map(numbers).collect::<Vec<_>>(), expected, "{kind}");
             let dtypes = results.iter().flatten().map(Tensor::dtype);
-            let halves = if kind == Kind::AllGather { DType::F16 } else { DType::F32 };
+            let halves = if kind == Collective::AllGather { DType::F16 } else { DType::F32 };
             assert_eq!(dtypes.collect::<Vec<_>>(), [halves, DType::F32, halves, halves], "{kind}");
         }
     }

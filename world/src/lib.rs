@@ -117,7 +117,7 @@ mod faults_tests;
 #[cfg(test)]
 mod groups_tests;
 
-pub use call::{Kind, PartShape};
+pub use call::{Collective, PartShape};
 pub use communicator::Communicator;
 pub use device_collectives::DeviceCollectives;
 pub use error::WorldError;

@@ -20,7 +20,7 @@ use crate::message::Piece;
 #[cfg(feature = "nccl")]
 use crate::nccl::{Stop, Watch, identifier};
 use crate::seat::Seat;
-use crate::{Activity, Communicator, DeviceCollectives, Kind, WorldError, worker};
+use crate::{Activity, Collective, Communicator, DeviceCollectives, WorldError, worker};
 
 /// What a rank says if its device fails.
 const FAILED: &str = "its device did not exchange";
@@ -83,7 +83,7 @@ impl Communicator {
         parts: Vec<Option<Tensor<1>>>,
     ) -> OnDevices {
         let of = if call.what.is_empty() { String::new() } else { format!(" of {}", call.what) };
-        let report = Call::new(Kind::Barrier, &format!("the devices' {}{of}", call.kind), vec![]);
+        let report = Call::new(Collective::Barrier, &format!("the devices' {}{of}", call.kind), vec![]);
         let ended = self.open(report);
         let [agreed, done] = [self.number(), self.number()];
         #[cfg(feature = "nccl")]
@@ -94,7 +94,7 @@ impl Communicator {
         let work = Work { seat: self.seat().clone(), collectives: collectives.clone(), call: call.clone() };
         let posted = ended.clone();
         let ((before, end), (tell, told)) = (self.turn(), channel());
-        let gathers = call.kind == Kind::AllGather;
+        let gathers = call.kind == Collective::AllGather;
         // The device joins the parts behind what this thread has queued so far, and exchanges them beside what it queues next.
         // Most ranks have the parts that exist, or none of them, such as a rank without a sample.
         let has: Vec<_> = parts.iter().map(Option::is_some).collect();
@@ -208,7 +208,7 @@ impl Work {
         let (seat, kind) = (&self.seat, self.call.kind);
         let (mut results, mut given) = (Vec::new(), Vec::new());
         let count = |(elements, dtype): (usize, DType)| {
-            let whole = if kind == Kind::AllGather { elements * seat.size() } else { elements };
+            let whole = if kind == Collective::AllGather { elements * seat.size() } else { elements };
             seat.count_ring(kind, whole, dtype.size());
         };
         match &self.collectives.by {
@@ -244,7 +244,7 @@ impl Work {
     #[cfg(feature = "nccl")]
     fn join_nccl(&self, sequence: u64) -> Result<(), Unfinished> {
         let By::Nccl(nccl) = &self.collectives.by else { return Ok(()) };
-        let (seat, call) = (&self.seat, Call::new(Kind::Scalars, "NCCL's identifier", vec![]));
+        let (seat, call) = (&self.seat, Call::new(Collective::Scalars, "NCCL's identifier", vec![]));
         let own = match seat.rank {
             0 => identifier().map_err(|why| self.unfinished(Stop::Failed(why)))?,
             _ => vec![],

@@ -31,7 +31,7 @@ fn parts_that_some_ranks_lack_are_summed() {
         let second = if rank.rank() == 1 { part(&[8.0, 9.0]) } else { None };
         let sums = begun(&rank, vec![part(&[number, 1.0, -number]), second, None], &like)?;
         let sums: Vec<_> = sums.into_iter().map(|sum| sum.map(numbers)).collect();
-        Ok((sums, rank.traffic().of(Kind::AllReduce)))
+        Ok((sums, rank.traffic().of(Collective::AllReduce)))
     });
     for sum in sums {
         let (sums, moved) = sum.unwrap();
@@ -135,8 +135,8 @@ fn chunks_and_gathered_shards_keep_their_bits() {
         let bits = |numbers: &[f32]| numbers.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         assert_eq!(all, [bits(&[odd, odd].concat()), bits(&[1.0, 0.5, -1.0, 0.5]), bits(&[1.0, -1.0])]);
         // The chunk of the other rank, and the shards to it.
-        assert_eq!(traffic.of(Kind::ReduceScatter).elements, 2);
-        assert_eq!(traffic.of(Kind::AllGather).elements, 4 + 2 + 1);
+        assert_eq!(traffic.of(Collective::ReduceScatter).elements, 2);
+        assert_eq!(traffic.of(Collective::AllGather).elements, 4 + 2 + 1);
     }
 }
 
@@ -238,7 +238,7 @@ fn pending_data_is_awaited() {
 
 fn on(
     ranks: usize,
-    collective: impl Fn(usize, Kind, Tensor<1>) -> Tensor<1> + Send + Sync + 'static,
+    collective: impl Fn(usize, Collective, Tensor<1>) -> Tensor<1> + Send + Sync + 'static,
 ) -> DeviceCollectives {
     DeviceCollectives::new(vec![testing::device(); ranks], collective)
 }

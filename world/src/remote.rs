@@ -54,12 +54,12 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::Kind;
+    use crate::Collective;
     use crate::call::Call;
 
     /// Two processes of three ranks each, beside that of the sender.
     fn sent(pieces: impl Fn(usize) -> Vec<Option<Piece>>) -> Vec<Vec<usize>> {
-        let call = Arc::new(Call::new(Kind::AllGather, "", vec![]));
+        let call = Arc::new(Call::new(Collective::AllGather, "", vec![]));
         let to = |rank: usize| (rank, Message { call: call.clone(), pieces: pieces(rank) });
         let bundles = bundled((3..9).map(to).collect(), |rank| rank / 3);
         bundles.into_iter().map(|(to, _)| to).collect()

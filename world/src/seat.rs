@@ -10,7 +10,7 @@ use crate::group::Group;
 use crate::message::Piece;
 use crate::queue::Queue;
 use crate::slot::Arrived;
-use crate::{Kind, Timeline, WorldError};
+use crate::{Collective, Timeline, WorldError};
 
 /// What a thread that works for a rank does around its work.
 pub(crate) type Around = Arc<dyn Fn(&mut dyn FnMut()) + Send + Sync>;
@@ -69,8 +69,8 @@ impl Seat {
 
     /// Counts the traffic of a collective between devices: (N-1)/N of the whole `elements`, of `bytes` bytes each, or twice
     /// that if all ranks get a whole sum.
-    pub fn count_ring(&self, kind: Kind, elements: usize, bytes: usize) {
-        let rounds = if kind == Kind::AllReduce { 2 } else { 1 };
+    pub fn count_ring(&self, kind: Collective, elements: usize, bytes: usize) {
+        let rounds = if kind == Collective::AllReduce { 2 } else { 1 };
         let moved = (rounds * elements * (self.size() - 1)).div_ceil(self.size());
         self.exchange.count_moved(self.world_rank, kind, moved, moved * bytes);
     }

@@ -10,7 +10,7 @@ use crate::call::{Call, name};
 use crate::flat::{Reading, put};
 use crate::host::is_host;
 use crate::on_devices::OnDevices;
-use crate::{Communicator, Kind, PartShape, WorldError, sum, worker};
+use crate::{Collective, Communicator, PartShape, WorldError, sum, worker};
 
 /// A sum in flight.
 ///
@@ -70,7 +70,7 @@ impl Communicator {
         like: &[PartShape],
         to: &Device,
     ) -> Result<Summing, WorldError> {
-        let call = Call::new(Kind::ReduceScatter, what, like.to_vec());
+        let call = Call::new(Collective::ReduceScatter, what, like.to_vec());
         for part in like {
             self.check_divisible(&call, part)?;
         }
@@ -92,7 +92,7 @@ impl Communicator {
         like: &[PartShape],
         to: &Device,
     ) -> Result<Summing, WorldError> {
-        self.begin_sum(Call::new(Kind::AllReduce, what, like.to_vec()), parts, to)
+        self.begin_sum(Call::new(Collective::AllReduce, what, like.to_vec()), parts, to)
     }
 
     fn begin_sum(
@@ -107,7 +107,7 @@ impl Communicator {
             Some(if part.dtype() == like.dtype { part } else { part.cast(FloatDType::from(like.dtype)) })
         });
         let parts: Vec<_> = parts.collect();
-        let scatters = call.kind == Kind::ReduceScatter;
+        let scatters = call.kind == Collective::ReduceScatter;
         let call = self.open(call);
         let between = self.exchanging(to, &call.parts);
         let state = if self.size() == 1 {

@@ -7,7 +7,7 @@
 use burn::tensor::{Device, Tensor};
 
 use crate::call::Call;
-use crate::{Communicator, Kind, PartShape, WorldError, buffers};
+use crate::{Collective, Communicator, PartShape, WorldError, buffers};
 
 impl Communicator {
     /// Sums all ranks' tensors, of any shape, and returns the sum on every rank.
@@ -34,7 +34,7 @@ impl Communicator {
     pub fn reduce_scatter<const D: usize>(&self, tensor: Tensor<D>) -> Result<Tensor<D>, WorldError> {
         let (mut shape, device, dtype) = (tensor.dims(), tensor.device(), tensor.dtype());
         let like = [PartShape { shape: shape.to_vec(), ..PartShape::flat(0, dtype) }];
-        self.check_divisible(&Call::new(Kind::ReduceScatter, "", like.to_vec()), &like[0])?;
+        self.check_divisible(&Call::new(Collective::ReduceScatter, "", like.to_vec()), &like[0])?;
         let elements = shape.iter().product();
         let like = [PartShape::flat(elements, dtype)];
         let flat = vec![Some(tensor.inner().reshape([elements]))];
@@ -67,7 +67,7 @@ impl Communicator {
     pub fn broadcast<const D: usize>(&self, tensor: Tensor<D>, root: usize) -> Result<Tensor<D>, WorldError> {
         let (device, dtype) = (tensor.device(), tensor.dtype());
         let like = PartShape { shape: tensor.dims().to_vec(), dtype, sum: dtype };
-        let read = |like| buffers::read(tensor, &Call::new(Kind::Broadcast, "", vec![like]));
+        let read = |like| buffers::read(tensor, &Call::new(Collective::Broadcast, "", vec![like]));
         let part = (self.rank() == root).then(|| read(like.clone())).transpose()?;
         Ok(Tensor::from_data(self.broadcast_part("", part, like, root)?, (&device, dtype)))
     }

@@ -4,7 +4,9 @@ use std::sync::{Barrier, Mutex};
 
 use burn::tensor::{Device, Tensor, TensorData};
 
-use crate::{Communicator, DeviceCollectives, Kind, PartShape, Summing, World, WorldError, host_device};
+use crate::{
+    Collective, Communicator, DeviceCollectives, PartShape, Summing, World, WorldError, host_device,
+};
 
 /// Returns the device that `BURN_DEVICE` names, as in the program `firebrick`, or the CPU by default.
 pub fn device() -> Device {
@@ -90,7 +92,7 @@ pub fn by_hand(ranks: usize) -> DeviceCollectives {
 }
 
 /// Exchanges the ranks' tensors as [`DeviceCollectives::new`] asks, and sums them in rank order.
-pub fn exchange_by_hand(ranks: usize) -> impl Fn(usize, Kind, Tensor<1>) -> Tensor<1> + Send + Sync {
+pub fn exchange_by_hand(ranks: usize) -> impl Fn(usize, Collective, Tensor<1>) -> Tensor<1> + Send + Sync {
     let (brought, met) = (Mutex::new(vec![None; ranks]), Barrier::new(ranks));
     move |rank, kind, part| {
         let chunk = part.dims()[0] / ranks;
@@ -100,8 +102,8 @@ pub fn exchange_by_hand(ranks: usize) -> impl Fn(usize, Kind, Tensor<1>) -> Tens
         met.wait();
         let sum = |parts: Vec<Tensor<1>>| parts.into_iter().reduce(|sum, part| sum + part).unwrap();
         match kind {
-            Kind::AllGather => Tensor::cat(parts, 0),
-            Kind::ReduceScatter => sum(parts).narrow(0, rank * chunk, chunk),
+            Collective::AllGather => Tensor::cat(parts, 0),
+            Collective::ReduceScatter => sum(parts).narrow(0, rank * chunk, chunk),
             _ => sum(parts),
         }
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Kind;
+use crate::Collective;
 
 /// Records what a rank does between [`begin`](Self::begin) and [`end`](Self::end).
 ///
@@ -76,9 +76,9 @@ pub enum Activity {
     /// An update of the parameters.
     Update,
     /// An exchange, from the moment when this rank sends until it has received everything.
-    Exchange(Kind),
+    Exchange(Collective),
     /// The rank waits for a collective.
-    Wait(Kind),
+    Wait(Collective),
 }
 
 /// The row of a timeline that an event belongs to.
@@ -170,7 +170,7 @@ impl Timeline {
     /// Adds an exchange that has ended, unless that was before the recording.
     pub(crate) fn exchanged(
         &self,
-        kind: Kind,
+        kind: Collective,
         name: impl FnOnce() -> String,
         bytes: u64,
         (sent, arrived): (Instant, Instant),
@@ -237,9 +237,9 @@ mod tests {
         let after = Instant::now();
         let outer = timeline.span(Activity::Backward, || "outer".into());
         drop(timeline.span(Activity::Update, || "inner".into()));
-        timeline.exchanged(Kind::AllGather, || "over".into(), 1, (before, before));
-        timeline.exchanged(Kind::AllGather, || "early".into(), 1, (before, after));
-        timeline.exchanged(Kind::AllGather, || "sum".into(), 8, (after, after));
+        timeline.exchanged(Collective::AllGather, || "over".into(), 1, (before, before));
+        timeline.exchanged(Collective::AllGather, || "early".into(), 1, (before, after));
+        timeline.exchanged(Collective::AllGather, || "sum".into(), 8, (after, after));
         drop(outer);
         let open = timeline.span(Activity::Forward, || "open".into());
         let events = timeline.end();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Kind;
+use crate::Collective;
 
 /// The data one rank has exchanged with the others, by the kind of call.
 ///
@@ -13,7 +13,7 @@ use crate::Kind;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     /// The counters of each kind of call that occurred.
-    pub kinds: BTreeMap<Kind, Moved>,
+    pub kinds: BTreeMap<Collective, Moved>,
 }
 
 /// The data moved in one kind of call.
@@ -31,13 +31,14 @@ pub struct Moved {
 
 impl Traffic {
     /// Returns the counters of one kind of call; zeros if it never occurred.
-    pub fn of(&self, kind: Kind) -> Moved {
+    pub fn of(&self, kind: Collective) -> Moved {
         self.kinds.get(&kind).copied().unwrap_or_default()
     }
 
-    /// Returns the sum of the counters of all tensor collectives: all but [`Kind::Scalars`] and [`Kind::Barrier`].
+    /// Returns the sum of the counters of all tensor collectives: all but [`Collective::Scalars`] and [`Collective::Barrier`].
     pub fn tensors(&self) -> Moved {
-        let tensors = self.kinds.iter().filter(|(kind, _)| !matches!(kind, Kind::Scalars | Kind::Barrier));
+        let tensors =
+            self.kinds.iter().filter(|(kind, _)| !matches!(kind, Collective::Scalars | Collective::Barrier));
         tensors.fold(Moved::default(), |sum, (_, moved)| Moved {
             calls: sum.calls + moved.calls,
             elements: sum.elements + moved.elements,
@@ -61,7 +62,7 @@ impl Traffic {
         Self { kinds: kinds.filter(|(_, moved)| *moved != Moved::default()).collect() }
     }
 
-    pub(super) fn kind(&mut self, kind: Kind) -> &mut Moved {
+    pub(super) fn kind(&mut self, kind: Collective) -> &mut Moved {
         self.kinds.entry(kind).or_default()
     }
 }

@@ -36,7 +36,7 @@ use std::collections::BTreeMap;
 
 use burn::tensor::FloatDType;
 use firebrick_datasets::counted;
-use firebrick_world::Kind;
+use firebrick_world::Collective;
 use serde::Serialize;
 
 use crate::run::{
@@ -123,7 +123,7 @@ pub struct Planned {
     /// Most bytes on the device during a pass or an update, as `device_budget` counts them.
     pub peak_bytes: u64,
     /// What the first rank sends in an update, by the kind of call.
-    pub sent: BTreeMap<Kind, Sent>,
+    pub sent: BTreeMap<Collective, Sent>,
     /// Elements sent, over all kinds.
     pub sent_elements: u64,
     /// Bytes sent, over all kinds.

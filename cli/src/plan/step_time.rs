@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use firebrick_strategies::Order;
 use firebrick_strategies::cost::{PlannedParam, SUMS_IN_FLIGHT, Sent, sent, sent_across};
-use firebrick_world::Kind;
+use firebrick_world::Collective;
 use serde::Serialize;
 
 use super::cluster::{Cluster, Group};
@@ -27,10 +27,10 @@ pub struct StepTime {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Traffic {
     /// Parameters and gradients of blocks.
-    pub blocks: BTreeMap<Kind, Sent>,
+    pub blocks: BTreeMap<Collective, Sent>,
     /// Those of all other parameters.
-    pub rest: BTreeMap<Kind, Sent>,
-    /// The part of `blocks` that goes to other groups in hybrid sharding, of [`Kind::AllReduce`].
+    pub rest: BTreeMap<Collective, Sent>,
+    /// The part of `blocks` that goes to other groups in hybrid sharding, of [`Collective::AllReduce`].
     pub blocks_across: Sent,
     /// The same part of `rest`.
     pub rest_across: Sent,
@@ -106,8 +106,8 @@ impl Step<'_> {
             self.flops;
         let seconds = |flops: f64| flops / self.speed;
         let by_block = |flops: f64| seconds(flops) / blocks.max(1.0);
-        let gathers = [Kind::AllGather];
-        let sums = [Kind::ReduceScatter, Kind::AllReduce];
+        let gathers = [Collective::AllGather];
+        let sums = [Collective::ReduceScatter, Collective::AllReduce];
         let (per_block, per_pass) = (micro_batches * self.blocks, micro_batches);
 
         let mut block = Block {
@@ -174,7 +174,7 @@ impl Step<'_> {
 
     /// Returns the seconds of one of so many calls of these kinds. Groups share what they gather and sum to shards; the
     /// sums of shards go across groups, and those of replicated parameters to all ranks.
-    fn call(&self, of_blocks: bool, kinds: &[Kind], calls: u64) -> f64 {
+    fn call(&self, of_blocks: bool, kinds: &[Collective], calls: u64) -> f64 {
         if calls == 0 {
             return 0.0;
         }
@@ -187,7 +187,7 @@ impl Step<'_> {
         let seconds = kinds.iter().map(|kind| {
             let bytes = sent.get(kind).map_or(0, |sent| sent.bytes);
             match kind {
-                Kind::AllReduce => {
+                Collective::AllReduce => {
                     let to_all = bytes.saturating_sub(sent_across.bytes);
                     self.cluster.seconds(across, sent_across.bytes, 2 * calls)
                         + self.cluster.seconds(all, to_all, 2 * calls)

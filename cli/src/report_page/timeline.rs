@@ -151,7 +151,7 @@ fn covered(spans: impl Iterator<Item = (f64, f64)>) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use firebrick_world::Kind;
+    use firebrick_world::Collective;
 
     use super::*;
 
@@ -166,13 +166,13 @@ mod tests {
 
     #[test]
     fn each_event_is_a_bar_in_the_lanes_of_its_rank() {
-        let sum = Activity::Exchange(Kind::ReduceScatter);
+        let sum = Activity::Exchange(Collective::ReduceScatter);
         let html = html(&[step(vec![
             event("blocks.1", Activity::Backward, 0.0, 0.001, 0),
             event("blocks.1", sum, 0.001, 0.003, 2_000_000),
             event("blocks.0", Activity::Backward, 0.001, 0.002, 0),
             event("blocks.0", sum, 0.002, 0.004, 2_000_000),
-            event("blocks.0", Activity::Wait(Kind::ReduceScatter), 0.002, 0.004, 0),
+            event("blocks.0", Activity::Wait(Collective::ReduceScatter), 0.002, 0.004, 0),
         ])]);
         assert!(html.contains("Step 12") && html.contains("rank 1"), "{html}");
         assert_eq!(html.matches("<rect").count(), 10);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use firebrick::world::Kind;
+use firebrick::world::Collective;
 use firebrick::{Interrupter, RankReport, Report, Show};
 use firebrick_cli::{Planned, Run};
 use serde_json::Value;
@@ -219,8 +219,8 @@ fn what_an_encoder_and_a_decoder_send_is_planned() {
 }
 
 /// Whether ranks exchange tensors of an update in calls of this kind.
-fn is_exchange(kind: Kind) -> bool {
-    matches!(kind, Kind::AllReduce | Kind::ReduceScatter | Kind::AllGather)
+fn is_exchange(kind: Collective) -> bool {
+    matches!(kind, Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather)
 }
 
 /// The seconds on a cluster are computed from the bytes that ranks count when they train.
@@ -252,7 +252,7 @@ fn what_a_cluster_sends_is_what_ranks_count() {
             let counted = report.ranks[0].per_step.iter().filter(|(kind, _)| is_exchange(**kind));
             let counted: BTreeMap<_, _> =
                 counted.map(|(kind, moved)| (*kind, [moved.elements, moved.sent_bytes])).collect();
-            let mut planned: BTreeMap<Kind, [f64; 2]> = BTreeMap::new();
+            let mut planned: BTreeMap<Collective, [f64; 2]> = BTreeMap::new();
             for (kind, sent) in row.sent.blocks.iter().chain(&row.sent.rest) {
                 let sum = planned.entry(*kind).or_default();
                 *sum = [sum[0] + sent.elements as f64, sum[1] + sent.bytes as f64];

@@ -128,7 +128,7 @@ impl StepTimeline {
 
 #[cfg(test)]
 mod tests {
-    use firebrick_world::Kind;
+    use firebrick_world::Collective;
 
     use super::*;
 
@@ -140,7 +140,8 @@ mod tests {
             end,
             bytes,
         };
-        let (sum, wait) = (Activity::Exchange(Kind::ReduceScatter), Activity::Wait(Kind::ReduceScatter));
+        let (sum, wait) =
+            (Activity::Exchange(Collective::ReduceScatter), Activity::Wait(Collective::ReduceScatter));
         let events = vec![
             event("the model", Activity::Backward, 0.0, 2.0, 0),
             event("blocks.1", Activity::Backward, 0.5, 1.0, 0),

@@ -60,10 +60,10 @@ pub fn step_of(file_name: &str) -> Option<u64> {
 ///
 /// ```
 /// use firebrick::observe::timeline::rows;
-/// use firebrick::world::{Activity, Event, Kind, Lane};
+/// use firebrick::world::{Activity, Event, Collective, Lane};
 ///
 /// let sum = |start, end| {
-///     let activity = Activity::Exchange(Kind::AllReduce);
+///     let activity = Activity::Exchange(Collective::AllReduce);
 ///     Event { name: "a block".into(), activity, start, end, bytes: 8 }
 /// };
 /// let found = rows(&[sum(0.0, 2.0), sum(1.0, 3.0), sum(2.0, 4.0)]);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use burn::tensor::DType;
-use firebrick_world::Kind;
+use firebrick_world::Collective;
 use serde::Serialize;
 
 use super::PlannedParam;
@@ -36,7 +36,7 @@ pub fn sent<'a>(
     order: &Order,
     rank: u64,
     ranks: u64,
-) -> BTreeMap<Kind, Sent> {
+) -> BTreeMap<Collective, Sent> {
     let mut sent = BTreeMap::new();
     if ranks < 2 {
         return sent;
@@ -57,31 +57,31 @@ pub fn sent<'a>(
         match param.padded(order, ranks) {
             None if param.is_trained => {
                 let [parts, sums] = chunks(whole, rank, ranks);
-                add(Kind::AllReduce, times * parts, wire);
-                add(Kind::AllReduce, times * sums, size.max(wire));
+                add(Collective::AllReduce, times * parts, wire);
+                add(Collective::AllReduce, times * sums, size.max(wire));
             }
             None => (),
             Some(padded) => {
                 let part = padded / each * (each - 1);
                 if param.is_trained {
-                    add(Kind::ReduceScatter, times * part, wire);
+                    add(Collective::ReduceScatter, times * part, wire);
                     let [parts, sums] = chunks(padded / each, rank / each, ranks / each);
-                    add(Kind::AllReduce, times * parts, wire);
-                    add(Kind::AllReduce, times * sums, size.max(wire));
+                    add(Collective::AllReduce, times * parts, wire);
+                    add(Collective::AllReduce, times * sums, size.max(wire));
                 }
                 let gathered = match (order.stage(), param.in_block, param.in_last_block) {
                     (3, true, false) => 2 * micro_batches,
                     (3, true, true) => micro_batches,
                     _ => 1,
                 };
-                add(Kind::AllGather, gathered * part, size);
+                add(Collective::AllGather, gathered * part, size);
             }
         }
     }
     sent
 }
 
-/// Returns the part of [`sent`] that goes to other copies, of the calls of [`Kind::AllReduce`]: the sums of shards of
+/// Returns the part of [`sent`] that goes to other copies, of the calls of [`Collective::AllReduce`]: the sums of shards of
 /// gradients, if [groups](crate::Zero::within) have a copy of the state each.
 ///
 /// Zhao et al., *PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel*, 2023 (arXiv:2304.11277), section
@@ -98,7 +98,7 @@ pub fn sent_across<'a>(
     }
     let of_shards =
         params.into_iter().filter(|param| param.is_trained && param.padded(order, ranks).is_some());
-    if let Some(sums) = sent(of_shards, order, rank, ranks).get(&Kind::AllReduce) {
+    if let Some(sums) = sent(of_shards, order, rank, ranks).get(&Collective::AllReduce) {
         across = *sums;
     }
     across
@@ -141,8 +141,8 @@ mod tests {
             let all = sent([matrix, bias], &order, rank, 8);
             // 3 micro-batches, 2 gathers and one sum of 3/4 of the matrix in bf16.
             let part = 64 * 32 * 3 / 4;
-            assert_eq!(all[&Kind::AllGather], Sent { elements: 6 * part, bytes: 12 * part });
-            assert_eq!(all[&Kind::ReduceScatter], Sent { elements: 3 * part, bytes: 6 * part });
+            assert_eq!(all[&Collective::AllGather], Sent { elements: 6 * part, bytes: 12 * part });
+            assert_eq!(all[&Collective::ReduceScatter], Sent { elements: 3 * part, bytes: 6 * part });
             // 2 (C-1)/C of a quarter of the matrix, with C = 2 copies.
             let left = 64 * 32 / 4;
             let across = sent_across([matrix, bias], &order, rank, 8);

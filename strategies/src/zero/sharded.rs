@@ -237,7 +237,7 @@ mod tests {
 
     use burn::nn::{Linear, LinearConfig};
     use burn::tensor::{FloatDType, TensorData};
-    use firebrick_world::{Communicator, DeviceCollectives, Kind, World};
+    use firebrick_world::{Collective, Communicator, DeviceCollectives, World};
 
     use super::*;
     use crate::{Amp, Clip, Composition, Offload, Setup, Zero, testing};
@@ -314,8 +314,8 @@ mod tests {
         let collective = move |rank: usize, kind, part| {
             let rank = &ranks[rank];
             match kind {
-                Kind::ReduceScatter => rank.reduce_scatter(part),
-                Kind::AllGather => rank.all_gather(part),
+                Collective::ReduceScatter => rank.reduce_scatter(part),
+                Collective::AllGather => rank.all_gather(part),
                 _ => rank.all_reduce(part),
             }
         };

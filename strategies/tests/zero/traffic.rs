@@ -1,6 +1,6 @@
 //! What ranks send, as the papers count it.
 
-use firebrick_world::Kind;
+use firebrick_world::Collective;
 
 use super::*;
 
@@ -101,6 +101,6 @@ fn sent_as_the_equations_say(stage: u8, each: usize, copies: usize) {
     let (within, across) = (copies * (each - 1), copies - 1);
     let sums_of_all = 2 * times * ((n - 1) * small + across * trained);
     let expected = [within * times * trained, within * gathered, sums_of_all];
-    let found = [Kind::ReduceScatter, Kind::AllGather, Kind::AllReduce].map(sent);
+    let found = [Collective::ReduceScatter, Collective::AllGather, Collective::AllReduce].map(sent);
     assert_eq!(found, expected.map(|elements| UPDATES * elements), "stage {stage}, {copies} of {each} ranks");
 }

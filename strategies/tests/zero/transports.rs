@@ -5,7 +5,9 @@ use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use burn::tensor::Tensor;
-use firebrick_world::{Communicator, DeviceCollectives, Kind, Traffic, World, host_device, moved, reads};
+use firebrick_world::{
+    Collective, Communicator, DeviceCollectives, Traffic, World, host_device, moved, reads,
+};
 
 use super::*;
 
@@ -33,7 +35,7 @@ pub fn by_hand(ranks: usize) -> DeviceCollectives {
 /// The same, and each rank waits before each of its collectives.
 fn by_hand_after(ranks: usize, wait: impl Fn(usize) + Send + Sync + 'static) -> DeviceCollectives {
     let (brought, met) = (Arc::new(Mutex::new(vec![None; ranks])), Arc::new(Barrier::new(ranks)));
-    let collective = move |rank: usize, kind: Kind, part: Tensor<1>| {
+    let collective = move |rank: usize, kind: Collective, part: Tensor<1>| {
         wait(rank);
         let chunk = part.dims()[0] / ranks;
         brought.lock().unwrap()[rank] = Some(part);
@@ -42,8 +44,8 @@ fn by_hand_after(ranks: usize, wait: impl Fn(usize) + Send + Sync + 'static) -> 
         met.wait();
         let sum = |parts: Vec<Tensor<1>>| parts.into_iter().reduce(|sum, part| sum + part).unwrap();
         match kind {
-            Kind::AllGather => Tensor::cat(parts, 0),
-            Kind::ReduceScatter => sum(parts).narrow(0, rank * chunk, chunk),
+            Collective::AllGather => Tensor::cat(parts, 0),
+            Collective::ReduceScatter => sum(parts).narrow(0, rank * chunk, chunk),
             _ => sum(parts),
         }
     };
@@ -70,11 +72,14 @@ fn buckets_of_any_size_give_the_same_bits() {
                 for ((found, small), (expected, large)) in found.into_iter().zip(&expected) {
                     let name = format!("stage {stage}, {count} ranks, {wire:?}, {bytes} bytes");
                     assert_eq!(&found, expected, "{name}");
-                    for kind in [Kind::AllReduce, Kind::ReduceScatter, Kind::AllGather] {
+                    for kind in [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather] {
                         let (small, large) = (small.of(kind), large.of(kind));
                         assert_eq!((small.elements, small.sent), (large.elements, large.sent), "{name}");
                         let is_more = small.calls > large.calls || large.calls == 0;
-                        assert!(is_more || kind == Kind::AllReduce, "{name}: {kind} {small:?} {large:?}");
+                        assert!(
+                            is_more || kind == Collective::AllReduce,
+                            "{name}: {kind} {small:?} {large:?}"
+                        );
                     }
                 }
             }
@@ -97,7 +102,7 @@ fn collectives_between_devices_replace_those_of_the_host() {
             if count > 2 {
                 continue;
             }
-            for kind in [Kind::ReduceScatter, Kind::AllGather] {
+            for kind in [Collective::ReduceScatter, Collective::AllGather] {
                 let sent =
                     |found: &Found| found.iter().map(|(_, moved)| moved.of(kind).elements).sum::<u64>();
                 assert_eq!(sent(&between_devices), sent(&through_host), "stage {stage}, {kind}");
@@ -110,7 +115,7 @@ fn collectives_between_devices_replace_those_of_the_host() {
 #[test]
 fn what_a_rank_gives_to_a_collective_does_not_change() {
     let (given, step) = (Mutex::new(None), Barrier::new(2));
-    let collective = move |rank: usize, _: Kind, own: Tensor<1>| {
+    let collective = move |rank: usize, _: Collective, own: Tensor<1>| {
         let own = match rank {
             0 => given.lock().unwrap().insert(own).clone(),
             _ => own,
@@ -172,7 +177,7 @@ fn passes<T: Send + 'static>(
 fn the_sums_of_a_pass_end_with_it() {
     let slow = by_hand_after(2, |_| std::thread::sleep(Duration::from_millis(50)));
     let found = passes(slow, None, Default::default(), |world| {
-        let sums = || world.traffic().of(Kind::ReduceScatter);
+        let sums = || world.traffic().of(Collective::ReduceScatter);
         let ended = sums();
         world.barrier().unwrap();
         (ended, sums())

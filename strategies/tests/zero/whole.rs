@@ -2,7 +2,7 @@
 
 use firebrick_world::is_host;
 
-use firebrick_world::Kind;
+use firebrick_world::Collective;
 
 use super::*;
 
@@ -29,7 +29,8 @@ fn no_device_and_no_other_rank_holds_the_whole() {
             let mut setup = Setup::new(&model, &device).among(world.clone());
             let mut zero = Zero::stage(stage).replicate_below(1).start(&mut setup).unwrap();
             let master = zero.init_master(model).unwrap();
-            let moved = || [Kind::AllGather, Kind::Gather].map(|kind| world.traffic().of(kind).elements);
+            let moved =
+                || [Collective::AllGather, Collective::Gather].map(|kind| world.traffic().of(kind).elements);
             let before = moved();
             let whole = zero.gather_full(master.clone(), Some(0)).unwrap();
             let moved = std::array::from_fn(|at| moved()[at] - before[at]);

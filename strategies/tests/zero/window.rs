@@ -1,6 +1,6 @@
 //! Parameters outside blocks stay gathered for the micro-batches of a window, and for nothing else.
 
-use firebrick_world::Kind;
+use firebrick_world::Collective;
 
 use super::*;
 use firebrick_strategies::Stages;
@@ -26,10 +26,10 @@ impl Between {
 
     /// Enters the model, and returns the elements that this takes from other ranks, and a weight outside blocks.
     fn enter(&self, pass: &Pass, replica: &Model) -> (u64, Vec<f32>) {
-        let before = self.world.traffic().of(Kind::AllGather).elements;
+        let before = self.world.traffic().of(Collective::AllGather).elements;
         let (entered, _) = pass.enter(replica).unwrap();
         let weight = entered.entry.weight.val().into_data().iter::<f32>().collect();
-        (self.world.traffic().of(Kind::AllGather).elements - before, weight)
+        (self.world.traffic().of(Collective::AllGather).elements - before, weight)
     }
 }
 
@@ -141,7 +141,7 @@ fn frozen_blocks_at_the_beginning_are_gathered_once_in_a_pass() {
         let master = stages.init_master(model).unwrap();
         let replica = stages.publish(master).unwrap();
         for _ in 0..3 {
-            let before = world.traffic().of(Kind::AllGather).elements;
+            let before = world.traffic().of(Collective::AllGather).elements;
             let (entered, pass) = pass.enter(&replica).unwrap();
             let x = Tensor::<2>::ones([2, WIDTH], &device);
             let forward = |block: &Linear, x: Tensor<2>, _: &Pass| block.forward(x);
@@ -149,7 +149,7 @@ fn frozen_blocks_at_the_beginning_are_gathered_once_in_a_pass() {
             pass.gradients(y.sum().backward(), &entered, true).unwrap();
             drop((entered, pass));
             // All blocks, and two again: the last one stays.
-            let gathered = world.traffic().of(Kind::AllGather).elements - before;
+            let gathered = world.traffic().of(Collective::AllGather).elements - before;
             assert_eq!(gathered, (4 + 2) * (WIDTH * WIDTH / 2) as u64);
         }
     };

@@ -10,7 +10,7 @@ use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUni
 use super::library::{Library, OLDEST, library};
 use super::memory::Buffer;
 use super::watch::{Stop, Watch};
-use crate::Kind;
+use crate::Collective;
 
 /// Marks settings as initialised: `NCCL_API_MAGIC`.
 const MAGIC: u32 = 0xcafe_beef;
@@ -70,7 +70,7 @@ impl Comm {
     #[expect(clippy::too_many_arguments)] // NCCL's own, and the watch.
     pub fn start(
         &self,
-        kind: Kind,
+        kind: Collective,
         from: &Buffer,
         to: &Buffer,
         count: usize,
@@ -90,11 +90,11 @@ impl Comm {
         // and stay until its stream is idle. The communicator is live.
         let begun = unsafe {
             match kind {
-                Kind::AllReduce => (self.nccl.ncclAllReduce)(from, to, count, dtype, sum, comm, stream),
-                Kind::ReduceScatter => {
+                Collective::AllReduce => (self.nccl.ncclAllReduce)(from, to, count, dtype, sum, comm, stream),
+                Collective::ReduceScatter => {
                     (self.nccl.ncclReduceScatter)(from, to, count, dtype, sum, comm, stream)
                 }
-                Kind::AllGather => (self.nccl.ncclAllGather)(from, to, count, dtype, comm, stream),
+                Collective::AllGather => (self.nccl.ncclAllGather)(from, to, count, dtype, comm, stream),
                 other => return Err(Stop::Failed(format!("{other} is no collective between devices"))),
             }
         };

@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use burn::tensor::{DType, Device, Tensor};
 use firebrick_kernels::Handover;
 
-use crate::Kind;
+use crate::Collective;
 use comm::Comm;
 pub(crate) use comm::identifier;
 use memory::{Buffer, Memory};
@@ -100,13 +100,13 @@ impl Nccl {
     /// the result.
     pub fn exchange(
         &self,
-        kind: Kind,
+        kind: Collective,
         [from, to]: [Buffer; 2],
         (elements, dtype): (usize, DType),
         size: usize,
         watch: &mut Watch,
     ) -> Result<Tensor<1>, Stop> {
-        let count = if kind == Kind::ReduceScatter { elements / size } else { elements };
+        let count = if kind == Collective::ReduceScatter { elements / size } else { elements };
         let mut state = self.comm.lock().unwrap_or_else(PoisonError::into_inner);
         let comm = match &*state {
             Membership::Joined(comm) => comm,
