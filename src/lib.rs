@@ -51,6 +51,7 @@
 //! files/         files that a reader finds whole
 //! scratch/       tensors that wait on a disk instead of in memory
 //! output.rs      the output folder of a run
+//! beside.rs      background work on a thread
 //! in_ron.rs      values that are read from their RON text
 //! objective.rs, any_model.rs, score.rs, data.rs, adapters/, error.rs
 //! ```
@@ -72,6 +73,7 @@ pub use firebrick_world as world;
 pub mod accounting;
 mod adapters;
 mod any_model;
+mod beside;
 pub mod checkpoint;
 pub mod data;
 pub mod device;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use firebrick_checkpoints::Folder;
 
-use crate::files::beside::Beside;
+use crate::beside::Beside;
 use crate::files::saving::{self, require_folder};
 use crate::files::writes::{FailedWrites, Writes};
 use crate::{ResumeError, TrainError, TrainerState, checkpoint};

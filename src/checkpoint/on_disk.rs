@@ -24,7 +24,7 @@ use firebrick_strategies::optim::restored_on;
 use firebrick_world::host_device;
 
 use super::lender::{AXES, ParameterState, StateSize, of_few, record_of};
-use crate::files::beside::Beside;
+use crate::beside::Beside;
 use crate::scratch::{
     NewValues, ParkedParams, ScratchError, ScratchFile, Stored, Unstored, Unwritten, Written,
 };

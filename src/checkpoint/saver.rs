@@ -21,8 +21,8 @@ use super::layout::Layout;
 use super::snapshot::Snapshot;
 use super::{Checkpoints, ResumeError};
 use crate::TrainError;
+use crate::beside::Beside;
 use crate::engine::gather::gather;
-use crate::files::beside::Beside;
 
 /// Saves a run according to a policy.
 pub(crate) struct Saver {

@@ -16,7 +16,7 @@ use firebrick_world::{host_device, on_host};
 
 use super::stand_in::{lifted, stand_in};
 use super::{ScratchError, ScratchFile, Stored, Unstored, Unwritten};
-use crate::files::beside::Beside;
+use crate::beside::Beside;
 
 /// Which values of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

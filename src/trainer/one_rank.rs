@@ -11,13 +11,13 @@ use firebrick_world::{Communicator, World};
 
 use super::reference::reference_of;
 use super::{Length, Trained, Trainer};
+use crate::beside::Beside;
 use crate::checkpoint::{self, Settings};
 use crate::device::kernels;
 use crate::engine::dry_run::dry_run;
 use crate::engine::feed::{Feed, Share, updates_in_epochs, windows_in_epoch};
 use crate::engine::session::{Prepared, Whole};
 use crate::engine::training_loop::{Plan, TrainingLoop};
-use crate::files::beside::Beside;
 #[cfg(feature = "tui")]
 use crate::observe::dashboard::Dashboard;
 use crate::observe::lines::{FirstStep, Lines};

@@ -150,7 +150,8 @@ fn put_count(bytes: &mut Vec<u8>, kind: u8, count: usize) {
     bytes.extend((count as u64).to_le_bytes());
 }
 
-#[cfg(all(test, feature = "text"))]
+#[cfg(test)]
+#[cfg(feature = "text")]
 mod tests {
     use std::fs;
     use std::path::Path;
