@@ -1,4 +1,4 @@
-//! A file without a name, and which parts of it are free.
+//! A file without a name, which parts of it are free, and buffers that direct I/O accepts.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use super::ScratchError;
-use super::aligned::{Aligned, BLOCK, in_blocks};
 
 /// A file of one rank, without a name in its folder.
 #[derive(Debug)]
@@ -238,6 +237,37 @@ fn bypass_cache(_: &File) -> bool {
 #[cfg(not(target_os = "linux"))]
 fn use_cache(_: &File) {}
 
+/// What the address, the place in the file and the length of a direct read or write must be a multiple of, on any disk.
+const BLOCK: usize = 4096;
+
+/// Rounds up to whole blocks.
+pub(super) fn in_blocks(bytes: usize) -> usize {
+    bytes.next_multiple_of(BLOCK)
+}
+
+/// A buffer whose address is a multiple of [`BLOCK`].
+pub(super) struct Aligned {
+    bytes: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl Aligned {
+    /// Creates a buffer of zeros, of whole blocks.
+    pub fn new(bytes: usize) -> Self {
+        let length = in_blocks(bytes);
+        let bytes = vec![0; length + BLOCK];
+        let start = bytes.as_ptr().addr().wrapping_neg() % BLOCK;
+        Self { bytes, start, length }
+    }
+
+    /// Returns the first bytes, in whole blocks.
+    pub fn first(&mut self, bytes: usize) -> &mut [u8] {
+        let length = in_blocks(bytes).min(self.length);
+        &mut self.bytes[self.start..][..length]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,5 +299,14 @@ mod tests {
         );
         assert!(ScratchFile::create(folder.path(), 0).is_ok());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the file has no name");
+    }
+
+    #[test]
+    fn a_buffer_begins_at_a_block_and_has_whole_blocks() {
+        for bytes in [1, BLOCK, BLOCK + 1] {
+            let mut buffer = Aligned::new(bytes);
+            let first = buffer.first(bytes);
+            assert_eq!((first.as_ptr().addr() % BLOCK, first.len()), (0, in_blocks(bytes)));
+        }
     }
 }

@@ -5,18 +5,16 @@
 //! computation, by a few threads each, and each chunk of what is read must have the checksum of what was written.
 //!
 //! ```text
-//! file.rs    ScratchFile: the file, and which parts of it are free
-//! aligned.rs buffers that direct I/O accepts
-//! stored.rs  Stored: a bucket of tensors in the file
-//! parked.rs  ParkedParams: the parameters of blocks in the file
-//! lazy.rs    models whose parameters wait in the file
-//! stand_in.rs zeros in place of a value
-//! error.rs   ScratchError
+//! file.rs      ScratchFile: the file, which parts of it are free, and buffers that direct I/O accepts
+//! stored.rs    Stored: a bucket of tensors in the file
+//! parked.rs    ParkedParams: the parameters of blocks in the file
+//! lazy.rs      models whose parameters wait in the file
+//! stand_in.rs  zeros in place of a value
+//! error.rs     ScratchError
 //! ```
 
 use std::path::Path;
 
-mod aligned;
 mod error;
 mod file;
 mod lazy;
