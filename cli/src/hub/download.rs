@@ -17,8 +17,8 @@ use ureq::{Agent, Body};
 
 use super::HubError;
 use super::cache::{Environment, is_plain_name, sha256};
+use super::progress::DownloadProgress;
 use super::reference::Reference;
-use super::told::Told;
 
 /// How often a download that brings next to nothing is tried again.
 const RETRIES: u32 = 5;
@@ -142,7 +142,7 @@ impl<'a> Source<'a> {
         // Another revision, or another process, may have brought it.
         if blob.metadata().ok().is_none_or(|blob| blob.len() != size) {
             let part = blob.with_file_name(format!("{etag}.part"));
-            self.download_part(&url, &part, size, Told::of(file, size, say))?;
+            self.download_part(&url, &part, size, DownloadProgress::of(file, size, say))?;
             require_whole(&url, &part, &etag)?;
             fs::rename(&part, &blob).map_err(|error| written(&blob, error))?;
         }
@@ -199,18 +199,24 @@ impl<'a> Source<'a> {
     }
 
     /// Downloads what a partial file lacks.
-    fn download_part(&self, url: &str, part: &Path, size: u64, mut told: Told) -> Result<(), HubError> {
+    fn download_part(
+        &self,
+        url: &str,
+        part: &Path,
+        size: u64,
+        mut progress: DownloadProgress,
+    ) -> Result<(), HubError> {
         let failed = |error| written(part, error);
         let mut file = OpenOptions::new().create(true).append(true).open(part).map_err(failed)?;
         if file.metadata().map_err(failed)?.len() > size {
             file.set_len(0).map_err(failed)?;
         }
         let mut done = file.metadata().map_err(failed)?.len();
-        told.at(done);
+        progress.at(done);
         let mut failures = 0;
         while done < size {
             let before = done;
-            let reason = match self.go_on(url, &mut file, part, &mut done, size, &mut told) {
+            let reason = match self.go_on(url, &mut file, part, &mut done, size, &mut progress) {
                 Ok(()) => break,
                 Err(Broken::Failed(error)) => return Err(error),
                 Err(Broken::MayPass(reason)) => reason,
@@ -232,7 +238,7 @@ impl<'a> Source<'a> {
         path: &Path,
         done: &mut u64,
         size: u64,
-        told: &mut Told,
+        progress: &mut DownloadProgress,
     ) -> Result<(), Broken> {
         let request = self.authorized(self.agent.get(url), url).header("Accept-Encoding", "identity");
         let answer = request.header("Range", format!("bytes={done}-")).call();
@@ -261,7 +267,7 @@ impl<'a> Source<'a> {
             }
             file.write_all(&chunk[..count]).map_err(|error| written(path, error))?;
             *done += count as u64;
-            told.at(*done);
+            progress.at(*done);
             if since.elapsed() >= self.environment.silence {
                 let came = *done - at_that_time;
                 if came < LEAST {

@@ -6,7 +6,7 @@
 //! cache.rs      the Hub's cache on this machine, the environment's settings, and the sums that name large files
 //! fetch.rs      the files that are wanted of a repository
 //! download.rs   requests for files, and their download into the cache
-//! told.rs       how far a download is
+//! progress.rs   how far a download is
 //! api.rs        requests of a push
 //! push.rs       a folder as a commit on the Hub
 //! large_file.rs the storage of large files, which takes them before a commit
@@ -27,10 +27,10 @@ mod fetch;
 #[cfg(feature = "hub")]
 mod large_file;
 #[cfg(feature = "hub")]
+mod progress;
+#[cfg(feature = "hub")]
 mod push;
 mod reference;
-#[cfg(feature = "hub")]
-mod told;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};

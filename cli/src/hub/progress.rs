@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 /// The time between two lines of a download.
 const PAUSE: Duration = Duration::from_secs(5);
 
-pub(super) struct Told<'a> {
+/// A download under way.
+pub(super) struct DownloadProgress<'a> {
     file: &'a str,
     /// Bytes.
     size: u64,
@@ -13,7 +14,7 @@ pub(super) struct Told<'a> {
     last: Instant,
 }
 
-impl<'a> Told<'a> {
+impl<'a> DownloadProgress<'a> {
     /// Says that a download begins.
     pub fn of(file: &'a str, size: u64, say: &'a dyn Fn(&str)) -> Self {
         say(&format!("downloading {file}, {:.1} MB", size as f64 / 1e6));
