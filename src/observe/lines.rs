@@ -239,7 +239,7 @@ impl FirstStep {
         thread::spawn(move || {
             let (begun, before) = (Instant::now(), compiled());
             while step.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-                tell(&line(begun.elapsed().as_secs(), before, compiled()));
+                tell(&first_step_line(begun.elapsed().as_secs(), before, compiled()));
             }
         });
         Self { waits: Some(waits) }
@@ -253,7 +253,7 @@ impl Observer for FirstStep {
 }
 
 /// Formats what was compiled and tuned since the wait began. Nothing is counted where kernels are not kept.
-fn line(seconds: u64, before: Option<Compiled>, now: Option<Compiled>) -> String {
+fn first_step_line(seconds: u64, before: Option<Compiled>, now: Option<Compiled>) -> String {
     match before.zip(now) {
         None => format!("before the first step: compiling and tuning kernels, {seconds} s so far"),
         Some((before, now)) if before == now => format!("before the first step: {seconds} s so far"),
@@ -343,9 +343,12 @@ mod tests {
     #[test]
     fn a_line_has_what_was_compiled_since_the_wait_began() {
         let compiled = |kernels, tuned| Some(Compiled { kernels, tuned });
-        assert_eq!(line(5, None, None), "before the first step: compiling and tuning kernels, 5 s so far");
-        assert_eq!(line(5, compiled(9, 2), compiled(9, 2)), "before the first step: 5 s so far");
-        let both = line(45, compiled(9, 2), compiled(129, 16));
+        assert_eq!(
+            first_step_line(5, None, None),
+            "before the first step: compiling and tuning kernels, 5 s so far"
+        );
+        assert_eq!(first_step_line(5, compiled(9, 2), compiled(9, 2)), "before the first step: 5 s so far");
+        let both = first_step_line(45, compiled(9, 2), compiled(129, 16));
         assert_eq!(both, "before the first step: 120 kernels compiled, 14 operations tuned, 45 s so far");
     }
 
