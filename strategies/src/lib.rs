@@ -7,52 +7,23 @@
 //! [`firebrick_kernels`], tensor operations and what measures memory. Models, data and the training loop are above it.
 //!
 //! ```text
-//! strategy.rs    Strategy: the recipe of a technique
-//! composition.rs Composition: one strategy or several, as the trainer uses them
-//! stage.rs       Stage: the live state of a strategy
-//! stages.rs      Stages: the live state of a composition, the only code that runs through its stages
-//! shard.rs       the part of a parameter that a rank holds
-//! adaptation/    the changes that strategies make to a model before training, and how they are undone
-//! low_rank.rs, starting_factors.rs  the rank and scale of low-rank factors, and factors to start from
-//! effects.rs     Effects: what a strategy does to gradients, memory and traffic, as far as others must know
-//! order.rs       Order: the effects of a composition, in the order in which gradients pass
-//! cost/          the bytes that a composition holds and sends, computed without the model
-//! setup.rs       what a strategy sees when it starts
-//! outcome.rs     what happens to gradients: apply, hold, skip
-//! agreement.rs   what the ranks tell each other about a window, once
-//! grads/         gradients on their way to the optimizer, with the facts known about them
-//! each_param.rs  a look at each parameter of a model, whatever its rank
-//! params.rs      maps over a model's parameters that keep tied parameters tied, and which are trained
-//! paths.rs       the paths of a model's parameters, and the patterns that select them
-//! pass.rs        one forward pass: its mode, and the segment around each block
-//! segment/       the segment around each block: its plan, and its recomputation
-//! recompute.rs   Recompute: drops a block's activations and computes them again
-//! dropout.rs     Dropout: a mask that is a function of each element's position
-//! composed.rs    Composed: a list of strategies, which a trainer has; Option and Vec
-//! named_strategies.rs  the strategies that a run file can name
-//! amp/           Amp: half-precision replica and activations over an f32 master, and the loss scale
-//! dtypes.rs      the float dtypes: their names, and which ones a device supports
-//! registry/      recipes by the names that they have in run files
-//! optim/         AdamW, Lion and SGD in one pass over memory, AdamW in 8 bits, Adafactor, LAMB, and parameter groups
-//! accumulate.rs  Accumulate: sums micro-batches into one window
-//! keep_padding.rs  KeepPadding: computes padding, for comparison
-//! freeze.rs      Freeze: excludes parameters from training
-//! lora/          Lora: low-rank factors beside frozen matrices
-//! quantize/      Quantize: keeps frozen matrices in 4 or 8 bits
-//! ema.rs         Ema: an average of the weights over the updates
-//! clip.rs        Clip: bounds the gradient's norm or its elements
-//! skip_outliers.rs  SkipOutliers: skips an update whose gradient norm is an outlier
-//! zero/          Zero: data-parallel training with sharded state
-//! buckets.rs     runs of tensors that are on their way together
-//! moving.rs      moves of tensors to the host, which begin beside the computation
-//! offload/       Offload: keeps the master and the moments, optionally the replica too, in host memory or on a disk
-//! conformance/   the laws that every strategy obeys, as checks
-//! state.rs       what a stage saves and restores
-//! saved_number.rs  a float in it
-//! error.rs       the errors of a strategy or of a composition
-//! once.rs        a setting of a run file that may stand there once
-//! setting.rs     the error for a setting that is out of range
+//! conformance/  the laws that every strategy obeys, as checks
+//! learning/     strategies that change what is learned: Clip, SkipOutliers, Freeze, Lora, Quantize, Ema
+//! execution/    strategies that change how a step is executed: Accumulate, Amp, Zero, Offload, Recompute, KeepPadding
+//! cost/         the bytes that a composition holds and sends, computed without the model
+//! optim/        AdamW, Lion and SGD in one pass over memory, AdamW in 8 bits, Adafactor, LAMB, and parameter groups
+//! contract/     what a strategy is, and how several work together: Strategy, Stage, Effects, Composition
+//! registry/     recipes by the names that they have in run files
+//! pass/         one forward pass: its mode, the segment around each block, and dropout
+//! grads/        gradients on their way to the optimizer, with the facts known about them, and what happens to them
+//! sharding/     how the ranks divide parameters, gather them again, and sum gradients
+//! moving.rs     flat tensors on their way: buckets, and moves to the host beside the computation
+//! dtypes.rs     the float dtypes: their names, and which ones a device supports
+//! error/        the errors of a strategy or of a composition
+//! params/       the parameters of a model: looks, maps, paths, and low-rank factors
 //! ```
+//!
+//! A folder imports from those below it in this list only, never from those above.
 //!
 //! # Master and replica
 //!
@@ -154,102 +125,46 @@
 //!
 //! In a test, [`conformance::check`] runs the laws that all strategies obey on yours.
 
-mod accumulate;
-mod adaptation;
-mod agreement;
-mod amp;
-mod buckets;
-mod clip;
-mod composed;
-mod composition;
 pub mod conformance;
+mod contract;
 pub mod cost;
-mod dropout;
 mod dtypes;
-mod each_param;
-pub mod effects;
-mod ema;
 mod error;
-mod freeze;
+mod execution;
 mod grads;
-mod keep_padding;
-mod lora;
-mod low_rank;
+mod learning;
 mod moving;
-mod named_strategies;
-mod offload;
-mod once;
 pub mod optim;
-mod order;
-mod outcome;
 mod params;
-mod parked;
 mod pass;
-mod paths;
-mod quantize;
-mod recompute;
 pub mod registry;
-mod saved_number;
-mod segment;
-mod setting;
-mod settled;
-mod setup;
-mod shard;
-mod skip_outliers;
-mod stage;
-mod stages;
-mod starting_factors;
-mod state;
-mod strategy;
+mod sharding;
 #[cfg(test)]
 mod testing;
-mod zero;
 
-pub use accumulate::{Accumulate, AccumulateIn};
-pub use adaptation::{Adaptation, PackedBase, params_of};
-pub use agreement::{Agreed, Agreement};
-pub use amp::{Amp, Keep, LossScale};
-pub use clip::Clip;
-pub use composed::Composed;
-pub use composition::Composition;
-pub use dropout::Dropout;
+pub use contract::{
+    Adaptation, Composed, Composition, Effects, FactorValues, NamedStrategy, Offloads, OnDisk, Order,
+    PackedBase, Publishes, SavedNumber, SavedStates, Setup, Stage, StageState, Stages, StartingFactors,
+    Strategies, Strategy, StrategyRecipe, effects, params_of,
+};
 pub use dtypes::{Float, cast_params, float_name, require_dtype, supported_floats};
-pub use each_param::{AnyParam, each_distinct_param, each_param, learns, values_on_host};
-pub use effects::{Effects, Offloads, OnDisk, Reduces};
-pub use ema::Ema;
-pub use error::StrategyError;
+pub use error::{SettingError, StrategyError};
+pub use execution::{Accumulate, AccumulateIn, Amp, Keep, KeepPadding, LossScale, Offload, Recompute, Zero};
 pub use firebrick_kernels::Draws;
 pub use firebrick_world::{Communicator, World, WorldError, host_device};
-pub use freeze::Freeze;
-pub use grads::{GradMap, Grads};
-pub use keep_padding::KeepPadding;
-pub use lora::{Lora, LoraFactors, Targets, adapted_linear, undropped_linear};
-pub use low_rank::{LowRank, UnfitFactors};
-pub use named_strategies::{NamedStrategy, Strategies};
-pub use offload::Offload;
-pub use order::Order;
-pub use outcome::Outcome;
-pub use params::{
-    ParamMap, Trained, apart, map_params, relift, tie, tied, trained, trained_here, untie, with_values,
+pub use grads::{Agreed, Agreement, GradMap, Grads, Outcome, Settled, SkipReason};
+pub use learning::{
+    Clip, Ema, Freeze, Lora, LoraFactors, Quantize, SkipOutliers, Targets, adapted_linear, undropped_linear,
 };
-pub use parked::{Parked, ParkedParam, ParkedRead};
-pub use pass::Pass;
-pub use paths::{PathError, Paths, Place};
-pub use quantize::Quantize;
-pub use recompute::Recompute;
-pub use saved_number::SavedNumber;
-pub use segment::{Bundle, SegmentPlan, TensorMap, Units, Which};
-pub use setting::SettingError;
-pub use settled::{Settled, SkipReason};
-pub use setup::Setup;
-pub use shard::Shard;
-pub use skip_outliers::SkipOutliers;
-pub use stage::{Publishes, Stage};
-pub use stages::Stages;
-pub use starting_factors::{FactorValues, StartingFactors};
-pub use state::{SavedStates, StageState};
-pub use strategy::{Strategy, StrategyRecipe};
-pub use zero::{Part, Rows, Sharding, Zero};
+pub use params::{
+    AnyParam, LowRank, ParamMap, PathError, Paths, Place, Trained, UnfitFactors, apart, each_distinct_param,
+    each_param, learns, map_params, relift, tie, tied, trained, trained_here, untie, values_on_host,
+    with_values,
+};
+pub use pass::{
+    Bundle, Dropout, Parked, ParkedParam, ParkedRead, Pass, SegmentPlan, TensorMap, Units, Which,
+};
+pub use sharding::{Part, Reduces, Rows, Shard, Sharding};
 
 impl<M: burn::module::Module + 'static> registry::Registered for dyn Strategy<M> {
     const KIND: &'static str = "a strategy";

@@ -1,14 +1,44 @@
-//! Flat tensors on their way to host memory while their device goes on computing.
+//! Flat tensors on their way: the buckets that travel together, and moves to host memory while the device goes on computing.
 
 use std::ops::Range;
 
-use burn::module::Module;
+use burn::module::{Module, ParamId};
 use burn::tensor::{DType, Device, Tensor};
 use firebrick_kernels::Reading;
 use firebrick_world::{count_read, is_host, joined, moved};
 
-use crate::buckets::{buckets, bytes_of};
 use crate::{AnyParam, StrategyError, each_distinct_param, with_values};
+
+/// Bytes in flight at once by default: large enough to use a network or a bus well, and small beside a model.
+pub(crate) const BUCKET_BYTES: usize = 32 << 20;
+
+/// Splits items into runs of neighbours of at most `most` bytes each, and of at least one item.
+pub(crate) fn buckets<T>(all: &[T], most: usize, bytes: impl Fn(&T) -> usize) -> Vec<&[T]> {
+    let mut sum = 0;
+    let mut runs = Vec::new();
+    let mut start = 0;
+    for (end, item) in all.iter().enumerate() {
+        if sum > 0 && sum + bytes(item) > most {
+            runs.push(&all[start..end]);
+            (start, sum) = (end, 0);
+        }
+        sum += bytes(item);
+    }
+    if start < all.len() {
+        runs.push(&all[start..]);
+    }
+    runs
+}
+
+/// Returns the bytes of a flat tensor.
+pub(crate) fn bytes((_, flat): &(ParamId, Tensor<1>)) -> usize {
+    bytes_of(flat)
+}
+
+/// Returns the bytes of a flat tensor.
+pub(crate) fn bytes_of(flat: &Tensor<1>) -> usize {
+    flat.dims()[0] * flat.dtype().size()
+}
 
 /// A move of flat tensors to another device, which has begun.
 ///

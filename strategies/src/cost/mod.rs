@@ -15,7 +15,7 @@ mod sent;
 pub use held::Held;
 pub use sent::{Sent, sent, sent_across};
 
-pub use crate::segment::SUMS_IN_FLIGHT;
+pub use crate::pass::SUMS_IN_FLIGHT;
 
 use firebrick_kernels::packed::Packing;
 

@@ -1,11 +1,16 @@
 //! Gradients on their way from the backward pass to the optimizer.
 //!
 //! ```text
-//! norm.rs    the norm of all gradients, over all ranks
-//! visits.rs  visits of the gradient of each distinct parameter
+//! mod.rs        Grads: the gradients of a window so far, with the facts known about them
+//! norm.rs       the norm of all gradients, over all ranks
+//! visits.rs     visits of the gradient of each distinct parameter
+//! outcome.rs    what happens to gradients: apply, hold, skip; and what became of a window
+//! agreement.rs  what the ranks tell each other about a window, once
 //! ```
 
+mod agreement;
 mod norm;
+mod outcome;
 mod visits;
 
 use std::collections::{HashMap, HashSet};
@@ -18,11 +23,11 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick_kernels::memory::Storages;
 use firebrick_kernels::{add_all, cast_all, clip_all};
 
-use crate::buckets::{buckets, bytes};
-use crate::moving::Moving;
-use crate::zero::Sharding;
-use crate::{Agreement, SkipReason, StrategyError, each_param};
+use crate::moving::{Moving, buckets, bytes};
+use crate::{Sharding, StrategyError, each_param};
+pub use agreement::{Agreed, Agreement};
 use norm::Norm;
+pub use outcome::{Outcome, Settled, SkipReason};
 use visits::{Distinct, Elsewhere, Given, Narrow, Pairs, Shaped, Taken};
 
 /// The gradients of one micro-batch, or of several in a window, with the facts known about them.

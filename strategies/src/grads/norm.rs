@@ -6,9 +6,9 @@ use burn::tensor::Tensor;
 use firebrick_kernels::{l2_norm, sum_of_squares};
 use firebrick_world::numbers;
 
-use super::Grads;
 use super::visits::{Distinct, Squares};
-use crate::{Agreement, StrategyError};
+use super::{Agreement, Grads};
+use crate::StrategyError;
 
 /// The norm, on the device, and as a number once something has read it.
 pub(super) struct Norm {

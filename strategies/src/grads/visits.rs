@@ -9,7 +9,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Shape, Tensor};
 
 use super::GradMap;
-use crate::zero::Sharding;
+use crate::Sharding;
 
 /// A function of the gradient of each distinct parameter, `None` if it has no gradient.
 pub(super) trait Visit {

@@ -21,6 +21,7 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use serde::de::DeserializeOwned;
 
 pub use named::{Named, Settings};
+pub(crate) use read::once;
 
 /// The trait object of a kind of recipe, such as `dyn OptimizerRecipe`.
 pub trait Registered: Send + Sync + 'static {

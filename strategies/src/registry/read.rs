@@ -1,11 +1,11 @@
-//! Deserializes a registered recipe by its name.
+//! Deserializes a registered recipe by its name, and the settings of those that read them by hand.
 //!
 //! A registry cannot know the type of the deserializer, so the settings of a recipe are read through `erased-serde`,
 //! which turns every error in them into a text.
 
 use std::fmt;
 
-use serde::de::{DeserializeSeed, EnumAccess, Error, VariantAccess, Visitor};
+use serde::de::{DeserializeSeed, EnumAccess, Error, MapAccess, VariantAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::{Named, Read, Registered, Registry};
@@ -64,5 +64,21 @@ impl<'de, T: ?Sized> DeserializeSeed<'de> for Recipe<T> {
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Named<T>, D::Error> {
         self.0(&mut <dyn erased_serde::Deserializer<'_>>::erase(deserializer)).map_err(D::Error::custom)
+    }
+}
+
+/// Reads the value of a setting, which may stand in a recipe once, into its place.
+///
+/// # Errors
+///
+/// The setting stands there twice, or its value is not one of its type.
+pub(crate) fn once<'de, A: MapAccess<'de>, T: Deserialize<'de>>(
+    place: &mut Option<T>,
+    name: &'static str,
+    map: &mut A,
+) -> Result<(), A::Error> {
+    match place.replace(map.next_value()?) {
+        None => Ok(()),
+        Some(_) => Err(A::Error::duplicate_field(name)),
     }
 }
