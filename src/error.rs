@@ -10,7 +10,6 @@ use thiserror::Error;
 
 use crate::accounting::budget::OverBudget;
 use crate::checkpoint::ResumeError;
-use crate::observe::tensorboard::TensorBoardError;
 use crate::scratch::ScratchError;
 use crate::{AdapterError, ScheduleError};
 
@@ -336,12 +335,6 @@ impl From<ResumeError> for TrainError {
 impl From<WorldError> for TrainError {
     fn from(error: WorldError) -> Self {
         Self::Strategy(error.into())
-    }
-}
-
-impl From<TensorBoardError> for TrainError {
-    fn from(TensorBoardError { path, doing, error }: TensorBoardError) -> Self {
-        Self::file(path, doing, error)
     }
 }
 

@@ -48,16 +48,17 @@
 //! schedule/      learning rates
 //! device/        devices by name, what they support, and the kernels that are kept for them
 //! of_burn/       Burn's data sets, burn-train's steps and metrics, as they are
-//! files/         files that a reader finds whole
+//! files/         files that a reader finds whole: staged and renamed, appended, retried
 //! scratch/       tensors that wait on a disk instead of in memory
 //! output.rs      the output folder of a run
 //! beside.rs      background work on a thread
+//! saving.rs      a model or a text, written so that a reader finds it whole
 //! in_ron.rs      values that are read from their RON text
 //! objective.rs, any_model.rs, score.rs, data.rs, adapters/, error.rs
 //! ```
 //!
-//! [`engine`], [`observe`], [`checkpoint`], [`accounting`], [`files`] and [`output`] are public for programs around the
-//! trainer, such as `firebrick-cli`. A program that trains needs the names of this page only.
+//! [`engine`], [`observe`], [`checkpoint`], [`accounting`], [`saving`], [`files`] and [`output`] are public for programs around
+//! the trainer, such as `firebrick-cli`. A program that trains needs the names of this page only.
 
 /// Writes, checks and reads the files of a checkpoint.
 pub use firebrick_checkpoints as checkpoints;
@@ -86,6 +87,7 @@ mod objective;
 pub mod observe;
 pub mod of_burn;
 pub mod output;
+pub mod saving;
 pub mod schedule;
 mod score;
 mod scratch;

@@ -14,11 +14,11 @@ use crate::checkpoint;
 use crate::checkpoint::ResumeError;
 use crate::checkpoint::best;
 use crate::checkpoint::best::BEST;
-use crate::files::saving;
+use crate::files::staging;
 use crate::observe::log::LOG;
 use crate::observe::report::{REPORT, Report};
 use crate::observe::tensorboard::{self, host};
-use crate::{Resume, TrainError};
+use crate::{Resume, TrainError, saving};
 
 /// The run file.
 pub const RUN: &str = "run.ron";
@@ -270,7 +270,7 @@ fn require_writable(place: &Path, output: &Path, doing: &'static str) -> Result<
 
 /// Removes half-written files of a killed run. The folder must be locked.
 fn remove_left(folder: &Path) -> Result<(), TrainError> {
-    saving::remove_left(folder, &WITH_FILES)
+    staging::remove_left(folder, &WITH_FILES)
         .map_err(|error| TrainError::file(folder, "removing the partial files of a killed run", error))
 }
 

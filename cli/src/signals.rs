@@ -10,8 +10,8 @@ use std::time::Duration;
 use burn::train::Interrupter;
 
 use crate::console::insist;
-use firebrick::files::saving;
 use firebrick::observe::terminal::Terminal;
+use firebrick::saving;
 use firebrick_datasets::hold_writes;
 
 /// A signal that asks the program to end.

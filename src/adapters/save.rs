@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{Adapters, BASE, CONFIG, EMBEDDING, Factors, LAYER, MAGNITUDE, PREFIX, WEIGHTS};
 use crate::TrainError;
-use crate::files::saving::{replace, save_text};
+use crate::saving::{replace, save_text};
 
 /// The model that adapters belong to, as PEFT's configuration describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

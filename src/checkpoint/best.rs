@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use firebrick_checkpoints::Folder;
 
 use crate::beside::Beside;
-use crate::files::saving::{self, require_folder};
+use crate::files::staging::require_folder;
 use crate::files::writes::{FailedWrites, Writes};
-use crate::{ResumeError, TrainError, TrainerState, checkpoint};
+use crate::{ResumeError, TrainError, TrainerState, checkpoint, saving};
 
 /// The weights of the best evaluation.
 pub const BEST: &str = "best.safetensors";

@@ -1,6 +1,6 @@
 //! Writes files so that a reader finds them whole: staged and renamed, appended and cut back, retried.
 
 pub(crate) mod appended;
-pub mod saving;
 pub(crate) mod sorted_metadata;
+pub(crate) mod staging;
 pub mod writes;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::FailedWrites;
 use crate::files::appended::Appended;
-use crate::files::saving::require_folder;
+use crate::files::staging::require_folder;
 use crate::files::writes::Writes;
 use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress, Round, StepNumbers};
 use crate::observe::observer::Observer;

@@ -7,10 +7,9 @@ use burn::tensor::{FloatDType, Tensor};
 use firebrick_datasets::Cursor;
 use firebrick_strategies::{ParamMap, map_params};
 
-use crate::files::saving;
 use crate::observe::numbers::StepNumbers;
 use crate::observe::report::Report;
-use crate::{Adapters, AnyModel, TrainError};
+use crate::{Adapters, AnyModel, TrainError, saving};
 
 /// The result of [`Trainer::fit`](crate::Trainer::fit).
 #[derive(Debug)]

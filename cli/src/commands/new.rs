@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::RunError;
 use crate::console::print;
-use firebrick::files::saving::save_text;
+use firebrick::saving::save_text;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -14,7 +14,7 @@ use crate::console::{print_written, tell, with_progress};
 use crate::run::{Paths, Process};
 use crate::trained_run::{Evaluated, Measure, Measured, PREDICTIONS, TEXTS, TrainedRun};
 use firebrick::TrainError;
-use firebrick::files::saving::Staged;
+use firebrick::saving::Staged;
 
 /// The trained run of a command.
 #[derive(Debug, Args)]

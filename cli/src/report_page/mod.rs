@@ -28,8 +28,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use firebrick::files::saving::Staged;
 use firebrick::observe::timeline::{StepTimeline, file_name, step_of};
+use firebrick::saving::Staged;
 
 use finished::Finished;
 use page::Page;

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::RunError;
 use super::prepare::Parts;
 use firebrick::checkpoint::best::BEST;
-use firebrick::files::saving;
+use firebrick::saving;
 use firebrick::{TrainError, Trained};
 use firebrick_models::family::Family;
 use firebrick_models::family::Trainable;

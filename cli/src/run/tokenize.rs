@@ -12,7 +12,7 @@ use super::attended::attended;
 use super::load::{Loading, tell_skipped};
 use super::{CausalLmTask, DataRun, Paths, RunError, TokenizerConfig};
 use firebrick::TrainError;
-use firebrick::files::saving::Staged;
+use firebrick::saving::Staged;
 
 /// A corpus written as a file of token ids.
 #[derive(Clone, Debug, Serialize)]

@@ -4,7 +4,7 @@ use super::TrainedRun;
 use crate::report_page;
 use crate::run::Writing;
 use crate::{Launched, Run, RunError};
-use firebrick::files::saving;
+use firebrick::saving;
 use firebrick_models::decoding::Decoding;
 
 /// The number of records whose predictions the page shows.

@@ -15,7 +15,7 @@ use super::folder::{CONFIG, INDEX, WEIGHTS};
 use super::key_map::Key;
 use super::load::transposed;
 use super::{KeyMap, Layout, Pretrained, PretrainedError};
-use firebrick::files::saving::replace_or;
+use firebrick::saving::replace_or;
 
 /// Writes `config.json` and `model.safetensors` into a folder and creates it if needed. transformers needs nothing
 /// else except the tokenizer's files.

@@ -8,7 +8,7 @@ use std::path::Path;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 
 use crate::TrainError;
-use crate::files::saving::replace;
+use crate::saving::replace;
 
 /// The file of the answers in the output folder of a run.
 pub const ANSWERS: &str = "reference.safetensors";

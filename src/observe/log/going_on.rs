@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use firebrick_checkpoints::Folder;
 
 use super::{LOG, Mark};
-use crate::files::saving::replace_or;
+use crate::files::staging::replace_or;
 use crate::observe::log::{LogLine, for_each_line};
 use crate::observe::numbers::StepNumbers;
 use crate::{ResumeError, TrainerState};

@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use super::event;
 use super::event::write_record;
+use crate::TrainError;
 use crate::files::appended::Appended;
 
 /// The prefix of TensorBoard's file names; the second of creation follows.
@@ -27,6 +28,12 @@ pub struct TensorBoardError {
     pub path: PathBuf,
     /// The cause.
     pub error: io::Error,
+}
+
+impl From<TensorBoardError> for TrainError {
+    fn from(TensorBoardError { path, doing, error }: TensorBoardError) -> Self {
+        Self::file(path, doing, error)
+    }
 }
 
 /// Writes events for TensorBoard into one file. A few kilobytes of them are held back until [`flush`](Self::flush)

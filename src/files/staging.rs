@@ -13,34 +13,8 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use burn::module::Module;
-use burn::store::{ModuleSnapshot, SafetensorsStore};
-
-use crate::TrainError;
-use crate::files::sorted_metadata::sort_metadata;
-
 /// Prefix of the names of staged files.
 const STAGED_NAME: &str = ".staged-";
-
-/// Writes a model's parameters as safetensors, by module path.
-pub(crate) fn save_model<M: Module>(model: &M, path: &Path) -> Result<(), TrainError> {
-    replace(path, |staged| {
-        let mut store = SafetensorsStore::from_file(staged).overwrite(true);
-        let saved = model.valid().save_into(&mut store);
-        saved.map_err(|error| TrainError::file(path, "saving the model", error))?;
-        sort_metadata(staged).map_err(|error| TrainError::file(path, "saving the model", error))
-    })
-}
-
-/// Writes a text file.
-pub fn save_text(text: &str, path: &Path) -> Result<(), TrainError> {
-    replace(path, |staged| fs::write(staged, text).map_err(|error| TrainError::file(path, "writing", error)))
-}
-
-/// Replaces a file with what `write` writes: see [`replace_or`].
-pub fn replace(path: &Path, write: impl FnOnce(&Path) -> Result<(), TrainError>) -> Result<(), TrainError> {
-    replace_or(path, write, |error| TrainError::file(path, "putting the file in place", error))
-}
 
 /// Writes a staged file with `write`, and renames it to `path` when it is complete. The file gets the permissions of a
 /// new file under the process's umask, whatever the library that writes it would set.
@@ -387,6 +361,8 @@ pub(crate) fn remove_left(folder: &Path, below: &[&str]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TrainError;
+    use crate::saving::{replace, save_text};
 
     #[test]
     fn only_staged_files_of_a_killed_run_are_removed() {
