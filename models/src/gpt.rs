@@ -16,7 +16,7 @@ use super::gpt_shape::{Shape, normal};
 use super::key_value::{KeyValue, Past};
 use super::output_layer::output_layer;
 use super::perplexity::{counted, perplexity};
-use super::writing::{ReadsOn, last_column};
+use super::writing::{Continues, ReadsOn, last_column};
 use super::{Activation, Linear, Norm};
 use firebrick::{Evaluation, Loss, Objective, Score};
 
@@ -213,6 +213,8 @@ impl ReadsOn for Gpt {
         (logits.squeeze_dim(1), Past { own, source: None })
     }
 }
+
+impl Continues for Gpt {}
 
 impl Objective<TokenBatch> for Gpt {
     /// Each position predicts the next token. The last token is only a label and is not an input.

@@ -18,7 +18,7 @@ use crate::key_value::{KeyValue, Past, PastSource};
 use crate::output_layer::output_layer;
 use crate::pretrained::{KeyMap, Pretrained};
 use crate::ragged::Tokens;
-use crate::writing::ReadsOn;
+use crate::writing::{ReadsOn, Writes};
 use firebrick::{Evaluation, Loss, Objective, Score};
 
 /// BART (Lewis et al., 2020, arXiv:1910.13461): post-norm, learned positions: `BartForConditionalGeneration`.
@@ -171,6 +171,8 @@ impl ReadsOn for Bart {
         encoder_decoder::read_on(self, read, source, past, pass)
     }
 }
+
+impl Writes for Bart {}
 
 impl Objective<Seq2SeqBatch> for Bart {
     fn loss(&self, batch: Seq2SeqBatch, pass: &Pass) -> Loss {

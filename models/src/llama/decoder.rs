@@ -18,7 +18,7 @@ use crate::perplexity::{counted, perplexity};
 use crate::pretrained::{KeyMap, Pretrained};
 use crate::rope::{Angles, Rope};
 use crate::windows::Ranges;
-use crate::writing::{ReadsOn, last_column};
+use crate::writing::{Continues, ReadsOn, last_column};
 use crate::{Linear, RmsNorm};
 use firebrick::{Evaluation, Loss, Objective, Score};
 
@@ -201,6 +201,8 @@ impl ReadsOn for Llama {
         (logits.squeeze_dim(1), Past { own, source: None })
     }
 }
+
+impl Continues for Llama {}
 
 impl Objective<TokenBatch> for Llama {
     /// Each position predicts the next token. The last token is only a label and is not an input.

@@ -17,7 +17,7 @@ use crate::key_value::{KeyValue, Past, PastSource};
 use crate::output_layer::output_layer;
 use crate::pretrained::{KeyMap, Pretrained};
 use crate::ragged::Tokens;
-use crate::writing::ReadsOn;
+use crate::writing::{ReadsOn, Writes};
 use crate::{Linear, RmsNorm, WrittenScores};
 use firebrick::{Evaluation, Loss, Objective, Score};
 
@@ -160,6 +160,8 @@ impl ReadsOn for T5 {
         encoder_decoder::read_on(self, read, source, past, pass)
     }
 }
+
+impl Writes for T5 {}
 
 impl Objective<Seq2SeqBatch> for T5 {
     fn loss(&self, batch: Seq2SeqBatch, pass: &Pass) -> Loss {

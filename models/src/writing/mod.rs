@@ -17,14 +17,13 @@ use firebrick_datasets::collators::Inputs;
 use firebrick_strategies::Pass;
 use firebrick_world::Communicator;
 
-use super::{Bart, Gpt, Llama, T5};
 use crate::decoding::{Decoding, Prompt, Text};
 pub(super) use caching::Caching;
 use firebrick::TrainError;
 pub(super) use last_column::last_column;
 pub(crate) use reads_on::ReadsOn;
 
-/// A model that continues texts: [`Gpt`] and [`Llama`].
+/// A model that continues texts: [`Gpt`](crate::Gpt) and [`Llama`](crate::Llama).
 ///
 /// Each token is read once, because keys and values are cached. Once a text is longer than the model's positions, its
 /// end is read again for each token. A model with `longrope` reads a text again when the text outgrows the context of the
@@ -78,11 +77,7 @@ pub trait Continues: ReadsOn {
     }
 }
 
-impl Continues for Gpt {}
-
-impl Continues for Llama {}
-
-/// A model that writes texts from sources: [`T5`] and [`Bart`].
+/// A model that writes texts from sources: [`T5`](crate::T5) and [`Bart`](crate::Bart).
 ///
 /// Each source is encoded once, and each token is read once, because keys and values are cached. Once a text is longer than
 /// the model's positions, its end is read again for each token.
@@ -157,7 +152,3 @@ pub trait Writes: ReadsOn {
         decoding.write(&mut model.among(world), prompts)
     }
 }
-
-impl Writes for T5 {}
-
-impl Writes for Bart {}

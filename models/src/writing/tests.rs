@@ -15,7 +15,7 @@ use crate::causal::Placed;
 use crate::decoding::{Decoding, DecodingError, Rereading, Row};
 use crate::pretrained::Pretrained;
 use crate::testing;
-use crate::{Bart, BartConfig, Encoded, GptConfig, LlamaConfig, T5, T5Config, WrittenScores};
+use crate::{Bart, BartConfig, Encoded, Gpt, GptConfig, Llama, LlamaConfig, T5, T5Config, WrittenScores};
 use firebrick::Objective;
 
 const VOCABULARY: usize = 13;
