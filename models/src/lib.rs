@@ -15,7 +15,7 @@
 //! preference/        models that learn to prefer the better of two answers
 //! t5/                T5 and mT5: an encoder and a decoder
 //! bart/              BART: an encoder and a decoder
-//! encoder_decoder.rs what models with an encoder and a decoder share
+//! encoder_decoder.rs models with an encoder and a decoder
 //! inference/         predictions of a trained model for new texts
 //! decoding/          from logits to texts: greedy, sampling, beam search
 //! writing/           text generation with trained models
@@ -85,7 +85,7 @@ pub use bart::{Bart, BartConfig, BartShape};
 pub use bert::{Bert, BertConfig, BertMaskedLm, BertSequenceClassifier, BertShape, BertTokenClassifier};
 pub use class_names::ClassNames;
 pub use cross_entropy::{cross_entropy, smoothed_cross_entropy};
-pub use encoder_decoder::Encoded;
+pub use encoder_decoder::{Encoded, EncoderDecoder};
 pub use gpt::drawn_now;
 pub use gpt::{Gpt, GptConfig};
 pub use gpt2::Gpt2Config;

@@ -1,15 +1,11 @@
 //! BART, an encoder and a decoder.
 
-use firebrick::TrainError;
-use firebrick_datasets::collators::Seq2SeqBatch;
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Bart, BartConfig};
-use crate::WrittenScores;
-use crate::family::{Attention, Family, Sizes, Trainable, Transformer, ids};
-use crate::inference::{Answer, Answers, Inference, Question, written_from};
+use super::BartConfig;
+use crate::family::{Attention, Family, Sizes, Transformer, ids};
 
 /// The shape of a fresh [`BartConfig`](crate::BartConfig).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -126,25 +122,5 @@ impl Family for BartConfig {
 
     fn starting_from(self, start: u32) -> Self {
         Self { decoder_start_token_id: start, ..self }
-    }
-}
-
-impl Trainable for Bart {
-    const TASK: &'static str = "Seq2Seq";
-
-    type Batch = Seq2SeqBatch;
-
-    fn scoring(self, scores: WrittenScores) -> Self {
-        Bart::scoring(self, scores)
-    }
-
-    fn source_tokens(batch: &Seq2SeqBatch) -> usize {
-        batch.source().shape().iter().product()
-    }
-}
-
-impl Answers for Bart {
-    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
-        written_from(self, questions, inference)
     }
 }

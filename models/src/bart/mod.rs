@@ -3,7 +3,7 @@
 //! ```text
 //! config.rs      config.json
 //! family.rs      the entry of a run file, and predictions
-//! model.rs       the encoder and the decoder, with the head
+//! model.rs       the encoder and the decoder
 //! embeddings.rs  tokens and their positions
 //! block.rs       the blocks of both
 //! keys.rs        the names of the parameters in files

@@ -1,13 +1,10 @@
 //! T5, an encoder and a decoder.
 
-use crate::{T5, T5Config, WrittenScores};
-use firebrick::TrainError;
-use firebrick_datasets::collators::Seq2SeqBatch;
+use crate::T5Config;
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
 
-use crate::family::{Attention, Family, Sizes, Trainable, Transformer, ids, yes};
-use crate::inference::{Answer, Answers, Inference, Question, written_from};
+use crate::family::{Attention, Family, Sizes, Transformer, ids, yes};
 
 /// The shape of a fresh [`T5Config`](crate::T5Config).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -113,25 +110,5 @@ impl Family for T5Config {
     fn starting_from(mut self, start: u32) -> Self {
         self.rest.insert("decoder_start_token_id".into(), start.into());
         self
-    }
-}
-
-impl Trainable for T5 {
-    const TASK: &'static str = "Seq2Seq";
-
-    type Batch = Seq2SeqBatch;
-
-    fn scoring(self, scores: WrittenScores) -> Self {
-        T5::scoring(self, scores)
-    }
-
-    fn source_tokens(batch: &Seq2SeqBatch) -> usize {
-        batch.source().shape().iter().product()
-    }
-}
-
-impl Answers for T5 {
-    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
-        written_from(self, questions, inference)
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! config.rs         config.json
 //! family.rs         the entry of a run file, and predictions
-//! model.rs          both, with the head
+//! model.rs          the encoder and the decoder
 //! block.rs          their blocks
 //! relative_bias.rs  the bias of attention scores by the distance of two positions
 //! keys.rs           the names of the parameters in files
