@@ -2,7 +2,7 @@
 //!
 //! Each file is written next to its place and renamed to its name when it is complete and synced. What a library writes
 //! is staged in a folder of its own, `.staged-NAME`, since the library may write further files beside it. So is a folder
-//! whose files belong together.
+//! whose files belong together, in `.staged-PROCESS-NAME`.
 //! An error removes the staged file, and so does a signal that ends the program ([`remove_staged`]); the earlier file
 //! stays. The staged file of a killed process is removed by the next run in its folder, or by the next command that
 //! writes the same file.
@@ -62,18 +62,18 @@ impl StagedFolder {
     fn of(folder: &Path) -> io::Result<Self> {
         let folder = resolved(folder)?;
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
-        let staged = match folder.is_dir() {
-            true => folder.join(format!("{STAGED_NAME}{name}")),
-            false => folder.with_file_name(format!("{STAGED_NAME}{name}")),
-        };
+        // The name is unique to this process: a run may end while commands that read it write the same folder.
+        let own = format!("{STAGED_NAME}{}-{name}", std::process::id());
+        let staged = if folder.is_dir() { folder.join(own) } else { folder.with_file_name(own) };
         if let Some(parent) = folder.parent() {
             fs::create_dir_all(parent)?;
         }
         if folder.exists() && !folder.is_dir() {
             return Err(io::Error::new(ErrorKind::NotADirectory, "there is a file in its place"));
         }
+        remove_of_killed(&staged, &name);
         let mut all = all_staged();
-        // The folder of a killed process.
+        // An earlier process may have had the same number.
         let _ = remove_any(&staged);
         fs::create_dir(&staged)?;
         all.push(staged.clone());
@@ -83,7 +83,13 @@ impl StagedFolder {
     fn take(&self) -> io::Result<()> {
         // A signal handler waits for the lock, so it ends the program before or after.
         let mut all = all_staged();
-        if self.folder.is_dir() {
+        // Another process may make the folder meanwhile.
+        let is_new = !self.folder.is_dir()
+            && match fs::rename(&self.staged, &self.folder) {
+                Err(_) if self.folder.is_dir() => false,
+                renamed => renamed.map(|()| true)?,
+            };
+        if !is_new {
             let files = fs::read_dir(&self.staged)?.map(|entry| Ok(entry?.file_name()));
             let mut files: Vec<_> = files.collect::<io::Result<_>>()?;
             files.sort_by(|one, other| other.cmp(one));
@@ -91,8 +97,6 @@ impl StagedFolder {
                 fs::rename(self.staged.join(&file), self.folder.join(&file))?;
             }
             let _ = remove_any(&self.staged);
-        } else {
-            fs::rename(&self.staged, &self.folder)?;
         }
         all.retain(|path| *path != self.staged);
         Ok(())
@@ -182,25 +186,27 @@ impl Write for Staged {
     }
 }
 
-/// Removes the staged files of `path` that killed processes left: those that no process has locked. Whatever cannot be
-/// read or removed stays, for the next call.
+/// Removes the staged files and folders of `path` that killed processes left: files that no process has locked, and folders
+/// where the system says which processes there are. Whatever cannot be read or removed stays, for the next call.
 fn remove_of_killed(path: &Path, name: &str) {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let staged = entry.file_name();
         let staged = staged.to_str().and_then(|staged| staged.strip_prefix(STAGED_NAME)?.split_once('-'));
         let Some((process, _)) = staged.filter(|(_, of)| *of == name) else { continue };
-        if !is_number(process) || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
-            continue;
-        }
+        let Some(kind) = entry.file_type().ok().filter(|_| is_number(process)) else { continue };
         // A process that has just made its file may not have locked it yet.
-        let is_alive = Path::new("/proc").join(process).exists();
-        let is_free = || {
-            let file = OpenOptions::new().write(true).open(entry.path());
-            file.is_ok_and(|file| file.try_lock().is_ok())
+        let processes = Path::new("/proc");
+        let is_alive = processes.join(process).exists();
+        let is_free = || match kind.is_file() {
+            true => {
+                let file = OpenOptions::new().write(true).open(entry.path());
+                file.is_ok_and(|file| file.try_lock().is_ok())
+            }
+            false => kind.is_dir() && processes.join("self").exists(),
         };
         if !is_alive && is_free() {
-            let _ = fs::remove_file(entry.path());
+            let _ = remove_any(&entry.path());
         }
     }
 }
@@ -488,8 +494,9 @@ mod tests {
         assert_eq!(replace_folder(&folder, broken, failed).unwrap_err(), "disk full");
         assert!(names(&above.path().join("a")).is_empty());
         // What a killed process left is replaced.
-        fs::create_dir(above.path().join("a/.staged-exported")).unwrap();
-        fs::write(above.path().join("a/.staged-exported/left"), "half").unwrap();
+        let left = above.path().join("a/.staged-4294967295-exported");
+        fs::create_dir(&left).unwrap();
+        fs::write(left.join("left"), "half").unwrap();
         replace_folder(&folder, |staged| write(staged, "first"), failed).unwrap();
         assert_eq!(names(&above.path().join("a")), ["exported"]);
         assert_eq!(
@@ -503,6 +510,16 @@ mod tests {
         replace_folder(&folder, |staged| write(staged, "second"), failed).unwrap();
         assert_eq!([read("model.txt"), read(".made_of"), read("README.md")], ["second", "second", "mine"]);
         assert_eq!(names(&folder), [".made_of", "README.md", "model.txt"]);
+        // Another process was first.
+        fs::remove_dir_all(&folder).unwrap();
+        let second = |staged: &Path| {
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join("model.txt"), "of another").unwrap();
+            write(staged, "third")
+        };
+        replace_folder(&folder, second, failed).unwrap();
+        assert_eq!([read("model.txt"), read(".made_of")], ["third", "third"]);
+        assert_eq!(names(&above.path().join("a")), ["exported"]);
         // A file is no folder.
         let error = replace_folder(&folder.join("model.txt"), |_| Ok(()), failed).unwrap_err();
         assert!(error.contains("there is a file in its place"), "{error}");
