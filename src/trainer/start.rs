@@ -95,7 +95,7 @@ impl<M: 'static> Trainer<M> {
             Some(from) => from.checkpoint.manifest().run.clone(),
             None => format!("{:012x}", drawn as u64),
         };
-        if let (Some(from), 0, true) = (&start.from, rank.rank(), self.show != Show::Nothing) {
+        if let (Some(from), 0) = (&start.from, rank.rank()) {
             // Warn about corrupt and unsound checkpoints that were skipped for an older one. With a dashboard, the
             // warning shows after it has left the screen.
             let checkpoints = Folder::new(from.checkpoint.path().parent().unwrap_or(Path::new("")));

@@ -1,7 +1,8 @@
 //! Training strategies for Burn models, one per technique.
 //!
-//! A strategy changes the memory, the speed or the number of machines that training takes. The result stays the same
-//! within a stated tolerance. Strategies compose, in any order of the lines.
+//! A strategy of the first kind says how a step is executed: it changes memory, speed or the number of machines, and the result
+//! stays the same within a stated tolerance. One of the second kind says what is learned. They compose, in any order of the
+//! lines.
 //!
 //! Below it are two crates that know nothing of strategies: [`firebrick_world`], the ranks and their collectives, and
 //! [`firebrick_kernels`], tensor operations and what measures memory. Models, data and the training loop are above it.

@@ -201,7 +201,7 @@ fn show(args: &ShowArgs) -> Result<(), RunError> {
 }
 
 fn verify(args: &VerifyArgs) -> Result<(), RunError> {
-    let path = resolved(&args.checkpoint.path)?;
+    let (path, passed_over) = resolved(&args.checkpoint.path)?;
     let share = Share::of("checking");
     let report = checkpoints::verify(&path, |done, all| share.tell(done, all));
     for stray in &report.strays {
@@ -210,13 +210,16 @@ fn verify(args: &VerifyArgs) -> Result<(), RunError> {
     for problem in &report.problems {
         insist(&problem.to_string());
     }
-    match report.is_sound() {
+    match report.is_sound() && passed_over == 0 {
         true => {
             let bytes = report.manifest.map_or(0, |manifest| manifest.bytes());
             print(&format!("{} is as it was saved: {} checked\n", path.display(), ByteSize(bytes as usize)));
             Ok(())
         }
-        false => Err(RunError::Damaged { path, problems: report.problems.len() }),
+        false => {
+            let path = if passed_over > 0 { args.checkpoint.path.join(FOLDER) } else { path };
+            Err(RunError::Damaged { path, problems: report.problems.len() + passed_over })
+        }
     }
 }
 
@@ -256,19 +259,26 @@ fn summary(change: &checkpoints::Change) -> String {
     }
 }
 
-/// Returns the folder of a checkpoint, or of the newest one of a run.
-fn resolved(path: &Path) -> Result<PathBuf, RunError> {
+/// Returns the folder of a checkpoint, or of the newest complete one of a run. Says which ones of the run are not complete,
+/// some of which may be newer, and returns their number.
+fn resolved(path: &Path) -> Result<(PathBuf, usize), RunError> {
     let of_run = path.join(FOLDER);
     if !of_run.is_dir() && !of_run.is_symlink() && !path.join(RUN).is_file() {
-        return Ok(path.into());
+        return Ok((path.into(), 0));
     }
-    let newest = Folder::new(of_run).latest().map_err(files)?;
-    Ok(newest.ok_or_else(|| RunError::NoCheckpoint(path.into()))?.path)
+    let folder = Folder::new(of_run);
+    let incomplete = folder.incomplete().map_err(files)?;
+    for problem in &incomplete {
+        insist(&format!("warning: passed over a checkpoint: {problem}"));
+    }
+    let newest = folder.latest().map_err(files)?;
+    let newest = newest.ok_or_else(|| RunError::NoCheckpoint(path.into()))?;
+    Ok((newest.path, incomplete.len()))
 }
 
 fn open(path: &Path) -> Result<Checkpoint, RunError> {
     let share = Share::of("checking");
-    Checkpoint::open_showing(&resolved(path)?, |done, all| share.tell(done, all)).map_err(files)
+    Checkpoint::open_showing(&resolved(path)?.0, |done, all| share.tell(done, all)).map_err(files)
 }
 
 fn files(error: CheckpointError) -> RunError {

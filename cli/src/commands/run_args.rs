@@ -139,7 +139,8 @@ impl RunArgs {
         further: &[String],
         length: Vec<Override>,
     ) -> Result<Overridden<Run>, RunError> {
-        let sets = self.file.overrides.iter().chain(further).map(|set| Override::set(set));
+        let beside = further.iter().map(|set| Override::of_option("--beside ", set));
+        let sets = self.file.overrides.iter().map(|set| Override::set(set)).chain(beside);
         let mut overrides = sets.collect::<Result<Vec<_>, _>>()?;
         overrides.extend(self.often.overrides());
         overrides.extend(length);

@@ -26,7 +26,8 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Length, ImportError> {
     let steps = args.number(STEPS, "a number of updates, or -1", |steps| {
         steps.fract() == 0.0 && (-1.0..=2f64.powi(53)).contains(&steps)
     })?;
-    let epochs = args.number(EPOCHS, "above 0", |epochs| epochs > 0.0 && epochs <= 1e9)?;
+    let epochs =
+        args.number(EPOCHS, "above 0, and at most a billion", |epochs| epochs > 0.0 && epochs <= 1e9)?;
     if let Setting::Is(steps) = steps
         && steps > 0.0
     {

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{Run, written};
 use firebrick::Change;
 use firebrick::checkpoint::Compared;
+use firebrick_strategies::Order;
 use firebrick_strategies::effects::OnResult;
 
 /// What a changed field means for a resumed run.
@@ -149,9 +150,16 @@ fn free_settings(run: &Run) -> Vec<String> {
     settings.map(|setting| format!("task.{}.{setting}", run.task.name())).collect()
 }
 
-/// Writes out the strategies on which the result depends in this way.
+/// Writes out the strategies on which the result depends in this way, in the [order](Order) in which gradients pass through
+/// them, whatever order they are written in.
 fn of_result(run: &Run, way: OnResult) -> Vec<String> {
-    run.strategies.iter().filter(|strategy| strategy.effects().result == way).map(written).collect()
+    let (mut order, mut strategies) = (Order::default(), Vec::new());
+    for strategy in &run.strategies {
+        // A list with a technique twice is rejected before it trains.
+        let place = order.add(strategy.effects()).unwrap_or(strategies.len());
+        strategies.insert(place, strategy);
+    }
+    strategies.into_iter().filter(|strategy| strategy.effects().result == way).map(written).collect()
 }
 
 fn json(value: &impl Serialize) -> Value {
@@ -206,6 +214,20 @@ mod tests {
         let found = changed(&["model.layers=3", "optimizer=Lion()", "data.tokenizer=Bpe(vocabulary: 300)"]);
         for field in ["model.Gpt.layers", "optimizer.kind", "data.tokenizer"] {
             assert!(found[1].contains(&field.to_string()), "{field}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn strategies_in_another_order_are_the_same_if_one_must_find_another_s_work_done() {
+        let file = include_str!("../../../examples/tinyshakespeare.ron");
+        let text = |strategies: &str| Run::parse("file", file, &[strategies]).unwrap().to_ron();
+        for (one, other) in [
+            ("[Lora(rank: 2), Quantize(nf4)]", "[Quantize(nf4), Lora(rank: 2)]"),
+            ("[Clip(norm: 1.0), Accumulate(2)]", "[Accumulate(2), Clip(norm: 1.0)]"),
+        ] {
+            let [one, other] = [one, other].map(|list| text(&format!("strategies={list}")));
+            let Compared { of_result, impossible } = compare(&one, &other);
+            assert!(of_result.is_empty() && impossible.is_empty(), "{of_result:?} {impossible:?}");
         }
     }
 

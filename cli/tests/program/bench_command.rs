@@ -36,6 +36,17 @@ fn what_is_shortened_is_told_once_for_both_runs() {
     };
     told("batch.micro=2", 1);
     told("steps=3", 2);
+    // An error names the option that has it.
+    let mut command = Command::cargo_bin("firebrick").unwrap();
+    command.current_dir(folder.path()).args([
+        "bench",
+        "run.ron",
+        "--set",
+        "steps=20",
+        "--beside",
+        "batch.mirco=2",
+    ]);
+    command.assert().failure().stderr(predicates::str::contains("--beside batch.mirco=2: unknown name"));
 }
 
 /// The process starts once: the first step of a later round does not measure the start-up time.

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use predicates::prelude::*;
 use predicates::str::contains;
 
 use crate::small_run::{firebrick, folder, report, tensors, train};
@@ -81,4 +82,18 @@ fn a_run_without_checkpoints_has_what_to_do_in_its_errors() {
         .assert()
         .failure()
         .stderr(contains("stpe-4: there is nothing here to resume from (did you mean `step-4`?)"));
+}
+
+#[test]
+fn an_incomplete_checkpoint_is_named_and_fails_the_check() {
+    let folder = folder();
+    report(&mut train(folder.path(), &[]));
+    fs::write(folder.path().join("out/checkpoints/step-00000040/manifest.json"), "{").unwrap();
+    let passed_over = || contains("warning: passed over a checkpoint").and(contains("step-00000040"));
+    let verify = firebrick(folder.path()).args(["checkpoint", "verify", "out"]).assert().code(1);
+    verify.stderr(passed_over().and(contains("1 problem")));
+    let merged = firebrick(folder.path()).args(["consolidate", "out", "-o", "whole.safetensors"]).assert();
+    merged.success().stderr(passed_over());
+    // A quiet run warns too: it makes updates again that were made.
+    train(folder.path(), &["--resume", "auto", "-q"]).assert().success().stderr(passed_over());
 }

@@ -45,9 +45,14 @@ struct Changed {
 }
 
 impl Override {
-    /// Reads `path=value`.
+    /// Reads `path=value` of `--set`.
     pub fn set(text: &str) -> Result<Self, RunError> {
-        let shown = format!("{SET}{text}");
+        Self::of_option(SET, text)
+    }
+
+    /// Reads `path=value` of an option, which `option` names with a blank behind it.
+    pub fn of_option(option: &str, text: &str) -> Result<Self, RunError> {
+        let shown = format!("{option}{text}");
         let Some((path, value)) = text.split_once('=') else {
             let caret = Caret::in_option(&shown, shown.len());
             let reason = "expected path=value, as in `batch.micro=4`".into();
@@ -55,8 +60,8 @@ impl Override {
         };
         let blanks = |text: &str| text.len() - text.trim_start().len();
         Ok(Self {
-            path_at: Some(SET.len() + blanks(path)),
-            value_at: SET.len() + path.len() + 1 + blanks(value),
+            path_at: Some(option.len() + blanks(path)),
+            value_at: option.len() + path.len() + 1 + blanks(value),
             field: Field::Path(path.trim().into()),
             value: value.trim().into(),
             instead_of: None,

@@ -60,11 +60,21 @@ fn unnamed_setting(error: &SpannedError, text: &str, reparse: Reparse<'_>) -> Op
     let group = innermost(&document, offset(text, error.span.start)?)?;
     let [Entry { key: None, value }, ..] = group.entries.as_slice() else { return None };
     let (before, after) = text.split_at(value.span.start);
-    let (found, known) = unknown(&reparse(&format!("{before}{UNKNOWN}: {after}"))?.code)?;
-    let (first, _) = (known.first()?, (found == UNKNOWN).then_some(())?);
-    let (name, value) = (&text[group.name.clone()], &text[value.span.clone()]);
+    let named = |name: &str| format!("{before}{name}: {after}");
+    let (found, known) = unknown(&reparse(&named(UNKNOWN))?.code)?;
+    // The values of a list have no names.
+    let takes_names = found == UNKNOWN && before.trim_end().ends_with('(');
+    let name = takes_names.then(|| &text[group.name.clone()])?;
+    let value_end = value.span.end;
+    let is_read = |name: &&String| {
+        let (text, end) = (named(name), value_end + name.len() + 2);
+        reparse(&text).is_none_or(|error| offset(&text, error.span.start).unwrap_or(0) >= end)
+    };
+    let value = &text[value.span.clone()];
+    let meant = known.iter().find(is_read).map(|meant| format!(": write `{name}({meant}: {value})`"));
     Some(format!(
-        "expected settings by their names, found `{name}({value})`: write `{name}({first}: {value})`; its settings are {}",
+        "expected settings by their names, found `{name}({value})`{}; its settings are {}",
+        meant.unwrap_or_default(),
         known.join(", ")
     ))
 }
@@ -278,6 +288,8 @@ mod tests {
             ("optimizer=Sgd(0.9)", "write `Sgd(momentum: 0.9)`"),
             ("schedule=Constant(1e-3)", "write `Constant(lr: 1e-3)`"),
             ("batch=(4)", "found `(4)`: write `(micro: 4)`"),
+            ("strategies=[Amp(\"bf16\")]", "found `Amp(\"bf16\")`; its settings are "),
+            ("strategies=[\"Clip\"]", "found the text \"Clip\": write `Clip`"),
             ("data.tokenizer=\"gpt2\"", "found the text \"gpt2\": write `File(\"gpt2\")`"),
             ("data.tokenizer=\"characters\"", "found the text \"characters\": write `Characters`"),
             ("model=\"gpt2\"", "write `Pretrained(\"gpt2\")`"),
