@@ -1,6 +1,6 @@
 //! The numbers of a step, of an evaluation and of a save.
 //!
-//! The loop fills them, observers see them, and each is a [line](crate::observe::log_line::LogLine) of the log. JSON has
+//! The loop fills them, observers see them, and each is a [line](crate::observe::log::LogLine) of the log. JSON has
 //! no infinity and no NaN: such a number is `null` in the log, and reads as NaN. A field that a log lacks, as that of
 //! another version, reads as 0, or as NaN where 0 would be a reading.
 
