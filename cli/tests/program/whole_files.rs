@@ -133,17 +133,23 @@ fn an_interrupted_export_leaves_no_half_of_a_folder() {
     let before = names(folder.path());
     let exported = folder.path().join("exported");
     let export = ["export", "out", "-o", "exported"];
-    let has = |staged: &Path| fs::read_dir(staged).is_ok_and(|entries| entries.count() > 0);
+    // Its name has the number of its process.
+    let staged = |within: &Path| {
+        let is_staged = |name: &String| name.starts_with(".staged-") && name.ends_with("-exported");
+        names(within).into_iter().find(is_staged).map(|name| within.join(name))
+    };
+    let has = |within: &Path| {
+        staged(within).is_some_and(|staged| fs::read_dir(staged).is_ok_and(|entries| entries.count() > 0))
+    };
     for signal in ["-INT", "-TERM", "-KILL"] {
-        let staged = folder.path().join(".staged-exported");
         let again = || {
             let _ = fs::remove_dir_all(&exported);
-            interrupted(folder.path(), &export, signal, || has(&staged))
+            interrupted(folder.path(), &export, signal, || has(folder.path()))
         };
         assert!((0..20).any(|_| again()), "{signal}: each export ended before");
         // The signal may come when all is written.
         assert!(!exported.exists() || exported.join(".made_of").exists(), "{signal}");
-        assert_eq!(staged.exists(), signal == "-KILL" && !exported.exists(), "{signal}");
+        assert_eq!(staged(folder.path()).is_some(), signal == "-KILL" && !exported.exists(), "{signal}");
     }
     let _ = fs::remove_dir_all(&exported);
     firebrick(folder.path(), &export).assert().success();
@@ -153,12 +159,11 @@ fn an_interrupted_export_leaves_no_half_of_a_folder() {
     fs::write(exported.join("README.md"), "mine").unwrap();
     let files = names(&exported);
     for signal in ["-INT", "-TERM", "-KILL"] {
-        let staged = exported.join(".staged-exported");
         let again = || {
             for name in &files {
                 fs::write(exported.join(name), "earlier").unwrap();
             }
-            interrupted(folder.path(), &export, signal, || has(&staged))
+            interrupted(folder.path(), &export, signal, || has(&exported))
         };
         assert!((0..20).any(|_| again()), "{signal}: each export ended before");
         let texts = files.iter().map(|name| fs::read(exported.join(name)).unwrap());
