@@ -371,6 +371,6 @@ mod tests {
         let step: Vec<_> = source[start..end].lines().map(|line| line.get(4..).unwrap_or("")).collect();
         assert!(step.len() <= 60, "{} lines", step.len());
         let quoted = fs::read_to_string("docs/architecture.md").unwrap();
-        assert!(quoted.contains(&format!("```rust\n{}\n```", step.join("\n"))), "quote the step anew");
+        assert!(quoted.contains(&format!("```rust,ignore\n{}\n```", step.join("\n"))), "quote the step anew");
     }
 }
