@@ -3,7 +3,7 @@
 //! ```text
 //! prepared.rs  a run whose strategies have started, and how its session begins
 //! weights.rs   master and replica, and where their values are
-//! update.rs    what becomes of a window's gradients: an update, none, or the device's decision
+//! update.rs    applies a window's gradients, skips them, or leaves the decision to the device
 //! updater.rs   the optimizer with its schedule
 //! publish.rs   a new master becomes master and replica, whole or part by part
 //! memory.rs    the bytes that a session holds, and their limit

@@ -4,7 +4,7 @@
 //! mod.rs        Grads: the gradients of a window so far, with the facts known about them
 //! norm.rs       the norm of all gradients, over all ranks
 //! visits.rs     visits of the gradient of each distinct parameter
-//! outcome.rs    what happens to gradients: apply, hold, skip; and what became of a window
+//! outcome.rs    Outcome: whether gradients are applied, held or skipped; Settled: whether a window made an update
 //! agreement.rs  what the ranks tell each other about a window, once
 //! ```
 

@@ -1,4 +1,4 @@
-//! What happens to the gradients of a micro-batch, and what became of a window.
+//! Whether the gradients of a micro-batch are applied, held or skipped, and whether a window made an update.
 
 use std::fmt;
 
