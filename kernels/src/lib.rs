@@ -116,4 +116,4 @@ pub use ragged::Ragged;
 pub use reading::Reading;
 pub use residual::{ResidualOps, add, add_dropout};
 pub use rotary::{RotaryOps, rotary};
-pub use upload::Upload;
+pub use upload::{Upload, staged};

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use burn::tensor::{DType, Device, ExecutionError, Tensor, TensorData};
 use bytes::Bytes;
-use firebrick_kernels::Handover;
+use firebrick_kernels::{Handover, staged};
 
 use crate::buffers::{lend, lend_storage};
 use crate::host::{count_read, is_host, joined, try_on_host};
@@ -97,6 +97,7 @@ pub(crate) fn put(parts: Vec<Option<TensorData>>, to: &Device) -> Vec<Option<Ten
     let flat = |data: TensorData| {
         let (elements, dtype) = (data.num_elements(), data.dtype());
         let (bytes, ..) = data.into_parts();
+        let bytes = staged(bytes, to);
         Tensor::from_data(TensorData::from_bytes(bytes, [elements], dtype), (to, dtype))
     };
     if is_host(to) {

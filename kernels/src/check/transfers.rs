@@ -7,7 +7,7 @@ use burn::tensor::{Bytes, DType, Device, StreamId, Tensor, TensorData};
 use super::{Check, Run, Tolerance};
 use crate::off::Kernel;
 use crate::packed::{PackedMatrix, Packing};
-use crate::{Handover, Reading, Upload};
+use crate::{Handover, Reading, Upload, staged};
 
 pub(super) fn checks() -> Vec<Check> {
     vec![
@@ -15,6 +15,8 @@ pub(super) fn checks() -> Vec<Check> {
             copies(run, [1, 4099, 96]);
         })
         .of(Kernel::Transfers),
+        Check::new("data staged for a copy", &["staged"], Tolerance::EXACT, |run| up(run, 1 << 20))
+            .of(Kernel::Transfers),
         Check::new("4- and 8-bit matrices", &["PackedMatrix"], Tolerance::ROUNDED, |run| {
             unpacked(run, Packing::Nf4);
             unpacked(run, Packing::Int8);
@@ -55,6 +57,15 @@ fn copies(run: &mut Run, counts: [usize; 3]) {
     for tensor in there {
         run.result("a copy", tensor);
     }
+}
+
+/// Copies numbers to the device from memory of its own.
+fn up(run: &mut Run, count: usize) {
+    let (dtype, device) = (DType::from(run.dtype()), run.device());
+    let host = TensorData::new(run.on_host(count), [count]).convert_dtype(dtype);
+    let (bytes, shape, dtype) = host.into_parts();
+    let there = TensorData::from_bytes(staged(bytes, &device), shape, dtype);
+    run.result("the copy", Tensor::<1>::from_data(there, (&device, dtype)));
 }
 
 fn unpacked(run: &mut Run, packing: Packing) {

@@ -7,9 +7,29 @@ mod tests;
 
 use std::fmt;
 
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{Bytes, DType, Device, Tensor};
 
 use crate::off::Kernel;
+
+/// Copies data that go up to a device into memory from which it can copy by itself, on CUDA pinned (page-locked) memory. The
+/// thread that feeds the device would do it otherwise, and launch nothing meanwhile. Returns the data as they are if they are
+/// few, or if there is no such memory.
+///
+/// ```
+/// use burn::tensor::{Bytes, Device};
+///
+/// let data = firebrick_kernels::staged(Bytes::from_bytes_vec(vec![1, 2]), &Device::flex());
+/// assert_eq!(data[..], [1, 2]);
+/// ```
+pub fn staged(data: Bytes, to: &Device) -> Bytes {
+    #[cfg(feature = "cube")]
+    return cube::staged(data, to);
+    #[cfg(not(feature = "cube"))]
+    {
+        let _ = to;
+        data
+    }
+}
 
 /// Flat tensors on their way from host memory to a device, in one copy and a queue of its own.
 ///
@@ -95,6 +115,7 @@ mod cube {
     use super::joined::joined;
     use crate::cube::{Spec, into_dispatch, of_cube, run_many, run_now};
     use crate::memory::Inherited;
+    use crate::off::Kernel;
 
     /// The queue of copies beside the computation, on every device.
     static BESIDE: OnceLock<StreamId> = OnceLock::new();
@@ -168,6 +189,21 @@ mod cube {
             });
             Ok(into_dispatch(there).into_iter().map(Tensor::from_dispatch).collect())
         }
+    }
+
+    /// The fewest bytes that are staged here: fewer are copied sooner than the thread that feeds the device answers.
+    const STAGED: usize = if cfg!(test) { 4 } else { 1 << 20 };
+
+    /// See [`staged`](super::staged).
+    pub fn staged(mut data: Bytes, to: &Device) -> Bytes {
+        let device = to.clone().inner();
+        if let DispatchDevice::Cube(cube) = device.as_dispatch()
+            && data.len() >= STAGED
+            && !Kernel::Transfers.is_off()
+        {
+            cube.client().staging(std::iter::once(&mut data), false);
+        }
+        data
     }
 
     /// Queues the copy of tensors to their places in memory of the device. Returns memory of the current queue.
