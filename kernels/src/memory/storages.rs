@@ -1,10 +1,11 @@
 //! Distinct storages: the memory that tensors really take, with each block counted once.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::{Hash, Hasher};
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Device, Shape, Tensor};
 
 /// The distinct storages of tensors, and how much of each storage each reader reads.
 ///
@@ -36,8 +37,25 @@ pub struct Storages {
 enum Storage {
     /// In host memory: the start address, and the bytes.
     At(usize, usize),
-    /// On a backend that does not expose it: the parameter, with dtype, shape and device as text.
-    Of(ParamId, Role, String),
+    /// On a backend that does not expose it.
+    Of(Unseen),
+}
+
+/// What identifies a storage whose address is unknown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Unseen {
+    parameter: ParamId,
+    role: Role,
+    dtype: DType,
+    shape: Shape,
+    device: Device,
+}
+
+// A device has no hash.
+impl Hash for Unseen {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.parameter, self.role).hash(state);
+    }
 }
 
 /// The role of a tensor for its parameter.
@@ -59,8 +77,8 @@ impl Storage {
 
     /// Returns the storage of a tensor whose backend does not expose it.
     fn unseen<const D: usize>(parameter: ParamId, role: Role, tensor: &Tensor<D>) -> Self {
-        let words = format!("{:?} {:?} {:?}", tensor.dtype(), tensor.shape(), plain(tensor).device());
-        Self::Of(parameter, role, words)
+        let (dtype, shape, device) = (tensor.dtype(), tensor.shape(), plain(tensor).device());
+        Self::Of(Unseen { parameter, role, dtype, shape, device })
     }
 }
 
