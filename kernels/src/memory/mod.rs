@@ -22,8 +22,17 @@ use account::{Counters, PROCESS};
 
 thread_local! {
     static LOOKS: Cell<u64> = const { Cell::new(0) };
-    /// Whether this thread measures a pass.
-    static MEASURES: Cell<bool> = const { Cell::new(false) };
+    /// What this thread measures a pass on, if it does.
+    static MEASURES: Cell<Option<On>> = const { Cell::new(None) };
+}
+
+/// What a pass is measured on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum On {
+    /// An account that the thread had entered before, with what is there since earlier passes.
+    Account,
+    /// An account of the pass, or a device's pool.
+    Other,
 }
 
 /// Returns how often this thread has asked the pool of a device for the bytes in use so far. Each time, the operations that
@@ -140,8 +149,8 @@ impl Beyond {
     /// Starts the measurement of a pass.
     pub fn begin(device: &Device) -> Self {
         let in_pool = look(device);
-        MEASURES.set(true);
         let is_on_process = measured().are_of_process() && in_pool.is_none();
+        MEASURES.set(Some(if is_on_process || in_pool.is_some() { On::Other } else { On::Account }));
         let own = is_on_process.then(Account::new).map(|account| (account.entered(), account));
         let before = in_pool.or(Usage::of_process().map(|usage| usage.live)).unwrap_or(0);
         taken_peak(in_pool);
@@ -159,14 +168,14 @@ impl Beyond {
 
     /// Observes the bytes in use in a device's pool, if this thread measures a pass.
     pub fn observe(device: &Device) {
-        if MEASURES.get() {
+        if MEASURES.get().is_some() {
             look(device);
         }
     }
 
     /// Records the bytes of the gradients that a recomputed segment has produced, if this thread measures a pass.
     pub fn left(gradients: usize, device: &Device) {
-        if !MEASURES.get() {
+        if MEASURES.get().is_none() {
             return;
         }
         let counters = measured();
@@ -179,12 +188,25 @@ impl Beyond {
     /// Runs what brings parameters that outlive the pass. If this thread measures a pass in the host's memory, they count as
     /// there before it. A device's pool is not asked: let its parameters come before the pass.
     pub fn without<T>(bring: impl FnOnce() -> T) -> T {
-        if !MEASURES.get() {
+        if MEASURES.get().is_none() {
             return bring();
         }
         let before = measured().live();
         let brought = bring();
         measured().come.fetch_add(measured().live().wrapping_sub(before), Relaxed);
+        brought
+    }
+
+    /// Like [`without`](Self::without), for parameters that come in place of others, which any thread may free at any time of the
+    /// pass. `bytes` returns the bytes of what has come, and of the others. On an [`Account`] that both are on, they count as
+    /// exchanged at once.
+    pub fn in_place<T>(bring: impl FnOnce() -> T, bytes: impl FnOnce(&T) -> [usize; 2]) -> T {
+        if MEASURES.get() != Some(On::Account) {
+            return Self::without(bring);
+        }
+        let brought = bring();
+        let [come, gone] = bytes(&brought);
+        measured().come.fetch_add(come.wrapping_sub(gone), Relaxed);
         brought
     }
 
@@ -197,7 +219,7 @@ impl Beyond {
     /// Ends the measurement.
     pub fn end(self, device: &Device) -> Taken {
         Self::left(0, device);
-        MEASURES.set(false);
+        MEASURES.set(None);
         let before = self.with_come();
         let beyond = |most: usize| most.saturating_sub(before);
         let counters = measured();
