@@ -265,7 +265,7 @@ fn what_cannot_be_packed_is_refused() {
     };
     let boxed = |strategy: Quantize| firebrick::strategies::Composed::new().with(strategy);
     let error = refused(vec![boxed(Quantize::nf4())]);
-    assert!(error.contains("write it after `Lora` or `Freeze`"), "{error}");
+    assert!(error.contains("add `Lora` or `Freeze`"), "{error}");
     let adapted = || firebrick::strategies::Composed::new().with(lora());
     let error = refused(vec![adapted(), boxed(Quantize::nf4()), boxed(Quantize::int8())]);
     assert!(error.contains("Quantize is named twice"), "{error}");

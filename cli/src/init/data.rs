@@ -46,7 +46,7 @@ impl Seen {
             Err(error) => match of_sides(path) {
                 Some(sides) => (sides, false),
                 None if path.is_file() => (of_lines(path, has_words)?, false),
-                None => return Err(error.into()),
+                None => return Err(Files::find([path], &[]).err().unwrap_or(error).into()),
             },
         };
         // Words with labels are also written with tabs, under other extensions.

@@ -193,6 +193,10 @@ fn what_does_not_fit_is_refused_and_says_what_does() {
     unanswered.stderr(contains("a message of the role `assistant`"));
     let missing = ["MaskedLm", "--data", "examples/data/topics.tsv", "--valid", "nope"];
     init(root, &missing).code(1).stdout("").stderr(contains("`nope`: No such file"));
+    for path in ["no/such.folder", "nope"] {
+        let missing = init(root, &["CausalLm", "--data", path]).code(1).stdout("");
+        missing.stderr(contains(format!("`{path}`: No such file")));
+    }
     // Without data, there is a placeholder.
     let placeholder = init(root, &["CausalLm"]).success().stderr(contains("placeholder"));
     placeholder.stdout(contains("fill in: your data").and(contains("model: Gpt(")));

@@ -190,7 +190,7 @@ pub enum StrategyError {
     },
     /// No matrix can be packed.
     #[error(
-        "Quantize finds no frozen matrix of a linear layer in the model's blocks, which are the elements of its lists: write it after `Lora` or `Freeze`, which freeze the matrices, or leave it out"
+        "Quantize finds no frozen matrix of a linear layer in the model's blocks, which are the elements of its lists: add `Lora` or `Freeze`, which freeze matrices, or leave it out"
     )]
     NothingQuantized,
     /// A parameter of the given model is not finite.

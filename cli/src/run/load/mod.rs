@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use firebrick_datasets::collators::Labels;
 use firebrick_datasets::{
-    Amount, Batch, DataError, Encoder, Fingerprint, Format, Padding, ReadError, Reader, Record, SampleError,
-    Skipped, SpecialNames, Tokenizer, Truncated, counted,
+    Amount, Batch, DataError, Encoder, Files, Fingerprint, Format, Padding, ReadError, Reader, Record,
+    SampleError, Skipped, SpecialNames, Tokenizer, Truncated, counted,
 };
 
 use super::{Corpus, DataConfig, Paths, RunError, Settled, TokenizerConfig};
@@ -89,7 +89,11 @@ fn format_of(paths: &Paths) -> Result<Format, DataError> {
     let [first, others @ ..] = paths.as_slice() else {
         return Err(DataError::EmptyText { place: "`data.path`".into() });
     };
-    let format = Format::of(first)?;
+    // A path that leads nowhere has no format either, and its error says so.
+    let format = Format::of(first).or_else(|error| match first.is_dir() {
+        true => Err(error),
+        false => Files::find([first], &[]).and(Err(error)),
+    })?;
     match others.iter().find(|path| Format::of(path).as_ref().ok() != Some(&format)) {
         None => Ok(format),
         Some(other) => Err(DataError::Read(ReadError::File {
