@@ -102,7 +102,7 @@ mod upload;
 pub use attention::{Attending, Reads, attends_in_tiles, attention, attention_of_joint};
 pub use draws::Draws;
 pub use dropout::{DropMask, DropoutOps, Samples, Site, dropout};
-pub use embedding::{EmbeddingOps, embedding};
+pub use embedding::{EmbeddingOps, embedding, embedding_sum};
 pub use fp8::{Fp8, Fp8Ops, Fp8Products, fits_fp8, linear_in_fp8, round_to_fp8};
 pub use gated::{Gate, GatedOps, gated};
 pub use gelu::{Gelu, GeluOps, gelu};

@@ -5,13 +5,13 @@ use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Device, FloatDType, Int, Tensor};
 use firebrick_datasets::TokenBatch;
 use firebrick_datasets::collators::Inputs;
-use firebrick_kernels::{Head, Reads, cast};
+use firebrick_kernels::{Head, Reads};
 use firebrick_strategies::{Dropout, Pass};
 use serde::{Deserialize, Serialize};
 
 use super::attention::Attention;
 use super::causal::{Placed, next_token_loss};
-use super::embedded::embedded;
+use super::embedded::embedded_sum;
 use super::gpt_shape::{Shape, normal};
 use super::key_value::{KeyValue, Past};
 use super::output_layer::output_layer;
@@ -163,8 +163,7 @@ impl Gpt {
     }
 
     fn embedded(&self, tokens: Tensor<2, Int>, places: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
-        let dtype = pass.dtype();
-        let x = cast(embedded(&self.tokens, tokens), dtype) + cast(embedded(&self.positions, places), dtype);
+        let x = embedded_sum([(&self.tokens, tokens), (&self.positions, places)], pass.dtype());
         self.dropout.forward(x, pass)
     }
 

@@ -4,7 +4,7 @@ use burn::tensor::{Int, Tensor, TensorData};
 
 use super::{Check, Run, Tolerance};
 use crate::off::Kernel;
-use crate::{NormKind, cross_entropy, embedding, norm, norm_and_input, norm_of_sum, rotary};
+use crate::{NormKind, cross_entropy, embedding, embedding_sum, norm, norm_and_input, norm_of_sum, rotary};
 
 const LAYER: NormKind = NormKind::Layer { epsilon: 1e-5 };
 const RMS: NormKind = NormKind::Rms { epsilon: 1e-5 };
@@ -23,6 +23,10 @@ pub(super) fn checks() -> Vec<Check> {
             .real(|run| entropy(run, [256, 50_257])),
         check("rows of a table", &["embedding"], Kernel::Embedding, |run| table(run, [9, 41], [2, 17]))
             .real(|run| table(run, [8192, 768], [4, 1024])),
+        check("rows of two tables", &["embedding_sum"], Kernel::Embedding, |run| {
+            tables(run, [9, 13, 41], [2, 7])
+        })
+        .real(|run| tables(run, [8192, 1024, 768], [4, 1024])),
         check("rotary positions", &["rotary"], Kernel::Rotary, |run| rotated(run, [2, 3, 5, 10]))
             .real(|run| rotated(run, [4, 12, 1024, 64])),
     ]
@@ -64,6 +68,13 @@ fn table(run: &mut Run, [rows, width]: [usize; 2], [batch, length]: [usize; 2]) 
     let (table, ids) = (run.leaf("the table", [rows, width]), run.ids([batch, length], rows));
     run.moves(3 * batch * length * width + rows * width, 0);
     run.result("the rows", embedding(table, ids));
+}
+
+fn tables(run: &mut Run, [rows, others, width]: [usize; 3], [batch, length]: [usize; 2]) {
+    let (table, ids) = (run.leaf("the table", [rows, width]), run.ids([batch, length], rows));
+    let (other, places) = (run.leaf("the other table", [others, width]), run.ids([1, length], others));
+    run.moves(5 * batch * length * width + (rows + others) * width, 0);
+    run.result("the sums", embedding_sum([(table, ids), (other, places)]));
 }
 
 fn rotated(run: &mut Run, shape @ [_, _, length, size]: [usize; 4]) {

@@ -1,4 +1,5 @@
-//! Gradients of a table on a device: a cube sums those of some neighbouring rows, in f32 and in a fixed order.
+//! Sums of the rows of two tables on a device, and gradients of a table: a cube sums those of some neighbouring rows, in f32 and
+//! in a fixed order.
 //!
 //! Burn's kernel has one unit for each column, which reads all ids one after the other, and adds in the dtype of the table.
 //! Here the units of a cube share the ids. They list where the cube's rows are, sorted by unit, and then add the gradients
@@ -13,11 +14,32 @@ use burn::tensor::{DType, Shape};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::ops::{EmbeddingOps, scattered};
-use crate::cube::{Spec, contiguous, element, empty, grid, run, sums_in, together, units};
+use super::ops::{EmbeddingOps, added, scattered};
+use crate::cube::{Spec, UNITS, contiguous, element, empty, grid, run, sums_in, together, units};
 use crate::off::Kernel;
 
 impl EmbeddingOps for Cube {
+    fn select_sum(
+        table: FloatTensor<Self>,
+        ids: IntTensor<Self>,
+        other: FloatTensor<Self>,
+        places: IntTensor<Self>,
+    ) -> FloatTensor<Self> {
+        let (width, dtype) = (table.shape()[1], table.dtype());
+        let shape = Shape::new([ids.shape()[0], ids.shape()[1], width]);
+        let is_empty = shape.num_elements() == 0 || table.shape()[0] == 0 || other.shape()[0] == 0;
+        if is_empty || !is_narrow(dtype) || Kernel::Embedding.is_off() {
+            return added::<Self>([table, other], [ids, places]);
+        }
+        let spec = Spec::new(shape.clone(), dtype);
+        let [sum] = run(vec![table, ids, other, places], [spec], move |inputs| {
+            let inputs: Vec<_> = inputs.into_iter().map(contiguous).collect();
+            let [table, ids, other, places] = inputs.try_into().expect("four inputs");
+            [sum_of_rows([table, other], [ids, places], shape.clone())]
+        });
+        sum
+    }
+
     fn scatter(
         grad: FloatTensor<Self>,
         ids: IntTensor<Self>,
@@ -25,9 +47,8 @@ impl EmbeddingOps for Cube {
         dtype: DType,
     ) -> FloatTensor<Self> {
         let width = grad.shape()[2];
-        let narrow = |dtype| matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
         let is_empty = grad.shape().num_elements() == 0 || rows == 0;
-        if is_empty || !narrow(grad.dtype()) || !narrow(dtype) || Kernel::Embedding.is_off() {
+        if is_empty || !is_narrow(grad.dtype()) || !is_narrow(dtype) || Kernel::Embedding.is_off() {
             return scattered::<Self>(grad, ids, rows, dtype);
         }
         let [sums] = run(vec![grad, ids], [Spec::new([rows * width], dtype)], move |inputs| {
@@ -36,6 +57,70 @@ impl EmbeddingOps for Cube {
         });
         Self::float_reshape(sums, Shape::new([rows, width]))
     }
+}
+
+/// Returns the sums of the rows of two tables. The second ids repeat until there are as many as of the first.
+fn sum_of_rows(tables: [CubeTensor; 2], ids: [CubeTensor; 2], shape: Shape) -> CubeTensor {
+    let [table, other] = &tables;
+    let width = table.meta.shape()[1];
+    let sum = empty(table, shape, table.dtype);
+    let together = together(&[table, other, &sum], |together| width.is_multiple_of(together));
+    let pieces = sum.meta.num_elements() / together;
+    let units = units(table, UNITS as usize);
+    let address = tables.iter().chain([&sum]).map(CubeTensor::required_address_type).max();
+    // SAFETY: a unit beyond the last piece does nothing; the others read within the tables and the ids, and write within the sum.
+    unsafe {
+        pairs_kernel::launch_unchecked(
+            &table.client,
+            grid(table, pieces.div_ceil(units as usize)),
+            CubeDim::new_1d(units),
+            address.expect("there are tensors"),
+            together,
+            table.clone().into_buffer_arg(),
+            other.clone().into_buffer_arg(),
+            ids[0].clone().into_buffer_arg(),
+            ids[1].clone().into_buffer_arg(),
+            sum.clone().into_buffer_arg(),
+            pieces,
+            width / together,
+            table.meta.shape()[0],
+            other.meta.shape()[0],
+            ids[1].meta.num_elements(),
+            [element(table), element(&ids[0]), element(&ids[1])],
+        );
+    }
+    sum
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn pairs_kernel<T: Float, I: Numeric, J: Numeric, N: Size>(
+    table: &[Vector<T, N>],
+    other: &[Vector<T, N>],
+    ids: &[I],
+    places: &[J],
+    sum: &mut [Vector<T, N>],
+    pieces: usize,
+    width: usize,
+    rows: usize,
+    other_rows: usize,
+    period: usize,
+    #[define(T, I, J)] _dtypes: [ElemType; 3],
+) {
+    let at = ABSOLUTE_POS;
+    if at >= pieces {
+        terminate!();
+    }
+    let (row, column) = (at / width, at % width);
+    // An id beyond its table would read foreign memory.
+    let id = min(usize::cast_from(ids[row]), rows - 1);
+    let place = min(usize::cast_from(places[row % period]), other_rows - 1);
+    let of_table = Vector::<f32, N>::cast_from(table[id * width + column]);
+    let of_other = Vector::<f32, N>::cast_from(other[place * width + column]);
+    sum[at] = Vector::cast_from(of_table + of_other);
+}
+
+fn is_narrow(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
 /// Cubes that keep a device busy.
@@ -50,9 +135,10 @@ const ROWS: usize = 8;
 /// The most places of a list.
 const LIST: usize = if cfg!(test) { 16 } else { 1024 };
 
-/// Returns the sums of all rows, one after the other.
+/// Returns the sums of all rows, one after the other. The ids repeat until there are as many as gradients.
 fn summed(grad: CubeTensor, ids: CubeTensor, rows: usize, dtype: DType) -> CubeTensor {
-    let (count, width) = (ids.meta.num_elements(), grad.meta.shape()[2]);
+    let width = grad.meta.shape()[2];
+    let (count, period) = (grad.meta.num_elements() / width, ids.meta.num_elements());
     let parts = (CUBES / rows).min(count / IDS).max(1);
     let each = count.div_ceil(parts);
     let parts = count.div_ceil(each);
@@ -79,9 +165,11 @@ fn summed(grad: CubeTensor, ids: CubeTensor, rows: usize, dtype: DType) -> CubeT
             rows,
             width / together,
             count,
+            period,
             each,
             each_rows,
             units,
+            period < count,
             [element(&grad), element(&ids), element(&sums)],
         );
     }
@@ -97,9 +185,11 @@ fn rows_kernel<G: Float, I: Numeric, S: Float, N: Size>(
     rows: usize,
     width: usize,
     count: usize,
+    period: usize,
     each: usize,
     #[comptime] each_rows: usize,
     #[comptime] units: u32,
+    #[comptime] repeats: bool,
     #[define(G, I, S)] _dtypes: [ElemType; 3],
 ) {
     let cube = CUBE_POS;
@@ -116,7 +206,7 @@ fn rows_kernel<G: Float, I: Numeric, S: Float, N: Size>(
     let first = part * each;
     let end = min(first + each, count);
 
-    let own = count_rows::<I>(ids, first, end, first_row, end_row, step);
+    let own = count_rows::<I>(ids, period, first, end, first_row, end_row, step, repeats);
     let before = sum_before(&mut counts, own, units);
     let all = counts[step - 1];
     let mut row = first_row;
@@ -125,7 +215,7 @@ fn rows_kernel<G: Float, I: Numeric, S: Float, N: Size>(
         let mut place = before as usize;
         let mut at = first + UNIT_POS as usize;
         while at < end {
-            let id = usize::cast_from(ids[at]);
+            let id = id_at::<I>(ids, at, period, repeats);
             if id >= first_row && id < end_row {
                 list[place] = u32::cast_from((at - first) * each_rows + (id - first_row));
                 place += 1;
@@ -150,7 +240,7 @@ fn rows_kernel<G: Float, I: Numeric, S: Float, N: Size>(
         }
     } else {
         while row < end_row {
-            let own = count_rows::<I>(ids, first, end, row, row + 1, step);
+            let own = count_rows::<I>(ids, period, first, end, row, row + 1, step, repeats);
             sync_cube();
             counts[UNIT_POS as usize] = own;
             sync_cube();
@@ -161,7 +251,7 @@ fn rows_kernel<G: Float, I: Numeric, S: Float, N: Size>(
                     let mut left = counts[unit];
                     let mut at = first + unit;
                     while left > 0 {
-                        if usize::cast_from(ids[at]) == row {
+                        if id_at::<I>(ids, at, period, repeats) == row {
                             sum += Vector::cast_from(grad[at * width + column]);
                             left -= 1;
                         }
@@ -176,20 +266,32 @@ fn rows_kernel<G: Float, I: Numeric, S: Float, N: Size>(
     }
 }
 
+/// Returns the id of a gradient.
+#[cube]
+fn id_at<I: Numeric>(ids: &[I], at: usize, period: usize, #[comptime] repeats: bool) -> usize {
+    let mut place = at;
+    if repeats {
+        place = at % period;
+    }
+    usize::cast_from(ids[place])
+}
+
 /// Returns how many of this unit's ids name one of the rows.
 #[cube]
 fn count_rows<I: Numeric>(
     ids: &[I],
+    period: usize,
     first: usize,
     end: usize,
     first_row: usize,
     end_row: usize,
     step: usize,
+    #[comptime] repeats: bool,
 ) -> u32 {
     let mut own = 0u32;
     let mut at = first + UNIT_POS as usize;
     while at < end {
-        let id = usize::cast_from(ids[at]);
+        let id = id_at::<I>(ids, at, period, repeats);
         if id >= first_row && id < end_row {
             own += 1;
         }

@@ -10,7 +10,6 @@ use rayon::prelude::*;
 
 use super::ops::EmbeddingOps;
 use crate::flex::{Buffer, Lane, TASK, adjacent, elements, tensor};
-use crate::half::to_dtype;
 use crate::off::Kernel;
 
 impl EmbeddingOps for Flex {
@@ -21,6 +20,26 @@ impl EmbeddingOps for Flex {
             DType::BF16 => selected::<bf16>(table, ids),
             DType::F16 => selected::<f16>(table, ids),
             _ => <Self as ModuleOps<Self>>::embedding(table, ids),
+        }
+    }
+
+    fn select_sum(
+        table: FloatTensor<Self>,
+        ids: IntTensor<Self>,
+        other: FloatTensor<Self>,
+        places: IntTensor<Self>,
+    ) -> FloatTensor<Self> {
+        match table.dtype() {
+            DType::F32 if !Kernel::Embedding.is_off() => {
+                sum_of_selected::<f32>([table, other], [ids, places])
+            }
+            DType::BF16 if !Kernel::Embedding.is_off() => {
+                sum_of_selected::<bf16>([table, other], [ids, places])
+            }
+            DType::F16 if !Kernel::Embedding.is_off() => {
+                sum_of_selected::<f16>([table, other], [ids, places])
+            }
+            _ => super::ops::added::<Self>([table, other], [ids, places]),
         }
     }
 
@@ -35,12 +54,7 @@ impl EmbeddingOps for Flex {
             (DType::F32, DType::F32) => scattered::<f32>(grad, ids, rows),
             (DType::BF16, DType::BF16) => scattered::<bf16>(grad, ids, rows),
             (DType::F16, DType::F16) => scattered::<f16>(grad, ids, rows),
-            _ => {
-                let [_, _, width] = grad.layout().shape().dims();
-                let grad =
-                    Self::embedding_backward(FlexTensor::empty(Shape::new([rows, width]), dtype), grad, ids);
-                to_dtype::<Self>(grad, dtype)
-            }
+            _ => super::ops::scattered::<Self>(grad, ids, rows, dtype),
         }
     }
 }
@@ -78,18 +92,41 @@ fn selected<T: Lane>(table: FlexTensor, ids: FlexTensor) -> FlexTensor {
     tensor(found.finish(), Shape::new([batch, length, width]))
 }
 
+/// Adds rows of the first table to rows of the second. The second ids repeat until there are as many as of the first.
+fn sum_of_selected<T: Lane>(tables: [FlexTensor; 2], ids: [FlexTensor; 2]) -> FlexTensor {
+    let [batch, length] = ids[0].layout().shape().dims();
+    let tables = tables.map(adjacent);
+    let [_, width] = tables[0].layout().shape().dims();
+    let rows = tables.each_ref().map(|table| table.layout().shape()[0]);
+    let [ids, places] = ids;
+    let (ids, places) = (numbers(ids, rows[0]), numbers(places, rows[1]));
+    let [from, other] = tables.each_ref().map(elements::<T>);
+    let mut found = Buffer::<T>::new(ids.len() * width);
+    let at_once = (TASK / width.max(1)).max(1);
+    let parts = found.parts(at_once * width).zip(ids.par_chunks(at_once)).enumerate();
+    parts.for_each(|(at, (mut part, ids))| {
+        let places = places.iter().cycle().skip(at * at_once % places.len());
+        for (piece, (id, place)) in part.pieces(width).zip(ids.iter().zip(places)) {
+            let (row, other) = (&from[id * width..][..width], &other[place * width..][..width]);
+            piece.write(width, |at| T::narrow(row[at].wide() + other[at].wide()));
+        }
+    });
+    tensor(found.finish(), Shape::new([batch, length, width]))
+}
+
 fn scattered<T: Lane>(grad: FlexTensor, ids: FlexTensor, rows: usize) -> FlexTensor {
     let grad = adjacent(grad);
-    let [_, _, width] = grad.layout().shape().dims();
+    let [batch, length, width] = grad.layout().shape().dims();
     let ids = numbers(ids, rows);
+    let ids = ids.iter().copied().cycle().take(batch * length);
     // Places in the order of their rows, and where those of each row begin: a counting sort.
     let mut starts = vec![0; rows + 1];
-    ids.iter().for_each(|id| starts[id + 1] += 1);
+    ids.clone().for_each(|id| starts[id + 1] += 1);
     (0..rows).for_each(|row| starts[row + 1] += starts[row]);
-    let (mut next, mut places) = (starts.clone(), vec![0; ids.len()]);
-    for (place, id) in ids.iter().enumerate() {
-        places[next[*id]] = place;
-        next[*id] += 1;
+    let (mut next, mut places) = (starts.clone(), vec![0; batch * length]);
+    for (place, id) in ids.enumerate() {
+        places[next[id]] = place;
+        next[id] += 1;
     }
     let from = elements::<T>(&grad);
     // Memory of zeros is only touched where it is written.

@@ -44,3 +44,42 @@ pub use ops::EmbeddingOps;
 pub fn embedding(table: Tensor<2>, ids: Tensor<2, Int>) -> Tensor<3> {
     Tensor::from_dispatch(<Dispatch as EmbeddingOps>::select(table.into_dispatch(), ids.into_dispatch()))
 }
+
+/// Adds the rows `ids`, `[batch, length]`, of the first table and the rows `places` of the second: `[batch, length, width]`, in
+/// the dtype of the tables. It equals the sum of two [`embedding`]s to the bit, in one pass over memory.
+///
+/// `places` is `[batch, length]`, or `[1, length]` for all rows of the batch alike. The gradients of both tables are summed as
+/// those of [`embedding`].
+///
+/// ```
+/// use burn::tensor::{Device, Int, Tensor};
+/// use firebrick_kernels::embedding_sum;
+///
+/// let device = Device::flex();
+/// let tokens = Tensor::<2>::from_data([[1.0], [2.0], [3.0]], &device);
+/// let positions = Tensor::<2>::from_data([[0.25], [0.5]], &device);
+/// let ids = Tensor::<2, Int>::from_data([[2, 0], [1, 1]], &device);
+/// let places = Tensor::<2, Int>::from_data([[0, 1]], &device);
+/// let rows = embedding_sum([(tokens, ids), (positions, places)]);
+/// assert_eq!(rows.into_data().iter::<f32>().collect::<Vec<_>>(), [3.25, 1.5, 2.25, 2.5]);
+/// ```
+///
+/// # Panics
+///
+/// If the tables differ in width or dtype, or `places` fits neither shape. On the CPU, if an id is not a row of its table.
+pub fn embedding_sum([(table, ids), (other, places)]: [(Tensor<2>, Tensor<2, Int>); 2]) -> Tensor<3> {
+    assert_eq!(
+        (table.dims()[1], table.dtype()),
+        (other.dims()[1], other.dtype()),
+        "tables whose rows are added are as wide as each other, in one dtype"
+    );
+    let [batch, length] = ids.dims();
+    let found = places.dims();
+    assert!(
+        found == [batch, length] || found == [1, length],
+        "places are [{batch}, {length}] or [1, {length}]; found {found:?}"
+    );
+    let [table, other] = [table, other].map(Tensor::into_dispatch);
+    let [ids, places] = [ids, places].map(Tensor::into_dispatch);
+    Tensor::from_dispatch(<Dispatch as EmbeddingOps>::select_sum(table, ids, other, places))
+}

@@ -16,7 +16,19 @@ pub trait EmbeddingOps: Backend {
         Self::embedding(table, ids)
     }
 
-    /// Adds each row of `grad`, `[batch, length, width]`, to that of its id, among `rows` rows of zeros in `dtype`.
+    /// Adds the rows `ids`, `[batch, length]`, of `table` and the rows `places` of `other`, which has as wide rows of the same
+    /// dtype. If `places` is `[1, length]`, it is that of each row of `ids`.
+    fn select_sum(
+        table: FloatTensor<Self>,
+        ids: IntTensor<Self>,
+        other: FloatTensor<Self>,
+        places: IntTensor<Self>,
+    ) -> FloatTensor<Self> {
+        added::<Self>([table, other], [ids, places])
+    }
+
+    /// Adds each row of `grad`, `[batch, length, width]`, to that of its id, among `rows` rows of zeros in `dtype`. `ids` is
+    /// `[batch, length]`, or `[1, length]` for all rows of the batch alike.
     fn scatter(
         grad: FloatTensor<Self>,
         ids: IntTensor<Self>,
@@ -25,6 +37,14 @@ pub trait EmbeddingOps: Backend {
     ) -> FloatTensor<Self> {
         scattered::<Self>(grad, ids, rows, dtype)
     }
+}
+
+/// Adds the rows of two tables with Burn's operations.
+pub(super) fn added<B: EmbeddingOps>(
+    [table, other]: [FloatTensor<B>; 2],
+    [ids, places]: [IntTensor<B>; 2],
+) -> FloatTensor<B> {
+    B::float_add(B::select(table, ids), B::select(other, places))
 }
 
 /// Adds rows with Burn's operations.
@@ -36,8 +56,13 @@ pub(super) fn scattered<B: Backend>(
 ) -> FloatTensor<B> {
     let [batch, length, width] = grad.shape().dims();
     let device = grad.device();
-    let grad = B::float_reshape(to_dtype::<B>(grad, dtype), Shape::new([batch * length, width]));
-    let ids = B::int_reshape(ids, Shape::new([batch * length]));
+    let grad = to_dtype::<B>(grad, dtype);
+    let (grad, count) = match ids.shape()[0] < batch {
+        true => (B::float_sum_dim(grad, 0), length),
+        false => (grad, batch * length),
+    };
+    let grad = B::float_reshape(grad, Shape::new([count, width]));
+    let ids = B::int_reshape(ids, Shape::new([count]));
     let zeros = B::float_zeros(Shape::new([rows, width]), &device, dtype.into());
     B::float_select_assign(zeros, 0, ids, grad, IndexingUpdateOp::Add)
 }
@@ -49,6 +74,27 @@ impl<B: EmbeddingOps, C: CheckpointStrategy> EmbeddingOps for Autodiff<B, C> {
             [table],
             |[table]| (B::select(table, ids.clone()), (ids, rows, dtype)),
             |(ids, rows, dtype), grad, _| [Some(B::scatter(grad, ids, rows, dtype))],
+        )
+    }
+
+    fn select_sum(
+        table: FloatTensor<Self>,
+        ids: IntTensor<Self>,
+        other: FloatTensor<Self>,
+        places: IntTensor<Self>,
+    ) -> FloatTensor<Self> {
+        let rows = [table.shape()[0], other.shape()[0]];
+        let dtype = table.dtype();
+        differentiable::<B, C, _, _>(
+            [table, other],
+            |[table, other]| {
+                let sum = B::select_sum(table, ids.clone(), other, places.clone());
+                (sum, ([ids, places], rows, dtype))
+            },
+            |([ids, places], [rows, other_rows], dtype), grad, [to_table, to_other]| {
+                let of_table = to_table.then(|| B::scatter(grad.clone(), ids, rows, dtype));
+                [of_table, to_other.then(|| B::scatter(grad, places, other_rows, dtype))]
+            },
         )
     }
 }

@@ -1,7 +1,7 @@
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 use proptest::prelude::*;
 
-use super::embedding;
+use super::{embedding, embedding_sum};
 use crate::testing;
 
 fn waves<const D: usize>(shape: [usize; D], seed: usize, device: &Device) -> Tensor<D> {
@@ -74,6 +74,64 @@ proptest! {
     }
 }
 
+/// The sum of the rows of two tables, and their gradients.
+fn of_two(
+    shape: [usize; 5],
+    dtype: FloatDType,
+    alike: bool,
+    device: &Device,
+    of: fn([(Tensor<2>, Tensor<2, Int>); 2]) -> Tensor<3>,
+) -> [Vec<f32>; 3] {
+    let [rows, others, width, batch, length] = shape;
+    let ids = |batch: usize, rows: usize| {
+        let ids: Vec<i32> = (0..batch * length).map(|at| (at * at % rows) as i32).collect();
+        Tensor::<2, Int>::from_data(TensorData::new(ids, [batch, length]), device)
+    };
+    let [table, other] = [(rows, 1), (others, 4)]
+        .map(|(rows, seed)| waves([rows, width], seed, device).cast(dtype).require_grad());
+    let places = ids(if alike { 1 } else { batch }, others);
+    let found = of([(table.clone(), ids(batch, rows)), (other.clone(), places)]);
+    let weights = waves([batch, length, width], 2, device).cast(dtype);
+    let grads = (found.clone() * weights).cast(FloatDType::F32).sum().backward();
+    let [of_table, of_other] = [table, other].map(|table| table.grad(&grads).unwrap());
+    assert_eq!([found.dtype(), of_table.dtype(), of_other.dtype()], [DType::from(dtype); 3]);
+    [values(found), values(of_table), values(of_other)]
+}
+
+/// The same by two lookups, in which each row of the batch has its own places.
+fn by_two([(table, ids), (other, places)]: [(Tensor<2>, Tensor<2, Int>); 2]) -> Tensor<3> {
+    let places = places.expand(ids.dims());
+    embedding(table, ids) + embedding(other, places)
+}
+
+proptest! {
+    #![proptest_config(testing::cases(32))]
+
+    #[test]
+    fn sums_of_rows_and_their_gradients_equal_those_of_two_lookups(
+        shape in [1usize..50, 1usize..70, 1usize..70, 1usize..9, 1usize..30],
+        dtype: prop::sample::Index,
+        alike: bool,
+    ) {
+        let device = testing::device().autodiff();
+        let dtypes = [FloatDType::F32, FloatDType::F16, FloatDType::BF16, FloatDType::F64];
+        let dtypes = testing::computed(dtypes.map(|dtype| (dtype, ())));
+        let (dtype, ()) = *dtype.get(&dtypes);
+        let found = of_two(shape, dtype, alike, &device, embedding_sum);
+        let [rows, of_table, of_other] = of_two(shape, dtype, alike, &device, by_two);
+        prop_assert_eq!(&found[0], &rows);
+        prop_assert_eq!(&found[1], &of_table);
+        match dtype {
+            // Burn adds the rows of the batch first.
+            FloatDType::F64 => {
+                let near = found[2].iter().zip(&of_other).all(|(x, y)| (x - y).abs() < 1e-4);
+                prop_assert!(near, "{:?} {:?}", found[2], of_other);
+            }
+            _ => prop_assert_eq!(&found[2], &of_other),
+        }
+    }
+}
+
 #[test]
 fn each_device_sums_the_gradients_of_a_row() {
     let device = testing::device().autodiff();
@@ -126,4 +184,13 @@ fn a_view_and_no_ids() {
 fn an_id_beyond_the_table_is_refused() {
     let device = Device::flex();
     embedding(Tensor::ones([4, 2], &device), Tensor::<2, Int>::from_data([[4]], &device));
+}
+
+#[test]
+#[should_panic(expected = "places are [2, 3] or [1, 3]; found [2, 1]")]
+fn places_of_another_shape_are_refused() {
+    let device = Device::flex();
+    let ids = |shape: [usize; 2]| Tensor::<2, Int>::zeros(shape, &device);
+    let table = || Tensor::<2>::ones([4, 2], &device);
+    embedding_sum([(table(), ids([2, 3])), (table(), ids([2, 1]))]);
 }

@@ -13,7 +13,7 @@ use super::deberta::Deberta;
 use super::disentangled::{Apart, Disentangled, Distances};
 use super::kind::Kind;
 use crate::attention::{attend, join_heads, scale_of, split_heads, starts_of};
-use crate::embedded::embedded;
+use crate::embedded::{embedded, embedded_sum};
 use crate::ragged::Tokens;
 use crate::{Activation, Linear, Norm};
 
@@ -130,12 +130,15 @@ impl Embeddings {
         let device = pass.device();
         let ids = tokens.ints(inputs.host_ids(), device);
         let of = |embedding: &Embedding, ids| cast(embedded(embedding, ids), pass.dtype());
-        let mut x = of(&self.tokens, ids);
-        if let Some(table) = &self.segments {
-            let segments = tokens.ints(inputs.host_type_ids(), device);
-            let one_segment = table.weight.dims()[0] == 1;
-            x = x + of(table, if one_segment { segments.zeros_like() } else { segments });
-        }
+        let mut x = match &self.segments {
+            None => of(&self.tokens, ids),
+            Some(table) => {
+                let segments = tokens.ints(inputs.host_type_ids(), device);
+                let one_segment = table.weight.dims()[0] == 1;
+                let segments = if one_segment { segments.zeros_like() } else { segments };
+                embedded_sum([(&self.tokens, ids), (table, segments)], pass.dtype())
+            }
+        };
         if let Some(table) = &self.positions {
             x = x + of(table, tokens.ints(&self.places(inputs), device));
         }
