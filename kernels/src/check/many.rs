@@ -1,6 +1,6 @@
 //! Checks of passes over many tensors.
 
-use burn::backend::DispatchTensor;
+use burn::backend::{DispatchTensor, TensorMetadata};
 use burn::tensor::{DType, Tensor};
 
 use super::{Check, Run, Tolerance};
@@ -61,7 +61,11 @@ fn clipped(run: &mut Run, counts: &[usize]) {
     let tensors = given(run, counts);
     let norm = Tensor::<1>::full([1], 100.0, (&run.device(), DType::from(run.wide())));
     run.moves(2 * total(counts), 0);
-    let found = clip_all(tensors, norm, 1.0);
+    let tensors = tensors.into_iter().map(|x| {
+        let dtype = x.dtype().into();
+        (x, dtype)
+    });
+    let found = clip_all(tensors.collect(), norm, 1.0);
     results(run, "a product", found);
 }
 

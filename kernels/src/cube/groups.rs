@@ -20,14 +20,14 @@ const TOGETHER: usize = 32;
 const OTHERS: usize = 3;
 
 /// Returns the places of the tensors that are not empty, in groups that are alike, in order within each kind. A tensor
-/// has `buffers` arguments in the kernel.
+/// has `buffers` arguments in the kernel, and `constants` of its own.
 pub(crate) fn groups<K: PartialEq>(
     tensors: &[CubeTensor],
-    buffers: usize,
+    (buffers, constants): (usize, usize),
     kind: impl Fn(usize) -> K,
 ) -> Vec<Vec<usize>> {
     let Some(first) = tensors.first() else { return Vec::new() };
-    let together = most_together(first, buffers);
+    let together = most_together(first, buffers, constants);
     let mut kinds: Vec<(K, Vec<usize>)> = Vec::new();
     for at in (0..tensors.len()).filter(|at| tensors[*at].meta.num_elements() > 0) {
         let kind = kind(at);
@@ -41,10 +41,11 @@ pub(crate) fn groups<K: PartialEq>(
 }
 
 /// Returns the most tensors of one launch.
-fn most_together(like: &CubeTensor, buffers: usize) -> usize {
+#[cfg_attr(not(feature = "cuda"), allow(unused_variables))]
+fn most_together(like: &CubeTensor, buffers: usize, constants: usize) -> usize {
     #[cfg(feature = "cuda")]
     if cuda::serves(&like.device) {
-        return cuda::most(buffers);
+        return cuda::most(buffers, constants);
     }
     let most = (like.client.properties().hardware.max_bindings as usize).saturating_sub(OTHERS);
     (most / buffers).clamp(1, TOGETHER)

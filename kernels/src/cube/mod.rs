@@ -60,6 +60,12 @@ pub(crate) fn empty(like: &CubeTensor, shape: impl Into<Shape>, dtype: DType) ->
     empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), shape.into(), dtype)
 }
 
+/// Returns the elements of a contiguous tensor from `begin` on, in a shape. They are not written by others in place.
+pub(crate) fn part_of(whole: &CubeTensor, shape: Shape, begin: usize) -> CubeTensor {
+    let handle = whole.handle.clone().offset_start((begin * whole.dtype.size()) as u64);
+    CubeTensor::new_contiguous(whole.client.clone(), whole.device.clone(), shape, handle, whole.dtype)
+}
+
 /// Returns `x` itself if nothing else holds its memory, to be written in place, or else a tensor like it, whose content
 /// is undefined. `x` must be [contiguous], unless the caller reads the strides of both.
 pub(crate) fn written(x: &CubeTensor) -> CubeTensor {

@@ -7,23 +7,20 @@ use cubecl::prelude::*;
 
 use super::{UNITS, empty, sum_of_cube, units};
 
-/// Adds the first `count` of the parts, in f32, to `before`, `[1]`, or to 0, and returns the sum or its `root`, `[1]`. One cube
-/// adds them in a fixed order, so that the sum has the same bits each time.
-pub(crate) fn total(parts: CubeTensor, count: usize, before: Option<CubeTensor>, root: bool) -> CubeTensor {
+/// Adds the first `count` of the parts, in f32, and returns the sum or its `root`, `[1]`. One cube adds them in a fixed order,
+/// so that the sum has the same bits each time.
+pub(crate) fn total(parts: CubeTensor, count: usize, root: bool) -> CubeTensor {
     let total = empty(&parts, [1], DType::F32);
     let units = units(&parts, UNITS as usize);
-    let adds = before.is_some();
-    // SAFETY: the kernel reads the parts within their count, and writes one sum. A missing `before` is not read.
+    // SAFETY: the kernel reads the parts within their count, and writes one sum.
     unsafe {
         total_kernel::launch_unchecked(
             &total.client,
             CubeCount::Static(1, 1, 1),
             CubeDim::new_1d(units),
-            parts.clone().into_buffer_arg(),
-            before.unwrap_or(parts).into_buffer_arg(),
+            parts.into_buffer_arg(),
             total.clone().into_buffer_arg(),
             count,
-            adds,
             root,
             units,
         );
@@ -34,10 +31,8 @@ pub(crate) fn total(parts: CubeTensor, count: usize, before: Option<CubeTensor>,
 #[cube(launch_unchecked)]
 fn total_kernel(
     parts: &[f32],
-    before: &[f32],
     total: &mut [f32],
     count: usize,
-    #[comptime] adds: bool,
     #[comptime] root: bool,
     #[comptime] units: u32,
 ) {
@@ -49,9 +44,6 @@ fn total_kernel(
         at += units as usize;
     }
     let mut sum = sum_of_cube(&mut shared, sum, units);
-    if adds {
-        sum += before[0];
-    }
     if root {
         sum = sum.sqrt();
     }

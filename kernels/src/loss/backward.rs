@@ -10,7 +10,7 @@ use burn::tensor::DType;
 use super::each::Chunks;
 use super::head::{self, Form, Found};
 use super::ops::LossOps;
-use super::rows::{Labels, LossRows, Parts};
+use super::rows::{Before, Labels, LossRows, Parts};
 use crate::autodiff::differentiable;
 
 impl<B: LossRows, C: CheckpointStrategy> LossOps for Autodiff<B, C> {
@@ -24,8 +24,9 @@ impl<B: LossRows, C: CheckpointStrategy> LossOps for Autodiff<B, C> {
         differentiable::<B, C, _, _>(
             [logits],
             |[logits]| {
-                let (sum, logarithms) = B::losses(None, logits.clone(), None, labels.clone(), smoothing);
-                (sum, (logits, logarithms, labels, smoothing))
+                let before = Before::none(logits.shape()[0]);
+                let (losses, logarithms) = B::losses(before, logits.clone(), None, labels.clone(), smoothing);
+                (B::total(losses), (logits, logarithms, labels, smoothing))
             },
             |(logits, logarithms, labels, smoothing), by, _| {
                 [Some(B::slopes(logits, logarithms, labels, smoothing, by))]

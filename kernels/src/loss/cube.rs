@@ -5,8 +5,8 @@ use burn::backend::{Cube, TensorMetadata};
 use burn::tensor::DType;
 
 use super::cube_rows::{Form, losses_of, slopes_of};
-use super::rows::{self, Labels, LossRows, Parts, added, biased};
-use crate::cube::{Spec, run, sums_in};
+use super::rows::{self, Before, Labels, LossRows, Parts, added, biased};
+use crate::cube::{Spec, run, sums_in, total};
 use crate::half::wide;
 use crate::many::joined_and_scaled;
 use crate::off::Kernel;
@@ -14,7 +14,7 @@ use crate::product::{ProductOps, cube_add_product, cube_wide_product};
 
 impl LossRows for Cube {
     fn losses(
-        total: Option<FloatTensor<Self>>,
+        before: Before<Self>,
         logits: FloatTensor<Self>,
         bias: Option<FloatTensor<Self>>,
         labels: Labels<Self>,
@@ -22,12 +22,26 @@ impl LossRows for Cube {
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         if !computes(&logits) {
             let (sum, logarithms) = rows::losses::<Self>(biased::<Self>(logits, bias), labels, smoothing);
-            return (added::<Self>(total, sum), logarithms);
+            return (added::<Self>(before.losses, sum), logarithms);
         }
-        let outputs = [Spec::new([1], DType::F32), Spec::new([logits.shape()[0], 1], DType::F32)];
-        let (inputs, form) = collected(total, logits, bias, labels, smoothing);
-        let [sum, logarithms] = run(inputs, outputs, move |inputs| losses_of(inputs, form, false));
-        (sum, logarithms)
+        let logarithms = Spec::new([logits.shape()[0], 1], DType::F32);
+        let outputs = [Spec::new([before.rows], DType::F32), logarithms];
+        let (inputs, form) = collected(before, logits, bias, labels, smoothing);
+        let [losses, logarithms] = run(inputs, outputs, move |inputs| losses_of(inputs, form, false));
+        (losses, logarithms)
+    }
+
+    /// Adds the losses of all rows, unless there is one row or they have been added with Burn's operations.
+    fn total(losses: FloatTensor<Self>) -> FloatTensor<Self> {
+        let rows = losses.shape()[0];
+        if rows == 1 {
+            return losses;
+        }
+        let [sum] = run(vec![losses], [Spec::new([1], DType::F32)], move |inputs| {
+            let [losses] = inputs.try_into().expect("one input");
+            [total(losses, rows, false)]
+        });
+        sum
     }
 
     fn slopes(
@@ -53,19 +67,20 @@ impl LossRows for Cube {
     }
 
     fn losses_and_slopes(
-        total: Option<FloatTensor<Self>>,
+        before: Before<Self>,
         logits: FloatTensor<Self>,
         bias: Option<FloatTensor<Self>>,
         labels: Labels<Self>,
         smoothing: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         if !computes(&logits) {
-            return rows::losses_and_slopes::<Self>(total, logits, bias, labels, smoothing);
+            return rows::losses_and_slopes::<Self>(before, logits, bias, labels, smoothing);
         }
-        let outputs = [Spec::new([1], DType::F32), Spec::new(logits.shape(), logits.dtype())];
-        let (inputs, form) = collected(total, logits, bias, labels, smoothing);
-        let [sum, slopes] = run(inputs, outputs, move |inputs| losses_of(inputs, form, true));
-        (sum, slopes)
+        let slopes = Spec::new(logits.shape(), logits.dtype());
+        let outputs = [Spec::new([before.rows], DType::F32), slopes];
+        let (inputs, form) = collected(before, logits, bias, labels, smoothing);
+        let [losses, slopes] = run(inputs, outputs, move |inputs| losses_of(inputs, form, true));
+        (losses, slopes)
     }
 
     fn sum_over_rows(slopes: FloatTensor<Self>) -> FloatTensor<Self> {
@@ -125,12 +140,13 @@ fn computes(x: &FloatTensor<Cube>) -> bool {
 
 /// Returns the tensors in the order in which the kernel takes them.
 fn collected(
-    total: Option<FloatTensor<Cube>>,
+    Before { losses, row, rows }: Before<Cube>,
     logits: FloatTensor<Cube>,
     bias: Option<FloatTensor<Cube>>,
     labels: Labels<Cube>,
     smoothing: f64,
 ) -> (Vec<FloatTensor<Cube>>, Form) {
-    let form = Form { biased: bias.is_some(), adds: total.is_some(), smoothing: smoothing as f32 };
-    (vec![logits, labels.0].into_iter().chain(bias).chain(total).collect(), form)
+    let form =
+        Form { biased: bias.is_some(), is_first: losses.is_none(), row, rows, smoothing: smoothing as f32 };
+    (vec![logits, labels.0].into_iter().chain(bias).chain(losses).collect(), form)
 }

@@ -1,31 +1,37 @@
 //! Kernels in which one cube computes one row of logits, in f32.
 //!
 //! A cube reads its row once for the largest logit and the sum of the exponentials together, and once more if it writes the
-//! gradient, which takes the place of the logits where nothing else holds them. One more cube adds the losses of the rows.
+//! gradient, which takes the place of the logits where nothing else holds them. Once all chunks are computed, one more cube adds
+//! the losses of the rows.
 //! A unit reads and writes 16 bytes at a time where rows begin so, also over the padding behind a row.
 #![allow(unsafe_code)] // Launches without checks of bounds: each kernel checks its row, and its label.
 
-use burn::tensor::DType;
+use burn::tensor::{DType, Shape};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::IGNORED;
 use super::rows::factor;
 use crate::cube::{
-    contiguous, element, empty, grid, most_of_cube, sum_of_cube, together, total, units, with_stride, written,
+    contiguous, element, empty, grid, most_of_cube, part_of, sum_of_cube, together, units, with_stride,
+    written,
 };
 
-/// Which tensors there are besides logits and labels, and the share of smoothed labels.
+/// Which tensors there are besides logits and labels, the place of the chunk, and the share of smoothed labels.
 #[derive(Clone, Copy)]
 pub(super) struct Form {
     pub biased: bool,
-    /// Whether the losses are added to a total.
-    pub adds: bool,
+    /// Whether there are no losses of chunks before this one.
+    pub is_first: bool,
+    /// The first row of the chunk.
+    pub row: usize,
+    /// The rows of all chunks.
+    pub rows: usize,
     pub smoothing: f32,
 }
 
-/// Returns the sum of the losses, and the gradient of the logits or the logarithms of the rows. The inputs are logits, labels,
-/// bias and total.
+/// Returns the losses of all rows, of which this chunk's are written, and the gradient of the logits or the logarithms of the
+/// rows. The inputs are logits, labels, bias and the losses so far.
 pub(super) fn losses_of(inputs: Vec<CubeTensor>, form: Form, sloped: bool) -> [CubeTensor; 2] {
     let mut inputs = inputs.into_iter();
     let mut next = || inputs.next().expect("as many inputs as the form has");
@@ -33,9 +39,15 @@ pub(super) fn losses_of(inputs: Vec<CubeTensor>, form: Form, sloped: bool) -> [C
     let labels = contiguous(next());
     // A tensor that the form lacks is bound to another one, and not read or written. It has a whole vector of elements.
     let bias = if form.biased { contiguous(next()) } else { logits.clone() };
-    let before = form.adds.then(|| contiguous(next()));
+    let all = match form.is_first {
+        true => empty(&logits, [form.rows], DType::F32),
+        false => {
+            let so_far = next();
+            if so_far.handle.can_mut() { so_far } else { contiguous(so_far.copy()) }
+        }
+    };
     let [rows, classes] = logits.meta.shape().dims();
-    let losses = empty(&logits, [rows], DType::F32);
+    let losses = part_of(&all, Shape::new([rows]), form.row);
     let (slopes, logarithms) = match sloped {
         true => (written(&logits), losses.clone()),
         false => (logits.clone(), empty(&logits, [rows, 1], DType::F32)),
@@ -71,7 +83,7 @@ pub(super) fn losses_of(inputs: Vec<CubeTensor>, form: Form, sloped: bool) -> [C
             [element(&logits), element(&bias), element(&labels)],
         );
     }
-    [total(losses, rows, before, false), if sloped { slopes } else { logarithms }]
+    [all, if sloped { slopes } else { logarithms }]
 }
 
 /// Returns how many classes a unit reads at once. If it does not divide their number, the last of them are padding, which is

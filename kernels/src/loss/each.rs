@@ -8,7 +8,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::tensor::{FloatDType, Shape, Slice};
 
 use super::head::Form;
-use super::rows::{Labels, LossRows, Parts, added, biased, factor, joined};
+use super::rows::{Before, Labels, LossRows, Parts, added, biased, factor, joined};
 use crate::half::{to_dtype, wide};
 
 /// What losses are computed from, for each chunk of rows.
@@ -73,7 +73,7 @@ impl<B: LossRows> Chunks<B> {
         for Chunk { logits, labels, .. } in self.each() {
             let rows = logits.shape()[0];
             let of_label = B::float_gather(1, logits.clone(), labels.picked());
-            let (_, logarithm) = B::losses(None, logits, None, labels.clone(), 0.0);
+            let (_, logarithm) = B::losses(Before::none(rows), logits, None, labels.clone(), 0.0);
             let loss = B::float_sub(logarithm.clone(), of_label);
             let loss = B::float_mask_fill(loss, labels.ignored(), 0f32.into());
             losses.push(B::float_reshape(loss, Shape::new([rows])));

@@ -10,8 +10,8 @@ use rayon::prelude::*;
 
 use super::IGNORED;
 use super::rows::{
-    Labels, LossRows, Parts, added, biased, capped as composed_cap, capped_slopes as composed_slopes, joined,
-    losses, losses_and_slopes, slopes,
+    Before, Labels, LossRows, Parts, added, biased, capped as composed_cap, capped_slopes as composed_slopes,
+    joined, losses, losses_and_slopes, slopes,
 };
 use super::vectors::{Loss, LossAndSlope, Scaled, Slopes, Target};
 use crate::cap::{capped, slope_of_capped};
@@ -55,7 +55,7 @@ impl LossRows for Flex {
     }
 
     fn losses(
-        total: Option<FloatTensor<Self>>,
+        before: Before<Self>,
         logits: FloatTensor<Self>,
         bias: Option<FloatTensor<Self>>,
         labels: Labels<Self>,
@@ -71,7 +71,7 @@ impl LossRows for Flex {
             DType::F16 => found::<f16>(logits, labels, smoothing),
             _ => losses::<Self>(logits, labels, smoothing),
         };
-        (added::<Self>(total, sum), logarithms)
+        (added::<Self>(before.losses, sum), logarithms)
     }
 
     fn slopes(
@@ -93,7 +93,7 @@ impl LossRows for Flex {
     }
 
     fn losses_and_slopes(
-        before: Option<FloatTensor<Self>>,
+        before: Before<Self>,
         logits: FloatTensor<Self>,
         bias: Option<FloatTensor<Self>>,
         labels: Labels<Self>,
@@ -118,7 +118,7 @@ impl LossRows for Flex {
             }
         };
         all.with_min_len((TASK / classes).max(1)).map(of_row).collect_into_vec(&mut losses);
-        (added::<Self>(before, total(&losses)), logits)
+        (added::<Self>(before.losses, total(&losses)), logits)
     }
 
     fn add_product(

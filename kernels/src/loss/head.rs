@@ -4,7 +4,7 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, FloatDType, Slice};
 
-use super::rows::{Labels, LossRows, Parts, added, biased, factor};
+use super::rows::{Before, Labels, LossRows, Parts, added, biased, factor};
 use crate::half::wide;
 
 /// What the loss of a head is computed from.
@@ -71,7 +71,7 @@ pub(super) fn loss<B: LossRows>(
     let bias = form.biased.then_some(bias);
     let rows = hidden.shape()[0];
 
-    let mut sum: Option<FloatTensor<B>> = None;
+    let mut losses: Option<FloatTensor<B>> = None;
     let (mut of_hidden, mut of_bias) = (Vec::new(), None);
     let mut of_weight: Option<FloatTensor<B>> = None;
     for start in (0..rows.max(1)).step_by(form.chunk) {
@@ -82,18 +82,19 @@ pub(super) fn loss<B: LossRows>(
         let part = B::fast_cast(part, computed);
         let logits = B::logits(part.clone(), to_logits.clone());
         let labels = if end - start == rows { labels.clone() } else { labels.slice(range) };
-        let (total, bias) = (sum.take(), bias.clone());
+        let before = Before { losses: losses.take(), row: start, rows };
+        let bias = bias.clone();
         let (logits, bias) = match form.cap {
             Some(cap) => (B::capped(wide::<B>(biased::<B>(logits, bias)), cap), None),
             None => (logits, bias),
         };
         if wanted == [false; 3] {
-            sum = Some(B::losses(total, logits, bias, labels, form.smoothing).0);
+            losses = Some(B::losses(before, logits, bias, labels, form.smoothing).0);
             continue;
         }
         let capped = form.cap.map(|cap| (logits.clone(), cap));
-        let (total, slopes) = B::losses_and_slopes(total, logits, bias, labels, form.smoothing);
-        sum = Some(total);
+        let (so_far, slopes) = B::losses_and_slopes(before, logits, bias, labels, form.smoothing);
+        losses = Some(so_far);
         let slopes = match capped {
             Some((capped, cap)) => B::capped_slopes(slopes, capped, cap, factor(computed.into())),
             None => slopes,
@@ -115,6 +116,6 @@ pub(super) fn loss<B: LossRows>(
     }
     let of_hidden = (!of_hidden.is_empty()).then_some(of_hidden);
     let [of_weight, of_bias] = [of_weight, of_bias].map(|whole| whole.map(|whole| vec![whole]));
-    let sum = sum.expect("there is at least one chunk, which may be empty");
+    let sum = B::total(losses.expect("there is at least one chunk, which may be empty"));
     Found { sum, gradients: [of_hidden, of_weight, of_bias], factor: factor(computed.into()) }
 }

@@ -1,11 +1,11 @@
 //! The losses as operations of a backend.
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::backend::{Backend, backend_extension};
+use burn::backend::{Backend, TensorMetadata, backend_extension};
 
 use super::each::Chunks;
 use super::head::{self, Form};
-use super::rows::{Labels, LossRows};
+use super::rows::{Before, Labels, LossRows};
 
 /// Cross-entropy losses. Call [`cross_entropy`](crate::cross_entropy), [`head_loss`](crate::head_loss) or
 /// [`head_losses`](crate::head_losses), which take tensors.
@@ -37,7 +37,8 @@ pub trait LossOps: Backend {
 
 impl<B: LossRows> LossOps for B {
     fn cross_entropy(logits: FloatTensor<B>, labels: IntTensor<B>, smoothing: f64) -> FloatTensor<B> {
-        B::losses(None, logits, None, Labels(labels), smoothing).0
+        let before = Before::none(logits.shape()[0]);
+        B::total(B::losses(before, logits, None, Labels(labels), smoothing).0)
     }
 
     fn head_loss(

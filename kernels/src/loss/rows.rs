@@ -44,10 +44,28 @@ impl<B: Backend> Labels<B> {
 /// Parts of a tensor, along the first axis.
 pub(super) type Parts<B> = Vec<FloatTensor<B>>;
 
+/// What is known of the losses of the chunks before one, and the place of its own.
+#[derive(Debug)]
+pub struct Before<B: Backend> {
+    /// What the chunk before this one returned; `None` for the first one.
+    pub losses: Option<FloatTensor<B>>,
+    /// The chunk's first row.
+    pub row: usize,
+    /// The rows of all chunks.
+    pub rows: usize,
+}
+
+impl<B: Backend> Before<B> {
+    /// Returns what comes before the only chunk, of so many rows.
+    pub(super) fn none(rows: usize) -> Self {
+        Self { losses: None, row: 0, rows }
+    }
+}
+
 /// Losses of rows on one backend. The defaults use Burn's operations.
 ///
-/// A bias is `[classes]`, in any float dtype, and is added to each row of the logits. A total is `[1]`, to which the losses
-/// are added; `None` is 0.
+/// A bias is `[classes]`, in any float dtype, and is added to each row of the logits. Losses are handed from chunk to chunk, as
+/// their sum or as a backend prefers, and [`total`](Self::total) makes the sum of them.
 pub trait LossRows: ProductOps {
     /// Returns the dtype to which the operands of a head's products are cast, if they are in `dtype`.
     fn computes_in(dtype: DType) -> DType {
@@ -75,17 +93,22 @@ pub trait LossRows: ProductOps {
         capped_slopes::<Self>(slopes, capped, cap, factor)
     }
 
-    /// Returns the sum of the losses, `[1]`, and the logarithm of each row's sum of exponentials, `[rows, 1]`, both in
-    /// f32 or wider. Rows without a label may have any logarithm.
+    /// Returns the losses so far, and the logarithm of each row's sum of exponentials, `[rows, 1]`, both in f32 or wider. Rows
+    /// without a label may have any logarithm.
     fn losses(
-        total: Option<FloatTensor<Self>>,
+        before: Before<Self>,
         logits: FloatTensor<Self>,
         bias: Option<FloatTensor<Self>>,
         labels: Labels<Self>,
         smoothing: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let (sum, logarithms) = losses::<Self>(biased::<Self>(logits, bias), labels, smoothing);
-        (added::<Self>(total, sum), logarithms)
+        (added::<Self>(before.losses, sum), logarithms)
+    }
+
+    /// Returns the sum `[1]` of the losses of all chunks.
+    fn total(losses: FloatTensor<Self>) -> FloatTensor<Self> {
+        losses
     }
 
     /// Returns the gradient of the losses for the logits, times `by`, `[1]`, in the dtype of the logits.
@@ -102,16 +125,16 @@ pub trait LossRows: ProductOps {
         to_dtype::<Self>(Self::float_mul(slopes, Self::float_reshape(by, Shape::new([1, 1]))), dtype)
     }
 
-    /// Returns the sum of the losses, `[1]`, in f32 or wider, and their gradient for the logits, in their dtype or a wider
-    /// one. In f16, the gradient is multiplied by 2¹⁵.
+    /// Returns the losses so far, in f32 or wider, and their gradient for the logits, in their dtype or a wider one. In f16,
+    /// the gradient is multiplied by 2¹⁵.
     fn losses_and_slopes(
-        total: Option<FloatTensor<Self>>,
+        before: Before<Self>,
         logits: FloatTensor<Self>,
         bias: Option<FloatTensor<Self>>,
         labels: Labels<Self>,
         smoothing: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        losses_and_slopes::<Self>(total, logits, bias, labels, smoothing)
+        losses_and_slopes::<Self>(before, logits, bias, labels, smoothing)
     }
 
     /// Sums `[rows, classes]` over its rows, and returns `[classes]` in f32 or wider.
@@ -189,7 +212,7 @@ pub(super) fn capped_slopes<B: Backend>(
 
 /// Computes the losses and their gradient with Burn's operations.
 pub(super) fn losses_and_slopes<B: Backend>(
-    total: Option<FloatTensor<B>>,
+    before: Before<B>,
     logits: FloatTensor<B>,
     bias: Option<FloatTensor<B>>,
     labels: Labels<B>,
@@ -203,7 +226,7 @@ pub(super) fn losses_and_slopes<B: Backend>(
         1.0 => slopes,
         factor => B::float_mul_scalar(slopes, factor.into()),
     };
-    (added::<B>(total, sum), to_dtype::<B>(slopes, dtype))
+    (added::<B>(before.losses, sum), to_dtype::<B>(slopes, dtype))
 }
 
 /// Computes the losses with Burn's operations.

@@ -274,7 +274,7 @@ fn each_device_computes_the_equation() {
 fn composed_rows_equal_the_kernels() {
     use burn::backend::Flex;
 
-    use super::rows::{self, Labels, LossRows};
+    use super::rows::{self, Before, Labels, LossRows};
     let device = Device::flex();
     let logits = waves([7, 90], 1, FloatDType::F32, &device);
     let of = Tensor::<1, Int>::from_data(TensorData::from(&*labels(7, 90, 3)), &device);
@@ -284,8 +284,9 @@ fn composed_rows_equal_the_kernels() {
     for smoothing in [0.0, 0.3] {
         let (sum, logarithms) = rows::losses::<Flex>(logits(), of.clone(), smoothing);
         let slopes = rows::slopes::<Flex>(logits(), logarithms.clone(), of.clone(), smoothing);
-        let (found, of_rows) = Flex::losses(None, logits(), None, of.clone(), smoothing);
-        let (again, of_kernel) = Flex::losses_and_slopes(None, logits(), None, of.clone(), smoothing);
+        let (found, of_rows) = Flex::losses(Before::none(7), logits(), None, of.clone(), smoothing);
+        let (again, of_kernel) =
+            Flex::losses_and_slopes(Before::none(7), logits(), None, of.clone(), smoothing);
         let scalar = |x| Tensor::<1>::from_primitive::<Flex>(x).into_scalar::<f64>();
         let sum = scalar(sum);
         near(&[scalar(found), scalar(again)], &[sum, sum], 1e-6, "loss");

@@ -23,6 +23,8 @@ mod tests;
 
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::{Dispatch, DispatchTensor, TensorMetadata};
+#[cfg(feature = "cube")]
+use burn::tensor::DType;
 use burn::tensor::{FloatDType, Tensor};
 
 pub use ops::ManyOps;
@@ -31,6 +33,7 @@ pub(crate) use scaled::joined_and_scaled;
 
 #[cfg(feature = "cube")]
 use crate::cube::{has_kernels, into_dispatch, of_cube};
+use crate::half::HalfOps;
 #[cfg(feature = "cube")]
 use crate::off::Kernel;
 
@@ -114,33 +117,40 @@ pub fn scale_all(tensors: Vec<DispatchTensor>, factor: Tensor<1>) -> Vec<Dispatc
 }
 
 /// Multiplies each tensor, of any rank and float dtype, by `min(1, max / (norm + 1e-6))`, as torch's `clip_grad_norm_`, and
-/// returns them in the same order and dtypes. The norm is `[1]` in f32; if it is NaN, so is each element.
+/// returns the products in the same order, each in the dtype beside its tensor. The norm is `[1]` in f32; if it is NaN, so is
+/// each element.
 ///
 /// ```
-/// use burn::tensor::{Device, Tensor};
+/// use burn::tensor::{Device, FloatDType, Tensor};
 ///
 /// let device = Device::flex();
 /// let (x, norm) = (Tensor::<1>::from_data([4.0], &device), Tensor::<1>::from_data([4.0], &device));
-/// let clipped = firebrick_kernels::clip_all(vec![x.into_dispatch()], norm, 2.0).remove(0);
+/// let tensors = vec![(x.into_dispatch(), FloatDType::F32)];
+/// let clipped = firebrick_kernels::clip_all(tensors, norm, 2.0).remove(0);
 /// assert!((Tensor::<1>::from_dispatch(clipped).into_scalar::<f32>() - 2.0).abs() < 1e-5);
 /// ```
 ///
 /// # Panics
 ///
 /// If the tensors and the norm are on several devices, or the norm isn't `[1]`.
-pub fn clip_all(tensors: Vec<DispatchTensor>, norm: Tensor<1>, max: f64) -> Vec<DispatchTensor> {
+pub fn clip_all(
+    tensors: Vec<(DispatchTensor, FloatDType)>,
+    norm: Tensor<1>,
+    max: f64,
+) -> Vec<DispatchTensor> {
     assert_eq!(norm.dims(), [1], "there is one norm of all tensors");
+    let (tensors, dtypes): (Vec<_>, Vec<_>) = tensors.into_iter().unzip();
     #[cfg(feature = "cube")]
-    if !Kernel::Many.is_off() && !tensors.is_empty() {
+    if dtypes.iter().all(|dtype| is_written(*dtype)) && !Kernel::Many.is_off() && !tensors.is_empty() {
         let norm = norm.clone().into_dispatch();
         if has_kernels(tensors.iter().chain([&norm])) {
-            return into_dispatch(scaled::clip_all(
-                of_cube(tensors),
-                of_cube(vec![norm]).remove(0),
-                max as f32,
-            ));
+            let dtypes = dtypes.into_iter().map(DType::from).collect();
+            let norm = of_cube(vec![norm]).remove(0);
+            return into_dispatch(scaled::clip_all(of_cube(tensors), dtypes, norm, max as f32));
         }
     }
+    let cast = |(x, dtype)| <Dispatch as HalfOps>::fast_cast(x, dtype);
+    let tensors = tensors.into_iter().zip(dtypes).map(cast).collect();
     scale_all(tensors, ((norm + 1e-6).recip() * max).clamp_max(1.0))
 }
 

@@ -10,7 +10,7 @@ use cubecl::prelude::*;
 #[cfg(feature = "cuda")]
 use crate::cube::cuda::{self, Buffer, Pass};
 use crate::cube::{
-    PART, Spec, UNITS, contiguous, element, empty, end_of, grid, groups, run_many, units, written,
+    PART, Spec, UNITS, contiguous, element, empty, end_of, grid, groups, part_of, run_many, units, written,
 };
 
 /// Tensors are cast until they have so many bytes, and dropped before the next ones are.
@@ -28,31 +28,39 @@ enum By<'a> {
 
 /// Multiplies each tensor by the factor, in place where nothing else holds it.
 pub fn scale_all(tensors: Vec<FloatTensor<Cube>>, factor: FloatTensor<Cube>) -> Vec<FloatTensor<Cube>> {
-    by_number(tensors, factor, None)
+    let dtypes = tensors.iter().map(|x| x.dtype()).collect();
+    by_number(tensors, dtypes, factor, None)
 }
 
-/// Multiplies each tensor by what bounds the norm, in place where nothing else holds it.
+/// Multiplies each tensor by what bounds the norm, in place where nothing else holds it and it has the dtype of the result.
 pub fn clip_all(
     tensors: Vec<FloatTensor<Cube>>,
+    dtypes: Vec<DType>,
     norm: FloatTensor<Cube>,
     max: f32,
 ) -> Vec<FloatTensor<Cube>> {
-    by_number(tensors, norm, Some(max))
+    by_number(tensors, dtypes, norm, Some(max))
 }
 
-/// Multiplies each tensor by the number, or by what bounds it.
+/// Multiplies each tensor by the number, or by what bounds it. The products have these dtypes.
 fn by_number(
     tensors: Vec<FloatTensor<Cube>>,
+    dtypes: Vec<DType>,
     number: FloatTensor<Cube>,
     max: Option<f32>,
 ) -> Vec<FloatTensor<Cube>> {
-    let outputs = tensors.iter().map(|x| Spec::new(x.shape(), x.dtype())).collect();
+    let output = |(x, dtype): (&FloatTensor<Cube>, &DType)| Spec::new(x.shape(), *dtype);
+    let outputs = tensors.iter().zip(&dtypes).map(output).collect();
     let inputs = std::iter::once(number).chain(tensors).collect();
     run_many(inputs, outputs, move |inputs| {
         let mut inputs = inputs.into_iter().map(contiguous);
         let number = inputs.next().expect("the number comes first");
         let tensors: Vec<_> = inputs.collect();
-        let found = tensors.iter().map(written).collect();
+        let found = tensors.iter().zip(&dtypes).map(|(x, dtype)| match x.dtype == *dtype {
+            true => written(x),
+            false => empty(x, x.meta.shape().clone(), *dtype),
+        });
+        let found = found.collect();
         let by = max.map_or(By::Factor(&number), |max| By::Bound(&number, max));
         scaled(&tensors, found, by, 1.0)
     })
@@ -85,7 +93,7 @@ pub fn joined_and_scaled(
             };
             let mut begin = 0;
             for part in parts {
-                places.push(part_of(&whole, part, begin));
+                places.push(part_of(&whole, part.meta.shape().clone(), begin));
                 begin += part.meta.num_elements();
             }
             found.push(whole);
@@ -93,13 +101,6 @@ pub fn joined_and_scaled(
         scaled(&parts, places, By::Factor(&factor), 1.0);
         found
     })
-}
-
-/// Returns the elements of `whole` from `begin` on that have the shape of `part`.
-fn part_of(whole: &CubeTensor, part: &CubeTensor, begin: usize) -> CubeTensor {
-    let handle = whole.handle.clone().offset_start((begin * whole.dtype.size()) as u64);
-    let shape = part.meta.shape().clone();
-    CubeTensor::new_contiguous(whole.client.clone(), whole.device.clone(), shape, handle, whole.dtype)
 }
 
 /// Divides each tensor by the divisor, in f32, and returns the quotients in `dtype`. Tensors are dropped as others are cast.
@@ -126,7 +127,7 @@ pub fn cast_all(tensors: Vec<FloatTensor<Cube>>, dtype: DType, divisor: f32) -> 
 
 /// Multiplies the tensors, and divides them by the divisor.
 fn scaled(tensors: &[CubeTensor], found: Vec<CubeTensor>, by: By, divisor: f32) -> Vec<CubeTensor> {
-    for group in groups(tensors, 2, |at| (tensors[at].dtype, found[at].dtype)) {
+    for group in groups(tensors, (2, 0), |at| (tensors[at].dtype, found[at].dtype)) {
         #[cfg(feature = "cuda")]
         if cuda::serves(&tensors[0].device) {
             scaled_by_cuda(&group, tensors, &found, by, divisor);
@@ -180,8 +181,7 @@ fn scaled_by_cuda(group: &[usize], tensors: &[CubeTensor], found: &[CubeTensor],
         By::One => (None, "float by = 1.0f;", 1.0),
         By::Factor(factor) => (Some(factor), "float by = wide(s0[0]);", 1.0),
         By::Bound(norm, max) => {
-            let share =
-                "float by = 1.0f / (wide(s0[0]) + 1e-6f) * info.constant[1]; by = by > 1.0f ? 1.0f : by;";
+            let share = "float by = 1.0f / (wide(s0[0]) + 1e-6f) * constant[1]; by = by > 1.0f ? 1.0f : by;";
             (Some(norm), share, max)
         }
     };
@@ -190,11 +190,11 @@ fn scaled_by_cuda(group: &[usize], tensors: &[CubeTensor], found: &[CubeTensor],
         buffers: vec![Buffer::read(&tensors[group[0]]), Buffer::written(&found[group[0]])],
         shared: number.into_iter().map(Buffer::read).collect(),
         before: before.into(),
-        body: "x1 = x0 * by / info.constant[0];".into(),
+        body: "x1 = x0 * by / constant[0];".into(),
         after: "",
     };
     let tensors: Vec<_> = group.iter().map(|at| vec![&tensors[*at], &found[*at]]).collect();
-    pass.launch(&tensors, number.as_slice(), &[divisor, max], 0);
+    pass.launch(&tensors, number.as_slice(), &[&[divisor, max]], 0);
 }
 
 #[cube(launch_unchecked)]

@@ -28,7 +28,7 @@ fn sum(tensors: Vec<CubeTensor>, root: bool) -> CubeTensor {
     let parts = empty(first, [count.max(1)], DType::F32);
     let units = units(first, UNITS as usize);
     let mut done = 0;
-    for group in groups(&tensors, 1, |at| tensors[at].dtype) {
+    for group in groups(&tensors, (1, 0), |at| tensors[at].dtype) {
         #[cfg(feature = "cuda")]
         if cuda::serves(&first.device) {
             summed_by_cuda(&group, &tensors, &parts, done);
@@ -61,7 +61,7 @@ fn sum(tensors: Vec<CubeTensor>, root: bool) -> CubeTensor {
         }
         done += cubes;
     }
-    total(parts, count, None, root)
+    total(parts, count, root)
 }
 
 /// The same as `part_kernel`, of more tensors at once.

@@ -35,7 +35,7 @@ fn added(tensors: Vec<CubeTensor>, others: Vec<CubeTensor>, dtype: DType) -> Vec
         .iter()
         .map(|x| if x.dtype == dtype { written(x) } else { empty(x, x.meta.shape().clone(), dtype) })
         .collect();
-    for group in groups(&tensors, 3, |at| (tensors[at].dtype, others[at].dtype)) {
+    for group in groups(&tensors, (3, 0), |at| (tensors[at].dtype, others[at].dtype)) {
         #[cfg(feature = "cuda")]
         if cuda::serves(&tensors[0].device) {
             added_by_cuda(&group, &tensors, &others, &found);

@@ -59,8 +59,8 @@ fn what_is_not_finite_shows() {
 fn tensors_are_bounded_by_their_norm() {
     let device = testing::device();
     let (values, sum) = numbers(9000, 3);
-    let given = || vec![tensor(values.clone(), &device).into_dispatch()];
-    let norm = l2_norm(given());
+    let given = || tensor(values.clone(), &device).into_dispatch();
+    let norm = l2_norm(vec![given()]);
     let found = f64::from(norm.clone().into_scalar::<f32>());
     assert!((found - sum.sqrt()).abs() <= 1e-5 * found, "{found} {sum}");
     let first = |clipped: Vec<DispatchTensor>| {
@@ -68,15 +68,34 @@ fn tensors_are_bounded_by_their_norm() {
         f64::from(Tensor::<1>::from_dispatch(clipped).into_data().iter::<f32>().next().unwrap())
     };
     for max in [0.5, found * 0.999, found * 1.001, 1e6] {
-        let factor = first(clip_all(given(), norm.clone(), max)) / f64::from(values[0]);
+        let factor =
+            first(clip_all(vec![(given(), FloatDType::F32)], norm.clone(), max)) / f64::from(values[0]);
         let expected = (max / (found + 1e-6)).min(1.0);
         assert!((factor - expected).abs() <= 1e-6 * expected, "{max} {factor} {expected}");
     }
     let by = |norm: f32| {
-        first(clip_all(vec![tensor(vec![3.0], &device).into_dispatch()], tensor(vec![norm], &device), 1.0))
+        let three = tensor(vec![3.0], &device).into_dispatch();
+        first(clip_all(vec![(three, FloatDType::F32)], tensor(vec![norm], &device), 1.0))
     };
     assert_eq!([0.0, f32::INFINITY].map(by), [3.0, 0.0]);
     assert!(by(f32::NAN).is_nan());
+}
+
+/// What is widened while it is bounded has the bits of what was widened before.
+#[test]
+fn tensors_are_bounded_in_another_dtype() {
+    let device = testing::device();
+    let norm = tensor(vec![3.0], &device);
+    for (half, ()) in testing::computed([(FloatDType::F16, ()), (FloatDType::BF16, ())]) {
+        let halves = [5000, 3].map(|count| tensor(numbers(count, count).0, &device).cast(half));
+        let wide = halves.clone().map(|x| (x.cast(FloatDType::F32).into_dispatch(), FloatDType::F32));
+        let narrow = halves.map(|x| (x.into_dispatch(), FloatDType::F32));
+        let [found, expected] = [narrow, wide].map(|tensors| {
+            let bounded = clip_all(tensors.into(), norm.clone(), 0.7).into_iter();
+            bounded.map(|x| Tensor::<1>::from_dispatch(x).into_data()).collect::<Vec<_>>()
+        });
+        assert_eq!(found, expected, "{half:?}");
+    }
 }
 
 #[test]

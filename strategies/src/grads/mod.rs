@@ -3,6 +3,7 @@
 //! ```text
 //! mod.rs        Grads: the gradients of a window so far, with the facts known about them
 //! norm.rs       the norm of all gradients, over all ranks
+//! owed.rs       casts that wait until something needs the gradient's dtype
 //! visits.rs     visits of the gradient of each distinct parameter
 //! outcome.rs    Outcome: whether gradients are applied, held or skipped; Settled: whether a window made an update
 //! agreement.rs  what the ranks tell each other about a window, once
@@ -11,12 +12,14 @@
 mod agreement;
 mod norm;
 mod outcome;
+mod owed;
 mod visits;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
+use burn::backend::{DispatchTensor, TensorMetadata};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor};
@@ -28,6 +31,7 @@ use crate::{Sharding, StrategyError, each_param};
 pub use agreement::{Agreed, Agreement};
 use norm::Norm;
 pub use outcome::{Outcome, Settled, SkipReason};
+use owed::Owed;
 use visits::{Distinct, Elsewhere, Given, Narrow, Pairs, Shaped, Taken};
 
 /// The gradients of one micro-batch, or of several in a window, with the facts known about them.
@@ -36,6 +40,8 @@ use visits::{Distinct, Elsewhere, Given, Narrow, Pairs, Shaped, Taken};
 /// are summed, never averaged.
 pub struct Grads {
     params: GradientsParams,
+    /// The gradients that [`cast`](Self::cast) has left in half precision.
+    owed: Vec<Owed>,
     /// Gradients that segments have reduced or moved already, in the backward pass, flat.
     delivered: HashMap<ParamId, Tensor<1>>,
     closes: bool,
@@ -56,8 +62,8 @@ pub trait GradMap {
 impl Grads {
     /// Wraps the gradients of a backward pass. `closes` is true for the window's last micro-batch.
     pub fn new(params: GradientsParams, closes: bool) -> Self {
-        let delivered = HashMap::new();
-        Self { params, delivered, closes, skip: None, norm: None, sharding: None, agreement: None }
+        let (owed, delivered) = (Vec::new(), HashMap::new());
+        Self { params, owed, delivered, closes, skip: None, norm: None, sharding: None, agreement: None }
     }
 
     /// Creates empty gradients for a micro-batch that a stage skips. They carry the reason to the stage that completes
@@ -110,6 +116,7 @@ impl Grads {
         }
         let delivered = self.take_delivered();
         if !delivered.is_empty() {
+            self.pay();
             self.norm = None;
             model.visit(&mut Put(&mut self.params, delivered, device));
         }
@@ -122,6 +129,7 @@ impl Grads {
 
     /// Returns the tensors by parameter id. Whoever changes them must not have asked for the [norm](Self::norm) yet.
     pub fn params_mut(&mut self) -> &mut GradientsParams {
+        self.pay();
         &mut self.params
     }
 
@@ -146,7 +154,8 @@ impl Grads {
     }
 
     /// Returns the tensors by parameter id, without the facts.
-    pub fn into_params(self) -> GradientsParams {
+    pub fn into_params(mut self) -> GradientsParams {
+        self.pay();
         self.params
     }
 
@@ -163,20 +172,26 @@ impl Grads {
         each_param(master, |param| {
             dtypes.insert(param.id(), FloatDType::from(param.dtype()));
         });
+        self.owed.retain(|owed| !any_dtype.contains(&owed.id));
         self.cast(master, 1.0, |id| dtypes.get(&id).copied().filter(|_| !any_dtype.contains(&id)));
-        self.params
+        self.into_params()
     }
 
     /// Divides the gradient of each distinct parameter by `divisor`, in f32, and casts it to the dtype of `dtype_of`; leaves
     /// it as it is where that is `None`.
+    ///
+    /// A gradient that only becomes wider is cast when something needs it so. The [norm](Self::norm), [clipping](Self::clip) and
+    /// optimizers that compute an update in one pass read it as it is, to the same result.
     pub fn cast<M: Module>(
         &mut self,
         model: &M,
         divisor: f64,
         dtype_of: impl Fn(ParamId) -> Option<FloatDType>,
     ) {
+        self.pay();
         self.norm = None;
-        let mut narrow = Narrow { divides: divisor != 1.0, dtype_of, found: Vec::new() };
+        let mut narrow =
+            Narrow { divides: divisor != 1.0, dtype_of, found: Vec::new(), owed: &mut self.owed };
         model.visit(&mut Distinct::new(&mut self.params, &mut narrow));
         let mut cast = HashMap::new();
         for (dtype, grads) in narrow.found {
@@ -190,6 +205,7 @@ impl Grads {
 
     /// Replaces the gradient of each distinct parameter of `model` that has a gradient.
     pub fn map<M: Module>(&mut self, model: &M, map: &mut impl GradMap) {
+        self.pay();
         self.norm = None;
         model.visit(&mut Distinct::new(&mut self.params, map));
     }
@@ -213,6 +229,7 @@ impl Grads {
         device: &Device,
         most: usize,
     ) -> Result<(), StrategyError> {
+        self.pay();
         let mut elsewhere = Elsewhere { device, found: Vec::new(), shapes: HashMap::new() };
         model.visit(&mut Distinct::new(&mut self.params, &mut elsewhere));
         let Elsewhere { found, shapes, .. } = elsewhere;
@@ -270,7 +287,12 @@ impl Grads {
         let norm = self.norm(model)?;
         let mut taken = Taken(Vec::new());
         model.visit(&mut Distinct::new(&mut self.params, &mut taken));
-        let (ids, grads): (Vec<_>, _) = taken.0.into_iter().unzip();
+        let owed: HashSet<_> = self.owed.drain(..).map(|owed| owed.id).collect();
+        let of = |(id, grad): (ParamId, DispatchTensor)| {
+            let dtype = if owed.contains(&id) { FloatDType::F32 } else { grad.dtype().into() };
+            (id, (grad, dtype))
+        };
+        let (ids, grads): (Vec<_>, _) = taken.0.into_iter().map(of).unzip();
         let clipped = ids.into_iter().zip(clip_all(grads, norm, max)).collect();
         model.visit(&mut Distinct::new(&mut self.params, &mut Given(clipped)));
         Ok(())
@@ -280,13 +302,16 @@ impl Grads {
     pub fn in_dtype<M: Module>(mut self, model: &M, dtype: FloatDType) -> Self {
         let norm = self.norm.take();
         self.cast(model, 1.0, |_| Some(dtype));
+        self.pay();
         self.norm = norm;
         self
     }
 
     /// Adds the gradients of an earlier part of the window, with their facts. Each sum is computed in f32, or in f64 if
     /// `dtype` is f64, and stored in `dtype`.
-    pub fn add<M: Module>(&mut self, model: &M, earlier: Grads, dtype: FloatDType) {
+    pub fn add<M: Module>(&mut self, model: &M, mut earlier: Grads, dtype: FloatDType) {
+        self.pay();
+        earlier.pay();
         self.skip = earlier.skip.or(self.skip.take());
         self.sharding = earlier.sharding.or(self.sharding.take());
         self.norm = None;
@@ -311,6 +336,7 @@ impl fmt::Debug for Grads {
 #[cfg(test)]
 mod tests {
     use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::DType;
 
     use super::*;
     use crate::testing;
@@ -351,5 +377,64 @@ mod tests {
         let mut late = grads(&linear, [[0.0; 2]; 2], [0.0; 2], &device);
         late.add(&linear, Grads::skipped(SkipReason::NonFinite, false), FloatDType::F32);
         assert_eq!(late.skip(), Some(&SkipReason::NonFinite));
+    }
+
+    /// What reads gradients after a cast finds them in the dtype that they were cast to, with the bits of a cast.
+    #[test]
+    fn a_cast_that_waits_shows_nowhere() {
+        if !testing::has_bf16() {
+            return;
+        }
+        struct Twice;
+        impl GradMap for Twice {
+            fn map<const D: usize>(&mut self, _: ParamId, grad: Tensor<D>) -> Tensor<D> {
+                assert_eq!(grad.dtype(), DType::F32);
+                grad.clone() + grad
+            }
+        }
+        let (linear, device) = model();
+        let bias = linear.bias.as_ref().unwrap().id;
+        let given = || {
+            let mut grads = grads(&linear, [[0.1, 0.2], [0.3, -7.0]], [0.7, 1e-3], &device);
+            grads.cast(&linear, 1.0, |_| Some(FloatDType::BF16));
+            grads
+        };
+        let cast = || {
+            let mut grads = given();
+            grads.cast(&linear, 1.0, |_| Some(FloatDType::F32));
+            assert_eq!(grads.owed.len(), 2);
+            grads
+        };
+        let bits = |params: GradientsParams| {
+            let weight = params.get::<2>(linear.weight.id).unwrap().into_data();
+            [weight, params.get::<1>(bias).unwrap().into_data()]
+        };
+        let exact = bits(given().into_params()).map(|data| data.convert::<f32>());
+        assert_eq!(bits(cast().into_params()), exact);
+        assert_eq!(bits(std::mem::replace(cast().params_mut(), GradientsParams::new())), exact);
+        assert_eq!(bits(cast().in_dtype(&linear, FloatDType::F32).into_params()), exact);
+        assert_eq!(bits(cast().for_update(&linear, &HashSet::new())), exact);
+        let mut sum = cast();
+        sum.add(&linear, cast(), FloatDType::F32);
+        let mut mapped = cast();
+        mapped.map(&linear, &mut Twice);
+        let doubled = bits(mapped.into_params());
+        assert_eq!(bits(sum.into_params()), doubled);
+
+        // These read half precision, to the same result.
+        let wide = || {
+            let mut wide = cast();
+            wide.pay();
+            wide
+        };
+        let norm = |mut grads: Grads| grads.norm(&linear).unwrap().into_data();
+        assert_eq!(norm(cast()), norm(wide()));
+        let clipped = |mut grads: Grads| {
+            grads.clip(&linear, 0.5).unwrap();
+            bits(grads.into_params())
+        };
+        assert_eq!(clipped(cast()), clipped(wide()));
+        let read = cast().for_update(&linear, &HashSet::from([bias]));
+        assert_eq!(bits(read).map(|data| data.dtype()), [DType::F32, DType::BF16]);
     }
 }

@@ -9,6 +9,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Shape, Tensor};
 
 use super::GradMap;
+use super::owed::Owed;
 use crate::Sharding;
 
 /// A function of the gradient of each distinct parameter, `None` if it has no gradient.
@@ -119,19 +120,25 @@ impl Visit for Given {
 }
 
 /// Takes the gradients to cast, by the dtype that they are cast to.
-pub(super) struct Narrow<F> {
+pub(super) struct Narrow<'a, F> {
     pub divides: bool,
     pub dtype_of: F,
     pub found: Vec<(FloatDType, Vec<(ParamId, DispatchTensor)>)>,
+    /// Those whose cast may wait stay where they are, and are listed here.
+    pub owed: &'a mut Vec<Owed>,
 }
 
-impl<F: Fn(ParamId) -> Option<FloatDType>> Visit for Narrow<F> {
+impl<F: Fn(ParamId) -> Option<FloatDType>> Visit for Narrow<'_, F> {
     fn visit<const D: usize>(&mut self, id: ParamId, grad: Option<Tensor<D>>) -> Option<Tensor<D>> {
         let grad = grad?;
         let Some(dtype) = (self.dtype_of)(id).filter(|dtype| self.divides || grad.dtype() != (*dtype).into())
         else {
             return Some(grad);
         };
+        if let Some(owed) = Owed::of::<D>(id, grad.dtype(), dtype).filter(|_| !self.divides) {
+            self.owed.push(owed);
+            return Some(grad);
+        }
         let grad = (id, grad.into_dispatch());
         match self.found.iter_mut().find(|(known, _)| *known == dtype) {
             Some((_, grads)) => grads.push(grad),

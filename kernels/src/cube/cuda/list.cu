@@ -1,8 +1,8 @@
 // One pass over a list of tensors. Each has some buffers, all with as many elements. A block computes a part of one tensor:
 // with 16 bytes per access if its buffers begin where that is possible, or else with one element.
 //
-// Before this text come `COUNT`, the tensors; `CONSTANTS`; `PART`, the elements of a block; `HAS_BF16` and `HAS_F16`. The
-// other words in capitals are replaced.
+// Before this text come `COUNT`, the tensors; `CONSTANTS`, the numbers of a set; `SETS`, 1 for all tensors alike, or `COUNT`;
+// `PART`, the elements of a block; `HAS_BF16` and `HAS_F16`. The other words in capitals are replaced.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -13,7 +13,7 @@ constexpr int TOGETHER = 8; // elements
 struct Info {
     u32 end[COUNT];  // the block after the last one of each tensor
     u32 last[COUNT]; // the elements of the last one
-    float constant[CONSTANTS];
+    float constant[SETS][CONSTANTS];
     u32 done; // blocks of launches before this one
 };
 
@@ -79,6 +79,9 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL(PARAMETERS, Info info) 
     int length = blockIdx.x + 1 == info.end[tensor] ? info.last[tensor] : PART;
     u64 begin = (u64)(blockIdx.x - before) * PART;
     BEGINS
+    float constant[CONSTANTS];
+#pragma unroll
+    for (int i = 0; i < CONSTANTS; i++) constant[i] = info.constant[SETS > 1 ? tensor : 0][i];
     float sum = 0;
     BEFORE
     auto one = [&](NUMBERS) { BODY };

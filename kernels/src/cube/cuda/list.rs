@@ -61,7 +61,7 @@ pub(crate) struct Pass {
     pub buffers: Vec<Buffer>,
     /// `s0` and so on in the text: buffers that all tensors share.
     pub shared: Vec<Buffer>,
-    /// Statements that come first. The numbers that [`launch`](Self::launch) is given are `info.constant`.
+    /// Statements that come first. The numbers that [`launch`](Self::launch) is given are `constant`.
     pub before: String,
     /// Statements that change the elements `x0` and so on of the buffers, floats, and may add to `sum`. A buffer that is not
     /// read has -0.0, which changes no number that it is added to.
@@ -76,6 +76,8 @@ struct List {
     pass: Pass,
     count: usize,
     constants: usize,
+    /// Of constants: one for all tensors, or one for each.
+    sets: usize,
 }
 
 /// Returns whether the kernels compute on a device.
@@ -83,13 +85,14 @@ pub(crate) fn serves(device: &CubeDevice) -> bool {
     matches!(device, CubeDevice::Cuda(_))
 }
 
-/// Returns the most tensors of one launch, if each has so many buffers: what the parameters of a kernel have room for.
-pub(crate) fn most(buffers: usize) -> usize {
+/// Returns the most tensors of one launch, if each has so many buffers and constants: what the parameters of a kernel have room
+/// for.
+pub(crate) fn most(buffers: usize, constants: usize) -> usize {
     /// Bytes of parameters besides those of tensors.
     const OTHERS: usize = 256;
     /// CubeCL's limit of buffers, without those that tensors share.
     const BUFFERS: usize = 1000;
-    ((parameters() - OTHERS) / (8 * (buffers + 1))).min(BUFFERS / buffers)
+    ((parameters() - OTHERS) / (8 * (buffers + 1) + 4 * constants)).min(BUFFERS / buffers)
 }
 
 /// Returns the most bytes that the parameters of a kernel may have: more from CUDA 12.1 on, of the compiler and the driver.
@@ -111,12 +114,13 @@ fn parameters() -> usize {
 }
 
 impl Pass {
-    /// Launches the pass over tensors, of which none is empty, with the buffers of each, and numbers. `done` is `info.done`.
+    /// Launches the pass over tensors, of which none is empty, with the buffers of each, and numbers: one set for all tensors,
+    /// or one for each. `done` is `info.done`.
     pub fn launch(
         &self,
         tensors: &[Vec<&CubeTensor>],
         shared: &[&CubeTensor],
-        constants: &[f32],
+        constants: &[&[f32]],
         done: usize,
     ) {
         let lengths = tensors.iter().map(|buffers| buffers[0].meta.num_elements());
@@ -127,8 +131,9 @@ impl Pass {
             last.push(((length - 1) % PART + 1) as u32);
         }
         // An array has at least one element.
-        let constants = if constants.is_empty() { &[0.0] } else { constants };
-        let bits = constants.iter().map(|constant| constant.to_bits());
+        let none: &[&[f32]] = &[&[0.0]];
+        let sets = if constants.iter().all(|set| set.is_empty()) { none } else { constants };
+        let bits = sets.iter().copied().flatten().map(|constant| constant.to_bits());
         let all: Vec<u32> = ends.into_iter().chain(last).chain(bits).chain([done as u32]).collect();
         let words = all.chunks(2).map(|pair| {
             let high = pair.get(1).copied().unwrap_or(0);
@@ -143,7 +148,8 @@ impl Pass {
             };
             (*x, attribute)
         });
-        let list = List { pass: self.clone(), count: tensors.len(), constants: constants.len() };
+        let list =
+            List { pass: self.clone(), count: tensors.len(), constants: sets[0].len(), sets: sets.len() };
         launch_mixed(list, blocks, arguments, words.collect());
     }
 }
@@ -158,7 +164,7 @@ impl Form for List {
     }
 
     fn text(&self) -> String {
-        let Self { pass: Pass { buffers, shared, before, body, after, .. }, count, constants } = self;
+        let Self { pass: Pass { buffers, shared, before, body, after, .. }, count, constants, sets } = self;
         let each = |one: &dyn Fn(usize, &Buffer) -> String| -> Vec<String> {
             buffers.iter().enumerate().map(|(at, buffer)| one(at, buffer)).collect()
         };
@@ -214,6 +220,7 @@ impl Form for List {
         let defined = [
             ("COUNT", *count),
             ("CONSTANTS", *constants),
+            ("SETS", *sets),
             ("PART", PART),
             ("HAS_BF16", has(DType::BF16).into()),
             ("HAS_F16", has(DType::F16).into()),

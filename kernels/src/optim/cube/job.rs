@@ -16,6 +16,8 @@ pub struct Job {
     pub moments: Vec<CubeTensor>,
     pub replica: Option<CubeTensor>,
     pub kind: Kind,
+    /// The rule's numbers.
+    pub constants: Vec<f32>,
     /// Launches the kernel for jobs of this kind, which change nothing if the second argument is not finite.
     pub launch: Launch,
 }
@@ -27,7 +29,6 @@ pub type Launch = fn(&[&Job], Option<&CubeTensor>);
 #[derive(Clone, PartialEq)]
 pub struct Kind {
     rule: TypeId,
-    pub constants: Vec<f32>,
     /// The dtypes of parameter, gradient and replica.
     dtypes: [Option<DType>; 3],
     /// Whether the content of the moments is taken as zero.
@@ -65,8 +66,14 @@ impl Job {
         let moments: Vec<_> = (0..N).map(moment).collect();
         let replica = replica.first().map(|spec| empty(&param, spec.shape.clone(), spec.dtype));
         let dtypes = [Some(param.dtype), Some(grad.dtype), replica.as_ref().map(|replica| replica.dtype)];
-        let kind = Kind { rule: TypeId::of::<R>(), constants: rule.constants().into(), dtypes, fresh };
-        Self { param, grad, moments, replica, kind, launch }
+        let kind = Kind { rule: TypeId::of::<R>(), dtypes, fresh };
+        Self { param, grad, moments, replica, kind, constants: rule.constants().into(), launch }
+    }
+
+    /// Returns what the jobs of one launch have in common: their kind, and their constants, unless the device's kernel reads
+    /// them for each.
+    pub fn alike(&self) -> (&Kind, Option<&[f32]>) {
+        (&self.kind, (!has_constants_of_each(&self.param)).then_some(&self.constants))
     }
 
     /// Returns what the update writes: the parameter, its moments, and the replica if there is one.
@@ -77,5 +84,16 @@ impl Job {
     /// Returns the parameter, its gradient, its moments and the replica, if there is one.
     pub fn tensors(&self) -> impl Iterator<Item = &CubeTensor> {
         [&self.param, &self.grad].into_iter().chain(&self.moments).chain(&self.replica)
+    }
+}
+
+/// Returns whether the kernel of a device reads other constants for each parameter.
+fn has_constants_of_each(param: &CubeTensor) -> bool {
+    #[cfg(feature = "cuda")]
+    return crate::cube::cuda::serves(&param.device);
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = param;
+        false
     }
 }

@@ -15,9 +15,9 @@ use crate::cube::cuda::{self, Buffer, Pass};
 use crate::cube::{PART, UNITS, element as dtype_of, end_of, grid, units};
 use crate::optim::rule::Rule;
 
-/// Launches the kernel for jobs of one kind. If the number of the guard is not finite, they keep their values.
+/// Launches the kernel for jobs that are [alike](Job::alike). If the number of the guard is not finite, they keep their values.
 pub fn launch<R: Rule<N, C>, const N: usize, const C: usize>(group: &[&Job], guard: Option<&CubeTensor>) {
-    let Job { param: like, grad, replica, kind, .. } = group[0];
+    let Job { param: like, grad, replica, kind, constants: numbers, .. } = group[0];
     #[cfg(feature = "cuda")]
     if cuda::serves(&like.device) {
         return launch_cuda::<R, N, C>(group, guard);
@@ -36,7 +36,7 @@ pub fn launch<R: Rule<N, C>, const N: usize, const C: usize>(group: &[&Job], gua
         job.replica.iter().for_each(|replica| replicas.push(buffer(replica)));
         lengths.push(length);
     }
-    kind.constants.iter().for_each(|constant| constants.push(*constant));
+    numbers.iter().for_each(|constant| constants.push(*constant));
     let mut guards = SequenceArg::new();
     guard.into_iter().for_each(|guard| guards.push(buffer(guard)));
     let units = units(like, UNITS as usize);
@@ -65,7 +65,7 @@ pub fn launch<R: Rule<N, C>, const N: usize, const C: usize>(group: &[&Job], gua
     }
 }
 
-/// The same as `update_kernel`, of more parameters at once.
+/// The same as `update_kernel`, of more parameters at once, each with its own constants.
 #[cfg(feature = "cuda")]
 fn launch_cuda<R: Rule<N, C>, const N: usize, const C: usize>(group: &[&Job], guard: Option<&CubeTensor>) {
     let Job { param, grad, moments, replica, kind, .. } = group[0];
@@ -95,7 +95,8 @@ fn launch_cuda<R: Rule<N, C>, const N: usize, const C: usize>(group: &[&Job], gu
         after: "",
     };
     let tensors: Vec<_> = group.iter().map(|job| job.tensors().collect()).collect();
-    pass.launch(&tensors, guard.as_slice(), &kind.constants, 0);
+    let constants: Vec<_> = group.iter().map(|job| &job.constants[..]).collect();
+    pass.launch(&tensors, guard.as_slice(), &constants, 0);
 }
 
 /// Returns the new parameter, then the new moments.

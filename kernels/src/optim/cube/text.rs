@@ -25,7 +25,7 @@ enum Word {
 impl std::fmt::Display for Name<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.name {
-            Word::Constant(at) => write!(f, "info.constant[{at}]"),
+            Word::Constant(at) => write!(f, "constant[{at}]"),
             Word::Element(at) => write!(f, "x{at}"),
             Word::Computed(at) => write!(f, "t{at}"),
         }

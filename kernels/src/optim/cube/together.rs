@@ -107,7 +107,8 @@ fn launch_after(last: FloatTensor<Cube>, guard: Option<Guard>, jobs: Jobs) {
         let jobs = std::mem::take(&mut *jobs.lock().unwrap_or_else(PoisonError::into_inner));
         let params: Vec<_> = jobs.iter().map(|job| job.param.clone()).collect();
         let buffers = jobs.iter().map(|job| job.tensors().count()).max().unwrap_or(1);
-        for places in groups(&params, buffers, |at| &jobs[at].kind) {
+        let constants = jobs.iter().map(|job| job.constants.len()).max().unwrap_or(0);
+        for places in groups(&params, (buffers, constants), |at| jobs[at].alike()) {
             let group: Vec<_> = places.into_iter().map(|at| &jobs[at]).collect();
             (group[0].launch)(&group, guard);
         }

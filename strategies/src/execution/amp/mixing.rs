@@ -40,7 +40,8 @@ impl<M: Module> Stage<M> for Mixing {
         NAME
     }
 
-    /// Casts the gradients to the dtype of the master's parameters and divides them by the loss scale in f32.
+    /// Divides the gradients by the loss scale, in f32, and casts them to the dtype of the master's parameters, or leaves a
+    /// cast alone to whoever needs it.
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         let scale = self.scaler.as_ref().map_or(1.0, Scaler::scale);
         grads.cast(master, scale, |id| Some(self.dtype_of(id, self.master)));

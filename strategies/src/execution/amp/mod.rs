@@ -34,10 +34,11 @@ const NAME: &str = "Amp";
 /// | [`f32`](Self::f32) | 8, 23 | changes nothing | - | 4 | 4 | 8 | 16 |
 ///
 /// The numbers are bytes per parameter. The gradients column counts them as the backward pass returns them, in the
-/// replica's dtype. They are cast up one by one before anything sums or clips them, and the optimizer receives them in
-/// the master's dtype: during an update, and throughout a window that [`Accumulate`](crate::Accumulate) sums, they take
-/// 4 bytes in the first two rows too, 18 in total. A parameter that is [kept in f32](Self::keep_f32) takes 16 bytes in
-/// each row.
+/// replica's dtype. The norm of all gradients, and from the second update on an optimizer that computes its update in one
+/// pass, read them so, without a loss scale. Where they are summed, scaled or [clipped](crate::Clip), and for other
+/// optimizers, they are cast to the master's dtype: during an update, and throughout a window that
+/// [`Accumulate`](crate::Accumulate) sums, they then take 4 bytes in the first three rows too, 18 in total. A parameter
+/// that is [kept in f32](Self::keep_f32) takes 16 bytes in each row.
 ///
 /// So weights and gradients take at least as much memory as in f32, and at the peak 2 bytes per parameter more. Mixed
 /// precision saves half of most activations, and time in matrix products if the hardware supports the dtype. A large
