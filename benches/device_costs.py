@@ -33,8 +33,8 @@ or a case fails, the exit status is 1 and the last lines say which:
   dropout, 20 more in 6 layers;
 * a step of `gpt2-12` takes an H100 at most 26 ms by a model: each product by its operations at 550 TFLOP/s or its bytes at
   3.0 TB/s, attention at 200 TFLOP/s, each other kernel by the bytes that it moves, from the shapes, and 1 us for each
-  launch. No kernel moves more than 1.5 of the bytes that it needs, each tensor read and written once; `--list gpt2-12` prints
-  them;
+  launch. No kernel moves more than 1.5 times the bytes that it needs, each tensor read and written once; `--list gpt2-12`
+  prints them;
 * at most one wait, for a late read of two numbers, loss and norm (not where the host takes part: `offload`, and `zero2`,
   whose ranks exchange through the host's memory; with `dropout`, whose keys are uploaded, CubeCL also waits for a fence
   that it set many uploads before);
@@ -380,7 +380,7 @@ def check(results, sm):
             holds = seconds * 1e3 <= MODELED
             yield holds, f"gpt2-12: a step takes {seconds * 1e3:.1f} ms by the model of an H100 (limit {MODELED})"
             most, name = max((each[0] / each[1], name) for _, _, each, name in lines if each)
-            yield most <= MOVED, f"gpt2-12: no kernel moves more than {most:.2f} of the bytes it needs (limit {MOVED}): {name}"
+            yield most <= MOVED, f"gpt2-12: a kernel moves at most {most:.2f} times the bytes it needs (limit {MOVED}): {name}"
         except KeyError as error:
             yield False, f"gpt2-12: the model knows no kernel {error}"
     if "f32" in results and "dropout" in results:

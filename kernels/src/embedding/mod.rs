@@ -66,7 +66,8 @@ pub fn embedding(table: Tensor<2>, ids: Tensor<2, Int>) -> Tensor<3> {
 ///
 /// # Panics
 ///
-/// If the tables differ in width or dtype, or `places` fits neither shape. On the CPU, if an id is not a row of its table.
+/// If the tables differ in width or dtype, or `places` fits neither shape. On the CPU, if an id is not a row of its table; on a
+/// GPU, it is read as the last row.
 pub fn embedding_sum([(table, ids), (other, places)]: [(Tensor<2>, Tensor<2, Int>); 2]) -> Tensor<3> {
     assert_eq!(
         (table.dims()[1], table.dtype()),

@@ -13,7 +13,7 @@ use crate::off::Kernel;
 
 /// Copies data that go up to a device into memory from which it can copy by itself, on CUDA pinned (page-locked) memory. The
 /// thread that feeds the device would do it otherwise, and launch nothing meanwhile. Returns the data as they are if they are
-/// few, or if there is no such memory.
+/// fewer than 1 MiB, or if there is no such memory.
 ///
 /// ```
 /// use burn::tensor::{Bytes, Device};
