@@ -2,23 +2,17 @@
 //!
 //! The right operand and the product are stored row by row, in whole vectors. An element of the left operand is
 //! broadcast to a vector, so the left operand may be stored either way.
-
-use std::array;
+#![allow(unsafe_code)] // Checks of bounds in the innermost loop take a sixth of the time; each block is justified.
 
 use pulp::Simd;
 
-/// Rows of the left operand and of the product that are computed at a time.
+/// What the number of rows of a product is a multiple of.
 pub const ROWS: usize = 8;
 
 /// The left operand of a product, `[rows, depth]`.
 pub trait Left: Copy {
-    type Block: Copy;
-
-    /// Returns `ROWS` rows from `first`.
-    fn rows(self, first: usize, depth: usize) -> Self::Block;
-
-    /// Returns the elements of these rows in column `at`.
-    fn column(block: &Self::Block, at: usize) -> [f32; ROWS];
+    /// Returns the elements, and how many of them lie from a row to the next one and from a column to the next one.
+    fn matrix(&self) -> (&[f32], [usize; 2]);
 }
 
 /// A matrix that is stored row by row; rows begin `stride` elements apart.
@@ -28,25 +22,10 @@ pub struct Straight<'a> {
     pub stride: usize,
 }
 
-impl<'a> Left for Straight<'a> {
-    type Block = [&'a [f32]; ROWS];
-
+impl Left for Straight<'_> {
     #[inline(always)]
-    fn rows(self, first: usize, depth: usize) -> Self::Block {
-        let mut rows = [&[][..]; ROWS];
-        for (at, row) in rows.iter_mut().enumerate() {
-            *row = &self.values[(first + at) * self.stride..][..depth];
-        }
-        rows
-    }
-
-    #[inline(always)]
-    fn column(block: &Self::Block, at: usize) -> [f32; ROWS] {
-        let mut column = [0.0; ROWS];
-        for (value, row) in column.iter_mut().zip(block) {
-            *value = row[at];
-        }
-        column
+    fn matrix(&self) -> (&[f32], [usize; 2]) {
+        (self.values, [self.stride, 1])
     }
 }
 
@@ -57,18 +36,10 @@ pub struct Turned<'a> {
     pub stride: usize,
 }
 
-impl<'a> Left for Turned<'a> {
-    type Block = (&'a [f32], usize);
-
+impl Left for Turned<'_> {
     #[inline(always)]
-    fn rows(self, first: usize, _: usize) -> Self::Block {
-        (&self.values[first..], self.stride)
-    }
-
-    #[inline(always)]
-    fn column(&(values, stride): &Self::Block, at: usize) -> [f32; ROWS] {
-        let column = &values[at * stride..][..ROWS];
-        array::from_fn(|row| column[row])
+    fn matrix(&self) -> (&[f32], [usize; 2]) {
+        (self.values, [1, self.stride])
     }
 }
 
@@ -83,95 +54,126 @@ pub struct Size {
 }
 
 /// Computes `left · right`, and adds it to `out` if `adds`.
+///
+/// # Panics
+///
+/// If an operand or `out` has fewer elements than `size` says, or its rows are no multiple of [`ROWS`].
 #[inline(always)]
 pub fn product<S: Simd, L: Left>(simd: S, left: L, right: &[f32], out: &mut [f32], size: Size, adds: bool) {
     let Size { rows, depth, columns } = size;
+    let (values, strides) = left.matrix();
+    assert!(rows.is_multiple_of(ROWS) && columns.is_multiple_of(S::F32_LANES));
+    if rows > 0 && depth > 0 {
+        assert!((rows - 1) * strides[0] + (depth - 1) * strides[1] < values.len());
+    }
     let (right, _) = S::as_simd_f32s(&right[..depth * columns]);
     let (out, _) = S::as_mut_simd_f32s(&mut out[..rows * columns]);
     let vectors = columns / S::F32_LANES;
     // A panel of the right operand stays in the L1 cache while all rows of the left one pass.
-    let mut at = 0;
-    while at + 2 <= vectors {
-        for row in (0..rows).step_by(ROWS) {
-            block::<S, L, 2>(
-                simd,
-                left.rows(row, depth),
-                right,
-                &mut out[row * vectors..],
-                [at, vectors, depth],
-                adds,
-            );
-        }
-        at += 2;
-    }
-    if at < vectors {
-        for row in (0..rows).step_by(ROWS) {
-            block::<S, L, 1>(
-                simd,
-                left.rows(row, depth),
-                right,
-                &mut out[row * vectors..],
-                [at, vectors, depth],
-                adds,
-            );
+    for at in (0..vectors).step_by(2) {
+        let mut row = 0;
+        while row < rows {
+            let panel = Panel {
+                left: values.as_ptr().wrapping_add(row * strides[0]),
+                strides,
+                right: right.as_ptr().wrapping_add(at),
+                depth,
+                vectors,
+            };
+            let to = out.as_mut_ptr().wrapping_add(row * vectors + at);
+            let rest = rows - row;
+            // SAFETY: the operands have the elements of `size`, as asserted above, and of these the panel reads rows from
+            // `row` and vectors from `at` on; `rows` takes no more rows than `rest`. `out` has a vector for each.
+            row += unsafe {
+                match at + 2 <= vectors {
+                    true => panel.rows::<S, 2>(simd, rest, to, adds),
+                    false => panel.rows::<S, 1>(simd, rest, to, adds),
+                }
+            };
         }
     }
 }
 
-/// Computes `ROWS` rows of `N` vectors, `at` vectors from the start of their rows of `vectors` vectors.
-#[inline(always)]
-fn block<S: Simd, L: Left, const N: usize>(
-    simd: S,
-    left: L::Block,
-    right: &[S::f32s],
-    out: &mut [S::f32s],
-    place: [usize; 3],
-    adds: bool,
-) {
-    // AVX-512 and NEON have 32 registers. AVX2 has 16, which the sums of all rows would fill without the operands.
-    if S::F32_LANES > 8 || cfg!(target_arch = "aarch64") {
-        return part::<S, L, ROWS, N>(simd, left, 0, right, out, place, adds);
-    }
-    part::<S, L, HALF, N>(simd, left, 0, right, out, place, adds);
-    part::<S, L, HALF, N>(simd, left, HALF, right, out, place, adds);
+/// Rows of the left operand, and columns of the right one.
+#[derive(Clone, Copy)]
+struct Panel<V> {
+    left: *const f32,
+    /// Elements from a row of the left operand to the next one, and from a column to the next one.
+    strides: [usize; 2],
+    right: *const V,
+    depth: usize,
+    /// Vectors of a row of the right operand and of the product.
+    vectors: usize,
 }
 
-const HALF: usize = ROWS / 2;
+impl<V: Copy> Panel<V> {
+    /// Computes as many of the next `rest` rows as the registers hold, of `N` vectors each, and returns their number.
+    ///
+    /// # Safety
+    ///
+    /// As for [`tile`](Self::tile), for `rest` rows. `rest` is a multiple of [`ROWS`] less what calls before it returned.
+    #[inline(always)]
+    unsafe fn rows<S: Simd<f32s = V>, const N: usize>(
+        self,
+        simd: S,
+        rest: usize,
+        to: *mut V,
+        adds: bool,
+    ) -> usize {
+        // SAFETY: the caller's.
+        unsafe {
+            // AVX-512 and NEON have 32 registers, and AVX2 has 16: sums of six rows, two vectors of the right operand, and an
+            // element of the left one. Six rows at a time leave four, or eight, which are twice four.
+            if S::F32_LANES > 8 || cfg!(target_arch = "aarch64") {
+                self.tile::<S, ROWS, N>(simd, to, adds);
+                ROWS
+            } else if rest == 4 || rest == 8 {
+                self.tile::<S, 4, N>(simd, to, adds);
+                4
+            } else {
+                self.tile::<S, 6, N>(simd, to, adds);
+                6
+            }
+        }
+    }
 
-/// Computes `R` of the rows, from the row `first` on.
-#[inline(always)]
-fn part<S: Simd, L: Left, const R: usize, const N: usize>(
-    simd: S,
-    left: L::Block,
-    first: usize,
-    right: &[S::f32s],
-    out: &mut [S::f32s],
-    [at, vectors, depth]: [usize; 3],
-    adds: bool,
-) {
-    let mut sums = [[simd.splat_f32s(0.0); N]; R];
-    if adds {
-        for (row, sums) in sums.iter_mut().enumerate() {
-            let out = &out[(first + row) * vectors + at..][..N];
-            for (sum, out) in sums.iter_mut().zip(out) {
-                *sum = *out;
+    /// Computes `R` rows of `N` vectors.
+    ///
+    /// # Safety
+    ///
+    /// The operands have these rows and these vectors, and `depth` elements along the inner axis; `to` has so many rows of
+    /// the product, and nothing else uses it.
+    #[inline(always)]
+    unsafe fn tile<S: Simd<f32s = V>, const R: usize, const N: usize>(self, simd: S, to: *mut V, adds: bool) {
+        let Self { left, strides: [row_stride, column_stride], right, depth, vectors } = self;
+        let mut sums = [[simd.splat_f32s(0.0); N]; R];
+        if adds {
+            for (row, sums) in sums.iter_mut().enumerate() {
+                for (at, sum) in sums.iter_mut().enumerate() {
+                    // SAFETY: the caller's.
+                    *sum = unsafe { *to.add(row * vectors + at) };
+                }
             }
         }
-    }
-    for step in 0..depth {
-        let right = &right[step * vectors + at..][..N];
-        let column = L::column(&left, step);
-        for row in 0..R {
-            let value = simd.splat_f32s(column[first + row]);
-            for vector in 0..N {
-                sums[row][vector] = simd.mul_add_e_f32s(value, right[vector], sums[row][vector]);
+        for step in 0..depth {
+            let mut columns = [simd.splat_f32s(0.0); N];
+            for (at, column) in columns.iter_mut().enumerate() {
+                // SAFETY: the caller's.
+                *column = unsafe { *right.add(step * vectors + at) };
+            }
+            for (row, sums) in sums.iter_mut().enumerate() {
+                // SAFETY: the caller's.
+                let value = simd.splat_f32s(unsafe { *left.add(row * row_stride + step * column_stride) });
+                for (sum, column) in sums.iter_mut().zip(columns) {
+                    *sum = simd.mul_add_e_f32s(value, column, *sum);
+                }
             }
         }
-    }
-    for (row, sums) in sums.iter().enumerate() {
-        let out = &mut out[(first + row) * vectors + at..][..N];
-        for (out, sum) in out.iter_mut().zip(sums) {
-            *out = *sum;
+        for (row, sums) in sums.iter().enumerate() {
+            for (at, sum) in sums.iter().enumerate() {
+                // SAFETY: the caller's.
+                unsafe { *to.add(row * vectors + at) = *sum };
+            }
         }
     }
 }
