@@ -177,3 +177,75 @@ impl<V: Copy> Panel<V> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pulp::{Arch, WithSimd};
+
+    use super::*;
+
+    struct Computed<'a, L> {
+        left: L,
+        right: &'a [f32],
+        out: &'a mut [f32],
+        size: Size,
+        adds: bool,
+    }
+
+    impl<L: Left> WithSimd for Computed<'_, L> {
+        type Output = ();
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, simd: S) {
+            product(simd, self.left, self.right, self.out, self.size, self.adds);
+        }
+    }
+
+    /// Whole numbers, whose sums are exact in any order.
+    fn wholes(count: usize, seed: usize) -> Vec<f32> {
+        (0..count).map(|at| ((at * 7 + seed) % 11) as f32 - 5.0).collect()
+    }
+
+    #[test]
+    fn each_number_of_rows_is_divided_into_tiles_without_a_gap() {
+        for rows in (0..=64).step_by(ROWS) {
+            for (depth, columns) in [(0, 16), (1, 16), (5, 32), (33, 48)] {
+                let size = Size { rows, depth, columns };
+                let (straight, right) = (wholes(rows * depth, 1), wholes(depth * columns, 2));
+                let turned: Vec<f32> =
+                    (0..rows * depth).map(|at| straight[at % rows * depth + at / rows]).collect();
+                let before = wholes(rows * columns, 3);
+                for adds in [false, true] {
+                    let sum = |at: usize| {
+                        let (row, column) = (at / columns, at % columns);
+                        let terms = (0..depth)
+                            .map(|step| straight[row * depth + step] * right[step * columns + column]);
+                        terms.sum::<f32>() + if adds { before[at] } else { 0.0 }
+                    };
+                    let expected: Vec<f32> = (0..rows * columns).map(sum).collect();
+                    let mut out = [before.clone(), before.clone()];
+                    let [first, second] = &mut out;
+                    let (values, right) = (&straight[..], &right[..]);
+                    let left = Straight { values, stride: depth };
+                    Arch::new().dispatch(Computed { left, right, out: first, size, adds });
+                    let left = Turned { values: &turned, stride: rows };
+                    Arch::new().dispatch(Computed { left, right, out: second, size, adds });
+                    assert_eq!(
+                        out,
+                        [expected.clone(), expected],
+                        "[{rows}, {depth}] · [{depth}, {columns}], {adds}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "assertion failed")]
+    fn a_left_operand_that_is_too_short_is_refused() {
+        let (values, right, mut out) = (wholes(8 * 4 - 1, 1), wholes(4 * 16, 2), vec![0.0; 8 * 16]);
+        let size = Size { rows: 8, depth: 4, columns: 16 };
+        let left = Straight { values: &values, stride: 4 };
+        Arch::new().dispatch(Computed { left, right: &right, out: &mut out, size, adds: false });
+    }
+}
