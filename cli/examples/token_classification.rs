@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use firebrick::optim::AdamW;
 use firebrick::{Clip, Report, Schedule, Show, Trainer};
-use firebrick_cli::DataRun;
+use firebrick_cli::{DataConfig, DataRun, TokenClassificationTask, TokenizerConfig};
 use firebrick_datasets::collators::LabeledBatch;
 use firebrick_models::pretrained::{Folder, save};
 use firebrick_models::{BertConfig, BertTokenClassifier};
@@ -25,11 +25,14 @@ pub fn fine_tune(
     seed: u64,
 ) -> Result<Report, Box<dyn Error>> {
     // From words and their tags to batches, with the model's own tokenizer.
-    let task = format!(
-        "(task: TokenClassification(), seed: {seed}, batch: (micro: 16),
-          data: (path: {train:?}, valid: {valid:?}, tokenizer: File({model:?}), max_length: 128))"
-    );
-    let data = DataRun::parse("the task", &task, &[""; 0])?.load(|doing| eprintln!("{doing}"))?;
+    let files = DataConfig {
+        valid: Some(valid.to_path_buf().into()),
+        max_length: Some(128),
+        ..DataConfig::new(train, TokenizerConfig::File(model.into()))
+    };
+    let mut task = DataRun::new(TokenClassificationTask::default(), files, 16);
+    task.seed = seed;
+    let data = task.load(|doing| eprintln!("{doing}"))?;
     let (Some(batches), Some(labels)) = (data.data.batches::<LabeledBatch>(), data.labels) else {
         return Err("the task has no labels for tokens".into());
     };

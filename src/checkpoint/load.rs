@@ -11,7 +11,7 @@ use firebrick_strategies::{PackedBase, ParamMap, Shard, each_param, map_params, 
 
 use super::ResumeError;
 use super::layout::{Layout, of_tensor};
-use crate::scratch::{NewValues, ParkedParams};
+use crate::scratch::{DiskParams, NewValues};
 
 /// The number of differences that an error lists before it only counts them.
 const LISTED: usize = 10;
@@ -77,9 +77,9 @@ pub(crate) enum Waiting<'a> {
     /// None waits.
     Nothing,
     /// They are written to the disk.
-    Written(&'a ParkedParams),
+    Written(&'a DiskParams),
     /// They are skipped if they have no value: those of an average that are not trained are the master's.
-    Left(&'a ParkedParams),
+    Left(&'a DiskParams),
 }
 
 /// Puts the saved values in the place of a model's.
@@ -103,7 +103,7 @@ impl ParamMap for SavedValues<'_> {
     }
 
     fn wakes(&self, id: ParamId) -> bool {
-        !matches!(self.waiting, Waiting::Left(parked) if parked.has(id))
+        !matches!(self.waiting, Waiting::Left(offloaded) if offloaded.has(id))
     }
 }
 
@@ -124,10 +124,10 @@ impl SavedValues<'_> {
             return Ok(value.clone());
         }
         let data = data.convert_dtype(value.dtype());
-        if let Waiting::Written(parked) = self.waiting
-            && parked.has(id)
+        if let Waiting::Written(offloaded) = self.waiting
+            && offloaded.has(id)
         {
-            parked.put(vec![NewValues { id, master: data, replica: None }])?;
+            offloaded.put(vec![NewValues { id, master: data, replica: None }])?;
             return Ok(value.clone());
         }
         Ok(relift(Tensor::from_data(data, (&value.device().inner(), value.dtype())), value))

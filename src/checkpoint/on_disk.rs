@@ -26,7 +26,7 @@ use firebrick_world::host_device;
 use super::lender::{AXES, ParameterState, StateSize, of_few, record_of};
 use crate::beside::Beside;
 use crate::scratch::{
-    NewValues, ParkedParams, ScratchError, ScratchFile, Stored, Unstored, Unwritten, Written,
+    DiskParams, NewValues, ScratchError, ScratchFile, Stored, Unstored, Unwritten, Written,
 };
 
 /// The states of a rank's parameters, in a file.
@@ -39,7 +39,7 @@ pub(crate) struct OnDisk {
     of: HashMap<ParamId, usize>,
     failure: Option<ScratchError>,
     /// The parameters of blocks, if the file keeps them too.
-    parked: Option<Arc<ParkedParams>>,
+    offloaded: Option<Arc<DiskParams>>,
 }
 
 /// The states of some parameters that are neighbours in the model.
@@ -84,7 +84,7 @@ impl OnDisk {
     pub fn create(folder: &Path, bucket_bytes: usize, rank: usize) -> Result<Self, ScratchError> {
         let file = ScratchFile::create(folder, rank)?;
         let (buckets, of) = Default::default();
-        Ok(Self { file, bucket_bytes, buckets, of, failure: None, parked: None })
+        Ok(Self { file, bucket_bytes, buckets, of, failure: None, offloaded: None })
     }
 
     /// Moves the state that the optimizer has of this model to the file.
@@ -109,23 +109,23 @@ impl OnDisk {
     /// # Errors
     ///
     /// The same as [`check`](Self::check).
-    pub fn park<M: Module>(
+    pub fn offload<M: Module>(
         &mut self,
         model: M,
         wanted: impl Fn(ParamId) -> bool,
-    ) -> Result<(Arc<ParkedParams>, M), ScratchError> {
-        let (parked, model) = ParkedParams::park(&self.file, model, wanted)?;
-        self.parked = Some(parked.clone());
-        Ok((parked, model))
+    ) -> Result<(Arc<DiskParams>, M), ScratchError> {
+        let (offloaded, model) = DiskParams::offload(&self.file, model, wanted)?;
+        self.offloaded = Some(offloaded.clone());
+        Ok((offloaded, model))
     }
 
     /// Returns the parameters that wait in the file, if any do.
-    pub fn parked(&self) -> Option<&Arc<ParkedParams>> {
-        self.parked.as_ref()
+    pub fn offloaded(&self) -> Option<&Arc<DiskParams>> {
+        self.offloaded.as_ref()
     }
 
     /// Updates a model like [`ModuleOptimizer::step`], which `update` does for one bucket of its parameters, and returns
-    /// what it has published of the bucket. The model is an [outline](ParkedParams::outline), before and afterwards. If the
+    /// what it has published of the bucket. The model is an [outline](DiskParams::outline), before and afterwards. If the
     /// disk fails, the model comes back with a part of the update, and [`check`](Self::check) returns the error.
     pub fn step<M: Module>(
         &mut self,
@@ -156,12 +156,12 @@ impl OnDisk {
             };
             ahead = parts.peek().map(|(next, part)| self.read_ahead(*next, &part.params));
             let params = part.params.clone();
-            let (updated, new) = match self.parked.clone() {
+            let (updated, new) = match self.offloaded.clone() {
                 None => (update(optimizer, model, part).0, Vec::new()),
-                Some(parked) => {
-                    let filled = parked.put_into(model, values.into_iter().collect());
+                Some(offloaded) => {
+                    let filled = offloaded.put_into(model, values.into_iter().collect());
                     let (updated, published) = update(optimizer, filled, part);
-                    let (outline, masters) = parked.take_from(updated, &params);
+                    let (outline, masters) = offloaded.take_from(updated, &params);
                     let mut published: HashMap<_, _> = published.into_iter().collect();
                     let new = |(id, master)| NewValues { id, master, replica: published.remove(&id) };
                     (outline, masters.into_iter().map(new).collect())
@@ -194,7 +194,7 @@ impl OnDisk {
     /// The disk has failed, is full, or returned other bytes than were written.
     pub fn check(&mut self) -> Result<(), ScratchError> {
         self.failure.take().map_or(Ok(()), Err)?;
-        self.parked.as_ref().map_or(Ok(()), |parked| parked.check())
+        self.offloaded.as_ref().map_or(Ok(()), |offloaded| offloaded.check())
     }
 
     /// Takes the state of some parameters out of the optimizer, which has no other, onto the disk. Returns its size.
@@ -232,7 +232,7 @@ impl OnDisk {
 
     /// Returns the bytes of the state, and of the parameters that wait.
     pub fn bytes(&self) -> [usize; 2] {
-        [self.size().bytes, self.parked.as_ref().map_or(0, |parked| parked.bytes())]
+        [self.size().bytes, self.offloaded.as_ref().map_or(0, |offloaded| offloaded.bytes())]
     }
 
     /// Returns the file.
@@ -263,11 +263,11 @@ impl OnDisk {
     /// Begins to read the state of a bucket, if it has any, and those of its parameters that wait.
     fn read_ahead(&self, bucket: usize, params: &[ParamId]) -> Ahead {
         let (state, account) = (self.buckets[bucket].tensors.clone(), Inherited::of_this_thread());
-        let (parked, params) = (self.parked.clone(), params.to_vec());
+        let (offloaded, params) = (self.offloaded.clone(), params.to_vec());
         Beside::start(move || {
             let _on_it = account.enter();
             let state = state.map_or(Ok(Vec::new()), |state| Stored::read(&[&state]))?;
-            Ok((state, parked.map_or(Ok(Vec::new()), |parked| parked.read_masters(&params))?))
+            Ok((state, offloaded.map_or(Ok(Vec::new()), |offloaded| offloaded.read_masters(&params))?))
         })
     }
 
@@ -311,9 +311,9 @@ impl OnDisk {
         (place.scalars, place.paths) = (scalars, paths);
         let (file, before) = (self.file.clone(), place.tensors.take());
         let mut buckets = vec![Unwritten { name: format!("bucket {bucket}"), before, tensors }];
-        let (written, of_params) = match &self.parked {
+        let (written, of_params) = match &self.offloaded {
             None => Default::default(),
-            Some(parked) => parked.begin_write(values),
+            Some(offloaded) => offloaded.begin_write(values),
         };
         buckets.extend(of_params);
         let account = Inherited::of_this_thread();
@@ -328,8 +328,8 @@ impl OnDisk {
         if let Some((bucket, written, writing)) = behind {
             let mut stored = writing.wait()?.into_iter();
             self.buckets[bucket].tensors = stored.next().map(Arc::new);
-            if let Some(parked) = &self.parked {
-                parked.end_write(written, stored);
+            if let Some(offloaded) = &self.offloaded {
+                offloaded.end_write(written, stored);
             }
         }
         Ok(())

@@ -59,8 +59,8 @@ impl Snapshot {
         optimizer: &StateAt<'_>,
         state: TrainerState,
     ) -> Result<Self, ResumeError> {
-        let parked = match optimizer {
-            StateAt::Disk(disk) => disk.parked().cloned(),
+        let offloaded = match optimizer {
+            StateAt::Disk(disk) => disk.offloaded().cloned(),
             StateAt::Host(_) | StateAt::Device(_) => None,
         };
         let optimizer = match optimizer {
@@ -68,7 +68,7 @@ impl Snapshot {
             StateAt::Device(optimizer) => Copied::Bytes(into_bytes(optimizer.to_record())?),
             StateAt::Disk(disk) => Copied::OnDisk(disk.now()),
         };
-        let waits = |param: &dyn AnyParam| parked.as_ref()?.stored(param.id(), Values::Master);
+        let waits = |param: &dyn AnyParam| offloaded.as_ref()?.stored(param.id(), Values::Master);
         Ok(Self {
             rank: world.rank(),
             ranks: world.size(),

@@ -2,8 +2,8 @@
 //!
 //! | | what a parameter that waits has | reading it |
 //! |---|---|---|
-//! | [`renewed`](ParkedParams::renewed) | an initializer | reads the disk, and the value stays in memory until the next renewal |
-//! | [`outline`](ParkedParams::outline) | zeros that take no memory, with the dtype, shape and setting of the value | is wrong |
+//! | [`renewed`](DiskParams::renewed) | an initializer | reads the disk, and the value stays in memory until the next renewal |
+//! | [`outline`](DiskParams::outline) | zeros that take no memory, with the dtype, shape and setting of the value | is wrong |
 
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
@@ -13,20 +13,20 @@ use burn::tensor::{Tensor, TensorData};
 use firebrick_strategies::relift;
 use firebrick_world::on_host;
 
-use super::parked::{ParkedParams, Values};
+use super::disk_params::{DiskParams, Values};
 use super::stand_in::stand_in;
 
-impl ParkedParams {
+impl DiskParams {
     /// Returns the model with initializers of the values as they are now, for the parameters that wait and are `wanted`.
     /// Values that were read before are dropped.
     pub fn renewed<M: Module>(&self, model: M, values: Values, wanted: impl Fn(ParamId) -> bool) -> M {
-        model.map(&mut Renew { parked: self, values, wanted, done: HashMap::new() })
+        model.map(&mut Renew { offloaded: self, values, wanted, done: HashMap::new() })
     }
 
     /// Returns the model with stand-ins for the parameters that wait and have no value, for all that reads dtypes and
     /// settings alone. With `all`, those that have a value lose it.
     pub fn outline<M: Module>(&self, model: M, values: Values, all: bool) -> M {
-        model.map(&mut Outline { parked: self, values, all })
+        model.map(&mut Outline { offloaded: self, values, all })
     }
 
     /// Returns the model in validation mode. Parameters that wait still do.
@@ -57,7 +57,7 @@ impl ParkedParams {
 }
 
 struct Renew<'a, F> {
-    parked: &'a ParkedParams,
+    offloaded: &'a DiskParams,
     values: Values,
     wanted: F,
     /// A tied parameter is read once for all of its places.
@@ -71,7 +71,7 @@ impl<F: Fn(ParamId) -> bool> ModuleMapper for Renew<'_, F> {
             return param;
         }
         let done = self.done.get(&id).and_then(|done| done.downcast_ref::<Param<Tensor<D>>>());
-        let lazy = done.cloned().or_else(|| self.parked.lazy(id, self.values, param.lazy_device()));
+        let lazy = done.cloned().or_else(|| self.offloaded.lazy(id, self.values, param.lazy_device()));
         let Some(lazy) = lazy else { return param };
         self.done.entry(id).or_insert_with(|| Box::new(lazy.clone()));
         lazy
@@ -79,7 +79,7 @@ impl<F: Fn(ParamId) -> bool> ModuleMapper for Renew<'_, F> {
 }
 
 struct Outline<'a> {
-    parked: &'a ParkedParams,
+    offloaded: &'a DiskParams,
     values: Values,
     all: bool,
 }
@@ -89,7 +89,7 @@ impl ModuleMapper for Outline<'_> {
         if param.is_initialized() && !self.all {
             return param;
         }
-        let Some((dtype, is_trained)) = self.parked.dtype(param.id, self.values) else { return param };
+        let Some((dtype, is_trained)) = self.offloaded.dtype(param.id, self.values) else { return param };
         let (id, device, shape) = (param.id, param.lazy_device(), param.lazy_shape());
         // It keeps what is set for the parameter, and is not initialized.
         let number = stand_in([1; D], &device, dtype, false);
@@ -136,7 +136,7 @@ mod tests {
 
     use burn::nn::{Linear, LinearConfig, LinearLayout};
     use burn::tensor::Device;
-    use firebrick_strategies::{Parked, tied};
+    use firebrick_strategies::{OffloadedParams, tied};
 
     use super::*;
     use crate::scratch::{NewValues, ScratchFile, Stored};
@@ -149,12 +149,12 @@ mod tests {
         param.base().into_data().try_to_vec().unwrap()
     }
 
-    /// Parks all parameters of a model.
-    fn parked<M: Module>(model: M) -> (Arc<ScratchFile>, Arc<ParkedParams>, M) {
+    /// Offloads all parameters of a model.
+    fn offloaded<M: Module>(model: M) -> (Arc<ScratchFile>, Arc<DiskParams>, M) {
         let folder = tempfile::tempdir().unwrap();
         let file = ScratchFile::create(folder.path(), 0).unwrap();
-        let (parked, model) = ParkedParams::park(&file, model, |_| true).unwrap();
-        (file, parked, model)
+        let (offloaded, model) = DiskParams::offload(&file, model, |_| true).unwrap();
+        (file, offloaded, model)
     }
 
     fn read_bytes(file: &ScratchFile) -> u64 {
@@ -166,7 +166,7 @@ mod tests {
         let device = Device::flex().autodiff();
         let (first, frozen) = (linear(&device), linear(&device).no_grad());
         let expected = [values(&first.weight), values(&frozen.weight)];
-        let (file, parked, model) = parked(vec![first.clone(), first, frozen]);
+        let (file, offloaded, model) = offloaded(vec![first.clone(), first, frozen]);
         assert!(model.iter().all(|linear| !linear.weight.is_initialized()) && tied(&model));
         assert_eq!(read_bytes(&file), 0);
         assert_eq!(values(&model[1].weight), expected[0]);
@@ -175,19 +175,19 @@ mod tests {
         assert_eq!(read_bytes(&file), 2 * 4096);
         assert!(model[0].weight.is_require_grad() && !model[2].weight.is_require_grad());
         assert!(model[0].weight.val().device().is_autodiff());
-        let model = parked.renewed(model, Values::Master, |_| true);
+        let model = offloaded.renewed(model, Values::Master, |_| true);
         assert!(model.iter().all(|linear| !linear.weight.is_initialized()) && tied(&model));
     }
 
     #[test]
     fn nothing_is_read_of_an_outline_or_in_validation_mode() {
         let device = Device::flex().autodiff();
-        let (file, parked, model) = parked(vec![linear(&device), linear(&device).no_grad()]);
-        let outline = parked.outline(model.clone(), Values::Master, true);
+        let (file, offloaded, model) = offloaded(vec![linear(&device), linear(&device).no_grad()]);
+        let outline = offloaded.outline(model.clone(), Values::Master, true);
         let weight = outline[0].weight.base();
         assert_eq!((weight.dims(), weight.is_require_grad()), ([3, 2], true));
         assert!(!outline[1].weight.base().is_require_grad());
-        let valid = parked.valid(&model, Values::Master);
+        let valid = offloaded.valid(&model, Values::Master);
         assert!(!valid[0].weight.is_initialized() && !valid[0].weight.lazy_device().is_autodiff());
         assert_eq!(read_bytes(&file), 0);
         assert!(!valid[0].weight.val().is_require_grad());
@@ -202,40 +202,40 @@ mod tests {
         let model = config.init(&Device::flex().autodiff());
         let saved = |model: &Linear| model.weight.transform_for_save().val().into_data();
         let expected = saved(&model);
-        let (_file, parked, mut model) = parked(model);
+        let (_file, offloaded, mut model) = offloaded(model);
         for _ in 0..3 {
             assert_eq!(saved(&model), expected);
-            let outline = parked.outline(model, Values::Master, true);
-            model = parked.renewed(outline, Values::Master, |_| true);
+            let outline = offloaded.outline(model, Values::Master, true);
+            model = offloaded.renewed(outline, Values::Master, |_| true);
         }
     }
 
     #[test]
     fn an_update_leaves_the_values_that_something_may_still_read() {
-        let (file, parked, model) = parked(linear(&Device::flex().autodiff()));
+        let (file, offloaded, model) = offloaded(linear(&Device::flex().autodiff()));
         let (id, before) = (model.weight.id, values(&model.weight));
-        let model = parked.renewed(model, Values::Master, |_| true);
+        let model = offloaded.renewed(model, Values::Master, |_| true);
         let bytes = file.bytes();
         let put = |value: f32, replica: Option<Tensor<1>>| {
             let master = TensorData::new(vec![value; 6], [3, 2]);
-            parked.put(vec![NewValues { id, master, replica }]).unwrap();
+            offloaded.put(vec![NewValues { id, master, replica }]).unwrap();
         };
         put(7.0, None);
         assert_eq!(file.bytes(), bytes + 4096);
         assert_eq!(values(&model.weight), before, "it was made before");
-        let model = parked.renewed(model, Values::Master, |_| true);
+        let model = offloaded.renewed(model, Values::Master, |_| true);
         assert_eq!(values(&model.weight), [7.0; 6]);
         // The same tensor is not written twice, another is.
         let of = |value: f32| Some(Tensor::<1>::full([6], value, &Device::flex()));
         put(8.0, of(8.0));
-        assert_eq!(parked.bytes(), 6 * 4 + 2 * 4);
+        assert_eq!(offloaded.bytes(), 6 * 4 + 2 * 4);
         put(9.0, of(1.0));
-        assert_eq!(parked.bytes(), 6 * 4 + 6 * 4 + 2 * 4);
-        let replica = parked.renewed(model.clone(), Values::Replica, |_| true);
-        let master = parked.renewed(model, Values::Master, |_| true);
+        assert_eq!(offloaded.bytes(), 6 * 4 + 6 * 4 + 2 * 4);
+        let replica = offloaded.renewed(model.clone(), Values::Replica, |_| true);
+        let master = offloaded.renewed(model, Values::Master, |_| true);
         assert_eq!((values(&replica.weight), values(&master.weight)), (vec![1.0; 6], vec![9.0; 6]));
-        let read = parked.begin_read(&[id]).wait().unwrap();
+        let read = offloaded.begin_read(&[id]).wait().unwrap();
         assert_eq!(read[0].to_data(), Tensor::<1>::full([6], 1.0, &Device::flex()).to_data());
-        assert!(Stored::read(&[&parked.stored(id, Values::Master).unwrap()]).is_ok());
+        assert!(Stored::read(&[&offloaded.stored(id, Values::Master).unwrap()]).is_ok());
     }
 }

@@ -5,26 +5,26 @@
 //! computation, by a few threads each, and each chunk of what is read must have the checksum of what was written.
 //!
 //! ```text
-//! file.rs      ScratchFile: the file, which parts of it are free, and buffers that direct I/O accepts
-//! stored.rs    Stored: a bucket of tensors in the file
-//! parked.rs    ParkedParams: the parameters of blocks in the file
-//! lazy.rs      models whose parameters wait in the file
-//! stand_in.rs  zeros in place of a value
-//! error.rs     ScratchError
+//! file.rs        ScratchFile: the file, which parts of it are free, and buffers that direct I/O accepts
+//! stored.rs      Stored: a bucket of tensors in the file
+//! disk_params.rs DiskParams: the parameters of blocks in the file
+//! lazy.rs        models whose parameters wait in the file
+//! stand_in.rs    zeros in place of a value
+//! error.rs       ScratchError
 //! ```
 
 use std::path::Path;
 
+mod disk_params;
 mod error;
 mod file;
 mod lazy;
-mod parked;
 mod stand_in;
 mod stored;
 
+pub(crate) use disk_params::{DiskParams, NewValues, Values, Written};
 pub use error::ScratchError;
 pub(crate) use file::ScratchFile;
-pub(crate) use parked::{NewValues, ParkedParams, Values, Written};
 pub(crate) use stored::{Stored, StoredTensor, Unstored, Unwritten};
 
 /// Checks that tensors can be kept on a disk in this folder, before anything else is read or computed.

@@ -163,7 +163,8 @@ pub use params::{
     with_values,
 };
 pub use pass::{
-    Bundle, Dropout, Parked, ParkedParam, ParkedRead, Pass, SegmentPlan, TensorMap, Units, Which,
+    Bundle, Dropout, OffloadedParam, OffloadedParams, OffloadedRead, Pass, SegmentPlan, TensorMap, Units,
+    Which,
 };
 pub use sharding::{Part, Reduces, Rows, Shard, Sharding};
 

@@ -198,6 +198,10 @@ fn data(data: &DataConfig) -> Option<Problem> {
                             further tokens by `data.special`";
             require(is_file || data.new_tokens.is_empty(), "data.new_tokens", expected, "given")
         })
+        .or_else(|| {
+            let expected = "left out where `data.format` is given: records are read one at a time, and never held as a whole";
+            require(data.format.is_none() || data.max_unpacked.is_none(), "data.max_unpacked", expected, "given")
+        })
         .or_else(|| match data.tokenizer {
             TokenizerConfig::Bpe { vocabulary } => {
                 let possible = (257..=MOST_SIZE).contains(&vocabulary);

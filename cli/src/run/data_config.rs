@@ -77,6 +77,34 @@ pub struct DataConfig {
     pub workers: usize,
 }
 
+impl DataConfig {
+    /// Creates the settings of files and a tokenizer, with the defaults of a run file for all else.
+    pub fn new(path: impl Into<PathBuf>, tokenizer: TokenizerConfig) -> Self {
+        Self {
+            path: Some(path.into().into()),
+            mix: Vec::new(),
+            mix_until: Until::default(),
+            valid: None,
+            format: None,
+            extensions: Vec::new(),
+            malformed: Malformed::default(),
+            tokenizer,
+            special: SpecialNames::default(),
+            new_tokens: Vec::new(),
+            block: None,
+            max_length: None,
+            stride: None,
+            padding: None,
+            group_by_length: false,
+            stream: None,
+            max_unpacked: None,
+            valid_fraction: default_valid_fraction(),
+            cache: default_cache(),
+            workers: default_workers(),
+        }
+    }
+}
+
 fn default_valid_fraction() -> f64 {
     0.1
 }
@@ -151,6 +179,12 @@ pub enum Paths {
     One(PathBuf),
     /// Several paths, in order.
     Several(Vec<PathBuf>),
+}
+
+impl From<PathBuf> for Paths {
+    fn from(path: PathBuf) -> Self {
+        Self::One(path)
+    }
 }
 
 impl Paths {

@@ -11,6 +11,7 @@ use super::attended::attended;
 use super::launcher::{Process, number_of_ranks};
 use super::load::{Prints, tell_skipped, tell_truncated};
 use super::part_of_run::part_of_run;
+use super::problem::{FromRunFile, Problem};
 use super::settled::Settled;
 use super::{
     BatchConfig, DataConfig, Loaded, Loading, Run, RunError, RunStrategy, TaskConfig, TokenizerConfig,
@@ -19,8 +20,21 @@ use super::{
 use crate::hub::{FileSet, local_folder};
 use crate::token_cache::TokenCache;
 
-/// The data part of a [`Run`]: everything that the data depends on, without the model and the training settings. It is
-/// read from the same files, so you can inspect a data set before there is a model.
+/// The data part of a [`Run`]: everything that the data depends on, without the model and the training settings.
+///
+/// A program sets it and gets the batches of a task:
+///
+/// ```no_run
+/// use firebrick_cli::{DataConfig, DataRun, TokenClassificationTask, TokenizerConfig};
+/// use firebrick_datasets::collators::LabeledBatch;
+///
+/// let data = DataConfig::new("train.conll", TokenizerConfig::File("tokenizer.json".into()));
+/// let loaded = DataRun::new(TokenClassificationTask::default(), data, 16).load(|doing| eprintln!("{doing}"))?;
+/// let batches = loaded.data.batches::<LabeledBatch>();
+/// # Ok::<(), firebrick_cli::RunError>(())
+/// ```
+///
+/// It is also read from run files, so you can inspect a data set before there is a model:
 ///
 /// ```
 /// use firebrick_cli::DataRun;
@@ -104,11 +118,30 @@ impl DataRun {
 }
 
 impl DataRun {
+    /// Creates the data of a task, in batches of `samples`, with the defaults of a run file for all else.
+    pub fn new(task: impl Into<TaskConfig>, data: DataConfig, samples: usize) -> Self {
+        Self {
+            seed: default_seed(),
+            task: task.into(),
+            data,
+            batch: BatchConfig {
+                micro: Some(samples),
+                micro_tokens: None,
+                accumulate: None,
+                accumulate_dtype: None,
+            },
+            strategies: Vec::new(),
+            ranks: None,
+            evaluate_samples: None,
+            settled: Settled::default(),
+        }
+    }
+
     /// Reads and tokenizes the data, and reports progress through `say`.
     ///
     /// # Errors
     ///
-    /// The data cannot be read, or does not fit the task.
+    /// [`RunError::Setting`] if a setting is invalid; the data cannot be read, or does not fit the task.
     pub fn load(&self, say: impl Fn(&str)) -> Result<Loaded, RunError> {
         self.load_until(&Interrupter::new(), say)
     }
@@ -119,6 +152,9 @@ impl DataRun {
     ///
     /// Those of [`load`](Self::load), and [`RunError::Interrupted`].
     pub fn load_until(&self, interrupter: &Interrupter, say: impl Fn(&str)) -> Result<Loaded, RunError> {
+        if let Some(Problem { field, expected, found }) = self.first_problem() {
+            return Err(RunError::Setting { field, expected, found });
+        }
         let run = self.clone();
         let loaded = attended(interrupter, "preparing", &say, move |say| {
             let run = run.local(say)?;
@@ -178,5 +214,58 @@ impl DataRun {
             cache: self.cache(say),
             cache_failed: Cell::new(false),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        CausalLmTask, DpoTask, MaskedLmTask, Seq2SeqTask, SequenceClassificationTask, TokenClassificationTask,
+    };
+
+    fn data() -> DataConfig {
+        DataConfig::new("data.jsonl", TokenizerConfig::Characters)
+    }
+
+    #[test]
+    fn a_program_has_the_defaults_of_a_run_file() {
+        let tasks: [(&str, TaskConfig); 6] = [
+            ("CausalLm", CausalLmTask::default().into()),
+            ("MaskedLm", MaskedLmTask::default().into()),
+            ("TokenClassification", TokenClassificationTask::default().into()),
+            ("SequenceClassification", SequenceClassificationTask::default().into()),
+            ("Seq2Seq", Seq2SeqTask::default().into()),
+            ("Dpo", DpoTask::default().into()),
+        ];
+        for (name, task) in tasks {
+            let text = format!(
+                "(task: {name}(), data: (path: \"data.jsonl\", tokenizer: Characters), batch: (micro: 4))"
+            );
+            // What has no default: the length of a window, and the most tokens of a prompt with its answer.
+            let block = (name == "CausalLm").then_some(8);
+            let max_length = (name == "Dpo").then_some(8);
+            let set = [("block", block), ("max_length", max_length)];
+            let set: Vec<_> =
+                set.iter().filter_map(|(field, value)| Some(format!("data.{field}={}", (*value)?))).collect();
+            let of_file = DataRun::parse("test", &text, &set).unwrap();
+            let of_program = DataRun::new(task, DataConfig { block, max_length, ..data() }, 4);
+            assert_eq!(of_program.task.name(), name);
+            assert_eq!(format!("{of_program:?}"), format!("{of_file:?}"));
+        }
+    }
+
+    #[test]
+    fn a_program_is_told_of_a_setting_that_is_out_of_range() {
+        let masked = |data, samples| {
+            DataRun::new(MaskedLmTask::default(), data, samples).load(|_| ()).unwrap_err().to_string()
+        };
+        let error = masked(data(), 0);
+        assert_eq!(error, "`batch.micro` must be at least 1 and at most a billion, found 0");
+        let error = masked(DataConfig { valid_fraction: 2.0, ..data() }, 4);
+        assert!(error.starts_with("`data.valid_fraction` must be "), "{error}");
+        let format = Some(ron::from_str("Text()").unwrap());
+        let error = masked(DataConfig { format, max_unpacked: Some(firebrick::ByteSize(1)), ..data() }, 4);
+        assert!(error.starts_with("`data.max_unpacked` must be left out where `data.format` "), "{error}");
     }
 }

@@ -84,6 +84,16 @@ pub enum RunError {
         /// The place in the file.
         caret: Box<Caret>,
     },
+    /// A value that a program set is invalid, or contradicts another one.
+    #[error("`{field}` must be {expected}, found {found}")]
+    Setting {
+        /// The path of the field, as in a run file.
+        field: String,
+        /// What the field may be.
+        expected: String,
+        /// What the field is.
+        found: String,
+    },
     /// The prompt cannot be encoded.
     #[error("`sample.prompt`: {reason}")]
     Prompt {

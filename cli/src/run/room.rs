@@ -36,7 +36,7 @@ impl Run {
                 let Rows { rows, tokens } = first;
                 let parameters = counted.parameters();
                 let on_disk = weights(&self.order_on_disk()) + pass;
-                let a_disk_helps = !order.parks_parameters() && on_disk <= available as f64;
+                let a_disk_helps = !order.offloads_parameters_to_disk() && on_disk <= available as f64;
                 Err(RunError::TooLarge { parameters, rows, tokens, ranks, needed, available, a_disk_helps })
             }
             false => Ok(()),

@@ -6,8 +6,8 @@ mod support;
 
 mod budget;
 mod copies;
+mod offloaded_params;
 mod on_disk;
-mod parked;
 mod parts;
 mod plan;
 mod start;

@@ -1,13 +1,13 @@
-//! Sums of the rows of two tables on a device, and gradients of a table: a cube sums those of some neighbouring rows, in f32 and
-//! in a fixed order.
+//! Sums of the rows of two tables on a device, and gradients of tables: each row is summed once, in f32 and in a fixed order.
 //!
 //! Burn's kernel has one unit for each column, which reads all ids one after the other, and adds in the dtype of the table.
-//! Here the units of a cube share the ids. They list where the cube's rows are, sorted by unit, and then add the gradients
-//! from the list. Where a cube's rows are more than the list has room for, it adds row by row. Few rows, as those of token
-//! types, are shared by several cubes, whose sums are added by one more kernel.
+//! Here one kernel sorts the ids into buckets of neighbouring rows, about as many buckets as a bucket has groups of rows,
+//! and another sums the gradients, a cube for each group of rows. Such a cube reads the ids of its bucket, lists those of
+//! its rows, and adds the gradients from the list. Where they are more than the list has room for, it adds row by row.
+//! A row that has many gradients, as those of token types have, is shared by several cubes, whose sums are added by one more
+//! kernel. The gradients of two tables whose rows were added share these launches.
 #![allow(unsafe_code)] // A launch without checks of bounds: the kernel checks its row and its ids.
 
-use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Cube, TensorMetadata};
 use burn::tensor::{DType, Shape};
@@ -15,7 +15,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::ops::{EmbeddingOps, added, scattered};
-use crate::cube::{Spec, UNITS, contiguous, element, empty, grid, run, sums_in, together, units};
+use crate::cube::{Spec, UNITS, contiguous, element, empty, grid, part_of, run, sums_in, together, units};
 use crate::off::Kernel;
 
 impl EmbeddingOps for Cube {
@@ -51,11 +51,36 @@ impl EmbeddingOps for Cube {
         if is_empty || !is_narrow(grad.dtype()) || !is_narrow(dtype) || Kernel::Embedding.is_off() {
             return scattered::<Self>(grad, ids, rows, dtype);
         }
-        let [sums] = run(vec![grad, ids], [Spec::new([rows * width], dtype)], move |inputs| {
+        let [sums] = run(vec![grad, ids], [Spec::new([rows, width], dtype)], move |inputs| {
             let [grad, ids] = inputs.try_into().expect("two inputs");
-            [summed(contiguous(grad), contiguous(ids), rows, dtype)]
+            let [sums] = summed(contiguous(grad), [(contiguous(ids), rows)], dtype);
+            [sums]
         });
-        Self::float_reshape(sums, Shape::new([rows, width]))
+        sums
+    }
+
+    fn scatter_both(
+        grad: FloatTensor<Self>,
+        ids: IntTensor<Self>,
+        places: IntTensor<Self>,
+        rows: [usize; 2],
+        dtype: DType,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let width = grad.shape()[2];
+        let is_empty = grad.shape().num_elements() == 0 || rows.contains(&0);
+        let is_alike = ids.dtype() == places.dtype();
+        let are_narrow = is_narrow(grad.dtype()) && is_narrow(dtype);
+        if is_empty || !is_alike || !are_narrow || Kernel::Embedding.is_off() {
+            let of_table = Self::scatter(grad.clone(), ids, rows[0], dtype);
+            return (of_table, Self::scatter(grad, places, rows[1], dtype));
+        }
+        let specs = rows.map(|rows| Spec::new([rows, width], dtype));
+        let [sums, other_sums] = run(vec![grad, ids, places], specs, move |inputs| {
+            let [grad, ids, places] = inputs.try_into().expect("three inputs");
+            let tables = [(contiguous(ids), rows[0]), (contiguous(places), rows[1])];
+            summed(contiguous(grad), tables, dtype)
+        });
+        (sums, other_sums)
     }
 }
 
@@ -126,178 +151,364 @@ fn is_narrow(dtype: DType) -> bool {
 /// Cubes that keep a device busy.
 const CUBES: usize = if cfg!(test) { 4 } else { 512 };
 
-/// The fewest ids of a cube that shares a row with others.
-const IDS: usize = if cfg!(test) { 8 } else { 256 };
+/// The fewest gradients of a row, on average, for which several cubes share it.
+const SHARED: usize = if cfg!(test) { 4 } else { 64 };
 
-/// The most rows of a cube. Each cube reads all ids, so that more rows read less, but fewer cubes share the work.
-const ROWS: usize = 8;
+/// The most rows of a group. A cube reads the ids of its group's bucket, so larger groups read less, but fewer cubes share
+/// the work.
+const GROUP: usize = 8;
 
-/// The most places of a list.
+/// The most gradients of a list.
 const LIST: usize = if cfg!(test) { 16 } else { 1024 };
 
-/// Returns the sums of all rows, one after the other. The ids repeat until there are as many as gradients.
-fn summed(grad: CubeTensor, ids: CubeTensor, rows: usize, dtype: DType) -> CubeTensor {
+/// How cubes share the rows of a table.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Shares {
+    rows: usize,
+    /// The rows of a group.
+    group: usize,
+    /// The rows of a bucket: some groups.
+    bucket: usize,
+    /// The cubes that share a group.
+    parts: usize,
+}
+
+impl Shares {
+    fn new(rows: usize, gradients: usize) -> Self {
+        let group = if rows >= CUBES * GROUP { GROUP } else { 1 };
+        let groups = rows.div_ceil(group);
+        // A bucket's cube reads all ids, and a group's those of its bucket: fewest are read with as many buckets as a bucket
+        // has groups.
+        let bucket = groups.isqrt() * group;
+        let parts = (CUBES / rows).min(gradients / rows / SHARED).max(1);
+        Self { rows, group, bucket, parts }
+    }
+
+    fn groups(self) -> usize {
+        self.rows.div_ceil(self.group)
+    }
+
+    fn buckets(self) -> usize {
+        self.rows.div_ceil(self.bucket)
+    }
+}
+
+/// Returns the sums of all rows of each table: `[rows, width]` each. The ids of a table repeat until there are as many as
+/// gradients; all ids have one dtype.
+fn summed<const N: usize>(
+    grad: CubeTensor,
+    tables: [(CubeTensor, usize); N],
+    dtype: DType,
+) -> [CubeTensor; N] {
     let width = grad.meta.shape()[2];
-    let (count, period) = (grad.meta.num_elements() / width, ids.meta.num_elements());
-    let parts = (CUBES / rows).min(count / IDS).max(1);
-    let each = count.div_ceil(parts);
-    let parts = count.div_ceil(each);
-    let each_rows = if rows >= CUBES * ROWS { ROWS } else { 1 };
-    let sums = match parts {
-        1 => empty(&grad, [rows * width], dtype),
+    let count = grad.meta.num_elements() / width;
+    let shares = tables.each_ref().map(|(_, rows)| Shares::new(*rows, count));
+    let ids = tables.map(|(ids, _)| ids);
+    let sorted = sorted(&ids, shares, count);
+    let sums = shares.map(|Shares { rows, parts, .. }| match parts {
+        1 => empty(&grad, [1, rows * width], dtype),
         parts => empty(&grad, [parts, rows * width], DType::F32),
-    };
-    let together = together(&[&grad, &sums], |together| width.is_multiple_of(together));
-    let units = units(&grad, width / together);
-    let cubes = parts * rows.div_ceil(each_rows);
-    // SAFETY: each cube checks that it has rows, writes their sums alone, and reads ids and gradients within their count.
+    });
+    let together =
+        together(&[&[&grad], sums.each_ref().as_slice()].concat(), |together| width.is_multiple_of(together));
+    // Sums of one dtype are one launch.
+    let alone = sums.iter().any(|found| found.dtype != sums[0].dtype);
+    let all: Vec<usize> = (0..N).collect();
+    for group in all.chunks(if alone { 1 } else { N }) {
+        let (mut of_ids, mut of_sorted, mut of_sums) =
+            (SequenceArg::new(), SequenceArg::new(), SequenceArg::new());
+        let (mut periods, mut sizes) = (SequenceArg::new(), SequenceArg::new());
+        let mut cubes = 0;
+        for at in group {
+            let Shares { rows, group, bucket, parts } = shares[*at];
+            of_ids.push(ids[*at].clone().into_buffer_arg());
+            of_sorted.push(sorted[*at].clone().into_buffer_arg());
+            of_sums.push(sums[*at].clone().into_buffer_arg());
+            periods.push(ids[*at].meta.num_elements());
+            [rows, group, bucket, parts].into_iter().for_each(|size| sizes.push(size));
+            cubes += shares[*at].groups() * parts;
+        }
+        let units = units(&grad, width / together);
+        let address = sums.iter().chain([&grad]).map(CubeTensor::required_address_type).max();
+        // SAFETY: each cube checks that it has rows, writes their sums alone, and reads ids and gradients within their count.
+        unsafe {
+            rows_kernel::launch_unchecked(
+                &grad.client,
+                grid(&grad, cubes),
+                CubeDim::new_1d(units),
+                address.expect("there are tensors"),
+                together,
+                grad.clone().into_buffer_arg(),
+                of_ids,
+                of_sorted,
+                of_sums,
+                periods,
+                sizes,
+                width / together,
+                units,
+                [element(&grad), element(&ids[0]), element(&sums[group[0]])],
+            );
+        }
+    }
+    let mut shapes = shares.iter().map(|shares| [shares.rows, width]);
+    sums.map(|sums| {
+        let shape = shapes.next().expect("a shape for each table").into();
+        let sums = if sums.meta.shape()[0] == 1 { sums } else { sums_in(sums, dtype) };
+        part_of(&sums, shape, 0)
+    })
+}
+
+/// Sorts the places of the gradients of each table into the buckets of its rows. Returns for each table where the places
+/// of each bucket begin and where those of the last end, and then the places.
+fn sorted<const N: usize>(ids: &[CubeTensor; N], shares: [Shares; N], count: usize) -> [CubeTensor; N] {
+    let lengths = shares.map(|shares| shares.buckets() + 1 + count);
+    let sorted = lengths.map(|length| empty(&ids[0], [length], DType::U32));
+    let (mut of_ids, mut of_sorted) = (SequenceArg::new(), SequenceArg::new());
+    let (mut periods, mut sizes) = (SequenceArg::new(), SequenceArg::new());
+    let mut cubes = 0;
+    for at in 0..N {
+        of_ids.push(ids[at].clone().into_buffer_arg());
+        of_sorted.push(sorted[at].clone().into_buffer_arg());
+        periods.push(ids[at].meta.num_elements());
+        [shares[at].rows, shares[at].bucket].into_iter().for_each(|size| sizes.push(size));
+        cubes += shares[at].buckets();
+    }
+    let units = units(&ids[0], UNITS as usize);
+    // SAFETY: a cube beyond the last bucket does nothing. The others read ids within their period, and write the places of
+    // their bucket, of which there are no more than gradients.
     unsafe {
-        rows_kernel::launch_unchecked(
-            &grad.client,
-            grid(&grad, cubes),
+        sort_kernel::launch_unchecked(
+            &ids[0].client,
+            grid(&ids[0], cubes),
             CubeDim::new_1d(units),
-            grad.required_address_type().max(sums.required_address_type()),
-            together,
-            grad.clone().into_buffer_arg(),
-            ids.clone().into_buffer_arg(),
-            sums.clone().into_buffer_arg(),
-            cubes,
-            rows,
-            width / together,
+            of_ids,
+            of_sorted,
+            periods,
+            sizes,
             count,
-            period,
-            each,
-            each_rows,
             units,
-            period < count,
-            [element(&grad), element(&ids), element(&sums)],
+            element(&ids[0]),
         );
     }
-    if parts == 1 { sums } else { sums_in(sums, dtype) }
+    sorted
+}
+
+#[cube(launch_unchecked)]
+fn sort_kernel<I: Numeric>(
+    ids: Sequence<Box<[I]>>,
+    mut sorted: Sequence<Box<[u32]>>,
+    periods: Sequence<usize>,
+    sizes: Sequence<usize>,
+    count: usize,
+    #[comptime] units: u32,
+    #[define(I)] _dtype: ElemType,
+) {
+    let cube = CUBE_POS;
+    let step = units as usize;
+    let mut counts = Shared::<[u32]>::new_slice(units as usize);
+    let mut begin = 0usize;
+    #[unroll]
+    for i in 0..ids.len() {
+        let (rows, bucket) = (sizes[2 * i], sizes[2 * i + 1]);
+        let buckets = rows.div_ceil(bucket);
+        let end = begin + buckets;
+        if cube >= begin && cube < end {
+            let (ids, period) = (&ids[i], periods[i]);
+            let sorted = &mut sorted[i];
+            let first_row = (cube - begin) * bucket;
+            let end_row = min(first_row + bucket, rows);
+            let mut below = 0u32;
+            let mut own = 0u32;
+            let mut at = UNIT_POS as usize;
+            while at < count {
+                let id = usize::cast_from(ids[at % period]);
+                if id < first_row {
+                    below += 1;
+                } else if id < end_row {
+                    own += 1;
+                }
+                at += step;
+            }
+            sum_before(&mut counts, below, units);
+            let start = counts[step - 1];
+            sync_cube();
+            let before = sum_before(&mut counts, own, units);
+            if UNIT_POS == 0 {
+                sorted[cube - begin] = start;
+                if cube + 1 == end {
+                    sorted[buckets] = start + counts[step - 1];
+                }
+            }
+            let mut place = buckets + 1 + (start + before) as usize;
+            let mut at = UNIT_POS as usize;
+            while at < count {
+                let id = usize::cast_from(ids[at % period]);
+                if id >= first_row && id < end_row {
+                    sorted[place] = u32::cast_from(at);
+                    place += 1;
+                }
+                at += step;
+            }
+        }
+        begin = end;
+    }
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn rows_kernel<G: Float, I: Numeric, S: Float, N: Size>(
     grad: &[Vector<G, N>],
-    ids: &[I],
-    sums: &mut [Vector<S, N>],
-    cubes: usize,
-    rows: usize,
+    ids: Sequence<Box<[I]>>,
+    sorted: Sequence<Box<[u32]>>,
+    mut sums: Sequence<Box<[Vector<S, N>]>>,
+    periods: Sequence<usize>,
+    sizes: Sequence<usize>,
     width: usize,
-    count: usize,
-    period: usize,
-    each: usize,
-    #[comptime] each_rows: usize,
     #[comptime] units: u32,
-    #[comptime] repeats: bool,
     #[define(G, I, S)] _dtypes: [ElemType; 3],
 ) {
-    let cube = CUBE_POS;
-    if cube >= cubes {
-        terminate!();
-    }
+    let step = units as usize;
     let mut counts = Shared::<[u32]>::new_slice(units as usize);
     let mut list = Shared::<[u32]>::new_slice(LIST);
-    let step = units as usize;
-    let groups = rows.div_ceil(each_rows);
-    let first_row = cube % groups * each_rows;
-    let end_row = min(first_row + each_rows, rows);
-    let part = cube / groups;
-    let first = part * each;
-    let end = min(first + each, count);
+    let mut begin = 0usize;
+    #[unroll]
+    for i in 0..ids.len() {
+        let (rows, group) = (sizes[4 * i], sizes[4 * i + 1]);
+        let (bucket, parts) = (sizes[4 * i + 2], sizes[4 * i + 3]);
+        let groups = rows.div_ceil(group);
+        let end_cube = begin + groups * parts;
+        if CUBE_POS >= begin && CUBE_POS < end_cube {
+            let cube = CUBE_POS - begin;
+            let (ids, period) = (&ids[i], periods[i]);
+            let sorted = &sorted[i];
+            let sums = &mut sums[i];
+            let first_row = cube % groups * group;
+            let end_row = min(first_row + group, rows);
+            let part = cube / groups;
+            // The places of the bucket, of which this cube has a part.
+            let places = rows.div_ceil(bucket) + 1;
+            let start = sorted[first_row / bucket] as usize;
+            let stop = sorted[first_row / bucket + 1] as usize;
+            let each = (stop - start).div_ceil(parts);
+            let first = places + min(start + part * each, stop);
+            let end = places + min(start + (part + 1) * each, stop);
 
-    let own = count_rows::<I>(ids, period, first, end, first_row, end_row, step, repeats);
-    let before = sum_before(&mut counts, own, units);
-    let all = counts[step - 1];
-    let mut row = first_row;
-    if all as usize <= LIST {
-        // The ids of a unit follow those of the unit before it.
-        let mut place = before as usize;
-        let mut at = first + UNIT_POS as usize;
-        while at < end {
-            let id = id_at::<I>(ids, at, period, repeats);
-            if id >= first_row && id < end_row {
-                list[place] = u32::cast_from((at - first) * each_rows + (id - first_row));
-                place += 1;
-            }
-            at += step;
-        }
-        sync_cube();
-        while row < end_row {
-            let mut column = UNIT_POS as usize;
-            while column < width {
-                let mut sum = Vector::<f32, N>::new(0.0f32);
-                for place in 0..all as usize {
-                    let found = list[place] as usize;
-                    if found % each_rows == row - first_row {
-                        sum += Vector::cast_from(grad[(first + found / each_rows) * width + column]);
-                    }
-                }
-                sums[(part * rows + row) * width + column] = Vector::cast_from(sum);
-                column += step;
-            }
-            row += 1;
-        }
-    } else {
-        while row < end_row {
-            let own = count_rows::<I>(ids, period, first, end, row, row + 1, step, repeats);
-            sync_cube();
-            counts[UNIT_POS as usize] = own;
-            sync_cube();
-            let mut column = UNIT_POS as usize;
-            while column < width {
-                let mut sum = Vector::<f32, N>::new(0.0f32);
-                for unit in 0..step {
-                    let mut left = counts[unit];
-                    let mut at = first + unit;
-                    while left > 0 {
-                        if id_at::<I>(ids, at, period, repeats) == row {
-                            sum += Vector::cast_from(grad[at * width + column]);
-                            left -= 1;
+            let all = list_rows::<I>(
+                &mut list,
+                &mut counts,
+                ids,
+                period,
+                sorted,
+                first,
+                end,
+                first_row,
+                end_row,
+                units,
+            );
+            let mut row = first_row;
+            if all as usize <= LIST {
+                while row < end_row {
+                    let mut column = UNIT_POS as usize;
+                    while column < width {
+                        let mut sum = Vector::<f32, N>::new(0.0f32);
+                        for at in 0..all as usize {
+                            let found = list[at] as usize;
+                            if found % GROUP == row - first_row {
+                                sum += Vector::cast_from(grad[found / GROUP * width + column]);
+                            }
                         }
-                        at += step;
+                        sums[(part * rows + row) * width + column] = Vector::cast_from(sum);
+                        column += step;
                     }
+                    row += 1;
                 }
-                sums[(part * rows + row) * width + column] = Vector::cast_from(sum);
-                column += step;
+            } else {
+                while row < end_row {
+                    let mut column = UNIT_POS as usize;
+                    // All units come along to the last columns, since they fill the list together.
+                    while column < width + UNIT_POS as usize {
+                        let mut sum = Vector::<f32, N>::new(0.0f32);
+                        let mut window = first;
+                        while window < end {
+                            let last = min(window + LIST, end);
+                            let all = list_rows::<I>(
+                                &mut list,
+                                &mut counts,
+                                ids,
+                                period,
+                                sorted,
+                                window,
+                                last,
+                                row,
+                                row + 1,
+                                units,
+                            );
+                            if column < width {
+                                for at in 0..all as usize {
+                                    sum +=
+                                        Vector::cast_from(grad[list[at] as usize / GROUP * width + column]);
+                                }
+                            }
+                            window += LIST;
+                        }
+                        if column < width {
+                            sums[(part * rows + row) * width + column] = Vector::cast_from(sum);
+                        }
+                        column += step;
+                    }
+                    row += 1;
+                }
             }
-            row += 1;
         }
+        begin = end_cube;
     }
 }
 
-/// Returns the id of a gradient.
+/// Lists the gradients of some rows, among the sorted places from `first` to `end`, and returns how many they are. If there is
+/// no room for them, nothing is listed. Each is its place times [`GROUP`], and the number of its row after `first_row`.
 #[cube]
-fn id_at<I: Numeric>(ids: &[I], at: usize, period: usize, #[comptime] repeats: bool) -> usize {
-    let mut place = at;
-    if repeats {
-        place = at % period;
-    }
-    usize::cast_from(ids[place])
-}
-
-/// Returns how many of this unit's ids name one of the rows.
-#[cube]
-fn count_rows<I: Numeric>(
+#[allow(clippy::too_many_arguments)]
+fn list_rows<I: Numeric>(
+    list: &mut [u32],
+    counts: &mut [u32],
     ids: &[I],
     period: usize,
+    sorted: &[u32],
     first: usize,
     end: usize,
     first_row: usize,
     end_row: usize,
-    step: usize,
-    #[comptime] repeats: bool,
+    #[comptime] units: u32,
 ) -> u32 {
+    let step = units as usize;
     let mut own = 0u32;
     let mut at = first + UNIT_POS as usize;
     while at < end {
-        let id = id_at::<I>(ids, at, period, repeats);
+        let id = usize::cast_from(ids[sorted[at] as usize % period]);
         if id >= first_row && id < end_row {
             own += 1;
         }
         at += step;
     }
-    own
+    // Others may still read the last list.
+    sync_cube();
+    let before = sum_before(counts, own, units);
+    let all = counts[step - 1];
+    if all as usize <= LIST {
+        // The places of a unit follow those of the unit before it.
+        let mut next = before as usize;
+        let mut at = first + UNIT_POS as usize;
+        while at < end {
+            let place = sorted[at] as usize;
+            let id = usize::cast_from(ids[place % period]);
+            if id >= first_row && id < end_row {
+                list[next] = u32::cast_from(place * GROUP + (id - first_row));
+                next += 1;
+            }
+            at += step;
+        }
+    }
+    sync_cube();
+    all
 }
 
 /// Returns the sum of the numbers of the units before this one. `sums` has one element for each unit, and becomes the sums up
@@ -319,4 +530,20 @@ fn sum_before(sums: &mut [u32], own: u32, #[comptime] units: u32) -> u32 {
         distance *= 2;
     }
     sums[unit] - own
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Shares;
+
+    #[test]
+    fn ids_are_read_about_as_often_as_twice_the_root_of_the_groups() {
+        for rows in (1..2000).chain([30_522, 50_304, 151_936, 262_144]) {
+            let shares = Shares::new(rows, 8192);
+            let groups = shares.groups();
+            let reads = shares.buckets() + shares.bucket / shares.group;
+            assert!(reads <= 2 * groups.isqrt() + 3, "{shares:?}: {reads} times");
+            assert!(shares.buckets() * shares.bucket >= rows && shares.bucket.is_multiple_of(shares.group));
+        }
+    }
 }

@@ -6,7 +6,7 @@
 //! ```text
 //! ops.rs   the lookup and its gradient as operations of a backend
 //! flex.rs  rows on all cores
-//! cube.rs  rows on a device, one cube for each
+//! cube.rs  rows on a device, whose gradients are sorted by row
 //! ```
 
 #[cfg(feature = "cube")]
@@ -23,8 +23,8 @@ pub use ops::EmbeddingOps;
 
 /// Selects the rows `ids`, `[batch, length]`, of a table `[rows, width]`: `[batch, length, width]`, in its dtype.
 ///
-/// The backward pass keeps the ids. It adds the gradients of each row in f32, in a fixed order. On the CPU, it groups the ids
-/// by row once, and the result does not depend on the number of threads.
+/// The backward pass keeps the ids. It sorts them by row and adds the gradients of each row in f32, in a fixed order. On the
+/// CPU, the result does not depend on the number of threads.
 ///
 /// ```
 /// use burn::tensor::{Device, Int, Tensor};

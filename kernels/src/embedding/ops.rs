@@ -37,6 +37,17 @@ pub trait EmbeddingOps: Backend {
     ) -> FloatTensor<Self> {
         scattered::<Self>(grad, ids, rows, dtype)
     }
+
+    /// Does the same for two tables whose rows were added: `rows` are those of each. The first ids are `[batch, length]`.
+    fn scatter_both(
+        grad: FloatTensor<Self>,
+        ids: IntTensor<Self>,
+        places: IntTensor<Self>,
+        rows: [usize; 2],
+        dtype: DType,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        (Self::scatter(grad.clone(), ids, rows[0], dtype), Self::scatter(grad, places, rows[1], dtype))
+    }
 }
 
 /// Adds the rows of two tables with Burn's operations.
@@ -91,9 +102,15 @@ impl<B: EmbeddingOps, C: CheckpointStrategy> EmbeddingOps for Autodiff<B, C> {
                 let sum = B::select_sum(table, ids.clone(), other, places.clone());
                 (sum, ([ids, places], rows, dtype))
             },
-            |([ids, places], [rows, other_rows], dtype), grad, [to_table, to_other]| {
-                let of_table = to_table.then(|| B::scatter(grad.clone(), ids, rows, dtype));
-                [of_table, to_other.then(|| B::scatter(grad, places, other_rows, dtype))]
+            |([ids, places], rows, dtype), grad, wanted| match wanted {
+                [true, true] => {
+                    let (of_table, of_other) = B::scatter_both(grad, ids, places, rows, dtype);
+                    [Some(of_table), Some(of_other)]
+                }
+                [to_table, to_other] => {
+                    let of_table = to_table.then(|| B::scatter(grad.clone(), ids, rows[0], dtype));
+                    [of_table, to_other.then(|| B::scatter(grad, places, rows[1], dtype))]
+                }
             },
         )
     }

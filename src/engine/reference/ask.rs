@@ -134,7 +134,7 @@ impl<M: Objective<B>, B: Batch, F: FnMut(usize)> Asking<'_, M, B, F> {
         self.waiting.clear();
         let rank = self.world.rank();
         let own = std::mem::take(&mut self.pending).into_iter().nth(rank);
-        let (own, is_silent) = match own {
+        let (own, has_empty_batch) = match own {
             Some(own) => (Some(own), false),
             None if self.pass.is_collective() => (Some(self.spare.batch()?), true),
             None => (None, true),
@@ -142,7 +142,7 @@ impl<M: Objective<B>, B: Batch, F: FnMut(usize)> Asking<'_, M, B, F> {
         let mut found = Answers::default();
         if let Some(batch) = own {
             let samples = batch.compared().map(|compared| compared.keys()).unwrap_or_default();
-            let (entered, pass) = self.pass.clone().silent(is_silent).enter(&self.model)?;
+            let (entered, pass) = self.pass.clone().empty_batch(has_empty_batch).enter(&self.model)?;
             let numbers = entered.reference(batch, &pass).ok_or(TrainError::NoReference)?;
             pass.check()?;
             let numbers: Vec<f32> = numbers.try_into_vec_as()?;
@@ -150,7 +150,7 @@ impl<M: Objective<B>, B: Batch, F: FnMut(usize)> Asking<'_, M, B, F> {
                 let found = numbers.len();
                 return Err(TrainError::ReferenceNumbers { samples: samples.len(), found });
             }
-            if !is_silent {
+            if !has_empty_batch {
                 found.add(&samples, &numbers);
             }
         }

@@ -238,7 +238,7 @@ impl<M: Module> Session<M> {
     where
         M: Objective<B>,
     {
-        let (model, pass) = pass.silent(true).enter(self.weights.replica())?;
+        let (model, pass) = pass.empty_batch(true).enter(self.weights.replica())?;
         let grads = model.loss(batch, &pass).sum.backward();
         Ok(pass.gradients(grads, &model, closes)?)
     }

@@ -11,7 +11,7 @@ use firebrick_world::{Communicator, host_device};
 
 use super::Session;
 use super::memory::MemoryProbe;
-use super::publish::{published, published_parked};
+use super::publish::{published, published_to_disk};
 use super::ranks::Ranks;
 use super::updater::Updater;
 use super::weights::Weights;
@@ -128,20 +128,20 @@ impl<M: Module + 'static> Prepared<M> {
             Some(OnDisk { folder, bucket_bytes }) => Some(Disk::create(folder, *bucket_bytes, world.rank())?),
             None => None,
         };
-        let (parked, master) = match disk.as_mut().filter(|_| order.parks_parameters()) {
+        let (offloaded, master) = match disk.as_mut().filter(|_| order.offloads_parameters_to_disk()) {
             None => (None, master),
             Some(disk) => {
-                let parked = disk.park(master, |id| pass.provides(id));
+                let offloaded = disk.offload(master, |id| pass.provides(id));
                 // Ranks exchange parameters on their way to the disk: a lost rank is not an error of this disk.
                 pass.check()?;
-                let (parked, master) = parked?;
-                pass = pass.reading(parked.clone());
-                (Some(parked), master)
+                let (offloaded, master) = offloaded?;
+                pass = pass.reading(offloaded.clone());
+                (Some(offloaded), master)
             }
         };
-        let outline = |master: &M| match &parked {
+        let outline = |master: &M| match &offloaded {
             None => master.clone(),
-            Some(parked) => parked.outline(master.clone(), Values::Master, true),
+            Some(offloaded) => offloaded.outline(master.clone(), Values::Master, true),
         };
         let owned = outline(&master);
         if trained(&owned).is_empty() {
@@ -149,15 +149,15 @@ impl<M: Module + 'static> Prepared<M> {
         }
         let before = dtypes(&owned);
         drop(owned);
-        let pair = match &parked {
+        let pair = match &offloaded {
             None => published(&pass, &mut stages, master)?,
-            Some(parked) => {
+            Some(offloaded) => {
                 stages.updated(&master);
-                published_parked(&mut stages, parked, master, order.moves())?
+                published_to_disk(&mut stages, offloaded, master, order.moves())?
             }
         };
         let owned = outline(&pair.0);
-        let weights = Weights::new(pair, parked);
+        let weights = Weights::new(pair, offloaded);
         let changed = before.into_iter().zip(dtypes(&owned)).find(|(before, after)| before != after);
         if let Some(((path, _), _)) = changed {
             return Err(TrainError::SharedState { path });

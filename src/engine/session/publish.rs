@@ -18,7 +18,7 @@ use firebrick_strategies::{Pass, Stages, StrategyError, each_distinct_param, tie
 
 use crate::TrainError;
 use crate::checkpoint::{OnDisk, Part, Published, split_in};
-use crate::scratch::{ParkedParams, Values};
+use crate::scratch::{DiskParams, Values};
 
 /// What an update wrote besides the master.
 #[derive(Default)]
@@ -84,9 +84,9 @@ pub(super) fn published_from<M: Module, I: Send>(
 /// # Errors
 ///
 /// The disk is full or fails, or another rank is lost.
-pub(super) fn published_parked<M: Module>(
+pub(super) fn published_to_disk<M: Module>(
     stages: &mut Stages<M>,
-    params: &Arc<ParkedParams>,
+    params: &Arc<DiskParams>,
     master: M,
     most: Option<usize>,
 ) -> Result<(M, M), TrainError> {
@@ -140,9 +140,9 @@ pub(super) fn published_in_parts<M: Module>(
         let (optimizer, disk, master, grads) = input;
         // Burn's optimizer updates only the first place of a tied parameter, in place only if nothing else holds the tensor.
         let master = if way.is_tied { untie(master) } else { master };
-        let parked = disk.as_ref().and_then(|disk| disk.parked().cloned());
+        let offloaded = disk.as_ref().and_then(|disk| disk.offloaded().cloned());
         let (values, written) = (HashMap::new(), Written::default());
-        let mut publishing = Publishing { stages, parked, values, written, failed: None };
+        let mut publishing = Publishing { stages, offloaded, values, written, failed: None };
         let mut update = |optimizer: &mut ModuleOptimizer, model: M, Part { params, grads }: Part| {
             let params = params.into_iter().collect();
             match way.writes {
@@ -174,7 +174,7 @@ pub(super) fn published_in_parts<M: Module>(
 struct Publishing<'a, M> {
     stages: &'a mut Stages<M>,
     /// The parameters that wait on the disk.
-    parked: Option<Arc<ParkedParams>>,
+    offloaded: Option<Arc<DiskParams>>,
     /// The other published parameters, each flat.
     values: HashMap<ParamId, Tensor<1>>,
     written: Written,
@@ -204,7 +204,7 @@ impl<M: Module> Publishing<'_, M> {
             self.failed.get_or_insert(error);
             Vec::new()
         });
-        let waits = |id| self.parked.as_ref().is_some_and(|parked| parked.has(id));
+        let waits = |id| self.offloaded.as_ref().is_some_and(|offloaded| offloaded.has(id));
         let (waiting, others): (Vec<_>, Vec<_>) = published.into_iter().partition(|(id, _)| waits(*id));
         self.values.extend(others);
         waiting
@@ -212,11 +212,11 @@ impl<M: Module> Publishing<'_, M> {
 
     /// Publishes the parameters that the update left as they were, and returns master and replica.
     fn end(mut self, master: M) -> Result<((M, M), Written), StrategyError> {
-        let master = renewed(self.parked.as_deref(), master, Values::Master);
+        let master = renewed(self.offloaded.as_deref(), master, Values::Master);
         self.stages.updated(&master);
         let mut rest = HashSet::new();
         each_distinct_param(&master, |param| {
-            let waits = self.parked.as_ref().is_some_and(|parked| parked.has(param.id()));
+            let waits = self.offloaded.as_ref().is_some_and(|offloaded| offloaded.has(param.id()));
             if !waits && !self.values.contains_key(&param.id()) {
                 rest.insert(param.id());
             }
@@ -225,23 +225,23 @@ impl<M: Module> Publishing<'_, M> {
         if let Some(failed) = self.failed {
             return Err(failed);
         }
-        let published = renewed(self.parked.as_deref(), master.clone(), Values::Replica);
+        let published = renewed(self.offloaded.as_deref(), master.clone(), Values::Replica);
         let replica = self.stages.publish_rest(with_values(published, self.values))?;
         Ok(((master, replica), self.written))
     }
 }
 
 /// Returns the model with initializers for its parameters that wait.
-pub(super) fn renewed<M: Module>(parked: Option<&ParkedParams>, model: M, values: Values) -> M {
-    match parked {
+pub(super) fn renewed<M: Module>(offloaded: Option<&DiskParams>, model: M, values: Values) -> M {
+    match offloaded {
         None => model,
-        Some(parked) => parked.renewed(model, values, |_| true),
+        Some(offloaded) => offloaded.renewed(model, values, |_| true),
     }
 }
 
 /// Splits the parameters that wait into runs of neighbours in the model, of at most `most` bytes of the master each, unless
 /// one alone has more.
-pub(super) fn buckets<M: Module>(params: &ParkedParams, master: &M, most: usize) -> Vec<Vec<ParamId>> {
+pub(super) fn buckets<M: Module>(params: &DiskParams, master: &M, most: usize) -> Vec<Vec<ParamId>> {
     let (mut runs, mut sum) = (Vec::<Vec<ParamId>>::new(), 0);
     each_distinct_param(master, |param| {
         let Some(stored) = params.stored(param.id(), Values::Master) else { return };

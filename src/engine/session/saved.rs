@@ -9,7 +9,7 @@ use firebrick_strategies::{SavedStates, StageState};
 use firebrick_world::is_host;
 
 use super::Session;
-use super::publish::{published, published_parked};
+use super::publish::{published, published_to_disk};
 use super::weights::Weights;
 use super::whole::Which;
 use crate::TrainError;
@@ -66,13 +66,13 @@ impl<M: Module> Session<M> {
         let fresh = self.strategies();
         let Some(master) = self.weights.take_master() else { return Ok(()) };
         let device = self.pass.device().clone();
-        let parked = self.weights.parked().cloned();
+        let offloaded = self.weights.offloaded().cloned();
         let master = self.stages.unalias_master(master);
-        let master = match &parked {
+        let master = match &offloaded {
             None => master,
-            Some(parked) => parked.outline(master, Values::Master, true),
+            Some(offloaded) => offloaded.outline(master, Values::Master, true),
         };
-        let written = parked.as_deref().map_or(Waiting::Nothing, Waiting::Written);
+        let written = offloaded.as_deref().map_or(Waiting::Nothing, Waiting::Written);
         let load_master = |(master, saved)| load(master, layout, saved, interrupter, written);
         let reclaimed = (master, checkpoint.parameters());
         let master = device.memory_persistent_allocations(reclaimed, load_master)?;
@@ -95,22 +95,22 @@ impl<M: Module> Session<M> {
                 master
             }
         };
-        let pair = match &parked {
+        let pair = match &offloaded {
             None => published(&self.pass, &mut self.stages, master)?,
-            Some(parked) => {
-                let master = parked.renewed(master, Values::Master, |_| true);
+            Some(offloaded) => {
+                let master = offloaded.renewed(master, Values::Master, |_| true);
                 self.stages.updated(&master);
-                published_parked(&mut self.stages, parked, master, self.updater.moves)?
+                published_to_disk(&mut self.stages, offloaded, master, self.updater.moves)?
             }
         };
-        self.weights = Weights::new(pair, parked.clone());
+        self.weights = Weights::new(pair, offloaded.clone());
         let mut states = SavedStates::matching(fresh, state.strategies().to_vec());
         self.stages.restore(&mut states)?;
         states.finish()?;
         if let Some(average) = self.stages.averaged() {
             let average = match checkpoint.average() {
                 Some(saved) => {
-                    let left = parked.as_deref().map_or(Waiting::Nothing, Waiting::Left);
+                    let left = offloaded.as_deref().map_or(Waiting::Nothing, Waiting::Left);
                     load(average, layout, saved, interrupter, left)?
                 }
                 None => self.weights.master().clone(),

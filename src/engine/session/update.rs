@@ -191,11 +191,11 @@ impl<M: Module> Session<M> {
         let device = self.pass.device().clone();
         let Some(master) = self.weights.take_master() else { return Ok(()) };
         let master = self.stages.unalias_master(master);
-        let parked = self.updater.parked();
-        let master = match &parked {
+        let offloaded = self.updater.offloaded();
+        let master = match &offloaded {
             None => master,
             // An optimizer updates whatever has a value.
-            Some(parked) => parked.outline(master, Values::Master, true),
+            Some(offloaded) => offloaded.outline(master, Values::Master, true),
         };
         // Only a device's updates are deferred.
         let params = if is_host(&device) { HashSet::new() } else { grads.ids(&master) };
@@ -204,13 +204,13 @@ impl<M: Module> Session<M> {
         let first = FirstUpdate::begins(self.updater.updates == 0, &master, &grads, &device);
         let Placement { master_on_host, replica_on_host, .. } = self.memory.bytes.placement;
         let is_copied = master_on_host && !replica_on_host;
-        let in_parts = (is_copied || parked.is_some()) && self.stages.publishes_each();
+        let in_parts = (is_copied || offloaded.is_some()) && self.stages.publishes_each();
         let (updated, to) = ((master, grads, step.rate), (&device, &mut self.stages, in_parts));
         let pair = self.updater.update(updated, guard, params, to)?;
         // What is on its way would be missing in the measurement.
         let pair = if first.measures() { arrived(&device, &mut self.stages, pair) } else { pair };
         self.count_state(first, &pair);
-        self.weights.put(pair, parked);
+        self.weights.put(pair, offloaded);
         self.updater.disk.as_mut().map_or(Ok(()), OnDisk::check)?;
         if self.weights.is_there() {
             self.arrive()?;

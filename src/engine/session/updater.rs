@@ -12,7 +12,7 @@ use firebrick_strategies::{Grads, Stages, StrategyError, tie, untie};
 use super::publish::{Input, Way, Written, published_from, published_in_parts, renewed};
 use crate::checkpoint::OnDisk;
 use crate::engine::late::Late;
-use crate::scratch::{ParkedParams, Values};
+use crate::scratch::{DiskParams, Values};
 use crate::{LrSchedule, TrainError};
 
 /// Updates a master, and says how the next update is best made.
@@ -86,8 +86,8 @@ impl Updater {
     }
 
     /// The parameters that the disk keeps, if it keeps any.
-    pub fn parked(&self) -> Option<Arc<ParkedParams>> {
-        self.disk.as_ref()?.parked().cloned()
+    pub fn offloaded(&self) -> Option<Arc<DiskParams>> {
+        self.disk.as_ref()?.offloaded().cloned()
     }
 
     /// Returns gradients in the dtypes that the optimizer reads.
@@ -106,7 +106,7 @@ impl Updater {
         (device, stages, in_parts): (&Device, &mut Stages<M>, bool),
     ) -> Result<(M, M), StrategyError> {
         let (is_tied, writes, is_decided, before) = (self.is_tied, self.writes, guard.is_none(), deferrals());
-        let waiting = self.parked();
+        let waiting = self.offloaded();
         let input = (&mut self.optimizer, self.disk.as_mut(), master, grads);
         let (pair, written) = match self.moves.filter(|_| in_parts) {
             Some(most) => published_in_parts(device, stages, input, Way { rate, is_tied, writes, most })?,

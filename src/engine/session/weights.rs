@@ -12,14 +12,16 @@ use burn::backend::DispatchTensor;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, Tensor};
 use firebrick_kernels::sum_of_squares;
-use firebrick_strategies::{Parked, Paths, Stages, StrategyError, each_distinct_param, each_param, learns};
+use firebrick_strategies::{
+    OffloadedParams, Paths, Stages, StrategyError, each_distinct_param, each_param, learns,
+};
 use firebrick_world::{Communicator, numbers};
 
 use super::publish::{arrived, buckets};
 use crate::TrainError;
 use crate::checkpoint::Layout;
 use crate::engine::agreement::any;
-use crate::scratch::{ParkedParams, Values};
+use crate::scratch::{DiskParams, Values};
 
 /// Master and replica, and where their values are.
 pub(super) struct Weights<M> {
@@ -29,14 +31,14 @@ pub(super) struct Weights<M> {
     /// Whether parameters of the replica may still be on their way.
     arrives: bool,
     /// The parameters of blocks that wait on the disk.
-    parking: Option<Parking>,
+    on_disk: Option<OffloadedWeights>,
     /// What has been read of them since the last update.
     pub copies: Copies<M>,
 }
 
 /// The parameters that wait on the disk.
-struct Parking {
-    params: Arc<ParkedParams>,
+struct OffloadedWeights {
+    params: Arc<DiskParams>,
     /// Those that have no value in the replica either. A strategy behind this one may have gathered others there.
     of_replica: HashSet<ParamId>,
 }
@@ -69,16 +71,16 @@ impl<M> Weights<M> {
     }
 
     /// The parameters that wait on the disk, if there are any.
-    pub fn parked(&self) -> Option<&Arc<ParkedParams>> {
-        self.parking.as_ref().map(|parking| &parking.params)
+    pub fn offloaded(&self) -> Option<&Arc<DiskParams>> {
+        self.on_disk.as_ref().map(|on_disk| &on_disk.params)
     }
 }
 
 impl<M: Module> Weights<M> {
     /// Creates the weights of a run from what has just been published, of which all has come.
-    pub fn new(pair: (M, M), parked: Option<Arc<ParkedParams>>) -> Self {
-        let mut weights = Self { pair: None, arrives: false, parking: None, copies: Copies::default() };
-        weights.put(pair, parked);
+    pub fn new(pair: (M, M), offloaded: Option<Arc<DiskParams>>) -> Self {
+        let mut weights = Self { pair: None, arrives: false, on_disk: None, copies: Copies::default() };
+        weights.put(pair, offloaded);
         weights.arrives = false;
         weights.renew();
         weights
@@ -91,8 +93,8 @@ impl<M: Module> Weights<M> {
     }
 
     /// Puts back what has been published, of which some may be on its way.
-    pub fn put(&mut self, pair: (M, M), parked: Option<Arc<ParkedParams>>) {
-        self.parking = parked.map(|params| Parking::of(params, &pair.1));
+    pub fn put(&mut self, pair: (M, M), offloaded: Option<Arc<DiskParams>>) {
+        self.on_disk = offloaded.map(|params| OffloadedWeights::of(params, &pair.1));
         self.pair = Some(pair);
         self.arrives = true;
     }
@@ -119,12 +121,12 @@ impl<M: Module> Weights<M> {
 
     /// Returns whether a parameter waits on the disk.
     fn waits(&self, id: ParamId) -> bool {
-        self.parked().is_some_and(|params| params.has(id))
+        self.offloaded().is_some_and(|params| params.has(id))
     }
 
     /// Drops the values of parameters that wait, if something has read them.
     pub fn renew(&mut self) {
-        let Some(Parking { params, of_replica }) = &self.parking else { return };
+        let Some(OffloadedWeights { params, of_replica }) = &self.on_disk else { return };
         self.pair = self.pair.take().map(|(master, replica)| {
             let master = params.renewed(master, Values::Master, |_| true);
             (master, params.renewed(replica, Values::Replica, |id| of_replica.contains(&id)))
@@ -133,7 +135,7 @@ impl<M: Module> Weights<M> {
 
     /// Returns a model in validation mode. Parameters of the replica that wait still do.
     pub fn valid(&self, model: &M) -> M {
-        match self.parked() {
+        match self.offloaded() {
             None => model.valid(),
             Some(params) => params.valid(model, Values::Replica),
         }
@@ -141,7 +143,7 @@ impl<M: Module> Weights<M> {
 
     /// Returns a model of which only dtypes, shapes and settings are read.
     pub fn outline(&self, model: &M, values: Values) -> M {
-        match self.parked() {
+        match self.offloaded() {
             None => model.clone(),
             Some(params) => params.outline(model.clone(), values, true),
         }
@@ -153,7 +155,7 @@ impl<M: Module> Weights<M> {
     ///
     /// The disk has failed, or has returned other bytes than were written.
     pub fn check_disk(&self) -> Result<(), TrainError> {
-        self.parked().map_or(Ok(()), |params| Ok(params.check()?))
+        self.offloaded().map_or(Ok(()), |params| Ok(params.check()?))
     }
 
     /// Rejects trained weights that are infinite or not a number, reading those on a disk in buckets of at most `most`
@@ -170,7 +172,7 @@ impl<M: Module> Weights<M> {
         world: &Communicator,
     ) -> Result<(), TrainError> {
         let mut find = NotFinite(None);
-        let is_finite = self.all_finite()? && self.all_parked_finite(most)?;
+        let is_finite = self.all_finite()? && self.all_offloaded_finite(most)?;
         if !is_finite {
             self.master().visit(&mut find);
             self.check_disk()?;
@@ -206,8 +208,8 @@ impl<M: Module> Weights<M> {
     }
 
     /// Returns true if all trained parameters that wait are finite.
-    fn all_parked_finite(&self, most: usize) -> Result<bool, TrainError> {
-        let Some(params) = self.parked() else { return Ok(true) };
+    fn all_offloaded_finite(&self, most: usize) -> Result<bool, TrainError> {
+        let Some(params) = self.offloaded() else { return Ok(true) };
         let is_trained = |id: &ParamId| params.param(*id).is_some_and(|param| param.is_trained);
         for mut ids in buckets(params, self.master(), most) {
             ids.retain(is_trained);
@@ -223,9 +225,9 @@ impl<M: Module> Weights<M> {
     }
 }
 
-impl Parking {
+impl OffloadedWeights {
     /// Returns the parameters that wait of a replica that has just been published.
-    fn of<M: Module>(params: Arc<ParkedParams>, replica: &M) -> Self {
+    fn of<M: Module>(params: Arc<DiskParams>, replica: &M) -> Self {
         let mut of_replica = HashSet::new();
         each_param(replica, |param| {
             if !param.is_initialized() && params.has(param.id()) {

@@ -87,7 +87,7 @@ where
                     None if pass.is_collective() => spare.batch()?,
                     None => continue,
                 };
-                let (entered, pass) = pass.clone().silent(expected == 0).enter(&model)?;
+                let (entered, pass) = pass.clone().empty_batch(expected == 0).enter(&model)?;
                 let Evaluation { loss, counts } = entered.evaluate(batch, &pass);
                 self.session.having_read(pass.check().map_err(TrainError::from))?;
                 if expected == 0 {

@@ -143,7 +143,7 @@ impl Order {
     }
 
     /// Returns whether a disk keeps the parameters of blocks too.
-    pub fn parks_parameters(&self) -> bool {
+    pub fn offloads_parameters_to_disk(&self) -> bool {
         self.on_disk().is_some() && self.offloads() == Some(Offloads::Parameters)
     }
 

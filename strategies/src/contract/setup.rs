@@ -23,7 +23,7 @@ pub struct Setup<'a, M> {
     world: Communicator,
     master_is_away: Arc<AtomicBool>,
     gradients_land: Arc<AtomicBool>,
-    parks_parameters: Arc<AtomicBool>,
+    offloads_parameters_to_disk: Arc<AtomicBool>,
 }
 
 impl<'a, M> Setup<'a, M> {
@@ -40,7 +40,7 @@ impl<'a, M> Setup<'a, M> {
             world: Communicator::solo(),
             master_is_away: Arc::default(),
             gradients_land: Arc::default(),
-            parks_parameters: Arc::default(),
+            offloads_parameters_to_disk: Arc::default(),
         }
     }
 
@@ -57,7 +57,7 @@ impl<'a, M> Setup<'a, M> {
     pub fn add(&mut self, effects: Effects) -> Result<(), StrategyError> {
         let (offloads, moves) = (effects.offloads, effects.moves.unwrap_or(BUCKET_BYTES));
         self.order.add(effects)?;
-        self.parks_parameters.store(self.order.parks_parameters(), Relaxed);
+        self.offloads_parameters_to_disk.store(self.order.offloads_parameters_to_disk(), Relaxed);
         if let Some(offloads) = offloads {
             self.master_is_away.store(true, Relaxed);
             if self.order.lands_on_host() {
@@ -94,10 +94,10 @@ impl<'a, M> Setup<'a, M> {
         self.gradients_land.clone()
     }
 
-    /// Returns a flag that is true if the parameters of blocks [wait on a disk](Order::parks_parameters) between two updates.
+    /// Returns a flag that is true if the parameters of blocks [wait on a disk](Order::offloads_parameters_to_disk) between two updates.
     /// Read it once all strategies have started.
-    pub fn parks_parameters(&self) -> Arc<AtomicBool> {
-        self.parks_parameters.clone()
+    pub fn offloads_parameters_to_disk(&self) -> Arc<AtomicBool> {
+        self.offloads_parameters_to_disk.clone()
     }
 
     /// Returns the model, on the device where the user created it, or on the training device if no strategy

@@ -125,11 +125,11 @@ impl Held {
         optimizer: &dyn OptimizerRecipe,
         gradients: &mut Gradients,
     ) {
-        let parks = order.parks_parameters() && param.in_block;
+        let to_disk = order.offloads_parameters_to_disk() && param.in_block;
         if let Some(packing) = param.packing {
             // The forward pass reads it where the replica is; the parameter itself is a placeholder of one element.
             self.replica += packing.bytes(param.elements() as usize) as u64;
-            *(if parks { &mut self.disk_parameters } else { &mut self.master }) += param.master_bytes;
+            *(if to_disk { &mut self.disk_parameters } else { &mut self.master }) += param.master_bytes;
             return;
         }
         let (whole, stage, offloads) = (param.elements(), order.stage(), order.offloads());
@@ -157,7 +157,7 @@ impl Held {
         };
         // What stages 1 and 2 gather of the replica is in memory, and what they gather it from waits as the master does.
         let is_gathered = padded.is_some() && stage < 3;
-        match parks {
+        match to_disk {
             false => {
                 self.master += master;
                 self.replica += replica;

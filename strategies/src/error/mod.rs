@@ -214,7 +214,7 @@ pub enum StrategyError {
     Read(String),
     /// A parameter that waits outside memory could not be read.
     #[error("a parameter could not be read: {0}")]
-    Parked(String),
+    OffloadedParam(String),
     /// No choice of segments fits the budget.
     #[error(
         "Recompute: a budget of {budget} bytes cannot be kept: the inputs of all segments take {needed} bytes. Raise it, make the micro-batch smaller, or, on a GPU, move the inputs to the host with `.offloaded()`"

@@ -23,7 +23,8 @@ use crate::{Grads, StrategyError};
 
 pub use dropout::Dropout;
 pub use segment::{
-    Bundle, Parked, ParkedParam, ParkedRead, SUMS_IN_FLIGHT, SegmentPlan, TensorMap, Units, Which,
+    Bundle, OffloadedParam, OffloadedParams, OffloadedRead, SUMS_IN_FLIGHT, SegmentPlan, TensorMap, Units,
+    Which,
 };
 use segment::{Entered, Root};
 
@@ -56,7 +57,7 @@ pub struct Pass {
     /// Whether the pass recomputes its segment for the gradients alone.
     unread: bool,
     /// Whether this rank contributes nothing to the ranks' collectives.
-    silent: bool,
+    empty_batch: bool,
     label_smoothing: f64,
     /// Records what the pass computes, and when.
     timeline: Timeline,
@@ -82,7 +83,7 @@ impl Pass {
             inside_unit: false,
             recorded: true,
             unread: false,
-            silent: false,
+            empty_batch: false,
             label_smoothing: 0.0,
             timeline: Timeline::default(),
             smooths: Arc::default(),
@@ -180,14 +181,14 @@ impl Pass {
             return Ok((model.clone(), self.clone()));
         }
         let root = self.root.as_deref();
-        let (model, entered) = Entered::new(model, &self.plan, &self.device, self.silent, root)?;
+        let (model, entered) = Entered::new(model, &self.plan, &self.device, self.empty_batch, root)?;
         Ok((model, Self { entered: Some(entered), ..self.clone() }))
     }
 
     /// Marks the pass of a rank that has nothing to learn from while other ranks do: it takes part in the collectives
     /// and contributes nothing.
-    pub fn silent(self, silent: bool) -> Self {
-        Self { silent, ..self }
+    pub fn empty_batch(self, empty_batch: bool) -> Self {
+        Self { empty_batch, ..self }
     }
 
     /// Returns whether the ranks communicate in this pass, so that all of them must run it.
@@ -250,7 +251,7 @@ impl Pass {
         }
         self.check()?;
         let mut found = OfGraph(&mut graph, GradientsParams::new());
-        if !self.silent {
+        if !self.empty_batch {
             model.visit(&mut found);
         }
         if let Some(root) = self.root.as_ref().filter(|_| closes) {

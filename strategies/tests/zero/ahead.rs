@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::thread::{self, ThreadId};
 
 use burn::module::ModuleMapper;
-use firebrick_strategies::{Parked, ParkedParam, ParkedRead, each_distinct_param};
+use firebrick_strategies::{OffloadedParam, OffloadedParams, OffloadedRead, each_distinct_param};
 use firebrick_world::{DeviceCollectives, host_device};
 
 use super::transports::by_hand;
@@ -33,23 +33,23 @@ struct Shelf {
     in_a_thread: bool,
 }
 
-impl Parked for Shelf {
-    fn param(&self, id: ParamId) -> Option<ParkedParam> {
+impl OffloadedParams for Shelf {
+    fn param(&self, id: ParamId) -> Option<OffloadedParam> {
         let (_, shape, value) = self.shards.get(&id)?;
-        Some(ParkedParam { shape: shape.clone(), dtype: value.dtype(), is_trained: true })
+        Some(OffloadedParam { shape: shape.clone(), dtype: value.dtype(), is_trained: true })
     }
 
-    fn begin_read(&self, ids: &[ParamId]) -> ParkedRead {
+    fn begin_read(&self, ids: &[ParamId]) -> OffloadedRead {
         let block = self.shards[&ids[0]].0;
         self.events.lock().unwrap().push(Read(block));
         let found = ids.iter().map(|id| self.shards[id].2.clone()).collect();
         let (breaks, waited, in_a_thread) =
             (self.breaks == Some(block), self.waited.clone(), self.in_a_thread);
-        ParkedRead::new(move || {
+        OffloadedRead::new(move || {
             waited.lock().unwrap().push(thread::current().id());
             match breaks {
                 true if in_a_thread => panic!("the disk is broken"),
-                true => Err(StrategyError::Parked("the disk is broken".into())),
+                true => Err(StrategyError::OffloadedParam("the disk is broken".into())),
                 false => Ok(found),
             }
         })

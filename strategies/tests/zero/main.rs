@@ -189,8 +189,8 @@ fn rank_counted<R: Composition<Model>, T>(
         let pass = pass.of_window();
         for micro in 0..MICRO_BATCHES {
             let own = rows(update, micro, world.rank(), world.size());
-            // A rank without rows computes on another rank's rows, silently.
-            let pass = pass.drawing(pass.draws()).silent(own.is_none());
+            // A rank without rows computes on another rank's rows, with an empty batch.
+            let pass = pass.drawing(pass.draws()).empty_batch(own.is_none());
             let x = own.unwrap_or_else(|| rows(update, micro, 0, world.size()).unwrap());
             let (entered, pass) = pass.enter(&replica)?;
             let loss = entered.loss(x, &pass) / ROWS as f64;

@@ -68,7 +68,7 @@ fn parameters_that_one_rank_already_has_are_distributed_with_the_others() {
         let known = (world.rank() == 0).then(|| numbers(&model[1]));
         let mut setup = Setup::new(&model, &own).among(world);
         let mut zero = Zero::stage(3).replicate_below(1).start(&mut setup).unwrap();
-        setup.parks_parameters().store(true, Ordering::Relaxed);
+        setup.offloads_parameters_to_disk().store(true, Ordering::Relaxed);
         let master = zero.init_master(model.clone()).unwrap();
         assert!(master.iter().all(|linear| !linear.weight.is_initialized()));
         let shards = [0, 1].map(|at| numbers(&master[at]));

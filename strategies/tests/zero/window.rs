@@ -53,7 +53,10 @@ fn the_passes_of_a_window_gather_what_is_in_no_block_once() {
         let window = rank.pass.of_window();
         let (first, expected) = rank.enter(&window, &replica);
         assert_eq!((first, window.shared_bytes()), (ROOT, 2 * 4 * ROOT as usize));
-        assert_eq!(rank.enter(&window.drawing(window.draws()).silent(true), &replica), (0, expected.clone()));
+        assert_eq!(
+            rank.enter(&window.drawing(window.draws()).empty_batch(true), &replica),
+            (0, expected.clone())
+        );
         // Passes of nothing in common gather for themselves, and leave nothing.
         for other in [
             rank.pass.clone(),

@@ -10,30 +10,25 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::chat::{self, ChatConfig};
-use super::fields::{record_json, text};
+use super::fields::record_json;
 use super::{Examples, Suggestion, Task, Writing};
 use crate::run::load::{Documents, Loading};
 use crate::run::{DataConfig, Loaded, RunError};
 
 /// `task: CausalLm(..)`: predicts the next token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct CausalLmTask {
     /// Whether rows are windows of one long text, padded samples, or packed samples. Default: `Windows`.
-    #[serde(default)]
     pub rows: Rows,
     /// The field of the text, or of the completion if there is a prompt. Default: `text`.
-    #[serde(default = "text")]
     pub text: String,
     /// The field of a prompt, which the model reads but which does not count in the loss. Default: none.
-    #[serde(default)]
     pub prompt: Option<String>,
     /// Whether an end token follows each text that does not end in one. Default: yes, if the tokenizer has one. What the
     /// tokenizer itself puts around a text, such as a begin token, is always there.
-    #[serde(default)]
     pub end: Option<bool>,
     /// Reads conversations instead of texts. Default: no.
-    #[serde(default)]
     pub chat: Option<ChatConfig>,
 }
 
@@ -51,7 +46,7 @@ pub enum Rows {
 
 impl Default for CausalLmTask {
     fn default() -> Self {
-        Self { rows: Rows::Windows, text: text(), prompt: None, end: None, chat: None }
+        Self { rows: Rows::Windows, text: "text".into(), prompt: None, end: None, chat: None }
     }
 }
 

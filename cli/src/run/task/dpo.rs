@@ -16,35 +16,26 @@ use crate::run::{DataConfig, Loaded, RunError};
 
 /// `task: Dpo(..)`: prefers the better of two answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct DpoTask {
     /// β, above 0: how strongly the model is kept near its reference. Default: 0.1.
-    #[serde(default = "beta")]
     pub beta: f64,
     /// The share of pairs whose labels are taken to be swapped, at least 0 and below 0.5. Default: 0.
-    #[serde(default)]
     pub label_smoothing: f64,
     /// The model that the trained one is compared with. Default: `Frozen`.
-    #[serde(default)]
     pub reference: Reference,
     /// The field of the prompt, which a record may lack: then it is what both answers begin with. Default: `prompt`.
-    #[serde(default = "prompt")]
     pub prompt: String,
     /// The field of the better answer. Default: `chosen`.
-    #[serde(default = "chosen")]
     pub chosen: String,
     /// The field of the worse answer. Default: `rejected`.
-    #[serde(default = "rejected")]
     pub rejected: String,
     /// What is kept of a row with more tokens than `data.max_length`. Default: `Start`.
-    #[serde(default)]
     pub keep: KeptEnd,
     /// Whether an end token follows each text. Default: yes, if the tokenizer has one.
-    #[serde(default)]
     pub end: Option<bool>,
     /// Says that the records are conversations, and may name their template. Default: texts, or conversations in the
     /// tokenizer's template.
-    #[serde(default)]
     pub chat: Option<PreferenceChat>,
 }
 
@@ -57,20 +48,13 @@ pub struct PreferenceChat {
     pub template: Option<TemplateConfig>,
 }
 
-fn beta() -> f64 {
-    Dpo::default().beta
-}
-
-fn prompt() -> String {
-    PreferenceFields::default().prompt
-}
-
-fn chosen() -> String {
-    PreferenceFields::default().chosen
-}
-
-fn rejected() -> String {
-    PreferenceFields::default().rejected
+impl Default for DpoTask {
+    fn default() -> Self {
+        let Dpo { beta, label_smoothing, reference } = Dpo::default();
+        let PreferenceFields { prompt, chosen, rejected } = PreferenceFields::default();
+        let keep = KeptEnd::default();
+        Self { beta, label_smoothing, reference, prompt, chosen, rejected, keep, end: None, chat: None }
+    }
 }
 
 impl DpoTask {

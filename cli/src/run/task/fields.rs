@@ -1,15 +1,7 @@
-//! Fields of records: their usual names, and their values as JSON.
+//! Fields of records, as JSON.
 
 use firebrick_datasets::{Record, Value as Field};
 use serde_json::{Value, json};
-
-pub(super) fn text() -> String {
-    "text".into()
-}
-
-pub(super) fn label() -> String {
-    "label".into()
-}
 
 /// Returns the value of a record's field as JSON, if the record has it.
 pub fn record_json(record: &Record, field: &str) -> Option<Value> {

@@ -6,22 +6,25 @@ use firebrick_models::inference::Question;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::fields::text;
 use super::{Examples, Suggestion, Task};
 use crate::run::load::Loading;
 use crate::run::{Loaded, RunError};
 
 /// `task: MaskedLm(..)`: predicts masked tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct MaskedLmTask {
     /// The field of the text. Default: `text`.
-    #[serde(default = "text")]
     pub text: String,
     /// How many tokens are masked, and with what:
     /// `(probability: 0.15, masked: 0.8, random: 0.1, whole_words: false)`. It uses the run's seed.
-    #[serde(default)]
     pub masking: Masking,
+}
+
+impl Default for MaskedLmTask {
+    fn default() -> Self {
+        Self { text: "text".into(), masking: Masking::default() }
+    }
 }
 
 impl Task for MaskedLmTask {
@@ -48,7 +51,7 @@ impl Task for MaskedLmTask {
     fn suggest(&self, examples: &Examples) -> Result<Suggestion, String> {
         let field = match examples.text(&[]) {
             Some(field) => field,
-            None if examples.records.is_empty() => text(),
+            None if examples.records.is_empty() => Self::default().text,
             None => return Err(examples.lack("each record needs a text")),
         };
         let suggestion = Suggestion::default().data("max_length", examples.length(&[&field]));

@@ -4,7 +4,7 @@
 //! mod.rs         Task, and the tasks that a run file can name
 //! chat.rs        conversations, and their templates
 //! fits.rs        checks that a model can read the rows of the data
-//! fields.rs      fields of records: their usual names, and their values as JSON
+//! fields.rs      fields of records, as JSON
 //! suggestion.rs  what a task suggests for new data
 //! *.rs           one file for each task: its entry in a run file, its data and its predictions
 //! ```
@@ -50,18 +50,32 @@ pub use token_classification::TokenClassificationTask;
 /// The tasks that a run file can name.
 pub type Tasks = Registry<dyn Task>;
 
-impl Registered for dyn Task {
-    const KIND: &'static str = "a task";
+/// Registers the tasks of this crate by their names, and makes each an entry of a run file.
+macro_rules! built_in {
+    ($($name:literal: $task:ty),* $(,)?) => {
+        impl Registered for dyn Task {
+            const KIND: &'static str = "a task";
 
-    fn built_in() -> Tasks {
-        Tasks::default()
-            .with("CausalLm", TaskConfig::named::<CausalLmTask>)
-            .with("MaskedLm", TaskConfig::named::<MaskedLmTask>)
-            .with("TokenClassification", TaskConfig::named::<TokenClassificationTask>)
-            .with("SequenceClassification", TaskConfig::named::<SequenceClassificationTask>)
-            .with("Seq2Seq", TaskConfig::named::<Seq2SeqTask>)
-            .with("Dpo", TaskConfig::named::<DpoTask>)
-    }
+            fn built_in() -> Tasks {
+                Tasks::default()$(.with($name, TaskConfig::named::<$task>))*
+            }
+        }
+
+        $(impl From<$task> for TaskConfig {
+            fn from(task: $task) -> Self {
+                Self::new($name, task)
+            }
+        })*
+    };
+}
+
+built_in! {
+    "CausalLm": CausalLmTask,
+    "MaskedLm": MaskedLmTask,
+    "TokenClassification": TokenClassificationTask,
+    "SequenceClassification": SequenceClassificationTask,
+    "Seq2Seq": Seq2SeqTask,
+    "Dpo": DpoTask,
 }
 
 /// What a model learns from the data: which fields of a record are read, how they become batches, and how a model of
@@ -319,7 +333,7 @@ impl TaskConfig {
 /// Returns `CausalLm()`.
 impl Default for TaskConfig {
     fn default() -> Self {
-        Self::new("CausalLm", CausalLmTask::default())
+        CausalLmTask::default().into()
     }
 }
 

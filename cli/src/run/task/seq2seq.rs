@@ -14,39 +14,38 @@ use crate::run::{DataConfig, Loaded, RunError};
 
 /// `task: Seq2Seq(..)`: generates one text from another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Seq2SeqTask {
     /// The field of the input text. Default: `source`.
-    #[serde(default = "source")]
     pub source: String,
     /// The field of the output text. Default: `target`.
-    #[serde(default = "target")]
     pub target: String,
     /// Text that is added before each source. Default: none.
-    #[serde(default)]
     pub prefix: String,
     /// The field of a beginning of the target that does not count in the loss. Default: none.
-    #[serde(default)]
     pub target_prompt: Option<String>,
     /// The most tokens of a target. Default: `data.max_length`.
-    #[serde(default)]
     pub max_target_length: Option<usize>,
     /// The name of the token that the decoder starts with. Default: the `decoder_start_token_id` in the configuration
     /// of a `Pretrained` folder, otherwise the padding token.
-    #[serde(default)]
     pub start: Option<String>,
     /// The most tokens that each evaluation generates for each source, which adds the metrics of
     /// [`WrittenScores`](firebrick_models::WrittenScores). Default: evaluation generates none.
-    #[serde(default)]
     pub generate: Option<usize>,
 }
 
-fn source() -> String {
-    "source".into()
-}
-
-fn target() -> String {
-    "target".into()
+impl Default for Seq2SeqTask {
+    fn default() -> Self {
+        Self {
+            source: "source".into(),
+            target: "target".into(),
+            prefix: String::new(),
+            target_prompt: None,
+            max_target_length: None,
+            start: None,
+            generate: None,
+        }
+    }
 }
 
 /// A number far above any use, so that a typo is reported instead of tried.

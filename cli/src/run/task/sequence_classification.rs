@@ -8,7 +8,7 @@ use firebrick_models::inference::{LabelKind, Question};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::fields::{label, record_json, text};
+use super::fields::record_json;
 use super::suggestion::listed;
 use super::{Examples, LabelSettings, Suggestion, Task};
 use crate::run::load::Loading;
@@ -16,27 +16,34 @@ use crate::run::{Loaded, RunError};
 
 /// `task: SequenceClassification(..)`: assigns a class, several classes or a number to a text or a pair of texts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct SequenceClassificationTask {
     /// The field of the text. Default: `text`.
-    #[serde(default = "text")]
     pub text: String,
     /// The field of a second text. Default: none.
-    #[serde(default)]
     pub pair: Option<String>,
     /// The field of the label. Default: `label`.
-    #[serde(default = "label")]
     pub label: String,
     /// What the label is: `Class`, `Classes` or `Number`. Default: `Class`.
-    #[serde(default)]
     pub kind: LabelKind,
     /// The names of the classes, in the order of their ids. Default: those of the training data. If a `Pretrained`
     /// folder already has a classifier, the names must be the same, and the folder's order applies.
-    #[serde(default)]
     pub names: Vec<String>,
     /// Whether to drop the classifier of a `Pretrained` folder and train a new one for these classes. Default: false.
-    #[serde(default)]
     pub new_head: bool,
+}
+
+impl Default for SequenceClassificationTask {
+    fn default() -> Self {
+        Self {
+            text: "text".into(),
+            pair: None,
+            label: "label".into(),
+            kind: LabelKind::default(),
+            names: Vec::new(),
+            new_head: false,
+        }
+    }
 }
 
 impl Task for SequenceClassificationTask {

@@ -18,32 +18,31 @@ use crate::run::{Loaded, RunError};
 
 /// `task: TokenClassification(..)`: assigns a label to each word.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct TokenClassificationTask {
     /// The field of the words. Default: `words`.
-    #[serde(default = "words")]
     pub words: String,
     /// The field of their labels. Default: `labels`.
-    #[serde(default = "labels")]
     pub labels: String,
     /// Which tokens of a word carry its label: `First`, `Inside` or `All`. Default: `First`.
-    #[serde(default)]
     pub subwords: Subwords,
     /// The names of the labels, in the order of their ids. Default: those of the training data. If a `Pretrained`
     /// folder already has a classifier, the names must be the same, and the folder's order applies.
-    #[serde(default)]
     pub names: Vec<String>,
     /// Whether to drop the classifier of a `Pretrained` folder and train a new one for these labels. Default: false.
-    #[serde(default)]
     pub new_head: bool,
 }
 
-fn words() -> String {
-    "words".into()
-}
-
-fn labels() -> String {
-    "labels".into()
+impl Default for TokenClassificationTask {
+    fn default() -> Self {
+        Self {
+            words: "words".into(),
+            labels: "labels".into(),
+            subwords: Subwords::default(),
+            names: Vec::new(),
+            new_head: false,
+        }
+    }
 }
 
 impl Task for TokenClassificationTask {
@@ -94,7 +93,10 @@ impl Task for TokenClassificationTask {
         let labels = examples.field(&usual, is_labels).filter(other);
         let (words, labels) = match (words, labels, examples.records.is_empty()) {
             (Some(words), Some(labels), _) => (words, labels),
-            (_, _, true) => (self::words(), self::labels()),
+            (_, _, true) => {
+                let Self { words, labels, .. } = Self::default();
+                (words, labels)
+            }
             _ => return Err(examples.lack("each record needs a list of words and a list of their labels")),
         };
         let mut names = BTreeSet::new();

@@ -21,7 +21,7 @@ pub struct Mixing {
     pub(super) kept: HashSet<ParamId>,
     pub(super) scaler: Option<Scaler>,
     /// Whether parameters go to a disk one by one, once they are those of the master.
-    pub(super) parks: bool,
+    pub(super) to_disk: bool,
 }
 
 impl Mixing {
@@ -72,7 +72,7 @@ impl<M: Module> Stage<M> for Mixing {
     }
 
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
-        if !self.parks {
+        if !self.to_disk {
             return Ok(self.cast(model, self.master));
         }
         let (mixing, master) = (self.clone(), self.master);
@@ -80,7 +80,7 @@ impl<M: Module> Stage<M> for Mixing {
     }
 
     fn publish(&mut self, master: M) -> Result<M, StrategyError> {
-        if self.parks {
+        if self.to_disk {
             return Ok(self.cast(master, self.dtype));
         }
         // Parameters may still be on their way from other ranks.

@@ -239,8 +239,8 @@ impl<M: Module> Strategy<M> for Amp {
             setup.segments_mut().multiply_in_fp8();
         }
         let scaler = self.loss_scale().map(LossScale::start);
-        let parks = setup.order().parks_parameters();
-        Ok(Stages::of(Mixing { dtype, master: self.master(), evaluation, kept, scaler, parks }))
+        let to_disk = setup.order().offloads_parameters_to_disk();
+        Ok(Stages::of(Mixing { dtype, master: self.master(), evaluation, kept, scaler, to_disk }))
     }
 }
 

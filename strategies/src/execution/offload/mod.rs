@@ -171,8 +171,8 @@ impl<M: Module> Strategy<M> for Offload {
         let host = host_device();
         let device = setup.device().clone().inner();
         let parameters = self.offloads == Offloads::Parameters;
-        let parks = parameters && self.folder.is_some();
-        Ok(Stages::of(Offloading { parameters, parks, host, device, bucket_bytes: self.bucket_bytes }))
+        let to_disk = parameters && self.folder.is_some();
+        Ok(Stages::of(Offloading { parameters, to_disk, host, device, bucket_bytes: self.bucket_bytes }))
     }
 }
 
@@ -181,7 +181,7 @@ impl<M: Module> Strategy<M> for Offload {
 struct Offloading {
     parameters: bool,
     /// Whether parameters go to a disk one by one, once they are those of the master.
-    parks: bool,
+    to_disk: bool,
     host: Device,
     device: Device,
     bucket_bytes: usize,
@@ -200,7 +200,7 @@ impl<M: Module> Stage<M> for Offloading {
 
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
         let mut to_host = Move(self.host.clone());
-        Ok(match self.parks {
+        Ok(match self.to_disk {
             true => map_params_later(model, to_host),
             false => map_params(model, &mut to_host),
         })

@@ -30,7 +30,7 @@ pub struct Sharded {
     arriving: Arriving,
     destination: Arc<Destination>,
     /// Whether parameters of the master wait on a disk between two updates.
-    parks: Arc<AtomicBool>,
+    to_disk: Arc<AtomicBool>,
     /// Where the forward pass runs.
     device: Device,
     /// Whether the master stays on the host, apart from the replica.
@@ -48,7 +48,7 @@ impl Sharded {
             places: HashMap::new(),
             arriving: Arriving::default(),
             destination: Arc::new(Destination::of(setup.segments())),
-            parks: setup.parks_parameters(),
+            to_disk: setup.offloads_parameters_to_disk(),
             device: setup.device().clone().inner(),
             master_is_away: setup.master_is_away(),
             gradients_land: setup.gradients_land(),
@@ -108,7 +108,7 @@ impl<M: Module> Stage<M> for Sharded {
                 self.trained.push((param.id(), param.shape()));
             }
         });
-        match self.parks.load(Relaxed) {
+        match self.to_disk.load(Relaxed) {
             true => Ok(self.sharding.divide_later(model, &device, self.destination.faults())),
             false => self.sharding.divide(model, &device),
         }
@@ -124,7 +124,7 @@ impl<M: Module> Stage<M> for Sharded {
             return Ok(master);
         }
         // The replica's lazy parameters would be taken for those that wait on a disk.
-        if self.parks.load(Relaxed) {
+        if self.to_disk.load(Relaxed) {
             return self.sharding.gather(master, "the parameters", |_| true);
         }
         let (replica, arriving) = Arriving::begin(&self.sharding, master, &self.destination)?;
@@ -369,7 +369,7 @@ mod tests {
         ranks.remove(1).fail("its disk is full");
         let mut setup = Setup::new(&model, &device).among(ranks.remove(0));
         let mut zero = Zero::stage(3).start(&mut setup).unwrap();
-        setup.parks_parameters().store(true, Relaxed);
+        setup.offloads_parameters_to_disk().store(true, Relaxed);
         let (master, pass) = (zero.init_master(model.clone()).unwrap(), setup.into_pass());
         assert!(pass.check().is_ok() && !master.weight.is_initialized());
         // Of the shard's shape, as a lost rank ends the run soon.

@@ -42,7 +42,7 @@ pub(crate) struct Entered {
     last: Mutex<Option<(usize, Values)>>,
     delivered: Mutex<Deliveries>,
     /// Whether this rank takes part in the collectives and contributes nothing.
-    pub(super) silent: bool,
+    pub(super) empty_batch: bool,
 }
 
 /// The direction of a pass.
@@ -68,7 +68,7 @@ impl Entered {
         model: &M,
         plan: &Arc<SegmentPlan>,
         device: &Device,
-        silent: bool,
+        empty_batch: bool,
         root: Option<&Root>,
     ) -> Result<(M, Arc<Self>), StrategyError> {
         let handling = plan.handling();
@@ -94,7 +94,7 @@ impl Entered {
             shards: Mutex::default(),
             last: Mutex::default(),
             delivered: Mutex::default(),
-            silent,
+            empty_batch,
         };
         Ok((model, Arc::new(entered)))
     }
@@ -203,9 +203,9 @@ impl Entered {
         let ids: Vec<_> = ids.collect();
         let kinds = ids.iter().map(|id| (self.elements(*id), self.stored[id].dtype)).collect();
         let values = ids.iter().map(|id| self.stored[id].value.clone()).collect();
-        let parked: Vec<_> = ids.iter().copied().filter(|id| self.stored[id].value.is_none()).collect();
-        let waits = self.handling().parked.as_ref().filter(|_| !parked.is_empty());
-        let reading = waits.map(|waits| waits.begin_read(&parked));
+        let offloaded: Vec<_> = ids.iter().copied().filter(|id| self.stored[id].value.is_none()).collect();
+        let waits = self.handling().offloaded.as_ref().filter(|_| !offloaded.is_empty());
+        let reading = waits.map(|waits| waits.begin_read(&offloaded));
         Source { ids, kinds, values, reading, plan: self.plan.clone() }
     }
 

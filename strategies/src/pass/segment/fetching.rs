@@ -7,7 +7,7 @@ use burn::tensor::{DType, Device, Tensor};
 use firebrick_kernels::Upload;
 use firebrick_world::{host_device, is_host};
 
-use super::parked::ParkedRead;
+use super::offloaded::OffloadedRead;
 use super::plan::SegmentPlan;
 use crate::StrategyError;
 use crate::moving::Moving;
@@ -20,7 +20,7 @@ pub(super) struct Source {
     /// Those that are in memory.
     pub values: Vec<Option<Tensor<1>>>,
     /// The others.
-    pub reading: Option<ParkedRead>,
+    pub reading: Option<OffloadedRead>,
     pub plan: Arc<SegmentPlan>,
 }
 
@@ -34,7 +34,7 @@ impl Source {
     /// Waits for what is read. If it cannot be read, returns zeros, and the pass reports the error when it is over: until
     /// then the other ranks wait for this rank in each gather and sum of the pass.
     pub fn wait(self) -> Vec<Tensor<1>> {
-        let read = self.reading.map_or_else(|| Ok(Vec::new()), ParkedRead::wait);
+        let read = self.reading.map_or_else(|| Ok(Vec::new()), OffloadedRead::wait);
         let mut read = read.unwrap_or_else(|error| {
             self.plan.report(error);
             Vec::new()

@@ -10,7 +10,7 @@
 //! entered.rs    one pass through a model whose block parameters are provided segment by segment
 //! put_away.rs   takes the parameters that are stored elsewhere out of the model
 //! fetching.rs   parameters of a block on their way from the host or a disk, while the blocks before compute
-//! parked.rs     parameters that wait outside memory
+//! offloaded.rs  parameters that wait outside memory
 //! unit.rs       one block with provided parameters and delivered gradients
 //! deliveries.rs the gradients that segments have delivered, and the sums that are on their way
 //! delivered.rs  a segment whose gradients are taken as soon as the backward pass leaves it
@@ -33,7 +33,7 @@ mod entered;
 mod fetching;
 mod graft;
 mod maps;
-mod parked;
+mod offloaded;
 mod plan;
 mod put_away;
 mod replay;
@@ -49,7 +49,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use bundle::{Bundle, TensorMap};
 pub use deliveries::SUMS_IN_FLIGHT;
 pub(crate) use entered::Entered;
-pub use parked::{Parked, ParkedParam, ParkedRead};
+pub use offloaded::{OffloadedParam, OffloadedParams, OffloadedRead};
 pub use plan::{SegmentPlan, Which};
 pub(crate) use root::Root;
 pub use units::Units;

@@ -11,7 +11,7 @@ use firebrick_kernels::fits_fp8;
 
 use super::budget::Budget;
 use super::maps::shape_of;
-use super::parked::Parked;
+use super::offloaded::OffloadedParams;
 use super::units::{Handling, Units};
 use super::{Bundle, lock};
 use crate::error::Faults;
@@ -197,9 +197,9 @@ impl SegmentPlan {
         self.handling.moves = Some(moves);
     }
 
-    /// Copies the decisions, for parameters of blocks that wait in `parked` if they have no value. Faults are reported as before.
-    pub(crate) fn reading(&self, parked: Arc<dyn Parked>) -> Self {
-        let handling = Handling { parked: Some(parked), ..self.handling.clone() };
+    /// Copies the decisions, for parameters of blocks that wait in `offloaded` if they have no value. Faults are reported as before.
+    pub(crate) fn reading(&self, offloaded: Arc<dyn OffloadedParams>) -> Self {
+        let handling = Handling { offloaded: Some(offloaded), ..self.handling.clone() };
         Self { handling, faults: self.faults.clone(), ..self.afresh() }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use burn::module::{ModuleMapper, Param, ParamId};
 use burn::tensor::{DType, Device, Shape, Tensor};
 
-use super::parked::ParkedParam;
+use super::offloaded::OffloadedParam;
 use super::plan::SegmentPlan;
 use crate::StrategyError;
 
@@ -44,9 +44,9 @@ impl ModuleMapper for PutAway<'_> {
             return param;
         };
         let id = param.id;
-        let parked = (!param.is_initialized()).then(|| handling.parked(id)).flatten();
-        let (mut shape, dtype, is_trained, value) = match parked {
-            Some(ParkedParam { shape, dtype, is_trained }) => {
+        let offloaded = (!param.is_initialized()).then(|| handling.offloaded(id)).flatten();
+        let (mut shape, dtype, is_trained, value) = match offloaded {
+            Some(OffloadedParam { shape, dtype, is_trained }) => {
                 (shape, dtype, is_trained && self.device.is_autodiff(), None)
             }
             None => {

@@ -177,7 +177,7 @@ where
         let Work { block: stored, input, run, pass, wanted, own, segment, witness } = work;
         let pass = Pass { unread: witness.is_none(), ..pass };
         let block = segment.provided(&stored, Way::Backward).unwrap_or_else(|| stored.clone());
-        if let Some(unit) = segment.unit.as_ref().filter(|unit| unit.is_silent()) {
+        if let Some(unit) = segment.unit.as_ref().filter(|unit| unit.has_empty_batch()) {
             unit.deliver(&stored, own, HashMap::new());
             return Found { inputs: vec![None; wanted.inputs.len()], parameters: HashMap::new() };
         }

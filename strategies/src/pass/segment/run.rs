@@ -9,7 +9,7 @@ use super::chosen::Segment;
 use super::constant::Constant;
 use super::delivered::delivered;
 use super::entered::Way;
-use super::parked::Parked;
+use super::offloaded::OffloadedParams;
 use super::plan::Met;
 use super::replay::recomputed;
 use super::timed::BackwardTime;
@@ -82,10 +82,10 @@ impl Pass {
         }
     }
 
-    /// Creates a pass like this one that reads parameters of blocks which have no value from `parked`. What it learns
+    /// Creates a pass like this one that reads parameters of blocks which have no value from `offloaded`. What it learns
     /// about segments stays separate.
-    pub fn reading(&self, parked: Arc<dyn Parked>) -> Self {
-        Self { plan: Arc::new(self.plan.reading(parked)), root: None, ..self.again() }
+    pub fn reading(&self, offloaded: Arc<dyn OffloadedParams>) -> Self {
+        Self { plan: Arc::new(self.plan.reading(offloaded)), root: None, ..self.again() }
     }
 
     /// Returns whether segments provide this parameter: a strategy keeps it elsewhere than where the pass computes.

@@ -35,8 +35,8 @@ impl Unit {
     }
 
     /// Returns whether this rank only takes part in the collectives.
-    pub fn is_silent(&self) -> bool {
-        self.entered.silent
+    pub fn has_empty_batch(&self) -> bool {
+        self.entered.empty_batch
     }
 
     /// Returns the block with all of its parameters, outside autodiff.
@@ -84,7 +84,7 @@ impl Unit {
                 }
             }
         }
-        if !self.is_silent() {
+        if !self.has_empty_batch() {
             block.visit(&mut Fill(&mut parts, grads));
         }
         self.entered.deliver(self.index, parts).unwrap_or_else(|error| {

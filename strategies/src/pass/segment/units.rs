@@ -6,7 +6,7 @@ use std::sync::Arc;
 use burn::module::{Module, ParamId};
 use burn::tensor::Tensor;
 
-use super::parked::{Parked, ParkedParam};
+use super::offloaded::{OffloadedParam, OffloadedParams};
 use crate::moving::BUCKET_BYTES;
 use crate::{Paths, Sharding, each_param};
 
@@ -86,7 +86,7 @@ pub(crate) struct Handling {
     /// The most bytes in one copy between host and device, if a strategy sets them.
     pub moves: Option<usize>,
     /// Where parameters without a value wait.
-    pub parked: Option<Arc<dyn Parked>>,
+    pub offloaded: Option<Arc<dyn OffloadedParams>>,
 }
 
 impl Handling {
@@ -106,8 +106,8 @@ impl Handling {
     }
 
     /// Returns what is known of a parameter that waits outside memory.
-    pub fn parked(&self, id: ParamId) -> Option<ParkedParam> {
-        self.parked.as_ref()?.param(id)
+    pub fn offloaded(&self, id: ParamId) -> Option<OffloadedParam> {
+        self.offloaded.as_ref()?.param(id)
     }
 
     /// Returns whether the parameter itself is stored elsewhere.

@@ -13,17 +13,17 @@ use crate::StrategyError;
 /// correct wherever it is read, at the cost of memory. A [pass](crate::Pass::reading) does not initialize it. It reads the
 /// parameters of a block when the block's segment begins, drops them when the segment ends, and reads those of the next
 /// block meanwhile, or this rank's shards of the next two blocks.
-pub trait Parked: Debug + Send + Sync {
+pub trait OffloadedParams: Debug + Send + Sync {
     /// Returns what is known of a parameter that waits here; `None` for any other.
-    fn param(&self, id: ParamId) -> Option<ParkedParam>;
+    fn param(&self, id: ParamId) -> Option<OffloadedParam>;
 
     /// Begins to read the replica's values of parameters that wait here. The values are those of this moment.
-    fn begin_read(&self, ids: &[ParamId]) -> ParkedRead;
+    fn begin_read(&self, ids: &[ParamId]) -> OffloadedRead;
 }
 
 /// What is known of a parameter that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ParkedParam {
+pub struct OffloadedParam {
     /// The shape of what waits: of the whole parameter, or of this rank's shard.
     pub shape: Vec<usize>,
     /// The replica's dtype.
@@ -36,16 +36,16 @@ pub struct ParkedParam {
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
-/// use firebrick_strategies::ParkedRead;
+/// use firebrick_strategies::OffloadedRead;
 ///
 /// let reading = std::thread::spawn(|| vec![Tensor::<1>::ones([2], &Device::flex())]);
-/// let read = ParkedRead::new(move || Ok(reading.join().unwrap()));
+/// let read = OffloadedRead::new(move || Ok(reading.join().unwrap()));
 /// assert_eq!(read.wait()?[0].dims(), [2]);
 /// # Ok::<(), firebrick_strategies::StrategyError>(())
 /// ```
-pub struct ParkedRead(Box<dyn FnOnce() -> Result<Vec<Tensor<1>>, StrategyError> + Send>);
+pub struct OffloadedRead(Box<dyn FnOnce() -> Result<Vec<Tensor<1>>, StrategyError> + Send>);
 
-impl ParkedRead {
+impl OffloadedRead {
     /// Creates a read that `wait` waits for. It returns the values in their order, each flat, on the host and outside
     /// autodiff.
     pub fn new(wait: impl FnOnce() -> Result<Vec<Tensor<1>>, StrategyError> + Send + 'static) -> Self {

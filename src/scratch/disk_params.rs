@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use burn::module::{Module, ModuleMapper, Param, ParamId, ParamMapper};
 use burn::tensor::{Bytes, DType, Device, Shape, Tensor, TensorData};
 use firebrick_kernels::memory::Inherited;
-use firebrick_strategies::{Parked, ParkedParam, ParkedRead, Paths, StrategyError};
+use firebrick_strategies::{OffloadedParam, OffloadedParams, OffloadedRead, Paths, StrategyError};
 use firebrick_world::{host_device, on_host};
 
 use super::stand_in::{lifted, stand_in};
@@ -27,7 +27,7 @@ pub(crate) enum Values {
 
 /// The parameters of blocks in the file of a rank: the master's values, and the replica's where these differ.
 #[derive(Debug)]
-pub(crate) struct ParkedParams {
+pub(crate) struct DiskParams {
     file: Arc<ScratchFile>,
     params: Mutex<HashMap<ParamId, Waiting>>,
     failure: Failure,
@@ -95,24 +95,24 @@ pub(crate) struct NewValues {
 /// Which values of which parameter are being written, in the order of the buckets.
 pub(crate) type Written = Vec<(ParamId, Values)>;
 
-impl ParkedParams {
+impl DiskParams {
     /// Writes the parameters of a model that are `wanted` to the file, one by one, and returns the model without their
     /// values.
     ///
     /// # Errors
     ///
     /// The disk is full or fails.
-    pub fn park<M: Module>(
+    pub fn offload<M: Module>(
         file: &Arc<ScratchFile>,
         model: M,
         wanted: impl Fn(ParamId) -> bool,
     ) -> Result<(Arc<Self>, M), ScratchError> {
-        struct Park<'a, F>(&'a ParkedParams, &'a Paths, F, Result<(), ScratchError>);
-        impl<F: Fn(ParamId) -> bool> ModuleMapper for Park<'_, F> {
+        struct OffloadEach<'a, F>(&'a DiskParams, &'a Paths, F, Result<(), ScratchError>);
+        impl<F: Fn(ParamId) -> bool> ModuleMapper for OffloadEach<'_, F> {
             fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-                let Self(parked, paths, wanted, result) = self;
+                let Self(offloaded, paths, wanted, result) = self;
                 let id = param.id;
-                if result.is_err() || parked.has(id) || !wanted(id) {
+                if result.is_err() || offloaded.has(id) || !wanted(id) {
                     // Initial values are drawn in the order of the model, wherever they go.
                     param.base();
                     return param;
@@ -129,19 +129,19 @@ impl ParkedParams {
                     master: None,
                     replica: None,
                 };
-                lock(&parked.params).insert(id, waiting);
-                *result = parked.put(vec![NewValues { id, master: on_host(value), replica: None }]);
+                lock(&offloaded.params).insert(id, waiting);
+                *result = offloaded.put(vec![NewValues { id, master: on_host(value), replica: None }]);
                 Param::from_mapped_value(id, left, mapper)
             }
         }
-        let parked = Self { file: file.clone(), params: Mutex::default(), failure: Failure::default() };
+        let offloaded = Self { file: file.clone(), params: Mutex::default(), failure: Failure::default() };
         let paths = Paths::of(&model);
-        let mut park = Park(&parked, &paths, wanted, Ok(()));
-        let model = model.map(&mut park);
-        park.3?;
-        let parked = Arc::new(parked);
-        let model = parked.renewed(model, Values::Master, |_| true);
-        Ok((parked, model))
+        let mut offload = OffloadEach(&offloaded, &paths, wanted, Ok(()));
+        let model = model.map(&mut offload);
+        offload.3?;
+        let offloaded = Arc::new(offloaded);
+        let model = offloaded.renewed(model, Values::Master, |_| true);
+        Ok((offloaded, model))
     }
 
     /// Returns whether a parameter waits in the file.
@@ -289,16 +289,16 @@ impl ParkedParams {
     }
 }
 
-impl Parked for ParkedParams {
-    fn param(&self, id: ParamId) -> Option<ParkedParam> {
+impl OffloadedParams for DiskParams {
+    fn param(&self, id: ParamId) -> Option<OffloadedParam> {
         let params = lock(&self.params);
         let waiting = params.get(&id)?;
         let tensor = &waiting.stored(Values::Replica)?.tensors[0];
         let (shape, dtype, is_trained) = (waiting.shape.to_vec(), tensor.dtype, waiting.is_trained);
-        Some(ParkedParam { shape, dtype, is_trained })
+        Some(OffloadedParam { shape, dtype, is_trained })
     }
 
-    fn begin_read(&self, ids: &[ParamId]) -> ParkedRead {
+    fn begin_read(&self, ids: &[ParamId]) -> OffloadedRead {
         let stored: Vec<_> = ids.iter().filter_map(|id| self.stored(*id, Values::Replica)).collect();
         let (failure, account) = (self.failure.clone(), Inherited::of_this_thread());
         let reading = Beside::start(move || {
@@ -306,14 +306,14 @@ impl Parked for ParkedParams {
             let read = read(&stored);
             (stored, read)
         });
-        ParkedRead::new(move || {
+        OffloadedRead::new(move || {
             let (stored, read) = reading.wait();
             match read {
                 Ok(read) => Ok(flat(&stored, read)),
                 Err(error) => {
                     let text = error.to_string();
                     lock(&failure).get_or_insert(error);
-                    Err(StrategyError::Parked(text))
+                    Err(StrategyError::OffloadedParam(text))
                 }
             }
         })
