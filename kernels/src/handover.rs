@@ -25,7 +25,7 @@ use burn_cubecl::tensor::CubeTensor;
 pub struct Handover {
     tensors: Vec<Tensor<1>>,
     #[cfg(feature = "cube")]
-    begun: Option<cube::Begun>,
+    begun: Option<cube::PendingHandover>,
 }
 
 impl Handover {
@@ -87,12 +87,12 @@ mod cube {
 
     type Places = (Vec<CubeTensor>, DynFut<Result<(), ServerError>>);
 
-    pub struct Begun {
+    pub struct PendingHandover {
         /// The tensors in the device's memory, and the end of what is queued there so far.
         places: Mutex<Receiver<Places>>,
     }
 
-    pub fn begin(tensors: Vec<Tensor<1>>) -> (Vec<Tensor<1>>, Begun) {
+    pub fn begin(tensors: Vec<Tensor<1>>) -> (Vec<Tensor<1>>, PendingHandover) {
         let specs = tensors.iter().map(|tensor| Spec::new(tensor.shape(), tensor.dtype())).collect();
         let all = tensors.into_iter().map(Tensor::into_dispatch).collect();
         let (sender, places) = channel();
@@ -103,10 +103,10 @@ mod cube {
             tensors
         });
         let tensors = into_dispatch(tensors).into_iter().map(Tensor::from_dispatch).collect();
-        (tensors, Begun { places: Mutex::new(places) })
+        (tensors, PendingHandover { places: Mutex::new(places) })
     }
 
-    impl Begun {
+    impl PendingHandover {
         pub fn computed(self) -> Result<Vec<CubeTensor>, String> {
             let places = self.places.into_inner().unwrap_or_else(PoisonError::into_inner);
             let (places, end) = places.try_recv().map_err(|_| "the device has dropped an operation")?;

@@ -14,7 +14,7 @@ use crate::off::Kernel;
 /// On CUDA, CubeCL 0.11 copies into pinned (page-locked) memory of its pool, while the system grants any.
 pub struct Reading {
     #[cfg(feature = "cube")]
-    begun: cube::Begun,
+    begun: cube::PendingRead,
     #[cfg(not(feature = "cube"))]
     never: std::convert::Infallible,
 }
@@ -45,7 +45,7 @@ impl Reading {
             return None;
         }
         #[cfg(feature = "cube")]
-        return Some(Self { begun: cube::Begun::new(tensors, beside)? });
+        return Some(Self { begun: cube::PendingRead::new(tensors, beside)? });
         #[cfg(not(feature = "cube"))]
         {
             let _ = (tensors, beside);
@@ -94,13 +94,13 @@ mod cube {
     /// The queue of copies beside the computation, on every device.
     static BESIDE: OnceLock<StreamId> = OnceLock::new();
 
-    pub struct Begun {
+    pub struct PendingRead {
         /// The copies, as soon as the queue has reached them. In a mutex, so that the read can be shared.
         copies: Mutex<Receiver<Copies>>,
         device: Device,
     }
 
-    impl Begun {
+    impl PendingRead {
         pub fn new(tensors: &[Tensor<1>], beside: bool) -> Option<Self> {
             let device = tensors.first()?.device();
             let all: Vec<_> = tensors.iter().map(|tensor| tensor.clone().into_dispatch()).collect();
@@ -165,7 +165,7 @@ mod cube {
         }
     }
 
-    impl Drop for Begun {
+    impl Drop for PendingRead {
         fn drop(&mut self) {
             let copies = self.copies.get_mut().unwrap_or_else(PoisonError::into_inner);
             if let Ok(copies) = copies.try_recv() {

@@ -11,7 +11,7 @@ use super::ragged::Tokens;
 use firebrick::Loss;
 
 /// Tokens with their positions, and what they read.
-pub(crate) struct Placed {
+pub(crate) struct PlacedTokens {
     /// `[batch, length]`.
     pub ids: Tensor<2, Int>,
     /// The position of each token in its sample, from 0: `[batch, length]`, or `[1, length]` for all rows alike.
@@ -22,7 +22,7 @@ pub(crate) struct Placed {
     pub sample_lengths: Option<Vec<u32>>,
 }
 
-impl Placed {
+impl PlacedTokens {
     /// Rows that hold one sample each, starting in column 0.
     pub fn in_columns(ids: Tensor<2, Int>) -> Self {
         let ([_, length], device) = (ids.dims(), ids.device());
@@ -36,7 +36,7 @@ pub(crate) struct Read<'a> {
     batch: &'a TokenBatch,
     /// The tokens that are computed.
     pub tokens: Tokens,
-    pub placed: Placed,
+    pub placed: PlacedTokens,
     /// The pass that knows where the rows stand.
     pub pass: Pass,
 }
@@ -51,7 +51,7 @@ impl<'a> Read<'a> {
         }
         let ids = tokens.ints(&but_last(batch.host_ids(), columns), device);
         let mut placed = match batch.host_position_ids() {
-            None if !tokens.is_ragged() => Placed::in_columns(ids),
+            None if !tokens.is_ragged() => PlacedTokens::in_columns(ids),
             places => {
                 let places = places.map_or_else(
                     || (0..rows).flat_map(|_| 0..columns.saturating_sub(1) as i32).collect(),
@@ -61,7 +61,7 @@ impl<'a> Read<'a> {
                     Some(samples) => tokens.read_causally(&but_last(samples, columns)),
                     None => tokens.read_causally(&but_last(batch.host_mask(), columns)),
                 };
-                Placed { ids, places: tokens.ints(&places, device), reads, sample_lengths: None }
+                PlacedTokens { ids, places: tokens.ints(&places, device), reads, sample_lengths: None }
             }
         };
         // A token that is only a label belongs to its sample, as it does where the model reads whole rows.
@@ -89,7 +89,7 @@ pub(super) fn next_token_loss(
     batch: TokenBatch,
     pass: &Pass,
     head: &Head,
-    hidden: impl FnOnce(Placed, &Pass) -> Tensor<3>,
+    hidden: impl FnOnce(PlacedTokens, &Pass) -> Tensor<3>,
 ) -> Loss {
     let Some(read) = Read::of(&batch, pass) else { return Loss::of_nothing(pass) };
     let labels = read.labels();

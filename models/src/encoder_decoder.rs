@@ -9,7 +9,7 @@ use firebrick_kernels::{Head, Reads, Samples, cast};
 use firebrick_strategies::Pass;
 
 use crate::attention::starts_of;
-use crate::causal::Placed;
+use crate::causal::PlacedTokens;
 use crate::decoding::{Prompt, Text};
 use crate::embedded::embedded;
 use crate::family::{Family, Trainable};
@@ -156,7 +156,7 @@ impl<E: Encodes, D: Decodes> EncoderDecoder<E, D> {
     }
 
     /// The logits of the token after each of these, `[batch, length, vocabulary]`.
-    pub(crate) fn logits(&self, read: Placed, source: Encoded, pass: &Pass) -> Tensor<3> {
+    pub(crate) fn logits(&self, read: PlacedTokens, source: Encoded, pass: &Pass) -> Tensor<3> {
         let [_, length] = read.ids.dims();
         self.output_layer().logits(self.read(read, source.read_by(length), pass))
     }
@@ -175,13 +175,18 @@ impl<E: Encodes, D: Decodes> EncoderDecoder<E, D> {
         let [_, length] = source.shape();
         let read = placed(tokens, source.host_ids(), tokens.read_whole_rows(), pass);
         let pass = tokens.pass(pass, || starts_of(source.host_mask(), length));
-        let Placed { ids, places, reads, .. } = read;
+        let PlacedTokens { ids, places, reads, .. } = read;
         let states = self.encoder.forward(self.embedded(ids, &pass), places, reads, &pass);
         (states, pass.samples().clone())
     }
 
     /// The output layer's input for tokens of targets, `[batch, length, width]`.
-    fn read(&self, Placed { ids, places, reads, .. }: Placed, source: Source, pass: &Pass) -> Tensor<3> {
+    fn read(
+        &self,
+        PlacedTokens { ids, places, reads, .. }: PlacedTokens,
+        source: Source,
+        pass: &Pass,
+    ) -> Tensor<3> {
         self.divided(self.decoder.forward(self.embedded(ids, pass), places, reads, source, pass))
     }
 
@@ -234,9 +239,9 @@ impl<E: Encodes, D: Decodes> EncoderDecoder<E, D> {
 }
 
 /// Some tokens of a batch, which has these `ids`. A token's position is its place among the real tokens of its row.
-fn placed(tokens: &Tokens, ids: &[i32], reads: Reads, pass: &Pass) -> Placed {
+fn placed(tokens: &Tokens, ids: &[i32], reads: Reads, pass: &Pass) -> PlacedTokens {
     let device = pass.device();
-    Placed {
+    PlacedTokens {
         ids: tokens.ints(ids, device),
         places: tokens.ints(&tokens.places(), device),
         reads,
@@ -259,7 +264,7 @@ impl<E: Encodes, D: Decodes> ReadsOn for EncoderDecoder<E, D> {
 
     fn read_on(
         &self,
-        Placed { ids, places, reads, .. }: Placed,
+        PlacedTokens { ids, places, reads, .. }: PlacedTokens,
         source: Option<&Inputs>,
         past: Option<Past>,
         pass: &Pass,

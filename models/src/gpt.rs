@@ -10,7 +10,7 @@ use firebrick_strategies::{Dropout, Pass};
 use serde::{Deserialize, Serialize};
 
 use super::attention::Attention;
-use super::causal::{Placed, next_token_loss};
+use super::causal::{PlacedTokens, next_token_loss};
 use super::embedded::embedded_sum;
 use super::gpt_shape::{Shape, normal};
 use super::key_value::{KeyValue, Past};
@@ -127,7 +127,7 @@ impl Gpt {
     ///
     /// If there is no token, `length` exceeds the [context](Self::context), or an id is not in the vocabulary.
     pub fn forward(&self, tokens: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
-        let Placed { ids, places, reads, .. } = Placed::in_columns(tokens);
+        let PlacedTokens { ids, places, reads, .. } = PlacedTokens::in_columns(tokens);
         self.forward_placed(ids, places, reads, pass)
     }
 
@@ -150,11 +150,16 @@ impl Gpt {
         reads: Reads,
         pass: &Pass,
     ) -> Tensor<3> {
-        self.head().logits(self.hidden(Placed { ids: tokens, places, reads, sample_lengths: None }, pass))
+        self.head()
+            .logits(self.hidden(PlacedTokens { ids: tokens, places, reads, sample_lengths: None }, pass))
     }
 
     /// The normalised hidden state, `[batch, length, width]`.
-    pub(crate) fn hidden(&self, Placed { ids, places, reads, .. }: Placed, pass: &Pass) -> Tensor<3> {
+    pub(crate) fn hidden(
+        &self,
+        PlacedTokens { ids, places, reads, .. }: PlacedTokens,
+        pass: &Pass,
+    ) -> Tensor<3> {
         let x = self.blocks.iter().fold(self.embedded(ids, places, pass), |x, block| {
             let run = |block: &Block, (x, reads), pass: &Pass| block.forward(x, reads, pass);
             pass.segment(block, (x, reads.clone()), run)
@@ -193,12 +198,12 @@ impl ReadsOn for Gpt {
 
     fn read_on(
         &self,
-        read: Placed,
+        read: PlacedTokens,
         _: Option<&Inputs>,
         past: Option<Past>,
         pass: &Pass,
     ) -> (Tensor<2>, Past) {
-        let Placed { ids, places, reads, .. } = read;
+        let PlacedTokens { ids, places, reads, .. } = read;
         let mut past = past.map(|past| past.own.into_iter());
         let (mut x, mut own) = (self.embedded(ids, places, pass), Vec::new());
         for block in &self.blocks {

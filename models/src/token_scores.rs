@@ -30,11 +30,11 @@ use firebrick::Score;
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenScores {
     names: Vec<String>,
-    kind: Kind,
+    kind: TokenMetric,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Kind {
+enum TokenMetric {
     Entities(Entities),
     Classes(Classification),
 }
@@ -46,8 +46,8 @@ impl TokenScores {
         let has_entities = names.iter().any(|name| name.starts_with("B-"));
         let entities = Entities::from_tags(EntityScheme::StrictIob2, &names);
         let kind = match entities {
-            Ok(entities) if has_entities => Kind::Entities(entities),
-            _ => Kind::Classes(Classification::new(names.clone())),
+            Ok(entities) if has_entities => TokenMetric::Entities(entities),
+            _ => TokenMetric::Classes(Classification::new(names.clone())),
         };
         Self { names, kind }
     }
@@ -100,13 +100,13 @@ impl TokenScores {
     /// The counts of rows: what is predicted for each word, and what is right.
     fn counts_of_rows(&self, rows: impl Iterator<Item = [Vec<usize>; 2]>) -> Vec<f64> {
         match &self.kind {
-            Kind::Entities(entities) => {
+            TokenMetric::Entities(entities) => {
                 let tags = |ids: Vec<usize>| ids.into_iter().map(|id| self.names[id].as_str()).collect();
                 let (predicted, labels): (Vec<Vec<&str>>, Vec<Vec<&str>>) =
                     rows.map(|row| row.map(tags).into()).unzip();
                 added(entities, |batch| batch.add(&predicted, &labels))
             }
-            Kind::Classes(classes) => {
+            TokenMetric::Classes(classes) => {
                 let [predicted, labels] = rows.fold([vec![], vec![]], |[mut a, mut b], [more_a, more_b]| {
                     a.extend(more_a);
                     b.extend(more_b);
@@ -120,7 +120,7 @@ impl TokenScores {
     /// The scores from the sums of all counts; from empty counts, scores of NaN under their names.
     pub fn scores(&self, counts: &[f64]) -> Vec<Score> {
         match &self.kind {
-            Kind::Entities(entities) => {
+            TokenMetric::Entities(entities) => {
                 let report = Entities::from_counts(entities, counts).ok().map(|all| all.score());
                 let of = |value: fn(&Report) -> f64| report.as_ref().map_or(f64::NAN, value);
                 vec![
@@ -130,7 +130,7 @@ impl TokenScores {
                     Score::higher("accuracy", of(|report| report.accuracy)),
                 ]
             }
-            Kind::Classes(classes) => class_scores(classes, counts),
+            TokenMetric::Classes(classes) => class_scores(classes, counts),
         }
     }
 }

@@ -61,7 +61,7 @@ pub(super) struct OnDiskNow {
 }
 
 /// The parts of an optimizer's record.
-struct Taken {
+struct RecordParts {
     tensors: Vec<Unstored>,
     scalars: BTreeMap<String, Scalar>,
     paths: BTreeMap<String, String>,
@@ -306,7 +306,7 @@ impl OnDisk {
         optimizer: &mut ModuleOptimizer,
         values: Vec<NewValues>,
     ) -> Result<Behind, ScratchError> {
-        let Taken { tensors, scalars, paths } = taken(optimizer)?;
+        let RecordParts { tensors, scalars, paths } = taken(optimizer)?;
         let place = &mut self.buckets[bucket];
         (place.scalars, place.paths) = (scalars, paths);
         let (file, before) = (self.file.clone(), place.tensors.take());
@@ -363,7 +363,7 @@ pub(super) fn put(optimizer: &mut ModuleOptimizer, record: OptimizerRecord) {
 }
 
 /// Takes the optimizer's state.
-fn taken(optimizer: &mut ModuleOptimizer) -> Result<Taken, ScratchError> {
+fn taken(optimizer: &mut ModuleOptimizer) -> Result<RecordParts, ScratchError> {
     let record = optimizer.to_record();
     // The record has copies of the tensors: free them before its bytes take as much memory again.
     put(optimizer, OptimizerRecord::default());
@@ -373,7 +373,7 @@ fn taken(optimizer: &mut ModuleOptimizer) -> Result<Taken, ScratchError> {
         let (name, dtype, shape, _, bytes) = tensor.into_parts().map_err(unfit)?;
         Ok(Unstored { name, dtype, shape, bytes })
     });
-    Ok(Taken { tensors: tensors.collect::<Result<_, ScratchError>>()?, scalars, paths })
+    Ok(RecordParts { tensors: tensors.collect::<Result<_, ScratchError>>()?, scalars, paths })
 }
 
 /// The gradients of some parameters, which are updated together.

@@ -11,15 +11,15 @@ use firebrick_strategies::{apart, relift};
 /// other holder of the model, since the device may be too small for them. The leaves are new.
 pub(super) fn for_rank<M: Module>(model: M, device: Option<&Device>) -> M {
     let Some(device) = device else { return model };
-    let mut taken = Taken(HashMap::new());
+    let mut taken = TakeParams(HashMap::new());
     let hollow = model.map(&mut taken).fork(device);
     hollow.map(&mut Filled(taken.0))
 }
 
 /// Takes the parameters out and leaves a one-element tensor in place of each.
-struct Taken(HashMap<ParamId, Box<dyn Any>>);
+struct TakeParams(HashMap<ParamId, Box<dyn Any>>);
 
-impl ModuleMapper for Taken {
+impl ModuleMapper for TakeParams {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let number = Tensor::<D>::zeros([1; D], &param.lazy_device());
         let (id, number) = (param.id, Param::initialized(param.id, number));
@@ -71,7 +71,7 @@ mod tests {
         let model = model(&device);
         let values = |model: &Masked| model.first.weight.val().into_data();
         // On the same device, and then as if the device were another one.
-        let mut taken = Taken(HashMap::new());
+        let mut taken = TakeParams(HashMap::new());
         let hollow = model.clone().map(&mut taken);
         assert_eq!(hollow.first.weight.val().dims(), [1, 1]);
         for own in [for_rank(model.clone(), Some(&device)), hollow.map(&mut Filled(taken.0))] {

@@ -16,7 +16,7 @@ use crate::checkpoint::{self, Settings};
 use crate::device::kernels;
 use crate::engine::dry_run::dry_run;
 use crate::engine::feed::{Feed, Share, updates_in_epochs, windows_in_epoch};
-use crate::engine::session::{Prepared, Whole};
+use crate::engine::session::{PreparedRun, Whole};
 use crate::engine::training_loop::{Plan, TrainingLoop};
 #[cfg(feature = "tui")]
 use crate::observe::dashboard::Dashboard;
@@ -72,7 +72,8 @@ impl<M: 'static> Trainer<M> {
         let unadapted = self.unadapted(reference, (&model, &device), &optimizer);
         let adaptation = Adaptation::seeded(self.seed).with_fresh(self.fresh.clone());
         let adaptation = adaptation.starting_from(self.start.clone());
-        let prepared = Prepared::new(&self.strategies, model, device, &optimizer, rank.clone(), adaptation)?;
+        let prepared =
+            PreparedRun::new(&self.strategies, model, device, &optimizer, rank.clone(), adaptation)?;
         prepared.require_sums(&data)?;
         let window = prepared.window();
         let plan = self.plan(&data, window, rank.size(), best_by.clone())?;

@@ -14,7 +14,7 @@ use tracing::info;
 use super::Trainer;
 use super::start::{Start, run_of};
 use crate::engine::reference::{Answers, Asked, ask};
-use crate::engine::session::{Prepared, Session};
+use crate::engine::session::{PreparedRun, Session};
 use crate::memory::reset_peak;
 use crate::{Data, LrSchedule, Objective, TrainError};
 
@@ -98,7 +98,7 @@ impl<M: 'static> Trainer<M> {
             Some(Unadapted { model, device, optimizer }) => {
                 let adaptation = Adaptation::seeded(self.seed).with_fresh(self.fresh.clone());
                 let prepared =
-                    Prepared::new(&self.strategies, model, device, &optimizer, world.clone(), adaptation)?;
+                    PreparedRun::new(&self.strategies, model, device, &optimizer, world.clone(), adaptation)?;
                 let session =
                     prepared.opening_disk().start(optimizer, schedule.clone(), self.seed, updates)?;
                 session.having_read(ask(&session, asked, known, &self.interrupter.0, &mut say))?

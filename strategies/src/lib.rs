@@ -158,9 +158,9 @@ pub use learning::{
     Clip, Ema, Freeze, Lora, LoraFactors, Quantize, SkipOutliers, Targets, adapted_linear, undropped_linear,
 };
 pub use params::{
-    AnyParam, LowRank, ParamMap, PathError, Paths, Place, Trained, UnfitFactors, apart, each_distinct_param,
-    each_param, learns, map_params, relift, tie, tied, trained, trained_here, untie, values_on_host,
-    with_values,
+    AnyParam, LowRank, ParamMap, ParamPlace, PathError, Paths, Trained, UnfitFactors, apart,
+    each_distinct_param, each_param, learns, map_params, relift, tie, tied, trained, trained_here, untie,
+    values_on_host, with_values,
 };
 pub use pass::{
     Bundle, Dropout, OffloadedParam, OffloadedParams, OffloadedRead, Pass, SegmentPlan, TensorMap, Units,

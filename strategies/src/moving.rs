@@ -45,15 +45,15 @@ pub(crate) fn bytes_of(flat: &Tensor<1>) -> usize {
 /// Towards the host, the tensors of a bucket are joined on their device, so that they are one copy, and one wait is for
 /// all of them. The device copies them in a queue of its own. From the host, or to where no read can begin before
 /// it is waited for, the move is over at once.
-pub(crate) struct Moving(State);
+pub(crate) struct Moving(MoveState);
 
-enum State {
+enum MoveState {
     There(Vec<Tensor<1>>),
-    Begun { reading: Reading, places: Vec<Place>, to: Device },
+    Begun { reading: Reading, places: Vec<BufferPlace>, to: Device },
 }
 
 /// Where a tensor is among the buffers that are read.
-struct Place {
+struct BufferPlace {
     buffer: usize,
     elements: Range<usize>,
     dtype: DType,
@@ -70,7 +70,7 @@ impl Moving {
         if is_host(to) && tensors.iter().all(is_away) {
             let (buffers, places) = join(&tensors, most);
             if let Some(reading) = Reading::beside(&buffers) {
-                return Ok(Self(State::Begun { reading, places, to: to.clone() }));
+                return Ok(Self(MoveState::Begun { reading, places, to: to.clone() }));
             }
         }
         let mut there = Vec::with_capacity(tensors.len());
@@ -78,7 +78,7 @@ impl Moving {
             let moved = moved(bucket.to_vec(), to);
             there.extend(moved.map_err(|error| StrategyError::Read(error.to_string()))?);
         }
-        Ok(Self(State::There(there)))
+        Ok(Self(MoveState::There(there)))
     }
 
     /// Waits for the tensors, in their order.
@@ -88,13 +88,13 @@ impl Moving {
     /// A device has failed.
     pub fn wait(self) -> Result<Vec<Tensor<1>>, StrategyError> {
         let (reading, places, to) = match self.0 {
-            State::There(there) => return Ok(there),
-            State::Begun { reading, places, to } => (reading, places, to),
+            MoveState::There(there) => return Ok(there),
+            MoveState::Begun { reading, places, to } => (reading, places, to),
         };
         count_read();
         let buffers = reading.wait().map_err(StrategyError::Read)?;
         // The buffers are pinned memory, which the next copies need: the values leave it.
-        let there = places.into_iter().map(|Place { buffer, elements, dtype }| {
+        let there = places.into_iter().map(|BufferPlace { buffer, elements, dtype }| {
             let bytes = &buffers[buffer][elements.start * dtype.size()..elements.end * dtype.size()];
             Tensor::from_data(joined(dtype, vec![elements.len()], std::iter::once(bytes)), (&to, dtype))
         });
@@ -103,7 +103,7 @@ impl Moving {
 }
 
 /// Joins tensors of one dtype on their device, in buckets. Returns the buffers, and where each tensor is.
-fn join(tensors: &[Tensor<1>], most: usize) -> (Vec<Tensor<1>>, Vec<Place>) {
+fn join(tensors: &[Tensor<1>], most: usize) -> (Vec<Tensor<1>>, Vec<BufferPlace>) {
     let mut by_dtype: Vec<(DType, Vec<usize>)> = Vec::new();
     for (at, tensor) in tensors.iter().enumerate() {
         match by_dtype.iter_mut().find(|(dtype, _)| *dtype == tensor.dtype()) {
@@ -118,7 +118,7 @@ fn join(tensors: &[Tensor<1>], most: usize) -> (Vec<Tensor<1>>, Vec<Place>) {
             for at in bucket {
                 let start = end;
                 end += tensors[*at].dims()[0];
-                places.push((*at, Place { buffer: buffers.len(), elements: start..end, dtype }));
+                places.push((*at, BufferPlace { buffer: buffers.len(), elements: start..end, dtype }));
             }
             let mut parts: Vec<_> = bucket.iter().map(|at| tensors[*at].clone()).collect();
             buffers.push(if parts.len() == 1 { parts.remove(0) } else { Tensor::cat(parts, 0) });

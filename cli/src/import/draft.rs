@@ -65,7 +65,7 @@ impl Draft {
         if self.strategies.is_empty() {
             text += "    strategies: [],\n";
         } else {
-            text += "    // In any order.\n    strategies: [\n";
+            text += "    strategies: [\n";
             for item in &self.strategies {
                 line(&mut text, "        ", None, item);
             }
@@ -121,7 +121,6 @@ mod tests {
 (
     seed: 42,
     // fill in: steps: 10, // as long as you like
-    // In any order.
     strategies: [
         Amp(bf16),
         // fill in: Clip(norm: 1.0),

@@ -79,6 +79,12 @@ fn zero_and_offload() {
     assert_eq!(zero(r#""stage": 2, "mics_shard_size": 8"#), ["Zero(stage: 2)"]);
     let groups = r#"{"zero_optimization": {"stage": 3, "mics_shard_size": -2}}"#;
     assert!(refused(groups, None).contains("must be a number of ranks, or -1, found -2"));
+    let uneven = r#"{"zero_optimization": {"stage": 3, "mics_shard_size": 3}}"#;
+    let error = Import::of("ds.json", uneven).ranks(4).run().unwrap_err().to_string();
+    assert!(
+        error.contains("must be a number of ranks that divides the 4 of the run, or -1, found 3"),
+        "{error}"
+    );
     let sum_in =
         r#"{"communication_data_type": "fp16", "gradient_accumulation_steps": 2, "gradient_clipping": 1}"#;
     assert_eq!(strategies(sum_in, None), ["Accumulate(2)", "Zero(stage: 0, sum_in: f16)", "Clip(norm: 1.0)"]);
@@ -149,6 +155,7 @@ fn strategies_are_in_a_valid_order() {
 #[test]
 fn clipping_and_recompute() {
     assert_eq!(strategies(r#"{"gradient_clipping": 0}"#, None), [""; 0]);
+    assert_eq!(outcome("gradient_clipping", r#"{"gradient_clipping": 0}"#, None), ("no effect", false));
     assert_eq!(strategies(r#"{"gradient_clipping": "auto"}"#, Some("{}")), ["Clip(norm: 1.0)"]);
     assert_eq!(strategies(r#"{"gradient_clipping": "auto"}"#, Some(r#"{"max_grad_norm": 0}"#)), [""; 0]);
     // Trainer does not clip either in this case.

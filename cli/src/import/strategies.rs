@@ -121,6 +121,9 @@ fn clip(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
     let norm = inputs.number(PATH, argument, range, "strategies: Clip(norm: {})")?;
     let nothing = "the ds_config has no `gradient_clipping`, so nothing is clipped there either";
     inputs.settle_argument(argument.0, Outcome::no_effect(nothing));
+    if norm.as_ref().is_some_and(|norm| norm.value == 0.0 && !norm.suggested) {
+        inputs.ds.correct(PATH, Outcome::no_effect("0 clips nothing"));
+    }
     Ok(norm
         .filter(|norm| norm.value > 0.0 || norm.suggested)
         .map(|norm| Item::of(norm.map(|norm| format!("Clip(norm: {})", shown(norm))))))

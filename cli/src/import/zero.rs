@@ -21,6 +21,7 @@ pub(super) struct Sharing {
 ///
 /// A setting is invalid.
 pub(super) fn read(inputs: &mut Inputs) -> Result<Sharing, ImportError> {
+    let ranks = inputs.ranks;
     let ds = &mut inputs.ds;
     let stage = stage(ds)?;
     let mut settings = String::new();
@@ -30,7 +31,7 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Sharing, ImportError> {
     if let Some(elements) = replicate_below(ds, stage)? {
         settings += &format!(", replicate_below: {elements}");
     }
-    if let Some(ranks) = within(ds, stage)? {
+    if let Some(ranks) = within(ds, stage, ranks)? {
         settings += &format!(", within: {ranks}");
     }
     let zero = match (stage, settings.is_empty()) {
@@ -100,13 +101,19 @@ fn replicate_below(ds: &mut Source, stage: u64) -> Result<Option<u64>, ImportErr
     Ok(elements)
 }
 
-/// Reads the number of ranks that share a copy of the state (MiCS).
-fn within(ds: &mut Source, stage: u64) -> Result<Option<u64>, ImportError> {
+/// Reads the number of ranks that share a copy of the state (MiCS), which divides that of `all` ranks, if it is known.
+fn within(ds: &mut Source, stage: u64, all: Option<u64>) -> Result<Option<u64>, ImportError> {
     const PATH: &str = "zero_optimization.mics_shard_size";
-    let given = ds.read(PATH, "a number of ranks, or -1", |value| match value.as_i64() {
-        Some(-1 | 0) => Some(None),
-        ranks => Some(Some(u64::try_from(ranks?).ok()?)),
-    })?;
+    let all = all.filter(|_| stage == 3);
+    let of_all = all.map_or(String::new(), |all| format!(" that divides the {all} of the run"));
+    let given =
+        ds.read(PATH, &format!("a number of ranks{of_all}, or -1"), |value| match value.as_i64() {
+            Some(-1 | 0) => Some(None),
+            ranks => {
+                let ranks = u64::try_from(ranks?).ok()?;
+                all.is_none_or(|all| all.is_multiple_of(ranks)).then_some(Some(ranks))
+            }
+        })?;
     let (outcome, ranks) = match given.or(None) {
         Some(_) if stage != 3 => (Outcome::no_effect("it is for stage 3"), None),
         Some(ranks) => (Outcome::Taken(format!("Zero(within: {ranks})")), Some(ranks)),

@@ -11,7 +11,7 @@ use crate::run::{Parts, Shape, recipes, skeleton};
 use crate::{Run, RunError, RunStrategy};
 use firebrick::AnyModel;
 use firebrick::accounting::dtypes;
-use firebrick::engine::session::Prepared;
+use firebrick::engine::session::PreparedRun;
 use firebrick_models::family::Trainable;
 
 /// How strategies treat a parameter.
@@ -54,7 +54,7 @@ impl ParamLayout {
             places.places().iter().map(|place| (place.path.clone(), trained.contains(&place.id))).collect();
         let device = Some(parts.device.clone());
         let prepared =
-            Prepared::new(&strategies, skeleton, device, &optimizer, Communicator::solo(), adaptation())?;
+            PreparedRun::new(&strategies, skeleton, device, &optimizer, Communicator::solo(), adaptation())?;
         let session = prepared.start(optimizer, run.schedule.clone(), run.seed, 1)?;
         let replica: HashMap<String, u64> =
             dtypes(session.replica()).into_iter().map(|(path, dtype)| (path, dtype.size() as u64)).collect();

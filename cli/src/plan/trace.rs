@@ -21,7 +21,7 @@ use super::recomputed::{Lines, Traced, mixed};
 use crate::run::{Parts, recipes, skeleton, written};
 use crate::{Run, RunError, RunStrategy};
 use firebrick::engine::dry_run::caught;
-use firebrick::engine::session::{Prepared, checked};
+use firebrick::engine::session::{PreparedRun, checked};
 use firebrick::memory::{Account, Beyond};
 use firebrick::{AnyModel, Objective, TrainError};
 use firebrick_models::drawn_now;
@@ -146,7 +146,7 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         let reduces = strategies.iter().any(|strategy| strategy.effects().reduces.is_some());
         let ranks = if reduces { run.number_of_ranks() } else { 1 };
         let world = Communicator::rehearsal(ranks);
-        let prepared = Prepared::new(&recipes(strategies), model, device, &optimizer, world, adaptation)?;
+        let prepared = PreparedRun::new(&recipes(strategies), model, device, &optimizer, world, adaptation)?;
         let session = prepared.start(optimizer, run.schedule.clone(), run.seed, 1)?;
         let draws = Draws { seed: run.seed, epoch: 0, first: 0 };
         let once = || -> Result<Traced, RunError> {

@@ -8,7 +8,7 @@ use firebrick::AnyModel;
 use firebrick_kernels::fits_fp8;
 use firebrick_kernels::packed::Packing;
 use firebrick_models::drawn_now;
-use firebrick_strategies::{Adaptation, Composition, LowRank, Paths, Place, each_param};
+use firebrick_strategies::{Adaptation, Composition, LowRank, ParamPlace, Paths, each_param};
 
 use super::{RunError, RunStrategy, recipes};
 use firebrick_models::family::Family;
@@ -72,7 +72,7 @@ pub(crate) fn shapes<M: Trainable>(
     let paths = Paths::of(&adapted);
     let trained: HashSet<ParamId> =
         firebrick_strategies::trained(&adapted).into_iter().map(|one| one.id).collect();
-    let shape_of = |place: &Place| match (&place.reparameterizes, adaptation.low_rank()) {
+    let shape_of = |place: &ParamPlace| match (&place.reparameterizes, adaptation.low_rank()) {
         (Some(matrix), Some(LowRank { rank, .. })) => {
             let shape = &whole[matrix];
             let to = shape[shape.len() - 1];

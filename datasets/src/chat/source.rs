@@ -37,7 +37,7 @@ pub(super) struct Fault {
 
 /// A source for the engine.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Prepared {
+pub(super) struct TemplateSource {
     pub(super) source: String,
     /// Whether it marks what the assistant writes.
     pub(super) marks: bool,
@@ -52,13 +52,13 @@ fn unix_lines(source: &str) -> Cow<'_, str> {
 }
 
 /// Checks and rewrites a source. Invalid Jinja stays as it is: the engine explains it.
-pub(super) fn prepared(source: &str) -> Result<Prepared, Fault> {
+pub(super) fn prepared(source: &str) -> Result<TemplateSource, Fault> {
     if source.len() > MOST_BYTES {
         let reason = format!("it has {} bytes; at most {MOST_BYTES} are read", source.len());
         return Err(Fault { line: None, reason });
     }
     let source = &*unix_lines(source);
-    let mut written = Prepared { source: String::with_capacity(source.len() * 2), marks: false };
+    let mut written = TemplateSource { source: String::with_capacity(source.len() * 2), marks: false };
     let mut blocks = Blocks::default();
     let mut at = 0;
     // Each byte is looked at once: a search for each kind of tag would scan the rest for a kind that does not follow.
@@ -223,7 +223,7 @@ impl<'s> Tag<'s> {
         self.tokens.iter().position(assigns)
     }
 
-    fn write(&self, written: &mut Prepared) {
+    fn write(&self, written: &mut TemplateSource) {
         let out = &mut written.source;
         let Self { open, close, gap, tokens, .. } = self;
         let signs = || (&open[2..], close.strip_suffix("%}").unwrap_or_default());
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn tags_are_replaced_where_they_are_tags() {
         let kept = "{{ '{% generation %}' }}{# {% generation %} #}{% raw %}{% generation %}{% endraw -%} {{ {'a': {}} }}";
-        assert_eq!(prepared(kept), Ok(Prepared { source: kept.to_owned(), marks: false }));
+        assert_eq!(prepared(kept), Ok(TemplateSource { source: kept.to_owned(), marks: false }));
         let marked = prepared("a{%- generation -%} b {%endgeneration+%}\nc {{").unwrap();
         assert!(marked.marks);
         assert_eq!(

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::block::{Block, Inputs};
 use super::forward::Forward;
-use super::gradient::{Kept, Partial, Unit, Wanted};
+use super::gradient::{BackwardInputs, Partial, Unit, WantedGradients};
 use super::ops::{Gradients, Plan, Source, Tiled};
 use super::rows::Rows;
 use super::shares::{Share, shares};
@@ -125,11 +125,11 @@ fn backward<T: Float>(
     let inputs = parts.inputs::<T>(plan);
     let [query, key, value, bias] = wanted;
     let wanted = match parts.is_joint {
-        true => Wanted { query: true, key: true, value: true, bias: false },
-        false => Wanted { query, key, value, bias },
+        true => WantedGradients { query: true, key: true, value: true, bias: false },
+        false => WantedGradients { query, key, value, bias },
     };
     let (output, grad) = (readable(output), readable(grad));
-    let kept = Kept { output: View::of(&output), grad: View::of(&grad), logs: logs.storage() };
+    let kept = BackwardInputs { output: View::of(&output), grad: View::of(&grad), logs: logs.storage() };
     let (queries, keys, size) = (&parts.queries, &parts.keys, inputs.size());
     let (heads, key_heads) = (inputs.heads(), inputs.key.shape[1]);
 

@@ -6,7 +6,7 @@ use super::block::{Block, Inputs, KEYS, Memory, Scratch, turn};
 use super::drops::DroppedKeys;
 use super::product::{Size, Straight, Turned, product};
 use super::rows::{self, Rows};
-use super::scores::{Bounds, Known, Tile, limit, slope};
+use super::scores::{Bounds, QueryTerms, Tile, limit, slope};
 use super::shares::Share;
 use super::spans::LINE;
 use super::view::View;
@@ -14,7 +14,7 @@ use crate::elements::Float;
 
 /// The gradients that are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedGradients {
     pub query: bool,
     pub key: bool,
     pub value: bool,
@@ -23,7 +23,7 @@ pub struct Wanted {
 
 /// What the forward pass kept, and the gradient of its output.
 #[derive(Clone, Copy)]
-pub struct Kept<'a, T> {
+pub struct BackwardInputs<'a, T> {
     pub output: View<'a, T>,
     pub grad: View<'a, T>,
     /// [`LINE`] for each block of queries, in the order of [`Spans::index`](super::spans::Spans::index).
@@ -34,8 +34,8 @@ pub struct Kept<'a, T> {
 /// for each row of `rows` in turn.
 pub struct Unit<'a, 'b, T> {
     pub inputs: Inputs<'a, T>,
-    pub kept: Kept<'a, T>,
-    pub wanted: Wanted,
+    pub kept: BackwardInputs<'a, T>,
+    pub wanted: WantedGradients,
     /// The rows of the queries' gradient.
     pub of_query: Option<&'a Rows<'b, T>>,
     pub of_bias: Option<&'a Rows<'b, f32>>,
@@ -99,8 +99,8 @@ impl<T: Float> WithSimd for Unit<'_, '_, T> {
 /// One block of queries.
 struct Step<'a, 'c, T> {
     block: Block<'a, T>,
-    kept: Kept<'a, T>,
-    wanted: Wanted,
+    kept: BackwardInputs<'a, T>,
+    wanted: WantedGradients,
     scratch: Scratch<'c>,
 }
 
@@ -121,7 +121,7 @@ impl<T: Float> Step<'_, '_, T> {
         let dropped = DroppedKeys::of(inputs.plan.drops.as_deref(), block.at, columns);
         let [row, head, query] = block.at;
         let line = inputs.queries.index([row, head, query / LINE], inputs.heads());
-        let known = Known { logs: &kept.logs[line * LINE..][..columns], inner: &inner };
+        let known = QueryTerms { logs: &kept.logs[line * LINE..][..columns], inner: &inner };
         let Scratch {
             queries,
             queries_turned,
@@ -192,7 +192,7 @@ impl<T: Float> Step<'_, '_, T> {
 
 /// Loads the gradients of a block's outputs, also turned, and their products with the outputs.
 #[inline(always)]
-fn load_grads<T: Float>(block: &Block<T>, kept: &Kept<T>, scratch: &mut Scratch) -> [f32; LINE] {
+fn load_grads<T: Float>(block: &Block<T>, kept: &BackwardInputs<T>, scratch: &mut Scratch) -> [f32; LINE] {
     let width = block.inputs.width();
     let Scratch { grads, grads_turned, outputs, .. } = scratch;
     kept.grad.widen(block.stored, block.count, grads, width);

@@ -10,7 +10,7 @@ use pulp::Simd;
 pub const ROWS: usize = 8;
 
 /// The left operand of a product, `[rows, depth]`.
-pub trait Left: Copy {
+pub trait LeftOperand: Copy {
     /// Returns the elements, and how many of them lie from a row to the next one and from a column to the next one.
     fn matrix(&self) -> (&[f32], [usize; 2]);
 }
@@ -22,7 +22,7 @@ pub struct Straight<'a> {
     pub stride: usize,
 }
 
-impl Left for Straight<'_> {
+impl LeftOperand for Straight<'_> {
     #[inline(always)]
     fn matrix(&self) -> (&[f32], [usize; 2]) {
         (self.values, [self.stride, 1])
@@ -36,7 +36,7 @@ pub struct Turned<'a> {
     pub stride: usize,
 }
 
-impl Left for Turned<'_> {
+impl LeftOperand for Turned<'_> {
     #[inline(always)]
     fn matrix(&self) -> (&[f32], [usize; 2]) {
         (self.values, [1, self.stride])
@@ -59,7 +59,14 @@ pub struct Size {
 ///
 /// If an operand or `out` has fewer elements than `size` says, or its rows are no multiple of [`ROWS`].
 #[inline(always)]
-pub fn product<S: Simd, L: Left>(simd: S, left: L, right: &[f32], out: &mut [f32], size: Size, adds: bool) {
+pub fn product<S: Simd, L: LeftOperand>(
+    simd: S,
+    left: L,
+    right: &[f32],
+    out: &mut [f32],
+    size: Size,
+    adds: bool,
+) {
     let Size { rows, depth, columns } = size;
     let (values, strides) = left.matrix();
     assert!(rows.is_multiple_of(ROWS) && columns.is_multiple_of(S::F32_LANES));
@@ -192,7 +199,7 @@ mod tests {
         adds: bool,
     }
 
-    impl<L: Left> WithSimd for Computed<'_, L> {
+    impl<L: LeftOperand> WithSimd for Computed<'_, L> {
         type Output = ();
 
         #[inline(always)]

@@ -145,7 +145,7 @@ pub fn rescale<S: Simd>(simd: S, sums: &mut [f32], factors: &[f32]) {
 
 /// What the gradient of a block knows of each query.
 #[derive(Clone, Copy)]
-pub struct Known<'a> {
+pub struct QueryTerms<'a> {
     /// The logarithm of the sum of 2 to the power of each score.
     pub logs: &'a [f32],
     /// The product of the output with its gradient.
@@ -155,7 +155,7 @@ pub struct Known<'a> {
 /// Replaces scores by the weights that multiplied the values, and gradients of these weights by those of the scores
 /// before they were [limited](limit).
 #[inline(always)]
-pub fn slope<S: Simd>(simd: S, tile: Tile, scores: &mut [f32], slopes: &mut [f32], known: Known) {
+pub fn slope<S: Simd>(simd: S, tile: Tile, scores: &mut [f32], slopes: &mut [f32], known: QueryTerms) {
     let vectors = tile.queries / S::F32_LANES;
     let (scores, _) = S::as_mut_simd_f32s(&mut scores[..tile.keys * tile.queries]);
     let (slopes, _) = S::as_mut_simd_f32s(&mut slopes[..tile.keys * tile.queries]);

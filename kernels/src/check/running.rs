@@ -72,10 +72,10 @@ pub enum Speed {
 /// What a step of the checks found.
 enum Event {
     Begun(usize),
-    Ended(usize, Result<Found, String>),
+    Ended(usize, Result<CheckOutcome, String>),
 }
 
-struct Found {
+struct CheckOutcome {
     /// `None` if there are no results.
     most: Option<Deviation>,
     speed: Option<Speed>,
@@ -181,7 +181,7 @@ pub fn run(checks: Vec<Check>, device: &Device, limit: Duration, mut tell: impl 
 }
 
 impl Checked {
-    fn take(&mut self, found: Result<Found, String>, is_real: bool) {
+    fn take(&mut self, found: Result<CheckOutcome, String>, is_real: bool) {
         if is_real {
             self.real = Some(true);
         }
@@ -189,8 +189,8 @@ impl Checked {
         let is_settled = matches!(self.verdict, Verdict::Wrong(_) | Verdict::Failed(_));
         let verdict = match found {
             Err(reason) => Verdict::Failed(reason),
-            Ok(Found { most: None, .. }) => Verdict::Failed("it has no results".into()),
-            Ok(Found { most: Some(most), speed }) => {
+            Ok(CheckOutcome { most: None, .. }) => Verdict::Failed("it has no results".into()),
+            Ok(CheckOutcome { most: Some(most), speed }) => {
                 self.speed = self.speed.or(speed);
                 self.error = Some(self.error.unwrap_or(0.0).max(most.error));
                 if most.error <= self.tolerance { Verdict::Right } else { Verdict::Wrong(most) }
@@ -210,7 +210,7 @@ struct Reference {
 }
 
 impl Reference {
-    fn compare(&mut self, check: &Check, step: &Step, device: &Device) -> Result<Found, String> {
+    fn compare(&mut self, check: &Check, step: &Step, device: &Device) -> Result<CheckOutcome, String> {
         let compute = match &check.real {
             Some(real) if step.is_real => real,
             _ => &check.small,
@@ -226,7 +226,7 @@ impl Reference {
         let found = outputs(compute, device, step.dtype, coarse);
         let most = largest(&found, &self.outputs);
         let speed = if step.is_real { Some(timed(compute, device, step.dtype, coarse)?) } else { None };
-        Ok(Found { most, speed: speed.flatten() })
+        Ok(CheckOutcome { most, speed: speed.flatten() })
     }
 }
 

@@ -25,10 +25,10 @@ type Server = <CudaRuntime as Runtime>::Server;
 /// A place in a device's memory, or a stream of it.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
-pub struct Place(pub *mut c_void);
+pub struct DevicePointer(pub *mut c_void);
 
 // SAFETY: a place is a number until a call reads it, on the thread of its device.
-unsafe impl Send for Place {}
+unsafe impl Send for DevicePointer {}
 
 /// Calls `call` on the thread of the client's device, when all that was submitted before is queued, with the stream and
 /// the places of what it reads and writes. What it writes stays alive until the stream has done that. If what it reads
@@ -41,7 +41,7 @@ pub fn enqueue(
     client: &Client,
     reads: Vec<Handle>,
     writes: Vec<Handle>,
-    call: impl FnOnce(Place, &[Place], &[Place]) -> Result<(), String> + Send + 'static,
+    call: impl FnOnce(DevicePointer, &[DevicePointer], &[DevicePointer]) -> Result<(), String> + Send + 'static,
 ) {
     if launch_mode().is_skipped() {
         return;
@@ -54,7 +54,7 @@ pub fn enqueue(
         |handles: Vec<Handle>| handles.into_iter().map(Handle::binding).collect::<Vec<BufferBinding>>();
     let (reads, writes) = (bindings(reads), bindings(writes));
     let queued = move |server: &mut Server| {
-        let kernel = KernelId::new::<Place>();
+        let kernel = KernelId::new::<DevicePointer>();
         let scope = ExecuteScope::launching(server, kernel, stream, reads.iter(), writes.clone());
         scope.execute(|server| {
             enter(index).map_err(failed)?;
@@ -64,11 +64,11 @@ pub fn enqueue(
                 streams.current().capturing().touch(stream, memory.descriptor().location());
                 let resource =
                     streams.get(&stream).device_memory().get_resource(memory, offset_start, offset_end)?;
-                Ok::<_, ServerError>(Place(resource.ptr as *mut c_void))
+                Ok::<_, ServerError>(DevicePointer(resource.ptr as *mut c_void))
             };
             let reads = reads.iter().map(&mut place).collect::<Result<Vec<_>, _>>()?;
             let writes = writes.iter().map(&mut place).collect::<Result<Vec<_>, _>>()?;
-            call(Place(streams.current().sys.cast()), &reads, &writes).map_err(failed)
+            call(DevicePointer(streams.current().sys.cast()), &reads, &writes).map_err(failed)
         });
     };
     handle(client).submit(queued);

@@ -10,7 +10,7 @@ use burn::tensor::DType;
 use cubecl_runtime::client::Client;
 use tracing::warn;
 
-use super::enqueue::{self, Place};
+use super::enqueue::{self, DevicePointer};
 use super::layout::{Adds, Layout, Matrix};
 use super::library::{Choice, Library, Opaque, library};
 
@@ -82,15 +82,15 @@ impl Plan {
             return known.clone();
         }
         let library = library()?;
-        let known = devices.get(&device).map(|planned| Place(planned.handle));
+        let known = devices.get(&device).map(|planned| DevicePointer(planned.handle));
         let planned = enqueue::on_thread_of(client, {
             let layout = layout.clone();
             move || {
-                let handle = known.map_or_else(|| handle(library), |Place(handle)| Ok(handle))?;
-                Ok((Place(handle), Self::new(library, handle, layout).map(Arc::new)))
+                let handle = known.map_or_else(|| handle(library), |DevicePointer(handle)| Ok(handle))?;
+                Ok((DevicePointer(handle), Self::new(library, handle, layout).map(Arc::new)))
             }
         });
-        let (Place(handle), plan) = planned?;
+        let (DevicePointer(handle), plan) = planned?;
         let plan = plan.map_err(|why| format!("{}: {why}", described(&layout)));
         let planned = devices.entry(device).or_insert_with(|| Planned { handle, plans: HashMap::new() });
         if let Err(why) = &plan {
@@ -198,7 +198,12 @@ impl Plan {
     /// # Errors
     ///
     /// The library refuses.
-    pub fn call(&self, stream: Place, operands: &[Place], out: &[Place]) -> Result<(), String> {
+    pub fn call(
+        &self,
+        stream: DevicePointer,
+        operands: &[DevicePointer],
+        out: &[DevicePointer],
+    ) -> Result<(), String> {
         let (lhs, rhs, to) = (operands[0], operands[1], out[0]);
         let (mut c, mut beta, mut workspace) = (to, 0.0, out.get(1));
         match self.layout.adds {

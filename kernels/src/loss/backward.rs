@@ -8,7 +8,7 @@ use burn::backend::{Autodiff, TensorMetadata};
 use burn::tensor::DType;
 
 use super::each::Chunks;
-use super::head::{self, Form, Found};
+use super::head::{self, Form, LossAndGradients};
 use super::ops::LossOps;
 use super::rows::{Before, Labels, LossRows, Parts};
 use crate::autodiff::differentiable;
@@ -47,7 +47,7 @@ impl<B: LossRows, C: CheckpointStrategy> LossOps for Autodiff<B, C> {
             [hidden, weight, bias],
             |[hidden, weight, bias]| {
                 let mut dtypes = [&hidden, &weight, &bias].map(TensorMetadata::dtype).into_iter();
-                let Found { sum, gradients, factor } =
+                let LossAndGradients { sum, gradients, factor } =
                     head::loss::<B>(hidden, weight, bias, Labels(labels), form, wanted);
                 let kept = gradients.map(|kept| (kept, dtypes.next().unwrap_or(DType::F32)));
                 (sum, (kept, factor))

@@ -42,7 +42,7 @@ pub(super) fn chunk(rows: usize, classes: usize, dtype: DType, on_cpu: bool) -> 
 }
 
 /// A loss and its gradients.
-pub(super) struct Found<B: LossRows> {
+pub(super) struct LossAndGradients<B: LossRows> {
     /// `[1]`.
     pub sum: FloatTensor<B>,
     /// Of the hidden state, the weight and the bias, each in f32 or wider, if it is wanted, times `factor`.
@@ -59,7 +59,7 @@ pub(super) fn loss<B: LossRows>(
     labels: Labels<B>,
     form: Form,
     wanted: [bool; 3],
-) -> Found<B> {
+) -> LossAndGradients<B> {
     let computed = FloatDType::from(B::computes_in(hidden.dtype()));
     // The weight is widened once for all chunks.
     let weight = B::fast_cast(weight, computed);
@@ -117,5 +117,5 @@ pub(super) fn loss<B: LossRows>(
     let of_hidden = (!of_hidden.is_empty()).then_some(of_hidden);
     let [of_weight, of_bias] = [of_weight, of_bias].map(|whole| whole.map(|whole| vec![whole]));
     let sum = B::total(losses.expect("there is at least one chunk, which may be empty"));
-    Found { sum, gradients: [of_hidden, of_weight, of_bias], factor: factor(computed.into()) }
+    LossAndGradients { sum, gradients: [of_hidden, of_weight, of_bias], factor: factor(computed.into()) }
 }

@@ -165,13 +165,13 @@ impl Account {
     /// Puts the allocations of this thread on this account until you drop the guard; then the thread returns to its
     /// previous account.
     #[must_use = "the thread leaves the account when this is dropped"]
-    pub fn enter(&self) -> Entered<'_> {
+    pub fn enter(&self) -> AccountGuard<'_> {
         self.entered()
     }
 
     /// Like [`enter`](Self::enter), for a guard that is stored with its account.
-    pub(super) fn entered(&self) -> Entered<'static> {
-        Entered { before: CURRENT.replace(self.0), on: PhantomData }
+    pub(super) fn entered(&self) -> AccountGuard<'static> {
+        AccountGuard { before: CURRENT.replace(self.0), on: PhantomData }
     }
 
     /// Returns the bytes on this account, or `None` if [`Counting`](super::Counting) is not installed.
@@ -204,15 +204,15 @@ impl Inherited {
 
     /// Puts the allocations of this thread on the account until you drop the guard.
     #[must_use = "the thread leaves the account when this is dropped"]
-    pub fn enter(self) -> Entered<'static> {
-        Entered { before: CURRENT.replace(self.0), on: PhantomData }
+    pub fn enter(self) -> AccountGuard<'static> {
+        AccountGuard { before: CURRENT.replace(self.0), on: PhantomData }
     }
 }
 
 /// Puts the allocations of this thread on the process alone until the guard is dropped: for buffers that outlive the
 /// work for which the thread is on its account.
-pub(crate) fn apart() -> Entered<'static> {
-    Entered { before: CURRENT.replace(0), on: PhantomData }
+pub(crate) fn apart() -> AccountGuard<'static> {
+    AccountGuard { before: CURRENT.replace(0), on: PhantomData }
 }
 
 /// Resets the peak of an account to the live bytes.
@@ -233,13 +233,13 @@ impl Drop for Account {
 
 /// A guard while a thread is on an account: see [`Account::enter`]. It cannot leave its thread.
 #[derive(Debug)]
-pub struct Entered<'a> {
+pub struct AccountGuard<'a> {
     before: u8,
     /// A raw pointer makes the guard `!Send`: it changes the state of its own thread.
     on: PhantomData<(&'a Account, *const ())>,
 }
 
-impl Drop for Entered<'_> {
+impl Drop for AccountGuard<'_> {
     fn drop(&mut self) {
         CURRENT.set(self.before);
     }

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use burn::tensor::{Device, Tensor};
 
 pub(crate) use account::apart;
-pub use account::{Account, Entered, Inherited};
+pub use account::{Account, AccountGuard, Inherited};
 pub use counting::{Counting, has_failed};
 pub use freed::keep_freed;
 pub use storages::Storages;
@@ -141,7 +141,7 @@ pub fn reset_peak() {
 pub struct Beyond {
     before: usize,
     /// The account of the pass, if the thread was on none. The guard is dropped first.
-    own: Option<(Entered<'static>, Account)>,
+    own: Option<(AccountGuard<'static>, Account)>,
     is_of_pool: bool,
 }
 
@@ -217,13 +217,13 @@ impl Beyond {
     }
 
     /// Ends the measurement.
-    pub fn end(self, device: &Device) -> Taken {
+    pub fn end(self, device: &Device) -> PassPeak {
         Self::left(0, device);
         MEASURES.set(None);
         let before = self.with_come();
         let beyond = |most: usize| most.saturating_sub(before);
         let counters = measured();
-        let taken = Taken {
+        let taken = PassPeak {
             activations: beyond(counters.most_beyond.load(Relaxed)),
             most: beyond(counters.most.load(Relaxed)),
         };
@@ -235,7 +235,7 @@ impl Beyond {
 /// The peak of the bytes in use in a forward and backward pass, in addition to those before it; 0 if nothing counts
 /// them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct PassPeak {
     /// Without the parameters' gradients of recomputed segments.
     pub activations: usize,
     /// With everything.

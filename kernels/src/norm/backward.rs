@@ -11,7 +11,7 @@ use burn::tensor::DType;
 
 use super::branch::{Junction, branch, branch_again};
 use super::ops::{Form, NormOps};
-use super::rows::{Gradients, NormRows, Normed, Statistics, Upstream, Wanted};
+use super::rows::{Gradients, NormRows, Normed, Statistics, Upstream, WantedGradients};
 use crate::autodiff::{Again, is_cheap};
 use crate::half::to_dtype;
 
@@ -25,7 +25,7 @@ impl<B: NormRows> Backward<B, 4> for Norm {
         let (sum, statistics, scale, bias_dtype, junction) = ops.state;
         let [to_x, to_y, to_scale, to_bias] = ops.parents;
         let scale_dtype = scale.dtype();
-        let wanted = Wanted {
+        let wanted = WantedGradients {
             sum: to_x.is_some() || to_y.is_some(),
             scale: to_scale.is_some(),
             bias: to_bias.is_some(),

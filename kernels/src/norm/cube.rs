@@ -10,7 +10,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::cube_columns::added;
-use super::rows::{self, Gradients, NormKind, NormRows, Normed, Statistics, Upstream, Wanted};
+use super::rows::{self, Gradients, NormKind, NormRows, Normed, Statistics, Upstream, WantedGradients};
 use crate::cube::{
     Spec, contiguous, element, empty, grid, rows_and_width, run, run_many, sum_of_cube, together, units,
 };
@@ -55,7 +55,7 @@ impl NormRows for Cube {
         Normed { sum, normed, statistics: Statistics { mean, inverse } }
     }
 
-    fn norm_gradients(upstream: Upstream<Self>, wanted: Wanted) -> Gradients<Self> {
+    fn norm_gradients(upstream: Upstream<Self>, wanted: WantedGradients) -> Gradients<Self> {
         let (shape, dtype) = (upstream.sum.shape(), upstream.sum.dtype());
         if !computes(&upstream.sum) {
             return rows::gradients::<Self>(upstream, wanted);

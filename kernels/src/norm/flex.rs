@@ -7,7 +7,9 @@ use burn::tensor::{DType, Shape, bf16, f16};
 use pulp::Arch;
 use rayon::prelude::*;
 
-use super::rows::{Gradients, NormKind, NormRows, Normed, Statistics, Upstream, Wanted, gradients, values};
+use super::rows::{
+    Gradients, NormKind, NormRows, Normed, Statistics, Upstream, WantedGradients, gradients, values,
+};
 use super::vectors::{Slopes, Values};
 use crate::flex::{Buffer, Lane, TASK, adjacent, elements, tensor, widened};
 use crate::off::Kernel;
@@ -35,7 +37,7 @@ impl NormRows for Flex {
         }
     }
 
-    fn norm_gradients(upstream: Upstream<Self>, wanted: Wanted) -> Gradients<Self> {
+    fn norm_gradients(upstream: Upstream<Self>, wanted: WantedGradients) -> Gradients<Self> {
         match upstream.sum.dtype() {
             _ if upstream.sum.layout().num_elements() == 0 || Kernel::Norms.is_off() => {
                 gradients::<Self>(upstream, wanted)
@@ -102,7 +104,7 @@ fn normed<T: Lane>(
     Normed { sum, normed: tensor(normed.finish(), shape), statistics }
 }
 
-fn slopes<T: Lane>(upstream: Upstream<Flex>, wanted: Wanted) -> Gradients<Flex> {
+fn slopes<T: Lane>(upstream: Upstream<Flex>, wanted: WantedGradients) -> Gradients<Flex> {
     let Upstream { sum, statistics: Statistics { mean, inverse }, scale, grad, of_sum } = upstream;
     let (sum, grad, of_sum) = (adjacent(sum), adjacent(grad), of_sum.map(adjacent));
     let scale = widened(scale);

@@ -79,7 +79,7 @@ pub struct Gradients<B: Backend> {
 
 /// Which gradients are wanted.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct WantedGradients {
     /// Whether the gradient of the sum is wanted.
     pub sum: bool,
     /// Whether the gradient of the scale is wanted.
@@ -103,7 +103,7 @@ pub trait NormRows: Backend {
     }
 
     /// Returns the wanted gradients.
-    fn norm_gradients(upstream: Upstream<Self>, wanted: Wanted) -> Gradients<Self> {
+    fn norm_gradients(upstream: Upstream<Self>, wanted: WantedGradients) -> Gradients<Self> {
         gradients::<Self>(upstream, wanted)
     }
 }
@@ -152,7 +152,7 @@ pub(super) fn values<B: Backend>(
 /// ```
 ///
 /// RMS norm lacks the term of the mean.
-pub(super) fn gradients<B: Backend>(upstream: Upstream<B>, wanted: Wanted) -> Gradients<B> {
+pub(super) fn gradients<B: Backend>(upstream: Upstream<B>, wanted: WantedGradients) -> Gradients<B> {
     let Upstream { sum, statistics: Statistics { mean, inverse }, scale, grad, of_sum } = upstream;
     let dtype = sum.dtype();
     let (x, grad) = (wide::<B>(sum), wide::<B>(grad));

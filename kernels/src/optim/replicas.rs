@@ -112,15 +112,15 @@ impl Replicas {
     /// Returns the parameters of a model that have a copy: those that a fused step updated, which reads gradients of any
     /// dtype.
     pub fn params<M: Module>(&self, model: &M) -> HashSet<ParamId> {
-        struct Found<'a>(&'a Replicas, HashSet<ParamId>);
-        impl ModuleVisitor for Found<'_> {
+        struct CopiedParams<'a>(&'a Replicas, HashSet<ParamId>);
+        impl ModuleVisitor for CopiedParams<'_> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
                 if self.0.of(&param.val()).is_some() {
                     self.1.insert(param.id);
                 }
             }
         }
-        let mut found = Found(self, HashSet::new());
+        let mut found = CopiedParams(self, HashSet::new());
         model.visit(&mut found);
         found.1
     }

@@ -47,7 +47,7 @@ pub fn staged(data: Bytes, to: &Device) -> Bytes {
 /// ```
 pub struct Upload {
     #[cfg(feature = "cube")]
-    begun: cube::Begun,
+    begun: cube::PendingUpload,
     #[cfg(not(feature = "cube"))]
     never: std::convert::Infallible,
 }
@@ -68,7 +68,7 @@ impl Upload {
             return Err(read);
         }
         #[cfg(feature = "cube")]
-        return Ok(Self { begun: cube::Begun::new(tensors, to, read)? });
+        return Ok(Self { begun: cube::PendingUpload::new(tensors, to, read)? });
         #[cfg(not(feature = "cube"))]
         {
             let _ = (tensors, to);
@@ -120,14 +120,14 @@ mod cube {
     /// The queue of copies beside the computation, on every device.
     static BESIDE: OnceLock<StreamId> = OnceLock::new();
 
-    pub struct Begun {
+    pub struct PendingUpload {
         tensors: Vec<FloatTensor<Cube>>,
         specs: Vec<Spec>,
         /// Memory of the copies' queue, as soon as the copy is queued.
         queued: Mutex<Receiver<Result<Handle, &'static str>>>,
     }
 
-    impl Begun {
+    impl PendingUpload {
         pub fn new<F>(tensors: Vec<(usize, DType)>, to: &Device, read: F) -> Result<Self, F>
         where
             F: FnOnce() -> Vec<Tensor<1>> + Send + 'static,

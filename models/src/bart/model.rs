@@ -9,7 +9,7 @@ use firebrick_strategies::Pass;
 use super::block::{DecoderBlock, EncoderBlock};
 use super::embeddings::Embeddings;
 use super::{BartConfig, keys};
-use crate::causal::Placed;
+use crate::causal::PlacedTokens;
 use crate::encoder_decoder::{Decodes, Encoded, EncoderDecoder, Encodes, Source, of_source};
 use crate::key_value::{KeyValue, PastSource};
 use crate::pretrained::{KeyMap, Pretrained};
@@ -56,7 +56,7 @@ impl Bart {
         source: Encoded,
         pass: &Pass,
     ) -> Tensor<3> {
-        self.logits(Placed { ids, places, reads, sample_lengths: None }, source, pass)
+        self.logits(PlacedTokens { ids, places, reads, sample_lengths: None }, source, pass)
     }
 }
 

@@ -7,7 +7,7 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use super::kind::Kind;
+use super::kind::BertLine;
 use crate::pretrained::{HubConfig, PretrainedError, check_dropouts, check_heads, check_layers, check_sizes};
 use crate::{Activation, ClassNames, Linear, Norm};
 
@@ -126,26 +126,26 @@ impl BertConfig {
 
     /// The maximum sequence length. A RoBERTa's positions start after the padding token's id.
     pub fn max_length(&self) -> usize {
-        let before = if self.kind() == Kind::Roberta { self.pad() + 1 } else { 0 };
+        let before = if self.kind() == BertLine::Roberta { self.pad() + 1 } else { 0 };
         self.max_position_embeddings.saturating_sub(before)
     }
 
-    pub(super) fn kind(&self) -> Kind {
-        Kind::of(&self.model_type)
+    pub(super) fn kind(&self) -> BertLine {
+        BertLine::of(&self.model_type)
     }
 
     pub(super) fn pad(&self) -> usize {
-        self.pad_token_id.unwrap_or(usize::from(self.kind() == Kind::Roberta))
+        self.pad_token_id.unwrap_or(usize::from(self.kind() == BertLine::Roberta))
     }
 
     /// The number of segments that are embedded.
     pub(super) fn segments(&self) -> usize {
-        if self.kind() == Kind::DistilBert { 0 } else { self.type_vocab_size }
+        if self.kind() == BertLine::DistilBert { 0 } else { self.type_vocab_size }
     }
 
     /// The width of the embeddings.
     pub(super) fn embedding_width(&self) -> usize {
-        let own = self.embedding_size.filter(|_| self.kind() == Kind::Electra);
+        let own = self.embedding_size.filter(|_| self.kind() == BertLine::Electra);
         own.unwrap_or(self.hidden_size)
     }
 
@@ -157,8 +157,8 @@ impl BertConfig {
     /// Dropout before a classifier of tokens.
     pub(super) fn token_dropout(&self) -> f64 {
         match self.kind() {
-            Kind::DistilBert | Kind::Deberta => self.hidden_dropout_prob,
-            Kind::Bert | Kind::Roberta | Kind::Electra => self.classifier_dropout(),
+            BertLine::DistilBert | BertLine::Deberta => self.hidden_dropout_prob,
+            BertLine::Bert | BertLine::Roberta | BertLine::Electra => self.classifier_dropout(),
         }
     }
 
@@ -190,7 +190,7 @@ impl HubConfig for BertConfig {
             ("max_position_embeddings", self.max_position_embeddings),
             ("num_labels", self.labels()),
         ])?;
-        if self.segments() > 0 || !matches!(self.kind(), Kind::DistilBert | Kind::Deberta) {
+        if self.segments() > 0 || !matches!(self.kind(), BertLine::DistilBert | BertLine::Deberta) {
             check_sizes(&[("type_vocab_size", self.type_vocab_size)])?;
         }
         check_layers(name("num_hidden_layers"), self.num_hidden_layers)?;
@@ -222,7 +222,7 @@ impl HubConfig for BertConfig {
 
 impl<'de> Deserialize<'de> for BertConfig {
     fn deserialize<D: Deserializer<'de>>(fields: D) -> Result<Self, D::Error> {
-        let fields = Kind::read(Map::deserialize(fields)?).map_err(D::Error::custom)?;
+        let fields = BertLine::read(Map::deserialize(fields)?).map_err(D::Error::custom)?;
         Self::deserialize(Value::Object(fields)).map_err(D::Error::custom)
     }
 }

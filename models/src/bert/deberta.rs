@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::BertConfig;
-use super::kind::Kind;
+use super::kind::BertLine;
 use crate::Activation;
 use crate::pretrained::{MOST_SIZE, PretrainedError, check_dropouts};
 
@@ -62,7 +62,7 @@ impl BertConfig {
     ///
     /// A field has another type, is out of range, or asks for a layer that is not supported.
     pub(super) fn deberta(&self) -> Result<Option<Deberta>, PretrainedError> {
-        if self.kind() != Kind::Deberta {
+        if self.kind() != BertLine::Deberta {
             return Ok(None);
         }
         let flag = |name, default| self.field(name, "true or false", default);

@@ -11,7 +11,7 @@ use super::BertConfig;
 use super::convolution::Convolution;
 use super::deberta::Deberta;
 use super::disentangled::{Apart, Disentangled, Distances};
-use super::kind::Kind;
+use super::kind::BertLine;
 use crate::attention::{attend, join_heads, scale_of, split_heads, starts_of};
 use crate::embedded::{embedded, embedded_sum};
 use crate::ragged::Tokens;
@@ -121,7 +121,7 @@ impl Embeddings {
             segments: (config.segments() > 0).then(|| embedding(config.segments())),
             norm: config.norm(config.embedding_width(), device),
             dropout: Dropout::new(config.hidden_dropout_prob),
-            before: (config.kind() == Kind::Roberta).then(|| config.pad()),
+            before: (config.kind() == BertLine::Roberta).then(|| config.pad()),
         }
     }
 

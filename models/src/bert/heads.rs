@@ -6,7 +6,7 @@ use firebrick_datasets::collators::{Inputs, LabeledBatch, SequenceBatch};
 use firebrick_kernels::{Head, cast};
 use firebrick_strategies::{Dropout, Pass};
 
-use super::kind::Kind;
+use super::kind::BertLine;
 use super::{Bert, BertConfig, keys};
 use crate::attention::starts_of;
 use crate::heads::{masked, texts, tokens};
@@ -171,7 +171,9 @@ impl Pretrained for BertSequenceClassifier {
         let deberta = config.deberta().unwrap_or_else(|error| panic!("{error}"));
         let first_dropout = match &deberta {
             Some(deberta) => Some(deberta.pooler_dropout),
-            None => matches!(kind, Kind::Roberta | Kind::Electra).then(|| config.classifier_dropout()),
+            None => {
+                matches!(kind, BertLine::Roberta | BertLine::Electra).then(|| config.classifier_dropout())
+            }
         };
         let activation = deberta.map(|deberta| deberta.pooler_activation);
         Self {
@@ -266,8 +268,8 @@ impl Pretrained for BertMaskedLm {
             norm: config.norm(width, device),
             bias: Param::from_tensor(Tensor::zeros([config.vocab_size], device)),
             activation: match config.kind() {
-                Kind::Bert | Kind::DistilBert | Kind::Deberta => config.hidden_act,
-                Kind::Roberta | Kind::Electra => Activation::Gelu,
+                BertLine::Bert | BertLine::DistilBert | BertLine::Deberta => config.hidden_act,
+                BertLine::Roberta | BertLine::Electra => Activation::Gelu,
             },
         }
     }

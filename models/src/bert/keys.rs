@@ -1,7 +1,7 @@
 //! The names of BERT's parameters in files.
 
 use super::BertConfig;
-use super::kind::Kind;
+use super::kind::BertLine;
 use crate::pretrained::Part::{Embedding, Linear, Norm, Param};
 use crate::pretrained::{CLASSIFIER, KeyMap, Row};
 
@@ -102,20 +102,20 @@ const LM_HEADS: &[&str] = &[
 /// The encoder's keys. Ignored are position ids, which early files hold.
 fn body(config: &BertConfig) -> KeyMap {
     let prefix = match config.kind() {
-        Kind::Bert => "bert.",
-        Kind::Roberta => "roberta.",
-        Kind::DistilBert => "distilbert.",
-        Kind::Electra => "electra.",
-        Kind::Deberta => "deberta.",
+        BertLine::Bert => "bert.",
+        BertLine::Roberta => "roberta.",
+        BertLine::DistilBert => "distilbert.",
+        BertLine::Electra => "electra.",
+        BertLine::Deberta => "deberta.",
     };
     let map = KeyMap::new(prefix).body(EMBEDDINGS);
     let layers = config.num_hidden_layers;
     let map = match config.kind() {
-        Kind::DistilBert => map.body(POSITIONS).layers(layers, DISTILBERT_BLOCK),
-        Kind::Bert | Kind::Roberta | Kind::Electra => {
+        BertLine::DistilBert => map.body(POSITIONS).layers(layers, DISTILBERT_BLOCK),
+        BertLine::Bert | BertLine::Roberta | BertLine::Electra => {
             map.body(POSITIONS).body(SEGMENTS).layers(layers, BLOCK)
         }
-        Kind::Deberta => {
+        BertLine::Deberta => {
             let map = map
                 .body(SEGMENTS)
                 .body(DEBERTA_DISTANCES)
@@ -142,13 +142,13 @@ pub(super) fn token_classifier(config: &BertConfig) -> KeyMap {
 pub(super) fn sequence_classifier(config: &BertConfig) -> KeyMap {
     let map = body(config).ignored(LM_HEADS);
     match config.kind() {
-        Kind::Bert => map.new_head_of_body("pooler", POOLER).new_head(CLASSIFIER, CLASSIFIER_ROWS),
-        Kind::Roberta => map.ignored(&["pooler.*"]).new_head(CLASSIFIER, JOINT_CLASSIFIER),
-        Kind::DistilBert => {
+        BertLine::Bert => map.new_head_of_body("pooler", POOLER).new_head(CLASSIFIER, CLASSIFIER_ROWS),
+        BertLine::Roberta => map.ignored(&["pooler.*"]).new_head(CLASSIFIER, JOINT_CLASSIFIER),
+        BertLine::DistilBert => {
             map.new_head("pre_classifier", DISTILBERT_POOLER).new_head(CLASSIFIER, CLASSIFIER_ROWS)
         }
-        Kind::Electra => map.new_head(CLASSIFIER, JOINT_CLASSIFIER),
-        Kind::Deberta => map.new_head("pooler", POOLER).new_head(CLASSIFIER, CLASSIFIER_ROWS),
+        BertLine::Electra => map.new_head(CLASSIFIER, JOINT_CLASSIFIER),
+        BertLine::Deberta => map.new_head("pooler", POOLER).new_head(CLASSIFIER, CLASSIFIER_ROWS),
     }
 }
 
@@ -157,25 +157,25 @@ pub(super) fn masked_lm(config: &BertConfig) -> KeyMap {
     let map = body(config).ignored(&others).ignored(&["pre_classifier.*", "classifier.*"]);
     let is_legacy = config.deberta().is_ok_and(|deberta| deberta.is_none_or(|deberta| deberta.is_legacy));
     match config.kind() {
-        Kind::Bert => map
+        BertLine::Bert => map
             .new_head("cls", MASKED_LM)
             .alias("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight")
             .alias("cls.predictions.decoder.bias", "cls.predictions.bias"),
-        Kind::Roberta => map
+        BertLine::Roberta => map
             .new_head("lm_head", ROBERTA_MASKED_LM)
             .alias("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight")
             .alias("lm_head.decoder.bias", "lm_head.bias"),
-        Kind::DistilBert => map
+        BertLine::DistilBert => map
             .new_head("vocab_transform", DISTILBERT_MASKED_LM)
             .alias("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),
-        Kind::Electra => map
+        BertLine::Electra => map
             .new_head("generator_predictions", ELECTRA_MASKED_LM)
             .alias("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),
-        Kind::Deberta if is_legacy => map
+        BertLine::Deberta if is_legacy => map
             .new_head("cls", MASKED_LM)
             .alias("cls.predictions.decoder.weight", "deberta.embeddings.word_embeddings.weight")
             .alias("cls.predictions.decoder.bias", "cls.predictions.bias")
             .ignored(&["lm_predictions.*"]),
-        Kind::Deberta => map.new_head("lm_predictions", DEBERTA_MASKED_LM).ignored(&["cls.*"]),
+        BertLine::Deberta => map.new_head("lm_predictions", DEBERTA_MASKED_LM).ignored(&["cls.*"]),
     }
 }

@@ -7,7 +7,7 @@ use crate::pretrained::one_spelling;
 
 /// A line of models that share names and details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum BertLine {
     Bert,
     /// RoBERTa, XLM-R and CamemBERT.
     Roberta,
@@ -35,7 +35,7 @@ const NOT_OF_DISTILBERT: [&str; 4] = ["type_vocab_size", "layer_norm_eps", "is_d
 const DEBERTA: [(&str, &str); 1] = [("cls_dropout", "classifier_dropout")];
 const NOT_OF_DEBERTA: [&str; 1] = ["is_decoder"];
 
-impl Kind {
+impl BertLine {
     pub fn of(model_type: &str) -> Self {
         match model_type {
             "bert" => Self::Bert,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::gemma::{Gemma, rope_of};
-use super::kind::Kind;
+use super::kind::LlamaLine;
 use super::numbers::number;
 use super::sliding::slides;
 use crate::pretrained::{
@@ -154,7 +154,7 @@ impl LlamaConfig {
             positions: self.max_position_embeddings,
             original_positions,
             by_blocks,
-            is_phi: self.kind() == Kind::Phi3,
+            is_phi: self.kind() == LlamaLine::Phi3,
         })
     }
 
@@ -192,8 +192,8 @@ impl LlamaConfig {
         own.unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
     }
 
-    pub(super) fn kind(&self) -> Kind {
-        Kind::of(&self.model_type)
+    pub(super) fn kind(&self) -> LlamaLine {
+        LlamaLine::of(&self.model_type)
     }
 
     /// The settings of a Gemma, if it is one.
@@ -225,7 +225,7 @@ impl LlamaConfig {
 
     /// Whether queries, keys and values have a bias, and whether the output has one.
     pub(super) fn attention_biases(&self) -> (bool, bool) {
-        let qwen = self.kind() == Kind::Qwen2;
+        let qwen = self.kind() == LlamaLine::Qwen2;
         (self.attention_bias || qwen, self.attention_bias && !qwen)
     }
 
@@ -256,21 +256,21 @@ impl LlamaConfig {
         let window = self.sliding_window.unwrap_or(Some(4096));
         let kind = self.kind();
         match kind {
-            Kind::Llama => Ok(None),
-            Kind::Mistral => Ok(window),
-            Kind::Phi3 => Ok(self.sliding_window.flatten()),
-            Kind::Qwen2 | Kind::Qwen3 if self.use_sliding_window != Some(true) => Ok(None),
+            LlamaLine::Llama => Ok(None),
+            LlamaLine::Mistral => Ok(window),
+            LlamaLine::Phi3 => Ok(self.sliding_window.flatten()),
+            LlamaLine::Qwen2 | LlamaLine::Qwen3 if self.use_sliding_window != Some(true) => Ok(None),
             _ if !slides(kind, &self.rest, block)? => Ok(None),
-            Kind::Gemma2 | Kind::Gemma3 if window.is_none() => {
+            LlamaLine::Gemma2 | LlamaLine::Gemma3 if window.is_none() => {
                 Err(PretrainedError::setting("sliding_window", "at least 1", Value::Null))
             }
-            Kind::Qwen2 | Kind::Qwen3 | Kind::Gemma2 | Kind::Gemma3 => Ok(window),
+            LlamaLine::Qwen2 | LlamaLine::Qwen3 | LlamaLine::Gemma2 | LlamaLine::Gemma3 => Ok(window),
         }
     }
 }
 
 impl HubConfig for LlamaConfig {
-    const MODEL_TYPES: &'static [&'static str] = Kind::MODEL_TYPES;
+    const MODEL_TYPES: &'static [&'static str] = LlamaLine::MODEL_TYPES;
 
     fn check(&self) -> Result<(), PretrainedError> {
         check_sizes(&[
@@ -290,10 +290,10 @@ impl HubConfig for LlamaConfig {
         if !self.head_size().is_multiple_of(2) {
             return Err(PretrainedError::setting("head_dim", "an even number", self.head_size()));
         }
-        if self.kind() == Kind::Phi3 {
+        if self.kind() == LlamaLine::Phi3 {
             self.check_phi()?;
         }
-        if self.mlp_bias && (self.kind() == Kind::Phi3 || self.kind().is_gemma()) {
+        if self.mlp_bias && (self.kind() == LlamaLine::Phi3 || self.kind().is_gemma()) {
             return Err(PretrainedError::setting("mlp_bias", "false: the model has no such bias", true));
         }
         self.gemma()?;
@@ -316,7 +316,7 @@ impl HubConfig for LlamaConfig {
 
 impl<'de> Deserialize<'de> for LlamaConfig {
     fn deserialize<D: Deserializer<'de>>(fields: D) -> Result<Self, D::Error> {
-        let fields = Kind::read(Map::deserialize(fields)?);
+        let fields = LlamaLine::read(Map::deserialize(fields)?);
         Self::deserialize(Value::Object(fields)).map_err(D::Error::custom)
     }
 }

@@ -215,7 +215,7 @@ fn absent_fields_have_the_defaults_of_transformers() {
         let ropes = (config.rope().unwrap(), config.sliding_rope().unwrap());
         format!("{plain:?} {sizes:?} {ropes:?} {:?} {windows:?}", config.gemma().unwrap())
     };
-    for model_type in Kind::MODEL_TYPES {
+    for model_type in LlamaLine::MODEL_TYPES {
         has_defaults_of_class(model_type, &json!({}), &[], meaning);
     }
     let windows = json!({"use_sliding_window": true});

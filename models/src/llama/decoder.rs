@@ -10,7 +10,7 @@ use firebrick_strategies::Pass;
 
 use super::block::Block;
 use super::{LlamaConfig, keys};
-use crate::causal::{Placed, next_token_loss};
+use crate::causal::{PlacedTokens, next_token_loss};
 use crate::embedded::embedded;
 use crate::key_value::Past;
 use crate::output_layer::output_layer;
@@ -74,7 +74,7 @@ impl Llama {
     ///
     /// If there is no token, or an id is not in the vocabulary.
     pub fn forward(&self, tokens: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
-        let Placed { ids, places, reads, .. } = Placed::in_columns(tokens);
+        let PlacedTokens { ids, places, reads, .. } = PlacedTokens::in_columns(tokens);
         self.forward_placed(ids, places, reads, pass)
     }
 
@@ -91,13 +91,14 @@ impl Llama {
         reads: Reads,
         pass: &Pass,
     ) -> Tensor<3> {
-        self.head().logits(self.hidden(Placed { ids: tokens, places, reads, sample_lengths: None }, pass))
+        self.head()
+            .logits(self.hidden(PlacedTokens { ids: tokens, places, reads, sample_lengths: None }, pass))
     }
 
     /// The normalised hidden state, `[batch, length, width]`.
-    pub(crate) fn hidden(&self, placed: Placed, pass: &Pass) -> Tensor<3> {
+    pub(crate) fn hidden(&self, placed: PlacedTokens, pass: &Pass) -> Tensor<3> {
         let turns = self.turns(&placed);
-        let Placed { ids, reads, .. } = placed;
+        let PlacedTokens { ids, reads, .. } = placed;
         let mut ranges = Ranges::of(reads);
         let x = self.embedded(ids, pass);
         let x = self.blocks.iter().zip(&self.windows).fold(x, |x, (block, window)| {
@@ -108,7 +109,7 @@ impl Llama {
     }
 
     /// The rotations of these tokens, `[batch or 1, length]`.
-    fn turns(&self, Placed { places, reads, sample_lengths, .. }: &Placed) -> Turns {
+    fn turns(&self, PlacedTokens { places, reads, sample_lengths, .. }: &PlacedTokens) -> Turns {
         let lengths = || sample_lengths.clone().unwrap_or_else(|| reads.sample_lengths());
         let angles = |rope: &Rope| rope.angles(places.clone(), lengths, &places.device());
         Turns { all: angles(&self.rope), windowed: self.sliding_rope.as_ref().map(angles) }
@@ -177,13 +178,13 @@ impl ReadsOn for Llama {
 
     fn read_on(
         &self,
-        read: Placed,
+        read: PlacedTokens,
         _: Option<&Inputs>,
         past: Option<Past>,
         pass: &Pass,
     ) -> (Tensor<2>, Past) {
         let turns = self.turns(&read);
-        let Placed { ids, reads, .. } = read;
+        let PlacedTokens { ids, reads, .. } = read;
         let mut past = past.map(|past| past.own.into_iter());
         let (mut x, mut own) = (self.embedded(ids, pass), Vec::new());
         let mut ranges = Ranges::of(reads);

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::kind::Kind;
+use super::kind::LlamaLine;
 use super::numbers::number;
 use crate::pretrained::PretrainedError;
 
@@ -23,7 +23,7 @@ impl Gemma {
     /// # Errors
     ///
     /// A number is not above 0, attention is not causal, or a Gemma 3 caps its scores.
-    pub fn read(kind: Kind, fields: &Map<String, Value>) -> Result<Self, PretrainedError> {
+    pub fn read(kind: LlamaLine, fields: &Map<String, Value>) -> Result<Self, PretrainedError> {
         const BOTH_WAYS: &str = "use_bidirectional_attention";
         if let Some(found) =
             fields.get(BOTH_WAYS).filter(|value| !matches!(value, Value::Null | Value::Bool(false)))
@@ -42,7 +42,7 @@ impl Gemma {
         };
         const CAP: &str = "attn_logit_softcapping";
         let score_cap = above_zero(CAP)?;
-        if let Some(cap) = score_cap.filter(|_| kind == Kind::Gemma3) {
+        if let Some(cap) = score_cap.filter(|_| kind == LlamaLine::Gemma3) {
             // transformers reads the field and does not use it.
             return Err(PretrainedError::setting(CAP, "null: Gemma 3 does not cap its scores", cap));
         }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     fn read(fields: &str) -> Result<Gemma, PretrainedError> {
-        Gemma::read(Kind::Gemma2, &serde_json::from_str(fields).unwrap())
+        Gemma::read(LlamaLine::Gemma2, &serde_json::from_str(fields).unwrap())
     }
 
     #[test]
@@ -106,7 +106,7 @@ mod tests {
             let error = read(fields).unwrap_err().to_string();
             assert!(error.contains(&format!("`{field}`")), "{error}");
         }
-        let of_gemma3 = |fields| Gemma::read(Kind::Gemma3, &serde_json::from_str(fields).unwrap());
+        let of_gemma3 = |fields| Gemma::read(LlamaLine::Gemma3, &serde_json::from_str(fields).unwrap());
         let error = of_gemma3(r#"{"attn_logit_softcapping": 50.0}"#).unwrap_err().to_string();
         assert!(error.contains("`attn_logit_softcapping`: expected null"), "{error}");
         let gemma = of_gemma3(r#"{"attn_logit_softcapping": null}"#).unwrap();

@@ -6,7 +6,7 @@ use crate::pretrained::with_defaults;
 
 /// A line of models that share details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum LlamaLine {
     Llama,
     Mistral,
     Qwen2,
@@ -20,7 +20,7 @@ pub(super) enum Kind {
 const OF_GEMMA: &str = "hidden_activation";
 const ACTIVATION: &str = "hidden_act";
 
-impl Kind {
+impl LlamaLine {
     /// The values of `model_type`.
     pub const MODEL_TYPES: &'static [&'static str] =
         &["llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text"];

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::kind::Kind;
+use super::kind::LlamaLine;
 use crate::pretrained::PretrainedError;
 
 /// Returns a number of a model. `None` if it is null, or if it is absent and has no default.
@@ -11,7 +11,7 @@ use crate::pretrained::PretrainedError;
 ///
 /// The field holds something else.
 pub(super) fn number(
-    kind: Kind,
+    kind: LlamaLine,
     fields: &Map<String, Value>,
     name: &'static str,
 ) -> Result<Option<f64>, PretrainedError> {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::kind::Kind;
+use super::kind::LlamaLine;
 use super::numbers::number;
 use crate::pretrained::PretrainedError;
 
@@ -11,7 +11,11 @@ use crate::pretrained::PretrainedError;
 /// # Errors
 ///
 /// A field of `config.json` holds a value that transformers does not write.
-pub(super) fn slides(kind: Kind, fields: &Map<String, Value>, block: usize) -> Result<bool, PretrainedError> {
+pub(super) fn slides(
+    kind: LlamaLine,
+    fields: &Map<String, Value>,
+    block: usize,
+) -> Result<bool, PretrainedError> {
     let field = |name| fields.get(name).filter(|value| !value.is_null());
     let wrong = |name, expected: &str, found: &Value| Err(PretrainedError::setting(name, expected, found));
     if let Some(types) = field("layer_types") {
@@ -21,10 +25,10 @@ pub(super) fn slides(kind: Kind, fields: &Map<String, Value>, block: usize) -> R
             _ => wrong("layer_types", "sliding_attention or full_attention for each layer", types),
         };
     }
-    if kind == Kind::Gemma2 {
+    if kind == LlamaLine::Gemma2 {
         return Ok(block.is_multiple_of(2));
     }
-    if kind == Kind::Gemma3 {
+    if kind == LlamaLine::Gemma3 {
         // Each block with this number does not.
         const PATTERN: &str = "sliding_window_pattern";
         return match number(kind, fields, PATTERN)? {

@@ -6,7 +6,7 @@ use firebrick_datasets::{IGNORE, TokenBatch};
 use firebrick_kernels::{Head, head_losses};
 use firebrick_strategies::Pass;
 
-use crate::causal::{Placed, Read};
+use crate::causal::{PlacedTokens, Read};
 use crate::{Gpt, Llama};
 
 /// A causal language model that computes how likely texts are.
@@ -37,7 +37,7 @@ fn log_probs(
     batch: &TokenBatch,
     pass: &Pass,
     head: &Head,
-    hidden: impl FnOnce(Placed, &Pass) -> Tensor<3>,
+    hidden: impl FnOnce(PlacedTokens, &Pass) -> Tensor<3>,
 ) -> Tensor<1> {
     let ([rows, _], device) = (batch.shape(), pass.device());
     let Some(read) = Read::of(batch, pass) else {

@@ -137,7 +137,7 @@ impl Folder {
         &self,
         config: &M::Config,
         device: &Device,
-    ) -> Result<(M, Found), PretrainedError> {
+    ) -> Result<(M, FoundTensors), PretrainedError> {
         M::check(config)?;
         let model = M::init(config, device);
         let found = self.match_up(&M::keys(config), &shapes_of(&model), M::architecture(config))?;
@@ -149,7 +149,7 @@ impl Folder {
         keys: &KeyMap,
         shapes: &BTreeMap<String, Vec<usize>>,
         architecture: &str,
-    ) -> Result<Found, PretrainedError> {
+    ) -> Result<FoundTensors, PretrainedError> {
         let mut unfit =
             Unfit { folder: self.path().into(), architecture: architecture.into(), ..Unfit::default() };
         let stored = |key: &Key| self.stored(keys, key);
@@ -197,13 +197,13 @@ impl Folder {
             }
         }
         match unfit.is_empty() {
-            true => Ok(Found { tensors, fresh, unread }),
+            true => Ok(FoundTensors { tensors, fresh, unread }),
             false => Err(PretrainedError::Tensors(Box::new(unfit))),
         }
     }
 }
 
-struct Found {
+struct FoundTensors {
     tensors: Vec<StoredTensor>,
     fresh: Vec<String>,
     unread: Vec<String>,

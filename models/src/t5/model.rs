@@ -10,7 +10,7 @@ use super::block::{DecoderBlock, EncoderBlock};
 use super::relative_bias::RelativeBias;
 use super::{T5Config, keys};
 use crate::RmsNorm;
-use crate::causal::Placed;
+use crate::causal::PlacedTokens;
 use crate::encoder_decoder::{Decodes, Encoded, EncoderDecoder, Encodes, Source, of_source};
 use crate::key_value::{KeyValue, PastSource};
 use crate::pretrained::{KeyMap, Pretrained};
@@ -45,7 +45,7 @@ impl T5 {
     /// If there is no token, or an id is not in the vocabulary.
     pub fn decode(&self, ids: Tensor<2, Int>, reads: Reads, source: Encoded, pass: &Pass) -> Tensor<3> {
         // Positions have no part in it.
-        let read = Placed { places: ids.clone(), ids, reads, sample_lengths: None };
+        let read = PlacedTokens { places: ids.clone(), ids, reads, sample_lengths: None };
         self.logits(read, source, pass)
     }
 }

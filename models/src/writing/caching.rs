@@ -7,7 +7,7 @@ use firebrick_strategies::Pass;
 use firebrick_world::{Communicator, is_host};
 
 use super::reads_on::ReadsOn;
-use crate::causal::Placed;
+use crate::causal::PlacedTokens;
 use crate::decoding::{DecodingError, NextToken, Prompt};
 use crate::key_value::Past;
 use firebrick::engine::agreement::any;
@@ -106,7 +106,7 @@ impl<'a, M: ReadsOn> Caching<'a, M> {
             if column < start { 0..column + 1 } else { start..column + 1 }
         });
         let grid = |values| Tensor::<2, Int>::from_data(TensorData::new(values, [rows, length]), device);
-        let read = Placed { ids: grid(ids), places: grid(places), reads, sample_lengths: None };
+        let read = PlacedTokens { ids: grid(ids), places: grid(places), reads, sample_lengths: None };
         let (model, pass) = self.enter()?;
         let (logits, past) = model.read_on(read, self.source, self.past.take(), &pass);
         pass.check()?;

@@ -5,7 +5,7 @@ use burn::tensor::{FloatDType, Tensor};
 use firebrick_datasets::collators::Inputs;
 use firebrick_strategies::Pass;
 
-use crate::causal::Placed;
+use crate::causal::PlacedTokens;
 use crate::key_value::Past;
 
 /// A decoder that continues from its cache.
@@ -32,7 +32,7 @@ pub(crate) trait ReadsOn: Module {
     /// `source` is the encoder's input, if the model has an encoder. A `past` may hold a source alone.
     fn read_on(
         &self,
-        read: Placed,
+        read: PlacedTokens,
         source: Option<&Inputs>,
         past: Option<Past>,
         pass: &Pass,

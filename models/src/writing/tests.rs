@@ -11,7 +11,7 @@ use firebrick_strategies::{Composition, Pass, Setup, Zero};
 use firebrick_world::Communicator;
 
 use super::*;
-use crate::causal::Placed;
+use crate::causal::PlacedTokens;
 use crate::decoding::{Decoding, DecodingError, Rereading, Row};
 use crate::pretrained::Pretrained;
 use crate::testing;
@@ -241,7 +241,7 @@ fn a_bart_generates_the_same_in_any_batch() {
             &model,
             |source, pass| model.encode(source, pass),
             |ids, source, pass| {
-                let Placed { ids, places, reads, .. } = Placed::in_columns(ids);
+                let PlacedTokens { ids, places, reads, .. } = PlacedTokens::in_columns(ids);
                 model.decode(ids, places, reads, source, pass)
             },
             positions,

@@ -9,7 +9,7 @@ use crate::TrainError;
 use crate::accounting::budget::{Moment, OnDevice, OverBudget};
 use crate::accounting::{ParameterBytes, Placement};
 use crate::engine::step::Step;
-use crate::memory::{Beyond, Taken};
+use crate::memory::{Beyond, PassPeak};
 
 /// Windows in which everything is measured, where a look is not free: before the optimizer has a state, and after.
 const MEASURED: u64 = 2;
@@ -31,7 +31,7 @@ pub(super) struct MemoryProbe {
     /// What this window looks at.
     look: Look,
     /// What the last pass of this window took, until its gradients are collected.
-    taken: Taken,
+    taken: PassPeak,
     /// The gradients of this window.
     gradients: GradientBytes,
     /// Bytes in use before the last pass that was measured, without gradients and without what the window's passes share.
@@ -73,7 +73,7 @@ impl MemoryProbe {
             device: device.clone(),
             windows: 0,
             look: Look::Everything,
-            taken: Taken::default(),
+            taken: PassPeak::default(),
             gradients: GradientBytes::default(),
             before: 0,
             shared: 0,
@@ -124,15 +124,15 @@ impl MemoryProbe {
     pub fn end_pass(&mut self, beyond: Option<Beyond>, step: &mut Step) {
         self.taken = match (beyond, step.live()) {
             (Some(beyond), _) => {
-                let Taken { activations, most } = beyond.end(&self.device);
-                Taken { activations: activations + self.shared, most: most + self.shared }
+                let PassPeak { activations, most } = beyond.end(&self.device);
+                PassPeak { activations: activations + self.shared, most: most + self.shared }
             }
             (None, Some(live)) => {
                 let activations = live.saturating_sub(self.before + self.held_on_device());
-                Taken { activations, most: activations }
+                PassPeak { activations, most: activations }
             }
             (None, None) => {
-                self.taken = Taken { activations: self.activations, most: self.activations };
+                self.taken = PassPeak { activations: self.activations, most: self.activations };
                 return;
             }
         };

@@ -45,7 +45,7 @@ use crate::scratch::Values;
 use crate::{Loss, Objective, TrainError};
 
 use memory::MemoryProbe;
-pub use prepared::Prepared;
+pub use prepared::PreparedRun;
 use ranks::Ranks;
 use update::LossScale;
 use updater::Updater;

@@ -24,7 +24,7 @@ use crate::scratch::Values;
 use crate::{Data, LrSchedule, TrainError};
 
 /// A run after its strategies have been accepted, before it exchanges anything with other ranks.
-pub struct Prepared<M> {
+pub struct PreparedRun<M> {
     stages: Stages<M>,
     model: M,
     adaptation: Adaptation,
@@ -36,7 +36,7 @@ pub struct Prepared<M> {
     opens_disk: bool,
 }
 
-impl<M: Module + 'static> Prepared<M> {
+impl<M: Module + 'static> PreparedRun<M> {
     /// Adapts the model and starts the strategies on it, for one rank. The rank computes on `device`, or on the
     /// model's device if `device` is `None`. `adaptation` has no changes yet.
     pub fn new(

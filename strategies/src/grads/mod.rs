@@ -32,7 +32,7 @@ pub use agreement::{Agreed, Agreement};
 use norm::Norm;
 pub use outcome::{Outcome, Settled, SkipReason};
 use owed::Owed;
-use visits::{Distinct, Elsewhere, Given, Narrow, Pairs, Shaped, Taken};
+use visits::{Distinct, Elsewhere, Narrow, Pairs, PutGrads, Shaped, TakeGrads};
 
 /// The gradients of one micro-batch, or of several in a window, with the facts known about them.
 ///
@@ -97,8 +97,8 @@ impl Grads {
 
     /// Adds the gradients that segments have delivered to the other gradients, on `device`.
     pub fn put_delivered<M: Module>(&mut self, model: &M, device: &Device) {
-        struct Put<'a>(&'a mut GradientsParams, HashMap<ParamId, Tensor<1>>, &'a Device);
-        impl ModuleVisitor for Put<'_> {
+        struct PutDelivered<'a>(&'a mut GradientsParams, HashMap<ParamId, Tensor<1>>, &'a Device);
+        impl ModuleVisitor for PutDelivered<'_> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
                 if let Some(flat) = self.1.remove(&param.id) {
                     // Gradients that a later strategy sums are whole, where the parameter may be a shard.
@@ -118,7 +118,7 @@ impl Grads {
         if !delivered.is_empty() {
             self.pay();
             self.norm = None;
-            model.visit(&mut Put(&mut self.params, delivered, device));
+            model.visit(&mut PutDelivered(&mut self.params, delivered, device));
         }
     }
 
@@ -199,7 +199,7 @@ impl Grads {
             cast.extend(ids.into_iter().zip(cast_all(grads, dtype, divisor)));
         }
         if !cast.is_empty() {
-            model.visit(&mut Distinct::new(&mut self.params, &mut Given(cast)));
+            model.visit(&mut Distinct::new(&mut self.params, &mut PutGrads(cast)));
         }
     }
 
@@ -285,7 +285,7 @@ impl Grads {
     /// The same as [`norm`](Self::norm).
     pub fn clip<M: Module>(&mut self, model: &M, max: f64) -> Result<(), StrategyError> {
         let norm = self.norm(model)?;
-        let mut taken = Taken(Vec::new());
+        let mut taken = TakeGrads(Vec::new());
         model.visit(&mut Distinct::new(&mut self.params, &mut taken));
         let owed: HashSet<_> = self.owed.drain(..).map(|owed| owed.id).collect();
         let of = |(id, grad): (ParamId, DispatchTensor)| {
@@ -294,7 +294,7 @@ impl Grads {
         };
         let (ids, grads): (Vec<_>, _) = taken.0.into_iter().map(of).unzip();
         let clipped = ids.into_iter().zip(clip_all(grads, norm, max)).collect();
-        model.visit(&mut Distinct::new(&mut self.params, &mut Given(clipped)));
+        model.visit(&mut Distinct::new(&mut self.params, &mut PutGrads(clipped)));
         Ok(())
     }
 
@@ -319,7 +319,7 @@ impl Grads {
         model.visit(&mut Distinct::new(&mut self.params, &mut pairs));
         let Pairs { ids, both: [earlier, late], .. } = pairs;
         let sums = ids.into_iter().zip(add_all(earlier, late, dtype)).collect();
-        model.visit(&mut Distinct::new(&mut self.params, &mut Given(sums)));
+        model.visit(&mut Distinct::new(&mut self.params, &mut PutGrads(sums)));
     }
 }
 

@@ -67,9 +67,9 @@ impl GradMap for Squares {
 }
 
 /// Takes all gradients, in the order of the parameters.
-pub(super) struct Taken(pub Vec<(ParamId, DispatchTensor)>);
+pub(super) struct TakeGrads(pub Vec<(ParamId, DispatchTensor)>);
 
-impl Visit for Taken {
+impl Visit for TakeGrads {
     fn visit<const D: usize>(&mut self, id: ParamId, grad: Option<Tensor<D>>) -> Option<Tensor<D>> {
         self.0.extend(grad.map(|grad| (id, grad.into_dispatch())));
         None
@@ -111,9 +111,9 @@ impl Visit for Shaped {
 }
 
 /// Puts gradients in the place of those that were taken.
-pub(super) struct Given(pub HashMap<ParamId, DispatchTensor>);
+pub(super) struct PutGrads(pub HashMap<ParamId, DispatchTensor>);
 
-impl Visit for Given {
+impl Visit for PutGrads {
     fn visit<const D: usize>(&mut self, id: ParamId, kept: Option<Tensor<D>>) -> Option<Tensor<D>> {
         self.0.remove(&id).map(Tensor::from_dispatch).or(kept)
     }

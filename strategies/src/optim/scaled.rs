@@ -35,9 +35,9 @@ pub(super) fn of_all(optimizer: impl Optimizer) -> ModuleOptimizer {
 
 /// A state that is [restored on the device](restored_on) of its parameter. It has the record of the inner state.
 #[derive(Clone, Debug)]
-pub struct Placed<S>(S);
+pub struct DeviceState<S>(S);
 
-impl<S: RecordState> RecordState for Placed<S> {
+impl<S: RecordState> RecordState for DeviceState<S> {
     fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
         self.0.state_flatten(prefix, out);
     }
@@ -74,22 +74,25 @@ impl<O> Scaled<O> {
 }
 
 impl<O: Optimizer> Optimizer for Scaled<O> {
-    type State<const D: usize> = Placed<O::State<D>>;
+    type State<const D: usize> = DeviceState<O::State<D>>;
 
     fn step<const D: usize>(
         &self,
         rate: LearningRate,
         param: Tensor<D>,
         grad: Tensor<D>,
-        state: Option<Placed<O::State<D>>>,
-    ) -> (Tensor<D>, Option<Placed<O::State<D>>>) {
-        let state = state.map(|Placed(state)| state);
+        state: Option<DeviceState<O::State<D>>>,
+    ) -> (Tensor<D>, Option<DeviceState<O::State<D>>>) {
+        let state = state.map(|DeviceState(state)| state);
         let (param, state) = self.optimizer.step(self.by * rate, param, grad, state);
-        (param, state.map(Placed))
+        (param, state.map(DeviceState))
     }
 
-    fn to_device<const D: usize>(state: Placed<O::State<D>>, device: &Device) -> Placed<O::State<D>> {
-        Placed(O::to_device(state.0, device))
+    fn to_device<const D: usize>(
+        state: DeviceState<O::State<D>>,
+        device: &Device,
+    ) -> DeviceState<O::State<D>> {
+        DeviceState(O::to_device(state.0, device))
     }
 }
 

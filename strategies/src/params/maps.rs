@@ -219,8 +219,8 @@ fn trained_of<M: Module>(model: &M, wakes: bool) -> Vec<Trained> {
 /// Gives parameters other values, each flat and outside autodiff. All places of a tied parameter receive the same tensor.
 /// The other parameters stay as they are, also if they have no value yet.
 pub fn with_values<M: Module>(model: M, flat: HashMap<ParamId, Tensor<1>>) -> M {
-    struct Given(HashMap<ParamId, Tensor<1>>);
-    impl ParamMap for Given {
+    struct WithValues(HashMap<ParamId, Tensor<1>>);
+    impl ParamMap for WithValues {
         fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
             match self.0.remove(&id) {
                 Some(flat) => relift(flat.reshape(value.dims()), &value),
@@ -232,7 +232,7 @@ pub fn with_values<M: Module>(model: M, flat: HashMap<ParamId, Tensor<1>>) -> M 
             false
         }
     }
-    map_params(model, &mut Given(flat))
+    map_params(model, &mut WithValues(flat))
 }
 
 /// Gives every place of a tied parameter the tensor of its first place.

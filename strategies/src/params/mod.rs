@@ -18,4 +18,4 @@ pub(crate) use maps::{Lifting, map_params_later, wake, without_values};
 pub use maps::{
     ParamMap, Trained, apart, map_params, relift, tie, tied, trained, trained_here, untie, with_values,
 };
-pub use paths::{PathError, Paths, Place};
+pub use paths::{ParamPlace, PathError, Paths};

@@ -35,13 +35,13 @@ use thiserror::Error;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Paths {
-    places: Vec<Place>,
+    places: Vec<ParamPlace>,
     first: HashMap<ParamId, usize>,
 }
 
 /// One occurrence of a parameter in the model. A tied parameter has several.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ParamPlace {
     /// The path of the parameter.
     pub path: String,
     /// The parameter.
@@ -105,7 +105,7 @@ fn nearest_as_phrase(nearest: &[String]) -> String {
     }
 }
 
-impl Place {
+impl ParamPlace {
     /// Returns the path of its block: the list element that contains it, the outermost one for nested lists.
     pub fn block(&self) -> Option<&str> {
         Some(&self.path[..self.block?])
@@ -152,13 +152,13 @@ impl Paths {
     }
 
     /// Returns every place, with tied parameters repeated.
-    pub fn places(&self) -> &[Place] {
+    pub fn places(&self) -> &[ParamPlace] {
         &self.places
     }
 
     /// Returns those of the matrices that linear layers hold, without those that the head or an embedding reads too.
     pub(crate) fn matrices_of_linear_layers(&self, matrices: &HashSet<ParamId>) -> HashSet<ParamId> {
-        let of_layer = |place: &&Place| matrices.contains(&place.id) && place.holder == "Linear";
+        let of_layer = |place: &&ParamPlace| matrices.contains(&place.id) && place.holder == "Linear";
         let mut found: HashSet<_> = self.places.iter().filter(of_layer).map(|place| place.id).collect();
         for place in self.places.iter().filter(|place| place.is_of_head() || place.is_of_embedding()) {
             found.remove(&place.id);
@@ -169,13 +169,13 @@ impl Paths {
     /// Returns the modules that hold parameters, each before its submodules.
     pub fn modules(&self) -> impl Iterator<Item = &str> {
         let mut seen = HashSet::new();
-        self.places.iter().flat_map(Place::modules).filter(move |module| seen.insert(*module))
+        self.places.iter().flat_map(ParamPlace::modules).filter(move |module| seen.insert(*module))
     }
 
     /// Returns the elements of the model's lists, which are its blocks; for nested lists, those of the outermost list.
     pub fn blocks(&self) -> impl Iterator<Item = &str> {
         let mut seen = HashSet::new();
-        let blocks = self.places.iter().filter_map(Place::block);
+        let blocks = self.places.iter().filter_map(ParamPlace::block);
         blocks.filter(move |block| seen.insert(*block))
     }
 
@@ -286,7 +286,7 @@ impl ModuleVisitor for Collect {
         first.entry(param.id).or_insert(places.len());
         let owner = self.through.unwrap_or(self.names.len());
         let holder = self.holders[..owner].iter().rev().find(|holder| !holder.is_empty());
-        places.push(Place {
+        places.push(ParamPlace {
             path: self.names.join("."),
             id: param.id,
             holder: holder.cloned().unwrap_or_default(),

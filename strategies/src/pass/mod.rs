@@ -26,7 +26,7 @@ pub use segment::{
     Bundle, OffloadedParam, OffloadedParams, OffloadedRead, SUMS_IN_FLIGHT, SegmentPlan, TensorMap, Units,
     Which,
 };
-use segment::{Entered, Root};
+use segment::{EnteredModel, Root};
 
 /// The state of one forward pass.
 ///
@@ -47,7 +47,7 @@ pub struct Pass {
     /// Where the samples of a batch stand.
     samples: Samples,
     /// The model of the pass, if segments provide the parameters of its blocks.
-    entered: Option<Arc<Entered>>,
+    entered: Option<Arc<EnteredModel>>,
     /// What the passes of a window share.
     root: Option<Arc<Root>>,
     /// Whether the pass is in a block whose parameters have been provided.
@@ -181,7 +181,7 @@ impl Pass {
             return Ok((model.clone(), self.clone()));
         }
         let root = self.root.as_deref();
-        let (model, entered) = Entered::new(model, &self.plan, &self.device, self.empty_batch, root)?;
+        let (model, entered) = EnteredModel::new(model, &self.plan, &self.device, self.empty_batch, root)?;
         Ok((model, Self { entered: Some(entered), ..self.clone() }))
     }
 

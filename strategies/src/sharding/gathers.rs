@@ -66,7 +66,7 @@ impl Sharding {
         whole: HashMap<ParamId, Tensor<1>>,
         device: Option<Device>,
     ) -> M {
-        map_params(model, &mut Put { rows: &self.rows, whole, device })
+        map_params(model, &mut PutGathered { rows: &self.rows, whole, device })
     }
 
     /// Splits flat shards into buckets, by the bytes of the whole parameters.
@@ -143,7 +143,7 @@ pub(crate) fn shards<M: Module>(model: &M, wanted: impl Fn(ParamId) -> bool) -> 
 }
 
 /// Puts gathered parameters in place of the shards.
-struct Put<'a> {
+struct PutGathered<'a> {
     rows: &'a HashMap<ParamId, Rows>,
     /// Flat, with their padding.
     whole: HashMap<ParamId, Tensor<1>>,
@@ -151,7 +151,7 @@ struct Put<'a> {
     device: Option<Device>,
 }
 
-impl ParamMap for Put<'_> {
+impl ParamMap for PutGathered<'_> {
     fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
         let (Some(rows), Some(flat)) = (self.rows.get(&id), self.whole.remove(&id)) else { return value };
         let mut shape = value.dims();

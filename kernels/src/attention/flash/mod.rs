@@ -24,7 +24,7 @@ use burn::backend::{Cube, TensorMetadata};
 use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 
-use self::text::{Form, Info, Pass, Place, launch};
+use self::text::{Form, Info, Pass, TensorStrides, launch};
 use super::ops::{Gradients, Plan, Source};
 use crate::cube::cuda::capability;
 use crate::cube::{Spec, contiguous, empty, run, run_many};
@@ -69,7 +69,7 @@ pub(super) fn forward(
         let (inputs, _) = shape.inputs(tensors);
         let output = empty(&inputs.tensors[0], [batch, length, heads, size], dtype);
         let logs = empty(&output, [batch, heads, length], DType::F32);
-        let info = Info { output: Place::by_position(&output), ..shape.info(&inputs) };
+        let info = Info { output: TensorStrides::by_position(&output), ..shape.info(&inputs) };
         launch(shape.form(Pass::Forward), batch * heads, &inputs.tensors, &[&output, &logs], info);
         [output, logs]
     });
@@ -100,8 +100,8 @@ pub(super) fn gradients(
         let (output, logs, grad) = (in_pieces(output), contiguous(logs), in_pieces(grad));
         let found: Vec<_> = outputs.iter().map(|spec| empty(&grad, spec.shape.clone(), dtype)).collect();
         let places = match &found[..] {
-            [joint] => [0, 1, 2].map(|part| Place::in_joint(joint, part, heads, size)),
-            [query, key, value] => [query, key, value].map(Place::by_position),
+            [joint] => [0, 1, 2].map(|part| TensorStrides::in_joint(joint, part, heads, size)),
+            [query, key, value] => [query, key, value].map(TensorStrides::by_position),
             _ => unreachable!("the gradient of a joint projection, or of its parts"),
         };
         let [of_query, of_key, of_value] = places;
@@ -109,8 +109,8 @@ pub(super) fn gradients(
         let of_keys = &found[found.len() / 2];
         let inner = empty(&logs, [batch, heads, length], DType::F32);
         let info = Info {
-            output: Place::of(&output),
-            grad: Place::of(&grad),
+            output: TensorStrides::of(&output),
+            grad: TensorStrides::of(&grad),
             of_query,
             of_key,
             of_value,
@@ -155,7 +155,7 @@ struct Shape {
 struct Inputs {
     /// Queries, keys, values and bounds. A tensor that is missing is another one again.
     tensors: [CubeTensor; 4],
-    places: [Place; 3],
+    places: [TensorStrides; 3],
     /// The rows of the bounds.
     masks: usize,
 }
@@ -192,12 +192,13 @@ impl Shape {
         let (parts, places) = match self.is_joint {
             true => {
                 let joint = next();
-                let places = [0, 1, 2].map(|part| Place::in_joint(&joint, part, self.heads, self.size));
+                let places =
+                    [0, 1, 2].map(|part| TensorStrides::in_joint(&joint, part, self.heads, self.size));
                 ([joint.clone(), joint.clone(), joint], places)
             }
             false => {
                 let parts = [next(), next(), next()];
-                let places = parts.each_ref().map(Place::of);
+                let places = parts.each_ref().map(TensorStrides::of);
                 (parts, places)
             }
         };

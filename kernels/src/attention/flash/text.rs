@@ -59,14 +59,14 @@ impl cuda::Form for Form {
 /// Where a tensor `[batch, heads, length, size]` has its first number, and the numbers from one row of the batch, head and
 /// position to the next.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Place {
+pub struct TensorStrides {
     first: u64,
     row: u64,
     head: u64,
     step: u64,
 }
 
-impl Place {
+impl TensorStrides {
     /// Of a tensor `[batch, heads, length, size]`.
     pub fn of(x: &CubeTensor) -> Self {
         let [row, head, step] = [0, 1, 2].map(|axis| x.meta.strides()[axis] as u64);
@@ -89,14 +89,14 @@ impl Place {
 /// The parameters of a kernel besides its tensors: `Info` in `tile.cu`, where numbers are counted in elements.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Info {
-    pub query: Place,
-    pub key: Place,
-    pub value: Place,
-    pub output: Place,
-    pub grad: Place,
-    pub of_query: Place,
-    pub of_key: Place,
-    pub of_value: Place,
+    pub query: TensorStrides,
+    pub key: TensorStrides,
+    pub value: TensorStrides,
+    pub output: TensorStrides,
+    pub grad: TensorStrides,
+    pub of_query: TensorStrides,
+    pub of_key: TensorStrides,
+    pub of_value: TensorStrides,
     pub heads: u64,
     /// The heads of queries that share a head of keys.
     pub shared: u64,

@@ -15,7 +15,7 @@ pub struct Job {
     pub grad: CubeTensor,
     pub moments: Vec<CubeTensor>,
     pub replica: Option<CubeTensor>,
-    pub kind: Kind,
+    pub kind: LaunchKey,
     /// The rule's numbers.
     pub constants: Vec<f32>,
     /// Launches the kernel for jobs of this kind, which change nothing if the second argument is not finite.
@@ -27,7 +27,7 @@ pub type Launch = fn(&[&Job], Option<&CubeTensor>);
 
 /// What the jobs of one launch have in common.
 #[derive(Clone, PartialEq)]
-pub struct Kind {
+pub struct LaunchKey {
     rule: TypeId,
     /// The dtypes of parameter, gradient and replica.
     dtypes: [Option<DType>; 3],
@@ -66,13 +66,13 @@ impl Job {
         let moments: Vec<_> = (0..N).map(moment).collect();
         let replica = replica.first().map(|spec| empty(&param, spec.shape.clone(), spec.dtype));
         let dtypes = [Some(param.dtype), Some(grad.dtype), replica.as_ref().map(|replica| replica.dtype)];
-        let kind = Kind { rule: TypeId::of::<R>(), dtypes, fresh };
+        let kind = LaunchKey { rule: TypeId::of::<R>(), dtypes, fresh };
         Self { param, grad, moments, replica, kind, constants: rule.constants().into(), launch }
     }
 
     /// Returns what the jobs of one launch have in common: their kind, and their constants, unless the device's kernel reads
     /// them for each.
-    pub fn alike(&self) -> (&Kind, Option<&[f32]>) {
+    pub fn alike(&self) -> (&LaunchKey, Option<&[f32]>) {
         (&self.kind, (!has_constants_of_each(&self.param)).then_some(&self.constants))
     }
 

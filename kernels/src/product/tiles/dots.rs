@@ -5,7 +5,7 @@ use std::mem::{self, MaybeUninit};
 
 use burn::tensor::bf16;
 
-use super::instructions::{Instructions, Out, Place};
+use super::instructions::{Instructions, Out, TilePlace};
 use super::vectors::Vectors;
 
 /// Dot products of pairs. A word of a panel is a pair.
@@ -40,7 +40,7 @@ impl Instructions<bf16> for Dots {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-    unsafe fn tile(words: usize, left: *const u32, right: *const u32, out: Out<'_, bf16>, place: Place) {
+    unsafe fn tile(words: usize, left: *const u32, right: *const u32, out: Out<'_, bf16>, place: TilePlace) {
         let mut sums = Sums::default();
         // SAFETY: the caller's; a bias has a number for each column of the tile.
         unsafe {

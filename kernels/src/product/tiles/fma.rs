@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
-use super::instructions::{Instructions, Out, Place};
+use super::instructions::{Instructions, Out, TilePlace};
 use super::vectors::Vectors;
 use crate::flex::Lane;
 
@@ -39,7 +39,7 @@ impl<T: Lane> Instructions<T> for Fma {
     }
 
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn tile(words: usize, left: *const u32, right: *const u32, out: Out<'_, T>, place: Place) {
+    unsafe fn tile(words: usize, left: *const u32, right: *const u32, out: Out<'_, T>, place: TilePlace) {
         // SAFETY: the caller's.
         unsafe {
             let sums = sums(words, left.cast(), right.cast());
@@ -129,7 +129,12 @@ unsafe fn sums(words: usize, mut left: *const f32, mut right: *const f32) -> Sum
 ///
 /// `to` has room for the place.
 #[inline(always)]
-unsafe fn round<T: Lane>(sums: Sums, bias: Option<&[f32]>, to: *mut T, Place { size, stride }: Place) {
+unsafe fn round<T: Lane>(
+    sums: Sums,
+    bias: Option<&[f32]>,
+    to: *mut T,
+    TilePlace { size, stride }: TilePlace,
+) {
     let [rows, columns] = size;
     let mut sums = sums.0;
     if let Some(bias) = bias {
@@ -150,7 +155,7 @@ unsafe fn round<T: Lane>(sums: Sums, bias: Option<&[f32]>, to: *mut T, Place { s
 ///
 /// `to` has room for the place, and is initialized if `adds`.
 #[inline(always)]
-unsafe fn store(sums: Sums, adds: bool, to: *mut f32, Place { size, stride }: Place) {
+unsafe fn store(sums: Sums, adds: bool, to: *mut f32, TilePlace { size, stride }: TilePlace) {
     let [rows, columns] = size;
     for (row, from) in sums.0.chunks_exact(COLUMNS).enumerate().take(rows) {
         // SAFETY: the place has this row, of so many columns.

@@ -26,12 +26,12 @@ pub trait Instructions<T> {
     unsafe fn pack_columns(columns: &Vectors<T>, first: usize, panels: &mut [MaybeUninit<u32>]);
 
     /// Multiplies two panels and writes the tile.
-    unsafe fn tile(words: usize, left: *const u32, right: *const u32, out: Out<'_, T>, place: Place);
+    unsafe fn tile(words: usize, left: *const u32, right: *const u32, out: Out<'_, T>, place: TilePlace);
 }
 
 /// The place of a tile in the product.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct TilePlace {
     /// Its rows and columns, up to those of a whole tile.
     pub size: [usize; 2],
     /// Elements between the rows of the product.

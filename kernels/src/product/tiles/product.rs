@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 use rayon::prelude::*;
 
-use super::instructions::{Instructions, Out, Place};
+use super::instructions::{Instructions, Out, TilePlace};
 use super::vectors::Vectors;
 use crate::flex::Lane;
 use crate::memory::apart;
@@ -85,7 +85,7 @@ impl<T: Lane> Product<'_, T> {
         // which `packed` has initialized; the tile's rows and columns are inside the product.
         unsafe {
             let out = self.out.at(row * I::ROWS * stride + first, first);
-            I::tile(words, left.as_ptr().cast(), right.as_ptr().cast(), out, Place { size, stride });
+            I::tile(words, left.as_ptr().cast(), right.as_ptr().cast(), out, TilePlace { size, stride });
         }
     }
 }

@@ -6,7 +6,7 @@ use burn::module::ParamId;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Paths, Place, StrategyError};
+use crate::{ParamPlace, Paths, StrategyError};
 
 use super::NAME;
 
@@ -29,11 +29,11 @@ use super::NAME;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Keep(Vec<Kind>);
+pub struct Keep(Vec<Selector>);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Kind {
+enum Selector {
     Norms,
     Embeddings,
     Head,
@@ -43,22 +43,22 @@ enum Kind {
 impl Keep {
     /// Keeps the scales and biases of norms.
     pub fn norms() -> Self {
-        Self(vec![Kind::Norms])
+        Self(vec![Selector::Norms])
     }
 
     /// Keeps embedding tables.
     pub fn embeddings() -> Self {
-        Self(vec![Kind::Embeddings])
+        Self(vec![Selector::Embeddings])
     }
 
     /// Keeps the model's output layer.
     pub fn head() -> Self {
-        Self(vec![Kind::Head])
+        Self(vec![Selector::Head])
     }
 
     /// Keeps the parameters that a pattern matches: see [`Paths`].
     pub fn path(pattern: impl Into<String>) -> Self {
-        Self(vec![Kind::Path(pattern.into())])
+        Self(vec![Selector::Path(pattern.into())])
     }
 
     /// Keeps these parameters and those of `other`.
@@ -73,7 +73,8 @@ impl Keep {
 
     /// Returns the patterns that this selects parameters by.
     pub(super) fn paths(&self) -> Vec<String> {
-        let pattern = |kind: &Kind| if let Kind::Path(pattern) = kind { Some(pattern.clone()) } else { None };
+        let pattern =
+            |kind: &Selector| if let Selector::Path(pattern) = kind { Some(pattern.clone()) } else { None };
         self.0.iter().filter_map(pattern).collect()
     }
 
@@ -91,9 +92,9 @@ impl Keep {
     }
 }
 
-impl Kind {
+impl Selector {
     fn resolve(&self, paths: &Paths) -> Result<Vec<ParamId>, StrategyError> {
-        let of = |which: &dyn Fn(&Place) -> bool| -> Vec<ParamId> {
+        let of = |which: &dyn Fn(&ParamPlace) -> bool| -> Vec<ParamId> {
             paths.places().iter().filter(|place| which(place)).map(|place| place.id).collect()
         };
         let (kind, found) = match self {
@@ -102,9 +103,9 @@ impl Kind {
                 return found.map_err(|error| StrategyError::Path { strategy: NAME, error });
             }
             Self::Norms => ("norms", of(&|place| place.holder.contains("Norm"))),
-            Self::Embeddings => ("embeddings", of(&Place::is_of_embedding)),
+            Self::Embeddings => ("embeddings", of(&ParamPlace::is_of_embedding)),
             Self::Head => {
-                let found = of(&Place::is_of_head);
+                let found = of(&ParamPlace::is_of_head);
                 if found.is_empty() { ("head", first_embedding(paths)) } else { ("head", found) }
             }
         };
@@ -119,7 +120,7 @@ impl Kind {
 fn first_embedding(paths: &Paths) -> Vec<ParamId> {
     let Some(first) = paths.places().iter().find(|place| place.is_of_embedding()) else { return Vec::new() };
     let belongs =
-        |place: &&Place| place.id == first.id || place.reparameterizes.as_ref() == Some(&first.path);
+        |place: &&ParamPlace| place.id == first.id || place.reparameterizes.as_ref() == Some(&first.path);
     paths.places().iter().filter(belongs).map(|place| place.id).collect()
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Arriving(Vec<Arc<Bucket>>);
 #[derive(Debug)]
 struct Bucket {
     sharding: Arc<Sharding>,
-    state: Mutex<State>,
+    state: Mutex<BucketState>,
     device: Device,
     destination: Arc<Destination>,
 }
@@ -45,7 +45,7 @@ pub(super) struct Destination {
 }
 
 #[derive(Debug)]
-struct State {
+struct BucketState {
     coming: Option<Gathers>,
     there: HashMap<ParamId, Arrived>,
     /// The bucket that the pass reads after this one.
@@ -93,7 +93,7 @@ impl Arriving {
         for bucket in sharding.buckets(&shards) {
             let device = bucket[0].1.device();
             let gathers = sharding.begin_gather("the parameters", bucket.to_vec(), &device)?;
-            let state = State { coming: Some(gathers), there: HashMap::new(), next: Weak::new() };
+            let state = BucketState { coming: Some(gathers), there: HashMap::new(), next: Weak::new() };
             let (sharding, state) = (sharding.clone(), Mutex::new(state));
             let arriving = Arc::new(Bucket { sharding, state, device, destination: destination.clone() });
             bucket_of.extend(bucket.iter().map(|(id, _)| (*id, arriving.clone())));
@@ -121,7 +121,7 @@ impl Arriving {
 }
 
 impl Bucket {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BucketState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

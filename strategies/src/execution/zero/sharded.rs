@@ -93,7 +93,7 @@ impl<M: Module> Stage<M> for Sharded {
         }
         match lands {
             true => grads = grads.with_delivered(sums),
-            false => master.visit(&mut Put { sums, places: &self.places, params: grads.params_mut() }),
+            false => master.visit(&mut PutSums { sums, places: &self.places, params: grads.params_mut() }),
         }
         if self.stage > 0 {
             grads.set_sharding(self.sharding.clone());
@@ -211,14 +211,14 @@ fn rows<M: Module>(model: &M) -> HashMap<ParamId, usize> {
 }
 
 /// Puts sums in place of the gradients.
-struct Put<'a> {
+struct PutSums<'a> {
     /// Flat.
     sums: HashMap<ParamId, Tensor<1>>,
     places: &'a HashMap<ParamId, (DType, Device)>,
     params: &'a mut GradientsParams,
 }
 
-impl ModuleVisitor for Put<'_> {
+impl ModuleVisitor for PutSums<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if let Some(sum) = self.sums.remove(&param.id)
             && let Some((_, device)) = self.places.get(&param.id)

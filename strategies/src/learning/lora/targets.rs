@@ -6,7 +6,7 @@ use burn::module::{Module, ParamId};
 use serde::{Deserialize, Serialize};
 
 use super::NAME;
-use crate::{Paths, Place, SettingError, StrategyError, each_param};
+use crate::{ParamPlace, Paths, SettingError, StrategyError, each_param};
 
 /// The matrices that [`Lora`](crate::Lora) adapts, if no paths are given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,8 +87,9 @@ fn all_linear(paths: &Paths, matrices: &HashSet<ParamId>) -> Result<HashSet<Para
 }
 
 fn projections(paths: &Paths, matrices: &HashSet<ParamId>) -> Result<HashSet<ParamId>, StrategyError> {
-    let matrices: Vec<&Place> = paths.places().iter().filter(|place| matrices.contains(&place.id)).collect();
-    let of = |place: &Place| {
+    let matrices: Vec<&ParamPlace> =
+        paths.places().iter().filter(|place| matrices.contains(&place.id)).collect();
+    let of = |place: &ParamPlace| {
         let (module, _) = place.path.rsplit_once('.')?;
         let (parent, name) = module.rsplit_once('.').unwrap_or(("", module));
         Some((parent.to_string(), name.to_string()))

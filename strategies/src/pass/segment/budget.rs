@@ -15,13 +15,13 @@ use std::collections::{BTreeMap, HashSet};
 #[derive(Debug)]
 pub struct Budget {
     bytes: usize,
-    known: BTreeMap<u64, Known>,
+    known: BTreeMap<u64, MeasuredSegment>,
     chosen: Option<HashSet<u64>>,
 }
 
 /// The measurements of a segment.
 #[derive(Debug, Default)]
-struct Known {
+struct MeasuredSegment {
     cost: Cost,
     /// Segments measured before it. A backward pass measures the last segment first.
     place: usize,
@@ -29,7 +29,7 @@ struct Known {
     shapes: Vec<Vec<usize>>,
 }
 
-impl Known {
+impl MeasuredSegment {
     /// Returns whether an input of this shape costs no more than the measured ones.
     fn covers(&self, shape: &[usize]) -> bool {
         let is_within = |known: &Vec<usize>| {
@@ -80,22 +80,25 @@ impl Budget {
     /// Records the measured cost of a segment.
     pub(super) fn learn(&mut self, segment: u64, shape: Vec<usize>, cost: Cost) {
         let place = self.known.len();
-        let known = self.known.entry(segment).or_insert_with(|| Known { place, ..Known::default() });
+        let known = self
+            .known
+            .entry(segment)
+            .or_insert_with(|| MeasuredSegment { place, ..MeasuredSegment::default() });
         if known.covers(&shape) {
             return;
         }
         known.cost.input = known.cost.input.max(cost.input);
         known.cost.kept = known.cost.kept.max(cost.kept);
-        known
-            .shapes
-            .retain(|smaller| !(Known { shapes: vec![shape.clone()], ..Known::default() }).covers(smaller));
+        known.shapes.retain(|smaller| {
+            !(MeasuredSegment { shapes: vec![shape.clone()], ..MeasuredSegment::default() }).covers(smaller)
+        });
         known.shapes.push(shape);
         self.chosen = None;
     }
 
     /// Chooses as few segments as possible: the first of a pass if they save enough, or else those that save the most.
     fn choose(&self) -> Result<HashSet<u64>, Needs> {
-        let saving = |known: &Known| known.cost.kept.saturating_sub(known.cost.input);
+        let saving = |known: &MeasuredSegment| known.cost.kept.saturating_sub(known.cost.input);
         let all: usize = self.known.values().map(|known| known.cost.kept).sum();
         let mut segments: Vec<_> = self.known.iter().collect();
         segments.sort_by_key(|(_, known)| Reverse((saving(known), known.place)));

@@ -23,7 +23,7 @@ use crate::sharding::{Gathers, Part, Sharding};
 use crate::{AnyParam, StrategyError};
 
 /// A model during a pass.
-pub(crate) struct Entered {
+pub(crate) struct EnteredModel {
     pub(super) plan: Arc<SegmentPlan>,
     pub(super) device: Device,
     /// The parameters of blocks, which are stored elsewhere.
@@ -55,13 +55,13 @@ pub(crate) enum Way {
     Backward,
 }
 
-impl fmt::Debug for Entered {
+impl fmt::Debug for EnteredModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Entered({} parameters wait elsewhere)", self.stored.len())
+        write!(f, "EnteredModel({} parameters wait elsewhere)", self.stored.len())
     }
 }
 
-impl Entered {
+impl EnteredModel {
     /// Returns the model for the pass, and the state that provides the other parameters. The passes of a window share
     /// the gathered parameters outside blocks as its `root`.
     pub fn new<M: Module>(
@@ -318,7 +318,7 @@ impl Entered {
     }
 }
 
-impl Drop for Entered {
+impl Drop for EnteredModel {
     fn drop(&mut self) {
         if !thread::panicking() {
             self.end_fetching();

@@ -56,12 +56,12 @@ pub(super) fn zeros((elements, dtype): (usize, DType)) -> Tensor<1> {
 /// pass takes the memory that it would take there.
 pub(super) struct Fetching {
     ids: Vec<ParamId>,
-    state: State,
+    state: FetchState,
 }
 
 type Read = Box<dyn FnOnce() -> Vec<Tensor<1>> + Send>;
 
-enum State {
+enum FetchState {
     Uploading(Upload),
     /// To be moved to the device, if there is one.
     Reading(Read, Option<Device>),
@@ -87,15 +87,15 @@ impl Fetching {
             return Ok(Self::there(source));
         }
         let state = match Upload::begin(kinds, to, || source.wait()) {
-            Ok(upload) => State::Uploading(upload),
-            Err(read) => State::Reading(Box::new(read), Some(to.clone())),
+            Ok(upload) => FetchState::Uploading(upload),
+            Err(read) => FetchState::Reading(Box::new(read), Some(to.clone())),
         };
         Ok(Self { ids, state })
     }
 
     /// Leaves parameters where they are, but in memory.
     pub fn there(source: Source) -> Self {
-        Self { ids: source.ids.clone(), state: State::Reading(Box::new(|| source.wait()), None) }
+        Self { ids: source.ids.clone(), state: FetchState::Reading(Box::new(|| source.wait()), None) }
     }
 
     /// Waits until the device's copies are queued, or, where no copy goes to a device, for what is read.
@@ -105,9 +105,9 @@ impl Fetching {
     /// A device has failed.
     pub fn wait(self, most: usize) -> Result<Vec<(ParamId, Tensor<1>)>, StrategyError> {
         let there = match self.state {
-            State::Uploading(upload) => upload.wait().map_err(StrategyError::Read)?,
-            State::Reading(read, None) => read(),
-            State::Reading(read, Some(to)) => Moving::begin(read(), &to, most)?.wait()?,
+            FetchState::Uploading(upload) => upload.wait().map_err(StrategyError::Read)?,
+            FetchState::Reading(read, None) => read(),
+            FetchState::Reading(read, Some(to)) => Moving::begin(read(), &to, most)?.wait()?,
         };
         Ok(std::iter::zip(self.ids, there).collect())
     }

@@ -9,25 +9,25 @@ use crate::ParamMap;
 
 /// The inputs and parameters that need a gradient.
 #[derive(Clone, Default)]
-pub struct Wanted {
+pub struct WantedGradients {
     pub inputs: Vec<bool>,
     pub parameters: Vec<ParamId>,
 }
 
-impl Wanted {
+impl WantedGradients {
     pub fn is_empty(&self) -> bool {
         self.parameters.is_empty() && !self.inputs.contains(&true)
     }
 }
 
-impl TensorMap for Wanted {
+impl TensorMap for WantedGradients {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         self.inputs.push(tensor.is_tracked());
         tensor
     }
 }
 
-impl ModuleVisitor for Wanted {
+impl ModuleVisitor for WantedGradients {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         // A parameter that is tied within the block has one gradient.
         if param.is_initialized() && param.base().is_tracked() && !self.parameters.contains(&param.id) {

@@ -48,7 +48,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use bundle::{Bundle, TensorMap};
 pub use deliveries::SUMS_IN_FLIGHT;
-pub(crate) use entered::Entered;
+pub(crate) use entered::EnteredModel;
 pub use offloaded::{OffloadedParam, OffloadedParams, OffloadedRead};
 pub use plan::{SegmentPlan, Which};
 pub(crate) use root::Root;

@@ -24,7 +24,7 @@ use super::chosen::Segment;
 use super::constant::Constant;
 use super::entered::Way;
 use super::graft::{graft, join};
-use super::maps::{Inner, Wanted, bytes_of, shape_of};
+use super::maps::{Inner, WantedGradients, bytes_of, shape_of};
 use super::{Bundle, TensorMap, lock};
 use crate::{ParamMap, Part, Pass, map_params};
 use firebrick_kernels::memory::Beyond;
@@ -38,7 +38,7 @@ where
     Y: Bundle,
     F: Fn(&B, X, &Pass) -> Y + Send + Sync + 'static,
 {
-    let mut wanted = Wanted::default();
+    let mut wanted = WantedGradients::default();
     let input = input.map_tensors(&mut wanted);
     block.visit(&mut wanted);
     wanted.parameters.retain(|id| !pass.delivers(*id, segment.unit.is_some()));
@@ -58,7 +58,7 @@ where
     let span = pass.timeline.span(Activity::Forward, || segment.name(&copy));
     let output = run(&constants, plain_input.clone().map_tensors(&mut Constant(&pass)), &once);
     drop((span, constants));
-    let mut of_output = Wanted::default();
+    let mut of_output = WantedGradients::default();
     let output = output.map_tensors(&mut of_output);
     if !of_output.is_empty() {
         segment.captures(&copy);
@@ -97,7 +97,7 @@ where
 struct Replay<B, X, Y, F> {
     output_grads: Mutex<Vec<Option<DispatchTensor>>>,
     work: Mutex<Option<Work<B, X, Y, F>>>,
-    found: Mutex<Option<Found>>,
+    found: Mutex<Option<SegmentGradients>>,
 }
 
 /// Everything that the recomputation needs.
@@ -107,7 +107,7 @@ struct Work<B, X, Y, F> {
     input: X,
     run: F,
     pass: Pass,
-    wanted: Wanted,
+    wanted: WantedGradients,
     /// The gradients that the segment delivers.
     own: Vec<Part>,
     segment: Segment,
@@ -116,7 +116,7 @@ struct Work<B, X, Y, F> {
 }
 
 /// The gradients of the inputs, by index, and of the parameters.
-struct Found {
+struct SegmentGradients {
     inputs: Vec<Option<DispatchTensor>>,
     parameters: HashMap<ParamId, DispatchTensor>,
 }
@@ -172,14 +172,14 @@ where
         }
     }
 
-    fn run_again(&self) -> Found {
+    fn run_again(&self) -> SegmentGradients {
         let work = lock(&self.work).take().expect("Burn runs each step of a backward pass once");
         let Work { block: stored, input, run, pass, wanted, own, segment, witness } = work;
         let pass = Pass { unread: witness.is_none(), ..pass };
         let block = segment.provided(&stored, Way::Backward).unwrap_or_else(|| stored.clone());
         if let Some(unit) = segment.unit.as_ref().filter(|unit| unit.has_empty_batch()) {
             unit.deliver(&stored, own, HashMap::new());
-            return Found { inputs: vec![None; wanted.inputs.len()], parameters: HashMap::new() };
+            return SegmentGradients { inputs: vec![None; wanted.inputs.len()], parameters: HashMap::new() };
         }
         let span = pass.timeline.span(Activity::Rerun, || segment.name(&stored));
         let input = segment.fetch(input, pass.device());
@@ -204,10 +204,10 @@ where
         drop(block);
         let Some(root) = roots.sum else {
             segment.deliver(&stored, own, &mut HashMap::new());
-            return Found { inputs: vec![None; inputs.len()], parameters: HashMap::new() };
+            return SegmentGradients { inputs: vec![None; inputs.len()], parameters: HashMap::new() };
         };
         let mut grads = root.backward();
-        let mut found = Found {
+        let mut found = SegmentGradients {
             inputs: inputs.into_iter().map(|leaf| leaf.and_then(|leaf| leaf(&mut grads))).collect(),
             parameters: parameters
                 .into_iter()
@@ -227,7 +227,7 @@ type Leaf = Box<dyn FnOnce(&mut Gradients) -> Option<DispatchTensor>>;
 
 /// Makes leaves of the tensors that need a gradient, and remembers where to find it.
 struct Leaves<'a> {
-    wanted: &'a Wanted,
+    wanted: &'a WantedGradients,
     own: &'a [Part],
     pass: &'a Pass,
     inputs: Vec<Option<Leaf>>,
@@ -268,7 +268,7 @@ impl ParamMap for Leaves<'_> {
 struct Joined {
     token: Tensor<1>,
     inputs: usize,
-    wanted: Wanted,
+    wanted: WantedGradients,
     gradient: GradientOf,
 }
 

@@ -7,19 +7,19 @@ use burn::backend::DispatchTensor;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Shape, Tensor};
 
-use super::entered::{Entered, Way};
+use super::entered::{EnteredModel, Way};
 use crate::{Part, each_param};
 
 /// A unit that a segment has reached.
 #[derive(Clone)]
 pub(crate) struct Unit {
-    entered: Arc<Entered>,
+    entered: Arc<EnteredModel>,
     index: usize,
 }
 
 impl Unit {
     /// Returns the unit of a block.
-    pub fn of<B: Module>(entered: &Arc<Entered>, block: &B) -> Option<Self> {
+    pub fn of<B: Module>(entered: &Arc<EnteredModel>, block: &B) -> Option<Self> {
         let index = entered.handling().units.of_block(block)?;
         Some(Self { entered: entered.clone(), index })
     }
@@ -96,7 +96,7 @@ impl Unit {
 
 /// Puts provided parameters into a block.
 struct Provide<'a> {
-    entered: &'a Entered,
+    entered: &'a EnteredModel,
     /// Flat, and with the padding of gathered ones.
     values: HashMap<ParamId, Tensor<1>>,
     /// A tied parameter is one tensor at all of its places.
