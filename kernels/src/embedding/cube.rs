@@ -214,12 +214,12 @@ fn summed<const N: usize>(
     // Sums of one dtype are one launch.
     let alone = sums.iter().any(|found| found.dtype != sums[0].dtype);
     let all: Vec<usize> = (0..N).collect();
-    for group in all.chunks(if alone { 1 } else { N }) {
+    for launch in all.chunks(if alone { 1 } else { N }) {
         let (mut of_ids, mut of_sorted, mut of_sums) =
             (SequenceArg::new(), SequenceArg::new(), SequenceArg::new());
         let (mut periods, mut sizes) = (SequenceArg::new(), SequenceArg::new());
         let mut cubes = 0;
-        for at in group {
+        for at in launch {
             let Shares { rows, group, bucket, parts } = shares[*at];
             of_ids.push(ids[*at].clone().into_buffer_arg());
             of_sorted.push(sorted[*at].clone().into_buffer_arg());
@@ -246,7 +246,7 @@ fn summed<const N: usize>(
                 sizes,
                 width / together,
                 units,
-                [element(&grad), element(&ids[0]), element(&sums[group[0]])],
+                [element(&grad), element(&ids[0]), element(&sums[launch[0]])],
             );
         }
     }
@@ -274,8 +274,8 @@ fn sorted<const N: usize>(ids: &[CubeTensor; N], shares: [Shares; N], count: usi
         cubes += shares[at].buckets();
     }
     let units = units(&ids[0], UNITS as usize);
-    // SAFETY: a cube beyond the last bucket does nothing. The others read ids within their period, and write the places of
-    // their bucket, of which there are no more than gradients.
+    // SAFETY: a cube beyond the last bucket does nothing. The others read ids within their period. They write where their
+    // bucket begins and its places, and all buckets together have at most as many places as there are gradients.
     unsafe {
         sort_kernel::launch_unchecked(
             &ids[0].client,
