@@ -21,8 +21,8 @@ pub struct Centralize;
 
 impl StrategyRecipe for Centralize {
     fn effects(&self) -> Effects {
-        // It reads the gradient of the whole window in f32, so `Accumulate` and `Amp` come first.
-        Effects::of("Centralize").of_whole_window()
+        // It transforms the gradient of the whole update, in f32: `Accumulate` and `Amp` come first, wherever they are written.
+        Effects::of("Centralize")
     }
 }
 

@@ -57,8 +57,9 @@ pub use trained::Trained;
 ///
 /// # Order
 ///
-/// You write the strategies in any order. Gradients pass through them in that order, unless one must find the work of another
-/// done: [`Clip`](crate::Clip) sees the gradients of the whole update, wherever it stands. With Ψ parameters:
+/// You write the strategies in any order. Execution has one right order, which
+/// [`strategies::Order`](crate::strategies::Order) states; what transforms gradients, such as [`Clip`](crate::Clip), sees those
+/// of the whole update, in the order in which you write it. With Ψ parameters:
 ///
 /// | composition | bytes held between steps | in a step |
 /// |---|---|---|
@@ -69,10 +70,7 @@ pub use trained::Trained;
 /// | `Amp::pure_bf16()` | 6Ψ: 2 weights, 4 moments | 2Ψ of bf16 gradients |
 /// | `Ema::new(0.999)` | 16Ψ: 4 weights, 4 average, 8 moments | 4Ψ of f32 gradients |
 ///
-/// [`Recompute`](crate::Recompute) does not touch gradients, so it may stand anywhere. It acts on the activations of
-/// a step, whose size depends on the model's batch, not on Ψ.
-///
-/// [`strategies::Order`](crate::strategies::Order) has the rules.
+/// [`Recompute`](crate::Recompute) acts on the activations of a step, whose size depends on the model's batch, not on Ψ.
 ///
 /// # Non-finite numbers
 ///

@@ -35,15 +35,15 @@
 //!
 //! # Order, with numbers
 //!
-//! Gradients pass through the strategies in the order in which you write them, unless one must find the work of another done:
-//! then the other one comes [first](Order). `publish` runs in the opposite order. For Ψ parameters, between two micro-batches of a window:
+//! Gradients pass through the strategies in one [order](Order), whatever order you write them in: first those that execute the
+//! step, then those that transform the gradients of the whole update, as they are written. `publish` runs in the opposite
+//! order. For Ψ parameters, between two micro-batches:
 //!
-//! | composition | held during the window | the norm is that of |
+//! | composition | held | the norm is that of |
 //! |---|---|---|
-//! | `Amp::bf16()`, `Accumulate(8)`, `Clip::norm(1.0)` | 4Ψ bytes, f32 | the mean gradient of the whole window |
-//! | `Accumulate(8)`, `Amp::bf16()`, `Clip::norm(1.0)` | 4Ψ bytes, f32: sums are never kept in bf16 | the same gradient, bit for bit |
-//! | `Amp::f16()`, `Accumulate(8)`, `Clip::norm(1.0)` | 4Ψ bytes, f32 | the same gradient, without the loss scale |
-//! | `Clip::norm(1.0)`, `Accumulate(8)`, `Amp::bf16()` | the same as the second row | the same gradient, bit for bit |
+//! | `Accumulate(8)`, `Clip::norm(1.0)` | 4Ψ bytes, f32 | the mean gradient of all micro-batches |
+//! | `Amp::bf16()`, `Accumulate(8)`, `Clip::norm(1.0)` | 4Ψ bytes, f32: sums are never kept in bf16 | the same |
+//! | `Amp::f16()`, `Accumulate(8)`, `Clip::norm(1.0)` | 4Ψ bytes, f32 | the same, without the loss scale |
 //!
 //! # Writing a strategy
 //!
@@ -65,8 +65,7 @@
 //!
 //! impl StrategyRecipe for SkipSpikes {
 //!     fn effects(&self) -> Effects {
-//!         // The norm of one micro-batch is noisy: `Accumulate` comes first.
-//!         Effects::of("SkipSpikes").of_whole_window()
+//!         Effects::of("SkipSpikes")
 //!     }
 //! }
 //!

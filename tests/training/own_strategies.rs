@@ -177,7 +177,8 @@ struct Sharded {
 
 impl StrategyRecipe for ShardState {
     fn effects(&self) -> Effects {
-        let reduces = Reduces { stage: 1, replicate_below: 1, sum_in: None, within: None };
+        let reduces =
+            Reduces { stage: 1, each_micro_batch: false, replicate_below: 1, sum_in: None, within: None };
         Effects { reduces: Some(reduces), ..Effects::none("ShardState") }
     }
 

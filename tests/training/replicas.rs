@@ -3,11 +3,18 @@
 use std::sync::mpsc::channel;
 
 use crate::support::*;
+use burn::module::{Module, ParamId};
 use burn::optim::ModuleOptimizer;
+use burn::tensor::Tensor;
 use firebrick::kernels::optim::taken;
 use firebrick::optim::{AdamW, Lion, Sgd};
-use firebrick::strategies::each_distinct_param;
-use firebrick::{Accumulate, Amp, Clip, Data, Ema, Keep, Offload, Schedule, StepNumbers, Trainer, Zero};
+use firebrick::strategies::{
+    Effects, ParamMap, Publishes, Setup, Stage, Stages, StrategyError, StrategyRecipe, each_distinct_param,
+    map_params, relift,
+};
+use firebrick::{
+    Accumulate, Amp, Clip, Data, Ema, Keep, Offload, Schedule, StepNumbers, Strategy, Trainer, Zero,
+};
 use firebrick_models::Gpt;
 
 const STEPS: u64 = 5;
@@ -43,9 +50,45 @@ fn halves() -> Vec<Amp> {
     if has_bf16() { vec![Amp::bf16(), Amp::f16()] } else { vec![Amp::f16()] }
 }
 
-/// Updates on the host, where a replica cannot be taken before the master is copied to the device.
+/// Casts copies of the master, which an update has not cast.
 fn cast_again(amp: Amp, optimizer: ModuleOptimizer) -> Found {
-    train(Trainer::new().with(amp).with(Offload::optimizer()), optimizer)
+    train(Trainer::new().with(amp).with(Copies), optimizer)
+}
+
+/// Publishes a copy of the master.
+#[derive(Clone, Debug)]
+struct Copies;
+
+impl StrategyRecipe for Copies {
+    fn effects(&self) -> Effects {
+        Effects::none("Copies")
+    }
+}
+
+impl<M: Module> Strategy<M> for Copies {
+    fn stages(&self, _: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
+        Ok(Stages::of(Self))
+    }
+}
+
+impl<M: Module> Stage<M> for Copies {
+    fn name(&self) -> &'static str {
+        "Copies"
+    }
+
+    fn publishes(&self) -> Publishes {
+        Publishes::Together
+    }
+
+    fn publish(&mut self, master: M) -> Result<M, StrategyError> {
+        struct Copy;
+        impl ParamMap for Copy {
+            fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
+                relift(value.clone().inner() * 1.0, &value)
+            }
+        }
+        Ok(map_params(master, &mut Copy))
+    }
 }
 
 #[test]

@@ -3,15 +3,15 @@
 use burn::tensor::FloatDType;
 use firebrick_strategies::{Amp, Offload, Offloads, OnDisk, Recompute, Zero};
 
-use crate::run::insert_before_window;
+use crate::run::in_order;
 use crate::{Run, RunStrategy};
 
-/// A combination of strategies, listed in an order in which all of them fit.
+/// A combination of strategies.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Combination {
     /// The strategies as in a run file, including micro-batches and ranks.
     pub strategies: Vec<RunStrategy>,
-    cost: (usize, bool, bool, u8, usize),
+    cost: (usize, bool, bool, u8, bool, usize),
 }
 
 /// Returns all combinations for the run on its ranks, in the order of their cost.
@@ -27,6 +27,9 @@ pub(super) struct Combination {
 ///    update;
 /// 7. parameters on the host: they cross the bus twice with each micro-batch.
 ///
+/// If micro-batches are accumulated, ZeRO 1 and the optimizer on the host stand there twice: they send gradients once per
+/// update, or with each micro-batch, which takes less memory.
+///
 /// The run's other strategies and its own settings of these ones are kept.
 pub(super) fn combinations(run: &Run, has_bf16: bool, has_f16: bool) -> Vec<Combination> {
     let own = Own::of(run);
@@ -39,10 +42,23 @@ pub(super) fn combinations(run: &Run, has_bf16: bool, has_f16: bool) -> Vec<Comb
                 if recompute && runs_again {
                     continue;
                 }
-                for (dearer, amp) in own.precisions(has_bf16, has_f16).into_iter().enumerate() {
-                    let cost =
-                        (offload.map_or(0, |of| 1 + of as usize), stage == 3, recompute, stage, dearer);
-                    all.push(Combination { strategies: own.list(offload, stage, recompute, amp), cost });
+                let is_choice = match offload {
+                    None => stage == 1,
+                    Some(Offloads::Optimizer) => stage != 1,
+                    Some(Offloads::Parameters) => false,
+                };
+                let choices: &[bool] =
+                    if own.accumulate.is_some() && is_choice { &[false, true] } else { &[false] };
+                for &other in choices {
+                    for (dearer, amp) in own.precisions(has_bf16, has_f16).into_iter().enumerate() {
+                        // `Offload` sends each micro-batch by default, stage 1 does not.
+                        let each = other != offload.is_some();
+                        let level = offload.map_or(0, |of| 1 + of as usize);
+                        let cost = (level, stage == 3, recompute, stage, each, dearer);
+                        let zero = (stage > 0).then(|| own.zero(stage, each && offload.is_none()));
+                        let offload = offload.map(|of| own.offload(of, !each));
+                        all.push(Combination { strategies: own.list([zero, offload], recompute, amp), cost });
+                    }
                 }
             }
         }
@@ -56,23 +72,15 @@ pub(super) fn combinations(run: &Run, has_bf16: bool, has_f16: bool) -> Vec<Comb
 pub(super) fn at_stage(run: &Run, stage: u8, within: Option<usize>) -> Vec<RunStrategy> {
     let (reduces, mut list): (Vec<_>, Vec<_>) =
         run.composed().into_iter().partition(|strategy| strategy.effects().reduces.is_some());
-    let zero = zero(reduces.first(), stage, within);
-    match stage {
-        // Stages 0 and 1 sum whole windows.
-        0 | 1 => insert_before_window(&mut list, zero),
-        _ => {
-            let first = list.iter().position(|strategy| !strategy.effects().adapts).unwrap_or(list.len());
-            list.insert(first, zero);
-        }
-    }
-    list
+    list.push(RunStrategy::new("Zero", zero(reduces.first(), stage, within)));
+    in_order(list)
 }
 
 /// Returns the run's own ZeRO in this stage, or one with the defaults.
-fn zero(own: Option<&RunStrategy>, stage: u8, within: Option<usize>) -> RunStrategy {
+fn zero(own: Option<&RunStrategy>, stage: u8, within: Option<usize>) -> Zero {
     let own = own.and_then(RunStrategy::downcast_ref::<Zero>);
     let zero = own.map_or(Zero::stage(stage), |zero| zero.clone().at_stage(stage).in_one_copy());
-    RunStrategy::new("Zero", if let Some(within) = within { zero.within(within) } else { zero })
+    if let Some(within) = within { zero.within(within) } else { zero }
 }
 
 /// The strategies that the run itself asks for.
@@ -125,28 +133,29 @@ impl Own {
         [None].into_iter().chain(half.map(Some)).collect()
     }
 
-    /// Lists the strategies: those that process gradients block by block come first, those that need whole sums last.
+    /// Returns ZeRO in this stage, by default or with sums of each micro-batch.
+    fn zero(&self, stage: u8, each_micro_batch: bool) -> RunStrategy {
+        let zero = zero(self.zero.as_ref(), stage, None);
+        RunStrategy::new("Zero", if each_micro_batch { zero.each_micro_batch() } else { zero })
+    }
+
+    /// Returns what keeps this on the host, by default or with gradients that are moved once per update.
+    fn offload(&self, offloads: Offloads, each_update: bool) -> RunStrategy {
+        let offload = self.moves.into_iter().fold(Offload::from(offloads), Offload::bucket_bytes);
+        let offload = self.disk.iter().fold(offload, |offload, disk| offload.on(&disk.folder));
+        RunStrategy::new("Offload", if each_update { offload.each_update() } else { offload })
+    }
+
+    /// Lists the strategies.
     fn list(
         &self,
-        offload: Option<Offloads>,
-        stage: u8,
+        given: [Option<RunStrategy>; 2],
         recompute: bool,
         amp: Option<RunStrategy>,
     ) -> Vec<RunStrategy> {
-        let zero = zero(self.zero.as_ref(), stage, None);
-        let [first, last] = match stage {
-            0 => [None, None],
-            1 => [None, Some(zero)],
-            _ => [Some(zero), None],
-        };
-        let offload = offload.map(|offloads| {
-            let offload = self.moves.into_iter().fold(Offload::from(offloads), Offload::bucket_bytes);
-            self.disk.iter().fold(offload, |offload, disk| offload.on(&disk.folder))
-        });
-        let offload = offload.map(|offload| RunStrategy::new("Offload", offload));
         let recompute = recompute.then(|| RunStrategy::new("Recompute", Recompute::every_block()));
-        let list = [first, offload, amp, recompute, self.accumulate.clone(), last];
-        self.adapting.clone().into_iter().chain(list.into_iter().flatten()).chain(self.rest.clone()).collect()
+        let list = given.into_iter().chain([amp, recompute, self.accumulate.clone()]).flatten();
+        in_order(self.adapting.iter().cloned().chain(list).chain(self.rest.iter().cloned()).collect())
     }
 }
 
@@ -196,11 +205,22 @@ mod tests {
             "ranks=2",
         ];
         let found = lists(&sets, true);
-        assert_eq!(found.len(), 2 * (7 + 7 + 4));
+        // Stage 1 alone, and the optimizer on the host but for stage 1, stand there twice.
+        assert_eq!(found.len(), 2 * ((7 + 2) + (7 + 5) + 4));
         assert_eq!(found[0], "strategies: [Lora(rank: 2, alpha: 2.0), Accumulate(2), Clip(norm: 1.0)],");
         let first = |part: &str| found.iter().position(|list| list.contains(part)).unwrap();
-        let order = ["Amp", "stage: 1", "stage: 2", "Recompute", "stage: 3", "(optimizer)", "(parameters)"]
-            .map(first);
+        let order = [
+            "Amp",
+            "stage: 1",
+            "each_micro_batch",
+            "stage: 2",
+            "Recompute",
+            "stage: 3",
+            "each_update",
+            "(optimizer)",
+            "(parameters)",
+        ]
+        .map(first);
         assert!(order.is_sorted(), "{order:?}: {found:#?}");
         assert!(found.iter().all(|list| !list.contains("Zero") || list.contains("replicate_below: 9")));
     }
@@ -217,7 +237,7 @@ mod tests {
             let zero = format!("Zero(stage: {stage}, replicate_below: 9)");
             let expected = match stage {
                 0 | 1 => {
-                    format!("Lora(rank: 2, alpha: 2.0), Amp(bf16), Accumulate(2), {zero}, Clip(norm: 1.0)")
+                    format!("Lora(rank: 2, alpha: 2.0), Accumulate(2), {zero}, Amp(bf16), Clip(norm: 1.0)")
                 }
                 _ => format!("Lora(rank: 2, alpha: 2.0), {zero}, Amp(bf16), Accumulate(2), Clip(norm: 1.0)"),
             };

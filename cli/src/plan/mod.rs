@@ -39,9 +39,7 @@ use firebrick_datasets::counted;
 use firebrick_world::Collective;
 use serde::Serialize;
 
-use crate::run::{
-    Parts, Process, Shape, data_parallel, first_effect, insert_before_window, shapes, strategies_line,
-};
+use crate::run::{Parts, Process, Shape, data_parallel, first_effect, shapes, strategies_line};
 use crate::{DataRun, Run, RunError, RunStrategy};
 use firebrick::memory::of_machine;
 use firebrick::{ByteSize, TrainError};
@@ -292,7 +290,7 @@ impl<M: Trainable> Planner<'_, M> {
         let ranks = self.run.number_of_ranks() as u64;
         let mut composed = composed.to_vec();
         if ranks > 1 && first_effect(&composed, |effects| effects.reduces).is_none() {
-            insert_before_window(&mut composed, data_parallel());
+            composed.push(data_parallel());
         }
         let PreparedList { layout, order, traced, recomputed } = self.prepared(&composed)?;
         let params = || self.shapes.iter().map(|shape| layout.planned(shape));

@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Run, written};
+use super::{Run, in_order, written};
 use firebrick::Change;
 use firebrick::checkpoint::Compared;
-use firebrick_strategies::Order;
 use firebrick_strategies::effects::OnResult;
 
 /// What a changed field means for a resumed run.
@@ -150,16 +149,14 @@ fn free_settings(run: &Run) -> Vec<String> {
     settings.map(|setting| format!("task.{}.{setting}", run.task.name())).collect()
 }
 
-/// Writes out the strategies on which the result depends in this way, in the [order](Order) in which gradients pass through
+/// Writes out the strategies on which the result depends in this way, in the order in which gradients pass through
 /// them, whatever order they are written in.
 fn of_result(run: &Run, way: OnResult) -> Vec<String> {
-    let (mut order, mut strategies) = (Order::default(), Vec::new());
-    for strategy in &run.strategies {
-        // A list with a technique twice is rejected before it trains.
-        let place = order.add(strategy.effects()).unwrap_or(strategies.len());
-        strategies.insert(place, strategy);
-    }
-    strategies.into_iter().filter(|strategy| strategy.effects().result == way).map(written).collect()
+    let strategies = in_order(run.strategies.clone()).into_iter();
+    strategies
+        .filter(|strategy| strategy.effects().result == way)
+        .map(|strategy| written(&strategy))
+        .collect()
 }
 
 fn json(value: &impl Serialize) -> Value {

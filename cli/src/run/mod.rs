@@ -66,9 +66,7 @@ pub(crate) use prepare::Parts;
 pub(crate) use settled::Settled;
 pub(crate) use shapes::{Shape, parameters, shapes, skeleton};
 pub use strategies::RunStrategy;
-pub(crate) use strategies::{
-    data_parallel, first_effect, insert_before_window, recipes, strategies_line, sum, written,
-};
+pub(crate) use strategies::{data_parallel, first_effect, in_order, recipes, strategies_line, sum, written};
 pub use task::{
     CausalLmTask, ChatConfig, DpoTask, Examples, LabelSettings, MaskedLmTask, PreferenceChat, Rows,
     Seq2SeqTask, SequenceClassificationTask, Suggestion, Task, TaskConfig, Tasks, TemplateConfig,

@@ -2,7 +2,7 @@
 
 use burn::tensor::FloatDType;
 use firebrick::AnyModel;
-use firebrick_strategies::{Accumulate, AccumulateIn, Composed, Effects, Float, NamedStrategy, Zero};
+use firebrick_strategies::{Accumulate, AccumulateIn, Composed, Effects, Float, NamedStrategy, Order, Zero};
 
 use super::{Run, extensions};
 
@@ -12,6 +12,12 @@ pub type RunStrategy = NamedStrategy<AnyModel>;
 /// Returns the strategies as the trainer takes them.
 pub(crate) fn recipes(strategies: &[RunStrategy]) -> Composed<AnyModel> {
     strategies.iter().cloned().collect()
+}
+
+/// Returns the strategies in the [order](Order) in which gradients pass through them.
+pub(crate) fn in_order(strategies: Vec<RunStrategy>) -> Vec<RunStrategy> {
+    // A list with a technique twice is rejected before it trains.
+    Order::sorted(strategies.clone(), |strategy| strategy.effects()).unwrap_or(strategies)
 }
 
 /// Returns the first of the strategies' effects that is of interest.
@@ -46,28 +52,21 @@ pub(crate) fn data_parallel() -> RunStrategy {
     RunStrategy::new("Zero", Zero::stage(0))
 }
 
-/// Inserts a strategy that completes the gradients: before the first one that needs the whole window, or at the end.
-pub(crate) fn insert_before_window(strategies: &mut Vec<RunStrategy>, strategy: RunStrategy) {
-    let needs_window = strategies.iter().position(|other| other.effects().needs_whole_window);
-    strategies.insert(needs_window.unwrap_or(strategies.len()), strategy);
-}
-
 impl Run {
-    /// Returns the strategies with those that the rest of the run file implies. `batch.accumulate` becomes an
-    /// [`Accumulate`] before the first strategy that needs the whole window, or at the end of the list. Several ranks
-    /// without a [`Zero`] get one of stage 0 behind it. Several ranks with `batch.micro_tokens` also get an
-    /// `Accumulate` if there is none, since a rank's part of a window may need several micro-batches.
+    /// Returns the strategies with those that the rest of the run file implies, in their order. `batch.accumulate` becomes an
+    /// [`Accumulate`]. Several ranks without a [`Zero`] get one of stage 0. Several ranks with `batch.micro_tokens` also get
+    /// an `Accumulate` if there is none, since a rank's part of a window may need several micro-batches.
     pub fn composed(&self) -> Vec<RunStrategy> {
         let mut strategies = self.strategies.clone();
         let needs_sum = self.windows_vary() && first_effect(&strategies, |effects| effects.sums).is_none();
         if let Some(micro_batches) = self.batch.accumulate.or(needs_sum.then_some(1)) {
             let dtype = self.batch.accumulate_dtype.map_or(FloatDType::F32, FloatDType::from);
-            insert_before_window(&mut strategies, sum(micro_batches, dtype));
+            strategies.push(sum(micro_batches, dtype));
         }
         if self.number_of_ranks() > 1 && first_effect(&strategies, |effects| effects.reduces).is_none() {
-            insert_before_window(&mut strategies, data_parallel());
+            strategies.push(data_parallel());
         }
-        strategies
+        in_order(strategies)
     }
 }
 

@@ -114,7 +114,13 @@ fn away(model: &str, ranks: usize) -> Vec<String> {
     let folder = folder();
     let with_ranks = format!("ranks={ranks}");
     let plan = run(folder.path(), model, std::slice::from_ref(&with_ranks)).plan(None, |_| {}).unwrap();
-    let expected = if ranks == 1 { 10 } else { 36 };
+    // Where micro-batches are accumulated, gradients may be sent once or with each of them.
+    let expected = match (ranks, model.contains("accumulate")) {
+        (1, false) => 10,
+        (1, true) => 14,
+        (_, false) => 36,
+        (_, true) => 50,
+    };
     assert_eq!(plan.combinations.len(), expected, "some do not start");
     let mut away = Vec::new();
     for planned in &plan.combinations {
@@ -370,12 +376,11 @@ fn the_bytes_on_a_disk_are_those_of_the_state() {
         assert_eq!(planned.disk_bytes as usize, disk.state_bytes, "{strategies}");
         assert_eq!(planned.disk_parameter_bytes as usize, disk.parameter_bytes, "{strategies}");
         assert_eq!(planned.host_bytes as usize, report.host_bytes, "{strategies}");
-        // When a pass ends, the gradients of blocks are on the host; in stage 3 all are, and in stage 1 none before their sum.
+        // When a pass ends, the gradients of blocks are on the host; in stage 3 all are.
         let (on_host, all) = (planned.host_gradient_bytes, planned.gradient_bytes);
         let is_so = match before {
-            "" => on_host > 0 && on_host < all,
             "Zero(stage: 3), " => on_host == all,
-            _ => on_host == 0,
+            _ => on_host > 0 && on_host < all,
         };
         assert!(is_so, "{strategies}: {on_host} of {all} bytes of gradients");
         let text = plan.summary(true).split_whitespace().collect::<Vec<_>>().join(" ");

@@ -75,7 +75,7 @@ pub struct SkipAbove {
 
 impl StrategyRecipe for SkipAbove {
     fn effects(&self) -> Effects {
-        Effects::of("SkipAbove").of_whole_window()
+        Effects::of("SkipAbove")
     }
 
     fn check(&self) -> Result<(), SettingError> {

@@ -91,7 +91,8 @@ pub(super) fn published_to_disk<M: Module>(
     most: Option<usize>,
 ) -> Result<(M, M), TrainError> {
     let replica = match stages.publishes_each() {
-        false => stages.publish(master.clone())?,
+        // A clone of the master would share the values that are read of it.
+        false => stages.publish(params.renewed(master.clone(), Values::Master, |_| true))?,
         true => {
             for ids in buckets(params, &master, most.unwrap_or(usize::MAX)) {
                 let masters = params.read_masters(&ids)?;

@@ -106,7 +106,7 @@ impl Updater {
         (device, stages, in_parts): (&Device, &mut Stages<M>, bool),
     ) -> Result<(M, M), StrategyError> {
         let (is_tied, writes, is_decided, before) = (self.is_tied, self.writes, guard.is_none(), deferrals());
-        let waiting = self.offloaded();
+        let (waiting, offloaded) = (self.offloaded(), self.offloaded());
         let input = (&mut self.optimizer, self.disk.as_mut(), master, grads);
         let (pair, written) = match self.moves.filter(|_| in_parts) {
             Some(most) => published_in_parts(device, stages, input, Way { rate, is_tied, writes, most })?,
@@ -128,7 +128,9 @@ impl Updater {
         let all_deferred = deferrals() - before == params.len() as u64;
         debug_assert!(is_decided || all_deferred, "the device decides about updates that it makes");
         self.shown(written, if all_deferred { Some(params) } else { None });
-        Ok(pair)
+        // Publishing a master that waits on a disk has read it.
+        let (master, replica) = pair;
+        Ok((renewed(offloaded.as_deref(), master, Values::Master), replica))
     }
 
     /// Keeps what an update has shown: what it wrote, and the parameters whose updates were deferred if all were.

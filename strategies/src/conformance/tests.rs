@@ -151,7 +151,8 @@ struct Alone;
 
 impl StrategyRecipe for Alone {
     fn effects(&self) -> Effects {
-        let reduces = Reduces { stage: 0, replicate_below: 1, sum_in: None, within: None };
+        let reduces =
+            Reduces { stage: 0, each_micro_batch: false, replicate_below: 1, sum_in: None, within: None };
         Effects { reduces: Some(reduces), ..Effects::none("Alone") }
     }
 }

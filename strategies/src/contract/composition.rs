@@ -83,11 +83,7 @@ pub trait Composition<M: 'static>: Debug + Send + Sync + 'static {
 
 /// Returns the strategies in the [order](Order) in which gradients pass through them.
 fn in_order<M: 'static>(strategies: Vec<&dyn Strategy<M>>) -> Result<Vec<&dyn Strategy<M>>, StrategyError> {
-    let (mut order, mut sorted) = (Order::default(), Vec::new());
-    for strategy in strategies {
-        sorted.insert(order.add(strategy.effects())?, strategy);
-    }
-    Ok(sorted)
+    Order::sorted(strategies, |strategy| strategy.effects())
 }
 
 fn check<M: 'static>(strategy: &dyn Strategy<M>) -> Result<(), StrategyError> {

@@ -21,7 +21,7 @@ pub use crate::Reduces;
 ///
 /// let effects: Effects = Accumulate(4).effects();
 /// assert_eq!(effects.sums.unwrap().micro_batches, 4);
-/// assert!(Clip::norm(1.0).effects().needs_whole_window);
+/// assert_eq!(Clip::norm(1.0).effects(), Effects::of("Clip"));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effects {
@@ -37,6 +37,8 @@ pub struct Effects {
     pub offloads: Option<Offloads>,
     /// It moves gradients and replicas between host and device, so many bytes in one copy, unless a tensor alone has more.
     pub moves: Option<usize>,
+    /// It moves the gradients of an update once, added up, rather than those of each micro-batch.
+    pub moves_each_update: bool,
     /// It keeps the optimizer's state on a disk, and the parameters of blocks if it [offloads](Self::offloads) them.
     pub on_disk: Option<OnDisk>,
     /// It recomputes activations.
@@ -47,8 +49,6 @@ pub struct Effects {
     pub adapts: bool,
     /// It keeps frozen matrices packed, in this form.
     pub quantizes: Option<Packing>,
-    /// It needs the whole window's gradients in f32: strategies that sum or cast gradients come before it.
-    pub needs_whole_window: bool,
     /// What a resumed run must keep of it.
     pub result: OnResult,
     /// The paths of parameters and modules that its settings name.
@@ -156,7 +156,7 @@ pub enum OnResult {
     /// Nothing: the result is the same without it, beyond rounding.
     #[default]
     Free,
-    /// The result depends on the strategy and its place in the list.
+    /// The result depends on the strategy, and on its place among others that transform gradients.
     Changes,
     /// The result depends on the strategy, wherever it stands.
     ChangesAnywhere,
@@ -179,20 +179,15 @@ impl Effects {
             reduces: None,
             offloads: None,
             moves: None,
+            moves_each_update: false,
             on_disk: None,
             recomputes: None,
             averages: false,
             adapts: false,
             quantizes: None,
-            needs_whole_window: false,
             result: OnResult::Free,
             paths: Vec::new(),
         }
-    }
-
-    /// The same, of a strategy that needs the whole window's gradients in f32.
-    pub fn of_whole_window(self) -> Self {
-        Self { needs_whole_window: true, ..self }
     }
 
     /// Returns whether the memory of a forward and backward pass depends on the strategy.
@@ -202,21 +197,20 @@ impl Effects {
         acts || self.adapts || shards_gradients
     }
 
-    /// Returns whether `other` must find this strategy's work done.
-    pub(crate) fn must_precede(&self, other: &Self) -> bool {
-        let completes = self.sums.is_some() || self.casts.is_some() || self.reduces.is_some();
-        // These take gradients in the backward pass, before a strategy in front could meet them.
-        let takes_shards = self.reduces.is_some_and(|reduces| reduces.stage >= 2);
-        let takes_blocks = self.offloads == Some(Offloads::Parameters) && other.reduces.is_none();
-        completes && other.needs_whole_window
-            || (takes_shards || takes_blocks) && other.meets_gradients()
-            || self.adapts && self.quantizes.is_none() && other.quantizes.is_some()
+    /// Returns whether the execution of a step changes gradients, or where they are, on their way through the strategy.
+    pub(crate) fn meets_gradients(&self) -> bool {
+        self.reduces.is_some() || self.offloads.is_some() || self.sums.is_some() || self.casts.is_some()
     }
 
-    /// Returns whether gradients change on their way through the strategy.
-    pub fn meets_gradients(&self) -> bool {
-        let moves = self.reduces.is_some() || self.offloads.is_some();
-        moves || self.sums.is_some() || self.casts.is_some() || self.needs_whole_window
+    /// Returns whether the strategies are the same technique, which can stand only once.
+    pub(crate) fn repeats(&self, other: &Self) -> bool {
+        other.sums.is_some() && self.sums.is_some()
+            || other.casts.is_some() && self.casts.is_some()
+            || other.reduces.is_some() && self.reduces.is_some()
+            || other.offloads.is_some() && self.offloads.is_some()
+            || other.recomputes.is_some() && self.recomputes.is_some()
+            || other.averages && self.averages
+            || other.quantizes.is_some() && self.quantizes.is_some()
     }
 
     /// Returns whether a setting names a block by its number, as in `blocks.3`.

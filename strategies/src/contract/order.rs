@@ -4,15 +4,24 @@ use burn::tensor::{DType, FloatDType};
 
 use crate::{Effects, Offloads, OnDisk, Reduces, StrategyError};
 
-/// The [effects](Effects) of a composition, in the order in which gradients pass through its strategies: the order in which
-/// you write them, except that a strategy stands in front of those that must find its work done.
+/// The [effects](Effects) of a composition, in the order in which gradients pass through its strategies.
 ///
-/// | in front | behind | because |
-/// |---|---|---|
-/// | what sums or casts gradients: `Accumulate`, `Amp`, `Zero` | what needs those of the [whole window](Effects::needs_whole_window): `Clip`, `SkipOutliers` | they would see a part |
-/// | `Zero` from stage 2 on | all that meets gradients | the backward pass hands it those of each block |
-/// | `Offload(parameters)` | all that meets gradients, but for `Zero` | the same |
-/// | what [adapts](Effects::adapts) the model: `Lora`, `Freeze` | `Quantize` | it packs what the others have frozen |
+/// You write strategies in any order: execution has one right order, and what is learned comes after it, on the gradients of
+/// the whole update, in the order in which you write it.
+///
+/// 1. what [adapts](Effects::adapts) the model, as it is written: `Lora`, `Freeze`; then `Quantize`, which packs what they
+///    have frozen
+/// 2. [`Zero`](crate::Zero) that sums each micro-batch: stages 2 and 3, or
+///    [`each_micro_batch`](crate::Zero::each_micro_batch)
+/// 3. [`Offload`](crate::Offload)
+/// 4. [`Amp`](crate::Amp)
+/// 5. [`Accumulate`](crate::Accumulate)
+/// 6. `Zero` that sums once per update: stages 0 and 1
+/// 7. `Offload(optimizer)` that moves gradients once per update: behind such a `Zero`, or with
+///    [`each_update`](crate::Offload::each_update)
+/// 8. all others, as they are written
+///
+/// If there is a 6 or a 7, `Amp` comes behind it, so that parameters travel in the replica's dtype.
 ///
 /// ```
 /// use firebrick_strategies::{Accumulate, Clip, Order, StrategyRecipe};
@@ -27,6 +36,62 @@ use crate::{Effects, Offloads, OnDisk, Reduces, StrategyError};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Order(Vec<Effects>);
 
+/// When a strategy meets the gradients of an update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    /// The model is adapted.
+    Adapt,
+    /// What is frozen by then is packed.
+    Quantize,
+    /// The ranks sum each micro-batch.
+    ReduceEach,
+    /// Each micro-batch is moved to the host.
+    OffloadEach,
+    /// Each micro-batch is cast.
+    CastEach,
+    /// Micro-batches are added up.
+    Accumulate,
+    /// The ranks sum what was added up.
+    ReduceOnce,
+    /// What was added up is moved to the host.
+    OffloadOnce,
+    /// What was added up is cast.
+    CastOnce,
+    /// The gradients of the update are complete.
+    Complete,
+}
+
+impl Phase {
+    /// Returns the phase of one of these strategies.
+    fn of(one: &Effects, all: &[Effects]) -> Self {
+        let reduces_once = |one: &Effects| one.reduces.is_some_and(|reduces| !reduces.each_micro_batch);
+        let offloads_once = |one: &Effects| match one.offloads {
+            Some(Offloads::Optimizer) => one.moves_each_update || all.iter().any(reduces_once),
+            Some(Offloads::Parameters) | None => false,
+        };
+        if reduces_once(one) {
+            Self::ReduceOnce
+        } else if one.reduces.is_some() {
+            Self::ReduceEach
+        } else if offloads_once(one) {
+            Self::OffloadOnce
+        } else if one.offloads.is_some() {
+            Self::OffloadEach
+        } else if one.sums.is_some() {
+            Self::Accumulate
+        } else if one.casts.is_some() {
+            let is_once = all.iter().any(|one| reduces_once(one) || offloads_once(one));
+            if is_once { Self::CastOnce } else { Self::CastEach }
+        } else if one.quantizes.is_some() {
+            Self::Quantize
+        } else if one.adapts {
+            Self::Adapt
+        } else {
+            Self::Complete
+        }
+    }
+}
+
 impl Order {
     /// Composes strategies with these effects.
     ///
@@ -34,32 +99,35 @@ impl Order {
     ///
     /// A technique stands twice.
     pub fn of(all: impl IntoIterator<Item = Effects>) -> Result<Self, StrategyError> {
-        let mut order = Self::default();
-        all.into_iter().try_for_each(|effects| order.add(effects).map(drop))?;
-        Ok(order)
+        Ok(Self(Self::sorted(all.into_iter().collect(), Effects::clone)?))
     }
 
-    /// Adds a strategy behind the others, or in front of the first one that must find its work done, and returns its place.
+    /// Sorts strategies into this order.
+    ///
+    /// # Errors
+    ///
+    /// A technique stands twice.
+    pub fn sorted<T>(strategies: Vec<T>, effects: impl Fn(&T) -> Effects) -> Result<Vec<T>, StrategyError> {
+        let all: Vec<Effects> = strategies.iter().map(effects).collect();
+        for (at, one) in all.iter().enumerate() {
+            if all[..at].iter().any(|other| one.repeats(other)) {
+                return Err(StrategyError::Twice(one.strategy));
+            }
+        }
+        let phases = all.iter().map(|one| Phase::of(one, &all));
+        let mut sorted: Vec<_> = phases.zip(strategies).collect();
+        sorted.sort_by_key(|(phase, _)| *phase);
+        Ok(sorted.into_iter().map(|(_, strategy)| strategy).collect())
+    }
+
+    /// Adds a strategy.
     ///
     /// # Errors
     ///
     /// The technique is there already.
-    pub fn add(&mut self, effects: Effects) -> Result<usize, StrategyError> {
-        let twice = self.0.iter().any(|other| {
-            other.sums.is_some() && effects.sums.is_some()
-                || other.casts.is_some() && effects.casts.is_some()
-                || other.reduces.is_some() && effects.reduces.is_some()
-                || other.offloads.is_some() && effects.offloads.is_some()
-                || other.recomputes.is_some() && effects.recomputes.is_some()
-                || other.averages && effects.averages
-                || other.quantizes.is_some() && effects.quantizes.is_some()
-        });
-        if twice {
-            return Err(StrategyError::Twice(effects.strategy));
-        }
-        let place = self.0.iter().position(|other| effects.must_precede(other)).unwrap_or(self.0.len());
-        self.0.insert(place, effects);
-        Ok(place)
+    pub fn add(&mut self, effects: Effects) -> Result<(), StrategyError> {
+        *self = Self::of(self.0.iter().cloned().chain([effects]))?;
+        Ok(())
     }
 
     /// Returns the effects of the strategies, in their order.
@@ -182,20 +250,10 @@ impl Order {
         self.stage() == 3 || self.offloads() == Some(Offloads::Parameters) || self.quantizes()
     }
 
-    /// Returns whether the ranks exchange data in the replica's dtype rather than the master's.
-    pub fn exchanges_replica(&self) -> bool {
-        self.stage() >= 2 || self.reduces_before(|effects| effects.casts.is_some())
-    }
-
-    /// Returns whether the gradients of each micro-batch are summed over the ranks, rather than those of the window.
+    /// Returns whether the gradients of each micro-batch are summed over the ranks, rather than those of the update.
     pub fn sums_each_micro_batch(&self) -> bool {
-        self.stage() >= 2 || self.reduces_before(|effects| effects.sums.is_some())
-    }
-
-    /// Returns whether the sum over the ranks comes before the strategy, or there is no such strategy.
-    fn reduces_before(&self, is_it: impl Fn(&Effects) -> bool) -> bool {
         let reduces = self.place(|effects| effects.reduces).unwrap_or(usize::MAX);
-        self.0.iter().position(is_it).is_none_or(|other| reduces < other)
+        self.place(|effects| effects.sums).is_none_or(|sums| reduces < sums)
     }
 
     /// Returns whether parameters are gathered on the host and then copied to the device.

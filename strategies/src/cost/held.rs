@@ -146,12 +146,9 @@ impl Held {
                 if is_view {
                     master = 0;
                 }
-                // Gathered parameters lose their padding when they are cast or copied.
-                let is_copied = is_cast && !order.exchanges_replica()
-                    || offloads == Some(Offloads::Optimizer) && order.gathers_on_host();
                 match ranks == 1 && !is_cast && offloads.is_none() {
                     true => 0,
-                    false => (if is_copied { whole } else { padded }) * param.replica_bytes,
+                    false => padded * param.replica_bytes,
                 }
             }
         };

@@ -30,7 +30,7 @@ pub struct Sent {
 /// with k micro-batches. The backward pass begins with the last block, whose parameters are still there; what is in no block
 /// is gathered once for all micro-batches. If [groups](crate::Zero::within) of N ranks have a copy each, a rank also sends
 /// 2(C-1)/C of its shard of the gradients to the C copies, whenever gradients are summed. Stages 0 and 1 send gradients k
-/// times if they come before `Accumulate` in the list. Scalars, such as norms and flags, are counted separately.
+/// times if they sum [each micro-batch](crate::Zero::each_micro_batch). Scalars, such as norms and flags, are counted separately.
 pub fn sent<'a>(
     params: impl IntoIterator<Item = PlannedParam<'a>>,
     order: &Order,
@@ -43,7 +43,9 @@ pub fn sent<'a>(
     }
     let micro_batches = order.micro_batches() as u64;
     let times = if order.sums_each_micro_batch() { micro_batches } else { 1 };
-    let sum_in = order.reduces().and_then(|reduces| reduces.sum_in);
+    let reduces = order.reduces();
+    let sum_in = reduces.and_then(|reduces| reduces.sum_in);
+    let adds_up_first = reduces.is_some_and(|reduces| !reduces.each_micro_batch);
     let each = order.sharing(ranks);
     let mut add = |kind, elements: u64, size: u64| {
         let all: &mut Sent = sent.entry(kind).or_default();
@@ -51,14 +53,16 @@ pub fn sent<'a>(
         all.bytes += elements * size;
     };
     for param in params {
-        let size = if order.exchanges_replica() { param.replica_bytes } else { param.master_bytes };
-        let wire = sum_in.map_or(size, |dtype| DType::from(dtype).size() as u64);
+        let size = param.replica_bytes;
+        // What is added up is in f32.
+        let of_sum = if adds_up_first { size.max(4) } else { size };
+        let wire = sum_in.map_or(of_sum, |dtype| DType::from(dtype).size() as u64);
         let whole = param.elements();
         match param.padded(order, ranks) {
             None if param.is_trained => {
                 let [parts, sums] = chunks(whole, rank, ranks);
                 add(Collective::AllReduce, times * parts, wire);
-                add(Collective::AllReduce, times * sums, size.max(wire));
+                add(Collective::AllReduce, times * sums, of_sum.max(wire));
             }
             None => (),
             Some(padded) => {
@@ -67,7 +71,7 @@ pub fn sent<'a>(
                     add(Collective::ReduceScatter, times * part, wire);
                     let [parts, sums] = chunks(padded / each, rank / each, ranks / each);
                     add(Collective::AllReduce, times * parts, wire);
-                    add(Collective::AllReduce, times * sums, size.max(wire));
+                    add(Collective::AllReduce, times * sums, of_sum.max(wire));
                 }
                 let gathered = match (order.stage(), param.in_block, param.in_last_block) {
                     (3, true, false) => 2 * micro_batches,

@@ -12,10 +12,8 @@ use crate::{
     StrategyRecipe,
 };
 
-/// Bounds the gradients of a window before the update.
-///
-/// Needs the gradients of the whole window in f32, so strategies that sum or cast come before it. The norm that a
-/// trainer reports is the one before clipping.
+/// Bounds the gradients of an update, those of all its micro-batches together. The norm that a trainer reports is the one
+/// before clipping.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, optim::GradientsParams, tensor::{Device, Tensor}};
@@ -59,7 +57,7 @@ impl Clip {
 
 impl StrategyRecipe for Clip {
     fn effects(&self) -> Effects {
-        Effects::of("Clip").of_whole_window()
+        Effects::of("Clip")
     }
 
     fn check(&self) -> Result<(), SettingError> {

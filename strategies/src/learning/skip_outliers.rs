@@ -84,7 +84,7 @@ impl SkipOutliers {
 
 impl StrategyRecipe for SkipOutliers {
     fn effects(&self) -> Effects {
-        Effects::of(NAME).of_whole_window()
+        Effects::of(NAME)
     }
 
     fn check(&self) -> Result<(), SettingError> {

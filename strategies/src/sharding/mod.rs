@@ -34,6 +34,8 @@ pub(crate) use sums::Reducing;
 pub struct Reduces {
     /// 0 shards nothing, 1 the optimizer's state, 2 also the gradients, 3 also the replica.
     pub stage: u8,
+    /// Gradients are summed with each micro-batch, rather than once per update.
+    pub each_micro_batch: bool,
     /// Every rank holds parameters of fewer elements whole.
     pub replicate_below: usize,
     /// The dtype in which gradients travel, if not their own.

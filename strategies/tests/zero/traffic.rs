@@ -1,5 +1,6 @@
 //! What ranks send, as the papers count it.
 
+use firebrick_strategies::StrategyRecipe;
 use firebrick_world::Collective;
 
 use super::*;
@@ -55,7 +56,10 @@ fn elements(stage: u8, ranks: usize) -> [[usize; 3]; 3] {
 fn what_is_sent_is_what_the_equations_say() {
     for n in counts(&[1, 3, 6, 2]) {
         for stage in 0..=3 {
-            sent_as_the_equations_say(stage, n, 1);
+            sent_as_the_equations_say(zero(stage), stage, n, 1);
+        }
+        for stage in 0..=1 {
+            sent_as_the_equations_say(zero(stage).each_micro_batch(), stage, n, 1);
         }
     }
 }
@@ -67,20 +71,16 @@ fn copies_send_the_shards_of_gradients_to_one_another() {
     let all: &[(usize, usize)] = if is_cpu() { &[(2, 3), (3, 2), (1, 3), (1, 2)] } else { &[(1, 2)] };
     for &(each, copies) in all {
         for stage in 1..=3 {
-            sent_as_the_equations_say(stage, each, copies);
+            sent_as_the_equations_say(zero(stage).within(each), stage, each, copies);
         }
     }
 }
 
 /// Trains on groups of `each` ranks with a copy each. Each rank has rows, because a rank without rows sends no gradients.
-fn sent_as_the_equations_say(stage: u8, each: usize, copies: usize) {
+fn sent_as_the_equations_say(zero: Zero, stage: u8, each: usize, copies: usize) {
     let (k, n) = (MICRO_BATCHES, each * copies);
-    // Stages 0 and 1 reduce once per window, stages 2 and 3 in each backward pass.
-    let zero = |is_here: bool| {
-        let zero = if copies > 1 { zero(stage).within(each) } else { zero(stage) };
-        is_here.then_some(zero)
-    };
-    let recipe = Composed::new().with(zero(stage >= 2)).with(Accumulate(k)).with(zero(stage < 2));
+    let each_micro_batch = zero.effects().reduces.unwrap().each_micro_batch;
+    let recipe = Composed::new().with(zero).with(Accumulate(k));
     let spawn = |world| {
         let recipe = recipe.clone();
         std::thread::spawn(move || rank_counted(world, recipe, Communicator::traffic).unwrap().1)
@@ -91,7 +91,7 @@ fn sent_as_the_equations_say(stage: u8, each: usize, copies: usize) {
     let found = elements(stage, each);
     let [all, trained, small] = [0, 1, 2].map(|at| found.iter().map(|place| place[at]).sum::<usize>());
     let [[last, ..], [others, ..], [root, ..]] = found;
-    let times = if stage < 2 { 1 } else { k };
+    let times = if each_micro_batch { k } else { 1 };
     let gathered = match stage {
         0 => 0,
         // The backward pass begins with the last block, which is still there.

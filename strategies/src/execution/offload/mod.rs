@@ -34,10 +34,9 @@ const NAME: &str = "Offload";
 /// processor.
 ///
 /// The gradients of a block move to the host as soon as the backward pass leaves its [segment](crate::Pass::segment),
-/// if no strategy except [`Zero`](crate::Zero) comes before `Offload`. Otherwise they move when `Offload` collects
-/// them. Strategies after it compute on the host: write `Offload` before `Amp` and `Accumulate`, so that their f32
-/// copies are in host memory too. `parameters` acts through the segments, so it must come before all strategies except
-/// `Zero`. A block whose parameters are on the host is always recomputed in the backward pass.
+/// and are cast, added up and clipped there. If [`Zero`](crate::Zero) sums once per update, or with
+/// [`each_update`](Self::each_update), the device adds up those of the micro-batches, and they move when the update begins.
+/// A block whose parameters are on the host is always recomputed in the backward pass.
 ///
 /// On the CPU, host and device share their memory. `Offload` makes the copies anyway, so that a run shows what it would
 /// hold on a GPU, with the same result.
@@ -56,8 +55,7 @@ const NAME: &str = "Offload";
 /// rank's shards begin one block earlier, and the device also holds those of two blocks.
 ///
 /// `optimizer` updates the parameters bucket by bucket. While the device receives the replica's parameters of one bucket,
-/// the host updates the next. If you use [`Zero`](crate::Zero), write it before `Offload`: stage 1 behind it
-/// gathers all parameters at once.
+/// the host updates the next.
 ///
 /// # On a disk
 ///
@@ -120,6 +118,7 @@ pub struct Offload {
     /// The folder on a disk.
     folder: Option<PathBuf>,
     bucket_bytes: usize,
+    each_update: bool,
 }
 
 impl Offload {
@@ -139,6 +138,15 @@ impl Offload {
         Self { folder: Some(folder.into()), ..self }
     }
 
+    /// Moves gradients once per update: the device adds up those of the micro-batches. Default: each micro-batch is moved, and
+    /// the host adds them up, unless [`Zero`](crate::Zero) sums once per update.
+    ///
+    /// With `Accumulate(k)`, gradients then cross the bus once and not k times, and the device holds their sum: four bytes per
+    /// parameter. [`parameters`](Self::parameters) moves them block by block, and cannot wait.
+    pub fn each_update(self) -> Self {
+        Self { each_update: true, ..self }
+    }
+
     /// Sets the most bytes of a bucket, unless one parameter alone has more: of gradients, and of a replica, that go between
     /// host and device in one copy, and of parameters that are updated together. Default: 32 MiB. AdamW's state of a bucket has twice as many.
     pub fn bucket_bytes(self, bytes: usize) -> Self {
@@ -148,7 +156,7 @@ impl Offload {
 
 impl From<Offloads> for Offload {
     fn from(offloads: Offloads) -> Self {
-        Self { offloads, folder: None, bucket_bytes: BUCKET_BYTES }
+        Self { offloads, folder: None, bucket_bytes: BUCKET_BYTES, each_update: false }
     }
 }
 
@@ -156,11 +164,23 @@ impl StrategyRecipe for Offload {
     fn effects(&self) -> Effects {
         let bucket_bytes = self.bucket_bytes;
         let on_disk = self.folder.clone().map(|folder| OnDisk { folder, bucket_bytes });
-        Effects { offloads: Some(self.offloads), on_disk, moves: Some(bucket_bytes), ..Effects::none(NAME) }
+        Effects {
+            offloads: Some(self.offloads),
+            on_disk,
+            moves: Some(bucket_bytes),
+            moves_each_update: self.each_update,
+            ..Effects::none(NAME)
+        }
     }
 
     fn check(&self) -> Result<(), SettingError> {
         SettingError::require(self.bucket_bytes > 0, "bucket_bytes", "at least 1", self.bucket_bytes)?;
+        SettingError::require(
+            !self.each_update || self.offloads == Offloads::Optimizer,
+            "each_update",
+            "left out where parameters are offloaded, which moves gradients block by block",
+            true,
+        )?;
         let is_empty = self.folder.as_ref().is_some_and(|folder| folder.as_os_str().is_empty());
         SettingError::require(!is_empty, "on", "a folder", "an empty path")
     }
@@ -331,7 +351,15 @@ mod tests {
         let sharded = Composed::new().with(Offload::optimizer()).with(Zero::stage(2));
         assert_eq!(started(sharded), r#"["Zero", "Offload"]"#);
         let clipped = Composed::new().with(Clip::norm(1.0)).with(Offload::optimizer());
-        assert_eq!(started(clipped), r#"["Clip", "Offload"]"#);
+        assert_eq!(started(clipped), r#"["Offload", "Clip"]"#);
+        let once = Composed::new().with(Offload::optimizer().each_update()).with(Accumulate(2));
+        assert_eq!(started(once), r#"["Accumulate", "Offload"]"#);
+        let summed_once = Composed::new().with(Offload::optimizer()).with(Zero::stage(1)).with(Accumulate(2));
+        assert_eq!(started(summed_once), r#"["Accumulate", "Zero", "Offload"]"#);
+        let of_blocks = Composed::new().with(Accumulate(2)).with(Zero::stage(1)).with(Offload::parameters());
+        assert_eq!(started(of_blocks), r#"["Offload", "Accumulate", "Zero"]"#);
+        let error = refused(Offload::parameters().each_update());
+        assert!(error.contains("left out where parameters are offloaded"), "{error}");
         let error = refused(Composed::new().with(Offload::optimizer()).with(Offload::parameters()));
         assert!(error.contains("named twice"), "{error}");
     }

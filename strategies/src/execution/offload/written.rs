@@ -12,7 +12,7 @@ use crate::moving::BUCKET_BYTES;
 use crate::registry::once;
 
 /// What `Offload(..)` may contain: what the host keeps, alone, or the names of settings.
-const WITHIN: &[&str] = &["optimizer", "parameters", "keep", "on", "bucket_bytes"];
+const WITHIN: &[&str] = &["optimizer", "parameters", "keep", "on", "bucket_bytes", "each_update"];
 
 /// All settings, for serialization.
 #[derive(Serialize)]
@@ -23,6 +23,13 @@ struct Settings<'a> {
     on: Option<&'a PathBuf>,
     #[serde(skip_serializing_if = "is_default")]
     bucket_bytes: usize,
+    #[serde(skip_serializing_if = "is_false")]
+    each_update: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(is_so: &bool) -> bool {
+    !is_so
 }
 
 fn is_default(bytes: &usize) -> bool {
@@ -32,9 +39,11 @@ fn is_default(bytes: &usize) -> bool {
 impl Serialize for Offload {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let keep = self.offloads;
-        match (self.folder.as_ref(), self.bucket_bytes) {
-            (None, BUCKET_BYTES) => keep.serialize(serializer),
-            (on, bucket_bytes) => Settings { keep, on, bucket_bytes }.serialize(serializer),
+        match (self.folder.as_ref(), self.bucket_bytes, self.each_update) {
+            (None, BUCKET_BYTES, false) => keep.serialize(serializer),
+            (on, bucket_bytes, each_update) => {
+                Settings { keep, on, bucket_bytes, each_update }.serialize(serializer)
+            }
         }
     }
 }
@@ -58,13 +67,14 @@ impl<'de> Visitor<'de> for Within {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Offload, A::Error> {
-        let (mut keep, mut on, mut bucket_bytes) = (None, None, None);
+        let (mut keep, mut on, mut bucket_bytes, mut each_update) = (None, None, None, None);
         let mut first = true;
         while let Some(name) = map.next_key()? {
             match name {
                 Name::Keep => once(&mut keep, "keep", &mut map)?,
                 Name::On => once(&mut on, "on", &mut map)?,
                 Name::BucketBytes => once(&mut bucket_bytes, "bucket_bytes", &mut map)?,
+                Name::EachUpdate => once(&mut each_update, "each_update", &mut map)?,
                 Name::Other(name) if first => return alone(&name),
                 Name::Other(name) => return Err(unknown(&name)),
             }
@@ -75,7 +85,8 @@ impl<'de> Visitor<'de> for Within {
         }
         let bucket_bytes = bucket_bytes.unwrap_or(BUCKET_BYTES);
         let offload = Offload::from(keep.unwrap_or(Offloads::Optimizer));
-        Ok(Offload { folder: on, bucket_bytes, ..offload })
+        let each_update = each_update.unwrap_or(false);
+        Ok(Offload { folder: on, bucket_bytes, each_update, ..offload })
     }
 }
 
@@ -96,6 +107,7 @@ enum Name {
     Keep,
     On,
     BucketBytes,
+    EachUpdate,
     Other(String),
 }
 
@@ -118,6 +130,7 @@ mod tests {
                 Offload::parameters().on("x").bucket_bytes(4096),
             ),
             (r#"{"keep":"optimizer","bucket_bytes":4096}"#, Offload::optimizer().bucket_bytes(4096)),
+            (r#"{"keep":"optimizer","each_update":true}"#, Offload::optimizer().each_update()),
         ] {
             assert_eq!(serde_json::from_str::<Offload>(text).unwrap(), offload, "{text}");
             assert_eq!(serde_json::to_string(&offload).unwrap(), text);

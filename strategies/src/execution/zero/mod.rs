@@ -53,24 +53,24 @@ const REPLICATE_BELOW: usize = 1024;
 /// for N ranks and AdamW; g is 2, or 4 if gradients accumulate in f32. An update over k micro-batches sends, in
 /// elements per parameter and times (N-1)/N:
 ///
-/// | stage | position | sent |
-/// |---|---|---|
-/// | 0 | after `Accumulate(k)` | 2: the sum of the gradients |
-/// | 1 | after `Accumulate(k)` | 2: gradients to their shards, and the new parameters |
-/// | 2 | first | k + 1: the gradients of each micro-batch, and the new parameters |
-/// | 3 | first | 3k for blocks, which are gathered forward and backward, 2k for the last block, and k + 1 for other parameters |
+/// | stage | sent |
+/// |---|---|
+/// | 0 | 2: the sum of the gradients |
+/// | 1 | 2: gradients to their shards, and the new parameters |
+/// | 2 | k + 1: the gradients of each micro-batch, and the new parameters |
+/// | 3 | 3k for blocks, which are gathered forward and backward, 2k for the last block, and k + 1 for other parameters |
 ///
 /// A parameter is sharded along its first axis: each rank holds the same number of rows, padded with rows
 /// of zeros. Every rank holds a parameter whole if it has fewer than 1024 elements (see
 /// [`replicate_below`](Self::replicate_below)) or fewer rows than there are ranks; in stages 1 and 2 also if it is
 /// frozen, because it has no state.
 ///
-/// # Order
+/// # When gradients are summed
 ///
-/// Stages 0 and 1 act at their position: before `Accumulate` they reduce each micro-batch, after it once per window;
-/// before `Amp` in the replica's dtype, after it in f32. Put `Clip` after them, so that it sees whole gradients. Stages
-/// 2 and 3 reduce each block's gradients as soon as the backward pass leaves its [segment](crate::Pass::segment), so
-/// they come first; [`summing_in`](Self::summing_in) sets the dtype in which gradients travel.
+/// Stages 0 and 1 sum the gradients of an update once, in f32; [`each_micro_batch`](Self::each_micro_batch) sums those of each
+/// micro-batch, as they leave the backward pass. Stages 2 and 3 always do, and sum those of a block as soon as the pass leaves
+/// its [segment](crate::Pass::segment). [`summing_in`](Self::summing_in) sets the dtype in which gradients travel.
+/// Parameters travel in the dtype of the replica.
 ///
 /// Stages 1 and 2 gather the new parameters of blocks while the next forward pass computes: a [segment](crate::Pass::segment)
 /// waits for its block. Parameters outside segments are gathered first, and are there before the pass begins. So a model
@@ -127,6 +127,8 @@ const REPLICATE_BELOW: usize = 1024;
 #[serde(deny_unknown_fields)]
 pub struct Zero {
     stage: u8,
+    #[serde(default, skip_serializing_if = "is_false")]
+    each_micro_batch: bool,
     #[serde(skip)]
     world: Option<World>,
     #[serde(default, with = "dtypes::option", skip_serializing_if = "Option::is_none")]
@@ -154,6 +156,11 @@ fn is_default_bucket(bytes: &usize) -> bool {
     *bytes == BUCKET_BYTES
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(is_so: &bool) -> bool {
+    !is_so
+}
+
 fn replicate_below() -> usize {
     REPLICATE_BELOW
 }
@@ -177,6 +184,7 @@ impl Zero {
     pub fn stage(stage: u8) -> Self {
         Self {
             stage,
+            each_micro_batch: false,
             world: None,
             sum_in: None,
             replicate_below: REPLICATE_BELOW,
@@ -191,9 +199,17 @@ impl Zero {
         Self { world: Some(world), ..self }
     }
 
-    /// Sets the dtype in which gradients travel. Default: the dtype they have at this position. Sums are taken in f32
-    /// in any case, and never stored in a narrower dtype than the gradients'. In f16 a gradient above 65504 becomes
-    /// infinite in transit, and its window is skipped.
+    /// Sums the gradients of each micro-batch in stages 0 and 1 too. Default: once per update.
+    ///
+    /// With `Accumulate(k)`, gradients are then sent k times. In return, stage 1 adds up this rank's shard of them alone, 4/N
+    /// bytes per parameter in place of 4, and with `Amp::bf16()` they travel in two bytes, not four.
+    pub fn each_micro_batch(self) -> Self {
+        Self { each_micro_batch: true, ..self }
+    }
+
+    /// Sets the dtype in which gradients travel. Default: f32 if they are summed once per update, and otherwise the dtype in
+    /// which they leave the backward pass. Sums are taken in f32 in any case, and never stored in a narrower dtype than
+    /// the gradients'. In f16 a gradient above 65504 becomes infinite in transit, and its update is skipped.
     ///
     /// If [NCCL](World::on) makes the sums, gradients are rounded to this dtype all the same, and the numbers do not
     /// change; but they travel as four-byte f32, since NCCL would round a half-precision sum at every rank.
@@ -255,13 +271,14 @@ impl Zero {
         Self { within: Some(ranks), ..self }
     }
 
-    /// Returns the same recipe in another stage; stages 0 and 1 have no blocks, and stage 0 no shards.
+    /// Returns the same recipe in another stage, which sums gradients when it does by default; stages 0 and 1 have no blocks,
+    /// and stage 0 no shards.
     pub fn at_stage(mut self, stage: u8) -> Self {
         if stage < 2 {
             self.blocks.clear();
         }
         self.within = self.within.filter(|_| stage > 0);
-        Self { stage, ..self }
+        Self { stage, each_micro_batch: self.each_micro_batch && stage == self.stage, ..self }
     }
 
     /// Returns the same recipe without [groups](Self::within): all ranks share one copy of the state.
@@ -271,7 +288,8 @@ impl Zero {
 
     fn reduces(&self) -> Reduces {
         let &Self { stage, replicate_below, sum_in, within, .. } = self;
-        Reduces { stage, replicate_below, sum_in, within }
+        let each_micro_batch = self.each_micro_batch || stage >= 2;
+        Reduces { stage, each_micro_batch, replicate_below, sum_in, within }
     }
 
     /// Rejects groups of ranks that do not divide the ranks.
@@ -318,6 +336,12 @@ impl StrategyRecipe for Zero {
                 within,
             )?;
         }
+        SettingError::require(
+            self.stage < 2 || !self.each_micro_batch,
+            "each_micro_batch",
+            "left out in stages 2 and 3, which always do",
+            true,
+        )?;
         let expected = "left out in stages 0 and 1, which do not go block by block";
         SettingError::require(
             self.stage >= 2 || self.blocks.is_empty(),
@@ -343,6 +367,6 @@ impl<M: Module> Strategy<M> for Zero {
             let gathers = self.stage == 3;
             setup.segments_mut().shard(units, sharding.clone(), gathers);
         }
-        Ok(Stages::of(Sharded::new(self.stage, sharding, setup)))
+        Ok(Stages::of(Sharded::new(&self.reduces(), sharding, setup)))
     }
 }

@@ -13,18 +13,20 @@ use super::NAME;
 use super::arriving::{Arriving, Destination};
 use super::views::{Apart, View};
 use crate::{
-    Grads, Outcome, Part, Publishes, Setup, Shard, Sharding, Stage, StrategyError, each_distinct_param,
-    each_param, map_params,
+    Grads, Outcome, Part, Publishes, Reduces, Setup, Shard, Sharding, Stage, StrategyError,
+    each_distinct_param, each_param, map_params,
 };
 
 /// [`Zero`](crate::Zero), started.
 #[derive(Debug)]
 pub struct Sharded {
     stage: u8,
+    /// Whether gradients arrive added up, in f32, rather than in the dtype of the replica.
+    sums_once: bool,
     sharding: Arc<Sharding>,
     /// The parameters that have a gradient, with their whole shapes.
     trained: Vec<(ParamId, Vec<usize>)>,
-    /// The dtype and device of each parameter at this strategy's position: gradients arrive with the same.
+    /// The dtype and device of each parameter at this strategy's position.
     places: HashMap<ParamId, (DType, Device)>,
     /// The gathers of the last published master, until the master has become a view of what they bring.
     arriving: Arriving,
@@ -40,9 +42,10 @@ pub struct Sharded {
 }
 
 impl Sharded {
-    pub(super) fn new<M>(stage: u8, sharding: Arc<Sharding>, setup: &Setup<M>) -> Self {
+    pub(super) fn new<M>(reduces: &Reduces, sharding: Arc<Sharding>, setup: &Setup<M>) -> Self {
         Self {
-            stage,
+            stage: reduces.stage,
+            sums_once: !reduces.each_micro_batch,
             sharding,
             trained: Vec::new(),
             places: HashMap::new(),
@@ -63,8 +66,9 @@ impl Sharded {
     /// Lists this rank's contributions to the sums, still without gradients.
     fn parts(&self) -> Vec<Part> {
         let parts = self.trained.iter().filter_map(|(id, shape)| {
-            let (dtype, _) = self.places.get(id)?;
-            Some(Part { id: *id, shape: shape.clone(), dtype: *dtype, grad: None })
+            let (dtype, _) = *self.places.get(id)?;
+            let dtype = if self.sums_once && dtype.size() < 4 { DType::F32 } else { dtype };
+            Some(Part { id: *id, shape: shape.clone(), dtype, grad: None })
         });
         parts.collect()
     }
@@ -238,19 +242,17 @@ mod tests {
     use firebrick_world::{Collective, Communicator, DeviceCollectives, World};
 
     use super::*;
-    use crate::{Amp, Clip, Composition, Offload, Setup, Zero, testing};
+    use crate::{Clip, Composition, Offload, Setup, Zero, testing};
 
     /// Returns whether gradients that blocks have summed come back to the device before the host takes them.
-    fn return_to_the_device(stage: u8, between: Option<Amp>, then: impl Composition<Linear>) -> bool {
+    fn return_to_the_device(stage: u8, then: impl Composition<Linear>) -> bool {
         let device = testing::device().autodiff();
         let model: Linear = LinearConfig::new(64, 32).init(&device);
         let mut setup = Setup::new(&model, &device);
         let mut zero = Zero::stage(stage).start(&mut setup).unwrap();
-        let mut between = between.start(&mut setup).unwrap();
         let mut then = then.start(&mut setup).unwrap();
-        let master =
-            then.init_master(between.init_master(zero.init_master(model.clone()).unwrap()).unwrap()).unwrap();
-        zero.publish(between.publish(then.publish(master.clone()).unwrap()).unwrap()).unwrap();
+        let master = then.init_master(zero.init_master(model.clone()).unwrap()).unwrap();
+        zero.publish(then.publish(master.clone()).unwrap()).unwrap();
 
         let (id, mut found) = (model.weight.id, GradientsParams::new());
         let ones = Tensor::<2>::ones([64, 32], &device.inner());
@@ -265,7 +267,6 @@ mod tests {
         let on_device = grads.params_mut().get::<2>(id).is_some();
         assert_eq!(grads.delivered_bytes(), if on_device { 0 } else { 64 * 32 * 4 });
         // They arrive from either place.
-        let Ok(Outcome::Apply(grads)) = between.collect(&master, grads) else { panic!("passed on") };
         let Ok(Outcome::Apply(grads)) = then.collect(&master, grads) else { panic!("passed on") };
         let arrived = grads.into_params().get::<2>(id).expect("the weight's gradient");
         assert_eq!(arrived.into_data(), ones.into_data());
@@ -351,14 +352,12 @@ mod tests {
     #[test]
     fn what_goes_to_the_host_next_is_left_there() {
         for stage in 0..=3 {
-            assert!(!return_to_the_device(stage, None, Offload::optimizer()), "stage {stage}");
-            assert!(return_to_the_device(stage, None, Clip::norm(1e9)), "stage {stage}");
+            assert!(!return_to_the_device(stage, Offload::optimizer()), "stage {stage}");
+            assert!(return_to_the_device(stage, Clip::norm(1e9)), "stage {stage}");
         }
         for stage in 2..=3 {
-            assert!(!return_to_the_device(stage, None, Offload::parameters()));
+            assert!(!return_to_the_device(stage, Offload::parameters()));
         }
-        // The strategy in between computes on the device.
-        assert!(return_to_the_device(2, Some(Amp::f32()), Offload::optimizer()));
     }
 
     #[test]
