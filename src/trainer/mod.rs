@@ -163,7 +163,7 @@ impl<M> Trainer<M> {
         }
     }
 
-    /// Adds a strategy, which receives the gradients after the strategies before it.
+    /// Adds a strategy. What transforms gradients runs behind those that do so already.
     pub fn with(mut self, strategy: impl Composition<M>) -> Self {
         self.strategies = self.strategies.with(strategy);
         self

@@ -19,6 +19,19 @@ pub enum PlanError {
     /// The model panics on its first batch.
     #[error("the model failed with the first batch on the CPU: {0}")]
     Model(String),
+    /// The machine cannot hold the blocks that are traced.
+    #[error(
+        "a plan measures a pass through {layers} of the model's blocks and what is in none, of full width, whose parameters \
+         and gradients take {needed} in f32; this machine has {available}: plan on one with more memory"
+    )]
+    TooWide {
+        /// Number of blocks.
+        layers: usize,
+        /// Bytes, as text.
+        needed: String,
+        /// Bytes of the machine's memory, as text.
+        available: String,
+    },
     /// The cluster does not fit the run.
     #[error(transparent)]
     Cluster(#[from] ClusterError),

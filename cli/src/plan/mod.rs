@@ -135,7 +135,7 @@ pub struct Planned {
 impl Run {
     /// Predicts what the run will hold, send and compute, as written and with each sensible combination of strategies.
     /// It reads the data and runs a few passes of the longest of its first micro-batches through a model of few blocks
-    /// on the CPU. Reports progress through `say`.
+    /// on the CPU, of any weights: a folder may lack them. Reports progress through `say`.
     ///
     /// A rank's budget on the device is `budget`, otherwise the run's `device_budget`, otherwise, on the CPU, the
     /// rank's share of the machine's memory.
@@ -147,7 +147,7 @@ impl Run {
     ///
     /// Those of [`launch`](Self::launch) before its first step, and [`PlanError`].
     pub fn plan(&self, budget: Option<ByteSize>, say: impl Fn(&str)) -> Result<Plan, RunError> {
-        let (model, folder) = self.named_model()?;
+        let (model, folder) = self.described_model()?;
         model.plan(Planning { run: self, budget, cluster: None, say: &say }, folder)
     }
 
@@ -165,7 +165,7 @@ impl Run {
         say: impl Fn(&str),
     ) -> Result<Plan, RunError> {
         let run = Self { ranks: Some(cluster.ranks() as usize), ..self.clone() };
-        let (model, folder) = run.named_model()?;
+        let (model, folder) = run.described_model()?;
         model.plan(Planning { run: &run, budget, cluster: Some(cluster), say: &say }, folder)
     }
 }
@@ -197,6 +197,7 @@ impl Planning<'_> {
         let limit = Limit::of(run, budget, is_cpu && cluster.is_none())?;
         let shapes = shapes::<M>(&parts.config, &run.strategies, &parts.fresh)?;
         let tracer = Tracer::<M>::new(run, &parts, &longest);
+        tracer.require_room()?;
         let tokens = longest.mean_tokens * in_update;
         let mut planner = Planner { run, parts: &parts, shapes: &shapes, tracer, work, tokens, limit, say };
         // First, since it ends early if the peak of the devices is not known.

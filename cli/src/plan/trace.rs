@@ -18,11 +18,11 @@ use firebrick_world::{Communicator, host_device};
 use super::PlanError;
 use super::longest::Longest;
 use super::recomputed::{Lines, Traced, mixed};
-use crate::run::{Parts, recipes, skeleton, written};
+use crate::run::{Parts, parameters, recipes, skeleton, written};
 use crate::{Run, RunError, RunStrategy};
 use firebrick::engine::dry_run::caught;
 use firebrick::engine::session::{PreparedRun, checked};
-use firebrick::memory::{Account, Beyond};
+use firebrick::memory::{Account, Beyond, of_machine};
 use firebrick::{AnyModel, Objective, TrainError};
 use firebrick_models::drawn_now;
 use firebrick_models::family::{Family, Trainable};
@@ -47,6 +47,24 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         let device = host_device().autodiff();
         let paths = Paths::of(&skeleton::<M>(parts.config.clone(), &device));
         Self { run, parts, longest, device, paths, known: HashMap::new(), is_warm: false }
+    }
+
+    /// Rejects a model whose few blocks alone do not fit this machine: parameters and gradients in f32.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError::TooWide`].
+    pub fn require_room(&self) -> Result<(), PlanError> {
+        let config = &self.parts.config;
+        let layers = config.layers().min(FEW + 1);
+        let text = |bytes: f64| format!("{:.1} GB", bytes / 1e9);
+        let needed = 8.0 * parameters::<M>(&config.clone().with_layers(layers));
+        match of_machine() {
+            Some(available) if needed > available as f64 => {
+                Err(PlanError::TooWide { layers, needed: text(needed), available: text(available as f64) })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns the number of blocks of the model.

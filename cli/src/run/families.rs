@@ -1,9 +1,10 @@
 //! The families that a run file can name.
 
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use firebrick_models::family::{Family, Trainable};
-use firebrick_models::pretrained::{Folder, HubConfig};
+use firebrick_models::pretrained::{Folder, HubConfig, PretrainedError};
 use firebrick_models::{
     Bart, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, ModernBertMaskedLm,
     ModernBertSequenceClassifier, ModernBertTokenClassifier, Preferring, T5,
@@ -170,12 +171,29 @@ impl Run {
     ///
     /// The folder is not a Hugging Face folder or belongs to an unknown family, or the model does not learn the task.
     pub(crate) fn named_model(&self) -> Result<(&'static dyn AnyTrainable, Option<Folder>), RunError> {
+        self.named_model_in(FileSet::Model, Folder::open)
+    }
+
+    /// The same for a run that reads no weights: the folder may lack them, and those of a repository are not downloaded.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`named_model`](Self::named_model).
+    pub(crate) fn described_model(&self) -> Result<(&'static dyn AnyTrainable, Option<Folder>), RunError> {
+        self.named_model_in(FileSet::Beside, Folder::described)
+    }
+
+    fn named_model_in(
+        &self,
+        files: FileSet,
+        open: impl FnOnce(PathBuf) -> Result<Folder, PretrainedError>,
+    ) -> Result<(&'static dyn AnyTrainable, Option<Folder>), RunError> {
         let Some(path) = self.model.folder() else {
             let families = &Families::installed().families;
             let family = families.iter().find(|family| family.name == self.model.name());
             return Ok((Families::model_of(&self.task, family, self.model.name())?, None));
         };
-        let folder = Folder::open(local_folder(path, FileSet::Model, &tell)?.into_owned())?;
+        let folder = open(local_folder(path, files, &tell)?.into_owned())?;
         Ok((self.model_in(&folder)?, Some(folder)))
     }
 

@@ -166,7 +166,8 @@ pub struct Run {
     pub nccl: bool,
     /// A network to simulate between ranks that are threads, to see what a slow one does. Default: none.
     pub link: Option<LinkConfig>,
-    /// The strategies, in the order in which they process the gradients. Default: none.
+    /// The strategies. Their [order](firebrick_strategies::Order) follows from what they do, and what transforms gradients runs
+    /// as it is written. Default: none.
     #[serde(default)]
     pub strategies: Vec<RunStrategy>,
     /// The folder that the run writes into.

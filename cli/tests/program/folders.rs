@@ -135,3 +135,45 @@ fn a_run_starts_from_the_adapter_of_another() {
         .failure()
         .stderr(contains("`adapter` must be left out unless the model is `Pretrained`"));
 }
+
+/// One plans before one downloads: `config.json` and the tokenizer are enough.
+#[test]
+fn a_plan_needs_no_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = folder.path().join("first");
+    trained("sequence_classification", 1, &first, &[]).success();
+    let [model, tokenizer] = from(&first);
+    let planned = |sets: &[&str]| {
+        let mut arguments = vec!["plan", "examples/sequence_classification.ron", "--report", "json"];
+        arguments.extend(sets.iter().chain(&[model.as_str(), &tokenizer]).flat_map(|set| ["--set", *set]));
+        let output = firebrick(&arguments).success().get_output().stdout.clone();
+        serde_json::from_str::<Value>(String::from_utf8(output).unwrap().lines().last().unwrap()).unwrap()
+    };
+    // A new head is trained whole beside the factors, the folder's is not.
+    let settings = [
+        ["strategies=[]", "seed=1"],
+        ["strategies=[Lora(rank: 2)]", "seed=1"],
+        ["strategies=[Lora(rank: 2)]", "task=SequenceClassification(new_head: true)"],
+    ];
+    let with_weights = settings.map(|sets| planned(&sets));
+    fs::remove_file(first.join("pretrained/model.safetensors")).unwrap();
+    let without = settings.map(|sets| planned(&sets));
+    assert_eq!(without, with_weights);
+    let states = |of: &Value| of["as_written"]["optimizer_bytes"].as_u64().unwrap();
+    assert!(states(&without[1]) < states(&without[2]) && states(&without[2]) < states(&without[0]));
+    trained("sequence_classification", 1, &folder.path().join("again"), &[&model, &tokenizer])
+        .failure()
+        .stderr(contains("model.safetensors"));
+    // A width that no machine holds is said, not tried.
+    let config = first.join("pretrained/config.json");
+    let mut wide = read(config.clone());
+    for (field, size) in
+        [("hidden_size", 65_536), ("intermediate_size", 262_144), ("num_attention_heads", 512)]
+    {
+        wide[field] = json!(size);
+    }
+    fs::write(&config, wide.to_string()).unwrap();
+    firebrick(&["plan", "examples/sequence_classification.ron", "--set", &model, "--set", &tokenizer])
+        .failure()
+        .stderr(contains("plan on one with more memory"));
+}

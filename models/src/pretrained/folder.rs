@@ -36,6 +36,10 @@ pub struct Folder {
     config: Map<String, Value>,
     tensors: BTreeMap<String, StoredTensor>,
     growth: Option<Growth>,
+    /// Whether it stands for a folder with weights that are elsewhere.
+    is_without_weights: bool,
+    /// The heads that are as if no file contained them.
+    left_out: BTreeSet<String>,
 }
 
 impl Folder {
@@ -58,17 +62,34 @@ impl Folder {
         } else {
             return Err(PretrainedError::NoWeights { found: weights_in(&path)?, folder: path });
         };
-        Ok(Self { path, config, tensors, growth: None })
+        let left_out = BTreeSet::new();
+        Ok(Self { path, config, tensors, growth: None, is_without_weights: false, left_out })
     }
 
-    /// Opens a folder with `config.json` whose weights are elsewhere.
+    /// Opens a folder with `config.json` whose weights are elsewhere, and are taken to be those of the class that
+    /// [`architectures`](Self::architectures) names.
     ///
     /// # Errors
     ///
     /// The file does not exist or is not JSON.
     pub fn without_weights(path: impl Into<PathBuf>) -> Result<Self, PretrainedError> {
         let path = path.into();
-        Ok(Self { config: read_json(&path.join(CONFIG))?, tensors: BTreeMap::new(), path, growth: None })
+        let config = read_json(&path.join(CONFIG))?;
+        let (tensors, left_out) = (BTreeMap::new(), BTreeSet::new());
+        Ok(Self { path, config, tensors, growth: None, is_without_weights: true, left_out })
+    }
+
+    /// Opens a folder whose weights nobody reads: [with them](Self::open) if they are there, and otherwise
+    /// [without](Self::without_weights).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open), but for missing weights.
+    pub fn described(path: impl Into<PathBuf>) -> Result<Self, PretrainedError> {
+        match Self::open(path) {
+            Err(PretrainedError::NoWeights { folder, .. }) => Self::without_weights(folder),
+            opened => opened,
+        }
     }
 
     /// The folder's path.
@@ -188,9 +209,17 @@ impl Folder {
         self.growth
     }
 
-    /// Removes a tensor, as if the files did not contain it.
-    pub(super) fn leave_out(&mut self, name: &str) {
-        self.tensors.remove(name);
+    /// Removes a head with its tensors, as if the files did not contain them.
+    pub(super) fn leave_out(&mut self, head: &str, tensors: &[String]) {
+        tensors.iter().for_each(|name| drop(self.tensors.remove(name)));
+        self.left_out.insert(head.into());
+    }
+
+    /// Returns whether this head of a class is there, of a folder whose weights are elsewhere; `None` if they are in the folder.
+    pub(super) fn head_elsewhere(&self, head: &str, class: &str) -> Option<bool> {
+        let classes = self.architectures();
+        let is_of_class = classes.is_empty() || classes.contains(&class);
+        self.is_without_weights.then(|| is_of_class && !self.left_out.contains(head))
     }
 
     /// Whether the files contain both tensors, each under one of its names, and their values differ. Tied parameters

@@ -72,11 +72,14 @@ impl Folder {
         Ok(Loaded { model: model.map(&mut later), fresh: found.fresh, unread: found.unread })
     }
 
-    /// Whether the folder contains any tensor of this head.
+    /// Whether the folder contains any tensor of this head, or those that are elsewhere are of the model's class.
     pub fn has_head<M: Pretrained>(&self, config: &M::Config, head: &str) -> bool {
-        let keys = M::keys(config);
-        let of_head = |key: &&Key| key.head == Some(head);
-        keys.keys().iter().filter(of_head).any(|key| self.stored(&keys, key).is_some())
+        let stored = || {
+            let keys = M::keys(config);
+            let of_head = |key: &&Key| key.head == Some(head);
+            keys.keys().iter().filter(of_head).any(|key| self.stored(&keys, key).is_some())
+        };
+        self.head_elsewhere(head, M::architecture(config)).unwrap_or_else(stored)
     }
 
     /// The paths of the parameters to initialize, because the folder lacks all of their head.
@@ -89,9 +92,9 @@ impl Folder {
     /// The folder without this head, which is then newly initialized.
     pub fn without_head<M: Pretrained>(mut self, config: &M::Config, head: &str) -> Self {
         let keys = M::keys(config);
-        for key in keys.keys().iter().filter(|key| key.head == Some(head)) {
-            keys.names_of(key).iter().for_each(|name| self.leave_out(name));
-        }
+        let of_head = keys.keys().iter().filter(|key| key.head == Some(head));
+        let tensors: Vec<String> = of_head.flat_map(|key| keys.names_of(key)).collect();
+        self.leave_out(head, &tensors);
         self
     }
 
