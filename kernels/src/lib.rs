@@ -111,7 +111,9 @@ pub use handover::Handover;
 pub use loss::{Head, HeadWeight, IGNORED, LossOps, LossRows, cross_entropy, head_loss, head_losses};
 pub use many::{ManyOps, add_all, cast_all, clip_all, l2_norm, scale_all, sum_of_squares};
 pub use norm::{NormKind, NormOps, NormRows, norm, norm_and_input, norm_of_sum};
-pub use product::{ProductOps, linear, matmul, product_library, with_read_products, with_unread_products};
+pub use product::{
+    ProductOps, linear, matmul, product_library, with_read_products, with_unread_products, with_zero_products,
+};
 pub use ragged::Ragged;
 pub use reading::Reading;
 pub use residual::{ResidualOps, add, add_dropout};

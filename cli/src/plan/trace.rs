@@ -2,17 +2,19 @@
 //!
 //! Blocks are alike, so each further block adds as much as the one before it. A forward and a backward pass of the real
 //! batch go through models of two and of three blocks at full width, built and measured as in training. A straight line
-//! through both results predicts the memory of all blocks. The smaller model has at least two blocks, because ZeRO 3
+//! through both results predicts the memory of all blocks. Parameters and products are zeros, which are not computed. The smaller model has at least two blocks, because ZeRO 3
 //! gathers the next block while one computes. The other ranks are [rehearsed](Communicator::rehearsal).
 
+use std::any::Any;
 use std::collections::HashMap;
 
-use burn::tensor::Device;
+use burn::module::{ModuleMapper, Param, ParamId};
+use burn::tensor::{Device, Tensor};
 use firebrick_datasets::counted;
-use firebrick_kernels::Draws;
+use firebrick_kernels::{Draws, with_zero_products};
 use firebrick_strategies::effects::RecomputedBlocks;
 use firebrick_strategies::optim::Groups;
-use firebrick_strategies::{Adaptation, Paths, Recompute, StrategyError};
+use firebrick_strategies::{Adaptation, Paths, Recompute, StrategyError, learns};
 use firebrick_world::{Communicator, host_device};
 
 use super::PlanError;
@@ -154,7 +156,8 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         let _on_it = account.enter();
         let run = self.run;
         self.device.seed(run.seed);
-        let model: M = drawn_now(M::init(&self.parts.config.clone().with_layers(layers), &self.device));
+        let config = self.parts.config.clone().with_layers(layers);
+        let model: M = drawn_now(M::init(&config, &self.device).map(&mut Zeros::default()));
         // Parameter groups may name blocks that this model lacks; they do not affect a pass.
         let optimizer = Groups::default().build(&model, &*run.optimizer)?;
         let device = Some(self.device.clone());
@@ -167,7 +170,7 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         let prepared = PreparedRun::new(&recipes(strategies), model, device, &optimizer, world, adaptation)?;
         let session = prepared.start(optimizer, run.schedule.clone(), run.seed, 1)?;
         let draws = Draws { seed: run.seed, epoch: 0, first: 0 };
-        let once = || -> Result<Traced, RunError> {
+        let pass = || -> Result<Traced, RunError> {
             let batch = self.longest.batch()?;
             let expected = firebrick_datasets::Batch::items(&batch);
             let beyond = Beyond::begin(&self.device);
@@ -182,6 +185,8 @@ impl<'a, M: Trainable> Tracer<'a, M> {
             drop(pass.gradients(grads, &model, true)?);
             Ok(Traced { activations: taken.activations as u64, most: taken.most as u64 })
         };
+        // Products take most of a pass, and what they are does not matter.
+        let once = || with_zero_products(pass);
         if !self.is_warm {
             // The first pass of a process also allocates what the process keeps.
             once()?;
@@ -189,6 +194,26 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         }
         once()?;
         once()
+    }
+}
+
+/// Makes parameters zeros: drawing them would take longer than a pass.
+#[derive(Default)]
+struct Zeros {
+    /// Those that are there, by their ids: tied ones stay one.
+    there: HashMap<ParamId, Box<dyn Any>>,
+}
+
+impl ModuleMapper for Zeros {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, shape) = (param.id, param.lazy_shape());
+        let known = self.there.get(&id).and_then(|there| there.downcast_ref::<Param<Tensor<D>>>());
+        known.cloned().unwrap_or_else(|| {
+            let zeros = Tensor::zeros(shape, &param.lazy_device()).set_require_grad(learns(&param));
+            let zeros = Param::initialized(id, zeros);
+            self.there.insert(id, Box::new(zeros.clone()));
+            zeros
+        })
     }
 }
 

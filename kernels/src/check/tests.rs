@@ -19,7 +19,7 @@ fn source(path: &str) -> String {
 }
 
 /// What the crate exports besides kernels: arguments, traits over backends, and functions that compute nothing.
-const NO_KERNELS: [&str; 33] = [
+const NO_KERNELS: [&str; 34] = [
     "Attending",
     "Draws",
     "DropMask",
@@ -53,6 +53,7 @@ const NO_KERNELS: [&str; 33] = [
     "product_library",
     "with_read_products",
     "with_unread_products",
+    "with_zero_products",
 ];
 
 /// The names that `pub use` exports in a source.

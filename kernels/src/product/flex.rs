@@ -13,6 +13,7 @@ use super::gemm::{self, Matrices};
 use super::ops::{self, ProductOps, of_rows, owns};
 use super::sums::column_sums;
 use super::tiles::{self, Half};
+use super::unread::are_zero;
 use crate::flex::{adjacent, tensor};
 use crate::half::HalfOps;
 use crate::off::Kernel;
@@ -54,7 +55,7 @@ fn multiplied(lhs: FlexTensor, rhs: FlexTensor, bias: Option<FlexTensor>) -> Fle
 
 /// Multiplies in f32 by what is fastest on this processor.
 fn in_f32(lhs: &Matrices<f32>, rhs: &Matrices<f32>, bias: Option<&[f32]>) -> Vec<f32> {
-    let by_gemm = if bias.is_none() { avx2::products(lhs, rhs) } else { None };
+    let by_gemm = if bias.is_none() && !are_zero() { avx2::products(lhs, rhs) } else { None };
     by_gemm.unwrap_or_else(|| gemm::products(lhs, rhs, bias))
 }
 
@@ -163,7 +164,7 @@ pub(crate) fn add_product(total: FlexTensor, lhs: FlexTensor, rhs: FlexTensor) -
     }
     let [lhs, rhs] = [lhs, rhs].map(|x| Flex::fast_cast(x, FloatDType::F32));
     let [left, right] = [&lhs, &rhs].map(|x| matrices::<f32>(x, &[], None));
-    if !avx2::add_product(&left, &right, sum) {
+    if !are_zero() && !avx2::add_product(&left, &right, sum) {
         gemm::add_product(&left, &right, sum);
     }
     total

@@ -7,6 +7,7 @@ use std::sync::Once;
 use gemmkit::{BiasDim, FusedScalar, Parallelism};
 use rayon::prelude::*;
 
+use super::unread::are_zero;
 use crate::memory::apart;
 
 /// Multiplications that are worth a task of their own: some tens of microseconds.
@@ -78,6 +79,9 @@ pub fn products<T: FusedScalar>(lhs: &Matrices<T>, rhs: &Matrices<T>, bias: Opti
     assert!(bias.is_none_or(|bias| bias.len() == cols), "products: the bias does not fit");
     let size = rows.checked_mul(cols).expect("the size of a product fits usize");
     let length = size.checked_mul(lhs.starts.len()).expect("the size of the products fits usize");
+    if are_zero() {
+        return vec![T::ZERO; length];
+    }
     let mut out = Vec::with_capacity(length);
     if length == 0 {
         return out;

@@ -56,7 +56,7 @@
 //! avx2.rs      products in f32 on processors with AVX2 alone
 //! tiles/       products of matrices in half precision, by tiles of our own
 //! sums.rs      sums over the rows of a matrix: the gradient of a bias
-//! unread.rs    products whose gradients alone are needed
+//! unread.rs    products whose gradients alone are needed, or whose memory alone is of interest
 //! ```
 
 mod avx2;
@@ -83,7 +83,7 @@ pub(crate) use ops::{of_rows, owns, rows};
 pub(crate) use tiles::has_dots;
 
 pub(crate) use unread::value;
-pub use unread::{with_read_products, with_unread_products};
+pub use unread::{with_read_products, with_unread_products, with_zero_products};
 
 /// Multiplies two matrices `[.., m, k]` and `[.., k, n]`. The product has the shape `[.., m, n]` and their dtype.
 /// Leading axes of size 1 are broadcast.

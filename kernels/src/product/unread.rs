@@ -1,6 +1,7 @@
-//! Products whose values nobody reads.
+//! Products whose values nobody reads, or of which only the memory is of interest.
 
 use std::cell::Cell;
+use std::thread::LocalKey;
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Scalar, TensorMetadata};
@@ -9,6 +10,7 @@ use super::ops::ProductOps;
 
 thread_local! {
     static UNREAD: Cell<bool> = const { Cell::new(false) };
+    static ZERO: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs operations whose values nobody reads, only their gradients: a product or an affine map of this crate computes
@@ -27,7 +29,27 @@ thread_local! {
 /// assert_eq!(x.grad(&product.backward()).unwrap().into_data().iter::<f32>().collect::<Vec<_>>(), [3.0, 4.0]);
 /// ```
 pub fn with_unread_products<T>(run: impl FnOnce() -> T) -> T {
-    set_to(true, run)
+    within(&UNREAD, true, run)
+}
+
+/// Runs operations of which only the memory is of interest: on the CPU, products of this crate, also those of gradients, take
+/// the memory that they take outside, and are 0 without being computed.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use firebrick_kernels::{matmul, with_zero_products};
+///
+/// let x = Tensor::<2>::from_data([[1.0, 2.0]], &Device::flex());
+/// let weight = Tensor::from_data([[3.0], [4.0]], &Device::flex());
+/// assert_eq!(with_zero_products(|| matmul(x, weight)).into_scalar::<f32>(), 0.0);
+/// ```
+pub fn with_zero_products<T>(run: impl FnOnce() -> T) -> T {
+    within(&ZERO, true, run)
+}
+
+/// Returns whether this thread's products are [0](with_zero_products).
+pub(super) fn are_zero() -> bool {
+    ZERO.get()
 }
 
 /// Runs operations whose values a gradient needs, within [`with_unread_products`]: their products are computed.
@@ -42,17 +64,17 @@ pub fn with_unread_products<T>(run: impl FnOnce() -> T) -> T {
 /// assert_eq!(product.into_scalar::<f32>(), 11.0);
 /// ```
 pub fn with_read_products<T>(run: impl FnOnce() -> T) -> T {
-    set_to(false, run)
+    within(&UNREAD, false, run)
 }
 
-fn set_to<T>(unread: bool, run: impl FnOnce() -> T) -> T {
-    struct Restore(bool);
+fn within<T>(flag: &'static LocalKey<Cell<bool>>, is_set: bool, run: impl FnOnce() -> T) -> T {
+    struct Restore(&'static LocalKey<Cell<bool>>, bool);
     impl Drop for Restore {
         fn drop(&mut self) {
-            UNREAD.set(self.0);
+            self.0.set(self.1);
         }
     }
-    let _restore = Restore(UNREAD.replace(unread));
+    let _restore = Restore(flag, flag.replace(is_set));
     run()
 }
 

@@ -8,7 +8,7 @@ use burn::backend::Flex;
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use proptest::prelude::*;
 
-use super::{linear, matmul};
+use super::{linear, matmul, with_zero_products};
 use crate::cast;
 
 const HALF: [FloatDType; 2] = [FloatDType::BF16, FloatDType::F16];
@@ -329,6 +329,45 @@ fn a_product_of_any_view_is_added_in_place() {
                 let apart = values((found - expected).abs());
                 let near = 1e-4 + 1e-7 * k as f32;
                 assert!(apart.iter().all(|apart| *apart < near), "{dtype:?} {m} {k} {n}");
+            }
+        }
+    }
+}
+
+#[test]
+fn within_their_scope_products_are_zeros_of_the_same_shape_and_dtype() {
+    let device = Device::flex();
+    let autodiff = device.clone().autodiff();
+    for dtype in [FloatDType::F32, FloatDType::BF16, FloatDType::F16] {
+        for [m, k, n] in [[1, 3, 2], [5, 1, 1], [64, 65, 66]] {
+            let [x, weight] = [waves::<2>([m, k], 1, dtype, &autodiff), waves([k, n], 2, dtype, &autodiff)]
+                .map(Tensor::require_grad);
+            let bias = waves::<1>([n], 3, dtype, &autodiff).require_grad();
+            let all = || {
+                let y = linear(x.clone(), weight.clone(), Some(bias.clone()));
+                let grads = matmul(y.clone(), weight.clone().transpose()).sum().backward();
+                [y.inner(), x.grad(&grads).unwrap(), weight.grad(&grads).unwrap()]
+            };
+            let (zeros, computed) = (with_zero_products(all), all());
+            for (zeros, computed) in zeros.into_iter().zip(computed) {
+                assert_eq!((zeros.dims(), zeros.dtype()), (computed.dims(), computed.dtype()));
+                assert!(values(zeros).iter().all(|value| *value == 0.0), "{dtype:?} {m} {k} {n}");
+                assert!(values(computed).iter().any(|value| *value != 0.0), "{dtype:?} {m} {k} {n}");
+            }
+            if dtype != FloatDType::F16 {
+                let of = |x: Tensor<2>| x.try_into_primitive::<Flex>().unwrap();
+                let [lhs, rhs] = [x.clone(), weight.clone()].map(|x| x.inner());
+                let total = waves::<2>([m, n], 4, FloatDType::F32, &device);
+                let [sum, alone] = with_zero_products(|| {
+                    let (lhs, rhs) = (of(lhs), of(rhs));
+                    [
+                        super::add_product(of(total.clone()), lhs.clone(), rhs.clone()),
+                        super::wide_product(lhs, rhs),
+                    ]
+                })
+                .map(Tensor::<2>::from_primitive::<Flex>);
+                assert_eq!(values(sum), values(total));
+                assert_eq!(values(alone), vec![0.0; m * n]);
             }
         }
     }

@@ -37,6 +37,7 @@ use self::instructions::Out;
 use self::product::{Product, TASK};
 use self::vectors::Vectors;
 use super::gemm::Matrices;
+use super::unread::are_zero;
 use crate::memory::apart;
 
 pub use best::{Half, has_dots, is_avx2_alone};
@@ -61,6 +62,9 @@ pub fn products<T: Half>(lhs: &Matrices<T>, rhs: &Matrices<T>, bias: Option<&[T]
     assert!(bias.is_none_or(|bias| bias.len() == cols), "products: the bias does not fit");
     let size = rows.checked_mul(cols).expect("the size of a product fits usize");
     let length = size.checked_mul(lhs.starts.len()).expect("the size of the products fits usize");
+    if are_zero() {
+        return Some(vec![T::narrow(0.0); length]);
+    }
     let mut out = Vec::with_capacity(length);
     let spare: &mut [MaybeUninit<T>] = &mut out.spare_capacity_mut()[..length];
     let bias = bias.map(|bias| {
@@ -97,6 +101,9 @@ pub fn wide_product<T: Half>(lhs: &Matrices<T>, rhs: &Matrices<T>) -> Option<Vec
     let size @ [rows, _, cols] = size_of(lhs, rhs);
     let length = rows.checked_mul(cols).expect("the size of a product fits usize");
     serving(size).map(|tiles| {
+        if are_zero() {
+            return vec![0.0; length];
+        }
         let mut out = Vec::with_capacity(length);
         // SAFETY: there is room for the product, all of which is written.
         unsafe {
@@ -117,7 +124,9 @@ pub fn add_product<T: Half>(lhs: &Matrices<T>, rhs: &Matrices<T>, total: &mut [f
     let size @ [rows, _, cols] = size_of(lhs, rhs);
     assert_eq!(Some(total.len()), rows.checked_mul(cols), "products: the sum does not fit");
     let tiles = serving(size);
-    if let Some(tiles) = &tiles {
+    if let Some(tiles) = &tiles
+        && !are_zero()
+    {
         // SAFETY: the total has the elements of the product, is initialized, and is borrowed mutably.
         unsafe {
             write_wide(tiles, [Vectors::rows(lhs, 0), Vectors::columns(rhs, 0)], total.as_mut_ptr(), true);
