@@ -42,21 +42,21 @@ pub(super) fn combinations(run: &Run, has_bf16: bool, has_f16: bool) -> Vec<Comb
                 if recompute && runs_again {
                     continue;
                 }
-                let is_choice = match offload {
-                    None => stage == 1,
-                    Some(Offloads::Optimizer) => stage != 1,
-                    Some(Offloads::Parameters) => false,
-                };
-                let choices: &[bool] =
-                    if own.accumulate.is_some() && is_choice { &[false, true] } else { &[false] };
-                for &other in choices {
+                let is_choice = own.accumulate.is_some()
+                    && match offload {
+                        None => stage == 1,
+                        // Behind stage 0, gradients are moved when they are summed.
+                        Some(Offloads::Optimizer) => stage > 0 || run.number_of_ranks() == 1,
+                        Some(Offloads::Parameters) => false,
+                    };
+                for &each in if is_choice { &[false, true][..] } else { &[false] } {
                     for (dearer, amp) in own.precisions(has_bf16, has_f16).into_iter().enumerate() {
-                        // `Offload` sends each micro-batch by default, stage 1 does not.
-                        let each = other != offload.is_some();
                         let level = offload.map_or(0, |of| 1 + of as usize);
                         let cost = (level, stage == 3, recompute, stage, each, dearer);
-                        let zero = (stage > 0).then(|| own.zero(stage, each && offload.is_none()));
-                        let offload = offload.map(|of| own.offload(of, !each));
+                        let zero = (stage > 0).then(|| own.zero(stage, each && stage == 1));
+                        // So they are behind stage 1.
+                        let each_update = is_choice && !each && stage != 1;
+                        let offload = offload.map(|of| own.offload(of, each_update));
                         all.push(Combination { strategies: own.list([zero, offload], recompute, amp), cost });
                     }
                 }
@@ -205,7 +205,7 @@ mod tests {
             "ranks=2",
         ];
         let found = lists(&sets, true);
-        // Stage 1 alone, and the optimizer on the host but for stage 1, stand there twice.
+        // Stage 1 stands there twice, and with the optimizer on the host also stages 2 and 3.
         assert_eq!(found.len(), 2 * ((7 + 2) + (7 + 5) + 4));
         assert_eq!(found[0], "strategies: [Lora(rank: 2, alpha: 2.0), Accumulate(2), Clip(norm: 1.0)],");
         let first = |part: &str| found.iter().position(|list| list.contains(part)).unwrap();
@@ -216,8 +216,8 @@ mod tests {
             "stage: 2",
             "Recompute",
             "stage: 3",
-            "each_update",
             "(optimizer)",
+            "each_update",
             "(parameters)",
         ]
         .map(first);

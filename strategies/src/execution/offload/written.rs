@@ -23,13 +23,8 @@ struct Settings<'a> {
     on: Option<&'a PathBuf>,
     #[serde(skip_serializing_if = "is_default")]
     bucket_bytes: usize,
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     each_update: bool,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_false(is_so: &bool) -> bool {
-    !is_so
 }
 
 fn is_default(bytes: &usize) -> bool {

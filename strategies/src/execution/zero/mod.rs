@@ -127,7 +127,7 @@ const REPLICATE_BELOW: usize = 1024;
 #[serde(deny_unknown_fields)]
 pub struct Zero {
     stage: u8,
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     each_micro_batch: bool,
     #[serde(skip)]
     world: Option<World>,
@@ -154,11 +154,6 @@ fn bucket_bytes() -> usize {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_default_bucket(bytes: &usize) -> bool {
     *bytes == BUCKET_BYTES
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_false(is_so: &bool) -> bool {
-    !is_so
 }
 
 fn replicate_below() -> usize {
