@@ -2,8 +2,10 @@
 //!
 //! Blocks are alike, so each further block adds as much as the one before it. A forward and a backward pass of the real
 //! batch go through models of two and of three blocks at full width, built and measured as in training. A straight line
-//! through both results predicts the memory of all blocks. Parameters and products are zeros, which are not computed. The smaller model has at least two blocks, because ZeRO 3
+//! through both results predicts the memory of all blocks. The smaller model has at least two blocks, because ZeRO 3
 //! gathers the next block while one computes. The other ranks are [rehearsed](Communicator::rehearsal).
+//!
+//! Parameters are zeros, and so are products, which are not computed: only what they allocate is of interest.
 
 use std::any::Any;
 use std::collections::HashMap;

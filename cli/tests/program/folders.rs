@@ -168,7 +168,7 @@ fn a_plan_needs_no_weights() {
     let config = first.join("pretrained/config.json");
     let mut wide = read(config.clone());
     for (field, size) in
-        [("hidden_size", 65_536), ("intermediate_size", 262_144), ("num_attention_heads", 512)]
+        [("hidden_size", 262_144), ("intermediate_size", 1_048_576), ("num_attention_heads", 512)]
     {
         wide[field] = json!(size);
     }

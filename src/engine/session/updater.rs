@@ -106,7 +106,8 @@ impl Updater {
         (device, stages, in_parts): (&Device, &mut Stages<M>, bool),
     ) -> Result<(M, M), StrategyError> {
         let (is_tied, writes, is_decided, before) = (self.is_tied, self.writes, guard.is_none(), deferrals());
-        let (waiting, offloaded) = (self.offloaded(), self.offloaded());
+        let offloaded = self.offloaded();
+        let waiting = offloaded.clone();
         let input = (&mut self.optimizer, self.disk.as_mut(), master, grads);
         let (pair, written) = match self.moves.filter(|_| in_parts) {
             Some(most) => published_in_parts(device, stages, input, Way { rate, is_tied, writes, most })?,

@@ -45,7 +45,7 @@ pub fn sent<'a>(
     let times = if order.sums_each_micro_batch() { micro_batches } else { 1 };
     let reduces = order.reduces();
     let sum_in = reduces.and_then(|reduces| reduces.sum_in);
-    let adds_up_first = reduces.is_some_and(|reduces| !reduces.each_micro_batch);
+    let sums_once = reduces.is_some_and(|reduces| !reduces.each_micro_batch);
     let each = order.sharing(ranks);
     let mut add = |kind, elements: u64, size: u64| {
         let all: &mut Sent = sent.entry(kind).or_default();
@@ -54,8 +54,8 @@ pub fn sent<'a>(
     };
     for param in params {
         let size = param.replica_bytes;
-        // What is added up is in f32.
-        let of_sum = if adds_up_first { size.max(4) } else { size };
+        // What is summed once per update is in f32.
+        let of_sum = if sums_once { size.max(4) } else { size };
         let wire = sum_in.map_or(of_sum, |dtype| DType::from(dtype).size() as u64);
         let whole = param.elements();
         match param.padded(order, ranks) {

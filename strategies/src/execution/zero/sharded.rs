@@ -21,7 +21,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Sharded {
     stage: u8,
-    /// Whether gradients arrive added up, in f32, rather than in the dtype of the replica.
+    /// Whether gradients are summed once per update, and so in f32, rather than in the dtype of the replica.
     sums_once: bool,
     sharding: Arc<Sharding>,
     /// The parameters that have a gradient, with their whole shapes.
