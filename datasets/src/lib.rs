@@ -64,43 +64,36 @@
 //! ```text
 //! tokens       long sequences of ids
 //! ├── token_file   a file of ids, read in place
-//! │   ├── header      its header, checked
-//! │   └── positioned  a file with random access
+//! │   └── header      its header, checked
 //! └── writer       writes a token file
 //! samples      the order of samples
 //! ├── source       encodes records on all cores
 //! ├── in_memory    all samples in memory
 //! ├── stream       reads samples on demand, with a windowed shuffle
-//! ├── shuffled     shuffles, with a different order in each epoch
-//! │   └── order       a permutation that is computed, not stored
+//! ├── order        shuffles, with a permutation that is computed, not stored
 //! ├── grouped_by_length  groups samples of similar length
 //! ├── mixed        mixes corpora by weight
 //! ├── packs        packs whole samples into rows
 //! └── windows      cuts one long text into windows
-//! batch        the two traits: one micro-batch, and a stream of them
-//! reference    what a loss asks another model
+//! batch        the two traits: one micro-batch, and a stream of them; what a loss asks another model
 //! token_batch  rows of ids with their labels
 //! padding      pads rows of different lengths
 //! collator     the trait that turns records into samples and samples into batches
 //! batcher      makes batches with a collator
-//! records      what reads records, one by one
-//! ├── record         named values
+//! records      named values, and what reads them, one by one
 //! ├── malformed      stops at malformed records, or skips and counts them
 //! └── fingerprinted  fingerprints records while they are read
 //! delivery
-//! ├── cursor       the training position
 //! ├── cut          cuts an epoch into global batches, deals these to ranks
-//! ├── requests     the next micro-batches
-//! └── prefetch     computes their batches ahead, in order
-//!     └── workers     the worker threads
+//! ├── requests     the next micro-batches, from a training position
+//! └── prefetch     computes their batches ahead, in order, in threads
 //! fingerprint  detects changed data
 //! ordinary_file  opens files, but no devices and pipes
 //! failure
-//! ├── error        the errors
+//! ├── error        the errors, and where a record came from
 //! │   ├── read           of files and their records
 //! │   ├── tokenizer      of tokenizers and their files
 //! │   └── sample         of samples, their order and batches
-//! ├── place        where a record came from
 //! └── panics       turns panics into errors
 //! ```
 //!
@@ -111,40 +104,32 @@
 //! ├── format         the formats by name and by extension
 //! ├── text           reads lines, paragraphs or documents
 //! ├── jsonl          reads an object from each line
-//! │   └── json          parses one object
 //! ├── delimited      CSV and TSV
-//! │   └── row_lines     feeds lines to the parser, so it knows its position
 //! ├── conll          words with labels
 //! │   ├── conll_sentence  parses one sentence
 //! │   └── tag_scheme      converts IOB1 and IOBES to IOB2
 //! ├── parallel       two files, line by line
 //! ├── parquet        columns of values, with the feature `parquet`
-//! │   ├── footer        checks a file's footer
+//! │   ├── footer        checks a file's footer, and reads the names of classes from it
 //! │   ├── pages         checks each page
-//! │   │   ├── levels       counts the values of its lists
-//! │   │   └── deltas       counts its lengths
+//! │   │   └── text_bytes   measures its texts
 //! │   ├── thrift        parses the headers
 //! │   └── values        converts values
 //! ├── corpus         one text from all files, with a part held out for validation
 //! ├── chunks         cuts a text file of any size into independently encoded pieces
 //! ├── files          paths, folders and patterns
-//! │   └── folder        finds the documents in a folder
 //! └── lines          reads a file line by line
 //!     └── unpacked      opens it and unpacks gzip and zstd
 //! tokenization converts text to ids and back
 //! ├── characters      one token for each character, with a fast table
 //! ├── bpe             byte-level BPE, trained on the text
-//! ├── framed          adds special tokens to a vocabulary without any
+//! ├── framed          special tokens around a text
 //! ├── tokenizer_file  reads and validates any tokenizer.json
-//! │   ├── json             reads JSON files of limited size
 //! │   ├── tokenizer_check  rejects invalid settings
-//! │   ├── tokenizer_config reads the files next to it
+//! │   ├── tokenizer_config reads the files next to it, and warns of what is not followed
 //! │   ├── chat_templates   the chat templates among them
 //! │   ├── config_tokens    adds the tokens that they list
-//! │   ├── transformers_class  applies transformers' classes
-//! │   │   ├── known_classes  what each class does
-//! │   │   └── post_processor what is added around a text
-//! │   └── warning          what is not followed
+//! │   └── transformers_class  applies transformers' classes
 //! ├── special_tokens  the roles of special tokens
 //! ├── tokenizer_chat  the chat template of a tokenizer
 //! ├── save            writes a folder that transformers opens
@@ -152,17 +137,14 @@
 //! │   ├── encoding         the tokens of a text and their offsets
 //! │   └── finish           cuts sequences and adds special tokens
 //! ├── fast            the tokenizer with caches
-//! │   ├── pipeline         runs the library's steps
+//! │   ├── pipeline         runs the library's steps, and finds added tokens
 //! │   ├── plain_words      finds words that only the model processes
 //! │   ├── chunks           cuts a text without changing its tokens
-//! │   │   └── ascii_words     where GPT-2's pattern splits ASCII text
-//! │   ├── added_tokens     finds added tokens in a text
 //! │   └── word_cache       caches words, so each is encoded only once
 //! ├── pieces          cuts a long text at newlines, encodes on all cores
 //! └── written         the text of ids that a model wrote
 //! chat         conversations as text
-//! ├── conversation  messages, tools and documents
-//! │   └── format       records as conversations
+//! ├── conversation  messages, tools and documents, and records as conversations
 //! ├── template      renders them, as transformers does
 //! │   ├── environment  what a template can call
 //! │   ├── generation   blocks that mark what the assistant wrote
@@ -171,8 +153,7 @@
 //! keeping      samples as bytes, for a cache between runs
 //! collators    turn records into samples and samples into batches, with one file for each task
 //! whole_file   reads small files, and writes them atomically
-//! strict_json  parses JSON, rejects duplicate names
-//! silent_panics  turns the panics of libraries into errors
+//! strict_json  reads JSON files of limited size, rejects duplicate names
 //! ```
 
 mod batch;
@@ -191,14 +172,10 @@ mod keeping;
 mod ordinary_file;
 mod padding;
 mod panics;
-mod place;
 #[cfg(feature = "text")]
 mod readers;
 mod records;
-mod reference;
 mod samples;
-#[cfg(feature = "text")]
-mod silent_panics;
 #[cfg(feature = "text")]
 mod strict_json;
 #[cfg(test)]
@@ -210,7 +187,7 @@ mod tokens;
 #[cfg(feature = "text")]
 mod whole_file;
 
-pub use batch::{Batch, Batches};
+pub use batch::{Batch, Batches, Compared, Reference};
 pub use batcher::Batcher;
 #[cfg(feature = "text")]
 pub use chat::{ChatFormat, ChatTemplate, Conversation, Message, RenderedChat};
@@ -219,12 +196,11 @@ pub use counted::{Counted, counted};
 pub use delivery::{Amount, Cursor, Cut, Prefetch, Request, Requests};
 #[cfg(feature = "text")]
 pub use error::ChatError;
-pub use error::{DataError, ReadError, SampleError, TokenizerError};
+pub use error::{DataError, ReadError, RecordPlace, SampleError, TokenizerError};
 pub use fingerprint::Fingerprint;
 #[cfg(feature = "text")]
 pub use keeping::Keeping;
 pub use padding::{PadTo, Padding, Side};
-pub use place::RecordPlace;
 #[cfg(feature = "parquet")]
 pub use readers::ParquetReader;
 #[cfg(feature = "text")]
@@ -233,7 +209,6 @@ pub use readers::{
     Tags, TextChunks, TextReader, TextUnit,
 };
 pub use records::{Fingerprinted, Malformed, Reader, Record, Records, Skipped, Value};
-pub use reference::{Compared, Reference};
 pub use samples::{
     GroupedByLength, InMemory, Mixed, Packs, PartSamples, Permutation, Samples, Shuffled, Source, Stream,
     Until, WholeRecords, Windows,

@@ -3,13 +3,14 @@
 //! Readers differ in which value of a duplicate name they use, so one could use a value that another has not checked.
 
 use std::fmt;
+use std::path::Path;
 
 use serde::{
     Deserialize, Deserializer,
     de::{Error, MapAccess, SeqAccess, Visitor},
 };
 
-use crate::{Value, records::brief};
+use crate::{DataError, Value, records::brief, whole_file};
 
 /// Any JSON value, with the members of its objects in order. Nesting is limited to 128 levels.
 ///
@@ -91,5 +92,44 @@ impl Strict {
             Value::List(values) => values.into_iter().map(json).collect(),
             Value::Map(members) => members.into_iter().map(|(name, value)| (name, json(value))).collect(),
         }
+    }
+}
+
+/// Reads a file of at most `most` bytes.
+pub(crate) fn bytes(path: &Path, most: u64) -> Result<Result<Vec<u8>, String>, DataError> {
+    let size = std::fs::metadata(path).map_err(DataError::io(path))?.len();
+    if size > most {
+        return Ok(Err(format!("it has {size} bytes; the limit is {most}")));
+    }
+    whole_file::read(path).map(Ok)
+}
+
+/// Parses JSON and rejects objects with duplicate keys.
+pub(crate) fn parse(bytes: &[u8]) -> Result<serde_json::Value, String> {
+    let value: Strict = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    Ok(value.into_json())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_equal_serde_json_and_duplicate_keys_are_errors() {
+        let json = r#"{"a": [1, -2, 3.5, true, null, "x\n"], "b": {"a": {}}}"#;
+        assert_eq!(parse(json.as_bytes()).unwrap(), serde_json::from_str::<serde_json::Value>(json).unwrap());
+        let error = parse(br#"{"a": {"b": 1, "c": 2, "b": 3}}"#).unwrap_err();
+        assert!(error.contains("the name \"b\" twice in one object"), "{error}");
+        assert!(parse("[".repeat(1_000_000).as_bytes()).is_err());
+        assert!(parse(b"\"\xff\"").is_err());
+    }
+
+    #[test]
+    fn large_files_are_not_read() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "12345").unwrap();
+        assert_eq!(bytes(file.path(), 5).unwrap().unwrap(), b"12345");
+        assert_eq!(bytes(file.path(), 4).unwrap().unwrap_err(), "it has 5 bytes; the limit is 4");
+        assert!(matches!(bytes(Path::new("no/such/file"), 4), Err(DataError::Io { .. })));
     }
 }

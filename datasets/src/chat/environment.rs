@@ -5,9 +5,11 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
 
-use super::arguments::string;
-use super::bounds::{self, Bounded};
-use super::{filters, generation, methods, operators, python, rendering};
+use super::{
+    bounds::{self, Bounded},
+    python::string,
+};
+use super::{expression, filters, generation, methods, python, rendering};
 
 /// Returns the environment, without templates.
 pub(super) fn environment() -> Result<Environment<'static>, Error> {
@@ -25,8 +27,8 @@ pub(super) fn environment() -> Result<Environment<'static>, Error> {
     environment.add_function("strftime_now", strftime_now);
     environment.add_filter("tojson", tojson);
     environment.add_filter(generation::FILTER, marked);
-    environment.add_filter(operators::CONCAT, operators::concat);
-    environment.add_filter(operators::REMAINDER, operators::remainder);
+    environment.add_filter(expression::CONCAT, expression::concat);
+    environment.add_filter(expression::REMAINDER, expression::remainder);
     environment.add_filter(bounds::STORED, bounds::stored);
     environment.add_filter(bounds::ATTRIBUTE, bounds::attribute);
     Ok(environment)

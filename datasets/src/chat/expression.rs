@@ -1,7 +1,10 @@
-//! Rewrites the operators of an expression, so that they write values [as Python does](super::operators).
+//! Rewrites the operators of a tag's expression, so that they write values as Python does: `~` and `%`, in which the
+//! engine differs, become filters.
 
-use super::operators;
-use super::tokens::{Token, TokenKind};
+use minijinja::value::{Value, ValueKind};
+use minijinja::{Error, ErrorKind, State};
+
+use super::{bounds, python};
 
 /// A part of an expression: a token, or brackets with what they hold.
 #[derive(Debug)]
@@ -116,7 +119,7 @@ fn concatenation(operands: &[Vec<Item>], out: &mut String) {
         _ => {
             out.push_str(operands[0][0].gap);
             let operands: Vec<_> = operands.iter().map(|operand| product(operand)).collect();
-            out.push_str(&format!("[{}]|{}", operands.join(",").trim_start(), operators::CONCAT));
+            out.push_str(&format!("[{}]|{}", operands.join(",").trim_start(), CONCAT));
         }
     }
 }
@@ -140,7 +143,7 @@ fn product(items: &[Item]) -> String {
             let divisor: String = right.iter().flat_map(|item| [item.gap, item.text.as_str()]).collect();
             let operand = left.trim_start();
             let gap = &left[..left.len() - operand.len()];
-            left = format!("{gap}({operand})|{}({divisor})", operators::REMAINDER);
+            left = format!("{gap}({operand})|{}({divisor})", REMAINDER);
             at += right.len();
         } else {
             has_text |= item.kind == TokenKind::Text;
@@ -149,6 +152,145 @@ fn product(items: &[Item]) -> String {
         at += 1;
     }
     left
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Token<'s> {
+    /// The white space before it.
+    pub(super) gap: &'s str,
+    pub(super) text: &'s str,
+    pub(super) kind: TokenKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TokenKind {
+    Name,
+    Number,
+    Text,
+    Open,
+    Close,
+    Sign,
+}
+
+/// Returns the kind and the length of the token at the beginning of a text. `None` at the end, and in a text that does
+/// not end.
+pub(super) fn token(text: &str) -> Option<(TokenKind, usize)> {
+    let first = text.chars().next()?;
+    let length = |is_part: fn(char) -> bool| text.find(|one: char| !is_part(one)).unwrap_or(text.len());
+    let is_word = |one: char| one.is_alphanumeric() || one == '_';
+    Some(match first {
+        '"' | '\'' => {
+            let mut characters = text.char_indices().skip(1);
+            loop {
+                match characters.next()? {
+                    (_, '\\') => drop(characters.next()),
+                    (at, one) if one == first => break (TokenKind::Text, at + 1),
+                    _ => {}
+                }
+            }
+        }
+        '0'..='9' => (TokenKind::Number, number(text)),
+        _ if is_word(first) => (TokenKind::Name, length(|one| one.is_alphanumeric() || one == '_')),
+        '(' | '[' | '{' => (TokenKind::Open, 1),
+        ')' | ']' | '}' => (TokenKind::Close, 1),
+        _ => {
+            let long = ["**", "//", "==", "!=", "<=", ">="].into_iter().find(|sign| text.starts_with(sign));
+            (TokenKind::Sign, long.map_or(first.len_utf8(), str::len))
+        }
+    })
+}
+
+/// Returns the length of the number at the beginning of a text, such as `12`, `1_000`, `0xff` or `1.5e-7`.
+fn number(text: &str) -> usize {
+    let bytes = text.as_bytes();
+    let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
+    let is_hexadecimal = text.starts_with("0x") || text.starts_with("0X");
+    let mut at = 1;
+    loop {
+        match bytes.get(at) {
+            Some(b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'_') => at += 1,
+            Some(b'.') if is_digit(at + 1) => at += 1,
+            Some(b'-' | b'+')
+                if !is_hexadecimal && matches!(bytes[at - 1], b'e' | b'E') && is_digit(at + 1) =>
+            {
+                at += 1;
+            }
+            _ => return at,
+        }
+    }
+}
+
+/// The filter that `a ~ b` becomes, of the list of its operands.
+pub(super) const CONCAT: &str = "concat__";
+
+/// The filter that `a % b` becomes.
+pub(super) const REMAINDER: &str = "remainder__";
+
+/// Returns the texts of values, one after the other.
+pub(super) fn concat(state: &State, operands: Value) -> Result<String, Error> {
+    let most = bounds::most_bytes(state);
+    let mut joined = String::new();
+    for operand in operands.try_iter()?.checked() {
+        python::text_of(&operand?, most.saturating_sub(joined.len()), &mut joined)?;
+    }
+    Ok(joined)
+}
+
+/// Formats a text with values, as `'%s' % value` does, or returns the remainder of a division, which has the sign of the
+/// divisor.
+pub(super) fn remainder(state: &mut State, left: Value, right: Value) -> Result<Value, Error> {
+    if left.kind() == ValueKind::String {
+        return formatted(state, left, right);
+    }
+    let undefined = || {
+        let detail = format!("there is no remainder of a {} and a {}", left.kind(), right.kind());
+        Error::new(ErrorKind::InvalidOperation, detail)
+    };
+    let is_number = |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool);
+    if !is_number(&left) || !is_number(&right) {
+        return Err(undefined());
+    }
+    let is_whole = |value: &Value| value.kind() == ValueKind::Bool || value.is_integer();
+    if is_whole(&left) && is_whole(&right) {
+        let (left, right) = (i128::try_from(left.clone())?, i128::try_from(right.clone())?);
+        let rest = left.checked_rem(right).ok_or_else(undefined)?;
+        let rest = if rest != 0 && (rest < 0) != (right < 0) { rest + right } else { rest };
+        return Ok(i64::try_from(rest).map_or_else(|_| Value::from(rest), Value::from));
+    }
+    let (left, right) = (f64::try_from(left.clone())?, f64::try_from(right.clone())?);
+    if right == 0.0 {
+        return Err(Error::new(ErrorKind::InvalidOperation, "a division by zero"));
+    }
+    let rest = left % right;
+    Ok(Value::from(match rest {
+        0.0 => 0.0_f64.copysign(right),
+        _ if (rest < 0.0) != (right < 0.0) => rest + right,
+        _ => rest,
+    }))
+}
+
+/// Formats a text with the items of a tuple, or with one value.
+fn formatted(state: &mut State, text: Value, value: Value) -> Result<Value, Error> {
+    let form = text.as_str().unwrap_or_default().replace("%%", "");
+    let is_named = form.contains("%(") && value.kind() == ValueKind::Map;
+    // The engine writes lists, maps and large numbers in its own way, but knows the other conversions.
+    let writes_texts = form.matches('%').count() == form.matches("%s").count();
+    let values: Vec<Value> = match value.is_tuple() {
+        true => value.try_iter()?.collect(),
+        false => vec![value],
+    };
+    let most = bounds::most_bytes(state);
+    let mut all = vec![text];
+    for value in values {
+        if (writes_texts || value.as_object().is_some()) && !is_named {
+            let mut text = String::new();
+            python::text_of(&value, most, &mut text)?;
+            all.push(Value::from(text));
+        } else {
+            all.push(value);
+        }
+    }
+    state.apply_filter("format", &all)
 }
 
 #[cfg(test)]

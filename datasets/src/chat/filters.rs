@@ -4,9 +4,11 @@ use minijinja::value::{Kwargs, Rest, StringInput, Value, ValueKind, ValueOrKwarg
 use minijinja::{Environment, Error, ErrorKind, State, filters};
 use minijinja_contrib::globals;
 
-use super::arguments::{arguments, string, whole};
-use super::html::{self, escape};
 use super::{bounds, methods, python, wordwrap};
+use super::{
+    html::{self, escape},
+    python::{arguments, string, whole},
+};
 
 /// Adds the filters, tests and functions to an environment.
 pub(super) fn add(environment: &mut Environment) {

@@ -14,7 +14,7 @@ use std::{io, thread};
 use minijinja::{Environment, Error, ErrorKind, Value};
 
 use super::bounds;
-use crate::silent_panics::caught_silently;
+use crate::panics::caught_silently;
 
 /// The steps and bytes of a try. A step is an instruction, or 64 bytes.
 struct Bounds {

@@ -11,8 +11,7 @@
 
 use std::borrow::Cow;
 
-use super::expression::expression;
-use super::tokens::{Token, TokenKind, token};
+use super::expression::{Token, TokenKind, expression, token};
 use super::{bounds, generation};
 
 /// A larger source is not a template: the longest ones in use have some 40 KB.

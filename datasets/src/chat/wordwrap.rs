@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use minijinja::value::{Rest, ValueOrKwargs};
 use minijinja::{Error, ErrorKind, State, Value};
 
-use super::arguments::{arguments, optional_text, whole};
 use super::bounds;
+use super::python::{arguments, optional_text, whole};
 
 /// Wraps each line of a text on its own.
 pub(super) fn wordwrap(state: &State, text: Value, given: Rest<ValueOrKwargs>) -> Result<String, Error> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{CausalSample, Chat, roles};
+use super::{CausalSample, Chat};
 use crate::{
     Collator, DataError, Drawn, Encoder, Encoding, Fingerprint, Input, Keeping, Padding, Record, Side,
     TokenBatch,
@@ -139,7 +139,7 @@ impl CausalLm {
             return self.encoder.encode(Input::Text(text), None);
         }
         let eos = self.encoder.tokenizer().special().eos;
-        let end_id = roles::role(self.end_id, eos, "end", "end_id")?;
+        let end_id = super::role(self.end_id, eos, "end", "end_id")?;
         let (_, stride, cut) = self.encoder.limits();
         let mut pieces = self.shorter.encode(Input::Text(text), None)?;
         let last = match cut {

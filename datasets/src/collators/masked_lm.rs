@@ -1,13 +1,13 @@
-//! Masked language modeling: predicts hidden tokens from those around them.
+//! Masked language modeling: predicts hidden tokens, or whole words, from those around them.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use super::{LabeledBatch, Masking, Tokens, counter::Counter, roles, words::word_of_each_token};
+use super::{LabeledBatch, Masking, Tokens};
 use crate::{
-    Collator, DataError, Drawn, Encoder, Fingerprint, IGNORE, Input, Keeping, Padding, Record,
-    token_batch::signed,
+    Collator, DataError, Drawn, Encoder, Encoding, Fingerprint, IGNORE, Input, Keeping, Padding, Record,
+    samples::mix, token_batch::signed,
 };
 
 /// Hides some tokens of texts and uses them as labels: for BERT and similar models.
@@ -95,12 +95,12 @@ impl MaskedLm {
     }
 
     fn pad(&self) -> Result<u32, DataError> {
-        roles::pad(self.pad_id, self.encoder.tokenizer())
+        super::pad(self.pad_id, self.encoder.tokenizer())
     }
 
     fn mask(&self) -> Result<u32, DataError> {
         let special = self.encoder.tokenizer().special();
-        roles::role(self.mask_id, special.mask, "mask", "mask_id")
+        super::role(self.mask_id, special.mask, "mask", "mask_id")
     }
 
     /// Returns the tokens that are never a random replacement.
@@ -210,6 +210,81 @@ impl Replacement {
         let id = special.fold(drawn, |id, &special| id + u64::from(u64::from(special) <= id));
         u32::try_from(id).ok()
     }
+}
+
+/// Random numbers as a pure function of a seed, an epoch, a sample and a position in it.
+///
+/// It applies SplitMix64's finaliser to a counter (see the shuffle in `samples/order.rs`): every thread and every batch
+/// gets the same number. Runs depend on these numbers to be reproducible, so they stay the same in every release.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Counter(u64);
+
+/// Separates these numbers from the keys of the shuffle, which use the same seed.
+const MASKING: u64 = 0x6D61_736B_696E_6731;
+
+impl Counter {
+    /// Creates the numbers of one sample.
+    pub(super) fn new(seed: u64, epoch: u64, index: u64) -> Self {
+        let run = mix(seed ^ MASKING);
+        Self(mix(mix(run.wrapping_add(epoch)).wrapping_add(index)))
+    }
+
+    /// Returns the number at a position. Each `draw` of a position is an independent number.
+    fn bits(self, position: u64, draw: u64) -> u64 {
+        mix(mix(self.0.wrapping_add(position)).wrapping_add(draw))
+    }
+
+    /// Returns a number in [0, 1) with 53 random bits.
+    pub(super) fn uniform(self, position: u64, draw: u64) -> f64 {
+        (self.bits(position, draw) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Returns a whole number below `end`, or `None` if `end` is 0.
+    pub(super) fn below(self, end: u64, position: u64, draw: u64) -> Option<u64> {
+        // Truncating the product has a bias of at most end / 2⁶⁴.
+        let product = u128::from(self.bits(position, draw)) * u128::from(end);
+        (end > 0).then_some((product >> 64) as u64)
+    }
+}
+
+/// Returns the number of each token's word in the text, from 0, or `None` for added tokens and for ids that `apart`
+/// excludes.
+///
+/// The tokenizer's own words are not enough: a SentencePiece tokenizer may treat a whole text as one word. A word
+/// therefore ends where the tokenizer says so, and at white space between two tokens or at the start of the second,
+/// where SentencePiece and some byte-level tokenizers put it. The tokens of one character, which share its bytes, stay
+/// together.
+///
+/// In a script without spaces, SentencePiece's words are whole clauses.
+pub(super) fn word_of_each_token(
+    encoding: &Encoding,
+    text: &str,
+    apart: impl Fn(u32) -> bool,
+) -> Vec<Option<u32>> {
+    let mut words = Vec::with_capacity(encoding.len());
+    let mut count = 0;
+    // The tokenizer's word and the end offset of the previous token.
+    let mut before: Option<(Option<u32>, usize)> = None;
+    for (token, &id) in encoding.ids.iter().enumerate() {
+        let special = encoding.special.get(token).copied().unwrap_or(false);
+        if special || apart(id) {
+            before = None;
+            words.push(None);
+            continue;
+        }
+        let word = encoding.words.get(token).copied().flatten();
+        let (start, end) = encoding.offsets.get(token).copied().unwrap_or_default();
+        let (start, end) = (start as usize, end as usize);
+        let continues = before.is_some_and(|(word_before, end_before)| {
+            let gap = text.get(end_before..start).unwrap_or_default();
+            let own = text.get(start.max(end_before)..end).unwrap_or_default();
+            word_before == word && !gap.contains(char::is_whitespace) && !own.starts_with(char::is_whitespace)
+        });
+        count += u32::from(!continues);
+        before = Some((word, end));
+        words.push(count.checked_sub(1));
+    }
+    words
 }
 
 #[cfg(test)]

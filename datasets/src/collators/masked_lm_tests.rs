@@ -1,9 +1,11 @@
 //! Tests of the masked language model's collator.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::{
-    Batch, TokenizerError,
-    collators::testing::{drawn, record, text, wordpiece},
+    Batch, Encoder, Input, Tokenizer, TokenizerError,
+    collators::testing::{bytebpe, drawn, record, text, unigram, wordpiece},
 };
 
 fn task(masking: Masking) -> MaskedLm {
@@ -133,4 +135,106 @@ fn a_missing_mask_token_is_named() {
         error,
         DataError::Tokenizer(TokenizerError::NoToken { role: "mask", setting: "mask_id" })
     ));
+}
+
+#[test]
+fn each_argument_matters() {
+    let counter = Counter::new(1, 2, 3);
+    assert_eq!(counter.bits(4, 5), Counter::new(1, 2, 3).bits(4, 5));
+    let neighbours = [
+        Counter::new(0, 2, 3).bits(4, 5),
+        Counter::new(1, 3, 3).bits(4, 5),
+        Counter::new(1, 2, 4).bits(4, 5),
+        counter.bits(5, 5),
+        counter.bits(4, 6),
+    ];
+    assert!(!neighbours.contains(&counter.bits(4, 5)));
+}
+
+/// Numbers fill sixteen buckets equally, whichever argument is counted up.
+#[test]
+fn uniform_in_every_direction() {
+    type At = fn(u64) -> f64;
+    let directions: [At; 5] = [
+        |n| Counter::new(n, 0, 0).uniform(0, 0),
+        |n| Counter::new(0, n, 0).uniform(0, 0),
+        |n| Counter::new(0, 0, n).uniform(0, 0),
+        |n| Counter::new(0, 0, 0).uniform(n, 0),
+        |n| Counter::new(0, 0, 0).uniform(0, n),
+    ];
+    for (direction, at) in directions.into_iter().enumerate() {
+        let mut counts = [0_i32; 16];
+        for n in 0..160_000 {
+            counts[(at(n) * 16.0) as usize] += 1;
+        }
+        let chi_square: f64 = counts.iter().map(|&count| f64::from(count - 10_000).powi(2) / 1e4).sum();
+        // With 15 degrees of freedom, chi-square exceeds 44.3 once in 10 000 times.
+        assert!(chi_square < 44.3, "direction {direction}: {chi_square}");
+    }
+}
+
+#[test]
+fn below_an_end() {
+    let counter = Counter::new(0, 0, 0);
+    assert_eq!(counter.below(0, 0, 0), None);
+    assert_eq!(counter.below(1, 0, 0), Some(0));
+    let mut seen = [false; 5];
+    for position in 0..100 {
+        seen[counter.below(5, position, 0).unwrap() as usize] = true;
+    }
+    assert_eq!(seen, [true; 5]);
+}
+
+/// The text of each word, as far as the offsets cover it.
+fn words(tokenizer: &Arc<Tokenizer>, text: &str) -> Vec<String> {
+    let encoding = Encoder::new(tokenizer.clone()).encode(Input::Text(text), None).unwrap().remove(0);
+    let words = word_of_each_token(&encoding, text, |_| false);
+    let mut found: Vec<(u32, u32, u32)> = vec![];
+    for (word, &(start, end)) in words.iter().zip(&encoding.offsets) {
+        match (found.last_mut(), word) {
+            (_, None) => {}
+            (Some(last), &Some(word)) if last.0 == word => last.2 = end,
+            (_, &Some(word)) => found.push((word, start, end)),
+        }
+    }
+    assert!(found.iter().map(|word| word.0).eq(0..found.len() as u32));
+    found.iter().map(|&(_, start, end)| text[start as usize..end as usize].trim().to_owned()).collect()
+}
+
+#[test]
+fn of_every_kind_of_tokenizer() {
+    let text = "Maria rereads New York, Zürich 日本 🙂 today";
+    let of_bert = ["Maria", "rereads", "New", "York", ",", "Zürich", "日", "本", "🙂", "today"];
+    assert_eq!(words(&wordpiece(), text), of_bert);
+    let of_gpt2 = ["Maria", "rereads", "New", "York", ",", "Zürich", "日本", "🙂", "today"];
+    assert_eq!(words(&bytebpe(), text), of_gpt2);
+    let of_t5 = ["Maria", "rereads", "New", "York,", "Zürich", "日本", "🙂", "today"];
+    assert_eq!(words(&unigram(), text), of_t5);
+}
+
+/// Covers a tokenizer like Llama's, which treats the text as one word and writes spaces as `▁`, and a byte-level
+/// tokenizer that leaves spaces out of the offsets.
+#[test]
+fn of_tokenizers_that_do_not_split() {
+    for (name, splits, does_not) in [
+        ("unigram", r#""split":true"#, r#""split":false"#),
+        ("bytebpe", r#""use_regex":true"#, r#""use_regex":false"#),
+    ] {
+        let json = std::fs::read_to_string(format!("tests/golden/{name}/tokenizer.json")).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), json.replace(splits, does_not)).unwrap();
+        let tokenizer = Arc::new(Tokenizer::from_file(file.path()).unwrap());
+        let text = "the new wheel turned";
+        let encoding = Encoder::new(tokenizer.clone()).encode(Input::Text(text), None).unwrap().remove(0);
+        assert!(encoding.words.iter().flatten().all(|&word| word == 0), "{name} splits");
+        assert_eq!(words(&tokenizer, text), ["the", "new", "wheel", "turned"]);
+    }
+}
+
+#[test]
+fn excluded_tokens_end_a_word() {
+    let encoding = Encoder::new(wordpiece()).encode(Input::Text("maria"), None).unwrap().remove(0);
+    let middle = encoding.ids[2];
+    let words = word_of_each_token(&encoding, "maria", |id| id == middle);
+    assert_eq!(words, [None, Some(0), None, Some(1), None]);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::preference_record::Pair;
-use super::{CausalSample, Dpo, PreferenceBatch, PreferenceFields, PreferenceSample, roles};
+use super::{CausalSample, Dpo, PreferenceBatch, PreferenceFields, PreferenceSample};
 use crate::{
     ChatError, ChatTemplate, Collator, Conversation, DataError, Drawn, Encoder, Fingerprint, Input, Keeping,
     Message, Padding, Record,
@@ -123,7 +123,7 @@ impl Preferences {
                 let [prompt, mut chosen, mut rejected] = self.encoded([prompt, chosen, rejected], true)?;
                 if self.end {
                     let eos = self.encoder.tokenizer().special().eos;
-                    let end_id = roles::role(self.end_id, eos, "end", "end_id")?;
+                    let end_id = super::role(self.end_id, eos, "end", "end_id")?;
                     for ids in [&mut chosen, &mut rejected] {
                         if ids.last() != Some(&end_id) {
                             ids.push(end_id);

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Inputs, Labels, SequenceBatch, Tokens, roles, sequence_batch::Targets};
+use super::labeled_batch::Targets;
+use super::{Inputs, Labels, SequenceBatch, Tokens};
 use crate::{
     Collator, DataError, Drawn, Encoder, Fingerprint, Input, Keeping, Padding, Record, SampleError, Value,
 };
@@ -140,7 +141,7 @@ impl SequenceClassification {
     }
 
     fn pad(&self) -> Result<u32, DataError> {
-        roles::pad(self.pad_id, self.encoder.tokenizer())
+        super::pad(self.pad_id, self.encoder.tokenizer())
     }
 
     fn read_label(&self, record: &Record) -> Result<Label, DataError> {

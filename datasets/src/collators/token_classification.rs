@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use super::{
     LabeledBatch, Labels, Tokens,
     labeled_batch::{LabeledRow, each_label},
-    roles,
 };
 use crate::{
     Collator, DataError, Drawn, Encoder, Encoding, Fingerprint, IGNORE, Input, Keeping, Padding, Record,
@@ -151,7 +150,7 @@ impl TokenClassification {
     }
 
     fn pad(&self) -> Result<u32, DataError> {
-        roles::pad(self.pad_id, self.encoder.tokenizer())
+        super::pad(self.pad_id, self.encoder.tokenizer())
     }
 
     /// Reads the labels of the words.

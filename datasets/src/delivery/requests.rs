@@ -1,8 +1,10 @@
-//! The next micro-batches.
+//! The next micro-batches, from a training position.
 
 use std::{collections::VecDeque, ops::Range};
 
-use crate::{Batches, Cursor, Cut, DataError, SampleError};
+use serde::{Deserialize, Serialize};
+
+use crate::{Batches, Cut, DataError, SampleError};
 
 /// One micro-batch to compute.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,9 +107,21 @@ impl<B: Batches> Iterator for Requests<B> {
     }
 }
 
+/// A position in a stream of samples: everything you must save to resume exactly there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Cursor {
+    /// The epoch, from 0.
+    pub epoch: u64,
+    /// The consumed samples of this epoch. Once all are consumed, the cursor moves to the next epoch, so this is always
+    /// less than the number of samples in its epoch.
+    pub consumed: usize,
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde::de::IntoDeserializer;
+    use serde::de::value::MapDeserializer;
 
     use super::*;
     use crate::{Amount, TokenBatch};
@@ -199,5 +213,13 @@ mod tests {
             let straight: Vec<_> = requests.take(20).map(Result::unwrap).collect();
             prop_assert_eq!(resumed, straight);
         }
+    }
+
+    #[test]
+    fn a_saved_cursor_has_two_fields() {
+        let fields = [("epoch", 3_u64), ("consumed", 7)].into_iter();
+        let saved: MapDeserializer<'_, _, serde::de::value::Error> =
+            MapDeserializer::new(fields.map(|(name, value)| (name, value.into_deserializer())));
+        assert_eq!(Cursor::deserialize(saved).unwrap(), Cursor { epoch: 3, consumed: 7 });
     }
 }

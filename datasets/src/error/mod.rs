@@ -1,27 +1,24 @@
 //! The errors of this crate.
 
 use std::{
-    io,
+    fmt, io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
-
-use crate::RecordPlace;
 
 #[cfg(feature = "text")]
 mod chat;
 mod read;
 mod sample;
 mod tokenizer;
-#[cfg(feature = "text")]
-mod unpacking;
 
 #[cfg(feature = "text")]
 pub use chat::ChatError;
 pub use read::ReadError;
+#[cfg(feature = "text")]
+pub(crate) use read::Unpacking;
 pub use sample::SampleError;
 pub use tokenizer::TokenizerError;
-#[cfg(feature = "text")]
-pub(crate) use unpacking::Unpacking;
 
 /// An error of this crate.
 ///
@@ -153,6 +150,21 @@ fn advice(kind: io::ErrorKind) -> &'static str {
         }
         StorageFull | QuotaExceeded | FileTooLarge => "free space there, or use another place",
         _ => "check the path and its permissions",
+    }
+}
+
+/// The place of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordPlace {
+    /// The file.
+    pub file: Arc<Path>,
+    /// The line on which the record begins, from 1; in a format without lines, the record's number.
+    pub line: u64,
+}
+
+impl fmt::Display for RecordPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file.display(), self.line)
     }
 }
 

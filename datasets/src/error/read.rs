@@ -138,3 +138,22 @@ pub enum ReadError {
         tokens: usize,
     },
 }
+
+/// Says that the bytes of a compressed file are damaged. It travels within an [`io::Error`](std::io::Error) through readers that know
+/// nothing of compression, and becomes the error of a file: its path and permissions are in order.
+#[cfg(feature = "text")]
+#[derive(Debug, thiserror::Error)]
+#[error("{found}")]
+pub(crate) struct Unpacking {
+    /// What the data should be.
+    pub(crate) expected: &'static str,
+    /// What was found.
+    pub(crate) found: String,
+}
+
+#[cfg(feature = "text")]
+impl From<Unpacking> for std::io::Error {
+    fn from(error: Unpacking) -> Self {
+        Self::new(std::io::ErrorKind::InvalidData, error)
+    }
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::extension::extension;
+use super::files::extension;
 use super::{ConllReader, DelimitedReader, Files, JsonlReader, ParallelReader, Tags, TextReader, TextUnit};
 use crate::{DataError, ReadError, Reader};
 

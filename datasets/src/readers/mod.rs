@@ -2,22 +2,16 @@
 
 mod chunks;
 mod conll;
-mod conll_comments;
 mod conll_sentence;
 mod corpus;
 mod delimited;
-mod extension;
 mod files;
-mod folder;
 mod format;
-mod gzip_members;
-mod json;
 mod jsonl;
 mod lines;
 mod parallel;
 #[cfg(feature = "parquet")]
 mod parquet;
-mod row_lines;
 mod tag_scheme;
 mod text;
 mod unpacked;

@@ -1,4 +1,7 @@
-//! The shuffle: a permutation that is computed, not stored.
+//! The shuffle: a permutation that is computed, not stored, and samples in its order.
+
+use super::Samples;
+use crate::{DataError, Drawn};
 
 /// Rounds of the Feistel network.
 ///
@@ -96,6 +99,39 @@ pub(crate) fn mix(mut value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
+/// Orders samples by a [`Permutation`] with a seed and the epoch.
+///
+/// It accesses the samples of the inner stream at random, so use it for streams with fast random access, such as
+/// samples in memory. A [`Stream`](crate::Stream) has its own shuffle.
+#[derive(Debug, Clone)]
+pub struct Shuffled<S> {
+    inner: S,
+    seed: u64,
+}
+
+impl<S: Samples> Shuffled<S> {
+    /// Shuffles a stream.
+    pub fn new(inner: S, seed: u64) -> Self {
+        Self { inner, seed }
+    }
+}
+
+impl<S: Samples> Samples for Shuffled<S> {
+    type Sample = S::Sample;
+
+    fn samples(&self, epoch: u64) -> usize {
+        self.inner.samples(epoch)
+    }
+
+    fn sample(&self, epoch: u64, position: usize) -> Result<Drawn<S::Sample>, DataError> {
+        let samples = self.inner.samples(epoch);
+        if position >= samples {
+            return Err(DataError::out_of_range(epoch, position, samples));
+        }
+        self.inner.sample(epoch, Permutation::new(samples, self.seed, epoch).at(position))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -103,6 +139,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::InMemory;
 
     fn items(len: usize, seed: u64, epoch: u64) -> Vec<usize> {
         let order = Permutation::new(len, seed, epoch);
@@ -195,5 +232,23 @@ mod tests {
             prop_assert_ne!(items(len, seed, epoch), items(len, seed, epoch + 1));
             prop_assert_ne!(items(len, seed, epoch), items(len, seed.wrapping_add(1), epoch));
         }
+    }
+
+    #[test]
+    fn each_sample_once_and_by_its_own_index() {
+        let shuffled = InMemory::new((0..100).collect()).shuffled(3);
+        for epoch in 0..3 {
+            let drawn = (0..100).map(|position| shuffled.sample(epoch, position).unwrap());
+            let mut seen: Vec<usize> = drawn
+                .map(|drawn| {
+                    assert_eq!((drawn.epoch, drawn.index), (epoch, *drawn.sample as u64));
+                    *drawn.sample
+                })
+                .collect();
+            assert!(!seen.is_sorted());
+            seen.sort();
+            assert!(seen.into_iter().eq(0..100));
+        }
+        assert!(shuffled.sample(0, 100).is_err());
     }
 }

@@ -9,7 +9,8 @@ use tokenizers::{
     pre_tokenizers::byte_level::ByteLevel,
 };
 
-use super::{ascii_words, pieces::pieces_of_short_words};
+use super::chunks;
+use super::pieces::pieces_of_short_words;
 use crate::{DataError, TokenizerError};
 
 /// The smallest vocabulary: all bytes and one merge.
@@ -66,7 +67,7 @@ fn words(text: &str, bytes: &ByteLevel) -> tokenizers::Result<HashMap<String, u6
 /// Adds the pieces of a text to their counts.
 fn with_pieces_of<'a>(mut text: &'a str, mut counts: HashMap<&'a str, u64>) -> HashMap<&'a str, u64> {
     while !text.is_empty() {
-        let end = (1..text.len()).find(|&at| ascii_words::is_cut(text, at)).unwrap_or(text.len());
+        let end = (1..text.len()).find(|&at| chunks::is_cut(text, at)).unwrap_or(text.len());
         let (piece, rest) = text.split_at(end);
         *counts.entry(piece).or_default() += 1;
         text = rest;

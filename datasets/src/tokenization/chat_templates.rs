@@ -6,8 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::json;
-use crate::{ChatTemplate, DataError, TokenizerError, whole_file};
+use crate::{ChatTemplate, DataError, TokenizerError, strict_json, whole_file};
 
 /// The file of the template.
 const JINJA: &str = "chat_template.jinja";
@@ -113,7 +112,7 @@ fn file(path: &Path) -> Result<Option<String>, DataError> {
             found,
         })
     };
-    match json::bytes(path, MOST_BYTES) {
+    match strict_json::bytes(path, MOST_BYTES) {
         Err(DataError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
         Ok(bytes) => {

@@ -3,9 +3,8 @@
 use tokenizers::{Encoding, Result, Tokenizer};
 
 use super::{
-    added_tokens::AddedTokens,
     chunks::Chunks,
-    pipeline::raw,
+    pipeline::{AddedTokens, raw},
     plain_words::PlainWords,
     word_cache::{Piece, Token, WordCache},
 };

@@ -1,13 +1,10 @@
 //! Converts text to token ids and back.
 
-mod added_tokens;
-mod ascii_words;
 mod bpe;
 mod characters;
 mod chat_templates;
 mod chunks;
 mod clean_up;
-mod config_folder;
 mod config_tokens;
 mod encoder;
 mod encoding;
@@ -16,13 +13,9 @@ mod fast;
 mod fast_equals_crate;
 mod finish;
 mod framed;
-mod json;
-mod known_classes;
-mod missing;
 mod pieces;
 mod pipeline;
 mod plain_words;
-mod post_processor;
 mod save;
 mod special_tokens;
 mod surround;
@@ -32,20 +25,17 @@ mod tokenizer_check;
 mod tokenizer_config;
 mod tokenizer_file;
 mod transformers_class;
-mod truncated;
-mod warning;
 mod word_cache;
 mod written;
 
 pub use encoder::Encoder;
-pub use encoding::{Encoding, Input, Truncation};
+pub use encoding::{Encoding, Input, Truncated, Truncation};
 pub(crate) use pieces::final_pieces;
 pub use save::ForModel;
 pub use special_tokens::{SpecialNames, SpecialTokens};
 pub use surround::Surround;
 pub use tokenizer::Tokenizer;
-pub use truncated::Truncated;
-pub use warning::TokenizerWarning;
+pub use tokenizer_config::TokenizerWarning;
 
 use crate::{DataError, TokenizerError};
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use tokenizers::{NormalizerWrapper, PreTokenizerWrapper, Tokenizer};
 
-use super::added_tokens::AddedTokens;
+use super::pipeline::AddedTokens;
 
 /// Finds words for which the steps before the model can be skipped because their effect is known: ASCII words that are
 /// at most converted to lower case and split at punctuation.

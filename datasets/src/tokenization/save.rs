@@ -2,8 +2,12 @@
 
 use std::path::Path;
 
-use super::config_folder::{FILE, config_folder};
-use super::{Tokenizer, tokenizer_config::TokenizerConfig, tokenizer_file::guarded, transformers_class};
+use super::{
+    Tokenizer,
+    tokenizer_config::{FILE, TokenizerConfig, config_folder},
+    tokenizer_file::guarded,
+    transformers_class,
+};
 use crate::{DataError, whole_file};
 
 impl Tokenizer {

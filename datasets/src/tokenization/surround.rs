@@ -1,6 +1,6 @@
 //! The tokens around a text.
 
-use super::post_processor::{Framing, added_around};
+use super::framed::{Framing, added_around};
 use crate::{DataError, Tokenizer};
 
 /// The tokens around a text: those that the tokenizer's post-processor adds, and perhaps an end token.

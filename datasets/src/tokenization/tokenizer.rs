@@ -12,13 +12,11 @@ use super::{
     SpecialNames, SpecialTokens, TokenizerWarning, bpe,
     characters::Characters,
     clean_up::clean_up,
-    config_folder::{FILE, config_folder},
     config_tokens,
     fast::Fast,
     framed::framed,
-    missing,
     pieces::{on_all_cores, pieces},
-    tokenizer_config::TokenizerConfig,
+    tokenizer_config::{FILE, TokenizerConfig, config_folder},
     tokenizer_file::{self, guarded},
     transformers_class,
 };
@@ -139,7 +137,7 @@ impl Tokenizer {
         if path.is_dir() {
             path.push(FILE);
         }
-        missing::check(&path)?;
+        tokenizer_file::require(&path)?;
         let (mut inner, names) = tokenizer_file::read(&path)?;
         let (mut config, mut warnings) = (TokenizerConfig::default(), Vec::new());
         if let Some(folder) = config_folder(&path) {

@@ -1,12 +1,15 @@
-//! The files next to a `tokenizer.json`.
+//! The files next to a `tokenizer.json`, and warnings of what they ask for.
 
-use std::{io, path::Path};
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+};
 
 use serde_json::{Map, Value, json};
 
+use super::SpecialNames;
 use super::chat_templates::{self, ChatTemplates};
-use super::{SpecialNames, TokenizerWarning, json};
-use crate::{DataError, Side, TokenizerError, whole_file};
+use crate::{DataError, Side, TokenizerError, strict_json, whole_file};
 
 /// The main configuration file, which takes precedence.
 pub(super) const CONFIG: &str = "tokenizer_config.json";
@@ -157,10 +160,10 @@ impl<'a> File<'a> {
                 found,
             })
         };
-        let fields = match json::bytes(path, MOST_BYTES) {
+        let fields = match strict_json::bytes(path, MOST_BYTES) {
             Err(DataError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Map::new(),
             Err(error) => return Err(error),
-            Ok(bytes) => match bytes.and_then(|bytes| json::parse(&bytes)) {
+            Ok(bytes) => match bytes.and_then(|bytes| strict_json::parse(&bytes)) {
                 Ok(Value::Object(fields)) => fields,
                 Ok(_) => return Err(broken("a different value".to_owned())),
                 Err(reason) => return Err(broken(format!("something else: {reason}"))),
@@ -318,6 +321,41 @@ impl<'a> File<'a> {
             "right" => Some(Side::Right),
             _ => None,
         })
+    }
+}
+
+/// The file name of a tokenizer in a folder.
+pub(super) const FILE: &str = "tokenizer.json";
+
+/// Returns the folder with the other files of a tokenizer. A tokenizer with another file name may be one of several, so
+/// the files next to it may not be its own.
+pub(super) fn config_folder(path: &Path) -> Option<&Path> {
+    path.parent().filter(|_| path.file_name().is_some_and(|name| name == FILE))
+}
+
+/// A field next to a `tokenizer.json` that some version of transformers follows and this crate does not.
+///
+/// The tokenizer works, but its ids may differ from those that a model was trained on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TokenizerWarning {
+    /// The file.
+    pub path: PathBuf,
+    /// The field.
+    pub field: String,
+    /// What transformers does, what happens instead, and what to do.
+    pub message: String,
+}
+
+impl TokenizerWarning {
+    pub(super) fn new(path: &Path, field: impl Into<String>, message: String) -> Self {
+        Self { path: path.to_owned(), field: field.into(), message }
+    }
+}
+
+impl fmt::Display for TokenizerWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`, field `{}`: {}", self.path.display(), self.field, self.message)
     }
 }
 

@@ -13,7 +13,11 @@ use std::{
 
 use tokenizers::{Model, Tokenizer};
 
-use super::{added_tokens::AddedTokens, chunks::Chunks, pipeline::raw, plain_words::PlainWords};
+use super::{
+    chunks::Chunks,
+    pipeline::{AddedTokens, raw},
+    plain_words::PlainWords,
+};
 
 /// Longer pieces are unlikely to occur again.
 const LONGEST: usize = 96;

@@ -3,7 +3,6 @@
 mod header;
 #[cfg(feature = "text")]
 mod of_tokenizer;
-mod positioned;
 mod token_file;
 mod writer;
 

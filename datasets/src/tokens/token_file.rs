@@ -1,15 +1,13 @@
 //! A file of token ids, read in place.
 
 use std::{
-    io::{ErrorKind, Read},
+    fs::File,
+    io::{self, ErrorKind, Read},
     ops::Range,
     path::{Path, PathBuf},
 };
 
-use super::{
-    header::{Header, MAGIC, Width},
-    positioned::Positioned,
-};
+use super::header::{Header, MAGIC, Width};
 use crate::{DataError, Fingerprint, ReadError, ordinary_file};
 
 /// A file of token ids that is read in place; the operating system caches what is read.
@@ -195,6 +193,38 @@ const CHUNK: usize = 1 << 20;
 fn words<const WIDTH: usize>(bytes: &[u8]) -> impl ExactSizeIterator<Item = [u8; WIDTH]> {
     let (words, _) = bytes.as_chunks::<WIDTH>();
     words.iter().copied()
+}
+
+/// Reads a file at any position. The operating system caches what is read, as for a memory-mapped file; but if the file
+/// is truncated while open, reading returns an error instead of ending the program.
+#[derive(Debug)]
+pub(super) struct Positioned(File);
+
+impl Positioned {
+    pub fn new(file: File) -> Self {
+        Self(file)
+    }
+
+    /// Fills `bytes` from `place` on.
+    #[cfg(unix)]
+    pub fn read(&self, place: u64, bytes: &mut [u8]) -> io::Result<()> {
+        std::os::unix::fs::FileExt::read_exact_at(&self.0, bytes, place)
+    }
+
+    /// Fills `bytes` from `place` on.
+    #[cfg(windows)]
+    pub fn read(&self, mut place: u64, mut bytes: &mut [u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match std::os::windows::fs::FileExt::seek_read(&self.0, bytes, place)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => {
+                    place += read as u64;
+                    bytes = &mut bytes[read..];
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

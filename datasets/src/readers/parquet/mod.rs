@@ -1,14 +1,9 @@
 //! Reads Parquet: columns of typed values.
 
-mod class_names;
-mod deltas;
 mod footer;
-mod levels;
-mod packed;
 mod pages;
 mod text_bytes;
 mod thrift;
-mod types;
 mod values;
 
 use std::{fs::File, path::Path, sync::Arc};
@@ -22,8 +17,8 @@ use parquet::{
 
 use super::{Files, lines::LONGEST_RECORD, records};
 use crate::{
-    DataError, Reader, Record, RecordPlace, Records, counted, ordinary_file, records::brief,
-    silent_panics::caught_silently,
+    DataError, Reader, Record, RecordPlace, Records, counted, ordinary_file, panics::caught_silently,
+    records::brief,
 };
 
 /// Reads Parquet (<https://parquet.apache.org>), row by row. Each column is a field.
@@ -104,7 +99,7 @@ impl Reader for ParquetReader {
         let mut found: Option<Vec<String>> = None;
         for path in self.files.paths() {
             let (opened, ..) = open_file(path)?;
-            let Some(names) = class_names::of(opened.metadata(), field) else { continue };
+            let Some(names) = footer::class_names(opened.metadata(), field) else { continue };
             match &found {
                 Some(before) if *before != names => {
                     let listed = |names: &[String]| brief(&names.join(", "));
@@ -166,13 +161,13 @@ fn projection(schema: &Type, columns: Option<&[String]>) -> Result<(Option<Type>
     if names.is_empty() || columns.is_some_and(<[_]>::is_empty) {
         return Err(("at least one column".into(), "none".into()));
     }
-    let is_read = |field: &TypePtr| types::unread(field).is_none();
+    let is_read = |field: &TypePtr| values::unread(field).is_none();
     let Some(columns) = columns else {
         let fields: Vec<_> = schema.get_fields().iter().filter(|field| is_read(field)).cloned().collect();
         let unread: Unread = schema
             .get_fields()
             .iter()
-            .filter_map(|field| Some((field.name().into(), types::unread(field)?)))
+            .filter_map(|field| Some((field.name().into(), values::unread(field)?)))
             .collect();
         return match (unread.is_empty(), fields.is_empty()) {
             (true, _) => Ok((None, unread)),
@@ -186,7 +181,7 @@ fn projection(schema: &Type, columns: Option<&[String]>) -> Result<(Option<Type>
             return Err(("each column once".into(), format!("the column `{column}` twice")));
         }
         match schema.get_fields().iter().find(|field| field.name() == column) {
-            Some(field) => match types::unread(field) {
+            Some(field) => match values::unread(field) {
                 None => fields.push(field.clone()),
                 Some(found) => return Err((format!("{READ} in the column `{column}`"), found.into())),
             },
