@@ -1,14 +1,14 @@
 //! The inputs of a causal language model, and its loss.
 
 use burn::tensor::{Int, Tensor};
+use firebrick::Loss;
 use firebrick_datasets::{Batch, TokenBatch};
 use firebrick_kernels::{Head, Reads};
 use firebrick_strategies::Pass;
 
 use super::attention::starts_of;
-use super::output_layer::output_loss;
 use super::ragged::Tokens;
-use firebrick::Loss;
+use crate::vocabulary::output_loss;
 
 /// Tokens with their positions, and what they read.
 pub(crate) struct PlacedTokens {

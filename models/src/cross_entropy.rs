@@ -1,7 +1,12 @@
-//! The cross-entropy loss.
+//! The cross-entropy loss, of tokens and of whole texts.
 
-use burn::tensor::{Int, Tensor};
+use burn::tensor::activation::log_sigmoid;
+use burn::tensor::{FloatDType, Int, Tensor};
+use firebrick::Loss;
+use firebrick_datasets::Batch;
+use firebrick_datasets::collators::SequenceBatch;
 use firebrick_kernels as kernels;
+use firebrick_kernels::cast;
 use firebrick_strategies::Pass;
 
 /// The negative log-likelihood of the labels, summed over the supervised positions, shape `[1]`, f32.
@@ -23,6 +28,32 @@ pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
 /// ```
 pub fn smoothed_cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, pass: &Pass) -> Tensor<1> {
     kernels::cross_entropy(logits, labels, pass.label_smoothing())
+}
+
+/// The loss summed over the items of a batch, f32: the negative log-likelihood if each row has one class; the binary
+/// cross-entropy of each class if a row has several; the squared error for numbers. With one class per row, labels
+/// are [smoothed](Pass::label_smoothing).
+///
+/// `logits` is `[rows, classes]` in any float dtype and is cast to f32 first.
+///
+/// # Panics
+///
+/// If a class of the batch is not below the number of logits, or numbers meet more than one logit.
+pub fn sequence_loss(logits: Tensor<2>, batch: &SequenceBatch, pass: &Pass) -> Loss {
+    let (device, items) = (logits.device(), batch.items());
+    let logits = cast(logits, FloatDType::F32);
+    let sum = if let Some(classes) = batch.classes(&device) {
+        smoothed_cross_entropy(logits, classes, pass)
+    } else if let Some(flags) = batch.multi_hot(&device) {
+        let off = log_sigmoid(logits.clone().neg());
+        (flags.clone() * log_sigmoid(logits) + (flags.neg() + 1.0) * off).sum().neg()
+    } else if let Some(numbers) = batch.numbers(&device) {
+        assert_eq!(logits.dims()[1], 1, "a number is predicted by one logit: num_labels must be 1");
+        (logits.squeeze_dim::<1>(1) - numbers).square().sum()
+    } else {
+        logits.sum() * 0.0
+    };
+    Loss { sum, items }
 }
 
 #[cfg(test)]

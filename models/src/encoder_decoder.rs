@@ -3,6 +3,7 @@
 use burn::module::{Module, ModuleDisplay, Param};
 use burn::nn::Embedding;
 use burn::tensor::{FloatDType, Int, Tensor};
+use firebrick::{Evaluation, Loss, Objective, Score, TrainError};
 use firebrick_datasets::collators::{Inputs, Seq2SeqBatch};
 use firebrick_datasets::{Batch, IGNORE};
 use firebrick_kernels::{Head, Reads, Samples, cast};
@@ -11,18 +12,14 @@ use firebrick_strategies::Pass;
 use crate::attention::starts_of;
 use crate::causal::PlacedTokens;
 use crate::decoding::{Prompt, Text};
-use crate::embedded::embedded;
 use crate::family::{Family, Trainable};
 use crate::inference::{Answer, Answers, Inference, Question, written_from};
-use crate::key_value::{KeyValue, Past, PastSource};
-use crate::output_layer::{output_layer, output_loss};
-use crate::perplexity::{counted, perplexity};
+use crate::key_value::{KeyValue, Past, PastSource, RealColumns};
 use crate::pretrained::Pretrained;
 use crate::ragged::Tokens;
-use crate::real_columns::RealColumns;
+use crate::vocabulary::{counted, embedded, output_layer, output_loss, perplexity};
 use crate::writing::{Caching, ReadsOn, Writes, last_column};
 use crate::{Linear, WrittenScores};
-use firebrick::{Evaluation, Loss, Objective, Score, TrainError};
 
 /// A source after the encoder, as the decoder reads it.
 #[derive(Clone, Debug)]

@@ -3,6 +3,7 @@
 use burn::module::{Module, Param};
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Device, FloatDType, Int, Tensor};
+use firebrick::{Evaluation, Loss, Objective, Score};
 use firebrick_datasets::TokenBatch;
 use firebrick_datasets::collators::Inputs;
 use firebrick_kernels::{Head, Reads};
@@ -11,14 +12,11 @@ use serde::{Deserialize, Serialize};
 
 use super::attention::Attention;
 use super::causal::{PlacedTokens, next_token_loss};
-use super::embedded::embedded_sum;
 use super::gpt_shape::{Shape, normal};
 use super::key_value::{KeyValue, Past};
-use super::output_layer::output_layer;
-use super::perplexity::{counted, perplexity};
 use super::writing::{Continues, ReadsOn, last_column};
 use super::{Activation, Linear, Norm};
-use firebrick::{Evaluation, Loss, Objective, Score};
+use crate::vocabulary::{counted, embedded_sum, output_layer, perplexity};
 
 /// The shape of a [`Gpt`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

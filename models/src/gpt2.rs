@@ -1,6 +1,9 @@
-//! GPT-2 in Hugging Face's format.
+//! GPT-2, a decoder with learned positions: its folder in Hugging Face's format, and its entry in run files.
 
 use burn::tensor::Device;
+use firebrick::TrainError;
+use firebrick_datasets::TokenBatch;
+use firebrick_strategies::SettingError;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -11,6 +14,8 @@ use super::pretrained::{
     check_layers, check_sizes, one_spelling,
 };
 use super::{Activation, Gpt, GptConfig};
+use crate::family::{Attention, Family, Sizes, Trainable, Transformer, ids};
+use crate::inference::{Answer, Answers, Inference, Question, continued};
 
 /// `config.json` of GPT-2, with transformers' names and defaults.
 ///
@@ -241,6 +246,62 @@ impl Pretrained for Gpt {
             true => map.alias("lm_head.weight", "transformer.wte.weight"),
             false => map.head(HEAD),
         }
+    }
+}
+
+impl Family for Gpt2Config {
+    type Shape = GptConfig;
+
+    const CHANGEABLE: &'static [&'static str] = &["dropout"];
+
+    fn check_shape(shape: &GptConfig) -> Result<(), SettingError> {
+        let GptConfig { layers, heads, width, dropout, .. } = *shape;
+        Transformer { layers, heads, width, inner: None, default_inner: width.saturating_mul(4), dropout }
+            .check()
+    }
+
+    fn fresh(shape: &GptConfig, Sizes { vocabulary, positions, special }: Sizes<'_>) -> Self {
+        Self { rest: ids(special), ..Self::of_shape(shape, vocabulary, positions) }
+    }
+
+    fn layers(&self) -> usize {
+        self.n_layer
+    }
+
+    fn with_layers(self, n_layer: usize) -> Self {
+        Self { n_layer, ..self }
+    }
+
+    fn smallest(self) -> Self {
+        Self { vocab_size: 1, n_positions: 1, n_embd: 1, n_head: 1, n_inner: Some(1), ..self }
+    }
+
+    fn attention(&self) -> Vec<Attention> {
+        Attention::of_itself(self.n_layer, self.n_embd)
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.vocab_size
+    }
+
+    fn with_vocabulary(self, vocab_size: usize) -> Self {
+        Self { vocab_size, ..self }
+    }
+
+    fn positions(&self) -> Option<usize> {
+        Some(self.n_positions)
+    }
+}
+
+impl Trainable for Gpt {
+    const TASK: &'static str = "CausalLm";
+
+    type Batch = TokenBatch;
+}
+
+impl Answers for Gpt {
+    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
+        continued(self, questions, inference)
     }
 }
 

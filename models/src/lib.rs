@@ -4,39 +4,31 @@
 //! pretrained/        Hugging Face folders: supported families and heads, reading and writing
 //! gpt.rs             GPT-2 and related decoders
 //! ├── gpt_shape.rs      its settings and layers
-//! ├── gpt2.rs           its Hugging Face format
-//! ├── gpt_family.rs     its entry in a run file, and predictions
+//! ├── gpt2.rs           its Hugging Face format, its entry in a run file, and predictions
 //! └── causal.rs         the inputs of a causal model, and its loss
-//! family/            what a run needs to know about a family of models
+//! family.rs          what a run needs to know about a family of models
 //! bert/              BERT, RoBERTa, DistilBERT, ELECTRA, DeBERTa and related models, with heads
 //! modernbert/        ModernBERT, with heads
 //! heads/             losses and scores of an encoder's heads
 //! llama/             Llama, Mistral, Qwen2, Qwen3, Phi-3, Gemma 2 and 3
-//! preference/        models that learn to prefer the better of two answers
+//! preference.rs      models that learn to prefer the better of two answers
 //! t5/                T5 and mT5: an encoder and a decoder
 //! bart/              BART: an encoder and a decoder
 //! encoder_decoder.rs models with an encoder and a decoder
 //! inference/         predictions of a trained model for new texts
 //! decoding/          from logits to texts: greedy, sampling, beam search
 //! writing/           text generation with trained models
-//! └── key_value.rs      the cache of keys and values of tokens that a decoder has read
+//! └── key_value.rs      the cache of keys and values of tokens that a decoder has read, and the columns of real tokens
 //! written_scores.rs  scores of texts that a model generates in evaluation
-//! attention.rs       scaled dot-product attention, and what its positions read
+//! attention.rs       scaled dot-product attention, and what its positions read, with and without a window
 //! rope/              rotary position embedding
-//! windows.rs         what tokens read in blocks with and without a window
 //! ragged.rs          which tokens of a padded batch are computed, and where they stand
-//! real_columns.rs    the columns of real tokens, which an encoder reads
 //! linear.rs          an affine map that is fast in half precision on the CPU
-//! embedded.rs        lookup in an embedding
-//! output_layer.rs    logits and their loss, through a head or tied embeddings
-//! norm.rs            layer normalisation that is correct in half precision
-//! rms_norm.rs        the same without a mean
+//! vocabulary.rs      lookup in an embedding; logits and their loss, through a head or tied embeddings; perplexity
+//! norm.rs            layer normalisation that is correct in half precision, with and without a mean
 //! activation.rs      activation functions
-//! cross_entropy.rs   the loss of tokens
-//! sequence_loss.rs   the loss of texts
-//! perplexity.rs      the perplexity score
-//! token_scores.rs    scores of token labels
-//! sequence_scores.rs scores of text classes
+//! cross_entropy.rs   the loss of tokens and of texts
+//! label_scores.rs    scores of token labels and text classes
 //! class_names.rs     the classes of a classifier, in config.json
 //! ```
 
@@ -48,43 +40,37 @@ mod causal;
 mod class_names;
 mod cross_entropy;
 pub mod decoding;
-mod embedded;
 mod encoder_decoder;
 pub mod family;
 mod gpt;
 mod gpt2;
-mod gpt_family;
 mod gpt_shape;
 mod heads;
 pub mod inference;
 mod key_value;
+mod label_scores;
 mod linear;
 mod llama;
 mod modernbert;
 mod norm;
-mod output_layer;
-mod perplexity;
 mod preference;
 pub mod pretrained;
 mod ragged;
-mod real_columns;
-mod rms_norm;
 mod rope;
-mod sequence_loss;
-mod sequence_scores;
 mod t5;
 #[cfg(test)]
 mod testing;
-mod token_scores;
-mod windows;
+mod vocabulary;
 mod writing;
 mod written_scores;
+
+pub use label_scores::{SequenceScores, TokenScores};
 
 pub use activation::Activation;
 pub use bart::{Bart, BartConfig, BartShape};
 pub use bert::{Bert, BertConfig, BertMaskedLm, BertSequenceClassifier, BertShape, BertTokenClassifier};
 pub use class_names::ClassNames;
-pub use cross_entropy::{cross_entropy, smoothed_cross_entropy};
+pub use cross_entropy::{cross_entropy, sequence_loss, smoothed_cross_entropy};
 pub use encoder_decoder::{Encoded, EncoderDecoder};
 pub use gpt::drawn_now;
 pub use gpt::{Gpt, GptConfig};
@@ -95,12 +81,8 @@ pub use modernbert::{
     LayerType, ModernBert, ModernBertConfig, ModernBertMaskedLm, ModernBertSequenceClassifier,
     ModernBertShape, ModernBertTokenClassifier, Pooling, RopeParameters,
 };
-pub use norm::Norm;
+pub use norm::{Norm, RmsNorm};
 pub use preference::{Likelihood, Preferring, dpo_losses};
-pub use rms_norm::RmsNorm;
-pub use sequence_loss::sequence_loss;
-pub use sequence_scores::SequenceScores;
 pub use t5::{T5, T5Config, T5Shape};
-pub use token_scores::TokenScores;
 pub use writing::{Continues, Writes};
 pub use written_scores::WrittenScores;

@@ -10,7 +10,7 @@ use firebrick_kernels::{Ragged, Reads, cast};
 use firebrick_strategies::Pass;
 
 use crate::attention::{causal_reads, firsts};
-use crate::real_columns::{RealColumns, real_columns};
+use crate::key_value::{RealColumns, real_columns};
 
 /// Which tokens of a padded batch `[rows, columns]` are computed, and where: all of them as they stand, or the real ones
 /// of all rows in a single row, `[1, total]`, one after the other.

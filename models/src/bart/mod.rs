@@ -4,14 +4,12 @@
 //! config.rs      config.json
 //! family.rs      the entry of a run file, and predictions
 //! model.rs       the encoder and the decoder
-//! embeddings.rs  tokens and their positions
 //! block.rs       the blocks of both
 //! keys.rs        the names of the parameters in files
 //! ```
 
 mod block;
 mod config;
-mod embeddings;
 mod family;
 mod keys;
 mod model;

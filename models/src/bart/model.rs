@@ -1,18 +1,19 @@
 //! The encoder and the decoder.
 
 use burn::module::{Module, Param};
-use burn::nn::{EmbeddingConfig, Initializer};
+use burn::nn::{Embedding, EmbeddingConfig, Initializer};
 use burn::tensor::{Device, FloatDType, Int, Tensor};
-use firebrick_kernels::Reads;
-use firebrick_strategies::Pass;
+use firebrick_kernels::{Reads, cast};
+use firebrick_strategies::{Dropout, Pass};
 
 use super::block::{DecoderBlock, EncoderBlock};
-use super::embeddings::Embeddings;
 use super::{BartConfig, keys};
+use crate::Norm;
 use crate::causal::PlacedTokens;
 use crate::encoder_decoder::{Decodes, Encoded, EncoderDecoder, Encodes, Source, of_source};
 use crate::key_value::{KeyValue, PastSource};
 use crate::pretrained::{KeyMap, Pretrained};
+use crate::vocabulary::embedded;
 
 /// BART (Lewis et al., 2020, arXiv:1910.13461): post-norm, learned positions: `BartForConditionalGeneration`.
 ///
@@ -173,5 +174,42 @@ impl Decodes for Decoder {
 
     fn positions(&self) -> Option<usize> {
         Some(self.embeddings.count())
+    }
+}
+
+/// Number of rows of the table before the row of the first position. Nothing reads them.
+const UNREAD: usize = 2;
+
+/// The embeddings of positions, with the norm of their sum with those of tokens.
+#[derive(Module, Debug)]
+pub(super) struct Embeddings {
+    /// `[positions + 2, width]`.
+    positions: Embedding,
+    norm: Norm,
+    dropout: Dropout,
+}
+
+impl Embeddings {
+    pub fn new(config: &BartConfig, device: &Device) -> Self {
+        let positions = EmbeddingConfig::new(config.max_position_embeddings + UNREAD, config.d_model);
+        Self {
+            positions: positions.with_initializer(config.normal()).init(device),
+            norm: Norm::new(config.d_model, true, device),
+            dropout: Dropout::new(config.dropout),
+        }
+    }
+
+    /// The number of positions.
+    pub fn count(&self) -> usize {
+        self.positions.weight.dims()[0] - UNREAD
+    }
+
+    /// Adds the embeddings of `places`, `[batch, length]`, to those of tokens, `[batch, length, width]`, in the dtype of
+    /// the pass.
+    pub fn forward(&self, tokens: Tensor<3>, places: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
+        let dtype = pass.dtype();
+        let positions = embedded(&self.positions, places.add_scalar(UNREAD as i64));
+        let x = self.norm.forward(cast(tokens, dtype) + cast(positions, dtype));
+        self.dropout.forward(x, pass)
     }
 }

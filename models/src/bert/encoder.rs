@@ -8,13 +8,12 @@ use firebrick_kernels::{Reads, cast};
 use firebrick_strategies::{Dropout, Pass};
 
 use super::BertConfig;
-use super::convolution::Convolution;
 use super::deberta::Deberta;
-use super::disentangled::{Apart, Disentangled, Distances};
+use super::disentangled::{Apart, Convolution, Disentangled, Distances};
 use super::kind::BertLine;
 use crate::attention::{attend, join_heads, scale_of, split_heads, starts_of};
-use crate::embedded::{embedded, embedded_sum};
 use crate::ragged::Tokens;
+use crate::vocabulary::{embedded, embedded_sum};
 use crate::{Activation, Linear, Norm};
 
 /// BERT (Devlin et al., 2019, arXiv:1810.04805): post-norm, learned positions; and RoBERTa (Liu et al., 2019,

@@ -2,6 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, FloatDType, Tensor};
+use firebrick::{Evaluation, Loss, Objective, Score};
 use firebrick_datasets::collators::{Inputs, LabeledBatch, SequenceBatch};
 use firebrick_kernels::{Head, cast};
 use firebrick_strategies::{Dropout, Pass};
@@ -9,12 +10,10 @@ use firebrick_strategies::{Dropout, Pass};
 use super::kind::BertLine;
 use super::{Bert, BertConfig, keys};
 use crate::attention::starts_of;
-use crate::heads::{masked, texts, tokens};
-use crate::output_layer::output_layer;
 use crate::pretrained::{HubConfig, KeyMap, Pretrained, PretrainedError};
 use crate::ragged::Tokens;
-use crate::{Activation, Linear, Norm, SequenceScores, TokenScores};
-use firebrick::{Evaluation, Loss, Objective, Score};
+use crate::vocabulary::output_layer;
+use crate::{Activation, Linear, Norm, SequenceScores, TokenScores, heads};
 
 /// Predicts a label for each token: `BertForTokenClassification`, `RobertaForTokenClassification`.
 ///
@@ -65,11 +64,13 @@ impl BertTokenClassifier {
 
 impl Objective<LabeledBatch> for BertTokenClassifier {
     fn loss(&self, batch: LabeledBatch, pass: &Pass) -> Loss {
-        tokens::loss(&batch, pass, |tokens| self.logits(batch.inputs(), tokens, pass))
+        heads::token_loss(&batch, pass, |tokens| self.logits(batch.inputs(), tokens, pass))
     }
 
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
-        tokens::evaluation(&batch, &self.scores, pass, |inputs, tokens| self.logits(inputs, tokens, pass))
+        heads::token_evaluation(&batch, &self.scores, pass, |inputs, tokens| {
+            self.logits(inputs, tokens, pass)
+        })
     }
 
     /// The scores of [`TokenScores`].
@@ -142,11 +143,11 @@ impl BertSequenceClassifier {
 
 impl Objective<SequenceBatch> for BertSequenceClassifier {
     fn loss(&self, batch: SequenceBatch, pass: &Pass) -> Loss {
-        texts::loss(&batch, pass, |tokens| self.logits(batch.inputs(), tokens, pass))
+        heads::text_loss(&batch, pass, |tokens| self.logits(batch.inputs(), tokens, pass))
     }
 
     fn evaluate(&self, batch: SequenceBatch, pass: &Pass) -> Evaluation {
-        texts::evaluation(&batch, &self.scores, pass, |inputs, tokens| self.logits(inputs, tokens, pass))
+        heads::text_evaluation(&batch, &self.scores, pass, |inputs, tokens| self.logits(inputs, tokens, pass))
     }
 
     /// The scores of [`SequenceScores`], of the kind that `problem_type` selects. Without `problem_type`, they are
@@ -232,16 +233,18 @@ impl BertMaskedLm {
 
 impl Objective<LabeledBatch> for BertMaskedLm {
     fn loss(&self, batch: LabeledBatch, pass: &Pass) -> Loss {
-        masked::loss(&batch, &self.head(), pass, |tokens| self.hidden(batch.inputs(), tokens, pass))
+        heads::masked_loss(&batch, &self.head(), pass, |tokens| self.hidden(batch.inputs(), tokens, pass))
     }
 
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
-        masked::evaluation(&batch, &self.head(), pass, |tokens| self.hidden(batch.inputs(), tokens, pass))
+        heads::masked_evaluation(&batch, &self.head(), pass, |tokens| {
+            self.hidden(batch.inputs(), tokens, pass)
+        })
     }
 
     /// `accuracy` over the masked tokens, and `perplexity`, the exponential of their mean loss.
     fn scores(&self, counts: &[f64]) -> Vec<Score> {
-        masked::scores(counts)
+        heads::masked_scores(counts)
     }
 }
 

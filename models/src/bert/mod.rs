@@ -6,14 +6,12 @@
 //! deberta.rs   the fields that only a DeBERTa has
 //! family.rs    the entry of a run file, and predictions
 //! encoder.rs   embeddings and blocks
-//! disentangled.rs attention by the distance of two tokens
-//! convolution.rs  the convolution beside a DeBERTa's first block
+//! disentangled.rs what only a DeBERTa computes: attention by the distance of two tokens, and a convolution
 //! heads.rs     the heads, and their losses and scores
 //! keys.rs      the names of the parameters in files
 //! ```
 
 mod config;
-mod convolution;
 mod deberta;
 mod disentangled;
 mod encoder;

@@ -1,8 +1,7 @@
 //! Beam search: keeps the best of all possible continuations.
 
 use super::logits::Logits;
-use super::search::{Search, Step};
-use super::{Decoding, DecodingError, EarlyStopping, Prompt, Text};
+use super::{Decoding, DecodingError, EarlyStopping, Prompt, Search, Step, Text};
 
 /// The search for the texts of one prompt.
 pub(super) struct BeamSearch<'a> {

@@ -2,21 +2,15 @@
 //! Transformers.
 //!
 //! ```text
-//! mod.rs             the settings
+//! mod.rs             the settings, the inputs and the outputs, and what both kinds of search do
 //! ├── check.rs          checks of settings, alone and in combination
-//! ├── error.rs          errors
-//! ├── early_stopping.rs when beam search ends
-//! next_token.rs      the trait of a model for decoding
-//! ├── rereading.rs      a model without a cache, which rereads everything for each token
-//! prompt.rs, text.rs the inputs and the outputs
+//! └── error.rs          errors
+//! next_token.rs      the trait of a model for decoding, and a model without a cache, which rereads everything
 //! write.rs           the loop: one model call per token, with all unfinished rows
-//! ├── search.rs         what both kinds of search do
 //! ├── samples.rs        greedy decoding and sampling: each text grows by itself
-//! ├── beam_search.rs    beam search: keeps the best of all possible continuations
-//! logits.rs          a checked row of logits
-//! ├── processors.rs     repetition penalty, n-grams, minimum length and forced tokens
-//! ├── filters.rs        temperature, top-k, top-p and min-p
-//! └── draw.rs           drawing a token, and the random numbers of each row
+//! └── beam_search.rs    beam search: keeps the best of all possible continuations
+//! logits.rs          a checked row of logits, and how it becomes a distribution: repetition penalty, n-grams, minimum
+//!                    length and forced tokens; temperature, top-k, top-p and min-p
 //! ```
 //!
 //! | [`Decoding`] | Transformers | chosen |
@@ -31,28 +25,16 @@
 
 mod beam_search;
 mod check;
-mod draw;
-mod early_stopping;
 mod error;
-mod filters;
 mod logits;
 mod next_token;
-mod processors;
-mod prompt;
-mod rereading;
 mod samples;
-mod search;
-mod text;
 mod write;
 
 use serde::{Deserialize, Serialize};
 
-pub use early_stopping::EarlyStopping;
 pub use error::DecodingError;
-pub use next_token::NextToken;
-pub use prompt::Prompt;
-pub use rereading::{Rereading, Row};
-pub use text::{End, Text};
+pub use next_token::{NextToken, Rereading, Row};
 
 /// Settings for generating texts from a model's logits. The default is greedy decoding of 20 tokens.
 ///
@@ -153,6 +135,98 @@ impl Decoding {
         } else {
             (written >= self.max_new_tokens).then_some(End::Length)
         }
+    }
+}
+
+/// When beam search ends, once the number of ended texts equals the number of beams. It always ends at the maximum
+/// length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EarlyStopping {
+    /// At once. `True` in Transformers.
+    Full,
+    /// When the best beam would not beat the worst ended text if it ended now. With a length penalty above 0, it
+    /// could still improve by growing. `False` in Transformers, and the default there too.
+    #[default]
+    Unlikely,
+    /// When no beam can beat the worst ended text at any length. `"never"` in Transformers.
+    Impossible,
+}
+
+/// The search for the texts of one prompt.
+trait Search {
+    /// Advances by one token. `rows` holds the logits after each of the last steps, or after the prompt at first.
+    /// Returns the steps to continue with; empty if all texts have ended.
+    fn advance(&mut self, rows: &[&[f32]]) -> Result<Vec<Step>, DecodingError>;
+
+    /// The texts found, best first.
+    fn texts(self: Box<Self>) -> Vec<Text>;
+}
+
+/// A row's next token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Step {
+    /// The index of the row that it continues, among the prompt's rows of the last call.
+    pub from: usize,
+    /// The token to append.
+    pub token: u32,
+}
+
+/// The text generated after a prompt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Text {
+    /// The tokens after the prompt, including the end token if one ended the text.
+    pub tokens: Vec<u32>,
+    /// The natural logarithm of the text's probability given the prompt, according to the model alone: before
+    /// penalties, temperature and filters.
+    pub log_probability: f64,
+    /// The score by which beam search ranks texts: the sum of the log probabilities after the penalties, divided by
+    /// the length to the power of the length penalty. Without beam search, equal to `log_probability`.
+    pub score: f64,
+    /// Why the text ended.
+    pub end: End,
+}
+
+impl Text {
+    /// The tokens without the end token.
+    ///
+    /// ```
+    /// use firebrick_models::decoding::{End, Text};
+    ///
+    /// let text = Text { tokens: vec![5, 6, 2], log_probability: -1.0, score: -1.0, end: End::Token };
+    /// assert_eq!(text.without_end(), [5, 6]);
+    /// assert_eq!(Text { end: End::Length, ..text }.without_end(), [5, 6, 2]);
+    /// ```
+    pub fn without_end(&self) -> &[u32] {
+        match (self.end, self.tokens.split_last()) {
+            (End::Token, Some((_, tokens))) => tokens,
+            _ => &self.tokens,
+        }
+    }
+}
+
+/// Why a text ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum End {
+    /// Its last token is one of the end tokens.
+    Token,
+    /// It has reached the maximum length.
+    Length,
+}
+
+/// The beginning of a text, which decoding continues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    /// The prompt's number among all prompts, independent of its batch. Draws depend on it.
+    pub row: u64,
+    /// The tokens that the decoder reads; some settings penalize or ban their repetition. For an encoder-decoder
+    /// model, usually just the decoder's start token.
+    pub tokens: Vec<u32>,
+}
+
+impl Prompt {
+    /// Creates the prompt with number `row`.
+    pub fn new(row: u64, tokens: impl Into<Vec<u32>>) -> Self {
+        Self { row, tokens: tokens.into() }
     }
 }
 

@@ -3,10 +3,9 @@
 use proptest::prelude::*;
 
 use super::beam_search::BeamSearch;
-use super::search::Search;
 use super::table_model::Table;
 use super::write::{Longest, run};
-use super::{Decoding, EarlyStopping, End, Prompt, Text};
+use super::{Decoding, EarlyStopping, End, Prompt, Search, Text};
 
 /// Models with few tokens, so that every path is taken.
 fn tables(vocabulary: usize) -> impl Strategy<Value = Table> {

@@ -1,11 +1,9 @@
 //! Greedy decoding and sampling: each text grows by itself.
 
-use rand::{RngExt, rngs::ChaCha8Rng};
+use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 
-use super::draw::{draw, generator};
 use super::logits::Logits;
-use super::search::{Search, Step};
-use super::{Decoding, DecodingError, End, Prompt, Text};
+use super::{Decoding, DecodingError, End, Prompt, Search, Step, Text};
 
 /// The texts of one prompt, each of which grows by itself.
 pub(super) struct Samples<'a> {
@@ -92,9 +90,33 @@ fn highest(scores: &[f64]) -> Option<u32> {
     possible.reduce(|best, other| if other.1 > best.1 { other } else { best }).map(|(token, _)| token)
 }
 
+/// The random numbers of text `copy` of a row, independent of all other rows.
+fn generator(seed: u64, row: u64, copy: u64) -> ChaCha8Rng {
+    let mut key = [0; 32];
+    for (part, number) in key.chunks_exact_mut(8).zip([seed, row, copy]) {
+        part.copy_from_slice(&number.to_le_bytes());
+    }
+    ChaCha8Rng::from_seed(key)
+}
+
+/// The token whose share of the cumulative distribution contains `point`, in `0.0..1.0`; `None` if no token is
+/// possible.
+fn draw(probabilities: &[f64], point: f64) -> Option<u32> {
+    let possible = || (0u32..).zip(probabilities).filter(|(_, probability)| **probability > 0.0);
+    let mut rest = point * probabilities.iter().sum::<f64>();
+    let found = possible().find(|(_, probability)| {
+        rest -= **probability;
+        rest < 0.0
+    });
+    // Rounding may leave the last share slightly short.
+    found.or_else(|| possible().last()).map(|(token, _)| token)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+
+    use rand::RngExt;
 
     use super::*;
     use crate::decoding::table_model::Table;
@@ -119,5 +141,31 @@ mod tests {
         assert_eq!(highest(&[banned, -1e308]), Some(1));
         assert_eq!(highest(&[banned; 3]), None);
         assert_eq!(highest(&[]), None);
+    }
+
+    #[test]
+    fn a_draw_follows_the_distribution() {
+        let mut counts = [0; 4];
+        for point in (0..400).map(|i| (f64::from(i) + 0.5) / 400.0) {
+            counts[draw(&[0.25, 0.5, 0.0, 0.25], point).unwrap() as usize] += 1;
+        }
+        assert_eq!(counts, [100, 200, 0, 100]);
+    }
+
+    #[test]
+    fn impossible_tokens_are_never_drawn() {
+        for point in [0.0, 0.5, 1.0 - f64::EPSILON / 2.0, 1.0] {
+            assert_eq!(draw(&[0.0, 1.0, 0.0], point), Some(1));
+        }
+        assert_eq!(draw(&[0.0; 3], 0.5), None);
+        assert_eq!(draw(&[], 0.5), None);
+    }
+
+    #[test]
+    fn seed_row_and_copy_each_change_the_numbers() {
+        let key = |i: u64| (i % 3, i / 3 % 3, i / 9);
+        let first = |(seed, row, copy)| generator(seed, row, copy).random::<u64>();
+        assert_eq!((0..27).map(|i| first(key(i))).collect::<BTreeSet<_>>().len(), 27);
+        assert_eq!(first((1, 2, 0)), first((1, 2, 0)));
     }
 }

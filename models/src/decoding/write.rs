@@ -2,8 +2,7 @@
 
 use super::beam_search::BeamSearch;
 use super::samples::Samples;
-use super::search::Search;
-use super::{Decoding, DecodingError, NextToken, Prompt, Text};
+use super::{Decoding, DecodingError, NextToken, Prompt, Search, Text};
 
 impl Decoding {
     /// Generates `returned` texts for each prompt; in beam search the best come first. Beam search returns fewer if

@@ -8,9 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::gemma::{Gemma, rope_of};
-use super::kind::LlamaLine;
-use super::numbers::number;
-use super::sliding::slides;
+use super::kind::{LlamaLine, number, slides};
 use crate::pretrained::{
     Folder, HubConfig, PretrainedError, check_dropouts, check_heads, check_layers, check_sizes,
 };

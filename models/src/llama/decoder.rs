@@ -3,6 +3,7 @@
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Device, FloatDType, Int, Tensor, bf16, f16};
+use firebrick::{Evaluation, Loss, Objective, Score};
 use firebrick_datasets::TokenBatch;
 use firebrick_datasets::collators::Inputs;
 use firebrick_kernels::{Head, Reads, cast};
@@ -10,17 +11,14 @@ use firebrick_strategies::Pass;
 
 use super::block::Block;
 use super::{LlamaConfig, keys};
+use crate::attention::Ranges;
 use crate::causal::{PlacedTokens, next_token_loss};
-use crate::embedded::embedded;
 use crate::key_value::Past;
-use crate::output_layer::output_layer;
-use crate::perplexity::{counted, perplexity};
 use crate::pretrained::{KeyMap, Pretrained};
 use crate::rope::{Angles, Rope};
-use crate::windows::Ranges;
+use crate::vocabulary::{counted, embedded, output_layer, perplexity};
 use crate::writing::{Continues, ReadsOn, last_column};
 use crate::{Linear, RmsNorm};
-use firebrick::{Evaluation, Loss, Objective, Score};
 
 /// Llama (Touvron et al., 2023, arXiv:2302.13971) and its relatives: `LlamaForCausalLM`, `MistralForCausalLM`,
 /// `Qwen2ForCausalLM`, `Qwen3ForCausalLM`, `Phi3ForCausalLM`, `Gemma2ForCausalLM`, `Gemma3ForCausalLM`.

@@ -2,8 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::kind::LlamaLine;
-use super::numbers::number;
+use super::kind::{LlamaLine, number};
 use crate::pretrained::PretrainedError;
 
 /// What a Gemma computes in its own way (Gemma Team, 2024, arXiv:2408.00118, and 2025, arXiv:2503.19786).

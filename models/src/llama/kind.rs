@@ -1,8 +1,8 @@
-//! What distinguishes the models of the family.
+//! What distinguishes the models of the family, and the numbers of `config.json` that only some have.
 
 use serde_json::{Map, Value, json};
 
-use crate::pretrained::with_defaults;
+use crate::pretrained::{PretrainedError, with_defaults};
 
 /// A line of models that share details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,5 +156,66 @@ impl LlamaLine {
             fields.entry(OF_GEMMA).or_insert(activation);
         }
         fields
+    }
+}
+
+/// Returns a number of a model. `None` if it is null, or if it is absent and has no default.
+///
+/// # Errors
+///
+/// The field holds something else.
+pub(super) fn number(
+    kind: LlamaLine,
+    fields: &Map<String, Value>,
+    name: &'static str,
+) -> Result<Option<f64>, PretrainedError> {
+    match fields.get(name) {
+        None => Ok(kind.default_of(name)),
+        Some(Value::Null) => Ok(None),
+        Some(value) => match value.as_f64() {
+            Some(number) => Ok(Some(number)),
+            None => Err(PretrainedError::setting(name, "a number", value)),
+        },
+    }
+}
+
+/// Returns whether a block has the window: as `layer_types` says, or else by the rule of the model.
+///
+/// # Errors
+///
+/// A field of `config.json` holds a value that transformers does not write.
+pub(super) fn slides(
+    kind: LlamaLine,
+    fields: &Map<String, Value>,
+    block: usize,
+) -> Result<bool, PretrainedError> {
+    let field = |name| fields.get(name).filter(|value| !value.is_null());
+    let wrong = |name, expected: &str, found: &Value| Err(PretrainedError::setting(name, expected, found));
+    if let Some(types) = field("layer_types") {
+        return match types.get(block).and_then(Value::as_str) {
+            Some("sliding_attention") => Ok(true),
+            Some("full_attention") => Ok(false),
+            _ => wrong("layer_types", "sliding_attention or full_attention for each layer", types),
+        };
+    }
+    if kind == LlamaLine::Gemma2 {
+        return Ok(block.is_multiple_of(2));
+    }
+    if kind == LlamaLine::Gemma3 {
+        // Each block with this number does not.
+        const PATTERN: &str = "sliding_window_pattern";
+        return match number(kind, fields, PATTERN)? {
+            Some(every) if every >= 1.0 && every.fract() == 0.0 => {
+                Ok(!(block + 1).is_multiple_of(every as usize))
+            }
+            every => Err(PretrainedError::setting(PATTERN, "a whole number above 0", Value::from(every))),
+        };
+    }
+    match field("max_window_layers") {
+        None => Ok(block >= 28),
+        Some(first) => match first.as_u64() {
+            Some(first) => Ok(block as u64 >= first),
+            None => wrong("max_window_layers", "a number of layers", first),
+        },
     }
 }

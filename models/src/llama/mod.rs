@@ -2,10 +2,8 @@
 //!
 //! ```text
 //! config.rs    config.json
-//! ├── kind.rs     what distinguishes the models
-//! ├── sliding.rs  which blocks have a window
-//! ├── gemma.rs    the settings of a Gemma
-//! └── numbers.rs  numbers that only some models have
+//! ├── kind.rs     what distinguishes the models: numbers that only some have, and which blocks have a window
+//! └── gemma.rs    the settings of a Gemma
 //! family.rs    the entry of a run file, and predictions
 //! decoder.rs   the model
 //! └── block.rs    one of its blocks
@@ -19,8 +17,6 @@ mod family;
 mod gemma;
 mod keys;
 mod kind;
-mod numbers;
-mod sliding;
 
 pub use config::LlamaConfig;
 pub use decoder::Llama;

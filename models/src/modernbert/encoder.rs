@@ -10,9 +10,9 @@ use firebrick_strategies::{Dropout, Pass};
 use super::ModernBertConfig;
 use super::positions::Places;
 use crate::attention::{attend, join_heads, scale_of, split_heads, starts_of};
-use crate::embedded::embedded;
 use crate::ragged::Tokens;
 use crate::rope::{Angles, rotated};
+use crate::vocabulary::embedded;
 use crate::{Activation, Linear, Norm};
 
 /// ModernBERT (Warner et al., 2024, arXiv:2412.13663): pre-norm, rotated positions, gated feed-forward layers, and

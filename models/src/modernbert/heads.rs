@@ -11,11 +11,10 @@ use firebrick_strategies::{Dropout, Pass};
 use super::config::Pooling;
 use super::{ModernBert, ModernBertConfig, keys};
 use crate::attention::starts_of;
-use crate::heads::{masked, texts, tokens};
-use crate::output_layer::output_layer;
 use crate::pretrained::{HubConfig, KeyMap, Pretrained, PretrainedError};
 use crate::ragged::Tokens;
-use crate::{Activation, Linear, Norm, SequenceScores, TokenScores};
+use crate::vocabulary::output_layer;
+use crate::{Activation, Linear, Norm, SequenceScores, TokenScores, heads};
 
 /// The layer before a classifier or the output of a masked LM.
 #[derive(Module, Debug)]
@@ -97,11 +96,13 @@ impl ModernBertTokenClassifier {
 
 impl Objective<LabeledBatch> for ModernBertTokenClassifier {
     fn loss(&self, batch: LabeledBatch, pass: &Pass) -> Loss {
-        tokens::loss(&batch, pass, |tokens| self.logits(batch.inputs(), tokens, pass))
+        heads::token_loss(&batch, pass, |tokens| self.logits(batch.inputs(), tokens, pass))
     }
 
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
-        tokens::evaluation(&batch, &self.scores, pass, |inputs, tokens| self.logits(inputs, tokens, pass))
+        heads::token_evaluation(&batch, &self.scores, pass, |inputs, tokens| {
+            self.logits(inputs, tokens, pass)
+        })
     }
 
     /// The scores of [`TokenScores`].
@@ -172,11 +173,11 @@ impl ModernBertSequenceClassifier {
 
 impl Objective<SequenceBatch> for ModernBertSequenceClassifier {
     fn loss(&self, batch: SequenceBatch, pass: &Pass) -> Loss {
-        texts::loss(&batch, pass, |tokens| self.logits(batch.inputs(), tokens, pass))
+        heads::text_loss(&batch, pass, |tokens| self.logits(batch.inputs(), tokens, pass))
     }
 
     fn evaluate(&self, batch: SequenceBatch, pass: &Pass) -> Evaluation {
-        texts::evaluation(&batch, &self.scores, pass, |inputs, tokens| self.logits(inputs, tokens, pass))
+        heads::text_evaluation(&batch, &self.scores, pass, |inputs, tokens| self.logits(inputs, tokens, pass))
     }
 
     /// The scores of [`SequenceScores`], of the kind that `problem_type` selects.
@@ -243,16 +244,18 @@ impl ModernBertMaskedLm {
 
 impl Objective<LabeledBatch> for ModernBertMaskedLm {
     fn loss(&self, batch: LabeledBatch, pass: &Pass) -> Loss {
-        masked::loss(&batch, &self.head(), pass, |tokens| self.hidden(batch.inputs(), tokens, pass))
+        heads::masked_loss(&batch, &self.head(), pass, |tokens| self.hidden(batch.inputs(), tokens, pass))
     }
 
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
-        masked::evaluation(&batch, &self.head(), pass, |tokens| self.hidden(batch.inputs(), tokens, pass))
+        heads::masked_evaluation(&batch, &self.head(), pass, |tokens| {
+            self.hidden(batch.inputs(), tokens, pass)
+        })
     }
 
     /// `accuracy` over the masked tokens, and `perplexity`, the exponential of their mean loss.
     fn scores(&self, counts: &[f64]) -> Vec<Score> {
-        masked::scores(counts)
+        heads::masked_scores(counts)
     }
 }
 

@@ -11,7 +11,7 @@ use burn_pack::Tensor as StoredTensor;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::defaults::token_of_class;
+use super::fields::token_of_class;
 use super::growth::Growth;
 use super::{HubConfig, PretrainedError};
 

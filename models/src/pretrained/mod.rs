@@ -66,8 +66,7 @@
 //!
 //! ```text
 //! folder.rs    config.json, and the tensors of one file or several
-//! defaults.rs  fields of config.json whose defaults depend on the model type
-//! spellings.rs fields of config.json that have several names
+//! fields.rs    fields of config.json that have several names, or whose defaults depend on the model type
 //! key_map.rs   the names of parameters in files
 //! load.rs      tensors into parameters
 //! growth.rs    rows of tokens that a folder lacks
@@ -76,14 +75,13 @@
 //! ```
 
 mod adapters;
-mod defaults;
 mod error;
+mod fields;
 mod folder;
 mod growth;
 mod key_map;
 mod load;
 mod save;
-mod spellings;
 
 use burn::module::Module;
 use burn::tensor::Device;
@@ -91,8 +89,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use adapters::{load_adapters, save_adapters, unsavable_adapter};
-pub(crate) use defaults::with_defaults;
 pub use error::{PretrainedError, Unfit};
+pub(crate) use fields::{one_spelling, with_defaults};
 pub use folder::{CONFIG, Folder, ForcedTokens};
 pub use key_map::CLASSIFIER;
 use key_map::Layout;
@@ -100,7 +98,6 @@ pub use key_map::{KeyMap, Part, Row};
 pub use load::Loaded;
 pub use save::config_text;
 pub use save::save;
-pub(crate) use spellings::one_spelling;
 
 /// The `config.json` of a family of models.
 pub trait HubConfig: Serialize + DeserializeOwned {

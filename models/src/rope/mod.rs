@@ -3,12 +3,10 @@
 //! ```text
 //! mod.rs      Rope: the rotation by positions
 //! fields.rs   the fields of config.json under one of their spellings
-//! scaling.rs  the frequencies that they mean
-//! longer.rs   the frequencies of samples that are longer than a context
+//! scaling.rs  the frequencies that they mean, and those of samples that are longer than a context
 //! ```
 
 mod fields;
-mod longer;
 mod scaling;
 
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
@@ -16,8 +14,7 @@ use firebrick_kernels::{cast, rotary};
 
 use crate::pretrained::PretrainedError;
 use fields::RopeFields;
-use longer::Longer;
-use scaling::Frequencies;
+use scaling::{Frequencies, Longer};
 
 pub(super) use fields::{Base, RopeSettings};
 

@@ -1,12 +1,11 @@
 //! T5 and mT5: an encoder and a decoder.
 //!
 //! ```text
-//! config.rs         config.json
-//! family.rs         the entry of a run file, and predictions
-//! model.rs          the encoder and the decoder
-//! block.rs          their blocks
-//! relative_bias.rs  the bias of attention scores by the distance of two positions
-//! keys.rs           the names of the parameters in files
+//! config.rs  config.json
+//! family.rs  the entry of a run file, and predictions
+//! model.rs   the encoder and the decoder
+//! block.rs   their blocks, and the bias of attention scores by the distance of two positions
+//! keys.rs    the names of the parameters in files
 //! ```
 
 mod block;
@@ -14,7 +13,6 @@ mod config;
 mod family;
 mod keys;
 mod model;
-mod relative_bias;
 
 pub use config::T5Config;
 pub use family::T5Shape;

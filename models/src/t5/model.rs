@@ -6,8 +6,7 @@ use burn::tensor::{Device, Int, Tensor};
 use firebrick_kernels::Reads;
 use firebrick_strategies::{Dropout, Pass};
 
-use super::block::{DecoderBlock, EncoderBlock};
-use super::relative_bias::RelativeBias;
+use super::block::{DecoderBlock, EncoderBlock, RelativeBias};
 use super::{T5Config, keys};
 use crate::RmsNorm;
 use crate::causal::PlacedTokens;

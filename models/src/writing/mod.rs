@@ -2,26 +2,23 @@
 //!
 //! ```text
 //! mod.rs       continuing prompts, and generating texts from sources
-//! reads_on.rs  a decoder that continues from its cache
-//! last_column.rs  the last token of each row
-//! caching.rs   the decoder with its cache of keys and values
+//! caching.rs   a decoder that continues from its cache of keys and values
 //! ```
 
 mod caching;
-mod last_column;
-mod reads_on;
 #[cfg(test)]
 mod tests;
 
+use burn::tensor::Tensor;
+use firebrick::TrainError;
 use firebrick_datasets::collators::Inputs;
 use firebrick_strategies::Pass;
 use firebrick_world::Communicator;
 
 use crate::decoding::{Decoding, Prompt, Text};
+
 pub(super) use caching::Caching;
-use firebrick::TrainError;
-pub(super) use last_column::last_column;
-pub(crate) use reads_on::ReadsOn;
+pub(crate) use caching::ReadsOn;
 
 /// A model that continues texts: [`Gpt`](crate::Gpt) and [`Llama`](crate::Llama).
 ///
@@ -151,4 +148,10 @@ pub trait Writes: ReadsOn {
         let model = Caching::new(self, pass.clone(), prompts, Some(sources))?;
         decoding.write(&mut model.among(world), prompts)
     }
+}
+
+/// Selects the last column: `[batch, length, width]` to `[batch, 1, width]`.
+pub(crate) fn last_column(x: Tensor<3>) -> Tensor<3> {
+    let length = x.dims()[1];
+    x.narrow(1, length - 1, 1)
 }
