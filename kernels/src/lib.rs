@@ -1,11 +1,11 @@
 //! Tensor operations for training Burn models, with gradients of their own, and measurement of memory.
 //!
-//! Each operation is a function of tensors. In its folder, `ops.rs` declares it once, as a trait over
-//! [`Backend`](burn::backend::Backend) whose defaults are Burn's operations, and whose implementation for Burn's dispatch is
-//! generated. `flex.rs` has the kernels of Flex, Burn's CPU backend, and `cube.rs` those of GPUs. The implementation for Burn's
-//! autodiff backend gives the value and its gradients, in `ops.rs` or, if it is long, in `backward.rs`. The crate knows nothing
-//! of models, strategies, ranks or training: numbers that a run depends on, such as the [`Draws`] of a dropout mask, are
-//! arguments.
+//! Each operation is a function of tensors. In its folder, `ops.rs`, or `mod.rs` of a short one, declares it once, as a trait
+//! over [`Backend`](burn::backend::Backend) whose defaults are Burn's operations, and whose implementation for Burn's dispatch
+//! is generated. The implementation for Burn's autodiff backend, which gives the value and its gradients, stands beside it.
+//! `flex.rs` has the kernels of Flex, Burn's CPU backend, unless they are few lines, and `cube.rs` those of GPUs. The crate
+//! knows nothing of models, strategies, ranks or training: numbers that a run depends on, such as the [`Draws`] of a dropout
+//! mask, are arguments.
 //!
 //! ```text
 //! attention/ attention in tiles, whose scores never exist as a whole on the CPU

@@ -116,7 +116,7 @@ struct Parts {
 
 /// A dropout of the weights.
 struct Dropout {
-    /// [`WORDS`](super::cube_drops::WORDS) of each row of the batch.
+    /// [`WORDS`](super::cube_rows::WORDS) of each row of the batch.
     keys: IntTensor<Cube>,
     threshold: u32,
     factor: f32,

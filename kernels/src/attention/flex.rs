@@ -7,14 +7,12 @@ use bytemuck::zeroed_vec;
 use pulp::Arch;
 use rayon::prelude::*;
 
-use super::block::{Block, Inputs};
+use super::block::{Block, Inputs, View, readable};
 use super::forward::Forward;
-use super::gradient::{BackwardInputs, Partial, Unit, WantedGradients};
+use super::gradient::{BackwardInputs, Partial, Share, Unit, WantedGradients, shares};
 use super::ops::{Gradients, Plan, Source, Tiled};
 use super::rows::Rows;
-use super::shares::{Share, shares};
 use super::spans::{LINE, Spans};
-use super::view::{View, readable};
 use crate::elements::Float;
 
 impl Tiled for Flex {

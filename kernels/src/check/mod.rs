@@ -5,8 +5,7 @@
 //! the device computes in; the latter is also timed. [`all`] returns the checks of every kernel, and [`run`] runs them.
 //!
 //! ```text
-//! run.rs        one run of a check: inputs, results, gradients
-//! numbers.rs    results, and how far they are apart
+//! run.rs        one run of a check: inputs, results, gradients, and how far they are apart
 //! running.rs    runs checks on a device, until the time is over
 //! attention.rs, products.rs, rows.rs, elements.rs, many.rs, updates.rs, transfers.rs
 //!               the checks
@@ -31,7 +30,6 @@
 mod attention;
 mod elements;
 mod many;
-mod numbers;
 mod products;
 mod rows;
 mod run;
@@ -45,8 +43,7 @@ use burn::tensor::FloatDType;
 
 use crate::off::Kernel;
 
-pub use numbers::Deviation;
-pub use run::Run;
+pub use run::{Deviation, Run};
 pub use running::{Checked, Speed, Verdict, run};
 #[cfg(test)]
 pub(crate) use updates::ADAMW;

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use burn::backend::{Backend, DTypeUsage, Dispatch};
 use burn::tensor::{Device, FloatDType};
 
-use super::numbers::{Deviation, Output, largest};
-use super::run::{Run, Work};
+use super::run::{Deviation, Output, Run, Work, largest};
 use super::{Check, Compute};
 use crate::device::is_flex;
 use crate::off::Kernel;

@@ -4,24 +4,22 @@
 //! operations, in its turn among those that are queued.
 //!
 //! ```text
-//! deferred.rs     host functions in the order of the queue
-//! cooperation.rs  sums and maxima over the units of a cube
-//! columns.rs      sums over the rows of a matrix
-//! dispatch.rs     tensors of dispatch as those of CubeCL's devices, and back
-//! groups.rs       tensors in groups, each of which one kernel computes
-//! total.rs        the sum of the parts of a sum
-//! cuda/           kernels of CUDA C++
+//! deferred.rs  host functions in the order of the queue
+//! columns.rs   sums over the rows of a matrix
+//! total.rs     sums and maxima over the units of a cube, and the sum of the parts of a sum
+//! cuda/        kernels of CUDA C++
 //! ```
 
 mod columns;
-mod cooperation;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 mod deferred;
-mod dispatch;
-mod groups;
 mod total;
 
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{
+    BackendTensor, Cube, DispatchDevice, DispatchKindConversion, DispatchTensor, TensorMetadata,
+};
 use burn::tensor::{DType, Shape};
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::kernel::into_contiguous;
@@ -32,11 +30,8 @@ use cubecl::prelude::*;
 pub(crate) use columns::{
     COLUMNS, Tiles, column, column_sums, first_row, is_first_lane, sum_of_lanes, sums_in,
 };
-pub(crate) use cooperation::{most_of_cube, sum_of_cube};
 pub(crate) use deferred::{Spec, run, run_many, run_now};
-pub(crate) use dispatch::{has_kernels, into_dispatch, of_cube};
-pub(crate) use groups::{PART, end_of, groups};
-pub(crate) use total::total;
+pub(crate) use total::{most_of_cube, sum_of_cube, total};
 
 /// The units that share a row, or a part of one.
 pub(crate) const UNITS: u32 = 256;
@@ -109,4 +104,81 @@ pub(crate) fn grid(x: &CubeTensor, cubes: usize) -> CubeCount {
     let (most, _, _) = x.client.properties().hardware.max_cube_count;
     let across = cubes.min(most as usize).max(1);
     CubeCount::Static(across as u32, cubes.div_ceil(across) as u32, 1)
+}
+
+/// Returns whether the kernels compute these tensors: they compute in f32.
+pub(crate) fn has_kernels<'a>(tensors: impl IntoIterator<Item = &'a DispatchTensor>) -> bool {
+    let narrow = |x: &DispatchTensor| matches!(x.dtype(), DType::F32 | DType::F16 | DType::BF16);
+    let mut tensors = tensors.into_iter().peekable();
+    // Burn's operations say that tensors are on several devices.
+    let Some(DispatchDevice::Cube(device)) = tensors.peek().map(|first| first.device()) else { return false };
+    tensors.all(|x| narrow(x) && matches!(x.device(), DispatchDevice::Cube(other) if other == device))
+}
+
+/// Returns the tensors of the device.
+///
+/// # Panics
+///
+/// If the [kernels](has_kernels) don't compute them.
+pub(crate) fn of_cube(tensors: Vec<DispatchTensor>) -> Vec<FloatTensor<Cube>> {
+    let of_cube = |tensor| match <DispatchTensor as DispatchKindConversion<Cube>>::try_into_backend(tensor) {
+        Ok(BackendTensor::Float(tensor)) => tensor,
+        _ => unreachable!("the kernels compute float tensors of CubeCL's devices"),
+    };
+    tensors.into_iter().map(of_cube).collect()
+}
+
+/// Returns the tensors as those of dispatch.
+pub(crate) fn into_dispatch(tensors: Vec<FloatTensor<Cube>>) -> Vec<DispatchTensor> {
+    let into =
+        |tensor| <DispatchTensor as DispatchKindConversion<Cube>>::from_backend(BackendTensor::Float(tensor));
+    tensors.into_iter().map(into).collect()
+}
+
+/// The elements of a tensor that one cube computes.
+pub(crate) const PART: usize = 16 * UNITS as usize;
+
+/// The most tensors of one launch of a kernel of CubeCL, which repeats its body for each.
+const TOGETHER: usize = 32;
+
+/// Buffers of a kernel besides the tensors: those that all of them share, and the scalars.
+const OTHERS: usize = 3;
+
+/// Returns the places of the tensors that are not empty, in groups that are alike, in order within each kind. A tensor
+/// has `buffers` arguments in the kernel, and `constants` of its own.
+pub(crate) fn groups<K: PartialEq>(
+    tensors: &[CubeTensor],
+    (buffers, constants): (usize, usize),
+    kind: impl Fn(usize) -> K,
+) -> Vec<Vec<usize>> {
+    let Some(first) = tensors.first() else { return Vec::new() };
+    let together = most_together(first, buffers, constants);
+    let mut kinds: Vec<(K, Vec<usize>)> = Vec::new();
+    for at in (0..tensors.len()).filter(|at| tensors[*at].meta.num_elements() > 0) {
+        let kind = kind(at);
+        match kinds.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, places)) => places.push(at),
+            None => kinds.push((kind, vec![at])),
+        }
+    }
+    let chunks = kinds.iter().flat_map(|(_, places)| places.chunks(together));
+    chunks.map(<[usize]>::to_vec).collect()
+}
+
+/// Returns the most tensors of one launch.
+#[cfg_attr(not(feature = "cuda"), allow(unused_variables))]
+fn most_together(like: &CubeTensor, buffers: usize, constants: usize) -> usize {
+    #[cfg(feature = "cuda")]
+    if cuda::serves(&like.device) {
+        return cuda::most(buffers, constants);
+    }
+    let most = (like.client.properties().hardware.max_bindings as usize).saturating_sub(OTHERS);
+    (most / buffers).clamp(1, TOGETHER)
+}
+
+/// Returns the cube after those that compute a tensor of `length` elements, of which `begin` is the first.
+#[cube]
+#[allow(clippy::manual_div_ceil)] // That of CubeCL takes no number that is known when the kernel is compiled.
+pub(crate) fn end_of(begin: usize, length: usize, #[comptime] part: usize) -> usize {
+    begin + (length + part - 1) / part
 }

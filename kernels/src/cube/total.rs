@@ -1,11 +1,11 @@
-//! The sum of the parts of a sum.
+//! Sums and maxima over the units of a cube, and the sum of the parts of a sum.
 #![allow(unsafe_code)] // A launch without checks of bounds: the kernel checks the end of the parts.
 
 use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::{UNITS, empty, sum_of_cube, units};
+use super::{UNITS, empty, units};
 
 /// Adds the first `count` of the parts, in f32, and returns the sum or its `root`, `[1]`. One cube adds them in a fixed order,
 /// so that the sum has the same bits each time.
@@ -50,4 +50,42 @@ fn total_kernel(
     if UNIT_POS == 0 {
         total[0] = sum;
     }
+}
+
+/// Returns the sum of `value` over the units, a power of two of them, to each unit. `shared` has one element for each.
+#[cube]
+pub(crate) fn sum_of_cube(shared: &mut [f32], value: f32, #[comptime] units: u32) -> f32 {
+    let unit = UNIT_POS as usize;
+    sync_cube();
+    shared[unit] = value;
+    sync_cube();
+    let mut stride = (units / 2).runtime();
+    while stride > 0 {
+        if UNIT_POS < stride {
+            let other = shared[unit + stride as usize];
+            shared[unit] += other;
+        }
+        sync_cube();
+        stride /= 2;
+    }
+    shared[0]
+}
+
+/// Returns the largest `value` of the units, a power of two of them, to each unit. `shared` has one element for each.
+#[cube]
+pub(crate) fn most_of_cube<N: Numeric>(shared: &mut [N], value: N, #[comptime] units: u32) -> N {
+    let unit = UNIT_POS as usize;
+    sync_cube();
+    shared[unit] = value;
+    sync_cube();
+    let mut stride = (units / 2).runtime();
+    while stride > 0 {
+        if UNIT_POS < stride {
+            let other = shared[unit + stride as usize];
+            shared[unit] = max(shared[unit], other);
+        }
+        sync_cube();
+        stride /= 2;
+    }
+    shared[0]
 }

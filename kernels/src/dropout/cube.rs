@@ -9,8 +9,8 @@ use burn::backend::{Cube, TensorMetadata};
 use burn::tensor::TensorData;
 use cubecl::prelude::*;
 
-use super::drop_mask::{DropMask, OfKernel};
-use super::ops::DropoutOps;
+use super::DropoutOps;
+use super::mask::{DropMask, OfKernel};
 use crate::cube::{Spec, UNITS, contiguous, element, grid, run, together, units, written};
 
 impl DropoutOps for Cube {

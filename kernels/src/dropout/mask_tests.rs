@@ -2,8 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::drop_mask::DropMask;
-use super::*;
+use super::{DropMask, *};
 use crate::Ragged;
 
 fn on_host(places: &Places, threshold: u32) -> Vec<bool> {

@@ -5,37 +5,33 @@
 //! computes the mask from these bytes and applies it.
 //!
 //! ```text
-//! samples.rs    where the samples of a batch stand in a tensor
-//! mask.rs       the hash of a position, on the host and on a device
-//! drop_mask.rs  the mask of one dropout on the host
-//! ops.rs        the operation of a backend, and its gradient
-//! cube.rs       the mask and its elements in one kernel
+//! mask.rs  the hash of a position, on the host and on a device, and the mask of one dropout on the host
+//! cube.rs  the mask and its elements in one kernel
 //! ```
 
 #[cfg(feature = "cube")]
 pub(crate) mod cube;
-mod drop_mask;
 pub(crate) mod mask;
-mod ops;
-mod samples;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
-use burn::backend::Dispatch;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-pub use self::drop_mask::DropMask;
-pub use self::ops::DropoutOps;
-pub use self::samples::Samples;
-
 use self::mask::{Axis, Places};
-use crate::Draws;
+use crate::autodiff::differentiable;
 #[cfg(feature = "cube")]
 use crate::device::is_cube;
 use crate::device::is_flex;
+use crate::elements::in_blocks;
 use crate::off::Kernel;
+use crate::{Draws, Ragged};
+
+pub use self::mask::DropMask;
 
 /// What the positions of a tensor's elements are relative to.
 #[derive(Clone, Copy, Debug)]
@@ -179,4 +175,47 @@ fn places<'a, const D: usize>(
     let axis = |at: usize| Axis { length: dims[at], samples: samples_of(at) };
     let axes = if D == 1 { vec![Axis { length: 1, samples: None }] } else { (1..D).map(axis).collect() };
     Some((Places::new(&draws, number, rows, axes), threshold))
+}
+
+/// Where the samples of a batch stand in a tensor `[rows, positions, ...]`, so that positions count from the start of
+/// each sample. A clone shares the numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Samples {
+    /// Each row is a sample from column 0 on.
+    #[default]
+    Columns,
+    /// Each row is a sample from its column on, as in rows padded at the left. There may be more columns than rows.
+    Starting(Arc<[usize]>),
+    /// A single row holds the samples, one after the other.
+    Ragged(Ragged),
+}
+
+/// Dropout with its gradient, which is the same dropout.
+///
+/// Call [`dropout`], which takes tensors. On backends outside this crate's features, it panics.
+#[backend_extension(Flex, Cube: cfg(feature = "cube"), Autodiff)]
+pub trait DropoutOps: Backend {
+    /// Replaces the dropped elements by 0 and scales the others. `x` is in f32 or narrower, and not empty.
+    fn dropped(x: FloatTensor<Self>, mask: Arc<DropMask>) -> FloatTensor<Self>;
+}
+
+impl DropoutOps for Flex {
+    fn dropped(x: FloatTensor<Self>, mask: Arc<DropMask>) -> FloatTensor<Self> {
+        let mask = &*mask;
+        in_blocks(
+            [x],
+            #[inline(always)]
+            |at, [x]: [&[f32]; 1], out: &mut [f32]| mask.drop_from(at, x, out),
+        )
+    }
+}
+
+impl<B: DropoutOps, C: CheckpointStrategy> DropoutOps for Autodiff<B, C> {
+    fn dropped(x: FloatTensor<Self>, mask: Arc<DropMask>) -> FloatTensor<Self> {
+        differentiable::<B, C, _, _>(
+            [x],
+            |[x]| (B::dropped(x, mask.clone()), mask),
+            |mask, grad, _| [Some(B::dropped(grad, mask))],
+        )
+    }
 }

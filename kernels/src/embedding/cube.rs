@@ -14,7 +14,7 @@ use burn::tensor::{DType, Shape};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::ops::{EmbeddingOps, added, scattered};
+use super::{EmbeddingOps, added, scattered};
 use crate::cube::{Spec, UNITS, contiguous, element, empty, grid, part_of, run, sums_in, together, units};
 use crate::off::Kernel;
 

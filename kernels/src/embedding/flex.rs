@@ -8,7 +8,7 @@ use burn::tensor::{DType, IntDType, Shape, bf16, f16};
 use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
-use super::ops::EmbeddingOps;
+use super::EmbeddingOps;
 use crate::flex::{Buffer, Lane, TASK, adjacent, elements, tensor};
 use crate::off::Kernel;
 
@@ -39,7 +39,7 @@ impl EmbeddingOps for Flex {
             DType::F16 if !Kernel::Embedding.is_off() => {
                 sum_of_selected::<f16>([table, other], [ids, places])
             }
-            _ => super::ops::added::<Self>([table, other], [ids, places]),
+            _ => super::added::<Self>([table, other], [ids, places]),
         }
     }
 
@@ -50,11 +50,11 @@ impl EmbeddingOps for Flex {
         dtype: DType,
     ) -> FloatTensor<Self> {
         match (grad.dtype(), dtype) {
-            _ if Kernel::Embedding.is_off() => super::ops::scattered::<Self>(grad, ids, rows, dtype),
+            _ if Kernel::Embedding.is_off() => super::scattered::<Self>(grad, ids, rows, dtype),
             (DType::F32, DType::F32) => scattered::<f32>(grad, ids, rows),
             (DType::BF16, DType::BF16) => scattered::<bf16>(grad, ids, rows),
             (DType::F16, DType::F16) => scattered::<f16>(grad, ids, rows),
-            _ => super::ops::scattered::<Self>(grad, ids, rows, dtype),
+            _ => super::scattered::<Self>(grad, ids, rows, dtype),
         }
     }
 }

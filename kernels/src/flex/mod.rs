@@ -2,21 +2,18 @@
 //!
 //! ```text
 //! buffer.rs  memory of a new tensor, written in parts on all cores
-//! lanes.rs   f32, bf16 and f16 as f32, without branches
-//! sums.rs    sums of f32 in vectors, in one order on every processor
+//! lanes.rs   f32, bf16 and f16 as f32, without branches, and their sums in one order on every processor
 //! ```
 
 mod buffer;
 mod lanes;
-mod sums;
 
 use burn::backend::Element;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::tensor::{Bytes, DType, Shape, bf16, f16};
 
 pub(crate) use buffer::{Buffer, Part};
-pub(crate) use lanes::Lane;
-pub(crate) use sums::{dot, sum, sum_of};
+pub(crate) use lanes::{Lane, dot, sum, sum_of};
 
 /// Elements that one task computes: tens of microseconds of work, so that small tensors stay on one core.
 pub(crate) const TASK: usize = 1 << 13;

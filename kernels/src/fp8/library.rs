@@ -8,9 +8,8 @@ use burn::backend::{Cube, TensorMetadata};
 use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::MULTIPLE;
-use super::format::{Fp8, INFINITE, MOST_SCALE, TOP};
 use super::rounding::{most, rounded};
+use super::{Fp8, INFINITE, MOST_SCALE, MULTIPLE, TOP};
 use crate::cube::{Spec, contiguous, cuda, empty, run, run_many};
 use crate::cublas::{self, Added, Codes, Format};
 use crate::off::Kernel;

@@ -9,21 +9,15 @@
 //! The backward pass keeps the operands in their own dtype, which the model holds anyway, and rounds them again.
 //!
 //! ```text
-//! format.rs    the two formats, and the rounding of a number
-//! ops.rs       the map as an operation of a backend
-//! backward.rs  its gradient
-//! flex.rs      rounding on all cores
+//! ops.rs       the map as an operation of a backend, its gradient, and rounding on all cores
 //! cube.rs      maps on a device
 //! rounding.rs  rounding on a device
 //! library.rs   bytes for NVIDIA's library, as they stand or transposed
 //! bytes.cu     its kernel
 //! ```
 
-mod backward;
 #[cfg(feature = "cube")]
 mod cube;
-mod flex;
-mod format;
 #[cfg(feature = "cuda")]
 mod library;
 mod ops;
@@ -35,7 +29,6 @@ mod tests;
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 
-pub use format::Fp8;
 pub use ops::{Fp8Ops, Fp8Products};
 
 /// The multiple that the last axis of each operand must be: 16 bytes.
@@ -105,4 +98,81 @@ pub fn linear_in_fp8<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Opti
         Some(bias) => Dispatch::fp8_affine(x, weight, bias.into_dispatch()),
         None => Dispatch::fp8_product(x, weight),
     })
+}
+
+/// A format of 8 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fp8 {
+    /// 4 bits of exponent, 3 of mantissa; the largest number is 448. Without infinities: OCP's E4M3, `float8_e4m3fn`.
+    E4m3,
+    /// 5 bits of exponent, 2 of mantissa; the largest number is 57,344: `float8_e5m2`.
+    E5m2,
+}
+
+/// The largest exponent of a scale: the smallest step is then far above the smallest normal f32, which devices may flush.
+const MOST_SCALE: u32 = 100;
+
+/// Bits of an f32 that is not finite are at least these.
+const INFINITE: u32 = 0x7F80_0000;
+
+/// The mantissa of 1.75, by which both formats' largest number is above a power of two.
+const TOP: u32 = 0x60_0000;
+
+impl Fp8 {
+    /// Bits of the mantissa that are written.
+    fn mantissa(self) -> u32 {
+        match self {
+            Self::E4m3 => 3,
+            Self::E5m2 => 2,
+        }
+    }
+
+    /// The exponent of the largest number, 1.75 times its power of two.
+    fn largest(self) -> u32 {
+        match self {
+            Self::E4m3 => 8,
+            Self::E5m2 => 15,
+        }
+    }
+
+    /// Minus the exponent of the smallest normal number, which is the bias less one.
+    fn smallest(self) -> u32 {
+        match self {
+            Self::E4m3 => 6,
+            Self::E5m2 => 14,
+        }
+    }
+}
+
+/// Rounds the numbers of one tensor.
+#[derive(Clone, Copy, Debug)]
+struct Rounding {
+    mantissa: u32,
+    /// The exponent of the smallest number that is normal under the tensor's scale, with f32's bias.
+    least: u32,
+    /// 1, or NaN if an element is not finite.
+    sound: f32,
+}
+
+impl Rounding {
+    /// `most` is the largest of the bits of the tensor's magnitudes in f32.
+    pub fn of(most: u32, format: Fp8) -> Self {
+        let sound = if most < INFINITE { 1.0 } else { f32::NAN };
+        // The exponent of the scale is `largest + 127 - exponent`, where the exponent has f32's bias.
+        let exponent = (most.min(INFINITE - 1) >> 23) + u32::from(most & 0x7F_FFFF > TOP);
+        let bounded = exponent.max(format.largest() + 127 - MOST_SCALE);
+        Self { mantissa: format.mantissa(), least: bounded - format.largest() - format.smallest(), sound }
+    }
+
+    /// Rounds to the nearest, ties to even.
+    #[inline(always)]
+    pub fn round(self, x: f32) -> f32 {
+        let bits = x.to_bits() & 0x7FFF_FFFF;
+        let step = (bits >> 23).max(self.least) - self.mantissa;
+        let steps = f32::from_bits(bits) * f32::from_bits((254 - step) << 23);
+        // A sum with 2²³ has no bits below 1.
+        const WHOLE: f32 = 8_388_608.0;
+        let rounded = ((steps + WHOLE) - WHOLE) * f32::from_bits(step << 23);
+        rounded.copysign(x) * self.sound
+    }
 }

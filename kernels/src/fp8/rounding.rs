@@ -5,8 +5,7 @@ use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::Fp8;
-use super::format::{INFINITE, MOST_SCALE, TOP};
+use super::{Fp8, INFINITE, MOST_SCALE, TOP};
 use crate::cube::{UNITS, element, empty, grid, most_of_cube, together, units, written};
 
 /// The most parts in which the largest magnitude is found: each is read by each cube that rounds.

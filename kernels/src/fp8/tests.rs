@@ -2,8 +2,7 @@ use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use proptest::prelude::*;
 use serde_json::Value;
 
-use super::format::Rounding;
-use super::*;
+use super::{Rounding, *};
 use crate::testing::{computed, device};
 use crate::{cast, linear};
 

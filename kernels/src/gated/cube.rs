@@ -3,14 +3,14 @@
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Cube, TensorMetadata};
 
-use super::ops::{self, Gate, GatedOps};
+use super::{Gate, GatedOps};
 use crate::cube::{Spec, run};
 use crate::gelu::cube::{Curve, computes, gradients, values};
 
 impl GatedOps for Cube {
     fn gated_value(gate: FloatTensor<Self>, up: FloatTensor<Self>, form: Gate) -> FloatTensor<Self> {
         if !computes(&gate) {
-            return ops::value::<Self>(gate, up, form);
+            return super::value::<Self>(gate, up, form);
         }
         let output = Spec::new(gate.shape(), gate.dtype());
         let [found] = run(vec![gate, up], [output], move |inputs| [values(inputs, curve(form))]);
@@ -24,7 +24,7 @@ impl GatedOps for Cube {
         form: Gate,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         if !computes(&gate) || grad.dtype() != gate.dtype() {
-            return ops::gradients::<Self>(gate, up, grad, form);
+            return super::gradients::<Self>(gate, up, grad, form);
         }
         let output = Spec::new(gate.shape(), gate.dtype());
         let outputs = [output.clone(), output];

@@ -9,7 +9,7 @@ use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::ops::{CUBE, DENSITY, Gelu, GeluOps, TANH_SCALE, gradient, value};
+use super::{CUBE, DENSITY, Gelu, GeluOps, TANH_SCALE, gradient, value};
 use crate::cube::{Spec, UNITS, contiguous, element, empty, grid, run, together, units, written};
 use crate::off::Kernel;
 

@@ -1,7 +1,7 @@
 //! Functions of one f32 without branches or calls, so that the compiler vectorizes a loop over them for the processor's
 //! vector width. They use no fused multiply-add, so each result is the same on all processors.
 
-use super::ops::{CUBE, DENSITY, TANH_SCALE};
+use super::{CUBE, DENSITY, TANH_SCALE};
 
 /// Clamps x to a bound beyond which Φ is 0 or 1 in f32. NaN stays NaN; `f32::clamp` also does this, but with a call.
 #[inline(always)]

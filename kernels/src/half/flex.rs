@@ -11,7 +11,7 @@ use bytemuck::Pod;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
-use super::{bf16, ops::HalfOps};
+use super::{HalfOps, bf16};
 use crate::off::Kernel;
 
 /// Elements that one task converts: tens of microseconds of work, so that small tensors stay on

@@ -1,22 +1,21 @@
 //! Casts between half precision and f32, on all cores of the CPU and in vectors.
 //!
 //! ```text
-//! ops.rs   the cast as an operation of a backend, with its gradient
 //! flex.rs  conversion between half precision and f32 on Flex, for any view
 //! bf16.rs  the two conversions of bf16, in vectors
 //! ```
 
 pub(crate) mod bf16;
 mod flex;
-mod ops;
 #[cfg(test)]
 mod tests;
 
-use burn::backend::Dispatch;
-use burn::tensor::{FloatDType, Tensor};
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Backend, Dispatch, TensorMetadata, backend_extension};
+use burn::tensor::{DType, FloatDType, Tensor};
 
-pub use ops::HalfOps;
-pub(crate) use ops::{to_dtype, wide};
+use crate::autodiff::differentiable;
 
 /// Casts the tensor to another float dtype, rounded to nearest, ties to even.
 ///
@@ -35,4 +34,43 @@ pub fn cast<const D: usize>(x: Tensor<D>, dtype: FloatDType) -> Tensor<D> {
         return x;
     }
     Tensor::from_dispatch(<Dispatch as HalfOps>::fast_cast(x.into_dispatch(), dtype))
+}
+
+/// Casts between float dtypes. The default is Burn's own operation.
+///
+/// Call [`cast`], which takes tensors. On backends outside this crate's features, it panics.
+#[backend_extension(Flex, Cube: cfg(feature = "cube"), Autodiff)]
+pub trait HalfOps: Backend {
+    /// Casts `x` to another float dtype.
+    fn fast_cast(x: FloatTensor<Self>, dtype: FloatDType) -> FloatTensor<Self> {
+        Self::float_cast(x, dtype)
+    }
+}
+
+#[cfg(feature = "cube")]
+impl HalfOps for burn::backend::Cube {}
+
+impl<B: HalfOps, C: CheckpointStrategy> HalfOps for Autodiff<B, C> {
+    fn fast_cast(x: FloatTensor<Self>, dtype: FloatDType) -> FloatTensor<Self> {
+        let from = FloatDType::from(x.dtype());
+        differentiable::<B, C, _, _>(
+            [x],
+            |[x]| (B::fast_cast(x, dtype), from),
+            |from, grad, _| [Some(B::fast_cast(grad, from))],
+        )
+    }
+}
+
+/// Casts to f32 with Burn's operations if the tensor is narrower.
+pub(crate) fn wide<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
+    match x.dtype() {
+        DType::F16 | DType::BF16 => B::float_cast(x, FloatDType::F32),
+        _ => x,
+    }
+}
+
+/// Casts to `dtype` with Burn's operations.
+pub(crate) fn to_dtype<B: Backend>(x: FloatTensor<B>, dtype: impl Into<DType>) -> FloatTensor<B> {
+    let dtype = dtype.into();
+    if x.dtype() == dtype { x } else { B::float_cast(x, dtype.into()) }
 }

@@ -1,11 +1,14 @@
-//! The loss of a head and its gradients, chunk by chunk.
+//! The loss of a head and its gradients, of all rows or of each, chunk by chunk.
+//!
+//! Where each row's loss has a gradient of its own, those of hidden state and head are known in the backward pass only.
+//! So it computes the logits again, which keeps no more than one chunk of them.
 
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
-use burn::tensor::{DType, FloatDType, Slice};
+use burn::tensor::{DType, FloatDType, Shape, Slice};
 
-use super::rows::{Before, Labels, LossRows, Parts, added, biased, factor};
-use crate::half::wide;
+use super::rows::{Before, Labels, LossRows, Parts, added, biased, factor, joined};
+use crate::half::{to_dtype, wide};
 
 /// What the loss of a head is computed from.
 #[derive(Clone, Copy, Debug)]
@@ -118,4 +121,127 @@ pub(super) fn loss<B: LossRows>(
     let [of_weight, of_bias] = [of_weight, of_bias].map(|whole| whole.map(|whole| vec![whole]));
     let sum = B::total(losses.expect("there is at least one chunk, which may be empty"));
     LossAndGradients { sum, gradients: [of_hidden, of_weight, of_bias], factor: factor(computed.into()) }
+}
+
+/// What losses are computed from, for each chunk of rows.
+pub(super) struct Chunks<B: LossRows> {
+    hidden: FloatTensor<B>,
+    /// `[width, classes]`.
+    to_logits: FloatTensor<B>,
+    bias: Option<FloatTensor<B>>,
+    labels: Labels<B>,
+    form: Form,
+    computed: FloatDType,
+}
+
+/// Some rows.
+struct Chunk<B: LossRows> {
+    rows: Slice,
+    hidden: FloatTensor<B>,
+    /// In f32 or wider, with the bias, and bounded.
+    logits: FloatTensor<B>,
+    labels: Labels<B>,
+}
+
+impl<B: LossRows> Chunks<B> {
+    pub fn new(
+        hidden: FloatTensor<B>,
+        weight: FloatTensor<B>,
+        bias: FloatTensor<B>,
+        labels: Labels<B>,
+        form: Form,
+    ) -> Self {
+        let computed = FloatDType::from(B::computes_in(hidden.dtype()));
+        // The weight is widened once for all chunks.
+        let weight = B::fast_cast(weight, computed);
+        let to_logits = if form.transposed { B::float_transpose(weight) } else { weight };
+        Self { hidden, to_logits, bias: form.biased.then_some(bias), labels, form, computed }
+    }
+
+    fn each(&self) -> impl Iterator<Item = Chunk<B>> {
+        let rows = self.hidden.shape()[0];
+        (0..rows.max(1)).step_by(self.form.chunk).map(move |start| {
+            let end = (start + self.form.chunk).min(rows);
+            let range = Slice::new(start as isize, Some(end as isize), 1);
+            let (part, labels) = match end - start == rows {
+                true => (self.hidden.clone(), self.labels.clone()),
+                false => (B::float_slice(self.hidden.clone(), &[range]), self.labels.slice(range)),
+            };
+            let hidden = B::fast_cast(part, self.computed);
+            let logits = B::logits(hidden.clone(), self.to_logits.clone());
+            let logits = wide::<B>(biased::<B>(logits, self.bias.clone()));
+            let logits = match self.form.cap {
+                Some(cap) => B::capped(logits, cap),
+                None => logits,
+            };
+            Chunk { rows: range, hidden, logits, labels }
+        })
+    }
+
+    /// Returns the loss of each row and the logarithm of its sum of exponentials, `[rows]` and `[rows, 1]`, in f32 or
+    /// wider.
+    pub fn losses(&self) -> [FloatTensor<B>; 2] {
+        let (mut losses, mut logarithms) = (Vec::new(), Vec::new());
+        for Chunk { logits, labels, .. } in self.each() {
+            let rows = logits.shape()[0];
+            let of_label = B::float_gather(1, logits.clone(), labels.picked());
+            let (_, logarithm) = B::losses(Before::none(rows), logits, None, labels.clone(), 0.0);
+            let loss = B::float_sub(logarithm.clone(), of_label);
+            let loss = B::float_mask_fill(loss, labels.ignored(), 0f32.into());
+            losses.push(B::float_reshape(loss, Shape::new([rows])));
+            logarithms.push(logarithm);
+        }
+        [losses, logarithms].map(joined::<B>)
+    }
+
+    /// Returns the gradients of hidden state, weight and bias, those that are wanted, in f32 or wider, and the `[1]` by
+    /// which they have to be multiplied. `by` is the gradient of each row's loss, `[rows]`.
+    pub fn gradients(
+        &self,
+        logarithms: FloatTensor<B>,
+        by: FloatTensor<B>,
+        wanted: [bool; 3],
+    ) -> ([Option<Parts<B>>; 3], FloatTensor<B>) {
+        let by = wide::<B>(by);
+        let (device, dtype, rows) = (by.device(), by.dtype(), by.shape()[0]);
+        let one = B::float_ones(Shape::new([1]), &device, dtype.into());
+        // Products in f16 read numbers between -1 and 1, times a factor.
+        let most = B::float_clamp_min(B::float_max(B::float_abs(by.clone())), f32::MIN_POSITIVE.into());
+        let by = B::float_reshape(B::float_div(by, most.clone()), Shape::new([rows, 1]));
+        let factor = factor(self.computed.into());
+
+        let mut of_hidden = Vec::new();
+        let (mut of_weight, mut of_bias): (Option<FloatTensor<B>>, Option<FloatTensor<B>>) = (None, None);
+        for Chunk { rows, hidden, logits, labels } in self.each() {
+            let part = |x: &FloatTensor<B>| B::float_slice(x.clone(), &[rows]);
+            let capped = self.form.cap.map(|cap| (logits.clone(), cap));
+            let slopes = B::slopes(logits, part(&logarithms), labels, 0.0, one.clone());
+            let slopes = match capped {
+                Some((capped, cap)) => B::capped_slopes(slopes, capped, cap, 1.0),
+                None => slopes,
+            };
+            let by = to_dtype::<B>(part(&by), slopes.dtype());
+            let slopes = B::float_mul(slopes, by);
+            let slopes = if factor == 1.0 { slopes } else { B::float_mul_scalar(slopes, factor.into()) };
+            if wanted[2] {
+                of_bias = Some(added::<B>(of_bias.take(), B::sum_over_rows(slopes.clone())));
+            }
+            let slopes = B::fast_cast(slopes, self.computed);
+            if wanted[0] {
+                let to_hidden = B::float_transpose(self.to_logits.clone());
+                of_hidden.push(B::wide_product(slopes.clone(), to_hidden));
+            }
+            if wanted[1] {
+                let (lhs, rhs) = match self.form.transposed {
+                    true => (B::float_transpose(slopes), hidden),
+                    false => (B::float_transpose(hidden), slopes),
+                };
+                of_weight = Some(B::add_product(of_weight.take(), lhs, rhs));
+            }
+        }
+        let of_hidden = (!of_hidden.is_empty()).then_some(of_hidden);
+        let [of_weight, of_bias] = [of_weight, of_bias].map(|whole| whole.map(|whole| vec![whole]));
+        let scale = if factor == 1.0 { most } else { B::float_mul_scalar(most, factor.recip().into()) };
+        ([of_hidden, of_weight, of_bias], scale)
+    }
 }

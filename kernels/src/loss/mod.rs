@@ -6,23 +6,18 @@
 //! Liger (Hsu et al., 2024, arXiv:2410.10989) does.
 //!
 //! ```text
-//! ops.rs        the losses as operations of a backend
-//! head.rs       the loss and its gradients, chunk by chunk
-//! each.rs       the loss of each row, and its gradients
+//! ops.rs        the losses as operations of a backend, and their gradients, once for every backend
+//! head.rs       the loss and its gradients, of all rows or of each, chunk by chunk
 //! rows.rs       rows of logits, with Burn's operations for backends and dtypes without kernels
-//! backward.rs   the gradients, once for every backend
-//! flex.rs       rows on all cores
+//! flex.rs       rows on all cores, each of which the compiler turns into vectors
 //! cube.rs       losses of rows on a device
 //! cube_rows.rs  rows on a device, one cube for each
-//! vectors.rs    one row, which the compiler turns into vectors
 //! ```
 
-mod backward;
 #[cfg(feature = "cube")]
 mod cube;
 #[cfg(feature = "cube")]
 mod cube_rows;
-mod each;
 #[cfg(test)]
 mod each_tests;
 mod flex;
@@ -31,7 +26,6 @@ mod ops;
 mod rows;
 #[cfg(test)]
 mod tests;
-mod vectors;
 
 use burn::backend::{Dispatch, DispatchTensor};
 use burn::tensor::{FloatDType, Int, Tensor, TensorData};

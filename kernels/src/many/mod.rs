@@ -3,14 +3,12 @@
 //! A model has hundreds of parameters, most of them small, and a kernel for each would cost more to launch than to run.
 //!
 //! ```text
-//! ops.rs      the passes as operations of a backend
-//! flex.rs     the same on all cores of the CPU
+//! ops.rs      the passes as operations of a backend, and on all cores of the CPU
 //! squares.rs  sums of squares on a device
 //! scaled.rs   products with a factor, and casts, on a device
 //! sums.rs     sums of pairs on a device
 //! ```
 
-mod flex;
 mod ops;
 #[cfg(feature = "cube")]
 mod scaled;

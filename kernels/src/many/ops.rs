@@ -1,11 +1,17 @@
-//! The passes over one tensor as operations of a backend, and those over pairs by Burn's operations.
+//! The passes over one tensor as operations of a backend, those over pairs by Burn's operations, and the passes on Flex, on
+//! all cores: Flex itself multiplies and sums on one.
 
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend, Scalar, TensorMetadata, backend_extension};
-use burn::tensor::{FloatDType, Shape};
+use burn::backend::{Autodiff, Backend, Flex, Scalar, TensorMetadata, backend_extension};
+use burn::tensor::{DType, FloatDType, Shape, bf16, f16};
+use rayon::prelude::*;
 
+use crate::elements::{is_narrow, mapped};
+use crate::flex::{Lane, TASK, adjacent, elements, sum_of, tensor};
 use crate::half::{HalfOps, to_dtype};
+use crate::off::Kernel;
 
 /// Passes over the elements of a tensor. The defaults are Burn's own operations.
 ///
@@ -67,4 +73,41 @@ pub(super) fn cast_all<B: HalfOps>(
         divisor => B::float_div_scalar(B::fast_cast(x, wide), Scalar::Float(divisor)),
     };
     tensors.into_iter().map(|x| B::fast_cast(divided(x), dtype)).collect()
+}
+
+impl ManyOps for Flex {
+    fn squared_sum(x: FloatTensor<Self>) -> FloatTensor<Self> {
+        let sum = match x.dtype() {
+            _ if Kernel::Many.is_off() => return squared_sum::<Self>(x),
+            DType::F32 => squares::<f32>(x),
+            DType::BF16 => squares::<bf16>(x),
+            DType::F16 => squares::<f16>(x),
+            _ => return squared_sum::<Self>(x),
+        };
+        tensor(vec![sum as f32], Shape::new([1]))
+    }
+
+    fn scaled(x: FloatTensor<Self>, factor: FloatTensor<Self>) -> FloatTensor<Self> {
+        match is_narrow(x.dtype()) && is_narrow(factor.dtype()) && !Kernel::Many.is_off() {
+            true => {
+                let factor = crate::flex::widened(factor)[0];
+                mapped([x], |[x]| x * factor)
+            }
+            false => scaled::<Self>(x, factor),
+        }
+    }
+}
+
+/// Sums the squares of each task's share in f32, and these sums in f64, in an order that does not depend on the number of
+/// threads.
+fn squares<T: Lane>(x: FlexTensor) -> f64 {
+    let x = adjacent(x);
+    let share = |share: &[T]| {
+        f64::from(sum_of([share], |[x]| {
+            let x = x.wide();
+            x * x
+        }))
+    };
+    let sums: Vec<f64> = elements::<T>(&x).par_chunks(TASK).map(share).collect();
+    sums.into_iter().sum()
 }

@@ -5,14 +5,12 @@
 //! that adds.
 //!
 //! ```text
-//! ops.rs       the norms as operations of a backend
+//! ops.rs       the norms as operations of a backend, and the gradient, once for every backend
 //! rows.rs      the kinds of norms, and their values and gradients with Burn's operations
-//! backward.rs  the gradient, once for every backend
 //! branch.rs    gradients of an operation with two results
-//! flex.rs      rows on all cores
+//! flex.rs      rows on all cores, each of which the compiler turns into vectors
 //! cube.rs      rows on a device
 //! cube_columns.rs the gradients of scale and bias on a device
-//! vectors.rs   one row, which the compiler turns into vectors
 //! ```
 //!
 //! # Memory
@@ -20,7 +18,6 @@
 //! The backward pass keeps the normalized tensor's input (the sum, if there is one), which the model usually holds
 //! anyway, and 8 bytes for each row: its mean and the inverse of its deviation, in f32. RMS norm keeps 4 bytes.
 
-mod backward;
 mod branch;
 #[cfg(feature = "cube")]
 mod cube;
@@ -31,7 +28,6 @@ mod ops;
 mod rows;
 #[cfg(test)]
 mod tests;
-mod vectors;
 
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;

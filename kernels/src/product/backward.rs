@@ -12,8 +12,8 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::{DType, FloatDType, Shape};
 
-use super::ops::{ProductOps, of_rows, rows};
 use super::unread::value;
+use super::{ProductOps, of_rows, rows};
 
 /// The checkpointer's node of an operand, or `None` if no gradient reads it.
 type Kept = Option<NodeId>;

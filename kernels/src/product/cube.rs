@@ -6,7 +6,7 @@ use burn::backend::{Cube, TensorMetadata};
 use burn::tensor::{DType, Shape};
 use burn_cubecl::kernel::matmul::{MatmulStrategy, matmul};
 
-use super::ops::{self, ProductOps, of_rows, owns};
+use super::{ProductOps, of_rows, owns};
 use crate::cube::{self, Spec, run};
 #[cfg(feature = "cuda")]
 use crate::cublas::{self, Added};
@@ -44,7 +44,7 @@ impl ProductOps for Cube {
     fn column_sums(x: FloatTensor<Self>) -> FloatTensor<Self> {
         let (shape, dtype) = (x.shape(), x.dtype());
         if shape.num_elements() == 0 || !owns(dtype) {
-            return ops::column_sums::<Self>(x);
+            return super::column_sums::<Self>(x);
         }
         let [sums] = run(vec![x], [Spec::new([shape[1]], dtype)], |inputs| {
             let [x] = inputs.try_into().expect("one input");

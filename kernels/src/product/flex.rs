@@ -7,13 +7,14 @@ use burn::backend::{Element, Flex};
 use burn::tensor::{Bytes, DType, FloatDType, Shape, bf16, f16};
 use bytemuck::Pod;
 use gemmkit::FusedScalar;
+use pulp::{Arch, NullaryFnOnce};
+use rayon::prelude::*;
 
-use super::avx2;
 use super::gemm::{self, Matrices};
-use super::ops::{self, ProductOps, of_rows, owns};
-use super::sums::column_sums;
 use super::tiles::{self, Half};
 use super::unread::are_zero;
+use super::{ProductOps, avx2, of_rows, owns};
+use crate::elements::Float;
 use crate::flex::{adjacent, tensor};
 use crate::half::HalfOps;
 use crate::off::Kernel;
@@ -35,11 +36,11 @@ impl ProductOps for Flex {
 
     fn column_sums(x: FloatTensor<Self>) -> FloatTensor<Self> {
         match x.dtype() {
-            _ if Kernel::Products.is_off() => ops::column_sums::<Self>(x),
+            _ if Kernel::Products.is_off() => super::column_sums::<Self>(x),
             DType::F32 => column_sums::<f32>(x),
             DType::BF16 => column_sums::<bf16>(x),
             DType::F16 => column_sums::<f16>(x),
-            _ => ops::column_sums::<Self>(x),
+            _ => super::column_sums::<Self>(x),
         }
     }
 }
@@ -213,4 +214,62 @@ fn matrices<'a, T: Element + Pod>(
     let (rows, row_stride) = rows.unwrap_or((shape[axes], strides[axes] as usize));
     let size = [rows, shape[axes + 1]];
     Matrices::new(x.storage(), size, [row_stride, strides[axes + 1] as usize], starts)
+}
+
+/// Rows that one task sums. A fixed number, so that the sums do not depend on the number of threads.
+const ROWS: usize = 32;
+
+/// Columns summed at a time.
+const COLS: usize = 256;
+
+/// Sums `[rows, cols]` over its rows, to `[cols]`, in f32, and rounds once.
+pub fn column_sums<T: Float>(x: FlexTensor) -> FlexTensor {
+    let x = if x.layout().strides()[1] == 1 && x.layout().strides()[0] >= 0 { x } else { x.to_contiguous() };
+    let (rows, cols) = (x.layout().shape()[0], x.layout().shape()[1]);
+    let (start, stride) = (x.layout().start_offset(), x.layout().strides()[0] as usize);
+    let data = x.storage::<T>();
+    let arch = Arch::new();
+    let mut sums = vec![0.0; cols];
+    // Wide matrices have many tasks side by side, tall ones below each other.
+    let height = rows.div_ceil(ROWS).clamp(1, 64);
+    let height = rows.div_ceil(height).max(1);
+    let tasks = (1 << 14) / (COLS * height).max(1);
+    let mut partial = vec![[0.0f32; COLS]; rows.div_ceil(height) * cols.div_ceil(COLS)];
+    let across = cols.div_ceil(COLS).max(1);
+    partial.par_iter_mut().with_min_len(tasks.max(1)).enumerate().for_each(|(task, sums)| {
+        let (top, left) = (task / across * height, task % across * COLS);
+        let width = COLS.min(cols - left);
+        let rows = (top..(top + height).min(rows)).map(|row| &data[start + row * stride + left..][..width]);
+        arch.dispatch(Add { rows, sums });
+    });
+    for (task, partial) in partial.iter().enumerate() {
+        let left = task % across * COLS;
+        for (sum, partial) in sums[left..].iter_mut().zip(partial) {
+            *sum += partial;
+        }
+    }
+    let mut out = vec![T::default(); cols];
+    T::narrow(&sums, &mut out);
+    FlexTensor::new(Bytes::from_elems(out), Layout::contiguous(Shape::new([cols])), T::dtype())
+}
+
+/// Adds rows to sums, compiled for the vectors of each kind of processor.
+struct Add<'a, R> {
+    rows: R,
+    sums: &'a mut [f32; COLS],
+}
+
+impl<'a, T: Float + 'a, R: Iterator<Item = &'a [T]>> NullaryFnOnce for Add<'_, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let mut wide = [0.0; COLS];
+        for row in self.rows {
+            T::widen(row, &mut wide[..row.len()]);
+            for (sum, x) in self.sums[..row.len()].iter_mut().zip(&wide) {
+                *sum += x;
+            }
+        }
+    }
 }

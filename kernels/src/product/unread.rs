@@ -6,7 +6,7 @@ use std::thread::LocalKey;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Scalar, TensorMetadata};
 
-use super::ops::ProductOps;
+use super::ProductOps;
 
 thread_local! {
     static UNREAD: Cell<bool> = const { Cell::new(false) };

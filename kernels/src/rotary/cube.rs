@@ -7,7 +7,7 @@ use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::ops::{RotaryOps, composed};
+use super::{RotaryOps, composed};
 use crate::cube::{Spec, contiguous, element, empty, grid, run, units, written};
 use crate::off::Kernel;
 

@@ -1,8 +1,7 @@
 use burn::tensor::{Device, Distribution, FloatDType, Tensor, TensorData};
 use proptest::prelude::*;
 
-use super::composed::composed;
-use super::{Attending, Reads, attention, attention_of_joint};
+use super::{Attending, Reads, attention, attention_of_joint, composed};
 use crate::device::is_flex;
 use crate::{Draws, Samples, Site, testing};
 

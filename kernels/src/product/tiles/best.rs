@@ -2,8 +2,8 @@
 
 use burn::tensor::{bf16, f16};
 
+use super::Product;
 use super::instructions::Instructions;
-use super::product::Product;
 #[cfg(target_arch = "x86_64")]
 use super::{dots, fma};
 use crate::flex::Lane;

@@ -3,8 +3,7 @@
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
-use super::instructions::{Instructions, Out, TilePlace};
-use super::vectors::Vectors;
+use super::instructions::{Instructions, Out, TilePlace, Vectors};
 use crate::flex::Lane;
 
 /// Multiply-adds of f32 in vectors of eight. A word of a panel is an element in f32.
