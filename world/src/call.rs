@@ -1,6 +1,9 @@
-//! Calls: the part of a collective that all ranks must agree on.
+//! Calls: the part of a collective that all ranks must agree on, and the ranks that call together.
 
-use std::fmt::{self, Display};
+use std::{
+    fmt::{self, Display},
+    sync::Arc,
+};
 
 use burn::tensor::{DType, TensorData};
 use serde::{Deserialize, Serialize};
@@ -146,5 +149,24 @@ impl Display for Call {
             Some(root) => write!(to, " from rank {root}"),
             None => Ok(()),
         }
+    }
+}
+
+/// The ranks that call together: those of the world, or some of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Distinguishes the groups of each rank: it is part of their call numbers.
+    pub number: u64,
+    /// The ranks in the world, in the order in which the group numbers them.
+    pub members: Arc<[usize]>,
+}
+
+impl Group {
+    /// Call numbers of each group.
+    const CALLS: u64 = 1 << 48;
+
+    /// Returns the number of a call of this group among all calls of a rank.
+    pub fn sequence(&self, call: u64) -> u64 {
+        self.number * Self::CALLS + call
     }
 }

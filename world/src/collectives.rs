@@ -1,16 +1,21 @@
-//! Collectives on several parts at once, such as the tensors of a unit of parameters.
+//! Collectives on several parts at once, such as the tensors of a unit of parameters; those that send one rank's data to the
+//! others; and those on tensors.
+//!
+//! A tensor may have any float dtype and be on any device; the result is on the same device, has the same dtype
+//! and carries no gradient. Sums are taken in rank order, or in NCCL's order if [NCCL](crate::World::on) sums; f16 and
+//! bf16 accumulate in f32 and are rounded once. All ranks get the same bits.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use burn::tensor::TensorData;
+use burn::tensor::{Device, Tensor, TensorData};
 use bytes::Bytes;
 
 use crate::call::Call;
 use crate::host::joined;
 use crate::message::Piece;
 use crate::seat::Seat;
-use crate::{Collective, Communicator, PartShape, WorldError, buffers, sum};
+use crate::{Collective, Communicator, PartShape, WorldError, host, sum};
 
 /// Gathered parts, each with its pieces by rank.
 type Pieces = Vec<Vec<Option<Piece>>>;
@@ -92,11 +97,11 @@ impl Seat {
 /// Wraps host data as a buffer.
 pub(super) fn piece(data: TensorData) -> Piece {
     let element = data.dtype().size();
-    Piece { bytes: buffers::lend(data), element }
+    Piece { bytes: host::lend(data), element }
 }
 
 /// Transposes pieces indexed by rank, then part, into pieces indexed by part, then rank.
-pub(super) fn by_part(arrived: Pieces) -> Pieces {
+fn by_part(arrived: Pieces) -> Pieces {
     let parts = arrived.first().map_or(0, Vec::len);
     let mut turned: Pieces = vec![Vec::with_capacity(arrived.len()); parts];
     for pieces in arrived {
@@ -118,7 +123,7 @@ pub(super) fn concatenated(call: &Call, arrived: Pieces) -> Vec<TensorData> {
 }
 
 /// Rejects shards that cannot be concatenated.
-pub(super) fn check_axes(call: &Call) -> Result<(), WorldError> {
+fn check_axes(call: &Call) -> Result<(), WorldError> {
     if call.parts.iter().all(|part| !part.shape.is_empty()) {
         return Ok(());
     }
@@ -137,4 +142,183 @@ fn chunk(part: &PartShape, rank: usize, ranks: usize) -> Range<usize> {
 fn cut(piece: &Piece, part: &PartShape, rank: usize, ranks: usize) -> Piece {
     let Range { start, end } = chunk(part, rank, ranks);
     Piece { bytes: piece.bytes.slice(start * piece.element..end * piece.element), element: piece.element }
+}
+
+impl Communicator {
+    /// Sends the part of rank `root` to every rank. Reads `part` on `root` alone, where it must match `like`.
+    ///
+    /// `what` names the part in errors.
+    ///
+    /// # Errors
+    ///
+    /// [`WorldError::Root`] if there is no such rank; [`WorldError::Shape`] if the root's part is missing or does not
+    /// match `like`; and an error if a rank fails, ends, makes a different call, or is late.
+    pub fn broadcast_part(
+        &self,
+        what: &str,
+        part: Option<TensorData>,
+        like: PartShape,
+        root: usize,
+    ) -> Result<TensorData, WorldError> {
+        let call = self.checked_root(Call::new(Collective::Broadcast, what, vec![like.clone()]), root)?;
+        let sent = self.handed_out(call, part, root, |part, _| part.clone())?;
+        Ok(joined(like.dtype, like.shape, sent.iter().map(|piece| &*piece.bytes)))
+    }
+
+    /// Sends each rank a chunk of the part of rank `root`. Splits the first axis into one run of rows per rank. The
+    /// runs have equal length, except that the last ones are shorter or empty if the ranks do not divide the rows.
+    /// Reads `part` on `root` alone, where it must match `like`; the other ranks' values are ignored. `root` sends
+    /// (N-1)/N of the part.
+    ///
+    /// `what` names the part in errors.
+    ///
+    /// # Errors
+    ///
+    /// [`WorldError::Root`] if there is no such rank; [`WorldError::Shape`] if the root's part is missing, does not
+    /// match `like` or has no axis; and an error if a rank fails, ends, makes a different call, or is late.
+    ///
+    /// ```
+    /// use burn::tensor::TensorData;
+    /// use firebrick_world::{PartShape, World};
+    ///
+    /// let ranks = World::threads(2).join()?.into_iter().map(|rank| {
+    ///     std::thread::spawn(move || {
+    ///         let whole = TensorData::from([1.0f32, 2.0, 3.0]);
+    ///         let like = PartShape::of(&whole);
+    ///         rank.scatter("bias", (rank.rank() == 0).then_some(whole), like, 0)
+    ///     })
+    /// });
+    /// let chunks: Vec<_> = ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect();
+    /// assert_eq!(chunks, [Ok(TensorData::from([1.0f32, 2.0])), Ok(TensorData::from([3.0f32]))]);
+    /// # Ok::<(), firebrick_world::WorldError>(())
+    /// ```
+    pub fn scatter(
+        &self,
+        what: &str,
+        part: Option<TensorData>,
+        like: PartShape,
+        root: usize,
+    ) -> Result<TensorData, WorldError> {
+        let call = self.checked_root(Call::new(Collective::Scatter, what, vec![like.clone()]), root)?;
+        check_axes(&call)?;
+        let (rows, ranks) = (like.shape[0], self.size());
+        let row = like.elements() / rows.max(1) * like.dtype.size();
+        let sent = self.handed_out(call, part, root, |part, rank| {
+            let rows = rows_of(rows, rank, ranks);
+            Piece { bytes: part.bytes.slice(rows.start * row..rows.end * row), element: part.element }
+        })?;
+        let mut shape = like.shape;
+        shape[0] = rows_of(rows, self.rank(), ranks).len();
+        Ok(joined(like.dtype, shape, sent.iter().map(|piece| &*piece.bytes)))
+    }
+
+    /// Sends each rank its cut of the part of `root`, and returns this rank's.
+    fn handed_out(
+        &self,
+        call: Call,
+        part: Option<TensorData>,
+        root: usize,
+        cut: impl Fn(&Piece, usize) -> Piece,
+    ) -> Result<Option<Piece>, WorldError> {
+        let mut pieces = vec![vec![]; self.size()];
+        if self.rank() == root {
+            let whole = piece(checked(&call, part)?);
+            pieces = (0..self.size()).map(|rank| vec![Some(cut(&whole, rank))]).collect();
+        }
+        let call = self.open(call);
+        let mut arrived = self.exchange(&call, pieces)?;
+        Ok(arrived.swap_remove(root).into_iter().flatten().next())
+    }
+}
+
+/// Returns the range of rows that `rank` gets.
+fn rows_of(rows: usize, rank: usize, ranks: usize) -> Range<usize> {
+    let each = rows.div_ceil(ranks);
+    (rank * each).min(rows)..((rank + 1) * each).min(rows)
+}
+
+/// Returns the root's part if it matches the call.
+fn checked(call: &Call, part: Option<TensorData>) -> Result<TensorData, WorldError> {
+    let like = &call.parts[0];
+    let found = match part {
+        Some(part) if part.shape().as_slice() == like.shape && part.dtype() == like.dtype => return Ok(part),
+        Some(part) => PartShape::of(&part).to_string(),
+        None => "none".into(),
+    };
+    let expected = format!("the part of this rank to be {like}");
+    Err(WorldError::Shape { call: call.to_string(), expected, found })
+}
+
+impl Communicator {
+    /// Sums all ranks' tensors, of any shape, and returns the sum on every rank.
+    ///
+    /// # Errors
+    ///
+    /// [`WorldError`] if a rank fails, ends, makes a different call, or is late.
+    pub fn all_reduce<const D: usize>(&self, tensor: Tensor<D>) -> Result<Tensor<D>, WorldError> {
+        let (shape, device, dtype) = (tensor.dims(), tensor.device(), tensor.dtype());
+        let elements = shape.iter().product();
+        let like = [PartShape::flat(elements, dtype)];
+        let flat = vec![Some(tensor.inner().reshape([elements]))];
+        let sums = self.begin_all_reduce("", flat, &like, &device.clone().inner())?.wait()?;
+        Ok(shaped(sums.into_iter().flatten(), shape, &device))
+    }
+
+    /// Sums all ranks' tensors and returns this rank's chunk, split along the first axis: `[n, ..]` gives
+    /// `[n / size, ..]`.
+    ///
+    /// # Errors
+    ///
+    /// [`WorldError::Shape`] if the first axis is not divisible by the number of ranks; and an error if a rank
+    /// fails, ends, makes a different call, or is late.
+    pub fn reduce_scatter<const D: usize>(&self, tensor: Tensor<D>) -> Result<Tensor<D>, WorldError> {
+        let (mut shape, device, dtype) = (tensor.dims(), tensor.device(), tensor.dtype());
+        let like = [PartShape { shape: shape.to_vec(), ..PartShape::flat(0, dtype) }];
+        self.check_divisible(&Call::new(Collective::ReduceScatter, "", like.to_vec()), &like[0])?;
+        let elements = shape.iter().product();
+        let like = [PartShape::flat(elements, dtype)];
+        let flat = vec![Some(tensor.inner().reshape([elements]))];
+        let sums = self.begin_reduce_scatter("", flat, &like, &device.clone().inner())?.wait()?;
+        shape[0] /= self.size();
+        Ok(shaped(sums.into_iter().flatten(), shape, &device))
+    }
+
+    /// Concatenates all ranks' tensors, which have the same shape, along the first axis in rank order: `[n, ..]` gives
+    /// `[n * size, ..]`.
+    ///
+    /// # Errors
+    ///
+    /// [`WorldError`] if a rank fails, ends, makes a different call, or is late.
+    pub fn all_gather<const D: usize>(&self, tensor: Tensor<D>) -> Result<Tensor<D>, WorldError> {
+        let (mut shape, device) = (tensor.dims(), tensor.device());
+        let elements = shape.iter().product::<usize>();
+        let flat = vec![tensor.inner().reshape([elements])];
+        let parts = self.begin_all_gather("", flat, &device.clone().inner())?.wait()?;
+        shape[0] *= self.size();
+        Ok(shaped(parts.into_iter(), shape, &device))
+    }
+
+    /// Returns the tensor of rank `root` on every rank. The others' tensors must have its shape and dtype.
+    ///
+    /// # Errors
+    ///
+    /// [`WorldError::Root`] if there is no such rank; and an error if a rank fails, ends, makes a different call, or
+    /// is late.
+    pub fn broadcast<const D: usize>(&self, tensor: Tensor<D>, root: usize) -> Result<Tensor<D>, WorldError> {
+        let (device, dtype) = (tensor.device(), tensor.dtype());
+        let like = PartShape { shape: tensor.dims().to_vec(), dtype, sum: dtype };
+        let read = |like| host::read(tensor, &Call::new(Collective::Broadcast, "", vec![like]));
+        let part = (self.rank() == root).then(|| read(like.clone())).transpose()?;
+        Ok(Tensor::from_data(self.broadcast_part("", part, like, root)?, (&device, dtype)))
+    }
+}
+
+/// Returns the one result of a collective in its shape, on the device of the tensor that went in.
+fn shaped<const D: usize>(
+    mut results: impl Iterator<Item = Tensor<1>>,
+    shape: [usize; D],
+    device: &Device,
+) -> Tensor<D> {
+    let result = results.next().expect("one part has one result").reshape(shape);
+    if device.is_autodiff() { Tensor::from_inner(result) } else { result }
 }

@@ -9,9 +9,8 @@ use std::time::Duration;
 use burn::tensor::{DType, Device};
 use bytes::Bytes;
 
-use crate::call::Call;
+use crate::call::{Call, Group};
 use crate::exchange::Exchange;
-use crate::group::Group;
 use crate::message::Piece;
 use crate::seat::Seat;
 use crate::{Activity, Collective, DeviceCollectives, PartShape, Span, Timeline, Traffic, WorldError};

@@ -12,11 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::call::Call;
-use crate::group::Group;
-use crate::message::{Message, Notice, Piece};
-use crate::remote::{Remote, bundled};
-use crate::slot::{Arrived, Slot};
+use crate::call::{Call, Group};
+use crate::message::{Arrived, Message, Notice, Piece, Remote, Slot, bundled};
 use crate::{Collective, Link, Traffic, WorldError};
 
 /// The mailboxes of a process's ranks, and the route to all others.

@@ -6,8 +6,7 @@ use burn::tensor::{DType, Device, ExecutionError, Tensor, TensorData};
 use bytes::Bytes;
 use firebrick_kernels::{Handover, staged};
 
-use crate::buffers::{lend, lend_storage};
-use crate::host::{count_read, is_host, joined, try_on_host};
+use crate::host::{count_read, is_host, joined, lend, lend_storage, try_on_host};
 use crate::message::Piece;
 
 /// Where a part begins in a buffer that goes to a device, in bytes. A part that begins and ends at a multiple of it is a

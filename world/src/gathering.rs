@@ -11,7 +11,7 @@ use crate::flat::{Reading, moved, put};
 use crate::host::is_host;
 use crate::message::Piece;
 use crate::on_devices::OnDevices;
-use crate::{Collective, Communicator, PartShape, WorldError, worker};
+use crate::{Collective, Communicator, PartShape, WorldError, seat};
 
 /// An all-gather in flight: this rank has sent its shards, or is reading them, and the others' may still be on their way.
 ///
@@ -93,7 +93,7 @@ impl Communicator {
             send()?;
         } else {
             let seat = self.seat().clone();
-            worker::queue(self.seat(), "its shards could not be read", move || {
+            seat::queue(self.seat(), "its shards could not be read", move || {
                 send().inspect_err(|error| seat.fail(&error.to_string()))
             });
         }

@@ -1,9 +1,19 @@
-//! Host memory, through which tensors pass between devices and ranks: as a device, and tensors' values in it.
+//! Host memory, through which tensors pass between devices and ranks: as a device, tensors' values in it, and buffers on
+//! their way between ranks.
+//!
+//! Ranks exchange bytes of host memory, whatever the device. On CUDA, CubeCL 0.11 reads a tensor into pinned
+//! (page-locked) memory of its pool while there is some, which copies at the bus's speed. It also writes up to 100 MB
+//! through pinned memory, and larger tensors straight from where they are. The ranks read that memory itself if the copy
+//! began [beside](firebrick_kernels::Reading::beside) the computation; the bytes of any other read are copied once more.
 
 use std::cell::Cell;
 
-use burn::tensor::{Bytes, DType, Device, ExecutionError, Tensor, TensorData};
+use burn::backend::DispatchTensor;
+use burn::tensor::{Bytes, DType, Device, ExecutionError, Tensor, TensorData, TensorReadError, Transaction};
 use bytemuck::Pod;
+
+use crate::WorldError;
+use crate::call::Call;
 
 thread_local! {
     static READS: Cell<u64> = const { Cell::new(0) };
@@ -80,6 +90,104 @@ fn stored<'a, E: Pod + Send + Sync>(elements: usize, buffers: impl Iterator<Item
         }
     }
     Bytes::from_elems(all)
+}
+
+/// Burn's storage as a borrowed buffer, without a copy.
+struct Owner(Bytes);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Returns the bytes of host data, without a copy.
+pub fn lend(data: TensorData) -> bytes::Bytes {
+    let (storage, ..) = data.into_parts();
+    lend_storage(storage)
+}
+
+/// Returns the bytes of Burn's storage, without a copy.
+pub fn lend_storage(storage: Bytes) -> bytes::Bytes {
+    bytes::Bytes::from_owner(Owner(storage))
+}
+
+/// Reads a tensor into host memory, for a call.
+pub fn read<const D: usize>(tensor: Tensor<D>, call: &Call) -> Result<TensorData, WorldError> {
+    try_on_host(tensor)
+        .map_err(|error| WorldError::Read { call: call.to_string(), reason: error.to_string() })
+}
+
+/// Reads one number of each tensor, each `[1]`: with one wait if they are on one device and in one dtype.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use firebrick_world::{numbers, reads};
+///
+/// let number = |x: f32| Tensor::<1>::from_data([x], &Device::flex());
+/// let before = reads();
+/// assert_eq!(numbers(vec![number(0.5), number(-2.0)])?, [0.5, -2.0]);
+/// assert_eq!(reads() - before, 1);
+/// # Ok::<(), burn::tensor::TensorReadError>(())
+/// ```
+///
+/// # Errors
+///
+/// The device has failed.
+pub fn numbers(tensors: Vec<Tensor<1>>) -> Result<Vec<f64>, TensorReadError> {
+    let Some(first) = tensors.first() else { return Ok(Vec::new()) };
+    let (device, dtype) = (first.device(), first.dtype());
+    let alike = tensors.iter().all(|tensor| tensor.device() == device && tensor.dtype() == dtype);
+    if tensors.len() > 1 && !alike {
+        let each = tensors.into_iter().map(|tensor| numbers(vec![tensor]));
+        return Ok(each.collect::<Result<Vec<_>, _>>()?.concat());
+    }
+    count_read();
+    let all = if tensors.len() == 1 { tensors } else { vec![Tensor::cat(tensors, 0)] };
+    let mut read = all.into_iter().map(|tensor| tensor.try_into_data());
+    let data = read.next().expect("there is one tensor")?;
+    Ok(data.iter::<f64>().collect())
+}
+
+/// The bytes that a device copies before the host waits for them.
+const AT_ONCE: usize = 64 << 20;
+
+/// Reads tensors outside autodiff into host memory that no device owns, in order. If all are on one device, it waits for
+/// 64 MiB of them at a time.
+///
+/// # Panics
+///
+/// If the device has failed.
+pub fn all_on_host(tensors: Vec<DispatchTensor>) -> Vec<TensorData> {
+    // A read does not depend on the rank in the type: the data has the tensor's own shape.
+    let tensors: Vec<_> = tensors.into_iter().map(Tensor::<1>::from_dispatch).collect();
+    let Some(device) = tensors.first().map(Tensor::device) else { return Vec::new() };
+    if is_host(&device) {
+        // The CPU lends its own memory.
+        count_read();
+        return tensors.into_iter().map(|tensor| tensor.inner().into_data()).collect();
+    }
+    if tensors.iter().any(|tensor| tensor.device() != device) {
+        return tensors.into_iter().map(on_host).collect();
+    }
+    let (mut all, mut some, mut bytes) = (Vec::new(), Vec::new(), 0);
+    let mut read = |some: &mut Vec<Tensor<1>>| {
+        count_read();
+        let read = some.drain(..).fold(Transaction::default(), Transaction::register).execute();
+        all.extend(read.into_iter().map(|read| apart(read, &device)));
+    };
+    for tensor in tensors {
+        bytes += tensor.shape().num_elements() * tensor.dtype().size();
+        some.push(tensor);
+        if bytes > AT_ONCE {
+            read(&mut some);
+            bytes = 0;
+        }
+    }
+    if !some.is_empty() {
+        read(&mut some);
+    }
+    all
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@
 //! ```text
 //! world.rs         World: the recipe for the ranks of a run
 //! communicator.rs  Communicator: a rank's handle, its rank and size, barrier and failure
-//! tensors.rs       collectives on tensors
 //! gathering.rs     all-gathers that have begun: start early, wait later
 //! uploading.rs     gathered parts on their way to a GPU
 //! summing.rs       sums that have begun
@@ -15,24 +14,16 @@
 //! joined.rs        the parts of a call as buffers, for them
 //! device_collectives.rs  what makes them: NCCL, or a program
 //! nccl/            NCCL between ranks that are threads or processes
-//! collectives.rs   collectives on several parts at once, in host memory
-//! from_root.rs     broadcast and scatter
+//! collectives.rs   collectives on several parts at once, in host memory; broadcast and scatter; collectives on tensors
 //! flat.rs          flat tensors between devices and host memory, with one copy for all of one dtype
-//! worker.rs        threads that do pieces of work for a rank
-//! queue.rs         work that one thread does, piece by piece
-//! seat.rs          a rank's place in the exchange
+//! seat.rs          a rank's place in the exchange, and threads that do pieces of work for a rank
 //! exchange.rs      the primitive below every collective: each rank of a group sends each rank a message
-//! slot.rs          the messages for one rank in one call
-//! group.rs         the ranks that call together
 //! meeting.rs       whether all ranks can exchange between their devices
-//! message.rs       what ranks send one another
+//! message.rs       what ranks send one another, the messages for one rank in one call, and the route to other processes
 //! link.rs          a simulated link, with a bandwidth and a latency
-//! remote.rs        the route to ranks of other processes
-//! call.rs          the part of a call that ranks must agree on
+//! call.rs          the part of a call that ranks must agree on, and the ranks that call together
 //! sum.rs           sums in rank order, rounded once
-//! buffers.rs       tensors as buffers on their way between ranks, borrowed without a copy
-//! host.rs          host memory: as a device, and tensors' values in it
-//! reads.rs         reads of several results at once
+//! host.rs          host memory: as a device, tensors' values in it, and buffers on their way between ranks
 //! mpi/             ranks in other processes
 //! launchers.rs     the environment variables that launchers set for each process
 //! traffic.rs       counters of the data sent and received
@@ -72,7 +63,6 @@
 //! `mpi` adds `World::mpi`, and needs an MPI library and libclang to build;
 //! `cuda` exchanges between CUDA devices with NCCL, where that is installed.
 
-mod buffers;
 mod call;
 mod collectives;
 mod communicator;
@@ -80,9 +70,7 @@ mod device_collectives;
 mod error;
 mod exchange;
 mod flat;
-mod from_root;
 mod gathering;
-mod group;
 mod host;
 mod joined;
 mod launchers;
@@ -94,20 +82,14 @@ mod mpi;
 #[cfg(feature = "nccl")]
 mod nccl;
 mod on_devices;
-mod queue;
-mod reads;
-mod remote;
 mod seat;
-mod slot;
 mod sum;
 mod summing;
-mod tensors;
 #[cfg(test)]
 mod testing;
 mod timeline;
 mod traffic;
 mod uploading;
-mod worker;
 mod world;
 
 #[cfg(test)]
@@ -123,10 +105,9 @@ pub use device_collectives::DeviceCollectives;
 pub use error::WorldError;
 pub use flat::moved;
 pub use gathering::Gathering;
-pub use host::{count_read, host_device, is_host, joined, on_host, reads};
+pub use host::{all_on_host, count_read, host_device, is_host, joined, numbers, on_host, reads};
 pub use launchers::{LAUNCHERS, Launcher};
 pub use link::Link;
-pub use reads::{all_on_host, numbers};
 pub use summing::Summing;
 pub use timeline::{Activity, Event, Lane, Open, Span, Timeline};
 pub use traffic::{Moved, Traffic};

@@ -20,7 +20,7 @@ use crate::message::Piece;
 #[cfg(feature = "nccl")]
 use crate::nccl::{Stop, Watch, identifier};
 use crate::seat::Seat;
-use crate::{Activity, Collective, Communicator, DeviceCollectives, WorldError, worker};
+use crate::{Activity, Collective, Communicator, DeviceCollectives, WorldError, seat};
 
 /// What a rank says if its device fails.
 const FAILED: &str = "its device did not exchange";
@@ -125,8 +125,8 @@ impl Communicator {
             found
         };
         let found = match gathers {
-            true => worker::queue(self.seat(), FAILED, exchange),
-            false => worker::start(self.seat(), FAILED, exchange),
+            true => seat::queue(self.seat(), FAILED, exchange),
+            false => seat::start(self.seat(), FAILED, exchange),
         };
         let (seat, device) = (self.seat().clone(), collectives.own(self.rank()).clone());
         OnDevices { seat, call: call.clone(), device, agreed: told, ended: (ended, done), found }

@@ -10,7 +10,7 @@ use crate::call::{Call, name};
 use crate::flat::{Reading, put};
 use crate::host::is_host;
 use crate::on_devices::OnDevices;
-use crate::{Collective, Communicator, PartShape, WorldError, sum, worker};
+use crate::{Collective, Communicator, PartShape, WorldError, seat, sum};
 
 /// A sum in flight.
 ///
@@ -154,7 +154,7 @@ impl Communicator {
             };
             match is_rehearsal {
                 true => Waiting::Later(Box::new(work)),
-                false => Waiting::OnHost(worker::start(self.seat(), "its part of a sum", work)),
+                false => Waiting::OnHost(seat::start(self.seat(), "its part of a sum", work)),
             }
         };
         Ok(Summing { world: self.clone(), call, to: to.clone(), state })

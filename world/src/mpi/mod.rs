@@ -2,11 +2,9 @@
 //!
 //! ```text
 //! progress_thread.rs  the thread that makes a process's MPI calls, without ever blocking in one
-//! envelope.rs         the messages between processes
-//! wire.rs             the buffers that MPI works on
+//! wire.rs             the messages between processes, and the buffers that MPI works on
 //! ```
 
-mod envelope;
 mod progress_thread;
 mod wire;
 
@@ -16,10 +14,10 @@ use std::time::Duration;
 use super::exchange::Exchange;
 use super::meeting::{Places, meet};
 use super::message::{Message, Notice};
-use super::remote::Remote;
 use super::{Communicator, DeviceCollectives, LAUNCHERS, WorldError};
-use envelope::Envelope;
+use crate::message::Remote;
 use progress_thread::ProgressThread;
+use wire::Envelope;
 
 /// How long a failed process waits for the others to receive the error before it exits. The launcher then ends all
 /// others, which would not report anything.

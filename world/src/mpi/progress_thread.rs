@@ -15,8 +15,7 @@ use mpi::Threading;
 use mpi::topology::{Process, SimpleCommunicator};
 use mpi::traits::*;
 
-use super::envelope::{Envelope, message};
-use super::wire::{Receiving, Sending};
+use super::wire::{Envelope, Receiving, Sending, message};
 use crate::WorldError;
 use crate::exchange::Exchange;
 use crate::message::Notice;

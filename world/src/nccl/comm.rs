@@ -1,14 +1,14 @@
-//! NCCL's communicator.
+//! NCCL's communicator, and where it finds a tensor's numbers.
 #![allow(unsafe_code)] // NCCL is a C library.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
 
-use burn::tensor::DType;
+use burn::tensor::{DType, Tensor};
 use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
+use firebrick_kernels::Handover;
 
 use super::library::{Library, OLDEST, library};
-use super::memory::Buffer;
 use super::watch::{Stop, Watch};
 use crate::Collective;
 
@@ -161,4 +161,32 @@ fn described(nccl: &Library, error: ncclResult_t, comm: sys::ncclComm_t) -> Stri
     };
     let texts: Vec<_> = texts.into_iter().filter_map(text).filter(|text| !text.is_empty()).collect();
     format!("NCCL: {}", texts.join(": "))
+}
+
+/// The memory of a rank's device.
+pub trait Memory: Send + Sync {
+    /// Makes the device current in this thread.
+    fn enter(&self) -> Result<(), String>;
+    /// Returns the buffers of flat tensors, for NCCL to read and write, once the device has done what was queued before
+    /// they were handed over: also with the memory that they have taken.
+    fn lend(&self, tensors: Handover) -> Result<Vec<Buffer>, String>;
+    /// Returns the stream of CUDA on which NCCL works.
+    fn stream(&self) -> *mut c_void;
+    /// Returns whether the stream has done its work.
+    fn is_idle(&self) -> Result<bool, String>;
+}
+
+/// Numbers in a device's memory.
+pub struct Buffer {
+    /// Its address there.
+    pub pointer: *mut c_void,
+    /// Holds the memory, and returns it as a tensor.
+    pub tensor: Box<dyn FnOnce() -> Tensor<1> + Send>,
+}
+
+impl Buffer {
+    /// Returns the numbers as a tensor.
+    pub fn into_tensor(self) -> Tensor<1> {
+        (self.tensor)()
+    }
 }

@@ -12,7 +12,7 @@ use cudarc::driver::result::{DriverError, ctx, device, init, primary_ctx, stream
 use cudarc::driver::sys::{self, CUcontext, CUresult, CUstream};
 use firebrick_kernels::Handover;
 
-use super::memory::{Buffer, Memory};
+use super::comm::{Buffer, Memory};
 
 /// A CUDA device, with a stream on which NCCL works beside the device's own.
 pub struct Cuda {

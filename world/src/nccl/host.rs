@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
 use firebrick_kernels::Handover;
 
-use super::memory::{Buffer, Memory};
+use super::comm::{Buffer, Memory};
 use crate::host::is_host;
 
 /// The variable that says that the library is the stand-in: NCCL itself cannot read host memory.

@@ -2,8 +2,7 @@
 //!
 //! ```text
 //! library.rs its library, found at run time
-//! comm.rs    NCCL's communicator: join, collectives, errors, abort
-//! memory.rs  where NCCL finds a tensor's numbers
+//! comm.rs    NCCL's communicator: join, collectives, errors, abort; where it finds a tensor's numbers
 //! cuda.rs    ... in the memory of a CUDA device
 //! host.rs    ... in the host's, for tests with a stand-in for NCCL
 //! watch.rs   how long to wait
@@ -21,7 +20,6 @@ mod cuda;
 #[cfg(feature = "nccl-stub")]
 mod host;
 mod library;
-mod memory;
 mod watch;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -31,9 +29,8 @@ use burn::tensor::{DType, Device, Tensor};
 use firebrick_kernels::Handover;
 
 use crate::Collective;
-use comm::Comm;
 pub(crate) use comm::identifier;
-use memory::{Buffer, Memory};
+use comm::{Buffer, Comm, Memory};
 pub(crate) use watch::{Stop, Watch};
 
 /// NCCL between the devices of a group of ranks, as one of them sees it.
