@@ -1,9 +1,10 @@
-//! Checks a checkpoint, without trusting unchecked data.
+//! Checks a checkpoint without trusting unchecked data: opens it, or reports everything wrong with it.
 
+use std::fs;
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,9 +15,11 @@ use crate::disk::name_of;
 use crate::error::{CheckpointError, Result};
 use crate::file_names::{Holds, MANIFEST, rank_file};
 use crate::header::{Header, LENGTH, MAX_HEADER};
-use crate::regular::{self, Identity};
-use crate::tensors::VerifiedFile;
 use crate::{Checkpoint, FileEntry, Manifest, Tensors};
+use crate::{
+    checkpoint::VerifiedFile,
+    regular::{self, Identity},
+};
 
 /// Bytes to read at once.
 const CHUNK: usize = 1 << 20;
@@ -218,4 +221,78 @@ fn inconsistent(checkpoint: &Checkpoint) -> Vec<CheckpointError> {
         }
     }
     wrong
+}
+
+impl Checkpoint {
+    /// Opens a checkpoint's folder and checks all of it. Reads each byte once, on all cores, in little
+    /// memory.
+    ///
+    /// Ignores files that the manifest does not name; [`verify`] lists them.
+    ///
+    /// # Errors
+    ///
+    /// The first problem found, with the file's path.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
+        Self::open_showing(path, |_, _| ())
+    }
+
+    /// Like [`open`](Self::open), and calls `progress` with the bytes checked so far and the total.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`open`](Self::open).
+    pub fn open_showing(path: impl Into<PathBuf>, progress: impl Fn(u64, u64) + Sync) -> Result<Self> {
+        Self::open_while(path, |done, all| {
+            progress(done, all);
+            true
+        })
+    }
+
+    /// Like [`open_showing`](Self::open_showing), but stops as soon as `progress` returns false.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`open`](Self::open), and [`CheckpointError::Stopped`].
+    pub fn open_while(path: impl Into<PathBuf>, progress: impl Fn(u64, u64) -> bool + Sync) -> Result<Self> {
+        examine(&path.into(), &progress).map_err(|mut errors| errors.swap_remove(0))
+    }
+}
+
+/// The result of [`verify`].
+#[derive(Debug)]
+pub struct Report {
+    /// The manifest, if it is valid.
+    pub manifest: Option<Manifest>,
+    /// The errors of single files, or of all files together.
+    pub problems: Vec<CheckpointError>,
+    /// Entries of the folder that the manifest does not name. They are never read.
+    pub strays: Vec<PathBuf>,
+}
+
+impl Report {
+    /// Returns whether the checkpoint can be opened.
+    pub fn is_sound(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+/// Checks a checkpoint like [`Checkpoint::open`](crate::Checkpoint::open), but reports every wrong file,
+/// not only the first. Calls `progress` with the bytes checked so far and the total.
+pub fn verify(path: &Path, progress: impl Fn(u64, u64) + Sync) -> Report {
+    let show = |done, all| {
+        progress(done, all);
+        true
+    };
+    let problems = examine(path, &show).err().unwrap_or_default();
+    let manifest = Manifest::read(path).ok();
+    let known = |name: &std::ffi::OsStr| {
+        let files = manifest.iter().flat_map(|manifest| &manifest.files);
+        name == MANIFEST || files.into_iter().any(|file| name == file.name.as_str())
+    };
+    // Without a manifest, no other file can be judged.
+    let entries = manifest.as_ref().and_then(|_| fs::read_dir(path).ok()).into_iter().flatten().flatten();
+    let mut strays: Vec<PathBuf> =
+        entries.filter(|entry| !known(&entry.file_name())).map(|entry| entry.path()).collect();
+    strays.sort();
+    Report { manifest, problems, strays }
 }

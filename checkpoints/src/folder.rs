@@ -8,7 +8,6 @@ use crate::Manifest;
 use crate::disk::{self, Disk, RealDisk, at, name_of};
 use crate::error::{CheckpointError, Result};
 use crate::file_names::{LATEST, MANIFEST, REMOVED, REPLACED, STAGED_LATEST, STAGING, step_folder, step_of};
-use crate::latest::write_latest;
 use crate::regular::read_small;
 
 /// The maximum size of `latest`, in bytes.
@@ -300,4 +299,14 @@ fn stale(name: &str, prefix: &str) -> bool {
     };
     let digits = step.bytes().take_while(u8::is_ascii_digit).count();
     digits >= 8 && (step.len() == digits || step[digits..].starts_with('-'))
+}
+
+/// Makes `latest` name the checkpoint of a step. At every moment it names the old one or the new one.
+pub(crate) fn write_latest(disk: &dyn Disk, folder: &Path, step: u64) -> Result<()> {
+    let staged = folder.join(STAGED_LATEST);
+    disk::write_file(disk, &staged, format!("{}\n", step_folder(step)).as_bytes())?;
+    let point = "rename latest";
+    at(point, &staged, disk.rename(point, &staged, &folder.join(LATEST)))?;
+    let point = "sync the checkpoints' folder after latest";
+    at(point, folder, disk.sync_dir(point, folder))
 }

@@ -11,7 +11,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::Scalar;
-use crate::dtypes::tensor_bytes;
+use crate::elements::tensor_bytes;
 use crate::error::dtype_name;
 
 /// The maximum bytes of a header's text, which also bounds the cost of parsing it.
@@ -205,7 +205,7 @@ impl Header {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dtypes::DTYPES;
+    use crate::elements::DTYPES;
 
     fn part(name: &str, dtype: Dtype, shape: &[usize], rows: Option<Range<usize>>) -> Part {
         Part { name: name.into(), dtype, shape: shape.into(), rows }

@@ -125,20 +125,17 @@
 //! ├── retention         which checkpoints are kept, and the removal of the others
 //! ├── disk              every operation that changes the disk, so that tests can make each fail
 //! └── file_names        the names of files and folders
-//! checkpoint         a checked checkpoint, open for reading
-//! ├── examine           checks a checkpoint, without trusting unchecked data
-//! ├── tensors           reads whole tensors, or rows, from the files of all ranks
-//! │   └── packed           matrices that are saved as codes of a few bits, and read as f32
-//! ├── verify            reports everything wrong with a checkpoint
+//! checkpoint         a checked checkpoint, open for reading: whole tensors, or rows, from the files of all ranks
+//! ├── examine           checks a checkpoint, without trusting unchecked data: opens it, or reports everything wrong
+//! ├── packed            matrices that are saved as codes of a few bits, and read as f32
 //! ├── consolidate       merges all ranks' files into one safetensors file or Hugging Face shards
 //! │   ├── cast             converts floats to another dtype
 //! │   ├── merge            adds LoRA products to their matrices
 //! │   └── shards           assigns tensors to files
 //! └── diff              compares two checkpoints
-//!     └── elements         decodes the numbers in a tensor's bytes
+//!     └── elements         the dtypes a checkpoint can hold, and the numbers in a tensor's bytes
 //! manifest           the files with their sizes and digests
 //! header             which rows of which tensors a file holds
-//! └── dtypes            the dtypes a checkpoint can hold
 //! regular            opens plain files for reading, and nothing else
 //! digest             BLAKE3, and SHA-256 for format 1
 //! error              the errors, with advice
@@ -149,16 +146,13 @@ mod consolidate;
 mod diff;
 mod digest;
 mod disk;
-mod dtypes;
 mod elements;
 mod error;
 mod examine;
 mod file_names;
 mod folder;
 mod header;
-mod latest;
 mod manifest;
-mod open;
 mod packed;
 mod piece;
 mod rank_files;
@@ -166,15 +160,14 @@ mod regular;
 mod retention;
 mod scalar;
 mod staging;
-mod tensors;
-mod verify;
 
-pub use checkpoint::Checkpoint;
+pub use checkpoint::{Checkpoint, Info, Tensors};
 pub use consolidate::{Consolidate, Consolidated, What, consolidate, remove_staged};
 pub use diff::{Change, Diff, Section, diff};
 pub use digest::{Algorithm, Digest};
 pub use disk::{Disk, RealDisk};
 pub use error::{CheckpointError, Result};
+pub use examine::{Report, verify};
 pub use file_names::{TRAINER, TRAINER_IN_RON};
 pub use folder::{Folder, Saved};
 pub use manifest::{FileEntry, Manifest};
@@ -184,8 +177,6 @@ pub use retention::Keep;
 pub use safetensors::Dtype;
 pub use scalar::Scalar;
 pub use staging::Staging;
-pub use tensors::{Info, Tensors};
-pub use verify::{Report, verify};
 
 /// The format version that this crate writes. It also reads versions 1 and 2.
 pub const FORMAT: u32 = 3;

@@ -3,12 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::disk::{self, Disk, at};
 use crate::error::{CheckpointError, Result};
 use crate::file_names::{MANIFEST, REPLACED, STAGING, TRAINER, step_folder};
-use crate::latest::write_latest;
 use crate::manifest::MAX_TRAINER;
 use crate::{Digest, FileEntry, Folder, Manifest, RankState, Saved, rank_files};
+use crate::{
+    disk::{self, Disk, at},
+    folder::write_latest,
+};
 
 /// A checkpoint being written: the folder `.staging-step-00001000-ATTEMPT`.
 ///

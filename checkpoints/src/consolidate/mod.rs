@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use safetensors::Dtype;
 
 use crate::disk::{Disk, RealDisk, at, name_of};
-use crate::dtypes::tensor_bytes;
-use crate::elements::is_float;
+use crate::elements::{is_float, tensor_bytes};
 use crate::error::{CheckpointError, Result, dtype_name};
 use crate::header::{encoded, file_order};
 use crate::{Checkpoint, Info, Tensors};
