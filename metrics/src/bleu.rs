@@ -1,9 +1,9 @@
 //! BLEU: the share of a translation's n-grams that occur in its references.
 
 use crate::counts::whole_array;
-use crate::ngrams::{Ngrams, common, ngrams};
 use crate::pairs::pairs;
-use crate::{Metric, MetricError, tokens_13a, whitespace};
+use crate::words::{Ngrams, common, ngrams};
+use crate::{Metric, MetricError, words};
 
 /// The longest n-grams to count.
 const ORDERS: usize = 4;
@@ -199,10 +199,10 @@ impl BleuTokens {
     /// ```
     pub fn split(self, text: &str) -> Vec<String> {
         // Trims first, because a newline at the end could join lines.
-        let text = whitespace::trim_end(text);
+        let text = words::trim_end(text);
         match self {
-            Self::Mteval13a => whitespace::split(&tokens_13a::tokenize(text)).map(str::to_owned).collect(),
-            Self::Whitespace => whitespace::split(text).map(str::to_owned).collect(),
+            Self::Mteval13a => words::split(&words::tokenize_13a(text)).map(str::to_owned).collect(),
+            Self::Whitespace => words::split(text).map(str::to_owned).collect(),
         }
     }
 }

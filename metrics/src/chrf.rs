@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use crate::counts::whole_numbers;
-use crate::ngrams::{common, ngrams};
 use crate::pairs::pairs;
-use crate::{Metric, MetricError, whitespace};
+use crate::words::{common, ngrams};
+use crate::{Metric, MetricError, words};
 
 /// Corpus chrF (Popović, 2015, <https://aclanthology.org/W15-3049/>) and chrF++ (Popović, 2017,
 /// <https://aclanthology.org/W17-4770/>), computed like sacrebleu.
@@ -173,7 +173,7 @@ impl Settings {
     }
 
     fn units<'a>(&self, text: &'a str) -> Units<'a> {
-        let counts = |character: &char| self.whitespace || !whitespace::is_space(*character);
+        let counts = |character: &char| self.whitespace || !words::is_space(*character);
         let words = if self.word_orders > 0 { words(text) } else { Vec::new() };
         Units { characters: text.chars().filter(counts).collect(), words }
     }
@@ -219,7 +219,7 @@ impl OrderCounts {
 /// Splits a text into the words of chrF++: `(hi)` becomes `(hi` and `)`.
 fn words(text: &str) -> Vec<&str> {
     let mut words = Vec::new();
-    for word in whitespace::split(text) {
+    for word in words::split(text) {
         let punctuation = |character: char| character.is_ascii_punctuation();
         let parts = match (word.strip_suffix(punctuation), word.strip_prefix(punctuation)) {
             (Some(rest), _) if !rest.is_empty() => Some(word.split_at(rest.len())),

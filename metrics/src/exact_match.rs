@@ -4,11 +4,11 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use crate::exact_sum::{ExactSum, counts_and_sums};
-use crate::ngrams::{common, ngrams};
+use crate::counts::{ExactSum, counts_and_sums};
 use crate::pairs::pairs_or_none;
 use crate::report::Tally;
-use crate::{Metric, MetricError, PrecisionRecallF1, whitespace};
+use crate::words::{common, ngrams};
+use crate::{Metric, MetricError, PrecisionRecallF1, words};
 
 /// Exact match and word F1 of answers to questions, computed like the script of SQuAD 2.0 (Rajpurkar et al., 2018,
 /// <https://aclanthology.org/P18-2124/>).
@@ -100,13 +100,13 @@ pub fn normalize_answer(text: &str) -> String {
         "a" | "an" | "the" => " ".to_owned(),
         word => word.to_owned(),
     });
-    whitespace::split(&without_articles).collect::<Vec<_>>().join(" ")
+    words::split(&without_articles).collect::<Vec<_>>().join(" ")
 }
 
 /// Returns the F1 of the words of two normalized answers; 1 if both are empty.
 fn word_f1(prediction: &str, wanted: &str) -> f64 {
-    let prediction: Vec<&str> = whitespace::split(prediction).collect();
-    let wanted: Vec<&str> = whitespace::split(wanted).collect();
+    let prediction: Vec<&str> = words::split(prediction).collect();
+    let wanted: Vec<&str> = words::split(wanted).collect();
     if prediction.is_empty() && wanted.is_empty() {
         return 1.0;
     }

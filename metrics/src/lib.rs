@@ -53,50 +53,39 @@
 //! metric              the trait of all metrics
 //! entities            precision, recall and F1 over exact spans
 //! └── spans              extracts entities from tags, strictly or like conlleval
-//! classification      the same scores over classes
-//! └── confusion          which class was taken for which
+//! classification      the same scores over classes, and which class was taken for which
 //! report              scores per class and their averages
 //! perplexity          e to the mean loss
 //! masked_accuracy     the share of correct items
 //! bleu                n-grams of words
-//! └── tokens_13a         sacrebleu's tokenizer 13a
 //! chrf                n-grams of characters and words
 //! rouge               n-grams and common subsequences of words
-//! └── common_subsequence  longest common subsequences
 //! exact_match         short answers, whole and word by word
 //! pairs               pairs predictions with references and checks them
-//! ngrams              counts n-grams
-//! whitespace          Python's definition of white space
-//! counts              parses counts from plain numbers
-//! └── exact_sum          a sum that does not depend on the order
+//! words               Python's definition of white space, sacrebleu's tokenizer 13a, and n-grams
+//! counts              parses counts from plain numbers, and a sum that does not depend on the order
 //! error               the errors
 //! ```
 
 mod bleu;
 mod chrf;
 mod classification;
-mod common_subsequence;
-mod confusion;
 mod counts;
 mod entities;
 mod error;
 mod exact_match;
-mod exact_sum;
 mod masked_accuracy;
 mod metric;
-mod ngrams;
 mod pairs;
 mod perplexity;
 mod report;
 mod rouge;
 mod spans;
-mod tokens_13a;
-mod whitespace;
+mod words;
 
 pub use bleu::{Bleu, BleuScore, BleuTokens, Smoothing};
 pub use chrf::ChrF;
-pub use classification::Classification;
-pub use confusion::Confusion;
+pub use classification::{Classification, Confusion};
 pub use entities::Entities;
 pub use error::{MetricError, Side, TagFault};
 pub use exact_match::{AnswerScore, ExactMatch, normalize_answer};

@@ -1,6 +1,6 @@
 //! Perplexity of a language model.
 
-use crate::exact_sum::{ExactSum, counts_and_sums};
+use crate::counts::{ExactSum, counts_and_sums};
 use crate::{Metric, MetricError};
 
 /// Perplexity: e to the mean loss per item (Jelinek et al., 1977).
