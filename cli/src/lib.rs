@@ -25,7 +25,6 @@
 //! run/           a run as a RON file: parsing, checks, and launching it
 //! plan/          estimates a run: bytes held and sent, operations, and what lets it fit
 //! bench.rs       times steps, compared with a plain Burn loop or other settings
-//! preview/       the first batches, readable
 //! trained_run/   evaluates and measures a trained run, predicts and generates with it
 //! hub/           models and data of the Hugging Face Hub
 //! mlflow/        a run's numbers on an MLflow server
@@ -36,7 +35,6 @@
 //! watch/         follows a run from another terminal
 //! report_page/   one HTML page of a run, from the run's files alone
 //! guide.rs       the pages of docs/
-//! token_cache/   tokens and vocabularies that runs keep for later runs
 //! panics.rs      what the program prints of a panic
 //! out_of_memory.rs   how it ends if there is no memory
 //! threads.rs     the threads that compute, and those that the system does not start
@@ -60,7 +58,6 @@ mod mlflow;
 mod out_of_memory;
 mod panics;
 mod plan;
-mod preview;
 mod program;
 pub mod report_page;
 mod run;
@@ -68,11 +65,17 @@ mod runs;
 mod schema;
 mod signals;
 mod threads;
-mod token_cache;
 mod trained_run;
 pub mod watch;
 
 pub use bench::{Bench, BenchReport, BesideReport, RawReport};
+pub use firebrick_tasks::{
+    CausalLmTask, Cell, ChatConfig, Corpus, DataConfig, DpoTask, Examples, Grid, LabelSettings, Legible,
+    LoadError, Loaded, Loading, Look, MaskedLmTask, Names, Numbers, Paths, PreferenceChat, Preview, Row,
+    Rows, Seq2SeqTask, SequenceClassificationTask, Suggestion, Task, TaskConfig, TaskData, Tasks,
+    TemplateConfig, TokenCacheError, TokenClassificationTask, TokenKind, Tokenized, TokenizerConfig, Writing,
+    record_json,
+};
 pub use hub::HubError;
 pub use init::InitError;
 pub use mlflow::{MlflowConfig, MlflowError};
@@ -80,15 +83,10 @@ pub use plan::{
     Cluster, ClusterError, ClusterPlan, Collectives, FoundBatch, Group, Peak, Plan, PlanError, Planned, Sent,
     StepTime, Timed, Traffic,
 };
-pub use preview::{Cell, Grid, Legible, Look, Names, Numbers, Preview, Row, TokenKind};
 pub use program::Program;
 pub use run::{
-    BatchConfig, Caret, CausalLmTask, ChatConfig, CheckpointsConfig, Corpus, DataConfig, DataRun, DpoTask,
-    Examples, Families, LabelSettings, Launched, LinkConfig, Loaded, Loading, MaskedLmTask, ModelConfig,
-    Paths, PreferenceChat, Rows, Run, RunError, RunStrategy, SampleConfig, Seq2SeqTask,
-    SequenceClassificationTask, Suggestion, Task, TaskConfig, TaskData, Tasks, TemplateConfig,
-    TokenClassificationTask, Tokenized, TokenizerConfig, Writing, record_json,
+    BatchConfig, Caret, CheckpointsConfig, DataRun, Families, Launched, LinkConfig, ModelConfig, Run,
+    RunError, RunStrategy, SampleConfig,
 };
 pub use schema::schema;
-pub use token_cache::TokenCacheError;
 pub use trained_run::{Evaluated, Measure, MeasureError, Measured, Predicted, TrainedRun};

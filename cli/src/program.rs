@@ -14,8 +14,9 @@ use serde::de::DeserializeOwned;
 use crate::arguments;
 use crate::burn_device;
 use crate::cli::Cli;
-use crate::{Families, Task, TaskConfig, Tasks, token_cache};
+use crate::{Families, Task, TaskConfig, Tasks};
 use firebrick_models::family::Trainable;
+use firebrick_tasks::TokenCache;
 
 /// The program `firebrick`, whose run files can name techniques of your own. Write a `main` that runs it:
 ///
@@ -108,7 +109,7 @@ impl Program {
     pub fn run_from(self, arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
         firebrick::process_start();
         firebrick::memory::keep_freed();
-        token_cache::install();
+        TokenCache::install();
         self.optimizers.install();
         self.strategies.install();
         self.schedules.install();

@@ -8,9 +8,9 @@ use serde::Serialize;
 use crate::RunError;
 use crate::commands::run_args::ReportFormat;
 use crate::console::print;
-use crate::token_cache::{KeptTokens, TokenCache};
 use firebrick::ByteSize;
 use firebrick::device::kernel_cache::KernelCache;
+use firebrick_tasks::{KeptTokens, TokenCache};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::RunError;
 use crate::console::{print, tell};
 use crate::init::DraftRequest;
-use crate::run::Tasks;
+use crate::{RunError, Tasks};
 
 const EXAMPLES: &str = "\
 Examples:

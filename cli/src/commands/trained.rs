@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use clap::Args;
 use firebrick_datasets::counted;
 
-use crate::RunError;
 use crate::commands::decoding_args::DecodingArgs;
 use crate::commands::run_args::ReportFormat;
 use crate::commands::summary::Rows;
 use crate::console::{print_written, tell, with_progress};
-use crate::run::{Paths, Process};
+use crate::run::Process;
 use crate::trained_run::{Evaluated, Measure, Measured, PREDICTIONS, TEXTS, TrainedRun};
+use crate::{Paths, RunError};
 use firebrick::TrainError;
 use firebrick::saving::Staged;
 

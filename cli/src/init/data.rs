@@ -6,9 +6,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use firebrick_datasets::{Files, Format, Record, TagScheme, Tags, TextUnit, Value, counted};
+use firebrick_tasks::entity_scheme;
 
 use super::InitError;
-use crate::run::entity_scheme;
 use crate::{Examples, Paths, RunError};
 
 /// The number of records that are looked at.
@@ -100,7 +100,7 @@ impl Seen {
         if self.format.is_none() && !is_plain_text && Format::of(valid).is_err() {
             self.format = Some(named(&format).1);
         }
-        let reader = crate::run::open(&Paths::One(valid.into()), Some(&format))?;
+        let reader = Paths::One(valid.into()).open(Some(&format))?;
         for part in 0..reader.parts() {
             for record in reader.open(part)?.take(HEAD) {
                 let record = record?;
@@ -138,7 +138,7 @@ impl Seen {
 
 /// Returns the first records of data.
 fn head(path: &Path, format: &Format) -> Result<Vec<Record>, RunError> {
-    let reader = crate::run::open(&Paths::One(path.into()), Some(format))?;
+    let reader = Paths::One(path.into()).open(Some(format))?;
     let mut records = Vec::new();
     for part in 0..reader.parts() {
         let rest = HEAD.saturating_sub(records.len());

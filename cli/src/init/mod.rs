@@ -20,8 +20,8 @@ use firebrick_models::pretrained::Folder;
 
 use crate::console::tell;
 use crate::hub::{FileSet, local_folder, local_paths};
-use crate::run::{Families, Limits, TaskConfig, Tasks};
-use crate::{Examples, ModelConfig, Run, RunError};
+use crate::run::{Families, Limits};
+use crate::{Examples, ModelConfig, Run, RunError, TaskConfig, Tasks};
 
 pub use error::InitError;
 

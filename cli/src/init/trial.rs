@@ -10,8 +10,7 @@ use firebrick_datasets::Format;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 
-use crate::run::{open, record_json};
-use crate::{ModelConfig, Paths, Run, RunError};
+use crate::{ModelConfig, Paths, Run, RunError, record_json};
 
 /// The most bytes of data that are tried, which takes a moment. Of more data, the records at its beginning are.
 const MOST: u64 = 1 << 20;
@@ -127,7 +126,7 @@ impl Trial<'_> {
         let failed = |error| RunError::output("a temporary file", error);
         let mut file = BufWriter::new(File::create(path).map_err(failed)?);
         let is_plain_text = path.extension().is_some_and(|extension| extension == "txt");
-        let reader = open(&one(self.data), Some(self.format))?;
+        let reader = one(self.data).open(Some(self.format))?;
         let mut left = MOST as usize;
         'all: for part in 0..reader.parts() {
             for record in reader.open(part)? {

@@ -1,16 +1,16 @@
 //! Checks values of a run file that parse but are invalid.
 
+use firebrick::ByteSize;
+use firebrick_tasks::DataConfig;
+use firebrick_tasks::problem::{Problem, positive, require};
+
 use super::caret::Caret;
+use super::from_run_file::FromRunFile;
 use super::link_config::MOST_LATENCY;
 use super::param_groups::param_groups;
-use super::problem::{FromRunFile, Problem, require};
 use super::{
-    BatchConfig, CheckpointsConfig, DataConfig, DataRun, LinkConfig, Paths, Run, RunError, RunStrategy,
-    TokenizerConfig, ron_path, written,
+    BatchConfig, CheckpointsConfig, DataRun, LinkConfig, Run, RunError, RunStrategy, ron_path, written,
 };
-use firebrick::ByteSize;
-use firebrick_models::pretrained::MOST_SIZE;
-use firebrick_strategies::SettingError;
 
 /// Rejects invalid or contradictory values before anything is read or allocated.
 pub(super) fn check(run: &impl FromRunFile, file: &str, text: &str) -> Result<(), RunError> {
@@ -22,16 +22,6 @@ pub(super) fn check(run: &impl FromRunFile, file: &str, text: &str) -> Result<()
             Err(RunError::Value { file: file.into(), line, field, expected, found, caret })
         }
     }
-}
-
-/// A size far above any use, so that a typo is reported instead of tried.
-const MOST: usize = 1_000_000_000;
-
-/// The most tokens that a row may be padded to.
-const LONGEST_ROW: usize = 1_000_000;
-
-fn positive(field: &str, value: usize) -> Option<Problem> {
-    require((1..=MOST).contains(&value), field, "at least 1 and at most a billion", value)
 }
 
 impl FromRunFile for Run {
@@ -62,10 +52,7 @@ impl FromRunFile for DataRun {
     fn first_problem(&self) -> Option<Problem> {
         batch(&self.batch)
             .or_else(|| strategies(&self.strategies, &self.batch))
-            .or_else(|| source(&self.data))
-            .or_else(|| task(self))
-            .or_else(|| sizes(&self.data))
-            .or_else(|| data(&self.data))
+            .or_else(|| self.task.first_problem(&self.data))
     }
 }
 
@@ -139,83 +126,13 @@ fn adapter(run: &Run) -> Option<Problem> {
         .or_else(|| require(run.model.folder().is_some(), "adapter", expected, folder.display()))
 }
 
-/// Checks where the samples come from.
-fn source(data: &DataConfig) -> Option<Problem> {
-    let one = data.path.is_some() == data.mix.is_empty();
-    let found = if data.path.is_some() { "both" } else { "neither" };
-    let empty = |paths: &Paths| paths.as_slice().is_empty();
-    require(one, "data.path", "given, or else `data.mix`, and not both", found)
-        .or_else(|| require(!data.path.as_ref().is_some_and(empty), "data.path", "at least one path", "[]"))
-        .or_else(|| {
-            let both = data.stream.is_some() && !data.mix.is_empty();
-            require(!both, "data.stream", "left out where `data.mix` is given", "both")
-        })
-        .or_else(|| positive("data.stream", data.stream.unwrap_or(1)))
-        .or_else(|| {
-            let mut weights = data.mix.iter().enumerate();
-            let wrong = weights.find(|(_, corpus)| !(corpus.weight > 0.0 && corpus.weight.is_finite()))?;
-            require(false, &format!("data.mix.{}.weight", wrong.0), "above 0", wrong.1.weight)
-        })
-}
-
-fn task(DataRun { task, data, .. }: &DataRun) -> Option<Problem> {
-    let of = |place, checked: Result<(), SettingError>| {
-        checked.err().map(|error| Problem::of_setting(place, "task", &error))
-    };
-    of("data", task.check_data(data)).or_else(|| of("task", task.check(data)))
-}
-
-/// Checks the lengths of samples.
-fn sizes(data: &DataConfig) -> Option<Problem> {
-    let block = data.block.unwrap_or(1);
-    let possible = (1..=LONGEST_ROW).contains(&block);
-    require(possible, "data.block", "at least 1 and at most a million tokens", block)
-        .or_else(|| positive("data.max_length", data.max_length.unwrap_or(1)))
-        .or_else(|| {
-            let both = data.block.is_some() && data.max_length.is_some();
-            let expected = "left out where `data.max_length` is given, which bounds the samples";
-            require(!both, "data.block", expected, block)
-        })
-        .or_else(|| {
-            let padded = data.padding.map_or(1, |padding| padding.length(1));
-            require(padded <= LONGEST_ROW, "data.padding", "of at most a million tokens", padded)
-        })
-        .or_else(|| {
-            let most = data.max_length.unwrap_or(usize::MAX);
-            let stride = data.stride.unwrap_or(0);
-            require(stride < most, "data.stride", "below `data.max_length`", stride)
-        })
-}
-
-fn data(data: &DataConfig) -> Option<Problem> {
-    let fraction = data.valid_fraction;
-    let within = (0.0..1.0).contains(&fraction);
-    require(within, "data.valid_fraction", "at least 0 and below 1", fraction)
-        .or_else(|| require(data.workers <= 256, "data.workers", "at most 256 threads", data.workers))
-        .or_else(|| {
-            let is_file = matches!(data.tokenizer, TokenizerConfig::File(_));
-            let expected = "left out unless `data.tokenizer` is a file: a vocabulary that is made from the text has \
-                            further tokens by `data.special`";
-            require(is_file || data.new_tokens.is_empty(), "data.new_tokens", expected, "given")
-        })
-        .or_else(|| {
-            let expected = "left out where `data.format` is given: records are read one at a time, and never held as a whole";
-            require(data.format.is_none() || data.max_unpacked.is_none(), "data.max_unpacked", expected, "given")
-        })
-        .or_else(|| match data.tokenizer {
-            TokenizerConfig::Bpe { vocabulary } => {
-                let possible = (257..=MOST_SIZE).contains(&vocabulary);
-                let expected = format!("at least 257 (256 bytes and a merge) and at most {MOST_SIZE}");
-                require(possible, "data.tokenizer.vocabulary", &expected, vocabulary)
-            }
-            TokenizerConfig::Characters | TokenizerConfig::File(_) => None,
-        })
-}
-
 fn model(run: &Run) -> Option<Problem> {
     let problem = run.model.check().err().map(|error| Problem::of_setting("model", "model", &error));
     problem.or_else(|| {
-        let most = run.data.max_length.filter(|most| *most > LONGEST_ROW && run.model.limits_positions())?;
+        let most = run
+            .data
+            .max_length
+            .filter(|most| *most > DataConfig::LONGEST_ROW && run.model.limits_positions())?;
         let expected = format!(
             "at most a million tokens for a fresh `{}`, which limits the positions of a row",
             run.model.name()

@@ -1,26 +1,26 @@
 //! The data part of a run file.
 
-use std::cell::{Cell, RefCell};
+use std::path::Path;
 
 use serde::{Deserialize, Deserializer};
 
 use burn::train::Interrupter;
-use firebrick_datasets::{Amount, Skipped, Truncated};
-
-use super::attended::attended;
-use super::launcher::{Process, number_of_ranks};
-use super::load::{Prints, tell_skipped, tell_truncated};
-use super::part_of_run::part_of_run;
-use super::problem::{FromRunFile, Problem};
-use super::settled::Settled;
-use super::{
-    BatchConfig, DataConfig, Loaded, Loading, Run, RunError, RunStrategy, TaskConfig, TokenizerConfig,
-    default_seed, first_effect,
+use firebrick::TrainError;
+use firebrick::saving::Staged;
+use firebrick_datasets::Amount;
+use firebrick_tasks::{
+    DataConfig, Dataset, LoadError, Loaded, Paths, Preview, Settled, TaskConfig, Tokenized, TokenizerConfig,
+    attended,
 };
-use crate::hub::{FileSet, local_folder};
-use crate::token_cache::TokenCache;
 
-/// The data part of a [`Run`]: everything that the data depends on, without the model and the training settings.
+use super::from_run_file::FromRunFile;
+use super::launcher::{Process, number_of_ranks};
+use super::part_of_run::part_of_run;
+use super::{BatchConfig, Run, RunError, RunStrategy, default_seed, first_effect};
+use crate::hub::{FileSet, HubError, local_folder, local_paths};
+
+/// The data part of a [`Run`]: everything that the data depends on, without the model and the training settings. It is a
+/// [`Dataset`] whose paths may be on the Hub, and whose batches are those of a run's strategies and ranks.
 ///
 /// A program sets it and gets the batches of a task:
 ///
@@ -141,7 +141,7 @@ impl DataRun {
     ///
     /// # Errors
     ///
-    /// [`RunError::Setting`] if a setting is invalid; the data cannot be read, or does not fit the task.
+    /// [`LoadError::Setting`] if a setting is invalid; the data cannot be read, or does not fit the task.
     pub fn load(&self, say: impl Fn(&str)) -> Result<Loaded, RunError> {
         self.load_until(&Interrupter::new(), say)
     }
@@ -152,17 +152,39 @@ impl DataRun {
     ///
     /// Those of [`load`](Self::load), and [`RunError::Interrupted`].
     pub fn load_until(&self, interrupter: &Interrupter, say: impl Fn(&str)) -> Result<Loaded, RunError> {
-        if let Some(Problem { field, expected, found }) = self.first_problem() {
-            return Err(RunError::Setting { field, expected, found });
+        if let Some(problem) = self.first_problem() {
+            return Err(LoadError::from(problem).into());
         }
         let run = self.clone();
-        let loaded = attended(interrupter, "preparing", &say, move |say| {
-            let run = run.local(say)?;
-            run.task.load(&run.loading(say))
-        })?;
-        tell_skipped(&loaded.skipped, &say);
-        tell_truncated(&loaded.truncated, say);
-        Ok(loaded)
+        let local = attended(interrupter, "preparing", &say, move |say| run.local(say))?;
+        Ok(local.dataset().load_until(interrupter, say)?)
+    }
+
+    /// Tokenizes the text of `data.path` into a token file, as [`Dataset::tokenize`] does.
+    ///
+    /// # Errors
+    ///
+    /// A file of the Hub cannot be downloaded, and those of [`Dataset::tokenize`].
+    pub fn tokenize(
+        &self,
+        output: &Path,
+        interrupter: &Interrupter,
+        say: impl Fn(&str),
+    ) -> Result<Tokenized, RunError> {
+        // Before anything is downloaded.
+        Staged::create(output).map_err(|error| TrainError::file(output, "making the file", error))?;
+        let local = self.clone().local(&say)?;
+        Ok(local.dataset().tokenize(output, interrupter, say)?)
+    }
+
+    /// Looks at the micro-batches of the first epoch, 5,000 at most, and keeps the first `batches` of them, `rows` rows of
+    /// each, to be drawn.
+    ///
+    /// # Errors
+    ///
+    /// The first error of the data.
+    pub fn preview(&self, loaded: &Loaded, batches: usize, rows: usize) -> Result<Preview, RunError> {
+        Ok(loaded.preview(self.micro_batches(), batches, rows)?)
     }
 
     /// Returns the run with the paths of this machine in place of those on the Hub, whose files are downloaded.
@@ -170,13 +192,13 @@ impl DataRun {
     /// # Errors
     ///
     /// A file of the Hub cannot be downloaded.
-    pub(super) fn local(mut self, say: &dyn Fn(&str)) -> Result<Self, RunError> {
+    fn local(mut self, say: &dyn Fn(&str)) -> Result<Self, RunError> {
         let data = &mut self.data;
         for paths in data.path.iter_mut().chain(&mut data.valid) {
-            *paths = paths.local(say)?;
+            *paths = local_data(paths, say)?;
         }
         for corpus in &mut data.mix {
-            corpus.path = corpus.path.local(say)?;
+            corpus.path = local_data(&corpus.path, say)?;
         }
         if let TokenizerConfig::File(path) = &mut data.tokenizer {
             *path = local_folder(path, FileSet::Tokenizer, say)?.into_owned();
@@ -184,37 +206,33 @@ impl DataRun {
         Ok(self)
     }
 
-    /// Returns the cache of tokens, if the run uses it. Of the processes on a machine, one adds to it.
-    fn cache(&self, say: &dyn Fn(&str)) -> Option<TokenCache> {
-        if !self.data.cache {
-            return None;
-        }
-        let cache = TokenCache::of_runs().unwrap_or_else(|error| {
-            say(&format!("warning: nothing is kept for later runs: {error}"));
-            None
-        });
+    /// Returns the task on the data. Of the processes on a machine, one adds to the cache of tokens.
+    fn dataset(self) -> Dataset {
         let first = Process::this().map_or(true, |process| process.on_machine == 0);
-        cache.map(|cache| cache.adding(first))
-    }
-
-    pub(super) fn loading<'a>(&'a self, say: &'a dyn Fn(&str)) -> Loading<'a> {
-        Loading {
-            config: &self.data,
-            settled: &self.settled,
-            seed: self.seed,
+        Dataset {
             micro_batch: self.batch.amount(),
             global_batch: self.global_batch(),
+            task: self.task,
+            data: self.data,
+            seed: self.seed,
             evaluate_samples: self.evaluate_samples,
-            texts: &self.task,
-            say,
-            skipped: Skipped::default(),
-            truncated: Truncated::default(),
-            cut_texts: RefCell::default(),
-            prints: Prints::default(),
-            cache: self.cache(say),
-            cache_failed: Cell::new(false),
+            settled: self.settled,
+            adds_to_cache: first,
         }
     }
+}
+
+/// Returns the paths on this machine: those on the Hub are downloaded.
+///
+/// # Errors
+///
+/// Those of [`local_paths`].
+pub(crate) fn local_data(paths: &Paths, say: &dyn Fn(&str)) -> Result<Paths, HubError> {
+    let mut local = local_paths(paths.as_slice(), say)?;
+    Ok(match (paths, local.len()) {
+        (Paths::One(_), 1) => Paths::One(local.remove(0)),
+        _ => Paths::Several(local),
+    })
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use firebrick_datasets::{DataError, ReadError, TokenizerError, counted};
 use firebrick_strategies::StrategyError;
 use firebrick_strategies::optim::GroupsError;
+use firebrick_tasks::{LoadError, TokenCacheError};
 use thiserror::Error;
 
 use super::caret::Caret;
@@ -15,7 +16,6 @@ use crate::import::ImportError;
 use crate::init::InitError;
 use crate::mlflow::MlflowError;
 use crate::report_page::ReportPageError;
-use crate::token_cache::TokenCacheError;
 use crate::trained_run::MeasureError;
 use crate::watch::WatchError;
 use firebrick::device::DeviceError;
@@ -84,16 +84,6 @@ pub enum RunError {
         /// The place in the file.
         caret: Box<Caret>,
     },
-    /// A value that a program set is invalid, or contradicts another one.
-    #[error("`{field}` must be {expected}, found {found}")]
-    Setting {
-        /// The path of the field, as in a run file.
-        field: String,
-        /// What the field may be.
-        expected: String,
-        /// What the field is.
-        found: String,
-    },
     /// The prompt cannot be encoded.
     #[error("`sample.prompt`: {reason}")]
     Prompt {
@@ -132,42 +122,6 @@ pub enum RunError {
         known: Vec<&'static str>,
         /// The `model_type` in `config.json`.
         found: String,
-    },
-    /// The folder's classifier and the task have different labels.
-    #[error(
-        "{folder}: its classifier has the labels {known}, but {found}: to train it further, use these labels in \
-         `task.names` and in the data; to start a new one, set `task.new_head` to true"
-    )]
-    Classifier {
-        /// The folder.
-        folder: PathBuf,
-        /// The classifier's labels, by id.
-        known: String,
-        /// The labels of the task, and where they come from.
-        found: String,
-    },
-    /// The tokenizer has more tokens than the model.
-    #[error(
-        "the tokenizer has {tokenizer} tokens, but the model knows {model}: set `data.tokenizer` to the \
-         tokenizer of the model's folder"
-    )]
-    Vocabulary {
-        /// Vocabulary size of the tokenizer.
-        tokenizer: usize,
-        /// Vocabulary size of the model.
-        model: usize,
-    },
-    /// Rows may be longer than the model can read.
-    #[error(
-        "rows may have {} tokens, but {}: set `data.max_length`, `data.block` for windows, or `max_target_length` for targets",
-        longest.map_or("any number of".into(), |longest| longest.to_string()),
-        most.map_or("a fresh model needs a bound".into(), |most| format!("the model reads at most {most}"))
-    )]
-    Rows {
-        /// The most tokens of a row of the data, if there is a limit.
-        longest: Option<usize>,
-        /// The most tokens of a row that the model reads.
-        most: Option<usize>,
     },
     /// The folder holds no weights of a trained run.
     #[error(
@@ -228,17 +182,6 @@ pub enum RunError {
     /// There are no records to answer.
     #[error("the run has no validation files: name the records to answer with --data")]
     NothingAsked,
-    /// A part of the data cannot be cut into windows.
-    #[error("the {part} part of the data: {error}")]
-    Part {
-        /// `training`, `validation` or `evaluated`.
-        part: &'static str,
-        /// The error of the data.
-        error: DataError,
-    },
-    /// The data and the task do not fit a token file.
-    #[error("a token file holds the text of `CausalLm` from `data.path`, and not that of `{0}` or of a mix")]
-    Tokenize(&'static str),
     /// The run does not fit into this machine's memory.
     #[error(
         "a model of {parameters:.3e} parameters with micro-batches of {rows} rows and {tokens} tokens needs at least {:.1} GB for its {} in this process, but this machine has {:.1} GB: lower `batch`, `data.block`, `data.max_length`, `data.padding`, `model.width`, `model.layers`, the vocabulary or `ranks`{}",
@@ -382,6 +325,9 @@ pub enum RunError {
     /// The token cache cannot be used.
     #[error(transparent)]
     TokenCache(#[from] TokenCacheError),
+    /// The data cannot be loaded, or does not fit the task or the model.
+    #[error(transparent)]
+    Load(LoadError),
     /// The data, the strategies or the training failed.
     #[error(transparent)]
     Train(#[from] TrainError),
@@ -414,6 +360,17 @@ impl RunError {
 impl From<DataError> for RunError {
     fn from(error: DataError) -> Self {
         Self::Train(error.into())
+    }
+}
+
+/// What a run has an error of its own for is that one, wherever it comes from.
+impl From<LoadError> for RunError {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::Data(error) => error.into(),
+            LoadError::Interrupted => Self::Interrupted,
+            error => Self::Load(error),
+        }
     }
 }
 

@@ -10,10 +10,11 @@ use firebrick_models::{
     ModernBertSequenceClassifier, ModernBertTokenClassifier, Preferring, T5,
 };
 use firebrick_strategies::registry::{Registered, Registry};
+use firebrick_tasks::TaskConfig;
 
 use super::any_trainable::{AnyTrainable, Typed};
 use super::model_config::{AnyShape, FromFolder, named};
-use super::{Run, RunError, TaskConfig};
+use super::{Run, RunError};
 use crate::console::tell;
 use crate::hub::{FileSet, local_folder};
 

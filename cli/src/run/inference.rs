@@ -5,11 +5,12 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use firebrick_datasets::{Amount, Tokenizer};
 
-use super::{Run, RunError, SampleConfig, Writing};
+use super::{Run, RunError, SampleConfig};
 use firebrick_models::decoding::Decoding;
 use firebrick_models::family::{Family, Trainable};
 use firebrick_models::inference::Inference;
 use firebrick_models::pretrained::Folder;
+use firebrick_tasks::Writing;
 
 impl Run {
     /// Returns the most tokens of a row that the model is asked about, padding included; `Some(None)` if there is no

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use burn::train::Interrupter;
 use serde_json::Value;
 
-use super::attended::attended;
 use super::prepare::Parts;
-use super::{DataRun, Process, Run, RunError, Writing, asked, changes, export};
+use super::{DataRun, Process, Run, RunError, changes, export};
 use crate::console::{Detail, tell};
 use crate::hub::repository_of;
 use crate::mlflow::{MlflowConfig, Started};
@@ -19,6 +18,7 @@ use firebrick::{Adapters, AnyModel, Report, Resume, Show, TrainError, Trained, m
 use firebrick_models::family::{Family, Trainable};
 use firebrick_models::inference::Question;
 use firebrick_models::pretrained::{CONFIG, Folder, config_text, save_adapters, unsavable_adapter};
+use firebrick_tasks::{Writing, attended, chat_prompt};
 
 /// A run that has been trained.
 #[derive(Debug)]
@@ -144,7 +144,7 @@ impl Launch<'_> {
             if let Some(folder) = &mut parts.folder {
                 folder.close_weights();
             }
-            Ok((parts, model, optimizer))
+            Ok::<_, RunError>((parts, model, optimizer))
         })?;
         let trainer = run
             .trainer(&parts)
@@ -329,7 +329,7 @@ fn write_sample<M: Trainable>(run: &Run, model: &M, parts: &Parts<M>) -> Result<
         sample.decoding(run.seed),
     )?;
     let question = match run.task.writing() {
-        Some(Writing::Answer) => asked(&parts.tokenizer, None, &sample.prompt)?,
+        Some(Writing::Answer) => chat_prompt(&parts.tokenizer, None, &sample.prompt)?,
         _ => sample.prompt.clone(),
     };
     let answers = model.clone().valid().answers(&[Question::Text(question)], &inference)?;

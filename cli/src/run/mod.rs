@@ -1,37 +1,31 @@
 //! A run file in RON.
 
 mod any_trainable;
-mod attended;
 mod caret;
 mod changes;
 mod check;
 mod checkpoints_config;
-mod data_config;
 mod data_run;
 mod error;
 mod export;
 mod families;
+mod from_run_file;
 mod inference;
 mod launch;
 mod launcher;
 mod link_config;
-mod load;
 mod many_ranks;
 mod model_config;
 mod param_groups;
 mod parse;
 mod part_of_run;
 mod prepare;
-mod problem;
 mod ron_path;
 pub(crate) mod ron_scan;
 mod room;
 mod saved_weights;
-mod settled;
 mod shapes;
 mod strategies;
-mod task;
-mod tokenize;
 
 use std::path::PathBuf;
 
@@ -39,6 +33,7 @@ use burn::tensor::Device;
 use firebrick_datasets::Amount;
 use firebrick_strategies::Float;
 use firebrick_strategies::optim::{BoxedOptimizer, Group};
+use firebrick_tasks::{DataConfig, Dataset, TaskConfig};
 use ron::extensions::Extensions;
 use serde::{Deserialize, Serialize};
 
@@ -50,30 +45,20 @@ pub(crate) use any_trainable::Limits;
 pub use caret::Caret;
 pub(crate) use changes::settings;
 pub use checkpoints_config::CheckpointsConfig;
-pub use data_config::{Corpus, DataConfig, Paths, TokenizerConfig};
 pub use data_run::DataRun;
+pub(crate) use data_run::local_data;
 pub use error::RunError;
 pub(crate) use export::{PRETRAINED, is_exported};
 pub use families::Families;
 pub use launch::Launched;
 pub(crate) use launcher::Process;
 pub use link_config::LinkConfig;
-pub use load::{Loaded, Loading, TaskData};
-pub(crate) use load::{open, tell_skipped};
 pub use model_config::ModelConfig;
 pub(crate) use parse::{Overridden, Override};
 pub(crate) use prepare::Parts;
-pub(crate) use settled::Settled;
 pub(crate) use shapes::{Shape, parameters, shapes, skeleton};
 pub use strategies::RunStrategy;
 pub(crate) use strategies::{data_parallel, first_effect, in_order, recipes, strategies_line, sum, written};
-pub use task::{
-    CausalLmTask, ChatConfig, DpoTask, Examples, LabelSettings, MaskedLmTask, PreferenceChat, Rows,
-    Seq2SeqTask, SequenceClassificationTask, Suggestion, Task, TaskConfig, Tasks, TemplateConfig,
-    TokenClassificationTask, Writing, record_json,
-};
-pub(crate) use task::{STANDARD_INPUT, asked, entity_scheme};
-pub use tokenize::Tokenized;
 
 /// Everything that describes a run: what to train, on which data, and how.
 ///
@@ -190,7 +175,7 @@ fn yes() -> bool {
 }
 
 fn default_seed() -> u64 {
-    1337
+    Dataset::SEED
 }
 
 fn default_device() -> String {

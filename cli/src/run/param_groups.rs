@@ -1,9 +1,9 @@
 //! Parameter groups in a run file.
 
 use firebrick_strategies::optim::Groups;
+use firebrick_tasks::problem::{Problem, require};
 
 use super::Run;
-use super::problem::{Problem, require};
 
 impl Run {
     /// Returns the run's parameter groups.

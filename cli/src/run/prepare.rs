@@ -9,11 +9,12 @@ use burn::train::Interrupter;
 use firebrick_datasets::collators::Labels;
 use firebrick_datasets::{DataError, Reference, SpecialTokens, Tokenizer, counted};
 use firebrick_strategies::{Adaptation, Communicator, Composition, OnDisk, Setup};
+use firebrick_tasks::{Loaded, Settled};
 use firebrick_world::{World, host_device};
 
 use super::many_ranks::ParameterKind;
 use super::shapes::{parameters, skeleton};
-use super::{DataRun, Loaded, Run, RunError, Settled, first_effect, recipes};
+use super::{DataRun, Run, RunError, first_effect, recipes};
 use crate::hub::{FileSet, local_folder};
 use firebrick::BestBy;
 use firebrick::observe::report::TruncatedTexts;

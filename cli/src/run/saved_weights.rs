@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use firebrick_checkpoints::{Checkpoint, Consolidate, What, consolidate};
 use firebrick_datasets::Tokenizer;
+use firebrick_tasks::TokenizerConfig;
 
 use super::export::{known_by, mark, read, save_beside, write_whole};
-use super::{Run, RunError, TokenizerConfig};
+use super::{Run, RunError};
 use crate::console::tell;
 use crate::hub::{FileSet, HubError, local_folder};
 use firebrick::checkpoint::ResumeError;

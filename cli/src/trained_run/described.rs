@@ -2,10 +2,10 @@
 
 use super::TrainedRun;
 use crate::report_page;
-use crate::run::Writing;
 use crate::{Launched, Run, RunError};
 use firebrick::saving;
 use firebrick_models::decoding::Decoding;
+use firebrick_tasks::Writing;
 
 /// The number of records whose predictions the page shows.
 const SHOWN: usize = 50;

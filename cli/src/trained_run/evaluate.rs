@@ -6,12 +6,11 @@ use std::time::Instant;
 use burn::tensor::FloatDType;
 use firebrick_datasets::{Batch, Batches, DataError, SampleError};
 use firebrick_strategies::Pass;
+use firebrick_tasks::{Paths, Settled, progress};
 use serde::Serialize;
 
 use super::TrainedRun;
-use crate::console::progress;
-use crate::run::{DataRun, Paths, Settled};
-use crate::{Run, RunError};
+use crate::{DataRun, Run, RunError};
 use firebrick::engine::feed::first_epoch;
 use firebrick::engine::reference::Answers;
 use firebrick::engine::session::checked;

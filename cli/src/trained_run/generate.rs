@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::TrainedRun;
 use super::incoming::{Incoming, Line, NoLine, TOGETHER, lines};
 use crate::console::{tell, with_progress};
-use crate::run::{Writing, asked, parameters};
+use crate::run::parameters;
 use crate::{Run, RunError};
 use firebrick::engine::gather::gather;
 use firebrick::engine::ranks::each_rank;
@@ -22,6 +22,7 @@ use firebrick_models::decoding::Decoding;
 use firebrick_models::family::Trainable;
 use firebrick_models::inference::{Answers, Inference, Question};
 use firebrick_models::pretrained::Folder;
+use firebrick_tasks::{Writing, chat_prompt};
 
 impl TrainedRun {
     /// Generates `decoding.returned` texts for each prompt. With a causal language model, each text includes its
@@ -113,7 +114,7 @@ impl Generating<'_> {
         let tokenizer = Arc::new(run.task.prepare(tokenizer)?);
         let is_chat = writing == Writing::Answer;
         let asked = |prompt: String| match is_chat {
-            true => Ok::<_, RunError>(asked(&tokenizer, system, &prompt)?),
+            true => Ok::<_, RunError>(chat_prompt(&tokenizer, system, &prompt)?),
             false => Ok(prompt),
         };
         let mut writer = Writer {

@@ -21,9 +21,10 @@ use std::path::{Path, PathBuf};
 
 use crate::console::tell;
 use crate::hub::{FileSet, local_folder};
-use crate::run::{ModelConfig, PRETRAINED, Process, TokenizerConfig, is_exported};
+use crate::run::{ModelConfig, PRETRAINED, Process, is_exported};
 use crate::{Run, RunError};
 use firebrick_models::pretrained::{Folder, PretrainedError};
+use firebrick_tasks::TokenizerConfig;
 
 pub(crate) use described::versions;
 pub use evaluate::Evaluated;

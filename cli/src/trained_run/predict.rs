@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::TrainedRun;
 use super::incoming::{Incoming, NoLine, TOGETHER};
-use crate::run::{Paths, STANDARD_INPUT, open, tell_skipped};
+use crate::run::local_data;
 use crate::{Run, RunError};
 use firebrick::TrainError;
 use firebrick::observe::plain_text::plain_json;
@@ -20,6 +20,7 @@ use firebrick_models::decoding::Decoding;
 use firebrick_models::family::Trainable;
 use firebrick_models::inference::{Answer, Answers, Inference, Question};
 use firebrick_models::pretrained::Folder;
+use firebrick_tasks::{Paths, STANDARD_INPUT, tell_skipped};
 
 /// What errors call the output.
 pub(crate) const PREDICTIONS: &str = "the predictions";
@@ -67,7 +68,7 @@ impl TrainedRun {
         let Some(data) = data.or_else(|| self.run.data.valid.clone()) else {
             return Err(RunError::NothingAsked);
         };
-        let asked = Asked::Files(data.local(&say)?);
+        let asked = Asked::Files(local_data(&data, &say)?);
         let predicting = Predicting { run: &self.run, asked, limit, decoding, output, say: &say };
         let folder = self.weights()?;
         self.run.model_in(&folder)?.predict(predicting, &folder)
@@ -145,7 +146,7 @@ impl Predicting<'_> {
         let (mut predicted, mut waiting) = (Predicted::default(), Vec::new());
         let most = self.limit.unwrap_or(usize::MAX);
         let skipped = Skipped::default();
-        let reader = open(paths, self.run.data.format.as_ref())?;
+        let reader = paths.open(self.run.data.format.as_ref())?;
         let mut failed = None;
         for asked in asked_by_records(self.run, &*reader, tokenizer, &skipped) {
             if predicted.answers + waiting.len() >= most {

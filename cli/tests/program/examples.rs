@@ -6,7 +6,7 @@ use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
 
-#[path = "../../examples/token_classification.rs"]
+#[path = "../../../tasks/examples/token_classification.rs"]
 #[allow(dead_code)]
 mod token_classification;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use firebrick::datasets::collators::{CausalLm, CausalSample};
 use firebrick::datasets::{Collator, DataError, Drawn, Record, TokenBatch, Value as Field};
-use firebrick_cli::{DataConfig, Loaded, Loading, Paths, Run, RunError, Task, TrainedRun, Writing};
+use firebrick_cli::{DataConfig, LoadError, Loaded, Loading, Paths, Run, Task, TrainedRun, Writing};
 use firebrick_models::decoding::Decoding;
 use firebrick_models::inference::Question;
 use firebrick_strategies::SettingError;
@@ -64,7 +64,7 @@ impl Task for Backwards {
         Ok(vec![record.text(&self.field)?])
     }
 
-    fn load(&self, loading: &Loading<'_>) -> Result<Loaded, RunError> {
+    fn load(&self, loading: &Loading<'_>) -> Result<Loaded, LoadError> {
         let tokenizer = loading.tokenizer()?;
         let collator = CausalLm::new(loading.encoder(&tokenizer, None)).padding(loading.padding(&tokenizer));
         let batches = loading.batches(Reversing { field: self.field.clone(), collator })?;

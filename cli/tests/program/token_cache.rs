@@ -294,7 +294,7 @@ fn tokens_are_listed_and_cleared() {
 }
 
 /// If this fails although the data and the settings are the same, raise the number of `VERSION` in
-/// `cli/src/run/load/kept.rs`, or runs would take the tokens that older versions made. Then update the hashes.
+/// `tasks/src/load/kept.rs`, or runs would take the tokens that older versions made. Then update the hashes.
 #[test]
 fn samples_are_those_of_this_version() {
     let mut found = Vec::new();

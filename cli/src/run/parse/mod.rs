@@ -14,7 +14,7 @@ use std::path::Path;
 use ron::error::SpannedError;
 
 use super::caret::Caret;
-use super::problem::FromRunFile;
+use super::from_run_file::FromRunFile;
 use super::{DataRun, Process, Run, RunError, check, extensions};
 pub(crate) use overrides::Override;
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use firebrick_datasets::counted;
 
 use super::super::caret::Caret;
-use super::super::problem::FromRunFile;
+use super::super::from_run_file::FromRunFile;
 use super::super::ron_path::{self, PathError};
 use super::super::{Run, RunError};
 use super::{Flaw, parse_text};

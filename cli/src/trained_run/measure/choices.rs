@@ -4,10 +4,9 @@ use firebrick_datasets::{DataError, ReadError, Record, Skipped, Value};
 
 use super::likelihood::{Likelihood, Row};
 use super::{MeasureError, Measured};
-use crate::console::progress;
-use crate::run::{Paths, open, tell_skipped};
 use crate::{Run, RunError};
 use firebrick_models::family::Trainable;
+use firebrick_tasks::{Paths, progress, tell_skipped};
 
 /// What stands between a context and an ending, the harness's `target_delimiter`.
 const DELIMITER: &str = " ";
@@ -103,7 +102,7 @@ pub(super) fn choices<M: Trainable>(
     if begins && special.bos.or(special.eos).is_none() {
         return Err(MeasureError::NoBeginToken.into());
     }
-    let reader = open(paths, run.data.format.as_ref())?;
+    let reader = paths.open(run.data.format.as_ref())?;
     let mut progress = progress(say, "questions");
     let (skipped, mut right, mut all, mut tokens) = (Skipped::default(), [0usize; 2], 0, 0);
     for part in 0..reader.parts() {

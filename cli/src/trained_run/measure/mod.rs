@@ -18,12 +18,13 @@ mod windows;
 use serde::Serialize;
 
 use super::TrainedRun;
-use crate::run::{Paths, Writing};
+use crate::run::local_data;
 use crate::{Run, RunError};
 use firebrick::Scores;
 use firebrick_models::decoding::Decoding;
 use firebrick_models::family::Trainable;
 use firebrick_models::pretrained::Folder;
+use firebrick_tasks::{Paths, Writing};
 
 pub use error::MeasureError;
 
@@ -102,7 +103,7 @@ impl TrainedRun {
         let Some(data) = data.or_else(|| self.run.data.valid.clone()) else {
             return Err(RunError::NothingAsked);
         };
-        let data = data.local(&say)?;
+        let data = local_data(&data, &say)?;
         let option = match measure {
             Measure::Texts { decoding } => return texts::texts(self, data, decoding, &say),
             Measure::Perplexity { .. } => "perplexity",

@@ -4,10 +4,10 @@ use serde_json::Value;
 
 use super::{MeasureError, Measured};
 use crate::RunError;
-use crate::run::Paths;
 use crate::trained_run::TrainedRun;
 use firebrick_models::WrittenScores;
 use firebrick_models::decoding::Decoding;
+use firebrick_tasks::Paths;
 
 /// Answers the records, and scores the answers.
 pub(super) fn texts(

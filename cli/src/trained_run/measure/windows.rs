@@ -4,10 +4,10 @@ use firebrick_datasets::{Amount, Skipped, Tokenizer, counted};
 
 use super::likelihood::{Likelihood, Row};
 use super::{MeasureError, Measured};
-use crate::console::{progress_of, with_progress};
-use crate::run::{Paths, Writing, open, tell_skipped};
+use crate::console::with_progress;
 use crate::{Run, RunError};
 use firebrick_models::family::Trainable;
+use firebrick_tasks::{Paths, Writing, progress_of, tell_skipped};
 
 /// How a text is cut into windows. Each token but a text's first is predicted once, from at least `window - stride` tokens
 /// before it where the text has as many.
@@ -64,7 +64,7 @@ fn texts(
     if run.data.is_plain_text(paths) {
         return Ok(run.data.plain_texts(paths, say)?);
     }
-    let reader = open(paths, run.data.format.as_ref())?;
+    let reader = paths.open(run.data.format.as_ref())?;
     let (skipped, mut texts) = (Skipped::default(), Vec::new());
     for part in 0..reader.parts() {
         for record in reader.open(part)? {
