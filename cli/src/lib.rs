@@ -70,9 +70,9 @@ pub mod watch;
 
 pub use bench::{Bench, BenchReport, BesideReport, RawReport};
 pub use firebrick_tasks::{
-    CausalLmTask, Cell, ChatConfig, Corpus, DataConfig, DpoTask, Examples, Grid, LabelSettings, Legible,
-    LoadError, Loaded, Loading, Look, MaskedLmTask, Names, Numbers, Paths, PreferenceChat, Preview, Row,
-    Rows, Seq2SeqTask, SequenceClassificationTask, Suggestion, Task, TaskConfig, TaskData, Tasks,
+    Asks, CausalLmTask, Cell, ChatConfig, Corpus, DataConfig, DpoTask, Examples, Grid, LabelSettings,
+    Legible, LoadError, Loaded, Loading, Look, MaskedLmTask, Names, Numbers, Paths, PreferenceChat, Preview,
+    Row, Rows, Seq2SeqTask, SequenceClassificationTask, Suggestion, Task, TaskConfig, TaskData, Tasks,
     TemplateConfig, TokenCacheError, TokenClassificationTask, TokenKind, Tokenized, TokenizerConfig, Writing,
     record_json,
 };

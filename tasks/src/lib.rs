@@ -58,7 +58,7 @@ pub use preview::{Cell, Grid, Legible, Look, Names, Numbers, Preview, Row, Token
 pub use progress::{progress, progress_of};
 pub use settled::{Classifier, Settled};
 pub use task::{
-    CausalLmTask, ChatConfig, DpoTask, Examples, LabelSettings, MaskedLmTask, PreferenceChat, Rows,
+    Asks, CausalLmTask, ChatConfig, DpoTask, Examples, LabelSettings, MaskedLmTask, PreferenceChat, Rows,
     STANDARD_INPUT, Seq2SeqTask, SequenceClassificationTask, Suggestion, Task, TaskConfig, Tasks,
     TemplateConfig, TokenClassificationTask, Writing, chat_prompt, entity_scheme, record_json,
 };

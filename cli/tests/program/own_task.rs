@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use firebrick::datasets::collators::{CausalLm, CausalSample};
 use firebrick::datasets::{Collator, DataError, Drawn, Record, TokenBatch, Value as Field};
-use firebrick_cli::{DataConfig, LoadError, Loaded, Loading, Paths, Run, Task, TrainedRun, Writing};
+use firebrick_cli::{Asks, DataConfig, LoadError, Loaded, Loading, Paths, Run, Task, TrainedRun, Writing};
 use firebrick_models::decoding::Decoding;
 use firebrick_models::inference::Question;
 use firebrick_strategies::SettingError;
@@ -71,20 +71,22 @@ impl Task for Backwards {
         Ok(loading.loaded(tokenizer, batches))
     }
 
-    fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
-        Ok((Question::Text(record.text(&self.field)?.chars().rev().collect()), None))
-    }
-
     fn learned_as(&self) -> Option<&'static str> {
         Some("CausalLm")
     }
 
-    fn writing(&self) -> Option<Writing> {
-        Some(Writing::Continuation)
-    }
-
     fn unread(&self) -> usize {
         1
+    }
+}
+
+impl Asks for Backwards {
+    fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
+        Ok((Question::Text(record.text(&self.field)?.chars().rev().collect()), None))
+    }
+
+    fn writing(&self) -> Option<Writing> {
+        Some(Writing::Continuation)
     }
 }
 

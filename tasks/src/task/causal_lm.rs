@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::chat::{self, ChatConfig};
 use super::fields::record_json;
-use super::{Examples, Suggestion, Task, Writing};
+use super::{Asks, Examples, Suggestion, Task, Writing};
 use crate::load::Documents;
 use crate::{DataConfig, LoadError, Loaded, Loading};
 
@@ -154,22 +154,6 @@ impl Task for CausalLmTask {
         }
     }
 
-    /// A record's prompt, with its text as the expected continuation; without a prompt field, its text.
-    fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
-        let text = |field: &str| record.text(field).map(str::to_owned);
-        Ok(match &self.prompt {
-            Some(prompt) => (Question::Text(text(prompt)?), record_json(record, &self.text)),
-            None => (Question::Text(text(&self.text)?), None),
-        })
-    }
-
-    fn asked(&self, record: &Record, tokenizer: &Tokenizer) -> Result<(Question, Option<Value>), DataError> {
-        match &self.chat {
-            Some(chat) => chat.question(record, tokenizer),
-            None => self.question(record),
-        }
-    }
-
     /// A conversation is one text, as the template writes it.
     fn measured_text(&self, record: &Record, tokenizer: &Tokenizer) -> Result<String, DataError> {
         match &self.chat {
@@ -178,27 +162,9 @@ impl Task for CausalLmTask {
         }
     }
 
-    fn prepare(&self, tokenizer: Tokenizer) -> Result<Tokenizer, DataError> {
-        match &self.chat {
-            Some(chat) => chat.prepare(tokenizer),
-            None => Ok(tokenizer),
-        }
-    }
-
-    fn writing(&self) -> Option<Writing> {
-        Some(if self.chat.is_some() { Writing::Answer } else { Writing::Continuation })
-    }
-
     /// The last token is only a label.
     fn unread(&self) -> usize {
         1
-    }
-
-    fn typed(&self, line: &str) -> Vec<(String, Field)> {
-        match &self.chat {
-            Some(_) => chat::typed(line),
-            None => vec![(self.prompt.as_ref().unwrap_or(&self.text).clone(), Field::Text(line.into()))],
-        }
     }
 
     /// Conversations, if the records are some; otherwise windows of one long text.
@@ -216,5 +182,41 @@ impl Task for CausalLmTask {
         };
         let found = format!("the texts in `{field}` are read as one long text, in windows");
         Ok(suggestion.field("text", &field, "text").special("(eos: \"</s>\")").found(found))
+    }
+}
+
+impl Asks for CausalLmTask {
+    /// A record's prompt, with its text as the expected continuation; without a prompt field, its text.
+    fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
+        let text = |field: &str| record.text(field).map(str::to_owned);
+        Ok(match &self.prompt {
+            Some(prompt) => (Question::Text(text(prompt)?), record_json(record, &self.text)),
+            None => (Question::Text(text(&self.text)?), None),
+        })
+    }
+
+    fn asked(&self, record: &Record, tokenizer: &Tokenizer) -> Result<(Question, Option<Value>), DataError> {
+        match &self.chat {
+            Some(chat) => chat.question(record, tokenizer),
+            None => self.question(record),
+        }
+    }
+
+    fn typed(&self, line: &str) -> Vec<(String, Field)> {
+        match &self.chat {
+            Some(_) => chat::typed(line),
+            None => vec![(self.prompt.as_ref().unwrap_or(&self.text).clone(), Field::Text(line.into()))],
+        }
+    }
+
+    fn prepare(&self, tokenizer: Tokenizer) -> Result<Tokenizer, DataError> {
+        match &self.chat {
+            Some(chat) => chat.prepare(tokenizer),
+            None => Ok(tokenizer),
+        }
+    }
+
+    fn writing(&self) -> Option<Writing> {
+        Some(if self.chat.is_some() { Writing::Answer } else { Writing::Continuation })
     }
 }

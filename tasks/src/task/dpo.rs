@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::chat::{self, TemplateConfig};
-use super::{Examples, Suggestion, Task, Writing};
+use super::{Asks, Examples, Suggestion, Task, Writing};
 use crate::{DataConfig, LoadError, Loaded, Loading};
 
 /// `task: Dpo(..)`: prefers the better of two answers.
@@ -109,30 +109,9 @@ impl Task for DpoTask {
         Ok(loading.loaded(tokenizer, batches))
     }
 
-    /// A record's prompt, with the chosen answer as the expected one.
-    fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
-        let (prompt, answer) = self.fields().question(record, None)?;
-        Ok((Question::Text(prompt), answer.map(Value::from)))
-    }
-
-    fn asked(&self, record: &Record, tokenizer: &Tokenizer) -> Result<(Question, Option<Value>), DataError> {
-        let (prompt, answer) = self.fields().question(record, Some(tokenizer))?;
-        Ok((Question::Text(prompt), answer.map(Value::from)))
-    }
-
     /// The prompt with the chosen answer.
     fn measured_text(&self, record: &Record, tokenizer: &Tokenizer) -> Result<String, DataError> {
         self.fields().chosen_text(record, tokenizer)
-    }
-
-    fn typed(&self, line: &str) -> Vec<(String, Field)> {
-        match &self.chat {
-            Some(_) => {
-                let messages = chat::typed(line).into_iter().map(|(_, messages)| messages);
-                messages.map(|messages| (self.prompt.clone(), messages)).collect()
-            }
-            None => vec![(self.prompt.clone(), Field::Text(line.into()))],
-        }
     }
 
     fn suggest(&self, examples: &Examples) -> Result<Suggestion, String> {
@@ -165,6 +144,34 @@ impl Task for DpoTask {
         })
     }
 
+    /// The last token is only a label.
+    fn unread(&self) -> usize {
+        1
+    }
+}
+
+impl Asks for DpoTask {
+    /// A record's prompt, with the chosen answer as the expected one.
+    fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
+        let (prompt, answer) = self.fields().question(record, None)?;
+        Ok((Question::Text(prompt), answer.map(Value::from)))
+    }
+
+    fn asked(&self, record: &Record, tokenizer: &Tokenizer) -> Result<(Question, Option<Value>), DataError> {
+        let (prompt, answer) = self.fields().question(record, Some(tokenizer))?;
+        Ok((Question::Text(prompt), answer.map(Value::from)))
+    }
+
+    fn typed(&self, line: &str) -> Vec<(String, Field)> {
+        match &self.chat {
+            Some(_) => {
+                let messages = chat::typed(line).into_iter().map(|(_, messages)| messages);
+                messages.map(|messages| (self.prompt.clone(), messages)).collect()
+            }
+            None => vec![(self.prompt.clone(), Field::Text(line.into()))],
+        }
+    }
+
     fn prepare(&self, tokenizer: Tokenizer) -> Result<Tokenizer, DataError> {
         match self.chat.as_ref().and_then(|chat| chat.template.as_ref()) {
             Some(template) => template.prepare(tokenizer),
@@ -174,10 +181,5 @@ impl Task for DpoTask {
 
     fn writing(&self) -> Option<Writing> {
         Some(if self.chat.is_some() { Writing::Answer } else { Writing::Continuation })
-    }
-
-    /// The last token is only a label.
-    fn unread(&self) -> usize {
-        1
     }
 }

@@ -6,7 +6,7 @@ use firebrick_models::inference::Question;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Examples, Suggestion, Task};
+use super::{Asks, Examples, Suggestion, Task};
 use crate::{LoadError, Loaded, Loading};
 
 /// `task: MaskedLm(..)`: predicts masked tokens.
@@ -39,14 +39,6 @@ impl Task for MaskedLmTask {
         Ok(loading.loaded(tokenizer, batches))
     }
 
-    fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
-        Ok((Question::Text(record.text(&self.text)?.into()), None))
-    }
-
-    fn typed(&self, line: &str) -> Vec<(String, Field)> {
-        vec![(self.text.clone(), Field::Text(line.into()))]
-    }
-
     fn suggest(&self, examples: &Examples) -> Result<Suggestion, String> {
         let field = match examples.text(&[]) {
             Some(field) => field,
@@ -56,5 +48,15 @@ impl Task for MaskedLmTask {
         let suggestion = Suggestion::default().data("max_length", examples.length(&[&field]));
         let suggestion = suggestion.special("(pad: \"<pad>\", mask: \"<mask>\")");
         Ok(suggestion.field("text", &field, "text").found(format!("the texts are in `{field}`")))
+    }
+}
+
+impl Asks for MaskedLmTask {
+    fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
+        Ok((Question::Text(record.text(&self.text)?.into()), None))
+    }
+
+    fn typed(&self, line: &str) -> Vec<(String, Field)> {
+        vec![(self.text.clone(), Field::Text(line.into()))]
     }
 }

@@ -1,7 +1,8 @@
 //! The task: what a model learns from the data.
 //!
 //! ```text
-//! mod.rs         Task, and the tasks that a run file can name
+//! mod.rs         Task: what a model learns; and the tasks that a run file can name
+//! asks.rs        Asks: what a record asks a trained model
 //! chat.rs        conversations, and their templates
 //! fits.rs        checks that a model can read the rows of the data
 //! fields.rs      fields of records, as JSON
@@ -9,6 +10,7 @@
 //! *.rs           one file for each task: its entry in a run file, its data and its predictions
 //! ```
 
+mod asks;
 mod causal_lm;
 mod chat;
 mod dpo;
@@ -25,16 +27,17 @@ use std::fmt::{self, Debug, Formatter};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use firebrick_datasets::{DataError, Record, Reference, Tokenizer, Value as Field};
-use firebrick_models::inference::{LabelKind, Question};
+use firebrick_datasets::{DataError, Record, Reference, Tokenizer};
+use firebrick_models::inference::LabelKind;
 use firebrick_strategies::SettingError;
 use firebrick_strategies::registry::{Named, Registered, Registry};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::load::Texts;
 use crate::{DataConfig, LoadError, Loaded, Loading};
 
+pub use asks::{Asks, Writing};
 pub use causal_lm::{CausalLmTask, Rows};
 pub use chat::{ChatConfig, STANDARD_INPUT, TemplateConfig, chat_prompt};
 pub use dpo::{DpoTask, PreferenceChat};
@@ -77,8 +80,8 @@ built_in! {
     "Dpo": DpoTask,
 }
 
-/// What a model learns from the data: which fields of a record are read, how they become batches, and how a model of
-/// the task answers new texts.
+/// What a model learns from the data: which fields of a record are read, and how they become batches. What a record asks
+/// a trained model is [`Asks`].
 ///
 /// A type that also implements `PartialEq` and serde's traits is an entry of the run file once it is added to the program
 /// with `firebrick_cli::Program::task`. The models that learn it name it in
@@ -89,9 +92,11 @@ built_in! {
 /// use firebrick_datasets::collators::CausalLm;
 /// use firebrick_datasets::{DataError, Record};
 /// use firebrick_models::inference::Question;
-/// use firebrick_tasks::{DataConfig, Dataset, LoadError, Loaded, Loading, Task, TaskConfig, TokenizerConfig};
+/// use firebrick_tasks::{
+///     Asks, DataConfig, Dataset, LoadError, Loaded, Loading, Task, TaskConfig, TokenizerConfig,
+/// };
 /// use serde::{Deserialize, Serialize};
-/// use serde_json::{Value, json};
+/// use serde_json::Value;
 ///
 /// /// `task: Titles(field: "title")` in a run file: predicts the next token of titles.
 /// #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -112,12 +117,14 @@ built_in! {
 ///         Ok(loading.loaded(tokenizer, batches))
 ///     }
 ///
-///     fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
-///         Ok((Question::Text(record.text(&self.field)?.into()), None))
-///     }
-///
 ///     fn learned_as(&self) -> Option<&'static str> {
 ///         Some("CausalLm")
+///     }
+/// }
+///
+/// impl Asks for Titles {
+///     fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
+///         Ok((Question::Text(record.text(&self.field)?.into()), None))
 ///     }
 /// }
 ///
@@ -125,7 +132,7 @@ built_in! {
 /// let data = DataConfig::new("books.jsonl", TokenizerConfig::Characters);
 /// let dataset = Dataset::new(titles, data, 16);
 /// ```
-pub trait Task: Debug + Send + Sync + 'static {
+pub trait Task: Asks + Debug + Send + Sync + 'static {
     /// Checks the ranges of the settings, with those of the data.
     ///
     /// # Errors
@@ -187,45 +194,9 @@ pub trait Task: Debug + Send + Sync + 'static {
     /// The data cannot be read, or does not fit the task.
     fn load(&self, loading: &Loading<'_>) -> Result<Loaded, LoadError>;
 
-    /// Returns what a record asks a trained model, and the answer that it expects, if it has one.
-    ///
-    /// # Errors
-    ///
-    /// The record lacks a field of the question.
-    fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError>;
-
-    /// Returns what a record asks a trained model, as [`question`](Self::question) does, where that takes the tokenizer.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`question`](Self::question), and those of the tokenizer's chat template.
-    fn asked(&self, record: &Record, tokenizer: &Tokenizer) -> Result<(Question, Option<Value>), DataError> {
-        let _ = tokenizer;
-        self.question(record)
-    }
-
-    /// Returns the fields of a record that asks about a line of text, which is not JSON. Default: the field `text`.
-    fn typed(&self, line: &str) -> Vec<(String, Field)> {
-        vec![("text".into(), Field::Text(line.into()))]
-    }
-
-    /// Gives the tokenizer of a trained model what the task sets. Default: nothing.
-    ///
-    /// # Errors
-    ///
-    /// The tokenizer does not fit the task's settings.
-    fn prepare(&self, tokenizer: Tokenizer) -> Result<Tokenizer, DataError> {
-        Ok(tokenizer)
-    }
-
     /// Another task with the same batches, whose models learn this task too. Default: only models that name this task
     /// learn it.
     fn learned_as(&self) -> Option<&'static str> {
-        None
-    }
-
-    /// How a model of the task generates texts from prompts; `None` if it does not.
-    fn writing(&self) -> Option<Writing> {
         None
     }
 
@@ -250,11 +221,6 @@ pub trait Task: Debug + Send + Sync + 'static {
         0
     }
 
-    /// Whether a text that is longer than a row is predicted in several rows. Otherwise its end is not read.
-    fn predicts_in_parts(&self) -> bool {
-        false
-    }
-
     /// The most tokens that each evaluation generates for each source; `None` if it generates none.
     fn evaluated_tokens(&self) -> Option<usize> {
         None
@@ -270,20 +236,6 @@ pub trait Task: Debug + Send + Sync + 'static {
         let _ = (of_model, tokenizer);
         Ok(None)
     }
-}
-
-/// How a model generates texts from prompts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Writing {
-    /// It continues the prompt, and reads as much of the prompt's end as it can.
-    Continuation,
-    /// It answers the prompt as a user's message, by the tokenizer's chat template.
-    Answer,
-    /// It writes a text from a source: the prompt after this prefix.
-    FromSource {
-        /// The prefix.
-        prefix: String,
-    },
 }
 
 /// The labels of a classifier, as the task's settings name them.

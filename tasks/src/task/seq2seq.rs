@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::fields::record_json;
-use super::{Examples, Suggestion, Task, Writing};
+use super::{Asks, Examples, Suggestion, Task, Writing};
 use crate::{DataConfig, LoadError, Loaded, Loading};
 
 /// `task: Seq2Seq(..)`: generates one text from another.
@@ -95,15 +95,6 @@ impl Task for Seq2SeqTask {
         Ok(Loaded { longest_row, ..loaded })
     }
 
-    fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
-        let source = self.prefix.clone() + record.text(&self.source)?;
-        Ok((Question::Text(source), record_json(record, &self.target)))
-    }
-
-    fn writing(&self) -> Option<Writing> {
-        Some(Writing::FromSource { prefix: self.prefix.clone() })
-    }
-
     fn evaluated_tokens(&self) -> Option<usize> {
         self.generate
     }
@@ -114,10 +105,6 @@ impl Task for Seq2SeqTask {
             Some(name) => tokenizer.id(name).map(Some),
             None => Ok(of_model.or(tokenizer.special().pad)),
         }
-    }
-
-    fn typed(&self, line: &str) -> Vec<(String, Field)> {
-        vec![(self.source.clone(), Field::Text(line.into()))]
     }
 
     fn suggest(&self, examples: &Examples) -> Result<Suggestion, String> {
@@ -149,5 +136,20 @@ impl Task for Seq2SeqTask {
             .data("max_length", (of_source.max(of_target), note))
             .special("(pad: \"<pad>\", eos: \"</s>\")");
         Ok(suggestion.found(format!("the model writes `{target}` from `{source}`")))
+    }
+}
+
+impl Asks for Seq2SeqTask {
+    fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
+        let source = self.prefix.clone() + record.text(&self.source)?;
+        Ok((Question::Text(source), record_json(record, &self.target)))
+    }
+
+    fn typed(&self, line: &str) -> Vec<(String, Field)> {
+        vec![(self.source.clone(), Field::Text(line.into()))]
+    }
+
+    fn writing(&self) -> Option<Writing> {
+        Some(Writing::FromSource { prefix: self.prefix.clone() })
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::fields::record_json;
 use super::suggestion::listed;
-use super::{Examples, LabelSettings, Suggestion, Task};
+use super::{Asks, Examples, LabelSettings, Suggestion, Task};
 use crate::{LoadError, Loaded, Loading};
 
 /// `task: SequenceClassification(..)`: assigns a class, several classes or a number to a text or a pair of texts.
@@ -71,15 +71,6 @@ impl Task for SequenceClassificationTask {
         Ok(Loaded { labels, ..loaded })
     }
 
-    fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
-        let first = record.text(&self.text)?.to_owned();
-        let question = match &self.pair {
-            Some(second) => Question::Pair(first, record.text(second)?.to_owned()),
-            None => Question::Text(first),
-        };
-        Ok((question, record_json(record, &self.label)))
-    }
-
     fn smooths_labels(&self) -> bool {
         self.kind != LabelKind::Number
     }
@@ -87,10 +78,6 @@ impl Task for SequenceClassificationTask {
     fn labels(&self) -> Option<LabelSettings<'_>> {
         let Self { label, kind, names, new_head, .. } = self;
         Some(LabelSettings { field: label, kind: Some(*kind), names, new_head: *new_head })
-    }
-
-    fn typed(&self, line: &str) -> Vec<(String, Field)> {
-        vec![(self.text.clone(), Field::Text(line.into()))]
     }
 
     fn suggest(&self, examples: &Examples) -> Result<Suggestion, String> {
@@ -166,6 +153,21 @@ impl Task for SequenceClassificationTask {
                 suggestion.set("kind", "Number").found(found)
             }
         })
+    }
+}
+
+impl Asks for SequenceClassificationTask {
+    fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
+        let first = record.text(&self.text)?.to_owned();
+        let question = match &self.pair {
+            Some(second) => Question::Pair(first, record.text(second)?.to_owned()),
+            None => Question::Text(first),
+        };
+        Ok((question, record_json(record, &self.label)))
+    }
+
+    fn typed(&self, line: &str) -> Vec<(String, Field)> {
+        vec![(self.text.clone(), Field::Text(line.into()))]
     }
 }
 

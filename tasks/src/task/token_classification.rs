@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::entity_scheme::{entity_scheme, unread_scheme};
 use super::fields::{json_of, record_json};
 use super::suggestion::listed;
-use super::{Examples, LabelSettings, Suggestion, Task};
+use super::{Asks, Examples, LabelSettings, Suggestion, Task};
 use crate::{LoadError, Loaded, Loading};
 
 /// `task: TokenClassification(..)`: assigns a label to each word.
@@ -60,25 +60,9 @@ impl Task for TokenClassificationTask {
         Ok(loading.loaded(tokenizer, batches).labelled(labels))
     }
 
-    fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
-        let words = record.texts(&self.words)?.into_iter().map(str::to_owned).collect();
-        Ok((Question::Words(words), record_json(record, &self.labels)))
-    }
-
     fn labels(&self) -> Option<LabelSettings<'_>> {
         let Self { labels, names, new_head, .. } = self;
         Some(LabelSettings { field: labels, kind: None, names, new_head: *new_head })
-    }
-
-    /// Each word needs a label.
-    fn predicts_in_parts(&self) -> bool {
-        true
-    }
-
-    /// Words stand between white space.
-    fn typed(&self, line: &str) -> Vec<(String, Field)> {
-        let words = line.split_whitespace().map(|word| Field::Text(word.into())).collect();
-        vec![(self.words.clone(), Field::List(words))]
     }
 
     fn suggest(&self, examples: &Examples) -> Result<Suggestion, String> {
@@ -125,6 +109,24 @@ impl Task for TokenClassificationTask {
             None => suggestion,
         };
         Ok(suggestion.found(format!("words in `{words}`, {} in `{labels}`", listed(&names))))
+    }
+}
+
+impl Asks for TokenClassificationTask {
+    fn question(&self, record: &Record) -> Result<(Question, Option<Value>), DataError> {
+        let words = record.texts(&self.words)?.into_iter().map(str::to_owned).collect();
+        Ok((Question::Words(words), record_json(record, &self.labels)))
+    }
+
+    /// Words stand between white space.
+    fn typed(&self, line: &str) -> Vec<(String, Field)> {
+        let words = line.split_whitespace().map(|word| Field::Text(word.into())).collect();
+        vec![(self.words.clone(), Field::List(words))]
+    }
+
+    /// Each word needs a label.
+    fn predicts_in_parts(&self) -> bool {
+        true
     }
 }
 
