@@ -21,12 +21,10 @@ use std::io::{BufRead, Write};
 use std::time::Instant;
 
 use burn::module::{Module, Param};
-use burn::optim::{
-    AdamWConfig, GradientsParams, LionConfig, ModuleOptimizer, SgdConfig, momentum::MomentumConfig,
-};
+use burn::optim::{AdamWConfig, GradientsParams, LionConfig, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
-use firebrick::kernels::optim::{copies, replicas};
-use firebrick::strategies::optim::{AdamW, Lion, Sgd};
+use firebrick::kernels::optim::{Replicas, Together, copies};
+use firebrick::strategies::optim::{AdamW, Lion, ModelOptimizer, Sgd};
 
 /// Number of square matrices of this width: 50.3 million parameters.
 const MATRICES: usize = 12;
@@ -46,17 +44,17 @@ fn matrix(seed: usize, device: &Device) -> Tensor<2> {
 /// A model in training, and the gradients of each of its updates.
 struct Training {
     model: Option<Weights>,
-    optimizer: ModuleOptimizer,
+    optimizer: ModelOptimizer,
     grads: Vec<Tensor<2>>,
 }
 
 impl Training {
-    fn new(optimizer: ModuleOptimizer) -> Self {
+    fn new(optimizer: impl Into<ModelOptimizer>) -> Self {
         let device = Device::flex();
         let param = |seed| Param::from_tensor(matrix(seed, &device.clone().autodiff()));
         let model = Weights { matrices: (0..MATRICES).map(param).collect() };
         let grads = (0..MATRICES).map(|seed| matrix(100 + seed, &device)).collect();
-        Self { model: Some(model), optimizer, grads }
+        Self { model: Some(model), optimizer: optimizer.into(), grads }
     }
 
     fn in_dtype(mut self, dtype: FloatDType) -> Self {
@@ -67,25 +65,27 @@ impl Training {
     /// Returns the seconds of an update that keeps its gradients.
     fn kept(&mut self) -> f64 {
         let grads = self.grads.clone();
-        self.update(grads)
+        self.update(grads, Together::new()).0
     }
 
     /// Returns the seconds of an update that owns its gradients and frees them.
     fn freed(&mut self) -> f64 {
         // Adding zero creates a new tensor.
         let grads = self.grads.iter().map(|grad| grad.clone().add_scalar(0.0)).collect();
-        self.update(grads)
+        self.update(grads, Together::new()).0
     }
 
-    fn update(&mut self, tensors: Vec<Tensor<2>>) -> f64 {
+    /// Returns the seconds of an update, and the copies that it wrote.
+    fn update(&mut self, tensors: Vec<Tensor<2>>, mut together: Together) -> (f64, Option<Replicas>) {
         let model = self.model.take().expect("the model is back after each update");
         let mut grads = GradientsParams::new();
         for (param, grad) in model.matrices.iter().zip(tensors) {
             grads.register(param.id, grad);
         }
         let start = Instant::now();
-        self.model = Some(self.optimizer.step(1e-3, model, grads));
-        start.elapsed().as_secs_f64()
+        self.model = Some(self.optimizer.update(1e-3, model, grads, &mut together));
+        let replicas = together.launch();
+        (start.elapsed().as_secs_f64(), replicas)
     }
 }
 
@@ -126,7 +126,13 @@ fn fastest<const N: usize>(rounds: usize, mut variants: [&mut dyn FnMut() -> f64
     best
 }
 
-fn row(name: &str, bytes: usize, rounds: usize, ours: &mut Training, burns: Option<ModuleOptimizer>) {
+fn row(
+    name: &str,
+    bytes: usize,
+    rounds: usize,
+    ours: &mut Training,
+    burns: Option<burn::optim::ModuleOptimizer>,
+) {
     let mut copy = Copy::moving(bytes * PARAMETERS);
     let before = copies();
     let [copying, kept] = fastest(rounds, [&mut || copy.seconds(), &mut || ours.kept()]);
@@ -164,8 +170,9 @@ fn replica(rounds: usize) {
     let [mut one, mut two] = [(); 2].map(|()| Training::new(ours("adamw")));
     let together = &mut || {
         let start = Instant::now();
-        let (_, replicas) = replicas(FloatDType::BF16, || one.kept());
-        assert_eq!(replicas.len(), MATRICES);
+        let grads = one.grads.clone();
+        let (_, replicas) = one.update(grads, Together::new().writing(FloatDType::BF16));
+        assert_eq!(replicas.map(|replicas| replicas.len()), Some(MATRICES));
         start.elapsed().as_secs_f64()
     };
     let after = &mut || {
@@ -186,7 +193,7 @@ fn replica(rounds: usize) {
     );
 }
 
-fn ours(name: &str) -> ModuleOptimizer {
+fn ours(name: &str) -> ModelOptimizer {
     match name {
         "sgd" => Sgd::new().momentum(0.9).init().unwrap(),
         _ => AdamW::new().weight_decay(0.01).init().unwrap(),

@@ -13,6 +13,9 @@ use firebrick_world::Communicator;
 
 use crate::scratch::{Stored, StoredTensor};
 
+/// The field of a parameter's state that has its number of axes.
+pub(super) const AXES: &str = "__rank";
+
 /// The float parameters of a master, each once, with the names and parts that checkpoints use.
 #[derive(Debug)]
 pub(crate) struct Layout {

@@ -9,7 +9,7 @@
 //! layout.rs           the tensors of a master by name, and the part that a rank writes, as pieces of files
 //! snapshot.rs         a copy of a run's state at a step boundary
 //! optimizer_state.rs  the optimizer's state by path, and back
-//! lender.rs           the optimizer's state, read and restored without a second copy
+//! state_size.rs       the size of the optimizer's state
 //! on_disk.rs          the optimizer's state on a disk, between updates and saves, and updates in parts
 //! trainer_state.rs    trainer.json: everything else that a run depends on
 //! settings.rs         the settings that a resumed run is compared by, and how they differ
@@ -24,7 +24,6 @@
 pub mod best;
 mod error;
 mod layout;
-mod lender;
 mod load;
 mod on_disk;
 mod optimizer_state;
@@ -34,11 +33,11 @@ mod saver;
 mod saves;
 mod settings;
 mod snapshot;
+mod state_size;
 mod trainer_state;
 
 pub use error::ResumeError;
 pub(crate) use layout::Layout;
-pub(crate) use lender::StateSize;
 pub(crate) use load::{Waiting, load};
 pub(crate) use on_disk::{OnDisk, Part, Published, split_in};
 pub(crate) use optimizer_state::{load_onto_disk, load_optimizer};
@@ -50,4 +49,5 @@ pub(crate) use saves::Saves;
 pub use settings::Change;
 pub(crate) use settings::Settings;
 pub(crate) use snapshot::{Snapshot, StateAt};
+pub(crate) use state_size::StateSize;
 pub use trainer_state::TrainerState;

@@ -1,29 +1,29 @@
 //! The optimizer's state on a disk: an update has the states of a few buckets of parameters in memory.
 //!
-//! Burn's [`ModuleOptimizer`] keeps the states of all parameters that it has updated. Here it is empty between two updates.
-//! An update steps through the parameters in buckets, in the order of the model. For each bucket it loads the record of
-//! the bucket's states, takes an ordinary step with the gradients of the bucket alone, and takes the record back. Another
+//! A [`ModelOptimizer`] keeps the states of all parameters that it has updated. Here it is empty between two updates.
+//! An update steps through the parameters in buckets, in the order of the model. For each bucket it loads the bucket's
+//! states, takes an ordinary step with the gradients of the bucket alone, and takes the states back. Another
 //! thread reads the next bucket meanwhile, and a third one writes the one before.
 //!
-//! | in memory at once, in buckets of state | read ahead | in the optimizer | its record | written |
+//! | in memory at once, in buckets of state | read ahead | in the optimizer | taken out | written |
 //! |---|---|---|---|---|
 //! | during the step of a bucket | 1 | 1 | | 1 |
-//! | while its record is taken | 1 | 1, then 0 | 1, then its bytes too | 0 |
+//! | while its states are taken | 1 | 1, then 0 | 1 | 0 |
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::optim::{GradientsParams, ModuleOptimizer, OptimizerRecord};
+use burn::optim::GradientsParams;
 use burn::tensor::{Bytes, Tensor, TensorData};
-use burn_pack::{Reader, Scalar};
 use firebrick_kernels::memory::Inherited;
 use firebrick_strategies::AnyParam;
-use firebrick_strategies::optim::restored_on;
+use firebrick_strategies::optim::{ModelOptimizer, OptimizerStates};
 use firebrick_world::host_device;
 
-use super::lender::{AXES, ParameterState, StateSize, of_few, record_of};
+use super::layout::AXES;
+use super::state_size::StateSize;
 use crate::beside::Beside;
 use crate::scratch::{
     DiskParams, NewValues, ScratchError, ScratchFile, Stored, Unstored, Unwritten, Written,
@@ -48,23 +48,16 @@ struct Bucket {
     /// Bytes of these parameters.
     bytes: usize,
     tensors: Option<Arc<Stored>>,
-    /// Numbers by `ID.FIELD`.
-    scalars: BTreeMap<String, Scalar>,
-    /// Paths by id, by which the optimizer finds a parameter's group.
-    paths: BTreeMap<String, String>,
+    /// Everything of the states but the tensors.
+    states: OptimizerStates,
 }
 
 /// The state as it is at a step boundary. Later updates do not change it.
 pub(super) struct OnDiskNow {
+    /// The tensors, by `ID.FIELD`.
     pub buckets: Vec<Arc<Stored>>,
-    pub scalars: BTreeMap<String, Scalar>,
-}
-
-/// The parts of an optimizer's record.
-struct RecordParts {
-    tensors: Vec<Unstored>,
-    scalars: BTreeMap<String, Scalar>,
-    paths: BTreeMap<String, String>,
+    /// Everything else.
+    pub states: OptimizerStates,
 }
 
 /// The bytes of a bucket's state, and the master's values of its parameters that wait, each flat.
@@ -94,14 +87,14 @@ impl OnDisk {
     /// The disk is full or fails.
     pub fn take_state<M: Module>(
         &mut self,
-        optimizer: &mut ModuleOptimizer,
+        optimizer: &mut ModelOptimizer,
         model: &M,
     ) -> Result<(), ScratchError> {
         for (bucket, params) in self.restart(model) {
-            self.store(bucket, &mut of_few(optimizer, params))?;
+            let params: HashSet<_> = params.into_iter().collect();
+            self.store(bucket, optimizer.states(Some(&params)).map_err(unfit)?)?;
         }
-        put(optimizer, OptimizerRecord::default());
-        Ok(())
+        optimizer.load(OptimizerStates::new(), &host_device()).map_err(unfit)
     }
 
     /// Moves the parameters of a model that are `wanted` to the file, one by one. Returns the model without their values.
@@ -124,15 +117,15 @@ impl OnDisk {
         self.offloaded.as_ref()
     }
 
-    /// Updates a model like [`ModuleOptimizer::step`], which `update` does for one bucket of its parameters, and returns
+    /// Updates a model like [`ModelOptimizer::step`], which `update` does for one bucket of its parameters, and returns
     /// what it has published of the bucket. The model is an [outline](DiskParams::outline), before and afterwards. If the
     /// disk fails, the model comes back with a part of the update, and [`check`](Self::check) returns the error.
     pub fn step<M: Module>(
         &mut self,
-        optimizer: &mut ModuleOptimizer,
+        optimizer: &mut ModelOptimizer,
         mut model: M,
         grads: GradientsParams,
-        mut update: impl FnMut(&mut ModuleOptimizer, M, Part) -> (M, Published),
+        mut update: impl FnMut(&mut ModelOptimizer, M, Part) -> (M, Published),
     ) -> M {
         if self.failure.is_some() {
             return model;
@@ -170,7 +163,10 @@ impl OnDisk {
             model = updated;
             // Only then is there memory for the record.
             let ended = self.end_write(behind.take());
-            match ended.and_then(|()| self.begin_write(bucket, optimizer, new)) {
+            match ended
+                .and_then(|()| taken(optimizer))
+                .and_then(|states| self.begin_write(bucket, states, new))
+            {
                 Ok(writing) => behind = Some(writing),
                 Err(error) => {
                     self.failure = Some(error);
@@ -197,17 +193,13 @@ impl OnDisk {
         self.offloaded.as_ref().map_or(Ok(()), |offloaded| offloaded.check())
     }
 
-    /// Takes the state of some parameters out of the optimizer, which has no other, onto the disk. Returns its size.
+    /// Moves the states of the parameters of a bucket onto the disk. Returns their size.
     ///
     /// # Errors
     ///
     /// The same as [`check`](Self::check).
-    pub fn store(
-        &mut self,
-        bucket: usize,
-        optimizer: &mut ModuleOptimizer,
-    ) -> Result<StateSize, ScratchError> {
-        let writing = self.begin_write(bucket, optimizer, Vec::new())?;
+    pub fn store(&mut self, bucket: usize, states: OptimizerStates) -> Result<StateSize, ScratchError> {
+        let writing = self.begin_write(bucket, states, Vec::new())?;
         self.end_write(Some(writing))?;
         Ok(self.buckets[bucket].size())
     }
@@ -243,8 +235,8 @@ impl OnDisk {
     /// Returns the state as it is now.
     pub(super) fn now(&self) -> OnDiskNow {
         let buckets = self.buckets.iter().filter_map(|bucket| bucket.tensors.clone()).collect();
-        let scalars = self.buckets.iter().flat_map(|bucket| bucket.scalars.clone()).collect();
-        OnDiskNow { buckets, scalars }
+        let states = self.buckets.iter().flat_map(|bucket| bucket.states.clone()).collect();
+        OnDiskNow { buckets, states }
     }
 
     /// Returns the bucket of a parameter; a new parameter goes into the last one, if it has room.
@@ -276,39 +268,36 @@ impl OnDisk {
         &self,
         bucket: usize,
         bytes: Vec<Vec<u8>>,
-        optimizer: &mut ModuleOptimizer,
+        optimizer: &mut ModelOptimizer,
     ) -> Result<(), ScratchError> {
-        let Bucket { tensors, scalars, paths, .. } = &self.buckets[bucket];
-        let mut states = BTreeMap::<ParamId, ParameterState>::new();
+        let Bucket { tensors, states, .. } = &self.buckets[bucket];
+        let mut states = states.clone();
         let known = tensors.iter().flat_map(|stored| &stored.tensors);
         for (tensor, bytes) in known.zip(bytes) {
             let data =
                 TensorData::from_bytes(Bytes::from_bytes_vec(bytes), tensor.shape.clone(), tensor.dtype);
-            let (id, _) = parsed(&tensor.name)?;
-            states.entry(id).or_default().tensors.push((tensor.name.clone(), data));
+            let (id, field) = parsed(&tensor.name)?;
+            states.entry(id).or_default().tensors.push((field.into(), data));
         }
-        for (name, value) in scalars {
-            let (id, field) = parsed(name)?;
-            states.entry(id).or_default().add_scalar(name.clone(), field, *value);
-        }
-        let ids = paths
-            .iter()
-            .filter_map(|(id, path)| Some((path.as_str(), ParamId::from(id.parse::<u64>().ok()?))));
-        put(optimizer, record_of(states, &ids.collect()).map_err(unfit)?);
-        Ok(())
+        optimizer.load(states, &host_device()).map_err(unfit)
     }
 
-    /// Takes the state of a bucket out of the optimizer, and begins to write it with the new values of its parameters that
-    /// wait.
+    /// Begins to write the states of a bucket with the new values of its parameters that wait.
     fn begin_write(
         &mut self,
         bucket: usize,
-        optimizer: &mut ModuleOptimizer,
+        mut states: OptimizerStates,
         values: Vec<NewValues>,
     ) -> Result<Behind, ScratchError> {
-        let RecordParts { tensors, scalars, paths } = taken(optimizer)?;
+        let mut tensors = Vec::new();
+        for (id, state) in &mut states {
+            for (field, data) in state.tensors.drain(..) {
+                let (bytes, shape, dtype) = data.into_parts();
+                tensors.push(Unstored { name: format!("{}.{field}", id.val()), dtype, shape, bytes });
+            }
+        }
         let place = &mut self.buckets[bucket];
-        (place.scalars, place.paths) = (scalars, paths);
+        place.states = states;
         let (file, before) = (self.file.clone(), place.tensors.take());
         let mut buckets = vec![Unwritten { name: format!("bucket {bucket}"), before, tensors }];
         let (written, of_params) = match &self.offloaded {
@@ -357,23 +346,11 @@ fn parsed(name: &str) -> Result<(ParamId, &str), ScratchError> {
     parsed.ok_or_else(|| unfit(format!("expected a name such as `7.{AXES}`, found `{name}`")))
 }
 
-/// Replaces the optimizer's state, in host memory.
-pub(super) fn put(optimizer: &mut ModuleOptimizer, record: OptimizerRecord) {
-    *optimizer = restored_on(&host_device(), || optimizer.clone().load_record(record));
-}
-
-/// Takes the optimizer's state.
-fn taken(optimizer: &mut ModuleOptimizer) -> Result<RecordParts, ScratchError> {
-    let record = optimizer.to_record();
-    // The record has copies of the tensors: free them before its bytes take as much memory again.
-    put(optimizer, OptimizerRecord::default());
-    let reader = Reader::from_bytes(record.into_bytes().map_err(unfit)?).map_err(unfit)?;
-    let (scalars, paths) = (reader.scalars().clone(), reader.metadata().clone());
-    let tensors = reader.into_tensors().map_err(unfit)?.into_iter().map(|tensor| {
-        let (name, dtype, shape, _, bytes) = tensor.into_parts().map_err(unfit)?;
-        Ok(Unstored { name, dtype, shape, bytes })
-    });
-    Ok(RecordParts { tensors: tensors.collect::<Result<_, ScratchError>>()?, scalars, paths })
+/// Takes the optimizer's states.
+pub(super) fn taken(optimizer: &mut ModelOptimizer) -> Result<OptimizerStates, ScratchError> {
+    let states = optimizer.states(None).map_err(unfit)?;
+    optimizer.load(OptimizerStates::new(), &host_device()).map_err(unfit)?;
+    Ok(states)
 }
 
 /// The gradients of some parameters, which are updated together.

@@ -1,42 +1,38 @@
-//! Conversion of the optimizer's state between Burn's record and tensors by path.
+//! Conversion of the optimizer's state between states by id and tensors by path.
 //!
-//! Burn names a parameter's state `ID.FIELD`, with an id that is drawn anew in each process. A checkpoint names it
-//! `PATH/FIELD`.
+//! A parameter's id is drawn anew in each process. A checkpoint names its state `PATH/FIELD`.
 
 use std::collections::BTreeMap;
 
 use burn::module::{Module, ParamId};
-use burn::optim::ModuleOptimizer;
 use burn::tensor::{Bytes, TensorData};
 use burn::train::Interrupter;
 use firebrick_checkpoints::{Piece, Scalar, Tensors};
-use firebrick_strategies::optim::restored_on;
+use firebrick_strategies::optim::{ModelOptimizer, OptimizerStates, ParamState};
 use firebrick_world::host_device;
 
 use super::ResumeError;
-use super::layout::{Layout, ParameterPlace, piece, piece_on_disk};
-use super::lender::{AXES, ParameterState, StateSize, record_of};
+use super::layout::{AXES, Layout, ParameterPlace, piece, piece_on_disk};
 use super::load::{go_on, read_part, tensor_dtype};
-use super::on_disk::{OnDisk, OnDiskNow, put};
+use super::on_disk::{OnDisk, OnDiskNow, taken};
+use super::state_size::StateSize;
 
 fn unfit(reason: impl ToString) -> ResumeError {
     ResumeError::Optimizer { reason: reason.to_string() }
 }
 
-/// The part of a record's bytes that this rank writes.
-pub(super) fn pieces(
-    record: Bytes,
-    layout: &Layout,
-) -> Result<(Vec<Piece>, BTreeMap<String, Scalar>), ResumeError> {
-    let reader = burn_pack::Reader::from_bytes(record).map_err(unfit)?;
-    let scalars = by_path(reader.scalars(), layout);
+/// The part of the states that this rank writes.
+pub(super) fn pieces(states: OptimizerStates, layout: &Layout) -> (Vec<Piece>, BTreeMap<String, Scalar>) {
+    let scalars = scalars(&states, layout);
     let mut pieces = Vec::new();
-    for tensor in reader.into_tensors().map_err(unfit)? {
-        let (name, dtype, shape, _, bytes) = tensor.into_parts().map_err(unfit)?;
-        let Some((place, field)) = of_place(layout, &name) else { continue };
-        pieces.extend(piece(place, format!("{}/{field}", place.path), dtype, &shape, bytes));
+    for (id, state) in states {
+        let Some(place) = layout.place(id) else { continue };
+        for (field, data) in state.tensors {
+            let (bytes, shape, dtype) = data.into_parts();
+            pieces.extend(piece(place, format!("{}/{field}", place.path), dtype, &shape, bytes));
+        }
     }
-    Ok((pieces, scalars))
+    (pieces, scalars)
 }
 
 /// The part of a state on a disk that this rank writes, read when it is written.
@@ -48,16 +44,21 @@ pub(super) fn pieces_on_disk(state: OnDiskNow, layout: &Layout) -> (Vec<Piece>, 
             pieces.extend(piece_on_disk(place, format!("{}/{field}", place.path), &bucket, index));
         }
     }
-    (pieces, by_path(&state.scalars, layout))
+    (pieces, scalars(&state.states, layout))
 }
 
 /// The numbers that this rank writes, by `PATH/FIELD`.
-fn by_path(scalars: &BTreeMap<String, burn_pack::Scalar>, layout: &Layout) -> BTreeMap<String, Scalar> {
-    let written = scalars.iter().filter_map(|(name, value)| {
-        let (place, field) = of_place(layout, name).filter(|(place, _)| place.writes_scalars())?;
-        Some((format!("{}/{field}", place.path), to_file(*value)))
-    });
-    written.collect()
+fn scalars(states: &OptimizerStates, layout: &Layout) -> BTreeMap<String, Scalar> {
+    let mut written = BTreeMap::new();
+    for (id, state) in states {
+        let Some(place) = layout.place(*id).filter(|place| place.writes_scalars()) else { continue };
+        let mut write = |field: &str, value| written.insert(format!("{}/{field}", place.path), value);
+        write(AXES, Scalar::UInt(state.axes as u64));
+        for (field, value) in &state.scalars {
+            write(field, to_file(*value));
+        }
+    }
+    written
 }
 
 /// Splits `ID.FIELD` into the parameter's place and the field.
@@ -73,17 +74,16 @@ fn of_place<'a, 'b>(layout: &'a Layout, name: &'b str) -> Option<(&'a ParameterP
 ///
 /// The run was interrupted, or the state belongs to another kind of optimizer.
 pub(crate) fn load_optimizer<M: Module>(
-    optimizer: ModuleOptimizer,
+    mut optimizer: ModelOptimizer,
     master: &M,
     layout: &Layout,
     saved: &Tensors,
     interrupter: &Interrupter,
-) -> Result<(ModuleOptimizer, usize), ResumeError> {
+) -> Result<(ModelOptimizer, usize), ResumeError> {
     let saved = SavedState::of(layout, saved, interrupter)?;
     let (states, count) = saved.of_params(saved.ids.values())?;
-    let record = record_of(states, &saved.ids)?;
     let home = master.devices().first().cloned().unwrap_or_else(host_device).inner();
-    let optimizer = restored_on(&home, || optimizer.load_record(record));
+    optimizer.load(states, &home).map_err(unfit)?;
     let loaded = StateSize::of(&optimizer, master);
     require_all(count, loaded.tensors)?;
     Ok((optimizer, loaded.bytes))
@@ -96,7 +96,7 @@ pub(crate) fn load_optimizer<M: Module>(
 ///
 /// The same as [`load_optimizer`], and [`ResumeError::Scratch`] if the disk fails.
 pub(crate) fn load_onto_disk<M: Module>(
-    optimizer: &mut ModuleOptimizer,
+    optimizer: &mut ModelOptimizer,
     disk: &mut OnDisk,
     master: &M,
     layout: &Layout,
@@ -110,8 +110,8 @@ pub(crate) fn load_onto_disk<M: Module>(
         if states.is_empty() {
             continue;
         }
-        put(optimizer, record_of(states, &saved.ids_of(&params))?);
-        found += disk.store(bucket, optimizer)?.tensors;
+        optimizer.load(states, &host_device()).map_err(unfit)?;
+        found += disk.store(bucket, taken(optimizer)?)?.tensors;
         expected += count;
     }
     require_all(expected, found)
@@ -154,19 +154,16 @@ impl<'a> SavedState<'a> {
         Ok(Self { layout, saved, interrupter, ids, tensors, scalars })
     }
 
-    /// The paths of some parameters.
-    fn ids_of(&self, params: &[ParamId]) -> BTreeMap<&'a str, ParamId> {
-        let of = |id: &ParamId| Some((self.layout.place(*id)?.path.as_str(), *id));
-        params.iter().filter_map(of).collect()
-    }
-
     /// Reads this rank's part of the states of some parameters, and counts their tensors.
     fn of_params<'b>(
         &self,
         params: impl IntoIterator<Item = &'b ParamId>,
-    ) -> Result<(BTreeMap<ParamId, ParameterState>, usize), ResumeError> {
-        let (mut states, mut count) = (BTreeMap::<ParamId, ParameterState>::new(), 0);
+    ) -> Result<(OptimizerStates, usize), ResumeError> {
+        let (mut states, mut count) = (OptimizerStates::new(), 0);
         for id in params {
+            // A parameter's group in the optimizer may depend on its path.
+            let path = self.layout.place(*id).map(|place| place.path.clone());
+            let mut state = ParamState { path, ..ParamState::default() };
             for (name, field) in self.tensors.get(id).into_iter().flatten() {
                 let (Some(place), Some(info)) = (self.layout.place(*id), self.saved.info(name)) else {
                     continue;
@@ -174,15 +171,20 @@ impl<'a> SavedState<'a> {
                 go_on(self.interrupter)?;
                 let dtype = tensor_dtype(name, info.dtype)?;
                 let (shape, bytes) = read_part(self.saved, name, &info.shape, place.shard.as_ref())?;
-                let state = states.entry(*id).or_default();
-                state.rank = state.rank.max(shape.len());
+                state.axes = state.axes.max(shape.len());
                 let data = TensorData::from_bytes(Bytes::from_bytes_vec(bytes), shape, dtype);
-                state.tensors.push((format!("{}.{field}", id.val()), data));
+                state.tensors.push((field.to_string(), data));
                 count += 1;
             }
-            for (field, value) in self.scalars.get(id).into_iter().flatten() {
-                let name = format!("{}.{field}", id.val());
-                states.entry(*id).or_default().add_scalar(name, field, *value);
+            let numbers = self.scalars.get(id);
+            for (field, value) in numbers.into_iter().flatten() {
+                match (*field, usize::try_from(*value)) {
+                    (AXES, Ok(axes)) => state.axes = axes,
+                    _ => state.scalars.push((field.to_string(), *value)),
+                }
+            }
+            if numbers.is_some() || !state.tensors.is_empty() {
+                states.insert(*id, state);
             }
         }
         Ok((states, count))
@@ -264,7 +266,7 @@ mod tests {
         let grads = GradientsParams::from_grads(loss.backward(), &model);
         let model = optimizer.step(1e-3, model, grads);
         let layout = Layout::of(&model, &mut Stages::none(), &Communicator::solo());
-        let (pieces, scalars) = pieces(optimizer.to_record().into_bytes().unwrap(), &layout).unwrap();
+        let (pieces, scalars) = pieces(optimizer.states(None).unwrap(), &layout);
         (pieces, scalars, layout)
     }
 

@@ -10,7 +10,7 @@ use burn::train::Interrupter;
 use firebrick_checkpoints::{Checkpoint, Folder, Saved, Scalar};
 use firebrick_world::Communicator;
 
-use super::lender::AXES;
+use super::layout::AXES;
 use super::settings::{Settings, TRAINING_DATA, VALIDATION_DATA};
 use super::{Change, ResumeError, TrainerState};
 use crate::TrainError;

@@ -199,7 +199,7 @@ impl Saver {
             if let Some(folder) = proven {
                 let _ = folder.prune(&policy.keep(policy.last));
             }
-            let (state, trainer) = snapshot.into_rank_state()?;
+            let (state, trainer) = snapshot.into_rank_state();
             let files = staging.write_rank(&state)?;
             Ok(Written { files, trainer: trainer.to_json()?, finite: state.is_finite()? })
         });

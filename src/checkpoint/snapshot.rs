@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use burn::module::Module;
-use burn::optim::{ModuleOptimizer, OptimizerRecord};
-use burn::tensor::Bytes;
+use burn::tensor::{Bytes, TensorData};
 use firebrick_checkpoints::{Piece, RankState};
+use firebrick_strategies::optim::{ModelOptimizer, OptimizerStates};
 use firebrick_strategies::{AnyParam, each_distinct_param, values_on_host};
 use firebrick_world::Communicator;
 
@@ -28,20 +28,17 @@ pub(crate) struct Snapshot {
 
 /// The optimizer's state, copied off the device.
 enum Copied {
-    /// On the host, the record's tensors are copies already; serializing them can wait.
-    Record(Box<OptimizerRecord>),
-    /// Data read from a device may still be in the device's memory, so it is serialized, which copies it, at once.
-    Bytes(Bytes),
+    Host(OptimizerStates),
     /// On a disk, later updates leave these tensors as they are.
-    OnDisk(OnDiskNow),
+    Disk(OnDiskNow),
 }
 
 /// Where the optimizer's state is.
 pub(crate) enum StateAt<'a> {
     /// In the optimizer, on the host.
-    Host(&'a ModuleOptimizer),
+    Host(&'a ModelOptimizer),
     /// In the optimizer; all or a part of it is on a device.
-    Device(&'a ModuleOptimizer),
+    Device(&'a ModelOptimizer),
     Disk(&'a OnDisk),
 }
 
@@ -64,9 +61,9 @@ impl Snapshot {
             StateAt::Host(_) | StateAt::Device(_) => None,
         };
         let optimizer = match optimizer {
-            StateAt::Host(optimizer) => Copied::Record(Box::new(optimizer.to_record())),
-            StateAt::Device(optimizer) => Copied::Bytes(into_bytes(optimizer.to_record())?),
-            StateAt::Disk(disk) => Copied::OnDisk(disk.now()),
+            StateAt::Host(optimizer) => Copied::Host(states_of(optimizer)?),
+            StateAt::Device(optimizer) => Copied::Host(off_device(states_of(optimizer)?)),
+            StateAt::Disk(disk) => Copied::Disk(disk.now()),
         };
         let waits = |param: &dyn AnyParam| offloaded.as_ref()?.stored(param.id(), Values::Master);
         Ok(Self {
@@ -84,23 +81,27 @@ impl Snapshot {
     }
 
     /// Converts the snapshot into the contents of the files, without using a device.
-    ///
-    /// # Errors
-    ///
-    /// The optimizer's state is not in Burn's format.
-    pub fn into_rank_state(self) -> Result<(RankState, TrainerState), ResumeError> {
+    pub fn into_rank_state(self) -> (RankState, TrainerState) {
         let Self { rank, ranks, layout, parameters, average, optimizer, state } = self;
         let (optimizer, scalars) = match optimizer {
-            Copied::Record(record) => optimizer_state::pieces(into_bytes(*record)?, &layout)?,
-            Copied::Bytes(bytes) => optimizer_state::pieces(bytes, &layout)?,
-            Copied::OnDisk(state) => optimizer_state::pieces_on_disk(state, &layout),
+            Copied::Host(states) => optimizer_state::pieces(states, &layout),
+            Copied::Disk(state) => optimizer_state::pieces_on_disk(state, &layout),
         };
-        Ok((RankState { rank, ranks, parameters, optimizer, scalars, average }, state))
+        (RankState { rank, ranks, parameters, optimizer, scalars, average }, state)
     }
 }
 
-fn into_bytes(record: OptimizerRecord) -> Result<Bytes, ResumeError> {
-    record.into_bytes().map_err(|error| ResumeError::Optimizer { reason: error.to_string() })
+fn states_of(optimizer: &ModelOptimizer) -> Result<OptimizerStates, ResumeError> {
+    optimizer.states(None).map_err(|error| ResumeError::Optimizer { reason: error.to_string() })
+}
+
+/// Copies the tensors into memory that is the host's: data read from a device may still be in the device's memory.
+fn off_device(mut states: OptimizerStates) -> OptimizerStates {
+    for (_, data) in states.values_mut().flat_map(|state| &mut state.tensors) {
+        let bytes = Bytes::from_bytes_vec(data.as_bytes().to_vec());
+        *data = TensorData::from_bytes(bytes, data.shape().clone(), data.dtype());
+    }
+    states
 }
 
 /// Copies each parameter that this rank writes. Those that wait on a disk are read when they are written.

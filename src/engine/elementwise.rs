@@ -7,8 +7,9 @@
 use std::collections::{HashMap, HashSet};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor, TensorData, TensorReadError};
+use firebrick_strategies::optim::ModelOptimizer;
 use firebrick_strategies::{Paths, each_distinct_param};
 
 use crate::TrainError;
@@ -31,7 +32,7 @@ const RATE: f64 = 0.01;
 /// device has failed, as when a kernel of the update does not compile, and [`TrainError::TrialUpdate`] if an update panicked.
 pub(crate) fn require_elementwise<M: Module>(
     model: &M,
-    optimizer: &ModuleOptimizer,
+    optimizer: &ModelOptimizer,
     device: &Device,
 ) -> Result<(), TrainError> {
     let device = device.clone().inner();
@@ -65,7 +66,7 @@ enum Part {
 /// The device has failed. What fails in its queue, such as compiling a kernel, is an error of the read.
 fn updated<M: Module>(
     model: &M,
-    mut optimizer: ModuleOptimizer,
+    mut optimizer: ModelOptimizer,
     part: Part,
     device: &Device,
 ) -> Result<HashMap<ParamId, Vec<f32>>, TensorReadError> {
@@ -151,7 +152,8 @@ mod tests {
     use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
     use burn::optim::{
         AdaGradConfig, AdafactorConfig, AdamConfig, AdamWConfig, AdanConfig, LambConfig, LearningRate,
-        LionConfig, MuonConfig, Optimizer, RmsPropConfig, SgdConfig, momentum::MomentumConfig,
+        LionConfig, ModuleOptimizer, MuonConfig, Optimizer, RmsPropConfig, SgdConfig,
+        momentum::MomentumConfig,
     };
 
     use super::*;
@@ -173,15 +175,15 @@ mod tests {
     fn optimizers_that_go_element_by_element_are_let_through() {
         let momentum = MomentumConfig { momentum: 0.9, dampening: 0.1, nesterov: true };
         let model = model();
-        let fit = [
-            ("AdamW", AdamWConfig::new().with_weight_decay(0.1).init()),
-            ("Adam", AdamConfig::new().init()),
-            ("Lion", LionConfig::new().init()),
-            ("Sgd", SgdConfig::new().with_momentum(Some(momentum)).init()),
-            ("AdaGrad", AdaGradConfig::new().init()),
-            ("RmsProp", RmsPropConfig::new().init()),
-            ("Adan", AdanConfig::new().init()),
-            ("our AdamW", optim::AdamW::new().weight_decay(0.1).into()),
+        let fit: [(_, ModelOptimizer); 9] = [
+            ("AdamW", AdamWConfig::new().with_weight_decay(0.1).init().into()),
+            ("Adam", AdamConfig::new().init().into()),
+            ("Lion", LionConfig::new().init().into()),
+            ("Sgd", SgdConfig::new().with_momentum(Some(momentum)).init().into()),
+            ("AdaGrad", AdaGradConfig::new().init().into()),
+            ("RmsProp", RmsPropConfig::new().init().into()),
+            ("Adan", AdanConfig::new().init().into()),
+            ("our AdamW", optim::AdamW::new().weight_decay(0.1).init().unwrap()),
             (
                 "AdamW8bit",
                 optim::AdamW8bit::new().min_8bit_size(1).init(&model, &optim::Groups::new()).unwrap(),
@@ -207,11 +209,11 @@ mod tests {
             LambConfig::new().build(),
             None,
         );
-        let refused = [
-            (muon, "linear.weight"),
-            (lamb, "norm.gamma"),
-            (LambConfig::new().init(), "linear.weight"),
-            (AdafactorConfig::new().init(), "linear.weight"),
+        let refused: [(ModelOptimizer, _); 7] = [
+            (muon.into(), "linear.weight"),
+            (lamb.into(), "norm.gamma"),
+            (LambConfig::new().init().into(), "linear.weight"),
+            (AdafactorConfig::new().init().into(), "linear.weight"),
             (optim::Lamb::new().init().unwrap(), "linear.weight"),
             (optim::Adafactor::new().init().unwrap(), "linear.weight"),
             (optim::Adafactor::new().relative_step(true).beta_1(0.9).init().unwrap(), "linear.weight"),
@@ -250,7 +252,8 @@ mod tests {
     /// Its reason is another one than elements that depend on each other.
     #[test]
     fn an_update_that_fails_says_why() {
-        let error = require_elementwise(&model(), &OfMatrices.into(), &Device::flex()).unwrap_err();
+        let of_matrices = ModuleOptimizer::from(OfMatrices);
+        let error = require_elementwise(&model(), &of_matrices.into(), &Device::flex()).unwrap_err();
         assert!(matches!(&error, TrainError::TrialUpdate { .. }), "{error}");
         assert!(error.to_string().contains("only matrices are updated"), "{error}");
     }

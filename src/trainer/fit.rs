@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use burn::optim::ModuleOptimizer;
 use firebrick_datasets::{Batch, DataError, SampleError};
 use firebrick_kernels::product_library;
+use firebrick_strategies::optim::ModelOptimizer;
 use firebrick_world::is_host;
 use tracing::info;
 
@@ -33,7 +33,7 @@ impl<M: 'static> Trainer<M> {
     pub fn fit<B>(
         self,
         model: M,
-        optimizer: ModuleOptimizer,
+        optimizer: impl Into<ModelOptimizer>,
         schedule: impl LrSchedule + 'static,
         data: Data<B>,
     ) -> Result<Trained<M>, TrainError>
@@ -41,6 +41,8 @@ impl<M: 'static> Trainer<M> {
         M: Objective<B>,
         B: Batch,
     {
+        // Compiled once for all kinds of optimizers.
+        let optimizer: ModelOptimizer = optimizer.into();
         self.fit_for_first(model, optimizer, schedule, data)?.ok_or(TrainError::NoModel)
     }
 
@@ -49,7 +51,7 @@ impl<M: 'static> Trainer<M> {
     pub fn fit_for_first<B>(
         self,
         model: M,
-        optimizer: ModuleOptimizer,
+        optimizer: impl Into<ModelOptimizer>,
         schedule: impl LrSchedule + 'static,
         data: Data<B>,
     ) -> Result<Option<Trained<M>>, TrainError>
@@ -57,7 +59,8 @@ impl<M: 'static> Trainer<M> {
         M: Objective<B>,
         B: Batch,
     {
-        let schedule: Arc<dyn LrSchedule> = Arc::new(schedule);
+        let (optimizer, schedule): (ModelOptimizer, Arc<dyn LrSchedule>) =
+            (optimizer.into(), Arc::new(schedule));
         process_start();
         self.check()?;
         self.require_scores(&data)?;

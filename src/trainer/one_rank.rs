@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use burn::module::Module;
-use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, StreamId};
 use firebrick_datasets::{Batch, DataError};
+use firebrick_strategies::optim::ModelOptimizer;
 use firebrick_strategies::{Adaptation, Composition};
 use firebrick_world::{Communicator, World};
 
@@ -54,7 +54,7 @@ impl<M: 'static> Trainer<M> {
         self,
         rank: Communicator,
         (model, device): (M, Option<Device>),
-        optimizer: ModuleOptimizer,
+        optimizer: ModelOptimizer,
         schedule: Arc<dyn LrSchedule>,
         data: Data<B>,
         root: Option<usize>,

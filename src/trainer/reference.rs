@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
-use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use firebrick_datasets::{Batch, Batches, Reference, counted};
 use firebrick_strategies::Adaptation;
+use firebrick_strategies::optim::ModelOptimizer;
 use firebrick_world::Communicator;
 use tracing::info;
 
@@ -22,7 +22,7 @@ use crate::{Data, LrSchedule, Objective, TrainError};
 pub(super) struct Unadapted<M> {
     model: M,
     device: Option<Device>,
-    optimizer: ModuleOptimizer,
+    optimizer: ModelOptimizer,
 }
 
 /// Returns the reference model that the loss of this data asks, if it asks one.
@@ -40,7 +40,7 @@ impl<M: 'static> Trainer<M> {
         &self,
         reference: Option<Reference>,
         (model, device): (&M, &Option<Device>),
-        optimizer: &ModuleOptimizer,
+        optimizer: &ModelOptimizer,
     ) -> Option<Unadapted<M>>
     where
         M: Module,

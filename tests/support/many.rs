@@ -1,7 +1,7 @@
 //! A run on several ranks, and the same on one.
 
-use burn::optim::{AdamWConfig, ModuleOptimizer};
-use firebrick::optim::{AdamW, Group, Groups};
+use burn::optim::AdamWConfig;
+use firebrick::optim::{AdamW, Group, Groups, ModelOptimizer};
 use firebrick::strategies::Composition;
 use firebrick::{Accumulate, Clip, Data, Report, Schedule, StepNumbers, Trainer, World};
 use firebrick_models::Gpt;
@@ -35,7 +35,7 @@ pub struct Setting {
     pub seed: u64,
     pub rate: f64,
     /// Creates the optimizer for the model.
-    pub optimizer: fn(&Gpt) -> ModuleOptimizer,
+    pub optimizer: fn(&Gpt) -> ModelOptimizer,
     /// Whether the same rows are evaluated at the end of each epoch.
     pub evaluated: bool,
 }
@@ -99,8 +99,8 @@ pub fn apart(found: &Outcome, expected: &Outcome) -> (f64, f64) {
 }
 
 /// An optimizer with a large epsilon, because a smaller one turns the rounding of a gradient near 0 into a whole step.
-pub fn optimizer() -> ModuleOptimizer {
-    AdamWConfig::new().with_epsilon(1e-3).with_weight_decay(0.1).init()
+pub fn optimizer() -> ModelOptimizer {
+    AdamWConfig::new().with_epsilon(1e-3).with_weight_decay(0.1).init().into()
 }
 
 /// Returns `Accumulate` if there is something to accumulate.
@@ -109,7 +109,7 @@ pub fn accumulate(micro_batches: usize) -> Option<Accumulate> {
 }
 
 /// The same with other rates and weight decays for blocks, embeddings and norms.
-pub fn grouped(model: &Gpt) -> ModuleOptimizer {
+pub fn grouped(model: &Gpt) -> ModelOptimizer {
     let groups = Groups::new()
         .weight_decay(0.1)
         .layer_decay(0.7)

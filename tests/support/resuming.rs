@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use burn::optim::ModuleOptimizer;
 use firebrick::checkpoints::{Checkpoint, Folder};
+use firebrick::optim::ModelOptimizer;
 use firebrick::strategies::Composition;
 use firebrick::{
     Checkpoints, Data, Interrupter, Report, Resume, Schedule, StepNumbers, TrainError, Trainer, World,
@@ -37,7 +37,7 @@ pub struct Way {
     pub global: usize,
     pub schedule: Schedule,
     /// Creates the optimizer for the model.
-    pub optimizer: fn(&Gpt) -> ModuleOptimizer,
+    pub optimizer: fn(&Gpt) -> ModelOptimizer,
     pub steps: u64,
     pub resume: Option<Resume>,
     pub checkpoints: Checkpoints,

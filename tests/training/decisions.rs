@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex};
 use crate::support::resuming::{saved, sums};
 use crate::support::*;
 use burn::module::Module;
-use burn::optim::ModuleOptimizer;
-use firebrick::strategies::optim::{Adagrad, AdamW, Lion, Sgd};
+use firebrick::strategies::optim::{Adagrad, AdamW, Lion, ModelOptimizer, Sgd};
 use firebrick::strategies::{
     Effects, Grads, Outcome, Setup, Stage, Stages, Strategy, StrategyError, StrategyRecipe,
 };
@@ -46,7 +45,7 @@ type Trace = (Vec<StepNumbers>, Vec<Vec<(String, String)>>, Vec<f32>);
 
 /// Trains in windows of two rows, some of which are poisoned: the first, two in a row, one before an evaluation and a save,
 /// and the last.
-fn run(optimizer: ModuleOptimizer, trainer: Trainer<Bigram>, waits: bool) -> Trace {
+fn run(optimizer: ModelOptimizer, trainer: Trainer<Bigram>, waits: bool) -> Trace {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("run");
     let mut rows = Rows::ragged(32);
@@ -79,7 +78,7 @@ fn run(optimizer: ModuleOptimizer, trainer: Trainer<Bigram>, waits: bool) -> Tra
     (steps, checkpoints, parameters(&trained.model))
 }
 
-fn same(optimizer: impl Fn() -> ModuleOptimizer, trainer: impl Fn() -> Trainer<Bigram>, what: &str) {
+fn same(optimizer: impl Fn() -> ModelOptimizer, trainer: impl Fn() -> Trainer<Bigram>, what: &str) {
     let (steps, saves, weights) = run(optimizer(), trainer(), false);
     let (expected_steps, expected_saves, expected) = run(optimizer(), trainer(), true);
     for (step, expected) in steps.iter().zip(&expected_steps) {
@@ -110,5 +109,5 @@ fn a_run_whose_device_decides_is_that_of_one_that_waits() {
     same(|| Sgd::new().momentum(0.9).init().unwrap(), accumulated, "momentum");
     same(|| Adagrad::new().init().unwrap(), accumulated, "Adagrad");
     // Burn's own optimizer cannot be left to the device.
-    same(crate::support::adamw, accumulated, "Burn's AdamW");
+    same(|| crate::support::adamw().into(), accumulated, "Burn's AdamW");
 }

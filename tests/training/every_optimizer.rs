@@ -22,7 +22,7 @@ macro_rules! every_optimizer {
         )
     };
     ($check:expr; $($text:literal),* $(,)?) => {{
-        let check: fn(fn(&firebrick_models::Gpt) -> burn::optim::ModuleOptimizer) = $check;
+        let check: fn(fn(&firebrick_models::Gpt) -> firebrick::optim::ModelOptimizer) = $check;
         $(check(|model| {
             firebrick::optim::Groups::new().build(model, &*$crate::every_optimizer::recipe($text)).unwrap()
         });)*

@@ -2,10 +2,10 @@
 
 use crate::support;
 use burn::module::{Module, Param};
-use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
+use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Device, Tensor};
 use firebrick::Schedule;
-use firebrick::optim::{AdamW, Groups};
+use firebrick::optim::{AdamW, Groups, ModelOptimizer};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -66,7 +66,7 @@ fn matrix(values: &[f32], device: &Device) -> Tensor<2> {
 }
 
 /// Returns the optimizer as a run file builds it if only matrices decay; if all parameters or none decay, ours and Burn's own.
-fn optimizers(case: &Case, model: &Parameters) -> Vec<ModuleOptimizer> {
+fn optimizers(case: &Case, model: &Parameters) -> Vec<ModelOptimizer> {
     if case.decay_vector == 0.0 {
         let recipe =
             AdamW { betas: (case.beta1, case.beta2), epsilon: case.eps, weight_decay: case.decay_matrix };
@@ -76,7 +76,7 @@ fn optimizers(case: &Case, model: &Parameters) -> Vec<ModuleOptimizer> {
     let config = AdamWConfig::new().with_beta_1(case.beta1).with_beta_2(case.beta2);
     let burns = config.with_epsilon(case.eps).with_weight_decay(case.decay_matrix).init();
     let ours = AdamW::new().betas(case.beta1, case.beta2).epsilon(case.eps);
-    vec![ours.weight_decay(case.decay_matrix).init().unwrap(), burns]
+    vec![ours.weight_decay(case.decay_matrix).init().unwrap(), burns.into()]
 }
 
 fn initial(case: &Case, device: &Device) -> Parameters {

@@ -4,22 +4,21 @@ use std::sync::{Arc, Mutex};
 
 use crate::support::*;
 use burn::module::Module;
-use burn::optim::ModuleOptimizer;
 use firebrick::datasets::TokenBatch;
 use firebrick::kernels::optim::copies;
-use firebrick::strategies::optim::{AdamW, Lion, Sgd};
+use firebrick::strategies::optim::{AdamW, Lion, ModelOptimizer, Sgd};
 use firebrick::{Accumulate, Amp, Clip, Data, Loss, Objective, Pass, Recompute, Schedule, Trainer};
 use firebrick_models::Gpt;
 
 /// Returns the copies that each step of a run made.
-fn copied(trainer: Trainer<Gpt>, optimizer: ModuleOptimizer) -> Vec<u64> {
+fn copied(trainer: Trainer<Gpt>, optimizer: ModelOptimizer) -> Vec<u64> {
     copied_of(gpt(0.1, &device().autodiff()), trainer, optimizer)
 }
 
 fn copied_of<M: Objective<TokenBatch> + 'static>(
     model: M,
     trainer: Trainer<M>,
-    optimizer: ModuleOptimizer,
+    optimizer: ModelOptimizer,
 ) -> Vec<u64> {
     let data = Data::new(Rows::ragged(24)).micro_batch(2).valid(Rows::ragged(4));
     let (seen, before) = (Arc::new(Mutex::new(Vec::new())), copies());

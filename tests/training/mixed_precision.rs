@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex};
 use crate::support;
 use crate::support::*;
 use burn::module::Module;
-use burn::optim::{ModuleOptimizer, SgdConfig};
+use burn::optim::SgdConfig;
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick::datasets::{Batch, Batches, TokenBatch};
+use firebrick::optim::ModelOptimizer;
 use firebrick::strategies::{Paths, map_params};
 use firebrick::{
     Accumulate, Amp, Clip, Data, Keep, Loss, LossScale, Objective, Pass, Report, Schedule, StepNumbers,
@@ -27,7 +28,7 @@ fn device() -> Device {
 fn fit<M>(
     trainer: Trainer<M>,
     model: M,
-    optimizer: ModuleOptimizer,
+    optimizer: impl Into<ModelOptimizer>,
     rate: f64,
     data: Data<TokenBatch>,
 ) -> (Result<Trained<M>, TrainError>, Vec<StepNumbers>)

@@ -9,9 +9,9 @@ use crate::resume::{SOME, continues_on};
 use crate::support::many::{Setting, accumulate, grouped};
 use crate::support::resuming::*;
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
-use firebrick::optim::Groups;
+use firebrick::optim::{Groups, ModelOptimizer};
 use firebrick::strategies::{Composed, Composition};
 use firebrick::{
     Accumulate, Amp, Checkpoints, Clip, DiskBytes, Ema, Freeze, Lora, Offload, Resume, ScratchError,
@@ -60,7 +60,7 @@ fn with_every_optimizer() {
 }
 
 /// Returns an optimizer that has made an update already.
-fn with_a_state(model: &Gpt) -> ModuleOptimizer {
+fn with_a_state(model: &Gpt) -> ModelOptimizer {
     struct Ones(GradientsParams);
     impl ModuleVisitor for Ones {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -167,11 +167,11 @@ fn a_resumed_run_continues_to_the_bit() {
     assert!(is_empty(folder.path()));
 }
 
-fn adafactor(model: &Gpt) -> ModuleOptimizer {
+fn adafactor(model: &Gpt) -> ModelOptimizer {
     Groups::new().build(model, &*recipe(r#"{"Adafactor": {}}"#)).unwrap()
 }
 
-fn eight_bits(model: &Gpt) -> ModuleOptimizer {
+fn eight_bits(model: &Gpt) -> ModelOptimizer {
     Groups::new().build(model, &*recipe(r#"{"AdamW8bit": {}}"#)).unwrap()
 }
 

@@ -1,7 +1,6 @@
 //! Adafactor, LAMB and AdamW with 8-bit moments in whole runs: on several ranks, and resumed.
 
-use burn::optim::ModuleOptimizer;
-use firebrick::optim::{Adafactor, AdamW8bit, Groups, Lamb};
+use firebrick::optim::{Adafactor, AdamW8bit, Groups, Lamb, ModelOptimizer};
 use firebrick::strategies::Composed;
 use firebrick::{Accumulate, Amp, Data, Offload, Resume, Schedule, TrainError, Trainer, World, Zero};
 use firebrick_models::Gpt;
@@ -11,17 +10,17 @@ use crate::support::many::*;
 use crate::support::resuming::{Way, saved};
 use crate::support::{Rows, device, difference, gpt};
 
-fn adafactor(model: &Gpt) -> ModuleOptimizer {
+fn adafactor(model: &Gpt) -> ModelOptimizer {
     // A smaller epsilon turns the rounding of a gradient that is almost 0 into a whole step.
     let optimizer = Adafactor::new().epsilons(1e-6, 1e-3).beta_1(0.9).scale_parameter(true);
     Groups::new().weight_decay(0.1).init(model, optimizer, Adafactor::weight_decay).unwrap()
 }
 
-fn lamb(model: &Gpt) -> ModuleOptimizer {
+fn lamb(model: &Gpt) -> ModelOptimizer {
     Groups::new().weight_decay(0.1).init(model, Lamb::new().epsilon(1e-3), Lamb::weight_decay).unwrap()
 }
 
-const WHOLE: [fn(&Gpt) -> ModuleOptimizer; 2] = [adafactor, lamb];
+const WHOLE: [fn(&Gpt) -> ModelOptimizer; 2] = [adafactor, lamb];
 
 /// If every rank holds whole parameters, the update equals that of one rank.
 #[test]
@@ -62,7 +61,7 @@ fn they_are_taken_up_again_to_the_bit() {
     }
 }
 
-fn eight_bit(model: &Gpt) -> ModuleOptimizer {
+fn eight_bit(model: &Gpt) -> ModelOptimizer {
     let optimizer = AdamW8bit::new().epsilon(1e-3).min_8bit_size(64);
     optimizer.init(model, &Groups::new().weight_decay(0.1)).unwrap()
 }

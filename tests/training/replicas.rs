@@ -4,10 +4,9 @@ use std::sync::mpsc::channel;
 
 use crate::support::*;
 use burn::module::{Module, ParamId};
-use burn::optim::ModuleOptimizer;
 use burn::tensor::Tensor;
 use firebrick::kernels::optim::taken;
-use firebrick::optim::{AdamW, Lion, Sgd};
+use firebrick::optim::{AdamW, Lion, ModelOptimizer, Sgd};
 use firebrick::strategies::{
     Effects, ParamMap, Publishes, Setup, Stage, Stages, StrategyError, StrategyRecipe, each_distinct_param,
     map_params, relift,
@@ -26,7 +25,7 @@ struct Found {
     taken: u64,
 }
 
-fn train(trainer: Trainer<Gpt>, optimizer: ModuleOptimizer) -> Found {
+fn train(trainer: Trainer<Gpt>, optimizer: ModelOptimizer) -> Found {
     let data = Data::new(Rows::ragged(24)).micro_batch(2).valid(Rows::ragged(4));
     let (sender, steps) = channel();
     let trainer = trainer.steps(STEPS).evaluate_every(2);
@@ -51,7 +50,7 @@ fn halves() -> Vec<Amp> {
 }
 
 /// Casts copies of the master, which an update has not cast.
-fn cast_again(amp: Amp, optimizer: ModuleOptimizer) -> Found {
+fn cast_again(amp: Amp, optimizer: ModelOptimizer) -> Found {
     train(Trainer::new().with(amp).with(Copies), optimizer)
 }
 

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use burn::train::Interrupter;
 use firebrick_datasets::collators::Labels;
 use firebrick_datasets::{DataError, Reference, SpecialTokens, Tokenizer, counted};
+use firebrick_strategies::optim::ModelOptimizer;
 use firebrick_strategies::{Adaptation, Communicator, Composition, OnDisk, Setup};
 use firebrick_tasks::{Loaded, Settled};
 use firebrick_world::{World, host_device};
@@ -289,7 +289,7 @@ impl Run {
         &self,
         parts: &Parts<M>,
         say: impl Fn(&str),
-    ) -> Result<(M, ModuleOptimizer), RunError> {
+    ) -> Result<(M, ModelOptimizer), RunError> {
         // Weights are drawn on the host: each backend has another generator, and they must depend neither on the device
         // nor on where strategies keep the master. The trainer moves them.
         let host = host_device().autodiff();

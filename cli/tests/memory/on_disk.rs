@@ -13,7 +13,7 @@ const WIDTH: usize = 128;
 const BUCKET: usize = WIDTH * 4 * WIDTH * 4;
 
 /// Trains a model whose update needs more memory than its passes do.
-fn run(trainer: Trainer<Gpt>, optimizer: burn::optim::ModuleOptimizer) -> Report {
+fn run(trainer: Trainer<Gpt>, optimizer: firebrick::optim::ModelOptimizer) -> Report {
     let config = GptConfig { layers: 24, heads: 4, width: WIDTH, dropout: 0.0, bias: true, tied: true };
     let model = config.init(VOCABULARY, LENGTH, &device().autodiff());
     let row = |i: usize| (0..=LENGTH).map(|j| ((i * 7 + j * j * 3 + j) % 10) as u32).collect();

@@ -3,10 +3,10 @@
 use std::fs;
 
 use burn::module::Module;
-use burn::optim::{LearningRate, ModuleOptimizer, Optimizer};
+use burn::optim::{LearningRate, Optimizer};
 use burn::tensor::{Device, Tensor};
 use firebrick_cli::{Run, RunStrategy};
-use firebrick_strategies::optim::{BoxedOptimizer, HeldParam, ModelGroups, OptimizerRecipe};
+use firebrick_strategies::optim::{BoxedOptimizer, HeldParam, ModelGroups, ModelOptimizer, OptimizerRecipe};
 use firebrick_strategies::{
     Effects, Grads, Outcome, SettingError, Setup, SkipReason, Stage, Stages, Strategy, StrategyError,
     StrategyRecipe,
@@ -61,7 +61,7 @@ impl OptimizerRecipe for SignSgd {
         0
     }
 
-    fn build(&self, groups: &ModelGroups) -> ModuleOptimizer {
+    fn build(&self, groups: &ModelGroups) -> ModelOptimizer {
         groups.build(|weight_decay| Self { weight_decay, ..self.clone() })
     }
 }

@@ -7,7 +7,7 @@ use burn::tensor::{DType, Tensor, TensorData};
 use super::{Check, Run, Tolerance};
 use crate::off::Kernel;
 use crate::optim::equations::{Adagrad, AdamW, Lion, Momentum, Sgd};
-use crate::optim::{Parts, Real, Rule, deferred, replicas, step, together};
+use crate::optim::{Parts, Real, Rule, Together};
 
 pub(crate) const ADAMW: AdamW = AdamW {
     beta_1: 0.9,
@@ -29,7 +29,7 @@ pub(super) fn checks() -> Vec<Check> {
         Check::new(name, covers, Tolerance::ROUNDED, small).of(Kernel::Updates)
     };
     vec![
-        check("AdamW", &["step", "together", "deferred", "replicas", "AdamW"], |run| {
+        check("AdamW", &["Together", "AdamW"], |run| {
             updates(run, ADAMW, &SMALL, false);
             updates(run, ADAMW, &SMALL, true);
         })
@@ -66,15 +66,14 @@ fn updates<R: Rule<N, C>, const N: usize, const C: usize>(
         all.push(Parts { param, grad, moments });
     }
     let is_reference = run.is_reference();
-    let update = |parts| match step(&rule, parts) {
+    let mut together = Together::new().writing(run.dtype());
+    let update = |parts| match together.step(&rule, parts) {
         Ok(updated) => updated,
         Err(parts) if is_reference => in_f64(rule, parts),
         Err(_) => panic!("the device has no kernel for the update"),
     };
-    let half = run.dtype();
-    let (updated, copies) = replicas(half, || {
-        together(|| all.into_iter().map(|parts| deferred(|| update(parts))).collect::<Vec<_>>())
-    });
+    let updated: Vec<_> = all.into_iter().map(update).collect();
+    let copies = together.launch().expect("they are asked for");
     for ((param, moments), (place, of_moments)) in updated.into_iter().zip(places) {
         if run.is_half() {
             let copy = if is_reference { Some(param.clone()) } else { copies.of(&param) };

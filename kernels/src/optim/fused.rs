@@ -3,18 +3,19 @@
 use std::array::from_fn;
 
 use burn::backend::Flex;
-use burn::tensor::{DType, FloatDType, Tensor};
+use burn::tensor::{FloatDType, Tensor};
 
-use super::replicas;
+use super::replicas::Replicas;
 use super::rule::{Parts, Rule, Update};
 use super::slices::{flex, floats, floats_mut, is_fast, writable, zeros};
 use crate::half::cast;
 
-/// See [`step`](super::step).
+/// See [`Together::step`](super::Together::step).
 #[allow(clippy::result_large_err)] // The error is the input, which the caller takes apart at once.
 pub(super) fn step<const D: usize, const N: usize, const C: usize, R: Rule<N, C>>(
     rule: &R,
     parts: Parts<D, N>,
+    replicas: Option<&mut Replicas>,
 ) -> Result<(Tensor<D>, [Tensor<D>; N]), Parts<D, N>> {
     let shape = parts.param.dims();
     let fits = |tensor: &Tensor<D>| is_fast(tensor) && tensor.dims() == shape;
@@ -32,10 +33,8 @@ pub(super) fn step<const D: usize, const N: usize, const C: usize, R: Rule<N, C>
         Some(moments) => moments.map(|moment| writable(flex(cast(moment, FloatDType::from(dtype))))),
         None => from_fn(|_| zeros(shape.into(), dtype)),
     };
-    let mut replica = match replicas::wanted() {
-        Some(half) if dtype == DType::F32 => Some(zeros(shape.into(), half.into())),
-        _ => None,
-    };
+    let half = replicas.as_ref().and_then(|replicas| replicas.of_update(dtype));
+    let mut replica = half.map(|half| zeros(shape.into(), half.into()));
     let update = Update {
         param: floats_mut(&mut param),
         grad: floats(&grad),
@@ -44,8 +43,8 @@ pub(super) fn step<const D: usize, const N: usize, const C: usize, R: Rule<N, C>
     };
     rule.run(update, fresh);
     let param = Tensor::from_primitive::<Flex>(param);
-    if let Some(replica) = replica {
-        replicas::keep(&param, Tensor::from_primitive::<Flex>(replica));
+    if let (Some(replica), Some(replicas)) = (replica, replicas) {
+        replicas.keep(&param, Tensor::from_primitive::<Flex>(replica));
     }
     Ok((param, moments.map(Tensor::from_primitive::<Flex>)))
 }

@@ -11,8 +11,8 @@
 //! # Together
 //!
 //! A model has hundreds of parameters, most of them small, and a kernel for each would cost a GPU more to launch than to
-//! run. Within [`together`], updates that are [`deferred`] are launched in groups: up to 32 parameters in one kernel, and on
-//! CUDA devices some hundred.
+//! run. The updates of a [`Together`] are launched in groups: up to 32 parameters in one kernel, and on CUDA devices some
+//! hundred.
 //!
 //! # In place
 //!
@@ -22,6 +22,7 @@
 //! ```text
 //! rule.rs         the update of one element, and what it applies to
 //! equations.rs    the updates of AdamW, Adagrad, SGD and Lion
+//! together.rs     the updates of a model, launched together
 //! fused.rs        one update of tensors on Flex
 //! cube/           updates on GPUs, many in one kernel
 //! slices.rs       tensors as slices, in place or copied
@@ -29,7 +30,7 @@
 //! floats.rs       blocks of f32 from slices in any precision, and back
 //! prefetch.rs     prefetching for the update
 //! identity.rs     what tells a tensor from all others
-//! replicas.rs     half-precision copies of parameters, written in the same pass and lent to casts
+//! replicas.rs     half-precision copies of parameters, which updates write and casts take
 //! blocks.rs       the pass over blocks of 8-bit moments
 //! dynamic_map.rs  the 256 values of 8-bit numbers, and rounding to them
 //! ```
@@ -47,17 +48,17 @@ mod prefetch;
 mod replicas;
 mod rule;
 mod slices;
+mod together;
 
 use burn::tensor::Tensor;
 
 pub use blocks::{BLOCK, Rows, blocks};
 pub use dynamic_map::dynamic_map;
-pub use replicas::{Replicas, replicas, take, taken};
+pub use replicas::{Replicas, take, taken};
 pub use rule::{Parts, Real, Rule, Update};
+pub use together::Together;
 
-use crate::off::Kernel;
-
-/// Computes one update in one pass: returns the new parameter and moments, in the parameter's dtype.
+/// Computes one update in one pass, at once: returns the new parameter and moments, in the parameter's dtype.
 ///
 /// # Errors
 ///
@@ -68,55 +69,10 @@ pub fn step<const D: usize, const N: usize, const C: usize, R: Rule<N, C>>(
     rule: &R,
     parts: Parts<D, N>,
 ) -> Result<(Tensor<D>, [Tensor<D>; N]), Parts<D, N>> {
-    if Kernel::Updates.is_off() {
-        return Err(parts);
-    }
-    #[cfg(feature = "cube")]
-    let parts = match cube::step(rule, parts) {
-        Ok(updated) => return Ok(updated),
-        Err(parts) => parts,
-    };
-    fused::step(rule, parts)
-}
-
-/// Runs `update`, and launches the kernels of the [deferred] updates in it together, at its end: a few for a
-/// whole model. Before that, the results of these updates have no values. On the CPU, each update runs at once.
-pub fn together<T>(update: impl FnOnce() -> T) -> T {
-    #[cfg(feature = "cube")]
-    return cube::together(update);
-    #[cfg(not(feature = "cube"))]
-    update()
-}
-
-/// Like [`together`], but the device decides whether the updates are made: if `guard`, `[1]`, is infinite or NaN, the
-/// parameters and moments keep their values, and replicas are copies of these. Nothing waits for the guard.
-///
-/// Only updates that [are left to the end](deferrals) ask the guard, and only moments that exist keep their values.
-pub fn together_if_finite<T>(guard: Tensor<1>, update: impl FnOnce() -> T) -> T {
-    #[cfg(feature = "cube")]
-    return cube::together_if_finite(guard, update);
-    #[cfg(not(feature = "cube"))]
-    {
-        let _ = guard;
-        update()
-    }
-}
-
-/// Returns the number of updates of this thread so far that were left to the end of [`together`]: none on the CPU.
-pub fn deferrals() -> u64 {
-    #[cfg(feature = "cube")]
-    return cube::deferrals();
-    #[cfg(not(feature = "cube"))]
-    0
-}
-
-/// Runs the update of one parameter, of which nothing reads the results before [`together`] ends: its kernel may be
-/// launched with others. Outside of [`together`], it is launched at once.
-pub fn deferred<T>(update: impl FnOnce() -> T) -> T {
-    #[cfg(feature = "cube")]
-    return cube::deferred(update);
-    #[cfg(not(feature = "cube"))]
-    update()
+    let mut together = Together::new();
+    let updated = together.step(rule, parts);
+    together.launch();
+    updated
 }
 
 /// Returns the number of parameters and moments that updates on this thread have copied so far, because something

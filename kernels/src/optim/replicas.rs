@@ -3,17 +3,14 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::thread::LocalKey;
 
 use burn::backend::{DispatchTensor, TensorMetadata};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::{DType, FloatDType, Tensor};
 
 use super::identity::{Identity, identity};
 
 thread_local! {
-    /// The replicas that the innermost update on this thread writes.
-    static OPEN: RefCell<Option<Replicas>> = const { RefCell::new(None) };
     /// The replicas that casts on this thread may take.
     static LENT: RefCell<Option<Replicas>> = const { RefCell::new(None) };
     static TAKEN: Cell<u64> = const { Cell::new(0) };
@@ -24,67 +21,7 @@ pub fn taken() -> u64 {
     TAKEN.get()
 }
 
-/// Runs `update` and collects half-precision copies: each fused step of an f32 parameter on this thread also writes a
-/// copy in `dtype`, in the same pass. The copy equals a cast of the new parameter, without reading it again.
-///
-/// `dtype` is bf16 or f16; with any other dtype nothing is written. The copies also hold the parameters that they come
-/// from: drop them before the next update, or it copies the parameters.
-///
-/// ```
-/// use burn::tensor::{Device, FloatDType, Tensor};
-/// use firebrick_kernels::optim::{Parts, Real, Rule, Update, replicas, step, take};
-///
-/// # #[derive(Clone, Copy)]
-/// # struct Descent;
-/// # impl Rule<0, 1> for Descent {
-/// #     fn constants(&self) -> [f32; 1] {
-/// #         [1e-3]
-/// #     }
-/// #     fn element<R: Real>([rate]: [R; 1], param: R, grad: R, []: [R; 0]) -> (R, [R; 0]) {
-/// #         (param - rate * grad, [])
-/// #     }
-/// #     fn run(&self, update: Update<'_, 0>, fresh: bool) {
-/// #         update.run(*self, fresh);
-/// #     }
-/// # }
-/// let [param, grad] = [0.1, 2.0].map(|x| Tensor::<1>::full([4], x, &Device::flex()));
-/// let parts = Parts { param, grad, moments: Some([]) };
-/// let (updated, replicas) = replicas(FloatDType::BF16, || step(&Descent, parts));
-/// let Ok((param, [])) = updated else { panic!("Flex updates f32 in one pass") };
-/// let expected = param.clone().cast(FloatDType::BF16).into_data();
-/// assert_eq!(replicas.of(&param).expect("the parameter was updated").into_data(), expected);
-///
-/// // Like the cast of the strategy `Amp`, this one takes the copy if there is one.
-/// let (half, taken) = replicas.lend(|| take(&param, FloatDType::BF16));
-/// assert_eq!((half.expect("it is lent").into_data(), taken), (expected, 1));
-/// ```
-pub fn replicas<R>(dtype: FloatDType, update: impl FnOnce() -> R) -> (R, Replicas) {
-    let none = || Replicas { dtype, kept: HashMap::new() };
-    let (result, written) = within(&OPEN, none(), update);
-    (result, written.unwrap_or_else(none))
-}
-
-/// Runs `run` with these replicas in a thread-local slot, and returns the replicas.
-fn within<R>(
-    place: &'static LocalKey<RefCell<Option<Replicas>>>,
-    replicas: Replicas,
-    run: impl FnOnce() -> R,
-) -> (R, Option<Replicas>) {
-    /// Restores the slot of the outer scope, even if `run` panics.
-    struct Outer(&'static LocalKey<RefCell<Option<Replicas>>>, Option<Replicas>);
-    impl Drop for Outer {
-        fn drop(&mut self) {
-            self.0.replace(self.1.take());
-        }
-    }
-    let outer = Outer(place, place.replace(Some(replicas)));
-    let result = run();
-    let replicas = place.take();
-    drop(outer);
-    (result, replicas)
-}
-
-/// Half-precision copies of updated parameters; see [`replicas`].
+/// Half-precision copies of updated parameters; see [`Together::writing`](super::Together::writing).
 pub struct Replicas {
     dtype: FloatDType,
     /// The parameter and its copy, by the parameter's identity. Holding the parameter keeps its memory from being
@@ -93,6 +30,23 @@ pub struct Replicas {
 }
 
 impl Replicas {
+    pub(super) fn new(dtype: FloatDType) -> Self {
+        Self { dtype, kept: HashMap::new() }
+    }
+
+    /// Returns the dtype of the copy that the update of a parameter in `param` writes, if it writes one.
+    pub(super) fn of_update(&self, param: DType) -> Option<FloatDType> {
+        let writes = param == DType::F32 && matches!(self.dtype, FloatDType::BF16 | FloatDType::F16);
+        writes.then_some(self.dtype)
+    }
+
+    /// Keeps the copy of an updated parameter.
+    pub(super) fn keep<const D: usize>(&mut self, param: &Tensor<D>, replica: Tensor<D>) {
+        if let Some(identity) = identity(param) {
+            self.kept.insert(identity, [param.clone().into_dispatch(), replica.into_dispatch()]);
+        }
+    }
+
     /// Returns the copy of this updated parameter, or of the flat one, outside autodiff, if its update wrote one.
     pub fn of<const D: usize>(&self, param: &Tensor<D>) -> Option<Tensor<D>> {
         let inner = param.clone().inner();
@@ -128,9 +82,18 @@ impl Replicas {
     /// Runs `publish`, in which a cast of a parameter may [take](take) its copy instead. Also returns the number of
     /// copies taken; drops the others.
     pub fn lend<R>(self, publish: impl FnOnce() -> R) -> (R, usize) {
+        /// Lends what the outer scope lent, even if `publish` panics.
+        struct Outer(Option<Replicas>);
+        impl Drop for Outer {
+            fn drop(&mut self) {
+                LENT.replace(self.0.take());
+            }
+        }
         let lent = self.len();
-        let (result, left) = within(&LENT, self, publish);
-        let taken = lent - left.map_or(0, |left| left.len());
+        let outer = Outer(LENT.replace(Some(self)));
+        let result = publish();
+        let taken = lent - LENT.take().map_or(0, |left| left.len());
+        drop(outer);
         TAKEN.set(TAKEN.get() + taken as u64);
         (result, taken)
     }
@@ -160,20 +123,4 @@ pub fn take<const D: usize>(param: &Tensor<D>, dtype: FloatDType) -> Option<Tens
         replicas.kept.remove(&identity(&param.clone().inner())?);
         Some(copy)
     })
-}
-
-/// Returns the dtype of the copies that the innermost scope on this thread requests.
-pub(super) fn wanted() -> Option<FloatDType> {
-    let dtype = OPEN.with_borrow(|open| open.as_ref().map(|replicas| replicas.dtype));
-    dtype.filter(|dtype| matches!(dtype, FloatDType::BF16 | FloatDType::F16))
-}
-
-/// Passes the copy of an updated parameter to the innermost scope on this thread.
-pub(super) fn keep<const D: usize>(param: &Tensor<D>, replica: Tensor<D>) {
-    let Some(identity) = identity(param) else { return };
-    OPEN.with_borrow_mut(|open| {
-        if let Some(replicas) = open {
-            replicas.kept.insert(identity, [param.clone().into_dispatch(), replica.into_dispatch()]);
-        }
-    });
 }

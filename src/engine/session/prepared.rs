@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use burn::module::Module;
-use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use firebrick_datasets::Batch;
+use firebrick_strategies::optim::ModelOptimizer;
 use firebrick_strategies::{Adaptation, Composition, OnDisk, Order, Pass, Setup, Stages, tied, trained};
 use firebrick_world::{Communicator, host_device};
 
@@ -43,7 +43,7 @@ impl<M: Module + 'static> PreparedRun<M> {
         strategies: &impl Composition<M>,
         model: M,
         device: Option<Device>,
-        optimizer: &ModuleOptimizer,
+        optimizer: &ModelOptimizer,
         world: Communicator,
         mut adaptation: Adaptation,
     ) -> Result<Self, TrainError> {
@@ -105,7 +105,7 @@ impl<M: Module + 'static> PreparedRun<M> {
     /// or cannot be written into, or the disk is full.
     pub fn start(
         self,
-        mut optimizer: ModuleOptimizer,
+        mut optimizer: ModelOptimizer,
         schedule: impl LrSchedule + 'static,
         seed: u64,
         total_updates: u64,

@@ -11,9 +11,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use burn::module::{Module, ParamId};
-use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor};
-use firebrick_kernels::optim::{Replicas, replicas};
+use firebrick_kernels::optim::{Replicas, Together};
+use firebrick_strategies::optim::ModelOptimizer;
 use firebrick_strategies::{Pass, Stages, StrategyError, each_distinct_param, tie, untie, with_values};
 
 use crate::TrainError;
@@ -27,6 +28,8 @@ pub(super) struct Written {
     pub taken: usize,
     /// The parameters that have such a copy.
     pub params: HashSet<ParamId>,
+    /// The number of parameters whose updates have waited for their launch.
+    pub waited: usize,
 }
 
 /// Publishes a new master: informs the stages of it, and returns master and replica, once all of the replica is there.
@@ -35,7 +38,7 @@ pub(super) fn published<M: Module>(
     stages: &mut Stages<M>,
     master: M,
 ) -> Result<(M, M), StrategyError> {
-    let (pair, _) = published_from(pass.device(), stages, master, true, |master| (master, None))?;
+    let (pair, _) = published_from(pass.device(), stages, master, true, |master| (master, Together::new()))?;
     let pair = arrived(pass.device(), stages, pair);
     pass.check()?;
     Ok(pair)
@@ -49,8 +52,8 @@ pub(super) fn arrived<M: Module>(device: &Device, stages: &mut Stages<M>, pair: 
     })
 }
 
-/// Publishes a master that is computed from `input`, together with the copies that its update wrote. The stages are informed
-/// only if it `is_decided`. Parameters of the replica may still be [on their way](arrived).
+/// Launches the updates of a master that is computed from `input`, and publishes it with the copies that they wrote. The
+/// stages are informed only if it `is_decided`. Parameters of the replica may still be [on their way](arrived).
 ///
 /// Tensors that outlive a step are allocated in the device's persistent pool, apart from the activations of each step. An
 /// update's temporaries are allocated there too: they have the sizes of parameters, and the next update reuses them.
@@ -59,20 +62,22 @@ pub(super) fn published_from<M: Module, I: Send>(
     stages: &mut Stages<M>,
     input: I,
     is_decided: bool,
-    master: impl Fn(I) -> (M, Option<Replicas>) + Send + Sync,
+    master: impl Fn(I) -> (M, Together) + Send + Sync,
 ) -> Result<((M, M), Written), StrategyError> {
     device.memory_persistent_allocations((input, stages), |(input, stages)| {
-        let (master, written) = master(input);
+        let (master, together) = master(input);
+        let waited = together.waiting();
+        let copies = together.launch();
         if is_decided {
             stages.updated(&master);
         }
         let mut publish = || stages.publish(master.clone());
-        let (replica, written) = match written {
-            None => (publish(), Written::default()),
-            Some(written) => {
-                let params = written.params(&master);
-                let (replica, taken) = written.lend(publish);
-                (replica, Written { taken, params })
+        let (replica, written) = match copies {
+            None => (publish(), Written { waited, ..Written::default() }),
+            Some(copies) => {
+                let params = copies.params(&master);
+                let (replica, taken) = copies.lend(publish);
+                (replica, Written { taken, params, waited })
             }
         };
         Ok(((master, replica?), written))
@@ -116,7 +121,7 @@ pub(super) fn published_to_disk<M: Module>(
 }
 
 /// What an update changes, and the gradients.
-pub(super) type Input<'a, M> = (&'a mut ModuleOptimizer, Option<&'a mut OnDisk>, M, GradientsParams);
+pub(super) type Input<'a, M> = (&'a mut ModelOptimizer, Option<&'a mut OnDisk>, M, GradientsParams);
 
 /// How an update is made.
 #[derive(Clone, Copy)]
@@ -139,25 +144,16 @@ pub(super) fn published_in_parts<M: Module>(
 ) -> Result<((M, M), Written), StrategyError> {
     device.memory_persistent_allocations((input, stages), |(input, stages)| {
         let (optimizer, disk, master, grads) = input;
-        // Burn's optimizer updates only the first place of a tied parameter, in place only if nothing else holds the tensor.
+        // An update is of the first place of a tied parameter, in place only if nothing else holds the tensor.
         let master = if way.is_tied { untie(master) } else { master };
         let offloaded = disk.as_ref().and_then(|disk| disk.offloaded().cloned());
         let (values, written) = (HashMap::new(), Written::default());
         let mut publishing = Publishing { stages, offloaded, values, written, failed: None };
-        let mut update = |optimizer: &mut ModuleOptimizer, model: M, Part { params, grads }: Part| {
-            let params = params.into_iter().collect();
-            match way.writes {
-                None => {
-                    let model = optimizer.step(way.rate, model, grads);
-                    let published = publishing.publish(&model, &params, None);
-                    (model, published)
-                }
-                Some(dtype) => {
-                    let (model, copies) = replicas(dtype, || optimizer.step(way.rate, model, grads));
-                    let published = publishing.publish(&model, &params, Some(copies));
-                    (model, published)
-                }
-            }
+        let mut update = |optimizer: &mut ModelOptimizer, model: M, Part { params, grads }: Part| {
+            let mut together = Together::new().writing(way.writes);
+            let model = optimizer.update(way.rate, model, grads, &mut together);
+            let published = publishing.publish(&model, &params.into_iter().collect(), together.launch());
+            (model, published)
         };
         let master = match disk {
             Some(disk) => disk.step(optimizer, master, grads, update),

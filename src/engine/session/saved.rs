@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::train::Interrupter;
-use firebrick_strategies::optim::on_host;
 use firebrick_strategies::{SavedStates, StageState};
 use firebrick_world::is_host;
 
@@ -40,8 +39,8 @@ impl<M: Module> Session<M> {
         let average = self.copied(Which::Average).or_else(|| self.stages.averaged());
         let master = self.weights.master();
         let on_device = !master.devices().iter().all(is_host);
-        // Others than deferred optimizers are read tensor by tensor.
-        let read = on_device.then(|| on_host(&self.updater.optimizer, master, &self.updater.deferred));
+        // The optimizers of Burn are read tensor by tensor.
+        let read = on_device.then(|| self.updater.optimizer.on_host());
         let optimizer = match (&self.updater.disk, &read) {
             (Some(disk), _) => StateAt::Disk(disk),
             (None, Some(read)) => StateAt::Device(read),

@@ -10,7 +10,6 @@ use std::collections::HashSet;
 
 use burn::module::{Module, ParamId};
 use burn::tensor::Tensor;
-use firebrick_strategies::optim::retract;
 use firebrick_strategies::{Agreement, Grads, Outcome, Settled, SkipReason};
 use firebrick_world::is_host;
 
@@ -121,7 +120,7 @@ impl<M: Module> Session<M> {
             }
             Settled::Applied => {}
             Settled::Skipped(_) => {
-                retract(&mut self.updater.optimizer, self.weights.master(), &params);
+                self.updater.optimizer.retract(&params);
                 self.updater.updates -= 1;
             }
         }

@@ -4,9 +4,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use burn::module::{Module, ParamId};
-use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor};
-use firebrick_kernels::optim::{deferrals, replicas, together, together_if_finite};
+use firebrick_kernels::optim::Together;
+use firebrick_strategies::optim::ModelOptimizer;
 use firebrick_strategies::{Grads, Stages, StrategyError, tie, untie};
 
 use super::publish::{Input, Way, Written, published_from, published_in_parts, renewed};
@@ -18,7 +19,7 @@ use crate::{LrSchedule, TrainError};
 /// Updates a master, and says how the next update is best made.
 pub(super) struct Updater {
     /// Has no state between two updates if a disk keeps it.
-    pub optimizer: ModuleOptimizer,
+    pub optimizer: ModelOptimizer,
     pub disk: Option<OnDisk>,
     schedule: Arc<dyn LrSchedule>,
     /// The number of updates that the schedule spans.
@@ -50,7 +51,7 @@ pub(super) struct Undecided {
 impl Updater {
     /// Creates an updater for a model, whose parameters may be tied, of a replica in `writes` if that is not f32.
     pub fn new(
-        optimizer: ModuleOptimizer,
+        optimizer: ModelOptimizer,
         disk: Option<OnDisk>,
         (schedule, total_updates): (Arc<dyn LrSchedule>, u64),
         is_tied: bool,
@@ -105,28 +106,19 @@ impl Updater {
         params: HashSet<ParamId>,
         (device, stages, in_parts): (&Device, &mut Stages<M>, bool),
     ) -> Result<(M, M), StrategyError> {
-        let (is_tied, writes, is_decided, before) = (self.is_tied, self.writes, guard.is_none(), deferrals());
+        let (is_tied, writes, is_decided) = (self.is_tied, self.writes, guard.is_none());
         let offloaded = self.offloaded();
         let waiting = offloaded.clone();
         let input = (&mut self.optimizer, self.disk.as_mut(), master, grads);
         let (pair, written) = match self.moves.filter(|_| in_parts) {
             Some(most) => published_in_parts(device, stages, input, Way { rate, is_tied, writes, most })?,
             None => published_from(device, stages, input, is_decided, move |input| {
-                let step = || renewed(waiting.as_deref(), stepped(input, rate, is_tied), Values::Master);
-                let update = || match guard.clone() {
-                    None => together(step),
-                    Some(guard) => together_if_finite(guard, step),
-                };
-                match writes {
-                    None => (update(), None),
-                    Some(dtype) => {
-                        let (master, written) = replicas(dtype, update);
-                        (master, Some(written))
-                    }
-                }
+                let mut together = Together::new().writing(writes).if_finite(guard.clone());
+                let master = stepped(input, rate, is_tied, &mut together);
+                (renewed(waiting.as_deref(), master, Values::Master), together)
             })?,
         };
-        let all_deferred = deferrals() - before == params.len() as u64;
+        let all_deferred = written.waited == params.len();
         debug_assert!(is_decided || all_deferred, "the device decides about updates that it makes");
         self.shown(written, if all_deferred { Some(params) } else { None });
         // Publishing a master that waits on a disk has read it.
@@ -142,21 +134,24 @@ impl Updater {
         }
         // No stage casts the master itself, or the optimizer does not support it: stop writing the copies.
         self.writes = self.writes.filter(|_| written.taken > 0);
-        // Burn's own clipping computes in the gradient's dtype.
-        self.any_dtype = if self.optimizer.has_gradient_clipping() { HashSet::new() } else { written.params };
+        self.any_dtype = written.params;
     }
 }
 
 /// Updates a master with its gradients, all at once or bucket by bucket of a disk.
-fn stepped<M: Module>((optimizer, disk, master, grads): Input<'_, M>, rate: f64, is_tied: bool) -> M {
-    // Burn's optimizer updates only the first place of a tied parameter, and updates in place only if nothing else holds the
-    // tensor.
+fn stepped<M: Module>(
+    (optimizer, disk, master, grads): Input<'_, M>,
+    rate: f64,
+    is_tied: bool,
+    together: &mut Together,
+) -> M {
+    // An update is of the first place of a tied parameter, in place only if nothing else holds the tensor.
     let master = if is_tied { untie(master) } else { master };
     let master = match disk {
         Some(disk) => disk.step(optimizer, master, grads, |optimizer, master, part| {
-            (optimizer.step(rate, master, part.grads), Vec::new())
+            (optimizer.update(rate, master, part.grads, together), Vec::new())
         }),
-        None => optimizer.step(rate, master, grads),
+        None => optimizer.update(rate, master, grads, together),
     };
     if is_tied { tie(master) } else { master }
 }

@@ -1,11 +1,11 @@
 //! Adafactor: the second moment of a matrix, factored into a row and a column.
 
-use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
+use burn::optim::{LearningRate, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick_kernels::cast;
 use serde::{Deserialize, Serialize};
 
-use super::{HeldParam, ModelGroups, OptimizerRecipe, of_all, ranges};
+use super::{HeldParam, ModelGroups, ModelOptimizer, OfBurn, OptimizerRecipe, ranges};
 use crate::SettingError;
 
 /// Adafactor ([Shazeer and Stern, 2018](https://arxiv.org/abs/1804.04235)), as in Transformers.
@@ -131,9 +131,9 @@ impl Adafactor {
     /// # Errors
     ///
     /// A setting is out of range.
-    pub fn init(self) -> Result<ModuleOptimizer, SettingError> {
+    pub fn init(self) -> Result<ModelOptimizer, SettingError> {
         self.check()?;
-        Ok(of_all(self))
+        Ok(ModelOptimizer::of_all(OfBurn(self)))
     }
 
     /// Returns ηρ.
@@ -219,7 +219,7 @@ impl OptimizerRecipe for Adafactor {
         4 * (squares + if self.beta1.is_some() { param.elements } else { 0 })
     }
 
-    fn build(&self, groups: &ModelGroups) -> ModuleOptimizer {
+    fn build(&self, groups: &ModelGroups) -> ModelOptimizer {
         groups.build(|weight_decay| Self { weight_decay, ..*self })
     }
 }

@@ -1,11 +1,11 @@
 //! Adagrad: the learning rate of each element falls with the squares of its gradients.
 
-use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
+use burn::optim::{LearningRate, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{Device, Tensor};
-use firebrick_kernels::optim::{Parts, equations, step};
+use firebrick_kernels::optim::{Parts, Together, equations};
 use serde::{Deserialize, Serialize};
 
-use super::{Deferrable, Deferred, HeldParam, ModelGroups, OptimizerRecipe, of_all, ranges};
+use super::{Fused, HeldParam, ModelGroups, ModelOptimizer, OptimizerRecipe, ParamOptimizer, ranges};
 use crate::SettingError;
 
 /// Adagrad ([Duchi et al., 2011](https://jmlr.org/papers/v12/duchi11a.html)), as in torch without its `lr_decay`, which
@@ -64,9 +64,9 @@ impl Adagrad {
     /// # Errors
     ///
     /// A setting is out of range.
-    pub fn init(self) -> Result<ModuleOptimizer, SettingError> {
+    pub fn init(self) -> Result<ModelOptimizer, SettingError> {
         self.check()?;
-        Ok(of_all(Deferred(self)))
+        Ok(ModelOptimizer::of_all(Fused(self)))
     }
 
     /// Computes the update in tensor operations, on backends without the single pass.
@@ -103,8 +103,8 @@ impl OptimizerRecipe for Adagrad {
         param.elements * param.element_bytes
     }
 
-    fn build(&self, groups: &ModelGroups) -> ModuleOptimizer {
-        groups.build(|weight_decay| Deferred(Self { weight_decay, ..*self }))
+    fn build(&self, groups: &ModelGroups) -> ModelOptimizer {
+        groups.of(|weight_decay| Fused(Self { weight_decay, ..*self }))
     }
 }
 
@@ -143,16 +143,7 @@ impl Optimizer for Adagrad {
         grad: Tensor<D>,
         state: Option<AdagradState<D>>,
     ) -> (Tensor<D>, Option<AdagradState<D>>) {
-        let time = state.as_ref().map_or(1, |state| state.time + 1);
-        let rule =
-            equations::Adagrad { epsilon: self.epsilon, weight_decay: self.weight_decay, rate: rate as f32 };
-        let (param, sum) = match step(&rule, Parts { param, grad, moments: state.map(|state| [state.sum]) }) {
-            Ok((param, [sum])) => (param, sum),
-            Err(Parts { param, grad, moments }) => {
-                self.by_tensors(rate, param, grad, moments.map(|[sum]| sum))
-            }
-        };
-        (param, Some(AdagradState { time, sum }))
+        self.alone(rate, param, grad, state)
     }
 
     fn to_device<const D: usize>(state: AdagradState<D>, device: &Device) -> AdagradState<D> {
@@ -160,7 +151,28 @@ impl Optimizer for Adagrad {
     }
 }
 
-impl Deferrable for Adagrad {
+impl ParamOptimizer for Adagrad {
+    fn update<const D: usize>(
+        &self,
+        rate: LearningRate,
+        param: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<AdagradState<D>>,
+        together: &mut Together,
+    ) -> (Tensor<D>, Option<AdagradState<D>>) {
+        let time = state.as_ref().map_or(1, |state| state.time + 1);
+        let rule =
+            equations::Adagrad { epsilon: self.epsilon, weight_decay: self.weight_decay, rate: rate as f32 };
+        let (param, sum) =
+            match together.step(&rule, Parts { param, grad, moments: state.map(|state| [state.sum]) }) {
+                Ok((param, [sum])) => (param, sum),
+                Err(Parts { param, grad, moments }) => {
+                    self.by_tensors(rate, param, grad, moments.map(|[sum]| sum))
+                }
+            };
+        (param, Some(AdagradState { time, sum }))
+    }
+
     fn retracted<const D: usize>(state: AdagradState<D>) -> AdagradState<D> {
         AdagradState { time: state.time - 1, ..state }
     }
@@ -215,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_from_burns_record() {
+    fn it_goes_on_from_burns_state() {
         let device = Device::flex().autodiff();
         let model: Linear = LinearConfig::new(3, 2).init(&device);
         let weight: Tensor<2> = Tensor::from_floats([[0.3, -0.2], [1.5, 0.0], [-0.1, 0.7]], &device);
@@ -228,7 +240,8 @@ mod tests {
             AdaGradConfig::new().with_epsilon(1e-10).with_weight_decay(Some(WeightDecayConfig::new(0.1)));
         let mut burns = burns.init();
         let first = burns.step(0.1, model.clone(), grads(&model, 1.0));
-        let mut ours = Adagrad::new().weight_decay(0.1).init().unwrap().load_record(burns.to_record());
+        let mut ours = Adagrad::new().weight_decay(0.1).init().unwrap();
+        ours.load(ModelOptimizer::from(burns.clone()).states(None).unwrap(), &Device::flex()).unwrap();
         let found = ours.step(0.1, first.clone(), grads(&first, 2.0));
         let expected = burns.step(0.1, first.clone(), grads(&first, 2.0));
         let apart = (found.weight.val() - expected.weight.val()).abs().max().into_scalar::<f32>();

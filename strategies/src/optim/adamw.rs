@@ -1,11 +1,11 @@
 //! AdamW: Adam with decoupled weight decay.
 
-use burn::optim::{AdamWConfig, AdamWState, AdaptiveMomentumState, LearningRate, ModuleOptimizer, Optimizer};
+use burn::optim::{AdamWConfig, AdamWState, AdaptiveMomentumState, LearningRate, Optimizer};
 use burn::tensor::{Device, Tensor};
-use firebrick_kernels::optim::{Parts, equations, step};
+use firebrick_kernels::optim::{Parts, Together, equations};
 use serde::{Deserialize, Serialize};
 
-use super::{Deferrable, Deferred, HeldParam, ModelGroups, OptimizerRecipe, of_all, ranges};
+use super::{Fused, HeldParam, ModelGroups, ModelOptimizer, OptimizerRecipe, ParamOptimizer, ranges};
 use crate::SettingError;
 
 /// AdamW, Adam with decoupled weight decay ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)).
@@ -80,9 +80,9 @@ impl AdamW {
     /// # Errors
     ///
     /// A setting is out of range.
-    pub fn init(self) -> Result<ModuleOptimizer, SettingError> {
+    pub fn init(self) -> Result<ModelOptimizer, SettingError> {
         self.check()?;
-        Ok(of_all(Deferred(self)))
+        Ok(ModelOptimizer::of_all(Fused(self)))
     }
 
     /// Returns the arithmetic of update `time`, counted from 1.
@@ -124,8 +124,8 @@ impl OptimizerRecipe for AdamW {
         2 * param.elements * param.element_bytes
     }
 
-    fn build(&self, groups: &ModelGroups) -> ModuleOptimizer {
-        groups.build(|weight_decay| Deferred(Self { weight_decay, ..*self }))
+    fn build(&self, groups: &ModelGroups) -> ModelOptimizer {
+        groups.of(|weight_decay| Fused(Self { weight_decay, ..*self }))
     }
 }
 
@@ -139,6 +139,23 @@ impl Optimizer for AdamW {
         grad: Tensor<D>,
         state: Option<AdamWState<D>>,
     ) -> (Tensor<D>, Option<AdamWState<D>>) {
+        self.alone(rate, param, grad, state)
+    }
+
+    fn to_device<const D: usize>(state: AdamWState<D>, device: &Device) -> AdamWState<D> {
+        burn::optim::AdamW::to_device(state, device)
+    }
+}
+
+impl ParamOptimizer for AdamW {
+    fn update<const D: usize>(
+        &self,
+        rate: LearningRate,
+        param: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<AdamWState<D>>,
+        together: &mut Together,
+    ) -> (Tensor<D>, Option<AdamWState<D>>) {
         let (before, max_moment_2, moments) = match state.map(|state| state.momentum) {
             None => (0, None, None),
             Some(AdaptiveMomentumState { time, moment_1, moment_2, max_moment_2 }) => {
@@ -149,7 +166,7 @@ impl Optimizer for AdamW {
             AdamWState::new(AdaptiveMomentumState { time, moment_1, moment_2, max_moment_2 })
         };
         let time = before + 1;
-        match step(&self.rule(rate, time), Parts { param, grad, moments }) {
+        match together.step(&self.rule(rate, time), Parts { param, grad, moments }) {
             Ok((param, moments)) => (param, Some(state(time, moments, max_moment_2))),
             Err(Parts { param, grad, moments }) => {
                 let grad = grad.cast(param.dtype());
@@ -159,12 +176,6 @@ impl Optimizer for AdamW {
         }
     }
 
-    fn to_device<const D: usize>(state: AdamWState<D>, device: &Device) -> AdamWState<D> {
-        burn::optim::AdamW::to_device(state, device)
-    }
-}
-
-impl Deferrable for AdamW {
     fn retracted<const D: usize>(mut state: AdamWState<D>) -> AdamWState<D> {
         state.momentum.time -= 1;
         state

@@ -1,13 +1,15 @@
 //! AdamW with 8-bit moments.
 
 use burn::module::Module;
-use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
+use burn::optim::{LearningRate, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use firebrick_kernels::cast;
 use firebrick_kernels::optim::{Rows, blocks};
 use serde::{Deserialize, Serialize};
 
-use super::{AdamW, Groups, GroupsError, HeldParam, ModelGroups, OptimizerRecipe};
+use super::{
+    AdamW, Fused, Groups, GroupsError, HeldParam, ModelGroups, ModelOptimizer, OfBurn, OptimizerRecipe,
+};
 use crate::SettingError;
 
 /// [`AdamW`] with moments of one byte per element instead of four
@@ -90,7 +92,7 @@ impl AdamW8bit {
     /// # Errors
     ///
     /// A setting is out of range, or the groups do not fit the model.
-    pub fn init<M: Module>(self, model: &M, groups: &Groups) -> Result<ModuleOptimizer, GroupsError> {
+    pub fn init<M: Module>(self, model: &M, groups: &Groups) -> Result<ModelOptimizer, GroupsError> {
         groups.build(model, &self)
     }
 
@@ -130,11 +132,11 @@ impl OptimizerRecipe for AdamW8bit {
         &["min_8bit_size"]
     }
 
-    fn build(&self, groups: &ModelGroups) -> ModuleOptimizer {
-        groups.build_split(
+    fn build(&self, groups: &ModelGroups) -> ModelOptimizer {
+        groups.split(
             |shape| self.is_large(shape),
-            |weight_decay| Self { weight_decay, ..*self },
-            |weight_decay| AdamW { weight_decay, ..self.adamw() },
+            |weight_decay| OfBurn(Self { weight_decay, ..*self }),
+            |weight_decay| Fused(AdamW { weight_decay, ..self.adamw() }),
         )
     }
 }

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use burn::module::{Module, ParamId};
-use burn::optim::{ModuleOptimizer, Optimizer};
+use burn::optim::Optimizer;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{Alike, ModelGroups, OptimizerRecipe, layer_decay};
+use super::{Alike, ModelGroups, ModelOptimizer, OptimizerRecipe, layer_decay};
 use crate::{PathError, Paths, SettingError, each_distinct_param};
 
 /// Parameter groups with their own learning rate and weight decay.
@@ -234,13 +234,14 @@ impl Groups {
         &self,
         model: &M,
         recipe: &dyn OptimizerRecipe,
-    ) -> Result<ModuleOptimizer, GroupsError> {
+    ) -> Result<ModelOptimizer, GroupsError> {
         recipe.check()?;
         let weight_decay = self.weight_decay.or(Some(recipe.matrix_decay()));
         Ok(recipe.build(&Self { weight_decay, ..self.clone() }.resolve(model)?))
     }
 
-    /// Like [`build`](Self::build), for any optimizer of Burn: the weight decay is set by `decaying`.
+    /// Like [`build`](Self::build), for any optimizer of Burn: the weight decay is set by `decaying`. Its updates are made one by
+    /// one.
     ///
     /// # Errors
     ///
@@ -250,7 +251,7 @@ impl Groups {
         model: &M,
         optimizer: O,
         decaying: impl Fn(O, f32) -> O,
-    ) -> Result<ModuleOptimizer, GroupsError> {
+    ) -> Result<ModelOptimizer, GroupsError> {
         Ok(self.resolve(model)?.build(|weight_decay| decaying(optimizer.clone(), weight_decay)))
     }
 }

@@ -1,11 +1,11 @@
 //! LAMB: Adam with a step relative to the norm of each parameter.
 
-use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
+use burn::optim::{LearningRate, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick_kernels::cast;
 use serde::{Deserialize, Serialize};
 
-use super::{HeldParam, ModelGroups, OptimizerRecipe, of_all, ranges};
+use super::{HeldParam, ModelGroups, ModelOptimizer, OfBurn, OptimizerRecipe, ranges};
 use crate::SettingError;
 
 /// LAMB, layer-wise adaptive moments for large batches ([You et al., 2020](https://arxiv.org/abs/1904.00962)), as
@@ -99,9 +99,9 @@ impl Lamb {
     /// # Errors
     ///
     /// A setting is out of range.
-    pub fn init(self) -> Result<ModuleOptimizer, SettingError> {
+    pub fn init(self) -> Result<ModelOptimizer, SettingError> {
         self.check()?;
-        Ok(of_all(self))
+        Ok(ModelOptimizer::of_all(OfBurn(self)))
     }
 
     /// Returns η, corrected.
@@ -164,7 +164,7 @@ impl OptimizerRecipe for Lamb {
         2 * param.elements * 4
     }
 
-    fn build(&self, groups: &ModelGroups) -> ModuleOptimizer {
+    fn build(&self, groups: &ModelGroups) -> ModelOptimizer {
         groups.build(|weight_decay| Self { weight_decay, ..*self })
     }
 }

@@ -1,11 +1,11 @@
 //! Lion: the sign of a momentum.
 
-use burn::optim::{LearningRate, LionConfig, LionState, ModuleOptimizer, Optimizer};
+use burn::optim::{LearningRate, LionConfig, LionState, Optimizer};
 use burn::tensor::{Device, Tensor};
-use firebrick_kernels::optim::{Parts, equations, step};
+use firebrick_kernels::optim::{Parts, Together, equations};
 use serde::{Deserialize, Serialize};
 
-use super::{Deferrable, Deferred, HeldParam, ModelGroups, OptimizerRecipe, of_all, ranges};
+use super::{Fused, HeldParam, ModelGroups, ModelOptimizer, OptimizerRecipe, ParamOptimizer, ranges};
 use crate::SettingError;
 
 /// Lion, evolved sign momentum ([Chen et al., 2023](https://arxiv.org/abs/2302.06675)).
@@ -64,9 +64,9 @@ impl Lion {
     /// # Errors
     ///
     /// A setting is out of range.
-    pub fn init(self) -> Result<ModuleOptimizer, SettingError> {
+    pub fn init(self) -> Result<ModelOptimizer, SettingError> {
         self.check()?;
-        Ok(of_all(Deferred(self)))
+        Ok(ModelOptimizer::of_all(Fused(self)))
     }
 
     fn rule(&self, rate: LearningRate) -> equations::Lion {
@@ -104,8 +104,8 @@ impl OptimizerRecipe for Lion {
         param.elements * param.element_bytes
     }
 
-    fn build(&self, groups: &ModelGroups) -> ModuleOptimizer {
-        groups.build(|weight_decay| Deferred(Self { weight_decay, ..*self }))
+    fn build(&self, groups: &ModelGroups) -> ModelOptimizer {
+        groups.of(|weight_decay| Fused(Self { weight_decay, ..*self }))
     }
 }
 
@@ -119,8 +119,25 @@ impl Optimizer for Lion {
         grad: Tensor<D>,
         state: Option<LionState<D>>,
     ) -> (Tensor<D>, Option<LionState<D>>) {
+        self.alone(rate, param, grad, state)
+    }
+
+    fn to_device<const D: usize>(state: LionState<D>, device: &Device) -> LionState<D> {
+        burn::optim::Lion::to_device(state, device)
+    }
+}
+
+impl ParamOptimizer for Lion {
+    fn update<const D: usize>(
+        &self,
+        rate: LearningRate,
+        param: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<LionState<D>>,
+        together: &mut Together,
+    ) -> (Tensor<D>, Option<LionState<D>>) {
         let moments = state.map(|state| [state.momentum]);
-        match step(&self.rule(rate), Parts { param, grad, moments }) {
+        match together.step(&self.rule(rate), Parts { param, grad, moments }) {
             Ok((param, [momentum])) => (param, Some(LionState::new(momentum))),
             Err(Parts { param, grad, moments }) => {
                 let grad = grad.cast(param.dtype());
@@ -130,12 +147,6 @@ impl Optimizer for Lion {
         }
     }
 
-    fn to_device<const D: usize>(state: LionState<D>, device: &Device) -> LionState<D> {
-        burn::optim::Lion::to_device(state, device)
-    }
-}
-
-impl Deferrable for Lion {
     fn retracted<const D: usize>(state: LionState<D>) -> LionState<D> {
         state
     }

@@ -3,11 +3,12 @@
 //! Burn writes an update as tensor operations, each of which reads and writes the whole parameter. Here an update is
 //! one [pass](firebrick_kernels::optim) that reads and writes each of its tensors once, in place.
 //!
-//! They implement [Burn's optimizer trait](burn::optim::Optimizer) and work in a
-//! [`ModuleOptimizer`](burn::optim::ModuleOptimizer), alone or in groups. They read and write the records of Burn's
-//! optimizers of the same names. On the CPU and on GPUs, the pass computes in f32, whatever the parameter's dtype;
-//! gradients may be f32, bf16 or f16, and moments have the parameter's dtype. In f64, Burn's own operations compute the
-//! update. On a GPU, one kernel updates [many parameters together](firebrick_kernels::optim::together).
+//! A [`ModelOptimizer`] updates a model: with one of these for all parameters, with several in groups, or with an optimizer
+//! of Burn. They implement [Burn's optimizer trait](burn::optim::Optimizer), so they also work in Burn's own
+//! [`ModuleOptimizer`](burn::optim::ModuleOptimizer), and have the states of Burn's optimizers of the same names. On the CPU
+//! and on GPUs, the pass computes in f32, whatever the parameter's dtype; gradients may be f32, bf16 or f16, and moments
+//! have the parameter's dtype. In f64, Burn's own operations compute the update. On a GPU, one kernel updates
+//! [many parameters together](firebrick_kernels::optim::Together).
 //!
 //! [`Adafactor`] and [`Lamb`] need more than one pass, since an update depends on the whole parameter: they use tensor
 //! operations on every backend. [`AdamW8bit`] makes one pass over host memory, with moments of one byte each.
@@ -19,36 +20,40 @@
 //! that outlives an update.
 //!
 //! ```text
-//! recipe.rs       OptimizerRecipe: what an optimizer says about itself
-//! ranges.rs       ranges of settings that several optimizers have
-//! groups.rs       parameters with their own learning rate and weight decay
-//! model_groups.rs the parameters of a model by their settings, from which an optimizer is built
-//! layer_decay.rs  learning rates that decrease from the head to the embeddings
-//! deferred.rs     an optimizer whose updates may be launched together, and whose state is read at once
-//! scaled.rs       an optimizer at a multiple of the learning rate, whose state is restored where it is needed
-//! adamw.rs        AdamW
-//! adafactor.rs    Adafactor
-//! adagrad.rs      Adagrad
-//! lamb.rs         LAMB
-//! adamw_8bit.rs   AdamW with 8-bit moments
-//! lion.rs         Lion
-//! sgd.rs          Sgd
+//! model_optimizer.rs the update of a whole model, and the states of its parameters
+//! param_optimizer.rs the update of one parameter, by our optimizers or by those of Burn
+//! of_burn.rs         the states of Burn's ModuleOptimizer
+//! states.rs          the states of parameters outside an optimizer
+//! recipe.rs          OptimizerRecipe: what an optimizer says about itself
+//! ranges.rs          ranges of settings that several optimizers have
+//! groups.rs          parameters with their own learning rate and weight decay
+//! model_groups.rs    the parameters of a model by their settings, from which an optimizer is built
+//! layer_decay.rs     learning rates that decrease from the head to the embeddings
+//! adamw.rs           AdamW
+//! adafactor.rs       Adafactor
+//! adagrad.rs         Adagrad
+//! lamb.rs            LAMB
+//! adamw_8bit.rs      AdamW with 8-bit moments
+//! lion.rs            Lion
+//! sgd.rs             Sgd
 //! ```
 
 mod adafactor;
 mod adagrad;
 mod adamw;
 mod adamw_8bit;
-mod deferred;
 mod groups;
 mod lamb;
 mod layer_decay;
 mod lion;
 mod model_groups;
+mod model_optimizer;
+mod of_burn;
+mod param_optimizer;
 mod ranges;
 mod recipe;
-mod scaled;
 mod sgd;
+mod states;
 #[cfg(test)]
 mod tests;
 
@@ -63,16 +68,15 @@ pub use adafactor::{Adafactor, AdafactorState};
 pub use adagrad::{Adagrad, AdagradState};
 pub use adamw::AdamW;
 pub use adamw_8bit::{AdamW8bit, AdamW8bitState};
-use deferred::{Deferrable, Deferred};
-pub use deferred::{on_host, retract};
 pub use groups::{Group, Groups, GroupsError};
 pub use lamb::{Lamb, LambState};
 pub use lion::Lion;
 pub use model_groups::{Alike, ModelGroups};
+pub use model_optimizer::ModelOptimizer;
+use param_optimizer::{Fused, OfBurn, ParamOptimizer};
 pub use recipe::{HeldParam, OptimizerRecipe};
-use scaled::of_all;
-pub use scaled::{Scaled, restored_on};
 pub use sgd::{Sgd, SgdState};
+pub use states::{OptimizerStates, ParamState};
 
 /// Any [registered](Optimizers) optimizer: `AdamW(weight_decay: 0.1)`.
 ///

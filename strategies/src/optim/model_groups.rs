@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use burn::module::{ParamGroup, ParamId};
-use burn::optim::{ModuleOptimizer, Optimizer};
+use burn::optim::Optimizer;
 
-use super::Scaled;
+use super::model_optimizer::{ModelOptimizer, ParamsOptimizer};
+use super::param_optimizer::{AnyOptimizer, OfBurn};
 use crate::Paths;
 
 /// Parameters with the same settings, as found by [`Groups::resolve`](super::Groups::resolve).
@@ -42,36 +43,38 @@ impl ModelGroups {
         self.shapes.get(&id).map_or(&[], Vec::as_slice)
     }
 
-    /// Builds an optimizer for the whole model: that of `with_decay` for each group's weight decay, at the group's
-    /// learning rate.
-    pub fn build<O: Optimizer>(&self, with_decay: impl Fn(f32) -> O) -> ModuleOptimizer {
-        // Parameters that the model neither has now nor gets as factors of its matrices belong to no group.
-        let all = ModuleOptimizer::from(Scaled::by(1.0, with_decay(0.0)));
-        self.alike.iter().fold(all, |all, Alike { ids, lr_scale, weight_decay }| {
-            let group = ParamGroup::from_ids(ids.clone()).fuse(&self.factors_of(ids));
-            all.with_group(group, Scaled::by(*lr_scale, with_decay(*weight_decay)), None)
-        })
+    /// Builds an optimizer for the whole model from any of Burn's: that of `with_decay` for each group's weight decay, at the
+    /// group's learning rate.
+    pub fn build<O: Optimizer>(&self, with_decay: impl Fn(f32) -> O) -> ModelOptimizer {
+        self.of(|weight_decay| OfBurn(with_decay(weight_decay)))
+    }
+
+    /// Like [`build`](Self::build), from any optimizer.
+    pub(super) fn of<O: AnyOptimizer>(&self, with_decay: impl Fn(f32) -> O) -> ModelOptimizer {
+        self.split(|_| false, &with_decay, &with_decay)
     }
 
     /// Builds an optimizer for the whole model: that of `chosen` for the parameters whose shape `is_chosen`, and that of
     /// `others` for all others. The factors of [`Lora`](crate::Lora) belong to the others.
-    pub fn build_split<O: Optimizer, P: Optimizer>(
+    pub(super) fn split<O: AnyOptimizer, P: AnyOptimizer>(
         &self,
         is_chosen: impl Fn(&[usize]) -> bool,
         chosen: impl Fn(f32) -> O,
         others: impl Fn(f32) -> P,
-    ) -> ModuleOptimizer {
-        let all = ModuleOptimizer::from(Scaled::by(1.0, others(0.0)));
-        self.alike.iter().fold(all, |all, Alike { ids, lr_scale, weight_decay }| {
+    ) -> ModelOptimizer {
+        // Parameters that the model neither has now nor gets as factors of its matrices belong to no group.
+        let mut groups = vec![ParamsOptimizer::new(ParamGroup::all(), 1.0, others(0.0))];
+        for Alike { ids, lr_scale, weight_decay } in &self.alike {
             let (selected, rest) =
                 ids.iter().copied().partition::<Vec<_>, _>(|id| is_chosen(self.shape(*id)));
             let rest = ParamGroup::from_ids(rest).fuse(&self.factors_of(ids));
-            all.with_group(rest, Scaled::by(*lr_scale, others(*weight_decay)), None).with_group(
-                ParamGroup::from_ids(selected),
-                Scaled::by(*lr_scale, chosen(*weight_decay)),
-                None,
-            )
-        })
+            groups.push(ParamsOptimizer::new(rest, *lr_scale, others(*weight_decay)));
+            if !selected.is_empty() {
+                let selected = ParamGroup::from_ids(selected);
+                groups.push(ParamsOptimizer::new(selected, *lr_scale, chosen(*weight_decay)));
+            }
+        }
+        ModelOptimizer::of(groups)
     }
 
     /// Selects the factors that [`Lora`](crate::Lora) may attach to these parameters, which have the same settings.

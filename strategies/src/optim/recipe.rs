@@ -2,9 +2,7 @@
 
 use std::fmt::Debug;
 
-use burn::optim::ModuleOptimizer;
-
-use super::ModelGroups;
+use super::{ModelGroups, ModelOptimizer};
 use crate::SettingError;
 
 /// The recipe of an optimizer: its settings, and everything that other parts of the program need to know about it.
@@ -13,10 +11,10 @@ use crate::SettingError;
 /// [registered](super::Optimizers). Its settings are named fields, with defaults:
 ///
 /// ```
-/// use burn::optim::{LearningRate, ModuleOptimizer, Optimizer};
+/// use burn::optim::{LearningRate, Optimizer};
 /// use burn::tensor::{Device, Tensor};
 /// use firebrick_strategies::SettingError;
-/// use firebrick_strategies::optim::{HeldParam, ModelGroups, OptimizerRecipe, Optimizers};
+/// use firebrick_strategies::optim::{HeldParam, ModelGroups, ModelOptimizer, OptimizerRecipe, Optimizers};
 /// use serde::{Deserialize, Serialize};
 ///
 /// /// Updates by the sign of the gradient.
@@ -58,7 +56,7 @@ use crate::SettingError;
 ///         0
 ///     }
 ///
-///     fn build(&self, groups: &ModelGroups) -> ModuleOptimizer {
+///     fn build(&self, groups: &ModelGroups) -> ModelOptimizer {
 ///         groups.build(|weight_decay| Self { weight_decay })
 ///     }
 /// }
@@ -97,7 +95,7 @@ pub trait OptimizerRecipe: Debug + Send + Sync {
 
     /// Builds the optimizer of a model whose parameters are in these groups. [`ModelGroups::build`] suffices for an
     /// optimizer that treats all parameters alike.
-    fn build(&self, groups: &ModelGroups) -> ModuleOptimizer;
+    fn build(&self, groups: &ModelGroups) -> ModelOptimizer;
 }
 
 /// A parameter, or the part of it that a rank updates.

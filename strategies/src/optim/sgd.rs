@@ -1,11 +1,11 @@
 //! SGD: gradient descent, plain or with momentum.
 
-use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
+use burn::optim::{LearningRate, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{Device, Tensor};
-use firebrick_kernels::optim::{Parts, equations, step};
+use firebrick_kernels::optim::{Parts, Together, equations};
 use serde::{Deserialize, Serialize};
 
-use super::{Deferrable, Deferred, HeldParam, ModelGroups, OptimizerRecipe, of_all, ranges};
+use super::{Fused, HeldParam, ModelGroups, ModelOptimizer, OptimizerRecipe, ParamOptimizer, ranges};
 use crate::SettingError;
 
 /// Stochastic gradient descent, plain or with momentum
@@ -79,9 +79,9 @@ impl Sgd {
     /// # Errors
     ///
     /// A setting is out of range.
-    pub fn init(self) -> Result<ModuleOptimizer, SettingError> {
+    pub fn init(self) -> Result<ModelOptimizer, SettingError> {
         self.check()?;
-        Ok(of_all(Deferred(self)))
+        Ok(ModelOptimizer::of_all(Fused(self)))
     }
 
     /// Returns the update with momentum; `first` if there is no velocity yet.
@@ -173,8 +173,8 @@ impl OptimizerRecipe for Sgd {
         if self.momentum == 0.0 { 0 } else { param.elements * param.element_bytes }
     }
 
-    fn build(&self, groups: &ModelGroups) -> ModuleOptimizer {
-        groups.build(|weight_decay| Deferred(Self { weight_decay, ..*self }))
+    fn build(&self, groups: &ModelGroups) -> ModelOptimizer {
+        groups.of(|weight_decay| Fused(Self { weight_decay, ..*self }))
     }
 }
 
@@ -188,15 +188,34 @@ impl Optimizer for Sgd {
         grad: Tensor<D>,
         state: Option<SgdState<D>>,
     ) -> (Tensor<D>, Option<SgdState<D>>) {
+        self.alone(rate, param, grad, state)
+    }
+
+    fn to_device<const D: usize>(state: SgdState<D>, device: &Device) -> SgdState<D> {
+        SgdState { velocity: state.velocity.map(|velocity| velocity.to_device(device)) }
+    }
+}
+
+impl ParamOptimizer for Sgd {
+    fn update<const D: usize>(
+        &self,
+        rate: LearningRate,
+        param: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<SgdState<D>>,
+        together: &mut Together,
+    ) -> (Tensor<D>, Option<SgdState<D>>) {
         let velocity = state.and_then(|state| state.velocity).filter(|_| self.momentum != 0.0);
         let stepped = match self.momentum {
-            0.0 => step(&self.plain(rate), Parts { param, grad, moments: Some([]) })
+            0.0 => together
+                .step(&self.plain(rate), Parts { param, grad, moments: Some([]) })
                 .map(|(param, [])| (param, None))
                 .map_err(|Parts { param, grad, .. }| (param, grad, None)),
             _ => {
                 let rule = self.rule(rate, velocity.is_none());
                 let moments = velocity.map(|velocity| [velocity]);
-                step(&rule, Parts { param, grad, moments })
+                together
+                    .step(&rule, Parts { param, grad, moments })
                     .map(|(param, [velocity])| (param, Some(velocity)))
                     .map_err(|Parts { param, grad, moments }| {
                         (param, grad, moments.map(|[velocity]| velocity))
@@ -210,12 +229,6 @@ impl Optimizer for Sgd {
         (param, Some(SgdState { velocity }))
     }
 
-    fn to_device<const D: usize>(state: SgdState<D>, device: &Device) -> SgdState<D> {
-        SgdState { velocity: state.velocity.map(|velocity| velocity.to_device(device)) }
-    }
-}
-
-impl Deferrable for Sgd {
     fn retracted<const D: usize>(state: SgdState<D>) -> SgdState<D> {
         state
     }

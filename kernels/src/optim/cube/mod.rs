@@ -20,7 +20,7 @@ mod together;
 use burn::backend::TensorMetadata;
 use burn::tensor::{FloatDType, Tensor};
 
-use super::replicas;
+use super::replicas::Replicas;
 use super::rule::{Parts, Rule};
 use super::slices::counter;
 use crate::cube::{Spec, has_kernels, into_dispatch, of_cube, run_many};
@@ -28,26 +28,19 @@ use crate::half::cast;
 use job::Job;
 use launch::launch;
 
-pub(super) use together::{deferrals, deferred};
+pub(super) use together::Pending;
 
-/// See [`together`](super::together).
-pub fn together<T>(update: impl FnOnce() -> T) -> T {
-    together::together(None, update)
-}
+/// The new parameter and moments of an update, and whether it waits for its launch.
+type Updated<const D: usize, const N: usize> = ((Tensor<D>, [Tensor<D>; N]), bool);
 
-/// See [`together_if_finite`](super::together_if_finite).
-pub fn together_if_finite<T>(guard: Tensor<1>, update: impl FnOnce() -> T) -> T {
-    let guard = cast(guard, FloatDType::F32).into_dispatch();
-    let guard = has_kernels([&guard]).then(|| of_cube(vec![guard]).remove(0));
-    together::together(guard, update)
-}
-
-/// See [`step`](super::step).
+/// See [`Together::step`](super::Together::step).
 #[allow(clippy::result_large_err)] // The error is the input, which the caller takes apart at once.
 pub(super) fn step<const D: usize, const N: usize, const C: usize, R: Rule<N, C>>(
     rule: &R,
     parts: Parts<D, N>,
-) -> Result<(Tensor<D>, [Tensor<D>; N]), Parts<D, N>> {
+    pending: &mut Pending,
+    replicas: Option<&mut Replicas>,
+) -> Result<Updated<D, N>, Parts<D, N>> {
     if !computes(&parts) {
         return Err(parts);
     }
@@ -56,7 +49,7 @@ pub(super) fn step<const D: usize, const N: usize, const C: usize, R: Rule<N, C>
     let fresh = moments.is_none();
     // Moments from a record may have another dtype.
     let moments = moments.into_iter().flatten().map(|moment| cast(moment, FloatDType::from(dtype)));
-    let half = replicas::wanted().filter(|_| FloatDType::from(dtype) == FloatDType::F32);
+    let half = replicas.as_ref().and_then(|replicas| replicas.of_update(dtype));
     let like = Spec::new(shape.clone(), dtype);
     let mut outputs = vec![like; 1 + N];
     outputs.extend(half.map(|half| Spec::new(shape, half.into())));
@@ -64,7 +57,7 @@ pub(super) fn step<const D: usize, const N: usize, const C: usize, R: Rule<N, C>
     let inputs = of_cube(inputs);
     let device = inputs[0].device();
     let (rule, copies, outcome) = (*rule, counter(), outputs.clone());
-    let found = together::collect(device, move |jobs| {
+    let (found, waits) = pending.collect(device, move |jobs| {
         run_many(inputs, outputs, move |inputs| {
             let launch = launch::<R, N, C>;
             let job = Job::new(&rule, inputs, &outcome[1 + N..], fresh, &copies, launch);
@@ -76,10 +69,10 @@ pub(super) fn step<const D: usize, const N: usize, const C: usize, R: Rule<N, C>
     let mut found = into_dispatch(found).into_iter().map(Tensor::<D>::from_dispatch);
     let mut next = || found.next().expect("as many results as outputs");
     let (param, moments) = (next(), std::array::from_fn(|_| next()));
-    if half.is_some() {
-        replicas::keep(&param, next());
+    if let Some(replicas) = replicas.filter(|_| half.is_some()) {
+        replicas.keep(&param, next());
     }
-    Ok((param, moments))
+    Ok(((param, moments), waits))
 }
 
 /// Returns whether the kernel computes this update: all parts are on one device, of one shape, outside autodiff.

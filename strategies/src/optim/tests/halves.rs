@@ -1,7 +1,7 @@
 //! Half precision compared with f32: gradients, parameters and replicas.
 
 use burn::tensor::{DType, FloatDType, Tensor};
-use firebrick_kernels::optim::{copies, replicas};
+use firebrick_kernels::optim::{Parts, Together, copies, equations};
 
 use super::*;
 
@@ -57,8 +57,9 @@ fn replicas_are_what_a_cast_gives() {
         let (mut net, mut optimizer) = (net(), AdamW::new().weight_decay(0.1).init().unwrap());
         for step in 0..3 {
             let gradients = gradients(&net, step);
-            let (stepped, replicas) = replicas(dtype, || optimizer.step(1e-2, net, gradients));
-            net = stepped;
+            let mut together = Together::new().writing(dtype);
+            net = optimizer.update(1e-2, net, gradients, &mut together);
+            let replicas = together.launch().unwrap();
             assert_eq!(replicas.len(), 4);
             for weight in [net.hidden.weight.val(), net.head.weight.val()] {
                 let replica = replicas.of(&weight).unwrap();
@@ -76,19 +77,18 @@ fn replicas_are_what_a_cast_gives() {
 }
 
 #[test]
-fn scopes_of_replicas_nest_and_end() {
-    let update = || Sgd::new().step(1.0, vector(vec![1.0; 5]), vector(vec![0.5; 5]), None).0;
-    let ((inner, outer_param), outer) =
-        replicas(FloatDType::F16, || (replicas(FloatDType::BF16, update), update()));
-    assert_eq!((inner.1.len(), outer.len()), (1, 1));
-    assert_eq!(outer.of(&outer_param).unwrap().dtype(), FloatDType::F16.into());
-    assert!(outer.of(&inner.0).is_none());
-    let wide = replicas(FloatDType::F32, update).1;
-    assert!(wide.is_empty());
-
-    let caught = std::panic::catch_unwind(|| replicas(FloatDType::F16, || panic!("as a test does")));
-    assert!(caught.is_err());
-    let before = copies();
-    let (param, _) = Sgd::new().step(1.0, update(), vector(vec![0.5; 5]), None);
-    assert_eq!((copies(), bits(&param)), (before, bits(&vector(vec![0.0; 5]))));
+fn replicas_are_of_the_dtype_that_is_asked_for() {
+    let rule = equations::Sgd { weight_decay: 0.0, rate: 1.0 };
+    let parts = || Parts { param: vector(vec![1.0; 5]), grad: vector(vec![0.5; 5]), moments: Some([]) };
+    for (dtype, count) in [(FloatDType::F16, 1), (FloatDType::BF16, 1), (FloatDType::F32, 0)] {
+        let mut together = Together::new().writing(dtype);
+        let Ok((param, [])) = together.step(&rule, parts()) else { panic!("Flex updates f32") };
+        let replicas = together.launch().unwrap();
+        assert_eq!(replicas.len(), count);
+        assert!(replicas.of(&param).is_none_or(|replica| replica.dtype() == dtype.into()));
+        // The copies hold their parameter.
+        let before = copies();
+        drop(Sgd::new().step(1.0, param, vector(vec![0.5; 5]), None));
+        assert_eq!(copies() - before, count as u64);
+    }
 }

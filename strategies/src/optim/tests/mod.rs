@@ -4,15 +4,19 @@ mod halves;
 mod in_place;
 mod on_device;
 
+use std::cell::RefCell;
+
 use burn::module::{Module, Param, ParamGroup, ParamId};
 use burn::nn::Linear;
 use burn::optim::{
-    AdamWConfig, GradientsParams, LearningRate, LionConfig, ModuleOptimizer, Optimizer, SgdConfig,
-    decay::WeightDecayConfig, momentum::MomentumConfig,
+    AdamWConfig, GradientsParams, LearningRate, LionConfig, ModuleOptimizer, Optimizer, RecordState,
+    SgdConfig, StateSink, StateSource, decay::WeightDecayConfig, momentum::MomentumConfig,
 };
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 
-use super::{Adagrad, AdamW, Lion, Sgd};
+use super::model_optimizer::{ModelOptimizer, ParamsOptimizer};
+use super::param_optimizer::{Fused, OfBurn, ParamOptimizer};
+use super::{Adagrad, AdamW, Groups, Lion, ParamState, Sgd};
 
 /// Lengths around the sizes of vectors, blocks and tasks.
 const LENGTHS: [usize; 10] = [0, 1, 3, 17, 511, 513, 1025, 32_768, 32_769, 70_001];
@@ -211,11 +215,7 @@ fn parameters(net: &Net) -> Vec<Vec<u32>> {
         .collect()
 }
 
-fn trained(
-    mut optimizer: ModuleOptimizer,
-    steps: std::ops::Range<usize>,
-    net: Net,
-) -> (Net, ModuleOptimizer) {
+fn trained(mut optimizer: ModelOptimizer, steps: std::ops::Range<usize>, net: Net) -> (Net, ModelOptimizer) {
     let step = |net, step| {
         let gradients = gradients(&net, step);
         optimizer.step(1e-2, net, gradients)
@@ -224,52 +224,137 @@ fn trained(
     (net, optimizer)
 }
 
+/// Has one optimizer update these parameters, and another one all others.
+fn in_groups<O: ParamOptimizer>(all: O, some: ParamGroup, of_some: O) -> ModelOptimizer {
+    ModelOptimizer::of(vec![
+        ParamsOptimizer::new(ParamGroup::all(), 1.0, Fused(all)),
+        ParamsOptimizer::new(some, 1.0, Fused(of_some)),
+    ])
+}
+
 /// Pairs of our and Burn's optimizers, with separate settings for weights and biases.
-fn pairs() -> Vec<[ModuleOptimizer; 2]> {
+fn pairs() -> Vec<[ModelOptimizer; 2]> {
     let weights = || ParamGroup::from_ids(vec![ParamId::from(1), ParamId::from(3)]);
     let sgd = |decay| Sgd::new().momentum(0.9).dampening(0.1).weight_decay(decay);
     vec![
         [
-            AdamW::new().init().unwrap().with_group(weights(), AdamW::new().weight_decay(0.1), None),
-            ModuleOptimizer::from(burns_adamw(0.9, 0.999, 1e-8, 0.0)).with_group(
-                weights(),
-                burns_adamw(0.9, 0.999, 1e-8, 0.1),
-                None,
-            ),
+            in_groups(AdamW::new(), weights(), AdamW::new().weight_decay(0.1)),
+            ModuleOptimizer::from(burns_adamw(0.9, 0.999, 1e-8, 0.0))
+                .with_group(weights(), burns_adamw(0.9, 0.999, 1e-8, 0.1), None)
+                .into(),
         ],
         [
-            Lion::new().init().unwrap().with_group(weights(), Lion::new().weight_decay(0.1), None),
-            LionConfig::new().init().with_group(
-                weights(),
-                LionConfig::new().with_weight_decay(0.1).build(),
-                None,
-            ),
+            in_groups(Lion::new(), weights(), Lion::new().weight_decay(0.1)),
+            ModuleOptimizer::from(LionConfig::new().build())
+                .with_group(weights(), LionConfig::new().with_weight_decay(0.1).build(), None)
+                .into(),
         ],
         [
-            sgd(0.0).init().unwrap().with_group(weights(), sgd(0.1), None),
-            ModuleOptimizer::from(burns_sgd(0.0, 0.9, 0.1, false)).with_group(
-                weights(),
-                burns_sgd(0.1, 0.9, 0.1, false),
-                None,
-            ),
+            in_groups(sgd(0.0), weights(), sgd(0.1)),
+            ModuleOptimizer::from(burns_sgd(0.0, 0.9, 0.1, false))
+                .with_group(weights(), burns_sgd(0.1, 0.9, 0.1, false), None)
+                .into(),
         ],
-        [Sgd::new().init().unwrap(), SgdConfig::new().init()],
+        [Sgd::new().init().unwrap(), SgdConfig::new().init().into()],
     ]
 }
 
 #[test]
-fn records_go_from_burns_to_ours_and_back() {
+fn states_go_from_burns_to_ours_and_back() {
     for (pair, fresh) in pairs().into_iter().zip(pairs()) {
         let [ours, burns] = pair.map(|optimizer| trained(optimizer, 0..5, net()));
         assert!(near(&ours.0, &burns.0));
         assert!(!near(&ours.0, &net()));
-        let [our_bytes, burns_bytes] = [&ours, &burns].map(|(_, optimizer)| optimizer.into_bytes().unwrap());
-        let [our_fresh, burns_fresh] = fresh;
+        let [our_states, burns_states] =
+            [&ours, &burns].map(|(_, optimizer)| optimizer.states(None).unwrap());
+        let [of_burns, of_ours] = {
+            let [mut ours, mut burns] = fresh;
+            ours.load(burns_states, &Device::flex()).unwrap();
+            burns.load(our_states, &Device::flex()).unwrap();
+            [ours, burns]
+        };
         let (went_on, _) = trained(burns.1, 5..9, burns.0);
-        let (of_burns, _) = trained(our_fresh.from_bytes(burns_bytes).unwrap(), 5..9, ours.0.clone());
-        let (of_ours, _) = trained(burns_fresh.from_bytes(our_bytes).unwrap(), 5..9, ours.0);
+        let (of_burns, _) = trained(of_burns, 5..9, ours.0.clone());
+        let (of_ours, _) = trained(of_ours, 5..9, ours.0);
         assert!(near(&of_burns, &went_on));
         assert!(near(&of_ours, &went_on));
+    }
+}
+
+/// Returns an optimizer after an update of the net.
+fn updated(optimizer: impl Into<ModelOptimizer>) -> ModelOptimizer {
+    trained(optimizer.into(), 0..1, net()).1
+}
+
+/// A checkpoint of one goes on with the other: the fields have the same names, types and values.
+#[test]
+fn states_are_those_that_burn_reads_of_the_same_optimizer() {
+    let ours = [AdamW::new().init().unwrap(), Sgd::new().momentum(0.9).init().unwrap()];
+    let burns = [ModuleOptimizer::from(AdamW::new()), ModuleOptimizer::from(Sgd::new().momentum(0.9))];
+    for (ours, burns) in ours.into_iter().zip(burns) {
+        let [ours, burns] = [updated(ours), updated(burns)].map(|optimizer| optimizer.states(None).unwrap());
+        assert_eq!(ours.len(), 4);
+        for ((id, ours), (of, burns)) in ours.into_iter().zip(burns) {
+            let sorted = |state: ParamState| {
+                let mut tensors = state.tensors;
+                tensors.sort_by(|(a, _), (b, _)| a.cmp(b));
+                let mut scalars = state.scalars;
+                scalars.sort_by(|(a, _), (b, _)| a.cmp(b));
+                (state.axes, state.path, tensors, scalars)
+            };
+            assert_eq!((id, sorted(ours)), (of, sorted(burns)));
+        }
+    }
+}
+
+/// An optimizer whose states tell where they are restored.
+#[derive(Clone, Debug)]
+struct Telling;
+
+#[derive(Clone, Debug)]
+struct Told;
+
+thread_local! {
+    /// Where the last state was restored.
+    static FOUND: RefCell<Option<Device>> = const { RefCell::new(None) };
+}
+
+impl RecordState for Told {
+    fn state_flatten(&self, _: &str, _: &mut StateSink) {}
+
+    fn state_unflatten(_: &str, _: &mut StateSource, device: &Device) -> Option<Self> {
+        FOUND.set(Some(device.clone()));
+        Some(Self)
+    }
+}
+
+impl Optimizer for Telling {
+    type State<const D: usize> = Told;
+
+    fn step<const D: usize>(
+        &self,
+        _: LearningRate,
+        param: Tensor<D>,
+        _: Tensor<D>,
+        _: Option<Told>,
+    ) -> (Tensor<D>, Option<Told>) {
+        (param, Some(Told))
+    }
+
+    fn to_device<const D: usize>(state: Told, _: &Device) -> Told {
+        state
+    }
+}
+
+#[test]
+fn states_are_restored_where_they_are_needed() {
+    let of_groups = Groups::default().init(&net(), Telling, |optimizer, _| optimizer).unwrap();
+    for optimizer in [ModelOptimizer::of_all(OfBurn(Telling)), of_groups] {
+        let mut optimizer = updated(optimizer);
+        let states = optimizer.states(None).unwrap();
+        // Burn restores on devices without autodiff, so that this one can only be ours.
+        optimizer.load(states, &Device::flex().autodiff()).unwrap();
+        assert!(FOUND.take().is_some_and(|found| found.is_autodiff()));
     }
 }
 

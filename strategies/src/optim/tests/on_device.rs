@@ -1,11 +1,10 @@
 //! The updates of a model on the device of the tests, launched together, compared with those on the CPU.
 
-use firebrick_kernels::optim::{copies, deferrals, replicas, together, together_if_finite};
+use firebrick_kernels::optim::{Together, copies};
 use firebrick_world::{is_host, reads};
 
 use std::collections::HashSet;
 
-use super::super::{on_host, retract};
 use super::*;
 use crate::testing;
 
@@ -54,9 +53,9 @@ fn values(layers: &[Linear]) -> Vec<f32> {
     layers.iter().flat_map(of).collect()
 }
 
-fn optimizers() -> Vec<ModuleOptimizer> {
+fn optimizers() -> Vec<ModelOptimizer> {
     let weights = || ParamGroup::from_ids((1..41).map(|at| ParamId::from(2 * at)).collect());
-    let with = |optimizer: ModuleOptimizer, decaying: ModuleOptimizer| [optimizer, decaying];
+    let with = |optimizer: ModelOptimizer, decaying: ModelOptimizer| [optimizer, decaying];
     let all = [
         with(AdamW::new().init().unwrap(), AdamW::new().betas(0.9, 0.95).weight_decay(0.1).init().unwrap()),
         with(Lion::new().init().unwrap(), Lion::new().weight_decay(0.1).init().unwrap()),
@@ -66,7 +65,7 @@ fn optimizers() -> Vec<ModuleOptimizer> {
             Sgd::new().momentum(0.9).dampening(0.1).weight_decay(0.1).init().unwrap(),
         ),
     ];
-    let grouped = AdamW::new().init().unwrap().with_group(weights(), AdamW::new().weight_decay(0.1), None);
+    let grouped = in_groups(AdamW::new(), weights(), AdamW::new().weight_decay(0.1));
     all.into_iter().flatten().chain([grouped]).collect()
 }
 
@@ -83,8 +82,9 @@ fn a_model_is_updated_as_on_the_cpu_whatever_is_launched_together() {
             for step in 1..5 {
                 let grads = gradients_of(&on_device, step, dtype);
                 let before = copies();
-                let (updated, written) = replicas(dtype, || together(|| here.step(1e-2, on_device, grads)));
-                on_device = updated;
+                let mut together = Together::new().writing(dtype);
+                on_device = here.update(1e-2, on_device, grads, &mut together);
+                let written = together.launch().unwrap();
                 let grads = gradients_of(&on_cpu, step, FloatDType::F32);
                 on_cpu = there.step(1e-2, on_cpu, grads);
                 for (found, expected) in values(&on_device).into_iter().zip(values(&on_cpu)) {
@@ -118,10 +118,10 @@ fn a_model_that_something_else_holds_keeps_its_values() {
         let (mut start, mut alone, mut other) = (layers(&device), layers(&device), optimizer.clone());
         for step in 1..3 {
             let grads = gradients_of(&alone, step, FloatDType::F32);
-            alone = together(|| other.step(1e-2, alone, grads));
+            alone = other.step(1e-2, alone, grads);
             let (held, before) = (values(&start), copies());
             let grads = gradients_of(&start, step, FloatDType::F32);
-            let updated = together(|| optimizer.step(1e-2, start.clone(), grads));
+            let updated = optimizer.step(1e-2, start.clone(), grads);
             assert_eq!(values(&start), held);
             assert_eq!(values(&updated), values(&alone));
             assert_eq!(copies() - before, 78, "each parameter that has a gradient");
@@ -130,19 +130,16 @@ fn a_model_that_something_else_holds_keeps_its_values() {
     }
 }
 
-/// What wraps an optimizer may read its results at once, inside the scope.
+/// What wraps an optimizer may read its results at once.
 #[test]
-fn an_optimizer_that_is_not_deferred_has_updated_when_it_returns() {
+fn an_optimizer_that_is_alone_has_updated_when_it_returns() {
     let device = testing::device();
     let vector = |x: f32| Tensor::<1>::full([5000], x, &device);
     let first = |x: &Tensor<1>| x.clone().narrow(0, 0, 1).into_scalar::<f32>();
-    let found = together(|| {
-        let (param, state) = AdamW::new().step(0.1, vector(1.0), vector(0.5), None);
-        let read = first(&param);
-        let (param, _) = AdamW::new().step(0.1, param, vector(0.5), state);
-        [read, first(&param)]
-    });
-    for (found, expected) in found.into_iter().zip([0.9, 0.8]) {
+    let (param, state) = AdamW::new().step(0.1, vector(1.0), vector(0.5), None);
+    let read = first(&param);
+    let (param, _) = AdamW::new().step(0.1, param, vector(0.5), state);
+    for (found, expected) in [read, first(&param)].into_iter().zip([0.9, 0.8]) {
         assert!((found - expected).abs() < 1e-5, "{found} {expected}");
     }
 }
@@ -154,8 +151,7 @@ fn an_update_that_the_device_refuses_leaves_no_trace() {
         return; // Updates on the CPU ask no guard.
     }
     let guard = |number: f32| Tensor::<1>::from_data([number], &device.clone().inner());
-    // The last one's groups are launched at once.
-    for optimizer in optimizers().split_last().expect("there are several").1 {
+    for optimizer in &optimizers() {
         let (mut here, mut there) = (optimizer.clone(), optimizer.clone());
         let (mut model, mut expected) = (layers(&device), layers(&device));
         for step in 1..5 {
@@ -163,24 +159,22 @@ fn an_update_that_the_device_refuses_leaves_no_trace() {
             let given = grads(&expected);
             expected = there.step(1e-2, expected, given);
             let given = grads(&model);
-            model = match step {
-                // The moments of a first update have no values to keep.
-                1 => together(|| here.step(1e-2, model, given)),
-                _ => together_if_finite(guard(1e30), || here.step(1e-2, model, given)),
-            };
+            // The moments of a first update have no values to keep.
+            let mut together = Together::new().if_finite((step > 1).then(|| guard(1e30)));
+            model = here.update(1e-2, model, given, &mut together);
+            together.launch();
             assert_eq!(values(&model), values(&expected), "after step {step}");
             for number in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-                let (other, before) = (gradients_of(&model, 10 * step, FloatDType::F32), deferrals());
-                let (refused, written) = replicas(FloatDType::F16, || {
-                    together_if_finite(guard(number), || here.step(1e-2, model, other))
-                });
-                assert_eq!(deferrals() - before, 78, "each parameter that has a gradient");
+                let other = gradients_of(&model, 10 * step, FloatDType::F32);
+                let mut together = Together::new().writing(FloatDType::F16).if_finite(guard(number));
+                let refused = here.update(1e-2, model, other, &mut together);
+                assert_eq!(together.waiting(), 78, "each parameter that has a gradient");
+                let written = together.launch().unwrap();
                 assert_eq!(values(&refused), values(&expected), "{number}");
                 let (weight, replica) = (refused[0].weight.val(), written.of(&refused[0].weight.val()));
                 assert_eq!(bits(&replica.unwrap()), bits(&weight.inner().cast(FloatDType::F16)));
                 drop(written);
-                let params = params_of(&refused);
-                retract(&mut here, &refused, &params);
+                here.retract(&params_of(&refused));
                 model = refused;
             }
         }
@@ -197,25 +191,27 @@ fn params_of(layers: &[Linear]) -> HashSet<ParamId> {
 #[test]
 fn a_state_is_copied_to_the_host_with_one_wait() {
     let device = testing::device().autodiff();
-    for mut optimizer in optimizers().split_last().expect("there are several").1.iter().cloned() {
+    for mut optimizer in optimizers() {
         let mut model = layers(&device);
         for step in 1..3 {
             let grads = gradients_of(&model, step, FloatDType::F32);
-            model = together(|| optimizer.step(1e-2, model, grads));
+            model = optimizer.step(1e-2, model, grads);
         }
         let (held, before) = (model.clone(), reads());
-        let mut copy = on_host(&optimizer, &model, &params_of(&model));
+        let mut copy = optimizer.on_host();
         assert!(reads() - before <= 1 || is_host(&testing::device()), "{}", reads() - before);
-        let bytes = |optimizer: &ModuleOptimizer| optimizer.to_record().into_bytes().unwrap().len();
-        assert_eq!(bytes(&copy), bytes(&optimizer));
+        let tensors = |optimizer: &ModelOptimizer| -> Vec<_> {
+            optimizer.states(None).unwrap().into_values().flat_map(|state| state.tensors).collect()
+        };
+        assert!(tensors(&copy) == tensors(&optimizer));
         for step in 3..5 {
             let grads = gradients_of(&model, step, FloatDType::F32);
-            model = together(|| optimizer.step(1e-2, model, grads));
+            model = optimizer.step(1e-2, model, grads);
         }
         let mut again = held;
         for step in 3..5 {
             let grads = gradients_of(&again, step, FloatDType::F32);
-            again = together(|| copy.step(1e-2, again, grads));
+            again = copy.step(1e-2, again, grads);
         }
         assert_eq!(values(&again), values(&model));
     }
