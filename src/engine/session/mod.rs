@@ -4,23 +4,19 @@
 //! prepared.rs  a run whose strategies have started, and how its session begins
 //! weights.rs   master and replica, and where their values are
 //! update.rs    applies a window's gradients, skips them, or leaves the decision to the device
-//! updater.rs   the optimizer with its schedule
-//! publish.rs   a new master becomes master and replica, whole or part by part
+//! updater.rs   the optimizer with its schedule; a new master becomes master and replica, whole or part by part
 //! memory.rs    the bytes that a session holds, and their limit
 //! ranks.rs     what ranks tell each other of a step
-//! saved.rs     a session's part of a checkpoint
-//! whole.rs     the model that a session returns
+//! saved.rs     a session's part of a checkpoint, and the model that it returns
 //! ```
 
 mod memory;
 mod prepared;
-mod publish;
 mod ranks;
 mod saved;
 mod update;
 mod updater;
 mod weights;
-mod whole;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -47,10 +43,10 @@ use crate::{Loss, Objective, TrainError};
 use memory::MemoryProbe;
 pub use prepared::PreparedRun;
 use ranks::Ranks;
+pub use saved::Whole;
 use update::LossScale;
 use updater::Updater;
 use weights::{Awaited, Weights};
-pub use whole::Whole;
 
 /// The state of a run between two steps.
 pub struct Session<M> {

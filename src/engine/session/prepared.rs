@@ -11,9 +11,8 @@ use firebrick_world::{Communicator, host_device};
 
 use super::Session;
 use super::memory::MemoryProbe;
-use super::publish::{published, published_to_disk};
 use super::ranks::Ranks;
-use super::updater::Updater;
+use super::updater::{Updater, published, published_to_disk};
 use super::weights::Weights;
 use crate::accounting::{ParameterBytes, Placement, dtypes};
 use crate::checkpoint::{Layout, OnDisk as Disk};

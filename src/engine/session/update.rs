@@ -15,8 +15,7 @@ use firebrick_world::is_host;
 
 use super::Session;
 use super::memory::MemoryProbe;
-use super::publish::arrived;
-use super::updater::{Undecided, Updater};
+use super::updater::{Undecided, Updater, arrived};
 use crate::TrainError;
 use crate::accounting::{FirstUpdate, Placement};
 use crate::checkpoint::{OnDisk, StateSize};

@@ -17,7 +17,7 @@ use firebrick_strategies::{
 };
 use firebrick_world::{Communicator, numbers};
 
-use super::publish::{arrived, buckets};
+use super::updater::{arrived, buckets};
 use crate::TrainError;
 use crate::checkpoint::Layout;
 use crate::engine::agreement::any;
