@@ -21,24 +21,20 @@
 //!
 //! ```text
 //! recipe.rs       ScheduleRecipe: what a kind of schedule says about itself, and how it is shortened for a short run
-//! check.rs        checks of settings
-//! error.rs        ScheduleError
+//! check.rs        checks of settings, and ScheduleError
 //! warmup.rs       Warmup, and its rates
 //! decay.rs        Constant, Linear, Cosine, CosineRestarts, Polynomial and InverseSqrt
 //! wsd.rs          Wsd
 //! warmup_lr.rs    DeepSpeed's WarmupLr, WarmupDecayLr and WarmupCosineLr
 //! one_cycle.rs    DeepSpeed's OneCycle and LrRangeTest
 //! lr_schedule.rs  LrSchedule: schedules, functions and Burn's schedulers
-//! saved.rs        whether a checkpoint can hold a schedule
 //! ```
 
 pub mod check;
 mod decay;
-mod error;
 mod lr_schedule;
 mod one_cycle;
 mod recipe;
-mod saved;
 mod warmup;
 mod warmup_lr;
 mod wsd;
@@ -48,9 +44,10 @@ use std::sync::Arc;
 
 use firebrick_strategies::registry::{Named, Registered, Registry};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+pub use check::ScheduleError;
 pub use decay::{Constant, Cosine, CosineRestarts, InverseSqrt, Linear, Polynomial};
-pub use error::ScheduleError;
 pub use lr_schedule::{LrSchedule, of_burn};
 pub use one_cycle::{LrRangeTest, OneCycle};
 pub use recipe::{AnySchedule, ScheduleRecipe, SharedSettings, Shortened};
@@ -289,8 +286,38 @@ impl Schedule {
         self.with_shared(|shared| shared.from_zero.into_iter().for_each(|from_zero| *from_zero = true))
     }
 
+    /// Checks that a checkpoint, which is in JSON, can hold the schedule. JSON has no infinity and no NaN: it has `null`
+    /// instead, which is read as another schedule, or as none.
+    ///
+    /// # Errors
+    ///
+    /// [`ScheduleError::NotSaved`].
+    pub(crate) fn check_saved(&self) -> Result<(), ScheduleError> {
+        let not_saved = |reason: String| ScheduleError::NotSaved { schedule: self.0.name(), reason };
+        let json = serde_json::to_value(self).map_err(|error| not_saved(error.to_string()))?;
+        // Without a `null` there is nothing that JSON cannot hold, and a schedule that is not registered is not read.
+        let is_read = Schedules::installed().names().contains(&self.0.name());
+        if !has_null(&json) || !is_read {
+            return Ok(());
+        }
+        let text = json.to_string();
+        match serde_json::from_value::<Self>(json) {
+            Ok(read) if read == *self => Ok(()),
+            _ => Err(not_saved(format!("expected {self:?}, found {text}"))),
+        }
+    }
+
     fn with_shared(&self, mut set: impl FnMut(SharedSettings<'_>)) -> Self {
         self.0.with_shared(self.0.name(), &mut set)
+    }
+}
+
+fn has_null(json: &Value) -> bool {
+    match json {
+        Value::Null => true,
+        Value::Array(values) => values.iter().any(has_null),
+        Value::Object(fields) => fields.values().any(has_null),
+        _ => false,
     }
 }
 
