@@ -10,8 +10,7 @@
 //! setup.rs             what a strategy sees when it starts
 //! stage.rs             Stage: the live state of a strategy
 //! stages.rs            Stages: the live state of a composition, the only code that runs through its stages
-//! state.rs             what a stage saves and restores
-//! saved_number.rs      a float in it
+//! state.rs             what a stage saves and restores, and a float in it
 //! ```
 
 mod adaptation;
@@ -19,7 +18,6 @@ mod composition;
 pub mod effects;
 mod named_strategies;
 mod order;
-mod saved_number;
 mod setup;
 mod stage;
 mod stages;
@@ -32,9 +30,8 @@ pub use composition::{Composed, Composition};
 pub use effects::{Effects, Offloads, OnDisk};
 pub use named_strategies::{NamedStrategy, Strategies};
 pub use order::Order;
-pub use saved_number::SavedNumber;
 pub use setup::Setup;
 pub use stage::{Publishes, Stage};
 pub use stages::Stages;
-pub use state::{SavedStates, StageState};
+pub use state::{SavedNumber, SavedStates, StageState};
 pub use strategy::{Strategy, StrategyRecipe};

@@ -1,20 +1,19 @@
 //! The errors of a strategy, and of a composition of strategies.
 //!
 //! ```text
-//! mod.rs      StrategyError
+//! mod.rs      StrategyError, and the first fault of a run in places that cannot return an error
 //! setting.rs  a setting that is out of range
-//! faults.rs   the first fault of a run in places that cannot return an error
 //! ```
 
-mod faults;
 mod setting;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use firebrick_world::WorldError;
 use thiserror::Error;
 
 use crate::{PathError, UnfitFactors};
 
-pub(crate) use faults::Faults;
 pub use setting::SettingError;
 
 /// An invalid composition of strategies, or a failure that ends training.
@@ -245,5 +244,26 @@ fn cause_of_none_in_fp8(unfit: &[String]) -> String {
         [first, ..] => format!(
             "each of their weights has an axis that is no multiple of 16, such as `{first}`: choose such widths"
         ),
+    }
+}
+
+/// The first fault of a run in a place that cannot return an error: in a model's forward pass, in a step of a backward pass,
+/// or when a lazy parameter is read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Faults(Arc<Mutex<Option<StrategyError>>>);
+
+impl Faults {
+    /// Keeps this fault, unless there is an earlier one.
+    pub fn report(&self, fault: StrategyError) {
+        self.first().get_or_insert(fault);
+    }
+
+    /// Returns the fault as an error, once.
+    pub fn check(&self) -> Result<(), StrategyError> {
+        self.first().take().map_or(Ok(()), Err)
+    }
+
+    fn first(&self) -> MutexGuard<'_, Option<StrategyError>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
