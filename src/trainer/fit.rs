@@ -18,6 +18,8 @@ use crate::{Data, LrSchedule, Objective, TrainError, Utilization};
 impl<M: 'static> Trainer<M> {
     /// Trains `model` on `data` and returns the whole model.
     ///
+    /// The optimizer is one of [`optim`](crate::optim), or any of Burn's in a [`ModuleOptimizer`](burn::optim::ModuleOptimizer).
+    ///
     /// The model runs where its parameters are, or on the devices that the world [names](crate::World::on). If the
     /// model is too large for a device, create it on the host: [`Zero`](crate::Zero) and [`Offload`](crate::Offload)
     /// then take the parts that they keep from it, one parameter at a time. If a strategy computes in a smaller
