@@ -51,6 +51,7 @@ Examples:
   firebrick train examples/causal_lm.ron --set 'strategies=[Amp(bf16), Clip(norm: 1.0)]'
   firebrick train examples/causal_lm.ron --ranks 8 --set 'strategies=[Zero(stage: 3), Clip(norm: 1.0)]'
   firebrick plan examples/causal_lm.ron --ranks 4 --budget 24GB
+  firebrick plan config.json --budget 24GB
   firebrick bench examples/causal_lm.ron --raw --report json
   firebrick bench examples/causal_lm.ron --set 'strategies=[Recompute(every: 1)]' --beside 'strategies=[]'
   firebrick data examples/causal_lm.ron --batches 1 --rows 8

@@ -80,8 +80,8 @@ pub use hub::HubError;
 pub use init::InitError;
 pub use mlflow::{MlflowConfig, MlflowError};
 pub use plan::{
-    Cluster, ClusterError, ClusterPlan, Collectives, FoundBatch, Group, Peak, Plan, PlanError, Planned, Sent,
-    StepTime, Timed, Traffic,
+    Cluster, ClusterError, ClusterPlan, Collectives, FindBy, FoundBatch, Group, Peak, Plan, PlanError,
+    Planned, Sent, StepTime, Timed, Traffic,
 };
 pub use program::Program;
 pub use run::{

@@ -108,7 +108,9 @@ pub use gated::{Gate, GatedOps, gated};
 pub use gelu::{Gelu, GeluOps, gelu};
 pub use half::{HalfOps, cast};
 pub use handover::Handover;
-pub use loss::{Head, HeadWeight, IGNORED, LossOps, LossRows, cross_entropy, head_loss, head_losses};
+pub use loss::{
+    Head, HeadWeight, IGNORED, LossOps, LossRows, cross_entropy, head_loss, head_losses, rows_of_logits,
+};
 pub use many::{ManyOps, add_all, cast_all, clip_all, l2_norm, scale_all, sum_of_squares};
 pub use norm::{NormKind, NormOps, NormRows, norm, norm_and_input, norm_of_sum};
 pub use product::{

@@ -46,6 +46,48 @@ impl Attention {
     }
 }
 
+/// The share of a model's widths that a narrower one has: `units` of `of` equal parts.
+///
+/// ```
+/// use firebrick_models::family::Narrowing;
+///
+/// // 64 query heads and 8 key heads of 128 numbers, narrowed to 2 parts of 32.
+/// let to = Narrowing { units: 2, of: 32 };
+/// assert_eq!(to.width(8192), Some(512));
+/// assert_eq!(to.width(100), None);
+/// assert_eq!(to.heads([64, 8], 128), Some(([16, 2], 32)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Narrowing {
+    /// The parts that the narrower model has.
+    pub units: usize,
+    /// The parts that the model is divided into.
+    pub of: usize,
+}
+
+impl Narrowing {
+    /// Returns this share of a width, if the parts are of equal size.
+    pub fn width(self, width: usize) -> Option<usize> {
+        width.is_multiple_of(self.of).then(|| width / self.of * self.units)
+    }
+
+    /// Returns this share of the numbers of query heads and of key heads, and the numbers in a head. As far as the key heads
+    /// cannot be divided, heads are narrower instead, and the same in each number of units. They stay even, as rotated
+    /// positions need them.
+    pub fn heads(self, [queries, keys]: [usize; 2], numbers: usize) -> Option<([usize; 2], usize)> {
+        let by_heads = common_divisor(keys, self.of);
+        let of_head = self.of / by_heads;
+        let divides = numbers.is_multiple_of(of_head) && (numbers / of_head).is_multiple_of(2);
+        let share = |heads: usize| heads / by_heads * self.units;
+        (divides && queries.is_multiple_of(by_heads))
+            .then(|| ([share(queries), share(keys)], numbers / of_head))
+    }
+}
+
+fn common_divisor(one: usize, other: usize) -> usize {
+    if other == 0 { one } else { common_divisor(other, one % other) }
+}
+
 /// A family's configuration, as far as a run reads or changes it, and the entry of the run file that describes a fresh
 /// model.
 pub trait Family: HubConfig + Clone + Send + Sync + 'static {
@@ -74,6 +116,14 @@ pub trait Family: HubConfig + Clone + Send + Sync + 'static {
 
     /// Returns a configuration with the same parts under the same names, but the smallest parameters.
     fn smallest(self) -> Self;
+
+    /// Returns the configuration of a model of the same proportions whose widths are a share of this one's, if they can be:
+    /// of the hidden state, the heads and the feed-forward layers, but not the vocabulary and the positions. Plans follow
+    /// from passes through such models, in place of wide ones. Default: none.
+    fn narrowed(&self, to: Narrowing) -> Option<Self> {
+        let _ = to;
+        None
+    }
 
     /// Returns the attention layers.
     fn attention(&self) -> Vec<Attention>;

@@ -14,7 +14,7 @@ use super::pretrained::{
     check_layers, check_sizes, one_spelling,
 };
 use super::{Activation, Gpt, GptConfig};
-use crate::family::{Attention, Family, Sizes, Trainable, Transformer, ids};
+use crate::family::{Attention, Family, Narrowing, Sizes, Trainable, Transformer, ids};
 use crate::inference::{Answer, Answers, Inference, Question, continued};
 
 /// `config.json` of GPT-2, with transformers' names and defaults.
@@ -274,6 +274,12 @@ impl Family for Gpt2Config {
 
     fn smallest(self) -> Self {
         Self { vocab_size: 1, n_positions: 1, n_embd: 1, n_head: 1, n_inner: Some(1), ..self }
+    }
+
+    fn narrowed(&self, to: Narrowing) -> Option<Self> {
+        let ([n_head, _], _) = to.heads([self.n_head; 2], self.n_embd / self.n_head)?;
+        let n_inner = self.n_inner.map(|inner| to.width(inner).ok_or(())).transpose().ok()?;
+        Some(Self { n_embd: to.width(self.n_embd)?, n_head, n_inner, ..self.clone() })
     }
 
     fn attention(&self) -> Vec<Attention> {

@@ -5,7 +5,7 @@ use std::fmt;
 use thiserror::Error;
 
 use crate::accounting::byte_size::ByteSize;
-use crate::accounting::{ParameterBytes, Placement};
+use crate::accounting::{ParameterBytes, Placement, part};
 
 /// Bytes on the device at one moment, by purpose.
 ///
@@ -50,12 +50,12 @@ impl OnDevice {
     /// Returns the name and the bytes of each part.
     pub fn parts(&self) -> [(&'static str, usize); 6] {
         [
-            ("activations", self.activations),
-            ("gradients", self.gradients),
-            ("optimizer state", self.optimizer),
-            ("master", self.master),
-            ("replica", self.replica),
-            ("averaged weights", self.averaged),
+            (part::ACTIVATIONS, self.activations),
+            (part::GRADIENTS, self.gradients),
+            (part::OPTIMIZER, self.optimizer),
+            (part::MASTER, self.master),
+            (part::REPLICA, self.replica),
+            (part::AVERAGED, self.averaged),
         ]
     }
 }

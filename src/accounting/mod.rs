@@ -2,6 +2,7 @@
 
 pub mod budget;
 pub mod byte_size;
+pub mod part;
 
 use burn::module::Module;
 use burn::optim::GradientsParams;

@@ -191,13 +191,18 @@ impl Queue {
 /// holds too, but those of a [`Handover`](firebrick_kernels::Handover).
 ///
 /// If the work panics, nothing arrives, and the other ranks get an error that says what it was `doing`.
+///
+/// A rehearsal does the work at once, on this thread, so that it allocates in the same order each time.
 pub(crate) fn start<T: Send + 'static>(
     seat: &Arc<Seat>,
     doing: &'static str,
     work: impl FnOnce() -> Result<T, WorldError> + Send + 'static,
 ) -> Receiver<Result<T, WorldError>> {
     let (job, handed_over) = job(seat, doing, work);
-    thread::spawn(job);
+    match seat.exchange.is_rehearsal() {
+        true => job(),
+        false => drop(thread::spawn(job)),
+    }
     handed_over
 }
 
@@ -209,7 +214,10 @@ pub(crate) fn queue<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, WorldError> + Send + 'static,
 ) -> Receiver<Result<T, WorldError>> {
     let (job, handed_over) = job(seat, doing, work);
-    seat.queue.push(job);
+    match seat.exchange.is_rehearsal() {
+        true => job(),
+        false => seat.queue.push(job),
+    }
     handed_over
 }
 

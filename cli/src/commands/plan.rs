@@ -1,9 +1,12 @@
 //! The command `plan`.
 
+use std::path::Path;
+
 use clap::Args;
 
 use crate::commands::run_args::RunArgs;
 use crate::console::tell;
+use crate::plan::{FindBy, StandIn};
 use crate::run::Process;
 use crate::{Cluster, RunError};
 use firebrick::ByteSize;
@@ -19,10 +22,18 @@ pub(crate) struct PlanArgs {
     /// With it you can plan a GPU run on a machine without a GPU: `--device cpu --budget 24GB`.
     #[arg(long, value_name = "BYTES")]
     budget: Option<ByteSize>,
-    /// Searches for the largest micro-batch that keeps the global batch, with real steps within the budget: doubles the
-    /// size, and then bisects between the last two sizes.
-    #[arg(long)]
-    find_batch: bool,
+    /// Plans with rows of so many tokens in place of the run's data, and with a budget shows the largest micro-batch of each
+    /// combination. An encoder-decoder reads and writes this many.
+    ///
+    /// A tokenizer that is not there, or is learned from the data, is not needed either. `--batch` says how many rows.
+    /// Default for a `config.json` without a run file: 512.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    tokens: Option<u32>,
+    /// Searches for the largest micro-batch that keeps the global batch: by plans, at once, or by real steps within the
+    /// budget on the run's device. Tries growing sizes, and then bisects between the last two.
+    #[arg(long, value_name = "BY", num_args = 0..=1, require_equals = true,
+        default_missing_value = "plan")]
+    find_batch: Option<FindBy>,
     /// Shows the parts of the run's memory, and all combinations of strategies with their bytes, traffic and
     /// operations. `--report json` always has them.
     #[arg(long)]
@@ -46,15 +57,26 @@ pub(crate) struct PlanArgs {
 
 /// Runs `firebrick plan`.
 pub(crate) fn plan(args: &PlanArgs) -> Result<(), RunError> {
-    let run = args.run.read()?;
+    // A model of which only the configuration is known has no run file.
+    let of_config = is_config(&args.run.file.run);
+    let tokens = args.tokens.map(|tokens| tokens as usize);
+    let stand_in = (of_config || tokens.is_some()).then(|| StandIn::new(tokens)).transpose()?;
+    let run = match stand_in.as_ref().filter(|_| of_config) {
+        Some(stand_in) => args.run.read_from(&stand_in.run_file(&args.run.file.run)?)?,
+        None => args.run.read()?,
+    };
     let leads = Process::this()?.leads();
     let say = |doing: &str| {
         if leads {
             tell(doing);
         }
     };
-    if args.find_batch {
-        let found = run.find_batch(args.budget, say)?;
+    if let Some(by) = args.find_batch {
+        let run = match &stand_in {
+            Some(stand_in) => stand_in.of(&run)?,
+            None => run,
+        };
+        let found = run.find_batch(by, args.budget, say)?;
         if leads {
             let text = || format!("batch: (micro: {}, accumulate: {}),\n", found.micro, found.accumulate);
             args.run.file.report.print(&found, text);
@@ -64,10 +86,21 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<(), RunError> {
     if !leads {
         return Ok(());
     }
-    let plan = match &args.cluster {
-        Some(cluster) => run.plan_on(cluster, args.budget, say)?,
-        None => run.plan(args.budget, say)?,
+    let plan = match (&args.cluster, &stand_in) {
+        (Some(cluster), None) => run.plan_on(cluster, args.budget, say)?,
+        (Some(cluster), Some(stand_in)) => stand_in.of(&run)?.plan_on(cluster, args.budget, say)?,
+        (None, Some(stand_in)) => run.plan_rows(stand_in.tokens(), args.budget, say)?,
+        (None, None) => run.plan(args.budget, say)?,
     };
     args.run.file.report.print(&plan, || plan.summary(args.details));
     Ok(())
+}
+
+/// Returns whether this is the configuration of a model and not a run file: `config.json` by whatever name, its folder, or
+/// its name on the Hub.
+fn is_config(path: &Path) -> bool {
+    let is_json = path.extension().is_some_and(|ending| ending == "json");
+    is_json
+        || path.join("config.json").is_file()
+        || path.to_str().is_some_and(|path| path.starts_with("hub:"))
 }

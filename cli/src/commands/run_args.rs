@@ -1,6 +1,6 @@
 //! The arguments that commands share: the run file, its overrides, and the format of the result.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -119,6 +119,11 @@ impl RunArgs {
         Ok(self.read_overridden(&[], Vec::new())?.told())
     }
 
+    /// Returns the run of another file, with the same overrides.
+    pub(crate) fn read_from(&self, file: &Path) -> Result<Run, RunError> {
+        Ok(self.overridden_from(file, &[], Vec::new())?.told())
+    }
+
     /// Returns the run with another length, and whether phases of its schedule are shortened to it.
     pub(crate) fn read_of_length(&self, length: &LengthArgs) -> Result<(Run, bool), RunError> {
         let overridden = self.read_overridden(&[], length.overrides())?;
@@ -139,13 +144,21 @@ impl RunArgs {
         further: &[String],
         length: Vec<Override>,
     ) -> Result<Overridden<Run>, RunError> {
+        self.overridden_from(&self.file.run, further, length)
+    }
+
+    fn overridden_from(
+        &self,
+        file: &Path,
+        further: &[String],
+        length: Vec<Override>,
+    ) -> Result<Overridden<Run>, RunError> {
         let beside = further.iter().map(|set| Override::of_option("--beside ", set));
         let sets = self.file.overrides.iter().map(|set| Override::set(set)).chain(beside);
         let mut overrides = sets.collect::<Result<Vec<_>, _>>()?;
         overrides.extend(self.often.overrides());
         overrides.extend(length);
-        let Overridden { mut run, fits_schedule, shortened } =
-            Run::read_overridden(&self.file.run, &overrides)?;
+        let Overridden { mut run, fits_schedule, shortened } = Run::read_overridden(file, &overrides)?;
         if let Some(device) = &self.device {
             run.device = device.clone();
         }

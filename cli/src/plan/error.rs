@@ -1,5 +1,7 @@
 //! Why a run cannot be planned.
 
+use std::path::PathBuf;
+
 use thiserror::Error;
 
 use super::cluster::ClusterError;
@@ -35,6 +37,36 @@ pub enum PlanError {
     /// The cluster does not fit the run.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
+    /// Passes with few rows do not tell what more rows take.
+    #[error(
+        "passes with few rows do not tell what others take in this model: plan a run file with its data, without --tokens"
+    )]
+    Rows,
+    /// A program's own task has no rows that stand for its data.
+    #[error(
+        "--tokens makes data for the tasks of this program, and `{task}` is one of your own: give the data's path"
+    )]
+    NoStandIn {
+        /// The task.
+        task: &'static str,
+    },
+    /// What stands for the data cannot be written.
+    #[error("{}: cannot make data to plan with: {reason}", path.display())]
+    StandIn {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        reason: String,
+    },
+    /// Nothing says what a micro-batch has to fit into.
+    #[error(
+        "--find-batch looks for the micro-batch that fits, and what a rank may have on {device} is not known: give it, as in \
+         --budget 24GB, or try real steps on the device with --find-batch=steps"
+    )]
+    NoBudget {
+        /// The device.
+        device: String,
+    },
     /// The batch is bounded by tokens.
     #[error("--find-batch looks for `batch.micro`, found `batch.micro_tokens`: name samples instead")]
     BoundedByTokens,

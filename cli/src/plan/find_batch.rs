@@ -1,21 +1,33 @@
-//! Finds the largest micro-batch that fits, by trial.
+//! Finds the largest micro-batch that fits, by plan or by trial.
 
 use std::ops::Range;
 
 use burn::train::Interrupter;
+use clap::ValueEnum;
 use firebrick_datasets::{Batch, Batches, DataError};
 use serde::Serialize;
 
+use super::flops::Work;
 use super::longest::{LOOKED_AT, Longest};
-use super::{Limit, PlanError};
-use crate::run::Parts;
-use crate::run::sum;
+use super::trace::{Traced, Tracer};
+use super::{Limit, PlanError, Planner};
+use crate::run::{Parts, Shape, shapes, sum};
 use crate::{DataRun, Run, RunError};
 use firebrick::data::Stream;
 use firebrick::engine::dry_run::caught;
 use firebrick::{AnyModel, ByteSize, Schedule, TrainError};
 use firebrick_models::family::Trainable;
 use firebrick_models::pretrained::Folder;
+
+/// What tells whether a micro-batch fits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum FindBy {
+    /// The plan of the run with it.
+    #[default]
+    Plan,
+    /// A real training step with it, on the run's device.
+    Steps,
+}
 
 /// The largest micro-batch with which a training step of the run succeeds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -33,15 +45,23 @@ impl Run {
     /// share of the device: `budget`, otherwise the run's `device_budget`, otherwise, on the CPU, the rank's share of
     /// the machine's memory.
     ///
-    /// It tries the sizes that divide a rank's part of the global batch: first in growing strides, then by bisection.
-    /// Each trial is a real training step with the longest of the first micro-batches. Nothing is written.
+    /// It tries the sizes that divide a rank's part of the global batch: first in growing strides, then by bisection,
+    /// with the longest of the first micro-batches. Nothing is written.
     ///
     /// # Errors
     ///
-    /// Those of [`launch`](Self::launch), and [`PlanError`].
-    pub fn find_batch(&self, budget: Option<ByteSize>, say: impl Fn(&str)) -> Result<FoundBatch, RunError> {
-        let (model, folder) = self.named_model()?;
-        model.find_batch(Finding { run: self, budget, say: &say }, folder)
+    /// Those of [`plan`](Self::plan), or with real steps those of [`launch`](Self::launch), and [`PlanError`].
+    pub fn find_batch(
+        &self,
+        by: FindBy,
+        budget: Option<ByteSize>,
+        say: impl Fn(&str),
+    ) -> Result<FoundBatch, RunError> {
+        let (model, folder) = match by {
+            FindBy::Plan => self.described_model()?,
+            FindBy::Steps => self.named_model()?,
+        };
+        model.find_batch(Finding { run: self, by, budget, say: &say }, folder)
     }
 
     /// Returns the same run with another micro-batch.
@@ -64,25 +84,36 @@ impl Run {
 /// A run whose batch is to be found, with a model of any type.
 pub(crate) struct Finding<'a> {
     run: &'a Run,
+    by: FindBy,
     budget: Option<ByteSize>,
     say: &'a dyn Fn(&str),
 }
 
 impl Finding<'_> {
     pub fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<FoundBatch, RunError> {
-        let Self { run, budget, say } = self;
+        let Self { run, by, budget, say } = self;
         let Some(micro) = run.batch.micro else { return Err(PlanError::BoundedByTokens.into()) };
         let of_rank = micro.saturating_mul(DataRun::from(run).micro_batches());
-        let mut parts = run.prepare::<M>(folder, &Interrupter::new(), say)?;
+        let mut parts = match by {
+            FindBy::Plan => run.prepare_unbounded::<M>(folder, say)?,
+            FindBy::Steps => run.prepare::<M>(folder, &Interrupter::new(), say)?,
+        };
         parts.data.valid = None;
         let limit = Limit::of(run, budget, parts.device_name.starts_with("cpu"))?;
+        if by == FindBy::Plan && limit.bytes.is_none() {
+            return Err(PlanError::NoBudget { device: parts.device_name }.into());
+        }
+        let shapes = shapes::<M>(&parts.config, &run.strategies, &parts.fresh)?;
         let sizes = divisors(of_rank);
         let mut tried = Vec::new();
         let mut reason = String::new();
         let largest = largest(sizes.len(), |index| {
             let micro = sizes[index];
             let trial = Trial { run, parts: &parts, limit, micro, accumulate: of_rank / micro };
-            let failed = trial.make()?;
+            let failed = match by {
+                FindBy::Plan => trial.planned(&shapes, say)?,
+                FindBy::Steps => trial.make()?,
+            };
             tried.push((micro, failed.is_none()));
             let outcome = if failed.is_none() { "fits" } else { "is too large" };
             say(&format!("a micro-batch of {micro} {outcome}"));
@@ -101,7 +132,7 @@ impl Finding<'_> {
     }
 }
 
-/// A training step with a micro-batch of this size.
+/// A micro-batch of this size.
 struct Trial<'a, M: Trainable> {
     run: &'a Run,
     parts: &'a Parts<M>,
@@ -111,7 +142,22 @@ struct Trial<'a, M: Trainable> {
 }
 
 impl<M: Trainable> Trial<'_, M> {
-    /// Makes the step and returns why it does not fit, if it does not.
+    /// Plans the run with it, and returns why it does not fit, if it does not.
+    fn planned(&self, shapes: &[Shape], say: &dyn Fn(&str)) -> Result<Option<String>, RunError> {
+        let run = self.run.with_batch(self.micro, self.accumulate);
+        let data = self.parts.data.clone().micro_batch(self.micro);
+        let per_window = self.accumulate.saturating_mul(run.number_of_ranks());
+        let longest = Longest::of(&data, per_window, LOOKED_AT, M::source_tokens, M::rows)?;
+        let work = Work::of::<M>(&self.parts.config, &longest, 1.0);
+        let (parts, limit, rows, tokens) = (self.parts, self.limit, self.micro, longest.mean_tokens);
+        let tracer = Tracer::new(&run, parts, Traced::Run(longest));
+        let mut planner = Planner { run: &run, parts, shapes, tracer, rows, work, tokens, limit, say };
+        let planned = planner.plan(&run.strategies, &run.composed())?;
+        let needs = ByteSize(usize::try_from(planned.peak_bytes).unwrap_or(usize::MAX));
+        Ok((planned.fits != Some(true)).then(|| format!("a rank needs {needs} at the peak")))
+    }
+
+    /// Makes a training step with it, and returns why it does not fit, if it does not.
     fn make(&self) -> Result<Option<String>, RunError> {
         // With more than two micro-batches, the sum of the gradients is no larger.
         let run = self.run.with_batch(self.micro, self.accumulate.min(2));
@@ -182,7 +228,7 @@ fn divisors(number: usize) -> Vec<usize> {
 }
 
 /// Returns the last of `count` indices that fits, provided that all before it fit too: doubles the index, then bisects.
-fn largest(
+pub(super) fn largest(
     count: usize,
     mut fits: impl FnMut(usize) -> Result<bool, RunError>,
 ) -> Result<Option<usize>, RunError> {

@@ -4,13 +4,13 @@
 //! mod.rs           Plan: the run as written, and all combinations of strategies beside it
 //! combinations.rs  the combinations, cheapest first
 //! parameters.rs    the dtypes that strategies give each parameter
-//! order.rs         the place of each strategy in a list, as far as bytes depend on it
-//! trace.rs         memory of a pass, measured on the real model with few blocks
+//! trace.rs         memory of a pass, measured on the real model with few and narrow blocks
 //! recomputed.rs    which blocks are recomputed, and the memory of a pass with them
 //! longest.rs       the micro-batch that is traced
+//! stand_in.rs      data and a tokenizer in place of the run's own
 //! flops.rs         operations of an update
 //! utilization.rs   the share of the devices' peak that a run uses
-//! find_batch.rs    the largest micro-batch, by trial
+//! find_batch.rs    the largest micro-batch, by plan or by trial
 //! cluster/         a cluster: its description, and the seconds of a collective on it
 //! step_time.rs     the seconds of an update: what overlaps with what
 //! on_cluster.rs    the run on a cluster, in each stage of ZeRO
@@ -27,6 +27,7 @@ mod longest;
 mod on_cluster;
 mod parameters;
 mod recomputed;
+mod stand_in;
 mod step_time;
 mod table;
 mod trace;
@@ -36,14 +37,15 @@ use std::collections::BTreeMap;
 
 use burn::tensor::FloatDType;
 use firebrick_datasets::counted;
+use firebrick_kernels::rows_of_logits;
 use firebrick_world::Collective;
 use serde::Serialize;
 
 use crate::run::{Parts, Process, Shape, data_parallel, first_effect, shapes, strategies_line};
 use crate::{DataRun, Run, RunError, RunStrategy};
-use firebrick::memory::of_machine;
-use firebrick::{ByteSize, TrainError};
-use firebrick_models::family::Trainable;
+use firebrick::memory::{PassPeak, of_machine};
+use firebrick::{ByteSize, Data, TrainError};
+use firebrick_models::family::{Family, Trainable};
 use firebrick_models::pretrained::Folder;
 use firebrick_strategies::Order;
 use firebrick_strategies::cost::{Held, sent};
@@ -51,17 +53,24 @@ use firebrick_strategies::cost::{Held, sent};
 pub use cluster::{Cluster, ClusterError, Collectives, Group, Peak};
 pub use error::PlanError;
 pub(crate) use find_batch::Finding;
-pub use find_batch::FoundBatch;
+pub use find_batch::{FindBy, FoundBatch};
 pub use firebrick_strategies::cost::Sent;
 pub use on_cluster::{ClusterPlan, Timed};
+pub(crate) use stand_in::StandIn;
 pub use step_time::{StepTime, Traffic};
 
 use combinations::combinations;
+use find_batch::largest;
 use flops::Work;
 use longest::{LOOKED_AT, Longest};
 use parameters::ParamLayout;
-use recomputed::Traced;
-use trace::Tracer;
+use trace::{Traced, Tracer};
+
+/// The most tokens of the smallest of the micro-batches that tell what any number of rows takes.
+const MOST_ALIKE: usize = 1024;
+
+/// The most rows of a micro-batch that a plan looks at.
+const MOST_ROWS: usize = 1 << 20;
 
 /// What a run will hold, send and compute.
 #[derive(Clone, Debug, Serialize)]
@@ -74,6 +83,9 @@ pub struct Plan {
     pub ranks: u64,
     /// Average number of tokens in an update, padding included, over all ranks.
     pub tokens: f64,
+    /// The tokens of each row, if rows of one length stand for the data.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub row_tokens: Option<usize>,
     /// The training device.
     pub device: String,
     /// Bytes that a rank may have on the device, if known.
@@ -130,12 +142,15 @@ pub struct Planned {
     pub flops: f64,
     /// Whether the run fits, if the budget is known.
     pub fits: Option<bool>,
+    /// The most rows of a micro-batch that fit, if the budget is known and rows of one length stand for the data.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub largest_micro: Option<u64>,
 }
 
 impl Run {
     /// Predicts what the run will hold, send and compute, as written and with each sensible combination of strategies.
-    /// It reads the data and runs a few passes of the longest of its first micro-batches through a model of few blocks
-    /// on the CPU, of any weights: a folder may lack them. Reports progress through `say`.
+    /// It reads the data and runs a few passes of the longest of its first micro-batches through models of few and narrow
+    /// blocks on the CPU, of any weights: a folder may lack them. Reports progress through `say`.
     ///
     /// A rank's budget on the device is `budget`, otherwise the run's `device_budget`, otherwise, on the CPU, the
     /// rank's share of the machine's memory.
@@ -148,7 +163,26 @@ impl Run {
     /// Those of [`launch`](Self::launch) before its first step, and [`PlanError`].
     pub fn plan(&self, budget: Option<ByteSize>, say: impl Fn(&str)) -> Result<Plan, RunError> {
         let (model, folder) = self.described_model()?;
-        model.plan(Planning { run: self, budget, cluster: None, say: &say }, folder)
+        model.plan(Planning { run: self, budget, cluster: None, row_tokens: None, say: &say }, folder)
+    }
+
+    /// Like [`plan`](Self::plan), with rows of `tokens` in place of the data, and also of a tokenizer that is learned from the
+    /// data or is not there. An encoder-decoder has as many tokens in the source and in the target. With a budget, each
+    /// combination also has its largest micro-batch.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`plan`](Self::plan), and those of a task that is the program's own.
+    pub fn plan_rows(
+        &self,
+        tokens: usize,
+        budget: Option<ByteSize>,
+        say: impl Fn(&str),
+    ) -> Result<Plan, RunError> {
+        let stand_in = StandIn::new(Some(tokens))?;
+        let run = stand_in.of(self)?;
+        let (model, folder) = run.described_model()?;
+        model.plan(Planning { run: &run, budget, cluster: None, row_tokens: Some(tokens), say: &say }, folder)
     }
 
     /// Like [`plan`](Self::plan), for as many ranks as the cluster has devices, whatever the run's `ranks`; also predicts
@@ -166,8 +200,15 @@ impl Run {
     ) -> Result<Plan, RunError> {
         let run = Self { ranks: Some(cluster.ranks() as usize), ..self.clone() };
         let (model, folder) = run.described_model()?;
-        model.plan(Planning { run: &run, budget, cluster: Some(cluster), say: &say }, folder)
+        model
+            .plan(Planning { run: &run, budget, cluster: Some(cluster), row_tokens: None, say: &say }, folder)
     }
+}
+
+/// Returns the rows of the smallest of the micro-batches that tell what any number of rows takes: it has two chunks of logits,
+/// unless a small vocabulary makes chunks long.
+fn rows_alike(tokens: usize, vocabulary: usize) -> usize {
+    (4 * rows_of_logits(vocabulary)).min(MOST_ALIKE).div_ceil(tokens.max(1))
 }
 
 /// A run to be planned, with a model of any type.
@@ -175,31 +216,50 @@ pub(crate) struct Planning<'a> {
     run: &'a Run,
     budget: Option<ByteSize>,
     cluster: Option<&'a Cluster>,
+    /// The tokens of each row, if rows of one length stand for the data.
+    row_tokens: Option<usize>,
     say: &'a dyn Fn(&str),
 }
 
 impl Planning<'_> {
     pub fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Plan, RunError> {
-        let Self { run, budget, cluster, say } = self;
-        let parts = run.prepare_unbounded::<M>(folder, say)?;
+        let Self { run, budget, cluster, row_tokens, say } = self;
+        // Of what stands for the data there is nothing to tell.
+        let tell = |line: &str| {
+            if row_tokens.is_none() {
+                say(line);
+            }
+        };
+        let parts = run.prepare_unbounded::<M>(folder, tell)?;
         let micro_batches = DataRun::from(run).micro_batches();
         let per_window = micro_batches.saturating_mul(run.number_of_ranks());
-        let longest = Longest::of(&parts.data, per_window, LOOKED_AT, M::source_tokens, M::rows)?;
-        say(&format!(
+        let longest =
+            |data: &Data<M::Batch>| Longest::of(data, per_window, LOOKED_AT, M::source_tokens, M::rows);
+        let of_batch = longest(&parts.data)?;
+        tell(&format!(
             "the longest of the first micro-batches has {} and {}",
-            counted(longest.samples, "sample"),
-            counted(longest.tokens, "token")
+            counted(of_batch.samples, "sample"),
+            counted(of_batch.tokens, "token")
         ));
         let in_update = (micro_batches * run.number_of_ranks()) as f64;
-        let work = Work::of::<M>(&parts.config, &longest, in_update);
+        let work = Work::of::<M>(&parts.config, &of_batch, in_update);
         let is_cpu = parts.device_name.starts_with("cpu");
         // The memory of this machine is not that of the cluster's devices.
         let limit = Limit::of(run, budget, is_cpu && cluster.is_none())?;
         let shapes = shapes::<M>(&parts.config, &run.strategies, &parts.fresh)?;
-        let tracer = Tracer::<M>::new(run, &parts, &longest);
-        tracer.require_room()?;
-        let tokens = longest.mean_tokens * in_update;
-        let mut planner = Planner { run, parts: &parts, shapes: &shapes, tracer, work, tokens, limit, say };
+        let tokens = of_batch.mean_tokens * in_update;
+        let rows = of_batch.samples;
+        let traced = match row_tokens {
+            Some(tokens) => {
+                let few = rows_alike(tokens, parts.config.vocabulary());
+                let of = |rows| longest(&parts.data.clone().micro_batch(rows));
+                Traced::Rows([of_batch, of(few)?, of(few + 1)?])
+            }
+            None => Traced::Run(of_batch),
+        };
+        let tracer = Tracer::new(run, &parts, traced);
+        let mut planner =
+            Planner { run, parts: &parts, shapes: &shapes, tracer, rows, work, tokens, limit, say };
         // First, since it ends early if the peak of the devices is not known.
         let on_cluster = cluster.map(|cluster| planner.on_cluster(cluster)).transpose()?;
         let as_written = planner.plan(&run.strategies, &run.composed())?;
@@ -223,6 +283,7 @@ impl Planning<'_> {
             parameters: shapes.iter().map(Shape::elements).sum(),
             ranks: run.number_of_ranks() as u64,
             tokens,
+            row_tokens,
             device: parts.device_name.clone(),
             budget_bytes: limit.bytes,
             host_is_device: limit.with_host,
@@ -259,6 +320,8 @@ struct Planner<'a, M: Trainable> {
     parts: &'a Parts<M>,
     shapes: &'a [Shape],
     tracer: Tracer<'a, M>,
+    /// The rows of a micro-batch.
+    rows: usize,
     work: Work,
     /// Tokens of an update on average, padding included, over all ranks.
     tokens: f64,
@@ -270,7 +333,7 @@ struct Planner<'a, M: Trainable> {
 struct PreparedList {
     layout: ParamLayout,
     order: Order,
-    traced: Traced,
+    pass: PassPeak,
     /// The share of the blocks that run again.
     recomputed: f64,
 }
@@ -279,11 +342,11 @@ impl<M: Trainable> Planner<'_, M> {
     /// Traces a pass under these strategies, with micro-batches and ranks in their places.
     fn prepared(&mut self, composed: &[RunStrategy]) -> Result<PreparedList, RunError> {
         let layout = ParamLayout::of(self.run, composed, self.parts)?;
-        let (traced, recomputed) = self.tracer.trace(composed, self.say)?;
+        let (pass, recomputed) = self.tracer.trace(composed, self.rows, self.say)?;
         let order =
             Order::of(composed.iter().map(|strategy| strategy.effects())).map_err(TrainError::from)?;
         let recomputed = if order.runs_blocks_again() { 1.0 } else { recomputed };
-        Ok(PreparedList { layout, order, traced, recomputed })
+        Ok(PreparedList { layout, order, pass, recomputed })
     }
 
     /// Plans these strategies: as `written`, and as `composed` with micro-batches and ranks in their places.
@@ -293,12 +356,26 @@ impl<M: Trainable> Planner<'_, M> {
         if ranks > 1 && first_effect(&composed, |effects| effects.reduces).is_none() {
             composed.push(data_parallel());
         }
-        let PreparedList { layout, order, traced, recomputed } = self.prepared(&composed)?;
+        let PreparedList { layout, order, pass, recomputed } = self.prepared(&composed)?;
         let params = || self.shapes.iter().map(|shape| layout.planned(shape));
         let held = Held::of(params(), &order, self.run.windows_vary(), ranks, &*self.run.optimizer);
         let sent = sent(params(), &order, 0, ranks);
-        let peak = held.peak(traced.activations, traced.most);
         let host = if self.limit.with_host { held.host + held.host_gradients } else { 0 };
+        let peak = held.peak(pass.activations as u64, pass.most as u64);
+        let largest_micro = match self.limit.bytes.filter(|_| self.tracer.knows_rows()) {
+            Some(limit) => {
+                let last = largest(MOST_ROWS, |index| {
+                    let (pass, _) = self.tracer.trace(&composed, index + 1, self.say)?;
+                    Ok(held.peak(pass.activations as u64, pass.most as u64) + host <= limit)
+                });
+                match last {
+                    Ok(last) => Some(last.map_or(0, |index| index as u64 + 1)),
+                    Err(RunError::Plan(PlanError::Rows)) => None,
+                    Err(error) => return Err(error),
+                }
+            }
+            None => None,
+        };
         Ok(Planned {
             strategies: strategies_line(written),
             master_bytes: held.master,
@@ -306,7 +383,7 @@ impl<M: Trainable> Planner<'_, M> {
             averaged_bytes: held.averaged,
             gradient_bytes: held.gradients,
             optimizer_bytes: held.optimizer,
-            activation_bytes: traced.activations,
+            activation_bytes: pass.activations as u64,
             host_bytes: held.host,
             host_gradient_bytes: held.host_gradients,
             disk_bytes: held.disk,
@@ -318,6 +395,7 @@ impl<M: Trainable> Planner<'_, M> {
             sent,
             flops: self.work.flops(self.shapes, recomputed),
             fits: self.limit.bytes.map(|limit| peak + host <= limit),
+            largest_micro,
         })
     }
 }

@@ -3,37 +3,30 @@
 //! The traced model has few blocks. A list that selects blocks by their number or their bytes is therefore evaluated
 //! for all blocks of the model, from one pass that recomputes no block and one that recomputes all.
 
-/// Bytes that a pass uses beyond those in use before it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Traced {
-    /// Bytes counted as in [`Report::activation_bytes`](firebrick::Report::activation_bytes).
-    pub activations: u64,
-    /// The same, with the gradients of recomputed segments.
-    pub most: u64,
-}
+use firebrick::memory::PassPeak;
 
-/// The memory of a pass as a linear function of its number of blocks.
+/// The memory of a pass as a linear function of its number of blocks, or of rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Line {
-    /// Bytes without blocks.
+    /// Bytes without any.
     pub base: f64,
-    /// Bytes of each block.
+    /// Bytes of each.
     pub each: f64,
 }
 
 impl Line {
-    /// Fits the line to passes of `blocks` blocks and of one more.
-    pub fn through(few: u64, more: u64, blocks: usize) -> Self {
-        let each = more as f64 - few as f64;
-        Self { base: few as f64 - each * blocks as f64, each }
+    /// Fits the line to a pass of the first of these numbers, and to one of the second.
+    pub fn through(few: usize, more: usize, [of_few, of_more]: [usize; 2]) -> Self {
+        let each = (more as f64 - few as f64) / (of_more - of_few) as f64;
+        Self { base: few as f64 - each * of_few as f64, each }
     }
 
-    pub fn at(&self, blocks: usize) -> f64 {
-        self.base + self.each * blocks as f64
+    pub fn at(&self, number: usize) -> f64 {
+        self.base + self.each * number as f64
     }
 }
 
-/// The memory of a pass by its number of blocks.
+/// The memory of a pass by its number of blocks, or of rows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lines {
     pub activations: Line,
@@ -41,18 +34,18 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Fits the lines to passes of `blocks` blocks and of one more.
-    pub fn through(few: Traced, more: Traced, blocks: usize) -> Self {
+    /// Fits the lines to a pass of the first of these numbers, and to one of the second.
+    pub fn through(few: PassPeak, more: PassPeak, numbers: [usize; 2]) -> Self {
         Self {
-            activations: Line::through(few.activations, more.activations, blocks),
-            most: Line::through(few.most, more.most, blocks),
+            activations: Line::through(few.activations, more.activations, numbers),
+            most: Line::through(few.most, more.most, numbers),
         }
     }
 
-    pub fn at(&self, blocks: usize) -> Traced {
-        Traced {
-            activations: self.activations.at(blocks).max(0.0) as u64,
-            most: self.most.at(blocks).max(0.0) as u64,
+    pub fn at(&self, number: usize) -> PassPeak {
+        PassPeak {
+            activations: self.activations.at(number).max(0.0) as usize,
+            most: self.most.at(number).max(0.0) as usize,
         }
     }
 
@@ -65,7 +58,7 @@ impl Lines {
 
 /// Returns the memory of a pass that recomputes these blocks. The peak is either at the end of the forward pass, with
 /// everything that was kept, or while the last of these blocks is recomputed, with what the blocks before it keep.
-pub(super) fn mixed(again: &[bool], plain: &Lines, every: &Lines) -> Traced {
+pub(super) fn mixed(again: &[bool], plain: &Lines, every: &Lines) -> PassPeak {
     let Some(last) = again.iter().rposition(|is_again| *is_again) else { return plain.at(again.len()) };
     let (kept, input) = (plain.activations.each, every.activations.each);
     let held =
@@ -76,7 +69,7 @@ pub(super) fn mixed(again: &[bool], plain: &Lines, every: &Lines) -> Traced {
     // Recomputed blocks leave their gradients before the pass has ended.
     let gradients = (every.most.at(again.len()) - every.activations.at(again.len())).max(0.0);
     let share = again.iter().filter(|is_again| **is_again).count() as f64 / again.len() as f64;
-    Traced { activations: activations as u64, most: (activations + share * gradients) as u64 }
+    PassPeak { activations: activations as usize, most: (activations + share * gradients) as usize }
 }
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
 //! A plan as text, in 80 columns: the answer first, and the details if they are asked for.
 
+use firebrick_datasets::counted;
+
 use super::{Plan, Planned};
 use firebrick::ByteSize;
+use firebrick::accounting::part;
 
 /// The most columns of a line.
 const WIDTH: usize = 80;
@@ -33,6 +36,7 @@ impl Plan {
         if let Some(on_cluster) = &self.on_cluster {
             text += &format!("\n{}", on_cluster.summary());
         }
+        text += &self.largest_batches();
         if !details {
             let all = self.combinations.len();
             return text
@@ -104,22 +108,41 @@ impl Plan {
             + "\n"
     }
 
+    /// Lists the largest micro-batch of each combination, if they are known.
+    fn largest_batches(&self) -> String {
+        let (Some(tokens), Some(budget)) = (self.row_tokens, self.budget_bytes.map(bytes)) else {
+            return String::new();
+        };
+        let mut text = format!(
+            "\nThe most rows of {} in a micro-batch, of {budget} for a rank\n",
+            counted(tokens, "token")
+        );
+        for one in &self.combinations {
+            let most = one
+                .largest_micro
+                .map_or("?".into(), |rows| if rows > 0 { rows.to_string() } else { "-".into() });
+            let strategies = wrapped(listed(one), "         ");
+            text += &format!("{most:>7}  {}\n", strategies.trim_start());
+        }
+        text
+    }
+
     /// Lists the parts of the run's memory.
     fn parts(&self) -> String {
         let run = &self.as_written;
         let mut text = "\nThe run as it is written\n".to_owned();
         let parts = [
-            ("master", run.master_bytes),
-            ("replica", run.replica_bytes),
-            ("averaged weights", run.averaged_bytes),
-            ("gradients", run.gradient_bytes),
-            ("optimizer state", run.optimizer_bytes),
-            ("activations", run.activation_bytes),
-            ("on the host", run.host_bytes),
+            (part::MASTER, run.master_bytes),
+            (part::REPLICA, run.replica_bytes),
+            (part::AVERAGED, run.averaged_bytes),
+            (part::GRADIENTS, run.gradient_bytes),
+            (part::OPTIMIZER, run.optimizer_bytes),
+            (part::ACTIVATIONS, run.activation_bytes),
+            (part::ON_HOST, run.host_bytes),
             ("gradients on the host", run.host_gradient_bytes),
-            ("on the disk", run.disk_bytes + run.disk_parameter_bytes),
+            (part::ON_DISK, run.disk_bytes + run.disk_parameter_bytes),
             ("device, between steps", run.between_steps_bytes),
-            ("device, at the peak", run.peak_bytes),
+            (part::PEAK, run.peak_bytes),
             ("sent in an update", run.sent_bytes),
         ];
         for (name, part) in parts.into_iter().filter(|(_, part)| *part > 0) {
@@ -236,6 +259,7 @@ mod tests {
             sent_bytes: 0,
             flops: 2.5e12,
             fits: budget.map(|budget| *peak_bytes <= budget),
+            largest_micro: None,
         };
         let combinations: Vec<_> = peaks.iter().map(planned).collect();
         Plan {
@@ -243,6 +267,7 @@ mod tests {
             parameters: 1,
             ranks: 1,
             tokens: 1.0,
+            row_tokens: None,
             device: "cpu:0".into(),
             budget_bytes: budget,
             host_is_device: false,
@@ -277,12 +302,16 @@ mod tests {
         for one in plan.combinations.iter_mut().chain([&mut plan.as_written]) {
             one.strategies = long.into();
             (one.master_bytes, one.sent_bytes, one.flops) = (999_400_000, 123_000, 4.449e8);
+            one.largest_micro = Some(12);
         }
+        plan.row_tokens = Some(64);
         let words = plan.summary(true);
         assert!(words.lines().all(|line| line.chars().count() <= WIDTH), "{words}");
         assert!(words.contains("      Zero(stage: 3, blocks: [\"a\", \"b\"]),\n"), "{words}");
+        let rows = "\nThe most rows of 64 tokens in a micro-batch, of 600 B for a rank\n     12  Amp(bf16), ";
+        assert!(words.contains(rows), "{words}");
         assert!(words.contains("no  ") && words.contains("445 M\n"), "{words}");
-        assert_eq!(words.matches("Recompute(every: 1)").count(), 4, "{words}");
+        assert_eq!(words.matches("Recompute(every: 1)").count(), 7, "{words}");
     }
 
     #[test]

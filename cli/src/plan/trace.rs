@@ -1,9 +1,14 @@
 //! Measures the memory of a pass on the real model with few of its blocks.
 //!
 //! Blocks are alike, so each further block adds as much as the one before it. A forward and a backward pass of the real
-//! batch go through models of two and of three blocks at full width, built and measured as in training. A straight line
-//! through both results predicts the memory of all blocks. The smaller model has at least two blocks, because ZeRO 3
-//! gathers the next block while one computes. The other ranks are [rehearsed](Communicator::rehearsal).
+//! batch go through models of two and of three blocks, built and measured as in training. A straight line through both
+//! results predicts the memory of all blocks. The smaller model has at least two blocks, because ZeRO 3 gathers the next
+//! block while one computes. The other ranks are [rehearsed](Communicator::rehearsal).
+//!
+//! Those models are not as wide as the run's. What a pass allocates is in the same order at each width, and each size is a
+//! polynomial of the width, so passes through models of two, three and four units of width [tell](Allocations::extended)
+//! what a pass at full width takes. Where they don't, because the family has no narrower models or a strategy acts by bytes,
+//! the pass is made at full width.
 //!
 //! Parameters are zeros, and so are products, which are not computed: only what they allocate is of interest.
 
@@ -16,59 +21,76 @@ use firebrick_datasets::counted;
 use firebrick_kernels::{Draws, with_zero_products};
 use firebrick_strategies::effects::RecomputedBlocks;
 use firebrick_strategies::optim::Groups;
-use firebrick_strategies::{Adaptation, Paths, Recompute, StrategyError, learns};
+use firebrick_strategies::{Adaptation, Offload, Offloads, Paths, Recompute, StrategyError, Zero, learns};
 use firebrick_world::{Communicator, host_device};
 
 use super::PlanError;
 use super::longest::Longest;
-use super::recomputed::{Lines, Traced, mixed};
+use super::recomputed::{Lines, mixed};
 use crate::run::{Parts, parameters, recipes, skeleton, written};
 use crate::{Run, RunError, RunStrategy};
 use firebrick::engine::dry_run::caught;
 use firebrick::engine::session::{PreparedRun, checked};
-use firebrick::memory::{Account, Beyond, of_machine};
+use firebrick::memory::{Account, Allocations, Beyond, PassPeak, of_machine};
 use firebrick::{AnyModel, Objective, TrainError};
 use firebrick_models::drawn_now;
-use firebrick_models::family::{Family, Trainable};
+use firebrick_models::family::{Family, Narrowing, Trainable};
 
 /// Number of blocks of the smaller model.
 const FEW: usize = 2;
+
+/// The units of width of the models that stand for a wider one. With a single head, some copies are views.
+const UNITS: [usize; 3] = [2, 3, 4];
+
+/// The most bytes of parameters and gradients of a model whose pass is made at full width although narrower ones could stand for
+/// it: it takes a second.
+const SMALL: f64 = 5e8;
+
+/// The fewest numbers in all heads of a layer together in a unit.
+const NARROWEST: usize = 64;
+
+/// The micro-batches that are traced.
+pub(super) enum Traced<B> {
+    /// The run's own.
+    Run(Longest<B>),
+    /// The run's own, and two numbers of rows, which tell what any number takes: all rows are alike.
+    Rows([Longest<B>; 3]),
+}
+
+impl<B> Traced<B> {
+    fn batches(&self) -> &[Longest<B>] {
+        match self {
+            Self::Run(longest) => std::slice::from_ref(longest),
+            Self::Rows(longest) => longest,
+        }
+    }
+}
 
 /// Traces passes, each kind once.
 pub(super) struct Tracer<'a, M: Trainable> {
     run: &'a Run,
     parts: &'a Parts<M>,
-    longest: &'a Longest<M::Batch>,
+    traced: Traced<M::Batch>,
     device: Device,
     paths: Paths,
-    known: HashMap<String, Traced>,
+    known: HashMap<String, Vec<Measured>>,
+    /// The units that the width of the model is divided into, if narrower ones stand for it.
+    units: Option<usize>,
     is_warm: bool,
 }
 
 impl<'a, M: Trainable> Tracer<'a, M> {
     /// A tracer that has traced nothing. It computes on the CPU.
-    pub fn new(run: &'a Run, parts: &'a Parts<M>, longest: &'a Longest<M::Batch>) -> Self {
+    pub fn new(run: &'a Run, parts: &'a Parts<M>, traced: Traced<M::Batch>) -> Self {
         let device = host_device().autodiff();
         let paths = Paths::of(&skeleton::<M>(parts.config.clone(), &device));
-        Self { run, parts, longest, device, paths, known: HashMap::new(), is_warm: false }
+        let units = units_of(&parts.config);
+        Self { run, parts, traced, device, paths, known: HashMap::new(), units, is_warm: false }
     }
 
-    /// Rejects a model whose few blocks alone do not fit this machine: parameters and gradients in f32.
-    ///
-    /// # Errors
-    ///
-    /// [`PlanError::TooWide`].
-    pub fn require_room(&self) -> Result<(), PlanError> {
-        let config = &self.parts.config;
-        let layers = config.layers().min(FEW + 1);
-        let text = |bytes: f64| format!("{:.1} GB", bytes / 1e9);
-        let needed = 8.0 * parameters::<M>(&config.clone().with_layers(layers));
-        match of_machine() {
-            Some(available) if needed > available as f64 => {
-                Err(PlanError::TooWide { layers, needed: text(needed), available: text(available as f64) })
-            }
-            _ => Ok(()),
-        }
+    /// Whether it knows what any number of rows takes.
+    pub fn knows_rows(&self) -> bool {
+        matches!(self.traced, Traced::Rows(..))
     }
 
     /// Returns the number of blocks of the model.
@@ -76,8 +98,8 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         self.paths.blocks().count()
     }
 
-    /// Returns the memory of a pass under these strategies on the first rank, and the share of the blocks that it
-    /// recomputes.
+    /// Returns the memory of a pass under these strategies on the first rank, with so many rows if [any number](Traced::Rows) is
+    /// known and otherwise with the run's micro-batch, and the share of the blocks that it recomputes.
     ///
     /// # Errors
     ///
@@ -85,8 +107,9 @@ impl<'a, M: Trainable> Tracer<'a, M> {
     pub fn trace(
         &mut self,
         strategies: &[RunStrategy],
-        say: impl Fn(&str),
-    ) -> Result<(Traced, f64), RunError> {
+        rows: usize,
+        say: &dyn Fn(&str),
+    ) -> Result<(PassPeak, f64), RunError> {
         let acts = |strategy: &&RunStrategy| strategy.effects().acts_in_pass();
         let acting: Vec<_> = strategies.iter().filter(acts).cloned().collect();
         let layers = self.parts.config.layers();
@@ -99,9 +122,9 @@ impl<'a, M: Trainable> Tracer<'a, M> {
                     _ => 0.0,
                 };
                 if layers <= FEW + 1 || acting.iter().any(names_a_block) {
-                    return Ok((self.known(&acting, layers, &say)?, share));
+                    return Ok((self.known(&acting, layers, rows, say)?, share));
                 }
-                return Ok((self.lines(&acting, &say)?.at(layers), share));
+                return Ok((self.lines(&acting, rows, say)?.at(layers), share));
             }
         };
         let (mut none, mut all) = (acting.clone(), acting.clone());
@@ -112,7 +135,7 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         let blocks = self.paths.blocks().count();
         let of_each = blocks as f64 / layers.max(1) as f64;
         let (none, all) =
-            (self.lines(&none, &say)?.of_each(of_each), self.lines(&all, &say)?.of_each(of_each));
+            (self.lines(&none, rows, say)?.of_each(of_each), self.lines(&all, rows, say)?.of_each(of_each));
         let (kept, input) = (none.activations.each, all.activations.each);
         let held = |again: usize| kept * (blocks - again) as f64 + input * again as f64;
         let again = recompute.blocks.of(&self.paths, held);
@@ -123,13 +146,13 @@ impl<'a, M: Trainable> Tracer<'a, M> {
 
     /// Measures the memory of a pass by its number of blocks. If a list names a block by its number, the traced model
     /// must contain that block.
-    fn lines(&mut self, acting: &[RunStrategy], say: impl Fn(&str)) -> Result<Lines, RunError> {
+    fn lines(&mut self, acting: &[RunStrategy], rows: usize, say: &dyn Fn(&str)) -> Result<Lines, RunError> {
         let few = match acting.iter().any(names_a_block) {
             true => self.parts.config.layers().max(FEW + 1) - 1,
             false => FEW,
         };
-        let (traced, more) = (self.known(acting, few, &say)?, self.known(acting, few + 1, &say)?);
-        Ok(Lines::through(traced, more, few))
+        let (traced, more) = (self.known(acting, few, rows, say)?, self.known(acting, few + 1, rows, say)?);
+        Ok(Lines::through(traced, more, [few, few + 1]))
     }
 
     /// Measures a pass through a model of `layers` blocks, each kind once.
@@ -137,29 +160,77 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         &mut self,
         acting: &[RunStrategy],
         layers: usize,
-        say: impl Fn(&str),
-    ) -> Result<Traced, RunError> {
+        rows: usize,
+        say: &dyn Fn(&str),
+    ) -> Result<PassPeak, RunError> {
         let names: Vec<_> = acting.iter().map(written).collect();
         let name = if names.is_empty() { "no strategies".to_string() } else { names.join(", ") };
         let key = format!("{layers} {name}");
-        if let Some(traced) = self.known.get(&key) {
-            return Ok(*traced);
+        if !self.known.contains_key(&key) {
+            say(&format!("tracing a pass with {name} through {}", counted(layers, "layer")));
+            let measured = self.measured(acting, layers)?;
+            self.known.insert(key.clone(), measured);
         }
-        say(&format!("tracing a pass with {name} through {}", counted(layers, "layer")));
-        let traced = self.pass(acting, layers)?;
-        self.known.insert(key, traced);
-        Ok(traced)
+        Ok(peak(&self.traced, &self.known[&key], rows).ok_or(PlanError::Rows)?)
     }
 
-    /// Measures a pass through a model of `layers` blocks. It takes the second of two passes, because in the first one
-    /// Burn and the strategies learn the order of operations.
-    fn pass(&mut self, strategies: &[RunStrategy], layers: usize) -> Result<Traced, RunError> {
+    /// Measures a pass of each micro-batch through a model of `layers` blocks: by narrower ones, or at full width if they don't
+    /// tell and it is small. If one fails, the pass at full width says why.
+    fn measured(&mut self, acting: &[RunStrategy], layers: usize) -> Result<Vec<Measured>, RunError> {
+        let config = self.parts.config.clone().with_layers(layers);
+        // How gradients land on the host depends on their sizes, so narrow models come within some 15% only.
+        let lands = acting.iter().any(|one| one.effects().offloads == Some(Offloads::Optimizer));
+        let narrow = match lands && bytes::<M>(&config) <= SMALL {
+            true => None,
+            false => self.narrow(acting, &config),
+        };
+        let of = self.units.unwrap_or(1);
+        let extended = |passes: &[Measured; 3]| {
+            let all = passes.each_ref().map(|one| one.allocations.clone());
+            let [Some(one), Some(two), Some(three)] = all else { return None };
+            let whole = Allocations::extended(&[one, two, three], UNITS[0], of)?;
+            Some(Measured { peak: whole.peak(), allocations: Some(whole) })
+        };
+        let narrow = narrow.as_deref();
+        if let Some(all) = narrow.and_then(|all| all.iter().map(extended).collect()) {
+            return Ok(all);
+        }
+        match narrow {
+            Some(all) if bytes::<M>(&config) > SMALL => {
+                Ok(all.iter().map(|passes| by_peaks(passes, of)).collect())
+            }
+            _ => {
+                require_room::<M>(&config)?;
+                self.passed(acting, &config)
+            }
+        }
+    }
+
+    /// Measures passes of each micro-batch through models of [`UNITS`] of width; `None` if the family has none, or one fails.
+    fn narrow(&mut self, acting: &[RunStrategy], config: &M::Config) -> Option<Vec<[Measured; 3]>> {
+        let of = self.units?;
+        let mut narrow = Vec::new();
+        for units in UNITS {
+            let to = Narrowing { units, of };
+            let config = config.narrowed(to)?;
+            let acting: Vec<_> = acting.iter().map(|strategy| in_buckets_of(to, strategy)).collect();
+            narrow.push(self.passed(&acting, &config).ok()?.into_iter());
+        }
+        let of_batch = |_| {
+            let passes: Option<Vec<_>> = narrow.iter_mut().map(Iterator::next).collect();
+            passes?.try_into().ok()
+        };
+        (0..self.traced.batches().len()).map(of_batch).collect()
+    }
+
+    /// Measures a pass of each micro-batch through a model, behind one in which Burn and the strategies learn the order of
+    /// operations.
+    fn passed(&mut self, strategies: &[RunStrategy], config: &M::Config) -> Result<Vec<Measured>, RunError> {
         let account = Account::new();
         let _on_it = account.enter();
         let run = self.run;
         self.device.seed(run.seed);
-        let config = self.parts.config.clone().with_layers(layers);
-        let model: M = drawn_now(M::init(&config, &self.device).map(&mut Zeros::default()));
+        let model: M = drawn_now(M::init(config, &self.device).map(&mut Zeros::default()));
         // Parameter groups may name blocks that this model lacks; they do not affect a pass.
         let optimizer = Groups::default().build(&model, &*run.optimizer)?;
         let device = Some(self.device.clone());
@@ -172,8 +243,8 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         let prepared = PreparedRun::new(&recipes(strategies), model, device, &optimizer, world, adaptation)?;
         let session = prepared.start(optimizer, run.schedule.clone(), run.seed, 1)?;
         let draws = Draws { seed: run.seed, epoch: 0, first: 0 };
-        let pass = || -> Result<Traced, RunError> {
-            let batch = self.longest.batch()?;
+        let pass = |longest: &Longest<M::Batch>| -> Result<PassPeak, RunError> {
+            let batch = longest.batch()?;
             let expected = firebrick_datasets::Batch::items(&batch);
             let beyond = Beyond::begin(&self.device);
             let (model, pass) = session.pass().drawing(draws).enter(session.replica())?;
@@ -185,18 +256,100 @@ impl<'a, M: Trainable> Tracer<'a, M> {
             let grads = passed.map_err(|panic| PlanError::Model(panic.message))??;
             let taken = beyond.end(&self.device);
             drop(pass.gradients(grads, &model, true)?);
-            Ok(Traced { activations: taken.activations as u64, most: taken.most as u64 })
+            Ok(taken)
         };
         // Products take most of a pass, and what they are does not matter.
-        let once = || with_zero_products(pass);
+        let once = |longest: &Longest<M::Batch>| with_zero_products(|| pass(longest));
+        let batches = self.traced.batches();
+        let first = &batches[0];
         if !self.is_warm {
             // The first pass of a process also allocates what the process keeps.
-            once()?;
-            self.is_warm = true;
+            once(first)?;
         }
-        once()?;
-        once()
+        once(first)?;
+        let mut measured = Vec::new();
+        for longest in batches {
+            let (peak, allocations) = Allocations::record(|| once(longest));
+            measured.push(Measured { peak: peak?, allocations });
+        }
+        self.is_warm = true;
+        Ok(measured)
     }
+}
+
+/// What a pass takes.
+struct Measured {
+    peak: PassPeak,
+    allocations: Option<Allocations>,
+}
+
+/// Returns the peak of a pass of so many rows, or of the run's micro-batch. `None` if passes of other numbers of rows don't tell.
+fn peak<B>(traced: &Traced<B>, measured: &[Measured], rows: usize) -> Option<PassPeak> {
+    let (Traced::Rows([own, few, more]), [_, one, two]) = (traced, measured) else {
+        return Some(measured[0].peak);
+    };
+    if rows == own.samples {
+        return Some(measured[0].peak);
+    }
+    let (one, two) = (one.allocations.as_ref()?, two.allocations.as_ref()?);
+    Some(Allocations::with_rows([(one, few.samples), (two, more.samples)], rows)?.peak())
+}
+
+/// Returns a strategy whose buckets hold as many matrices of a narrower model as of the whole one.
+fn in_buckets_of(to: Narrowing, strategy: &RunStrategy) -> RunStrategy {
+    let zero = || {
+        // Of a wide model, each matrix fills a bucket.
+        let zero = strategy.downcast_ref::<Zero>()?.clone();
+        Some(RunStrategy::new("Zero", zero.bucket_bytes(1)))
+    };
+    let offload = || {
+        let (offload, bucket) = (strategy.downcast_ref::<Offload>()?.clone(), strategy.effects().moves?);
+        let share = (to.units as f64 / to.of as f64).powi(2);
+        Some(RunStrategy::new("Offload", offload.bucket_bytes(((bucket as f64 * share) as usize).max(1))))
+    };
+    zero().or_else(offload).unwrap_or_else(|| strategy.clone())
+}
+
+/// Returns what a pass takes by the peaks of passes through models of [`UNITS`] of width, whose allocations differ in order: on
+/// the parabola through them.
+fn by_peaks(passes: &[Measured; 3], of: usize) -> Measured {
+    let further = (of - UNITS[0]) as f64;
+    let parabola = |of: fn(&PassPeak) -> usize| {
+        let [one, two, three] = passes.each_ref().map(|one| of(&one.peak) as f64);
+        let (near, far) = (two - one, three - two);
+        (one + near * further + (far - near) * (further * (further - 1.0) / 2.0)).max(three) as usize
+    };
+    let peak = PassPeak { activations: parabola(|peak| peak.activations), most: parabola(|peak| peak.most) };
+    Measured { peak, allocations: None }
+}
+
+/// Bytes of a model's parameters and gradients in f32.
+fn bytes<M: Trainable>(config: &M::Config) -> f64 {
+    8.0 * parameters::<M>(config)
+}
+
+/// Rejects a model that does not fit this machine: parameters and gradients in f32.
+fn require_room<M: Trainable>(config: &M::Config) -> Result<(), PlanError> {
+    let text = |bytes: f64| format!("{:.1} GB", bytes / 1e9);
+    let needed = bytes::<M>(config);
+    match of_machine() {
+        Some(available) if needed > available as f64 => Err(PlanError::TooWide {
+            layers: config.layers(),
+            needed: text(needed),
+            available: text(available as f64),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the most units that the width of a model can be divided into, if that makes it much narrower.
+fn units_of<C: Family>(config: &C) -> Option<usize> {
+    let width = |config: &C| config.attention().first().map(|attention| attention.width);
+    (UNITS[2] + 1..=width(config)? / NARROWEST).rev().find(|&of| {
+        config.narrowed(Narrowing { units: 1, of }).is_some_and(|narrow| {
+            narrow.check().is_ok() && width(&narrow).is_some_and(|width| width >= NARROWEST)
+        })
+    })
 }
 
 /// Makes parameters zeros: drawing them would take longer than a pass.
@@ -229,10 +382,10 @@ mod tests {
 
     #[test]
     fn each_further_block_takes_as_much_as_the_third() {
-        let few = Traced { activations: 100, most: 120 };
-        let more = Traced { activations: 130, most: 160 };
-        let expected = Traced { activations: 100 + 10 * 30, most: 120 + 10 * 40 };
-        assert_eq!(Lines::through(few, more, FEW).at(12), expected);
-        assert_eq!(Lines::through(few, more, FEW).at(2), few);
+        let few = PassPeak { activations: 100, most: 120 };
+        let more = PassPeak { activations: 130, most: 160 };
+        let expected = PassPeak { activations: 100 + 10 * 30, most: 120 + 10 * 40 };
+        assert_eq!(Lines::through(few, more, [FEW, FEW + 1]).at(12), expected);
+        assert_eq!(Lines::through(few, more, [FEW, FEW + 1]).at(2), few);
     }
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::escape::escape;
-use super::finished::{Finished, Moved, Rank};
+use super::finished::{Disk, Finished, Moved, Rank};
 use super::number::{bytes, count, duration, plain};
 use super::record::{Record, Saves};
 use firebrick::SaveNumbers;
+use firebrick::accounting::part;
 
 /// The most important numbers.
 pub(crate) fn headline(record: &Record, finished: Option<&Finished>) -> String {
@@ -93,19 +94,20 @@ pub(crate) fn table(class: &str, heads: &[&str], rows: &[Vec<String>]) -> String
     )
 }
 
-/// The use of memory by kind; empty if not known yet.
+/// The use of memory by its parts, as `firebrick plan` lists them; empty if not known yet.
 pub(crate) fn memory(finished: &Finished) -> String {
+    let of_disk = |disk: &Disk| [disk.state_bytes, disk.parameter_bytes].into_iter().flatten().sum::<f64>();
+    let on_disk = finished.disk.as_ref().map(of_disk);
     let parts = [
-        ("parameters, as the optimizer has them", finished.master_bytes),
-        ("parameters, as the forward pass reads them", finished.replica_bytes),
-        ("average of the parameters", finished.averaged_bytes),
-        ("gradients", finished.gradient_bytes),
-        ("optimizer state", finished.optimizer_bytes),
-        ("of these, on the host", finished.host_bytes),
-        ("optimizer state, on a disk", finished.disk.and_then(|disk| disk.state_bytes)),
-        ("parameters of blocks, on a disk", finished.disk.and_then(|disk| disk.parameter_bytes)),
-        ("activations of a pass, at most", finished.activation_bytes),
-        ("all in use, at most", finished.peak_bytes),
+        (part::MASTER, finished.master_bytes),
+        (part::REPLICA, finished.replica_bytes),
+        (part::AVERAGED, finished.averaged_bytes),
+        (part::GRADIENTS, finished.gradient_bytes),
+        (part::OPTIMIZER, finished.optimizer_bytes),
+        (part::ACTIVATIONS, finished.activation_bytes),
+        (part::ON_HOST, finished.host_bytes),
+        (part::ON_DISK, on_disk),
+        (part::PEAK, finished.peak_bytes),
     ];
     let rows: Vec<Vec<String>> = parts
         .into_iter()

@@ -58,6 +58,26 @@ const BART: &str = r#"
     batch: (micro: 8),
 "#;
 
+/// Wide enough that passes through narrower models stand for those of this one.
+const WIDE_GPT: &str = r#"
+    data: (path: "FOLDER/text.txt", tokenizer: Characters, block: 32),
+    model: Gpt(layers: 4, heads: 6, width: 384),
+    batch: (micro: 4),
+"#;
+
+const WIDE_T5: &str = r#"
+    task: Seq2Seq(source: "source", target: "target"),
+    data: (
+        path: "FOLDER/pairs.jsonl",
+        tokenizer: Bpe(vocabulary: 300),
+        special: (pad: "<pad>", eos: "</s>"),
+        max_length: 32,
+        padding: (to: Length(32)),
+    ),
+    model: T5(layers: 2, heads: 6, width: 384, inner: 768),
+    batch: (micro: 4),
+"#;
+
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let line = |i: usize| format!("line {i}: to be or not to be, that is the question {}\n", i * i);
@@ -191,7 +211,15 @@ fn a_plan_is_what_a_run_measures() {
         return; // This test plans for the CPU.
     }
     let mut all = Vec::new();
-    let planned = [("Gpt", GPT, 1), ("Gpt", GPT, 2), ("Bert", BERT, 1), ("T5", T5, 1), ("Bart", BART, 1)];
+    let planned = [
+        ("Gpt", GPT, 1),
+        ("Gpt", GPT, 2),
+        ("Bert", BERT, 1),
+        ("T5", T5, 1),
+        ("Bart", BART, 1),
+        ("wide Gpt", WIDE_GPT, 1),
+        ("wide T5", WIDE_T5, 1),
+    ];
     for (name, model, ranks) in planned {
         all.extend(away(model, ranks).into_iter().map(|away| format!("{name} {away}")));
     }

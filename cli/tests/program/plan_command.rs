@@ -167,3 +167,104 @@ fn a_run_shows_the_share_of_the_peak_that_it_uses() {
     let refused = train(folder.path(), &["--peak-flops", "0"]).assert().code(1);
     refused.stderr(contains("`peak_flops` must be finite and at least 1"));
 }
+
+/// Writes the configuration of a Llama of these layers and of this width, in heads of 64.
+fn config(folder: &TempDir, layers: usize, width: usize) -> String {
+    let config = serde_json::json!({
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 1000, "hidden_size": width,
+        "intermediate_size": 2 * width, "num_hidden_layers": layers, "num_attention_heads": width / 64,
+        "num_key_value_heads": width / 64, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": false,
+    });
+    let path = folder.path().join("a config.json");
+    std::fs::write(&path, config.to_string()).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn plan_of(model: &str, options: &[&str]) -> assert_cmd::assert::Assert {
+    let mut program = Command::cargo_bin("firebrick").unwrap();
+    program.args(["plan", model, "--device", "cpu"]).args(options).assert()
+}
+
+#[test]
+fn a_configuration_alone_is_planned_with_the_largest_micro_batches() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(&folder, 3, 384);
+    let plan = |options: &[&str]| {
+        json(plan_of(
+            &config,
+            &[&["--tokens", "64", "--budget", "200MB", "--report", "json"], options].concat(),
+        ))
+    };
+    let of_one = plan(&[]);
+    let (block, rest) = (384 * 384 * 4 + 3 * 384 * 768 + 2 * 384, 2 * 1000 * 384 + 384);
+    assert_eq!(of_one["parameters"], Value::from(3 * block + rest));
+    // A window reads 64 tokens, and the one behind each.
+    assert_eq!((&of_one["row_tokens"], &of_one["tokens"]), (&Value::from(64), &Value::from(65.0)));
+    let combinations = of_one["combinations"].as_array().unwrap();
+    assert_eq!(combinations.len(), 10);
+    let most = combinations[0]["largest_micro"].as_u64().unwrap();
+    let fits = |rows: u64| plan(&["--batch", &rows.to_string()])["combinations"][0]["fits"].clone();
+    // Small blocks may be left out of what tells it.
+    let near = most / 20 + 1;
+    assert_eq!([fits(most - near), fits(most + near + 1)], [true, false].map(Value::from), "{most}");
+    // A micro-batch is found by the plan, without a step, for a model that could not take one here.
+    let sets = ["--tokens", "64", "--budget", "200MB", "--set", "batch.accumulate=64", "--find-batch"];
+    let found = plan_of(&config, &sets).success();
+    let divisor = (1..=most).rev().find(|rows| 64 % rows == 0).unwrap();
+    found.stdout(format!("batch: (micro: {divisor}, accumulate: {}),\n", 64 / divisor));
+}
+
+#[test]
+fn a_model_that_no_machine_holds_is_planned() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(&folder, 96, 12_288);
+    let plan = json(plan_of(&config, &["--tokens", "128", "--budget", "80GB", "--report", "json"]));
+    let block = 12_288u64 * 12_288 * (4 + 6) + 2 * 12_288;
+    assert_eq!(plan["parameters"], Value::from(96 * block + 2 * 1000 * 12_288 + 12_288));
+    let fits = |one: &Value| one["fits"] == true;
+    assert!(!fits(&plan["as_written"]));
+    // Of the parameters, a device has a block at a time.
+    let recommended = &plan["combinations"][plan["recommended"].as_u64().unwrap() as usize];
+    assert_eq!(recommended["strategies"], Value::from("strategies: [Offload(parameters)],"));
+    let all = plan["combinations"].as_array().unwrap();
+    let of_block = |one: &Value| one["strategies"].as_str().unwrap().contains("Offload(parameters)");
+    assert!(all.iter().all(|one| fits(one) == of_block(one)), "{plan}");
+    assert!(all.iter().all(|one| of_block(one) || one["largest_micro"] == 0), "{plan}");
+}
+
+#[test]
+fn rows_stand_for_the_data_and_the_tokenizer_of_every_task() {
+    let folder = tempfile::tempdir().unwrap();
+    for (task, model, tokenizer) in [
+        ("CausalLm()", "Gpt(layers: 2, heads: 2, width: 64)", "File(\"not/there.json\")"),
+        ("CausalLm(rows: Packed)", "Llama(layers: 2, heads: 2, width: 64)", "Bpe(vocabulary: 300)"),
+        ("Dpo()", "Llama(layers: 2, heads: 2, width: 64)", "Characters"),
+        ("MaskedLm()", "Bert(layers: 2, heads: 2, width: 64)", "Bpe(vocabulary: 300)"),
+        ("TokenClassification()", "ModernBert(layers: 2, heads: 2, width: 64)", "Characters"),
+        ("SequenceClassification(kind: Classes)", "Bert(layers: 2, heads: 2, width: 64)", "Characters"),
+        ("SequenceClassification(kind: Number)", "Bert(layers: 2, heads: 2, width: 64)", "Characters"),
+        ("Seq2Seq()", "T5(layers: 2, heads: 2, width: 64)", "Characters"),
+        ("Seq2Seq()", "Bart(layers: 2, heads: 2, width: 64)", "Bpe(vocabulary: 300)"),
+    ] {
+        let run = format!(
+            "(task: {task}, data: (path: \"nowhere.jsonl\", tokenizer: {tokenizer}, block: 8, max_length: 8), \
+             model: {model}, optimizer: AdamW(), schedule: Constant(lr: 1e-3), batch: (micro: 3), steps: 1, \
+             output: \"out\")"
+        );
+        let block = if task == "CausalLm()" {
+            run.replace(", max_length: 8", "")
+        } else {
+            run.replace(", block: 8", "")
+        };
+        std::fs::write(folder.path().join("run.ron"), block).unwrap();
+        let plan = json(self::plan(&folder, &["--tokens", "32", "--report", "json"]));
+        let per_row = plan["tokens"].as_f64().unwrap() / 3.0;
+        let expected = match task.split('(').next().unwrap() {
+            "Seq2Seq" | "Dpo" => 64.0,
+            _ => 32.0,
+        };
+        // The last micro-batch may be smaller, and a window has one token more.
+        assert!((per_row - expected).abs() < 3.0, "{task} {model}: {per_row}");
+    }
+}

@@ -19,7 +19,7 @@ fn source(path: &str) -> String {
 }
 
 /// What the crate exports besides kernels: arguments, traits over backends, and functions that compute nothing.
-const NO_KERNELS: [&str; 34] = [
+const NO_KERNELS: [&str; 35] = [
     "Attending",
     "Draws",
     "DropMask",
@@ -51,6 +51,7 @@ const NO_KERNELS: [&str; 34] = [
     "Site",
     "attends_in_tiles",
     "product_library",
+    "rows_of_logits",
     "with_read_products",
     "with_unread_products",
     "with_zero_products",

@@ -9,6 +9,7 @@ use burn::tensor::{DType, FloatDType, Shape, Slice};
 
 use super::rows::{Before, Labels, LossRows, Parts, added, biased, factor, joined};
 use crate::half::{to_dtype, wide};
+use crate::memory::{is_recorded, repeated};
 
 /// What the loss of a head is computed from.
 #[derive(Clone, Copy, Debug)]
@@ -36,10 +37,27 @@ const OF_GPU: usize = if cfg!(test) { 4 } else { 448 << 20 };
 /// them, so that tiles are whole, and parts of the labels are views.
 const ROWS: usize = 256;
 
+fn most_rows(logits: usize, classes: usize) -> usize {
+    (logits / classes.max(1)).max(ROWS)
+}
+
+/// Returns the most rows of which a [`head_loss`](super::head_loss) on the CPU has the logits at once.
+///
+/// ```
+/// assert_eq!(firebrick_kernels::rows_of_logits(50_257), 256);
+/// ```
+pub fn rows_of_logits(classes: usize) -> usize {
+    most_rows(OF_CPU, classes)
+}
+
 /// Returns the rows of each chunk of logits in `dtype` but the last: all chunks have about one size.
 pub(super) fn chunk(rows: usize, classes: usize, dtype: DType, on_cpu: bool) -> usize {
     let logits = if on_cpu { OF_CPU } else { OF_GPU / dtype.size() };
-    let most = (logits / classes.max(1)).max(ROWS);
+    let most = most_rows(logits, classes);
+    // So passes of all numbers of rows have alike chunks.
+    if on_cpu && is_recorded() {
+        return rows.clamp(1, most);
+    }
     let of_size = |most: usize| rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
     if on_cpu { of_size(most) } else { of_size(most / ROWS * ROWS).next_multiple_of(ROWS) }
 }
@@ -77,7 +95,7 @@ pub(super) fn loss<B: LossRows>(
     let mut losses: Option<FloatTensor<B>> = None;
     let (mut of_hidden, mut of_bias) = (Vec::new(), None);
     let mut of_weight: Option<FloatTensor<B>> = None;
-    for start in (0..rows.max(1)).step_by(form.chunk) {
+    repeated((0..rows.max(1)).step_by(form.chunk), |start| {
         let end = (start + form.chunk).min(rows);
         let range = Slice::new(start as isize, Some(end as isize), 1);
         let part =
@@ -93,7 +111,7 @@ pub(super) fn loss<B: LossRows>(
         };
         if wanted == [false; 3] {
             losses = Some(B::losses(before, logits, bias, labels, form.smoothing).0);
-            continue;
+            return;
         }
         let capped = form.cap.map(|cap| (logits.clone(), cap));
         let (so_far, slopes) = B::losses_and_slopes(before, logits, bias, labels, form.smoothing);
@@ -116,7 +134,7 @@ pub(super) fn loss<B: LossRows>(
             };
             of_weight = Some(B::add_product(of_weight.take(), lhs, rhs));
         }
-    }
+    });
     let of_hidden = (!of_hidden.is_empty()).then_some(of_hidden);
     let [of_weight, of_bias] = [of_weight, of_bias].map(|whole| whole.map(|whole| vec![whole]));
     let sum = B::total(losses.expect("there is at least one chunk, which may be empty"));

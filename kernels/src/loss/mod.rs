@@ -36,6 +36,8 @@ pub use rows::LossRows;
 use crate::device::is_flex;
 use crate::half::cast;
 use crate::product::linear;
+pub use head::rows_of_logits;
+
 use head::Form;
 
 /// The label of a row without a loss, as in PyTorch and transformers.

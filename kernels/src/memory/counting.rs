@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use super::account::{Counters, PROCESS, current, of};
+use super::allocations::{Kind, note};
 
 /// The system's allocator, with a count of the live bytes and their peak, for the process and for each
 /// [`Account`](super::Account).
@@ -58,21 +59,33 @@ fn with_header(layout: Layout) -> Option<Layout> {
 }
 
 impl Counters {
-    /// Adds bytes to this account and to the process.
-    fn grow(&self, bytes: usize) {
+    /// Adds bytes of a block to this account and to the process.
+    fn grow(&self, bytes: usize, layout: Layout) {
         PROCESS.add(bytes);
         if !self.are_of_process() {
             self.add(bytes);
+            if may_be_tensor(layout) {
+                note(self, Kind::Allocated, bytes);
+            }
         }
     }
 
-    /// Removes bytes from this account and from the process.
-    fn shrink(&self, bytes: usize) {
-        PROCESS.remove(bytes);
+    /// Removes a block from this account and from the process.
+    fn shrink(&self, layout: Layout) {
+        PROCESS.remove(layout.size());
         if !self.are_of_process() {
-            self.remove(bytes);
+            self.remove(layout.size());
+            if may_be_tensor(layout) {
+                note(self, Kind::Freed, layout.size());
+            }
         }
     }
+}
+
+/// Whether a block may hold the elements of a float tensor. What maps and lists allocate is aligned for pointers, and differs
+/// from one pass to the next.
+fn may_be_tensor(layout: Layout) -> bool {
+    layout.align() <= align_of::<f32>()
 }
 
 /// Stores the block's account, and returns the start of the block.
@@ -89,7 +102,7 @@ unsafe fn begin(start: *mut u8, layout: Layout) -> *mut u8 {
     let block = unsafe { start.add(header(layout)) };
     // SAFETY: the byte before the block is the header's last, and any byte may hold a `u8`.
     unsafe { block.sub(1).write(account) };
-    of(account).grow(layout.size());
+    of(account).grow(layout.size(), layout);
     block
 }
 
@@ -128,7 +141,7 @@ unsafe impl GlobalAlloc for Counting {
         // The layout of an allocated block always has room for its header.
         let Some(whole) = with_header(layout) else { return };
         // SAFETY: the caller guarantees that `block` came from this allocator, and so from `begin`.
-        unsafe { account_of(block) }.shrink(layout.size());
+        unsafe { account_of(block) }.shrink(layout);
         // SAFETY: the allocation begins a header before its block, and was made with `whole`.
         unsafe { System.dealloc(block.sub(header(layout)), whole) };
     }
@@ -146,8 +159,8 @@ unsafe impl GlobalAlloc for Counting {
         if start.is_null() {
             return failed();
         }
-        account.grow(size);
-        account.shrink(layout.size());
+        account.grow(size, layout);
+        account.shrink(layout);
         // SAFETY: the alignment is unchanged, so the header has the same size, and its content moved along with the
         // block.
         unsafe { start.add(header(layout)) }

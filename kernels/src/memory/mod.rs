@@ -1,6 +1,7 @@
 //! Bytes in use: by the process or a rank's account on the CPU, in the device's pool elsewhere.
 
 mod account;
+mod allocations;
 mod counting;
 mod freed;
 mod storages;
@@ -13,12 +14,15 @@ use burn::tensor::{Device, Tensor};
 
 pub(crate) use account::apart;
 pub use account::{Account, AccountGuard, Inherited};
+pub use allocations::Allocations;
+pub(crate) use allocations::{is_recorded, repeated};
 pub use counting::{Counting, has_failed};
 pub use freed::keep_freed;
 pub use storages::Storages;
 
 use crate::device::is_flex;
 use account::{Counters, PROCESS};
+use allocations::{Kind, note};
 
 thread_local! {
     static LOOKS: Cell<u64> = const { Cell::new(0) };
@@ -158,6 +162,7 @@ impl Beyond {
         measured().most_beyond.store(0, Relaxed);
         measured().most.store(0, Relaxed);
         measured().come.store(0, Relaxed);
+        note(measured(), Kind::Begin, 0);
         Self { before, own, is_of_pool: in_pool.is_some() }
     }
 
@@ -183,6 +188,7 @@ impl Beyond {
         let peak = taken_peak(look(device));
         counters.most.fetch_max(peak, Relaxed);
         counters.most_beyond.fetch_max(peak.saturating_sub(before), Relaxed);
+        note(counters, Kind::Left, gradients);
     }
 
     /// Runs what brings parameters that outlive the pass. If this thread measures a pass in the host's memory, they count as
@@ -193,7 +199,7 @@ impl Beyond {
         }
         let before = measured().live();
         let brought = bring();
-        measured().come.fetch_add(measured().live().wrapping_sub(before), Relaxed);
+        has_come(measured().live().wrapping_sub(before));
         brought
     }
 
@@ -206,7 +212,7 @@ impl Beyond {
         }
         let brought = bring();
         let [come, gone] = bytes(&brought);
-        measured().come.fetch_add(come.wrapping_sub(gone), Relaxed);
+        has_come(come.wrapping_sub(gone));
         brought
     }
 
@@ -230,6 +236,12 @@ impl Beyond {
         drop(self.own);
         taken
     }
+}
+
+/// Notes bytes of parameters that have come and outlive the pass, modulo 2^64.
+fn has_come(bytes: usize) {
+    measured().come.fetch_add(bytes, Relaxed);
+    note(measured(), Kind::Come, bytes);
 }
 
 /// The peak of the bytes in use in a forward and backward pass, in addition to those before it; 0 if nothing counts

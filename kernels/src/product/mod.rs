@@ -80,7 +80,7 @@ pub(crate) use cube::{add_product as cube_add_product, wide_product as cube_wide
 pub(crate) use flex::{add_product, wide_product};
 pub(crate) use tiles::has_dots;
 
-pub(crate) use unread::value;
+pub(crate) use unread::{are_zero, value};
 pub use unread::{with_read_products, with_unread_products, with_zero_products};
 
 /// Multiplies two matrices `[.., m, k]` and `[.., k, n]`. The product has the shape `[.., m, n]` and their dtype.

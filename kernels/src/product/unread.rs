@@ -33,7 +33,7 @@ pub fn with_unread_products<T>(run: impl FnOnce() -> T) -> T {
 }
 
 /// Runs operations of which only the memory is of interest: on the CPU, products of this crate, also those of gradients, take
-/// the memory that they take outside, and are 0 without being computed.
+/// the memory that they take outside, and are 0 without being computed. So are the losses of logits.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -48,7 +48,7 @@ pub fn with_zero_products<T>(run: impl FnOnce() -> T) -> T {
 }
 
 /// Returns whether this thread's products are [0](with_zero_products).
-pub(super) fn are_zero() -> bool {
+pub(crate) fn are_zero() -> bool {
     ZERO.get()
 }
 

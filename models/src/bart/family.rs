@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::BartConfig;
-use crate::family::{Attention, Family, Sizes, Transformer, ids};
+use crate::family::{Attention, Family, Narrowing, Sizes, Transformer, ids};
 
 /// The shape of a fresh [`BartConfig`](crate::BartConfig).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -83,6 +83,18 @@ impl Family for BartConfig {
             decoder_attention_heads: 1,
             ..self
         }
+    }
+
+    fn narrowed(&self, to: Narrowing) -> Option<Self> {
+        let heads = |heads: usize| Some(to.heads([heads; 2], self.d_model / heads)?.0[0]);
+        Some(Self {
+            d_model: to.width(self.d_model)?,
+            encoder_ffn_dim: to.width(self.encoder_ffn_dim)?,
+            encoder_attention_heads: heads(self.encoder_attention_heads)?,
+            decoder_ffn_dim: to.width(self.decoder_ffn_dim)?,
+            decoder_attention_heads: heads(self.decoder_attention_heads)?,
+            ..self.clone()
+        })
     }
 
     fn attention(&self) -> Vec<Attention> {

@@ -6,7 +6,7 @@ use firebrick_datasets::collators::{LabeledBatch, Labels, SequenceBatch};
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
 
-use crate::family::{Attention, Family, Sizes, Trainable, Transformer, ids};
+use crate::family::{Attention, Family, Narrowing, Sizes, Trainable, Transformer, ids};
 use crate::inference::{
     Answer, Answers, Inference, LabelKind, Question, filled_in, text_classes, word_labels,
 };
@@ -33,6 +33,9 @@ pub struct BertShape {
 fn inner_of(width: usize) -> usize {
     width.saturating_mul(4)
 }
+
+/// Sizes of a DeBERTa that follow from its others.
+const FOLLOWS: [&str; 2] = ["attention_head_size", "pooler_hidden_size"];
 
 impl Family for BertConfig {
     type Shape = BertShape;
@@ -71,14 +74,28 @@ impl Family for BertConfig {
     }
 
     fn smallest(mut self) -> Self {
-        // Those of a DeBERTa follow from the others.
-        self.rest.retain(|name, _| !matches!(&**name, "attention_head_size" | "pooler_hidden_size"));
+        self.rest.retain(|name, _| !FOLLOWS.contains(&&**name));
         // Embeddings of another size stay so, because only they are projected.
         let differs = self.embedding_width() != self.hidden_size;
         let embedding_size = self.embedding_size.map(|_| if differs { 2 } else { 1 });
         let sizes =
             Self { vocab_size: 1, hidden_size: 1, intermediate_size: 1, num_attention_heads: 1, ..self };
         Self { embedding_size, ..sizes }
+    }
+
+    fn narrowed(&self, to: Narrowing) -> Option<Self> {
+        let heads = self.num_attention_heads;
+        let ([num_attention_heads, _], _) = to.heads([heads; 2], self.hidden_size / heads)?;
+        let embedding_size = self.embedding_size.map(|size| to.width(size).ok_or(())).transpose().ok()?;
+        let mut narrowed = Self {
+            embedding_size,
+            hidden_size: to.width(self.hidden_size)?,
+            num_attention_heads,
+            intermediate_size: to.width(self.intermediate_size)?,
+            ..self.clone()
+        };
+        narrowed.rest.retain(|name, _| !FOLLOWS.contains(&&**name));
+        Some(narrowed)
     }
 
     fn attention(&self) -> Vec<Attention> {

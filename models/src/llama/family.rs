@@ -7,7 +7,7 @@ use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::family::{Attention, Family, Sizes, Trainable, Transformer, ids, yes};
+use crate::family::{Attention, Family, Narrowing, Sizes, Trainable, Transformer, ids, yes};
 use crate::inference::{Answer, Answers, Inference, Question, continued};
 
 /// The shape of a fresh [`LlamaConfig`](crate::LlamaConfig).
@@ -102,6 +102,19 @@ impl Family for LlamaConfig {
             rest: Map::new(),
             ..self
         }
+    }
+
+    fn narrowed(&self, to: Narrowing) -> Option<Self> {
+        let heads = [self.num_attention_heads, self.key_value_heads()];
+        let ([num_attention_heads, shared], head_dim) = to.heads(heads, self.head_size())?;
+        Some(Self {
+            hidden_size: to.width(self.hidden_size)?,
+            intermediate_size: to.width(self.intermediate_size)?,
+            num_attention_heads,
+            num_key_value_heads: Some(shared),
+            head_dim: Some(head_dim),
+            ..self.clone()
+        })
     }
 
     fn attention(&self) -> Vec<Attention> {

@@ -8,7 +8,7 @@ use serde_json::Map;
 
 use super::config::LayerType;
 use super::{ModernBertConfig, ModernBertMaskedLm, ModernBertSequenceClassifier, ModernBertTokenClassifier};
-use crate::family::{Attention, Family, Sizes, Trainable, Transformer, ids};
+use crate::family::{Attention, Family, Narrowing, Sizes, Trainable, Transformer, ids};
 use crate::inference::{
     Answer, Answers, Inference, LabelKind, Question, filled_in, text_classes, word_labels,
 };
@@ -108,6 +108,17 @@ impl Family for ModernBertConfig {
             rest: Map::new(),
             ..self
         }
+    }
+
+    fn narrowed(&self, to: Narrowing) -> Option<Self> {
+        let heads = self.num_attention_heads;
+        let ([num_attention_heads, _], _) = to.heads([heads; 2], self.hidden_size / heads)?;
+        Some(Self {
+            hidden_size: to.width(self.hidden_size)?,
+            intermediate_size: to.width(self.intermediate_size)?,
+            num_attention_heads,
+            ..self.clone()
+        })
     }
 
     fn attention(&self) -> Vec<Attention> {

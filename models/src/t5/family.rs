@@ -4,7 +4,7 @@ use crate::T5Config;
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
 
-use crate::family::{Attention, Family, Sizes, Transformer, ids, yes};
+use crate::family::{Attention, Family, Narrowing, Sizes, Transformer, ids, yes};
 
 /// The shape of a fresh [`T5Config`](crate::T5Config).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -73,6 +73,17 @@ impl Family for T5Config {
 
     fn smallest(self) -> Self {
         Self { vocab_size: 1, d_model: 1, d_kv: 1, d_ff: 1, num_heads: 1, ..self }
+    }
+
+    fn narrowed(&self, to: Narrowing) -> Option<Self> {
+        let ([num_heads, _], d_kv) = to.heads([self.num_heads; 2], self.d_kv)?;
+        Some(Self {
+            d_model: to.width(self.d_model)?,
+            d_kv,
+            d_ff: to.width(self.d_ff)?,
+            num_heads,
+            ..self.clone()
+        })
     }
 
     fn attention(&self) -> Vec<Attention> {
