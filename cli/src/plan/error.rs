@@ -50,6 +50,19 @@ pub enum PlanError {
         /// The task.
         task: &'static str,
     },
+    /// The rows that stand for the data are too short, or too many.
+    #[error(
+        "rows that stand for the data have from 2 to {most} tokens, and an update at most {most} in all; found {rows} rows of \
+         {tokens}: lower --tokens, --batch or `batch.accumulate`"
+    )]
+    StandInRows {
+        /// Tokens of a row.
+        tokens: usize,
+        /// Rows of an update.
+        rows: usize,
+        /// The most tokens.
+        most: usize,
+    },
     /// What stands for the data cannot be written.
     #[error("{}: cannot make data to plan with: {reason}", path.display())]
     StandIn {

@@ -18,6 +18,9 @@ use crate::{
 /// The tokens of a row of a plan without a run file, unless it says otherwise.
 const USUAL: usize = 512;
 
+/// The most tokens of the rows of an update: their text is 32 MB.
+const MOST: usize = 1 << 24;
+
 /// Tokens of a tokenizer of characters, whose number is not known without the data.
 const CHARACTERS: usize = 256;
 
@@ -86,9 +89,18 @@ impl StandIn {
     ///
     /// # Errors
     ///
-    /// The task is a program's own, or a file cannot be written.
+    /// The task is a program's own, the rows are too short or too many, or a file cannot be written.
     pub fn of(&self, run: &Run) -> Result<Run, RunError> {
         let mut run = run.clone();
+        let tokens = self.tokens;
+        let of_batch = match (run.batch.micro, run.batch.micro_tokens) {
+            (_, Some(most)) => most.div_ceil(tokens.max(1)),
+            (micro, None) => micro.unwrap_or(1),
+        };
+        let rows = of_batch.saturating_mul(DataRun::from(&run).micro_batches());
+        if tokens < 2 || rows.saturating_mul(tokens) > MOST {
+            return Err(PlanError::StandInRows { tokens, rows, most: MOST }.into());
+        }
         let described = run.model.folder().map(config_of).unwrap_or_default();
         let data = self.folder.path().join("rows.jsonl");
         let (task, row) = self.task_and_row(&run.task, &described)?;
@@ -114,14 +126,8 @@ impl StandIn {
             padding: run.data.padding,
             ..DataConfig::new(&data, tokenizer)
         };
-        let of_update = DataRun::from(&run).micro_batches();
-        let rows = match (run.batch.micro, run.batch.micro_tokens) {
-            (_, Some(tokens)) => tokens.div_ceil(self.tokens.max(1)),
-            (micro, None) => micro.unwrap_or(1),
-        };
         // One more, as a window needs the token after it.
-        let alike = MOST_ALIKE.div_ceil(self.tokens) + 2;
-        let rows = rows.saturating_mul(of_update).max(alike).saturating_add(1);
+        let rows = rows.max(MOST_ALIKE.div_ceil(tokens) + 2) + 1;
         let row = format!("{row}\n");
         fs::write(&data, row.repeat(rows)).map_err(|error| unwritten(&data, &error))?;
         Ok(run)

@@ -8,7 +8,7 @@
 //! Those models are not as wide as the run's. What a pass allocates is in the same order at each width, and each size is a
 //! polynomial of the width, so passes through models of two, three and four units of width [tell](Allocations::extended)
 //! what a pass at full width takes. Where they don't, because the family has no narrower models or a strategy acts by bytes,
-//! the pass is made at full width.
+//! the pass of a small model is made at full width, and that of a large one is estimated from the peaks of the narrow ones.
 //!
 //! Parameters are zeros, and so are products, which are not computed: only what they allocate is of interest.
 

@@ -73,8 +73,8 @@ pub(super) fn note(counters: &Counters, kind: Kind, bytes: usize) {
     }
 }
 
-/// Does each piece of work, in order. While a pass is recorded, all pieces between the first and the last one are one event, of
-/// what they leave allocated, and the last one is the second: how often work is repeated then changes no order.
+/// Does each piece of work, in order. While a pass is recorded, the second piece comes last, and those after it are recorded as one
+/// event, of what they leave allocated. So passes with more pieces have no more events.
 pub(crate) fn repeated<T>(pieces: impl IntoIterator<Item = T>, mut work: impl FnMut(T)) {
     let mut pieces = pieces.into_iter();
     if !is_recorded() {
