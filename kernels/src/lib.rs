@@ -37,6 +37,7 @@
 //! cube/      what the kernels for CubeCL's devices have in common
 //! device.rs  the backend of a device
 //! off.rs     kernels that the user turned off
+//! zero_results.rs operations of which only the memory is of interest
 //! check/     checks of the kernels on a device
 //! ```
 //!
@@ -98,6 +99,7 @@ mod rotary;
 #[cfg(test)]
 mod testing;
 mod upload;
+mod zero_results;
 
 pub use attention::{Attending, Reads, attends_in_tiles, attention, attention_of_joint};
 pub use draws::Draws;
@@ -110,14 +112,16 @@ pub use half::{HalfOps, cast};
 pub use handover::Handover;
 pub use loss::{
     Head, HeadWeight, IGNORED, LossOps, LossRows, cross_entropy, head_loss, head_losses, rows_of_logits,
+    with_share_of_classes,
 };
 pub use many::{ManyOps, add_all, cast_all, clip_all, l2_norm, scale_all, sum_of_squares};
 pub use norm::{NormKind, NormOps, NormRows, norm, norm_and_input, norm_of_sum};
 pub use product::{
-    ProductOps, linear, matmul, product_library, with_read_products, with_unread_products, with_zero_products,
+    ProductOps, linear, matmul, product_library, settle_products, with_read_products, with_unread_products,
 };
 pub use ragged::Ragged;
 pub use reading::Reading;
 pub use residual::{ResidualOps, add, add_dropout};
 pub use rotary::{RotaryOps, rotary};
 pub use upload::{Upload, staged};
+pub use zero_results::with_zero_results;

@@ -7,8 +7,10 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Device, FloatDType, Tensor, activation::softmax};
-use firebrick_kernels::memory::{Account, Beyond, Counting, Usage, in_use, reset_peak, settle};
-use firebrick_kernels::{Gate, Gelu, Head, HeadWeight, NormKind, gated, gelu, head_loss, linear, norm};
+use firebrick_kernels::memory::{Account, Beyond, Counting, Usage, in_use, reset_peak};
+use firebrick_kernels::{
+    Gate, Gelu, Head, HeadWeight, NormKind, gated, gelu, head_loss, linear, norm, settle_products,
+};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -287,7 +289,7 @@ fn a_feed_forward_layer_keeps_its_input_and_what_it_activates() {
     let account = Account::new();
     let _on_it = account.enter();
     let device = Device::flex().autodiff();
-    settle(&device);
+    settle_products(&device);
     let leaf = |shape| Tensor::<2>::ones(shape, &device).require_grad();
     let (x, scale) = (leaf([rows, width]), Tensor::<1>::ones([width], &device).require_grad());
     let (widen, narrow) = (leaf([width, inner]), leaf([inner, width]));

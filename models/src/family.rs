@@ -71,6 +71,21 @@ impl Narrowing {
         width.is_multiple_of(self.of).then(|| width / self.of * self.units)
     }
 
+    /// Returns this share of a vocabulary, which is rounded up to parts of equal size; all of one that rounding would change by more
+    /// than a thousandth.
+    ///
+    /// ```
+    /// use firebrick_models::family::Narrowing;
+    ///
+    /// let to = Narrowing { units: 2, of: 16 };
+    /// assert_eq!(to.vocabulary(50_257), 2 * 3142);
+    /// assert_eq!(to.vocabulary(250), 250);
+    /// ```
+    pub fn vocabulary(self, tokens: usize) -> usize {
+        let part = tokens.div_ceil(self.of);
+        if (part * self.of - tokens) * 1000 > tokens { tokens } else { part * self.units }
+    }
+
     /// Returns this share of the numbers of query heads and of key heads, and the numbers in a head. As far as the key heads
     /// cannot be divided, heads are narrower instead, and the same in each number of units. They stay even, as rotated
     /// positions need them.

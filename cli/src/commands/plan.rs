@@ -27,7 +27,7 @@ pub(crate) struct PlanArgs {
     ///
     /// A tokenizer that is not there, or is learned from the data, is not needed either. `--batch` says how many rows.
     /// Default for a `config.json` without a run file: 512.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     tokens: Option<u32>,
     /// Searches for the largest micro-batch that keeps the global batch: by plans, at once, or by real steps within the
     /// budget on the run's device. Tries growing sizes, and then bisects between the last two.

@@ -5,12 +5,12 @@
 //! results predicts the memory of all blocks. The smaller model has at least two blocks, because ZeRO 3 gathers the next
 //! block while one computes. The other ranks are [rehearsed](Communicator::rehearsal).
 //!
-//! Those models are not as wide as the run's. What a pass allocates is in the same order at each width, and each size is a
-//! polynomial of the width, so passes through models of two, three and four units of width [tell](Allocations::extended)
+//! Those models are not as wide as the run's, and a large vocabulary is divided as the width is. What a pass allocates is in the
+//! same order at each width, and each size is a polynomial of the width, so passes through models of two, three and four units of width [tell](Allocations::extended)
 //! what a pass at full width takes. Where they don't, because the family has no narrower models or a strategy acts by bytes,
 //! the pass of a small model is made at full width, and that of a large one is estimated from the peaks of the narrow ones.
 //!
-//! Parameters are zeros, and so are products, which are not computed: only what they allocate is of interest.
+//! Parameters are zeros, and little is computed: only what a pass allocates is of interest.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use burn::module::{ModuleMapper, Param, ParamId};
 use burn::tensor::{Device, Tensor};
 use firebrick_datasets::counted;
-use firebrick_kernels::{Draws, with_zero_products};
+use firebrick_kernels::{Draws, with_share_of_classes, with_zero_results};
 use firebrick_strategies::effects::RecomputedBlocks;
 use firebrick_strategies::optim::Groups;
 use firebrick_strategies::{Adaptation, Offload, Offloads, Paths, Recompute, StrategyError, Zero, learns};
@@ -178,13 +178,16 @@ impl<'a, M: Trainable> Tracer<'a, M> {
     /// tell and it is small. If one fails, the pass at full width says why.
     fn measured(&mut self, acting: &[RunStrategy], layers: usize) -> Result<Vec<Measured>, RunError> {
         let config = self.parts.config.clone().with_layers(layers);
-        // How gradients land on the host depends on their sizes, so narrow models come within some 15% only.
+        let of = self.units.unwrap_or(1);
+        // Gradients land on the host in buckets, which hold more rows of a narrow model's tables if these are as long as at full
+        // width: such models come within some 15% only.
         let lands = acting.iter().any(|one| one.effects().offloads == Some(Offloads::Optimizer));
-        let narrow = match lands && bytes::<M>(&config) <= SMALL {
+        let vocabulary = config.vocabulary();
+        let is_long = Narrowing { units: 1, of }.vocabulary(vocabulary) == vocabulary;
+        let narrow = match lands && is_long && bytes::<M>(&config) <= SMALL {
             true => None,
             false => self.narrow(acting, &config),
         };
-        let of = self.units.unwrap_or(1);
         let extended = |passes: &[Measured; 3]| {
             let all = passes.each_ref().map(|one| one.allocations.clone());
             let [Some(one), Some(two), Some(three)] = all else { return None };
@@ -212,7 +215,8 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         let mut narrow = Vec::new();
         for units in UNITS {
             let to = Narrowing { units, of };
-            let config = config.narrowed(to)?;
+            let vocabulary = to.vocabulary(config.vocabulary());
+            let config = config.narrowed(to)?.with_vocabulary(vocabulary);
             let acting: Vec<_> = acting.iter().map(|strategy| in_buckets_of(to, strategy)).collect();
             narrow.push(self.passed(&acting, &config).ok()?.into_iter());
         }
@@ -258,15 +262,18 @@ impl<'a, M: Trainable> Tracer<'a, M> {
             drop(pass.gradients(grads, &model, true)?);
             Ok(taken)
         };
-        // Products take most of a pass, and what they are does not matter.
-        let once = |longest: &Longest<M::Batch>| with_zero_products(|| pass(longest));
+        let (vocabulary, whole) = (config.vocabulary(), self.parts.config.vocabulary());
+        let once = |longest: &Longest<M::Batch>| {
+            with_zero_results(|| with_share_of_classes(vocabulary, whole, || pass(longest)))
+        };
         let batches = self.traced.batches();
-        let first = &batches[0];
+        let few = batches.iter().min_by_key(|longest| longest.tokens);
+        let few = few.expect("there is the run's own");
         if !self.is_warm {
             // The first pass of a process also allocates what the process keeps.
-            once(first)?;
+            once(few)?;
         }
-        once(first)?;
+        once(few)?;
         let mut measured = Vec::new();
         for longest in batches {
             let (peak, allocations) = Allocations::record(|| once(longest));

@@ -6,7 +6,8 @@ use crate::alone;
 use crate::support::*;
 use burn::module::Module;
 use burn::tensor::Device;
-use firebrick::memory::{Account, Usage, reset_peak, settle};
+use firebrick::kernels::settle_products;
+use firebrick::memory::{Account, Usage, reset_peak};
 use firebrick::optim::AdamW;
 use firebrick::strategies::{
     Communicator, Composed, Composition, Effects, Setup, Stage, Stages, StrategyError, StrategyRecipe,
@@ -149,7 +150,7 @@ fn threads_that_settle_together_hold_the_operands_once() {
             for _ in 0..threads {
                 scope.spawn(|| {
                     all.wait();
-                    settle(&device);
+                    settle_products(&device);
                     all.wait(); // A thread's buffers end with it.
                 });
             }

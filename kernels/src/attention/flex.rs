@@ -14,6 +14,7 @@ use super::ops::{Gradients, Plan, Source, Tiled};
 use super::rows::Rows;
 use super::spans::{LINE, Spans};
 use crate::elements::Float;
+use crate::zero_results::are_zero;
 
 impl Tiled for Flex {
     fn tiled(source: Source<FlexTensor>, plan: &Plan) -> (FlexTensor, FlexTensor) {
@@ -105,8 +106,11 @@ fn forward<T: Float>(parts: &Parts, plan: &Plan) -> (FlexTensor, FlexTensor) {
         let (block, output) = (Block::new(inputs, at), rows.take(at[0], at[1], at[2]));
         arch.dispatch(Forward { block, memory, output })
     };
-    let tasks = (0..heads * queries.all_blocks()).into_par_iter();
-    let logs: Vec<[f32; LINE]> = tasks.map_init(|| inputs.memory(false), of_block).collect();
+    let tasks = 0..heads * queries.all_blocks();
+    let logs: Vec<[f32; LINE]> = match are_zero() {
+        true => vec![[0.0; LINE]; tasks.len()],
+        false => tasks.into_par_iter().map_init(|| inputs.memory(false), of_block).collect(),
+    };
     let layout = Layout::contiguous(Shape::new([logs.len() * LINE]));
     let logs = FlexTensor::new(Bytes::from_elems(logs.into_flattened()), layout, DType::F32);
     drop(rows);
@@ -146,7 +150,7 @@ fn backward<T: Float>(
     let mut buffers = places.map(|place| place.map(zeros));
     let bias_shape = inputs.bias.filter(|_| wanted.bias).map(|bias| bias.shape);
     let mut of_bias = bias_shape.map(|shape| zeroed_vec::<f32>(shape.iter().product()));
-    {
+    if !are_zero() {
         let mut sets = buffers.iter_mut().zip(places);
         let mut rows = || {
             let (buffer, place) = sets.next()?;

@@ -19,7 +19,7 @@ fn source(path: &str) -> String {
 }
 
 /// What the crate exports besides kernels: arguments, traits over backends, and functions that compute nothing.
-const NO_KERNELS: [&str; 35] = [
+const NO_KERNELS: [&str; 37] = [
     "Attending",
     "Draws",
     "DropMask",
@@ -52,9 +52,11 @@ const NO_KERNELS: [&str; 35] = [
     "attends_in_tiles",
     "product_library",
     "rows_of_logits",
+    "settle_products",
     "with_read_products",
+    "with_share_of_classes",
     "with_unread_products",
-    "with_zero_products",
+    "with_zero_results",
 ];
 
 /// The names that `pub use` exports in a source.

@@ -8,10 +8,12 @@ use std::mem::MaybeUninit;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::{Element, TensorMetadata};
 use burn::tensor::{Bytes, DType, bf16, f16};
-use bytemuck::Pod;
+use bytemuck::{Pod, zeroed_vec};
 use half::slice::HalfFloatSliceExt;
 use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
+
+use crate::zero_results::are_zero;
 
 /// Elements that one task computes: tens of microseconds of work, so that small tensors stay on one core.
 const TASK: usize = 1 << 13;
@@ -80,6 +82,9 @@ fn blocks<T: Float, const N: usize>(
     let place = tensors.iter().position(|tensor| tensor.is_unique() && fills_its_storage::<T>(tensor));
     let mut tensors = tensors.map(Some);
     if let Some(mut out) = place.and_then(|place| tensors[place].take()) {
+        if are_zero() {
+            return out;
+        }
         let slices = tensors.each_ref().map(|tensor| tensor.as_ref().map(shown::<T>));
         let out_blocks = out.storage_mut::<T>().par_chunks_mut(BLOCK).with_min_len(TASK / BLOCK).enumerate();
         out_blocks.for_each(|(block, out)| {
@@ -92,6 +97,9 @@ fn blocks<T: Float, const N: usize>(
     let tensors = tensors.map(|tensor| tensor.expect("none is taken"));
     let slices = tensors.each_ref().map(shown::<T>);
     let length = slices[0].len();
+    if are_zero() {
+        return zeros::<T>(length, &tensors[0]);
+    }
     let block_at = |block: usize| {
         let (at, end) = (block * BLOCK, ((block + 1) * BLOCK).min(length));
         let mut out = [T::default(); BLOCK];
@@ -124,6 +132,9 @@ fn to_two<T: Float, const N: usize>(
             T::dtype(),
         )
     });
+    if are_zero() {
+        return [zeros::<T>(length, &second), second];
+    }
     let slices = tensors.each_ref().map(|tensor| tensor.as_ref().map(shown::<T>));
     let mut first = Vec::with_capacity(length.div_ceil(BLOCK));
     let blocks = second.storage_mut::<T>().par_chunks_mut(BLOCK).with_min_len(TASK / BLOCK).enumerate();
@@ -158,6 +169,11 @@ fn joined<T: Float>(blocks: Vec<[T; BLOCK]>, length: usize, like: &FlexTensor) -
     let mut out = blocks.into_flattened();
     out.truncate(length);
     FlexTensor::new(Bytes::from_elems(out), Layout::contiguous(like.shape()), T::dtype())
+}
+
+/// A tensor that takes no more memory than its elements, so that its size is a multiple of the width.
+fn zeros<T: Float>(length: usize, like: &FlexTensor) -> FlexTensor {
+    FlexTensor::new(Bytes::from_elems(zeroed_vec::<T>(length)), Layout::contiguous(like.shape()), T::dtype())
 }
 
 /// The work of one core, compiled for the vectors of each kind of processor. An operand that is `None` lies in `out`.

@@ -7,12 +7,13 @@ use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Element, Flex, ops::FloatTensorOps};
 use burn::tensor::{Bytes, DType, FloatDType, f16};
-use bytemuck::Pod;
+use bytemuck::{Pod, zeroed_vec};
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
 use super::{HalfOps, bf16};
 use crate::off::Kernel;
+use crate::zero_results::are_zero;
 
 /// Elements that one task converts: tens of microseconds of work, so that small tensors stay on
 /// one core.
@@ -48,6 +49,10 @@ where
     let Some(view) = View::of(x.layout()) else {
         return converted(&x.to_contiguous(), convert);
     };
+    if are_zero() {
+        let zeros = Bytes::from_elems(zeroed_vec::<To>(view.elements()));
+        return FlexTensor::new(zeros, Layout::new(shape.clone(), view.strides, 0), To::dtype());
+    }
     let from = x.storage::<From>();
     let block_at = |at: usize, length: usize| {
         let mut block = [To::default(); BLOCK];

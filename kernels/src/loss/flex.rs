@@ -22,7 +22,8 @@ use crate::flex::{self, Buffer, Lane, Part, TASK, adjacent, elements, sum_of, te
 use crate::gelu::exp;
 use crate::half::{HalfOps, wide};
 use crate::off::Kernel;
-use crate::product::{ProductOps, add_product, are_zero, has_dots, wide_product};
+use crate::product::{ProductOps, add_product, has_dots, wide_product};
+use crate::zero_results::are_zero;
 
 impl LossRows for Flex {
     fn computes_in(dtype: DType) -> DType {
@@ -194,8 +195,12 @@ fn targets(labels: Labels<Flex>, classes: usize, smoothing: f64) -> Vec<Option<T
         DType::I64 => labels.0,
         _ => Flex::int_cast(labels.0, IntDType::I64),
     };
+    let are_zero = are_zero();
     let target = |label: &i64| {
         (*label != i64::from(IGNORED)).then(|| {
+            if are_zero {
+                return Target { label: 0, smoothing: smoothing as f32 };
+            }
             let known = (0..classes as i64).contains(label);
             assert!(known, "a label is -100 or below {classes}, the number of classes; found {label}");
             Target { label: *label as usize, smoothing: smoothing as f32 }

@@ -3,6 +3,8 @@
 //! Where each row's loss has a gradient of its own, those of hidden state and head are known in the backward pass only.
 //! So it computes the logits again, which keeps no more than one chunk of them.
 
+use std::cell::Cell;
+
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, FloatDType, Shape, Slice};
@@ -10,6 +12,7 @@ use burn::tensor::{DType, FloatDType, Shape, Slice};
 use super::rows::{Before, Labels, LossRows, Parts, added, biased, factor, joined};
 use crate::half::{to_dtype, wide};
 use crate::memory::{is_recorded, repeated};
+use crate::zero_results::within;
 
 /// What the loss of a head is computed from.
 #[derive(Clone, Copy, Debug)]
@@ -47,13 +50,30 @@ fn most_rows(logits: usize, classes: usize) -> usize {
 /// assert_eq!(firebrick_kernels::rows_of_logits(50_257), 256);
 /// ```
 pub fn rows_of_logits(classes: usize) -> usize {
-    most_rows(OF_CPU, classes)
+    let [units, of] = SHARE.get();
+    most_rows(OF_CPU, classes * of / units)
+}
+
+thread_local! {
+    static SHARE: Cell<[usize; 2]> = const { Cell::new([1, 1]) };
+}
+
+/// Runs losses of heads that have `units` of `of` parts of the classes of other heads, on the CPU in chunks of the rows that
+/// chunks of those have.
+///
+/// ```
+/// use firebrick_kernels::{rows_of_logits, with_share_of_classes};
+///
+/// assert_eq!(rows_of_logits(4096), 1024);
+/// assert_eq!(with_share_of_classes(2, 8, || rows_of_logits(1024)), 1024);
+/// ```
+pub fn with_share_of_classes<T>(units: usize, of: usize, run: impl FnOnce() -> T) -> T {
+    within(&SHARE, [units.max(1), of], run)
 }
 
 /// Returns the rows of each chunk of logits in `dtype` but the last: all chunks have about one size.
 pub(super) fn chunk(rows: usize, classes: usize, dtype: DType, on_cpu: bool) -> usize {
-    let logits = if on_cpu { OF_CPU } else { OF_GPU / dtype.size() };
-    let most = most_rows(logits, classes);
+    let most = if on_cpu { rows_of_logits(classes) } else { most_rows(OF_GPU / dtype.size(), classes) };
     // So passes of all numbers of rows have alike chunks.
     if on_cpu && is_recorded() {
         return rows.clamp(1, most);

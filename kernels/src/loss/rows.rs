@@ -7,6 +7,7 @@ use burn::tensor::{DType, IndexingUpdateOp, Shape, Slice};
 use super::IGNORED;
 use crate::half::{to_dtype, wide};
 use crate::product::ProductOps;
+use crate::zero_results::are_zero;
 
 /// Labels of rows, `[rows]`, -100 where ignored.
 #[derive(Debug)]
@@ -26,7 +27,10 @@ impl<B: Backend> Labels<B> {
 
     /// `[rows, 1]`, with class 0 where ignored.
     pub(super) fn picked(&self) -> IntTensor<B> {
-        B::int_mask_fill(self.in_columns(), self.ignored(), 0i32.into())
+        match are_zero() {
+            true => B::int_mul_scalar(self.in_columns(), 0i32.into()),
+            false => B::int_mask_fill(self.in_columns(), self.ignored(), 0i32.into()),
+        }
     }
 
     /// `[rows, 1]`, true where ignored.

@@ -168,6 +168,11 @@ impl Allocations {
         Self::between(narrow.each_ref(), |[one, two, three]| {
             let (near, far) = (two - one, three - two);
             let further = width as i64 - first as i64;
+            // A row that is rounded up to whole blocks may seem to bend down a little.
+            let is_straight = far >= 0 && far < near && (near - far) * 8 <= three;
+            if is_straight {
+                return Some(one + (three - one) * further / 2);
+            }
             // Newton's form through three points.
             let bytes = one + near * further + (far - near) * (further * (further - 1) / 2);
             (near >= 0 && far >= near).then_some(bytes)
@@ -339,6 +344,16 @@ mod tests {
         };
         let wide = Allocations::extended(&[of(1, false), of(2, true), of(3, false)], 1, 40).unwrap();
         assert_eq!(wide.peak(), of(40, false).peak());
+    }
+
+    #[test]
+    fn rows_of_whole_blocks_are_straight() {
+        use Kind::{Allocated, Begin, Freed, Left};
+        let row = |w: i64| 4 * ((1908 * w + 511) / 512 * 512);
+        let of = |w: i64| pass(&[(Begin, 0), (Allocated, row(w)), (Freed, row(w)), (Left, 0)]);
+        assert_eq!([2, 3, 4].map(row), [4 * 4096, 4 * 6144, 4 * 7680]);
+        let wide = Allocations::extended(&[2, 3, 4].map(of), 2, 16).unwrap();
+        assert_eq!((wide.peak().most, of(16).peak().most), (4 * 29_184, 4 * 30_720));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, Shape, bf16, f16};
+use bytemuck::zeroed_vec;
 use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
@@ -15,6 +16,7 @@ use super::rows::{
 };
 use crate::flex::{self, Buffer, Lane, Part, TASK, adjacent, dot, elements, sum_of, tensor, widened};
 use crate::off::Kernel;
+use crate::zero_results::are_zero;
 
 /// Parts of a gradient's rows. Each has sums of its own for the gradients of scale and bias, which are then added in
 /// order: the shape alone decides how, so that results do not depend on the number of threads.
@@ -64,6 +66,16 @@ fn normed<T: Lane>(
     let shape = x.layout().shape().clone();
     let width = scale.len();
     let rows = shape.num_elements() / width.max(1);
+    let mut of_rows = shape.clone();
+    let last = of_rows.num_dims() - 1;
+    of_rows[last] = 1;
+    if are_zero() {
+        let all = || tensor(zeroed_vec::<T>(rows * width), shape.clone());
+        let each = || tensor(zeroed_vec::<f32>(rows), of_rows.clone());
+        let sum = if y.is_some() { all() } else { x };
+        let (normed, mean) = (all(), kind.is_centered().then(each));
+        return Normed { sum, normed, statistics: Statistics { mean, inverse: each() } };
+    }
     let at_once = (TASK / width.max(1)).max(1);
     let length = at_once * width;
 
@@ -92,9 +104,6 @@ fn normed<T: Lane>(
         Some(sums) => parts.zip(sums.parts(length)).for_each(|(parts, sum)| run(Some(sum), parts)),
         None => parts.for_each(|parts| run(None, parts)),
     }
-    let mut of_rows = shape.clone();
-    let last = of_rows.num_dims() - 1;
-    of_rows[last] = 1;
     let statistics = Statistics {
         mean: kind.is_centered().then(|| tensor(mean.finish(), of_rows.clone())),
         inverse: tensor(inverse.finish(), of_rows),
@@ -113,6 +122,14 @@ fn slopes<T: Lane>(upstream: Upstream<Flex>, wanted: WantedGradients) -> Gradien
     let shape = sum.layout().shape().clone();
     let width = scale.len();
     let rows = shape.num_elements() / width.max(1);
+    if are_zero() {
+        let of_width = || tensor(zeroed_vec::<f32>(width), Shape::new([width]));
+        return Gradients {
+            sum: wanted.sum.then(|| tensor(zeroed_vec::<T>(rows * width), shape)),
+            scale: wanted.scale.then(of_width),
+            bias: wanted.bias.then(of_width),
+        };
+    }
     let of_part = rows.div_ceil(PARTS).max((TASK / width.max(1)).max(1));
     let length = of_part * width;
 

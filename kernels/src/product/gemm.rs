@@ -7,8 +7,8 @@ use std::sync::Once;
 use gemmkit::{BiasDim, FusedScalar, Parallelism};
 use rayon::prelude::*;
 
-use super::unread::are_zero;
 use crate::memory::apart;
+use crate::zero_results::are_zero;
 
 /// Multiplications that are worth a task of their own: some tens of microseconds.
 pub const TASK: usize = 1 << 20;

@@ -54,11 +54,13 @@
 //! gemm.rs      products of matrices in slices, by gemmkit
 //! avx2.rs      products in f32 on processors with AVX2 alone
 //! tiles/       products of matrices in half precision, by tiles of our own
-//! unread.rs    products whose gradients alone are needed, or whose memory alone is of interest
+//! unread.rs    products whose gradients alone are needed
+//! buffers.rs   the buffers that products keep for the life of a thread
 //! ```
 
 mod avx2;
 mod backward;
+mod buffers;
 #[cfg(feature = "cube")]
 mod cube;
 mod flex;
@@ -80,8 +82,10 @@ pub(crate) use cube::{add_product as cube_add_product, wide_product as cube_wide
 pub(crate) use flex::{add_product, wide_product};
 pub(crate) use tiles::has_dots;
 
-pub(crate) use unread::{are_zero, value};
-pub use unread::{with_read_products, with_unread_products, with_zero_products};
+pub use buffers::settle_products;
+
+pub(crate) use unread::value;
+pub use unread::{with_read_products, with_unread_products};
 
 /// Multiplies two matrices `[.., m, k]` and `[.., k, n]`. The product has the shape `[.., m, n]` and their dtype.
 /// Leading axes of size 1 are broadcast.

@@ -1,16 +1,15 @@
-//! Products whose values nobody reads, or of which only the memory is of interest.
+//! Products whose values nobody reads.
 
 use std::cell::Cell;
-use std::thread::LocalKey;
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Scalar, TensorMetadata};
 
 use super::ProductOps;
+use crate::zero_results::within;
 
 thread_local! {
     static UNREAD: Cell<bool> = const { Cell::new(false) };
-    static ZERO: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs operations whose values nobody reads, only their gradients: a product or an affine map of this crate computes
@@ -32,26 +31,6 @@ pub fn with_unread_products<T>(run: impl FnOnce() -> T) -> T {
     within(&UNREAD, true, run)
 }
 
-/// Runs operations of which only the memory is of interest: on the CPU, products of this crate, also those of gradients, take
-/// the memory that they take outside, and are 0 without being computed. So are the losses of logits.
-///
-/// ```
-/// use burn::tensor::{Device, Tensor};
-/// use firebrick_kernels::{matmul, with_zero_products};
-///
-/// let x = Tensor::<2>::from_data([[1.0, 2.0]], &Device::flex());
-/// let weight = Tensor::from_data([[3.0], [4.0]], &Device::flex());
-/// assert_eq!(with_zero_products(|| matmul(x, weight)).into_scalar::<f32>(), 0.0);
-/// ```
-pub fn with_zero_products<T>(run: impl FnOnce() -> T) -> T {
-    within(&ZERO, true, run)
-}
-
-/// Returns whether this thread's products are [0](with_zero_products).
-pub(crate) fn are_zero() -> bool {
-    ZERO.get()
-}
-
 /// Runs operations whose values a gradient needs, within [`with_unread_products`]: their products are computed.
 ///
 /// ```
@@ -65,17 +44,6 @@ pub(crate) fn are_zero() -> bool {
 /// ```
 pub fn with_read_products<T>(run: impl FnOnce() -> T) -> T {
     within(&UNREAD, false, run)
-}
-
-fn within<T>(flag: &'static LocalKey<Cell<bool>>, is_set: bool, run: impl FnOnce() -> T) -> T {
-    struct Restore(&'static LocalKey<Cell<bool>>, bool);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            self.0.set(self.1);
-        }
-    }
-    let _restore = Restore(flag, flag.replace(is_set));
-    run()
 }
 
 /// Returns the product of `[.., m, k]` and `[.., k, n]` that `compute` computes, or NaN where nobody reads it. A matrix

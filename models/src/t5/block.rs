@@ -225,12 +225,12 @@ impl RelativeBias {
     /// The bias `[1, heads, length, length]`, in the dtype of the table.
     pub fn forward(&self, length: usize, device: &Device) -> Tensor<4> {
         let buckets = self.table.weight.dims()[0];
-        let all = (0..length * length).map(|at| (at / length, at % length));
-        let groups: Vec<i64> = all
-            .map(|(reads, read)| {
-                bucket(read as i64 - reads as i64, self.both_ways, buckets, self.max_distance) as i64
-            })
+        // Of each distance, from that of the last query to the first key on.
+        let of_distance: Vec<i64> = (1 - length as i64..length as i64)
+            .map(|distance| bucket(distance, self.both_ways, buckets, self.max_distance) as i64)
             .collect();
+        let groups: Vec<i64> =
+            (1..=length).rev().flat_map(|first| &of_distance[first - 1..][..length]).copied().collect();
         let groups = Tensor::<2, Int>::from_data(TensorData::new(groups, [length, length]), device);
         embedded(&self.table, groups).permute([2, 0, 1]).unsqueeze()
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use burn::module::Module;
 use burn::tensor::Device;
 use firebrick_datasets::Batch;
+use firebrick_kernels::settle_products;
 use firebrick_strategies::optim::ModelOptimizer;
 use firebrick_strategies::{Adaptation, Composition, OnDisk, Order, Pass, Setup, Stages, tied, trained};
 use firebrick_world::{Communicator, host_device};
@@ -18,7 +19,6 @@ use crate::accounting::{ParameterBytes, Placement, dtypes};
 use crate::checkpoint::{Layout, OnDisk as Disk};
 use crate::engine::elementwise::require_elementwise;
 use crate::engine::feed::several_micro_batches;
-use crate::memory::settle;
 use crate::scratch::Values;
 use crate::{Data, LrSchedule, TrainError};
 
@@ -112,7 +112,7 @@ impl<M: Module + 'static> PreparedRun<M> {
         let Self { mut stages, model, adaptation, device, order, mut pass, world, opens_disk } = self;
         let [master_on_host, replica_on_host, held_on_host] = order.on_host();
         let placement = Placement { master_on_host, replica_on_host, held_on_host };
-        settle(&device);
+        settle_products(&device);
         if order.quantizes() && world.size() > 1 {
             adaptation.require_same_quantized(&world)?;
         }

@@ -8,8 +8,9 @@ use burn::backend::Flex;
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use proptest::prelude::*;
 
-use super::{linear, matmul, with_zero_products};
+use super::{linear, matmul};
 use crate::cast;
+use crate::with_zero_results;
 
 const HALF: [FloatDType; 2] = [FloatDType::BF16, FloatDType::F16];
 
@@ -348,7 +349,7 @@ fn within_their_scope_products_are_zeros_of_the_same_shape_and_dtype() {
                 let grads = matmul(y.clone(), weight.clone().transpose()).sum().backward();
                 [y.inner(), x.grad(&grads).unwrap(), weight.grad(&grads).unwrap()]
             };
-            let (zeros, computed) = (with_zero_products(all), all());
+            let (zeros, computed) = (with_zero_results(all), all());
             for (zeros, computed) in zeros.into_iter().zip(computed) {
                 assert_eq!((zeros.dims(), zeros.dtype()), (computed.dims(), computed.dtype()));
                 assert!(values(zeros).iter().all(|value| *value == 0.0), "{dtype:?} {m} {k} {n}");
@@ -358,7 +359,7 @@ fn within_their_scope_products_are_zeros_of_the_same_shape_and_dtype() {
                 let of = |x: Tensor<2>| x.try_into_primitive::<Flex>().unwrap();
                 let [lhs, rhs] = [x.clone(), weight.clone()].map(|x| x.inner());
                 let total = waves::<2>([m, n], 4, FloatDType::F32, &device);
-                let [sum, alone] = with_zero_products(|| {
+                let [sum, alone] = with_zero_results(|| {
                     let (lhs, rhs) = (of(lhs), of(rhs));
                     [
                         super::add_product(of(total.clone()), lhs.clone(), rhs.clone()),

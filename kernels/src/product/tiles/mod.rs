@@ -28,9 +28,9 @@ use rayon::prelude::*;
 use self::best::Tiles;
 use self::instructions::{Instructions, Out, TilePlace, Vectors};
 use super::gemm::Matrices;
-use super::unread::are_zero;
 use crate::flex::Lane;
 use crate::memory::apart;
+use crate::zero_results::are_zero;
 
 pub use best::{Half, has_dots, is_avx2_alone};
 
