@@ -133,7 +133,8 @@ pub trait Family: HubConfig + Clone + Send + Sync + 'static {
     fn smallest(self) -> Self;
 
     /// Returns the configuration of a model of the same proportions whose widths are a share of this one's, if they can be:
-    /// of the hidden state, the heads and the feed-forward layers, but not the vocabulary and the positions. Plans follow
+    /// of the hidden state, the heads and the feed-forward layers, but not the vocabulary, which
+    /// [`with_vocabulary`](Self::with_vocabulary) sets, and the positions. Plans follow
     /// from passes through such models, in place of wide ones. Default: none.
     fn narrowed(&self, to: Narrowing) -> Option<Self> {
         let _ = to;

@@ -5,10 +5,11 @@
 //! results predicts the memory of all blocks. The smaller model has at least two blocks, because ZeRO 3 gathers the next
 //! block while one computes. The other ranks are [rehearsed](Communicator::rehearsal).
 //!
-//! Those models are not as wide as the run's, and a large vocabulary is divided as the width is. What a pass allocates is in the
-//! same order at each width, and each size is a polynomial of the width, so passes through models of two, three and four units of width [tell](Allocations::extended)
-//! what a pass at full width takes. Where they don't, because the family has no narrower models or a strategy acts by bytes,
-//! the pass of a small model is made at full width, and that of a large one is estimated from the peaks of the narrow ones.
+//! Those models are not as wide as the run's, and a large vocabulary is divided as the width is. What a pass allocates is in
+//! the same order at each width, and each size is a polynomial of the width, so passes through models of two, three and four
+//! units of width [tell](Allocations::extended) what a pass at full width takes. Where they don't, because the family has no
+//! narrower models or a strategy acts by bytes, the pass of a small model is made at full width, and that of a large one is
+//! estimated from the peaks of the narrow ones.
 //!
 //! Parameters are zeros, and little is computed: only what a pass allocates is of interest.
 
