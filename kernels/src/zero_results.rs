@@ -7,9 +7,10 @@ thread_local! {
     static ZERO: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs operations of which only the memory is of interest. On the CPU, products, attention, norms, casts and maps over elements of this
-/// crate, also those of gradients, take the memory that they take outside, and are 0, or whatever their memory held, without
-/// being computed. So are the losses of logits. Ids and labels count as 0, so that a model may have fewer than they name.
+/// Runs operations of which only the memory is of interest. On the CPU, products, attention, norms, casts and maps over
+/// elements of this crate, also those of gradients, take the memory that they take outside without being computed: they are
+/// 0, or whatever their memory held. So are the losses of logits. Ids and labels count as 0, so that a model may have fewer
+/// than they name.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
