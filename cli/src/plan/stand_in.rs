@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use firebrick_datasets::SpecialNames;
+use firebrick_datasets::{Amount, SpecialNames};
 use firebrick_models::inference::LabelKind;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
@@ -93,9 +93,9 @@ impl StandIn {
     pub fn of(&self, run: &Run) -> Result<Run, RunError> {
         let mut run = run.clone();
         let tokens = self.tokens;
-        let of_batch = match (run.batch.micro, run.batch.micro_tokens) {
-            (_, Some(most)) => most.div_ceil(tokens.max(1)),
-            (micro, None) => micro.unwrap_or(1),
+        let of_batch = match run.batch.amount() {
+            Amount::Tokens(most) => most.div_ceil(tokens.max(1)),
+            Amount::Samples(samples) => samples,
         };
         let rows = of_batch.saturating_mul(DataRun::from(&run).micro_batches());
         if tokens < 2 || rows.saturating_mul(tokens) > MOST {

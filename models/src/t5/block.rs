@@ -225,7 +225,7 @@ impl RelativeBias {
     /// The bias `[1, heads, length, length]`, in the dtype of the table.
     pub fn forward(&self, length: usize, device: &Device) -> Tensor<4> {
         let buckets = self.table.weight.dims()[0];
-        // Of each distance, from that of the last query to the first key on.
+        // The group depends on the distance alone. The smallest distance is that from the last query to the first key.
         let of_distance: Vec<i64> = (1 - length as i64..length as i64)
             .map(|distance| bucket(distance, self.both_ways, buckets, self.max_distance) as i64)
             .collect();
