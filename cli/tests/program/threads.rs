@@ -47,7 +47,8 @@ fn within(kilobytes: u32, folder: &Path, arguments: &[&str]) -> (Option<i32>, St
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
-/// Little memory ends the program with code 1, wherever it is missing: in a value, or in a thread's stack.
+/// Little memory ends the program with code 1, wherever it is missing: in a value, or in a thread's stack. Where the C library
+/// lacks some for itself, such as for what a thread does at its end, it says so and aborts.
 #[cfg(target_os = "linux")]
 #[test]
 fn too_little_memory_is_code_1() {
@@ -64,6 +65,8 @@ fn too_little_memory_is_code_1() {
     for kilobytes in (240_000..700_000).step_by(46_000) {
         let output = format!("out-{kilobytes}");
         let (code, said) = within(kilobytes, folder.path(), &["--output", &output]);
-        assert!(matches!(code, Some(0 | 1)) && !said.contains("panicked"), "{kilobytes} KB: {code:?} {said}");
+        let is_of_library = code.is_none() && said.contains("glibc") && said.contains("out of memory");
+        let is_known = matches!(code, Some(0 | 1)) || is_of_library;
+        assert!(is_known && !said.contains("panicked"), "{kilobytes} KB: {code:?} {said}");
     }
 }
