@@ -91,6 +91,11 @@ pub enum TrainError {
         "label smoothing has no effect: the model's loss on this data is not over classes, or does not read `Pass::label_smoothing`; leave out label_smoothing, or compute the loss with `firebrick_models::smoothed_cross_entropy`"
     )]
     LabelsNotSmoothed,
+    /// The mesh divides the tokens of a sample among ranks, but the model computes all of them on each rank.
+    #[error(
+        "the mesh divides the tokens of each sample among ranks, but the model's loss on this data does not: it would count each sample several times; leave out the mesh's `context`, or compute the columns that `Pass::context_columns` returns, as the decoders of `firebrick_models` do"
+    )]
+    TokensNotDivided,
     /// The data compares the model with a reference model, but the model does not answer for one.
     #[error(
         "the loss compares the model with a reference model, but the model has no `Objective::reference`: implement it, or train a `firebrick_models::Preferring`"

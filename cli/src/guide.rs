@@ -21,8 +21,9 @@ pages! {
     [
         "crate::guide::checkpoints" "crate::guide::coming_over" "crate::guide::commands" "crate::guide::many_ranks"
         "crate::guide::strategies" "crate::import" "firebrick::Accumulate" "firebrick::Adapters::load" "firebrick::Amp" "firebrick::Clip"
-        "firebrick::Data::fingerprint" "firebrick::Dropout" "firebrick::Freeze" "firebrick::Lora" "firebrick::Observer::timeline"
-        "firebrick::Offload" "firebrick::Quantize" "firebrick::Recompute" "firebrick::Trained::save_weights" "firebrick::Trainer"
+        "firebrick::Data::fingerprint" "firebrick::Dropout" "firebrick::Freeze" "firebrick::Lora" "firebrick::Mesh"
+        "firebrick::Observer::timeline" "firebrick::Offload" "firebrick::Pass::context_columns" "firebrick::Quantize"
+        "firebrick::Recompute" "firebrick::Trained::save_weights" "firebrick::Trainer"
         "firebrick::Trainer::timeline" "firebrick::World" "firebrick::World::deadline" "firebrick::World::nccl"
         "firebrick::World::on"
         "firebrick::World::over_link" "firebrick::Zero"
@@ -32,7 +33,7 @@ pages! {
         "firebrick::optim::AdamW" "firebrick::optim::AdamW8bit" "firebrick::optim::Groups" "firebrick::optim::Lamb"
         "firebrick::schedule" "firebrick::strategies#writing-a-strategy" "firebrick::strategies::Order" "firebrick::strategies::Stage"
         "firebrick::strategies::adapted_linear"
-        "firebrick_models::decoding" "firebrick_models::pretrained::Folder::load_later"
+        "firebrick_models::Gpt" "firebrick_models::Llama" "firebrick_models::decoding" "firebrick_models::pretrained::Folder::load_later"
         "firebrick_models::pretrained::load_adapters"
     ]
 }

@@ -14,6 +14,8 @@ use super::{Linear, RmsNorm};
 ///
 /// - `key` and `value` are `[batch, key_heads, read, size]`.
 /// - `bias` is `[1 or batch, heads, length, read]`, and is added in f32.
+///
+/// Where ranks share the tokens of a batch, the keys and values are those of this rank, and it reads those of all.
 pub(super) fn attend(
     [query, key, value]: [Tensor<4>; 3],
     bias: Option<Tensor<4>>,
@@ -22,6 +24,7 @@ pub(super) fn attend(
     dropout: &Dropout,
     pass: &Pass,
 ) -> Tensor<4> {
+    let (key, value) = of_all_columns((key, value), pass);
     attention(query, key, value, bias, Attending { reads, scale, cap: None, dropout: dropout.at(pass) })
 }
 
@@ -50,6 +53,19 @@ pub(super) fn normed_heads(norm: Option<&RmsNorm>, x: Tensor<4>) -> Tensor<4> {
 pub(super) fn join_heads(x: Tensor<4>) -> Tensor<3> {
     let [batch, heads, length, size] = x.dims();
     x.swap_dims(1, 2).reshape([batch, length, heads * size])
+}
+
+/// Returns the keys and values of all columns of the rows, each `[batch, heads, columns, size]`, where ranks share the tokens
+/// of a batch; elsewhere, those that are given.
+pub(super) fn of_all_columns((keys, values): KeyValue, pass: &Pass) -> KeyValue {
+    if !pass.selects_columns() {
+        return (keys, values);
+    }
+    let [_, heads, _, size] = keys.dims();
+    let width = heads * size;
+    let all = pass.of_all_columns(Tensor::cat(vec![join_heads(keys), join_heads(values)], 2));
+    let part = |at| split_heads(all.clone().narrow(2, at * width, width), heads);
+    (part(0), part(1))
 }
 
 /// What each position of these rows reads: those up to itself with its own label. Labels are the samples of a row, or
@@ -100,7 +116,14 @@ impl Attention {
     pub(super) fn forward(&self, x: Tensor<3>, reads: &Reads, pass: &Pass) -> Tensor<3> {
         let [_, _, width] = x.dims();
         let joint = self.query_key_value.forward(x, pass);
-        let mixed = attention_of_joint(joint, self.heads, self.attending(width, reads, pass));
+        let how = self.attending(width, reads, pass);
+        let mixed = if pass.selects_columns() {
+            let part = |at| split_heads(joint.clone().narrow(2, at * width, width), self.heads);
+            let (keys, values) = of_all_columns((part(1), part(2)), pass);
+            attention(part(0), keys, values, None, how)
+        } else {
+            attention_of_joint(joint, self.heads, how)
+        };
         self.dropout.forward(self.output.forward(join_heads(mixed), pass), pass)
     }
 

@@ -2,9 +2,9 @@
 
 use burn::tensor::{Int, Tensor};
 use firebrick::Loss;
-use firebrick_datasets::{Batch, TokenBatch};
+use firebrick_datasets::{Batch, IGNORE, TokenBatch};
 use firebrick_kernels::{Head, Reads};
-use firebrick_strategies::Pass;
+use firebrick_strategies::{ContextColumns, Pass};
 
 use super::attention::starts_of;
 use super::ragged::Tokens;
@@ -42,16 +42,27 @@ pub(crate) struct Read<'a> {
 }
 
 impl<'a> Read<'a> {
-    /// Returns `None` if there is no token to compute.
+    /// Reads all tokens of a batch. Returns `None` if there is no token to compute.
     pub fn of(batch: &'a TokenBatch, pass: &Pass) -> Option<Self> {
+        Self::of_columns(batch, pass, None)
+    }
+
+    /// Reads the tokens of this rank, where ranks share those of a batch, and all tokens elsewhere. Returns `None` if there
+    /// is no token to compute.
+    pub fn shared(batch: &'a TokenBatch, pass: &Pass) -> Option<Self> {
+        let [_, columns] = batch.shape();
+        Self::of_columns(batch, pass, pass.context_columns(columns.saturating_sub(1)))
+    }
+
+    fn of_columns(batch: &'a TokenBatch, pass: &Pass, own: Option<ContextColumns>) -> Option<Self> {
         let ([rows, columns], device) = (batch.shape(), pass.device());
-        let tokens = Tokens::of_readers(batch, pass);
+        let tokens = Tokens::of_readers(batch, pass, own);
         if tokens.is_empty() {
             return None;
         }
         let ids = tokens.ints(&but_last(batch.host_ids(), columns), device);
         let mut placed = match batch.host_position_ids() {
-            None if !tokens.is_ragged() => PlacedTokens::in_columns(ids),
+            None if tokens.are_in_columns() => PlacedTokens::in_columns(ids),
             places => {
                 let places = places.map_or_else(
                     || (0..rows).flat_map(|_| 0..columns.saturating_sub(1) as i32).collect(),
@@ -69,7 +80,7 @@ impl<'a> Read<'a> {
             Some(samples) => sample_lengths(samples, columns),
             None => sample_lengths(batch.host_mask(), columns),
         };
-        let lengths = tokens.select(&but_last(&lengths, columns));
+        let lengths = tokens.select(&but_last(&lengths, columns), 1);
         placed.sample_lengths = Some(lengths);
         let pass = tokens.pass(pass, || starts_of(batch.host_mask(), columns));
         Some(Self { batch, tokens, placed, pass })
@@ -79,7 +90,7 @@ impl<'a> Read<'a> {
     pub fn labels(&self) -> Vec<i32> {
         let [_, columns] = self.batch.shape();
         let rows = self.batch.host_labels().chunks(columns.max(1));
-        self.tokens.select(&rows.flat_map(|row| &row[1..]).copied().collect::<Vec<_>>())
+        self.tokens.select(&rows.flat_map(|row| &row[1..]).copied().collect::<Vec<_>>(), IGNORE)
     }
 }
 
@@ -91,7 +102,7 @@ pub(super) fn next_token_loss(
     head: &Head,
     hidden: impl FnOnce(PlacedTokens, &Pass) -> Tensor<3>,
 ) -> Loss {
-    let Some(read) = Read::of(&batch, pass) else { return Loss::of_nothing(pass) };
+    let Some(read) = Read::shared(&batch, pass) else { return Loss::of_nothing(pass) };
     let labels = read.labels();
     let hidden = hidden(read.placed, &read.pass);
     Loss { sum: output_loss(hidden, head, &labels, pass), items: batch.items() }
@@ -108,3 +119,7 @@ fn sample_lengths<T: PartialEq>(labels: &[T], columns: usize) -> Vec<u32> {
 fn but_last<T: Copy>(values: &[T], columns: usize) -> Vec<T> {
     values.chunks(columns.max(1)).flat_map(|row| &row[..row.len() - 1]).copied().collect()
 }
+
+#[cfg(test)]
+#[path = "context_tests.rs"]
+mod tests;

@@ -289,7 +289,7 @@ impl<E: Encodes, D: Decodes> Objective<Seq2SeqBatch> for EncoderDecoder<E, D> {
         if targets.is_empty() {
             return Loss::of_nothing(pass);
         }
-        let (x, labels) = (self.hidden(&batch, tokens, pass), targets.select(batch.host_labels()));
+        let (x, labels) = (self.hidden(&batch, tokens, pass), targets.select(batch.host_labels(), IGNORE));
         Loss { sum: output_loss(x, &self.output_layer(), &labels, pass), items: batch.items() }
     }
 
@@ -299,7 +299,7 @@ impl<E: Encodes, D: Decodes> Objective<Seq2SeqBatch> for EncoderDecoder<E, D> {
             .scoring
             .as_ref()
             .map(|scores| self.counts_of_written(&batch, scores, pass).unwrap_or(WrittenScores::unknown()));
-        let Evaluation { loss, mut counts } = counted(self.loss(batch, pass));
+        let Evaluation { loss, mut counts } = counted(self.loss(batch, pass), pass);
         counts.extend(written.into_iter().flatten());
         Evaluation { loss, counts }
     }

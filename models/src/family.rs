@@ -32,6 +32,8 @@ pub struct Attention {
     pub layers: usize,
     /// Width of all heads together.
     pub width: usize,
+    /// Width of all heads of keys together, and of values: less than `width` where queries share them.
+    pub key_width: usize,
     /// Whether the queries are tokens of the source; otherwise they are tokens of the target. A model of a single
     /// sequence has only target tokens.
     pub of_source: bool,
@@ -42,7 +44,7 @@ pub struct Attention {
 impl Attention {
     /// Returns the attention layers of a model of a single sequence.
     pub fn of_itself(layers: usize, width: usize) -> Vec<Self> {
-        vec![Self { layers, width, of_source: false, over_source: false }]
+        vec![Self { layers, width, key_width: width, of_source: false, over_source: false }]
     }
 }
 
@@ -215,6 +217,9 @@ pub(crate) fn yes() -> bool {
 pub trait Trainable: Pretrained<Config: Family> + Objective<Self::Batch> + Answers + Clone + 'static {
     /// The task that the model learns, by its name in a run file.
     const TASK: &'static str;
+
+    /// Whether the last token of a row is only a label, and not an input. Default: no.
+    const LAST_IS_LABEL: bool = false;
 
     /// The batches that the model is trained on, those of the task.
     type Batch: Batch;

@@ -225,7 +225,7 @@ impl Objective<TokenBatch> for Gpt {
     }
 
     fn evaluate(&self, batch: TokenBatch, pass: &Pass) -> Evaluation {
-        counted(self.loss(batch, pass))
+        counted(self.loss(batch, pass), pass)
     }
 
     /// `perplexity`, the exponential of the mean loss per token.

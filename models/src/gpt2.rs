@@ -302,6 +302,8 @@ impl Family for Gpt2Config {
 impl Trainable for Gpt {
     const TASK: &'static str = "CausalLm";
 
+    const LAST_IS_LABEL: bool = true;
+
     type Batch = TokenBatch;
 }
 

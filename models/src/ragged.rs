@@ -7,13 +7,14 @@ use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use firebrick_datasets::TokenBatch;
 use firebrick_datasets::collators::{Inputs, Seq2SeqBatch};
 use firebrick_kernels::{Ragged, Reads, cast};
-use firebrick_strategies::Pass;
+use firebrick_strategies::{ContextColumns, Pass};
 
 use crate::attention::{causal_reads, firsts};
 use crate::key_value::{RealColumns, real_columns};
 
 /// Which tokens of a padded batch `[rows, columns]` are computed, and where: all of them as they stand, or the real ones
-/// of all rows in a single row, `[1, total]`, one after the other.
+/// of all rows in a single row, `[1, total]`, one after the other; or, where ranks share the tokens of a batch, some
+/// columns of each row.
 #[derive(Clone, Debug)]
 pub(crate) struct Tokens {
     /// The columns of each row that are computed if padding is dropped.
@@ -21,9 +22,19 @@ pub(crate) struct Tokens {
     columns: usize,
     /// Where the real tokens stand, if padding is dropped.
     ragged: Option<Ragged>,
+    /// The columns that are computed, if not all are.
+    own: Option<ContextColumns>,
 }
 
 impl Tokens {
+    /// The tokens of this rank, where ranks share those of a batch; elsewhere as [`of`](Self::of).
+    pub fn shared(inputs: &Inputs, pass: &Pass) -> Self {
+        match pass.context_columns(inputs.shape()[1]) {
+            Some(own) => Self { own: Some(own), ..Self::padded(inputs) },
+            None => Self::of(inputs, pass),
+        }
+    }
+
     /// Drops the padding of a batch if there is any and the pass [drops](Pass::drops_padding) it.
     pub fn of(inputs: &Inputs, pass: &Pass) -> Self {
         let [tokens] = Self::dropping([Self::padded(inputs)], pass);
@@ -37,15 +48,18 @@ impl Tokens {
     }
 
     /// The tokens that a causal model reads: all columns but the last or, if padding is dropped, the real tokens of each
-    /// row but its last, which is only a label.
-    pub fn of_readers(batch: &TokenBatch, pass: &Pass) -> Self {
+    /// row but its last, which is only a label; or its `own` of the columns that ranks share.
+    pub fn of_readers(batch: &TokenBatch, pass: &Pass, own: Option<ContextColumns>) -> Self {
         let shape @ [_, columns] = batch.shape();
         let mut real = real_columns(batch.host_mask(), shape);
         for row in &mut real {
             row.end = row.start.max(row.end.saturating_sub(1));
         }
-        let [tokens] =
-            Self::dropping([Self { real, columns: columns.saturating_sub(1), ragged: None }], pass);
+        let all = Self { real, columns: columns.saturating_sub(1), ragged: None, own };
+        if all.own.is_some() {
+            return all;
+        }
+        let [tokens] = Self::dropping([all], pass);
         tokens
     }
 
@@ -61,19 +75,24 @@ impl Tokens {
     pub fn padded(inputs: &Inputs) -> Self {
         let [_, columns] = inputs.shape();
         // A row without real tokens reads its padding, so that none of it can be dropped.
-        Self { real: RealColumns::of(inputs).rows, columns, ragged: None }
+        Self { real: RealColumns::of(inputs).rows, columns, ragged: None, own: None }
     }
 
     /// Keeps all tokens of sources and of targets where they stand.
     pub fn padded_both(batch: &Seq2SeqBatch) -> [Self; 2] {
         let shape @ [_, columns] = batch.target_shape();
         let real = real_columns(batch.host_decoder_mask(), shape);
-        [Self::padded(batch.source()), Self { real, columns, ragged: None }]
+        [Self::padded(batch.source()), Self { real, columns, ragged: None, own: None }]
     }
 
     /// Returns whether padding is dropped.
     pub fn is_ragged(&self) -> bool {
         self.ragged.is_some()
+    }
+
+    /// Returns whether the batch's columns are computed where they stand.
+    pub fn are_in_columns(&self) -> bool {
+        self.ragged.is_none() && self.own.is_none()
     }
 
     /// Returns whether there is no token to compute.
@@ -83,16 +102,17 @@ impl Tokens {
 
     /// Returns the shape of the tokens that are computed.
     pub fn shape(&self) -> [usize; 2] {
-        match &self.ragged {
-            None => [self.real.len(), self.columns],
-            Some(rows) => [1, rows.total()],
+        match (&self.ragged, &self.own) {
+            (Some(rows), _) => [1, rows.total()],
+            (None, Some(columns)) => [self.real.len(), columns.own.len()],
+            (None, None) => [self.real.len(), self.columns],
         }
     }
 
     /// Returns the row of each token that is computed.
     pub fn rows(&self) -> Vec<usize> {
         let length = |row: usize| match &self.ragged {
-            None => self.columns,
+            None => self.shape()[1],
             Some(rows) => rows.row(row).len(),
         };
         (0..self.real.len()).flat_map(|row| repeat_n(row, length(row))).collect()
@@ -108,20 +128,29 @@ impl Tokens {
         self.real.iter().flat_map(of_row).collect()
     }
 
-    /// Selects the values of the tokens that are computed from those of the batch, row by row.
-    pub fn select<T: Copy>(&self, values: &[T]) -> Vec<T> {
-        match &self.ragged {
-            None => values.to_vec(),
-            Some(_) => {
-                let rows = values.chunks(self.columns.max(1)).zip(&self.real);
-                rows.flat_map(|(row, real)| &row[real.clone()]).copied().collect()
+    /// Selects the values of the tokens that are computed from those of the batch, row by row. Columns that the batch lacks
+    /// are filled.
+    pub fn select<T: Copy>(&self, values: &[T], fill: T) -> Vec<T> {
+        match (&self.ragged, &self.own) {
+            (Some(_), _) => self.of_real(values),
+            (None, Some(columns)) => {
+                let value = |row: &[T], column: usize| row.get(column).copied().unwrap_or(fill);
+                let rows = values.chunks(self.columns.max(1));
+                rows.flat_map(|row| columns.own.iter().map(move |column| value(row, *column))).collect()
             }
+            (None, None) => values.to_vec(),
         }
     }
 
-    /// Selects values as a tensor of the [shape](Self::shape).
+    /// Selects the values of real tokens.
+    fn of_real<T: Copy>(&self, values: &[T]) -> Vec<T> {
+        let rows = values.chunks(self.columns.max(1)).zip(&self.real);
+        rows.flat_map(|(row, real)| &row[real.clone()]).copied().collect()
+    }
+
+    /// Selects values as a tensor of the [shape](Self::shape), with 0 in columns that the batch lacks.
     pub fn ints(&self, values: &[i32], device: &Device) -> Tensor<2, Int> {
-        Tensor::from_data(TensorData::new(self.select(values), self.shape()), device)
+        Tensor::from_data(TensorData::new(self.select(values, 0), self.shape()), device)
     }
 
     /// Puts the values of the tokens that are computed back where they stand in the batch, and `fill` elsewhere.
@@ -136,9 +165,10 @@ impl Tokens {
 
     /// Returns the pass that knows where the rows stand.
     pub fn pass(&self, pass: &Pass, starts: impl FnOnce() -> Vec<usize>) -> Pass {
-        match &self.ragged {
-            None => pass.starting_at(starts()),
-            Some(rows) => pass.ragged(rows.clone()),
+        match (&self.ragged, &self.own) {
+            (Some(rows), _) => pass.ragged(rows.clone()),
+            (None, Some(columns)) => pass.selecting(columns, starts()),
+            (None, None) => pass.starting_at(starts()),
         }
     }
 
@@ -151,9 +181,9 @@ impl Tokens {
     /// batch.
     pub fn read_causally<T: Copy + PartialEq>(&self, labels: &[T]) -> Reads {
         match &self.ragged {
-            None => causal_reads(labels, [self.real.len(), self.columns]),
+            None => self.of_own(causal_reads(labels, [self.real.len(), self.columns])),
             Some(rows) => {
-                let labels = self.select(labels);
+                let labels = self.of_real(labels);
                 let starts: Vec<usize> =
                     (0..rows.len()).flat_map(|row| firsts(&labels[rows.row(row)])).collect();
                 Reads::ragged(rows, rows, |row, query| starts[rows.row(row).start + query]..query + 1)
@@ -172,10 +202,20 @@ impl Tokens {
             (None, None) => {
                 let shape = [self.real.len(), readers.columns, self.columns];
                 let reads = Reads::new(shape, |row, _| self.real[row].clone());
-                reads.with_key_starts(self.real.iter().map(|row| row.start))
+                readers.of_own(reads.with_key_starts(self.real.iter().map(|row| row.start)))
             }
             _ => panic!("padding is dropped of both or of neither"),
         }
+    }
+
+    /// Returns what the columns that are computed read, given what each column of the batch reads. Those that the batch lacks
+    /// read nothing.
+    fn of_own(&self, all: Reads) -> Reads {
+        let Some(columns) = &self.own else { return all };
+        let shape = [self.real.len(), columns.all, columns.all];
+        let is_there = |column| column < self.columns;
+        let wide = Reads::new(shape, |row, column| if is_there(column) { all.of(row, column) } else { 0..0 });
+        wide.select(columns.own.clone())
     }
 
     /// Returns the first real token of each row, `[rows, width]`, of hidden states of the computed tokens.

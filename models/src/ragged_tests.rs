@@ -342,7 +342,7 @@ fn only_real_tokens_are_computed() {
         assert_eq!(shapes(false), [[1, 11], [1, 10]]);
     }
     let batch = texts(&[&[3, 9, 0, 1]], Side::Left, false);
-    let shape = |keeps| super::Tokens::of_readers(&batch, &pass(keeps, FloatDType::F32)).shape();
+    let shape = |keeps| super::Tokens::of_readers(&batch, &pass(keeps, FloatDType::F32), None).shape();
     assert_eq!(shape(true), [4, 15]);
     if pass(false, FloatDType::F32).drops_padding() {
         assert_eq!(shape(false), [1, 10]);

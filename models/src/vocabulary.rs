@@ -28,9 +28,10 @@ pub(super) fn output_loss(x: Tensor<3>, head: &Head, labels: &[i32], pass: &Pass
     head_loss(x.flatten(0, 1), head, labels, pass.label_smoothing())
 }
 
-/// The loss with the counts from which [`perplexity`] computes its score.
-pub(super) fn counted(loss: Loss) -> Evaluation {
-    let counts = vec![loss.sum.clone().into_scalar::<f64>(), loss.items as f64];
+/// The loss with the counts from which [`perplexity`] computes its score. The items of a batch that ranks share count once.
+pub(super) fn counted(loss: Loss, pass: &Pass) -> Evaluation {
+    let items = if pass.counts_batch() { loss.items } else { 0 };
+    let counts = vec![loss.sum.clone().into_scalar::<f64>(), items as f64];
     Evaluation { loss, counts }
 }
 

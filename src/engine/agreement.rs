@@ -27,11 +27,13 @@ impl PartOfWindow {
     /// The numbers of a part that say where in the data the window is.
     const PLACE: usize = 3;
 
-    pub fn of<B: Batch>(window: &Window<B>) -> Self {
+    /// Returns a rank's part. A rank whose samples another one `counts` has no items and no tokens of its own.
+    pub fn of<B: Batch>(window: &Window<B>, counts: bool) -> Self {
+        let own = |number: usize| if counts { number as f64 } else { 0.0 };
         let place = [window.epoch, window.after.epoch, window.after.consumed as u64].map(|x| x as f64);
         let tokens = window.batches.iter().map(MicroBatch::tokens).sum::<usize>();
-        let items = window.batches.iter().map(|micro_batch| micro_batch.items() as f64);
-        Self(place.into_iter().chain([tokens as f64]).chain(items).collect())
+        let items = window.batches.iter().map(|micro_batch| own(micro_batch.items()));
+        Self(place.into_iter().chain([own(tokens)]).chain(items).collect())
     }
 
     /// Sums the parts of all ranks. The error is the first rank that is at another position in the data than `own`.
@@ -55,8 +57,7 @@ impl WindowOfAll {
     /// # Errors
     ///
     /// Another rank is gone, or is at another position in the data.
-    pub fn agree<B: Batch>(world: &Communicator, window: &Window<B>) -> Result<Self, TrainError> {
-        let mine = PartOfWindow::of(window);
+    pub fn agree(world: &Communicator, mine: PartOfWindow) -> Result<Self, TrainError> {
         let all = match world.size() {
             1 => vec![mine.0],
             _ => world.numbers("the window's items", &mine.0)?,
@@ -206,20 +207,29 @@ mod tests {
         Window { epoch: 0, batches: lengths.iter().map(batch).collect(), after }
     }
 
+    fn own(lengths: &[usize], consumed: usize) -> PartOfWindow {
+        PartOfWindow::of(&window(lengths, consumed), true)
+    }
+
     #[test]
     fn items_and_tokens_are_summed() {
         let lengths: [&[usize]; 3] = [&[3, 2], &[4, 0], &[1, 0]];
         let expected = WindowOfAll { items: vec![5, 1], tokens: 10 };
-        let agreed =
-            on_ranks(3, |world| WindowOfAll::agree(&world, &window(lengths[world.rank()], 8)).unwrap());
+        let agreed = on_ranks(3, |world| WindowOfAll::agree(&world, own(lengths[world.rank()], 8)).unwrap());
         assert_eq!(agreed, vec![expected; 3]);
+        // Two ranks that share the tokens of their samples.
+        let shared = on_ranks(2, |world| {
+            let part = PartOfWindow::of(&window(&[3, 2], 8), world.rank() == 0);
+            WindowOfAll::agree(&world, part).unwrap()
+        });
+        assert_eq!(shared, vec![WindowOfAll { items: vec![2, 1], tokens: 5 }; 2]);
     }
 
     #[test]
     fn ranks_at_another_position_of_the_data_end() {
         let errors = on_ranks(2, |world| {
             let consumed = 8 + world.rank();
-            WindowOfAll::agree(&world, &window(&[3], consumed)).unwrap_err().to_string()
+            WindowOfAll::agree(&world, own(&[3], consumed)).unwrap_err().to_string()
         });
         assert!(errors[0].contains("rank 1 is at another position"), "{}", errors[0]);
         assert!(errors[1].contains("rank 0 is at another position"), "{}", errors[1]);
@@ -250,7 +260,7 @@ mod tests {
     }
 
     fn part(next: &[usize]) -> PartOfStep {
-        PartOfStep { updates: 5, next: PartOfWindow::of(&window(next, 8)), ..PartOfStep::default() }
+        PartOfStep { updates: 5, next: own(next, 8), ..PartOfStep::default() }
     }
 
     #[test]

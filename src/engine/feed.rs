@@ -19,9 +19,9 @@ impl Share {
     /// The whole global batch.
     pub const WHOLE: Self = Self { rank: 0, ranks: 1 };
 
-    /// The share of a rank.
-    pub fn of(world: &Communicator) -> Self {
-        Self { rank: world.rank(), ranks: world.size() }
+    /// The share of a rank, where so many in a row share the tokens of their samples.
+    pub fn of(world: &Communicator, context: usize) -> Self {
+        Self { rank: world.rank() / context, ranks: world.size() / context }
     }
 }
 

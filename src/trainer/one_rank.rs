@@ -15,7 +15,7 @@ use crate::beside::Beside;
 use crate::checkpoint::{self, Settings};
 use crate::device::kernels;
 use crate::engine::dry_run::dry_run;
-use crate::engine::feed::{Feed, Share, updates_in_epochs, windows_in_epoch};
+use crate::engine::feed::{Feed, updates_in_epochs, windows_in_epoch};
 use crate::engine::session::{PreparedRun, Whole};
 use crate::engine::training_loop::{Plan, TrainingLoop};
 #[cfg(feature = "tui")]
@@ -76,7 +76,8 @@ impl<M: 'static> Trainer<M> {
             PreparedRun::new(&self.strategies, model, device, &optimizer, rank.clone(), adaptation)?;
         prepared.require_sums(&data)?;
         let window = prepared.window();
-        let plan = self.plan(&data, window, rank.size(), best_by.clone())?;
+        let share = prepared.share();
+        let plan = self.plan(&data, window, share.ranks, best_by.clone())?;
         let total = plan.total_updates;
         schedule.check(total)?;
         let settings = Settings {
@@ -85,7 +86,7 @@ impl<M: 'static> Trainer<M> {
             schedule: schedule.settings().unwrap_or(Schedule::constant(0.0)),
             rates_by_function: schedule.settings().is_none(),
             total_updates: total,
-            global_batch: data.micro_batch.times(window).times(rank.size()).into(),
+            global_batch: data.micro_batch.times(window).times(share.ranks).into(),
             train_samples: data.train.samples(0),
             data: data.fingerprints,
         };
@@ -129,7 +130,7 @@ impl<M: 'static> Trainer<M> {
         let (progress, best, observers) = start.history(session.updates(), &rank, program)?;
         let devices = Devices::of(&rank, session.device(), self.utilization)?;
         let mut training = TrainingLoop {
-            feed: Feed::new(&data, progress.cursor, window, Share::of(&rank))?,
+            feed: Feed::new(&data, progress.cursor, window, share)?,
             output: start.output.clone(),
             observers,
             interrupter: self.interrupter.0.clone(),

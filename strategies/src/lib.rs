@@ -10,7 +10,8 @@
 //! ```text
 //! conformance/  the laws that every strategy obeys, as checks
 //! learning/     strategies that change what is learned: Clip, SkipOutliers, Freeze, Lora, Quantize, Ema
-//! execution/    strategies that change how a step is executed: Accumulate, Amp, Zero, Offload, Recompute, KeepPadding
+//! execution/    strategies that change how a step is executed: Accumulate, Amp, Zero, Offload, Recompute, Mesh,
+//!               KeepPadding
 //! cost/         the bytes that a composition holds and sends, computed without the model
 //! optim/        AdamW, Lion and SGD in one pass over memory, AdamW in 8 bits, Adafactor, LAMB, and parameter groups
 //! contract/     what a strategy is, and how several work together: Strategy, Stage, Effects, Composition
@@ -149,7 +150,9 @@ pub use contract::{
 };
 pub use dtypes::{Float, cast_params, float_name, require_dtype, supported_floats};
 pub use error::{SettingError, StrategyError};
-pub use execution::{Accumulate, AccumulateIn, Amp, Keep, KeepPadding, LossScale, Offload, Recompute, Zero};
+pub use execution::{
+    Accumulate, AccumulateIn, Amp, Keep, KeepPadding, LossScale, Mesh, Offload, Recompute, Zero,
+};
 pub use firebrick_kernels::Draws;
 pub use firebrick_world::{Communicator, World, WorldError, host_device};
 pub use grads::{Agreed, Agreement, GradMap, Grads, Outcome, Settled, SkipReason};
@@ -162,8 +165,8 @@ pub use params::{
     values_on_host, with_values,
 };
 pub use pass::{
-    Bundle, Dropout, OffloadedParam, OffloadedParams, OffloadedRead, Pass, SegmentPlan, TensorMap, Units,
-    Which,
+    Bundle, ContextColumns, Dropout, OffloadedParam, OffloadedParams, OffloadedRead, Pass, SegmentPlan,
+    TensorMap, Units, Which,
 };
 pub use sharding::{Part, Reduces, Rows, Shard, Sharding};
 
@@ -185,5 +188,6 @@ impl<M: burn::module::Module + 'static> registry::Registered for dyn Strategy<M>
             .strategy::<Freeze>("Freeze")
             .strategy::<SkipOutliers>("SkipOutliers")
             .strategy::<KeepPadding>("KeepPadding")
+            .strategy::<Mesh>("Mesh")
     }
 }

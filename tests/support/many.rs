@@ -38,6 +38,8 @@ pub struct Setting {
     pub optimizer: fn(&Gpt) -> ModelOptimizer,
     /// Whether the same rows are evaluated at the end of each epoch.
     pub evaluated: bool,
+    /// So many ranks share the tokens of their samples.
+    pub context: usize,
 }
 
 impl Default for Setting {
@@ -46,7 +48,17 @@ impl Default for Setting {
         // Past the end of an epoch, and few if a processor emulates the GPU.
         let steps = if super::is_cpu() { 20 } else { 4 };
         let optimizer = |_: &Gpt| optimizer();
-        Self { rows: 21, global: 8, steps, dropout: 0.1, seed: 11, rate: 2e-3, optimizer, evaluated: false }
+        Self {
+            rows: 21,
+            global: 8,
+            steps,
+            dropout: 0.1,
+            seed: 11,
+            rate: 2e-3,
+            optimizer,
+            evaluated: false,
+            context: 1,
+        }
     }
 }
 
@@ -60,8 +72,9 @@ impl Setting {
     /// several, one of the `strategies` must accumulate them.
     pub fn run<S: Composition<Gpt>>(&self, ranks: usize, micro_batches: usize, strategies: S) -> Outcome {
         let device = super::device().autodiff();
-        let micro = self.global / ranks / micro_batches;
-        assert_eq!(micro * ranks * micro_batches, self.global, "a global batch is cut without a rest");
+        let shares = ranks / self.context * micro_batches;
+        let micro = self.global / shares;
+        assert_eq!(micro * shares, self.global, "a global batch is cut without a rest");
         let data = Data::new(Rows::ragged(self.rows)).micro_batch(micro);
         let data = if self.evaluated { data.valid(Rows::ragged(self.rows)) } else { data };
         let (sender, steps) = std::sync::mpsc::channel();

@@ -24,6 +24,7 @@ mod label_smoothing;
 mod lora;
 mod lora_variants;
 mod many_ranks;
+mod mesh;
 mod mixed_precision;
 mod observers;
 mod of_burn;

@@ -7,7 +7,7 @@ use burn::module::Module;
 use firebrick::datasets::{Batches, DataError, TokenBatch};
 use firebrick::strategies::{StrategyError, WorldError};
 use firebrick::{
-    Data, Interrupter, Loss, Objective, Pass, Schedule, StepNumbers, TrainError, Trainer, World, Zero,
+    Data, Interrupter, Loss, Mesh, Objective, Pass, Schedule, StepNumbers, TrainError, Trainer, World, Zero,
 };
 use firebrick_models::Gpt;
 
@@ -27,7 +27,7 @@ fn a_run_that_diverges_on_one_rank_ends_with_its_number() {
 fn fails<B: Batches<Batch = TokenBatch>, M: Objective<TokenBatch> + 'static>(
     model: M,
     train: B,
-    stage: u8,
+    (stage, context): (u8, usize),
     valid: Option<Rows>,
 ) -> TrainError {
     let data = Data::new(train).micro_batch(2).workers(0);
@@ -37,7 +37,8 @@ fn fails<B: Batches<Batch = TokenBatch>, M: Objective<TokenBatch> + 'static>(
     };
     // A deadline beyond all time is none.
     let world = World::threads(4).deadline(std::time::Duration::MAX);
-    let trainer = Trainer::new().over(world).with(Zero::stage(stage)).steps(50);
+    let mesh = Mesh::new().context(context);
+    let trainer = Trainer::new().over(world).with(mesh).with(Zero::stage(stage)).steps(50);
     match trainer.fit(model, adamw(), Schedule::constant(1e-2), data) {
         Err(error) => error,
         Ok(_) => panic!("a rank fails"),
@@ -63,9 +64,13 @@ impl Objective<TokenBatch> for PanicsOn {
 
 #[test]
 fn a_rank_that_panics_brings_all_down_and_is_named() {
-    for (stage, rank, evaluating) in [(0, 2, false), (1, 0, false), (1, 3, true), (0, 0, true)] {
+    let cases = [(0, 2, false), (1, 0, false), (1, 3, true), (0, 0, true)];
+    for ((stage, rank, evaluating), context) in
+        cases.into_iter().flat_map(|case| [1, 2, 4].map(|c| (case, c)))
+    {
         let model = PanicsOn { inner: gpt(0.0, &device().autodiff()), rank, evaluating };
-        let error = fails(model, Rows::ragged(16), stage, evaluating.then(|| Rows::ragged(9)));
+        let valid = evaluating.then(|| Rows::ragged(9));
+        let error = fails(model, Rows::ragged(16), (stage, context), valid);
         let TrainError::Rank { rank: named, reason } = &error else { panic!("{error}") };
         assert!(*named == rank && matches!(**reason, TrainError::Panicked(_)), "{error}");
         assert_eq!(error.to_string(), format!("rank {rank}: panicked: out of tune"));
@@ -93,7 +98,7 @@ impl Batches for Damaged {
 #[test]
 fn a_rank_that_cannot_read_its_part_brings_all_down_and_is_named() {
     // In windows of eight rows for four ranks, row 13 belongs to the third rank.
-    let error = fails(gpt(0.0, &device().autodiff()), Damaged(Rows::ragged(16), 13), 1, None);
+    let error = fails(gpt(0.0, &device().autodiff()), Damaged(Rows::ragged(16), 13), (1, 1), None);
     assert!(
         matches!(&error, TrainError::Rank { rank: 2, reason } if matches!(**reason, TrainError::Data(_)))
     );

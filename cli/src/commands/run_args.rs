@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use crate::console::{print, print_json};
 use crate::run::{Overridden, Override};
-use crate::{Run, RunError};
+use crate::{Run, RunError, RunStrategy};
+use firebrick::Mesh;
 use firebrick::device::Tuning;
 
 #[derive(Debug, Args)]
@@ -28,6 +29,10 @@ pub(crate) struct RunArgs {
     /// An update then sees `batch.micro` x `batch.accumulate` x ranks samples.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     ranks: Option<u64>,
+    /// Divides the ranks into axes: `context=2` lets each two of them share the tokens of their samples, and the others have
+    /// samples of their own. Replaces the `Mesh` of the run's strategies.
+    #[arg(long, value_name = "AXIS=RANKS", value_parser = mesh)]
+    mesh: Option<Mesh>,
     /// Overrides the run's deadline: how long a rank waits for the others before the run ends.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     deadline: Option<u64>,
@@ -164,8 +169,21 @@ impl RunArgs {
         }
         run.tuning = self.tuning.unwrap_or(run.tuning);
         run.ranks = self.ranks.map_or(run.ranks, |ranks| Some(ranks as usize));
+        if let Some(mesh) = self.mesh {
+            run.strategies.retain(|strategy| strategy.effects().context.is_none());
+            run.strategies.push(RunStrategy::new("Mesh", mesh));
+        }
         run.deadline = self.deadline.or(run.deadline);
         Ok(Overridden { run, fits_schedule, shortened })
+    }
+}
+
+/// Reads the axes of a mesh: `context=2`.
+fn mesh(text: &str) -> Result<Mesh, String> {
+    let ranks = text.strip_prefix("context=").and_then(|ranks| ranks.parse().ok()).filter(|ranks| *ranks > 0);
+    match ranks {
+        Some(ranks) => Ok(Mesh::new().context(ranks)),
+        None => Err("expected `context=RANKS`, such as `context=2`".into()),
     }
 }
 

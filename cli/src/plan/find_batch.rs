@@ -146,7 +146,7 @@ impl<M: Trainable> Trial<'_, M> {
     fn planned(&self, shapes: &[Shape], say: &dyn Fn(&str)) -> Result<Option<String>, RunError> {
         let run = self.run.with_batch(self.micro, self.accumulate);
         let data = self.parts.data.clone().micro_batch(self.micro);
-        let per_window = self.accumulate.saturating_mul(run.number_of_ranks());
+        let per_window = self.accumulate.saturating_mul(run.data_ranks());
         let longest = Longest::of(&data, per_window, LOOKED_AT, M::source_tokens, M::rows)?;
         let work = Work::of::<M>(&self.parts.config, &longest, 1.0);
         let (parts, limit, rows, tokens) = (self.parts, self.limit, self.micro, longest.mean_tokens);
@@ -162,7 +162,7 @@ impl<M: Trainable> Trial<'_, M> {
         // With more than two micro-batches, the sum of the gradients is no larger.
         let run = self.run.with_batch(self.micro, self.accumulate.min(2));
         let data = self.parts.data.clone().micro_batch(self.micro);
-        let per_window = self.accumulate.saturating_mul(run.number_of_ranks());
+        let per_window = self.accumulate.saturating_mul(run.data_ranks());
         let longest = Longest::of(&data, per_window, LOOKED_AT, M::source_tokens, M::rows)?;
         let train = From { stream: data.train.clone(), start: longest.start() };
         let data = data.train_on(std::sync::Arc::new(train));

@@ -50,6 +50,8 @@ pub(super) struct Work {
     /// What a decoder reads, or the single sequence.
     pub target: Sequences,
     pub attention: Vec<Attention>,
+    /// Rows of the longest micro-batch, and their columns that are computed.
+    pub longest: [usize; 2],
     /// Whether the source, rather than the target, passes through the parameter at a path.
     pub reads_source: fn(&str) -> bool,
 }
@@ -65,8 +67,21 @@ impl Work {
             source: sequences(longest.mean_source_tokens),
             target: sequences(longest.mean_tokens - longest.mean_source_tokens),
             attention: config.attention(),
+            longest: [
+                longest.rows,
+                (longest.tokens / longest.rows.max(1)).saturating_sub(usize::from(M::LAST_IS_LABEL)),
+            ],
             reads_source: M::Config::reads_source,
         }
+    }
+
+    /// Returns the elements of the keys and values in all layers, of the tokens of the longest micro-batch that one of `context`
+    /// ranks computes.
+    pub fn keys_and_values(&self, context: usize) -> u64 {
+        let [rows, columns] = self.longest;
+        let own = 2 * columns.div_ceil(2 * context);
+        let widths = self.attention.iter().map(|attention| 2 * attention.layers * attention.key_width);
+        (rows * own * widths.sum::<usize>()) as u64
     }
 
     /// Returns the operations of an update: 6 for each parameter and token that passes through it, and 12 x layers x
@@ -131,7 +146,14 @@ mod tests {
         let work = Work {
             source: Sequences { tokens: 0.0, length: 0.0 },
             target: Sequences { tokens: 2.0, length: 3.0 },
-            attention: vec![Attention { layers: 4, width: 5, of_source: false, over_source: false }],
+            longest: [1, 3],
+            attention: vec![Attention {
+                layers: 4,
+                width: 5,
+                key_width: 5,
+                of_source: false,
+                over_source: false,
+            }],
             reads_source: |_| false,
         };
         let flops = |again: f64| work.flops(&shapes, again);
@@ -166,10 +188,12 @@ mod tests {
             is_trained: true,
             packing: None,
         };
-        let attention = |of_source, over_source| Attention { layers: 1, width: 5, of_source, over_source };
+        let attention =
+            |of_source, over_source| Attention { layers: 1, width: 5, key_width: 5, of_source, over_source };
         let work = Work {
             source: Sequences { tokens: 14.0, length: 7.0 },
             target: Sequences { tokens: 6.0, length: 3.0 },
+            longest: [2, 10],
             attention: vec![attention(true, true), attention(false, false), attention(false, true)],
             reads_source: T5Config::reads_source,
         };

@@ -21,6 +21,8 @@ pub(super) struct Longest<B> {
     pub tokens: usize,
     /// Samples of the longest.
     pub samples: usize,
+    /// Rows of the longest.
+    pub rows: usize,
     /// Tokens of a micro-batch on average, padding included.
     pub mean_tokens: f64,
     /// Source tokens among them.
@@ -44,7 +46,9 @@ impl<B: Batch> Longest<B> {
         source_tokens: impl Fn(&B) -> usize,
         rows: impl Fn(&B) -> usize,
     ) -> Result<Self, RunError> {
-        let (mut best, mut sums): (Option<(usize, Range<usize>, usize)>, _) = (None, [0usize; 4]);
+        // Its tokens, positions, samples and rows.
+        let mut best: Option<(usize, Range<usize>, [usize; 2])> = None;
+        let mut sums = [0usize; 4];
         let cut = cut(data, per_window, Share::WHOLE)?;
         for request in Requests::new(data.train.clone(), Cursor::default(), cut).take(looked_at) {
             let request = request?;
@@ -57,16 +61,17 @@ impl<B: Batch> Longest<B> {
                 counted => counted?,
             };
             let source = source_tokens(&batch);
-            sums = [sums[0] + 1, sums[1] + tokens, sums[2] + source, sums[3] + rows(&batch)];
+            let rows = rows(&batch);
+            sums = [sums[0] + 1, sums[1] + tokens, sums[2] + source, sums[3] + rows];
             let is_longer = best.as_ref().is_none_or(|(most, ..)| tokens > *most);
             if batch.items() > 0 && is_longer {
-                best = Some((tokens, request.positions, batch.samples()));
+                best = Some((tokens, request.positions, [batch.samples(), rows]));
             }
         }
         let [looked, ..] = sums;
         let [_, mean_tokens, mean_source_tokens, mean_rows] =
             sums.map(|sum| sum as f64 / looked.max(1) as f64);
-        let Some((tokens, positions, samples)) = best else {
+        let Some((tokens, positions, [samples, rows])) = best else {
             return Err(PlanError::NothingToLearn { looked }.into());
         };
         Ok(Self {
@@ -74,6 +79,7 @@ impl<B: Batch> Longest<B> {
             positions,
             tokens,
             samples,
+            rows,
             mean_tokens,
             mean_source_tokens,
             mean_rows,

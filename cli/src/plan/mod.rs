@@ -48,7 +48,7 @@ use firebrick::{ByteSize, Data, TrainError};
 use firebrick_models::family::{Family, Trainable};
 use firebrick_models::pretrained::Folder;
 use firebrick_strategies::Order;
-use firebrick_strategies::cost::{Held, sent};
+use firebrick_strategies::cost::{Held, sent, sent_in_context};
 
 pub use cluster::{Cluster, ClusterError, Collectives, Group, Peak};
 pub use error::PlanError;
@@ -232,7 +232,7 @@ impl Planning<'_> {
         };
         let parts = run.prepare_unbounded::<M>(folder, tell)?;
         let micro_batches = DataRun::from(run).micro_batches();
-        let per_window = micro_batches.saturating_mul(run.number_of_ranks());
+        let per_window = micro_batches.saturating_mul(run.data_ranks());
         let longest =
             |data: &Data<M::Batch>| Longest::of(data, per_window, LOOKED_AT, M::source_tokens, M::rows);
         let of_batch = longest(&parts.data)?;
@@ -241,7 +241,7 @@ impl Planning<'_> {
             counted(of_batch.samples, "sample"),
             counted(of_batch.tokens, "token")
         ));
-        let in_update = (micro_batches * run.number_of_ranks()) as f64;
+        let in_update = (micro_batches * run.data_ranks()) as f64;
         let work = Work::of::<M>(&parts.config, &of_batch, in_update);
         let is_cpu = parts.device_name.starts_with("cpu");
         // The memory of this machine is not that of the cluster's devices.
@@ -359,7 +359,11 @@ impl<M: Trainable> Planner<'_, M> {
         let PreparedList { layout, order, pass, recomputed } = self.prepared(&composed)?;
         let params = || self.shapes.iter().map(|shape| layout.planned(shape));
         let held = Held::of(params(), &order, self.run.windows_vary(), ranks, &*self.run.optimizer);
-        let sent = sent(params(), &order, 0, ranks);
+        let mut sent = sent(params(), &order, 0, ranks);
+        for (kind, more) in sent_in_context(&order, self.work.keys_and_values(order.context()), recomputed) {
+            let all = sent.entry(kind).or_default();
+            *all = Sent { elements: all.elements + more.elements, bytes: all.bytes + more.bytes };
+        }
         let host = if self.limit.with_host { held.host + held.host_gradients } else { 0 };
         let peak = held.peak(pass.activations as u64, pass.most as u64);
         let largest_micro = match self.limit.bytes.filter(|_| self.tracer.knows_rows()) {

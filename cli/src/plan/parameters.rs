@@ -44,7 +44,10 @@ impl ParamLayout {
     ) -> Result<Self, RunError> {
         let skeleton: M = skeleton(parts.config.clone(), &parts.device);
         let optimizer = run.groups().build(&skeleton, &*run.optimizer)?;
-        let (skeleton, strategies) = (AnyModel::new::<M::Batch>(skeleton), recipes(strategies));
+        // One rank tells what a parameter takes; which ranks share tokens does not matter for it.
+        let on_one = strategies.iter().filter(|strategy| strategy.effects().context.is_none());
+        let strategies = recipes(&on_one.cloned().collect::<Vec<_>>());
+        let skeleton = AnyModel::new::<M::Batch>(skeleton);
         let adaptation = || Adaptation::seeded(run.seed).with_fresh(parts.fresh.clone());
         let adapted = strategies.adapt(skeleton.clone(), &mut adaptation())?;
         let trained: HashSet<ParamId> =

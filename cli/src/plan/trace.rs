@@ -22,13 +22,15 @@ use firebrick_datasets::counted;
 use firebrick_kernels::{Draws, with_share_of_classes, with_zero_results};
 use firebrick_strategies::effects::RecomputedBlocks;
 use firebrick_strategies::optim::Groups;
-use firebrick_strategies::{Adaptation, Offload, Offloads, Paths, Recompute, StrategyError, Zero, learns};
+use firebrick_strategies::{
+    Adaptation, Effects, Offload, Offloads, Paths, Recompute, StrategyError, Zero, learns,
+};
 use firebrick_world::{Communicator, host_device};
 
 use super::PlanError;
 use super::longest::Longest;
 use super::recomputed::{Lines, mixed};
-use crate::run::{Parts, parameters, recipes, skeleton, written};
+use crate::run::{Parts, data_parallel, parameters, recipes, skeleton, written};
 use crate::{Run, RunError, RunStrategy};
 use firebrick::engine::dry_run::caught;
 use firebrick::engine::session::{PreparedRun, checked};
@@ -241,11 +243,17 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         let device = Some(self.device.clone());
         let model = AnyModel::new::<M::Batch>(model);
         let adaptation = Adaptation::seeded(run.seed).with_fresh(self.parts.fresh.clone());
-        // A pass in which nothing reduces is the same on one rank.
-        let reduces = strategies.iter().any(|strategy| strategy.effects().reduces.is_some());
-        let ranks = if reduces { run.number_of_ranks() } else { 1 };
+        // A pass in which nothing reduces is the same on one rank, unless ranks share tokens; these are not without a sum.
+        let mut strategies = strategies.to_vec();
+        let any = |of: fn(&Effects) -> bool| strategies.iter().any(|strategy| of(&strategy.effects()));
+        let reduces = any(|effects| effects.reduces.is_some());
+        let is_divided = any(|effects| effects.context.is_some());
+        if is_divided && !reduces {
+            strategies.push(data_parallel());
+        }
+        let ranks = if reduces || is_divided { run.number_of_ranks() } else { 1 };
         let world = Communicator::rehearsal(ranks);
-        let prepared = PreparedRun::new(&recipes(strategies), model, device, &optimizer, world, adaptation)?;
+        let prepared = PreparedRun::new(&recipes(&strategies), model, device, &optimizer, world, adaptation)?;
         let session = prepared.start(optimizer, run.schedule.clone(), run.seed, 1)?;
         let draws = Draws { seed: run.seed, epoch: 0, first: 0 };
         let pass = |longest: &Longest<M::Batch>| -> Result<PassPeak, RunError> {
@@ -255,6 +263,9 @@ impl<'a, M: Trainable> Tracer<'a, M> {
             let (model, pass) = session.pass().drawing(draws).enter(session.replica())?;
             let passed = caught(|| -> Result<_, TrainError> {
                 let loss = model.loss(batch, &pass);
+                if pass.repeats_batch() {
+                    return Err(TrainError::TokensNotDivided);
+                }
                 let loss = checked(loss.sum, loss.items, expected)? / expected.max(1) as f64;
                 Ok(loss.backward())
             });

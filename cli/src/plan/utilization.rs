@@ -29,7 +29,7 @@ impl Run {
         let Some(peak_flops) = self.peak_flops.or_else(|| device::peak_flops(&parts.device, dtype)) else {
             return Ok(None);
         };
-        let per_window = DataRun::from(self).micro_batches().saturating_mul(self.number_of_ranks());
+        let per_window = DataRun::from(self).micro_batches().saturating_mul(self.data_ranks());
         let longest = match Longest::of(&parts.data, per_window, LOOKED_AT, M::source_tokens, M::rows) {
             // A run may begin with windows that it skips.
             Err(RunError::Plan(PlanError::NothingToLearn { .. })) => return Ok(None),

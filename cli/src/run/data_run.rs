@@ -14,7 +14,7 @@ use firebrick_tasks::{
 };
 
 use super::from_run_file::FromRunFile;
-use super::launcher::{Process, number_of_ranks};
+use super::launcher::{Process, data_ranks};
 use super::part_of_run::part_of_run;
 use super::{BatchConfig, Run, RunError, RunStrategy, default_seed, first_effect};
 use crate::hub::{FileSet, HubError, local_folder, local_paths};
@@ -106,7 +106,7 @@ impl From<&Run> for DataRun {
 impl DataRun {
     /// Returns the size of the global batch, over all ranks.
     pub(crate) fn global_batch(&self) -> Amount {
-        self.batch.amount().times(self.micro_batches()).times(number_of_ranks(self.ranks).max(1))
+        self.batch.amount().times(self.micro_batches()).times(data_ranks(self.ranks, &self.strategies))
     }
 
     /// Returns the number of micro-batches in an update, from whichever setting gives it.

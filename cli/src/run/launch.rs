@@ -134,7 +134,7 @@ impl Launch<'_> {
         let mut run = run.clone();
         if let (true, Some(epochs)) = (fits_schedule, run.epochs) {
             let micro_batches = DataRun::from(&run).micro_batches();
-            let ranks = run.number_of_ranks().max(1);
+            let ranks = run.data_ranks();
             let updates = updates_in_epochs(&parts.data, epochs, micro_batches, ranks)?;
             run.shorten_schedule(updates).iter().for_each(|line| say(line));
         }

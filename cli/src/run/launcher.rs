@@ -2,7 +2,7 @@
 
 use firebrick_world::{LAUNCHERS, Launcher};
 
-use super::RunError;
+use super::{RunError, RunStrategy, first_effect};
 
 /// A process of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,12 @@ impl Process {
     pub fn leads(self) -> bool {
         self.number == 0
     }
+}
+
+/// Returns the number of ranks, or of groups of them whose ranks share the tokens of their samples: at least one.
+pub(super) fn data_ranks(said: Option<usize>, strategies: &[RunStrategy]) -> usize {
+    let context = first_effect(strategies, |effects| effects.context).unwrap_or(1);
+    (number_of_ranks(said) / context.max(1)).max(1)
 }
 
 /// Returns the number of ranks: the given one, or one for each process that a launcher started.

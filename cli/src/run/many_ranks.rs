@@ -9,7 +9,7 @@ use firebrick_strategies::cost::{Held, PlannedParam};
 use firebrick_strategies::{Effects, Offload, Order, StrategyRecipe};
 use firebrick_world::World;
 
-use super::launcher::{Process, number_of_ranks};
+use super::launcher::{Process, data_ranks, number_of_ranks};
 use super::{DataRun, Run, RunError};
 use firebrick::engine::ranks::STACK_BYTES;
 
@@ -25,7 +25,7 @@ impl Run {
     /// Whether a rank may have more micro-batches in a window than `accumulate` says. A global batch that is bounded by
     /// tokens is divided among the ranks by samples.
     pub(crate) fn windows_vary(&self) -> bool {
-        self.number_of_ranks() > 1 && matches!(self.batch.amount(), Amount::Tokens(_))
+        self.data_ranks() > 1 && matches!(self.batch.amount(), Amount::Tokens(_))
     }
 
     /// Returns the ranks: threads of this process, or of each process that a launcher started.
@@ -64,6 +64,11 @@ impl Run {
             None => world,
         };
         Ok(world.on(devices).nccl(self.nccl))
+    }
+
+    /// Returns the number of ranks that train on samples of their own, or of groups whose ranks share the tokens of them.
+    pub(crate) fn data_ranks(&self) -> usize {
+        data_ranks(self.ranks, &self.strategies)
     }
 
     /// Returns the strategies that [`bytes_per_parameter`](Self::bytes_per_parameter) counts: those that reduce gradients, or
@@ -109,7 +114,7 @@ impl Run {
 
     /// Describes the size of a global batch: `4 ranks x 2 micro-batches of 8 = 64 samples in an update`.
     pub(crate) fn batch_summary(&self) -> String {
-        let (ranks, micro_batches) = (self.number_of_ranks(), DataRun::from(self).micro_batches());
+        let (ranks, micro_batches) = (self.data_ranks(), DataRun::from(self).micro_batches());
         let all = ranks.saturating_mul(micro_batches);
         let (micro, global) = match self.batch.amount() {
             Amount::Samples(samples) => {
@@ -120,7 +125,11 @@ impl Run {
                 (most(tokens), most(tokens.saturating_mul(all)))
             }
         };
-        let (ranks, micro_batches) = (counted(ranks, "rank"), counted(micro_batches, "micro-batch"));
+        let ranks = match self.number_of_ranks() / ranks {
+            0 | 1 => counted(ranks, "rank").to_string(),
+            each => format!("{} of {each} ranks", counted(ranks, "group")),
+        };
+        let micro_batches = counted(micro_batches, "micro-batch");
         format!("{ranks} x {micro_batches} of {micro} = {global} in an update")
     }
 }

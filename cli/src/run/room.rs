@@ -26,7 +26,7 @@ impl Run {
         let Some(available) = memory::of_machine().filter(|_| parts.device_name.starts_with("cpu")) else {
             return Ok(());
         };
-        let per_window = DataRun::from(self).micro_batches().saturating_mul(self.number_of_ranks());
+        let per_window = DataRun::from(self).micro_batches().saturating_mul(self.data_ranks());
         let first = Rows::of_first_micro_batch(&parts.data, per_window)?;
         let pass = ranks as f64 * first.least_bytes(&parts.config.attention());
         let order = self.counted_order();
@@ -271,7 +271,8 @@ mod tests {
 
     #[test]
     fn a_pass_takes_its_queries_and_a_score_for_each_pair_of_tokens() {
-        let attention = |of_source| [Attention { layers: 3, width: 8, of_source, over_source: false }];
+        let attention =
+            |of_source| [Attention { layers: 3, width: 8, key_width: 8, of_source, over_source: false }];
         let rows = Rows { rows: 2, tokens: 20 };
         assert_eq!(rows.least_bytes(&attention(false)), 4.0 * (20.0 * 8.0 + 2.0 * 100.0));
         assert_eq!(rows.least_bytes(&attention(true)), 4.0 * (20.0 * 8.0 + 2.0 * 25.0));

@@ -175,9 +175,9 @@ fn sent_otherwise(planned: &Planned, report: &Report) -> Vec<String> {
     otherwise.collect()
 }
 
-/// Groups of ranks that hold a copy of the state each.
+/// Groups of ranks that hold a copy of the state each, or share the tokens of their samples.
 #[test]
-fn copies_within_groups_are_planned_too() {
+fn groups_of_ranks_are_planned_too() {
     let _alone = alone();
     if device().memory_pool_usage().is_some() {
         return;
@@ -190,6 +190,9 @@ fn copies_within_groups_are_planned_too() {
         (4, "[Amp(bf16), Accumulate(2), Zero(stage: 1, within: 2)]"),
         (2, "[Zero(stage: 3, within: 1)]"),
         (2, "[Zero(stage: 3, within: 8, sum_in: bf16)]"),
+        (4, "[Mesh(context: 2), Zero(stage: 0)]"),
+        (4, "[Mesh(context: 4), Zero(stage: 1), Recompute(every: 2), Amp(bf16)]"),
+        (4, "[Mesh(context: 2), Zero(stage: 3), Accumulate(2)]"),
     ] {
         let sets =
             [format!("strategies={strategies}"), format!("ranks={ranks}"), "batch.accumulate=None".into()];

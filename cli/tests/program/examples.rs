@@ -37,6 +37,21 @@ fn eight_ranks() {
     run.stderr(contains("8 ranks x 2 micro-batches of 1 = 16 samples in an update"));
 }
 
+/// Ranks that share the tokens of their samples, on the CPU, and with other axes on the command line.
+#[test]
+fn mesh() {
+    let sets =
+        ["sample.tokens=5", "data.path=\"examples\"", "data.tokenizer.vocabulary=300", "data.block=40"];
+    let run = example("mesh", &sets).success().stdout(contains("saved in").and(contains("awaited")));
+    run.stderr(contains("2 groups of 4 ranks x 1 micro-batch of 2 = 4 samples in an update"));
+    let mut other = crate::small_run::at_root();
+    other.args(["plan", "examples/mesh.ron", "--mesh", "context=8", "--tokens", "64"]);
+    other.assert().success().stdout(contains("Mesh(context: 8)").and(contains("Mesh(context: 4)").not()));
+    let mut wrong = crate::small_run::at_root();
+    wrong.args(["train", "examples/mesh.ron", "--mesh", "tensor=2"]);
+    wrong.assert().code(2).stderr(contains("such as `context=2`"));
+}
+
 #[test]
 fn tinyshakespeare() {
     let text = tempfile::tempdir().unwrap();

@@ -116,8 +116,9 @@ struct Parts {
 
 /// A dropout of the weights.
 struct Dropout {
-    /// [`WORDS`](super::cube_rows::WORDS) of each row of the batch.
+    /// The [words](super::drops::Drops::on_device) of the rows of the batch and, from there on, the columns of queries.
     keys: IntTensor<Cube>,
+    columns_at: usize,
     threshold: u32,
     factor: f32,
 }
@@ -134,7 +135,7 @@ impl Parts {
         let bounds = plan.bounds.clone().map(sent);
         let drops = plan.drops.as_ref().zip(plan.drop_keys.clone()).map(|(drops, keys)| {
             let (threshold, factor) = drops.threshold_and_factor();
-            Dropout { keys: sent(keys), threshold, factor }
+            Dropout { keys: sent(keys), columns_at: drops.columns_at(), threshold, factor }
         });
         let mut parts = Self { query, key, value, shape, scale: plan.scale as f32, bounds, drops, bias };
         parts.query = Cube::float_reshape(parts.query.clone(), parts.grouped_by(key_heads));
@@ -219,7 +220,7 @@ impl Parts {
         };
         let scores = Cube::product(query, key);
         let [_, heads, length, _] = self.shape.dims();
-        let drops = self.drops.as_ref().map(|drops| (drops.threshold, drops.factor));
+        let drops = self.drops.as_ref().map(|drops| (drops.threshold, drops.factor, drops.columns_at));
         let bounded = self.bounds.is_some();
         let biases = self.bias.as_ref().map_or(0, |bias| bias.shape()[0]);
         let (rows_of_batch, first) = (heads * length, chunk.first);

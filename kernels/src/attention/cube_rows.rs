@@ -7,6 +7,7 @@ use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
+use super::drops::WORDS;
 use crate::cube::{
     Spec, contiguous, element, empty, grid, most_of_cube, run_many, sum_of_cube, units, written,
 };
@@ -21,8 +22,9 @@ pub(super) struct Rows {
     pub first: usize,
     pub scale: f32,
     pub bounded: bool,
-    /// The threshold of the words below which a weight is dropped, and the factor of the others.
-    pub drops: Option<(u32, f32)>,
+    /// The threshold of the words below which a weight is dropped, the factor of the others, and where the keys of the
+    /// dropout have the columns of the queries; 0 if they are numbered from 0.
+    pub drops: Option<(u32, f32, usize)>,
     /// The rows of the bias; 0 if there is none.
     pub biases: usize,
 }
@@ -59,7 +61,7 @@ pub(super) fn weigh(inputs: Vec<CubeTensor>, again: bool, how: Rows) -> Weighed 
     let bias = if how.biases > 0 { next() } else { logs.clone() };
     let dropped =
         (again && how.drops.is_some()).then(|| empty(&scores, scores.meta.shape().clone(), scores.dtype));
-    let (threshold, factor) = how.drops.unwrap_or((0, 1.0));
+    let (threshold, factor, columns_at) = how.drops.unwrap_or((0, 1.0, 0));
     let units = units(&scores, read);
     // SAFETY: each cube checks that its row exists, and reads and writes the columns of that row.
     unsafe {
@@ -85,6 +87,7 @@ pub(super) fn weigh(inputs: Vec<CubeTensor>, again: bool, how: Rows) -> Weighed 
             how.scale,
             threshold,
             factor,
+            columns_at,
             !how.bounded,
             again,
             how.drops.is_some(),
@@ -132,6 +135,7 @@ fn weights_kernel<F: Float, I: Numeric>(
     scale: f32,
     threshold: u32,
     factor: f32,
+    columns_at: usize,
     #[comptime] causal: bool,
     #[comptime] again: bool,
     #[comptime] drops: bool,
@@ -187,7 +191,7 @@ fn weights_kernel<F: Float, I: Numeric>(
             logs[row] = log;
         }
     }
-    let drop_state = dropped_row(keys, sample, of_sample / length, query, drops);
+    let drop_state = dropped_row(keys, sample, of_sample / length, query, columns_at, drops);
     let mut at = unit;
     while at < read {
         let mut weight = 0.0f32;
@@ -309,9 +313,6 @@ fn slopes_kernel<F: Float>(
     }
 }
 
-/// The words of a row of the batch: two of its key, then where its samples of queries and of keys start.
-const WORDS: usize = 4;
-
 /// The state of the hash for one query: see [`Key`](crate::dropout::mask::Key).
 #[derive(CubeType, Clone, Copy)]
 pub struct DroppedRow {
@@ -321,14 +322,26 @@ pub struct DroppedRow {
     start: u32,
 }
 
-/// Returns the state of a query, or any state if nothing `drops`. `keys` holds [`WORDS`] of each row of the batch.
+/// Returns the state of a query, or any state if nothing `drops`. `keys` holds [`WORDS`] of each row of the batch and, from
+/// `columns_at` on if that isn't 0, the columns of the queries.
 #[cube]
-fn dropped_row(keys: &[u32], row: usize, head: usize, query: usize, #[comptime] drops: bool) -> DroppedRow {
+fn dropped_row(
+    keys: &[u32],
+    row: usize,
+    head: usize,
+    query: usize,
+    columns_at: usize,
+    #[comptime] drops: bool,
+) -> DroppedRow {
     let mut state = DroppedRow { first: 0u32, second: 0u32, start: 0u32 };
     if drops {
         let at = row * WORDS;
         let (a, b) = enter(keys[at], keys[at + 1], spread(head as u32));
-        let (first, second) = enter(a, b, spread(query as u32 - keys[at + 2]));
+        let mut column = query as u32;
+        if columns_at > 0 {
+            column = keys[columns_at + query];
+        }
+        let (first, second) = enter(a, b, spread(column - keys[at + 2]));
         state.first = first;
         state.second = second;
         state.start = keys[at + 3];

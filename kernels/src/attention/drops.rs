@@ -1,5 +1,7 @@
 //! The dropped weights of a tile: the mask of [`dropout`](crate::dropout()), computed where it is read.
 
+use std::sync::Arc;
+
 #[cfg(feature = "cube")]
 use burn::tensor::{DType, Device, Int, Tensor};
 use pulp::Simd;
@@ -8,6 +10,10 @@ use super::Reads;
 use crate::dropout::mask::{Key, spread, words};
 use crate::{Samples, Site};
 
+/// The words of a row of the batch on a device: two of its key, then where its samples of queries and of keys start.
+#[cfg(feature = "cube")]
+pub const WORDS: usize = 4;
+
 /// Which weights of an attention are dropped, by their positions: rows are samples, and positions along queries and
 /// keys count from the start of the row's sample, or [of its keys](Reads::with_key_starts).
 #[derive(Clone, Debug)]
@@ -15,6 +21,8 @@ pub struct Drops {
     keys: Vec<u64>,
     /// The columns where the samples of queries, and of keys, start in each row.
     starts: [Option<Vec<usize>>; 2],
+    /// The columns of the queries, if they aren't numbered from 0.
+    columns: Option<Arc<[usize]>>,
     /// p·2³², rounded down.
     threshold: u32,
     /// 1 / (1 - p).
@@ -31,7 +39,7 @@ impl Drops {
         let Site { draws, number, samples } = site;
         let (rows, starts) = match (samples, reads.ragged_rows()) {
             (Samples::Columns, None) => (batch, None),
-            (Samples::Starting(starts), None) => {
+            (Samples::Starting(starts) | Samples::Selected { starts, .. }, None) => {
                 assert!(
                     starts.len() >= batch,
                     "attention: the pass knows the starts of {} rows, but the query has {batch}",
@@ -43,24 +51,35 @@ impl Drops {
             _ => panic!("attention: {reads:?} does not fit the pass's {samples:?}"),
         };
         let starts = [starts.clone(), reads.key_starts(batch).or(starts)];
+        let columns = match samples {
+            Samples::Selected { columns, .. } => Some(columns.clone()),
+            _ => None,
+        };
         let keys = (0..rows).map(|row| draws.of_row(number, row)).collect();
         let (threshold, factor) = ((prob * 4_294_967_296.0) as u32, (1.0 / (1.0 - prob)) as f32);
-        (threshold > 0).then_some(Self { keys, starts, threshold, factor })
+        (threshold > 0).then_some(Self { keys, starts, columns, threshold, factor })
     }
 }
 
 #[cfg(feature = "cube")]
 impl Drops {
-    /// Sends what the kernel hashes to a device, as `[rows * 4]` in u32: for each row the two words of its key, and where
-    /// its samples of queries and of keys start.
+    /// Sends what the kernel hashes to a device, in u32: for each row the two words of its key, and where its samples of
+    /// queries and of keys start; then the columns of the queries, unless they are numbered from 0.
     pub fn on_device(&self, device: &Device) -> Tensor<1, Int> {
         let start = |of: usize, row: usize| self.starts[of].as_ref().map_or(0, |starts| starts[row] as u32);
         let of_row = |(row, key): (usize, &u64)| {
             let [a, b] = words(*key);
             [a, b, start(0, row), start(1, row)]
         };
-        let all: Vec<u32> = self.keys.iter().enumerate().flat_map(of_row).collect();
+        let of_rows = self.keys.iter().enumerate().flat_map(of_row);
+        let columns = self.columns.iter().flat_map(|columns| columns.iter().map(|column| *column as u32));
+        let all: Vec<u32> = of_rows.chain(columns).collect();
         Tensor::from_data(all.as_slice(), (&device.clone().inner(), DType::U32))
+    }
+
+    /// Returns where the [words](Self::on_device) have the columns of the queries, or 0 if they have none.
+    pub fn columns_at(&self) -> usize {
+        if self.columns.is_some() { self.keys.len() * WORDS } else { 0 }
     }
 
     /// Returns the threshold of the words, and the factor of the weights that are kept.
@@ -88,7 +107,13 @@ impl DroppedKeys {
             drops.starts.each_ref().map(|starts| starts.as_ref().map_or(0, |starts| starts[row]));
         let [a, b] = words(drops.keys[row]);
         let of_head = Key(a, b).enter(spread(head));
-        let keys = (query..query + queries).map(|query| of_head.enter(spread(query.wrapping_sub(start))));
+        // A block may end with queries that do not exist.
+        let column = |query: usize| match &drops.columns {
+            Some(columns) => columns.get(query).copied().unwrap_or(0),
+            None => query,
+        };
+        let keys =
+            (query..query + queries).map(|query| of_head.enter(spread(column(query).wrapping_sub(start))));
         let (first, second) = keys.map(|Key(a, b)| (a, b)).unzip();
         Some(Self { first, second, start: of_keys, threshold: drops.threshold, factor: drops.factor })
     }

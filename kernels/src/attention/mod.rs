@@ -301,12 +301,8 @@ pub fn composed(
     let weights = match how.dropout {
         Some((prob, site)) => {
             let starts = how.reads.key_starts(batch).map(|starts| Samples::Starting(starts.into()));
-            dropout_along(
-                weights,
-                prob,
-                &[(2, site.samples), (3, starts.as_ref().unwrap_or(site.samples))],
-                site,
-            )
+            let of_keys = starts.unwrap_or_else(|| site.samples.of_keys());
+            dropout_along(weights, prob, &[(2, site.samples), (3, &of_keys)], site)
         }
         None => weights,
     };

@@ -41,6 +41,8 @@ pub struct Reads {
     shared: Arc<Ranges>,
     /// The column where each row's sample of keys starts; `None` means the column where its sample of queries starts.
     key_starts: Option<Arc<[usize]>>,
+    /// The own key of each query of a row; `None` means that the last query's own key is the last key.
+    own_keys: Option<Arc<[usize]>>,
 }
 
 struct Ranges {
@@ -131,7 +133,7 @@ impl Reads {
             #[cfg(feature = "cube")]
             bounds: Mutex::default(),
         });
-        Self { shared, key_starts: None }
+        Self { shared, key_starts: None, own_keys: None }
     }
 
     /// Sets the column where the sample of keys starts in each row, for keys that are padded apart from the queries, such
@@ -163,8 +165,32 @@ impl Reads {
         Self::new([1, queries, keys], |_, _| 0..keys)
     }
 
+    /// Returns the reads of some queries of each row, where each query's own key has its place: those that one of the
+    /// ranks that share the tokens of a batch computes.
+    ///
+    /// ```
+    /// use firebrick_kernels::Reads;
+    ///
+    /// let reads = Reads::causal(8).select([0, 1, 6, 7].into());
+    /// assert_eq!((reads.shape(), reads.of(0, 2)), ([1, 4, 8], 0..7));
+    /// // Windows end at the own key.
+    /// assert_eq!(reads.within(3).of(0, 2), 4..7);
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If there is no such query, the rows are [ragged](Self::ragged), or there are not as many keys as queries.
+    pub fn select(&self, queries: Arc<[usize]>) -> Self {
+        let [rows, all, keys] = self.shared.shape;
+        let is_square = all == keys && self.shared.ragged.is_none();
+        assert!(is_square, "Reads: queries are selected where each has a key of its own, found {self:?}");
+        let shape = [rows, queries.len(), keys];
+        let selected = Self::new(shape, |row, query| self.of(row, queries[query]));
+        Self { key_starts: self.key_starts.clone(), own_keys: Some(queries), ..selected }
+    }
+
     /// Narrows each range to the last `window` keys up to the query's own, and to none after it. The last query's own key
-    /// is the last key.
+    /// is the last key, unless queries were [selected](Self::select).
     ///
     /// # Panics
     ///
@@ -174,7 +200,7 @@ impl Reads {
     }
 
     /// Narrows each range to the query's own key and those at most `distance` before or after it. The last query's own
-    /// key is the last key.
+    /// key is the last key, unless queries were [selected](Self::select).
     ///
     /// ```
     /// use firebrick_kernels::Reads;
@@ -198,12 +224,14 @@ impl Reads {
                 queries <= keys,
                 "Reads: a window needs a key for each of {queries} queries, found {keys}"
             );
-            let (window, range) = (around(query + keys - queries), self.of(row, query));
+            let own = self.own_keys.as_ref().map_or(query + keys - queries, |own| own[query]);
+            let (window, range) = (around(own), self.of(row, query));
             range.start.max(window.start)..range.end.min(window.end)
         };
         let rows = (0..self.rows()).map(|row| self.lengths(row));
-        let key_starts = self.key_starts.clone();
-        Self { key_starts, ..Self::of_rows(self.shared.shape, self.shared.ragged.clone(), rows, within) }
+        let (key_starts, own_keys) = (self.key_starts.clone(), self.own_keys.clone());
+        let narrowed = Self::of_rows(self.shared.shape, self.shared.ragged.clone(), rows, within);
+        Self { key_starts, own_keys, ..narrowed }
     }
 
     /// The number of rows, which is 1 if all rows of a batch are alike, of queries and of keys; of

@@ -105,13 +105,14 @@ pub struct Axis<'a> {
 impl Axis<'_> {
     /// Returns the coordinates along the axis in one row, spread over all 32 bits. Coordinates before the start of a
     /// row's sample are negative, which is equally valid.
-    fn steps(&self, row: usize) -> impl Iterator<Item = u32> + use<> {
+    fn steps(&self, row: usize) -> impl Iterator<Item = u32> {
         let (start, length) = match self.samples {
             None | Some(Samples::Columns) => (0, self.length),
-            Some(Samples::Starting(starts)) => (starts[row], self.length),
+            Some(Samples::Starting(starts) | Samples::Selected { starts, .. }) => (starts[row], self.length),
             Some(Samples::Ragged(rows)) => (0, rows.row(row).len()),
         };
-        (0..length).map(move |at| spread(at.wrapping_sub(start)))
+        let column = |at: usize| self.samples.map_or(at, |samples| samples.column(at));
+        (0..length).map(move |at| spread(column(at).wrapping_sub(start)))
     }
 
     /// Returns whether all rows have the same coordinates.

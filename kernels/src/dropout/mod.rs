@@ -151,7 +151,7 @@ fn places<'a, const D: usize>(
     let Site { draws, number, samples } = site;
     let rows = match samples {
         Samples::Columns => dims[0],
-        Samples::Starting(starts) => {
+        Samples::Starting(starts) | Samples::Selected { starts, .. } => {
             assert!(
                 starts.len() >= dims[0],
                 "Dropout: the pass knows the starts of {} rows, but the tensor has {}: a row must be a sample",
@@ -188,6 +188,33 @@ pub enum Samples {
     Starting(Arc<[usize]>),
     /// A single row holds the samples, one after the other.
     Ragged(Ragged),
+    /// Each row has these columns of a wider row, in this order, in which its sample starts at the row's column: those of
+    /// one of the ranks that share the tokens of a batch.
+    Selected {
+        /// The columns of the wider rows.
+        columns: Arc<[usize]>,
+        /// The column where each row's sample starts. There may be more of them than rows.
+        starts: Arc<[usize]>,
+    },
+}
+
+impl Samples {
+    /// Returns where the samples stand in the keys that such positions read: of [selected](Self::Selected) columns, in the
+    /// wider rows.
+    pub(crate) fn of_keys(&self) -> Self {
+        match self {
+            Self::Selected { starts, .. } => Self::Starting(starts.clone()),
+            other => other.clone(),
+        }
+    }
+
+    /// Returns the column of the wider row at this one.
+    pub(crate) fn column(&self, at: usize) -> usize {
+        match self {
+            Self::Selected { columns, .. } => columns[at],
+            _ => at,
+        }
+    }
 }
 
 /// Dropout with its gradient, which is the same dropout.

@@ -101,6 +101,7 @@ impl Family for BartConfig {
         let attention = |layers, of_source, over_source| Attention {
             layers,
             width: self.d_model,
+            key_width: self.d_model,
             of_source,
             over_source,
         };

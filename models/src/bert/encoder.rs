@@ -69,6 +69,15 @@ impl Bert {
         self.hidden(inputs, &Tokens::padded(inputs), pass)
     }
 
+    /// The tokens of this rank, where ranks share those of a batch. A DeBERTa reads distances between all of them, and so
+    /// computes all.
+    pub(super) fn shared(&self, inputs: &Inputs, pass: &Pass) -> Tokens {
+        match self.distances.is_none() && self.convolution.is_none() {
+            true => Tokens::shared(inputs, pass),
+            false => Tokens::of(inputs, pass),
+        }
+    }
+
     /// The hidden states of some tokens, of their shape.
     pub(super) fn hidden(&self, inputs: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<3> {
         let pass = &tokens.pass(pass, || starts_of(inputs.host_mask(), inputs.shape()[1]));

@@ -233,11 +233,14 @@ impl BertMaskedLm {
 
 impl Objective<LabeledBatch> for BertMaskedLm {
     fn loss(&self, batch: LabeledBatch, pass: &Pass) -> Loss {
-        heads::masked_loss(&batch, &self.head(), pass, |tokens| self.hidden(batch.inputs(), tokens, pass))
+        let tokens = self.bert.shared(batch.inputs(), pass);
+        let hidden = |tokens: &Tokens| self.hidden(batch.inputs(), tokens, pass);
+        heads::masked_loss(&batch, &self.head(), pass, tokens, hidden)
     }
 
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
-        heads::masked_evaluation(&batch, &self.head(), pass, |tokens| {
+        let tokens = self.bert.shared(batch.inputs(), pass);
+        heads::masked_evaluation(&batch, &self.head(), pass, tokens, |tokens| {
             self.hidden(batch.inputs(), tokens, pass)
         })
     }

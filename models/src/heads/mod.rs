@@ -152,13 +152,13 @@ pub(crate) fn masked_loss(
     batch: &LabeledBatch,
     head: &Head,
     pass: &Pass,
+    tokens: Tokens,
     hidden: impl FnOnce(&Tokens) -> Tensor<3>,
 ) -> Loss {
-    let tokens = Tokens::of(batch.inputs(), pass);
     if tokens.is_empty() {
         return Loss::of_nothing(pass);
     }
-    let (x, labels) = (hidden(&tokens), tokens.select(batch.host_labels()));
+    let (x, labels) = (hidden(&tokens), tokens.select(batch.host_labels(), IGNORE));
     Loss { sum: output_loss(x, head, &labels, pass), items: batch.items() }
 }
 
@@ -167,15 +167,15 @@ pub(crate) fn masked_evaluation(
     batch: &LabeledBatch,
     head: &Head,
     pass: &Pass,
+    tokens: Tokens,
     hidden: impl FnOnce(&Tokens) -> Tensor<3>,
 ) -> Evaluation {
-    let tokens = Tokens::of(batch.inputs(), pass);
     if tokens.is_empty() {
-        let Evaluation { loss, counts } = counted(Loss::of_nothing(pass));
+        let Evaluation { loss, counts } = counted(Loss::of_nothing(pass), pass);
         return Evaluation { loss, counts: [counts, vec![0.0]].concat() };
     }
     let x = hidden(&tokens);
-    let all = tokens.select(batch.host_labels());
+    let all = tokens.select(batch.host_labels(), IGNORE);
     let masked = (0..).zip(&all).filter(|(_, label)| **label != IGNORE);
     let (places, labels): (Vec<i32>, Vec<i32>) = masked.unzip();
     let right = match labels.is_empty() {
@@ -188,7 +188,7 @@ pub(crate) fn masked_evaluation(
         }
     };
     let loss = Loss { sum: output_loss(x, head, &all, pass), items: batch.items() };
-    let Evaluation { loss, mut counts } = counted(loss);
+    let Evaluation { loss, mut counts } = counted(loss, pass);
     counts.push(right as f64);
     Evaluation { loss, counts }
 }

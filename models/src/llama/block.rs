@@ -6,7 +6,7 @@ use firebrick_kernels::{Attending, Reads, add, attention};
 use firebrick_strategies::{Dropout, Pass};
 
 use super::LlamaConfig;
-use crate::attention::{join_heads, normed_heads, scale_of, split_heads};
+use crate::attention::{join_heads, normed_heads, of_all_columns, scale_of, split_heads};
 use crate::key_value::{KeyValue, behind};
 use crate::rope::{Angles, rotated};
 use crate::{Activation, Linear, RmsNorm};
@@ -97,7 +97,7 @@ impl Block {
         let [query, key, value] = self.projected(normed, pass);
         let query = rotated(normed_heads(self.query_norm.as_ref(), query), angles.clone());
         let key = rotated(normed_heads(self.key_norm.as_ref(), key), angles);
-        let (keys, values) = behind(past, key, value);
+        let (keys, values) = of_all_columns(behind(past, key, value), pass);
         let (scale, cap) = (self.score_scale, self.score_cap);
         let attending = Attending { reads: &reads, scale, cap, dropout: self.weight_dropout.at(pass) };
         let mixed = attention(query, keys.clone(), values.clone(), None, attending);

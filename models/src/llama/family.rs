@@ -118,7 +118,10 @@ impl Family for LlamaConfig {
     }
 
     fn attention(&self) -> Vec<Attention> {
-        Attention::of_itself(self.num_hidden_layers, self.num_attention_heads * self.head_size())
+        let (size, layers) = (self.head_size(), self.num_hidden_layers);
+        let mut attention = Attention::of_itself(layers, self.num_attention_heads * size);
+        attention.iter_mut().for_each(|layers| layers.key_width = self.key_value_heads() * size);
+        attention
     }
 
     fn vocabulary(&self) -> usize {
@@ -136,6 +139,8 @@ impl Family for LlamaConfig {
 
 impl Trainable for Llama {
     const TASK: &'static str = "CausalLm";
+
+    const LAST_IS_LABEL: bool = true;
 
     type Batch = TokenBatch;
 }

@@ -244,11 +244,14 @@ impl ModernBertMaskedLm {
 
 impl Objective<LabeledBatch> for ModernBertMaskedLm {
     fn loss(&self, batch: LabeledBatch, pass: &Pass) -> Loss {
-        heads::masked_loss(&batch, &self.head(), pass, |tokens| self.hidden(batch.inputs(), tokens, pass))
+        let tokens = Tokens::shared(batch.inputs(), pass);
+        let hidden = |tokens: &Tokens| self.hidden(batch.inputs(), tokens, pass);
+        heads::masked_loss(&batch, &self.head(), pass, tokens, hidden)
     }
 
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
-        heads::masked_evaluation(&batch, &self.head(), pass, |tokens| {
+        let tokens = Tokens::shared(batch.inputs(), pass);
+        heads::masked_evaluation(&batch, &self.head(), pass, tokens, |tokens| {
             self.hidden(batch.inputs(), tokens, pass)
         })
     }

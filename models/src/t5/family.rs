@@ -89,7 +89,13 @@ impl Family for T5Config {
     fn attention(&self) -> Vec<Attention> {
         let (encoder, width) = (self.num_layers, self.num_heads * self.d_kv);
         let decoder = self.num_decoder_layers.unwrap_or(encoder);
-        let attention = |layers, of_source, over_source| Attention { layers, width, of_source, over_source };
+        let attention = |layers, of_source, over_source| Attention {
+            layers,
+            width,
+            key_width: width,
+            of_source,
+            over_source,
+        };
         vec![
             attention(encoder, true, true),
             attention(decoder, false, false),

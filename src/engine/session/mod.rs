@@ -34,7 +34,7 @@ use crate::accounting::budget::{Moment, OnDevice};
 use crate::accounting::{ParameterBytes, trainable_bytes};
 use crate::checkpoint::{Layout, StateSize};
 use crate::engine::agreement::Tells;
-use crate::engine::feed::{Feed, MicroBatch, Window};
+use crate::engine::feed::{Feed, MicroBatch, Share, Window};
 use crate::engine::step::Step;
 use crate::observe::rank_report::Exchanged;
 use crate::scratch::Values;
@@ -207,6 +207,9 @@ impl<M: Module> Session<M> {
         if pass.smooths_in_vain() {
             return Err(TrainError::LabelsNotSmoothed);
         }
+        if pass.repeats_batch() {
+            return Err(TrainError::TokensNotDivided);
+        }
         let stay = pass.not_in_fp8()?;
         if !stay.is_empty() && self.ranks.world.rank() == 0 {
             warn!("in bf16, not in 8 bits, since an axis is no multiple of 16: {}", stay.join(", "));
@@ -311,6 +314,11 @@ impl<M: Module> Session<M> {
     /// This rank's communicator.
     pub fn world(&self) -> &Communicator {
         &self.ranks.world
+    }
+
+    /// The rank's share of each global batch.
+    pub fn share(&self) -> Share {
+        self.ranks.share()
     }
 
     /// Returns the result of something that reads parameters, or the error of the disk that keeps them if it failed meanwhile.

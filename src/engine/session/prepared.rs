@@ -18,7 +18,7 @@ use super::weights::Weights;
 use crate::accounting::{ParameterBytes, Placement, dtypes};
 use crate::checkpoint::{Layout, OnDisk as Disk};
 use crate::engine::elementwise::require_elementwise;
-use crate::engine::feed::several_micro_batches;
+use crate::engine::feed::{Share, several_micro_batches};
 use crate::scratch::Values;
 use crate::{Data, LrSchedule, TrainError};
 
@@ -76,6 +76,11 @@ impl<M: Module + 'static> PreparedRun<M> {
         self.order.micro_batches()
     }
 
+    /// The rank's share of each global batch.
+    pub fn share(&self) -> Share {
+        Share::of(&self.world, self.order.context())
+    }
+
     /// Rejects windows of several micro-batches per rank if no strategy sums their gradients.
     ///
     /// # Errors
@@ -83,7 +88,7 @@ impl<M: Module + 'static> PreparedRun<M> {
     /// [`TrainError::NotSummed`].
     pub fn require_sums<B: Batch>(&self, data: &Data<B>) -> Result<(), TrainError> {
         match self.order.sums_micro_batches()
-            || !several_micro_batches(data, self.window(), self.world.size())
+            || !several_micro_batches(data, self.window(), self.share().ranks)
         {
             true => Ok(()),
             false => Err(TrainError::NotSummed),
@@ -176,7 +181,7 @@ impl<M: Module + 'static> PreparedRun<M> {
         Ok(Session {
             memory: MemoryProbe::new(bytes, pass.device()),
             updater: Updater::new(optimizer, disk, schedule, is_tied, pass.dtype(), order.moves()),
-            ranks: Ranks::new(world),
+            ranks: Ranks::new(world, order.context()),
             evaluation_dtype: order.evaluation_dtype(),
             stages,
             adaptation,

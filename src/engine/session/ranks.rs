@@ -6,7 +6,7 @@ use firebrick_world::Communicator;
 
 use crate::TrainError;
 use crate::engine::agreement::{PartOfStep, PartOfWindow, StepOfAll, Tells, WindowOfAll};
-use crate::engine::feed::{Feed, Window};
+use crate::engine::feed::{Feed, Share, Window};
 use crate::engine::step::Step;
 use crate::observe::rank_report::Exchanged;
 
@@ -14,6 +14,8 @@ use crate::observe::rank_report::Exchanged;
 pub(super) struct Ranks {
     /// This rank's communicator.
     pub world: Communicator,
+    /// So many ranks in a row share the tokens of their samples.
+    context: usize,
     /// Counts what is exchanged for each step.
     counted: Counted,
     /// The next window over all ranks, if they have told each other of it.
@@ -21,8 +23,18 @@ pub(super) struct Ranks {
 }
 
 impl Ranks {
-    pub fn new(world: Communicator) -> Self {
-        Self { world, counted: Counted::default(), next: None }
+    pub fn new(world: Communicator, context: usize) -> Self {
+        Self { world, context, counted: Counted::default(), next: None }
+    }
+
+    /// The rank's share of each global batch.
+    pub fn share(&self) -> Share {
+        Share::of(&self.world, self.context)
+    }
+
+    /// Returns the rank's part of a window. What ranks share is part of the first one's.
+    fn part_of<B: Batch>(&self, window: &Window<B>) -> PartOfWindow {
+        PartOfWindow::of(window, self.world.rank().is_multiple_of(self.context))
     }
 
     /// Begins a step: returns from where to count what it exchanges.
@@ -53,7 +65,7 @@ impl Ranks {
     pub fn window_of_all<B: Batch>(&mut self, window: &Window<B>) -> Result<WindowOfAll, TrainError> {
         match self.next.take() {
             Some(of_all) => Ok(of_all),
-            None => WindowOfAll::agree(&self.world, window),
+            None => WindowOfAll::agree(&self.world, self.part_of(window)),
         }
     }
 
@@ -71,7 +83,7 @@ impl Ranks {
             return None;
         }
         let next = if may_end { None } else { feed.peek() };
-        let next = next.map(PartOfWindow::of).unwrap_or_default();
+        let next = next.map(|next| self.part_of(next)).unwrap_or_default();
         let part = PartOfStep { updates, stops, saving, next };
         let (world, before) = (self.world.clone(), before.clone());
         let numbers = move || part.numbers(Exchanged::of(&world).since(&before).slowest());

@@ -11,7 +11,6 @@ use super::TrainingLoop;
 use crate::data::Stream;
 use crate::engine::agreement::SumsOfAll;
 use crate::engine::feed;
-use crate::engine::feed::Share;
 use crate::engine::late::Late;
 use crate::engine::optional_batch::{Deal, Spare};
 use crate::engine::session::checked;
@@ -74,7 +73,7 @@ where
         let mut spare = Spare::new(valid.clone());
         let mut sums = EvaluationSums::default();
         let mut unread = Unread::new(self.session.device());
-        let cut = feed::cut(&self.data, 1, Share::of(&world))?;
+        let cut = feed::cut(&self.data, 1, self.session.share())?;
         let mut end = 0;
         while end < samples {
             let global = cut.global_batch(valid, 0, end, samples)?;
@@ -94,7 +93,9 @@ where
                     continue;
                 }
                 let loss = Late::new(checked(loss.sum, loss.items, expected)?.inner());
-                let batch = EvaluatedBatch { done: end, items: expected, counts };
+                // A batch whose tokens several ranks share counts once.
+                let items = if pass.counts_batch() { expected } else { 0 };
+                let batch = EvaluatedBatch { done: end, items, counts };
                 if let Some(read) = unread.push(loss, batch)? {
                     self.add(read, &mut sums, samples);
                 }

@@ -33,6 +33,8 @@ pub struct Effects {
     pub casts: Option<Casts>,
     /// It sums gradients over the ranks.
     pub reduces: Option<Reduces>,
+    /// It divides the tokens of each sample among so many ranks.
+    pub context: Option<usize>,
     /// It keeps state in host memory.
     pub offloads: Option<Offloads>,
     /// It moves gradients and replicas between host and device, so many bytes in one copy, unless a tensor alone has more.
@@ -177,6 +179,7 @@ impl Effects {
             sums: None,
             casts: None,
             reduces: None,
+            context: None,
             offloads: None,
             moves: None,
             moves_each_update: false,
@@ -194,7 +197,7 @@ impl Effects {
     pub fn acts_in_pass(&self) -> bool {
         let shards_gradients = self.reduces.is_some_and(|reduces| reduces.stage >= 2);
         let acts = self.casts.is_some() || self.recomputes.is_some() || self.offloads.is_some();
-        acts || self.adapts || shards_gradients
+        acts || self.adapts || shards_gradients || self.context.is_some()
     }
 
     /// Returns whether the execution of a step changes gradients, or where they are, on their way through the strategy.
@@ -207,6 +210,7 @@ impl Effects {
         other.sums.is_some() && self.sums.is_some()
             || other.casts.is_some() && self.casts.is_some()
             || other.reduces.is_some() && self.reduces.is_some()
+            || other.context.is_some() && self.context.is_some()
             || other.offloads.is_some() && self.offloads.is_some()
             || other.recomputes.is_some() && self.recomputes.is_some()
             || other.averages && self.averages

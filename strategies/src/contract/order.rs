@@ -185,6 +185,11 @@ impl Order {
         self.find(|effects| effects.reduces).map(|(_, reduces)| reduces)
     }
 
+    /// Returns among how many ranks the tokens of a sample are divided: 1 unless a strategy divides them.
+    pub fn context(&self) -> usize {
+        self.find(|effects| effects.context).map_or(1, |(_, ranks)| ranks.max(1))
+    }
+
     /// Returns how many of the ranks share a copy of the state.
     pub fn sharing(&self, ranks: u64) -> u64 {
         self.reduces().map_or(ranks, |reduces| reduces.sharing(ranks as usize) as u64)

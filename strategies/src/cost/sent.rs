@@ -85,6 +85,23 @@ pub fn sent<'a>(
     sent
 }
 
+/// Returns what a rank sends in an update of whole windows to those with which it [shares](crate::Mesh::context) the tokens of
+/// its samples, by the kind of call. `own` are the elements of the keys and values of its tokens in all layers, in one
+/// micro-batch, and `again` is the share of the layers that run again in the backward pass.
+///
+/// A layer gathers the keys and values of the other C - 1 ranks whenever it runs, and sends them the gradients of theirs.
+pub fn sent_in_context(order: &Order, own: u64, again: f64) -> BTreeMap<Collective, Sent> {
+    let others = order.context() as u64 - 1;
+    if others == 0 {
+        return BTreeMap::new();
+    }
+    let gradients = order.micro_batches() as u64 * others * own;
+    let gathered = gradients + (gradients as f64 * again) as u64;
+    let size = DType::from(order.training_dtype()).size() as u64;
+    let of = |elements: u64| Sent { elements, bytes: elements * size };
+    BTreeMap::from([(Collective::AllGather, of(gathered)), (Collective::ReduceScatter, of(gradients))])
+}
+
 /// Returns the part of [`sent`] that goes to other copies, of the calls of [`Collective::AllReduce`]: the sums of shards of
 /// gradients, if [groups](crate::Zero::within) have a copy of the state each.
 ///

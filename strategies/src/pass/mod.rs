@@ -3,9 +3,11 @@
 //! ```text
 //! mod.rs      Pass: its mode, and what its layers know of the batch
 //! segment/    the segment around each block: its plan, its parameters and gradients, and its recomputation
+//! context.rs  the tokens of a batch among the ranks of a context axis
 //! dropout.rs  Dropout: a mask that is a function of each element's position
 //! ```
 
+mod context;
 mod dropout;
 mod segment;
 
@@ -21,6 +23,7 @@ use firebrick_world::{Communicator, Timeline};
 
 use crate::{Grads, StrategyError};
 
+pub use context::ContextColumns;
 pub use dropout::Dropout;
 pub use segment::{
     Bundle, OffloadedParam, OffloadedParams, OffloadedRead, SUMS_IN_FLIGHT, SegmentPlan, TensorMap, Units,
@@ -63,6 +66,8 @@ pub struct Pass {
     timeline: Timeline,
     /// Whether a loss has read `label_smoothing`.
     smooths: Arc<AtomicBool>,
+    /// Whether a model has asked which tokens of a batch it computes.
+    divided: Arc<AtomicBool>,
 }
 
 impl Pass {
@@ -87,6 +92,7 @@ impl Pass {
             label_smoothing: 0.0,
             timeline: Timeline::default(),
             smooths: Arc::default(),
+            divided: Arc::default(),
         }
     }
 

@@ -8,6 +8,7 @@ use crate::{Draws, Samples, Site, testing};
 #[cfg(feature = "cuda")]
 mod flash;
 mod ragged;
+mod selected;
 
 /// The shapes and options of an attention.
 #[derive(Clone, Debug)]

@@ -121,7 +121,7 @@ where
 
 /// Returns `value` as if it were computed from `parent`: in the backward pass, `grad` turns the gradient of `value`
 /// into the gradient of `parent`.
-pub(super) fn graft<const P: usize, const V: usize>(
+pub(in crate::pass) fn graft<const P: usize, const V: usize>(
     parent: Tensor<P>,
     value: Tensor<V>,
     grad: impl Fn(Tensor<V>) -> Tensor<P> + Send + Sync + 'static,

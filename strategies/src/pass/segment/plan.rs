@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use burn::module::{Module, ParamId};
 use burn::tensor::Device;
 use firebrick_kernels::fits_fp8;
+use firebrick_world::Communicator;
 
 use super::budget::Budget;
 use super::maps::shape_of;
@@ -26,6 +27,8 @@ pub struct SegmentPlan {
     pub(super) host: Option<Device>,
     elementwise: bool,
     keeps_padding: bool,
+    /// The ranks that share the tokens of each batch with this one.
+    context: Option<Communicator>,
     unpacks: bool,
     handling: Handling,
     /// The units in the order in which the last pass reached them.
@@ -92,8 +95,19 @@ impl SegmentPlan {
         });
         let Self { elementwise, keeps_padding, unpacks, .. } = *self;
         let (host, paths, handling) = (self.host.clone(), self.paths.clone(), self.handling.clone());
-        let fp8 = self.fp8.clone();
-        Self { recompute, host, elementwise, keeps_padding, unpacks, paths, handling, fp8, ..Self::default() }
+        let (context, fp8) = (self.context.clone(), self.fp8.clone());
+        Self {
+            recompute,
+            host,
+            elementwise,
+            keeps_padding,
+            context,
+            unpacks,
+            paths,
+            handling,
+            fp8,
+            ..Self::default()
+        }
     }
 
     /// Returns the paths of the model's parameters and modules.
@@ -136,6 +150,16 @@ impl SegmentPlan {
     /// Returns whether models compute padding.
     pub fn keeps_padding(&self) -> bool {
         self.keeps_padding
+    }
+
+    /// Divides the tokens of each batch among these ranks, which read the same batches.
+    pub fn divide_context(&mut self, ranks: Communicator) {
+        self.context = Some(ranks);
+    }
+
+    /// Returns the ranks that share the tokens of each batch, if there are several.
+    pub(crate) fn context(&self) -> Option<&Communicator> {
+        self.context.as_ref()
     }
 
     /// Multiplies in 8 bits in the linear layers of blocks.

@@ -1,0 +1,212 @@
+//! Ranks that share the tokens of their samples train to the same model as one rank with the same global batches.
+
+use crate::support::many::*;
+use crate::support::resuming::*;
+use crate::support::{Bigram, Rows, adamw, device, difference, has_bf16};
+use firebrick::strategies::{Composed, StrategyError};
+use firebrick::world::Collective;
+use firebrick::{
+    Amp, Checkpoints, Clip, Data, Ema, Freeze, Lora, Mesh, Offload, Recompute, Resume, Schedule, TrainError,
+    Trainer, World, Zero,
+};
+use firebrick_models::Gpt;
+
+/// f32 sums in another order, over 20 updates.
+const TOLERANCE: f64 = 2e-6;
+
+/// Ranks of which `context` share samples, at a stage of ZeRO, with micro-batches to accumulate.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    ranks: usize,
+    context: usize,
+    stage: u8,
+    micro_batches: usize,
+}
+
+impl Shape {
+    fn strategies(self) -> Composed<Gpt> {
+        let zero = Zero::stage(self.stage).replicate_below(64);
+        let mesh = Mesh::new().context(self.context);
+        Composed::new().with(mesh).with(zero).with(accumulate(self.micro_batches))
+    }
+
+    fn run(self, setting: &Setting, with: &Composed<Gpt>) -> Outcome {
+        let setting = Setting { context: self.context, ..setting.clone() };
+        setting.run(self.ranks, self.micro_batches, self.strategies().with(with.clone()))
+    }
+
+    fn setting(self) -> Setting {
+        Setting::default().cut_for(self.ranks / self.context, self.micro_batches)
+    }
+}
+
+/// The shapes of meshes of 2 to 6 ranks.
+fn shapes() -> impl Iterator<Item = Shape> {
+    let of_ranks = [(2, 2), (3, 3), (4, 2), (4, 4), (6, 3)];
+    let all = (0..=3).flat_map(move |stage| of_ranks.map(|(ranks, context)| (stage, ranks, context)));
+    all.flat_map(|(stage, ranks, context)| {
+        [1, 3].map(|micro_batches| Shape { ranks, context, stage, micro_batches })
+    })
+}
+
+/// Compares a run with that of one rank, which has what is `learned` alone.
+fn follows(shape: Shape, setting: &Setting, learned: &Composed<Gpt>, executed: &Composed<Gpt>) {
+    let found = shape.run(setting, &learned.clone().with(executed.clone()));
+    let (losses, parameters) = apart(&found, &setting.run(1, 1, learned.clone()));
+    let name = format!("{shape:?}, {learned:?}, {executed:?}");
+    assert!(losses < TOLERANCE, "{name}: losses differ by {losses:e}");
+    assert!(parameters < TOLERANCE, "{name}: parameters differ by {parameters:e}");
+}
+
+#[test]
+fn ranks_that_share_tokens_follow_one_rank() {
+    for shape in shapes() {
+        follows(shape, &shape.setting(), &Composed::new(), &Composed::new());
+    }
+}
+
+/// The last window of an epoch has two rows, for three pairs of ranks.
+#[test]
+fn ranks_without_a_sample_in_the_last_window_take_part() {
+    for stage in 0..=3 {
+        let shape = Shape { ranks: 6, context: 2, stage, micro_batches: 1 };
+        let setting = Setting { rows: 20, ..shape.setting() };
+        follows(shape, &setting, &Composed::new(), &Composed::new());
+    }
+}
+
+#[test]
+fn tokens_are_shared_under_each_technique() {
+    let none = Composed::new;
+    let learned: [Composed<Gpt>; 5] = [
+        none().with(Clip::norm(0.05)),
+        none().with(Ema::new(0.9)),
+        none().with(Freeze::paths(["tokens"])),
+        none().with(Lora::rank(2).alpha(4.0)),
+        none().with(Lora::rank(2).alpha(4.0).dropout(0.2)).with(Clip::norm(0.05)),
+    ];
+    let executed: [Composed<Gpt>; 3] = [
+        none().with(Recompute::every_block()),
+        none().with(Offload::optimizer()),
+        none().with(Offload::parameters()),
+    ];
+    for stage in [0, 1, 3] {
+        let shape = Shape { ranks: 4, context: 2, stage, micro_batches: 2 };
+        let setting = Setting { steps: shape.setting().steps / 2, ..shape.setting() };
+        learned.iter().for_each(|learned| follows(shape, &setting, learned, &none()));
+        executed.iter().for_each(|executed| follows(shape, &setting, &none(), executed));
+    }
+}
+
+#[test]
+fn tokens_are_shared_in_bf16() {
+    if !has_bf16() {
+        return;
+    }
+    for stage in [0, 2] {
+        let shape = Shape { ranks: 4, context: 2, stage, micro_batches: 2 };
+        let setting = shape.setting();
+        let found = shape.run(&setting, &Composed::new().with(Amp::bf16()));
+        let (losses, _) = apart(&found, &setting.run(1, 1, Amp::bf16()));
+        assert!(losses < 1e-2, "{losses:e}");
+    }
+}
+
+#[test]
+fn evaluations_count_shared_samples_once() {
+    let shape = Shape { ranks: 4, context: 2, stage: 1, micro_batches: 1 };
+    let setting = Setting { evaluated: true, ..shape.setting() };
+    let [found, alone] = [shape.run(&setting, &Composed::new()), setting.alone()];
+    for (found, expected) in found.steps.iter().zip(&alone.steps) {
+        assert_eq!((found.items, found.tokens), (expected.items, expected.tokens));
+    }
+    let perplexity = |run: &Outcome| run.report.valid_scores["perplexity"];
+    let losses = [&found, &alone].map(|run| run.report.valid_loss.unwrap());
+    for [found, expected] in [losses, [&found, &alone].map(perplexity)] {
+        assert!((found - expected).abs() < 1e-5 * expected, "{found} {expected}");
+    }
+}
+
+/// Each layer gathers the keys and values of the other ranks once forward, once more if it runs again, and their gradients
+/// are scattered once.
+#[test]
+fn ranks_send_keys_and_values_and_their_gradients() {
+    let rows = |tokens: usize| {
+        Rows((0..8).map(|row| (0..tokens).map(|at| ((row + at) % 10) as u32).collect()).collect())
+    };
+    let sent = |context: usize, recomputes: Option<Recompute>| {
+        let ranks = 2 * context;
+        let strategies = Composed::new().with(Mesh::new().context(context)).with(Zero::stage(0));
+        let trained = Trainer::new()
+            .over(World::threads(ranks))
+            .with(strategies)
+            .with(recomputes)
+            .steps(2)
+            // 8 readers: a multiple of the chunks of 2 and 4 ranks.
+            .fit(
+                crate::support::gpt(0.0, &device().autodiff()),
+                adamw(),
+                Schedule::constant(1e-3),
+                Data::new(rows(9)).micro_batch(4),
+            )
+            .unwrap();
+        let of = |kind| trained.report.ranks[1].per_step.get(&kind).map_or(0.0, |step| step.elements);
+        [of(Collective::AllGather), of(Collective::ReduceScatter)]
+    };
+    for context in [2, 4] {
+        // 3 layers, 4 rows of 8 tokens, and a key and a value of 16 numbers each.
+        let each = (3 * 4 * 8 * 2 * 16 * (context - 1) / context) as f64;
+        assert_eq!(sent(context, None), [each, each]);
+        assert_eq!(sent(context, Some(Recompute::every_block())), [2.0 * each, each]);
+    }
+    assert_eq!(sent(1, None), [0.0; 2]);
+}
+
+/// A checkpoint is one of the model: a mesh goes on from any other.
+#[test]
+fn a_run_resumes_on_another_mesh() {
+    let folder = tempfile::tempdir().unwrap();
+    let way = |steps| Way {
+        global: 12,
+        steps,
+        schedule: Schedule::constant(2e-3),
+        checkpoints: Checkpoints::every(4),
+        ..Way::on(1, 1)
+    };
+    let train = |way: Way, (ranks, context): (usize, usize), stage: u8, to: &str| {
+        let strategies = Composed::new().with(Mesh::new().context(context)).with(Zero::stage(stage));
+        Way { ranks, context, ..way }.train(&folder.path().join(to), strategies).unwrap()
+    };
+    let meshes = [(1, 1), (2, 2), (4, 2), (2, 1), (3, 3)];
+    let whole = train(way(8), (1, 1), 0, "whole");
+    for (number, mesh) in meshes.into_iter().enumerate() {
+        let first = format!("{number}");
+        train(way(4), mesh, 3, &first);
+        for (onto, then) in meshes.into_iter().enumerate() {
+            let from = Resume::Path(saved(&folder.path().join(&first), 4));
+            let part = train(way(8).from(from), then, 2, &format!("{number}-{onto}"));
+            let apart = difference(&part.parameters, &whole.parameters);
+            assert!(apart < 1e-5, "{mesh:?} to {then:?}: {apart}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_share_tokens_is_refused() {
+    let fit = |ranks: usize, mesh: Mesh| {
+        let trainer = Trainer::new().over(World::threads(ranks)).with(Zero::stage(0)).with(mesh).steps(2);
+        let data = Data::new(Rows::ragged(8)).micro_batch(2);
+        trainer.fit(Bigram::new(&device().autodiff()), adamw(), Schedule::constant(1e-3), data)
+    };
+    assert!(fit(2, Mesh::new()).is_ok());
+    let error = fit(2, Mesh::new().context(2)).unwrap_err();
+    assert!(matches!(error, TrainError::TokensNotDivided), "{error}");
+    for (ranks, context) in [(3, 2), (2, 3), (2, 0)] {
+        let error = fit(ranks, Mesh::new().context(context)).unwrap_err();
+        let is_setting = matches!(
+            &error,
+            TrainError::Strategy(StrategyError::Setting { strategy: "Mesh", error }) if error.setting == "context"
+        );
+        assert!(is_setting, "{error}");
+    }
+}
