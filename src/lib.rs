@@ -50,7 +50,7 @@
 //! of_burn/       Burn's data sets, burn-train's steps and metrics, as they are
 //! files/         files that a reader finds whole: staged and renamed, appended, retried
 //! scratch/       tensors that wait on a disk instead of in memory
-//! output.rs      the output folder of a run
+//! output/        the output folder of a run, and files that are written into it step by step
 //! beside.rs      background work on a thread
 //! saving.rs      a model or a text, written so that a reader finds it whole
 //! in_ron.rs      values that are read from their RON text
@@ -81,6 +81,7 @@ pub mod device;
 pub mod engine;
 mod error;
 pub mod files;
+pub mod gather;
 #[cfg(feature = "ron")]
 mod in_ron;
 mod objective;
@@ -98,12 +99,12 @@ mod trainer;
 pub use accounting::DiskBytes;
 pub use accounting::budget::{Moment, OnDevice, OverBudget};
 pub use accounting::byte_size::ByteSize;
-pub use adapters::{AdaptedModel, AdapterError, Adapters, Factors, NamedParameter, SavedParameter};
+pub use adapters::{AdaptedModel, Adapters, Factors, NamedParameter, SavedParameter};
 pub use any_model::AnyModel;
 pub use burn::train::Interrupter;
-pub use checkpoint::{Change, Checkpoints, Resume, ResumeError, TrainerState};
+pub use checkpoint::{Checkpoints, Resume, TrainerState};
 pub use data::Data;
-pub use error::TrainError;
+pub use error::{AdapterError, Change, ResumeError, TrainError};
 pub use files::writes::FailedWrites;
 pub use firebrick_kernels::memory;
 pub use firebrick_strategies::{

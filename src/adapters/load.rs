@@ -10,7 +10,8 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value};
 
 use super::peft_config::PeftConfig;
-use super::{AdapterError, Adapters, BASE, CONFIG, EMBEDDING, Factors, LAYER, MAGNITUDE, PREFIX, WEIGHTS};
+use super::{Adapters, BASE, CONFIG, EMBEDDING, Factors, LAYER, MAGNITUDE, PREFIX, WEIGHTS};
+use crate::AdapterError;
 
 /// The parameter of a model that has a name in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,10 +5,8 @@
 //! save.rs         writes them in the format of PEFT
 //! load.rs         reads them
 //! peft_config.rs  the settings of PEFT that Firebrick has
-//! error.rs        the errors of reading
 //! ```
 
-mod error;
 mod load;
 mod peft_config;
 mod save;
@@ -24,7 +22,6 @@ use firebrick_strategies::{
     each_distinct_param,
 };
 
-pub use error::AdapterError;
 pub use load::NamedParameter;
 pub use save::{AdaptedModel, SavedParameter};
 

@@ -5,8 +5,8 @@ use std::path::Path;
 use firebrick_strategies::LowRank;
 use serde_json::{Map, Value};
 
-use super::AdapterError;
 use super::save::CLASSIFIERS;
+use crate::AdapterError;
 
 /// Settings that change what an adapted model computes, in a way that Firebrick does not have, unless they are empty:
 /// null, false, `{}` or `[]`.

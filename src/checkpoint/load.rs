@@ -9,8 +9,8 @@ use firebrick_checkpoints::{Dtype, Tensors};
 use firebrick_kernels::packed::PackedMatrix;
 use firebrick_strategies::{PackedBase, ParamMap, Shard, each_param, map_params, relift};
 
-use super::ResumeError;
 use super::layout::{Layout, of_tensor};
+use crate::ResumeError;
 use crate::scratch::{DiskParams, NewValues};
 
 /// The number of differences that an error lists before it only counts them.

@@ -14,15 +14,12 @@
 //! trainer_state.rs    trainer.json: everything else that a run depends on
 //! settings.rs         the settings that a resumed run is compared by, and how they differ
 //! saver.rs            saves in parallel with training, coordinated among the ranks
-//! saves.rs            the training loop's side of saving, and reports
 //! best.rs             the best weights, kept until a resume needs them
 //! resume.rs           Resume: which checkpoint a run continues from, opened for all ranks of a process
 //! load.rs             saved tensors into the master of any number of ranks
-//! error.rs            errors of saving and resuming
 //! ```
 
 pub mod best;
-mod error;
 mod layout;
 mod load;
 mod on_disk;
@@ -30,13 +27,11 @@ mod optimizer_state;
 mod policy;
 mod resume;
 mod saver;
-mod saves;
 mod settings;
 mod snapshot;
 mod state_size;
 mod trainer_state;
 
-pub use error::ResumeError;
 pub(crate) use layout::Layout;
 pub(crate) use load::{Waiting, load};
 pub(crate) use on_disk::{OnDisk, Part, Published, split_in};
@@ -44,10 +39,9 @@ pub(crate) use optimizer_state::{load_onto_disk, load_optimizer};
 pub use policy::Checkpoints;
 pub use resume::{Compared, FOLDER, Resume, RunText};
 pub(crate) use resume::{Resumed, Shared, broadcast_scalar};
-pub(crate) use saver::Saver;
-pub(crate) use saves::Saves;
-pub use settings::Change;
+pub(crate) use saver::{Ended, Saver};
 pub(crate) use settings::Settings;
 pub(crate) use snapshot::{Snapshot, StateAt};
 pub(crate) use state_size::StateSize;
 pub use trainer_state::TrainerState;
+pub(crate) use trainer_state::marks;

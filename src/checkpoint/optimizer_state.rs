@@ -11,11 +11,11 @@ use firebrick_checkpoints::{Piece, Scalar, Tensors};
 use firebrick_strategies::optim::{ModelOptimizer, OptimizerStates, ParamState};
 use firebrick_world::host_device;
 
-use super::ResumeError;
 use super::layout::{AXES, Layout, ParameterPlace, piece, piece_on_disk};
 use super::load::{go_on, read_part, tensor_dtype};
 use super::on_disk::{OnDisk, OnDiskNow, taken};
 use super::state_size::StateSize;
+use crate::ResumeError;
 
 fn unfit(reason: impl ToString) -> ResumeError {
     ResumeError::Optimizer { reason: reason.to_string() }

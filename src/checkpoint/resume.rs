@@ -10,10 +10,10 @@ use burn::train::Interrupter;
 use firebrick_checkpoints::{Checkpoint, Folder, Saved, Scalar};
 use firebrick_world::Communicator;
 
+use super::TrainerState;
 use super::layout::AXES;
 use super::settings::{Settings, TRAINING_DATA, VALIDATION_DATA};
-use super::{Change, ResumeError, TrainerState};
-use crate::TrainError;
+use crate::{Change, ResumeError, TrainError};
 
 /// The checkpoint to continue from.
 ///

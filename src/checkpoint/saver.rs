@@ -17,12 +17,12 @@ use firebrick_checkpoints::{CheckpointError, FileEntry, Folder, Manifest, Saved,
 use firebrick_datasets::Cursor;
 use firebrick_world::Communicator;
 
+use super::Checkpoints;
 use super::layout::Layout;
 use super::snapshot::Snapshot;
-use super::{Checkpoints, ResumeError};
-use crate::TrainError;
 use crate::beside::Beside;
-use crate::engine::gather::gather;
+use crate::gather::gather;
+use crate::{ResumeError, TrainError};
 
 /// Saves a run according to a policy.
 pub(crate) struct Saver {

@@ -1,12 +1,10 @@
 //! The settings that a resumed run is compared by, and those that differ from the saved run's.
 
-use std::fmt;
-
 use firebrick_datasets::{Amount, Fingerprint, counted};
 use serde::{Deserialize, Serialize};
 
-use crate::Schedule;
 use crate::data::Fingerprints;
+use crate::{Change, Schedule};
 
 /// The settings known to the trainer that affect the run's result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,23 +41,6 @@ impl From<Amount> for GlobalBatch {
             Amount::Samples(samples) => Self::Samples(samples),
             Amount::Tokens(tokens) => Self::Tokens(tokens),
         }
-    }
-}
-
-/// A setting that differs from that of the saved run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// Its path in the run file, or the trainer's name for it.
-    pub field: String,
-    /// The value in the checkpoint.
-    pub saved: String,
-    /// The value in this run.
-    pub now: String,
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` was {}, and is {}", self.field, self.saved, self.now)
     }
 }
 

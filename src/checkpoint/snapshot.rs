@@ -12,7 +12,8 @@ use firebrick_world::Communicator;
 
 use super::layout::{Layout, packed_pieces, piece, piece_on_disk};
 use super::on_disk::{OnDisk, OnDiskNow};
-use super::{ResumeError, TrainerState, optimizer_state};
+use super::{TrainerState, optimizer_state};
+use crate::ResumeError;
 use crate::scratch::{Stored, Values};
 
 /// The part of the state that a rank saves, in memory that training does not touch.

@@ -4,14 +4,14 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use firebrick_checkpoints::{Checkpoint, TRAINER, TRAINER_IN_RON};
+use firebrick_checkpoints::{Checkpoint, Folder, TRAINER, TRAINER_IN_RON};
 use firebrick_datasets::Fingerprint;
 use firebrick_strategies::StageState;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::ResumeError;
 use super::settings::Settings;
+use crate::ResumeError;
 use crate::observe::log::Mark;
 use crate::observe::progress::Progress;
 
@@ -191,6 +191,20 @@ fn json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
 
 fn invalid(file: &'static str, reason: String) -> ResumeError {
     ResumeError::State { file, reason }
+}
+
+/// The marks of the readable checkpoints in a folder.
+///
+/// # Errors
+///
+/// [`ResumeError::NeedsRon`]: the log of such a checkpoint would be lost.
+pub(crate) fn marks(checkpoints: &Folder) -> Result<Vec<Mark>, ResumeError> {
+    let saved = checkpoints.list().unwrap_or_default();
+    let states = saved.iter().map(|saved| match TrainerState::peek(&saved.path) {
+        Err(error @ ResumeError::NeedsRon { .. }) => Err(error),
+        state => Ok(state.ok()),
+    });
+    states.filter_map(Result::transpose).map(|state| Ok(state?.log())).collect()
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@
 //! optional_batch.rs  a batch that some ranks lack
 //! agreement.rs       what ranks agree upon: sums, errors, the end
 //! reference/         what losses ask a reference model, before the first update
-//! gather.rs          gathers a value of each rank
 //! ranks.rs           runs a function on each rank
 //! elementwise.rs     proves that an optimizer updates each element by itself
 //! dry_run/           tries a model in a smaller dtype before the run
@@ -19,7 +18,6 @@ pub mod agreement;
 pub mod dry_run;
 pub(crate) mod elementwise;
 pub mod feed;
-pub mod gather;
 pub(crate) mod late;
 pub(crate) mod optional_batch;
 pub mod ranks;

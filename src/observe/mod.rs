@@ -12,7 +12,6 @@
 //! log/             metrics.jsonl: one line for each step
 //! timeline/        what each rank did in a step, and when
 //! tensorboard/     event files for TensorBoard
-//! metric_files.rs  burn-train's metric files
 //! progress.rs      how far a run is, as a checkpoint holds it
 //! report.rs        the result of a run
 //! rank_report.rs   the ranks' part of the report
@@ -23,7 +22,6 @@
 pub(crate) mod dashboard;
 pub mod lines;
 pub mod log;
-pub(crate) mod metric_files;
 pub mod numbers;
 pub mod observer;
 pub(crate) mod observers;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
 use crate::accounting::{DiskBytes, ParameterBytes};
-use crate::engine::gather::gather;
+use crate::gather::gather;
 
 /// The numbers of one of several ranks. Sent and received bytes cover the steps only, not the initial distribution,
 /// evaluations, or gathers for a save.

@@ -5,7 +5,7 @@ use firebrick_world::Communicator;
 use burn::tensor::Device;
 
 use crate::TrainError;
-use crate::engine::gather::gather;
+use crate::gather::gather;
 use crate::observe::numbers::StepNumbers;
 use crate::observe::report::Report;
 use crate::observe::tensorboard::host;

@@ -10,10 +10,10 @@ use tracing::info;
 
 use super::for_rank::for_rank;
 use super::{Destination, Length, Trained, Trainer};
-use crate::checkpoint::{ResumeError, Shared};
+use crate::checkpoint::Shared;
 use crate::engine::ranks::each_rank;
 use crate::observe::report::process_start;
-use crate::{Data, LrSchedule, Objective, TrainError, Utilization};
+use crate::{Data, LrSchedule, Objective, ResumeError, TrainError, Utilization};
 
 impl<M: 'static> Trainer<M> {
     /// Trains `model` on `data` and returns the whole model.

@@ -21,17 +21,17 @@ use crate::engine::training_loop::{Plan, TrainingLoop};
 #[cfg(feature = "tui")]
 use crate::observe::dashboard::Dashboard;
 use crate::observe::lines::{FirstStep, Lines};
-use crate::observe::metric_files::MetricFiles;
 use crate::observe::observer::Observer;
 use crate::observe::observers::SharedObservers;
 use crate::observe::rank_report::{Exchanged, RankReport};
 use crate::observe::readings::Meters;
 use crate::observe::report::Report;
 use crate::observe::terminal::Show;
-use crate::observe::timeline::files::TimelineFiles;
 use crate::observe::timeline::recorder::Recorder;
 use crate::observe::utilization::Devices;
 use crate::output::Output;
+use crate::output::metric_files::MetricFiles;
+use crate::output::timeline_files::TimelineFiles;
 use crate::score::{BestBy, EvaluationSums, require_names};
 use crate::{Data, LrSchedule, Objective, Schedule, Score, TrainError};
 

@@ -9,20 +9,21 @@ use firebrick_world::Communicator;
 
 use super::{Destination, Trainer};
 use crate::checkpoint;
-use crate::checkpoint::{Change, Layout, Resumed, Saver, Saves, Settings, Shared, broadcast_scalar};
+use crate::checkpoint::{Layout, Resumed, Saver, Settings, Shared, broadcast_scalar, marks};
 use tracing::{info, warn};
 
 use crate::checkpoint::best;
 use crate::checkpoint::best::BestFile;
 use crate::engine::session::Session;
-use crate::observe::log::{Log, Past, marks};
+use crate::engine::training_loop::saves::Saves;
+use crate::observe::log::{Log, Past};
 use crate::observe::observers::{Observers, SharedObservers, Tally};
 use crate::observe::progress::Progress;
 use crate::observe::tensorboard::Writer;
 use crate::observe::terminal::Show;
 use crate::output::{Output, is_within};
 use crate::score::BestBy;
-use crate::{Checkpoints, TrainError};
+use crate::{Change, Checkpoints, TrainError};
 
 /// Where a rank starts and where it writes.
 pub(super) struct Start {

@@ -11,7 +11,7 @@ use super::export::{known_by, mark, read, save_beside, write_whole};
 use super::{Run, RunError};
 use crate::console::tell;
 use crate::hub::{FileSet, HubError, local_folder};
-use firebrick::checkpoint::ResumeError;
+use firebrick::ResumeError;
 use firebrick::checkpoint::best::BEST;
 use firebrick::{Resume, TrainError};
 use firebrick_models::family::Trainable;

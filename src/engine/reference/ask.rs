@@ -8,12 +8,11 @@ use firebrick_strategies::Pass;
 use firebrick_world::Communicator;
 
 use super::Answers;
-use crate::checkpoint::ResumeError;
 use crate::data::Stream;
 use crate::engine::feed::{Share, cut};
 use crate::engine::optional_batch::Spare;
 use crate::engine::session::Session;
-use crate::{Data, Objective, TrainError};
+use crate::{Data, Objective, ResumeError, TrainError};
 
 /// What a run asks about.
 pub(crate) struct Asked<'a, B> {

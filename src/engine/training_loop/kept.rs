@@ -3,7 +3,7 @@
 use firebrick_datasets::Batch;
 
 use super::TrainingLoop;
-use crate::checkpoint::Saves;
+use super::saves::Saves;
 use crate::checkpoint::best;
 use crate::checkpoint::best::BEST;
 use crate::observe::observer::Observer;

@@ -1,6 +1,7 @@
 //! The training loop: rounds of steps, each followed by an evaluation.
 
 mod kept;
+pub(crate) mod saves;
 mod validation;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -10,7 +11,6 @@ use std::time::Instant;
 use burn::train::Interrupter;
 use firebrick_datasets::{Batch, Cursor};
 
-use crate::checkpoint::Saves;
 use crate::checkpoint::best::BestFile;
 use tracing::info;
 
@@ -29,6 +29,7 @@ use crate::observe::utilization::Devices;
 use crate::output::Output;
 use crate::score::{AddedScores, BestBy};
 use crate::{Data, FailedWrites, Objective, TrainError};
+use saves::Saves;
 
 /// A run that is ready to start.
 pub(crate) struct TrainingLoop<M, B: Batch> {

@@ -9,13 +9,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use firebrick_checkpoints::Folder;
-
 use super::{LOG, Mark};
 use crate::files::staging::replace_or;
 use crate::observe::log::{LogLine, for_each_line};
 use crate::observe::numbers::StepNumbers;
-use crate::{ResumeError, TrainerState};
 
 /// The history of the run according to the kept lines.
 #[derive(Debug, Default)]
@@ -138,20 +135,6 @@ impl Past {
         self.activation_bytes = self.activation_bytes.max(line.activation_bytes);
         self.last = Some(line.clone());
     }
-}
-
-/// The marks of the readable checkpoints in a folder.
-///
-/// # Errors
-///
-/// [`ResumeError::NeedsRon`]: the log of such a checkpoint would be lost.
-pub(crate) fn marks(checkpoints: &Folder) -> Result<Vec<Mark>, ResumeError> {
-    let saved = checkpoints.list().unwrap_or_default();
-    let states = saved.iter().map(|saved| match TrainerState::peek(&saved.path) {
-        Err(error @ ResumeError::NeedsRon { .. }) => Err(error),
-        state => Ok(state.ok()),
-    });
-    states.filter_map(Result::transpose).map(|state| Ok(state?.log())).collect()
 }
 
 /// Whether each mark belongs to a log, that is, whether the log starts with the marked bytes.

@@ -15,7 +15,7 @@ use crate::observe::numbers::{EvaluationNumbers, SaveNumbers, StepNumbers};
 use crate::observe::observer::Observer;
 use crate::{FailedWrites, TrainError};
 
-pub(crate) use going_on::{Past, marks};
+pub(crate) use going_on::Past;
 
 /// The log file in the output folder.
 pub(crate) const LOG: &str = "metrics.jsonl";

@@ -3,11 +3,9 @@
 //! ```text
 //! recorder.rs  records the chosen steps, and gathers them from all ranks
 //! chrome.rs    timelines as trace events, for Perfetto and the report page
-//! files.rs     the files of a run
 //! ```
 
 mod chrome;
-pub(crate) mod files;
 pub(crate) mod recorder;
 
 use firebrick_world::{Event, Lane};

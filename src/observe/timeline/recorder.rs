@@ -6,7 +6,7 @@ use firebrick_world::Communicator;
 
 use super::{RankTimeline, StepTimeline};
 use crate::TrainError;
-use crate::engine::gather::gather;
+use crate::gather::gather;
 
 /// The steps to record.
 #[derive(Clone, Debug, Default)]

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::{METRICS, Output};
 use crate::FailedWrites;
 use crate::files::appended::Appended;
 use crate::files::staging::require_folder;
@@ -18,7 +19,6 @@ use crate::files::writes::Writes;
 use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress, Round, StepNumbers};
 use crate::observe::observer::Observer;
 use crate::observe::readings::{Metered, Meters};
-use crate::output::{METRICS, Output};
 
 const TRAIN: &str = "train";
 const VALID: &str = "valid";

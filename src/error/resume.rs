@@ -1,12 +1,29 @@
 //! Errors of saving and resuming a run.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use firebrick_checkpoints::CheckpointError;
 use thiserror::Error;
 
-use super::Change;
 use crate::scratch::ScratchError;
+
+/// A setting that differs from that of the saved run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Its path in the run file, or the trainer's name for it.
+    pub field: String,
+    /// The value in the checkpoint.
+    pub saved: String,
+    /// The value in this run.
+    pub now: String,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` was {}, and is {}", self.field, self.saved, self.now)
+    }
+}
 
 /// An error of continuing from a checkpoint.
 #[derive(Debug, Error)]

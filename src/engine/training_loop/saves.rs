@@ -2,18 +2,16 @@
 
 use burn::module::Module;
 
-use super::saver::{Ended, Saver};
-use super::settings::Settings;
-use super::trainer_state::TrainerState;
-use crate::TrainError;
 use tracing::warn;
 
+use crate::checkpoint::{Ended, Saver, Settings};
 use crate::engine::session::Session;
 use crate::observe::numbers::SaveNumbers;
 use crate::observe::observer::Observer;
 use crate::observe::observers::Observers;
 use crate::observe::progress::Progress;
 use crate::score::BestBy;
+use crate::{TrainError, TrainerState};
 
 const GOES_ON: &str = ", training continues";
 

@@ -1,4 +1,13 @@
 //! The errors of a training run.
+//!
+//! ```text
+//! mod.rs      TrainError: a run cannot start or continue
+//! resume.rs   ResumeError: a run cannot be saved or resumed, and settings that have changed since it was saved
+//! adapter.rs  AdapterError: a folder of adapters cannot be read
+//! ```
+
+mod adapter;
+mod resume;
 
 use std::path::PathBuf;
 
@@ -8,10 +17,12 @@ use firebrick_strategies::{SettingError, SkipReason, StrategyError};
 use firebrick_world::WorldError;
 use thiserror::Error;
 
+use crate::ScheduleError;
 use crate::accounting::budget::OverBudget;
-use crate::checkpoint::ResumeError;
 use crate::scratch::ScratchError;
-use crate::{AdapterError, ScheduleError};
+
+pub use adapter::AdapterError;
+pub use resume::{Change, ResumeError};
 
 /// A training run cannot start or continue.
 #[derive(Debug, Error)]

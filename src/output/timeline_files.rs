@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{StepTimeline, file_name};
+use super::Output;
 use crate::FailedWrites;
 use crate::files::writes::Writes;
 use crate::observe::observer::Observer;
-use crate::output::Output;
+use crate::observe::timeline::{StepTimeline, file_name};
 
 /// Writes the timelines. Keeps those that cannot be written, and tries again later.
 pub(crate) struct TimelineFiles {

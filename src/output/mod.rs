@@ -1,4 +1,13 @@
 //! The output folder of a run, locked so that no other run writes there.
+//!
+//! ```text
+//! mod.rs             the folder: claimed, settled, and what is saved in it whole
+//! metric_files.rs    burn-train's metric files
+//! timeline_files.rs  the timelines of recorded steps
+//! ```
+
+pub(crate) mod metric_files;
+pub(crate) mod timeline_files;
 
 use std::fs::{self, DirEntry, File, TryLockError};
 use std::io::{Read, Write};
@@ -11,14 +20,13 @@ use burn::module::Module;
 use firebrick_checkpoints::Folder;
 
 use crate::checkpoint;
-use crate::checkpoint::ResumeError;
 use crate::checkpoint::best;
 use crate::checkpoint::best::BEST;
 use crate::files::staging;
 use crate::observe::log::LOG;
 use crate::observe::report::{REPORT, Report};
 use crate::observe::tensorboard::{self, host};
-use crate::{Resume, TrainError, saving};
+use crate::{Resume, ResumeError, TrainError, saving};
 
 /// The run file.
 pub const RUN: &str = "run.ron";
@@ -398,5 +406,4 @@ fn keep_earlier(folder: &Path) -> Result<PathBuf, TrainError> {
 }
 
 #[cfg(test)]
-#[path = "output_tests.rs"]
 mod tests;
