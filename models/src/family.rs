@@ -224,6 +224,12 @@ pub trait Trainable: Pretrained<Config: Family> + Objective<Self::Batch> + Answe
     /// The batches that the model is trained on, those of the task.
     type Batch: Batch;
 
+    /// Returns whether the model [divides](firebrick_strategies::Pass::context_columns) the tokens of a batch among the ranks
+    /// that share it. A run with such ranks is refused for other models. Default: no.
+    fn divides_tokens(_: &Self::Config) -> bool {
+        false
+    }
+
     /// Returns the same model, which generates and scores texts in evaluation if its task supports it.
     fn scoring(self, _: WrittenScores) -> Self {
         self

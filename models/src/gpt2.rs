@@ -305,6 +305,10 @@ impl Trainable for Gpt {
     const LAST_IS_LABEL: bool = true;
 
     type Batch = TokenBatch;
+
+    fn divides_tokens(_: &Gpt2Config) -> bool {
+        true
+    }
 }
 
 impl Answers for Gpt {

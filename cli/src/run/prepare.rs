@@ -160,6 +160,10 @@ impl Run {
             }
         }
         self.require_early_score::<M>(&config)?;
+        let shares = first_effect(&self.strategies, |effects| effects.context).is_some_and(|ranks| ranks > 1);
+        if shares && !M::divides_tokens(&config) {
+            return Err(TrainError::TokensNotDivided.into());
+        }
         if self.task.reference() == Some(Reference::AdapterOff) && adaptation.low_rank().is_none() {
             return Err(TrainError::NoAdapter.into());
         }

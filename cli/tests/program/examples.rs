@@ -47,9 +47,25 @@ fn mesh() {
     let mut other = crate::small_run::at_root();
     other.args(["plan", "examples/mesh.ron", "--mesh", "context=8", "--tokens", "64"]);
     other.assert().success().stdout(contains("Mesh(context: 8)").and(contains("Mesh(context: 4)").not()));
-    let mut wrong = crate::small_run::at_root();
-    wrong.args(["train", "examples/mesh.ron", "--mesh", "tensor=2"]);
-    wrong.assert().code(2).stderr(contains("such as `context=2`"));
+    let refused = |code: i32, args: &[&str], said: &str| {
+        let mut wrong = crate::small_run::at_root();
+        wrong
+            .arg("train")
+            .args(args)
+            .assert()
+            .code(code)
+            .stderr(contains(said.to_string()).and(contains("reading").not()));
+    };
+    refused(2, &["examples/mesh.ron", "--mesh", "tensor=2"], "such as `context=2`");
+    refused(
+        1,
+        &["examples/mesh.ron", "--mesh", "context=3"],
+        "`context` must be a divisor of the number of ranks, which is 8",
+    );
+    for task in ["token_classification", "seq2seq", "dpo"] {
+        let example = format!("examples/{task}.ron");
+        refused(1, &[&example, "--ranks", "2", "--mesh", "context=2"], "`Pass::context_columns`");
+    }
 }
 
 #[test]

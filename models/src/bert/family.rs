@@ -6,6 +6,7 @@ use firebrick_datasets::collators::{LabeledBatch, Labels, SequenceBatch};
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
 
+use super::kind::BertLine;
 use crate::family::{Attention, Family, Narrowing, Sizes, Trainable, Transformer, ids};
 use crate::inference::{
     Answer, Answers, Inference, LabelKind, Question, filled_in, text_classes, word_labels,
@@ -136,6 +137,10 @@ impl Trainable for BertMaskedLm {
     const TASK: &'static str = "MaskedLm";
 
     type Batch = LabeledBatch;
+
+    fn divides_tokens(config: &BertConfig) -> bool {
+        config.kind() != BertLine::Deberta
+    }
 }
 
 impl Trainable for BertTokenClassifier {

@@ -143,6 +143,10 @@ impl Trainable for Llama {
     const LAST_IS_LABEL: bool = true;
 
     type Batch = TokenBatch;
+
+    fn divides_tokens(_: &LlamaConfig) -> bool {
+        true
+    }
 }
 
 impl Answers for Llama {

@@ -151,6 +151,10 @@ impl Trainable for ModernBertMaskedLm {
     const TASK: &'static str = "MaskedLm";
 
     type Batch = LabeledBatch;
+
+    fn divides_tokens(_: &ModernBertConfig) -> bool {
+        true
+    }
 }
 
 impl Trainable for ModernBertTokenClassifier {
