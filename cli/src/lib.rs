@@ -22,6 +22,7 @@
 //! cli.rs         the command line
 //! arguments.rs   the arguments of the process, read as a command
 //! commands/      the commands, one per file, and the exit codes
+//! error/         the errors of the commands
 //! run/           a run as a RON file: parsing, checks, and launching it
 //! plan/          estimates a run: bytes held and sent, operations, and what lets it fit
 //! bench.rs       times steps, compared with a plain Burn loop or other settings
@@ -49,6 +50,7 @@ mod burn_device;
 pub mod cli;
 mod commands;
 mod console;
+mod error;
 pub mod guide;
 mod hub;
 pub mod import;
@@ -69,6 +71,7 @@ mod trained_run;
 pub mod watch;
 
 pub use bench::{Bench, BenchReport, BesideReport, RawReport};
+pub use error::{Caret, ClusterError, InitError, MeasureError, PlanError, RunError};
 pub use firebrick_tasks::{
     Asks, CausalLmTask, Cell, ChatConfig, Corpus, DataConfig, DpoTask, Examples, Grid, LabelSettings,
     Legible, LoadError, Loaded, Loading, Look, MaskedLmTask, Names, Numbers, Paths, PreferenceChat, Preview,
@@ -77,16 +80,15 @@ pub use firebrick_tasks::{
     record_json,
 };
 pub use hub::HubError;
-pub use init::InitError;
 pub use mlflow::{MlflowConfig, MlflowError};
 pub use plan::{
-    Cluster, ClusterError, ClusterPlan, Collectives, FindBy, FoundBatch, Group, Peak, Plan, PlanError,
-    Planned, Sent, StepTime, Timed, Traffic,
+    Cluster, ClusterPlan, Collectives, FindBy, FoundBatch, Group, Peak, Plan, Planned, Sent, StepTime, Timed,
+    Traffic,
 };
 pub use program::Program;
 pub use run::{
-    BatchConfig, Caret, CheckpointsConfig, DataRun, Families, Launched, LinkConfig, ModelConfig, Run,
-    RunError, RunStrategy, SampleConfig,
+    BatchConfig, CheckpointsConfig, DataRun, Families, Launched, LinkConfig, ModelConfig, Run, RunStrategy,
+    SampleConfig,
 };
 pub use schema::schema;
-pub use trained_run::{Evaluated, Measure, MeasureError, Measured, Predicted, TrainedRun};
+pub use trained_run::{Evaluated, Measure, Measured, Predicted, TrainedRun};

@@ -119,7 +119,3 @@ fn sample_lengths<T: PartialEq>(labels: &[T], columns: usize) -> Vec<u32> {
 fn but_last<T: Copy>(values: &[T], columns: usize) -> Vec<T> {
     values.chunks(columns.max(1)).flat_map(|row| &row[..row.len() - 1]).copied().collect()
 }
-
-#[cfg(test)]
-#[path = "context_tests.rs"]
-mod tests;

@@ -353,3 +353,5 @@ fn only_real_tokens_are_computed() {
 mod empty;
 #[path = "ragged_pairs_tests.rs"]
 mod pairs;
+#[path = "ragged_shared_tests.rs"]
+mod shared;

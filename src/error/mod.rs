@@ -104,7 +104,7 @@ pub enum TrainError {
     LabelsNotSmoothed,
     /// The mesh divides the tokens of a sample among ranks, but the model computes all of them on each rank.
     #[error(
-        "the mesh divides the tokens of each sample among ranks, but the model's loss on this data does not: it would count each sample several times; leave out the mesh's `context`, or compute the columns that `Pass::context_columns` returns, as the decoders of `firebrick_models` do"
+        "the mesh divides the tokens of each sample among ranks, but the model's loss on this data does not: it would count each sample several times; leave out the mesh's `context`, or train a causal or masked language model (DeBERTa excepted); a model of your own computes the columns that `Pass::context_columns` returns"
     )]
     TokensNotDivided,
     /// The data compares the model with a reference model, but the model does not answer for one.

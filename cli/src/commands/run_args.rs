@@ -169,9 +169,15 @@ impl RunArgs {
         }
         run.tuning = self.tuning.unwrap_or(run.tuning);
         run.ranks = self.ranks.map_or(run.ranks, |ranks| Some(ranks as usize));
-        if let Some(mesh) = self.mesh {
-            run.strategies.retain(|strategy| strategy.effects().context.is_none());
-            run.strategies.push(RunStrategy::new("Mesh", mesh));
+        // Other strategies beside the run's have their own mesh.
+        if let Some(mesh) =
+            self.mesh.filter(|_| !further.iter().any(|set| set.trim().starts_with("strategies")))
+        {
+            let mesh = RunStrategy::new("Mesh", mesh);
+            match run.strategies.iter_mut().find(|strategy| strategy.effects().context.is_some()) {
+                Some(own) => *own = mesh,
+                None => run.strategies.push(mesh),
+            }
         }
         run.deadline = self.deadline.or(run.deadline);
         Ok(Overridden { run, fits_schedule, shortened })
@@ -194,5 +200,45 @@ impl ReportFormat {
             Self::Text => print(&text()),
             Self::Json => print_json(result),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::run::written;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: RunArgs,
+    }
+
+    /// Returns the meshes of the run with this option, beside other settings.
+    fn meshes(option: &str, beside: &[&str]) -> Vec<String> {
+        let line = Line::parse_from(["firebrick", "../examples/mesh.ron", "--mesh", option]);
+        let beside: Vec<_> = beside.iter().map(|set| set.to_string()).collect();
+        let run = line.args.read_beside(&beside).unwrap();
+        run.strategies.iter().map(written).filter(|strategy| strategy.starts_with("Mesh")).collect()
+    }
+
+    #[test]
+    fn a_mesh_replaces_that_of_the_run_but_not_that_of_strategies_beside_it() {
+        assert_eq!(meshes("context=2", &[]), ["Mesh(context: 2)"]);
+        assert_eq!(meshes("context=2", &["steps=3"]), ["Mesh(context: 2)"]);
+        assert_eq!(meshes("context=2", &["strategies=[Zero(stage: 1)]"]), [""; 0]);
+        assert_eq!(meshes("context=2", &["strategies=[Mesh(context: 8)]"]), ["Mesh(context: 8)"]);
+        // Two of them stay two, which is an error.
+        let twice = Line::parse_from([
+            "firebrick",
+            "../examples/mesh.ron",
+            "--mesh",
+            "context=2",
+            "--set",
+            "strategies=[Mesh(), Mesh(context: 4)]",
+        ]);
+        assert_eq!(twice.args.read_beside(&[]).unwrap().strategies.len(), 2);
     }
 }

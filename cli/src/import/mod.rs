@@ -74,7 +74,6 @@
 mod batch;
 mod data_and_output;
 mod draft;
-mod error;
 mod hugging_face_schedule;
 mod inputs;
 mod json;
@@ -94,15 +93,14 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-pub use error::ImportError;
+use crate::error::MOST_BYTES;
+
+pub use crate::error::ImportError;
 pub use outcome::{Outcome, Row};
 
 use draft::{Draft, Item};
 use inputs::Inputs;
 use source::Source;
-
-/// A configuration is small; anything larger is a different file, named by mistake.
-pub(crate) const MOST_BYTES: u64 = 1 << 20;
 
 /// What Trainer computes without DeepSpeed, as the ds_config in which it fills in the same values: torch's gradient scaler
 /// doubles the loss scale after 2000 updates and halves it at each overflow.

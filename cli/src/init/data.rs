@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use firebrick_datasets::{Files, Format, Record, TagScheme, Tags, TextUnit, Value, counted};
 use firebrick_tasks::entity_scheme;
 
-use super::InitError;
-use crate::{Examples, Paths, RunError};
+use crate::{Examples, InitError, Paths, RunError};
 
 /// The number of records that are looked at.
 const HEAD: usize = 1000;

@@ -5,11 +5,9 @@
 //! data.rs   recognises a data set by its files and its first records
 //! trial.rs  trains what is suggested for a step, before it is written
 //! text.rs   the text of the file
-//! error.rs  why there is none
 //! ```
 
 mod data;
-mod error;
 mod text;
 mod trial;
 
@@ -21,9 +19,7 @@ use firebrick_models::pretrained::Folder;
 use crate::console::tell;
 use crate::hub::{FileSet, local_folder, local_paths};
 use crate::run::{Families, Limits};
-use crate::{Examples, ModelConfig, Run, RunError, TaskConfig, Tasks};
-
-pub use error::InitError;
+use crate::{Examples, InitError, ModelConfig, Run, RunError, TaskConfig, Tasks};
 
 use data::Seen;
 use text::Draft;

@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use firebrick_datasets::{Batch, Batches, Cursor, DataError, Requests, SampleError};
 
-use super::PlanError;
-use crate::RunError;
+use crate::{PlanError, RunError};
 use firebrick::Data;
 use firebrick::data::Stream;
 use firebrick::engine::feed::{Share, cut};

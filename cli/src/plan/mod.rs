@@ -15,12 +15,10 @@
 //! step_time.rs     the seconds of an update: what overlaps with what
 //! on_cluster.rs    the run on a cluster, in each stage of ZeRO
 //! table.rs         a plan as text
-//! error.rs         why a run cannot be planned
 //! ```
 
 mod cluster;
 mod combinations;
-mod error;
 mod find_batch;
 mod flops;
 mod longest;
@@ -42,7 +40,7 @@ use firebrick_world::Collective;
 use serde::Serialize;
 
 use crate::run::{Parts, Process, Shape, data_parallel, first_effect, shapes, strategies_line};
-use crate::{DataRun, Run, RunError, RunStrategy};
+use crate::{DataRun, PlanError, Run, RunError, RunStrategy};
 use firebrick::memory::{PassPeak, of_machine};
 use firebrick::{ByteSize, Data, TrainError};
 use firebrick_models::family::{Family, Trainable};
@@ -50,8 +48,7 @@ use firebrick_models::pretrained::Folder;
 use firebrick_strategies::Order;
 use firebrick_strategies::cost::{Held, sent, sent_in_context};
 
-pub use cluster::{Cluster, ClusterError, Collectives, Group, Peak};
-pub use error::PlanError;
+pub use cluster::{Cluster, Collectives, Group, Peak};
 pub(crate) use find_batch::Finding;
 pub use find_batch::{FindBy, FoundBatch};
 pub use firebrick_strategies::cost::Sent;

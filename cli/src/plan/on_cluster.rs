@@ -3,13 +3,13 @@
 use firebrick_strategies::Order;
 use serde::Serialize;
 
-use super::cluster::{Cluster, ClusterError, Collectives, Peak};
+use super::Planner;
+use super::cluster::{Cluster, Collectives, Peak};
 use super::combinations::at_stage;
 use super::step_time::{SUMS_OVERLAP, Step, StepTime, Traffic};
 use super::table::operations;
-use super::{PlanError, Planner};
 use crate::run::{Shape, strategies_line};
-use crate::{RunError, RunStrategy};
+use crate::{ClusterError, PlanError, RunError, RunStrategy};
 use firebrick::{ByteSize, TrainError, device};
 use firebrick_models::family::Trainable;
 

@@ -8,10 +8,10 @@ use firebrick_models::inference::LabelKind;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-use super::{MOST_ALIKE, PlanError};
+use super::MOST_ALIKE;
 use crate::hub::{FileSet, local_folder};
 use crate::{
-    CausalLmTask, DataConfig, DataRun, DpoTask, MaskedLmTask, Rows, Run, RunError, Seq2SeqTask,
+    CausalLmTask, DataConfig, DataRun, DpoTask, MaskedLmTask, PlanError, Rows, Run, RunError, Seq2SeqTask,
     SequenceClassificationTask, TaskConfig, TokenClassificationTask, TokenizerConfig,
 };
 

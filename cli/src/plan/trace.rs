@@ -27,11 +27,10 @@ use firebrick_strategies::{
 };
 use firebrick_world::{Communicator, host_device};
 
-use super::PlanError;
 use super::longest::Longest;
 use super::recomputed::{Lines, mixed};
 use crate::run::{Parts, data_parallel, parameters, recipes, skeleton, written};
-use crate::{Run, RunError, RunStrategy};
+use crate::{PlanError, Run, RunError, RunStrategy};
 use firebrick::engine::dry_run::caught;
 use firebrick::engine::session::{PreparedRun, checked};
 use firebrick::memory::{Account, Allocations, Beyond, PassPeak, of_machine};

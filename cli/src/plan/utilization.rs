@@ -2,11 +2,10 @@
 
 use burn::tensor::FloatDType;
 
-use super::error::PlanError;
 use super::flops::Work;
 use super::longest::Longest;
 use crate::run::{Parts, first_effect, shapes};
-use crate::{DataRun, Run, RunError};
+use crate::{DataRun, PlanError, Run, RunError};
 use firebrick::{Utilization, device};
 use firebrick_models::family::Trainable;
 

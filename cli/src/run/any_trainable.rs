@@ -5,10 +5,11 @@ use std::marker::PhantomData;
 
 use firebrick_models::pretrained::{CLASSIFIER, Folder};
 
+use super::Launched;
 use super::launch::Launch;
 use super::saved_weights::{Exported, Exporting};
 use super::shapes::parameters;
-use super::{Launched, RunError};
+use crate::RunError;
 use crate::bench::{BenchReport, Benched};
 use crate::plan::{Finding, FoundBatch, Plan, Planning};
 use crate::trained_run::{Evaluated, Evaluating, Generating, Measured, Measuring, Predicted, Predicting};

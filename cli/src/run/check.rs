@@ -4,13 +4,11 @@ use firebrick::ByteSize;
 use firebrick_tasks::DataConfig;
 use firebrick_tasks::problem::{Problem, positive, require};
 
-use super::caret::Caret;
 use super::from_run_file::FromRunFile;
 use super::link_config::MOST_LATENCY;
 use super::param_groups::param_groups;
-use super::{
-    BatchConfig, CheckpointsConfig, DataRun, LinkConfig, Run, RunError, RunStrategy, ron_path, written,
-};
+use super::{BatchConfig, CheckpointsConfig, DataRun, LinkConfig, Run, RunStrategy, ron_path, written};
+use crate::{Caret, RunError};
 
 /// Rejects invalid or contradictory values before anything is read or allocated.
 pub(super) fn check(run: &impl FromRunFile, file: &str, text: &str) -> Result<(), RunError> {

@@ -48,7 +48,7 @@ impl CheckpointsConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::{Run, RunError};
+    use crate::{Run, RunError};
 
     fn config(overrides: &[&str]) -> Result<CheckpointsConfig, RunError> {
         let file = include_str!("../../../examples/tinyshakespeare.ron");

@@ -16,7 +16,8 @@ use firebrick_tasks::{
 use super::from_run_file::FromRunFile;
 use super::launcher::{Process, data_ranks};
 use super::part_of_run::part_of_run;
-use super::{BatchConfig, Run, RunError, RunStrategy, default_seed, first_effect};
+use super::{BatchConfig, Run, RunStrategy, default_seed, first_effect};
+use crate::RunError;
 use crate::hub::{FileSet, HubError, local_folder, local_paths};
 
 /// The data part of a [`Run`]: everything that the data depends on, without the model and the training settings. It is a

@@ -10,8 +10,8 @@ use burn::tensor::Device;
 use firebrick_datasets::{ForModel, Tokenizer};
 use serde_json::{Map, Value};
 
-use super::RunError;
 use super::prepare::Parts;
+use crate::RunError;
 use firebrick::checkpoint::best::BEST;
 use firebrick::saving;
 use firebrick::{TrainError, Trained};

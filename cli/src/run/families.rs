@@ -12,9 +12,10 @@ use firebrick_models::{
 use firebrick_strategies::registry::{Registered, Registry};
 use firebrick_tasks::TaskConfig;
 
+use super::Run;
 use super::any_trainable::{AnyTrainable, Typed};
 use super::model_config::{AnyShape, FromFolder, named};
-use super::{Run, RunError};
+use crate::RunError;
 use crate::console::tell;
 use crate::hub::{FileSet, local_folder};
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use firebrick_datasets::{Amount, Tokenizer};
 
-use super::{Run, RunError, SampleConfig};
+use super::{Run, SampleConfig};
+use crate::RunError;
 use firebrick_models::decoding::Decoding;
 use firebrick_models::family::{Family, Trainable};
 use firebrick_models::inference::Inference;

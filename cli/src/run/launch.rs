@@ -7,7 +7,8 @@ use burn::train::Interrupter;
 use serde_json::Value;
 
 use super::prepare::Parts;
-use super::{DataRun, Process, Run, RunError, changes, export};
+use super::{DataRun, Process, Run, changes, export};
+use crate::RunError;
 use crate::console::{Detail, tell};
 use crate::hub::repository_of;
 use crate::mlflow::{MlflowConfig, Started};
@@ -126,6 +127,7 @@ impl Launch<'_> {
                 tell(doing);
             }
         };
+        run.require_mesh()?;
         say(&run.batch_summary());
         let own_tokenizer = resume.as_ref().and_then(|resume| resume.tokenizer(&run.output));
         let mut parts = run.prepare_resumed::<M>(folder, own_tokenizer, &interrupter, say)?;

@@ -2,7 +2,8 @@
 
 use firebrick_world::{LAUNCHERS, Launcher};
 
-use super::{RunError, RunStrategy, first_effect};
+use super::{RunStrategy, first_effect};
+use crate::RunError;
 
 /// A process of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

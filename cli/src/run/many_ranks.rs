@@ -6,11 +6,13 @@ use burn::tensor::{DType, Device};
 use firebrick_datasets::{Amount, counted};
 use firebrick_kernels::packed::Packing;
 use firebrick_strategies::cost::{Held, PlannedParam};
-use firebrick_strategies::{Effects, Offload, Order, StrategyRecipe};
+use firebrick_strategies::{Effects, Mesh, Offload, Order, StrategyRecipe};
 use firebrick_world::World;
 
 use super::launcher::{Process, data_ranks, number_of_ranks};
-use super::{DataRun, Run, RunError};
+use super::{DataRun, Run, RunStrategy};
+use crate::RunError;
+use firebrick::TrainError;
 use firebrick::engine::ranks::STACK_BYTES;
 
 /// Ranks of one process: each is a thread, and they exchange in turns.
@@ -64,6 +66,12 @@ impl Run {
             None => world,
         };
         Ok(world.on(devices).nccl(self.nccl))
+    }
+
+    /// Rejects a mesh that does not divide the ranks.
+    pub(super) fn require_mesh(&self) -> Result<(), RunError> {
+        let mesh = self.strategies.iter().find_map(RunStrategy::downcast_ref::<Mesh>);
+        Ok(mesh.map_or(Ok(()), |mesh| mesh.check_ranks(self.number_of_ranks())).map_err(TrainError::from)?)
     }
 
     /// Returns the number of ranks that train on samples of their own, or of groups whose ranks share the tokens of them.

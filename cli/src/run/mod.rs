@@ -1,12 +1,10 @@
 //! A run file in RON.
 
 mod any_trainable;
-mod caret;
 mod changes;
 mod check;
 mod checkpoints_config;
 mod data_run;
-mod error;
 mod export;
 mod families;
 mod from_run_file;
@@ -42,12 +40,10 @@ use firebrick::device::{self, DeviceError, Tuning};
 use firebrick::{ByteSize, Schedule};
 
 pub(crate) use any_trainable::Limits;
-pub use caret::Caret;
 pub(crate) use changes::settings;
 pub use checkpoints_config::CheckpointsConfig;
 pub use data_run::DataRun;
 pub(crate) use data_run::local_data;
-pub use error::RunError;
 pub(crate) use export::{PRETRAINED, is_exported};
 pub use families::Families;
 pub use launch::Launched;

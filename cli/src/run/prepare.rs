@@ -14,7 +14,8 @@ use firebrick_world::{World, host_device};
 
 use super::many_ranks::ParameterKind;
 use super::shapes::{parameters, skeleton};
-use super::{DataRun, Run, RunError, first_effect, recipes};
+use super::{DataRun, Run, first_effect, recipes};
+use crate::RunError;
 use crate::hub::{FileSet, local_folder};
 use firebrick::BestBy;
 use firebrick::observe::report::TruncatedTexts;

@@ -7,8 +7,9 @@ use firebrick_checkpoints::{Checkpoint, Consolidate, What, consolidate};
 use firebrick_datasets::Tokenizer;
 use firebrick_tasks::TokenizerConfig;
 
+use super::Run;
 use super::export::{known_by, mark, read, save_beside, write_whole};
-use super::{Run, RunError};
+use crate::RunError;
 use crate::console::tell;
 use crate::hub::{FileSet, HubError, local_folder};
 use firebrick::ResumeError;

@@ -10,7 +10,8 @@ use firebrick_kernels::packed::Packing;
 use firebrick_models::drawn_now;
 use firebrick_strategies::{Adaptation, Composition, LowRank, ParamPlace, Paths, each_param};
 
-use super::{RunError, RunStrategy, recipes};
+use super::{RunStrategy, recipes};
+use crate::RunError;
 use firebrick_models::family::Family;
 use firebrick_models::family::Trainable;
 

@@ -31,7 +31,7 @@ pub use evaluate::Evaluated;
 pub(crate) use evaluate::Evaluating;
 pub(crate) use generate::{Generating, TEXTS};
 pub(crate) use measure::Measuring;
-pub use measure::{Measure, MeasureError, Measured};
+pub use measure::{Measure, Measured};
 pub use predict::Predicted;
 pub(crate) use predict::{PREDICTIONS, Predicting};
 

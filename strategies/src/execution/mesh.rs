@@ -60,6 +60,18 @@ impl Mesh {
     pub fn context(self, ranks: usize) -> Self {
         Self { context: ranks }
     }
+
+    /// Checks whether its axes divide so many ranks.
+    ///
+    /// # Errors
+    ///
+    /// An axis does not.
+    pub fn check_ranks(self, ranks: usize) -> Result<(), StrategyError> {
+        let fits = self.context > 0 && ranks.is_multiple_of(self.context);
+        let expected = format!("a divisor of the number of ranks, which is {ranks}");
+        SettingError::require(fits, "context", expected, self.context)
+            .map_err(|error| StrategyError::setting(NAME, error))
+    }
 }
 
 impl StrategyRecipe for Mesh {
@@ -76,14 +88,7 @@ impl<M: Module> Strategy<M> for Mesh {
     fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         let Self { context } = *self;
         let (world, ranks) = (setup.world().clone(), setup.world().size());
-        let fits = ranks.is_multiple_of(context);
-        SettingError::require(
-            fits,
-            "context",
-            format!("a divisor of the number of ranks, which is {ranks}"),
-            context,
-        )
-        .map_err(|error| StrategyError::setting(NAME, error))?;
+        self.check_ranks(ranks)?;
         if context > 1 {
             setup.segments_mut().divide_context(world.split(|rank| rank / context));
         }

@@ -9,9 +9,9 @@ mod text;
 use burn::tensor::FloatDType;
 use serde::Serialize;
 
-pub use text::ClusterError;
-
 use firebrick::device::peak_flops_of;
+
+use crate::ClusterError;
 
 /// Nodes of devices, each device a rank, as in `nodes=16,gpus=8,intra=450GB/s,inter=50GB/s`.
 ///

@@ -13,9 +13,9 @@ use std::path::Path;
 
 use ron::error::SpannedError;
 
-use super::caret::Caret;
 use super::from_run_file::FromRunFile;
-use super::{DataRun, Process, Run, RunError, check, extensions};
+use super::{DataRun, Process, Run, check, extensions};
+use crate::{Caret, RunError};
 pub(crate) use overrides::Override;
 
 /// A run file is small; anything larger is a different file, named by mistake.

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use firebrick_datasets::counted;
 
-use super::super::caret::Caret;
+use super::super::Run;
 use super::super::from_run_file::FromRunFile;
 use super::super::ron_path::{self, PathError};
-use super::super::{Run, RunError};
 use super::{Flaw, parse_text};
+use crate::{Caret, RunError};
 use firebrick::schedule::Shortened;
 
 /// The option that most overrides come from.

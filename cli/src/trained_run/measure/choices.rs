@@ -2,9 +2,9 @@
 
 use firebrick_datasets::{DataError, ReadError, Record, Skipped, Value};
 
+use super::Measured;
 use super::likelihood::{Likelihood, Row};
-use super::{MeasureError, Measured};
-use crate::{Run, RunError};
+use crate::{MeasureError, Run, RunError};
 use firebrick_models::family::Trainable;
 use firebrick_tasks::{Paths, progress, tell_skipped};
 

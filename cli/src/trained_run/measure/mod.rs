@@ -6,11 +6,9 @@
 //! windows.rs     perplexity by windows that overlap
 //! choices.rs     multiple choice by likelihood
 //! texts.rs       texts that the model writes
-//! error.rs       why a model cannot be measured
 //! ```
 
 mod choices;
-mod error;
 mod likelihood;
 mod texts;
 mod windows;
@@ -19,14 +17,12 @@ use serde::Serialize;
 
 use super::TrainedRun;
 use crate::run::local_data;
-use crate::{Run, RunError};
+use crate::{MeasureError, Run, RunError};
 use firebrick::Scores;
 use firebrick_models::decoding::Decoding;
 use firebrick_models::family::Trainable;
 use firebrick_models::pretrained::Folder;
 use firebrick_tasks::{Paths, Writing};
-
-pub use error::MeasureError;
 
 use likelihood::Likelihood;
 

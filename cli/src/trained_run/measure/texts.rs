@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::{MeasureError, Measured};
-use crate::RunError;
+use super::Measured;
 use crate::trained_run::TrainedRun;
+use crate::{MeasureError, RunError};
 use firebrick_models::WrittenScores;
 use firebrick_models::decoding::Decoding;
 use firebrick_tasks::Paths;

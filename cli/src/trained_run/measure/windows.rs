@@ -2,10 +2,10 @@
 
 use firebrick_datasets::{Amount, Skipped, Tokenizer, counted};
 
+use super::Measured;
 use super::likelihood::{Likelihood, Row};
-use super::{MeasureError, Measured};
 use crate::console::with_progress;
-use crate::{Run, RunError};
+use crate::{MeasureError, Run, RunError};
 use firebrick_models::family::Trainable;
 use firebrick_tasks::{Paths, Writing, progress_of, tell_skipped};
 

@@ -1,4 +1,19 @@
 //! The errors of a run file and of a run.
+//!
+//! ```text
+//! mod.rs      RunError: what a command ends with
+//! caret.rs    the line of a file or an option that is wrong, and where
+//! import.rs   a configuration of another trainer cannot be read
+//! init.rs     no run file can be written for some data
+//! measure.rs  a model cannot be measured
+//! plan.rs     a run cannot be planned, and a cluster cannot be read
+//! ```
+
+mod caret;
+mod import;
+mod init;
+mod measure;
+mod plan;
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
@@ -9,19 +24,21 @@ use firebrick_strategies::optim::GroupsError;
 use firebrick_tasks::{LoadError, TokenCacheError};
 use thiserror::Error;
 
-use super::caret::Caret;
-use crate::PlanError;
 use crate::hub::HubError;
-use crate::import::ImportError;
-use crate::init::InitError;
 use crate::mlflow::MlflowError;
 use crate::report_page::ReportPageError;
-use crate::trained_run::MeasureError;
 use crate::watch::WatchError;
 use firebrick::device::DeviceError;
 use firebrick::device::kernel_cache::KernelCacheError;
 use firebrick::{FailedWrites, TrainError};
 use firebrick_models::pretrained::PretrainedError;
+
+pub use caret::Caret;
+pub use import::ImportError;
+pub(crate) use import::MOST_BYTES;
+pub use init::InitError;
+pub use measure::MeasureError;
+pub use plan::{ClusterError, PlanError};
 
 /// An error in a run file, or in the run that it describes.
 #[derive(Debug, Error)]

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use firebrick_datasets::counted;
 use thiserror::Error;
 
-use super::MOST_BYTES;
+/// A configuration is small; anything larger is a different file, named by mistake.
+pub(crate) const MOST_BYTES: u64 = 1 << 20;
 
 /// A configuration of DeepSpeed or Hugging Face cannot be imported.
 #[derive(Debug, PartialEq, Error)]

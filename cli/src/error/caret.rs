@@ -25,7 +25,7 @@ pub struct Caret {
 
 impl Caret {
     /// Marks a byte of a file.
-    pub(super) fn in_file(text: &str, at: usize) -> Box<Self> {
+    pub(crate) fn in_file(text: &str, at: usize) -> Box<Self> {
         let at = floor(text, at);
         let number = text[..at].matches('\n').count() + 1;
         let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
@@ -34,12 +34,12 @@ impl Caret {
     }
 
     /// Marks a byte of an option of the command line.
-    pub(super) fn in_option(text: &str, at: usize) -> Box<Self> {
+    pub(crate) fn in_option(text: &str, at: usize) -> Box<Self> {
         Box::new(Self::within(text, floor(text, at)))
     }
 
     /// The number of the line, counted from 1.
-    pub(super) fn line(&self) -> usize {
+    pub(crate) fn line(&self) -> usize {
         self.number.unwrap_or(1)
     }
 
