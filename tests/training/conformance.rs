@@ -10,8 +10,8 @@ use burn::tensor::{FloatDType, Tensor};
 use firebrick::datasets::{Batch, Batches};
 use firebrick::strategies::{
     Accumulate, Adaptation, Amp, Clip, Composed, Composition, Ema, Freeze, Keep, KeepPadding, Lora,
-    LossScale, Offload, Outcome, Paths, Quantize, Recompute, SavedStates, Settled, Setup, StageState, Stages,
-    StrategyError, Zero,
+    LossScale, Mesh, Offload, Outcome, Paths, Quantize, Recompute, SavedStates, Settled, Setup, StageState,
+    Stages, StrategyError, Zero,
 };
 use firebrick::{Data, Loss, Objective, Pass, Schedule, SkipOutliers, StepNumbers, Trainer};
 use firebrick_models::Gpt;
@@ -97,6 +97,7 @@ fn identities() -> Vec<Recipe> {
         // Trains the same model, and evaluates another.
         boxed(Ema::new(0.9)),
         boxed(Recompute::every(1000)),
+        boxed(Mesh::new()),
     ]
 }
 

@@ -2,12 +2,15 @@
 
 use crate::support::many::*;
 use crate::support::resuming::*;
-use crate::support::{Bigram, Rows, adamw, device, difference, has_bf16};
+use crate::support::{Bigram, Rows, adamw, device, difference, has_bf16, parameters};
+use burn::module::Module;
+use burn::tensor::{Int, Tensor};
+use firebrick::datasets::{Batch, TokenBatch};
 use firebrick::strategies::{Composed, StrategyError};
 use firebrick::world::Collective;
 use firebrick::{
-    Amp, Checkpoints, Clip, Data, Ema, Freeze, Lora, Mesh, Offload, Recompute, Resume, Schedule, TrainError,
-    Trainer, World, Zero,
+    Amp, Checkpoints, Clip, Data, Ema, Freeze, Lora, Loss, Mesh, Objective, Offload, Pass, Recompute, Resume,
+    Schedule, TrainError, Trainer, World, Zero,
 };
 use firebrick_models::Gpt;
 
@@ -188,6 +191,49 @@ fn a_run_resumes_on_another_mesh() {
             let apart = difference(&part.parameters, &whole.parameters);
             assert!(apart < 1e-5, "{mesh:?} to {then:?}: {apart}");
         }
+    }
+}
+
+/// A model of a user, whose tokens read nothing of one another.
+#[derive(Module, Debug)]
+struct Divided {
+    inner: Bigram,
+}
+
+impl Objective<TokenBatch> for Divided {
+    fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
+        let [_, columns] = batch.shape();
+        let (losses, mask) = self.inner.losses(batch.ids(pass.device()), batch.labels(pass.device()));
+        let losses = losses * mask;
+        let losses = match pass.context_columns(columns - 1) {
+            None => losses,
+            Some(shared) => {
+                let own = shared.own.iter().filter(|column| **column < columns - 1);
+                let own: Vec<i64> = own.map(|column| *column as i64).collect();
+                losses.select(1, Tensor::<1, Int>::from_data(&own[..], pass.device()))
+            }
+        };
+        Loss { sum: losses.sum(), items: batch.items() }
+    }
+}
+
+#[test]
+fn a_model_of_a_user_shares_its_tokens() {
+    let run = |ranks: usize, context: usize| {
+        let trainer = Trainer::new().over(World::threads(ranks)).with(Mesh::new().context(context));
+        let data = Data::new(Rows::ragged(12)).micro_batch(4 / (ranks / context));
+        let model = Divided { inner: Bigram::new(&device().autodiff()) };
+        let trained = trainer
+            .with(Zero::stage(2))
+            .steps(9)
+            .fit(model, adamw(), Schedule::constant(1e-2), data)
+            .unwrap();
+        parameters(&trained.model)
+    };
+    let alone = run(1, 1);
+    for (ranks, context) in [(2, 2), (4, 2), (3, 3)] {
+        let apart = difference(&run(ranks, context), &alone);
+        assert!(apart < 1e-5, "{ranks} {context}: {apart}");
     }
 }
 

@@ -29,8 +29,8 @@ pub(crate) struct RunArgs {
     /// An update then sees `batch.micro` x `batch.accumulate` x ranks samples.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     ranks: Option<u64>,
-    /// Divides the ranks into axes: `context=2` lets each two of them share the tokens of their samples, and the others have
-    /// samples of their own. Replaces the `Mesh` of the run's strategies.
+    /// Divides the ranks into axes: with `context=2`, each two ranks share the tokens of their samples, for long sequences.
+    /// Replaces the `Mesh` of the run's strategies.
     #[arg(long, value_name = "AXIS=RANKS", value_parser = mesh)]
     mesh: Option<Mesh>,
     /// Overrides the run's deadline: how long a rank waits for the others before the run ends.

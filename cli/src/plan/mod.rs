@@ -188,7 +188,7 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// Those of [`plan`](Self::plan), and [`ClusterError::NoPeak`].
+    /// Those of [`plan`](Self::plan), and [`ClusterError::NoPeak`](crate::ClusterError::NoPeak).
     pub fn plan_on(
         &self,
         cluster: &Cluster,

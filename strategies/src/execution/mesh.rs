@@ -15,15 +15,15 @@ const NAME: &str = "Mesh";
 /// (zigzag; Llama Team, 2024, arXiv:2407.21783, section 3.3.2). Before an attention, they gather one another's keys and
 /// values; in the backward pass, their gradients are summed and scattered. Activations take 1/c of the memory, but for the
 /// keys and values of the whole row, which an attention keeps: [`Recompute`](crate::Recompute) leaves those of one block at
-/// a time. A layer with keys and values of `w` elements per token sends `w (c-1)/c` per token and rank when it gathers them,
-/// and as many in the backward pass.
+/// a time. When a layer gathers keys and values of `w` elements per token, a rank sends `w (c-1)/c` elements for each token of
+/// the row, and as many in the backward pass.
 ///
 /// [`Zero`](crate::Zero) sums the gradients over all ranks of both axes, and shards state over all of them. The result is
 /// the same as without a mesh, up to the rounding of sums. Checkpoints are the same too, so that a run resumes with any
 /// other mesh of the same number of samples in an update.
 ///
-/// A model divides the tokens itself, by [`Pass::context_columns`](crate::Pass::context_columns): the decoders of
-/// `firebrick-models` do. Any other model is refused in its first step.
+/// A model divides the tokens itself, by [`Pass::context_columns`](crate::Pass::context_columns): the causal and masked
+/// language models of `firebrick-models` do, except DeBERTa. A step of any other model is an error.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
@@ -86,11 +86,10 @@ impl StrategyRecipe for Mesh {
 
 impl<M: Module> Strategy<M> for Mesh {
     fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        let Self { context } = *self;
-        let (world, ranks) = (setup.world().clone(), setup.world().size());
-        self.check_ranks(ranks)?;
-        if context > 1 {
-            setup.segments_mut().divide_context(world.split(|rank| rank / context));
+        let world = setup.world().clone();
+        self.check_ranks(world.size())?;
+        if self.context > 1 {
+            setup.segments_mut().divide_context(world.split(|rank| rank / self.context));
         }
         Ok(Stages::of(Divided))
     }

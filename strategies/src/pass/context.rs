@@ -25,7 +25,8 @@ impl Pass {
     ///
     /// A model that divides its tokens sums the loss of these columns alone, and returns the items of the whole batch beside
     /// it. It calls [`selecting`](Self::selecting) for the pass of its layers, and [`of_all_columns`](Self::of_all_columns)
-    /// for what tokens read of one another.
+    /// for what tokens read of one another. What an evaluation counts of the whole batch, it counts where
+    /// [`counts_batch`](Self::counts_batch) alone.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
