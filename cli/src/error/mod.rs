@@ -6,10 +6,12 @@
 //! import.rs   a configuration of another trainer cannot be read
 //! init.rs     no run file can be written for some data
 //! measure.rs  a model cannot be measured
-//! plan.rs     a run cannot be planned, and a cluster cannot be read
+//! plan.rs     a run cannot be planned
+//! cluster.rs  the description of a cluster cannot be read
 //! ```
 
 mod caret;
+mod cluster;
 mod import;
 mod init;
 mod measure;
@@ -34,11 +36,12 @@ use firebrick::{FailedWrites, TrainError};
 use firebrick_models::pretrained::PretrainedError;
 
 pub use caret::Caret;
+pub use cluster::ClusterError;
 pub use import::ImportError;
 pub(crate) use import::MOST_BYTES;
 pub use init::InitError;
 pub use measure::MeasureError;
-pub use plan::{ClusterError, PlanError};
+pub use plan::PlanError;
 
 /// An error in a run file, or in the run that it describes.
 #[derive(Debug, Error)]

@@ -3,7 +3,7 @@
 use burn::module::Module;
 use serde::{Deserialize, Serialize};
 
-use crate::{Effects, SettingError, Setup, Stage, Stages, Strategy, StrategyError, StrategyRecipe};
+use crate::{Effects, SettingError, Setup, Stages, Strategy, StrategyError, StrategyRecipe};
 
 const NAME: &str = "Mesh";
 
@@ -91,16 +91,7 @@ impl<M: Module> Strategy<M> for Mesh {
         if self.context > 1 {
             setup.segments_mut().divide_context(world.split(|rank| rank / self.context));
         }
-        Ok(Stages::of(Divided))
-    }
-}
-
-/// The live state of [`Mesh`], which does not change gradients.
-#[derive(Clone, Copy, Debug)]
-struct Divided;
-
-impl<M> Stage<M> for Divided {
-    fn name(&self) -> &'static str {
-        NAME
+        // It acts in the pass alone.
+        Ok(Stages::none())
     }
 }

@@ -16,7 +16,7 @@ use super::{Pass, SegmentPlan};
 pub struct ContextColumns {
     /// Those of this rank, in order: as many as on each other rank.
     pub own: Arc<[usize]>,
-    /// The number of columns of all ranks. It may exceed that of the batch, whose rows a model then fills up with padding.
+    /// The number of columns over all ranks, a multiple of twice their number. If the batch has fewer, the model pads its rows.
     pub all: usize,
 }
 
@@ -80,8 +80,22 @@ impl Pass {
     /// backward: there, each sums the gradients of its columns. A pass that selects none returns `x`.
     ///
     /// If another rank is gone, it returns zeros, and [`check`](Self::check) the error.
+    ///
+    /// # Panics
+    ///
+    /// If `x` has another number of columns than the pass selects.
     pub fn of_all_columns(&self, x: Tensor<3>) -> Tensor<3> {
-        let Some(ranks) = self.plan.context().filter(|_| self.selects_columns()) else { return x };
+        let (Some(ranks), Samples::Selected { columns: own, .. }) = (self.plan.context(), &self.samples)
+        else {
+            return x;
+        };
+        let found = x.dims()[1];
+        assert_eq!(
+            found,
+            own.len(),
+            "Pass: the pass selects {} columns, and the tensor has {found}",
+            own.len()
+        );
         let (plan, ranks) = (self.plan.clone(), ranks.clone());
         let shape @ [rows, columns, width] = x.dims();
         let value = x.clone().inner();
