@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use burn::module::{Devices, Flag, Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Bool, Device, Int, Tensor};
-use firebrick_strategies::Pass;
+use firebrick_strategies::{Pass, TensorPlan};
 
 use crate::{Evaluation, Loss, Objective, Score};
 
@@ -70,6 +70,7 @@ trait Erased: Send {
     fn loss(&self, batch: Box<dyn Any>, pass: &Pass) -> Loss;
     fn evaluate(&self, batch: Box<dyn Any>, pass: &Pass) -> Evaluation;
     fn scores(&self, counts: &[f64]) -> Vec<Score>;
+    fn tensor_plan(&self) -> TensorPlan;
     fn reference(&self, batch: Box<dyn Any>, pass: &Pass) -> Option<Tensor<1>>;
 }
 
@@ -142,6 +143,10 @@ impl<M: Objective<B> + 'static, B: 'static> Erased for Typed<M, B> {
         self.0.scores(counts)
     }
 
+    fn tensor_plan(&self) -> TensorPlan {
+        self.0.tensor_plan()
+    }
+
     fn reference(&self, batch: Box<dyn Any>, pass: &Pass) -> Option<Tensor<1>> {
         self.0.reference(Self::batch(batch), pass)
     }
@@ -205,6 +210,10 @@ impl<B: 'static> Objective<B> for AnyModel {
 
     fn scores(&self, counts: &[f64]) -> Vec<Score> {
         self.0.scores(counts)
+    }
+
+    fn tensor_plan(&self) -> TensorPlan {
+        self.0.tensor_plan()
     }
 
     fn reference(&self, batch: B, pass: &Pass) -> Option<Tensor<1>> {

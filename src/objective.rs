@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::{DType, Tensor};
-use firebrick_strategies::Pass;
+use firebrick_strategies::{Pass, TensorPlan};
 
 use crate::Score;
 
@@ -152,6 +152,12 @@ pub trait Objective<B>: Module {
     fn scores(&self, counts: &[f64]) -> Vec<Score> {
         let _ = counts;
         Vec::new()
+    }
+
+    /// Returns the layers that the ranks of a tensor axis of a [`Mesh`](crate::Mesh) divide. Default: none, and such an axis is
+    /// an error.
+    fn tensor_plan(&self) -> TensorPlan {
+        TensorPlan::new()
     }
 
     /// Computes what the loss has to know of the samples from a reference model, as many numbers for each, in order: for

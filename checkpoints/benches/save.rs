@@ -52,6 +52,7 @@ fn state(memory: &[Arc<Vec<u8>>]) -> RankState {
         dtype: Dtype::F32,
         shape: vec![TENSOR],
         rows: None,
+        columns: None,
         bytes: Bytes::new(Shared(memory.clone())),
     };
     let (parameters, moments) = memory.split_at(TENSORS);

@@ -22,6 +22,7 @@ fn rank_state(step: u64, rank: usize, bytes: usize) -> RankState {
         dtype: Dtype::U8,
         shape: vec![RANKS * bytes],
         rows: Some(rank * bytes..(rank + 1) * bytes),
+        columns: None,
         bytes: vec![byte(step); bytes].into(),
     };
     RankState { rank, ranks: RANKS, parameters: vec![weight], ..Default::default() }

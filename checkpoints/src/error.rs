@@ -165,6 +165,20 @@ pub enum CheckpointError {
         /// The requested rows.
         found: String,
     },
+    /// The tensor has no such columns.
+    #[error(
+        "{path}: tensor `{tensor}`: expected {expected}, found {found}: request columns that the tensor has, or whole rows"
+    )]
+    Columns {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The columns that can be requested, or the tensors that have columns.
+        expected: String,
+        /// The requested columns, or the tensor.
+        found: String,
+    },
     /// A state cannot be saved.
     #[error("{place}: expected {expected}, found {found}: nothing was saved; pass the expected state")]
     State {
@@ -251,6 +265,7 @@ impl CheckpointError {
             | Self::Slices { path, .. }
             | Self::NoTensor { path, .. }
             | Self::Rows { path, .. }
+            | Self::Columns { path, .. }
             | Self::NotSound { path }
             | Self::NotShared { path, .. } => Some(path),
             Self::State { .. } | Self::Unread { .. } | Self::Consolidate { .. } => None,

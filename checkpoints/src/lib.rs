@@ -1,8 +1,8 @@
 //! Atomic checkpoints: a checkpoint is complete, or it does not exist.
 //!
 //! This crate handles the bytes and files of Firebrick's checkpoints. It knows tensors by name, dtype,
-//! shape and bytes, and does not depend on Burn. Each rank saves the tensors or rows that it holds. A reader of
-//! the checkpoint gets whole tensors, or any rows, however many ranks saved it.
+//! shape and bytes, and does not depend on Burn. Each rank saves the tensors, rows or columns that it holds. A reader of
+//! the checkpoint gets whole tensors, or any rows and columns, however many ranks saved it.
 //!
 //! ```
 //! use firebrick_checkpoints::{Checkpoint, Dtype, Folder, Keep, Manifest, Piece, RankState};
@@ -21,6 +21,7 @@
 //!         dtype: Dtype::F32,
 //!         shape: vec![2, 2],
 //!         rows: Some(rank..rank + 1),
+//!         columns: None,
 //!         bytes: row.map(f32::to_le_bytes).concat().into(),
 //!     };
 //!     let state = RankState { rank, ranks: 2, parameters: vec![weight], ..Default::default() };
@@ -55,13 +56,22 @@
 //! ```
 //!
 //! Tensors are named by module path, `blocks.0.attention.query.weight`, and in the optimizer's files by path and field,
-//! `blocks.0.weight/momentum.moment_1`. A rank may hold rows of a tensor's first axis. The files are plain
-//! [safetensors](https://github.com/huggingface/safetensors): other readers see the rows as tensors. Their metadata has
-//! one entry, `firebrick`, with JSON text: the whole shape and the first row of each tensor slice, and the optimizer's
-//! numbers, with floats as the hexadecimal digits of their bits:
+//! `blocks.0.weight/momentum.moment_1`. A rank may hold rows of a tensor's first axis. Of a matrix, it may hold some columns
+//! of its rows, in one or several ranges, and of a tensor with one axis, several ranges of elements. The files are plain
+//! [safetensors](https://github.com/huggingface/safetensors): other readers see the rows and columns as tensors. Their
+//! metadata has one entry, `firebrick`, with JSON text: the whole shape, the first row and the ranges of columns of each
+//! tensor slice, and the optimizer's numbers, with floats as the hexadecimal digits of their bits:
 //!
 //! ```json
 //! {"slices": {"linear.weight": {"shape": [2, 2], "start": 1}}, "scalars": {"linear.weight/momentum.time": {"UInt": 7}}}
+//! ```
+//!
+//! A slice of whole rows has no ranges of columns. The second half of each third of a joint projection and of its bias has
+//! three, and each range ends before its second number:
+//!
+//! ```json
+//! {"slices": {"joint.bias": {"shape": [12], "start": 0, "columns": [[2, 4], [6, 8], [10, 12]]},
+//!   "joint.weight": {"shape": [8, 12], "start": 4, "columns": [[2, 4], [6, 8], [10, 12]]}}, "scalars": {}}
 //! ```
 //!
 //! A matrix may be saved packed, as codes and scales that the manifest describes: see [`PackedMatrices`]. Readers of this
@@ -125,7 +135,7 @@
 //! ├── retention         which checkpoints are kept, and the removal of the others
 //! ├── disk              every operation that changes the disk, so that tests can make each fail
 //! └── file_names        the names of files and folders
-//! checkpoint         a checked checkpoint, open for reading: whole tensors, or rows, from the files of all ranks
+//! checkpoint         a checked checkpoint, open for reading: whole tensors, or rows and columns, from all ranks' files
 //! ├── examine           checks a checkpoint, without trusting unchecked data: opens it, or reports everything wrong
 //! ├── packed            matrices that are saved as codes of a few bits, and read as f32
 //! ├── consolidate       merges all ranks' files into one safetensors file or Hugging Face shards
@@ -135,13 +145,15 @@
 //! └── diff              compares two checkpoints
 //!     └── elements         the dtypes a checkpoint can hold, and the numbers in a tensor's bytes
 //! manifest           the files with their sizes and digests
-//! header             which rows of which tensors a file holds
+//! header             which rows and columns of which tensors a file holds
+//! columns            ranges of a tensor's last axis
 //! regular            opens plain files for reading, and nothing else
 //! digest             BLAKE3, and SHA-256 for format 1
 //! error              the errors, with advice
 //! ```
 
 mod checkpoint;
+mod columns;
 mod consolidate;
 mod diff;
 mod digest;

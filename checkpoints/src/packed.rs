@@ -60,11 +60,12 @@ impl PackedMatrices {
         [(Dtype::U8, (elements * self.bits).div_ceil(8)), (Dtype::F32, elements.div_ceil(self.block))]
     }
 
-    /// Unpacks some rows of a matrix, as the bytes of f32. A code without a value is read as NaN.
+    /// Unpacks some columns of some rows of a matrix, as the bytes of f32. A code without a value is read as NaN.
     pub(crate) fn rows(
         &self,
-        [from, to]: [usize; 2],
+        [from, _]: [usize; 2],
         rows: Range<usize>,
+        columns: &[Range<usize>],
         codes: &[u8],
         scales: &[u8],
     ) -> Vec<u8> {
@@ -76,7 +77,8 @@ impl PackedMatrices {
             };
             self.values.get(usize::from(code)).copied().unwrap_or(f32::NAN) * scales[at / self.block]
         };
-        let elements = rows.flat_map(|row| (0..to).map(move |column| column * from + row));
+        let columns = || columns.iter().cloned().flatten();
+        let elements = rows.flat_map(|row| columns().map(move |column| column * from + row));
         elements.flat_map(|at| number(at).to_le_bytes()).collect()
     }
 }

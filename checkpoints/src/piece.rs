@@ -98,9 +98,14 @@ pub struct Piece {
     pub dtype: Dtype,
     /// The shape of the whole tensor.
     pub shape: Vec<usize>,
-    /// The rows of the first axis in this piece, or `None` for the whole tensor.
+    /// The rows of the first axis in this piece, or `None` for all.
     pub rows: Option<Range<usize>>,
-    /// The elements of these rows, in row-major order.
+    /// The columns of the last axis in this piece, or `None` for all. Each range is one of adjacent columns; they ascend
+    /// and do not overlap. A range may be empty if it is the only one. Of a matrix, the piece holds these columns of its
+    /// rows, side by side. Of a tensor with one axis, it holds these elements, and `rows` is `None`. Tensors with other
+    /// numbers of axes cannot be cut into columns.
+    pub columns: Option<Vec<Range<usize>>>,
+    /// The elements of these rows and columns, in row-major order.
     pub bytes: Bytes,
 }
 
@@ -111,7 +116,7 @@ pub struct RankState {
     pub rank: usize,
     /// The number of ranks that save.
     pub ranks: usize,
-    /// The parameters, or this rank's rows of them.
+    /// The parameters, or this rank's rows and columns of them.
     pub parameters: Vec<Piece>,
     /// The tensors of the optimizer's state.
     pub optimizer: Vec<Piece>,

@@ -37,6 +37,7 @@ impl<'a> RankFile<'a> {
             dtype: piece.dtype,
             shape: piece.shape.clone(),
             rows: piece.rows.clone(),
+            columns: piece.columns.clone(),
         });
         let scalars = if holds == Holds::Optimizer { state.scalars.clone() } else { Default::default() };
         let header = Header::new(parts.collect(), scalars).map_err(wrong)?;
@@ -47,7 +48,10 @@ impl<'a> RankFile<'a> {
         for ((part, _), piece) in header.parts.iter().zip(&sorted) {
             let (expected, found) = (part.bytes().map_err(wrong)?, piece.bytes.len());
             if expected != found {
-                let expected = format!("{expected} bytes for {:?} of shape {:?}", part.rows, part.shape);
+                let expected = format!(
+                    "{expected} bytes for rows {:?} and columns {:?} of shape {:?}",
+                    part.rows, part.columns, part.shape
+                );
                 return Err(CheckpointError::state(
                     format!("tensor `{}` in {name}", part.name),
                     expected,

@@ -42,7 +42,8 @@ fn compare(dtype: FloatDType, backward: bool) {
         || finish(add(x.clone(), y.clone()), backward),
         || finish(x.clone() + y.clone(), backward),
     );
-    let site = Site { draws: Draws { seed: 1, epoch: 0, first: 0 }, number: 0, samples: &Samples::Columns };
+    let site =
+        Site { draws: Draws { seed: 1, epoch: 0, first: 0 }, number: 0, samples: &Samples::Columns, from: 0 };
     let dropout = DropoutConfig::new(0.1).init();
     beside(
         about("sum with dropout"),

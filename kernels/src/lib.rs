@@ -51,7 +51,7 @@
 //! let x = cast(Tensor::<2>::ones([4, 8], &device), FloatDType::BF16);
 //! let weight = Tensor::<2>::full([8, 3], 0.25, &device).require_grad();
 //! let y = gelu(linear(x, cast(weight.clone(), FloatDType::BF16), None), Gelu::Exact);
-//! let site = Site { draws: Draws { seed: 1, epoch: 0, first: 0 }, number: 0, samples: &Samples::Columns };
+//! let site = Site { draws: Draws { seed: 1, epoch: 0, first: 0 }, number: 0, samples: &Samples::Columns, from: 0 };
 //! let loss = cast(dropout(y, 0.1, &[], site), FloatDType::F32).sum();
 //! let gradient = weight.grad(&loss.backward()).expect("the loss depends on the weight");
 //! assert_eq!(gradient.dims(), [8, 3]);

@@ -262,7 +262,8 @@ fn losses() {
 #[test]
 fn attentions() {
     let reads = Reads::causal(6);
-    let site = Site { draws: Draws { seed: 5, epoch: 1, first: 3 }, number: 2, samples: &Samples::Columns };
+    let site =
+        Site { draws: Draws { seed: 5, epoch: 1, first: 3 }, number: 2, samples: &Samples::Columns, from: 0 };
     for dropout in [None, Some((0.3, site))] {
         let how = Attending { reads: &reads, scale: 0.3, cap: None, dropout };
         same(|make| {

@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use firebrick_kernels::{Attending, Reads, attention, attention_of_joint};
-use firebrick_strategies::{Dropout, Pass};
+use firebrick_strategies::{Dropout, Pass, TensorPlan};
 
 use super::gpt_shape::Shape;
 use super::key_value::{KeyValue, behind};
@@ -15,7 +15,8 @@ use super::{Linear, RmsNorm};
 /// - `key` and `value` are `[batch, key_heads, read, size]`.
 /// - `bias` is `[1 or batch, heads, length, read]`, and is added in f32.
 ///
-/// Where ranks share the tokens of a batch, the keys and values are those of this rank, and it reads those of all.
+/// Where ranks share the tokens of a batch, the keys and values are those of this rank, and it reads those of all. Where they
+/// share layers, the heads are those of this rank.
 pub(super) fn attend(
     [query, key, value]: [Tensor<4>; 3],
     bias: Option<Tensor<4>>,
@@ -25,6 +26,7 @@ pub(super) fn attend(
     pass: &Pass,
 ) -> Tensor<4> {
     let (key, value) = of_all_columns((key, value), pass);
+    let pass = &pass.of_share(query.dims()[1]);
     attention(query, key, value, bias, Attending { reads, scale, cap: None, dropout: dropout.at(pass) })
 }
 
@@ -41,10 +43,10 @@ pub(super) fn split_heads(x: Tensor<3>, heads: usize) -> Tensor<4> {
 
 /// Normalises the numbers of each head of `x`, `[batch, heads, length, size]`, if there is a norm (Dehghani et al.,
 /// 2023, arXiv:2302.05442).
-pub(super) fn normed_heads(norm: Option<&RmsNorm>, x: Tensor<4>) -> Tensor<4> {
+pub(super) fn normed_heads(norm: Option<&RmsNorm>, x: Tensor<4>, pass: &Pass) -> Tensor<4> {
     match norm {
         // Where the heads of a token stand side by side, as they were projected.
-        Some(norm) => norm.forward(x.swap_dims(1, 2)).swap_dims(1, 2),
+        Some(norm) => norm.of_share(x.swap_dims(1, 2), pass).swap_dims(1, 2),
         None => x,
     }
 }
@@ -115,16 +117,19 @@ impl Attention {
     /// `[batch, length, width]` to the same shape.
     pub(super) fn forward(&self, x: Tensor<3>, reads: &Reads, pass: &Pass) -> Tensor<3> {
         let [_, _, width] = x.dims();
-        let joint = self.query_key_value.forward(x, pass);
-        let how = self.attending(width, reads, pass);
+        let heads = pass.share_of(self.heads);
+        let joint = self.query_key_value.forward(pass.before_columns(x), pass);
+        let of_share = pass.of_share(heads);
+        let how = self.attending(width, reads, &of_share);
         let mixed = if pass.selects_columns() {
-            let part = |at| split_heads(joint.clone().narrow(2, at * width, width), self.heads);
+            let own = joint.dims()[2] / 3;
+            let part = |at| split_heads(joint.clone().narrow(2, at * own, own), heads);
             let (keys, values) = of_all_columns((part(1), part(2)), pass);
             attention(part(0), keys, values, None, how)
         } else {
-            attention_of_joint(joint, self.heads, how)
+            attention_of_joint(joint, heads, how)
         };
-        self.dropout.forward(self.output.forward(join_heads(mixed), pass), pass)
+        self.dropout.forward(self.output.forward_rows(join_heads(mixed), pass), pass)
     }
 
     /// Like `forward`, but continues after the keys and values in `past`, and also returns the keys and values of both.
@@ -136,18 +141,22 @@ impl Attention {
         pass: &Pass,
     ) -> (Tensor<3>, KeyValue) {
         let [batch, length, width] = x.dims();
+        let (heads, size) = (pass.share_of(self.heads), width / self.heads);
         // [batch, length, 3 * width] -> three of [batch, heads, length, size]
-        let joint = self.query_key_value.forward(x, pass).reshape([
-            batch,
-            length,
-            3 * self.heads,
-            width / self.heads,
-        ]);
-        let part = |i: usize| joint.clone().narrow(2, i * self.heads, self.heads).swap_dims(1, 2);
+        let joint = self.query_key_value.forward(pass.before_columns(x), pass);
+        let joint = joint.reshape([batch, length, 3 * heads, size]);
+        let part = |i: usize| joint.clone().narrow(2, i * heads, heads).swap_dims(1, 2);
         let (keys, values) = behind(past, part(1), part(2));
-        let mixed =
-            attention(part(0), keys.clone(), values.clone(), None, self.attending(width, reads, pass));
-        (self.dropout.forward(self.output.forward(join_heads(mixed), pass), pass), (keys, values))
+        let of_share = pass.of_share(heads);
+        let how = self.attending(width, reads, &of_share);
+        let mixed = attention(part(0), keys.clone(), values.clone(), None, how);
+        (self.dropout.forward(self.output.forward_rows(join_heads(mixed), pass), pass), (keys, values))
+    }
+
+    /// The layers that ranks may divide, of attentions at this path.
+    pub(super) fn tensor_plan(&self, path: &str) -> TensorPlan {
+        let plan = TensorPlan::new().columns(format!("{path}.query_key_value"), [self.heads; 3]);
+        plan.rows(format!("{path}.output"), self.heads)
     }
 
     fn attending<'a>(&self, width: usize, reads: &'a Reads, pass: &'a Pass) -> Attending<'a> {

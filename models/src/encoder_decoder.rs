@@ -7,7 +7,7 @@ use firebrick::{Evaluation, Loss, Objective, Score, TrainError};
 use firebrick_datasets::collators::{Inputs, Seq2SeqBatch};
 use firebrick_datasets::{Batch, IGNORE};
 use firebrick_kernels::{Head, Reads, Samples, cast};
-use firebrick_strategies::Pass;
+use firebrick_strategies::{Pass, TensorPlan};
 
 use crate::attention::starts_of;
 use crate::causal::PlacedTokens;
@@ -53,6 +53,9 @@ pub(crate) trait Encodes: Module + ModuleDisplay + 'static {
     /// Maps the embeddings of tokens at these `places` to hidden states, `[batch, length, width]` both.
     fn forward(&self, x: Tensor<3>, places: Tensor<2, Int>, reads: Reads, pass: &Pass) -> Tensor<3>;
 
+    /// The layers that ranks may divide, of an encoder at this path.
+    fn tensor_plan(&self, path: &str) -> TensorPlan;
+
     /// The dtype of the weights of its blocks. Default: that of the embedding of tokens.
     fn dtype(&self) -> Option<FloatDType> {
         None
@@ -88,6 +91,9 @@ pub(crate) trait Decodes: Module + ModuleDisplay + 'static {
 
     /// The maximum number of positions in a row, if there is one.
     fn positions(&self) -> Option<usize>;
+
+    /// The layers that ranks may divide, of a decoder at this path.
+    fn tensor_plan(&self, path: &str) -> TensorPlan;
 }
 
 /// The keys and values of a source in each of these blocks, of which `run` computes those of one.
@@ -291,6 +297,10 @@ impl<E: Encodes, D: Decodes> Objective<Seq2SeqBatch> for EncoderDecoder<E, D> {
         }
         let (x, labels) = (self.hidden(&batch, tokens, pass), targets.select(batch.host_labels(), IGNORE));
         Loss { sum: output_loss(x, &self.output_layer(), &labels, pass), items: batch.items() }
+    }
+
+    fn tensor_plan(&self) -> TensorPlan {
+        self.encoder.tensor_plan("*encoder").and(self.decoder.tensor_plan("*decoder"))
     }
 
     fn evaluate(&self, batch: Seq2SeqBatch, pass: &Pass) -> Evaluation {

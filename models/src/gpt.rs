@@ -7,7 +7,7 @@ use firebrick::{Evaluation, Loss, Objective, Score};
 use firebrick_datasets::TokenBatch;
 use firebrick_datasets::collators::Inputs;
 use firebrick_kernels::{Head, Reads};
-use firebrick_strategies::{Dropout, Pass};
+use firebrick_strategies::{Dropout, Pass, TensorPlan};
 use serde::{Deserialize, Serialize};
 
 use super::attention::Attention;
@@ -224,6 +224,11 @@ impl Objective<TokenBatch> for Gpt {
         next_token_loss(batch, pass, &self.head(), |placed, pass| self.hidden(placed, pass))
     }
 
+    fn tensor_plan(&self) -> TensorPlan {
+        let block = self.blocks.first();
+        block.map_or_else(TensorPlan::new, |block| block.tensor_plan("*blocks.*"))
+    }
+
     fn evaluate(&self, batch: TokenBatch, pass: &Pass) -> Evaluation {
         counted(self.loss(batch, pass), pass)
     }
@@ -282,11 +287,18 @@ impl Block {
         (self.fed_forward(x, mixed, pass), kept)
     }
 
+    /// The layers that ranks may divide, of blocks at this path.
+    fn tensor_plan(&self, path: &str) -> TensorPlan {
+        let inner = self.widen.outputs();
+        let plan = self.attention.tensor_plan(&format!("{path}.attention"));
+        plan.columns(format!("{path}.widen"), [inner]).rows(format!("{path}.narrow"), inner)
+    }
+
     /// The feed-forward layer on the sum of `x` and what attention mixed.
     fn fed_forward(&self, x: Tensor<3>, mixed: Tensor<3>, pass: &Pass) -> Tensor<3> {
         let (x, normed) = self.feed_forward_norm.of_sum(x, mixed);
-        let hidden = self.activation.forward(self.widen.forward(normed, pass));
-        pass.end_of_segment(|| self.dropout.forward_onto(x, self.narrow.forward(hidden, pass), pass))
+        let hidden = self.activation.forward(self.widen.forward(pass.before_columns(normed), pass));
+        pass.end_of_segment(|| self.dropout.forward_onto(x, self.narrow.forward_rows(hidden, pass), pass))
     }
 }
 

@@ -1,7 +1,8 @@
 //! An affine map that is fast in half precision on the CPU, and drops the input of its factors.
 
 use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay, Param};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor};
+use firebrick_kernels::cast;
 use firebrick_strategies::{Pass, adapted_linear, undropped_linear};
 
 /// An affine map of the last axis, `x · weight + bias`, like Burn's and with the same parameter names.
@@ -33,6 +34,32 @@ impl Linear {
     /// If the last axis of `x` is not `in`, and for the reasons of [`adapted_linear`].
     pub fn forward<const D: usize>(&self, x: Tensor<D>, pass: &Pass) -> Tensor<D> {
         adapted_linear(x, &self.weight, self.bias.as_ref().map(Param::val), pass)
+    }
+
+    /// Like [`forward`](Self::forward), where `x` is this rank's share of the input if [ranks share the layer](Pass::shares_layers):
+    /// returns the sum over them.
+    ///
+    /// # Panics
+    ///
+    /// The same as [`forward`](Self::forward).
+    pub fn forward_rows<const D: usize>(&self, x: Tensor<D>, pass: &Pass) -> Tensor<D> {
+        if !pass.shares_layers() {
+            return self.forward(x, pass);
+        }
+        let y = pass.after_rows(adapted_linear(x, &self.weight, None, pass));
+        match &self.bias {
+            // Each rank adds it to the sum, since all have it whole.
+            Some(bias) => {
+                let bias = cast(bias.val(), FloatDType::from(y.dtype()));
+                y + bias.unsqueeze()
+            }
+            None => y,
+        }
+    }
+
+    /// Returns the length of its outputs, without reading the weight.
+    pub(crate) fn outputs(&self) -> usize {
+        self.weight.lazy_shape()[1]
     }
 
     /// Like [`forward`](Self::forward), without a dropout, for an input that belongs to no sample, such as embeddings

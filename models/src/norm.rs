@@ -4,6 +4,7 @@ use burn::module::{Module, Param};
 use burn::nn::Initializer;
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick_kernels::{NormKind, cast, norm, norm_and_input, norm_of_sum};
+use firebrick_strategies::Pass;
 
 /// Layer normalisation over the last axis (Ba et al., 2016, arXiv:1607.06450).
 ///
@@ -86,6 +87,12 @@ impl RmsNorm {
     /// Normalises `[.., width]` to the same shape, in the dtype of `x`.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         norm(x, self.factors(), None, self.kind())
+    }
+
+    /// Like [`forward`](Self::forward), of this rank's share of heads where [ranks share the layer](Pass::shares_layers): the
+    /// scale, which all heads have in common, has the gradients of all of them.
+    pub fn of_share<const D: usize>(&self, x: Tensor<D>, pass: &Pass) -> Tensor<D> {
+        norm(x, pass.before_columns(self.factors()), None, self.kind())
     }
 
     /// Returns `x`, to be used in its place, and `x` normalised: the gradients of both are added in one pass.

@@ -355,3 +355,6 @@ mod empty;
 mod pairs;
 #[path = "ragged_shared_tests.rs"]
 mod shared;
+
+#[path = "tensor_tests.rs"]
+mod tensor;

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use burn::module::{Module, ParamId};
 use burn::tensor::{Bytes, DType};
 use firebrick_checkpoints::{Bytes as FileBytes, Dtype, PackedMatrices, Piece};
 use firebrick_kernels::packed::Packed;
-use firebrick_strategies::{PackedBase, Paths, Shard, Stages, each_param};
+use firebrick_strategies::{PackedBase, Paths, Shard, Stages, TensorPart, TensorParts, each_param};
 use firebrick_world::Communicator;
 
 use crate::scratch::{Stored, StoredTensor};
@@ -35,36 +36,51 @@ pub(crate) struct ParameterPlace {
     pub path: String,
     /// The number of axes.
     pub axes: usize,
-    /// This rank's shard, if the ranks shard the parameter.
+    /// This rank's part, if the ranks of a tensor axis divide the parameter.
+    pub part: Option<TensorPart>,
+    /// This rank's shard, if the ranks shard the parameter, or the part.
     pub shard: Option<Shard>,
-    /// Whether this rank writes a parameter that all ranks hold in full.
+    /// Whether this rank writes a parameter, or a part, that ranks hold in full.
     pub writes_whole: bool,
 }
 
 impl Layout {
     /// Creates the layout of a run's master. Parameters that all ranks hold in full are distributed among the ranks,
     /// so that each rank writes about the same number of bytes.
-    pub fn of<M: Module>(master: &M, stages: &mut Stages<M>, world: &Communicator) -> Self {
+    pub fn of<M: Module>(
+        master: &M,
+        stages: &mut Stages<M>,
+        world: &Communicator,
+        tensor: Option<&TensorParts>,
+    ) -> Self {
         let mut sizes = Vec::new();
         each_param(master, |param| sizes.push((param.id(), param.shape().len(), param.bytes())));
         let paths = Paths::of(master);
         let (mut parameters, mut aliases) = (HashMap::<ParamId, ParameterPlace>::new(), BTreeMap::new());
         let mut written = vec![0usize; world.size()];
+        // The ranks that divide a model are neighbours.
+        let (of_parts, parts) = tensor.map_or((0, 1), |parts| (parts.ranks().rank(), parts.ranks().size()));
         for (place, (id, axes, bytes)) in paths.places().iter().zip(sizes) {
             if let Some(first) = parameters.get(&id) {
                 aliases.insert(place.path.clone(), first.path.clone());
                 continue;
             }
-            let shard = stages.shard(id);
+            let part = tensor.and_then(|parts| parts.part(id));
+            // So many neighbours write it.
+            let writers = if part.is_some() { parts } else { 1 };
+            let mut shard = stages.shard(id);
+            if let Some(shard) = shard.as_mut().filter(|_| part.is_none()) {
+                shard.copy = shard.copy * parts + of_parts;
+            }
             let writer = match &shard {
                 Some(_) => None,
-                None => (0..written.len()).min_by_key(|rank| written[*rank]),
+                None => (0..written.len()).step_by(writers).min_by_key(|rank| written[*rank]),
             };
-            if let Some(rank) = writer {
-                written[rank] += bytes.max(1);
-            }
-            let writes_whole = writer == Some(world.rank());
-            parameters.insert(id, ParameterPlace { path: place.path.clone(), axes, shard, writes_whole });
+            let written_by = writer.map_or(0..0, |first| first..first + writers);
+            written[written_by.clone()].iter_mut().for_each(|written| *written += bytes.max(1));
+            let writes_whole = written_by.contains(&world.rank());
+            let path = place.path.clone();
+            parameters.insert(id, ParameterPlace { path, axes, part, shard, writes_whole });
         }
         Self { parameters, aliases, lora_scale: None, bases: HashMap::new() }
     }
@@ -119,9 +135,48 @@ impl ParameterPlace {
 
     /// Whether this rank writes the scalars that belong to the whole parameter; exactly one rank does.
     pub fn writes_scalars(&self) -> bool {
-        match &self.shard {
-            Some(shard) => self.is_written() && shard.rows.start == 0,
-            None => self.writes_whole,
+        let is_first = |part: &TensorPart| part.ranges.first().is_some_and(|range| range.start == 0);
+        self.part.as_ref().is_none_or(is_first)
+            && match &self.shard {
+                Some(shard) => self.is_written() && shard.rows.start == 0,
+                None => self.writes_whole,
+            }
+    }
+
+    /// Returns the shape of the whole of a tensor, of which this rank holds `shape`, padding included.
+    pub fn whole(&self, shape: &[usize]) -> Vec<usize> {
+        let mut whole = shape.to_vec();
+        if let (Some(shard), Some(rows)) = (self.shard_of(shape), whole.first_mut()) {
+            *rows = shard.whole;
+        }
+        if let Some(part) = self.part_of(&whole) {
+            whole[part.axis] = part.whole;
+        }
+        whole
+    }
+
+    /// Returns this rank's shard of a tensor, of which it holds `shape`. A state with a shape other than the parameter's, such
+    /// as a factored one, is not split by rows.
+    fn shard_of(&self, shape: &[usize]) -> Option<&Shard> {
+        self.shard.as_ref().filter(|shard| shape.first() == Some(&shard.padded))
+    }
+
+    /// Returns this rank's part of a tensor, where all shards of the part have `shape`.
+    fn part_of(&self, shape: &[usize]) -> Option<&TensorPart> {
+        self.part.as_ref().filter(|part| shape.get(part.axis) == Some(&part.length()))
+    }
+
+    /// Returns where rows of this rank's part stand in a whole tensor of so many axes.
+    pub(super) fn in_whole(&self, part: &TensorPart, rows: Range<usize>, axes: usize) -> Slice {
+        if axes == 1 {
+            return Slice { rows: None, columns: Some(within(&part.ranges, rows)) };
+        }
+        match part.axis {
+            0 => {
+                let start = part.ranges.first().map_or(0, |range| range.start);
+                Slice { rows: Some(start + rows.start..start + rows.end), columns: None }
+            }
+            _ => Slice { rows: Some(rows), columns: Some(part.ranges.clone()) },
         }
     }
 }
@@ -173,24 +228,52 @@ fn of_first(
         return None;
     }
     let dtype = of_file(dtype)?;
-    // A state with a shape other than the parameter's, such as a factored one, is not split by rows.
-    let shard = place.shard.as_ref().filter(|shard| shape.first() == Some(&shard.padded));
-    Some(match shard {
-        None => Piece { name, dtype, shape: shape.to_vec(), rows: None, bytes: first(bytes) },
-        Some(shard) => {
-            let of_row = bytes / shard.padded.max(1);
-            let mut whole = shape.to_vec();
-            whole[0] = shard.whole;
-            let bytes = first(of_row * shard.rows.len());
-            Piece { name, dtype, shape: whole, rows: Some(shard.rows.clone()), bytes }
+    let whole = place.whole(shape);
+    let (rows, bytes) = match place.shard_of(shape) {
+        None => (None, bytes),
+        Some(shard) => (Some(shard.rows.clone()), bytes / shard.padded.max(1) * shard.rows.len()),
+    };
+    let slice = match &place.part {
+        Some(part) if whole.get(part.axis) == Some(&part.whole) => {
+            let rows = rows.unwrap_or(0..shape[0]);
+            place.in_whole(part, rows, whole.len())
         }
-    })
+        _ => Slice { rows, columns: None },
+    };
+    Some(Piece { name, dtype, shape: whole, rows: slice.rows, columns: slice.columns, bytes: first(bytes) })
+}
+
+/// A part of a tensor in a file.
+pub(super) struct Slice {
+    /// The rows of its first axis, or `None` for all.
+    pub rows: Option<Range<usize>>,
+    /// The ranges of its last axis, or `None` for all.
+    pub columns: Option<Vec<Range<usize>>>,
+}
+
+/// Returns the ranges of some of the elements of ranges that stand side by side.
+fn within(ranges: &[Range<usize>], elements: Range<usize>) -> Vec<Range<usize>> {
+    let mut at = 0;
+    let cut = ranges.iter().filter_map(|range| {
+        let first = at;
+        at += range.len();
+        let (start, end) = (elements.start.max(first), elements.end.min(at));
+        (start < end).then(|| range.start + start - first..range.start + end - first)
+    });
+    cut.collect()
 }
 
 /// The pieces of a packed matrix: its codes, which are not copied, and its scales.
 pub(super) fn packed_pieces(path: &str, matrix: &Arc<Packed>) -> [Piece; 2] {
     let scales: Vec<u8> = matrix.scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
-    let whole = |name, dtype, length, bytes| Piece { name, dtype, shape: vec![length], rows: None, bytes };
+    let whole = |name, dtype, length, bytes| Piece {
+        name,
+        dtype,
+        shape: vec![length],
+        rows: None,
+        columns: None,
+        bytes,
+    };
     [
         whole(
             PackedMatrices::codes_of(path),
@@ -286,7 +369,7 @@ mod tests {
     #[test]
     fn a_tied_parameter_is_saved_once_under_its_first_path() {
         let model = model();
-        let layout = Layout::of(&model, &mut Stages::none(), &Communicator::solo());
+        let layout = Layout::of(&model, &mut Stages::none(), &Communicator::solo(), None);
         let mut paths: Vec<_> = layout.places().map(|(_, place)| place.path.as_str()).collect();
         paths.sort();
         assert_eq!(paths, ["0.0.bias", "0.0.weight", "1.bias", "1.weight"]);
@@ -302,7 +385,7 @@ mod tests {
             let device = model.1.devices()[0].clone();
             let mut setup = Setup::new(&model, &device).among(world.clone());
             let mut stages = Zero::stage(1).replicate_below(1000).start(&mut setup).unwrap();
-            let layout = Layout::of(&model, &mut stages, &world);
+            let layout = Layout::of(&model, &mut stages, &world, None);
             let mut rows: Vec<_> = layout
                 .places()
                 .filter(|(_, place)| place.is_written())

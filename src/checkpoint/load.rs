@@ -7,9 +7,9 @@ use burn::tensor::{Bytes, DType, Tensor, TensorData};
 use burn::train::Interrupter;
 use firebrick_checkpoints::{Dtype, Tensors};
 use firebrick_kernels::packed::PackedMatrix;
-use firebrick_strategies::{PackedBase, ParamMap, Shard, each_param, map_params, relift};
+use firebrick_strategies::{PackedBase, ParamMap, each_param, map_params, relift};
 
-use super::layout::{Layout, of_tensor};
+use super::layout::{Layout, ParameterPlace, Slice, of_tensor};
 use crate::ResumeError;
 use crate::scratch::{DiskParams, NewValues};
 
@@ -47,9 +47,7 @@ fn require_same<M: Module>(model: &M, layout: &Layout, saved: &Tensors) -> Resul
         }
         let packed = layout.base(param.id()).and_then(PackedBase::get);
         let mut shape = packed.map_or_else(|| param.shape(), |matrix| matrix.shape().to_vec());
-        if let (Some(shard), Some(rows)) = (&place.shard, shape.first_mut()) {
-            *rows = shard.whole;
-        }
+        shape = place.whole(&shape);
         differences.extend(match saved.info(path) {
             None => Some(format!("`{path}` is not in it")),
             Some(info) if info.shape != shape => {
@@ -113,7 +111,7 @@ impl SavedValues<'_> {
         let Some(info) = self.saved.info(&place.path) else { return Ok(value.clone()) };
         go_on(self.interrupter)?;
         let dtype = tensor_dtype(&place.path, info.dtype)?;
-        let (shape, bytes) = read_part(self.saved, &place.path, &info.shape, place.shard.as_ref())?;
+        let (shape, bytes) = read_part(self.saved, &place.path, &info.shape, place)?;
         let data = TensorData::from_bytes(Bytes::from_bytes_vec(bytes), shape, dtype);
         let base = self.layout.base(id);
         if let Some((base, matrix)) = base.and_then(|base| Some((base, base.get()?))) {
@@ -150,19 +148,34 @@ pub(super) fn tensor_dtype(name: &str, dtype: Dtype) -> Result<DType, ResumeErro
     })
 }
 
-/// Reads the part of a saved tensor that a rank holds, with its shape: the rows of its shard, then the padding.
+/// Reads the part of a saved tensor of this `shape` that a rank holds, with the shape of the part: the rows of its shard, then
+/// the padding.
 pub(super) fn read_part(
     saved: &Tensors,
     name: &str,
     shape: &[usize],
-    shard: Option<&Shard>,
+    place: &ParameterPlace,
 ) -> Result<(Vec<usize>, Vec<u8>), ResumeError> {
-    let Some(shard) = shard.filter(|shard| shape.first() == Some(&shard.whole)) else {
-        return Ok((shape.to_vec(), saved.read(name)?));
-    };
-    let mut bytes = saved.read_rows(name, shard.rows.clone())?;
     let mut held = shape.to_vec();
-    held[0] = shard.padded;
+    let part = place.part.as_ref().filter(|part| shape.get(part.axis) == Some(&part.whole));
+    if let Some(part) = part {
+        held[part.axis] = part.length();
+    }
+    let shard = place.shard.as_ref().filter(|shard| held.first() == Some(&shard.whole));
+    if part.is_none() && shard.is_none() {
+        return Ok((held, saved.read(name)?));
+    }
+    let rows = shard.map_or(0..held[0], |shard| shard.rows.clone());
+    let slice = match part {
+        Some(part) => place.in_whole(part, rows, shape.len()),
+        None => Slice { rows: Some(rows), columns: None },
+    };
+    let all = 0..shape[0];
+    let mut bytes = match slice.columns {
+        Some(columns) => saved.read_columns(name, slice.rows.unwrap_or(all), &columns)?,
+        None => saved.read_rows(name, slice.rows.unwrap_or(all))?,
+    };
+    held[0] = shard.map_or(held[0], |shard| shard.padded);
     let size = saved.info(name).map_or(0, |info| info.dtype.bitsize() / 8);
     bytes.resize(held.iter().product::<usize>() * size, 0);
     Ok((held, bytes))
@@ -180,11 +193,12 @@ mod tests {
     /// Saves a layer with 2 numbers in this dtype, and loads it.
     fn loaded(dtype: Dtype, interrupter: &Interrupter) -> Result<Linear, ResumeError> {
         let model = LinearConfig::new(2, 1).with_bias(false).init(&burn::tensor::Device::flex().autodiff());
-        let layout = Layout::of(&model, &mut Stages::none(), &Communicator::solo());
+        let layout = Layout::of(&model, &mut Stages::none(), &Communicator::solo(), None);
         let folder = tempfile::tempdir().unwrap();
         let staging = Folder::new(folder.path()).staging(1, "first");
         let bytes = vec![0; 2 * dtype.bitsize() / 8].into();
-        let weight = Piece { name: "weight".into(), dtype, shape: vec![2, 1], rows: None, bytes };
+        let weight =
+            Piece { name: "weight".into(), dtype, shape: vec![2, 1], rows: None, columns: None, bytes };
         let state = RankState { rank: 0, ranks: 1, parameters: vec![weight], ..Default::default() };
         let manifest = Manifest::new("run", 1, 1, "0").files(staging.write_rank(&state).unwrap());
         let saved = staging.publish(manifest, "()").unwrap();

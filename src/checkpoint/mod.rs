@@ -32,7 +32,7 @@ mod snapshot;
 mod state_size;
 mod trainer_state;
 
-pub(crate) use layout::Layout;
+pub(crate) use layout::{Layout, ParameterPlace};
 pub(crate) use load::{Waiting, load};
 pub(crate) use on_disk::{OnDisk, Part, Published, split_in};
 pub(crate) use optimizer_state::{load_onto_disk, load_optimizer};

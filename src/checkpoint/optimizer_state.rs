@@ -170,7 +170,7 @@ impl<'a> SavedState<'a> {
                 };
                 go_on(self.interrupter)?;
                 let dtype = tensor_dtype(name, info.dtype)?;
-                let (shape, bytes) = read_part(self.saved, name, &info.shape, place.shard.as_ref())?;
+                let (shape, bytes) = read_part(self.saved, name, &info.shape, place)?;
                 state.axes = state.axes.max(shape.len());
                 let data = TensorData::from_bytes(Bytes::from_bytes_vec(bytes), shape, dtype);
                 state.tensors.push((field.to_string(), data));
@@ -265,7 +265,7 @@ mod tests {
         let loss = model.forward(Tensor::<2>::ones([2, 64], &device)).sum();
         let grads = GradientsParams::from_grads(loss.backward(), &model);
         let model = optimizer.step(1e-3, model, grads);
-        let layout = Layout::of(&model, &mut Stages::none(), &Communicator::solo());
+        let layout = Layout::of(&model, &mut Stages::none(), &Communicator::solo(), None);
         let (pieces, scalars) = pieces(optimizer.states(None).unwrap(), &layout);
         (pieces, scalars, layout)
     }

@@ -434,7 +434,7 @@ mod tests {
         let model = LinearConfig::new(4, 4).init(&device);
         let mut setup = Setup::new(&model, &device).among(world.clone());
         let mut stages = Zero::stage(0).start(&mut setup).unwrap();
-        let layout = Arc::new(Layout::of(&model, &mut stages, world));
+        let layout = Arc::new(Layout::of(&model, &mut stages, world, None));
         let policy = Checkpoints::every(1);
         let mut saver = Saver::new(policy, Folder::new(folder), "run".into(), world.clone(), layout);
         let settings = Settings {

@@ -20,8 +20,8 @@ impl Share {
     pub const WHOLE: Self = Self { rank: 0, ranks: 1 };
 
     /// The share of a rank, where so many in a row share the tokens of their samples.
-    pub fn of(world: &Communicator, context: usize) -> Self {
-        Self { rank: world.rank() / context, ranks: world.size() / context }
+    pub fn of(world: &Communicator, per_batch: usize) -> Self {
+        Self { rank: world.rank() / per_batch, ranks: world.size() / per_batch }
     }
 }
 

@@ -71,7 +71,7 @@ impl<M: 'static> Trainer<M> {
         let reference = reference_of(&data)?;
         let unadapted = self.unadapted(reference, (&model, &device), &optimizer);
         let adaptation = Adaptation::seeded(self.seed).with_fresh(self.fresh.clone());
-        let adaptation = adaptation.starting_from(self.start.clone());
+        let adaptation = adaptation.starting_from(self.start.clone()).with_tensor_plan(model.tensor_plan());
         let prepared =
             PreparedRun::new(&self.strategies, model, device, &optimizer, rank.clone(), adaptation)?;
         prepared.require_sums(&data)?;

@@ -97,6 +97,7 @@ impl<M: 'static> Trainer<M> {
             None => session.having_read(ask(session, asked, known, &self.interrupter.0, &mut say))?,
             Some(Unadapted { model, device, optimizer }) => {
                 let adaptation = Adaptation::seeded(self.seed).with_fresh(self.fresh.clone());
+                let adaptation = adaptation.with_tensor_plan(model.tensor_plan());
                 let prepared =
                     PreparedRun::new(&self.strategies, model, device, &optimizer, world.clone(), adaptation)?;
                 let session =

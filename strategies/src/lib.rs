@@ -140,6 +140,7 @@ mod params;
 mod pass;
 pub mod registry;
 mod sharding;
+mod tensor_parallel;
 #[cfg(test)]
 mod testing;
 
@@ -169,6 +170,7 @@ pub use pass::{
     TensorMap, Units, Which,
 };
 pub use sharding::{Part, Reduces, Rows, Shard, Sharding};
+pub use tensor_parallel::{TensorPart, TensorParts, TensorPlan};
 
 impl<M: burn::module::Module + 'static> registry::Registered for dyn Strategy<M> {
     const KIND: &'static str = "a strategy";

@@ -38,8 +38,8 @@ pub struct Setting {
     pub optimizer: fn(&Gpt) -> ModelOptimizer,
     /// Whether the same rows are evaluated at the end of each epoch.
     pub evaluated: bool,
-    /// So many ranks share the tokens of their samples.
-    pub context: usize,
+    /// So many ranks train on the same samples.
+    pub per_batch: usize,
 }
 
 impl Default for Setting {
@@ -57,7 +57,7 @@ impl Default for Setting {
             rate: 2e-3,
             optimizer,
             evaluated: false,
-            context: 1,
+            per_batch: 1,
         }
     }
 }
@@ -72,7 +72,7 @@ impl Setting {
     /// several, one of the `strategies` must accumulate them.
     pub fn run<S: Composition<Gpt>>(&self, ranks: usize, micro_batches: usize, strategies: S) -> Outcome {
         let device = super::device().autodiff();
-        let shares = ranks / self.context * micro_batches;
+        let shares = ranks / self.per_batch * micro_batches;
         let micro = self.global / shares;
         assert_eq!(micro * shares, self.global, "a global batch is cut without a rest");
         let data = Data::new(Rows::ragged(self.rows)).micro_batch(micro);

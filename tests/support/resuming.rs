@@ -32,8 +32,8 @@ pub struct Part {
 #[derive(Clone)]
 pub struct Way {
     pub ranks: usize,
-    /// So many ranks share the tokens of their samples.
-    pub context: usize,
+    /// So many ranks train on the same samples.
+    pub per_batch: usize,
     pub micro_batches: usize,
     /// Samples of an update.
     pub global: usize,
@@ -55,7 +55,7 @@ impl Way {
     pub fn on(ranks: usize, micro_batches: usize) -> Self {
         Self {
             ranks,
-            context: 1,
+            per_batch: 1,
             micro_batches,
             global: 8,
             schedule: Schedule::cosine(4e-3).warmup(1),
@@ -81,7 +81,7 @@ impl Way {
     /// Trains. A part that resumes starts with other weights, which must not matter.
     pub fn train<S: Composition<Gpt>>(&self, output: &Path, strategies: S) -> Result<Part, TrainError> {
         let device = super::device().autodiff();
-        let micro = self.global / (self.ranks / self.context) / self.micro_batches;
+        let micro = self.global / (self.ranks / self.per_batch) / self.micro_batches;
         let data = Data::new(Rows::ragged(ROWS)).valid(Rows::ragged(ROWS)).micro_batch(micro);
         let (sender, losses) = std::sync::mpsc::channel();
         let interrupter = Interrupter::new();

@@ -1,4 +1,4 @@
-//! Ranks that share the tokens of their samples train to the same model as one rank with the same global batches.
+//! Ranks that share tokens or layers train to the same model as one rank with the same global batches.
 
 use crate::support::many::*;
 use crate::support::resuming::*;
@@ -17,11 +17,12 @@ use firebrick_models::Gpt;
 /// f32 sums in another order, over 20 updates.
 const TOLERANCE: f64 = 2e-6;
 
-/// Ranks of which `context` share samples, at a stage of ZeRO, with micro-batches to accumulate.
+/// Ranks of which `context` share tokens, and `tensor` share layers, at a stage of ZeRO, with micro-batches to accumulate.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     ranks: usize,
     context: usize,
+    tensor: usize,
     stage: u8,
     micro_batches: usize,
 }
@@ -29,26 +30,25 @@ struct Shape {
 impl Shape {
     fn strategies(self) -> Composed<Gpt> {
         let zero = Zero::stage(self.stage).replicate_below(64);
-        let mesh = Mesh::new().context(self.context);
+        let mesh = Mesh::new().context(self.context).tensor(self.tensor);
         Composed::new().with(mesh).with(zero).with(accumulate(self.micro_batches))
     }
 
     fn run(self, setting: &Setting, with: &Composed<Gpt>) -> Outcome {
-        let setting = Setting { context: self.context, ..setting.clone() };
+        let setting = Setting { per_batch: self.context * self.tensor, ..setting.clone() };
         setting.run(self.ranks, self.micro_batches, self.strategies().with(with.clone()))
     }
 
     fn setting(self) -> Setting {
-        Setting::default().cut_for(self.ranks / self.context, self.micro_batches)
+        Setting::default().cut_for(self.ranks / self.context / self.tensor, self.micro_batches)
     }
 }
 
-/// The shapes of meshes of 2 to 6 ranks.
-fn shapes() -> impl Iterator<Item = Shape> {
-    let of_ranks = [(2, 2), (3, 3), (4, 2), (4, 4), (6, 3)];
-    let all = (0..=3).flat_map(move |stage| of_ranks.map(|(ranks, context)| (stage, ranks, context)));
-    all.flat_map(|(stage, ranks, context)| {
-        [1, 3].map(|micro_batches| Shape { ranks, context, stage, micro_batches })
+/// The shapes of meshes with these numbers of ranks, of ranks that share tokens, and of ranks that share layers.
+fn shapes(of_ranks: &[[usize; 3]]) -> impl Iterator<Item = Shape> {
+    let all = (0..=3).flat_map(move |stage| of_ranks.iter().map(move |ranks| (stage, *ranks)));
+    all.flat_map(|(stage, [ranks, context, tensor])| {
+        [1, 3].map(|micro_batches| Shape { ranks, context, tensor, stage, micro_batches })
     })
 }
 
@@ -63,7 +63,15 @@ fn follows(shape: Shape, setting: &Setting, learned: &Composed<Gpt>, executed: &
 
 #[test]
 fn ranks_that_share_tokens_follow_one_rank() {
-    for shape in shapes() {
+    for shape in shapes(&[[2, 2, 1], [3, 3, 1], [4, 2, 1], [4, 4, 1], [6, 3, 1]]) {
+        follows(shape, &shape.setting(), &Composed::new(), &Composed::new());
+    }
+}
+
+/// The GPT has two heads.
+#[test]
+fn ranks_that_share_layers_follow_one_rank() {
+    for shape in shapes(&[[2, 1, 2], [4, 1, 2], [6, 1, 2], [4, 2, 2], [8, 2, 2]]) {
         follows(shape, &shape.setting(), &Composed::new(), &Composed::new());
     }
 }
@@ -71,20 +79,22 @@ fn ranks_that_share_tokens_follow_one_rank() {
 /// The last window of an epoch has two rows, for three pairs of ranks.
 #[test]
 fn ranks_without_a_sample_in_the_last_window_take_part() {
-    for stage in 0..=3 {
-        let shape = Shape { ranks: 6, context: 2, stage, micro_batches: 1 };
+    for (stage, (context, tensor)) in (0..=3).flat_map(|stage| [(2, 1), (1, 2)].map(|axes| (stage, axes))) {
+        let shape = Shape { ranks: 6, context, tensor, stage, micro_batches: 1 };
         let setting = Setting { rows: 20, ..shape.setting() };
         follows(shape, &setting, &Composed::new(), &Composed::new());
     }
 }
 
 #[test]
-fn tokens_are_shared_under_each_technique() {
+fn tokens_and_layers_are_shared_under_each_technique() {
     let none = Composed::new;
-    let learned: [Composed<Gpt>; 5] = [
+    let learned: [Composed<Gpt>; 3] = [
         none().with(Clip::norm(0.05)),
         none().with(Ema::new(0.9)),
-        none().with(Freeze::paths(["tokens"])),
+        none().with(Freeze::paths(["tokens"])).with(Clip::norm(0.05)),
+    ];
+    let adapted: [Composed<Gpt>; 2] = [
         none().with(Lora::rank(2).alpha(4.0)),
         none().with(Lora::rank(2).alpha(4.0).dropout(0.2)).with(Clip::norm(0.05)),
     ];
@@ -93,21 +103,24 @@ fn tokens_are_shared_under_each_technique() {
         none().with(Offload::optimizer()),
         none().with(Offload::parameters()),
     ];
-    for stage in [0, 1, 3] {
-        let shape = Shape { ranks: 4, context: 2, stage, micro_batches: 2 };
+    for (stage, (context, tensor)) in
+        [0, 1, 3].into_iter().flat_map(|stage| [(2, 1), (1, 2)].map(|axes| (stage, axes)))
+    {
+        let shape = Shape { ranks: 4, context, tensor, stage, micro_batches: 2 };
         let setting = Setting { steps: shape.setting().steps / 2, ..shape.setting() };
         learned.iter().for_each(|learned| follows(shape, &setting, learned, &none()));
+        adapted.iter().filter(|_| tensor == 1).for_each(|adapted| follows(shape, &setting, adapted, &none()));
         executed.iter().for_each(|executed| follows(shape, &setting, &none(), executed));
     }
 }
 
 #[test]
-fn tokens_are_shared_in_bf16() {
+fn tokens_and_layers_are_shared_in_bf16() {
     if !has_bf16() {
         return;
     }
-    for stage in [0, 2] {
-        let shape = Shape { ranks: 4, context: 2, stage, micro_batches: 2 };
+    for (stage, (context, tensor)) in [(0, (2, 1)), (2, (2, 1)), (0, (1, 2)), (2, (1, 2))] {
+        let shape = Shape { ranks: 4, context, tensor, stage, micro_batches: 2 };
         let setting = shape.setting();
         let found = shape.run(&setting, &Composed::new().with(Amp::bf16()));
         let (losses, _) = apart(&found, &setting.run(1, 1, Amp::bf16()));
@@ -117,16 +130,19 @@ fn tokens_are_shared_in_bf16() {
 
 #[test]
 fn evaluations_count_shared_samples_once() {
-    let shape = Shape { ranks: 4, context: 2, stage: 1, micro_batches: 1 };
-    let setting = Setting { evaluated: true, ..shape.setting() };
-    let [found, alone] = [shape.run(&setting, &Composed::new()), setting.alone()];
-    for (found, expected) in found.steps.iter().zip(&alone.steps) {
-        assert_eq!((found.items, found.tokens), (expected.items, expected.tokens));
-    }
-    let perplexity = |run: &Outcome| run.report.valid_scores["perplexity"];
-    let losses = [&found, &alone].map(|run| run.report.valid_loss.unwrap());
-    for [found, expected] in [losses, [&found, &alone].map(perplexity)] {
-        assert!((found - expected).abs() < 1e-5 * expected, "{found} {expected}");
+    for (context, tensor) in [(2, 1), (1, 2), (2, 2)] {
+        let shape = Shape { ranks: 2 * context * tensor, context, tensor, stage: 1, micro_batches: 1 };
+        let setting = Setting { evaluated: true, ..shape.setting() };
+        let [found, alone] = [shape.run(&setting, &Composed::new()), setting.alone()];
+        for (found, expected) in found.steps.iter().zip(&alone.steps) {
+            assert_eq!((found.items, found.tokens), (expected.items, expected.tokens));
+            assert!((found.gradient_norm - expected.gradient_norm).abs() < 1e-5 * expected.gradient_norm);
+        }
+        let perplexity = |run: &Outcome| run.report.valid_scores["perplexity"];
+        let losses = [&found, &alone].map(|run| run.report.valid_loss.unwrap());
+        for [found, expected] in [losses, [&found, &alone].map(perplexity)] {
+            assert!((found - expected).abs() < 1e-5 * expected, "{found} {expected}");
+        }
     }
 }
 
@@ -176,18 +192,20 @@ fn a_run_resumes_on_another_mesh() {
         checkpoints: Checkpoints::every(4),
         ..Way::on(1, 1)
     };
-    let train = |way: Way, (ranks, context): (usize, usize), stage: u8, to: &str| {
-        let strategies = Composed::new().with(Mesh::new().context(context)).with(Zero::stage(stage));
-        Way { ranks, context, ..way }.train(&folder.path().join(to), strategies).unwrap()
+    let train = |way: Way, [ranks, context, tensor]: [usize; 3], stage: u8, to: &str| {
+        let mesh = Mesh::new().context(context).tensor(tensor);
+        let strategies = Composed::new().with(mesh).with(Zero::stage(stage).replicate_below(16));
+        Way { ranks, per_batch: context * tensor, ..way }.train(&folder.path().join(to), strategies).unwrap()
     };
-    let meshes = [(1, 1), (2, 2), (4, 2), (2, 1), (3, 3)];
-    let whole = train(way(8), (1, 1), 0, "whole");
+    let meshes = [[1, 1, 1], [2, 2, 1], [4, 2, 1], [2, 1, 1], [3, 3, 1], [2, 1, 2], [4, 1, 2], [4, 2, 2]];
+    let whole = train(way(8), [1, 1, 1], 0, "whole");
     for (number, mesh) in meshes.into_iter().enumerate() {
         let first = format!("{number}");
-        train(way(4), mesh, 3, &first);
+        train(way(4), mesh, number as u8 % 4, &first);
         for (onto, then) in meshes.into_iter().enumerate() {
             let from = Resume::Path(saved(&folder.path().join(&first), 4));
-            let part = train(way(8).from(from), then, 2, &format!("{number}-{onto}"));
+            let stage = (number + onto) as u8 % 4;
+            let part = train(way(8).from(from), then, stage, &format!("{number}-{onto}"));
             let apart = difference(&part.parameters, &whole.parameters);
             assert!(apart < 1e-5, "{mesh:?} to {then:?}: {apart}");
         }
@@ -255,4 +273,71 @@ fn what_cannot_share_tokens_is_refused() {
         );
         assert!(is_setting, "{error}");
     }
+}
+
+/// An attention and a feed-forward layer each sum their outputs once forward, and the gradients of their inputs once backward:
+/// an all-reduce of `n` elements sends `2 n (t - 1) / t` (Shoeybi et al., 2019, section 3; Narayanan et al., 2021, section 3.2).
+#[test]
+fn ranks_send_the_outputs_and_gradients_of_shared_layers() {
+    let rows = || Rows((0..8).map(|row| (0..9).map(|at| ((row + at) % 10) as u32).collect()).collect());
+    let sent = |ranks: usize, tensor: usize, recomputes: Option<Recompute>| {
+        let trained = Trainer::new()
+            .over(World::threads(ranks))
+            .with(Mesh::new().tensor(tensor))
+            .with(Zero::stage(0))
+            .with(recomputes)
+            .steps(2)
+            .fit(
+                crate::support::gpt(0.0, &device().autodiff()),
+                adamw(),
+                Schedule::constant(1e-3),
+                Data::new(rows()).micro_batch(4),
+            )
+            .unwrap();
+        let report = &trained.report.ranks[1];
+        (
+            report.per_step.get(&Collective::AllReduce).map_or(0.0, |step| step.elements),
+            [report.master_bytes, report.optimizer_bytes, report.gradient_bytes],
+        )
+    };
+    let (_, whole) = sent(2, 1, None);
+    // 3 layers of an attention and a feed-forward layer, and 4 rows of 8 tokens with 16 numbers.
+    let each = (3 * 2 * 4 * 8 * 16) as f64;
+    let (found, parts) = sent(2, 2, None);
+    assert_eq!(found, 2.0 * each);
+    // A recomputed block sums what its layers return again.
+    assert_eq!(sent(2, 2, Some(Recompute::every_block())).0, 3.0 * each);
+    // Of a block's 16 x 48 + 16 x 16 + 2 x 16 x 64 weights and 48 + 64 biases, each rank has half.
+    let divided = 3 * (16 * 48 + 16 * 16 + 2 * 16 * 64 + 48 + 64) * 4;
+    // Master, two moments, gradients.
+    let saved = [divided / 2, divided, divided / 2];
+    assert_eq!(parts, std::array::from_fn(|at| whole[at] - saved[at]));
+}
+
+#[test]
+fn what_cannot_share_layers_is_refused() {
+    let fit = |ranks: usize, mesh: Mesh, with: Composed<Gpt>| {
+        let trainer =
+            Trainer::new().over(World::threads(ranks)).with(Zero::stage(0)).with(mesh).with(with).steps(2);
+        let data = Data::new(Rows::ragged(8)).micro_batch(2);
+        let model = crate::support::gpt(0.0, &device().autodiff());
+        trainer.fit(model, adamw(), Schedule::constant(1e-3), data)
+    };
+    let none = Composed::new;
+    let error = |ranks, mesh, with| fit(ranks, mesh, with).unwrap_err().to_string();
+    assert!(error(4, Mesh::new().tensor(4), none()).contains("`tensor` must be a divisor of 2, the heads"));
+    assert!(
+        error(3, Mesh::new().tensor(2), none()).contains("`tensor` must be a divisor of the number of ranks")
+    );
+    let both = error(6, Mesh::new().tensor(2).context(2), none());
+    assert!(
+        both.contains("`context` must be a divisor of the number of ranks over `tensor`, which is 3"),
+        "{both}"
+    );
+    assert!(error(2, Mesh::new().tensor(2), none().with(Lora::rank(2))).contains("does not go with Lora"));
+    let trainer =
+        Trainer::new().over(World::threads(2)).with(Zero::stage(0)).with(Mesh::new().tensor(2)).steps(2);
+    let data = Data::new(Rows::ragged(8)).micro_batch(2);
+    let unplanned = trainer.fit(Bigram::new(&device().autodiff()), adamw(), Schedule::constant(1e-3), data);
+    assert!(matches!(unplanned.unwrap_err(), TrainError::Strategy(StrategyError::NoTensorPlan)));
 }

@@ -179,6 +179,47 @@ fn headers_have_one_valid_encoding() {
         assert!(error.to_string().contains(message), "{message}: {error}");
         assert!(error.path().unwrap().ends_with(parameters), "{error}");
     }
+    // Slices with columns: the whole shape, the start, the columns, the shape in the file and its bytes.
+    let with_columns = |shape: &str, start: &str, columns: &str, held: &str, data: usize| {
+        let entry = format!(
+            r#""__metadata__":{{"firebrick":"{{\"slices\":{{\"w\":{{\"shape\":{shape},\"start\":{start},\"columns\":{columns}}}}},\"scalars\":{{}}}}"}}"#
+        );
+        let mut header =
+            format!(r#"{{{entry},"w":{{"dtype":"U8","shape":{held},"data_offsets":[0,{data}]}}}}"#);
+        // As the writer aligns them, so that only the columns are wrong.
+        header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
+        file(&header, data)
+    };
+    let most = "18446744073709551615";
+    for (shape, start, columns, held, data, message) in [
+        ("[2,6]", "0", "[[0,7]]", "[2,7]", 14, "columns 0..7 of 6"),
+        ("[2,6]", "0", &format!("[[0,{most}]]"), "[2,6]", 12, "columns 0..18446744073709551615 of 6"),
+        ("[2,6]", "0", &format!("[[{most},0]]"), "[2,0]", 0, "columns 18446744073709551615..0 of 6"),
+        ("[2,6]", "0", &format!("[[0,6],[1,{most}]]"), "[2,6]", 12, "columns 1..18446744073709551615 of 6"),
+        ("[2,6]", "0", "[[3,6],[0,3]]", "[2,6]", 12, "columns 0..3 after columns 3..6"),
+        ("[2,6]", "0", "[[0,3],[2,5]]", "[2,6]", 12, "columns 2..5 after columns 0..3"),
+        ("[2,6]", "0", "[[0,3],[3,3],[3,6]]", "[2,6]", 12, "columns 3..3, which are none"),
+        ("[2,6]", "0", "[]", "[2,0]", 0, "an empty list of columns"),
+        ("[2,6]", "0", "null", "[2,6]", 12, "in a different encoding"),
+        ("[2,6]", "0", "[[0,3,6]]", "[2,6]", 12, "trailing characters"),
+        ("[2,6]", "0", "[[0,-1]]", "[2,6]", 12, "invalid value"),
+        ("[2,6]", "0", "[[0,3]]", "[2,6]", 12, "in a different encoding"),
+        ("[2,6]", "1", "[[0,6]]", "[2,6]", 12, "rows 1..3 of 2"),
+        ("[2,6]", most, "[[0,6]]", "[2,6]", 12, "too many rows"),
+        ("[6]", "1", "[[0,6]]", "[6]", 6, "in a different encoding"),
+        ("[6]", "0", "[[0,7]]", "[7]", 7, "columns 0..7 of 6"),
+        ("[]", "0", "[[0,1]]", "[]", 1, "of a tensor without axes"),
+        ("[2,6]", "0", "[[0,6]]", "[]", 1, "in a different encoding"),
+        ("[1,1,1]", "0", "[[0,1]]", "[1,1,1]", 1, "columns of a tensor with 3 axes"),
+        (&format!("[{most},6]"), "0", "[[0,6]]", "[2,6]", 12, "cannot be saved"),
+        // A header that is valid, of a tensor of which more is missing.
+        ("[2,6]", "0", "[[0,3]]", "[2,3]", 6, "expected 6 columns in rows 0..2, found 3 columns"),
+        ("[6]", "0", "[[0,3]]", "[3]", 3, "expected 6 rows, found 3 rows"),
+    ] {
+        let error = forged.with_file(parameters, &with_columns(shape, start, columns, held, data));
+        assert!(error.to_string().contains(message), "{message}: {error}");
+        assert!(error.path().unwrap().ends_with(parameters), "{error}");
+    }
     // Content that is valid for the optimizer is not for parameters.
     let optimizer = fs::read(forged.path.join("optimizer-00000-of-00001.safetensors")).unwrap();
     let error = forged.with_file(parameters, &optimizer);

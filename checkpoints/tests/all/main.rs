@@ -1,5 +1,6 @@
 //! The guarantees of a checkpoint, one file for each. A single program, because linking each takes time.
 
+mod columns;
 mod consolidate;
 mod corpus;
 mod corruption;

@@ -16,7 +16,7 @@ fn packed() -> PackedMatrices {
 const ROWS: [[f32; 2]; 3] = [[-2.0, 1.0], [2.0, 10.0], [0.0, 0.0]];
 
 fn piece(name: String, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Piece {
-    Piece { name, dtype, shape: shape.to_vec(), rows: None, bytes: bytes.into() }
+    Piece { name, dtype, shape: shape.to_vec(), rows: None, columns: None, bytes: bytes.into() }
 }
 
 fn floats(numbers: &[f32]) -> Vec<u8> {
@@ -43,6 +43,7 @@ fn saved(codes: &[u8], how: PackedMatrices) -> Result<(tempfile::TempDir, Checkp
 }
 
 #[test]
+#[expect(clippy::single_range_in_vec_init, reason = "columns are lists of ranges")]
 fn a_packed_matrix_is_read_unpacked_and_merged_with_its_factors() {
     let (output, checkpoint) = saved(&[0x03, 0x12, 0x31], packed()).unwrap();
     let tensors = checkpoint.parameters();
@@ -53,6 +54,9 @@ fn a_packed_matrix_is_read_unpacked_and_merged_with_its_factors() {
     assert_eq!(tensors.read("dense.weight").unwrap(), floats(ROWS.as_flattened()));
     assert_eq!(tensors.read_rows("dense.weight", 1..2).unwrap(), floats(&ROWS[1]));
     assert!(tensors.read_rows("dense.weight", 2..4).is_err());
+    assert_eq!(tensors.read_columns("dense.weight", 0..3, &[1..2]).unwrap(), floats(&[1.0, 10.0, 0.0]));
+    assert_eq!(tensors.read_columns("dense.weight", 1..2, &[0..1, 1..2]).unwrap(), floats(&ROWS[1]));
+    assert!(tensors.read_columns("dense.weight", 0..3, &[1..3]).is_err());
 
     let to = output.path().join("model.safetensors");
     consolidate(&checkpoint, What::Parameters, &to, &Consolidate::default(), |_, _| {}).unwrap();

@@ -50,7 +50,7 @@ fn cases() -> impl Strategy<Value = Case> {
 }
 
 /// Saves each rank's pieces and opens the checkpoint.
-fn saved(ranks: Vec<Vec<Piece>>) -> (tempfile::TempDir, Checkpoint) {
+pub fn saved(ranks: Vec<Vec<Piece>>) -> (tempfile::TempDir, Checkpoint) {
     let output = tempfile::tempdir().unwrap();
     let count = ranks.len();
     let staging = Folder::new(output.path()).with_disk(FaultyDisk::sound()).staging(1, "a");
@@ -141,6 +141,7 @@ fn a_piece_that_is_read_when_it_is_written_is_saved_alike_and_its_errors_are_nam
         dtype: Dtype::U8,
         shape: vec![5 << 20],
         rows: None,
+        columns: None,
         bytes: Bytes::read_by(5 << 20, move || Ok(content.clone())),
     };
     let sums = [held, read].map(|piece| {
@@ -155,7 +156,8 @@ fn a_piece_that_is_read_when_it_is_written_is_saved_alike_and_its_errors_are_nam
         (Bytes::read_by(4, || Err(io::Error::other("the disk is gone"))), "the disk is gone"),
         (Bytes::read_by(4, || Ok(vec![0; 3])), "expected 4 bytes, found 3"),
     ] {
-        let piece = Piece { name: "w".into(), dtype: Dtype::F32, shape: vec![], rows: None, bytes };
+        let piece =
+            Piece { name: "w".into(), dtype: Dtype::F32, shape: vec![], rows: None, columns: None, bytes };
         let state = RankState { ranks: 1, optimizer: vec![piece], ..RankState::default() };
         let staging = Folder::new(output.path()).staging(1, "a");
         for error in [staging.write_rank(&state).unwrap_err(), state.is_finite().unwrap_err()] {

@@ -38,7 +38,7 @@ pub fn check(bytes: &[u8]) {
     }
 }
 
-/// Reads all tensors, and a row of each.
+/// Reads all tensors, a row of each, and a column of those with one or two axes.
 fn read(tensors: &Tensors, most: usize) {
     let mut sum = 0;
     for (name, info) in tensors.iter() {
@@ -48,6 +48,13 @@ fn read(tensors: &Tensors, most: usize) {
         if info.rows() > 0 {
             let row = tensors.read_rows(name, info.rows() - 1..info.rows()).unwrap();
             assert!(bytes.ends_with(&row));
+        }
+        if let (&[last] | &[_, last], true) = (info.shape.as_slice(), !bytes.is_empty()) {
+            let rows = bytes.len() / (last * info.dtype.bitsize() / 8);
+            let columns = [0..1, last - 1..last];
+            let columns = if last > 1 { &columns[..] } else { &columns[..1] };
+            let read = tensors.read_columns(name, 0..rows, columns).unwrap();
+            assert_eq!(read.len(), rows * columns.len() * info.dtype.bitsize() / 8);
         }
     }
     assert!(sum <= most, "{sum} bytes out of {most}");

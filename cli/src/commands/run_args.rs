@@ -184,13 +184,20 @@ impl RunArgs {
     }
 }
 
-/// Reads the axes of a mesh: `context=2`.
+/// Reads the axes of a mesh: `context=2,tensor=4`.
 fn mesh(text: &str) -> Result<Mesh, String> {
-    let ranks = text.strip_prefix("context=").and_then(|ranks| ranks.parse().ok()).filter(|ranks| *ranks > 0);
-    match ranks {
-        Some(ranks) => Ok(Mesh::new().context(ranks)),
-        None => Err("expected `context=RANKS`, such as `context=2`".into()),
-    }
+    let axis = |mesh: Mesh, axis: &str| {
+        let (name, ranks) = axis.split_once('=')?;
+        let ranks = ranks.parse().ok().filter(|ranks| *ranks > 0)?;
+        match name {
+            "context" => Some(mesh.context(ranks)),
+            "tensor" => Some(mesh.tensor(ranks)),
+            _ => None,
+        }
+    };
+    text.split(',').try_fold(Mesh::new(), axis).ok_or_else(|| {
+        "expected the ranks of each axis, `context` or `tensor`, such as `context=2` or `context=2,tensor=4`".into()
+    })
 }
 
 impl ReportFormat {
@@ -226,6 +233,7 @@ mod tests {
 
     #[test]
     fn a_mesh_replaces_that_of_the_run_but_not_that_of_strategies_beside_it() {
+        assert_eq!(meshes("tensor=4,context=2", &[]), ["Mesh(context: 2, tensor: 4)"]);
         assert_eq!(meshes("context=2", &[]), ["Mesh(context: 2)"]);
         assert_eq!(meshes("context=2", &["steps=3"]), ["Mesh(context: 2)"]);
         assert_eq!(meshes("context=2", &["strategies=[Zero(stage: 1)]"]), [""; 0]);

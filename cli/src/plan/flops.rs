@@ -52,6 +52,8 @@ pub(super) struct Work {
     pub attention: Vec<Attention>,
     /// Rows of the longest micro-batch, and their columns that are computed.
     pub longest: [usize; 2],
+    /// The micro-batches of an update, over all ranks.
+    pub micro_batches: f64,
     /// Whether the source, rather than the target, passes through the parameter at a path.
     pub reads_source: fn(&str) -> bool,
 }
@@ -71,6 +73,7 @@ impl Work {
                 longest.rows,
                 (longest.tokens / longest.rows.max(1)).saturating_sub(usize::from(M::LAST_IS_LABEL)),
             ],
+            micro_batches,
             reads_source: M::Config::reads_source,
         }
     }
@@ -82,6 +85,27 @@ impl Work {
         let own = 2 * columns.div_ceil(2 * context);
         let widths = self.attention.iter().map(|attention| 2 * attention.layers * attention.key_width);
         (rows * own * widths.sum::<usize>()) as u64
+    }
+
+    /// Returns the numbers of sums of a micro-batch over the ranks of a tensor axis, and the elements of each: forward, of what
+    /// row-parallel layers return, and backward, of the gradients of what column-parallel layers read; without those of norms
+    /// that heads have in common. `context` ranks share the tokens.
+    pub fn sums_of_layers(&self, shapes: &[Shape], context: usize) -> [Vec<(u64, u64)>; 2] {
+        let [rows, columns] = self.longest;
+        let own = if context > 1 { 2 * columns.div_ceil(2 * context) } else { columns };
+        let tokens = |is_source: bool| match self.source.tokens > 0.0 {
+            true => (self.sequences(is_source).tokens / self.micro_batches.max(1.0)) as u64,
+            false => (rows * own) as u64,
+        };
+        let is_rows = |shape: &&Shape| shape.divided == Some(0) && shape.shape.len() == 2;
+        let of = |shape: &Shape| (1, tokens(self.is_source(shape)) * shape.shape[1] as u64);
+        let forward: Vec<_> = shapes.iter().filter(is_rows).map(of).collect();
+        // An attention over a source reads two tensors.
+        let width = shapes.iter().find(is_rows).map_or(0, |shape| shape.shape[1] as u64);
+        let crosses = self.attention.iter().filter(|one| one.of_source != one.over_source);
+        let of_sources = crosses.map(|one| (one.layers as u64, tokens(one.over_source) * width));
+        let backward = forward.iter().copied().chain(of_sources).collect();
+        [forward, backward]
     }
 
     /// Returns the operations of an update: 6 for each parameter and token that passes through it, and 12 x layers x
@@ -136,6 +160,7 @@ mod tests {
         let shape = |elements, in_block| Shape {
             path: String::new(),
             shape: vec![elements],
+            divided: None,
             in_block,
             in_last_block: false,
             is_factor: false,
@@ -154,6 +179,7 @@ mod tests {
                 of_source: false,
                 over_source: false,
             }],
+            micro_batches: 1.0,
             reads_source: |_| false,
         };
         let flops = |again: f64| work.flops(&shapes, again);
@@ -182,6 +208,7 @@ mod tests {
         let shape = |path: &str, elements| Shape {
             path: path.into(),
             shape: vec![elements],
+            divided: None,
             in_block: true,
             in_last_block: false,
             is_factor: false,
@@ -195,6 +222,7 @@ mod tests {
             target: Sequences { tokens: 6.0, length: 3.0 },
             longest: [2, 10],
             attention: vec![attention(true, true), attention(false, false), attention(false, true)],
+            micro_batches: 1.0,
             reads_source: T5Config::reads_source,
         };
         let shapes = [

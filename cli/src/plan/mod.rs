@@ -46,7 +46,7 @@ use firebrick::{ByteSize, Data, TrainError};
 use firebrick_models::family::{Family, Trainable};
 use firebrick_models::pretrained::Folder;
 use firebrick_strategies::Order;
-use firebrick_strategies::cost::{Held, sent, sent_in_context};
+use firebrick_strategies::cost::{Held, sent, sent_in_context, sent_in_layers};
 
 pub use cluster::{Cluster, Collectives, Group, Peak};
 pub(crate) use find_batch::Finding;
@@ -348,16 +348,24 @@ impl<M: Trainable> Planner<'_, M> {
 
     /// Plans these strategies: as `written`, and as `composed` with micro-batches and ranks in their places.
     fn plan(&mut self, written: &[RunStrategy], composed: &[RunStrategy]) -> Result<Planned, RunError> {
-        let ranks = self.run.number_of_ranks() as u64;
+        let mut ranks = self.run.number_of_ranks() as u64;
         let mut composed = composed.to_vec();
         if ranks > 1 && first_effect(&composed, |effects| effects.reduces).is_none() {
             composed.push(data_parallel());
         }
         let PreparedList { layout, order, pass, recomputed } = self.prepared(&composed)?;
-        let params = || self.shapes.iter().map(|shape| layout.planned(shape));
+        // Those that hold the same parts of the model.
+        let tensor = order.tensor();
+        ranks /= tensor as u64;
+        let shapes: Vec<_> = self.shapes.iter().map(|shape| shape.of_share(tensor)).collect();
+        let params = || shapes.iter().map(|shape| layout.planned(shape));
         let held = Held::of(params(), &order, self.run.windows_vary(), ranks, &*self.run.optimizer);
         let mut sent = sent(params(), &order, 0, ranks);
-        for (kind, more) in sent_in_context(&order, self.work.keys_and_values(order.context()), recomputed) {
+        let keys_and_values = self.work.keys_and_values(order.context()) / tensor as u64;
+        let in_context = sent_in_context(&order, keys_and_values, recomputed).into_iter();
+        let [forward, backward] = self.work.sums_of_layers(self.shapes, order.context());
+        let in_layers = sent_in_layers(&order, [&forward, &backward], recomputed);
+        for (kind, more) in in_context.chain((tensor > 1).then_some((Collective::AllReduce, in_layers))) {
             let all = sent.entry(kind).or_default();
             *all = Sent { elements: all.elements + more.elements, bytes: all.bytes + more.bytes };
         }

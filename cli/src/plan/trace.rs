@@ -29,7 +29,7 @@ use firebrick_world::{Communicator, host_device};
 
 use super::longest::Longest;
 use super::recomputed::{Lines, mixed};
-use crate::run::{Parts, data_parallel, parameters, recipes, skeleton, written};
+use crate::run::{Parts, data_parallel, first_effect, parameters, recipes, skeleton, written};
 use crate::{PlanError, Run, RunError, RunStrategy};
 use firebrick::engine::dry_run::caught;
 use firebrick::engine::session::{PreparedRun, checked};
@@ -180,7 +180,7 @@ impl<'a, M: Trainable> Tracer<'a, M> {
     /// tell and it is small. If one fails, the pass at full width says why.
     fn measured(&mut self, acting: &[RunStrategy], layers: usize) -> Result<Vec<Measured>, RunError> {
         let config = self.parts.config.clone().with_layers(layers);
-        let of = self.units.unwrap_or(1);
+        let of = (self.units.unwrap_or(1) / tensor_of(acting)).max(1);
         // Gradients land on the host in buckets, which hold more rows of a narrow model's tables if these are as long as at full
         // width: such models come within some 15% only.
         let lands = acting.iter().any(|one| one.effects().offloads == Some(Offloads::Optimizer));
@@ -213,10 +213,14 @@ impl<'a, M: Trainable> Tracer<'a, M> {
 
     /// Measures passes of each micro-batch through models of [`UNITS`] of width; `None` if the family has none, or one fails.
     fn narrow(&mut self, acting: &[RunStrategy], config: &M::Config) -> Option<Vec<[Measured; 3]>> {
-        let of = self.units?;
+        // Each rank has as many units.
+        let (of, tensor) = (self.units?, tensor_of(acting));
+        if !of.is_multiple_of(tensor) {
+            return None;
+        }
         let mut narrow = Vec::new();
         for units in UNITS {
-            let to = Narrowing { units, of };
+            let to = Narrowing { units: units * tensor, of };
             let vocabulary = to.vocabulary(config.vocabulary());
             let config = config.narrowed(to)?.with_vocabulary(vocabulary);
             let acting: Vec<_> = acting.iter().map(|strategy| in_buckets_of(to, strategy)).collect();
@@ -242,6 +246,7 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         let device = Some(self.device.clone());
         let model = AnyModel::new::<M::Batch>(model);
         let adaptation = Adaptation::seeded(run.seed).with_fresh(self.parts.fresh.clone());
+        let adaptation = adaptation.with_tensor_plan(Objective::<M::Batch>::tensor_plan(&model));
         // A pass in which nothing reduces is the same on one rank, unless ranks share tokens; these are not without a sum.
         let mut strategies = strategies.to_vec();
         let any = |of: fn(&Effects) -> bool| strategies.iter().any(|strategy| of(&strategy.effects()));
@@ -293,6 +298,11 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         self.is_warm = true;
         Ok(measured)
     }
+}
+
+/// Returns the number of ranks that share layers.
+fn tensor_of(acting: &[RunStrategy]) -> usize {
+    first_effect(acting, |effects| effects.tensor).unwrap_or(1).max(1)
 }
 
 /// What a pass takes.

@@ -49,10 +49,12 @@ impl Process {
     }
 }
 
-/// Returns the number of ranks, or of groups of them whose ranks share the tokens of their samples: at least one.
+/// Returns the number of ranks, or of groups of them whose ranks train on the same samples: at least one.
 pub(super) fn data_ranks(said: Option<usize>, strategies: &[RunStrategy]) -> usize {
     let context = first_effect(strategies, |effects| effects.context).unwrap_or(1);
-    (number_of_ranks(said) / context.max(1)).max(1)
+    let tensor = first_effect(strategies, |effects| effects.tensor).unwrap_or(1);
+    let per_batch = context.max(1).saturating_mul(tensor.max(1));
+    (number_of_ranks(said) / per_batch).max(1)
 }
 
 /// Returns the number of ranks: the given one, or one for each process that a launcher started.

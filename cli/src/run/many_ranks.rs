@@ -74,7 +74,7 @@ impl Run {
         Ok(mesh.map_or(Ok(()), |mesh| mesh.check_ranks(self.number_of_ranks())).map_err(TrainError::from)?)
     }
 
-    /// Returns the number of ranks that train on samples of their own, or of groups whose ranks share the tokens of them.
+    /// Returns the number of ranks that train on samples of their own, or of groups whose ranks train on the same ones.
     pub(crate) fn data_ranks(&self) -> usize {
         data_ranks(self.ranks, &self.strategies)
     }

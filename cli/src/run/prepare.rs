@@ -165,6 +165,14 @@ impl Run {
         if shares && !M::divides_tokens(&config) {
             return Err(TrainError::TokensNotDivided.into());
         }
+        if let Some(ranks) =
+            first_effect(&self.strategies, |effects| effects.tensor).filter(|ranks| *ranks > 1)
+        {
+            adaptation.require_divisible().map_err(TrainError::from)?;
+            // Its parameters are not drawn.
+            let plan = M::init(&config, &device).tensor_plan();
+            plan.check_ranks(ranks).map_err(TrainError::from)?;
+        }
         if self.task.reference() == Some(Reference::AdapterOff) && adaptation.low_rank().is_none() {
             return Err(TrainError::NoAdapter.into());
         }

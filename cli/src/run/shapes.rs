@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use burn::module::ParamId;
 use burn::tensor::Device;
-use firebrick::AnyModel;
+use firebrick::{AnyModel, TrainError};
 use firebrick_kernels::fits_fp8;
 use firebrick_kernels::packed::Packing;
 use firebrick_models::drawn_now;
@@ -22,6 +22,8 @@ pub(crate) struct Shape {
     pub path: String,
     /// The shape of the whole parameter.
     pub shape: Vec<usize>,
+    /// The axis that the ranks of a tensor axis divide, if they divide it.
+    pub divided: Option<usize>,
     /// Whether the parameter belongs to a single block, which segments treat by itself.
     pub in_block: bool,
     /// Whether this block is the last one of the model, which a forward pass runs last.
@@ -39,6 +41,15 @@ impl Shape {
     /// which these are; here it is what stands in a block and has two axes that fit.
     pub fn is_linear_in_fp8(&self) -> bool {
         self.in_block && <[usize; 2]>::try_from(&self.shape[..]).is_ok_and(fits_fp8)
+    }
+
+    /// Returns the shape that each of so many ranks of a tensor axis holds.
+    pub fn of_share(&self, ranks: usize) -> Self {
+        let mut share = self.clone();
+        if let Some(axis) = self.divided {
+            share.shape[axis] /= ranks;
+        }
+        share
     }
 
     pub fn elements(&self) -> u64 {
@@ -62,9 +73,12 @@ pub(crate) fn shapes<M: Trainable>(
     each_param(&whole, |param| {
         shapes.insert(param.id(), param.shape());
     });
+    let axes = whole.tensor_plan().axes(&whole).map_err(TrainError::from)?;
+    let mut divided = HashMap::new();
     let whole: HashMap<String, Vec<usize>> = Paths::of(&whole)
         .places()
         .iter()
+        .inspect(|place| divided.extend(axes.get(&place.id).map(|axis| (place.path.clone(), *axis))))
         .map(|place| (place.path.clone(), shapes[&place.id].clone()))
         .collect();
     let mut adaptation = Adaptation::default().with_fresh(fresh);
@@ -107,6 +121,7 @@ pub(crate) fn shapes<M: Trainable>(
         Shape {
             path: place.path.clone(),
             shape: shape_of(place),
+            divided: divided.get(&place.path).copied(),
             in_block: block.is_some(),
             in_last_block: block.is_some_and(|block| block + 1 == blocks.len()),
             is_factor: place.reparameterizes.is_some(),

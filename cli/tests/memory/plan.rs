@@ -175,7 +175,7 @@ fn sent_otherwise(planned: &Planned, report: &Report) -> Vec<String> {
     otherwise.collect()
 }
 
-/// Groups of ranks that hold a copy of the state each, or share the tokens of their samples.
+/// Groups of ranks that hold a copy of the state each, or share tokens or layers.
 #[test]
 fn groups_of_ranks_are_planned_too() {
     let _alone = alone();
@@ -193,6 +193,10 @@ fn groups_of_ranks_are_planned_too() {
         (4, "[Mesh(context: 2), Zero(stage: 0)]"),
         (4, "[Mesh(context: 4), Zero(stage: 1), Recompute(every: 2), Amp(bf16)]"),
         (4, "[Mesh(context: 2), Zero(stage: 3), Accumulate(2)]"),
+        (2, "[Mesh(tensor: 2), Zero(stage: 0)]"),
+        (4, "[Mesh(tensor: 2), Zero(stage: 1), Recompute(every: 2), Amp(bf16)]"),
+        (4, "[Mesh(tensor: 4), Zero(stage: 2), Accumulate(2)]"),
+        (4, "[Mesh(tensor: 2, context: 2), Zero(stage: 3), Clip(norm: 1.0)]"),
     ] {
         let sets =
             [format!("strategies={strategies}"), format!("ranks={ranks}"), "batch.accumulate=None".into()];

@@ -37,7 +37,7 @@ fn eight_ranks() {
     run.stderr(contains("8 ranks x 2 micro-batches of 1 = 16 samples in an update"));
 }
 
-/// Ranks that share the tokens of their samples, on the CPU, and with other axes on the command line.
+/// Ranks that share tokens and layers, on the CPU, and with other axes on the command line.
 #[test]
 fn mesh() {
     let sets =
@@ -46,7 +46,7 @@ fn mesh() {
     run.stderr(contains("2 groups of 4 ranks x 1 micro-batch of 2 = 4 samples in an update"));
     let mut other = crate::small_run::at_root();
     other.args(["plan", "examples/mesh.ron", "--mesh", "context=8", "--tokens", "64"]);
-    other.assert().success().stdout(contains("Mesh(context: 8)").and(contains("Mesh(context: 4)").not()));
+    other.assert().success().stdout(contains("Mesh(context: 8)").and(contains("tensor: 2").not()));
     let refused = |code: i32, args: &[&str], said: &str| {
         let mut wrong = crate::small_run::at_root();
         wrong
@@ -56,7 +56,9 @@ fn mesh() {
             .code(code)
             .stderr(contains(said.to_string()).and(contains("reading").not()));
     };
-    refused(2, &["examples/mesh.ron", "--mesh", "tensor=2"], "such as `context=2`");
+    refused(2, &["examples/mesh.ron", "--mesh", "expert=2"], "such as `context=2`");
+    refused(2, &["examples/mesh.ron", "--mesh", "tensor=0"], "such as `context=2`");
+    refused(1, &["examples/mesh.ron", "--mesh", "tensor=8"], "must be a divisor of 4, the heads or features");
     refused(
         1,
         &["examples/mesh.ron", "--mesh", "context=3"],
@@ -66,6 +68,9 @@ fn mesh() {
         let example = format!("examples/{task}.ron");
         refused(1, &[&example, "--ranks", "2", "--mesh", "context=2"], "`Pass::context_columns`");
     }
+    refused(1, &["examples/dpo.ron", "--ranks", "2", "--mesh", "tensor=2"], "`Objective::tensor_plan`");
+    let lora = ["examples/mesh.ron", "--set", "strategies=[Mesh(tensor: 2), Zero(stage: 0), Lora(rank: 2)]"];
+    refused(1, &lora, "does not go with Lora");
 }
 
 #[test]

@@ -336,7 +336,7 @@ fn dropped_row(
     let mut state = DroppedRow { first: 0u32, second: 0u32, start: 0u32 };
     if drops {
         let at = row * WORDS;
-        let (a, b) = enter(keys[at], keys[at + 1], spread(head as u32));
+        let (a, b) = enter(keys[at], keys[at + 1], spread(keys[at + 4] + head as u32));
         let mut column = query as u32;
         if columns_at > 0 {
             column = keys[columns_at + query];

@@ -10,9 +10,10 @@ use super::Reads;
 use crate::dropout::mask::{Key, spread, words};
 use crate::{Samples, Site};
 
-/// The words of a row of the batch on a device: two of its key, then where its samples of queries and of keys start.
+/// The words of a row of the batch on a device: two of its key, then where its samples of queries and of keys start, and the
+/// number of the first head.
 #[cfg(feature = "cube")]
-pub const WORDS: usize = 4;
+pub const WORDS: usize = 5;
 
 /// Which weights of an attention are dropped, by their positions: rows are samples, and positions along queries and
 /// keys count from the start of the row's sample, or [of its keys](Reads::with_key_starts).
@@ -23,6 +24,8 @@ pub struct Drops {
     starts: [Option<Vec<usize>>; 2],
     /// The columns of the queries, if they aren't numbered from 0.
     columns: Option<Arc<[usize]>>,
+    /// The number of the first head.
+    first_head: usize,
     /// p·2³², rounded down.
     threshold: u32,
     /// 1 / (1 - p).
@@ -36,7 +39,7 @@ impl Drops {
     ///
     /// If the site has starts for fewer rows, or other ragged rows than the queries.
     pub fn new(prob: f64, site: Site, reads: &Reads, batch: usize) -> Option<Self> {
-        let Site { draws, number, samples } = site;
+        let Site { draws, number, samples, from } = site;
         let (rows, starts) = match (samples, reads.ragged_rows()) {
             (Samples::Columns, None) => (batch, None),
             (Samples::Starting(starts) | Samples::Selected { starts, .. }, None) => {
@@ -57,19 +60,20 @@ impl Drops {
         };
         let keys = (0..rows).map(|row| draws.of_row(number, row)).collect();
         let (threshold, factor) = ((prob * 4_294_967_296.0) as u32, (1.0 / (1.0 - prob)) as f32);
-        (threshold > 0).then_some(Self { keys, starts, columns, threshold, factor })
+        (threshold > 0).then_some(Self { keys, starts, columns, first_head: from, threshold, factor })
     }
 }
 
 #[cfg(feature = "cube")]
 impl Drops {
     /// Sends what the kernel hashes to a device, in u32: for each row the two words of its key, and where its samples of
-    /// queries and of keys start; then the columns of the queries, unless they are numbered from 0.
+    /// queries and of keys start, and the number of the first head; then the columns of the queries, unless they are numbered
+    /// from 0.
     pub fn on_device(&self, device: &Device) -> Tensor<1, Int> {
         let start = |of: usize, row: usize| self.starts[of].as_ref().map_or(0, |starts| starts[row] as u32);
         let of_row = |(row, key): (usize, &u64)| {
             let [a, b] = words(*key);
-            [a, b, start(0, row), start(1, row)]
+            [a, b, start(0, row), start(1, row), self.first_head as u32]
         };
         let of_rows = self.keys.iter().enumerate().flat_map(of_row);
         let columns = self.columns.iter().flat_map(|columns| columns.iter().map(|column| *column as u32));
@@ -106,7 +110,7 @@ impl DroppedKeys {
         let [start, of_keys] =
             drops.starts.each_ref().map(|starts| starts.as_ref().map_or(0, |starts| starts[row]));
         let [a, b] = words(drops.keys[row]);
-        let of_head = Key(a, b).enter(spread(head));
+        let of_head = Key(a, b).enter(spread(drops.first_head + head));
         // A block may end with queries that do not exist.
         let column = |query: usize| match &drops.columns {
             Some(columns) => columns.get(query).copied().unwrap_or(0),

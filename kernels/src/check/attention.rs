@@ -68,7 +68,7 @@ fn dropped(run: &mut Run) {
         false => starts[row].max(query.saturating_sub(6))..query + 1,
     });
     let samples = Samples::Starting(starts.into());
-    let site = Site { draws: Draws { seed: 5, epoch: 1, first: 3 }, number: 2, samples: &samples };
+    let site = Site { draws: Draws { seed: 5, epoch: 1, first: 3 }, number: 2, samples: &samples, from: 0 };
     let how = Attending { reads: &reads, scale: scale(size), cap: None, dropout: Some((0.3, site)) };
     let mut leaf = |name| run.leaf(name, [batch, heads, length, size]);
     let (query, key, value) = (leaf("query"), leaf("key"), leaf("value"));

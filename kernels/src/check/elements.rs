@@ -75,7 +75,7 @@ fn gate(run: &mut Run, shape @ [rows, width]: [usize; 2], form: Gate) {
 }
 
 const SITE: Site =
-    Site { draws: Draws { seed: 7, epoch: 1, first: 3 }, number: 1, samples: &Samples::Columns };
+    Site { draws: Draws { seed: 7, epoch: 1, first: 3 }, number: 1, samples: &Samples::Columns, from: 0 };
 
 fn dropped(run: &mut Run, shape: [usize; 3]) {
     let x = run.leaf("x", shape);

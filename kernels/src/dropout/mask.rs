@@ -98,6 +98,8 @@ impl<W: Word> Key<W> {
 /// One axis after the row axis.
 pub struct Axis<'a> {
     pub length: usize,
+    /// The first coordinate, if they do not count from the samples' starts.
+    pub from: usize,
     /// Where the samples stand, if coordinates count from their starts.
     pub samples: Option<&'a Samples>,
 }
@@ -111,7 +113,7 @@ impl Axis<'_> {
             Some(Samples::Starting(starts) | Samples::Selected { starts, .. }) => (starts[row], self.length),
             Some(Samples::Ragged(rows)) => (0, rows.row(row).len()),
         };
-        let column = |at: usize| self.samples.map_or(at, |samples| samples.column(at));
+        let column = |at: usize| self.samples.map_or(self.from + at, |samples| samples.column(at));
         (0..length).map(move |at| spread(column(at).wrapping_sub(start)))
     }
 

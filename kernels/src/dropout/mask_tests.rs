@@ -12,7 +12,7 @@ fn on_host(places: &Places, threshold: u32) -> Vec<bool> {
 const HALF: u32 = 1 << 31;
 
 fn axis(length: usize) -> Axis<'static> {
-    Axis { length, samples: None }
+    Axis { length, from: 0, samples: None }
 }
 
 /// Returns the mask of the rows starting at `first`, `[rows, positions, features]`.
@@ -118,7 +118,7 @@ proptest! {
     ) {
         let samples = Samples::Starting(starts.into());
         let axes = lengths.iter().zip(&counted).map(|(&length, &counted)| {
-            Axis { length, samples: counted.then_some(&samples) }
+            Axis { length, from: 0, samples: counted.then_some(&samples) }
         });
         let places = Places::new(&Draws { seed, epoch, first }, site, rows, axes.collect());
         let found = match lengths.len() {
@@ -140,7 +140,7 @@ proptest! {
         let draws = Draws { seed, epoch: 1, first };
         let axes = |length, samples| -> Vec<Axis> {
             let further = further.iter().map(|&length| axis(length));
-            std::iter::once(Axis { length, samples }).chain(further).collect()
+            std::iter::once(Axis { length, from: 0, samples }).chain(further).collect()
         };
         let rows = Ragged::new(lengths.iter().copied());
         let samples = Samples::Ragged(rows.clone());
@@ -164,7 +164,7 @@ proptest! {
 #[test]
 fn the_device_agrees_with_the_host_on_many_elements() {
     let samples = Samples::Starting([0, 200, 17].into());
-    let counted = |length| Axis { length, samples: Some(&samples) };
+    let counted = |length| Axis { length, from: 0, samples: Some(&samples) };
     let draws = Draws { seed: u64::MAX, epoch: 3, first: 1 << 40 };
     let places = Places::new(&draws, 1, 3, vec![axis(2), counted(128), counted(300)]);
     assert_eq!(on_device::<4>(&places, HALF / 5), on_host(&places, HALF / 5));

@@ -42,6 +42,9 @@ pub struct Site<'a> {
     pub number: u64,
     /// Where the samples stand, from whose starts positions count.
     pub samples: &'a Samples,
+    /// The number of the tensor's first head or feature, where a rank has some of them: counts along the first axis after
+    /// the rows that is of no positions.
+    pub from: usize,
 }
 
 /// Drops elements of `x`, `[rows, ...]`, with probability `prob`, and scales the others by 1 / (1 - `prob`) (Srivastava
@@ -57,7 +60,7 @@ pub struct Site<'a> {
 /// use firebrick_kernels::{Draws, Ragged, Samples, Site, dropout};
 ///
 /// let x = Tensor::<3>::ones([4, 3, 8], &Device::flex());
-/// let site = |first, samples| Site { draws: Draws { seed: 7, epoch: 0, first }, number: 0, samples };
+/// let site = |first, samples| Site { draws: Draws { seed: 7, epoch: 0, first }, number: 0, samples, from: 0 };
 /// // Rows 2 and 3 of a batch are rows 0 and 1 of one that starts two samples later.
 /// let whole = dropout(x.clone(), 0.5, &[1], site(0, &Samples::Columns));
 /// let later = dropout(x.clone().narrow(0, 2, 2), 0.5, &[1], site(2, &Samples::Columns));
@@ -148,7 +151,7 @@ fn places<'a, const D: usize>(
     if threshold == 0 || dims.contains(&0) {
         return None;
     }
-    let Site { draws, number, samples } = site;
+    let Site { draws, number, samples, from } = site;
     let rows = match samples {
         Samples::Columns => dims[0],
         Samples::Starting(starts) | Samples::Selected { starts, .. } => {
@@ -172,8 +175,11 @@ fn places<'a, const D: usize>(
         }
     };
     let samples_of = |at: usize| positions.iter().find(|(axis, _)| *axis == at).map(|(_, samples)| *samples);
-    let axis = |at: usize| Axis { length: dims[at], samples: samples_of(at) };
-    let axes = if D == 1 { vec![Axis { length: 1, samples: None }] } else { (1..D).map(axis).collect() };
+    let features = (1..D).find(|at| samples_of(*at).is_none());
+    let from = |at: usize| if features == Some(at) { from } else { 0 };
+    let axis = |at: usize| Axis { length: dims[at], from: from(at), samples: samples_of(at) };
+    let axes =
+        if D == 1 { vec![Axis { length: 1, from: 0, samples: None }] } else { (1..D).map(axis).collect() };
     Some((Places::new(&draws, number, rows, axes), threshold))
 }
 

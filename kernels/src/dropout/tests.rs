@@ -6,7 +6,7 @@ use crate::{Draws, cast};
 const DTYPES: [FloatDType; 3] = [FloatDType::F32, FloatDType::BF16, FloatDType::F16];
 
 fn site(samples: &Samples) -> Site<'_> {
-    Site { draws: Draws { seed: 3, epoch: 1, first: 5 }, number: 2, samples }
+    Site { draws: Draws { seed: 3, epoch: 1, first: 5 }, number: 2, samples, from: 0 }
 }
 
 fn waves<const D: usize>(shape: [usize; D], dtype: FloatDType, device: &Device) -> Tensor<D> {

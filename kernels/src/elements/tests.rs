@@ -10,7 +10,8 @@ fn results(shape: [usize; 3], dtype: FloatDType) -> Vec<TensorData> {
             (0..shape.iter().product()).map(|i: usize| 4.0 * ((i * 3 + seed) as f32 * 0.61).sin()).collect();
         cast(Tensor::<3>::from_data(TensorData::new(values, shape), &device), dtype).require_grad()
     };
-    let site = Site { draws: Draws { seed: 3, epoch: 1, first: 5 }, number: 2, samples: &Samples::Columns };
+    let site =
+        Site { draws: Draws { seed: 3, epoch: 1, first: 5 }, number: 2, samples: &Samples::Columns, from: 0 };
     let operations: [&dyn Fn(Tensor<3>, Tensor<3>) -> Tensor<3>; 8] = [
         &|x, _| gelu(x, Gelu::Exact),
         &|x, _| gelu(x, Gelu::Tanh),

@@ -8,7 +8,7 @@ use crate::{Draws, Samples, Site, cast, dropout};
 const DTYPES: [FloatDType; 3] = [FloatDType::F32, FloatDType::BF16, FloatDType::F16];
 
 fn site() -> Site<'static> {
-    Site { draws: Draws { seed: 3, epoch: 1, first: 5 }, number: 2, samples: &Samples::Columns }
+    Site { draws: Draws { seed: 3, epoch: 1, first: 5 }, number: 2, samples: &Samples::Columns, from: 0 }
 }
 
 fn waves(shape: [usize; 3], seed: usize, dtype: FloatDType, device: &Device) -> Tensor<3> {

@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use firebrick_kernels::{Reads, Samples};
-use firebrick_strategies::{Dropout, Pass};
+use firebrick_strategies::{Dropout, Pass, TensorPlan};
 
 use super::BartConfig;
 use crate::attention::{attend, join_heads, scale_of, split_heads};
@@ -38,18 +38,32 @@ impl Attention {
         }
     }
 
-    /// Keys and values of `read`, `[batch, read, d_model]`.
-    fn key_value(&self, read: Tensor<3>, pass: &Pass) -> KeyValue {
-        let key = split_heads(self.key.forward(read.clone(), pass), self.heads);
-        (key, split_heads(self.value.forward(read, pass), self.heads))
+    /// The layers that ranks may divide, of an attention at this path.
+    fn tensor_plan(&self, path: &str) -> TensorPlan {
+        let of = |name: &str| format!("{path}.{name}");
+        let plan = TensorPlan::new().columns(of("query"), [self.heads]).columns(of("key"), [self.heads]);
+        plan.columns(of("value"), [self.heads]).rows(of("output"), self.heads)
     }
 
-    /// Attends from `x`, `[batch, length, d_model]`, to given keys and values.
-    fn forward(&self, x: Tensor<3>, (key, value): KeyValue, reads: &Reads, pass: &Pass) -> Tensor<3> {
-        let query = split_heads(self.query.forward(x.clone(), pass), self.heads);
+    /// Keys and values of `read`, `[batch, read, d_model]`.
+    fn key_value(&self, read: Tensor<3>, pass: &Pass) -> KeyValue {
+        let heads = pass.share_of(self.heads);
+        let key = split_heads(self.key.forward(read.clone(), pass), heads);
+        (key, split_heads(self.value.forward(read, pass), heads))
+    }
+
+    /// Adds to `x`, `[batch, length, d_model]`, what it attends to of given keys and values. `asking` is `x` for the queries.
+    fn forward(
+        &self,
+        [x, asking]: [Tensor<3>; 2],
+        (key, value): KeyValue,
+        reads: &Reads,
+        pass: &Pass,
+    ) -> Tensor<3> {
+        let query = split_heads(self.query.forward(asking, pass), pass.share_of(self.heads));
         let [_, _, _, size] = query.dims();
         let mixed = attend([query, key, value], None, scale_of(size), reads, &self.weight_dropout, pass);
-        let mixed = self.dropout.forward(self.output.forward(join_heads(mixed), pass), pass);
+        let mixed = self.dropout.forward(self.output.forward_rows(join_heads(mixed), pass), pass);
         self.norm.of_sum(x, mixed).1
     }
 }
@@ -78,10 +92,17 @@ impl FeedForward {
         }
     }
 
+    /// The layers that ranks may divide, of a layer at this path.
+    fn tensor_plan(&self, path: &str) -> TensorPlan {
+        let inner = self.widen.outputs();
+        TensorPlan::new().columns(format!("{path}.widen"), [inner]).rows(format!("{path}.narrow"), inner)
+    }
+
     fn forward(&self, x: Tensor<3>, pass: &Pass) -> Tensor<3> {
-        let hidden = self.activation.forward(self.widen.forward(x.clone(), pass));
-        let hidden = self.inner_dropout.forward(hidden, pass);
-        let fed = self.dropout.forward(self.narrow.forward(hidden, pass), pass);
+        let hidden = self.activation.forward(self.widen.forward(pass.before_columns(x.clone()), pass));
+        let of_share = pass.of_share(hidden.dims()[2]);
+        let hidden = self.inner_dropout.forward(hidden, &of_share);
+        let fed = self.dropout.forward(self.narrow.forward_rows(hidden, pass), pass);
         self.norm.of_sum(x, fed).1
     }
 }
@@ -103,8 +124,15 @@ impl EncoderBlock {
 
     /// `[batch, length, d_model]` to the same shape.
     pub fn forward(&self, x: Tensor<3>, reads: &Reads, pass: &Pass) -> Tensor<3> {
-        let kept = self.attention.key_value(x.clone(), pass);
-        self.feed_forward.forward(self.attention.forward(x, kept, reads, pass), pass)
+        let read = pass.before_columns(x.clone());
+        let kept = self.attention.key_value(read.clone(), pass);
+        self.feed_forward.forward(self.attention.forward([x, read], kept, reads, pass), pass)
+    }
+
+    /// The layers that ranks may divide, of blocks at this path.
+    pub fn tensor_plan(&self, path: &str) -> TensorPlan {
+        let of_attention = self.attention.tensor_plan(&format!("{path}.attention"));
+        of_attention.and(self.feed_forward.tensor_plan(&format!("{path}.feed_forward")))
     }
 
     /// The weights in whose dtype a block computes.
@@ -146,7 +174,14 @@ impl DecoderBlock {
 
     /// Keys and values of a source, `[batch, source length, d_model]`.
     pub fn of_source(&self, source: Tensor<3>, pass: &Pass) -> KeyValue {
-        self.source.key_value(source, pass)
+        self.source.key_value(pass.before_columns(source), pass)
+    }
+
+    /// The layers that ranks may divide, of blocks at this path.
+    pub fn tensor_plan(&self, path: &str) -> TensorPlan {
+        let plan = self.attention.tensor_plan(&format!("{path}.attention"));
+        let plan = plan.and(self.source.tensor_plan(&format!("{path}.source")));
+        plan.and(self.feed_forward.tensor_plan(&format!("{path}.feed_forward")))
     }
 
     /// Like `forward`, but continues after the keys and values in `past`, with given keys and values of the source,
@@ -159,10 +194,12 @@ impl DecoderBlock {
         (of_source, source_reads): (KeyValue, Reads),
         pass: &Pass,
     ) -> (Tensor<3>, KeyValue) {
-        let (key, value) = self.attention.key_value(x.clone(), pass);
+        let read = pass.before_columns(x.clone());
+        let (key, value) = self.attention.key_value(read.clone(), pass);
         let own = behind(past, key, value);
-        let x = self.attention.forward(x, own.clone(), reads, pass);
-        let x = self.source.forward(x, of_source, &source_reads, pass);
+        let x = self.attention.forward([x, read], own.clone(), reads, pass);
+        let asking = pass.before_columns(x.clone());
+        let x = self.source.forward([x, asking], of_source, &source_reads, pass);
         (self.feed_forward.forward(x, pass), own)
     }
 }

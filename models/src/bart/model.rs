@@ -4,7 +4,7 @@ use burn::module::{Module, Param};
 use burn::nn::{Embedding, EmbeddingConfig, Initializer};
 use burn::tensor::{Device, FloatDType, Int, Tensor};
 use firebrick_kernels::{Reads, cast};
-use firebrick_strategies::{Dropout, Pass};
+use firebrick_strategies::{Dropout, Pass, TensorPlan};
 
 use super::block::{DecoderBlock, EncoderBlock};
 use super::{BartConfig, keys};
@@ -114,6 +114,11 @@ impl Encodes for Encoder {
         let block = self.blocks.first();
         block.map(|block| FloatDType::from(block.weights().weight.base().dtype()))
     }
+
+    fn tensor_plan(&self, path: &str) -> TensorPlan {
+        let block = self.blocks.first();
+        block.map_or_else(TensorPlan::new, |block| block.tensor_plan(&format!("{path}.blocks.*")))
+    }
 }
 
 /// The decoder: embeddings and blocks.
@@ -174,6 +179,11 @@ impl Decodes for Decoder {
 
     fn positions(&self) -> Option<usize> {
         Some(self.embeddings.count())
+    }
+
+    fn tensor_plan(&self, path: &str) -> TensorPlan {
+        let block = self.blocks.first();
+        block.map_or_else(TensorPlan::new, |block| block.tensor_plan(&format!("{path}.blocks.*")))
     }
 }
 

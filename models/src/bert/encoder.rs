@@ -5,7 +5,7 @@ use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Device, Tensor};
 use firebrick_datasets::collators::Inputs;
 use firebrick_kernels::{Reads, cast};
-use firebrick_strategies::{Dropout, Pass};
+use firebrick_strategies::{Dropout, Pass, TensorPlan};
 
 use super::BertConfig;
 use super::deberta::Deberta;
@@ -97,6 +97,13 @@ impl Bert {
                 None => states,
             }
         })
+    }
+
+    /// The layers that ranks may divide. A DeBERTa has none, since its heads read distances too.
+    pub(super) fn tensor_plan(&self) -> TensorPlan {
+        let is_plain = self.distances.is_none() && self.convolution.is_none();
+        let block = self.blocks.first().filter(|_| is_plain);
+        block.map_or_else(TensorPlan::new, |block| block.tensor_plan("*blocks.*"))
     }
 
     /// The token embedding, `[vocabulary, embedding size]`, which a masked LM also uses for its predictions.
@@ -221,20 +228,30 @@ impl Block {
         }
     }
 
+    /// The layers that ranks may divide, of blocks at this path.
+    fn tensor_plan(&self, path: &str) -> TensorPlan {
+        let (heads, inner) = (self.heads, self.widen.outputs());
+        let of = |name: &str| format!("{path}.{name}");
+        let plan = TensorPlan::new().columns(of("query"), [heads]).columns(of("key"), [heads]);
+        let plan = plan.columns(of("value"), [heads]).rows(of("output"), heads);
+        plan.columns(of("widen"), [inner]).rows(of("narrow"), inner)
+    }
+
     /// `[batch, length, hidden_size]` to the same shape.
     fn forward(&self, x: Tensor<3>, apart: Option<Apart>, reads: &Reads, pass: &Pass) -> Tensor<3> {
+        let read = pass.before_columns(x.clone());
         let [query, key, value] =
-            [&self.query, &self.key, &self.value].map(|part| part.forward(x.clone(), pass));
+            [&self.query, &self.key, &self.value].map(|part| part.forward(read.clone(), pass));
         let bias = self.disentangled.as_ref().zip(apart).and_then(|(disentangled, apart)| {
             let contents = [query.clone(), key.clone()];
             disentangled.bias(contents, [&self.query, &self.key], apart, self.scale)
         });
-        let parts = [query, key, value].map(|part| split_heads(part, self.heads));
+        let parts = [query, key, value].map(|part| split_heads(part, pass.share_of(self.heads)));
         let mixed = attend(parts, bias, self.scale, reads, &self.weight_dropout, pass);
-        let attended = self.dropout.forward(self.output.forward(join_heads(mixed), pass), pass);
+        let attended = self.dropout.forward(self.output.forward_rows(join_heads(mixed), pass), pass);
         let x = self.attention_norm.of_sum(x, attended).1;
-        let hidden = self.activation.forward(self.widen.forward(x.clone(), pass));
-        let fed = self.dropout.forward(self.narrow.forward(hidden, pass), pass);
+        let hidden = self.activation.forward(self.widen.forward(pass.before_columns(x.clone()), pass));
+        let fed = self.dropout.forward(self.narrow.forward_rows(hidden, pass), pass);
         self.feed_forward_norm.of_sum(x, fed).1
     }
 }

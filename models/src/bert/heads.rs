@@ -5,7 +5,7 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick::{Evaluation, Loss, Objective, Score};
 use firebrick_datasets::collators::{Inputs, LabeledBatch, SequenceBatch};
 use firebrick_kernels::{Head, cast};
-use firebrick_strategies::{Dropout, Pass};
+use firebrick_strategies::{Dropout, Pass, TensorPlan};
 
 use super::kind::BertLine;
 use super::{Bert, BertConfig, keys};
@@ -65,6 +65,10 @@ impl BertTokenClassifier {
 impl Objective<LabeledBatch> for BertTokenClassifier {
     fn loss(&self, batch: LabeledBatch, pass: &Pass) -> Loss {
         heads::token_loss(&batch, pass, |tokens| self.logits(batch.inputs(), tokens, pass))
+    }
+
+    fn tensor_plan(&self) -> TensorPlan {
+        self.bert.tensor_plan()
     }
 
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
@@ -144,6 +148,10 @@ impl BertSequenceClassifier {
 impl Objective<SequenceBatch> for BertSequenceClassifier {
     fn loss(&self, batch: SequenceBatch, pass: &Pass) -> Loss {
         heads::text_loss(&batch, pass, |tokens| self.logits(batch.inputs(), tokens, pass))
+    }
+
+    fn tensor_plan(&self) -> TensorPlan {
+        self.bert.tensor_plan()
     }
 
     fn evaluate(&self, batch: SequenceBatch, pass: &Pass) -> Evaluation {
@@ -236,6 +244,10 @@ impl Objective<LabeledBatch> for BertMaskedLm {
         let tokens = self.bert.shared(batch.inputs(), pass);
         let hidden = |tokens: &Tokens| self.hidden(batch.inputs(), tokens, pass);
         heads::masked_loss(&batch, &self.head(), pass, tokens, hidden)
+    }
+
+    fn tensor_plan(&self) -> TensorPlan {
+        self.bert.tensor_plan()
     }
 
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {

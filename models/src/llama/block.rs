@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick_kernels::{Attending, Reads, add, attention};
-use firebrick_strategies::{Dropout, Pass};
+use firebrick_strategies::{Dropout, Pass, TensorPlan};
 
 use super::LlamaConfig;
 use crate::attention::{join_heads, normed_heads, of_all_columns, scale_of, split_heads};
@@ -94,26 +94,27 @@ impl Block {
         pass: &Pass,
     ) -> (Tensor<3>, KeyValue) {
         let (x, normed) = self.attention_norm.with_input(x);
-        let [query, key, value] = self.projected(normed, pass);
-        let query = rotated(normed_heads(self.query_norm.as_ref(), query), angles.clone());
-        let key = rotated(normed_heads(self.key_norm.as_ref(), key), angles);
+        let [query, key, value] = self.projected(pass.before_columns(normed), pass);
+        let query = rotated(normed_heads(self.query_norm.as_ref(), query, pass), angles.clone());
+        let key = rotated(normed_heads(self.key_norm.as_ref(), key, pass), angles);
         let (keys, values) = of_all_columns(behind(past, key, value), pass);
         let (scale, cap) = (self.score_scale, self.score_cap);
-        let attending = Attending { reads: &reads, scale, cap, dropout: self.weight_dropout.at(pass) };
+        let of_share = pass.of_share(pass.share_of(self.heads));
+        let attending = Attending { reads: &reads, scale, cap, dropout: self.weight_dropout.at(&of_share) };
         let mixed = attention(query, keys.clone(), values.clone(), None, attending);
-        let mixed = self.output.forward(join_heads(mixed), pass);
+        let mixed = self.output.forward_rows(join_heads(mixed), pass);
         let mixed = match &self.attention_output_norm {
             Some(norm) => norm.forward(mixed),
             None => mixed,
         };
         let (x, normed) = self.feed_forward_norm.of_sum(x, mixed);
-        let hidden = self.activated(normed, pass);
+        let hidden = self.activated(pass.before_columns(normed), pass);
         let x = match &self.feed_forward_output_norm {
             Some(norm) => {
-                let hidden = self.narrow.forward(hidden, pass);
+                let hidden = self.narrow.forward_rows(hidden, pass);
                 add(x, norm.forward(hidden))
             }
-            None => pass.end_of_segment(|| add(x, self.narrow.forward(hidden, pass))),
+            None => pass.end_of_segment(|| add(x, self.narrow.forward_rows(hidden, pass))),
         };
         (x, (keys, values))
     }
@@ -123,9 +124,27 @@ impl Block {
         FloatDType::from(self.narrow.weight.base().dtype())
     }
 
+    /// The layers that ranks may divide, of blocks at this path.
+    pub fn tensor_plan(&self, path: &str) -> TensorPlan {
+        let (heads, shared) = (self.heads, self.key_value_heads);
+        let of = |name: &str| format!("{path}.{name}");
+        let plan = match &self.key {
+            Some(_) => TensorPlan::new().columns(of("query"), [heads]).columns(of("key"), [shared]),
+            None => TensorPlan::new().columns(of("query"), [heads, shared, shared]),
+        };
+        let plan = if self.value.is_some() { plan.columns(of("value"), [shared]) } else { plan };
+        let plan = plan.rows(of("output"), heads);
+        let outputs = self.gate.outputs();
+        let (plan, inner) = match &self.widen {
+            Some(_) => (plan.columns(of("gate"), [outputs]).columns(of("widen"), [outputs]), outputs),
+            None => (plan.columns(of("gate"), [outputs / 2; 2]), outputs / 2),
+        };
+        plan.rows(of("narrow"), inner)
+    }
+
     /// Queries, keys and values, each `[batch, its heads, length, size]`.
     fn projected(&self, x: Tensor<3>, pass: &Pass) -> [Tensor<4>; 3] {
-        let (heads, shared) = (self.heads, self.key_value_heads);
+        let (heads, shared) = (pass.share_of(self.heads), pass.share_of(self.key_value_heads));
         let [query, key, value] = match (&self.key, &self.value) {
             (Some(key), Some(value)) => {
                 [self.query.forward(x.clone(), pass), key.forward(x.clone(), pass), value.forward(x, pass)]

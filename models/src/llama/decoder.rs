@@ -7,7 +7,7 @@ use firebrick::{Evaluation, Loss, Objective, Score};
 use firebrick_datasets::TokenBatch;
 use firebrick_datasets::collators::Inputs;
 use firebrick_kernels::{Head, Reads, cast};
-use firebrick_strategies::Pass;
+use firebrick_strategies::{Pass, TensorPlan};
 
 use super::block::Block;
 use super::{LlamaConfig, keys};
@@ -207,6 +207,11 @@ impl Objective<TokenBatch> for Llama {
     /// Each position predicts the next token. The last token is only a label and is not an input.
     fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
         next_token_loss(batch, pass, &self.head(), |placed, pass| self.hidden(placed, pass))
+    }
+
+    fn tensor_plan(&self) -> TensorPlan {
+        let block = self.blocks.first();
+        block.map_or_else(TensorPlan::new, |block| block.tensor_plan("*blocks.*"))
     }
 
     fn evaluate(&self, batch: TokenBatch, pass: &Pass) -> Evaluation {

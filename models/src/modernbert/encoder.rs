@@ -5,7 +5,7 @@ use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Device, Tensor};
 use firebrick_datasets::collators::Inputs;
 use firebrick_kernels::{Reads, add, cast};
-use firebrick_strategies::{Dropout, Pass};
+use firebrick_strategies::{Dropout, Pass, TensorPlan};
 
 use super::ModernBertConfig;
 use super::positions::Places;
@@ -75,6 +75,12 @@ impl ModernBert {
         self.norm.forward(x)
     }
 
+    /// The layers that ranks may divide.
+    pub(super) fn tensor_plan(&self) -> TensorPlan {
+        let block = self.blocks.first();
+        block.map_or_else(TensorPlan::new, |block| block.tensor_plan("*blocks.*"))
+    }
+
     /// The token embedding, `[vocabulary, hidden_size]`, which a masked LM also uses for its predictions.
     pub(super) fn tokens(&self) -> &Embedding {
         &self.tokens
@@ -119,25 +125,35 @@ impl Block {
         }
     }
 
+    /// The layers that ranks may divide, of blocks at this path.
+    fn tensor_plan(&self, path: &str) -> TensorPlan {
+        let (heads, inner) = (self.heads, self.widen.outputs() / 2);
+        let of = |name: &str| format!("{path}.{name}");
+        let plan = TensorPlan::new().columns(of("query_key_value"), [heads; 3]).rows(of("output"), heads);
+        plan.columns(of("widen"), [inner; 2]).rows(of("narrow"), inner)
+    }
+
     /// `[batch, length, hidden_size]` to the same shape; `angles` are the rotations of the positions.
     fn forward(&self, x: Tensor<3>, angles: Angles, reads: &Reads, pass: &Pass) -> Tensor<3> {
         let (x, normed) = match &self.attention_norm {
             Some(norm) => norm.with_input(x),
             None => (x.clone(), x),
         };
-        let joint = self.query_key_value.forward(normed, pass);
-        let width = joint.dims()[2] / 3;
+        let joint = self.query_key_value.forward(pass.before_columns(normed), pass);
+        let (width, heads) = (joint.dims()[2] / 3, pass.share_of(self.heads));
         let [query, key, value] =
-            [0, 1, 2].map(|part| split_heads(joint.clone().narrow(2, part * width, width), self.heads));
+            [0, 1, 2].map(|part| split_heads(joint.clone().narrow(2, part * width, width), heads));
         let (query, key) = (rotated(query, angles.clone()), rotated(key, angles));
         let scale = scale_of(query.dims()[3]);
         let mixed = attend([query, key, value], None, scale, reads, &self.weight_dropout, pass);
-        let attended = self.attention_dropout.forward(self.output.forward(join_heads(mixed), pass), pass);
+        let attended =
+            self.attention_dropout.forward(self.output.forward_rows(join_heads(mixed), pass), pass);
         let (x, normed) = self.feed_forward_norm.of_sum(x, attended);
-        let joint = self.widen.forward(normed, pass);
+        let joint = self.widen.forward(pass.before_columns(normed), pass);
         let inner = joint.dims()[2] / 2;
         let (gate, up) = (joint.clone().narrow(2, 0, inner), joint.narrow(2, inner, inner));
-        let hidden = self.feed_forward_dropout.forward(self.activation.gated(gate, up), pass);
-        pass.end_of_segment(|| add(x, self.narrow.forward(hidden, pass)))
+        let hidden =
+            self.feed_forward_dropout.forward(self.activation.gated(gate, up), &pass.of_share(inner));
+        pass.end_of_segment(|| add(x, self.narrow.forward_rows(hidden, pass)))
     }
 }

@@ -6,7 +6,7 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use firebrick::{Evaluation, Loss, Objective, Score};
 use firebrick_datasets::collators::{Inputs, LabeledBatch, SequenceBatch};
 use firebrick_kernels::{Head, cast};
-use firebrick_strategies::{Dropout, Pass};
+use firebrick_strategies::{Dropout, Pass, TensorPlan};
 
 use super::config::Pooling;
 use super::{ModernBert, ModernBertConfig, keys};
@@ -99,6 +99,10 @@ impl Objective<LabeledBatch> for ModernBertTokenClassifier {
         heads::token_loss(&batch, pass, |tokens| self.logits(batch.inputs(), tokens, pass))
     }
 
+    fn tensor_plan(&self) -> TensorPlan {
+        self.body.tensor_plan()
+    }
+
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {
         heads::token_evaluation(&batch, &self.scores, pass, |inputs, tokens| {
             self.logits(inputs, tokens, pass)
@@ -176,6 +180,10 @@ impl Objective<SequenceBatch> for ModernBertSequenceClassifier {
         heads::text_loss(&batch, pass, |tokens| self.logits(batch.inputs(), tokens, pass))
     }
 
+    fn tensor_plan(&self) -> TensorPlan {
+        self.body.tensor_plan()
+    }
+
     fn evaluate(&self, batch: SequenceBatch, pass: &Pass) -> Evaluation {
         heads::text_evaluation(&batch, &self.scores, pass, |inputs, tokens| self.logits(inputs, tokens, pass))
     }
@@ -247,6 +255,10 @@ impl Objective<LabeledBatch> for ModernBertMaskedLm {
         let tokens = Tokens::shared(batch.inputs(), pass);
         let hidden = |tokens: &Tokens| self.hidden(batch.inputs(), tokens, pass);
         heads::masked_loss(&batch, &self.head(), pass, tokens, hidden)
+    }
+
+    fn tensor_plan(&self) -> TensorPlan {
+        self.body.tensor_plan()
     }
 
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {

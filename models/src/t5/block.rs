@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use firebrick_kernels::{Reads, Samples};
-use firebrick_strategies::{Dropout, Pass};
+use firebrick_strategies::{Dropout, Pass, TensorPlan};
 
 use super::T5Config;
 use crate::attention::{attend, join_heads, split_heads};
@@ -50,10 +50,18 @@ impl Attention {
         self.attended(x, kept, bias, reads, pass)
     }
 
+    /// The layers that ranks may divide, of an attention at this path.
+    fn tensor_plan(&self, path: &str) -> TensorPlan {
+        let of = |name: &str| format!("{path}.{name}");
+        let plan = TensorPlan::new().columns(of("query"), [self.heads]).columns(of("key"), [self.heads]);
+        plan.columns(of("value"), [self.heads]).rows(of("output"), self.heads)
+    }
+
     /// Keys and values of `read`, `[batch, read, d_model]`.
     fn key_value(&self, read: Tensor<3>, pass: &Pass) -> KeyValue {
-        let key = split_heads(self.key.forward(read.clone(), pass), self.heads);
-        (key, split_heads(self.value.forward(read, pass), self.heads))
+        let heads = pass.share_of(self.heads);
+        let key = split_heads(self.key.forward(read.clone(), pass), heads);
+        (key, split_heads(self.value.forward(read, pass), heads))
     }
 
     /// Like `forward`, with given keys and values.
@@ -65,9 +73,9 @@ impl Attention {
         reads: Reads,
         pass: &Pass,
     ) -> Tensor<3> {
-        let query = split_heads(self.query.forward(x, pass), self.heads);
+        let query = split_heads(self.query.forward(x, pass), pass.share_of(self.heads));
         let mixed = attend([query, key, value], bias, 1.0, &reads, &self.dropout, pass);
-        self.dropout.forward(self.output.forward(join_heads(mixed), pass), pass)
+        self.dropout.forward(self.output.forward_rows(join_heads(mixed), pass), pass)
     }
 }
 
@@ -97,16 +105,25 @@ impl FeedForward {
         }
     }
 
+    /// The layers that ranks may divide, of a layer at this path.
+    fn tensor_plan(&self, path: &str) -> TensorPlan {
+        let (of, inner) = (|name: &str| format!("{path}.{name}"), self.widen.outputs());
+        let plan = TensorPlan::new().columns(of("widen"), [inner]).rows(of("narrow"), inner);
+        if self.gate.is_some() { plan.columns(of("gate"), [inner]) } else { plan }
+    }
+
     /// The layer on the sum of `x` and `y`.
     fn forward(&self, x: Tensor<3>, y: Tensor<3>, pass: &Pass) -> Tensor<3> {
         let (x, normed) = self.norm.of_sum(x, y);
+        let normed = pass.before_columns(normed);
         let widened = self.widen.forward(normed.clone(), pass);
         let hidden = match &self.gate {
             Some(gate) => self.activation.gated(gate.forward(normed, pass), widened),
             None => self.activation.forward(widened),
         };
-        let hidden = self.dropout.forward(hidden, pass);
-        pass.end_of_segment(|| self.dropout.forward_onto(x, self.narrow.forward(hidden, pass), pass))
+        let of_share = pass.of_share(hidden.dims()[2]);
+        let hidden = self.dropout.forward(hidden, &of_share);
+        pass.end_of_segment(|| self.dropout.forward_onto(x, self.narrow.forward_rows(hidden, pass), pass))
     }
 }
 
@@ -130,8 +147,15 @@ impl EncoderBlock {
     /// `[batch, length, d_model]` to the same shape.
     pub fn forward(&self, x: Tensor<3>, bias: Tensor<4>, reads: Reads, pass: &Pass) -> Tensor<3> {
         let (x, normed) = self.attention_norm.with_input(x);
+        let normed = pass.before_columns(normed);
         let mixed = self.attention.forward(normed.clone(), (normed, pass.samples()), Some(bias), reads, pass);
         self.feed_forward.forward(x, mixed, pass)
+    }
+
+    /// The layers that ranks may divide, of blocks at this path.
+    pub fn tensor_plan(&self, path: &str) -> TensorPlan {
+        let of_attention = self.attention.tensor_plan(&format!("{path}.attention"));
+        of_attention.and(self.feed_forward.tensor_plan(&format!("{path}.feed_forward")))
     }
 }
 
@@ -168,15 +192,24 @@ impl DecoderBlock {
         pass: &Pass,
     ) -> Tensor<3> {
         let (x, normed) = self.attention_norm.with_input(x);
+        let normed = pass.before_columns(normed);
         let mixed = self.attention.forward(normed.clone(), (normed, pass.samples()), Some(bias), reads, pass);
         let (x, normed) = self.source_norm.of_sum(x, mixed);
+        let (normed, source) = (pass.before_columns(normed), pass.before_columns(source));
         let mixed = self.source.forward(normed, (source, samples), None, source_reads, pass);
         self.feed_forward.forward(x, mixed, pass)
     }
 
     /// Keys and values of a source, `[batch, source length, d_model]`.
     pub fn of_source(&self, source: Tensor<3>, pass: &Pass) -> KeyValue {
-        self.source.key_value(source, pass)
+        self.source.key_value(pass.before_columns(source), pass)
+    }
+
+    /// The layers that ranks may divide, of blocks at this path.
+    pub fn tensor_plan(&self, path: &str) -> TensorPlan {
+        let plan = self.attention.tensor_plan(&format!("{path}.attention"));
+        let plan = plan.and(self.source.tensor_plan(&format!("{path}.source")));
+        plan.and(self.feed_forward.tensor_plan(&format!("{path}.feed_forward")))
     }
 
     /// Like `forward`, but continues after the keys and values in `past`, with given keys and values of the source,
@@ -191,11 +224,12 @@ impl DecoderBlock {
         pass: &Pass,
     ) -> (Tensor<3>, KeyValue) {
         let (x, normed) = self.attention_norm.with_input(x);
+        let normed = pass.before_columns(normed);
         let (key, value) = self.attention.key_value(normed.clone(), pass);
         let own = behind(past, key, value);
         let mixed = self.attention.attended(normed, own.clone(), Some(bias), reads, pass);
         let (x, normed) = self.source_norm.of_sum(x, mixed);
-        let mixed = self.source.attended(normed, of_source, None, source_reads, pass);
+        let mixed = self.source.attended(pass.before_columns(normed), of_source, None, source_reads, pass);
         (self.feed_forward.forward(x, mixed, pass), own)
     }
 }
@@ -205,7 +239,7 @@ impl DecoderBlock {
 /// holds distances of about the same logarithm.
 #[derive(Module, Debug)]
 pub(super) struct RelativeBias {
-    /// `[buckets, heads]`.
+    /// `[buckets, heads]`, of which ranks that share layers have their own heads.
     table: Embedding,
     max_distance: usize,
     both_ways: bool,
@@ -220,6 +254,11 @@ impl RelativeBias {
             max_distance: config.relative_attention_max_distance,
             both_ways,
         }
+    }
+
+    /// The layers that ranks may divide, of a bias at this path.
+    pub fn tensor_plan(&self, path: &str) -> TensorPlan {
+        TensorPlan::new().columns(format!("{path}.table"), [self.table.weight.lazy_shape()[1]])
     }
 
     /// The bias `[1, heads, length, length]`, in the dtype of the table.

@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::nn::EmbeddingConfig;
 use burn::tensor::{Device, Int, Tensor};
 use firebrick_kernels::Reads;
-use firebrick_strategies::{Dropout, Pass};
+use firebrick_strategies::{Dropout, Pass, TensorPlan};
 
 use super::block::{DecoderBlock, EncoderBlock, RelativeBias};
 use super::{T5Config, keys};
@@ -111,6 +111,12 @@ impl Encodes for Encoder {
         });
         self.dropout.forward(self.norm.forward(x), pass)
     }
+
+    fn tensor_plan(&self, path: &str) -> TensorPlan {
+        let plan = self.bias.tensor_plan(&format!("{path}.bias"));
+        let block = self.blocks.first();
+        plan.and(block.map_or_else(TensorPlan::new, |block| block.tensor_plan(&format!("{path}.blocks.*"))))
+    }
 }
 
 /// The decoder: blocks with one bias of positions.
@@ -176,5 +182,11 @@ impl Decodes for Decoder {
 
     fn positions(&self) -> Option<usize> {
         None
+    }
+
+    fn tensor_plan(&self, path: &str) -> TensorPlan {
+        let plan = self.bias.tensor_plan(&format!("{path}.bias"));
+        let block = self.blocks.first();
+        plan.and(block.map_or_else(TensorPlan::new, |block| block.tensor_plan(&format!("{path}.blocks.*"))))
     }
 }

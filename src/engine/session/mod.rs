@@ -147,7 +147,7 @@ impl<M: Module> Session<M> {
                 agreement = self.ranks.telling(self.updater.updates, &mut step, feed, tells, &before);
             }
             // Reduce, sum and transform: each strategy at its place.
-            let grads = grads.agreeing(agreement.clone());
+            let grads = grads.agreeing(agreement.clone()).dividing(self.adaptation.tensor().cloned());
             self.memory.before_collect(&grads, self.weights.replica())?;
             outcome = self.stages.collect(self.weights.master(), grads)?;
             self.memory.after_collect(self.stages.held_bytes());
@@ -215,7 +215,9 @@ impl<M: Module> Session<M> {
             warn!("in bf16, not in 8 bits, since an axis is no multiple of 16: {}", stay.join(", "));
         }
         let loss = checked(sum, items, expected)? / step.items as f64;
-        step.add_loss(loss.clone().inner());
+        if pass.adds_results() {
+            step.add_loss(loss.clone().inner());
+        }
         self.memory.after_forward(closes, step);
         let scaled = match scale {
             None => loss,

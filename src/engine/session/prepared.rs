@@ -44,8 +44,9 @@ impl<M: Module + 'static> PreparedRun<M> {
         device: Option<Device>,
         optimizer: &ModelOptimizer,
         world: Communicator,
-        mut adaptation: Adaptation,
+        adaptation: Adaptation,
     ) -> Result<Self, TrainError> {
+        let mut adaptation = adaptation.among(world.clone());
         if optimizer.has_gradient_clipping() {
             return Err(TrainError::OptimizerClips);
         }
@@ -55,13 +56,14 @@ impl<M: Module + 'static> PreparedRun<M> {
         if let Some(start) = adaptation.take_start() {
             return Err(start.not_taken().into());
         }
-        let mut setup = Setup::new(&model, &device).among(world.clone());
+        let setup = Setup::new(&model, &device).among(world.clone());
+        let mut setup = setup.dividing(adaptation.tensor().cloned());
         let stages = strategies.start(&mut setup)?;
         let order = setup.order().clone();
         if world.size() > 1 && order.reduces().is_none() {
             return Err(TrainError::NotReduced { ranks: world.size() });
         }
-        if order.shards_master() {
+        if order.shards_master() || adaptation.tensor().is_some() {
             require_elementwise(&model, optimizer, &device)?;
         }
         let pass = setup.into_pass();
@@ -78,7 +80,7 @@ impl<M: Module + 'static> PreparedRun<M> {
 
     /// The rank's share of each global batch.
     pub fn share(&self) -> Share {
-        Share::of(&self.world, self.order.context())
+        Share::of(&self.world, self.order.ranks_per_batch())
     }
 
     /// Rejects windows of several micro-batches per rank if no strategy sums their gradients.
@@ -128,6 +130,7 @@ impl<M: Module + 'static> PreparedRun<M> {
         let owned = (model, &mut stages);
         let master =
             device.memory_persistent_allocations(owned, |(model, stages)| stages.init_master(model))?;
+        adaptation.tensor().map_or(Ok(()), |parts| parts.check())?;
         let mut disk = match order.on_disk().filter(|_| opens_disk) {
             Some(OnDisk { folder, bucket_bytes }) => Some(Disk::create(folder, *bucket_bytes, world.rank())?),
             None => None,
@@ -169,7 +172,9 @@ impl<M: Module + 'static> PreparedRun<M> {
         let is_tied = tied(weights.master());
         let scale = adaptation.low_rank().map(|factors| factors.scale());
         let layout = Arc::new(
-            Layout::of(&owned, &mut stages, &world).scaling(scale).packing(adaptation.packed_bases()),
+            Layout::of(&owned, &mut stages, &world, adaptation.tensor().map(|parts| &**parts))
+                .scaling(scale)
+                .packing(adaptation.packed_bases()),
         );
         bytes.count(weights.master(), weights.replica(), stages.averaged().as_ref());
         if let Some(disk) = &mut disk {
@@ -181,7 +186,7 @@ impl<M: Module + 'static> PreparedRun<M> {
         Ok(Session {
             memory: MemoryProbe::new(bytes, pass.device()),
             updater: Updater::new(optimizer, disk, schedule, is_tied, pass.dtype(), order.moves()),
-            ranks: Ranks::new(world, order.context()),
+            ranks: Ranks::new(world, order.ranks_per_batch()),
             evaluation_dtype: order.evaluation_dtype(),
             stages,
             adaptation,

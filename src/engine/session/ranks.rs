@@ -14,8 +14,8 @@ use crate::observe::rank_report::Exchanged;
 pub(super) struct Ranks {
     /// This rank's communicator.
     pub world: Communicator,
-    /// So many ranks in a row share the tokens of their samples.
-    context: usize,
+    /// So many ranks in a row train on the same samples.
+    per_batch: usize,
     /// Counts what is exchanged for each step.
     counted: Counted,
     /// The next window over all ranks, if they have told each other of it.
@@ -23,18 +23,18 @@ pub(super) struct Ranks {
 }
 
 impl Ranks {
-    pub fn new(world: Communicator, context: usize) -> Self {
-        Self { world, context, counted: Counted::default(), next: None }
+    pub fn new(world: Communicator, per_batch: usize) -> Self {
+        Self { world, per_batch, counted: Counted::default(), next: None }
     }
 
     /// The rank's share of each global batch.
     pub fn share(&self) -> Share {
-        Share::of(&self.world, self.context)
+        Share::of(&self.world, self.per_batch)
     }
 
     /// Returns the rank's part of a window. What ranks share is part of the first one's.
     fn part_of<B: Batch>(&self, window: &Window<B>) -> PartOfWindow {
-        PartOfWindow::of(window, self.world.rank().is_multiple_of(self.context))
+        PartOfWindow::of(window, self.world.rank().is_multiple_of(self.per_batch))
     }
 
     /// Begins a step: returns from where to count what it exchanges.

@@ -17,7 +17,8 @@ use super::Session;
 use super::updater::{published, published_to_disk};
 use super::weights::Weights;
 use crate::checkpoint::{
-    Layout, Resumed, Snapshot, StateAt, TrainerState, Waiting, load, load_onto_disk, load_optimizer,
+    Layout, ParameterPlace, Resumed, Snapshot, StateAt, TrainerState, Waiting, load, load_onto_disk,
+    load_optimizer,
 };
 use crate::scratch::Values;
 use crate::{Adapters, TrainError};
@@ -136,9 +137,21 @@ impl<M: Module> Session<M> {
     /// is in host memory.
     pub fn adapted(&mut self, root: Option<usize>) -> Result<Option<M>, TrainError> {
         let master = self.weights.master().clone();
-        let whole = self.stages.gather_full(master, root)?;
+        let whole = self.gathered(master, root)?;
         let whole = whole.map(|master| self.in_one_place(master.valid()));
         self.having_read(Ok(whole))
+    }
+
+    /// Gathers a model of the master's parts into one whole model, from the ranks that shard it and from those that divide its
+    /// layers.
+    fn gathered(&mut self, model: M, root: Option<usize>) -> Result<Option<M>, TrainError> {
+        let Some(parts) = self.adaptation.tensor().cloned() else {
+            return Ok(self.stages.gather_full(model, root)?);
+        };
+        // The ranks that divide a model's layers are neighbours.
+        let each = parts.ranks().size();
+        let own = self.stages.gather_full(model, root.map(|root| root / each))?;
+        Ok(own.map(|own| parts.whole(own, root.map(|root| root % each))).transpose()?.flatten())
     }
 
     /// Restores the input model's structure from a whole model.
@@ -160,7 +173,7 @@ impl<M: Module> Session<M> {
     /// [`adapted`](Self::adapted) for `root`.
     pub fn whole_average(&mut self, root: Option<usize>) -> Result<Option<M>, TrainError> {
         let Some(averaged) = self.stages.averaged() else { return Ok(None) };
-        let whole = self.stages.gather_full(averaged, root)?;
+        let whole = self.gathered(averaged, root)?;
         let whole = whole.map(|averaged| self.given_back(self.in_one_place(averaged.valid())));
         self.having_read(Ok(whole))
     }
@@ -173,7 +186,7 @@ impl<M: Module> Session<M> {
             return Ok(Some(copy.valid()));
         }
         let model = self.stages.averaged().unwrap_or_else(|| self.weights.master().clone());
-        let whole = self.stages.gather_full(model, Some(0))?;
+        let whole = self.gathered(model, Some(0))?;
         let whole = whole.map(|whole| ToHost::of(whole.valid()));
         self.weights.renew();
         self.having_read(Ok(whole))
@@ -231,16 +244,19 @@ impl<M: Module> Session<M> {
         }
     }
 
-    /// Whether ranks shard the master.
+    /// Whether ranks shard or divide the master.
     fn comes_together(&self) -> bool {
-        self.ranks.world.size() > 1 && self.layout.places().any(|(_, place)| place.shard.is_some())
+        let is_divided = |place: &ParameterPlace| place.shard.is_some() || place.part.is_some();
+        self.ranks.world.size() > 1 && self.layout.places().any(|(_, place)| is_divided(place))
     }
 
     /// Whether each rank holds only a part of the replica.
     fn shares_replica(&self) -> bool {
-        self.rows(self.replica()).any(|(id, rows)| {
-            self.shard(id).is_some_and(|shard| shard.padded < shard.whole && rows == shard.padded)
-        })
+        let is_divided = self.adaptation.tensor().is_some();
+        is_divided
+            || self.rows(self.replica()).any(|(id, rows)| {
+                self.shard(id).is_some_and(|shard| shard.padded < shard.whole && rows == shard.padded)
+            })
     }
 
     /// The part of a parameter that the master holds on this rank, if ranks shard it.

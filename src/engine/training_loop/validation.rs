@@ -89,7 +89,7 @@ where
                 let (entered, pass) = pass.clone().empty_batch(expected == 0).enter(&model)?;
                 let Evaluation { loss, counts } = entered.evaluate(batch, &pass);
                 self.session.having_read(pass.check().map_err(TrainError::from))?;
-                if expected == 0 {
+                if expected == 0 || !pass.adds_results() {
                     continue;
                 }
                 let loss = Late::new(checked(loss.sum, loss.items, expected)?.inner());

@@ -35,6 +35,8 @@ pub struct Effects {
     pub reduces: Option<Reduces>,
     /// It divides the tokens of each sample among so many ranks.
     pub context: Option<usize>,
+    /// It divides layers among so many ranks.
+    pub tensor: Option<usize>,
     /// It keeps state in host memory.
     pub offloads: Option<Offloads>,
     /// It moves gradients and replicas between host and device, so many bytes in one copy, unless a tensor alone has more.
@@ -180,6 +182,7 @@ impl Effects {
             casts: None,
             reduces: None,
             context: None,
+            tensor: None,
             offloads: None,
             moves: None,
             moves_each_update: false,
@@ -197,7 +200,7 @@ impl Effects {
     pub fn acts_in_pass(&self) -> bool {
         let shards_gradients = self.reduces.is_some_and(|reduces| reduces.stage >= 2);
         let acts = self.casts.is_some() || self.recomputes.is_some() || self.offloads.is_some();
-        acts || self.adapts || shards_gradients || self.context.is_some()
+        acts || self.adapts || shards_gradients || self.context.is_some() || self.tensor.is_some()
     }
 
     /// Returns whether the execution of a step changes gradients, or where they are, on their way through the strategy.

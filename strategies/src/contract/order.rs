@@ -190,6 +190,16 @@ impl Order {
         self.find(|effects| effects.context).map_or(1, |(_, ranks)| ranks.max(1))
     }
 
+    /// Returns among how many ranks layers are divided: 1 unless a strategy divides them.
+    pub fn tensor(&self) -> usize {
+        self.find(|effects| effects.tensor).map_or(1, |(_, ranks)| ranks.max(1))
+    }
+
+    /// Returns how many ranks in a row train on the same samples.
+    pub fn ranks_per_batch(&self) -> usize {
+        self.context() * self.tensor()
+    }
+
     /// Returns how many of the ranks share a copy of the state.
     pub fn sharing(&self, ranks: u64) -> u64 {
         self.reduces().map_or(ranks, |reduces| reduces.sharing(ranks as usize) as u64)

@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use firebrick_world::Communicator;
 
 use crate::moving::BUCKET_BYTES;
-use crate::{Effects, Offloads, Order, Pass, SegmentPlan, StrategyError};
+use crate::{Effects, Offloads, Order, Pass, SegmentPlan, StrategyError, TensorParts};
 
 /// The model, the device, and what the strategies so far do to the gradients.
 ///
@@ -21,6 +21,7 @@ pub struct Setup<'a, M> {
     order: Order,
     segments: SegmentPlan,
     world: Communicator,
+    tensor: Option<Arc<TensorParts>>,
     master_is_away: Arc<AtomicBool>,
     gradients_land: Arc<AtomicBool>,
     offloads_parameters_to_disk: Arc<AtomicBool>,
@@ -38,6 +39,7 @@ impl<'a, M> Setup<'a, M> {
             order: Order::default(),
             segments: SegmentPlan::of(model),
             world: Communicator::solo(),
+            tensor: None,
             master_is_away: Arc::default(),
             gradients_land: Arc::default(),
             offloads_parameters_to_disk: Arc::default(),
@@ -47,6 +49,19 @@ impl<'a, M> Setup<'a, M> {
     /// Sets the communicator of a rank that is one of several.
     pub fn among(self, world: Communicator) -> Self {
         Self { world, ..self }
+    }
+
+    /// Sets the parts of the model that the ranks of a tensor axis hold. The [world](Self::world) becomes that of the ranks that
+    /// hold the same part as this one.
+    pub fn dividing(self, tensor: Option<Arc<TensorParts>>) -> Self {
+        let Some(parts) = &tensor else { return self };
+        let ranks = parts.ranks().size();
+        Self { world: self.world.split(|rank| rank % ranks), tensor, ..self }
+    }
+
+    /// Returns the parts of the model that the ranks of a tensor axis hold, if there is such an axis.
+    pub fn tensor(&self) -> Option<&Arc<TensorParts>> {
+        self.tensor.as_ref()
     }
 
     /// Adds the effects of a strategy to those of the strategies so far.
@@ -77,7 +92,7 @@ impl<'a, M> Setup<'a, M> {
         &self.order
     }
 
-    /// Returns this rank's communicator.
+    /// Returns this rank's communicator: that of the ranks that hold the same parts of the model.
     pub fn world(&self) -> &Communicator {
         &self.world
     }

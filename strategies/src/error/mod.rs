@@ -208,6 +208,16 @@ pub enum StrategyError {
     /// The strategy starts on a model that it has not adapted.
     #[error("{0} starts on a model that it has not adapted: call `Composition::adapt` before `Setup::new`")]
     NotAdapted(&'static str),
+    /// A model says no plan for a tensor axis.
+    #[error(
+        "Mesh: `tensor` divides the layers of a model by its plan, and this model has none: return one from `Objective::tensor_plan`, or divide by `context` and by the stages of `Zero`"
+    )]
+    NoTensorPlan,
+    /// A tensor axis does not go with another strategy.
+    #[error(
+        "Mesh: `tensor` does not go with {0}, whose parts of a matrix are not divided: leave one of the two out"
+    )]
+    NotWithTensor(&'static str),
     /// A number could not be read from a device.
     #[error("a number could not be read from the device: {0}")]
     Read(String),

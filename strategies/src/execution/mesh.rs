@@ -3,7 +3,7 @@
 use burn::module::Module;
 use serde::{Deserialize, Serialize};
 
-use crate::{Effects, SettingError, Setup, Stages, Strategy, StrategyError, StrategyRecipe};
+use crate::{Adaptation, Effects, SettingError, Setup, Stages, Strategy, StrategyError, StrategyRecipe};
 
 const NAME: &str = "Mesh";
 
@@ -41,12 +41,20 @@ const NAME: &str = "Mesh";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Mesh {
+    #[serde(skip_serializing_if = "is_one")]
     context: usize,
+    #[serde(skip_serializing_if = "is_one")]
+    tensor: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_one(ranks: &usize) -> bool {
+    *ranks == 1
 }
 
 impl Default for Mesh {
     fn default() -> Self {
-        Self { context: 1 }
+        Self { context: 1, tensor: 1 }
     }
 }
 
@@ -58,7 +66,12 @@ impl Mesh {
 
     /// Divides the tokens of each sample among this many ranks. Default: 1.
     pub fn context(self, ranks: usize) -> Self {
-        Self { context: ranks }
+        Self { context: ranks, ..self }
+    }
+
+    /// Divides the layers of the model among this many ranks, by its [plan](crate::TensorPlan). Default: 1.
+    pub fn tensor(self, ranks: usize) -> Self {
+        Self { tensor: ranks, ..self }
     }
 
     /// Checks whether its axes divide so many ranks.
@@ -67,27 +80,46 @@ impl Mesh {
     ///
     /// An axis does not.
     pub fn check_ranks(self, ranks: usize) -> Result<(), StrategyError> {
-        let fits = self.context > 0 && ranks.is_multiple_of(self.context);
-        let expected = format!("a divisor of the number of ranks, which is {ranks}");
-        SettingError::require(fits, "context", expected, self.context)
-            .map_err(|error| StrategyError::setting(NAME, error))
+        let require = |setting, axis: usize, ranks: usize, of: &str| {
+            let expected = format!("a divisor of the number of ranks{of}, which is {ranks}");
+            SettingError::require(axis > 0 && ranks.is_multiple_of(axis), setting, expected, axis)
+                .map_err(|error| StrategyError::setting(NAME, error))
+        };
+        require("tensor", self.tensor, ranks, "")?;
+        require(
+            "context",
+            self.context,
+            ranks / self.tensor,
+            if self.tensor > 1 { " over `tensor`" } else { "" },
+        )
     }
 }
 
 impl StrategyRecipe for Mesh {
     fn effects(&self) -> Effects {
-        Effects { context: Some(self.context), ..Effects::none(NAME) }
+        Effects { context: Some(self.context), tensor: Some(self.tensor), ..Effects::none(NAME) }
     }
 
     fn check(&self) -> Result<(), SettingError> {
-        SettingError::require(self.context > 0, "context", "at least 1", self.context)
+        SettingError::require(self.context > 0, "context", "at least 1", self.context)?;
+        SettingError::require(self.tensor > 0, "tensor", "at least 1", self.tensor)
     }
 }
 
 impl<M: Module> Strategy<M> for Mesh {
-    fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        let world = setup.world().clone();
+    fn adapted(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
+        let Some(world) = adaptation.world().filter(|_| self.tensor > 1) else { return Ok(model) };
         self.check_ranks(world.size())?;
+        let ranks = world.split(|rank| rank / self.tensor);
+        adaptation.divide(model, ranks)
+    }
+
+    fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
+        if let Some(parts) = setup.tensor().cloned() {
+            setup.segments_mut().divide_layers(parts.ranks().clone());
+        }
+        let world = setup.world().clone();
+        Self { tensor: 1, ..*self }.check_ranks(world.size())?;
         if self.context > 1 {
             setup.segments_mut().divide_context(world.split(|rank| rank / self.context));
         }

@@ -27,7 +27,7 @@ use firebrick_kernels::memory::Storages;
 use firebrick_kernels::{add_all, cast_all, clip_all};
 
 use crate::moving::{Moving, buckets, bytes};
-use crate::{Sharding, StrategyError, each_param};
+use crate::{Sharding, StrategyError, TensorParts, each_param};
 pub use agreement::{Agreed, Agreement};
 use norm::Norm;
 pub use outcome::{Outcome, Settled, SkipReason};
@@ -49,6 +49,8 @@ pub struct Grads {
     norm: Option<Norm>,
     /// How the gradients are sharded among the ranks, if they are.
     sharding: Option<Arc<Sharding>>,
+    /// The parameters that ranks of a tensor axis divide, if they do.
+    tensor: Option<Arc<TensorParts>>,
     /// What the ranks tell each other about the window, if they do.
     agreement: Option<Agreement>,
 }
@@ -63,7 +65,17 @@ impl Grads {
     /// Wraps the gradients of a backward pass. `closes` is true for the window's last micro-batch.
     pub fn new(params: GradientsParams, closes: bool) -> Self {
         let (owed, delivered) = (Vec::new(), HashMap::new());
-        Self { params, owed, delivered, closes, skip: None, norm: None, sharding: None, agreement: None }
+        Self {
+            params,
+            owed,
+            delivered,
+            closes,
+            skip: None,
+            norm: None,
+            sharding: None,
+            tensor: None,
+            agreement: None,
+        }
     }
 
     /// Creates empty gradients for a micro-batch that a stage skips. They carry the reason to the stage that completes
@@ -77,6 +89,12 @@ impl Grads {
     /// [agrees](Self::agree). From then on, [`skip`](Self::skip) says whether any rank skips the window.
     pub fn agreeing(self, agreement: Option<Agreement>) -> Self {
         Self { agreement, ..self }
+    }
+
+    /// Sets the parameters that ranks of a tensor axis divide: the [norm](Self::norm) is over the parts of all of them, and
+    /// counts a parameter once that each of them has whole.
+    pub fn dividing(self, tensor: Option<Arc<TensorParts>>) -> Self {
+        Self { tensor, ..self }
     }
 
     /// Returns what the ranks tell each other about the window, if they do.
@@ -314,6 +332,7 @@ impl Grads {
         earlier.pay();
         self.skip = earlier.skip.or(self.skip.take());
         self.sharding = earlier.sharding.or(self.sharding.take());
+        self.tensor = earlier.tensor.or(self.tensor.take());
         self.norm = None;
         let mut pairs = Pairs { earlier: earlier.params, dtype, ids: Vec::new(), both: Default::default() };
         model.visit(&mut Distinct::new(&mut self.params, &mut pairs));

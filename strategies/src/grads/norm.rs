@@ -20,37 +20,49 @@ impl Grads {
     /// Returns the L2 norm over all gradients together, shape `[1]`, in f32. It is infinite or NaN if any gradient is,
     /// or if it is above about 1.8e19, because its square overflows f32.
     ///
-    /// For shards, this is the norm over the gradients of all ranks together, the same on each rank.
+    /// For shards, and for parts of a tensor axis, this is the norm over the gradients of all ranks together, the same on each
+    /// rank.
     ///
     /// The norm is computed once, and keeps its value when something [bounds](Self::bound) the gradients.
     ///
     /// # Errors
     ///
-    /// Another rank is gone, if the gradients are shards.
+    /// Another rank is gone, if the gradients are shards or parts.
     pub fn norm<M: Module>(&mut self, model: &M) -> Result<Tensor<1>, StrategyError> {
         if let Some(norm) = &self.norm {
             return Ok(norm.tensor.clone());
         }
-        let Squares { sharding, shards, wholes } = self.squares(model);
+        let Squares { sharding, tensor, shards, wholes } = self.squares(model);
         let device = model.devices()[0].clone().inner();
         let or_zero = |grads: Vec<DispatchTensor>, reduce: fn(Vec<DispatchTensor>) -> Tensor<1>| {
             if grads.is_empty() { Tensor::zeros([1], &device) } else { reduce(grads) }
         };
         let shards = sharding.map(|sharding| (sharding, or_zero(shards, sum_of_squares)));
         // Ranks that know that they skip the window no longer sum: some may have no gradients.
-        let shards = shards.filter(|_| !self.is_skipped_by_all());
-        let norm = match (shards, self.open_agreement()) {
-            (None, _) => Norm { tensor: or_zero(wholes, l2_norm), read: None },
-            (Some((sharding, shards)), None) => {
-                let wholes = or_zero(wholes, sum_of_squares);
-                Norm { tensor: (sharding.sum_of(shards)? + wholes).sqrt(), read: None }
+        let is_summed = !self.is_skipped_by_all();
+        let (shards, tensor) = (shards.filter(|_| is_summed), tensor.filter(|_| is_summed));
+        if shards.is_none() && tensor.is_none() {
+            let norm = Norm { tensor: or_zero(wholes, l2_norm), read: None };
+            return Ok(self.norm.insert(norm).tensor.clone());
+        }
+        let wholes = or_zero(wholes, sum_of_squares);
+        let (sharding, shards) = shards.unzip();
+        // The ranks of a tensor axis are neighbours.
+        let parts = tensor.as_ref().map_or(1, |parts| parts.ranks().size());
+        let norm = match self.open_agreement() {
+            None => {
+                let of_shards = shards.zip(sharding).map(|(shards, sharding)| sharding.sum_of(shards));
+                let squares = of_shards.transpose()?.map_or(wholes.clone(), |shards| shards + wholes);
+                let squares = tensor.map_or(Ok(squares.clone()), |parts| parts.sum_of(squares))?;
+                Norm { tensor: squares.sqrt(), read: None }
             }
-            (Some((sharding, shards)), Some(agreement)) => {
-                let device = shards.device();
-                let wholes = or_zero(wholes, sum_of_squares);
-                let agreed = agreement.make_with(self.skip.as_ref(), Some(shards), Some(wholes))?;
+            Some(agreement) => {
+                let device = wholes.device();
+                let agreed = agreement.make_with(self.skip.as_ref(), shards, Some(wholes))?;
                 self.skip = agreed.skip.clone();
-                let norm = (sharding.sum(&agreed.squares) as f32 + agreed.wholes[0] as f32).sqrt();
+                let sum = |numbers: &[f64], ranks: usize| numbers.iter().take(ranks).sum::<f64>() as f32;
+                let sharing = sharding.map_or(0, |sharding| sharding.sharing() * parts);
+                let norm = (sum(&agreed.squares, sharing) + sum(&agreed.wholes, parts)).sqrt();
                 Norm { tensor: Tensor::from_data([norm], &device), read: Some(norm.into()) }
             }
         };
@@ -59,8 +71,8 @@ impl Grads {
 
     /// Returns the sharded and the other gradients.
     fn squares<M: Module>(&mut self, model: &M) -> Squares {
-        let sharding = self.sharding.clone();
-        let mut squares = Squares { sharding, shards: Vec::new(), wholes: Vec::new() };
+        let (sharding, tensor) = (self.sharding.clone(), self.tensor.clone());
+        let mut squares = Squares { sharding, tensor, shards: Vec::new(), wholes: Vec::new() };
         model.visit(&mut Distinct::new(&mut self.params, &mut squares));
         squares
     }

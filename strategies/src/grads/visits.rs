@@ -10,7 +10,7 @@ use burn::tensor::{Device, FloatDType, Shape, Tensor};
 
 use super::GradMap;
 use super::owed::Owed;
-use crate::Sharding;
+use crate::{Sharding, TensorParts};
 
 /// A function of the gradient of each distinct parameter, `None` if it has no gradient.
 pub(super) trait Visit {
@@ -48,15 +48,20 @@ impl<V: Visit> ModuleVisitor for Distinct<'_, V> {
     }
 }
 
-/// The gradients that ranks shard, and those that each rank holds whole.
+/// The gradients that ranks shard, and those that each rank holds whole. Of parameters that the ranks of a tensor axis have
+/// whole, the first one has them.
 pub(super) struct Squares {
     pub sharding: Option<Arc<Sharding>>,
+    pub tensor: Option<Arc<TensorParts>>,
     pub shards: Vec<DispatchTensor>,
     pub wholes: Vec<DispatchTensor>,
 }
 
 impl GradMap for Squares {
     fn map<const D: usize>(&mut self, id: ParamId, grad: Tensor<D>) -> Tensor<D> {
+        if self.tensor.as_ref().is_some_and(|parts| !parts.divides(id) && parts.ranks().rank() > 0) {
+            return grad;
+        }
         let squares = grad.clone().into_dispatch();
         match self.sharding.as_ref().is_some_and(|sharding| sharding.shards(id)) {
             true => self.shards.push(squares),

@@ -118,7 +118,7 @@ impl Pass {
 
     /// Returns whether this rank counts the samples, tokens and items of its batches: the first of those that share them.
     pub fn counts_batch(&self) -> bool {
-        self.plan.context().is_none_or(|ranks| ranks.rank() == 0)
+        self.plan.context().is_none_or(|ranks| ranks.rank() == 0) && self.adds_results()
     }
 
     /// Returns whether ranks share the tokens of a batch, but no model of this pass has asked for

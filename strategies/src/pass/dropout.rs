@@ -110,7 +110,12 @@ impl Dropout {
     /// [`attention`](firebrick_kernels::attention()), and returns the probability. `None` if the pass doesn't train.
     pub fn at<'a>(&self, pass: &'a Pass) -> Option<(f64, Site<'a>)> {
         // Each call takes a site, so that later sites do not depend on whether it drops.
-        let site = Site { draws: pass.draws(), number: pass.next_site(), samples: pass.samples() };
+        let site = Site {
+            draws: pass.draws(),
+            number: pass.next_site(),
+            samples: pass.samples(),
+            from: pass.first_of_share,
+        };
         pass.is_training().then_some((self.prob, site))
     }
 

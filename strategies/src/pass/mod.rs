@@ -4,12 +4,14 @@
 //! mod.rs      Pass: its mode, and what its layers know of the batch
 //! segment/    the segment around each block: its plan, its parameters and gradients, and its recomputation
 //! context.rs  the tokens of a batch among the ranks of a context axis
+//! tensor.rs   layers that the ranks of a tensor axis compute together
 //! dropout.rs  Dropout: a mask that is a function of each element's position
 //! ```
 
 mod context;
 mod dropout;
 mod segment;
+mod tensor;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -49,6 +51,8 @@ pub struct Pass {
     segments: Arc<AtomicU64>,
     /// Where the samples of a batch stand.
     samples: Samples,
+    /// The number of the first head or feature, in layers of which this rank has a share.
+    first_of_share: usize,
     /// The model of the pass, if segments provide the parameters of its blocks.
     entered: Option<Arc<EnteredModel>>,
     /// What the passes of a window share.
@@ -83,6 +87,7 @@ impl Pass {
             met: Arc::default(),
             segments: Arc::default(),
             samples: Samples::Columns,
+            first_of_share: 0,
             entered: None,
             root: None,
             inside_unit: false,

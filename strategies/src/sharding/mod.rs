@@ -80,6 +80,14 @@ pub struct Sharding {
     publications: AtomicU64,
 }
 
+/// Sums one number of each rank, `[1]`, in rank order, so that all ranks get the same result.
+pub(crate) fn sum_of(ranks: &Communicator, number: Tensor<1>) -> Result<Tensor<1>, StrategyError> {
+    let device = number.device();
+    let mine = numbers(vec![number]).map_err(|error| StrategyError::Read(error.to_string()))?;
+    let sum: f64 = ranks.numbers("the norm of the gradients", &mine)?.iter().flatten().sum();
+    Ok(Tensor::from_data([sum as f32], &device))
+}
+
 impl fmt::Debug for Sharding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Sharding({} parameters among {} ranks)", self.rows.len(), self.sharing.size())
@@ -151,17 +159,13 @@ impl Sharding {
         self.publications.load(Relaxed)
     }
 
-    /// Sums one number of each rank that shares a copy, in rank order, so that all ranks get the same result.
+    /// Sums one number of each rank that shares a copy.
     pub fn sum_of(&self, number: Tensor<1>) -> Result<Tensor<1>, StrategyError> {
-        let device = number.device();
-        let mine = numbers(vec![number]).map_err(|error| StrategyError::Read(error.to_string()))?;
-        let sum: f64 = self.sharing.numbers("the norm of the gradients", &mine)?.iter().flatten().sum();
-        Ok(Tensor::from_data([sum as f32], &device))
+        sum_of(&self.sharing, number)
     }
 
-    /// Returns the sum of one number of each rank, given those of all ranks: over the ranks that share a copy, the first copy
-    /// on every rank.
-    pub(crate) fn sum(&self, numbers: &[f64]) -> f64 {
-        numbers.iter().take(self.sharing.size()).sum()
+    /// Returns how many ranks share a copy of the parameters.
+    pub(crate) fn sharing(&self) -> usize {
+        self.sharing.size()
     }
 }

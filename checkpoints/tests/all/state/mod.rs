@@ -30,7 +30,7 @@ pub fn floats(seed: u64, count: usize) -> Vec<u8> {
 
 /// Makes a piece of a whole tensor.
 pub fn whole(name: &str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Piece {
-    Piece { name: name.into(), dtype, shape: shape.into(), rows: None, bytes: bytes.into() }
+    Piece { name: name.into(), dtype, shape: shape.into(), rows: None, columns: None, bytes: bytes.into() }
 }
 
 /// Makes a piece of some rows of a tensor.
@@ -43,6 +43,23 @@ pub fn rows(piece: &Piece, rows: Range<usize>) -> Piece {
         shape: piece.shape.clone(),
         bytes: all[rows.start * row..rows.end * row].to_vec().into(),
         rows: Some(rows),
+        columns: None,
+    }
+}
+
+/// Makes a piece of some columns of a piece that holds whole rows of a matrix, or of a whole tensor with one axis.
+pub fn columns(piece: &Piece, columns: &[Range<usize>]) -> Piece {
+    let all = piece.bytes.get().unwrap();
+    let (element, last) = (piece.dtype.bitsize() / 8, *piece.shape.last().unwrap());
+    let rows = all.chunks_exact((last * element).max(1));
+    let held = rows.flat_map(|row| columns.iter().map(|c| &row[c.start * element..c.end * element]));
+    Piece {
+        name: piece.name.clone(),
+        dtype: piece.dtype,
+        shape: piece.shape.clone(),
+        rows: piece.rows.clone(),
+        columns: Some(columns.to_vec()),
+        bytes: held.collect::<Vec<_>>().concat().into(),
     }
 }
 

@@ -98,7 +98,7 @@ fn results(
     });
     let [query, key, value, bias] = inputs.clone();
     let samples = case.starts.clone().map_or(Samples::Columns, |starts| Samples::Starting(starts.into()));
-    let site = Site { draws: Draws { seed: 5, epoch: 1, first: 3 }, number: 2, samples: &samples };
+    let site = Site { draws: Draws { seed: 5, epoch: 1, first: 3 }, number: 2, samples: &samples, from: 0 };
     let reads = case.reads();
     let how =
         Attending { reads: &reads, scale: 0.7, cap: case.cap, dropout: case.drop.map(|prob| (prob, site)) };

@@ -49,7 +49,7 @@ fn of_rows(
     let of = |at: usize| lengths.iter().map(move |row| row[at]);
     let [queries, keys] = [0, 1].map(|at| Ragged::new(of(at)));
     let samples = if is_ragged { Samples::Ragged(queries.clone()) } else { Samples::Columns };
-    let site = Site { draws: Draws { seed: 5, epoch: 1, first: 3 }, number: 2, samples: &samples };
+    let site = Site { draws: Draws { seed: 5, epoch: 1, first: 3 }, number: 2, samples: &samples, from: 0 };
     let reads = match is_ragged {
         true => Reads::ragged(&queries, &keys, |row, query| range_of(case, row, query, lengths[row][1])),
         false => {
@@ -133,7 +133,8 @@ fn padding_at_the_left_of_queries_or_of_keys_changes_no_mask() {
         let reads = Reads::new([1, queries + length, keys + read], |_, _| keys..keys + read);
         let reads = reads.with_key_starts([keys]);
         let samples = Samples::Starting([queries].into());
-        let site = Site { draws: Draws { seed: 5, epoch: 1, first: 3 }, number: 2, samples: &samples };
+        let site =
+            Site { draws: Draws { seed: 5, epoch: 1, first: 3 }, number: 2, samples: &samples, from: 0 };
         let how = Attending { reads: &reads, scale: 0.7, cap: None, dropout: Some((0.5, site)) };
         attention(query, key, value, None, how).narrow(2, queries, length).into_data().iter().collect()
     };

@@ -1,4 +1,4 @@
-//! Queries that are selected of wider rows compute what they compute among all.
+//! Queries, heads and features that are selected of more compute what they compute among all.
 
 use burn::tensor::{Distribution, Tensor};
 
@@ -39,7 +39,7 @@ fn selected_queries_read_and_drop_as_among_all() {
         let windowed = |reads: &Reads| window.map_or_else(|| reads.clone(), |window| reads.within(window));
         let of = |query: &Tensor<4>, reads: &Reads, samples: &Samples| {
             let [query, key, value] = [query, &key, &value].map(|x| x.clone().detach().require_grad());
-            let site = Site { draws: Draws { seed: 5, epoch: 1, first: 3 }, number: 2, samples };
+            let site = Site { draws: Draws { seed: 5, epoch: 1, first: 3 }, number: 2, samples, from: 0 };
             let reads = windowed(reads);
             let how = Attending { reads: &reads, scale: 0.7, cap: None, dropout: Some((0.3, site)) };
             let y = attend(query.clone(), key.clone(), value.clone(), None, how);
@@ -62,10 +62,45 @@ fn selected_columns_drop_as_among_all() {
     let device = testing::device();
     let x = Tensor::<3>::ones([2, COLUMNS, 8], &device);
     let starts = [0, 9];
-    let site = |samples| Site { draws: Draws { seed: 7, epoch: 0, first: 0 }, number: 1, samples };
+    let site = |samples| Site { draws: Draws { seed: 7, epoch: 0, first: 0 }, number: 1, samples, from: 0 };
     let whole = Samples::Starting(starts.into());
     let whole = dropout(x.clone(), 0.5, &[1], site(&whole));
     let some = Samples::Selected { columns: selected().into(), starts: starts.into() };
     let found = dropout(columns_of(&x, 1), 0.5, &[1], site(&some));
     assert_eq!(found.into_data(), columns_of(&whole, 1).into_data());
+}
+
+#[test]
+fn some_heads_and_features_drop_as_among_all() {
+    let device = testing::device().autodiff();
+    let random = |heads| Tensor::<4>::random([2, heads, 20, 16], Distribution::Default, &device);
+    let (query, key, value) = (random(4), random(2), random(2));
+    let reads = Reads::new([2, 20, 20], |_, query| 0..query + 1);
+    let site = |from| Site {
+        draws: Draws { seed: 5, epoch: 1, first: 3 },
+        number: 2,
+        samples: &Samples::Columns,
+        from,
+    };
+    for attend in [attention as Attend, composed] {
+        let of = |[query, key, value]: [Tensor<4>; 3], from| {
+            let how = Attending { reads: &reads, scale: 0.7, cap: None, dropout: Some((0.3, site(from))) };
+            let query = query.detach().require_grad();
+            let y = attend(query.clone(), key, value, None, how);
+            let gradient = query.grad(&y.clone().sum().backward()).unwrap();
+            [y.inner(), gradient]
+        };
+        let whole = of([&query, &key, &value].map(Clone::clone), 0);
+        let half = of(
+            [query.clone().narrow(1, 2, 2), key.clone().narrow(1, 1, 1), value.clone().narrow(1, 1, 1)],
+            2,
+        );
+        for (found, whole) in half.into_iter().zip(whole) {
+            assert_near(found, whole.narrow(1, 2, 2));
+        }
+    }
+    let x = Tensor::<3>::ones([2, 20, 8], &device);
+    let [whole, half] =
+        [(x.clone(), 0), (x.narrow(2, 5, 3), 5)].map(|(x, from)| dropout(x, 0.5, &[1], site(from)));
+    assert_eq!(half.into_data(), whole.narrow(2, 5, 3).into_data());
 }

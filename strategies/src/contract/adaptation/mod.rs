@@ -19,7 +19,7 @@ use burn::tensor::{Device, Tensor};
 use firebrick_kernels::packed::PackedMatrix;
 use firebrick_world::{Communicator, host_device};
 
-use crate::{LowRank, Paths, StrategyError, apart, learns};
+use crate::{LowRank, Paths, StrategyError, TensorParts, TensorPlan, apart, learns};
 
 pub use packed_base::PackedBase;
 pub(crate) use read_whole::ReadWhole;
@@ -43,6 +43,10 @@ pub use starting_factors::{FactorValues, StartingFactors};
 pub struct Adaptation {
     seed: u64,
     fresh: Vec<String>,
+    /// The ranks of the run.
+    world: Option<Communicator>,
+    tensor_plan: TensorPlan,
+    tensor: Option<Arc<TensorParts>>,
     start: Option<Arc<StartingFactors>>,
     /// Frozen parameters that required a gradient in the given model.
     frozen: HashSet<ParamId>,
@@ -67,6 +71,51 @@ impl Adaptation {
     /// that freezes the rest of the model trains them whole: frozen, they would keep their random values.
     pub fn with_fresh(self, fresh: impl Into<Vec<String>>) -> Self {
         Self { fresh: fresh.into(), ..self }
+    }
+
+    /// Sets the communicator of a rank that is one of several.
+    pub fn among(self, world: Communicator) -> Self {
+        Self { world: Some(world), ..self }
+    }
+
+    /// Sets the plan by which ranks may divide the model's layers.
+    pub fn with_tensor_plan(self, tensor_plan: TensorPlan) -> Self {
+        Self { tensor_plan, ..self }
+    }
+
+    /// Returns this rank's communicator, if it is one of several.
+    pub(crate) fn world(&self) -> Option<&Communicator> {
+        self.world.as_ref()
+    }
+
+    /// Divides the layers of a model among these ranks, by the model's plan.
+    ///
+    /// # Errors
+    ///
+    /// The model has no plan, the ranks do not divide its layers, or a matrix is read through factors or packed.
+    pub(crate) fn divide<M: Module>(&mut self, model: M, ranks: Communicator) -> Result<M, StrategyError> {
+        self.require_divisible()?;
+        let parts = Arc::new(TensorParts::of(&model, &self.tensor_plan, ranks)?);
+        self.tensor = Some(parts.clone());
+        Ok(parts.cut(model))
+    }
+
+    /// Rejects a model for a tensor axis whose matrices are read through factors or packed.
+    ///
+    /// # Errors
+    ///
+    /// [`StrategyError::NotWithTensor`].
+    pub fn require_divisible(&self) -> Result<(), StrategyError> {
+        match (self.low_rank, self.bases.is_empty()) {
+            (Some(_), _) => Err(StrategyError::NotWithTensor("Lora")),
+            (None, false) => Err(StrategyError::NotWithTensor("Quantize")),
+            (None, true) => Ok(()),
+        }
+    }
+
+    /// Returns the parts of the model that the ranks of a tensor axis hold, if there is such an axis.
+    pub fn tensor(&self) -> Option<&Arc<TensorParts>> {
+        self.tensor.as_ref()
     }
 
     /// Sets values that the factors of [`Lora`](crate::Lora) start from, instead of new ones.

@@ -29,6 +29,8 @@ pub struct SegmentPlan {
     keeps_padding: bool,
     /// The ranks that share the tokens of each batch with this one.
     context: Option<Communicator>,
+    /// The ranks that compute layers together with this one.
+    tensor: Option<Communicator>,
     unpacks: bool,
     handling: Handling,
     /// The units in the order in which the last pass reached them.
@@ -95,13 +97,14 @@ impl SegmentPlan {
         });
         let Self { elementwise, keeps_padding, unpacks, .. } = *self;
         let (host, paths, handling) = (self.host.clone(), self.paths.clone(), self.handling.clone());
-        let (context, fp8) = (self.context.clone(), self.fp8.clone());
+        let (context, tensor, fp8) = (self.context.clone(), self.tensor.clone(), self.fp8.clone());
         Self {
             recompute,
             host,
             elementwise,
             keeps_padding,
             context,
+            tensor,
             unpacks,
             paths,
             handling,
@@ -160,6 +163,16 @@ impl SegmentPlan {
     /// Returns the ranks that share the tokens of each batch, if there are several.
     pub(crate) fn context(&self) -> Option<&Communicator> {
         self.context.as_ref()
+    }
+
+    /// Computes layers together with these ranks.
+    pub fn divide_layers(&mut self, ranks: Communicator) {
+        self.tensor = Some(ranks);
+    }
+
+    /// Returns the ranks that compute layers together with this one, if there are any.
+    pub(crate) fn tensor(&self) -> Option<&Communicator> {
+        self.tensor.as_ref()
     }
 
     /// Multiplies in 8 bits in the linear layers of blocks.
