@@ -109,7 +109,7 @@ pub use files::writes::FailedWrites;
 pub use firebrick_kernels::memory;
 pub use firebrick_strategies::{
     Accumulate, Amp, Clip, Composed, Composition, Dropout, Ema, Freeze, Keep, KeepPadding, Lora, LossScale,
-    Mesh, Offload, Pass, Quantize, Recompute, SkipOutliers, Strategy, Zero, optim,
+    Mesh, Offload, Pass, Quantize, Recompute, SkipOutliers, Strategy, TensorPlan, Zero, optim,
 };
 pub use firebrick_world::World;
 pub use objective::{Evaluation, Loss, Objective};

@@ -17,7 +17,7 @@ use crate::inference::{Answer, Answers, Inference, Question, written_from};
 use crate::key_value::{KeyValue, Past, PastSource, RealColumns};
 use crate::pretrained::Pretrained;
 use crate::ragged::Tokens;
-use crate::vocabulary::{counted, embedded, output_layer, output_loss, perplexity};
+use crate::vocabulary::{counted, embedded_tokens, output_layer, output_loss, perplexity, vocabulary_plan};
 use crate::writing::{Caching, ReadsOn, Writes, last_column};
 use crate::{Linear, WrittenScores};
 
@@ -195,7 +195,7 @@ impl<E: Encodes, D: Decodes> EncoderDecoder<E, D> {
 
     /// The embeddings of tokens, `[batch, length, width]`, in the dtype of the pass.
     fn embedded(&self, ids: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
-        let x = cast(embedded(&self.tokens, ids), pass.dtype());
+        let x = cast(embedded_tokens(&self.tokens, ids, pass), pass.dtype());
         if self.scale == 1.0 { x } else { x * self.scale }
     }
 
@@ -282,7 +282,7 @@ impl<E: Encodes, D: Decodes> ReadsOn for EncoderDecoder<E, D> {
         let of_source = of_source.expect("a decoder has a source");
         let x = self.embedded(ids, pass);
         let (x, own) = self.decoder.read_on(x, places, reads, &of_source, own, pass);
-        let logits = self.output_layer().logits(last_column(self.divided(x)));
+        let logits = pass.logits(last_column(self.divided(x)), &self.output_layer());
         (logits.squeeze_dim(1), Past { own, source: Some(of_source) })
     }
 }
@@ -300,7 +300,12 @@ impl<E: Encodes, D: Decodes> Objective<Seq2SeqBatch> for EncoderDecoder<E, D> {
     }
 
     fn tensor_plan(&self) -> TensorPlan {
-        self.encoder.tensor_plan("*encoder").and(self.decoder.tensor_plan("*decoder"))
+        let plan = self.encoder.tensor_plan("*encoder").and(self.decoder.tensor_plan("*decoder"));
+        let plan = vocabulary_plan(plan, &self.tokens, self.head.is_some());
+        match &self.final_logits_bias {
+            Some(bias) => plan.vocabulary("final_logits_bias", bias.lazy_shape()[1]),
+            None => plan,
+        }
     }
 
     fn evaluate(&self, batch: Seq2SeqBatch, pass: &Pass) -> Evaluation {

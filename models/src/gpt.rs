@@ -16,7 +16,7 @@ use super::gpt_shape::{Shape, normal};
 use super::key_value::{KeyValue, Past};
 use super::writing::{Continues, ReadsOn, last_column};
 use super::{Activation, Linear, Norm};
-use crate::vocabulary::{counted, embedded_sum, output_layer, perplexity};
+use crate::vocabulary::{counted, embedded_sum, output_layer, perplexity, vocabulary_plan};
 
 /// The shape of a [`Gpt`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -166,7 +166,7 @@ impl Gpt {
     }
 
     fn embedded(&self, tokens: Tensor<2, Int>, places: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
-        let x = embedded_sum([(&self.tokens, tokens), (&self.positions, places)], pass.dtype());
+        let x = embedded_sum([(&self.tokens, tokens), (&self.positions, places)], pass);
         self.dropout.forward(x, pass)
     }
 
@@ -211,7 +211,7 @@ impl ReadsOn for Gpt {
             x = read;
             own.push(kept);
         }
-        let logits = self.head().logits(self.norm.forward(last_column(x)));
+        let logits = pass.logits(self.norm.forward(last_column(x)), &self.head());
         (logits.squeeze_dim(1), Past { own, source: None })
     }
 }
@@ -226,7 +226,8 @@ impl Objective<TokenBatch> for Gpt {
 
     fn tensor_plan(&self) -> TensorPlan {
         let block = self.blocks.first();
-        block.map_or_else(TensorPlan::new, |block| block.tensor_plan("*blocks.*"))
+        let plan = block.map_or_else(TensorPlan::new, |block| block.tensor_plan("*blocks.*"));
+        vocabulary_plan(plan, &self.tokens, self.head.is_some())
     }
 
     fn evaluate(&self, batch: TokenBatch, pass: &Pass) -> Evaluation {

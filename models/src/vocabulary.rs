@@ -4,8 +4,8 @@
 use burn::nn::Embedding;
 use burn::tensor::{FloatDType, Int, Tensor};
 use firebrick::{Evaluation, Loss, Score};
-use firebrick_kernels::{Head, HeadWeight, cast, embedding_sum, head_loss};
-use firebrick_strategies::Pass;
+use firebrick_kernels::{Head, HeadWeight, cast, embedding_sum};
+use firebrick_strategies::{Pass, TensorPlan};
 
 use crate::Linear;
 
@@ -22,10 +22,17 @@ pub(super) fn output_layer(tokens: &Embedding, head: Option<&Linear>) -> Head {
     }
 }
 
+/// Adds to a plan the vocabulary of a model: the table of its `tokens`, and the output layer `head`, if it has one.
+pub(super) fn vocabulary_plan(plan: TensorPlan, tokens: &Embedding, has_head: bool) -> TensorPlan {
+    let all = tokens.weight.lazy_shape()[0];
+    let plan = plan.vocabulary("*tokens", all);
+    if has_head { plan.vocabulary("head", all) } else { plan }
+}
+
 /// Returns the loss of `x`, `[batch, length, width]`, summed over the positions. There is one label for each position,
 /// row by row. Labels are smoothed by the [share](Pass::label_smoothing) of the pass.
 pub(super) fn output_loss(x: Tensor<3>, head: &Head, labels: &[i32], pass: &Pass) -> Tensor<1> {
-    head_loss(x.flatten(0, 1), head, labels, pass.label_smoothing())
+    pass.head_loss(x.flatten(0, 1), head, labels)
 }
 
 /// The loss with the counts from which [`perplexity`] computes its score. The items of a batch that ranks share count once.
@@ -41,15 +48,25 @@ pub(super) fn perplexity(counts: &[f64]) -> Score {
     Score::lower("perplexity", (sum / items).exp())
 }
 
+/// Maps tokens `[batch, length]` to rows of the table, `[batch, length, width]`, in its dtype. Ranks may divide the vocabulary.
+pub(super) fn embedded_tokens(table: &Embedding, ids: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
+    pass.embedding(table.weight.val(), ids)
+}
+
 /// Maps ids `[batch, length]` to rows of the table, `[batch, length, width]`, in its dtype.
 pub(super) fn embedded(table: &Embedding, ids: Tensor<2, Int>) -> Tensor<3> {
     firebrick_kernels::embedding(table.weight.val(), ids)
 }
 
-/// Adds the rows of two tables, `[batch, length, width]`, in `dtype`: those of the ids `[batch, length]` in the first, and of the
-/// ids `[batch, length]` or `[1, length]` in the second.
-pub(super) fn embedded_sum(tables: [(&Embedding, Tensor<2, Int>); 2], dtype: FloatDType) -> Tensor<3> {
+/// Adds the rows of two tables, `[batch, length, width]`, in the dtype of the pass: those of the tokens `[batch, length]` in the
+/// first, and of the ids `[batch, length]` or `[1, length]` in the second.
+pub(super) fn embedded_sum(tables: [(&Embedding, Tensor<2, Int>); 2], pass: &Pass) -> Tensor<3> {
     let [(table, ids), (other, places)] = tables.map(|(table, ids)| (table.weight.val(), ids));
+    let dtype = pass.dtype();
+    if pass.shares_layers() {
+        let rows = cast(pass.embedding(table, ids), dtype);
+        return rows + cast(firebrick_kernels::embedding(other, places), dtype);
+    }
     if [&table, &other].iter().all(|table| table.dtype() == dtype.into()) {
         return embedding_sum([(table, ids), (other, places)]);
     }

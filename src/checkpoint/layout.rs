@@ -66,8 +66,11 @@ impl Layout {
                 continue;
             }
             let part = tensor.and_then(|parts| parts.part(id));
-            // So many neighbours write it.
-            let writers = if part.is_some() { parts } else { 1 };
+            // So many neighbours write it, whose parts may differ in size.
+            let (writers, bytes) = match &part {
+                Some(part) => (parts, bytes / part.length().max(1) * part.whole / parts),
+                None => (1, bytes),
+            };
             let mut shard = stages.shard(id);
             if let Some(shard) = shard.as_mut().filter(|_| part.is_none()) {
                 shard.copy = shard.copy * parts + of_parts;

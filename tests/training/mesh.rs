@@ -275,8 +275,8 @@ fn what_cannot_share_tokens_is_refused() {
     }
 }
 
-/// An attention and a feed-forward layer each sum their outputs once forward, and the gradients of their inputs once backward:
-/// an all-reduce of `n` elements sends `2 n (t - 1) / t` (Shoeybi et al., 2019, section 3; Narayanan et al., 2021, section 3.2).
+/// An attention and a feed-forward layer each sum their outputs once forward, and the gradients of their inputs once backward;
+/// the embeddings of tokens, the gradients of the head's input, and three numbers for each label are summed besides. An all-reduce of `n` elements sends `2 n (t - 1) / t` (Shoeybi et al., 2019, section 3; Narayanan et al., 2021, section 3.2).
 #[test]
 fn ranks_send_the_outputs_and_gradients_of_shared_layers() {
     let rows = || Rows((0..8).map(|row| (0..9).map(|at| ((row + at) % 10) as u32).collect()).collect());
@@ -303,14 +303,15 @@ fn ranks_send_the_outputs_and_gradients_of_shared_layers() {
     let (_, whole) = sent(2, 1, None);
     // 3 layers of an attention and a feed-forward layer, and 4 rows of 8 tokens with 16 numbers.
     let each = (3 * 2 * 4 * 8 * 16) as f64;
+    let besides = (2 * 4 * 8 * 16 + 3 * 4 * 8) as f64;
     let (found, parts) = sent(2, 2, None);
-    assert_eq!(found, 2.0 * each);
+    assert_eq!(found, 2.0 * each + besides);
     // A recomputed block sums what its layers return again.
-    assert_eq!(sent(2, 2, Some(Recompute::every_block())).0, 3.0 * each);
-    // Of a block's 16 x 48 + 16 x 16 + 2 x 16 x 64 weights and 48 + 64 biases, each rank has half.
-    let divided = 3 * (16 * 48 + 16 * 16 + 2 * 16 * 64 + 48 + 64) * 4;
+    assert_eq!(sent(2, 2, Some(Recompute::every_block())).0, 3.0 * each + besides);
+    // Of a block's 16 x 48 + 16 x 16 + 2 x 16 x 64 weights and 48 + 64 biases, each rank has half. Of 11 tokens, the second has 5.
+    let elsewhere = (3 * (16 * 48 + 16 * 16 + 2 * 16 * 64 + 48 + 64) / 2 + 6 * 16) * 4;
     // Master, two moments, gradients.
-    let saved = [divided / 2, divided, divided / 2];
+    let saved = [elsewhere, 2 * elsewhere, elsewhere];
     assert_eq!(parts, std::array::from_fn(|at| whole[at] - saved[at]));
 }
 

@@ -363,9 +363,18 @@ impl<M: Trainable> Planner<'_, M> {
         let mut sent = sent(params(), &order, 0, ranks);
         let keys_and_values = self.work.keys_and_values(order.context()) / tensor as u64;
         let in_context = sent_in_context(&order, keys_and_values, recomputed).into_iter();
-        let [forward, backward] = self.work.sums_of_layers(self.shapes, order.context());
-        let in_layers = sent_in_layers(&order, [&forward, &backward], recomputed);
-        for (kind, more) in in_context.chain((tensor > 1).then_some((Collective::AllReduce, in_layers))) {
+        let in_layers = (tensor > 1).then(|| {
+            let tables = params().map(|param| param.replica_bytes).next().unwrap_or(4);
+            let axes = [order.context(), tensor];
+            let (sums, gathered) = self.work.sums_of_layers(self.shapes, axes, tables);
+            let gathered = gathered * order.micro_batches() as u64 * (tensor as u64 - 1);
+            let gathered = Sent { elements: gathered, bytes: 4 * gathered };
+            [
+                (Collective::AllReduce, sent_in_layers(&order, &sums, recomputed)),
+                (Collective::AllGather, gathered),
+            ]
+        });
+        for (kind, more) in in_context.chain(in_layers.into_iter().flatten()) {
             let all = sent.entry(kind).or_default();
             *all = Sent { elements: all.elements + more.elements, bytes: all.bytes + more.bytes };
         }

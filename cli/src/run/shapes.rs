@@ -47,7 +47,8 @@ impl Shape {
     pub fn of_share(&self, ranks: usize) -> Self {
         let mut share = self.clone();
         if let Some(axis) = self.divided {
-            share.shape[axis] /= ranks;
+            // Of a vocabulary, the first rank has a token more than others.
+            share.shape[axis] = share.shape[axis].div_ceil(ranks);
         }
         share
     }

@@ -194,7 +194,7 @@ fn groups_of_ranks_are_planned_too() {
         (4, "[Mesh(context: 4), Zero(stage: 1), Recompute(every: 2), Amp(bf16)]"),
         (4, "[Mesh(context: 2), Zero(stage: 3), Accumulate(2)]"),
         (2, "[Mesh(tensor: 2), Zero(stage: 0)]"),
-        (4, "[Mesh(tensor: 2), Zero(stage: 1), Recompute(every: 2), Amp(bf16)]"),
+        (4, "[Mesh(tensor: 2), Zero(stage: 1), Recompute(every: 1), Amp(bf16)]"),
         (4, "[Mesh(tensor: 4), Zero(stage: 2), Accumulate(2)]"),
         (4, "[Mesh(tensor: 2, context: 2), Zero(stage: 3), Clip(norm: 1.0)]"),
     ] {

@@ -13,7 +13,7 @@ use super::disentangled::{Apart, Convolution, Disentangled, Distances};
 use super::kind::BertLine;
 use crate::attention::{attend, join_heads, scale_of, split_heads, starts_of};
 use crate::ragged::Tokens;
-use crate::vocabulary::{embedded, embedded_sum};
+use crate::vocabulary::{embedded, embedded_sum, embedded_tokens, vocabulary_plan};
 use crate::{Activation, Linear, Norm};
 
 /// BERT (Devlin et al., 2019, arXiv:1810.04805): post-norm, learned positions; and RoBERTa (Liu et al., 2019,
@@ -102,8 +102,8 @@ impl Bert {
     /// The layers that ranks may divide. A DeBERTa has none, since its heads read distances too.
     pub(super) fn tensor_plan(&self) -> TensorPlan {
         let is_plain = self.distances.is_none() && self.convolution.is_none();
-        let block = self.blocks.first().filter(|_| is_plain);
-        block.map_or_else(TensorPlan::new, |block| block.tensor_plan("*blocks.*"))
+        let Some(block) = self.blocks.first().filter(|_| is_plain) else { return TensorPlan::new() };
+        vocabulary_plan(block.tensor_plan("*blocks.*"), self.tokens(), false)
     }
 
     /// The token embedding, `[vocabulary, embedding size]`, which a masked LM also uses for its predictions.
@@ -146,12 +146,12 @@ impl Embeddings {
         let ids = tokens.ints(inputs.host_ids(), device);
         let of = |embedding: &Embedding, ids| cast(embedded(embedding, ids), pass.dtype());
         let mut x = match &self.segments {
-            None => of(&self.tokens, ids),
+            None => cast(embedded_tokens(&self.tokens, ids, pass), pass.dtype()),
             Some(table) => {
                 let segments = tokens.ints(inputs.host_type_ids(), device);
                 let one_segment = table.weight.dims()[0] == 1;
                 let segments = if one_segment { segments.zeros_like() } else { segments };
-                embedded_sum([(&self.tokens, ids), (table, segments)], pass.dtype())
+                embedded_sum([(&self.tokens, ids), (table, segments)], pass)
             }
         };
         if let Some(table) = &self.positions {

@@ -247,7 +247,11 @@ impl Objective<LabeledBatch> for BertMaskedLm {
     }
 
     fn tensor_plan(&self) -> TensorPlan {
-        self.bert.tensor_plan()
+        let plan = self.bert.tensor_plan();
+        match plan.is_empty() {
+            true => plan,
+            false => plan.vocabulary("bias", self.bias.lazy_shape()[0]),
+        }
     }
 
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {

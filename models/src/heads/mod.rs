@@ -183,7 +183,7 @@ pub(crate) fn masked_evaluation(
         true => 0,
         false => {
             let places = Tensor::<1, Int>::from_data(places.as_slice(), &x.device());
-            let guesses = head.likeliest(x.clone().flatten::<2>(0, 1).select(0, places)).into_data();
+            let guesses = pass.likeliest(x.clone().flatten::<2>(0, 1).select(0, places), head).into_data();
             guesses.iter::<i32>().zip(labels).filter(|(guess, label)| guess == label).count()
         }
     };

@@ -16,7 +16,7 @@ use crate::causal::{PlacedTokens, next_token_loss};
 use crate::key_value::Past;
 use crate::pretrained::{KeyMap, Pretrained};
 use crate::rope::{Angles, Rope};
-use crate::vocabulary::{counted, embedded, output_layer, perplexity};
+use crate::vocabulary::{counted, embedded_tokens, output_layer, perplexity, vocabulary_plan};
 use crate::writing::{Continues, ReadsOn, last_column};
 use crate::{Linear, RmsNorm};
 
@@ -115,7 +115,7 @@ impl Llama {
 
     /// The embeddings of tokens, in the dtype of the pass.
     fn embedded(&self, ids: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
-        let x = embedded(&self.tokens, ids);
+        let x = embedded_tokens(&self.tokens, ids, pass);
         let x = match self.embedding_scale {
             // As in transformers, the factor has the precision of the table.
             Some(scale) => {
@@ -196,7 +196,7 @@ impl ReadsOn for Llama {
             x = read;
             own.push(kept);
         }
-        let logits = self.head().logits(self.norm.forward(last_column(x)));
+        let logits = pass.logits(self.norm.forward(last_column(x)), &self.head());
         (logits.squeeze_dim(1), Past { own, source: None })
     }
 }
@@ -211,7 +211,8 @@ impl Objective<TokenBatch> for Llama {
 
     fn tensor_plan(&self) -> TensorPlan {
         let block = self.blocks.first();
-        block.map_or_else(TensorPlan::new, |block| block.tensor_plan("*blocks.*"))
+        let plan = block.map_or_else(TensorPlan::new, |block| block.tensor_plan("*blocks.*"));
+        vocabulary_plan(plan, &self.tokens, self.head.is_some())
     }
 
     fn evaluate(&self, batch: TokenBatch, pass: &Pass) -> Evaluation {

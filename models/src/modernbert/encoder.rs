@@ -12,7 +12,7 @@ use super::positions::Places;
 use crate::attention::{attend, join_heads, scale_of, split_heads, starts_of};
 use crate::ragged::Tokens;
 use crate::rope::{Angles, rotated};
-use crate::vocabulary::embedded;
+use crate::vocabulary::{embedded_tokens, vocabulary_plan};
 use crate::{Activation, Linear, Norm};
 
 /// ModernBERT (Warner et al., 2024, arXiv:2412.13663): pre-norm, rotated positions, gated feed-forward layers, and
@@ -64,7 +64,8 @@ impl ModernBert {
         let lengths = || all.sample_lengths();
         let angles = self.places.ropes.each_ref().map(|rope| rope.angles(columns.clone(), lengths, device));
         let around = all.around(self.places.distance);
-        let x = cast(embedded(&self.tokens, tokens.ints(inputs.host_ids(), device)), pass.dtype());
+        let x =
+            cast(embedded_tokens(&self.tokens, tokens.ints(inputs.host_ids(), device), pass), pass.dtype());
         let x = self.dropout.forward(self.embedding_norm.forward(x), pass);
         let x = self.blocks.iter().zip(&self.places.windowed).fold(x, |x, (block, windowed)| {
             let [full, sliding] = &angles;
@@ -77,8 +78,8 @@ impl ModernBert {
 
     /// The layers that ranks may divide.
     pub(super) fn tensor_plan(&self) -> TensorPlan {
-        let block = self.blocks.first();
-        block.map_or_else(TensorPlan::new, |block| block.tensor_plan("*blocks.*"))
+        let Some(block) = self.blocks.first() else { return TensorPlan::new() };
+        vocabulary_plan(block.tensor_plan("*blocks.*"), self.tokens(), false)
     }
 
     /// The token embedding, `[vocabulary, hidden_size]`, which a masked LM also uses for its predictions.

@@ -258,7 +258,11 @@ impl Objective<LabeledBatch> for ModernBertMaskedLm {
     }
 
     fn tensor_plan(&self) -> TensorPlan {
-        self.body.tensor_plan()
+        let plan = self.body.tensor_plan();
+        match &self.bias {
+            Some(bias) => plan.vocabulary("bias", bias.lazy_shape()[0]),
+            None => plan,
+        }
     }
 
     fn evaluate(&self, batch: LabeledBatch, pass: &Pass) -> Evaluation {

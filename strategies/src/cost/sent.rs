@@ -102,26 +102,38 @@ pub fn sent_in_context(order: &Order, own: u64, again: f64) -> BTreeMap<Collecti
     BTreeMap::from([(Collective::AllGather, of(gathered)), (Collective::ReduceScatter, of(gradients))])
 }
 
-/// Returns what the first rank sends in an update of whole windows to those with which it [shares](crate::Mesh::tensor) layers, in
-/// sums over them. `sums` are numbers of sums in a micro-batch, and the elements of each: those of what row-parallel layers
-/// return, forward, and of the gradients of what column-parallel layers read, backward. `again` is the share of the layers that
-/// run again in the backward pass.
+/// Sums of one kind over the ranks that [share](crate::Mesh::tensor) layers, in a micro-batch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SumsOfLayers {
+    /// Their number.
+    pub sums: u64,
+    /// The elements of each.
+    pub elements: u64,
+    /// The bytes of an element; that of activations if `None`.
+    pub bytes: Option<u64>,
+    /// Whether blocks that run again in the backward pass make them again.
+    pub in_forward_of_blocks: bool,
+}
+
+/// Returns what the first rank sends in an update of whole windows to those with which it shares layers, in these sums. `again` is
+/// the share of the blocks that run again in the backward pass.
 ///
 /// A sum of n elements over T ranks sends 2 n (T - 1)/T (Narayanan et al., 2021, arXiv:2104.04473, section 3.2).
-pub fn sent_in_layers(order: &Order, sums: [&[(u64, u64)]; 2], again: f64) -> Sent {
+pub fn sent_in_layers(order: &Order, sums: &[SumsOfLayers], again: f64) -> Sent {
     let (ranks, micro_batches) = (order.tensor() as u64, order.micro_batches() as u64);
     let size = DType::from(order.training_dtype()).size() as u64;
-    let mut all = BTreeMap::<u64, f64>::new();
-    for (sums, times) in sums.into_iter().zip([1.0 + again, 1.0]) {
-        for (sums, elements) in sums {
-            *all.entry(*elements).or_default() += *sums as f64 * times;
-        }
+    let mut times = BTreeMap::<(u64, u64), f64>::new();
+    for &SumsOfLayers { sums, elements, bytes, in_forward_of_blocks } in sums {
+        let again = if in_forward_of_blocks { again } else { 0.0 };
+        *times.entry((elements, bytes.unwrap_or(size))).or_default() += sums as f64 * (1.0 + again);
     }
-    let of = |(elements, sums): (u64, f64)| {
-        (micro_batches as f64 * sums).round() as u64 * chunks(elements, 0, ranks).iter().sum::<u64>()
-    };
-    let elements = all.into_iter().map(of).sum();
-    Sent { elements, bytes: elements * size }
+    let mut all = Sent::default();
+    for ((elements, bytes), times) in times {
+        let times = (micro_batches as f64 * times).round() as u64;
+        let elements = times * chunks(elements, 0, ranks).iter().sum::<u64>();
+        all = Sent { elements: all.elements + elements, bytes: all.bytes + elements * bytes };
+    }
+    all
 }
 
 /// Returns the part of [`sent`] that goes to other copies, of the calls of [`Collective::AllReduce`]: the sums of shards of

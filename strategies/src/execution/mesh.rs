@@ -7,10 +7,23 @@ use crate::{Adaptation, Effects, SettingError, Setup, Stages, Strategy, Strategy
 
 const NAME: &str = "Mesh";
 
-/// Divides the ranks into axes: those of a context axis share the tokens of each sample, and what is left over is the data
-/// axis, whose ranks train on samples of their own.
+/// Divides the ranks into axes: those of a tensor axis share the layers of the model, those of a context axis share the tokens of
+/// each sample, and what is left over is the data axis, whose ranks train on samples of their own.
 ///
-/// With a [context](Self::context) of `c`, ranks `c·i` to `c·i + c - 1` read the same samples. Each computes two of `2c`
+/// Of `t` ranks of a tensor axis and `c` of a context axis, rank `t (c·i + k) + j` has part `j` of the layers and part `k` of the
+/// tokens of the samples of data rank `i`: ranks that share layers are neighbours.
+///
+/// # Tensor
+///
+/// With a [tensor](Self::tensor) of `t`, each rank has 1/t of the layers that the model's [plan](crate::TensorPlan) names, with
+/// their gradients and optimizer state, and computes 1/t of them (Shoeybi et al., 2019, arXiv:1909.08053). A block's attention
+/// sums what its heads return over the ranks, and so does its feed-forward layer; in the backward pass they sum the
+/// gradients of their inputs. A rank sends `2 (t-1)/t` elements in a sum of one. The ranks compute what no layer of the plan computes, such as
+/// norms, from the same numbers. The optimizer must treat elements independently, as for [`Zero`](crate::Zero).
+///
+/// # Context
+///
+/// With a [context](Self::context) of `c`, each rank computes two of `2c`
 /// chunks of each row, one from the front and one from the back, so that causal attention costs all of them the same
 /// (zigzag; Llama Team, 2024, arXiv:2407.21783, section 3.3.2). Before an attention, they gather one another's keys and
 /// values; in the backward pass, their gradients are summed and scattered. Activations take 1/c of the memory, but for the
@@ -18,12 +31,14 @@ const NAME: &str = "Mesh";
 /// a time. When a layer gathers keys and values of `w` elements per token, a rank sends `w (c-1)/c` elements for each token of
 /// the row, and as many in the backward pass.
 ///
-/// [`Zero`](crate::Zero) sums the gradients over all ranks of both axes, and shards state over all of them. The result is
-/// the same as without a mesh, up to the rounding of sums. Checkpoints are the same too, so that a run resumes with any
-/// other mesh of the same number of samples in an update.
-///
 /// A model divides the tokens itself, by [`Pass::context_columns`](crate::Pass::context_columns): the causal and masked
 /// language models of `firebrick-models` do, except DeBERTa. A step of any other model is an error.
+///
+/// # Together
+///
+/// [`Zero`](crate::Zero) sums the gradients over all ranks that hold the same part of the model, and shards state over them. The
+/// result is the same as without a mesh, up to the rounding of sums. Checkpoints are the same too, so that a run resumes with
+/// any other mesh of the same number of samples in an update.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
@@ -116,7 +131,7 @@ impl<M: Module> Strategy<M> for Mesh {
 
     fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         if let Some(parts) = setup.tensor().cloned() {
-            setup.segments_mut().divide_layers(parts.ranks().clone());
+            setup.segments_mut().divide_layers(parts);
         }
         let world = setup.world().clone();
         Self { tensor: 1, ..*self }.check_ranks(world.size())?;

@@ -5,6 +5,7 @@
 //! segment/    the segment around each block: its plan, its parameters and gradients, and its recomputation
 //! context.rs  the tokens of a batch among the ranks of a context axis
 //! tensor.rs   layers that the ranks of a tensor axis compute together
+//! vocabulary.rs  a vocabulary that they divide
 //! dropout.rs  Dropout: a mask that is a function of each element's position
 //! ```
 
@@ -12,6 +13,7 @@ mod context;
 mod dropout;
 mod segment;
 mod tensor;
+mod vocabulary;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -32,6 +34,7 @@ pub use segment::{
     Which,
 };
 use segment::{EnteredModel, Root};
+pub use vocabulary::OwnTokens;
 
 /// The state of one forward pass.
 ///

@@ -16,6 +16,7 @@ use burn::module::{Module, ParamId};
 use crate::{Paths, SettingError, StrategyError, each_param};
 
 use parts::Cut;
+pub(crate) use parts::share;
 pub use parts::{TensorPart, TensorParts};
 
 /// The strategy that divides the ranks, for messages.
@@ -61,6 +62,8 @@ enum Axis {
     Columns,
     /// The first one of the weight. The bias is whole.
     Rows,
+    /// The first one of an embedding, and the last one of another parameter.
+    Tokens,
 }
 
 impl TensorPlan {
@@ -82,6 +85,19 @@ impl TensorPlan {
         self
     }
 
+    /// Divides the vocabulary, of so many `tokens`: the rows of these tables of embeddings, and the outputs of these layers. Ranks
+    /// have up to one token more than others. The model looks tokens up by [`Pass::embedding`](crate::Pass::embedding), and
+    /// computes its loss by [`Pass::head_loss`](crate::Pass::head_loss).
+    pub fn vocabulary(mut self, path: impl Into<String>, tokens: usize) -> Self {
+        self.0.push(Layers { path: path.into(), axis: Axis::Tokens, units: vec![tokens] });
+        self
+    }
+
+    /// Returns the number of tokens of the vocabulary, if the plan divides it.
+    fn tokens(&self) -> Option<usize> {
+        self.0.iter().find(|layers| layers.axis == Axis::Tokens)?.units.first().copied()
+    }
+
     /// Adds the layers of another plan.
     pub fn and(mut self, other: Self) -> Self {
         self.0.extend(other.0);
@@ -93,7 +109,7 @@ impl TensorPlan {
         self.0.is_empty()
     }
 
-    /// Checks whether so many ranks divide the units of each layer.
+    /// Checks whether so many ranks divide the heads and features of each layer.
     ///
     /// # Errors
     ///
@@ -102,7 +118,7 @@ impl TensorPlan {
         if self.is_empty() {
             return Err(StrategyError::NoTensorPlan);
         }
-        for Layers { path, units, .. } in &self.0 {
+        for Layers { path, units, .. } in self.0.iter().filter(|layers| layers.axis != Axis::Tokens) {
             let Some(units) = units.iter().find(|units| !units.is_multiple_of(ranks.max(1))) else {
                 continue;
             };
@@ -134,8 +150,11 @@ impl TensorPlan {
             let found = paths.params_matching(path);
             for id in found.map_err(|error| StrategyError::Path { strategy: NAME, error })? {
                 let shape = shapes.get(&id).map_or(&[][..], Vec::as_slice);
+                let is_table =
+                    || paths.places().iter().any(|place| place.id == id && place.is_of_embedding());
                 let axis = match (axis, shape.len()) {
-                    (Axis::Columns, axes) => axes.saturating_sub(1),
+                    (Axis::Tokens, _) if is_table() => 0,
+                    (Axis::Columns | Axis::Tokens, axes) => axes.saturating_sub(1),
                     (Axis::Rows, 2) => 0,
                     (Axis::Rows, _) => continue,
                 };

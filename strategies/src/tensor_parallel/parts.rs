@@ -12,7 +12,7 @@ use firebrick_world::{Communicator, PartShape, WorldError, host_device, on_host}
 use super::TensorPlan;
 use crate::error::Faults;
 use crate::sharding::sum_of;
-use crate::{ParamMap, Paths, StrategyError, learns, map_params, relift};
+use crate::{OwnTokens, ParamMap, Paths, SettingError, StrategyError, learns, map_params, relift};
 
 /// An axis that the ranks divide.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,12 +29,18 @@ impl Cut {
         let size = self.length / self.units.iter().sum::<usize>().max(1);
         let mut start = 0;
         let range = |units: &usize| {
-            let (section, each) = (start, units / ranks * size);
+            let (section, own) = (start, share(*units, rank, ranks));
             start += units * size;
-            section + rank * each..section + (rank + 1) * each
+            section + own.start * size..section + own.end * size
         };
         TensorPart { axis: self.axis, whole: self.length, ranges: self.units.iter().map(range).collect() }
     }
+}
+
+/// Returns the units of a rank: as many as those of each other one, or one more.
+pub(crate) fn share(units: usize, rank: usize, ranks: usize) -> Range<usize> {
+    let start = |rank: usize| (units * rank).div_ceil(ranks);
+    start(rank)..start(rank + 1)
 }
 
 /// The part of a parameter that a rank of a tensor axis holds: some ranges of one axis, side by side.
@@ -69,6 +75,7 @@ pub struct TensorParts {
     /// The ranks that hold the parts of one model.
     ranks: Communicator,
     cuts: HashMap<ParamId, Cut>,
+    own_tokens: Option<OwnTokens>,
     faults: Faults,
 }
 
@@ -90,13 +97,28 @@ impl TensorParts {
         ranks: Communicator,
     ) -> Result<Self, StrategyError> {
         plan.check_ranks(ranks.size())?;
+        let tokens = plan.tokens().unwrap_or(ranks.size());
+        SettingError::require(
+            ranks.size() <= tokens,
+            "tensor",
+            format!("at most the {tokens} tokens of the vocabulary"),
+            ranks.size(),
+        )
+        .map_err(|error| StrategyError::setting("Mesh", error))?;
         let cuts = plan.cuts(model)?;
-        Ok(Self { ranks, cuts, faults: Faults::default() })
+        let own = |all| OwnTokens { own: share(all, ranks.rank(), ranks.size()), all };
+        let own_tokens = plan.tokens().map(own);
+        Ok(Self { ranks, cuts, own_tokens, faults: Faults::default() })
     }
 
     /// Returns the ranks that hold the parts of one model.
     pub fn ranks(&self) -> &Communicator {
         &self.ranks
+    }
+
+    /// Returns the tokens of which this rank has the embeddings and the logits, if the vocabulary is divided.
+    pub fn own_tokens(&self) -> Option<&OwnTokens> {
+        self.own_tokens.as_ref()
     }
 
     /// Returns whether the ranks divide a parameter.
@@ -223,18 +245,26 @@ impl Joined<'_> {
     /// Returns the whole parameter, in host memory, if it is for this rank.
     fn joined<const D: usize>(&self, cut: &Cut, value: &Tensor<D>) -> Result<Option<Tensor<D>>, WorldError> {
         let (ranks, host) = (&self.parts.ranks, host_device());
-        let part = on_host(value.clone());
-        let dtype = part.dtype();
+        let dtype = value.dtype();
+        let value = Tensor::<D>::from_data(on_host(value.clone()), (&host, dtype));
+        // Parts of a vocabulary differ by a token.
+        let most = cut.part(0, ranks.size()).length();
+        let mut missing = value.dims();
+        missing[cut.axis] = most - missing[cut.axis];
+        let part = match missing[cut.axis] {
+            0 => value,
+            _ => Tensor::cat(vec![value, Tensor::zeros(missing, (&host, dtype))], cut.axis),
+        };
+        let rows = part.dims()[0];
         let all = match self.root {
-            None => Some(ranks.all_gather(Tensor::<D>::from_data(part, (&host, dtype)))?),
+            None => Some(ranks.all_gather(part)?),
             Some(root) => {
-                let gathered = ranks.gather("the whole model", vec![part], root)?;
+                let gathered = ranks.gather("the whole model", vec![on_host(part)], root)?;
                 gathered.map(|mut parts| Tensor::from_data(parts.swap_remove(0), (&host, dtype)))
             }
         };
         let Some(all) = all else { return Ok(None) };
         // The parts stand one after the other along the first axis.
-        let rows = value.dims()[0];
         let mut ranges = Vec::new();
         for rank in 0..ranks.size() {
             let (part, mut at) = (all.clone().narrow(0, rank * rows, rows), 0);

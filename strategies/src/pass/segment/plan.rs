@@ -16,7 +16,7 @@ use super::offloaded::OffloadedParams;
 use super::units::{Handling, Units};
 use super::{Bundle, lock};
 use crate::error::Faults;
-use crate::{Paths, Sharding, StrategyError, each_param};
+use crate::{OwnTokens, Paths, Sharding, StrategyError, TensorParts, each_param};
 
 /// The decisions of strategies about the segments of a model, and what training has learned about the segments.
 ///
@@ -30,7 +30,7 @@ pub struct SegmentPlan {
     /// The ranks that share the tokens of each batch with this one.
     context: Option<Communicator>,
     /// The ranks that compute layers together with this one.
-    tensor: Option<Communicator>,
+    tensor: Option<Arc<TensorParts>>,
     unpacks: bool,
     handling: Handling,
     /// The units in the order in which the last pass reached them.
@@ -165,14 +165,19 @@ impl SegmentPlan {
         self.context.as_ref()
     }
 
-    /// Computes layers together with these ranks.
-    pub fn divide_layers(&mut self, ranks: Communicator) {
-        self.tensor = Some(ranks);
+    /// Computes layers together with the ranks that hold the other parts of the model.
+    pub fn divide_layers(&mut self, parts: Arc<TensorParts>) {
+        self.tensor = Some(parts);
     }
 
     /// Returns the ranks that compute layers together with this one, if there are any.
     pub(crate) fn tensor(&self) -> Option<&Communicator> {
-        self.tensor.as_ref()
+        self.tensor.as_ref().map(|parts| parts.ranks())
+    }
+
+    /// Returns the tokens of which this rank has the embeddings and the logits, if ranks divide the vocabulary.
+    pub(crate) fn own_tokens(&self) -> Option<&OwnTokens> {
+        self.tensor.as_ref()?.own_tokens()
     }
 
     /// Multiplies in 8 bits in the linear layers of blocks.
