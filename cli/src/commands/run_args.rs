@@ -29,9 +29,10 @@ pub(crate) struct RunArgs {
     /// An update then sees `batch.micro` x `batch.accumulate` x ranks samples.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     ranks: Option<u64>,
-    /// Divides the ranks into axes: with `context=2`, each two ranks share the tokens of their samples, for long sequences.
-    /// Replaces the `Mesh` of the run's strategies.
-    #[arg(long, value_name = "AXIS=RANKS", value_parser = mesh)]
+    /// Divides the ranks into axes: with `tensor=2`, each two ranks share the layers of the model, for large blocks; with `context=2`,
+    /// the tokens of their samples, for long sequences; with `tensor=2,context=2`, both.
+    /// Replaces the `mesh` of the run.
+    #[arg(long, value_name = "AXIS=RANKS,..", value_parser = mesh)]
     mesh: Option<Mesh>,
     /// Overrides the run's deadline: how long a rank waits for the others before the run ends.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
@@ -169,10 +170,9 @@ impl RunArgs {
         }
         run.tuning = self.tuning.unwrap_or(run.tuning);
         run.ranks = self.ranks.map_or(run.ranks, |ranks| Some(ranks as usize));
-        // Other strategies beside the run's have their own mesh.
-        if let Some(mesh) =
-            self.mesh.filter(|_| !further.iter().any(|set| set.trim().starts_with("strategies")))
-        {
+        // Other settings beside the run's may have their own mesh.
+        let has_mesh = |set: &str| set.contains("Mesh(") || set.trim().starts_with("mesh");
+        if let Some(mesh) = self.mesh.filter(|_| !further.iter().any(|set| has_mesh(set))) {
             let mesh = RunStrategy::new("Mesh", mesh);
             match run.strategies.iter_mut().find(|strategy| strategy.effects().context.is_some()) {
                 Some(own) => *own = mesh,
@@ -236,9 +236,11 @@ mod tests {
         assert_eq!(meshes("tensor=4,context=2", &[]), ["Mesh(context: 2, tensor: 4)"]);
         assert_eq!(meshes("context=2", &[]), ["Mesh(context: 2)"]);
         assert_eq!(meshes("context=2", &["steps=3"]), ["Mesh(context: 2)"]);
-        assert_eq!(meshes("context=2", &["strategies=[Zero(stage: 1)]"]), [""; 0]);
-        assert_eq!(meshes("context=2", &["strategies=[Mesh(context: 8)]"]), ["Mesh(context: 8)"]);
-        // Two of them stay two, which is an error.
+        assert_eq!(meshes("context=2", &["strategies=[Zero(stage: 1)]"]), ["Mesh(context: 2)"]);
+        assert_eq!(meshes("context=2", &["mesh=(context: 8)"]), ["Mesh(context: 8)"]);
+        let own = ["mesh=None", "strategies=[Mesh(context: 8)]"];
+        assert_eq!(meshes("context=2", &own), ["Mesh(context: 8)"]);
+        // Several of them stay several, which is an error.
         let twice = Line::parse_from([
             "firebrick",
             "../examples/mesh.ron",
@@ -247,6 +249,6 @@ mod tests {
             "--set",
             "strategies=[Mesh(), Mesh(context: 4)]",
         ]);
-        assert_eq!(twice.args.read_beside(&[]).unwrap().strategies.len(), 2);
+        assert_eq!(twice.args.read_beside(&[]).unwrap().strategies.len(), 3);
     }
 }

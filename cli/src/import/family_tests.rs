@@ -230,6 +230,27 @@ fn data_seed_and_output() {
 }
 
 #[test]
+fn degrees_are_axes_of_a_mesh() {
+    let config = r#"{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "sequence_parallel_size": 2,
+        "tensor_parallel": {"autotp_size": 4}}"#;
+    let run_file = |ranks| Import::of("ds.json", config).ranks(ranks).run().map(|imported| imported.run_file);
+    let text = run_file(16).unwrap();
+    assert!(
+        text.contains("    ranks: 16,\n") && text.contains("    mesh: (tensor: 4, context: 2),\n"),
+        "{text}"
+    );
+    // Two groups of eight ranks.
+    assert!(text.contains("Accumulate(8)"), "{text}");
+    let error = run_file(12).unwrap_err().to_string();
+    assert!(error.contains("a number of ranks that divides the 12 of the run"), "{error}");
+    assert_eq!(
+        field("mesh", r#"{"tensor_parallel": {"autotp_size": 1}, "sequence_parallel_size": 1}"#, None),
+        ""
+    );
+    assert!(refused(r#"{"sequence_parallel_size": -2}"#, None).contains("a whole number from 0 to 1024"));
+}
+
+#[test]
 fn ranks_that_are_asked_for_share_the_batch() {
     let config = r#"{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4}"#;
     let run_file = Import::of("ds.json", config).ranks(8).run().unwrap().run_file;

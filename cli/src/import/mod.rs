@@ -39,6 +39,7 @@
 //! | `fp16`: `initial_scale_power`, `loss_scale_window`, `hysteresis`, `min_loss_scale` | `Amp(dtype: f16, loss_scale: (initial, interval, hysteresis, minimum))` |
 //! | `fp16.loss_scale` that is not 0 | `loss_scale: (constant: ..)` |
 //! | `zero_optimization.stage` | `Zero(stage: ..)` |
+//! | `tensor_parallel.autotp_size`, `sequence_parallel_size` | `mesh: (tensor: .., context: ..)` |
 //! | `stage3_param_persistence_threshold` | `Zero(replicate_below: ..)` |
 //! | `offload_optimizer.device`: `cpu` | `Offload(optimizer)` |
 //! | `offload_optimizer.device`: `nvme`, with `nvme_path` | `Offload(keep: optimizer, on: ..)` |
@@ -78,6 +79,7 @@ mod hugging_face_schedule;
 mod inputs;
 mod json;
 mod length;
+mod mesh;
 mod optimizer;
 mod outcome;
 mod precision;
@@ -100,6 +102,7 @@ pub use outcome::{Outcome, Row};
 
 use draft::{Draft, Item};
 use inputs::Inputs;
+use mesh::Axes;
 use source::Source;
 
 /// What Trainer computes without DeepSpeed, as the ds_config in which it fills in the same values: torch's gradient scaler
@@ -201,6 +204,7 @@ impl<'a> Import<'a> {
 
 /// Drafts the run file, field by field. Each part records the outcome of the fields that it reads.
 fn draft(inputs: &mut Inputs) -> Result<Draft, ImportError> {
+    let Axes { mesh, per_batch } = mesh::read(inputs)?;
     let batch = batch::read(inputs)?;
     let length = length::read(inputs)?;
     let saving = saving::read(inputs, &length)?;
@@ -220,7 +224,9 @@ fn draft(inputs: &mut Inputs) -> Result<Draft, ImportError> {
     draft.add("batch", micro.noted(batch.summary()));
     let assumed =
         if batch.ranks_are_assumed { "assumed: `--ranks N` deals the same batch to more" } else { "" };
-    draft.add("ranks", batch.ranks.map(|ranks| Item::certain(ranks.to_string()).noted(assumed)));
+    let ranks = batch.ranks.or((per_batch > 1).then_some(1));
+    draft.add("ranks", ranks.map(|ranks| Item::certain((ranks * per_batch).to_string()).noted(assumed)));
+    draft.add("mesh", mesh);
     draft.add("deadline", data_and_output::deadline(inputs)?);
     draft.add(length.field.0, length.field.1);
     draft.add("evaluate_every", saving.evaluate_every);

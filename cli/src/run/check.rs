@@ -41,6 +41,11 @@ impl FromRunFile for Run {
         self.schedule.rate_settings()
     }
 
+    fn settle(&mut self) {
+        let mesh = self.mesh.take().map(|mesh| RunStrategy::new("Mesh", mesh));
+        self.strategies.extend(mesh);
+    }
+
     fn fit_schedule(&mut self) -> Vec<String> {
         self.steps.map(|steps| self.shorten_schedule(steps)).unwrap_or_default()
     }

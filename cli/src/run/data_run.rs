@@ -8,6 +8,7 @@ use burn::train::Interrupter;
 use firebrick::TrainError;
 use firebrick::saving::Staged;
 use firebrick_datasets::Amount;
+use firebrick_strategies::Mesh;
 use firebrick_tasks::{
     DataConfig, Dataset, LoadError, Loaded, Paths, Preview, Settled, TaskConfig, Tokenized, TokenizerConfig,
     attended,
@@ -81,6 +82,7 @@ struct Fields {
     #[serde(default)]
     strategies: Vec<RunStrategy>,
     ranks: Option<usize>,
+    mesh: Option<Mesh>,
     evaluate_samples: Option<usize>,
 }
 
@@ -92,7 +94,8 @@ impl<'de> Deserialize<'de> for DataRun {
 
 impl From<Fields> for DataRun {
     fn from(fields: Fields) -> Self {
-        let Fields { seed, task, data, batch, strategies, ranks, evaluate_samples } = fields;
+        let Fields { seed, task, data, batch, mut strategies, ranks, mesh, evaluate_samples } = fields;
+        strategies.extend(mesh.map(|mesh| RunStrategy::new("Mesh", mesh)));
         Self { seed, task, data, batch, strategies, ranks, evaluate_samples, settled: Settled::default() }
     }
 }

@@ -13,6 +13,9 @@ pub(super) trait FromRunFile: DeserializeOwned {
         &[]
     }
 
+    /// Moves what has a field of its own to where the program reads it.
+    fn settle(&mut self) {}
+
     /// Shortens the schedule to the run's `steps`, which an override has set, and returns lines that say so.
     fn fit_schedule(&mut self) -> Vec<String> {
         Vec::new()

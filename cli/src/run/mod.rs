@@ -29,8 +29,8 @@ use std::path::PathBuf;
 
 use burn::tensor::Device;
 use firebrick_datasets::Amount;
-use firebrick_strategies::Float;
 use firebrick_strategies::optim::{BoxedOptimizer, Group};
+use firebrick_strategies::{Float, Mesh};
 use firebrick_tasks::{DataConfig, Dataset, TaskConfig};
 use ron::extensions::Extensions;
 use serde::{Deserialize, Serialize};
@@ -140,6 +140,9 @@ pub struct Run {
     /// Ranks that train together, over all processes: threads of this process, or of each one that `mpirun` started.
     /// Default: one for each process.
     pub ranks: Option<usize>,
+    /// The axes that the ranks divide into, as in `(tensor: 2, context: 2)`: the strategy [`Mesh`]. Default: all ranks train on samples of
+    /// their own.
+    pub mesh: Option<Mesh>,
     /// Seconds that a rank waits for the others before the run ends. Default: 600.
     pub deadline: Option<u64>,
     /// Whether NCCL may sum and gather if each rank has its own CUDA device. Default: true.

@@ -122,6 +122,8 @@ mod tests {
             assert_eq!(data.batch, run.batch);
             // Overrides too.
             DataRun::parse("run.ron", text, &["label_smoothing=0.2", "best_by=\"f1\""]).unwrap();
+            let all = |sets: &[&str]| DataRun::parse("run.ron", text, sets).unwrap().global_batch();
+            assert_eq!(all(&["ranks=4", "mesh=(tensor: 2)"]), all(&["ranks=2"]));
         }
     }
 

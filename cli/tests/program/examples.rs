@@ -69,7 +69,7 @@ fn mesh() {
         refused(1, &[&example, "--ranks", "2", "--mesh", "context=2"], "`Pass::context_columns`");
     }
     refused(1, &["examples/dpo.ron", "--ranks", "2", "--mesh", "tensor=2"], "`Objective::tensor_plan`");
-    let lora = ["examples/mesh.ron", "--set", "strategies=[Mesh(tensor: 2), Zero(stage: 0), Lora(rank: 2)]"];
+    let lora = ["examples/mesh.ron", "--set", "strategies=[Zero(stage: 0), Lora(rank: 2)]"];
     refused(1, &lora, "does not go with Lora");
 }
 
