@@ -166,11 +166,11 @@ pub use params::{
     values_on_host, with_values,
 };
 pub use pass::{
-    Bundle, ContextColumns, Dropout, OffloadedParam, OffloadedParams, OffloadedRead, OwnTokens, Pass,
-    SegmentPlan, TensorMap, Units, Which,
+    Bundle, ContextColumns, Dropout, OffloadedParam, OffloadedParams, OffloadedRead, Pass, SegmentPlan,
+    TensorMap, Units, Which,
 };
 pub use sharding::{Part, Reduces, Rows, Shard, Sharding};
-pub use tensor_parallel::{TensorPart, TensorParts, TensorPlan};
+pub use tensor_parallel::{OwnTokens, TensorPart, TensorParts, TensorPlan};
 
 impl<M: burn::module::Module + 'static> registry::Registered for dyn Strategy<M> {
     const KIND: &'static str = "a strategy";

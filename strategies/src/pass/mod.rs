@@ -34,7 +34,6 @@ pub use segment::{
     Which,
 };
 use segment::{EnteredModel, Root};
-pub use vocabulary::OwnTokens;
 
 /// The state of one forward pass.
 ///

@@ -1,22 +1,12 @@
 //! A vocabulary that the ranks of a tensor axis divide: its embedding, and the loss of its logits, which no rank has all of.
 
-use std::ops::Range;
-
 use burn::tensor::{DType, FloatDType, IndexingUpdateOp, Int, Tensor, TensorData};
 use firebrick_kernels::{Head, HeadWeight, cast, embedding, head_loss, rows_of_logits};
 use firebrick_world::{Communicator, WorldError};
 
 use super::Pass;
 use super::segment::graft;
-
-/// The tokens of a vocabulary of which a rank has the embeddings and the logits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OwnTokens {
-    /// Those of this rank.
-    pub own: Range<usize>,
-    /// The number of all.
-    pub all: usize,
-}
+use crate::OwnTokens;
 
 impl Pass {
     /// Maps ids `[batch, length]` to rows of a table of embeddings, `[batch, length, width]`, in its dtype. Where ranks
@@ -287,6 +277,7 @@ impl<'a> DividedHead<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
     use std::sync::Arc;
 
     use burn::nn::{Embedding, EmbeddingConfig};

@@ -17,7 +17,7 @@ use crate::{Paths, SettingError, StrategyError, each_param};
 
 use parts::Cut;
 pub(crate) use parts::share;
-pub use parts::{TensorPart, TensorParts};
+pub use parts::{OwnTokens, TensorPart, TensorParts};
 
 /// The strategy that divides the ranks, for messages.
 const NAME: &str = "Mesh";

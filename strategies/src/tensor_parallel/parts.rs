@@ -12,7 +12,7 @@ use firebrick_world::{Communicator, PartShape, WorldError, host_device, on_host}
 use super::TensorPlan;
 use crate::error::Faults;
 use crate::sharding::sum_of;
-use crate::{OwnTokens, ParamMap, Paths, SettingError, StrategyError, learns, map_params, relift};
+use crate::{ParamMap, Paths, SettingError, StrategyError, learns, map_params, relift};
 
 /// An axis that the ranks divide.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +68,15 @@ impl TensorPart {
             several => Tensor::cat(several.iter().map(range).collect(), self.axis),
         }
     }
+}
+
+/// The tokens of a vocabulary of which a rank has the embeddings and the logits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnTokens {
+    /// Those of this rank.
+    pub own: Range<usize>,
+    /// The number of all.
+    pub all: usize,
 }
 
 /// The parts of a model's parameters that the ranks of a tensor axis hold.
