@@ -172,6 +172,8 @@ pub(super) fn read_part(
     };
     let all = 0..shape[0];
     let mut bytes = match slice.columns {
+        // This rank's shard of the part is padding alone.
+        Some(columns) if columns.is_empty() => Vec::new(),
         Some(columns) => saved.read_columns(name, slice.rows.unwrap_or(all), &columns)?,
         None => saved.read_rows(name, slice.rows.unwrap_or(all))?,
     };
@@ -185,7 +187,7 @@ pub(super) fn read_part(
 mod tests {
     use burn::nn::{Linear, LinearConfig};
     use firebrick_checkpoints::{Checkpoint, Folder, Manifest, Piece, RankState};
-    use firebrick_strategies::Stages;
+    use firebrick_strategies::{Shard, Stages, TensorPart};
     use firebrick_world::Communicator;
 
     use super::*;
@@ -223,6 +225,38 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    /// A bias of three sections of four, of which a rank has the second half of each, in shards of four.
+    #[test]
+    fn a_rank_reads_its_shard_of_its_part() {
+        let folder = tempfile::tempdir().unwrap();
+        let staging = Folder::new(folder.path()).staging(1, "first");
+        let bytes: Vec<u8> = (0..12).collect();
+        let (shape, name) = (vec![12], "bias".to_string());
+        let bias = Piece {
+            name,
+            dtype: Dtype::U8,
+            shape: shape.clone(),
+            rows: None,
+            columns: None,
+            bytes: bytes.into(),
+        };
+        let state = RankState { rank: 0, ranks: 1, parameters: vec![bias], ..Default::default() };
+        let manifest = Manifest::new("run", 1, 1, "0").files(staging.write_rank(&state).unwrap());
+        let saved = Checkpoint::open(staging.publish(manifest, "()").unwrap().path).unwrap();
+        let read = |rows: Option<std::ops::Range<usize>>| {
+            let part = TensorPart { axis: 0, whole: 12, ranges: vec![2..4, 6..8, 10..12] };
+            let shard = rows.map(|rows| Shard { whole: 6, rows, padded: 4, copy: 0 });
+            let place =
+                ParameterPlace { path: "bias".into(), axes: 1, part: Some(part), shard, writes_whole: false };
+            read_part(saved.parameters(), "bias", &shape, &place).unwrap()
+        };
+        assert_eq!(read(None), (vec![6], vec![2, 3, 6, 7, 10, 11]));
+        assert_eq!(read(Some(0..4)), (vec![4], vec![2, 3, 6, 7]));
+        assert_eq!(read(Some(4..6)), (vec![4], vec![10, 11, 0, 0]));
+        // A shard of padding alone.
+        assert_eq!(read(Some(6..6)), (vec![4], vec![0; 4]));
     }
 
     #[test]

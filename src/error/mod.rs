@@ -275,7 +275,7 @@ pub enum TrainError {
     Optimizer(#[from] SettingError),
     /// The optimizer cannot update a shard.
     #[error(
-        "the optimizer's update of an element of `{parameter}` depends on other elements, which stages 1 to 3 of Zero keep on other ranks: use AdamW, AdamW8bit, Adam, Lion, Sgd, Adan, AdaGrad or RmsProp for it, or `Zero::stage(0)`"
+        "the optimizer's update of an element of `{parameter}` depends on other elements, which stages 1 to 3 of Zero and the `tensor` axis of a mesh keep on other ranks: use AdamW, AdamW8bit, Adam, Lion, Sgd, Adan, AdaGrad or RmsProp for it, or `Zero::stage(0)` without such an axis"
     )]
     NotElementwise {
         /// The path of the first such parameter.
@@ -283,7 +283,7 @@ pub enum TrainError {
     },
     /// The optimizer panicked in a trial update, by which it is found whether it can update a shard.
     #[error(
-        "the optimizer failed in a trial update of a few rows, which stages 1 to 3 of Zero make before they give each rank a part of a parameter: {reason}. If it needs whole parameters, use `Zero::stage(0)`"
+        "the optimizer failed in a trial update of a few rows, which stages 1 to 3 of Zero and the `tensor` axis of a mesh make before they give each rank a part of a parameter: {reason}. If it needs whole parameters, use `Zero::stage(0)` without such an axis"
     )]
     TrialUpdate {
         /// The message of the panic.

@@ -1,6 +1,7 @@
 //! Checks values of a run file that parse but are invalid.
 
 use firebrick::ByteSize;
+use firebrick_strategies::StrategyRecipe;
 use firebrick_tasks::DataConfig;
 use firebrick_tasks::problem::{Problem, positive, require};
 
@@ -34,6 +35,7 @@ impl FromRunFile for Run {
             .or_else(|| label_smoothing(self))
             .or_else(|| sample(self))
             .or_else(|| ranks(self))
+            .or_else(|| mesh(self))
             .or_else(|| require(!self.output.as_os_str().is_empty(), "output", "a folder", "\"\""))
     }
 
@@ -172,6 +174,11 @@ fn strategies(strategies: &[RunStrategy], batch: &BatchConfig) -> Option<Problem
             require(!twice, &field, expected, written(strategy))
         })
     })
+}
+
+fn mesh(run: &Run) -> Option<Problem> {
+    let error = run.mesh?.check().err()?;
+    Some(Problem::of_setting("mesh", "mesh", &error))
 }
 
 fn label_smoothing(run: &Run) -> Option<Problem> {

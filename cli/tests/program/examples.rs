@@ -58,6 +58,11 @@ fn mesh() {
     };
     refused(2, &["examples/mesh.ron", "--mesh", "expert=2"], "such as `context=2`");
     refused(2, &["examples/mesh.ron", "--mesh", "tensor=0"], "such as `context=2`");
+    refused(
+        1,
+        &["examples/mesh.ron", "--set", "mesh=(tensor: 0)"],
+        "`mesh.tensor` must be at least 1, found 0",
+    );
     refused(1, &["examples/mesh.ron", "--mesh", "tensor=8"], "must be a divisor of 4, the heads or features");
     refused(
         1,

@@ -126,7 +126,6 @@ fn parse<T: FromRunFile>(file: &str, text: &str, overrides: &[Override]) -> Resu
         let caret = Caret::in_file(&text, at);
         RunError::Syntax { file: file.into(), line: caret.line(), reason, caret }
     })?;
-    run.settle();
     let sets = |field: &str| overrides.iter().rev().find(|one| one.sets(field));
     let is_length = sets("steps").or(sets("epochs")).is_some();
     let names = run.rate_settings();
@@ -139,6 +138,7 @@ fn parse<T: FromRunFile>(file: &str, text: &str, overrides: &[Override]) -> Resu
         },
         _ => error,
     })?;
+    run.settle();
     Ok(Overridden { run, fits_schedule, shortened })
 }
 
