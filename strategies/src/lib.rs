@@ -18,8 +18,9 @@
 //! registry/     recipes by the names that they have in run files
 //! pass/         one forward pass: its mode, the segment around each block, and dropout
 //! grads/        gradients on their way to the optimizer, with the facts known about them, and what happens to them
+//! tensor_parallel/
+//!               the layers that ranks of a tensor axis divide, and the parts that each holds
 //! sharding/     how the ranks divide parameters, gather them again, and sum gradients
-//! tensor_parallel/  the layers that ranks of a tensor axis divide, and the parts that each holds
 //! moving.rs     flat tensors on their way: buckets, and moves to the host beside the computation
 //! dtypes.rs     the float dtypes: their names, and which ones a device supports
 //! error/        the errors of a strategy or of a composition
