@@ -9,8 +9,8 @@ use firebrick::datasets::{Batch, TokenBatch};
 use firebrick::strategies::{Composed, StrategyError};
 use firebrick::world::Collective;
 use firebrick::{
-    Amp, Checkpoints, Clip, Data, Ema, Freeze, Lora, Loss, Mesh, Objective, Offload, Pass, Recompute, Resume,
-    Schedule, TrainError, Trainer, World, Zero,
+    Amp, Checkpoints, Clip, Data, Ema, Freeze, Lora, Loss, Mesh, Objective, Offload, Pass, RankReport,
+    Recompute, Resume, Schedule, TrainError, Trainer, World, Zero,
 };
 use firebrick_models::Gpt;
 
@@ -146,31 +146,26 @@ fn evaluations_count_shared_samples_once() {
     }
 }
 
+/// What the second rank reports of updates on 4 rows of 8 tokens, which chunks of 2 and 4 ranks divide.
+fn reported(ranks: usize, mesh: Mesh, recomputes: Option<Recompute>) -> RankReport {
+    let rows = Rows((0..8).map(|row| (0..9).map(|at| ((row + at) % 10) as u32).collect()).collect());
+    let trainer = Trainer::new().over(World::threads(ranks)).with(mesh).with(Zero::stage(0)).with(recomputes);
+    let (model, data) = (crate::support::gpt(0.0, &device().autodiff()), Data::new(rows).micro_batch(4));
+    let trained = trainer.steps(2).fit(model, adamw(), Schedule::constant(1e-3), data).unwrap();
+    trained.report.ranks[1].clone()
+}
+
+fn elements(report: &RankReport, kind: Collective) -> f64 {
+    report.per_step.get(&kind).map_or(0.0, |step| step.elements)
+}
+
 /// Each layer gathers the keys and values of the other ranks once forward, once more if it runs again, and their gradients
 /// are scattered once.
 #[test]
 fn ranks_send_keys_and_values_and_their_gradients() {
-    let rows = |tokens: usize| {
-        Rows((0..8).map(|row| (0..tokens).map(|at| ((row + at) % 10) as u32).collect()).collect())
-    };
     let sent = |context: usize, recomputes: Option<Recompute>| {
-        let ranks = 2 * context;
-        let strategies = Composed::new().with(Mesh::new().context(context)).with(Zero::stage(0));
-        let trained = Trainer::new()
-            .over(World::threads(ranks))
-            .with(strategies)
-            .with(recomputes)
-            .steps(2)
-            // 8 readers: a multiple of the chunks of 2 and 4 ranks.
-            .fit(
-                crate::support::gpt(0.0, &device().autodiff()),
-                adamw(),
-                Schedule::constant(1e-3),
-                Data::new(rows(9)).micro_batch(4),
-            )
-            .unwrap();
-        let of = |kind| trained.report.ranks[1].per_step.get(&kind).map_or(0.0, |step| step.elements);
-        [of(Collective::AllGather), of(Collective::ReduceScatter)]
+        let report = reported(2 * context, Mesh::new().context(context), recomputes);
+        [Collective::AllGather, Collective::ReduceScatter].map(|kind| elements(&report, kind))
     };
     for context in [2, 4] {
         // 3 layers, 4 rows of 8 tokens, and a key and a value of 16 numbers each.
@@ -279,35 +274,19 @@ fn what_cannot_share_tokens_is_refused() {
 /// the embeddings of tokens, the gradients of the head's input, and three numbers for each label are summed besides. An all-reduce of `n` elements sends `2 n (t - 1) / t` (Shoeybi et al., 2019, section 3; Narayanan et al., 2021, section 3.2).
 #[test]
 fn ranks_send_the_outputs_and_gradients_of_shared_layers() {
-    let rows = || Rows((0..8).map(|row| (0..9).map(|at| ((row + at) % 10) as u32).collect()).collect());
-    let sent = |ranks: usize, tensor: usize, recomputes: Option<Recompute>| {
-        let trained = Trainer::new()
-            .over(World::threads(ranks))
-            .with(Mesh::new().tensor(tensor))
-            .with(Zero::stage(0))
-            .with(recomputes)
-            .steps(2)
-            .fit(
-                crate::support::gpt(0.0, &device().autodiff()),
-                adamw(),
-                Schedule::constant(1e-3),
-                Data::new(rows()).micro_batch(4),
-            )
-            .unwrap();
-        let report = &trained.report.ranks[1];
-        (
-            report.per_step.get(&Collective::AllReduce).map_or(0.0, |step| step.elements),
-            [report.master_bytes, report.optimizer_bytes, report.gradient_bytes],
-        )
+    let sent = |tensor: usize, recomputes: Option<Recompute>| {
+        let report = reported(2, Mesh::new().tensor(tensor), recomputes);
+        let bytes = [report.master_bytes, report.optimizer_bytes, report.gradient_bytes];
+        (elements(&report, Collective::AllReduce), bytes)
     };
-    let (_, whole) = sent(2, 1, None);
+    let (_, whole) = sent(1, None);
     // 3 layers of an attention and a feed-forward layer, and 4 rows of 8 tokens with 16 numbers.
     let each = (3 * 2 * 4 * 8 * 16) as f64;
     let besides = (2 * 4 * 8 * 16 + 3 * 4 * 8) as f64;
-    let (found, parts) = sent(2, 2, None);
+    let (found, parts) = sent(2, None);
     assert_eq!(found, 2.0 * each + besides);
     // A recomputed block sums what its layers return again.
-    assert_eq!(sent(2, 2, Some(Recompute::every_block())).0, 3.0 * each + besides);
+    assert_eq!(sent(2, Some(Recompute::every_block())).0, 3.0 * each + besides);
     // Of a block's 16 x 48 + 16 x 16 + 2 x 16 x 64 weights and 48 + 64 biases, each rank has half. Of 11 tokens, the second has 5.
     let elsewhere = (3 * (16 * 48 + 16 * 16 + 2 * 16 * 64 + 48 + 64) / 2 + 6 * 16) * 4;
     // Master, two moments, gradients.

@@ -1,4 +1,4 @@
-//! Reads the axes that ranks divide into besides that of the data.
+//! Reads how many ranks share layers, and how many share tokens.
 
 use super::draft::Item;
 use super::inputs::Inputs;
@@ -17,7 +17,7 @@ pub(super) struct Axes {
 ///
 /// # Errors
 ///
-/// A field is no number of ranks, or the numbers do not divide that of the run.
+/// A field has no number of ranks, or one that does not divide the ranks of the run.
 pub(super) fn read(inputs: &mut Inputs) -> Result<Axes, ImportError> {
     const FIELDS: [(&str, &str); 2] =
         [("tensor_parallel.autotp_size", "tensor"), ("sequence_parallel_size", "context")];
@@ -37,7 +37,7 @@ pub(super) fn read(inputs: &mut Inputs) -> Result<Axes, ImportError> {
         inputs.ds.settle(path, Outcome::Taken(format!("mesh: ({axis}: {ranks})")));
         axes.push(format!("{axis}: {ranks}"));
     }
-    // What follows is of the ranks with samples of their own.
+    // The batch is divided among the ranks that have samples of their own.
     inputs.ranks = inputs.ranks.map(|all| all / per_batch);
     let mesh = (!axes.is_empty()).then(|| Item::certain(format!("({})", axes.join(", "))));
     Ok(Axes { mesh, per_batch })

@@ -1,8 +1,5 @@
 //! Counts the floating-point operations of an update, as is customary in the field.
 
-use firebrick_kernels::rows_of_logits;
-use firebrick_strategies::cost::SumsOfLayers;
-
 use super::longest::Longest;
 use crate::run::Shape;
 use firebrick_models::family::{Attention, Family, Trainable};
@@ -81,61 +78,6 @@ impl Work {
         }
     }
 
-    /// Returns the elements of the keys and values in all layers, of the tokens of the longest micro-batch that one of `context`
-    /// ranks computes.
-    pub fn keys_and_values(&self, context: usize) -> u64 {
-        let [rows, columns] = self.longest;
-        let own = 2 * columns.div_ceil(2 * context);
-        let widths = self.attention.iter().map(|attention| 2 * attention.layers * attention.key_width);
-        (rows * own * widths.sum::<usize>()) as u64
-    }
-
-    /// Returns the sums of a micro-batch over the ranks of a tensor axis, and the elements that a rank gathers there of each other
-    /// one, in f32: of what row-parallel layers return and of the gradients of what column-parallel layers read, without those
-    /// of norms that heads have in common; of the embeddings of tokens; and of the loss, as if each token had a label.
-    /// `context` ranks share the tokens, and `tables` is the size of an element of an embedding.
-    pub fn sums_of_layers(
-        &self,
-        shapes: &[Shape],
-        [context, tensor]: [usize; 2],
-        tables: u64,
-    ) -> (Vec<SumsOfLayers>, u64) {
-        let [rows, columns] = self.longest;
-        let own = if context > 1 { 2 * columns.div_ceil(2 * context) } else { columns };
-        let has_source = self.source.tokens > 0.0;
-        let tokens = |is_source: bool| match has_source {
-            true => (self.sequences(is_source).tokens / self.micro_batches.max(1.0)) as u64,
-            false => (rows * own) as u64,
-        };
-        let of = |sums: usize, elements| SumsOfLayers {
-            sums: sums as u64,
-            elements,
-            bytes: None,
-            in_forward_of_blocks: false,
-        };
-        let is_rows = |shape: &&Shape| shape.in_block && shape.divided == Some(0) && shape.shape.len() == 2;
-        let mut sums = Vec::new();
-        for layer in shapes.iter().filter(is_rows) {
-            let backward = of(1, tokens(self.is_source(layer)) * layer.shape[1] as u64);
-            sums.extend([backward, SumsOfLayers { in_forward_of_blocks: true, ..backward }]);
-        }
-        let width = shapes.iter().find(is_rows).map_or(0, |shape| shape.shape[1] as u64);
-        // An attention over a source reads two tensors.
-        let crosses = self.attention.iter().filter(|one| one.of_source != one.over_source);
-        sums.extend(crosses.map(|one| of(one.layers, tokens(one.over_source) * width)));
-        let vocabulary = shapes.iter().find(|shape| !shape.in_block && shape.divided == Some(0));
-        let Some(vocabulary) = vocabulary else { return (sums, 0) };
-        let sides = [has_source.then_some(true), Some(false)];
-        let looked_up = sides.into_iter().flatten().map(|is_source| tokens(is_source) * width);
-        sums.extend(looked_up.map(|elements| SumsOfLayers { bytes: Some(tables), ..of(1, elements) }));
-        let (all, in_f32) = (tokens(false), |elements| SumsOfLayers { bytes: Some(4), ..of(1, elements) });
-        sums.push(in_f32(all * width));
-        let chunk = rows_of_logits(vocabulary.shape[0].div_ceil(tensor)) as u64;
-        let chunks = (0..all).step_by(chunk as usize).map(|start| in_f32(3 * chunk.min(all - start)));
-        sums.extend(chunks);
-        (sums, all)
-    }
-
     /// Returns the operations of an update: 6 for each parameter and token that passes through it, and 12 x layers x
     /// width x length for each token in attention. A third of either is the forward pass, which is repeated for
     /// recomputed blocks. A frozen parameter has no gradient and counts 4.
@@ -169,11 +111,11 @@ impl Work {
         }
     }
 
-    fn is_source(&self, shape: &Shape) -> bool {
+    pub fn is_source(&self, shape: &Shape) -> bool {
         (self.reads_source)(&shape.path)
     }
 
-    fn sequences(&self, is_source: bool) -> Sequences {
+    pub fn sequences(&self, is_source: bool) -> Sequences {
         if is_source { self.source } else { self.target }
     }
 }

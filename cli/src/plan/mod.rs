@@ -9,6 +9,7 @@
 //! longest.rs       the micro-batch that is traced
 //! stand_in.rs      data and a tokenizer in place of the run's own
 //! flops.rs         operations of an update
+//! within_a_batch.rs  what ranks that train on the same samples send each other
 //! utilization.rs   the share of the devices' peak that a run uses
 //! find_batch.rs    the largest micro-batch, by plan or by trial
 //! cluster/         a cluster: its description, and the seconds of a collective on it
@@ -30,6 +31,7 @@ mod step_time;
 mod table;
 mod trace;
 mod utilization;
+mod within_a_batch;
 
 use std::collections::BTreeMap;
 
@@ -46,7 +48,7 @@ use firebrick::{ByteSize, Data, TrainError};
 use firebrick_models::family::{Family, Trainable};
 use firebrick_models::pretrained::Folder;
 use firebrick_strategies::Order;
-use firebrick_strategies::cost::{Held, sent, sent_in_context, sent_in_layers};
+use firebrick_strategies::cost::{Held, sent};
 
 pub use cluster::{Cluster, Collectives, Group, Peak};
 pub(crate) use find_batch::Finding;
@@ -361,20 +363,8 @@ impl<M: Trainable> Planner<'_, M> {
         let params = || shapes.iter().map(|shape| layout.planned(shape));
         let held = Held::of(params(), &order, self.run.windows_vary(), ranks, &*self.run.optimizer);
         let mut sent = sent(params(), &order, 0, ranks);
-        let keys_and_values = self.work.keys_and_values(order.context()) / tensor as u64;
-        let in_context = sent_in_context(&order, keys_and_values, recomputed).into_iter();
-        let in_layers = (tensor > 1).then(|| {
-            let tables = params().map(|param| param.replica_bytes).next().unwrap_or(4);
-            let axes = [order.context(), tensor];
-            let (sums, gathered) = self.work.sums_of_layers(self.shapes, axes, tables);
-            let gathered = gathered * order.micro_batches() as u64 * (tensor as u64 - 1);
-            let gathered = Sent { elements: gathered, bytes: 4 * gathered };
-            [
-                (Collective::AllReduce, sent_in_layers(&order, &sums, recomputed)),
-                (Collective::AllGather, gathered),
-            ]
-        });
-        for (kind, more) in in_context.chain(in_layers.into_iter().flatten()) {
+        let size_of = |shape: &Shape| layout.planned(shape).replica_bytes;
+        for (kind, more) in self.work.sent_within_a_batch(&order, self.shapes, recomputed, size_of) {
             let all = sent.entry(kind).or_default();
             *all = Sent { elements: all.elements + more.elements, bytes: all.bytes + more.bytes };
         }

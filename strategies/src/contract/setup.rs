@@ -51,8 +51,8 @@ impl<'a, M> Setup<'a, M> {
         Self { world, ..self }
     }
 
-    /// Sets the parts of the model that the ranks of a tensor axis hold. The [world](Self::world) becomes that of the ranks that
-    /// hold the same part as this one.
+    /// Divides the model among the ranks of a tensor axis. From then on, [`world`](Self::world) has the ranks that hold the same
+    /// part as this one.
     pub fn dividing(self, tensor: Option<Arc<TensorParts>>) -> Self {
         let Some(parts) = &tensor else { return self };
         let ranks = parts.ranks().size();
@@ -92,7 +92,8 @@ impl<'a, M> Setup<'a, M> {
         &self.order
     }
 
-    /// Returns this rank's communicator: that of the ranks that hold the same parts of the model.
+    /// Returns this rank's communicator with the ranks that hold the same part of the model: all, unless ranks of a tensor axis
+    /// divide it.
     pub fn world(&self) -> &Communicator {
         &self.world
     }

@@ -25,10 +25,6 @@ impl Pass {
         let is_own = ids.clone().greater_equal_elem(0).bool_and(ids.clone().lower_equal_elem(last));
         let rows = embedding(table, ids.clamp(0, last));
         let mask = is_own.float().cast(FloatDType::from(rows.dtype()));
-        let mask = match rows.device().gradient_checkpointing_strategy() {
-            Some(_) if !mask.device().is_autodiff() => self.lift(mask),
-            _ => mask,
-        };
         self.after_rows(rows * mask.unsqueeze_dim(2))
     }
 

@@ -133,7 +133,7 @@ impl TensorPlan {
     ///
     /// # Errors
     ///
-    /// A path matches nothing, or its units do not divide the axis.
+    /// A path matches nothing, its units do not divide the axis, or a parameter has more than two axes.
     pub fn axes<M: Module>(&self, model: &M) -> Result<HashMap<ParamId, usize>, StrategyError> {
         Ok(self.cuts(model)?.into_iter().map(|(id, cut)| (id, cut.axis)).collect())
     }
@@ -142,7 +142,7 @@ impl TensorPlan {
     ///
     /// # Errors
     ///
-    /// A path matches nothing, or its units do not divide the axis.
+    /// The same as [`axes`](Self::axes).
     fn cuts<M: Module>(&self, model: &M) -> Result<HashMap<ParamId, Cut>, StrategyError> {
         let (mut cuts, mut shapes, paths) = (HashMap::new(), HashMap::new(), Paths::of(model));
         each_param(model, |param| drop(shapes.insert(param.id(), param.shape())));
@@ -152,21 +152,92 @@ impl TensorPlan {
                 let shape = shapes.get(&id).map_or(&[][..], Vec::as_slice);
                 let is_table =
                     || paths.places().iter().any(|place| place.id == id && place.is_of_embedding());
-                let axis = match (axis, shape.len()) {
+                let at = match (axis, shape.len()) {
+                    (Axis::Rows, 1) => continue,
+                    (Axis::Rows, _) => 0,
                     (Axis::Tokens, _) if is_table() => 0,
                     (Axis::Columns | Axis::Tokens, axes) => axes.saturating_sub(1),
-                    (Axis::Rows, 2) => 0,
-                    (Axis::Rows, _) => continue,
                 };
-                let Some(&length) = shape.get(axis) else { continue };
-                let all = units.iter().sum::<usize>();
-                let expected = format!("a plan of `{path}` whose units divide its axis of {length}");
-                let fits = all > 0 && length.is_multiple_of(all);
-                SettingError::require(fits, "tensor", expected, format!("{units:?}"))
-                    .map_err(|error| StrategyError::setting(NAME, error))?;
-                cuts.insert(id, Cut { axis, length, units: units.clone() });
+                let require = |fits, expected: String, found: String| {
+                    SettingError::require(fits, "tensor", expected, found)
+                        .map_err(|error| StrategyError::setting(NAME, error))
+                };
+                // A checkpoint has columns of matrices and vectors.
+                let has_axes = matches!(shape.len(), 1 | 2);
+                require(has_axes, format!("a plan of `{path}` for one or two axes"), format!("{shape:?}"))?;
+                let (length, all) = (shape[at], units.iter().sum::<usize>());
+                let (fits, of) = match axis {
+                    // A model has one vocabulary.
+                    Axis::Tokens => (length == all && Some(all) == self.tokens(), "are all tokens of"),
+                    Axis::Columns | Axis::Rows => (all > 0 && length.is_multiple_of(all), "divide"),
+                };
+                let expected = format!("a plan of `{path}` whose units {of} its axis of {length}");
+                require(fits, expected, format!("{units:?}"))?;
+                cuts.insert(id, Cut { axis: at, length, units: units.clone() });
             }
         }
         Ok(cuts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::conv::{Conv2d, Conv2dConfig};
+    use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
+
+    use super::*;
+    use crate::testing;
+
+    #[derive(Module, Debug)]
+    struct Model {
+        tokens: Embedding,
+        inner: Linear,
+        image: Conv2d,
+    }
+
+    fn model() -> Model {
+        let device = testing::device();
+        Model {
+            tokens: EmbeddingConfig::new(10, 4).init(&device),
+            inner: LinearConfig::new(4, 12).init(&device),
+            image: Conv2dConfig::new([2, 4], [3, 3]).init(&device),
+        }
+    }
+
+    #[test]
+    fn a_plan_says_which_axis_of_each_parameter_is_cut() {
+        let model = model();
+        let bias = model.inner.bias.as_ref().unwrap().id;
+        let axes = |plan: TensorPlan| plan.axes(&model).unwrap();
+        let columns = axes(TensorPlan::new().columns("inner", [2, 1]));
+        assert_eq!(columns, HashMap::from([(model.inner.weight.id, 1), (bias, 0)]));
+        // The bias of a row-parallel layer is whole.
+        assert_eq!(axes(TensorPlan::new().rows("inner", 4)), HashMap::from([(model.inner.weight.id, 0)]));
+        let tokens = axes(TensorPlan::new().vocabulary("tokens", 10));
+        assert_eq!(tokens, HashMap::from([(model.tokens.weight.id, 0)]));
+    }
+
+    #[test]
+    fn a_plan_that_does_not_fit_the_model_is_refused() {
+        let model = model();
+        for (plan, said) in [
+            (TensorPlan::new().columns("outer", [2]), "no parameter of the model matches `outer`"),
+            (TensorPlan::new().columns("inner", [5]), "whose units divide its axis of 12, found [5]"),
+            (TensorPlan::new().columns("inner", []), "whose units divide its axis of 12, found []"),
+            // Half of the tokens would be another vocabulary.
+            (
+                TensorPlan::new().vocabulary("tokens", 5),
+                "whose units are all tokens of its axis of 10, found [5]",
+            ),
+            (
+                TensorPlan::new().vocabulary("tokens", 10).vocabulary("inner", 12),
+                "a plan of `inner` whose units are all tokens of its axis of 12",
+            ),
+            (TensorPlan::new().rows("image", 4), "a plan of `image` for one or two axes, found [4, 2, 3, 3]"),
+        ] {
+            let error = plan.axes(&model).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+        assert_eq!(TensorPlan::new().check_ranks(2), Err(StrategyError::NoTensorPlan));
     }
 }

@@ -1,0 +1,108 @@
+//! What ranks that train on the same samples send each other: those that share tokens, and those that share layers.
+
+use firebrick_kernels::rows_of_logits;
+use firebrick_strategies::Order;
+use firebrick_strategies::cost::{Sent, SumsOfLayers, sent_in_context, sent_in_layers};
+use firebrick_world::Collective;
+
+use super::flops::Work;
+use crate::run::Shape;
+
+impl Work {
+    /// Returns what the first rank sends in an update to the others that train on its samples, by the kind of call. `again` is the
+    /// share of the blocks that run again in the backward pass, and `size_of` the bytes of an element of a parameter as passes
+    /// read it.
+    pub fn sent_within_a_batch(
+        &self,
+        order: &Order,
+        shapes: &[Shape],
+        again: f64,
+        size_of: impl Fn(&Shape) -> u64,
+    ) -> Vec<(Collective, Sent)> {
+        let (context, tensor) = (order.context(), order.tensor());
+        let own = self.keys_and_values(context) / tensor as u64;
+        let mut sent: Vec<_> = sent_in_context(order, own, again).into_iter().collect();
+        if tensor == 1 {
+            return sent;
+        }
+        let mut sums = self.sums_of_blocks(shapes, context);
+        if let Some(vocabulary) = shapes.iter().find(|shape| !shape.in_block && shape.divided == Some(0)) {
+            let labels = self.own_tokens(false, context);
+            sums.extend(self.sums_of_vocabulary(vocabulary, [context, tensor], size_of(vocabulary)));
+            // The largest logit of each row, in f32.
+            let elements = labels * order.micro_batches() as u64 * (tensor as u64 - 1);
+            sent.push((Collective::AllGather, Sent { elements, bytes: 4 * elements }));
+        }
+        sent.push((Collective::AllReduce, sent_in_layers(order, &sums, again)));
+        sent
+    }
+
+    /// The elements of the keys and values in all layers, of the tokens of the longest micro-batch that one of `context` ranks
+    /// computes.
+    fn keys_and_values(&self, context: usize) -> u64 {
+        let [rows, columns] = self.longest;
+        let own = 2 * columns.div_ceil(2 * context);
+        let widths = self.attention.iter().map(|attention| 2 * attention.layers * attention.key_width);
+        (rows * own * widths.sum::<usize>()) as u64
+    }
+
+    /// The tokens of the source or the target that one of `context` ranks computes: of the longest micro-batch, or on average
+    /// in a model with a source.
+    fn own_tokens(&self, is_source: bool, context: usize) -> u64 {
+        if self.source.tokens > 0.0 {
+            return (self.sequences(is_source).tokens / self.micro_batches.max(1.0)) as u64;
+        }
+        let [rows, columns] = self.longest;
+        let own = if context > 1 { 2 * columns.div_ceil(2 * context) } else { columns };
+        (rows * own) as u64
+    }
+
+    /// The sums of a micro-batch in blocks: of what row-parallel layers return, and of the gradients of what column-parallel
+    /// layers read, but not of those of norms that heads have in common.
+    fn sums_of_blocks(&self, shapes: &[Shape], context: usize) -> Vec<SumsOfLayers> {
+        let is_rows = |shape: &&Shape| shape.in_block && shape.divided == Some(0) && shape.shape.len() == 2;
+        let mut sums = Vec::new();
+        for layer in shapes.iter().filter(is_rows) {
+            let elements = self.own_tokens(self.is_source(layer), context) * layer.shape[1] as u64;
+            let backward = SumsOfLayers { sums: 1, elements, bytes: None, in_forward_of_blocks: false };
+            sums.extend([backward, SumsOfLayers { in_forward_of_blocks: true, ..backward }]);
+        }
+        // An attention over a source reads two tensors.
+        let width = shapes.iter().find(is_rows).map_or(0, |shape| shape.shape[1] as u64);
+        let crosses = self.attention.iter().filter(|one| one.of_source != one.over_source);
+        sums.extend(crosses.map(|one| SumsOfLayers {
+            sums: one.layers as u64,
+            elements: self.own_tokens(one.over_source, context) * width,
+            bytes: None,
+            in_forward_of_blocks: false,
+        }));
+        sums
+    }
+
+    /// The sums of a micro-batch over the ranks that divide a vocabulary, whose embeddings take `size` bytes an element: of the
+    /// embeddings of tokens, and of the loss and the gradient of its input, as if each token had a label.
+    fn sums_of_vocabulary(
+        &self,
+        vocabulary: &Shape,
+        [context, tensor]: [usize; 2],
+        size: u64,
+    ) -> Vec<SumsOfLayers> {
+        let of = |elements, bytes| SumsOfLayers {
+            sums: 1,
+            elements,
+            bytes: Some(bytes),
+            in_forward_of_blocks: false,
+        };
+        let width = vocabulary.shape[1..].iter().product::<usize>() as u64;
+        let sides = [(self.source.tokens > 0.0).then_some(true), Some(false)].into_iter().flatten();
+        let mut sums: Vec<_> =
+            sides.map(|is_source| of(self.own_tokens(is_source, context) * width, size)).collect();
+        let labels = self.own_tokens(false, context);
+        sums.push(of(labels * width, 4));
+        // Three numbers for each row of a chunk of logits.
+        let chunk = rows_of_logits(vocabulary.shape[0].div_ceil(tensor)) as u64;
+        let chunks = (0..labels).step_by(chunk as usize);
+        sums.extend(chunks.map(|start| of(3 * chunk.min(labels - start), 4)));
+        sums
+    }
+}
