@@ -152,8 +152,9 @@ impl Bench {
             let window = feed.window()?;
             let items: usize = window.batches.iter().map(MicroBatch::items).sum();
             let mut sum = GradientsAccumulator::new();
-            for MicroBatch { batch, first } in window.batches {
+            for MicroBatch { batch, positions } in window.batches {
                 let Some(batch) = batch else { continue };
+                let first = positions.start as u64;
                 let draws = Draws { seed: run.seed, epoch: window.epoch, first };
                 let pass = Pass::train(&parts.device).drawing(draws);
                 let loss = model.loss(batch, &pass).sum / items as f64;

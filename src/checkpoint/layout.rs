@@ -9,7 +9,7 @@ use burn::module::{Module, ParamId};
 use burn::tensor::{Bytes, DType};
 use firebrick_checkpoints::{Bytes as FileBytes, Dtype, PackedMatrices, Piece};
 use firebrick_kernels::packed::Packed;
-use firebrick_strategies::{PackedBase, Paths, Shard, Stages, TensorPart, TensorParts, each_param};
+use firebrick_strategies::{ModelPart, ModelParts, PackedBase, Paths, Shard, Stages, each_param};
 use firebrick_world::Communicator;
 
 use crate::scratch::{Stored, StoredTensor};
@@ -36,8 +36,8 @@ pub(crate) struct ParameterPlace {
     pub path: String,
     /// The number of axes.
     pub axes: usize,
-    /// This rank's part, if the ranks of a tensor axis divide the parameter.
-    pub part: Option<TensorPart>,
+    /// This rank's part, if ranks that hold the parts of a model divide the parameter, or it is another rank's.
+    pub part: Option<ModelPart>,
     /// This rank's shard, if the ranks shard the parameter, or the part.
     pub shard: Option<Shard>,
     /// Whether this rank writes a parameter, or a part, that ranks hold in full.
@@ -51,38 +51,46 @@ impl Layout {
         master: &M,
         stages: &mut Stages<M>,
         world: &Communicator,
-        tensor: Option<&TensorParts>,
+        parts: Option<&ModelParts>,
     ) -> Self {
         let mut sizes = Vec::new();
-        each_param(master, |param| sizes.push((param.id(), param.shape().len(), param.bytes())));
+        each_param(master, |param| sizes.push((param.id(), param.shape(), param.bytes())));
         let paths = Paths::of(master);
         let (mut parameters, mut aliases) = (HashMap::<ParamId, ParameterPlace>::new(), BTreeMap::new());
         let mut written = vec![0usize; world.size()];
-        // The ranks that divide a model are neighbours.
-        let (of_parts, parts) = tensor.map_or((0, 1), |parts| (parts.ranks().rank(), parts.ranks().size()));
-        for (place, (id, axes, bytes)) in paths.places().iter().zip(sizes) {
+        // The ranks that hold the parts of a model are neighbours.
+        let (own, holding) = parts.map_or((0, 1), |parts| (parts.ranks().rank(), parts.ranks().size()));
+        for (place, (id, shape, bytes)) in paths.places().iter().zip(sizes) {
             if let Some(first) = parameters.get(&id) {
                 aliases.insert(place.path.clone(), first.path.clone());
                 continue;
             }
-            let part = tensor.and_then(|parts| parts.part(id));
-            // So many neighbours write it, whose parts may differ in size.
-            let (writers, bytes) = match &part {
-                Some(part) => (parts, bytes / part.length().max(1) * part.whole / parts),
-                None => (1, bytes),
-            };
+            let part = parts.and_then(|parts| parts.part(id, &shape));
+            let holders = parts.and_then(|parts| parts.holders(id));
             let mut shard = stages.shard(id);
-            if let Some(shard) = shard.as_mut().filter(|_| part.is_none()) {
-                shard.copy = shard.copy * parts + of_parts;
+            if let Some(shard) = &mut shard {
+                shard.copy = match &holders {
+                    // Ranks outside have copies of what these hold, or nothing.
+                    Some(holders) => shard.copy * 2 + usize::from(!holders.contains(&own)),
+                    None => shard.copy * holding + own,
+                };
             }
-            let writer = match &shard {
-                Some(_) => None,
-                None => (0..written.len()).step_by(writers).min_by_key(|rank| written[*rank]),
+            let writer = match (&shard, &holders) {
+                (Some(_), _) => None,
+                // Ranks hold other parts, so they take turns.
+                (None, holders) if parts.is_some() => {
+                    let each = if holders.is_some() { holding } else { 1 };
+                    Some(parameters.len() * each % written.len())
+                }
+                (None, _) => (0..written.len()).min_by_key(|rank| written[*rank]),
             };
-            let written_by = writer.map_or(0..0, |first| first..first + writers);
+            // Those that hold one copy together write it.
+            let held = holders.unwrap_or(0..1);
+            let written_by = writer.map_or(0..0, |first| first + held.start..first + held.end);
             written[written_by.clone()].iter_mut().for_each(|written| *written += bytes.max(1));
             let writes_whole = written_by.contains(&world.rank());
             let path = place.path.clone();
+            let axes = shape.len();
             parameters.insert(id, ParameterPlace { path, axes, part, shard, writes_whole });
         }
         Self { parameters, aliases, lora_scale: None, bases: HashMap::new() }
@@ -138,12 +146,17 @@ impl ParameterPlace {
 
     /// Whether this rank writes the scalars that belong to the whole parameter; exactly one rank does.
     pub fn writes_scalars(&self) -> bool {
-        let is_first = |part: &TensorPart| part.ranges.first().is_some_and(|range| range.start == 0);
+        let is_first = |part: &ModelPart| part.ranges.first().is_some_and(|range| range.start == 0);
         self.part.as_ref().is_none_or(is_first)
             && match &self.shard {
                 Some(shard) => self.is_written() && shard.rows.start == 0,
                 None => self.writes_whole,
             }
+    }
+
+    /// Whether the parameter is another rank's, so that this one has nothing of it.
+    pub fn is_away(&self) -> bool {
+        self.part.as_ref().is_some_and(|part| part.ranges.is_empty())
     }
 
     /// Returns the shape of the whole of a tensor, of which this rank holds `shape`, padding included.
@@ -165,12 +178,12 @@ impl ParameterPlace {
     }
 
     /// Returns this rank's part of a tensor, where all shards of the part have `shape`.
-    fn part_of(&self, shape: &[usize]) -> Option<&TensorPart> {
+    fn part_of(&self, shape: &[usize]) -> Option<&ModelPart> {
         self.part.as_ref().filter(|part| shape.get(part.axis) == Some(&part.length()))
     }
 
     /// Returns where rows of this rank's part stand in a whole tensor of so many axes.
-    pub(super) fn in_whole(&self, part: &TensorPart, rows: Range<usize>, axes: usize) -> Slice {
+    pub(super) fn in_whole(&self, part: &ModelPart, rows: Range<usize>, axes: usize) -> Slice {
         if axes == 1 {
             return Slice { rows: None, columns: Some(within(&part.ranges, rows)) };
         }

@@ -50,6 +50,8 @@ fn require_same<M: Module>(model: &M, layout: &Layout, saved: &Tensors) -> Resul
         shape = place.whole(&shape);
         differences.extend(match saved.info(path) {
             None => Some(format!("`{path}` is not in it")),
+            // Its shape is that of another rank's.
+            Some(_) if place.is_away() => None,
             Some(info) if info.shape != shape => {
                 Some(format!("`{path}` is {:?} in it and {shape:?} in the model", info.shape))
             }
@@ -107,7 +109,9 @@ impl ParamMap for SavedValues<'_> {
 
 impl SavedValues<'_> {
     fn read<const D: usize>(&self, id: ParamId, value: &Tensor<D>) -> Result<Tensor<D>, ResumeError> {
-        let Some(place) = self.layout.place(id) else { return Ok(value.clone()) };
+        let Some(place) = self.layout.place(id).filter(|place| !place.is_away()) else {
+            return Ok(value.clone());
+        };
         let Some(info) = self.saved.info(&place.path) else { return Ok(value.clone()) };
         go_on(self.interrupter)?;
         let dtype = tensor_dtype(&place.path, info.dtype)?;
@@ -187,7 +191,7 @@ pub(super) fn read_part(
 mod tests {
     use burn::nn::{Linear, LinearConfig};
     use firebrick_checkpoints::{Checkpoint, Folder, Manifest, Piece, RankState};
-    use firebrick_strategies::{Shard, Stages, TensorPart};
+    use firebrick_strategies::{ModelPart, Shard, Stages};
     use firebrick_world::Communicator;
 
     use super::*;
@@ -246,7 +250,7 @@ mod tests {
         let manifest = Manifest::new("run", 1, 1, "0").files(staging.write_rank(&state).unwrap());
         let saved = Checkpoint::open(staging.publish(manifest, "()").unwrap().path).unwrap();
         let read = |rows: Option<std::ops::Range<usize>>| {
-            let part = TensorPart { axis: 0, whole: 12, ranges: vec![2..4, 6..8, 10..12] };
+            let part = ModelPart { axis: 0, whole: 12, ranges: vec![2..4, 6..8, 10..12] };
             let shard = rows.map(|rows| Shard { whole: 6, rows, padded: 4, copy: 0 });
             let place =
                 ParameterPlace { path: "bias".into(), axes: 1, part: Some(part), shard, writes_whole: false };

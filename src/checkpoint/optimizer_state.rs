@@ -162,10 +162,14 @@ impl<'a> SavedState<'a> {
         let (mut states, mut count) = (OptimizerStates::new(), 0);
         for id in params {
             // A parameter's group in the optimizer may depend on its path.
-            let path = self.layout.place(*id).map(|place| place.path.clone());
+            let place = self.layout.place(*id);
+            if place.is_some_and(ParameterPlace::is_away) {
+                continue;
+            }
+            let path = place.map(|place| place.path.clone());
             let mut state = ParamState { path, ..ParamState::default() };
             for (name, field) in self.tensors.get(id).into_iter().flatten() {
-                let (Some(place), Some(info)) = (self.layout.place(*id), self.saved.info(name)) else {
+                let (Some(place), Some(info)) = (place, self.saved.info(name)) else {
                     continue;
                 };
                 go_on(self.interrupter)?;

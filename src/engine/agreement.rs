@@ -201,7 +201,7 @@ mod tests {
     fn window(lengths: &[usize], consumed: usize) -> Window<TokenBatch> {
         let batch = |&length: &usize| MicroBatch {
             batch: (length > 0).then(|| TokenBatch::from_rows(vec![vec![1; length]], 0).unwrap()),
-            first: 0,
+            positions: 0..0,
         };
         let after = Cursor { epoch: 0, consumed };
         Window { epoch: 0, batches: lengths.iter().map(batch).collect(), after }

@@ -1,5 +1,7 @@
 //! The windows of micro-batches that training consumes.
 
+use std::ops::Range;
+
 use firebrick_datasets::{Amount, Batch, Batches, Cursor, Cut, DataError, Prefetch, Requests, SampleError};
 use firebrick_world::Communicator;
 
@@ -47,8 +49,8 @@ pub struct Window<B> {
 pub struct MicroBatch<B> {
     /// `None` if the last samples of an epoch are too few for all ranks.
     pub batch: Option<B>,
-    /// Position of the first sample in the order of the epoch.
-    pub first: u64,
+    /// The positions of its samples in the order of the epoch.
+    pub positions: Range<usize>,
 }
 
 impl<B: Batch> MicroBatch<B> {
@@ -97,11 +99,16 @@ impl<B: Batch> Feed<B> {
                 return Err(DataError::Sample(SampleError::EmptyEpoch { epoch: 0 }));
             };
             let (request, OptionalBatch(batch)) = delivered?;
-            batches.push(MicroBatch { batch, first: request.positions.start as u64 });
+            batches.push(MicroBatch { batch, positions: request.positions });
             if let Some(after) = request.closes_window {
                 return Ok(Window { epoch: request.epoch, batches, after });
             }
         }
+    }
+
+    /// Returns the samples at these positions again.
+    pub fn again(&self, epoch: u64, positions: Range<usize>) -> Result<B, DataError> {
+        self.spare.stream().batch(epoch, positions)
     }
 
     /// Returns a batch that belongs to no window.
@@ -200,7 +207,7 @@ mod tests {
                 let ahead = feed.peek().unwrap().after;
                 let window = feed.window().unwrap();
                 assert_eq!(window.after, ahead);
-                let first = window.batches.iter().map(|micro| micro.first);
+                let first = window.batches.iter().map(|micro| micro.positions.start);
                 (window.epoch, first.collect::<Vec<_>>())
             };
             [places(), places(), places()]
@@ -220,7 +227,7 @@ mod tests {
             let mut places = || {
                 let window = feed.window().unwrap();
                 let samples = |micro: &MicroBatch<_>| micro.batch.as_ref().map_or(0, Batch::samples);
-                let batches = window.batches.iter().map(|micro| (micro.first, samples(micro)));
+                let batches = window.batches.iter().map(|micro| (micro.positions.start, samples(micro)));
                 (batches.collect::<Vec<_>>(), window.after)
             };
             [places(), places()]

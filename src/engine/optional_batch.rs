@@ -60,6 +60,11 @@ impl<B: Batch> Spare<B> {
         Self { stream, position: None }
     }
 
+    /// Returns the stream that it is of.
+    pub fn stream(&self) -> &Stream<B> {
+        &self.stream
+    }
+
     /// Returns the first sample with supervised items, which takes part in what the ranks do together: a batch without a
     /// token enters no segment. If no sample has any, all ranks get the first one.
     pub fn batch(&mut self) -> Result<B, DataError> {

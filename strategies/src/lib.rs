@@ -18,7 +18,7 @@
 //! registry/     recipes by the names that they have in run files
 //! pass/         one forward pass: its mode, the segment around each block, and dropout
 //! grads/        gradients on their way to the optimizer, with the facts known about them, and what happens to them
-//! tensor_parallel/
+//! model_parallel/
 //!               the layers that ranks of a tensor axis divide, and the parts that each holds
 //! sharding/     how the ranks divide parameters, gather them again, and sum gradients
 //! moving.rs     flat tensors on their way: buckets, and moves to the host beside the computation
@@ -136,13 +136,13 @@ mod error;
 mod execution;
 mod grads;
 mod learning;
+mod model_parallel;
 mod moving;
 pub mod optim;
 mod params;
 mod pass;
 pub mod registry;
 mod sharding;
-mod tensor_parallel;
 #[cfg(test)]
 mod testing;
 
@@ -162,6 +162,9 @@ pub use grads::{Agreed, Agreement, GradMap, Grads, Outcome, Settled, SkipReason}
 pub use learning::{
     Clip, Ema, Freeze, Lora, LoraFactors, Quantize, SkipOutliers, Targets, adapted_linear, undropped_linear,
 };
+pub use model_parallel::{
+    ModelPart, ModelParts, OwnTokens, Pipeline, PipelineSchedule, PipelineStep, TensorPlan,
+};
 pub use params::{
     AnyParam, LowRank, ParamMap, ParamPlace, PathError, Paths, Trained, UnfitFactors, apart,
     each_distinct_param, each_param, learns, map_params, relift, tie, tied, trained, trained_here, untie,
@@ -172,7 +175,6 @@ pub use pass::{
     TensorMap, Units, Which,
 };
 pub use sharding::{Part, Reduces, Rows, Shard, Sharding};
-pub use tensor_parallel::{OwnTokens, TensorPart, TensorParts, TensorPlan};
 
 impl<M: burn::module::Module + 'static> registry::Registered for dyn Strategy<M> {
     const KIND: &'static str = "a strategy";

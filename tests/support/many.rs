@@ -6,7 +6,7 @@ use firebrick::strategies::Composition;
 use firebrick::{Accumulate, Clip, Data, Report, Schedule, StepNumbers, Trainer, World};
 use firebrick_models::Gpt;
 
-use super::{Rows, gpt};
+use super::{Rows, gpt_of};
 
 /// Returns the largest difference, relative to the number expected.
 pub fn furthest(found: &[f64], expected: &[f64]) -> f64 {
@@ -40,6 +40,8 @@ pub struct Setting {
     pub evaluated: bool,
     /// So many ranks train on the same samples.
     pub per_batch: usize,
+    /// The blocks of the model.
+    pub layers: usize,
 }
 
 impl Default for Setting {
@@ -58,6 +60,7 @@ impl Default for Setting {
             optimizer,
             evaluated: false,
             per_batch: 1,
+            layers: 3,
         }
     }
 }
@@ -78,7 +81,7 @@ impl Setting {
         let data = Data::new(Rows::ragged(self.rows)).micro_batch(micro);
         let data = if self.evaluated { data.valid(Rows::ragged(self.rows)) } else { data };
         let (sender, steps) = std::sync::mpsc::channel();
-        let model = gpt(self.dropout, &device);
+        let model = gpt_of(self.layers, self.dropout, &device);
         let optimizer = (self.optimizer)(&model);
         let trained = Trainer::new()
             .over(World::threads(ranks))

@@ -188,7 +188,12 @@ pub fn map_waves<M: Module>(model: M) -> M {
 
 /// Creates a small transformer of three blocks with fixed weights.
 pub fn gpt(dropout: f64, device: &Device) -> Gpt {
-    let config = GptConfig { layers: 3, heads: 2, width: 16, dropout, bias: true, tied: true };
+    gpt_of(3, dropout, device)
+}
+
+/// The same of so many blocks.
+pub fn gpt_of(layers: usize, dropout: f64, device: &Device) -> Gpt {
+    let config = GptConfig { layers, heads: 2, width: 16, dropout, bias: true, tied: true };
     map_params(config.init(VOCABULARY, 9, device), &mut Hashed(0))
 }
 

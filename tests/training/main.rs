@@ -35,6 +35,7 @@ mod on_disk;
 mod optimizers;
 mod own_strategies;
 mod peft;
+mod pipeline;
 mod preference;
 mod pretrained;
 mod pretrained_folders;

@@ -314,7 +314,7 @@ fn what_cannot_share_layers_is_refused() {
         both.contains("`context` must be a divisor of the number of ranks over `tensor`, which is 3"),
         "{both}"
     );
-    assert!(error(2, Mesh::new().tensor(2), none().with(Lora::rank(2))).contains("does not go with Lora"));
+    assert!(error(2, Mesh::new().tensor(2), none().with(Lora::rank(2))).contains("do not go with Lora"));
     let trainer =
         Trainer::new().over(World::threads(2)).with(Zero::stage(0)).with(Mesh::new().tensor(2)).steps(2);
     let data = Data::new(Rows::ragged(8)).micro_batch(2);

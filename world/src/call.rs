@@ -26,6 +26,8 @@ pub enum Collective {
     Scatter,
     /// One rank gets each rank's tensor.
     Gather,
+    /// One rank gets the tensors of another.
+    Send,
     /// Waits until all ranks have arrived.
     Barrier,
     /// Every rank gets a few numbers, or bytes, of each rank.
@@ -41,6 +43,7 @@ impl Display for Collective {
             Collective::Broadcast => "broadcast",
             Collective::Scatter => "scatter",
             Collective::Gather => "gather",
+            Collective::Send => "send",
             Collective::Barrier => "barrier",
             Collective::Scalars => "numbers",
         })

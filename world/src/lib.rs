@@ -15,6 +15,7 @@
 //! device_collectives.rs  what makes them: NCCL, or a program
 //! nccl/            NCCL between ranks that are threads or processes
 //! collectives.rs   collectives on several parts at once, in host memory; broadcast and scatter; collectives on tensors
+//! point_to_point.rs  messages from one rank to another, which no other rank waits for
 //! flat.rs          flat tensors between devices and host memory, with one copy for all of one dtype
 //! seat.rs          a rank's place in the exchange, and threads that do pieces of work for a rank
 //! exchange.rs      the primitive below every collective: each rank of a group sends each rank a message
@@ -82,6 +83,7 @@ mod mpi;
 #[cfg(feature = "nccl")]
 mod nccl;
 mod on_devices;
+mod point_to_point;
 mod seat;
 mod sum;
 mod summing;

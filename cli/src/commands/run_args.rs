@@ -172,7 +172,7 @@ impl RunArgs {
         run.ranks = self.ranks.map_or(run.ranks, |ranks| Some(ranks as usize));
         // Other settings beside the run's may have their own mesh.
         let has_mesh = |set: &str| set.contains("Mesh(") || set.trim().starts_with("mesh");
-        if let Some(mesh) = self.mesh.filter(|_| !further.iter().any(|set| has_mesh(set))) {
+        if let Some(mesh) = self.mesh.clone().filter(|_| !further.iter().any(|set| has_mesh(set))) {
             let mesh = RunStrategy::new("Mesh", mesh);
             match run.strategies.iter_mut().find(|strategy| strategy.effects().context.is_some()) {
                 Some(own) => *own = mesh,
@@ -184,7 +184,7 @@ impl RunArgs {
     }
 }
 
-/// Reads the axes of a mesh: `context=2,tensor=4`.
+/// Reads the axes of a mesh: `context=2,tensor=4,pipeline=2`.
 fn mesh(text: &str) -> Result<Mesh, String> {
     let axis = |mesh: Mesh, axis: &str| {
         let (name, ranks) = axis.split_once('=')?;
@@ -192,11 +192,12 @@ fn mesh(text: &str) -> Result<Mesh, String> {
         match name {
             "context" => Some(mesh.context(ranks)),
             "tensor" => Some(mesh.tensor(ranks)),
+            "pipeline" => Some(mesh.pipeline(ranks)),
             _ => None,
         }
     };
     text.split(',').try_fold(Mesh::new(), axis).ok_or_else(|| {
-        "expected the ranks of each axis, `context` or `tensor`, such as `context=2` or `context=2,tensor=4`".into()
+        "expected the ranks of each axis, `tensor`, `pipeline` or `context`, such as `context=2` or `tensor=4,pipeline=2`".into()
     })
 }
 

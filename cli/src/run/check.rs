@@ -177,7 +177,7 @@ fn strategies(strategies: &[RunStrategy], batch: &BatchConfig) -> Option<Problem
 }
 
 fn mesh(run: &Run) -> Option<Problem> {
-    let error = run.mesh?.check().err()?;
+    let error = run.mesh.as_ref()?.check().err()?;
     Some(Problem::of_setting("mesh", "mesh", &error))
 }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! prepared.rs  a run whose strategies have started, and how its session begins
+//! passes.rs    the passes of a window, and those between forward and backward
 //! weights.rs   master and replica, and where their values are
 //! update.rs    applies a window's gradients, skips them, or leaves the decision to the device
 //! updater.rs   the optimizer with its schedule; a new master becomes master and replica, whole or part by part
@@ -11,6 +12,7 @@
 //! ```
 
 mod memory;
+mod passes;
 mod prepared;
 mod ranks;
 mod saved;
@@ -25,8 +27,7 @@ use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use firebrick_datasets::Batch;
-use firebrick_kernels::Draws;
-use firebrick_strategies::{Adaptation, Grads, Outcome, Pass, SkipReason, Stages, float_name};
+use firebrick_strategies::{Adaptation, Grads, Outcome, Pass, PipelineStep, SkipReason, Stages, float_name};
 use firebrick_world::{Activity, Communicator, is_host};
 use tracing::warn;
 
@@ -34,13 +35,14 @@ use crate::accounting::budget::{Moment, OnDevice};
 use crate::accounting::{ParameterBytes, trainable_bytes};
 use crate::checkpoint::{Layout, StateSize};
 use crate::engine::agreement::Tells;
-use crate::engine::feed::{Feed, MicroBatch, Share, Window};
+use crate::engine::feed::{Feed, Share, Window};
 use crate::engine::step::Step;
 use crate::observe::rank_report::Exchanged;
 use crate::scratch::Values;
 use crate::{Loss, Objective, TrainError};
 
 use memory::MemoryProbe;
+use passes::{Forward, Given, Passes};
 pub use prepared::PreparedRun;
 use ranks::Ranks;
 pub use saved::Whole;
@@ -127,19 +129,18 @@ impl<M: Module> Session<M> {
             self.arrive()?;
         }
         let passes = self.pass.of_window();
+        let mut batches = Passes::new(window, of_all.items, self.pass.is_collective(), self.seed);
         let (mut outcome, mut agreement) = (Outcome::Hold, None);
-        for (index, MicroBatch { batch, first }) in window.batches.into_iter().enumerate() {
-            let closes = index + 1 == of_all.items.len();
-            let pass = passes.drawing(Draws { seed: self.seed, epoch: window.epoch, first });
-            // Forward and backward.
-            let grads = match batch.filter(|batch| batch.items() > 0) {
-                Some(batch) => self.gradients(&pass, batch, closes, &mut step)?,
-                None if of_all.items[index] > 0 && self.pass.is_collective() => {
-                    self.no_gradients(pass, feed.spare()?, closes)?
+        // Without a pipeline, forward and backward passes take turns.
+        for order in batches.steps(&passes) {
+            let at = match order {
+                PipelineStep::Backward { micro_batch, chunk } => (micro_batch, chunk),
+                PipelineStep::Forward { micro_batch, chunk } => {
+                    self.forward(&passes, (micro_batch, chunk), &mut batches, feed, &mut step)?;
+                    continue;
                 }
-                // Without items, not even a NaN of the activations may count.
-                None => Grads::new(GradientsParams::new(), closes),
             };
+            let (grads, closes) = self.backward(at, &mut batches, &mut step)?;
             // By now the device has decided about the last update, and has this pass to compute.
             self.confirm()?;
             step.loss_scale = self.stages.loss_scale();
@@ -147,7 +148,7 @@ impl<M: Module> Session<M> {
                 agreement = self.ranks.telling(self.updater.updates, &mut step, feed, tells, &before);
             }
             // Reduce, sum and transform: each strategy at its place.
-            let grads = grads.agreeing(agreement.clone()).dividing(self.adaptation.tensor().cloned());
+            let grads = grads.agreeing(agreement.clone()).dividing(self.adaptation.parts().cloned());
             self.memory.before_collect(&grads, self.weights.replica())?;
             outcome = self.stages.collect(self.weights.master(), grads)?;
             self.memory.after_collect(self.stages.held_bytes());
@@ -183,65 +184,104 @@ impl<M: Module> Session<M> {
         Ok(step)
     }
 
-    /// Runs forward and backward on one micro-batch, in a pass of its window. Returns its share of the gradients of the
-    /// window's mean loss.
-    fn gradients<B: Batch>(
+    /// Runs a micro-batch forward, in a pass of its window.
+    fn forward<B: Batch>(
+        &mut self,
+        passes: &Pass,
+        at: (usize, usize),
+        batches: &mut Passes<B, M>,
+        feed: &mut Feed<B>,
+        step: &mut Step,
+    ) -> Result<(), TrainError>
+    where
+        M: Objective<B>,
+    {
+        let forward = match batches.given(at, passes, feed)? {
+            None => None,
+            // Runs along with the other ranks, contributing nothing.
+            Some((Given::Spare(batch), pass)) => {
+                let awaited = Awaited::of(self.weights.replica());
+                let (model, pass) = pass.empty_batch(true).enter(self.weights.replica())?;
+                let loss = pass.forward(|| model.loss(batch, &pass).sum)?;
+                Some(Forward { model, pass, loss, awaited })
+            }
+            Some((Given::Own(batch), pass)) => {
+                if batches.are_over() {
+                    batches.beyond = self.memory.begin_pass(&pass);
+                }
+                Some(self.forward_of(&pass, batch, step)?)
+            }
+        };
+        batches.hold(at, forward);
+        Ok(())
+    }
+
+    /// Runs a batch forward, up to its share of the window's mean loss.
+    fn forward_of<B: Batch>(
         &mut self,
         pass: &Pass,
         batch: B,
-        closes: bool,
         step: &mut Step,
-    ) -> Result<Grads, TrainError>
+    ) -> Result<Forward<M>, TrainError>
     where
         M: Objective<B>,
     {
         let scale = self.loss_scale();
-        let (master, replica) = (self.weights.master(), self.weights.replica());
+        let replica = self.weights.replica();
         let (awaited, expected) = (Awaited::of(replica), batch.items());
-        let beyond = self.memory.begin_pass(pass);
         let (model, pass) = pass.enter(replica)?;
-        let timed = |activity| self.ranks.world.timeline().span(activity, || "the model".into());
-        let span = timed(Activity::Forward);
-        let Loss { sum, items } = model.loss(batch, &pass);
+        let span = self.ranks.world.timeline().span(Activity::Forward, || "the model".into());
+        let found = pass.forward(|| model.loss(batch, &pass))?;
         drop(span);
+        let stay = pass.not_in_fp8()?;
+        if !stay.is_empty() && self.ranks.world.rank() == 0 {
+            warn!("in bf16, not in 8 bits, since an axis is no multiple of 16: {}", stay.join(", "));
+        }
+        let Some(Loss { sum, items }) = found else {
+            return Ok(Forward { model, pass, loss: None, awaited });
+        };
         if pass.smooths_in_vain() {
             return Err(TrainError::LabelsNotSmoothed);
         }
         if pass.repeats_batch() {
             return Err(TrainError::TokensNotDivided);
         }
-        let stay = pass.not_in_fp8()?;
-        if !stay.is_empty() && self.ranks.world.rank() == 0 {
-            warn!("in bf16, not in 8 bits, since an axis is no multiple of 16: {}", stay.join(", "));
-        }
         let loss = checked(sum, items, expected)? / step.items as f64;
         if pass.adds_results() {
             step.add_loss(loss.clone().inner());
         }
-        self.memory.after_forward(closes, step);
-        let scaled = match scale {
+        let loss = match scale {
             None => loss,
             Some(LossScale::Known(scale)) => loss * scale,
             Some(LossScale::OnDevice(scale)) => loss * Tensor::from_inner(*scale),
         };
-        let span = timed(Activity::Backward);
-        let grads = scaled.backward();
-        drop(span);
-        self.memory.end_pass(beyond, step);
-        awaited.check(master, replica)?;
-        let grads = pass.gradients(grads, &model, closes)?;
-        self.adaptation.check()?;
-        Ok(grads)
+        Ok(Forward { model, pass, loss: Some(loss), awaited })
     }
 
-    /// Runs forward and backward along with the other ranks, contributing nothing.
-    fn no_gradients<B: Batch>(&self, pass: Pass, batch: B, closes: bool) -> Result<Grads, TrainError>
-    where
-        M: Objective<B>,
-    {
-        let (model, pass) = pass.empty_batch(true).enter(self.weights.replica())?;
-        let grads = model.loss(batch, &pass).sum.backward();
-        Ok(pass.gradients(grads, &model, closes)?)
+    /// Runs the backward pass of a micro-batch that has run forward. Returns its share of the gradients of the window's mean loss, and
+    /// whether it is the window's last one.
+    fn backward<B: Batch>(
+        &mut self,
+        at: (usize, usize),
+        batches: &mut Passes<B, M>,
+        step: &mut Step,
+    ) -> Result<(Grads, bool), TrainError> {
+        let (forward, closes) = batches.end(at);
+        let Some(Forward { model, pass, loss, awaited }) = forward else {
+            return Ok((Grads::new(GradientsParams::new(), closes), closes));
+        };
+        self.memory.after_forward(closes, step);
+        let root = pass.root(loss)?;
+        let span = self.ranks.world.timeline().span(Activity::Backward, || "the model".into());
+        let grads = root.backward();
+        drop(span);
+        if !pass.is_empty_batch() && batches.are_over() {
+            self.memory.end_pass(batches.beyond.take(), step);
+        }
+        awaited.check(self.weights.master(), self.weights.replica())?;
+        let grads = pass.gradients(grads, &model, closes)?;
+        self.adaptation.check()?;
+        Ok((grads, closes))
     }
 
     /// The number of updates made so far.

@@ -57,13 +57,13 @@ impl<M: Module + 'static> PreparedRun<M> {
             return Err(start.not_taken().into());
         }
         let setup = Setup::new(&model, &device).among(world.clone());
-        let mut setup = setup.dividing(adaptation.tensor().cloned());
+        let mut setup = setup.dividing(adaptation.parts().cloned());
         let stages = strategies.start(&mut setup)?;
         let order = setup.order().clone();
         if world.size() > 1 && order.reduces().is_none() {
             return Err(TrainError::NotReduced { ranks: world.size() });
         }
-        if order.shards_master() || adaptation.tensor().is_some() {
+        if order.shards_master() || adaptation.parts().is_some() {
             require_elementwise(&model, optimizer, &device)?;
         }
         let pass = setup.into_pass();
@@ -130,7 +130,7 @@ impl<M: Module + 'static> PreparedRun<M> {
         let owned = (model, &mut stages);
         let master =
             device.memory_persistent_allocations(owned, |(model, stages)| stages.init_master(model))?;
-        adaptation.tensor().map_or(Ok(()), |parts| parts.check())?;
+        adaptation.parts().map_or(Ok(()), |parts| parts.check())?;
         let mut disk = match order.on_disk().filter(|_| opens_disk) {
             Some(OnDisk { folder, bucket_bytes }) => Some(Disk::create(folder, *bucket_bytes, world.rank())?),
             None => None,
@@ -151,7 +151,9 @@ impl<M: Module + 'static> PreparedRun<M> {
             Some(offloaded) => offloaded.outline(master.clone(), Values::Master, true),
         };
         let owned = outline(&master);
-        if trained(&owned).is_empty() {
+        // Another stage of a pipeline may have what is trained.
+        let is_stage = adaptation.parts().is_some_and(|parts| parts.pipeline().is_some());
+        if trained(&owned).is_empty() && !is_stage {
             return Err(TrainError::NothingTrained);
         }
         let before = dtypes(&owned);
@@ -172,7 +174,7 @@ impl<M: Module + 'static> PreparedRun<M> {
         let is_tied = tied(weights.master());
         let scale = adaptation.low_rank().map(|factors| factors.scale());
         let layout = Arc::new(
-            Layout::of(&owned, &mut stages, &world, adaptation.tensor().map(|parts| &**parts))
+            Layout::of(&owned, &mut stages, &world, adaptation.parts().map(|parts| &**parts))
                 .scaling(scale)
                 .packing(adaptation.packed_bases()),
         );

@@ -142,13 +142,13 @@ impl<M: Module> Session<M> {
         self.having_read(Ok(whole))
     }
 
-    /// Gathers a model of the master's parts into one whole model, from the ranks that shard it and from those that divide its
-    /// layers.
+    /// Gathers a model of the master's parts into one whole model, from the ranks that shard it and from those that hold its
+    /// parts.
     fn gathered(&mut self, model: M, root: Option<usize>) -> Result<Option<M>, TrainError> {
-        let Some(parts) = self.adaptation.tensor().cloned() else {
+        let Some(parts) = self.adaptation.parts().cloned() else {
             return Ok(self.stages.gather_full(model, root)?);
         };
-        // The ranks that divide a model's layers are neighbours.
+        // The ranks that hold the parts of a model are neighbours.
         let each = parts.ranks().size();
         let own = self.stages.gather_full(model, root.map(|root| root / each))?;
         Ok(own.map(|own| parts.whole(own, root.map(|root| root % each))).transpose()?.flatten())
@@ -252,7 +252,7 @@ impl<M: Module> Session<M> {
 
     /// Whether each rank holds only a part of the replica.
     fn shares_replica(&self) -> bool {
-        let is_divided = self.adaptation.tensor().is_some();
+        let is_divided = self.adaptation.parts().is_some();
         is_divided
             || self.rows(self.replica()).any(|(id, rows)| {
                 self.shard(id).is_some_and(|shard| shard.padded < shard.whole && rows == shard.padded)

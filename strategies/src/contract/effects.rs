@@ -6,7 +6,7 @@ use burn::tensor::FloatDType;
 use firebrick_kernels::packed::Packing;
 use serde::{Deserialize, Serialize};
 
-use crate::{PathError, Paths};
+use crate::{PathError, Paths, PipelineSchedule};
 
 pub use crate::Reduces;
 
@@ -37,6 +37,8 @@ pub struct Effects {
     pub context: Option<usize>,
     /// It divides layers among so many ranks.
     pub tensor: Option<usize>,
+    /// It divides blocks among so many ranks.
+    pub pipeline: Option<Pipelined>,
     /// It keeps state in host memory.
     pub offloads: Option<Offloads>,
     /// It moves gradients and replicas between host and device, so many bytes in one copy, unless a tensor alone has more.
@@ -57,6 +59,15 @@ pub struct Effects {
     pub result: OnResult,
     /// The paths of parameters and modules that its settings name.
     pub paths: Vec<String>,
+}
+
+/// The ranks that have the stages of a pipeline, and the order in which they run micro-batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pipelined {
+    /// The ranks.
+    pub ranks: usize,
+    /// The order.
+    pub schedule: PipelineSchedule,
 }
 
 /// The sum of a window's micro-batches.
@@ -183,6 +194,7 @@ impl Effects {
             reduces: None,
             context: None,
             tensor: None,
+            pipeline: None,
             offloads: None,
             moves: None,
             moves_each_update: false,

@@ -2,6 +2,7 @@
 
 use burn::tensor::{DType, FloatDType};
 
+use super::effects::Pipelined;
 use crate::{Effects, Offloads, OnDisk, Reduces, StrategyError};
 
 /// The [effects](Effects) of a composition, in the order in which gradients pass through its strategies.
@@ -19,7 +20,8 @@ use crate::{Effects, Offloads, OnDisk, Reduces, StrategyError};
 /// 6. `Zero` that sums once per update: stages 0 and 1
 /// 7. `Offload(optimizer)` that moves gradients once per update: behind such a `Zero`, or with
 ///    [`each_update`](crate::Offload::each_update)
-/// 8. all others, as they are written
+/// 8. [`Mesh`](crate::Mesh), whose stages of a pipeline sum the gradients of what each of them has
+/// 9. all others, as they are written
 ///
 /// If there is a 6 or a 7, `Amp` comes behind it, so that parameters travel in the replica's dtype.
 ///
@@ -57,6 +59,8 @@ enum Phase {
     OffloadOnce,
     /// What was added up is cast.
     CastOnce,
+    /// Ranks sum the gradients of what each stage of a pipeline has.
+    SumStages,
     /// The gradients of the update are complete.
     Complete,
 }
@@ -86,6 +90,8 @@ impl Phase {
             Self::Quantize
         } else if one.adapts {
             Self::Adapt
+        } else if one.pipeline.is_some() {
+            Self::SumStages
         } else {
             Self::Complete
         }
@@ -195,9 +201,21 @@ impl Order {
         self.find(|effects| effects.tensor).map_or(1, |(_, ranks)| ranks.max(1))
     }
 
+    /// Returns the pipeline that blocks are divided into, if a strategy divides them among several ranks.
+    pub fn pipeline(&self) -> Option<Pipelined> {
+        self.find(|effects| effects.pipeline)
+            .map(|(_, pipeline)| pipeline)
+            .filter(|pipeline| pipeline.ranks > 1)
+    }
+
+    /// Returns how many ranks in a row hold one copy of the model.
+    pub fn ranks_per_model(&self) -> usize {
+        self.tensor() * self.pipeline().map_or(1, |pipeline| pipeline.ranks)
+    }
+
     /// Returns how many ranks in a row train on the same samples.
     pub fn ranks_per_batch(&self) -> usize {
-        self.context() * self.tensor()
+        self.context() * self.ranks_per_model()
     }
 
     /// Returns how many of the ranks share a copy of the state.

@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use firebrick_world::Communicator;
 
 use crate::moving::BUCKET_BYTES;
-use crate::{Effects, Offloads, Order, Pass, SegmentPlan, StrategyError, TensorParts};
+use crate::{Effects, ModelParts, Offloads, Order, Pass, SegmentPlan, StrategyError};
 
 /// The model, the device, and what the strategies so far do to the gradients.
 ///
@@ -21,7 +21,7 @@ pub struct Setup<'a, M> {
     order: Order,
     segments: SegmentPlan,
     world: Communicator,
-    tensor: Option<Arc<TensorParts>>,
+    parts: Option<Arc<ModelParts>>,
     master_is_away: Arc<AtomicBool>,
     gradients_land: Arc<AtomicBool>,
     offloads_parameters_to_disk: Arc<AtomicBool>,
@@ -39,7 +39,7 @@ impl<'a, M> Setup<'a, M> {
             order: Order::default(),
             segments: SegmentPlan::of(model),
             world: Communicator::solo(),
-            tensor: None,
+            parts: None,
             master_is_away: Arc::default(),
             gradients_land: Arc::default(),
             offloads_parameters_to_disk: Arc::default(),
@@ -51,17 +51,16 @@ impl<'a, M> Setup<'a, M> {
         Self { world, ..self }
     }
 
-    /// Divides the model among the ranks of a tensor axis. From then on, [`world`](Self::world) has the ranks that hold the same
-    /// part as this one.
-    pub fn dividing(self, tensor: Option<Arc<TensorParts>>) -> Self {
-        let Some(parts) = &tensor else { return self };
-        let ranks = parts.ranks().size();
-        Self { world: self.world.split(|rank| rank % ranks), tensor, ..self }
+    /// Divides the model among ranks. From then on, [`world`](Self::world) has the ranks that hold the same part as this one.
+    pub fn dividing(self, parts: Option<Arc<ModelParts>>) -> Self {
+        let Some(held) = &parts else { return self };
+        let ranks = held.ranks().size();
+        Self { world: self.world.split(|rank| rank % ranks), parts, ..self }
     }
 
-    /// Returns the parts of the model that the ranks of a tensor axis hold, if there is such an axis.
-    pub fn tensor(&self) -> Option<&Arc<TensorParts>> {
-        self.tensor.as_ref()
+    /// Returns the parts of the model that ranks hold, if they divide it.
+    pub fn parts(&self) -> Option<&Arc<ModelParts>> {
+        self.parts.as_ref()
     }
 
     /// Adds the effects of a strategy to those of the strategies so far.
@@ -92,8 +91,7 @@ impl<'a, M> Setup<'a, M> {
         &self.order
     }
 
-    /// Returns this rank's communicator with the ranks that hold the same part of the model: all, unless ranks of a tensor axis
-    /// divide it.
+    /// Returns this rank's communicator with the ranks that hold the same part of the model: all, unless ranks divide it.
     pub fn world(&self) -> &Communicator {
         &self.world
     }

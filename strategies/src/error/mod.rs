@@ -213,11 +213,39 @@ pub enum StrategyError {
         "Mesh: `tensor` divides the layers of a model by its plan, and this model has none: return one from `Objective::tensor_plan`, or divide by `context` and by the stages of `Zero`"
     )]
     NoTensorPlan,
-    /// A tensor axis does not go with another strategy.
+    /// A divided model does not go with another strategy.
     #[error(
-        "Mesh: `tensor` does not go with {0}, whose parts of a matrix are not divided: leave one of the two out"
+        "Mesh: `tensor` and `pipeline` do not go with {0}, whose parts of a matrix are not divided: leave one of the two out"
     )]
-    NotWithTensor(&'static str),
+    NotWithParts(&'static str),
+    /// A pipeline does not go with a strategy that keeps parameters elsewhere.
+    #[error(
+        "Mesh: `pipeline` does not go with {0}, since each rank keeps its own blocks: use a lower stage, or `Offload(optimizer)`"
+    )]
+    NotWithPipeline(&'static str),
+    /// A model does not run the blocks of a pipeline one after the other.
+    #[error(
+        "Mesh: `pipeline` divides blocks that run one after the other, each in `Pass::segment`, and `{block}` runs out of the order of the model's lists: divide this model by `tensor` or `context`, or by the stages of `Zero`"
+    )]
+    NotAPipeline {
+        /// The path of the block.
+        block: String,
+    },
+    /// A model has ended without some blocks of a pipeline.
+    #[error(
+        "Mesh: `pipeline` divides the elements of the model's lists, and the model has not run all of them in `Pass::segment`: divide this model by `tensor` or `context`, or by the stages of `Zero`"
+    )]
+    StageNotLeft,
+    /// Something else than the next block reads what a block of a pipeline returns.
+    #[error(
+        "Mesh: `pipeline` sends what a block returns to the next one alone, and something else in this model reads it too: let blocks hand it on, or divide this model by `tensor` or `context`, or by the stages of `Zero`"
+    )]
+    StatesReadElsewhere,
+    /// A block of a pipeline reads other tensors than it returns.
+    #[error(
+        "Mesh: `pipeline` sends what a block returns to the next one, and a block of this model reads no tensor like it: let its first input of as many axes be what the block before returns"
+    )]
+    UnlikeStates,
     /// A number could not be read from a device.
     #[error("a number could not be read from the device: {0}")]
     Read(String),

@@ -1,17 +1,24 @@
 //! Divides the ranks into axes.
 
+use std::sync::Arc;
+
 use burn::module::Module;
 use serde::{Deserialize, Serialize};
 
-use crate::{Adaptation, Effects, SettingError, Setup, Stages, Strategy, StrategyError, StrategyRecipe};
+use crate::contract::effects::Pipelined;
+use crate::model_parallel::Recipe;
+use crate::{
+    Adaptation, Effects, Grads, Offloads, Outcome, Pipeline, PipelineSchedule, SettingError, Setup, Stage,
+    Stages, Strategy, StrategyError, StrategyRecipe,
+};
 
 const NAME: &str = "Mesh";
 
-/// Divides the ranks into axes: those of a tensor axis share the layers of the model, those of a context axis share the tokens of
-/// each sample, and what is left over is the data axis, whose ranks train on samples of their own.
+/// Divides the ranks into axes: those of a tensor axis share the layers of the model, those of a pipeline axis its blocks, those of a
+/// context axis share the tokens of each sample, and what is left over is the data axis, whose ranks train on samples of their own.
 ///
-/// Of `t` ranks of a tensor axis and `c` of a context axis, rank `t (c·i + k) + j` has part `j` of the layers and part `k` of the
-/// tokens of the samples of data rank `i`: ranks that share layers are neighbours.
+/// Of `t` ranks of a tensor axis, `p` of a pipeline axis and `c` of a context axis, rank `t (p (c·i + k) + s) + j` has part `j` of the
+/// layers of stage `s`, and part `k` of the tokens of the samples of data rank `i`: ranks that share layers are neighbours.
 ///
 /// # Tensor
 ///
@@ -20,6 +27,20 @@ const NAME: &str = "Mesh";
 /// sums what its heads return over the ranks, and so does its feed-forward layer; in the backward pass they sum the
 /// gradients of their inputs. A rank sends `2 (t-1)/t` elements in a sum of one. The ranks compute what no layer of the plan computes, such as
 /// norms, from the same numbers. The optimizer must treat elements independently, as for [`Zero`](crate::Zero).
+///
+/// # Pipeline
+///
+/// With a [pipeline](Self::pipeline) of `p`, each rank has some of the model's blocks, one after the other, with their gradients and
+/// optimizer state. They hand the states of a micro-batch of [`Accumulate`](crate::Accumulate) from one to the next, and the
+/// gradients of these states back, in the order of a [schedule](Self::schedule). A rank sends the states of each
+/// micro-batch once and their gradients once: `2 b n w` elements for `b` samples of `n` tokens of width `w`, and half of that
+/// at both ends. The first and the last rank wait for the others (p-1)/m of the time in which they compute `m` micro-batches: choose `m`
+/// of at least `4 p`. Parameters outside blocks, such as embeddings, are on each rank of the pipeline, which sum their gradients
+/// once per update, so that a tied embedding is one (Narayanan et al., 2021, arXiv:2104.04473).
+///
+/// A block is an element of the model's lists that runs in [`Pass::segment`](crate::Pass::segment) and reads what the block before
+/// returns: all families of `firebrick-models` but the encoder-decoders have such blocks. An evaluation runs the whole model
+/// on each rank, which the others send the parameters of one block at a time.
 ///
 /// # Context
 ///
@@ -53,13 +74,23 @@ const NAME: &str = "Mesh";
 /// assert_eq!(*columns.own, [0, 1, 2, 3, 12, 13, 14, 15]);
 /// # Ok::<(), firebrick_strategies::StrategyError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Mesh {
     #[serde(skip_serializing_if = "is_one")]
     context: usize,
     #[serde(skip_serializing_if = "is_one")]
     tensor: usize,
+    #[serde(skip_serializing_if = "is_one")]
+    pipeline: usize,
+    #[serde(skip_serializing_if = "is_default")]
+    schedule: PipelineSchedule,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    stages: Vec<usize>,
+}
+
+fn is_default(schedule: &PipelineSchedule) -> bool {
+    *schedule == PipelineSchedule::default()
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -69,7 +100,7 @@ fn is_one(ranks: &usize) -> bool {
 
 impl Default for Mesh {
     fn default() -> Self {
-        Self { context: 1, tensor: 1 }
+        Self { context: 1, tensor: 1, pipeline: 1, schedule: PipelineSchedule::default(), stages: Vec::new() }
     }
 }
 
@@ -89,56 +120,122 @@ impl Mesh {
         Self { tensor: ranks, ..self }
     }
 
+    /// Divides the blocks of the model among this many ranks. Default: 1.
+    pub fn pipeline(self, ranks: usize) -> Self {
+        Self { pipeline: ranks, ..self }
+    }
+
+    /// Sets the order in which the ranks of a pipeline run micro-batches. Default: one forward and one backward pass in turns.
+    pub fn schedule(self, schedule: PipelineSchedule) -> Self {
+        Self { schedule, ..self }
+    }
+
+    /// Sets the number of blocks of each stage of the pipeline. Default: as many as give stages of about the same size.
+    pub fn stages(self, blocks: impl Into<Vec<usize>>) -> Self {
+        Self { stages: blocks.into(), ..self }
+    }
+
     /// Checks whether its axes divide so many ranks.
     ///
     /// # Errors
     ///
     /// An axis does not.
-    pub fn check_ranks(self, ranks: usize) -> Result<(), StrategyError> {
+    pub fn check_ranks(&self, ranks: usize) -> Result<(), StrategyError> {
         let require = |setting, axis: usize, ranks: usize, of: &str| {
             let expected = format!("a divisor of the number of ranks{of}, which is {ranks}");
             SettingError::require(axis > 0 && ranks.is_multiple_of(axis), setting, expected, axis)
                 .map_err(|error| StrategyError::setting(NAME, error))
         };
         require("tensor", self.tensor, ranks, "")?;
-        require(
-            "context",
-            self.context,
-            ranks / self.tensor,
-            if self.tensor > 1 { " over `tensor`" } else { "" },
-        )
+        let of = if self.tensor > 1 { " over `tensor`" } else { "" };
+        require("pipeline", self.pipeline, ranks / self.tensor, of)?;
+        let of = match (self.tensor > 1, self.pipeline > 1) {
+            (false, true) => " over `pipeline`",
+            (true, true) => " over `tensor` and `pipeline`",
+            (_, false) => of,
+        };
+        require("context", self.context, ranks / self.ranks_per_model(), of)
+    }
+
+    /// The ranks that hold one copy of the model.
+    fn ranks_per_model(&self) -> usize {
+        self.tensor * self.pipeline
     }
 }
 
 impl StrategyRecipe for Mesh {
     fn effects(&self) -> Effects {
-        Effects { context: Some(self.context), tensor: Some(self.tensor), ..Effects::none(NAME) }
+        let pipeline = Pipelined { ranks: self.pipeline, schedule: self.schedule };
+        Effects {
+            context: Some(self.context),
+            tensor: Some(self.tensor),
+            pipeline: (self.pipeline > 1).then_some(pipeline),
+            ..Effects::none(NAME)
+        }
     }
 
     fn check(&self) -> Result<(), SettingError> {
         SettingError::require(self.context > 0, "context", "at least 1", self.context)?;
-        SettingError::require(self.tensor > 0, "tensor", "at least 1", self.tensor)
+        SettingError::require(self.tensor > 0, "tensor", "at least 1", self.tensor)?;
+        SettingError::require(self.pipeline > 0, "pipeline", "at least 1", self.pipeline)?;
+        if let PipelineSchedule::Interleaved(chunks) = self.schedule {
+            let expected = "interleaved stages of at least 2 on each rank";
+            SettingError::require(chunks > 1, "schedule", expected, chunks)?;
+        }
+        let is_used = self.pipeline > 1 || self.stages.is_empty() && is_default(&self.schedule);
+        let expected = "a `pipeline` of several ranks where there are `schedule` or `stages`";
+        SettingError::require(is_used, "pipeline", expected, self.pipeline)
     }
 }
 
 impl<M: Module> Strategy<M> for Mesh {
     fn adapted(&self, model: M, adaptation: &mut Adaptation) -> Result<M, StrategyError> {
-        let Some(world) = adaptation.world().filter(|_| self.tensor > 1) else { return Ok(model) };
+        let each = self.ranks_per_model();
+        let Some(world) = adaptation.world().filter(|_| each > 1) else { return Ok(model) };
         self.check_ranks(world.size())?;
-        let ranks = world.split(|rank| rank / self.tensor);
-        adaptation.divide(model, ranks)
+        let ranks = world.split(|rank| rank / each);
+        let (schedule, blocks) = (self.schedule, self.stages.clone());
+        adaptation.divide(model, ranks, &Recipe { ranks: self.pipeline, schedule, blocks })
     }
 
     fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
-        if let Some(parts) = setup.tensor().cloned() {
-            setup.segments_mut().divide_layers(parts);
+        let parts = setup.parts().cloned();
+        if let Some(parts) = parts.clone() {
+            setup.segments_mut().divide_model(parts);
         }
         let world = setup.world().clone();
-        Self { tensor: 1, ..*self }.check_ranks(world.size())?;
+        Self { tensor: 1, pipeline: 1, ..self.clone() }.check_ranks(world.size())?;
         if self.context > 1 {
             setup.segments_mut().divide_context(world.split(|rank| rank / self.context));
         }
-        // It acts in the pass alone.
-        Ok(Stages::none())
+        let Some(pipeline) = parts.as_ref().and_then(|parts| parts.pipeline()) else {
+            // It acts in the pass alone.
+            return Ok(Stages::none());
+        };
+        let order = setup.order();
+        if order.stage() == 3 {
+            return Err(StrategyError::NotWithPipeline("stage 3 of Zero"));
+        }
+        if order.offloads() == Some(Offloads::Parameters) {
+            return Err(StrategyError::NotWithPipeline("`Offload(parameters)`"));
+        }
+        Ok(Stages::of(SummingStages(pipeline.clone())))
+    }
+}
+
+/// Sums the gradients of what each rank of a pipeline has: of parameters outside blocks, to which several stages may add, as to a
+/// tied embedding.
+struct SummingStages(Arc<Pipeline>);
+
+impl<M: Module> Stage<M> for SummingStages {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
+        if grads.closes() {
+            grads.sum_over(master, self.0.ranks(), |id| self.0.rank_of(id).is_none())?;
+        }
+        Ok(Outcome::Apply(grads))
     }
 }

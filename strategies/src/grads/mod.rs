@@ -5,6 +5,7 @@
 //! norm.rs       the norm of all gradients, over all ranks
 //! owed.rs       casts that wait until something needs the gradient's dtype
 //! visits.rs     visits of the gradient of each distinct parameter
+//! stages.rs     sums of gradients that several stages of a pipeline have parts of
 //! outcome.rs    Outcome: whether gradients are applied, held or skipped; Settled: whether a window made an update
 //! agreement.rs  what the ranks tell each other about a window, once
 //! ```
@@ -13,6 +14,7 @@ mod agreement;
 mod norm;
 mod outcome;
 mod owed;
+mod stages;
 mod visits;
 
 use std::collections::{HashMap, HashSet};
@@ -27,7 +29,7 @@ use firebrick_kernels::memory::Storages;
 use firebrick_kernels::{add_all, cast_all, clip_all};
 
 use crate::moving::{Moving, buckets, bytes};
-use crate::{Sharding, StrategyError, TensorParts, each_param};
+use crate::{ModelParts, Sharding, StrategyError, each_param};
 pub use agreement::{Agreed, Agreement};
 use norm::Norm;
 pub use outcome::{Outcome, Settled, SkipReason};
@@ -49,8 +51,8 @@ pub struct Grads {
     norm: Option<Norm>,
     /// How the gradients are sharded among the ranks, if they are.
     sharding: Option<Arc<Sharding>>,
-    /// The parameters that ranks of a tensor axis divide, if they do.
-    tensor: Option<Arc<TensorParts>>,
+    /// The parts of the model that ranks hold, if they divide it.
+    parts: Option<Arc<ModelParts>>,
     /// What the ranks tell each other about the window, if they do.
     agreement: Option<Agreement>,
 }
@@ -73,7 +75,7 @@ impl Grads {
             skip: None,
             norm: None,
             sharding: None,
-            tensor: None,
+            parts: None,
             agreement: None,
         }
     }
@@ -91,10 +93,10 @@ impl Grads {
         Self { agreement, ..self }
     }
 
-    /// Sets the parameters that ranks of a tensor axis divide: the [norm](Self::norm) is over the parts of all of them, and
-    /// counts a parameter once that each of them has whole.
-    pub fn dividing(self, tensor: Option<Arc<TensorParts>>) -> Self {
-        Self { tensor, ..self }
+    /// Sets the parts of the model that ranks hold: the [norm](Self::norm) is over those of all of them, and counts once what
+    /// several have.
+    pub fn dividing(self, parts: Option<Arc<ModelParts>>) -> Self {
+        Self { parts, ..self }
     }
 
     /// Returns what the ranks tell each other about the window, if they do.
@@ -332,7 +334,7 @@ impl Grads {
         earlier.pay();
         self.skip = earlier.skip.or(self.skip.take());
         self.sharding = earlier.sharding.or(self.sharding.take());
-        self.tensor = earlier.tensor.or(self.tensor.take());
+        self.parts = earlier.parts.or(self.parts.take());
         self.norm = None;
         let mut pairs = Pairs { earlier: earlier.params, dtype, ids: Vec::new(), both: Default::default() };
         model.visit(&mut Distinct::new(&mut self.params, &mut pairs));

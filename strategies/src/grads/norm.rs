@@ -20,7 +20,7 @@ impl Grads {
     /// Returns the L2 norm over all gradients together, shape `[1]`, in f32. It is infinite or NaN if any gradient is,
     /// or if it is above about 1.8e19, because its square overflows f32.
     ///
-    /// For shards, and for parts of a tensor axis, this is the norm over the gradients of all ranks together, the same on each
+    /// For shards, and for parts of a model, this is the norm over the gradients of all ranks together, the same on each
     /// rank.
     ///
     /// The norm is computed once, and keeps its value when something [bounds](Self::bound) the gradients.
@@ -32,7 +32,7 @@ impl Grads {
         if let Some(norm) = &self.norm {
             return Ok(norm.tensor.clone());
         }
-        let Squares { sharding, tensor, shards, wholes } = self.squares(model);
+        let Squares { sharding, parts, shards, wholes } = self.squares(model);
         let device = model.devices()[0].clone().inner();
         let or_zero = |grads: Vec<DispatchTensor>, reduce: fn(Vec<DispatchTensor>) -> Tensor<1>| {
             if grads.is_empty() { Tensor::zeros([1], &device) } else { reduce(grads) }
@@ -40,20 +40,20 @@ impl Grads {
         let shards = sharding.map(|sharding| (sharding, or_zero(shards, sum_of_squares)));
         // Ranks that know that they skip the window no longer sum: some may have no gradients.
         let is_summed = !self.is_skipped_by_all();
-        let (shards, tensor) = (shards.filter(|_| is_summed), tensor.filter(|_| is_summed));
-        if shards.is_none() && tensor.is_none() {
+        let (shards, parts) = (shards.filter(|_| is_summed), parts.filter(|_| is_summed));
+        if shards.is_none() && parts.is_none() {
             let norm = Norm { tensor: or_zero(wholes, l2_norm), read: None };
             return Ok(self.norm.insert(norm).tensor.clone());
         }
         let wholes = or_zero(wholes, sum_of_squares);
         let (sharding, shards) = shards.unzip();
-        // The ranks of a tensor axis are neighbours.
-        let parts = tensor.as_ref().map_or(1, |parts| parts.ranks().size());
+        // The ranks that hold the parts of a model are neighbours.
+        let holding = parts.as_ref().map_or(1, |parts| parts.ranks().size());
         let norm = match self.open_agreement() {
             None => {
                 let of_shards = shards.zip(sharding).map(|(shards, sharding)| sharding.sum_of(shards));
                 let squares = of_shards.transpose()?.map_or(wholes.clone(), |shards| shards + wholes);
-                let squares = tensor.map_or(Ok(squares.clone()), |parts| parts.sum_of(squares))?;
+                let squares = parts.map_or(Ok(squares.clone()), |parts| parts.sum_of(squares))?;
                 Norm { tensor: squares.sqrt(), read: None }
             }
             Some(agreement) => {
@@ -61,8 +61,8 @@ impl Grads {
                 let agreed = agreement.make_with(self.skip.as_ref(), shards, Some(wholes))?;
                 self.skip = agreed.skip.clone();
                 let sum = |numbers: &[f64], ranks: usize| numbers.iter().take(ranks).sum::<f64>() as f32;
-                let sharing = sharding.map_or(0, |sharding| sharding.sharing() * parts);
-                let norm = (sum(&agreed.squares, sharing) + sum(&agreed.wholes, parts)).sqrt();
+                let sharing = sharding.map_or(0, |sharding| sharding.sharing() * holding);
+                let norm = (sum(&agreed.squares, sharing) + sum(&agreed.wholes, holding)).sqrt();
                 Norm { tensor: Tensor::from_data([norm], &device), read: Some(norm.into()) }
             }
         };
@@ -71,8 +71,8 @@ impl Grads {
 
     /// Returns the sharded and the other gradients.
     fn squares<M: Module>(&mut self, model: &M) -> Squares {
-        let (sharding, tensor) = (self.sharding.clone(), self.tensor.clone());
-        let mut squares = Squares { sharding, tensor, shards: Vec::new(), wholes: Vec::new() };
+        let (sharding, parts) = (self.sharding.clone(), self.parts.clone());
+        let mut squares = Squares { sharding, parts, shards: Vec::new(), wholes: Vec::new() };
         model.visit(&mut Distinct::new(&mut self.params, &mut squares));
         squares
     }

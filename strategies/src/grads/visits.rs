@@ -10,7 +10,7 @@ use burn::tensor::{Device, FloatDType, Shape, Tensor};
 
 use super::GradMap;
 use super::owed::Owed;
-use crate::{Sharding, TensorParts};
+use crate::{ModelParts, Sharding};
 
 /// A function of the gradient of each distinct parameter, `None` if it has no gradient.
 pub(super) trait Visit {
@@ -48,18 +48,18 @@ impl<V: Visit> ModuleVisitor for Distinct<'_, V> {
     }
 }
 
-/// The gradients that ranks shard, and those that each rank holds whole. Of parameters that the ranks of a tensor axis have
-/// whole, the first one has them.
+/// The gradients that ranks shard, and those that each rank holds whole. What several ranks of a model's parts have, one of them
+/// counts.
 pub(super) struct Squares {
     pub sharding: Option<Arc<Sharding>>,
-    pub tensor: Option<Arc<TensorParts>>,
+    pub parts: Option<Arc<ModelParts>>,
     pub shards: Vec<DispatchTensor>,
     pub wholes: Vec<DispatchTensor>,
 }
 
 impl GradMap for Squares {
     fn map<const D: usize>(&mut self, id: ParamId, grad: Tensor<D>) -> Tensor<D> {
-        if self.tensor.as_ref().is_some_and(|parts| !parts.divides(id) && parts.ranks().rank() > 0) {
+        if self.parts.as_ref().is_some_and(|parts| !parts.counts(id)) {
             return grad;
         }
         let squares = grad.clone().into_dispatch();

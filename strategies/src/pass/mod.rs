@@ -4,6 +4,7 @@
 //! mod.rs      Pass: its mode, and what its layers know of the batch
 //! segment/    the segment around each block: its plan, its parameters and gradients, and its recomputation
 //! context.rs  the tokens of a batch among the ranks of a context axis
+//! stage.rs    a pass through one stage of a pipeline
 //! tensor.rs   layers that the ranks of a tensor axis compute together
 //! vocabulary.rs  a vocabulary that they divide
 //! dropout.rs  Dropout: a mask that is a function of each element's position
@@ -12,6 +13,7 @@
 mod context;
 mod dropout;
 mod segment;
+mod stage;
 mod tensor;
 mod vocabulary;
 
@@ -33,7 +35,8 @@ pub use segment::{
     Bundle, OffloadedParam, OffloadedParams, OffloadedRead, SUMS_IN_FLIGHT, SegmentPlan, TensorMap, Units,
     Which,
 };
-use segment::{EnteredModel, Root};
+use segment::{EnteredModel, Root, lock};
+use stage::StagePass;
 
 /// The state of one forward pass.
 ///
@@ -55,6 +58,8 @@ pub struct Pass {
     samples: Samples,
     /// The number of the first head or feature, in layers of which this rank has a share.
     first_of_share: usize,
+    /// The stage of a pipeline that the pass goes through, if it goes through one alone.
+    stage: Option<Arc<StagePass>>,
     /// The model of the pass, if segments provide the parameters of its blocks.
     entered: Option<Arc<EnteredModel>>,
     /// What the passes of a window share.
@@ -90,6 +95,7 @@ impl Pass {
             segments: Arc::default(),
             samples: Samples::Columns,
             first_of_share: 0,
+            stage: None,
             entered: None,
             root: None,
             inside_unit: false,
@@ -204,6 +210,11 @@ impl Pass {
         Self { empty_batch, ..self }
     }
 
+    /// Returns whether this rank takes part in the pass without contributing to it.
+    pub fn is_empty_batch(&self) -> bool {
+        self.empty_batch
+    }
+
     /// Returns whether the ranks communicate in this pass, so that all of them must run it.
     pub fn is_collective(&self) -> bool {
         self.ranks().is_some()
@@ -262,6 +273,7 @@ impl Pass {
                 }
             }
         }
+        self.send_gradients(&mut graph)?;
         self.check()?;
         let mut found = OfGraph(&mut graph, GradientsParams::new());
         if !self.empty_batch {

@@ -69,9 +69,12 @@ impl Pass {
     }
 
     /// Returns whether this rank adds what it computes of a batch to the results of all ranks: the first of those that share
-    /// layers, which all compute the same.
+    /// layers, which all compute the same. Of the ranks of a pipeline, the last one alone has a loss in training; in an
+    /// evaluation, all compute the same.
     pub fn adds_results(&self) -> bool {
-        self.plan.tensor().is_none_or(|ranks| ranks.rank() == 0)
+        let is_first = |ranks: &Communicator| ranks.rank() == 0;
+        let pipeline = self.plan.pipeline().filter(|_| !self.training);
+        self.plan.tensor().is_none_or(is_first) && pipeline.is_none_or(|stages| is_first(stages.ranks()))
     }
 
     fn sum_of_ranks<const D: usize>(&self, x: Tensor<D>, ranks: &Communicator) -> Tensor<D> {

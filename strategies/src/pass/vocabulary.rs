@@ -113,7 +113,7 @@ impl Pass {
             }
         };
         let of = |rank: usize| gathered.clone().narrow(0, rank * rows, rows);
-        let own = |rank: usize| crate::tensor_parallel::share(*all, rank, ranks.size()).len();
+        let own = |rank: usize| crate::model_parallel::share(*all, rank, ranks.size()).len();
         let parts = (0..ranks.size()).map(|rank| of(rank).narrow(1, 0, own(rank)));
         Tensor::cat(parts.collect(), 1).reshape(shape)
     }
@@ -288,7 +288,8 @@ mod tests {
     use firebrick_world::World;
 
     use super::*;
-    use crate::{SegmentPlan, TensorParts, TensorPlan, testing};
+    use crate::model_parallel::Recipe;
+    use crate::{ModelParts, SegmentPlan, TensorPlan, testing};
 
     const TOKENS: usize = 11;
     const WIDTH: usize = 4;
@@ -363,12 +364,15 @@ mod tests {
             let whole = &Found::of(&pass(), 0..TOKENS, is_linear, cap, dtype);
             let one = |rank: Communicator| {
                 let model: Vec<Embedding> = vec![EmbeddingConfig::new(TOKENS, WIDTH).init(&device)];
-                let parts =
-                    TensorParts::of(&model, &TensorPlan::new().vocabulary("0", TOKENS), rank).unwrap();
+                let plan = TensorPlan::new().vocabulary("0", TOKENS);
+                let parts = ModelParts::of(&model, &plan, rank, &Recipe::default()).unwrap();
                 let own = parts.own_tokens().unwrap().own.clone();
-                assert_eq!(parts.part(model[0].weight.id).unwrap().ranges, std::slice::from_ref(&own));
+                assert_eq!(
+                    parts.part(model[0].weight.id, &[TOKENS, WIDTH]).unwrap().ranges,
+                    std::slice::from_ref(&own)
+                );
                 let mut plan = SegmentPlan::of(&model);
-                plan.divide_layers(Arc::new(parts));
+                plan.divide_model(Arc::new(parts));
                 let pass = pass().planned(Arc::new(plan));
                 let found = Found::of(&pass, own.clone(), is_linear, cap, dtype);
                 pass.check().unwrap();

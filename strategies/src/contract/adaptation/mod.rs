@@ -19,7 +19,8 @@ use burn::tensor::{Device, Tensor};
 use firebrick_kernels::packed::PackedMatrix;
 use firebrick_world::{Communicator, host_device};
 
-use crate::{LowRank, Paths, StrategyError, TensorParts, TensorPlan, apart, learns};
+use crate::model_parallel::Recipe;
+use crate::{LowRank, ModelParts, Paths, StrategyError, TensorPlan, apart, learns};
 
 pub use packed_base::PackedBase;
 pub(crate) use read_whole::ReadWhole;
@@ -46,7 +47,7 @@ pub struct Adaptation {
     /// The ranks of the run.
     world: Option<Communicator>,
     tensor_plan: TensorPlan,
-    tensor: Option<Arc<TensorParts>>,
+    parts: Option<Arc<ModelParts>>,
     start: Option<Arc<StartingFactors>>,
     /// Frozen parameters that required a gradient in the given model.
     frozen: HashSet<ParamId>,
@@ -88,34 +89,39 @@ impl Adaptation {
         self.world.as_ref()
     }
 
-    /// Divides the layers of a model among these ranks, by the model's plan.
+    /// Divides a model among these ranks: layers by the model's plan, and blocks into the stages of a pipeline.
     ///
     /// # Errors
     ///
-    /// The model has no plan, the ranks do not divide its layers, or a matrix is read through factors or packed.
-    pub(crate) fn divide<M: Module>(&mut self, model: M, ranks: Communicator) -> Result<M, StrategyError> {
+    /// The model has no plan, the ranks do not divide its layers or its blocks, or a matrix is read through factors or packed.
+    pub(crate) fn divide<M: Module>(
+        &mut self,
+        model: M,
+        ranks: Communicator,
+        pipeline: &Recipe,
+    ) -> Result<M, StrategyError> {
         self.require_divisible()?;
-        let parts = Arc::new(TensorParts::of(&model, &self.tensor_plan, ranks)?);
-        self.tensor = Some(parts.clone());
+        let parts = Arc::new(ModelParts::of(&model, &self.tensor_plan, ranks, pipeline)?);
+        self.parts = Some(parts.clone());
         Ok(parts.cut(model))
     }
 
-    /// Rejects a model for a tensor axis whose matrices are read through factors or packed.
+    /// Rejects a model to divide whose matrices are read through factors or packed.
     ///
     /// # Errors
     ///
-    /// [`StrategyError::NotWithTensor`].
+    /// [`StrategyError::NotWithParts`].
     pub fn require_divisible(&self) -> Result<(), StrategyError> {
         match (self.low_rank, self.bases.is_empty()) {
-            (Some(_), _) => Err(StrategyError::NotWithTensor("Lora")),
-            (None, false) => Err(StrategyError::NotWithTensor("Quantize")),
+            (Some(_), _) => Err(StrategyError::NotWithParts("Lora")),
+            (None, false) => Err(StrategyError::NotWithParts("Quantize")),
             (None, true) => Ok(()),
         }
     }
 
-    /// Returns the parts of the model that the ranks of a tensor axis hold, if there is such an axis.
-    pub fn tensor(&self) -> Option<&Arc<TensorParts>> {
-        self.tensor.as_ref()
+    /// Returns the parts of the model that ranks hold, if they divide it.
+    pub fn parts(&self) -> Option<&Arc<ModelParts>> {
+        self.parts.as_ref()
     }
 
     /// Sets values that the factors of [`Lora`](crate::Lora) start from, instead of new ones.

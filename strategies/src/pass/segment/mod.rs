@@ -56,6 +56,6 @@ pub(crate) use root::Root;
 pub use units::Units;
 
 /// Ignores poisoning: every change under these locks is a single step, so the data stays valid after a panic.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

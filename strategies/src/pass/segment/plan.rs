@@ -16,7 +16,7 @@ use super::offloaded::OffloadedParams;
 use super::units::{Handling, Units};
 use super::{Bundle, lock};
 use crate::error::Faults;
-use crate::{OwnTokens, Paths, Sharding, StrategyError, TensorParts, each_param};
+use crate::{ModelParts, OwnTokens, Paths, Pipeline, Sharding, StrategyError, each_param};
 
 /// The decisions of strategies about the segments of a model, and what training has learned about the segments.
 ///
@@ -29,8 +29,8 @@ pub struct SegmentPlan {
     keeps_padding: bool,
     /// The ranks that share the tokens of each batch with this one.
     context: Option<Communicator>,
-    /// The ranks that compute layers together with this one.
-    tensor: Option<Arc<TensorParts>>,
+    /// The parts of the model that ranks hold.
+    parts: Option<Arc<ModelParts>>,
     unpacks: bool,
     handling: Handling,
     /// The units in the order in which the last pass reached them.
@@ -97,14 +97,14 @@ impl SegmentPlan {
         });
         let Self { elementwise, keeps_padding, unpacks, .. } = *self;
         let (host, paths, handling) = (self.host.clone(), self.paths.clone(), self.handling.clone());
-        let (context, tensor, fp8) = (self.context.clone(), self.tensor.clone(), self.fp8.clone());
+        let (context, parts, fp8) = (self.context.clone(), self.parts.clone(), self.fp8.clone());
         Self {
             recompute,
             host,
             elementwise,
             keeps_padding,
             context,
-            tensor,
+            parts,
             unpacks,
             paths,
             handling,
@@ -165,19 +165,24 @@ impl SegmentPlan {
         self.context.as_ref()
     }
 
-    /// Computes layers together with the ranks that hold the other parts of the model.
-    pub fn divide_layers(&mut self, parts: Arc<TensorParts>) {
-        self.tensor = Some(parts);
+    /// Computes layers, or blocks, together with the ranks that hold the other parts of the model.
+    pub fn divide_model(&mut self, parts: Arc<ModelParts>) {
+        self.parts = Some(parts);
     }
 
     /// Returns the ranks that compute layers together with this one, if there are any.
     pub(crate) fn tensor(&self) -> Option<&Communicator> {
-        self.tensor.as_ref().map(|parts| parts.ranks())
+        self.parts.as_ref()?.tensor()
     }
 
     /// Returns the tokens of which this rank has the embeddings and the logits, if ranks divide the vocabulary.
     pub(crate) fn own_tokens(&self) -> Option<&OwnTokens> {
-        self.tensor.as_ref()?.own_tokens()
+        self.parts.as_ref()?.own_tokens()
+    }
+
+    /// Returns the stages of the pipeline that blocks are divided into, if they are.
+    pub(crate) fn pipeline(&self) -> Option<&Arc<Pipeline>> {
+        self.parts.as_ref()?.pipeline()
     }
 
     /// Multiplies in 8 bits in the linear layers of blocks.

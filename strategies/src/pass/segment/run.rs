@@ -14,6 +14,7 @@ use super::plan::Met;
 use super::replay::recomputed;
 use super::timed::BackwardTime;
 use super::unit::Unit;
+use crate::pass::stage::At;
 use crate::{Bundle, Pass, map_params};
 use firebrick_world::Activity;
 
@@ -44,11 +45,34 @@ impl Pass {
         Y: Bundle,
         F: Fn(&B, X, &Pass) -> Y + Send + Sync + 'static,
     {
+        let index = self.segments.fetch_add(1, Relaxed) as usize;
+        let met = Met { id: self.next_site(), index, outermost: self.segment == 0 };
+        let Some((stage, at)) = self.place_in_stage(block, index) else {
+            let block = self.block_of_all(block).unwrap_or_else(|| block.clone());
+            return self.run_segment(&block, input, run, met);
+        };
+        match at {
+            At::Before => stage.skip(input, self),
+            At::Inside { first, last } => {
+                let input = if first { stage.read::<X, Y>(input, self) } else { input };
+                let output = self.run_segment(block, input, run, met);
+                if last { stage.send(output, self) } else { output }
+            }
+        }
+    }
+
+    /// Runs a block that this rank has.
+    fn run_segment<B, X, Y, F>(&self, block: &B, input: X, run: F, met: Met) -> Y
+    where
+        B: Module + 'static,
+        X: Bundle,
+        Y: Bundle,
+        F: Fn(&B, X, &Pass) -> Y + Send + Sync + 'static,
+    {
         if !self.entered.as_ref().is_some_and(|entered| entered.is_provided()) {
             self.plan.wake_segment(block);
         }
-        let index = self.segments.fetch_add(1, Relaxed) as usize;
-        let met = Met { id: self.next_site(), index, outermost: self.segment == 0 };
+        let index = met.index;
         let unit = self.entered.as_ref().filter(|_| !self.inside_unit);
         let unit = unit.and_then(|entered| Unit::of(entered, block));
         let inside_unit = self.inside_unit || unit.is_some();

@@ -1,4 +1,4 @@
-//! The parts of a model that the ranks of a tensor axis hold.
+//! The parts of a model that its ranks hold.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,7 +9,8 @@ use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{Device, Tensor};
 use firebrick_world::{Communicator, PartShape, WorldError, host_device, on_host};
 
-use super::TensorPlan;
+use super::pipeline::{Pipeline, Recipe};
+use super::{NAME, TensorPlan};
 use crate::error::Faults;
 use crate::sharding::sum_of;
 use crate::{ParamMap, Paths, SettingError, StrategyError, learns, map_params, relift};
@@ -25,7 +26,7 @@ pub(super) struct Cut {
 
 impl Cut {
     /// Returns the part of a rank.
-    fn part(&self, rank: usize, ranks: usize) -> TensorPart {
+    fn part(&self, rank: usize, ranks: usize) -> ModelPart {
         let size = self.length / self.units.iter().sum::<usize>().max(1);
         let mut start = 0;
         let range = |units: &usize| {
@@ -33,7 +34,7 @@ impl Cut {
             start += units * size;
             section + own.start * size..section + own.end * size
         };
-        TensorPart { axis: self.axis, whole: self.length, ranges: self.units.iter().map(range).collect() }
+        ModelPart { axis: self.axis, whole: self.length, ranges: self.units.iter().map(range).collect() }
     }
 }
 
@@ -43,9 +44,9 @@ pub(crate) fn share(units: usize, rank: usize, ranks: usize) -> Range<usize> {
     start(rank)..start(rank + 1)
 }
 
-/// The part of a parameter that a rank of a tensor axis holds: some ranges of one axis, side by side.
+/// The part of a parameter that a rank holds: some ranges of one axis, side by side, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorPart {
+pub struct ModelPart {
     /// The axis.
     pub axis: usize,
     /// The length of the axis in the whole parameter.
@@ -54,7 +55,7 @@ pub struct TensorPart {
     pub ranges: Vec<Range<usize>>,
 }
 
-impl TensorPart {
+impl ModelPart {
     /// Returns the length of the axis in the part.
     pub fn length(&self) -> usize {
         self.ranges.iter().map(Range::len).sum()
@@ -65,6 +66,11 @@ impl TensorPart {
         let range = |range: &Range<usize>| whole.clone().narrow(self.axis, range.start, range.len());
         match self.ranges.as_slice() {
             [one] => range(one),
+            [] => {
+                let mut shape = whole.dims();
+                shape[self.axis] = 0;
+                Tensor::empty(shape, (&whole.device(), whole.dtype()))
+            }
             several => Tensor::cat(several.iter().map(range).collect(), self.axis),
         }
     }
@@ -79,45 +85,69 @@ pub struct OwnTokens {
     pub all: usize,
 }
 
-/// The parts of a model's parameters that the ranks of a tensor axis hold.
-pub struct TensorParts {
+/// The parts of a model's parameters that ranks hold: of a tensor axis, which divides layers, and of a pipeline axis, which divides
+/// blocks. Of `t` ranks of the tensor axis, rank `t s + i` of those that hold one model has part `i` of the layers of stage `s`.
+pub struct ModelParts {
     /// The ranks that hold the parts of one model.
     ranks: Communicator,
+    /// Those of the same stage, which divide its layers.
+    tensor: Communicator,
     cuts: HashMap<ParamId, Cut>,
     own_tokens: Option<OwnTokens>,
+    pipeline: Option<Arc<Pipeline>>,
     faults: Faults,
 }
 
-impl fmt::Debug for TensorParts {
+impl fmt::Debug for ModelParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TensorParts({} parameters among {} ranks)", self.cuts.len(), self.ranks.size())
+        write!(f, "ModelParts({} divided parameters among {} ranks)", self.cuts.len(), self.ranks.size())
     }
 }
 
-impl TensorParts {
-    /// Divides a model among ranks.
+impl ModelParts {
+    /// Divides a model among ranks: layers by the plan among those that are neighbours, and blocks into the stages of a pipeline.
     ///
     /// # Errors
     ///
-    /// The plan divides nothing, a path of it matches nothing, or it has units that the ranks do not divide.
+    /// There are ranks to divide layers and the plan divides nothing, a path of it matches nothing, or it has units that the ranks do not
+    /// divide; or the model has fewer blocks than the pipeline has stages.
     pub(crate) fn of<M: Module>(
         model: &M,
         plan: &TensorPlan,
         ranks: Communicator,
+        pipeline: &Recipe,
     ) -> Result<Self, StrategyError> {
-        plan.check_ranks(ranks.size())?;
-        let tokens = plan.tokens().unwrap_or(ranks.size());
-        SettingError::require(
-            ranks.size() <= tokens,
-            "tensor",
-            format!("at most the {tokens} tokens of the vocabulary"),
-            ranks.size(),
-        )
-        .map_err(|error| StrategyError::setting("Mesh", error))?;
-        let cuts = plan.cuts(model)?;
-        let own = |all| OwnTokens { own: share(all, ranks.rank(), ranks.size()), all };
-        let own_tokens = plan.tokens().map(own);
-        Ok(Self { ranks, cuts, own_tokens, faults: Faults::default() })
+        let stages = pipeline.ranks.max(1);
+        let size = ranks.size() / stages;
+        let tensor = ranks.split(|rank| rank / size);
+        let mut parts = Self {
+            tensor,
+            cuts: HashMap::new(),
+            own_tokens: None,
+            pipeline: None,
+            faults: Faults::default(),
+            ranks,
+        };
+        if size > 1 {
+            plan.check_ranks(size)?;
+            let tokens = plan.tokens().unwrap_or(size);
+            let expected = format!("at most the {tokens} tokens of the vocabulary");
+            SettingError::require(size <= tokens, "tensor", expected, size)
+                .map_err(|error| StrategyError::setting(NAME, error))?;
+            parts.cuts = plan.cuts(model)?;
+            let own = |all| OwnTokens { own: share(all, parts.tensor.rank(), size), all };
+            parts.own_tokens = plan.tokens().map(own);
+        }
+        if stages > 1 {
+            let ranks = parts.ranks.split(|rank| rank % size);
+            let part = |id, shape: &mut Vec<usize>| {
+                if let Some(part) = parts.cut_part(id) {
+                    shape[part.axis] = part.length();
+                }
+            };
+            parts.pipeline = Some(Arc::new(Pipeline::of(model, ranks, pipeline, part)?));
+        }
+        Ok(parts)
     }
 
     /// Returns the ranks that hold the parts of one model.
@@ -125,19 +155,60 @@ impl TensorParts {
         &self.ranks
     }
 
+    /// Returns the ranks that divide the layers of a stage, if there are several.
+    pub fn tensor(&self) -> Option<&Communicator> {
+        (self.tensor.size() > 1).then_some(&self.tensor)
+    }
+
+    /// Returns the stages that blocks are divided into, if they are.
+    pub fn pipeline(&self) -> Option<&Arc<Pipeline>> {
+        self.pipeline.as_ref()
+    }
+
     /// Returns the tokens of which this rank has the embeddings and the logits, if the vocabulary is divided.
     pub fn own_tokens(&self) -> Option<&OwnTokens> {
         self.own_tokens.as_ref()
     }
 
-    /// Returns whether the ranks divide a parameter.
-    pub fn divides(&self, id: ParamId) -> bool {
-        self.cuts.contains_key(&id)
+    /// Returns the ranks that hold a parameter together, of those that hold the parts of one model; `None` if each of them has the
+    /// whole parameter. Others may have copies.
+    pub fn holders(&self, id: ParamId) -> Option<Range<usize>> {
+        let size = self.tensor.size();
+        let stage = self.stage_of(id);
+        match (self.cuts.contains_key(&id), stage) {
+            (false, None) => None,
+            (true, stage) => Some(stage.unwrap_or(0) * size..(stage.unwrap_or(0) + 1) * size),
+            (false, Some(stage)) => Some(stage * size..stage * size + 1),
+        }
     }
 
-    /// Returns the part of a parameter that this rank holds, if it is divided.
-    pub fn part(&self, id: ParamId) -> Option<TensorPart> {
-        Some(self.cuts.get(&id)?.part(self.ranks.rank(), self.ranks.size()))
+    /// Returns whether this rank is the one to count a parameter, or its part of it, in what is summed over the ranks.
+    pub fn counts(&self, id: ParamId) -> bool {
+        self.holders(id).unwrap_or(0..1).contains(&self.ranks.rank())
+    }
+
+    /// Returns the part of a parameter that this rank holds, if that is not the whole.
+    pub fn part(&self, id: ParamId, shape: &[usize]) -> Option<ModelPart> {
+        match self.is_away(id) {
+            true => {
+                Some(ModelPart { axis: 0, whole: shape.first().copied().unwrap_or(1), ranges: Vec::new() })
+            }
+            false => self.cut_part(id),
+        }
+    }
+
+    /// Returns whether a parameter belongs to a stage of another rank, so that this one has nothing of it.
+    pub fn is_away(&self, id: ParamId) -> bool {
+        self.stage_of(id).is_some_and(|stage| stage != self.ranks.rank() / self.tensor.size())
+    }
+
+    /// Returns the rank of the pipeline axis whose stage has a parameter, if one has.
+    fn stage_of(&self, id: ParamId) -> Option<usize> {
+        self.pipeline.as_ref()?.rank_of(id)
+    }
+
+    fn cut_part(&self, id: ParamId) -> Option<ModelPart> {
+        Some(self.cuts.get(&id)?.part(self.tensor.rank(), self.tensor.size()))
     }
 
     /// Returns this rank's part of the first rank's model. Each parameter is sent when it is first read: on all ranks in the
@@ -183,7 +254,7 @@ impl TensorParts {
 
 /// Cuts each parameter when it is first read.
 struct CutLater {
-    parts: Arc<TensorParts>,
+    parts: Arc<ModelParts>,
     paths: Arc<Paths>,
     /// All places of a tied parameter stay one.
     done: HashMap<ParamId, Box<dyn std::any::Any>>,
@@ -195,12 +266,13 @@ impl ModuleMapper for CutLater {
         if let Some(known) = self.done.get(&id).and_then(|known| known.downcast_ref::<Param<Tensor<D>>>()) {
             return known.clone();
         }
-        let part = self.parts.part(id);
         let mut shape = param.lazy_shape();
+        let part = self.parts.part(id, shape.as_slice());
+        let is_away = self.parts.is_away(id);
         if let Some(part) = &part {
             shape[part.axis] = part.length();
         }
-        let (device, is_trained) = (param.lazy_device(), learns(&param));
+        let (device, is_trained) = (param.lazy_device(), learns(&param) && !is_away);
         let (parts, paths) = (self.parts.clone(), self.paths.clone());
         let cut = move |to: &Device, _: bool| {
             let own = param.base();
@@ -212,7 +284,8 @@ impl ModuleMapper for CutLater {
                 Some(part) => part.of(whole),
                 None => whole,
             };
-            relift(part.to_device(&to.clone().inner()), &own)
+            let part = relift(part.to_device(&to.clone().inner()), &own);
+            if is_away { part.set_require_grad(false) } else { part }
         };
         let cut = Param::uninitialized(id, cut, device, is_trained, shape);
         self.done.insert(id, Box::new(cut.clone()));
@@ -220,7 +293,7 @@ impl ModuleMapper for CutLater {
     }
 }
 
-impl TensorParts {
+impl ModelParts {
     /// Returns the parameter of the first rank.
     fn first_of<const D: usize>(&self, what: &str, own: &Tensor<D>) -> Result<Tensor<D>, WorldError> {
         let like = PartShape { shape: own.dims().to_vec(), dtype: own.dtype(), sum: own.dtype() };
@@ -232,15 +305,17 @@ impl TensorParts {
 
 /// Joins the parts of each divided parameter.
 struct Joined<'a> {
-    parts: &'a TensorParts,
+    parts: &'a ModelParts,
     root: Option<usize>,
     error: Option<WorldError>,
 }
 
 impl ParamMap for Joined<'_> {
     fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
-        let Some(cut) = self.parts.cuts.get(&id).filter(|_| self.error.is_none()) else { return value };
-        match self.joined(cut, &value) {
+        if self.parts.holders(id).is_none() || self.error.is_some() {
+            return value;
+        }
+        match self.joined(id, &value) {
             Ok(whole) => whole.map_or(value.clone(), |whole| relift(whole, &value)),
             Err(error) => {
                 self.error = Some(error);
@@ -252,10 +327,48 @@ impl ParamMap for Joined<'_> {
 
 impl Joined<'_> {
     /// Returns the whole parameter, in host memory, if it is for this rank.
-    fn joined<const D: usize>(&self, cut: &Cut, value: &Tensor<D>) -> Result<Option<Tensor<D>>, WorldError> {
-        let (ranks, host) = (&self.parts.ranks, host_device());
+    fn joined<const D: usize>(
+        &self,
+        id: ParamId,
+        value: &Tensor<D>,
+    ) -> Result<Option<Tensor<D>>, WorldError> {
+        let ModelParts { ranks, tensor, cuts, pipeline, .. } = self.parts;
+        let (size, stage) = (tensor.size(), self.parts.stage_of(id));
+        let is_here = |rank: usize| rank / size == ranks.rank() / size;
+        // The ranks of the stage join their parts on the first of them, which then sends the whole to the others.
+        let root = match stage {
+            Some(stage) => Some(stage * size),
+            None => self.root,
+        };
+        let own = Tensor::<D>::from_data(on_host(value.clone()), (&host_device(), value.dtype()));
+        let whole = match cuts.get(&id) {
+            _ if self.parts.is_away(id) || root.is_some_and(|root| !is_here(root)) => None,
+            Some(cut) => self.side_by_side(cut, own, root.map(|root| root % size))?,
+            None => Some(own),
+        };
+        let (Some(stage), Some(pipeline)) = (stage, pipeline) else { return Ok(whole) };
+        if self.root == Some(stage * size) {
+            return Ok(whole.filter(|_| self.root == Some(ranks.rank())));
+        }
+        let mut shape = pipeline.shape_of(id, value.dims());
+        if let Some(cut) = cuts.get(&id) {
+            shape[cut.axis] = cut.length;
+        }
+        let like = PartShape { shape: shape.to_vec(), dtype: value.dtype(), sum: value.dtype() };
+        let part = (ranks.rank() == stage * size).then(|| whole.map(Tensor::into_data)).flatten();
+        let sent = ranks.broadcast_part("the whole model", part, like, stage * size)?;
+        Ok(Some(Tensor::from_data(sent, (&host_device(), value.dtype()))))
+    }
+
+    /// Joins the parts of the ranks of a tensor axis.
+    fn side_by_side<const D: usize>(
+        &self,
+        cut: &Cut,
+        value: Tensor<D>,
+        root: Option<usize>,
+    ) -> Result<Option<Tensor<D>>, WorldError> {
+        let (ranks, host) = (&self.parts.tensor, host_device());
         let dtype = value.dtype();
-        let value = Tensor::<D>::from_data(on_host(value.clone()), (&host, dtype));
         // Parts of a vocabulary differ by a token.
         let most = cut.part(0, ranks.size()).length();
         let mut missing = value.dims();
@@ -265,7 +378,7 @@ impl Joined<'_> {
             _ => Tensor::cat(vec![value, Tensor::zeros(missing, (&host, dtype))], cut.axis),
         };
         let rows = part.dims()[0];
-        let all = match self.root {
+        let all = match root {
             None => Some(ranks.all_gather(part)?),
             Some(root) => {
                 let gathered = ranks.gather("the whole model", vec![on_host(part)], root)?;

@@ -1,13 +1,17 @@
-//! Tensor parallelism: which axes of a model's parameters the ranks of a tensor axis divide, and what each of them holds.
+//! Model parallelism: the parts of a model that its ranks hold, by the axes of parameters and by blocks.
 //!
 //! ```text
-//! mod.rs    TensorPlan: the layers of a model that are divided, by path
-//! parts.rs  TensorParts: the parts that each rank holds, how a model is cut into them, and made whole again
+//! mod.rs       TensorPlan: the layers of a model that are divided, by path
+//! parts.rs     ModelParts: the parts that each rank holds, how a model is cut into them, and made whole again
+//! pipeline.rs  Pipeline: the stages of a model's blocks, and how they reach one another
+//! schedule.rs  PipelineSchedule: the order in which a stage runs micro-batches
 //! ```
 //!
 //! What the layers exchange in a pass is in [`Pass`](crate::Pass): before column-parallel layers, and after row-parallel ones.
 
 mod parts;
+mod pipeline;
+mod schedule;
 
 use std::collections::HashMap;
 
@@ -17,7 +21,10 @@ use crate::{Paths, SettingError, StrategyError, each_param};
 
 use parts::Cut;
 pub(crate) use parts::share;
-pub use parts::{OwnTokens, TensorPart, TensorParts};
+pub use parts::{ModelPart, ModelParts, OwnTokens};
+pub use pipeline::Pipeline;
+pub(crate) use pipeline::{Neighbour, Recipe};
+pub use schedule::{PipelineSchedule, PipelineStep};
 
 /// The strategy that divides the ranks, for messages.
 const NAME: &str = "Mesh";

@@ -1,0 +1,413 @@
+//! A pass through one stage of a pipeline: see [`Mesh`](crate::Mesh).
+//!
+//! A model runs as ever, and its blocks decide: those before the stage return what they read, the first one of the stage reads
+//! what the stage before has sent, and behind the last one the pass leaves the model. In the backward pass, gradients go
+//! the other way.
+
+use std::any::Any;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use burn::module::{Module, ParamId};
+use burn::tensor::{Device, Gradients, Tensor, TensorData};
+use firebrick_world::{PartShape, on_host};
+
+use super::segment::graft;
+use super::{Bundle, Pass, TensorMap, lock};
+use crate::model_parallel::Neighbour;
+use crate::{ParamMap, Pipeline, PipelineStep, StrategyError, map_params};
+
+/// A pass through one stage.
+#[derive(Debug)]
+pub(super) struct StagePass {
+    pipeline: Arc<Pipeline>,
+    chunk: usize,
+    blocks: Range<usize>,
+    is_first: bool,
+    is_last: bool,
+    /// The blocks that the pass has reached so far.
+    reached: AtomicUsize,
+    /// Whether the pass has left the model behind its last block.
+    has_left: AtomicBool,
+    /// What the stage has read of the one before.
+    read: Mutex<Vec<Leaf>>,
+    /// Whether something has read what blocks before the stage returned, in the graph of a backward pass.
+    skipped: Mutex<Vec<Read>>,
+    /// What the stage returns to the next one.
+    returned: Mutex<Option<Returned>>,
+}
+
+/// The place of a block in a pass through one stage.
+pub(super) enum At {
+    Before,
+    /// In the stage: whether it is its first block, or its last one.
+    Inside {
+        first: bool,
+        last: bool,
+    },
+}
+
+/// Ends a model's forward pass behind the last block of a stage.
+struct HasLeft;
+
+/// A tensor that the stage before has sent, and where to find its gradient.
+struct Leaf(Box<dyn FnOnce(&mut Gradients) -> TensorData + Send>);
+
+impl std::fmt::Debug for Leaf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Leaf")
+    }
+}
+
+/// Returns whether a tensor has a gradient.
+struct Read(Box<dyn FnOnce(&mut Gradients) -> bool + Send>);
+
+impl std::fmt::Debug for Read {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Read")
+    }
+}
+
+/// What a stage has sent to the next one: the shapes, and the scalar whose gradients are those that it receives.
+struct Returned {
+    like: Vec<PartShape>,
+    root: Box<dyn FnOnce(Vec<TensorData>) -> Tensor<1> + Send>,
+}
+
+impl std::fmt::Debug for Returned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Returned({:?})", self.like)
+    }
+}
+
+impl Pass {
+    /// Returns what this rank does in a window of so many micro-batches: one forward and one backward pass of each, in turns, unless
+    /// a pipeline has an order of its own.
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use firebrick_strategies::{Pass, PipelineStep};
+    ///
+    /// let steps = Pass::train(&Device::flex()).steps(2);
+    /// assert_eq!(steps.len(), 4);
+    /// assert_eq!(steps[1], PipelineStep::Backward { micro_batch: 0, chunk: 0 });
+    /// ```
+    pub fn steps(&self, micro_batches: usize) -> Vec<PipelineStep> {
+        match self.plan.pipeline() {
+            Some(pipeline) => pipeline.steps(micro_batches),
+            None => crate::PipelineSchedule::OneForwardOneBackward.steps(micro_batches, 0, 1),
+        }
+    }
+
+    /// Creates the pass through the `chunk`-th of this rank's stages, or through the whole model if ranks do not divide its blocks.
+    pub fn of_stage(&self, chunk: usize) -> Self {
+        let stage = self.plan.pipeline().map(|pipeline| {
+            let [is_first, is_last] = pipeline.is_end(chunk);
+            Arc::new(StagePass {
+                pipeline: pipeline.clone(),
+                chunk,
+                blocks: pipeline.blocks(chunk),
+                is_first,
+                is_last,
+                reached: AtomicUsize::new(0),
+                has_left: AtomicBool::new(false),
+                read: Mutex::default(),
+                skipped: Mutex::default(),
+                returned: Mutex::default(),
+            })
+        });
+        Self { stage, ..self.clone() }
+    }
+
+    /// Runs the model's forward pass, as far as the [stage](Self::of_stage) goes: `None` if it ends before the loss.
+    ///
+    /// # Errors
+    ///
+    /// Another rank is gone, or the model does not run its blocks one after the other.
+    pub fn forward<T>(&self, run: impl FnOnce() -> T) -> Result<Option<T>, StrategyError> {
+        let Some(stage) = &self.stage else { return Ok(Some(run())) };
+        match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(_) if !stage.is_last => Err(StrategyError::StageNotLeft),
+            Ok(found) => {
+                self.check()?;
+                let all = stage.blocks.end;
+                if stage.reached.load(Relaxed) < all {
+                    Err(StrategyError::StageNotLeft)
+                } else {
+                    Ok(Some(found))
+                }
+            }
+            Err(left) if left.is::<HasLeft>() => {
+                self.check()?;
+                Ok(None)
+            }
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+
+    /// Returns where the backward pass of the [stage](Self::of_stage) starts: at the loss, or at the gradients of what the stage has
+    /// returned, which the next one sends.
+    ///
+    /// # Errors
+    ///
+    /// Another rank is gone.
+    pub fn root(&self, loss: Option<Tensor<1>>) -> Result<Tensor<1>, StrategyError> {
+        let returned = self.stage.as_ref().and_then(|stage| Some((stage, lock(&stage.returned).take()?)));
+        match (loss, returned) {
+            (_, Some((stage, Returned { like, root }))) => {
+                Ok(root(stage.pipeline.receive(stage.chunk, Neighbour::After, like)?))
+            }
+            (Some(loss), None) => Ok(loss),
+            (None, None) => Ok(Tensor::zeros([1], &self.device).require_grad()),
+        }
+    }
+
+    /// Sends the gradients of what the stage has read to the one before.
+    pub(super) fn send_gradients(&self, graph: &mut Gradients) -> Result<(), StrategyError> {
+        let Some(stage) = &self.stage else { return Ok(()) };
+        let skipped = std::mem::take(&mut *lock(&stage.skipped));
+        if skipped.into_iter().any(|Read(is_read)| is_read(graph)) {
+            return Err(StrategyError::StatesReadElsewhere);
+        }
+        let read = std::mem::take(&mut *lock(&stage.read));
+        if read.is_empty() {
+            return Ok(());
+        }
+        let grads = read.into_iter().map(|Leaf(gradient)| gradient(graph)).collect();
+        Ok(stage.pipeline.send(stage.chunk, Neighbour::Before, grads)?)
+    }
+
+    /// Returns the place of a block in this pass, if it goes through one stage. A block inside another one's segment has none.
+    pub(super) fn place_in_stage<B: Module>(&self, block: &B, index: usize) -> Option<(&StagePass, At)> {
+        let stage = self.stage.as_deref().filter(|_| self.segment == 0)?;
+        let number = self.plan.paths().module_of(block).and_then(|path| stage.pipeline.block(path));
+        let reached = stage.reached.load(Relaxed);
+        if number != Some(reached) {
+            let block =
+                self.plan.paths().module_of(block).map_or_else(|| format!("number {index}"), str::to_string);
+            self.plan.report(StrategyError::NotAPipeline { block });
+            stage.leave();
+        }
+        stage.reached.store(reached + 1, Relaxed);
+        Some((
+            stage,
+            match reached < stage.blocks.start {
+                true => At::Before,
+                false => {
+                    At::Inside { first: reached == stage.blocks.start, last: reached + 1 == stage.blocks.end }
+                }
+            },
+        ))
+    }
+
+    /// Returns a block on every rank of a pipeline, in a pass that does not go through one stage: the rank that has it sends it.
+    pub(super) fn block_of_all<B: Module>(&self, block: &B) -> Option<B> {
+        struct OfAll<'a>(&'a Pass, &'a Pipeline);
+        impl ParamMap for OfAll<'_> {
+            fn map<const D: usize>(&mut self, id: ParamId, own: Tensor<D>) -> Tensor<D> {
+                let path = self.0.plan.paths().path(id).unwrap_or_default();
+                match self.1.of_all(path, id, own.clone()) {
+                    Ok(value) => value,
+                    Err(error) => {
+                        self.0.plan.report(error.into());
+                        self.1.zeros(id, own)
+                    }
+                }
+            }
+        }
+        let pipeline = self.plan.pipeline().filter(|_| self.stage.is_none() && self.segment == 0)?;
+        Some(map_params(block.clone(), &mut OfAll(self, pipeline)))
+    }
+}
+
+impl StagePass {
+    /// Leaves the model.
+    fn leave(&self) -> ! {
+        self.has_left.store(true, Relaxed);
+        resume_unwind(Box::new(HasLeft))
+    }
+
+    /// Returns what a block before the stage returns: the states that it reads, which are not numbers, since no rank but
+    /// the one that has the block computes it.
+    pub fn skip<X: Bundle, Y: Bundle>(&self, input: X, pass: &Pass) -> Y {
+        struct NotNumbers<'a>(&'a Pass, Vec<Read>);
+        impl TensorMap for NotNumbers<'_> {
+            fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+                if !self.0.device.is_autodiff() {
+                    return tensor.full_like(f32::NAN);
+                }
+                let leaf = self.0.lift(tensor.inner().full_like(f32::NAN)).require_grad();
+                let found = leaf.clone();
+                self.1.push(Read(Box::new(move |grads| found.grad_remove(grads).is_some())));
+                leaf
+            }
+        }
+        match states::<X, Y>(&input) {
+            // Those behind the first block are not numbers already.
+            Some(states) if self.reached.load(Relaxed) > 1 => states,
+            Some(states) => {
+                let mut not_numbers = NotNumbers(pass, Vec::new());
+                let states = states.map_tensors(&mut not_numbers);
+                *lock(&self.skipped) = not_numbers.1;
+                states
+            }
+            None => self.unlike(pass),
+        }
+    }
+
+    /// Returns the input of the first block of the stage, with the states that the stage before has sent.
+    pub fn read<X: Bundle, Y: Bundle>(&self, input: X, pass: &Pass) -> X {
+        if self.is_first {
+            return input;
+        }
+        let Some(states) = states::<X, Y>(&input) else { self.unlike(pass) };
+        let mut like = Like(Vec::new());
+        states.clone().map_tensors(&mut like);
+        let sent = self.pipeline.receive(self.chunk, Neighbour::Before, like.0).unwrap_or_else(|error| {
+            pass.plan.report(error.into());
+            self.leave()
+        });
+        let mut received = Received { sent: sent.into_iter(), leaves: Vec::new(), pass };
+        let states = states.map_tensors(&mut received);
+        *lock(&self.read) = received.leaves;
+        with_states(input, states)
+    }
+
+    /// Sends what the last block of the stage returns to the next stage, and leaves the model; the last stage goes on to the loss.
+    pub fn send<Y: Bundle>(&self, output: Y, pass: &Pass) -> Y {
+        if self.is_last {
+            return output;
+        }
+        let mut sent = Sent { parts: Vec::new() };
+        let output = output.map_tensors(&mut sent);
+        let like = sent.parts.iter().map(PartShape::of).collect();
+        if let Err(error) = self.pipeline.send(self.chunk, Neighbour::After, sent.parts) {
+            pass.plan.report(error.into());
+        }
+        if pass.recorded && pass.device.is_autodiff() {
+            let device = pass.device.clone();
+            let root = move |grads: Vec<TensorData>| {
+                let mut roots = Roots { grads: grads.into_iter(), device: &device, sum: None };
+                output.map_tensors(&mut roots);
+                roots.sum.unwrap_or_else(|| Tensor::zeros([1], &device).require_grad())
+            };
+            *lock(&self.returned) = Some(Returned { like, root: Box::new(root) });
+        }
+        self.leave()
+    }
+
+    fn unlike(&self, pass: &Pass) -> ! {
+        pass.plan.report(StrategyError::UnlikeStates);
+        self.leave()
+    }
+}
+
+/// Returns the states that a block reads and returns: its whole input if that is of the type of its output, and otherwise the
+/// first tensor of as many axes as the output has.
+fn states<X: Bundle, Y: Bundle>(input: &X) -> Option<Y> {
+    struct First<Y>(Option<Y>);
+    impl<Y: Bundle> TensorMap for First<Y> {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            if self.0.is_none() {
+                self.0 = (&tensor as &dyn Any).downcast_ref::<Y>().cloned();
+            }
+            tensor
+        }
+    }
+    if let Some(whole) = (input as &dyn Any).downcast_ref::<Y>() {
+        return Some(whole.clone());
+    }
+    let mut first = First(None);
+    input.clone().map_tensors(&mut first);
+    first.0
+}
+
+/// Puts other states into the input of a block.
+fn with_states<X: Bundle, Y: Bundle>(input: X, states: Y) -> X {
+    struct Put<Y>(Option<Y>);
+    impl<Y: Bundle> TensorMap for Put<Y> {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            let fits = (&tensor as &dyn Any).is::<Y>();
+            let put = self.0.take_if(|_| fits);
+            put.and_then(|put| (&put as &dyn Any).downcast_ref::<Tensor<D>>().cloned()).unwrap_or(tensor)
+        }
+    }
+    match (&states as &dyn Any).downcast_ref::<X>() {
+        Some(whole) => whole.clone(),
+        None => input.map_tensors(&mut Put(Some(states))),
+    }
+}
+
+/// The shapes of tensors.
+struct Like(Vec<PartShape>);
+
+impl TensorMap for Like {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        let dtype = tensor.dtype();
+        self.0.push(PartShape { shape: tensor.dims().to_vec(), dtype, sum: dtype });
+        tensor
+    }
+}
+
+/// Makes leaves of what has been sent.
+struct Received<'a> {
+    sent: std::vec::IntoIter<TensorData>,
+    leaves: Vec<Leaf>,
+    pass: &'a Pass,
+}
+
+impl TensorMap for Received<'_> {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        let Some(sent) = self.sent.next() else { return tensor };
+        let dtype = sent.dtype();
+        let device = self.pass.device.clone().inner();
+        let leaf = self.pass.lift(Tensor::<D>::from_data(sent, (&device, dtype)));
+        if !self.pass.device.is_autodiff() {
+            return leaf;
+        }
+        let leaf = leaf.require_grad();
+        let found = leaf.clone();
+        self.leaves.push(Leaf(Box::new(move |grads: &mut Gradients| {
+            let grad = found.grad_remove(grads).unwrap_or_else(|| found.clone().inner().zeros_like());
+            on_host(grad)
+        })));
+        leaf
+    }
+}
+
+/// Reads what is sent.
+struct Sent {
+    parts: Vec<TensorData>,
+}
+
+impl TensorMap for Sent {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        self.parts.push(on_host(tensor.clone()));
+        tensor
+    }
+}
+
+/// The sum of scalars whose gradients are the given gradients of tensors.
+struct Roots<'a> {
+    grads: std::vec::IntoIter<TensorData>,
+    device: &'a Device,
+    sum: Option<Tensor<1>>,
+}
+
+impl TensorMap for Roots<'_> {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        let Some(grad) = self.grads.next() else { return tensor };
+        if tensor.is_tracked() {
+            let dtype = grad.dtype();
+            let grad = Tensor::<D>::from_data(grad, (&self.device.clone().inner(), dtype));
+            let root = graft(tensor.clone(), Tensor::zeros([1], self.device), move |_| grad.clone());
+            self.sum = Some(match self.sum.take() {
+                None => root,
+                Some(sum) => sum + root,
+            });
+        }
+        tensor
+    }
+}
