@@ -103,6 +103,8 @@ pub(crate) fn of_source<B: Module + 'static>(
     pass: &Pass,
     run: fn(&B, Tensor<3>, &Pass) -> KeyValue,
 ) -> PastSource {
+    // A stage would need what the encoder returns beside the states of its first block.
+    pass.refuse_stages();
     let of_block = |block| {
         let samples = source.samples.clone();
         let run = move |block: &B, states, pass: &Pass| run(block, states, &pass.placed_as(&samples));

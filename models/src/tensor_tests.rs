@@ -1,4 +1,4 @@
-//! Ranks that share the layers of a model train it as one rank does.
+//! Ranks that share the layers of a model, or its blocks, train it as one rank does.
 
 use std::ops::Range;
 
@@ -37,17 +37,22 @@ struct Trained {
     parameters: Vec<f32>,
 }
 
-fn trained<M, B>(model: &M, batches: &[B], ranks: usize, recomputes: bool) -> Trained
+/// The ranks of a tensor axis, and of a pipeline axis.
+type Axes = [usize; 2];
+
+fn trained<M, B>(model: &M, batches: &[B], axes: Axes, recomputes: bool) -> Trained
 where
     M: Objective<B> + 'static,
     B: Batch + Clone + Sync + 'static,
 {
     let (sender, steps) = std::sync::mpsc::channel();
     let data = || OneByOne(batches.to_vec());
+    let [tensor, pipeline] = axes;
+    let stage = if recomputes && pipeline == 1 { 3 } else { 1 };
     let trained = Trainer::new()
-        .over(World::threads(ranks))
-        .with(Mesh::new().tensor(ranks))
-        .with(Zero::stage(if recomputes { 3 } else { 1 }))
+        .over(World::threads(tensor * pipeline))
+        .with(Mesh::new().tensor(tensor).pipeline(pipeline))
+        .with(Zero::stage(stage))
         .with(Clip::norm(0.5))
         .with(recomputes.then(Recompute::every_block))
         .seed(5)
@@ -68,17 +73,17 @@ where
     Trained { numbers, parameters }
 }
 
-/// Compares ranks that share the layers with one that has them all.
-fn agrees<M, B>(model: &M, batches: &[B], ranks: &[usize])
+/// Compares ranks that share the model with one that has all of it.
+fn agrees<M, B>(model: &M, batches: &[B], axes: &[Axes])
 where
     M: Objective<B> + 'static,
     B: Batch + Clone + Sync + 'static,
 {
     let name = std::any::type_name::<M>();
-    let alone = trained(model, batches, 1, false);
-    for (ranks, recomputes) in ranks.iter().flat_map(|ranks| [(*ranks, false), (*ranks, true)]) {
-        let found = trained(model, batches, ranks, recomputes);
-        let place = format!("{name} on {ranks} ranks, recomputed: {recomputes}");
+    let alone = trained(model, batches, [1, 1], false);
+    for (axes, recomputes) in axes.iter().flat_map(|axes| [(*axes, false), (*axes, true)]) {
+        let found = trained(model, batches, axes, recomputes);
+        let place = format!("{name} on {axes:?} ranks, recomputed: {recomputes}");
         assert_eq!(found.numbers.len(), alone.numbers.len());
         for (found, alone) in found.numbers.iter().zip(&alone.numbers) {
             assert!((found - alone).abs() <= 1e-5 * alone.abs(), "{place}: {found} {alone}");
@@ -99,11 +104,11 @@ fn ranks_share_the_layers_of_decoders() {
         [texts(alone, Side::Right, false), texts(alone, Side::Left, false), texts(packs, Side::Right, true)];
     for (dropout, tied) in [(0.0, true), (0.2, false)] {
         let shape = GptConfig { layers: 2, heads: 4, width: 16, dropout, bias: true, tied };
-        agrees(&shape.init(30, 32, &device), &batches, &[2, 4]);
+        agrees(&shape.init(30, 32, &device), &batches, &[[2, 1], [4, 1], [1, 2], [2, 2]]);
     }
     // With shared keys and windows, bounded scores, and normalised heads; joined projections.
     for model_type in ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3"] {
-        agrees(&Llama::init(&llama_config(model_type), &device), &batches, &[2]);
+        agrees(&Llama::init(&llama_config(model_type), &device), &batches, &[[2, 1], [1, 2]]);
     }
 }
 
@@ -113,13 +118,13 @@ fn ranks_share_the_layers_of_encoders() {
     let batches = [batch(&[17, 4, 11], Side::Right), batch(&[24, 3], Side::Left)];
     let texts = [classified(&[17, 4, 11], Side::Right), classified(&[24, 3], Side::Left)];
     for model_type in ["bert", "roberta", "distilbert", "electra"] {
-        agrees(&BertMaskedLm::init(&config(model_type), &device), &batches, &[2]);
+        agrees(&BertMaskedLm::init(&config(model_type), &device), &batches, &[[2, 1], [1, 2]]);
     }
-    agrees(&BertTokenClassifier::init(&config("bert"), &device), &batches, &[2]);
-    agrees(&BertSequenceClassifier::init(&config("bert"), &device), &texts, &[2]);
+    agrees(&BertTokenClassifier::init(&config("bert"), &device), &batches, &[[2, 1], [1, 2]]);
+    agrees(&BertSequenceClassifier::init(&config("bert"), &device), &texts, &[[2, 1], [1, 2]]);
     let modern = modernbert_config(Pooling::Mean);
-    agrees(&ModernBertMaskedLm::init(&modern, &device), &batches, &[2]);
-    agrees(&ModernBertTokenClassifier::init(&modern, &device), &batches, &[2]);
+    agrees(&ModernBertMaskedLm::init(&modern, &device), &batches, &[[2, 1], [1, 2]]);
+    agrees(&ModernBertTokenClassifier::init(&modern, &device), &batches, &[[2, 1], [1, 2]]);
 }
 
 #[test]
@@ -130,7 +135,7 @@ fn ranks_share_the_layers_of_encoders_and_their_decoders() {
         pairs(&[[5, 30], [9, 4]], [Side::Left, Side::Right]),
     ];
     for (gate, tied) in [("relu", true), ("gated-gelu", false)] {
-        agrees(&T5::init(&t5_config(0.2, gate, tied), &device), &batches, &[2]);
+        agrees(&T5::init(&t5_config(0.2, gate, tied), &device), &batches, &[[2, 1]]);
     }
-    agrees(&Bart::init(&bart_config(0.2), &device), &batches, &[2]);
+    agrees(&Bart::init(&bart_config(0.2), &device), &batches, &[[2, 1]]);
 }

@@ -19,7 +19,7 @@
 //! pass/         one forward pass: its mode, the segment around each block, and dropout
 //! grads/        gradients on their way to the optimizer, with the facts known about them, and what happens to them
 //! model_parallel/
-//!               the layers that ranks of a tensor axis divide, and the parts that each holds
+//!               the layers and blocks of a model that ranks divide, the parts that each holds, and the order of a pipeline's passes
 //! sharding/     how the ranks divide parameters, gather them again, and sum gradients
 //! moving.rs     flat tensors on their way: buckets, and moves to the host beside the computation
 //! dtypes.rs     the float dtypes: their names, and which ones a device supports
@@ -163,7 +163,7 @@ pub use learning::{
     Clip, Ema, Freeze, Lora, LoraFactors, Quantize, SkipOutliers, Targets, adapted_linear, undropped_linear,
 };
 pub use model_parallel::{
-    ModelPart, ModelParts, OwnTokens, Pipeline, PipelineSchedule, PipelineStep, TensorPlan,
+    ModelPart, ModelParts, OwnTokens, Pipeline, PipelineSchedule, PipelineStep, Pipelined, TensorPlan,
 };
 pub use params::{
     AnyParam, LowRank, ParamMap, ParamPlace, PathError, Paths, Trained, UnfitFactors, apart,

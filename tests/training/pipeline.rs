@@ -3,6 +3,8 @@
 use crate::support::many::*;
 use crate::support::resuming::*;
 use crate::support::{Bigram, Rows, adamw, device, difference, gpt, has_bf16};
+use std::time::Duration;
+
 use burn::module::Module;
 use burn::tensor::Tensor;
 use firebrick::datasets::{Batch, TokenBatch};
@@ -10,7 +12,7 @@ use firebrick::strategies::{Composed, PipelineSchedule, StrategyError};
 use firebrick::world::Collective;
 use firebrick::{
     Amp, Checkpoints, Clip, Data, Ema, Freeze, Lora, Loss, Mesh, Objective, Offload, Pass, RankReport,
-    Recompute, Resume, Schedule, TrainError, Trainer, World, Zero,
+    Recompute, Resume, Schedule, StepNumbers, TrainError, Trainer, World, Zero,
 };
 use firebrick_models::Gpt;
 
@@ -272,6 +274,8 @@ impl Objective<TokenBatch> for Skipping {
                     |block: &burn::nn::Linear, x: Tensor<2>, _: &Pass| block.forward(x.unsqueeze_dim::<3>(2));
                 order.iter().fold(start, |_, at| pass.segment(&self.blocks[*at], x.clone(), run))
             }
+            // Something stands between two blocks.
+            4 => order.iter().fold(start, |x, at| pass.segment(&self.blocks[*at], x * 2.0, run)),
             3 => {
                 let y = pass.segment(&self.blocks[0], start.clone(), run);
                 // On the second rank, the first block has not run.
@@ -326,6 +330,7 @@ fn what_cannot_be_a_pipeline_is_refused() {
         (1, "has not run all"),
         (2, "reads no tensor like it"),
         (3, "something else in this model reads it"),
+        (4, "something else in this model reads it"),
     ] {
         let device = device().autodiff();
         let blocks = (0..2).map(|_| burn::nn::LinearConfig::new(1, 1).init(&device)).collect();
@@ -333,5 +338,57 @@ fn what_cannot_be_a_pipeline_is_refused() {
         let error = in_two_stages(Zero::stage(0)).fit(model, adamw(), Schedule::constant(1e-3), data());
         let error = error.unwrap_err().to_string();
         assert!(error.contains(says), "{fault}: {error}");
+    }
+}
+
+/// A model whose blocks take a time, forward and when they run again.
+#[derive(Module, Debug)]
+struct Sleeping {
+    inner: Bigram,
+    blocks: Vec<burn::nn::Linear>,
+}
+
+const A_BLOCK: Duration = Duration::from_millis(120);
+
+impl Objective<TokenBatch> for Sleeping {
+    fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
+        let (losses, mask) = self.inner.losses(batch.ids(pass.device()), batch.labels(pass.device()));
+        let run = |block: &burn::nn::Linear, x: Tensor<3>, _: &Pass| {
+            std::thread::sleep(A_BLOCK);
+            block.forward(x)
+        };
+        let x: Tensor<3> = (losses * mask).unsqueeze_dim(2);
+        let y = self.blocks.iter().fold(x, |x, block| pass.segment(block, x, run));
+        Loss { sum: y.sum().reshape([1]), items: batch.items() }
+    }
+}
+
+/// The share of a step in which a rank waits is at most 1.1 times (p-1)/(v m + p-1) (Narayanan et al., 2021, section 2.2).
+#[test]
+fn ranks_wait_as_long_as_the_bubble() {
+    for (ranks, chunks, micro_batches) in [(2, 1, 4), (3, 1, 3), (2, 2, 2)] {
+        let schedule =
+            if chunks > 1 { PipelineSchedule::Interleaved(chunks) } else { PipelineSchedule::default() };
+        let device = device().autodiff();
+        let blocks = (0..ranks * chunks).map(|_| burn::nn::LinearConfig::new(1, 1).init(&device)).collect();
+        let model = Sleeping { inner: Bigram::new(&device), blocks };
+        let (sender, seconds) = std::sync::mpsc::channel();
+        let trainer = Trainer::new()
+            .over(World::threads(ranks))
+            .with(Mesh::new().pipeline(ranks).schedule(schedule))
+            .with(Zero::stage(0))
+            .with(accumulate(micro_batches))
+            .with(Recompute::every_block())
+            .observe(move |step: &StepNumbers| sender.send(step.seconds).unwrap());
+        let data = Data::new(Rows::ragged(4 * micro_batches)).micro_batch(2);
+        trainer.steps(3).fit(model, adamw(), Schedule::constant(1e-3), data).unwrap();
+        let step = seconds.iter().fold(f64::INFINITY, f64::min);
+        let computed = (2 * chunks * micro_batches) as f64 * A_BLOCK.as_secs_f64();
+        let bubble = (step - computed) / step;
+        let expected = (ranks - 1) as f64 / (chunks * micro_batches + ranks - 1) as f64;
+        assert!(
+            bubble > 0.9 * expected && bubble < 1.1 * expected,
+            "{ranks} {chunks}: {bubble} of {expected}"
+        );
     }
 }

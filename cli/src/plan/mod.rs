@@ -9,6 +9,7 @@
 //! longest.rs       the micro-batch that is traced
 //! stand_in.rs      data and a tokenizer in place of the run's own
 //! flops.rs         operations of an update
+//! in_stages.rs     what the first rank of a pipeline has
 //! within_a_batch.rs  what ranks that train on the same samples send each other
 //! utilization.rs   the share of the devices' peak that a run uses
 //! find_batch.rs    the largest micro-batch, by plan or by trial
@@ -22,6 +23,7 @@ mod cluster;
 mod combinations;
 mod find_batch;
 mod flops;
+mod in_stages;
 mod longest;
 mod on_cluster;
 mod parameters;
@@ -48,7 +50,7 @@ use firebrick::{ByteSize, Data, TrainError};
 use firebrick_models::family::{Family, Trainable};
 use firebrick_models::pretrained::Folder;
 use firebrick_strategies::Order;
-use firebrick_strategies::cost::{Held, sent};
+use firebrick_strategies::cost::{Held, sent, sent_of_outside};
 
 pub use cluster::{Cluster, Collectives, Group, Peak};
 pub(crate) use find_batch::Finding;
@@ -61,6 +63,7 @@ pub use step_time::{StepTime, Traffic};
 use combinations::combinations;
 use find_batch::largest;
 use flops::Work;
+use in_stages::FirstRank;
 use longest::{LOOKED_AT, Longest};
 use parameters::ParamLayout;
 use trace::{Traced, Tracer};
@@ -137,6 +140,9 @@ pub struct Planned {
     pub sent_elements: u64,
     /// Bytes sent, over all kinds.
     pub sent_bytes: u64,
+    /// How long each rank of a pipeline waits for the others, as a share of the time in which it computes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bubble: Option<f64>,
     /// Floating-point operations of an update, over all ranks.
     pub flops: f64,
     /// Whether the run fits, if the budget is known.
@@ -341,7 +347,7 @@ impl<M: Trainable> Planner<'_, M> {
     /// Traces a pass under these strategies, with micro-batches and ranks in their places.
     fn prepared(&mut self, composed: &[RunStrategy]) -> Result<PreparedList, RunError> {
         let layout = ParamLayout::of(self.run, composed, self.parts)?;
-        let (pass, recomputed) = self.tracer.trace(composed, self.rows, self.say)?;
+        let (pass, recomputed) = self.tracer.trace(composed, self.shapes, self.rows, self.say)?;
         let order =
             Order::of(composed.iter().map(|strategy| strategy.effects())).map_err(TrainError::from)?;
         let recomputed = if order.runs_blocks_again() { 1.0 } else { recomputed };
@@ -357,23 +363,39 @@ impl<M: Trainable> Planner<'_, M> {
         }
         let PreparedList { layout, order, pass, recomputed } = self.prepared(&composed)?;
         // Those that hold the same parts of the model.
-        let tensor = order.tensor();
-        ranks /= tensor as u64;
-        let shapes: Vec<_> = self.shapes.iter().map(|shape| shape.of_share(tensor)).collect();
+        ranks /= order.ranks_per_model() as u64;
+        let first = FirstRank::of(&order, self.tracer.paths(), self.shapes)?;
+        let own = self.shapes.iter().filter(|shape| first.as_ref().is_none_or(|first| first.has(shape)));
+        let own: Vec<_> = own.cloned().collect();
+        let shapes: Vec<_> = own.iter().map(|shape| shape.of_share(order.tensor())).collect();
         let params = || shapes.iter().map(|shape| layout.planned(shape));
         let held = Held::of(params(), &order, self.run.windows_vary(), ranks, &*self.run.optimizer);
-        let mut sent = sent(params(), &order, 0, ranks);
+        // The first rank of a pipeline has no gradients of what the last one alone reads, and gathers it all the same.
+        let reads = |shape: &Shape| first.is_none() || shape.in_block || FirstRank::reads(self.shapes, shape);
+        let (read, unread): (Vec<_>, Vec<_>) = shapes.iter().partition(|shape| reads(shape));
+        let mut all = sent(read.into_iter().map(|shape| layout.planned(shape)), &order, 0, ranks);
+        let mut unread = sent(unread.into_iter().map(|shape| layout.planned(shape)), &order, 0, ranks);
+        let gathered = unread.remove(&Collective::AllGather);
         let size_of = |shape: &Shape| layout.planned(shape).replica_bytes;
-        for (kind, more) in self.work.sent_within_a_batch(&order, self.shapes, recomputed, size_of) {
-            let all = sent.entry(kind).or_default();
-            *all = Sent { elements: all.elements + more.elements, bytes: all.bytes + more.bytes };
+        let of_blocks = first.as_ref().map_or(1.0, FirstRank::share);
+        let mut more = self.work.sent_within_a_batch(&order, &own, [recomputed, of_blocks], size_of);
+        for shape in shapes.iter().filter(|shape| !shape.in_block) {
+            let outside = sent_of_outside(&layout.planned(shape), reads(shape), &order, ranks);
+            more.push((Collective::AllReduce, outside));
         }
+        more.extend(gathered.map(|gathered| (Collective::AllGather, gathered)));
+        more.retain(|(_, more)| more.elements > 0);
+        for (kind, more) in more {
+            let sent = all.entry(kind).or_default();
+            *sent = Sent { elements: sent.elements + more.elements, bytes: sent.bytes + more.bytes };
+        }
+        let sent = all;
         let host = if self.limit.with_host { held.host + held.host_gradients } else { 0 };
         let peak = held.peak(pass.activations as u64, pass.most as u64);
         let largest_micro = match self.limit.bytes.filter(|_| self.tracer.knows_rows()) {
             Some(limit) => {
                 let last = largest(MOST_ROWS, |index| {
-                    let (pass, _) = self.tracer.trace(&composed, index + 1, self.say)?;
+                    let (pass, _) = self.tracer.trace(&composed, self.shapes, index + 1, self.say)?;
                     Ok(held.peak(pass.activations as u64, pass.most as u64) + host <= limit)
                 });
                 match last {
@@ -401,6 +423,7 @@ impl<M: Trainable> Planner<'_, M> {
             sent_elements: sent.values().map(|sent| sent.elements).sum(),
             sent_bytes: sent.values().map(|sent| sent.bytes).sum(),
             sent,
+            bubble: first.as_ref().map(FirstRank::bubble),
             flops: self.work.flops(self.shapes, recomputed),
             fits: self.limit.bytes.map(|limit| peak + host <= limit),
             largest_micro,

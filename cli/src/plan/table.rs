@@ -148,6 +148,9 @@ impl Plan {
         for (name, part) in parts.into_iter().filter(|(_, part)| *part > 0) {
             text += &format!("  {name:<22} {:>10}\n", bytes(part));
         }
+        if let Some(bubble) = run.bubble {
+            text += &format!("  {:<22} {:>9.0}%\n", "waits, beside computing", 100.0 * bubble);
+        }
         text + &format!("  {:<22} {:>10}\n", "computed in an update", operations(run.flops))
     }
 
@@ -257,6 +260,7 @@ mod tests {
             sent: BTreeMap::new(),
             sent_elements: 0,
             sent_bytes: 0,
+            bubble: None,
             flops: 2.5e12,
             fits: budget.map(|budget| *peak_bytes <= budget),
             largest_micro: None,

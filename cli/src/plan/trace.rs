@@ -23,18 +23,20 @@ use firebrick_kernels::{Draws, with_share_of_classes, with_zero_results};
 use firebrick_strategies::effects::RecomputedBlocks;
 use firebrick_strategies::optim::Groups;
 use firebrick_strategies::{
-    Adaptation, Effects, Offload, Offloads, Paths, Recompute, StrategyError, Zero, learns,
+    Adaptation, Effects, Mesh, Offload, Offloads, Order, Paths, PipelineStep, Recompute, StrategyError, Zero,
+    learns,
 };
 use firebrick_world::{Communicator, host_device};
 
+use super::in_stages::FirstRank;
 use super::longest::Longest;
 use super::recomputed::{Lines, mixed};
-use crate::run::{Parts, data_parallel, first_effect, parameters, recipes, skeleton, written};
+use crate::run::{Parts, Shape, data_parallel, first_effect, parameters, recipes, skeleton, written};
 use crate::{PlanError, Run, RunError, RunStrategy};
 use firebrick::engine::dry_run::caught;
 use firebrick::engine::session::{PreparedRun, checked};
 use firebrick::memory::{Account, Allocations, Beyond, PassPeak, of_machine};
-use firebrick::{AnyModel, Objective, TrainError};
+use firebrick::{AnyModel, Loss, Objective, TrainError};
 use firebrick_models::drawn_now;
 use firebrick_models::family::{Family, Narrowing, Trainable};
 
@@ -78,6 +80,8 @@ pub(super) struct Tracer<'a, M: Trainable> {
     known: HashMap<String, Vec<Measured>>,
     /// The units that the width of the model is divided into, if narrower ones stand for it.
     units: Option<usize>,
+    /// The micro-batches whose passes are traced together.
+    micro_batches: usize,
     is_warm: bool,
 }
 
@@ -87,12 +91,27 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         let device = host_device().autodiff();
         let paths = Paths::of(&skeleton::<M>(parts.config.clone(), &device));
         let units = units_of(&parts.config);
-        Self { run, parts, traced, device, paths, known: HashMap::new(), units, is_warm: false }
+        Self {
+            run,
+            parts,
+            traced,
+            device,
+            paths,
+            known: HashMap::new(),
+            units,
+            micro_batches: 1,
+            is_warm: false,
+        }
     }
 
     /// Whether it knows what any number of rows takes.
     pub fn knows_rows(&self) -> bool {
         matches!(self.traced, Traced::Rows(..))
+    }
+
+    /// Returns the paths of the model.
+    pub fn paths(&self) -> &Paths {
+        &self.paths
     }
 
     /// Returns the number of blocks of the model.
@@ -109,12 +128,28 @@ impl<'a, M: Trainable> Tracer<'a, M> {
     pub fn trace(
         &mut self,
         strategies: &[RunStrategy],
+        shapes: &[Shape],
         rows: usize,
         say: &dyn Fn(&str),
     ) -> Result<(PassPeak, f64), RunError> {
         let acts = |strategy: &&RunStrategy| strategy.effects().acts_in_pass();
-        let acting: Vec<_> = strategies.iter().filter(acts).cloned().collect();
+        let acting: Vec<_> = strategies.iter().filter(acts).map(balanced).collect();
         let layers = self.parts.config.layers();
+        let order =
+            Order::of(strategies.iter().map(|strategy| strategy.effects())).map_err(TrainError::from)?;
+        if let Some(first) = FirstRank::of(&order, &self.paths, shapes)? {
+            // Which blocks run again depends on their number: not more than if none did.
+            let some =
+                |one: &RunStrategy| one.effects().recomputes.is_some_and(|one| !one.blocks.are_alike());
+            let alike: Vec<_> = acting.into_iter().filter(|one| !some(one)).collect();
+            let again = alike.iter().any(|one| one.effects().recomputes.is_some());
+            self.micro_batches = first.traced_micro_batches();
+            let (stages, chunks) = first.stages();
+            let [few, more] = [stages, 2 * stages].map(|layers| self.known(&alike, layers, rows, say));
+            let lines = Lines::through(few?, more?, [chunks, 2 * chunks]);
+            self.micro_batches = 1;
+            return Ok((lines.at(first.layers(layers)), if again { 1.0 } else { 0.0 }));
+        }
         let recompute = acting.iter().enumerate().find_map(|(at, one)| Some((at, one.effects().recomputes?)));
         let (at, recompute) = match recompute {
             Some((at, recompute)) if !recompute.blocks.are_alike() => (at, recompute),
@@ -167,7 +202,7 @@ impl<'a, M: Trainable> Tracer<'a, M> {
     ) -> Result<PassPeak, RunError> {
         let names: Vec<_> = acting.iter().map(written).collect();
         let name = if names.is_empty() { "no strategies".to_string() } else { names.join(", ") };
-        let key = format!("{layers} {name}");
+        let key = format!("{layers} {} {name}", self.micro_batches);
         if !self.known.contains_key(&key) {
             say(&format!("tracing a pass with {name} through {}", counted(layers, "layer")));
             let measured = self.measured(acting, layers)?;
@@ -260,23 +295,46 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         let prepared = PreparedRun::new(&recipes(&strategies), model, device, &optimizer, world, adaptation)?;
         let session = prepared.start(optimizer, run.schedule.clone(), run.seed, 1)?;
         let draws = Draws { seed: run.seed, epoch: 0, first: 0 };
+        let steps = session.pass().steps(self.micro_batches);
         let pass = |longest: &Longest<M::Batch>| -> Result<PassPeak, RunError> {
-            let batch = longest.batch()?;
-            let expected = firebrick_datasets::Batch::items(&batch);
-            let beyond = Beyond::begin(&self.device);
-            let (model, pass) = session.pass().drawing(draws).enter(session.replica())?;
-            let passed = caught(|| -> Result<_, TrainError> {
-                let loss = model.loss(batch, &pass);
-                if pass.repeats_batch() {
-                    return Err(TrainError::TokensNotDivided);
-                }
-                let loss = checked(loss.sum, loss.items, expected)? / expected.max(1) as f64;
-                Ok(loss.backward())
-            });
-            let grads = passed.map_err(|panic| PlanError::Model(panic.message))??;
-            let taken = beyond.end(&self.device);
-            drop(pass.gradients(grads, &model, true)?);
-            Ok(taken)
+            let forward = steps.iter().filter(|step| matches!(step, PipelineStep::Forward { .. }));
+            let batches: Result<Vec<_>, _> = forward.map(|_| longest.batch()).collect();
+            let (mut batches, mut between, mut taken) = (batches?.into_iter(), HashMap::new(), None);
+            let mut beyond = Some(Beyond::begin(&self.device));
+            for (index, step) in steps.iter().enumerate() {
+                let passed = caught(|| -> Result<(), TrainError> {
+                    match *step {
+                        PipelineStep::Forward { micro_batch, chunk } => {
+                            let Some(batch) = batches.next() else { return Ok(()) };
+                            let expected = firebrick_datasets::Batch::items(&batch);
+                            let pass = session.pass().drawing(draws).of_stage(chunk);
+                            let (model, pass) = pass.enter(session.replica())?;
+                            let loss = pass.forward(|| model.loss(batch, &pass))?;
+                            if pass.repeats_batch() {
+                                return Err(TrainError::TokensNotDivided);
+                            }
+                            let checked = |loss: Loss| checked(loss.sum, loss.items, expected);
+                            let loss = loss.map(checked).transpose()?;
+                            let loss = loss.map(|loss| loss / expected.max(1) as f64);
+                            between.insert((micro_batch, chunk), (model, pass, loss));
+                        }
+                        PipelineStep::Backward { micro_batch, chunk } => {
+                            let Some((model, pass, loss)) = between.remove(&(micro_batch, chunk)) else {
+                                return Ok(());
+                            };
+                            let grads = pass.root(loss)?.backward();
+                            if index + 1 == steps.len() {
+                                taken = beyond.take().map(|beyond| beyond.end(&self.device));
+                            }
+                            drop(pass.gradients(grads, &model, true)?);
+                            Beyond::holding(0, &self.device);
+                        }
+                    }
+                    Ok(())
+                });
+                passed.map_err(|panic| PlanError::Model(panic.message))??;
+            }
+            Ok(taken.unwrap_or_default())
         };
         let (vocabulary, whole) = (config.vocabulary(), self.parts.config.vocabulary());
         let once = |longest: &Longest<M::Batch>| {
@@ -297,6 +355,14 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         }
         self.is_warm = true;
         Ok(measured)
+    }
+}
+
+/// Returns a mesh whose stages are those of any number of blocks, and any other strategy as it is.
+fn balanced(strategy: &RunStrategy) -> RunStrategy {
+    match strategy.downcast_ref::<Mesh>() {
+        Some(mesh) => RunStrategy::new("Mesh", mesh.clone().stages([])),
+        None => strategy.clone(),
     }
 }
 

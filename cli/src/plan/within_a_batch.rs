@@ -1,8 +1,8 @@
-//! What ranks that train on the same samples send each other: those that share tokens, and those that share layers.
+//! What ranks that train on the same samples send each other: those that share tokens, layers or blocks.
 
 use firebrick_kernels::rows_of_logits;
 use firebrick_strategies::Order;
-use firebrick_strategies::cost::{Sent, SumsOfLayers, sent_in_context, sent_in_layers};
+use firebrick_strategies::cost::{Sent, SumsOfLayers, sent_in_context, sent_in_layers, sent_in_pipeline};
 use firebrick_world::Collective;
 
 use super::flops::Work;
@@ -10,28 +10,36 @@ use crate::run::Shape;
 
 impl Work {
     /// Returns what the first rank sends in an update to the others that train on its samples, by the kind of call. `again` is the
-    /// share of the blocks that run again in the backward pass, and `size_of` the bytes of an element of a parameter as passes
-    /// read it.
+    /// share of the blocks that run again in the backward pass, `size_of` the bytes of an element of a parameter as passes
+    /// read it, and `of_blocks` the share of the blocks that the rank has, whose parameters the shapes are.
     pub fn sent_within_a_batch(
         &self,
         order: &Order,
         shapes: &[Shape],
-        again: f64,
+        [again, of_blocks]: [f64; 2],
         size_of: impl Fn(&Shape) -> u64,
     ) -> Vec<(Collective, Sent)> {
         let (context, tensor) = (order.context(), order.tensor());
-        let own = self.keys_and_values(context) / tensor as u64;
-        let mut sent: Vec<_> = sent_in_context(order, own, again).into_iter().collect();
+        let own = (self.keys_and_values(context) / tensor as u64) as f64 * of_blocks;
+        let mut sent: Vec<_> = sent_in_context(order, own.round() as u64, again).into_iter().collect();
+        let pipeline = order.pipeline();
+        if pipeline.is_some() {
+            let states = self.own_tokens(false, context) * width_of(shapes);
+            sent.push((Collective::Send, sent_in_pipeline(order, states)));
+        }
         if tensor == 1 {
             return sent;
         }
         let mut sums = self.sums_of_blocks(shapes, context);
         if let Some(vocabulary) = shapes.iter().find(|shape| !shape.in_block && shape.divided == Some(0)) {
             let labels = self.own_tokens(false, context);
-            sums.extend(self.sums_of_vocabulary(vocabulary, [context, tensor], size_of(vocabulary)));
-            // The largest logit of each row, in f32.
-            let elements = labels * order.micro_batches() as u64 * (tensor as u64 - 1);
-            sent.push((Collective::AllGather, Sent { elements, bytes: 4 * elements }));
+            let chunks = pipeline.as_ref().map(|pipeline| pipeline.schedule.chunks());
+            sums.extend(self.sums_of_vocabulary(vocabulary, [context, tensor], size_of(vocabulary), chunks));
+            if pipeline.is_none() {
+                // The largest logit of each row, in f32.
+                let elements = labels * order.micro_batches() as u64 * (tensor as u64 - 1);
+                sent.push((Collective::AllGather, Sent { elements, bytes: 4 * elements }));
+            }
         }
         sent.push((Collective::AllReduce, sent_in_layers(order, &sums, again)));
         sent
@@ -60,7 +68,6 @@ impl Work {
     /// The sums of a micro-batch in blocks: of what row-parallel layers return, and of the gradients of what column-parallel
     /// layers read, but not of those of norms that heads have in common.
     fn sums_of_blocks(&self, shapes: &[Shape], context: usize) -> Vec<SumsOfLayers> {
-        let is_rows = |shape: &&Shape| shape.in_block && shape.divided == Some(0) && shape.shape.len() == 2;
         let mut sums = Vec::new();
         for layer in shapes.iter().filter(is_rows) {
             let elements = self.own_tokens(self.is_source(layer), context) * layer.shape[1] as u64;
@@ -68,7 +75,7 @@ impl Work {
             sums.extend([backward, SumsOfLayers { in_forward_of_blocks: true, ..backward }]);
         }
         // An attention over a source reads two tensors.
-        let width = shapes.iter().find(is_rows).map_or(0, |shape| shape.shape[1] as u64);
+        let width = width_of(shapes);
         let crosses = self.attention.iter().filter(|one| one.of_source != one.over_source);
         sums.extend(crosses.map(|one| SumsOfLayers {
             sums: one.layers as u64,
@@ -80,12 +87,14 @@ impl Work {
     }
 
     /// The sums of a micro-batch over the ranks that divide a vocabulary, whose embeddings take `size` bytes an element: of the
-    /// embeddings of tokens, and of the loss and the gradient of its input, as if each token had a label.
+    /// embeddings of tokens, which each stage of a rank looks up, and of the loss and the gradient of its input, as if each token had a
+    /// label. The first rank of a pipeline has no loss, but so many stages.
     fn sums_of_vocabulary(
         &self,
         vocabulary: &Shape,
         [context, tensor]: [usize; 2],
         size: u64,
+        stages: Option<usize>,
     ) -> Vec<SumsOfLayers> {
         let of = |elements, bytes| SumsOfLayers {
             sums: 1,
@@ -97,6 +106,9 @@ impl Work {
         let sides = [(self.source.tokens > 0.0).then_some(true), Some(false)].into_iter().flatten();
         let mut sums: Vec<_> =
             sides.map(|is_source| of(self.own_tokens(is_source, context) * width, size)).collect();
+        if let Some(stages) = stages {
+            return sums.repeat(stages);
+        }
         let labels = self.own_tokens(false, context);
         sums.push(of(labels * width, 4));
         // Three numbers for each row of a chunk of logits.
@@ -105,4 +117,14 @@ impl Work {
         sums.extend(chunks.map(|start| of(3 * chunk.min(labels - start), 4)));
         sums
     }
+}
+
+/// Whether a parameter is the weight of a layer in a block that reads what other layers of the block have computed.
+fn is_rows(shape: &&Shape) -> bool {
+    shape.in_block && shape.divided == Some(0) && shape.shape.len() == 2
+}
+
+/// The width of the states between blocks.
+fn width_of(shapes: &[Shape]) -> u64 {
+    shapes.iter().find(is_rows).map_or(0, |shape| shape.shape[1] as u64)
 }

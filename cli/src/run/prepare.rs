@@ -8,7 +8,7 @@ use burn::train::Interrupter;
 use firebrick_datasets::collators::Labels;
 use firebrick_datasets::{DataError, Reference, SpecialTokens, Tokenizer, counted};
 use firebrick_strategies::optim::ModelOptimizer;
-use firebrick_strategies::{Adaptation, Communicator, Composition, OnDisk, Setup};
+use firebrick_strategies::{Adaptation, Communicator, Composition, OnDisk, Paths, Setup, StrategyError};
 use firebrick_tasks::{Loaded, Settled};
 use firebrick_world::{World, host_device};
 
@@ -172,6 +172,19 @@ impl Run {
             // Its parameters are not drawn.
             let plan = M::init(&config, &device).tensor_plan();
             plan.check_ranks(ranks).map_err(TrainError::from)?;
+        }
+        if let Some(pipelined) =
+            first_effect(&self.strategies, |effects| effects.pipeline).filter(|pipelined| pipelined.ranks > 1)
+        {
+            adaptation.require_divisible().map_err(TrainError::from)?;
+            if config.attention().iter().any(|attention| attention.of_source != attention.over_source) {
+                return Err(TrainError::from(StrategyError::StatesReadElsewhere).into());
+            }
+            if self.task.reference().is_some() {
+                return Err(TrainError::from(StrategyError::NotCompared).into());
+            }
+            let blocks = Paths::of(&adapted).blocks().count();
+            pipelined.blocks_of_stages(&vec![1; blocks]).map_err(TrainError::from)?;
         }
         if self.task.reference() == Some(Reference::AdapterOff) && adaptation.low_rank().is_none() {
             return Err(TrainError::NoAdapter.into());

@@ -197,6 +197,11 @@ fn groups_of_ranks_are_planned_too() {
         (4, "[Mesh(tensor: 2), Zero(stage: 1), Recompute(every: 1), Amp(bf16)]"),
         (4, "[Mesh(tensor: 4), Zero(stage: 2), Accumulate(2)]"),
         (4, "[Mesh(tensor: 2, context: 2), Zero(stage: 3), Clip(norm: 1.0)]"),
+        (2, "[Mesh(pipeline: 2), Zero(stage: 0), Accumulate(4)]"),
+        (2, "[Mesh(pipeline: 2), Zero(stage: 1), Accumulate(4), Amp(bf16), Recompute(every: 1)]"),
+        (4, "[Mesh(pipeline: 2), Zero(stage: 1), Accumulate(2), Amp(bf16)]"),
+        (4, "[Mesh(pipeline: 2, schedule: g_pipe), Zero(stage: 2), Accumulate(3)]"),
+        (4, "[Mesh(pipeline: 2, tensor: 2), Zero(stage: 0), Accumulate(2), Clip(norm: 1.0)]"),
     ] {
         let sets =
             [format!("strategies={strategies}"), format!("ranks={ranks}"), "batch.accumulate=None".into()];

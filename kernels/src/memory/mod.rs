@@ -169,6 +169,14 @@ impl Beyond {
         note(counters, Kind::Left, gradients);
     }
 
+    /// Records that so many bytes of gradients are there, all that were left so far among them: those of several passes that are
+    /// measured together have been summed.
+    pub fn holding(gradients: usize, device: &Device) {
+        if MEASURES.get().is_some() {
+            Self::left(gradients.wrapping_sub(measured().gradients.load(Relaxed)), device);
+        }
+    }
+
     /// Runs what brings parameters that outlive the pass. If this thread measures a pass in the host's memory, they count as
     /// there before it. A device's pool is not asked: let its parameters come before the pass.
     pub fn without<T>(bring: impl FnOnce() -> T) -> T {

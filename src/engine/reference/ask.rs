@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use burn::train::Interrupter;
 use firebrick_datasets::{Batch, Batches, Cursor, Requests};
-use firebrick_strategies::Pass;
+use firebrick_strategies::{Pass, StrategyError};
 use firebrick_world::Communicator;
 
 use super::Answers;
@@ -63,6 +63,11 @@ where
     };
     // The sample that stands in for missing ones.
     let first = asking.spare.batch()?;
+    // Ranks ask about other samples each, and those of a pipeline would run the model together.
+    let is_pipeline = session.adaptation().parts().is_some_and(|parts| parts.pipeline().is_some());
+    if is_pipeline && first.compared().is_some() {
+        return Err(StrategyError::NotCompared.into());
+    }
     asking.about(first)?;
     let mut left = windows.saturating_add((windows / 8).max(SKIPPED));
     let whole = cut(data, window.saturating_mul(world.size()), Share::WHOLE)?;

@@ -36,6 +36,8 @@ pub(super) struct MemoryProbe {
     gradients: GradientBytes,
     /// Bytes in use before the last pass that was measured, without gradients and without what the window's passes share.
     before: usize,
+    /// Gradients that the stages held then.
+    held_before: usize,
     /// Bytes that the passes of the window share, and an earlier one has allocated.
     shared: usize,
     /// Bytes in use after the last step that was looked at.
@@ -76,6 +78,7 @@ impl MemoryProbe {
             taken: PassPeak::default(),
             gradients: GradientBytes::default(),
             before: 0,
+            held_before: 0,
             shared: 0,
             live: 0,
             activations: 0,
@@ -110,6 +113,7 @@ impl MemoryProbe {
         let beyond = (self.look == Look::Everything).then(|| Beyond::begin(&self.device))?;
         self.before = beyond.before().saturating_sub(shared);
         self.shared = shared;
+        self.held_before = self.held_on_device();
         Some(beyond)
     }
 
@@ -125,7 +129,10 @@ impl MemoryProbe {
         self.taken = match (beyond, step.live()) {
             (Some(beyond), _) => {
                 let PassPeak { activations, most } = beyond.end(&self.device);
-                PassPeak { activations: activations + self.shared, most: most + self.shared }
+                // What the stages have summed of passes in between is not the passes' own.
+                let held = self.held_on_device().saturating_sub(self.held_before);
+                let most = (most + self.shared).saturating_sub(held);
+                PassPeak { activations: activations + self.shared, most }
             }
             (None, Some(live)) => {
                 let activations = live.saturating_sub(self.before + self.held_on_device());
@@ -161,6 +168,8 @@ impl MemoryProbe {
     pub fn after_collect(&mut self, holds: usize) {
         self.gradients.holds = holds;
         self.gradients.held = self.gradients.held.max(holds);
+        // Other passes of a pipeline may be between forward and backward.
+        Beyond::holding(self.held_on_device(), &self.device);
     }
 
     /// Ends the passes of a window.

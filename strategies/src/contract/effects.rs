@@ -6,7 +6,7 @@ use burn::tensor::FloatDType;
 use firebrick_kernels::packed::Packing;
 use serde::{Deserialize, Serialize};
 
-use crate::{PathError, Paths, PipelineSchedule};
+use crate::{PathError, Paths, Pipelined};
 
 pub use crate::Reduces;
 
@@ -59,15 +59,6 @@ pub struct Effects {
     pub result: OnResult,
     /// The paths of parameters and modules that its settings name.
     pub paths: Vec<String>,
-}
-
-/// The ranks that have the stages of a pipeline, and the order in which they run micro-batches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pipelined {
-    /// The ranks.
-    pub ranks: usize,
-    /// The order.
-    pub schedule: PipelineSchedule,
 }
 
 /// The sum of a window's micro-batches.

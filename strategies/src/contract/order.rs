@@ -2,8 +2,7 @@
 
 use burn::tensor::{DType, FloatDType};
 
-use super::effects::Pipelined;
-use crate::{Effects, Offloads, OnDisk, Reduces, StrategyError};
+use crate::{Effects, Offloads, OnDisk, Pipelined, Reduces, StrategyError};
 
 /// The [effects](Effects) of a composition, in the order in which gradients pass through its strategies.
 ///
@@ -203,7 +202,7 @@ impl Order {
 
     /// Returns the pipeline that blocks are divided into, if a strategy divides them among several ranks.
     pub fn pipeline(&self) -> Option<Pipelined> {
-        self.find(|effects| effects.pipeline)
+        self.find(|effects| effects.pipeline.clone())
             .map(|(_, pipeline)| pipeline)
             .filter(|pipeline| pipeline.ranks > 1)
     }

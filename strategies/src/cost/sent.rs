@@ -136,6 +136,27 @@ pub fn sent_in_layers(order: &Order, sums: &[SumsOfLayers], again: f64) -> Sent 
     all
 }
 
+/// Returns what the first rank of a [pipeline](crate::Mesh::pipeline) sends to the next ones in an update of whole windows, where the
+/// states of its tokens in one micro-batch have so many elements: each of its stages sends the states that it returns, and
+/// each but the model's first one the gradients of those that it reads.
+pub fn sent_in_pipeline(order: &Order, states: u64) -> Sent {
+    let Some(pipelined) = order.pipeline() else { return Sent::default() };
+    let times = 2 * pipelined.schedule.chunks() as u64 - 1;
+    let elements = times * order.micro_batches() as u64 * states;
+    Sent { elements, bytes: elements * DType::from(order.training_dtype()).size() as u64 }
+}
+
+/// Returns what the first rank of a pipeline sends to the others to sum the gradients of a parameter that each of them has, once in
+/// an update. It has a part of the sum where it `reads` the parameter. `ranks` share the state of a stage.
+pub fn sent_of_outside(param: &PlannedParam<'_>, reads: bool, order: &Order, ranks: u64) -> Sent {
+    let Some(pipelined) = order.pipeline().filter(|_| param.is_trained) else { return Sent::default() };
+    let whole = param.elements();
+    let own = param.padded(order, ranks).map_or(whole, |padded| padded / order.sharing(ranks));
+    let [parts, sums] = chunks(own, 0, pipelined.ranks as u64);
+    let elements = sums + if reads { parts } else { 0 };
+    Sent { elements, bytes: elements * param.master_bytes }
+}
+
 /// Returns the part of [`sent`] that goes to other copies, of the calls of [`Collective::AllReduce`]: the sums of shards of
 /// gradients, if [groups](crate::Zero::within) have a copy of the state each.
 ///

@@ -223,6 +223,11 @@ pub enum StrategyError {
         "Mesh: `pipeline` does not go with {0}, since each rank keeps its own blocks: use a lower stage, or `Offload(optimizer)`"
     )]
     NotWithPipeline(&'static str),
+    /// A pipeline does not go with a loss that asks a reference model.
+    #[error(
+        "Mesh: `pipeline` does not go with a loss that asks a reference model, such as `Dpo`: divide this model by the stages of `Zero`"
+    )]
+    NotCompared,
     /// A model does not run the blocks of a pipeline one after the other.
     #[error(
         "Mesh: `pipeline` divides blocks that run one after the other, each in `Pass::segment`, and `{block}` runs out of the order of the model's lists: divide this model by `tensor` or `context`, or by the stages of `Zero`"
@@ -238,7 +243,7 @@ pub enum StrategyError {
     StageNotLeft,
     /// Something else than the next block reads what a block of a pipeline returns.
     #[error(
-        "Mesh: `pipeline` sends what a block returns to the next one alone, and something else in this model reads it too: let blocks hand it on, or divide this model by `tensor` or `context`, or by the stages of `Zero`"
+        "Mesh: `pipeline` sends what a block returns to the next one alone, and something else in this model reads it too, as a decoder reads its encoder: divide this model by `tensor` or `context`, or by the stages of `Zero`"
     )]
     StatesReadElsewhere,
     /// A block of a pipeline reads other tensors than it returns.

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use burn::module::Module;
 use serde::{Deserialize, Serialize};
 
-use crate::contract::effects::Pipelined;
-use crate::model_parallel::Recipe;
 use crate::{
-    Adaptation, Effects, Grads, Offloads, Outcome, Pipeline, PipelineSchedule, SettingError, Setup, Stage,
-    Stages, Strategy, StrategyError, StrategyRecipe,
+    Adaptation, Effects, Grads, Offloads, Outcome, Pipeline, PipelineSchedule, Pipelined, SettingError,
+    Setup, Stage, Stages, Strategy, StrategyError, StrategyRecipe,
 };
 
 const NAME: &str = "Mesh";
@@ -157,6 +155,10 @@ impl Mesh {
         require("context", self.context, ranks / self.ranks_per_model(), of)
     }
 
+    fn pipelined(&self) -> Pipelined {
+        Pipelined { ranks: self.pipeline, schedule: self.schedule, blocks: self.stages.clone() }
+    }
+
     /// The ranks that hold one copy of the model.
     fn ranks_per_model(&self) -> usize {
         self.tensor * self.pipeline
@@ -165,11 +167,10 @@ impl Mesh {
 
 impl StrategyRecipe for Mesh {
     fn effects(&self) -> Effects {
-        let pipeline = Pipelined { ranks: self.pipeline, schedule: self.schedule };
         Effects {
             context: Some(self.context),
             tensor: Some(self.tensor),
-            pipeline: (self.pipeline > 1).then_some(pipeline),
+            pipeline: (self.pipeline > 1).then(|| self.pipelined()),
             ..Effects::none(NAME)
         }
     }
@@ -194,8 +195,7 @@ impl<M: Module> Strategy<M> for Mesh {
         let Some(world) = adaptation.world().filter(|_| each > 1) else { return Ok(model) };
         self.check_ranks(world.size())?;
         let ranks = world.split(|rank| rank / each);
-        let (schedule, blocks) = (self.schedule, self.stages.clone());
-        adaptation.divide(model, ranks, &Recipe { ranks: self.pipeline, schedule, blocks })
+        adaptation.divide(model, ranks, &self.pipelined())
     }
 
     fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
@@ -208,17 +208,19 @@ impl<M: Module> Strategy<M> for Mesh {
         if self.context > 1 {
             setup.segments_mut().divide_context(world.split(|rank| rank / self.context));
         }
+        if self.pipeline > 1 {
+            let order = setup.order();
+            if order.stage() == 3 {
+                return Err(StrategyError::NotWithPipeline("stage 3 of Zero"));
+            }
+            if order.offloads() == Some(Offloads::Parameters) {
+                return Err(StrategyError::NotWithPipeline("`Offload(parameters)`"));
+            }
+        }
         let Some(pipeline) = parts.as_ref().and_then(|parts| parts.pipeline()) else {
             // It acts in the pass alone.
             return Ok(Stages::none());
         };
-        let order = setup.order();
-        if order.stage() == 3 {
-            return Err(StrategyError::NotWithPipeline("stage 3 of Zero"));
-        }
-        if order.offloads() == Some(Offloads::Parameters) {
-            return Err(StrategyError::NotWithPipeline("`Offload(parameters)`"));
-        }
         Ok(Stages::of(SummingStages(pipeline.clone())))
     }
 }

@@ -22,8 +22,8 @@ use crate::{Paths, SettingError, StrategyError, each_param};
 use parts::Cut;
 pub(crate) use parts::share;
 pub use parts::{ModelPart, ModelParts, OwnTokens};
-pub use pipeline::Pipeline;
-pub(crate) use pipeline::{Neighbour, Recipe};
+pub(crate) use pipeline::Neighbour;
+pub use pipeline::{Pipeline, Pipelined};
 pub use schedule::{PipelineSchedule, PipelineStep};
 
 /// The strategy that divides the ranks, for messages.

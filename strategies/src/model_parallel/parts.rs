@@ -9,7 +9,7 @@ use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{Device, Tensor};
 use firebrick_world::{Communicator, PartShape, WorldError, host_device, on_host};
 
-use super::pipeline::{Pipeline, Recipe};
+use super::pipeline::{Pipeline, Pipelined};
 use super::{NAME, TensorPlan};
 use crate::error::Faults;
 use crate::sharding::sum_of;
@@ -115,9 +115,9 @@ impl ModelParts {
         model: &M,
         plan: &TensorPlan,
         ranks: Communicator,
-        pipeline: &Recipe,
+        pipelined: &Pipelined,
     ) -> Result<Self, StrategyError> {
-        let stages = pipeline.ranks.max(1);
+        let stages = pipelined.ranks.max(1);
         let size = ranks.size() / stages;
         let tensor = ranks.split(|rank| rank / size);
         let mut parts = Self {
@@ -145,7 +145,7 @@ impl ModelParts {
                     shape[part.axis] = part.length();
                 }
             };
-            parts.pipeline = Some(Arc::new(Pipeline::of(model, ranks, pipeline, part)?));
+            parts.pipeline = Some(Arc::new(Pipeline::of(model, ranks, pipelined, part)?));
         }
         Ok(parts)
     }

@@ -1,7 +1,9 @@
 //! The stages of a pipeline: which rank has which blocks, and how stages reach one another.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 use burn::module::{Module, ParamId};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -11,14 +13,50 @@ use super::NAME;
 use super::schedule::{PipelineSchedule, PipelineStep};
 use crate::{Paths, SettingError, StrategyError, each_distinct_param};
 
-/// What is known of a pipeline before its ranks are.
+/// The ranks that have the stages of a pipeline, and what they do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Recipe {
+pub struct Pipelined {
     /// The ranks that have the stages.
     pub ranks: usize,
+    /// The order in which they run micro-batches.
     pub schedule: PipelineSchedule,
     /// The number of blocks of each stage, or nothing to balance them.
     pub blocks: Vec<usize>,
+}
+
+impl Pipelined {
+    /// Returns the number of stages.
+    fn stages(&self) -> usize {
+        self.ranks * self.schedule.chunks()
+    }
+
+    /// Returns the blocks of each stage, of a model with blocks of these sizes.
+    ///
+    /// # Errors
+    ///
+    /// There are fewer blocks than stages, or the given numbers of blocks are not those of the model.
+    ///
+    /// ```
+    /// use firebrick_strategies::Pipelined;
+    ///
+    /// let three = Pipelined { ranks: 3, ..Pipelined::default() };
+    /// assert_eq!(three.blocks_of_stages(&[1; 7])?, [0..3, 3..5, 5..7]);
+    /// # Ok::<(), firebrick_strategies::StrategyError>(())
+    /// ```
+    pub fn blocks_of_stages(&self, sizes: &[usize]) -> Result<Vec<Range<usize>>, StrategyError> {
+        let (count, given) = (self.stages(), &self.blocks);
+        let require = |fits, setting, expected: String, found: String| {
+            SettingError::require(fits, setting, expected, found)
+                .map_err(|error| StrategyError::setting(NAME, error))
+        };
+        let expected = format!("at most {} stages, one for each block of the model", sizes.len());
+        require(count <= sizes.len(), "pipeline", expected, count.to_string())?;
+        let fits = given.is_empty()
+            || given.len() == count && given.iter().sum::<usize>() == sizes.len() && !given.contains(&0);
+        let expected = format!("the numbers of blocks of {count} stages, which are {} together", sizes.len());
+        require(fits, "stages", expected, format!("{given:?}"))?;
+        Ok(if given.is_empty() { balanced(sizes, count) } else { runs(given) })
+    }
 }
 
 /// The stages of a model's blocks on the ranks of a pipeline axis: stage `s` of `p` ranks is on rank `s mod p`. The parameters
@@ -38,6 +76,8 @@ pub struct Pipeline {
     shapes: HashMap<ParamId, Vec<usize>>,
     /// Between each stage and the next one, in both directions, if this rank has one of them.
     edges: Vec<Option<[Communicator; 2]>>,
+    /// The stages of this rank that have run.
+    known: Mutex<HashSet<usize>>,
 }
 
 impl Pipeline {
@@ -49,7 +89,7 @@ impl Pipeline {
     pub(super) fn of<M: Module>(
         model: &M,
         ranks: Communicator,
-        Recipe { schedule, blocks, .. }: &Recipe,
+        pipelined: &Pipelined,
         cut: impl Fn(ParamId, &mut Vec<usize>),
     ) -> Result<Self, StrategyError> {
         let all = Paths::of(model);
@@ -73,18 +113,7 @@ impl Pipeline {
                 shapes.insert(param.id(), shape);
             }
         });
-        let count = ranks.size() * schedule.chunks();
-        let require = |fits, setting, expected: String, found: String| {
-            SettingError::require(fits, setting, expected, found)
-                .map_err(|error| StrategyError::setting(NAME, error))
-        };
-        let expected = format!("at most {} stages, one for each block of the model", sizes.len());
-        require(count <= sizes.len(), "pipeline", expected, count.to_string())?;
-        let fits = blocks.is_empty()
-            || blocks.len() == count && blocks.iter().sum::<usize>() == sizes.len() && !blocks.contains(&0);
-        let expected = format!("the numbers of blocks of {count} stages, which are {} together", sizes.len());
-        require(fits, "stages", expected, format!("{blocks:?}"))?;
-        let stages = if blocks.is_empty() { balanced(&sizes, count) } else { runs(blocks) };
+        let stages = pipelined.blocks_of_stages(&sizes)?;
         let edge = |stage: usize| {
             let ends = [stage % ranks.size(), (stage + 1) % ranks.size()];
             // Each of the other ranks is alone. All ranks make all groups.
@@ -92,8 +121,17 @@ impl Pipeline {
             let pair = [(); 2].map(|()| ranks.split(group));
             ends.contains(&ranks.rank()).then_some(pair)
         };
-        let edges = (1..count).map(|stage| edge(stage - 1)).collect();
-        Ok(Self { schedule: *schedule, paths, stages, block_of, shapes, edges, ranks })
+        let edges = (1..stages.len()).map(|stage| edge(stage - 1)).collect();
+        Ok(Self {
+            schedule: pipelined.schedule,
+            paths,
+            stages,
+            block_of,
+            shapes,
+            edges,
+            ranks,
+            known: Mutex::default(),
+        })
     }
 
     /// Returns the ranks that have the stages of one model.
@@ -143,6 +181,11 @@ impl Pipeline {
 
     fn stage(&self, chunk: usize) -> usize {
         chunk * self.ranks.size() + self.ranks.rank()
+    }
+
+    /// Returns whether this rank's `chunk`-th stage runs for the first time.
+    pub(crate) fn is_new(&self, chunk: usize) -> bool {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(chunk)
     }
 
     /// Sends what the `chunk`-th stage returns to the next one, or the gradients of what it read to the one before.
@@ -229,23 +272,29 @@ fn runs(blocks: &[usize]) -> Vec<Range<usize>> {
     blocks.iter().map(run).collect()
 }
 
-/// Divides blocks of these sizes into so many runs, of which the largest is as small as can be.
+/// Divides blocks of these sizes into so many runs, as even as can be. Of runs of the same sizes, the first ones are larger.
 fn balanced(sizes: &[usize], count: usize) -> Vec<Range<usize>> {
-    let sum = |range: Range<usize>| sizes[range].iter().sum::<usize>();
-    // Of the blocks up to each one, in the runs so far: the size of the largest run, and where the last run starts.
-    let mut best: Vec<Vec<(usize, usize)>> = vec![(0..=sizes.len()).map(|end| (sum(0..end), 0)).collect()];
+    /// The size of the largest run, the sum of the squares of all, and where the last run starts.
+    type Best = (usize, u128, Reverse<usize>);
+    let of = |range: Range<usize>| sizes[range].iter().sum::<usize>();
+    let first = |end| (of(0..end), (of(0..end) as u128).pow(2), Reverse(0));
+    // Of the blocks up to each one, in the runs so far.
+    let mut best: Vec<Vec<Best>> = vec![(0..=sizes.len()).map(first).collect()];
     for run in 1..count {
         let last = &best[run - 1];
-        let of = |end: usize| {
-            let cuts = (run..end).map(|start| (last[start].0.max(sum(start..end)), start));
-            cuts.min().unwrap_or((usize::MAX, 0))
+        let next = |end: usize| {
+            let cut = |start: usize| {
+                let size = of(start..end);
+                (last[start].0.max(size), last[start].1 + (size as u128).pow(2), Reverse(start))
+            };
+            (run..end).map(cut).min().unwrap_or((usize::MAX, 0, Reverse(0)))
         };
-        let next = (0..=sizes.len()).map(of).collect();
+        let next = (0..=sizes.len()).map(next).collect();
         best.push(next);
     }
     let (mut end, mut found) = (sizes.len(), Vec::new());
     for run in best.iter().rev() {
-        let start = run[end].1;
+        let Reverse(start) = run[end].2;
         found.push(start..end);
         end = start;
     }
@@ -263,5 +312,7 @@ mod tests {
         assert_eq!(balanced(&[5, 1, 1, 1, 5], 3), [0..1, 1..4, 4..5]);
         assert_eq!(balanced(&[1, 1, 1, 9], 2), [0..3, 3..4]);
         assert_eq!(balanced(&[1, 2], 2), [0..1, 1..2]);
+        assert_eq!(balanced(&[1; 3], 2), [0..2, 2..3]);
+        assert_eq!(balanced(&[1; 11], 4), [0..3, 3..6, 6..9, 9..11]);
     }
 }

@@ -1,6 +1,6 @@
 //! A pass through one stage of a pipeline: see [`Mesh`](crate::Mesh).
 //!
-//! A model runs as ever, and its blocks decide: those before the stage return what they read, the first one of the stage reads
+//! A model runs as ever, and its blocks decide: those before the stage compute nothing, the first one of the stage reads
 //! what the stage before has sent, and behind the last one the pass leaves the model. In the backward pass, gradients go
 //! the other way.
 
@@ -147,6 +147,22 @@ impl Pass {
         }
     }
 
+    /// Says that the blocks that follow read more than what the block before returns, as a decoder reads the output of an encoder. A pass
+    /// through a [stage](Self::of_stage) ends there with an error; any other one goes on.
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use firebrick_strategies::Pass;
+    ///
+    /// Pass::train(&Device::flex()).refuse_stages();
+    /// ```
+    pub fn refuse_stages(&self) {
+        if let Some(stage) = &self.stage {
+            self.plan.report(StrategyError::StatesReadElsewhere);
+            stage.leave();
+        }
+    }
+
     /// Returns where the backward pass of the [stage](Self::of_stage) starts: at the loss, or at the gradients of what the stage has
     /// returned, which the next one sends.
     ///
@@ -229,32 +245,16 @@ impl StagePass {
         resume_unwind(Box::new(HasLeft))
     }
 
-    /// Returns what a block before the stage returns: the states that it reads, which are not numbers, since no rank but
-    /// the one that has the block computes it.
+    /// Returns what a block before the stage returns, in the shapes of the states that it reads: [`STAND_IN`] from the last one, so that
+    /// the first block of the stage can tell whether something has changed it, and no numbers from the others.
     pub fn skip<X: Bundle, Y: Bundle>(&self, input: X, pass: &Pass) -> Y {
-        struct NotNumbers<'a>(&'a Pass, Vec<Read>);
-        impl TensorMap for NotNumbers<'_> {
-            fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-                if !self.0.device.is_autodiff() {
-                    return tensor.full_like(f32::NAN);
-                }
-                let leaf = self.0.lift(tensor.inner().full_like(f32::NAN)).require_grad();
-                let found = leaf.clone();
-                self.1.push(Read(Box::new(move |grads| found.grad_remove(grads).is_some())));
-                leaf
-            }
-        }
-        match states::<X, Y>(&input) {
-            // Those behind the first block are not numbers already.
-            Some(states) if self.reached.load(Relaxed) > 1 => states,
-            Some(states) => {
-                let mut not_numbers = NotNumbers(pass, Vec::new());
-                let states = states.map_tensors(&mut not_numbers);
-                *lock(&self.skipped) = not_numbers.1;
-                states
-            }
-            None => self.unlike(pass),
-        }
+        let Some(states) = states::<X, Y>(&input) else { self.unlike(pass) };
+        let is_last = self.reached.load(Relaxed) == self.blocks.start;
+        let value = if is_last { STAND_IN } else { f32::NAN };
+        let mut stand_ins = StandIns { value, pass, read: Vec::new() };
+        let states = states.map_tensors(&mut stand_ins);
+        lock(&self.skipped).extend(stand_ins.read);
+        states
     }
 
     /// Returns the input of the first block of the stage, with the states that the stage before has sent.
@@ -263,12 +263,18 @@ impl StagePass {
             return input;
         }
         let Some(states) = states::<X, Y>(&input) else { self.unlike(pass) };
-        let mut like = Like(Vec::new());
+        let mut like =
+            Like { shapes: Vec::new(), is_new: self.pipeline.is_new(self.chunk), has_changed: false };
         states.clone().map_tensors(&mut like);
-        let sent = self.pipeline.receive(self.chunk, Neighbour::Before, like.0).unwrap_or_else(|error| {
-            pass.plan.report(error.into());
-            self.leave()
-        });
+        if like.has_changed {
+            pass.plan.report(StrategyError::StatesReadElsewhere);
+            self.leave();
+        }
+        let sent =
+            self.pipeline.receive(self.chunk, Neighbour::Before, like.shapes).unwrap_or_else(|error| {
+                pass.plan.report(error.into());
+                self.leave()
+            });
         let mut received = Received { sent: sent.into_iter(), leaves: Vec::new(), pass };
         let states = states.map_tensors(&mut received);
         *lock(&self.read) = received.leaves;
@@ -340,13 +346,45 @@ fn with_states<X: Bundle, Y: Bundle>(input: X, states: Y) -> X {
     }
 }
 
-/// The shapes of tensors.
-struct Like(Vec<PartShape>);
+/// What stands in for the states that a stage receives: exact in each float dtype.
+const STAND_IN: f32 = 0.158_203_13;
+
+/// Makes leaves that stand in for what others compute, and remembers how to tell whether something has read them.
+struct StandIns<'a> {
+    value: f32,
+    pass: &'a Pass,
+    read: Vec<Read>,
+}
+
+impl TensorMap for StandIns<'_> {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        let device = self.pass.device.clone().inner();
+        let one = Tensor::<D>::full([1; D], self.value, (&device, tensor.dtype()));
+        if !self.pass.device.is_autodiff() {
+            return one.expand(tensor.shape());
+        }
+        let leaf = self.pass.lift(one).require_grad();
+        let found = leaf.clone();
+        self.read.push(Read(Box::new(move |grads| found.grad_remove(grads).is_some())));
+        leaf.expand(tensor.shape())
+    }
+}
+
+/// The shapes of tensors, and whether any of them is something else than what [stands in](STAND_IN) for states, if this is to be
+/// checked.
+struct Like {
+    shapes: Vec<PartShape>,
+    is_new: bool,
+    has_changed: bool,
+}
 
 impl TensorMap for Like {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         let dtype = tensor.dtype();
-        self.0.push(PartShape { shape: tensor.dims().to_vec(), dtype, sum: dtype });
+        self.shapes.push(PartShape { shape: tensor.dims().to_vec(), dtype, sum: dtype });
+        if self.is_new {
+            self.has_changed |= on_host(tensor.clone()).iter::<f32>().any(|value| value != STAND_IN);
+        }
         tensor
     }
 }

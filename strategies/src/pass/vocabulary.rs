@@ -288,8 +288,7 @@ mod tests {
     use firebrick_world::World;
 
     use super::*;
-    use crate::model_parallel::Recipe;
-    use crate::{ModelParts, SegmentPlan, TensorPlan, testing};
+    use crate::{ModelParts, Pipelined, SegmentPlan, TensorPlan, testing};
 
     const TOKENS: usize = 11;
     const WIDTH: usize = 4;
@@ -365,7 +364,7 @@ mod tests {
             let one = |rank: Communicator| {
                 let model: Vec<Embedding> = vec![EmbeddingConfig::new(TOKENS, WIDTH).init(&device)];
                 let plan = TensorPlan::new().vocabulary("0", TOKENS);
-                let parts = ModelParts::of(&model, &plan, rank, &Recipe::default()).unwrap();
+                let parts = ModelParts::of(&model, &plan, rank, &Pipelined::default()).unwrap();
                 let own = parts.own_tokens().unwrap().own.clone();
                 assert_eq!(
                     parts.part(model[0].weight.id, &[TOKENS, WIDTH]).unwrap().ranges,

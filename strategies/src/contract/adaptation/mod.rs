@@ -19,8 +19,7 @@ use burn::tensor::{Device, Tensor};
 use firebrick_kernels::packed::PackedMatrix;
 use firebrick_world::{Communicator, host_device};
 
-use crate::model_parallel::Recipe;
-use crate::{LowRank, ModelParts, Paths, StrategyError, TensorPlan, apart, learns};
+use crate::{LowRank, ModelParts, Paths, Pipelined, StrategyError, TensorPlan, apart, learns};
 
 pub use packed_base::PackedBase;
 pub(crate) use read_whole::ReadWhole;
@@ -98,7 +97,7 @@ impl Adaptation {
         &mut self,
         model: M,
         ranks: Communicator,
-        pipeline: &Recipe,
+        pipeline: &Pipelined,
     ) -> Result<M, StrategyError> {
         self.require_divisible()?;
         let parts = Arc::new(ModelParts::of(&model, &self.tensor_plan, ranks, pipeline)?);
