@@ -243,6 +243,8 @@ fn degrees_are_axes_of_a_mesh() {
     assert!(text.contains("Accumulate(8)"), "{text}");
     let error = run_file(12).unwrap_err().to_string();
     assert!(error.contains("a number of ranks that divides the 12 of the run"), "{error}");
+    let pipeline = r#"{"pipeline": {"stages": 2, "partition": "best"}}"#;
+    assert_eq!(field("mesh", pipeline, None), "(pipeline: 2)");
     assert_eq!(
         field("mesh", r#"{"tensor_parallel": {"autotp_size": 1}, "sequence_parallel_size": 1}"#, None),
         ""

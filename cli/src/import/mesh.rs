@@ -1,4 +1,4 @@
-//! Reads how many ranks share layers, and how many share tokens.
+//! Reads how many ranks share layers, blocks and tokens.
 
 use super::draft::Item;
 use super::inputs::Inputs;
@@ -19,8 +19,11 @@ pub(super) struct Axes {
 ///
 /// A field has no number of ranks, or one that does not divide the ranks of the run.
 pub(super) fn read(inputs: &mut Inputs) -> Result<Axes, ImportError> {
-    const FIELDS: [(&str, &str); 2] =
-        [("tensor_parallel.autotp_size", "tensor"), ("sequence_parallel_size", "context")];
+    const FIELDS: [(&str, &str); 3] = [
+        ("tensor_parallel.autotp_size", "tensor"),
+        ("pipeline.stages", "pipeline"),
+        ("sequence_parallel_size", "context"),
+    ];
     let (mut per_batch, mut axes) = (1, Vec::new());
     for (path, axis) in FIELDS {
         let Setting::Is(ranks @ 2..) = inputs.ds.count(path, 0, 1 << 10)? else {

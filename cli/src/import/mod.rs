@@ -39,7 +39,7 @@
 //! | `fp16`: `initial_scale_power`, `loss_scale_window`, `hysteresis`, `min_loss_scale` | `Amp(dtype: f16, loss_scale: (initial, interval, hysteresis, minimum))` |
 //! | `fp16.loss_scale` that is not 0 | `loss_scale: (constant: ..)` |
 //! | `zero_optimization.stage` | `Zero(stage: ..)` |
-//! | `tensor_parallel.autotp_size`, `sequence_parallel_size` | `mesh: (tensor: .., context: ..)` |
+//! | `tensor_parallel.autotp_size`, `pipeline.stages`, `sequence_parallel_size` | `mesh: (tensor: .., pipeline: .., context: ..)` |
 //! | `stage3_param_persistence_threshold` | `Zero(replicate_below: ..)` |
 //! | `offload_optimizer.device`: `cpu` | `Offload(optimizer)` |
 //! | `offload_optimizer.device`: `nvme`, with `nvme_path` | `Offload(keep: optimizer, on: ..)` |

@@ -75,7 +75,23 @@ fn mesh() {
     }
     refused(1, &["examples/dpo.ron", "--ranks", "2", "--mesh", "tensor=2"], "`Objective::tensor_plan`");
     let lora = ["examples/mesh.ron", "--set", "strategies=[Zero(stage: 0), Lora(rank: 2)]"];
-    refused(1, &lora, "does not go with Lora");
+    refused(1, &lora, "do not go with Lora");
+    let pipeline = |with: &[&'static str], says: &str| {
+        refused(1, &[&["examples/mesh.ron", "--mesh", "pipeline=2"], with].concat(), says);
+    };
+    refused(
+        1,
+        &["examples/mesh.ron", "--mesh", "pipeline=8"],
+        "at most 4 stages, one for each block of the model, found 8",
+    );
+    pipeline(&["--set", "strategies=[Zero(stage: 3)]"], "does not go with stage 3 of Zero");
+    pipeline(&["--set", "strategies=[Zero(stage: 0), Lora(rank: 2)]"], "do not go with Lora");
+    refused(1, &["examples/dpo.ron", "--ranks", "2", "--mesh", "pipeline=2"], "asks a reference model");
+    refused(
+        1,
+        &["examples/seq2seq.ron", "--ranks", "2", "--mesh", "pipeline=2"],
+        "as a decoder reads its encoder",
+    );
 }
 
 #[test]
