@@ -8,7 +8,7 @@ use firebrick_datasets::{Batch, Batches, DataError, Side};
 use firebrick_strategies::each_distinct_param;
 
 use super::pairs::{bart_config, pairs, t5_config};
-use super::{batch, classified, config, llama_config, modernbert_config, texts};
+use super::{batch, classified, config, debertas, llama_config, modernbert_config, texts};
 use crate::pretrained::Pretrained;
 use crate::{
     Bart, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, GptConfig, Llama, ModernBertMaskedLm,
@@ -121,6 +121,9 @@ fn ranks_share_the_layers_of_encoders() {
         agrees(&BertMaskedLm::init(&config(model_type), &device), &batches, &[[2, 1], [1, 2]]);
     }
     agrees(&BertTokenClassifier::init(&config("bert"), &device), &batches, &[[2, 1], [1, 2]]);
+    // Its heads read distances, whose embedding all blocks share.
+    let [_, deberta] = debertas();
+    agrees(&BertTokenClassifier::init(&deberta, &device), &batches, &[[1, 2]]);
     agrees(&BertSequenceClassifier::init(&config("bert"), &device), &texts, &[[2, 1], [1, 2]]);
     let modern = modernbert_config(Pooling::Mean);
     agrees(&ModernBertMaskedLm::init(&modern, &device), &batches, &[[2, 1], [1, 2]]);

@@ -223,6 +223,11 @@ pub enum StrategyError {
         "Mesh: `pipeline` does not go with {0}, since each rank keeps its own blocks: use a lower stage, or `Offload(optimizer)`"
     )]
     NotWithPipeline(&'static str),
+    /// The program is built so that a pass cannot leave the model behind a stage.
+    #[error(
+        "Mesh: `pipeline` leaves your `loss` behind the last block of a stage by unwinding, and this program is built with `panic = \"abort\"`: remove that line from the profile in Cargo.toml"
+    )]
+    StagesAbort,
     /// A pipeline does not go with a loss that asks a reference model.
     #[error(
         "Mesh: `pipeline` does not go with a loss that asks a reference model, such as `Dpo`: divide this model by the stages of `Zero`"

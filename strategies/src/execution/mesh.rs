@@ -209,6 +209,9 @@ impl<M: Module> Strategy<M> for Mesh {
             setup.segments_mut().divide_context(world.split(|rank| rank / self.context));
         }
         if self.pipeline > 1 {
+            if cfg!(panic = "abort") {
+                return Err(StrategyError::StagesAbort);
+            }
             let order = setup.order();
             if order.stage() == 3 {
                 return Err(StrategyError::NotWithPipeline("stage 3 of Zero"));

@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use burn::module::{Module, ParamId};
@@ -29,8 +29,6 @@ pub(super) struct StagePass {
     is_last: bool,
     /// The blocks that the pass has reached so far.
     reached: AtomicUsize,
-    /// Whether the pass has left the model behind its last block.
-    has_left: AtomicBool,
     /// What the stage has read of the one before.
     read: Mutex<Vec<Leaf>>,
     /// Whether something has read what blocks before the stage returned, in the graph of a backward pass.
@@ -112,7 +110,6 @@ impl Pass {
                 is_first,
                 is_last,
                 reached: AtomicUsize::new(0),
-                has_left: AtomicBool::new(false),
                 read: Mutex::default(),
                 skipped: Mutex::default(),
                 returned: Mutex::default(),
@@ -132,11 +129,9 @@ impl Pass {
             Ok(_) if !stage.is_last => Err(StrategyError::StageNotLeft),
             Ok(found) => {
                 self.check()?;
-                let all = stage.blocks.end;
-                if stage.reached.load(Relaxed) < all {
-                    Err(StrategyError::StageNotLeft)
-                } else {
-                    Ok(Some(found))
+                match stage.reached.load(Relaxed) < stage.blocks.end {
+                    true => Err(StrategyError::StageNotLeft),
+                    false => Ok(Some(found)),
                 }
             }
             Err(left) if left.is::<HasLeft>() => {
@@ -201,21 +196,16 @@ impl Pass {
         let number = self.plan.paths().module_of(block).and_then(|path| stage.pipeline.block(path));
         let reached = stage.reached.load(Relaxed);
         if number != Some(reached) {
-            let block =
-                self.plan.paths().module_of(block).map_or_else(|| format!("number {index}"), str::to_string);
-            self.plan.report(StrategyError::NotAPipeline { block });
+            self.plan.report(StrategyError::NotAPipeline { block: self.plan.name_of(block, index) });
             stage.leave();
         }
         stage.reached.store(reached + 1, Relaxed);
-        Some((
-            stage,
-            match reached < stage.blocks.start {
-                true => At::Before,
-                false => {
-                    At::Inside { first: reached == stage.blocks.start, last: reached + 1 == stage.blocks.end }
-                }
-            },
-        ))
+        let Range { start, end } = stage.blocks;
+        let at = match reached < start {
+            true => At::Before,
+            false => At::Inside { first: reached == start, last: reached + 1 == end },
+        };
+        Some((stage, at))
     }
 
     /// Returns a block on every rank of a pipeline, in a pass that does not go through one stage: the rank that has it sends it.
@@ -241,7 +231,6 @@ impl Pass {
 impl StagePass {
     /// Leaves the model.
     fn leave(&self) -> ! {
-        self.has_left.store(true, Relaxed);
         resume_unwind(Box::new(HasLeft))
     }
 

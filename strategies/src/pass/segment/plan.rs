@@ -316,7 +316,7 @@ impl SegmentPlan {
     }
 
     /// Returns the name of a segment: the path of its block, or its number among the segments of its level.
-    pub(super) fn name_of<B: Module>(&self, block: &B, index: usize) -> String {
+    pub(in crate::pass) fn name_of<B: Module>(&self, block: &B, index: usize) -> String {
         self.paths.module_of(block).map_or_else(|| format!("number {index}"), str::to_string)
     }
 
