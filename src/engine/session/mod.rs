@@ -275,8 +275,10 @@ impl<M: Module> Session<M> {
         let span = self.ranks.world.timeline().span(Activity::Backward, || "the model".into());
         let grads = root.backward();
         drop(span);
-        if !pass.is_empty_batch() && batches.are_over() {
-            self.memory.end_pass(batches.beyond.take(), step);
+        let beyond = batches.are_over().then(|| batches.beyond.take());
+        // What takes part without contributing may be the last of several passes that are measured together.
+        if let Some(beyond) = beyond.filter(|beyond| beyond.is_some() || !pass.is_empty_batch()) {
+            self.memory.end_pass(beyond, step);
         }
         awaited.check(self.weights.master(), self.weights.replica())?;
         let grads = pass.gradients(grads, &model, closes)?;

@@ -81,7 +81,8 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Divides the blocks of a model among the ranks of a pipeline axis. `cut` cuts the shape of a parameter to that of the rank's part.
+    /// Divides the blocks of a model among the ranks of a pipeline axis. `cut` reduces the shape of a parameter to that
+    /// of this rank's part.
     ///
     /// # Errors
     ///

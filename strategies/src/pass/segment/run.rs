@@ -48,8 +48,8 @@ impl Pass {
         let index = self.segments.fetch_add(1, Relaxed) as usize;
         let met = Met { id: self.next_site(), index, outermost: self.segment == 0 };
         let Some((stage, at)) = self.place_in_stage(block, index) else {
-            let block = self.block_of_all(block).unwrap_or_else(|| block.clone());
-            return self.run_segment(&block, input, run, met);
+            let sent = self.block_of_all(block);
+            return self.run_segment(sent.as_ref().unwrap_or(block), input, run, met);
         };
         match at {
             At::Before => stage.skip(input, self),
