@@ -209,12 +209,12 @@ impl Order {
 
     /// Returns how many ranks in a row hold one copy of the model.
     pub fn ranks_per_model(&self) -> usize {
-        self.tensor() * self.pipeline().map_or(1, |pipeline| pipeline.ranks)
+        self.tensor().saturating_mul(self.pipeline().map_or(1, |pipeline| pipeline.ranks))
     }
 
     /// Returns how many ranks in a row train on the same samples.
     pub fn ranks_per_batch(&self) -> usize {
-        self.context() * self.ranks_per_model()
+        self.context().saturating_mul(self.ranks_per_model())
     }
 
     /// Returns how many of the ranks share a copy of the state.

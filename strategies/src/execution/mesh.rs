@@ -161,7 +161,7 @@ impl Mesh {
 
     /// The ranks that hold one copy of the model.
     fn ranks_per_model(&self) -> usize {
-        self.tensor * self.pipeline
+        self.tensor.saturating_mul(self.pipeline)
     }
 }
 

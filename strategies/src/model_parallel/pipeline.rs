@@ -27,7 +27,7 @@ pub struct Pipelined {
 impl Pipelined {
     /// Returns the number of stages.
     fn stages(&self) -> usize {
-        self.ranks * self.schedule.chunks()
+        self.ranks.saturating_mul(self.schedule.chunks())
     }
 
     /// Returns the blocks of each stage, of a model with blocks of these sizes.
@@ -52,7 +52,9 @@ impl Pipelined {
         let expected = format!("at most {} stages, one for each block of the model", sizes.len());
         require(count <= sizes.len(), "pipeline", expected, count.to_string())?;
         let fits = given.is_empty()
-            || given.len() == count && given.iter().sum::<usize>() == sizes.len() && !given.contains(&0);
+            || given.len() == count
+                && given.iter().fold(0, |sum: usize, of| sum.saturating_add(*of)) == sizes.len()
+                && !given.contains(&0);
         let expected = format!("the numbers of blocks of {count} stages, which are {} together", sizes.len());
         require(fits, "stages", expected, format!("{given:?}"))?;
         Ok(if given.is_empty() { balanced(sizes, count) } else { runs(given) })
@@ -314,6 +316,10 @@ mod tests {
         assert_eq!(balanced(&[1, 1, 1, 9], 2), [0..3, 3..4]);
         assert_eq!(balanced(&[1, 2], 2), [0..1, 1..2]);
         assert_eq!(balanced(&[1; 3], 2), [0..2, 2..3]);
+        let most = usize::MAX;
+        let pipelined = |schedule, blocks| Pipelined { ranks: 2, schedule, blocks };
+        assert!(pipelined(PipelineSchedule::Interleaved(most), vec![]).blocks_of_stages(&[1; 3]).is_err());
+        assert!(pipelined(PipelineSchedule::GPipe, vec![most, 4]).blocks_of_stages(&[1; 3]).is_err());
         assert_eq!(balanced(&[1; 11], 4), [0..3, 3..6, 6..9, 9..11]);
     }
 }
