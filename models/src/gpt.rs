@@ -158,11 +158,12 @@ impl Gpt {
         PlacedTokens { ids, places, reads, .. }: PlacedTokens,
         pass: &Pass,
     ) -> Tensor<3> {
-        let x = self.blocks.iter().fold(self.embedded(ids, places, pass), |x, block| {
+        let (x, within) = pass.divide_sequence(self.embedded(ids, places, pass));
+        let x = self.blocks.iter().fold(x, |x, block| {
             let run = |block: &Block, (x, reads), pass: &Pass| block.forward(x, reads, pass);
-            pass.segment(block, (x, reads.clone()), run)
+            within.segment(block, (x, reads.clone()), run)
         });
-        self.norm.forward(x)
+        self.norm.forward(within.join_sequence(x))
     }
 
     fn embedded(&self, tokens: Tensor<2, Int>, places: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {

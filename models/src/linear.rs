@@ -42,7 +42,7 @@ impl Linear {
     /// # Panics
     ///
     /// The same as [`forward`](Self::forward).
-    pub fn forward_rows<const D: usize>(&self, x: Tensor<D>, pass: &Pass) -> Tensor<D> {
+    pub fn forward_rows(&self, x: Tensor<3>, pass: &Pass) -> Tensor<3> {
         if !pass.shares_layers() {
             return self.forward(x, pass);
         }

@@ -92,7 +92,7 @@ impl RmsNorm {
     /// Like [`forward`](Self::forward), of this rank's share of heads where [ranks share the layer](Pass::shares_layers): the
     /// scale, which all heads have in common, has the gradients of all of them.
     pub fn of_share<const D: usize>(&self, x: Tensor<D>, pass: &Pass) -> Tensor<D> {
-        norm(x, pass.before_columns(self.factors()), None, self.kind())
+        norm(x, pass.shared_by_heads(self.factors()), None, self.kind())
     }
 
     /// Returns `x`, to be used in its place, and `x` normalised: the gradients of both are added in one pass.

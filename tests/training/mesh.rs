@@ -270,28 +270,38 @@ fn what_cannot_share_tokens_is_refused() {
     }
 }
 
-/// An attention and a feed-forward layer each sum their outputs once forward, and the gradients of their inputs once backward;
-/// the embeddings of tokens, the gradients of the head's input, and three numbers for each label are summed besides. An all-reduce of `n` elements sends `2 n (t - 1) / t` (Shoeybi et al., 2019, section 3; Narayanan et al., 2021, section 3.2).
+/// An attention and a feed-forward layer each gather the states of all positions and scatter the sums of their outputs, and do
+/// the opposite with gradients: as many elements as two all-reduces, of `2 n (t - 1) / t` each, would send (Korthikanti et al.,
+/// 2022, section 4.2.2). The gradients of norms and of biases are summed; and so are the embeddings of tokens, the gradients
+/// of the head's input, and three numbers for each label (Shoeybi et al., 2019, section 3).
 #[test]
 fn ranks_send_the_outputs_and_gradients_of_shared_layers() {
     let sent = |tensor: usize, recomputes: Option<Recompute>| {
         let report = reported(2, Mesh::new().tensor(tensor), recomputes);
         let bytes = [report.master_bytes, report.optimizer_bytes, report.gradient_bytes];
-        (elements(&report, Collective::AllReduce), bytes)
+        let kinds = [Collective::AllGather, Collective::ReduceScatter, Collective::AllReduce];
+        (kinds.map(|kind| elements(&report, kind)), bytes)
     };
-    let (_, whole) = sent(1, None);
-    // 3 layers of an attention and a feed-forward layer, and 4 rows of 8 tokens with 16 numbers.
-    let each = (3 * 2 * 4 * 8 * 16) as f64;
+    let (_, whole_bytes) = sent(1, None);
+    // Each of two ranks has half of 4 rows of 8 positions with 16 numbers.
+    let own = (4 * 8 * 16 / 2) as f64;
+    // 3 blocks of an attention and a feed-forward layer.
+    let each = 3.0 * 2.0 * own;
+    // The gradients of the first block's input, the states of the last one, and the largest logit of each row.
+    let at_ends = 2.0 * own + (4 * 8) as f64;
+    // Of each block two norms and the biases of two row-parallel layers.
+    let whole = 3.0 * (6 * 16) as f64;
     let besides = (2 * 4 * 8 * 16 + 3 * 4 * 8) as f64;
     let (found, parts) = sent(2, None);
-    assert_eq!(found, 2.0 * each + besides);
-    // A recomputed block sums what its layers return again.
-    assert_eq!(sent(2, Some(Recompute::every_block())).0, 3.0 * each + besides);
+    assert_eq!(found, [2.0 * each + at_ends, 2.0 * each, whole + besides]);
+    // A recomputed block gathers what its layers read again, and scatters what they return.
+    let found = sent(2, Some(Recompute::every_block())).0;
+    assert_eq!(found, [3.0 * each + at_ends, 3.0 * each, whole + besides]);
     // Of a block's 16 x 48 + 16 x 16 + 2 x 16 x 64 weights and 48 + 64 biases, each rank has half. Of 11 tokens, the second has 5.
     let elsewhere = (3 * (16 * 48 + 16 * 16 + 2 * 16 * 64 + 48 + 64) / 2 + 6 * 16) * 4;
     // Master, two moments, gradients.
     let saved = [elsewhere, 2 * elsewhere, elsewhere];
-    assert_eq!(parts, std::array::from_fn(|at| whole[at] - saved[at]));
+    assert_eq!(parts, std::array::from_fn(|at| whole_bytes[at] - saved[at]));
 }
 
 #[test]

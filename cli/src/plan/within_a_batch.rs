@@ -2,7 +2,7 @@
 
 use firebrick_kernels::rows_of_logits;
 use firebrick_strategies::Order;
-use firebrick_strategies::cost::{Sent, SumsOfLayers, sent_in_context, sent_in_layers, sent_in_pipeline};
+use firebrick_strategies::cost::{CallsOfLayers, Sent, sent_in_context, sent_in_layers, sent_in_pipeline};
 use firebrick_world::Collective;
 
 use super::flops::Work;
@@ -24,24 +24,24 @@ impl Work {
         let mut sent: Vec<_> = sent_in_context(order, own.round() as u64, again).into_iter().collect();
         let pipeline = order.pipeline();
         if pipeline.is_some() {
-            let states = self.own_tokens(false, context) * width_of(shapes);
+            // Those of the positions that a rank has between layers.
+            let states = self.own_tokens(false, context).div_ceil(tensor as u64) * width_of(shapes);
             sent.push((Collective::Send, sent_in_pipeline(order, states)));
         }
         if tensor == 1 {
             return sent;
         }
-        let mut sums = self.sums_of_blocks(shapes, context);
+        let mut calls = self.calls_of_blocks(shapes, [context, tensor], pipeline.is_some(), &size_of);
         if let Some(vocabulary) = shapes.iter().find(|shape| !shape.in_block && shape.divided == Some(0)) {
-            let labels = self.own_tokens(false, context);
             let chunks = pipeline.as_ref().map(|pipeline| pipeline.schedule.chunks());
-            sums.extend(self.sums_of_vocabulary(vocabulary, [context, tensor], size_of(vocabulary), chunks));
-            if pipeline.is_none() {
-                // The largest logit of each row, in f32.
-                let elements = labels * order.micro_batches() as u64 * (tensor as u64 - 1);
-                sent.push((Collective::AllGather, Sent { elements, bytes: 4 * elements }));
-            }
+            calls.extend(self.calls_of_vocabulary(
+                vocabulary,
+                [context, tensor],
+                size_of(vocabulary),
+                chunks,
+            ));
         }
-        sent.push((Collective::AllReduce, sent_in_layers(order, &sums, again)));
+        sent.extend(sent_in_layers(order, &calls, again));
         sent
     }
 
@@ -65,57 +65,90 @@ impl Work {
         (rows * own) as u64
     }
 
-    /// The sums of a micro-batch in blocks: of what row-parallel layers return, and of the gradients of what column-parallel
-    /// layers read, but not of those of norms that heads have in common.
-    fn sums_of_blocks(&self, shapes: &[Shape], context: usize) -> Vec<SumsOfLayers> {
-        let mut sums = Vec::new();
-        for layer in shapes.iter().filter(is_rows) {
-            let elements = self.own_tokens(self.is_source(layer), context) * layer.shape[1] as u64;
-            let backward = SumsOfLayers { sums: 1, elements, bytes: None, in_forward_of_blocks: false };
-            sums.extend([backward, SumsOfLayers { in_forward_of_blocks: true, ..backward }]);
-        }
-        // An attention over a source reads two tensors.
+    /// The calls of a micro-batch in blocks, and at their start and end. A layer gathers the states of all positions, and
+    /// scatters the sums of what the ranks return; the gradients go the other way. Ranks sum the gradients of parameters that each
+    /// of them has whole. The first rank of a pipeline has no end.
+    fn calls_of_blocks(
+        &self,
+        shapes: &[Shape],
+        [context, tensor]: [usize; 2],
+        in_pipeline: bool,
+        size_of: impl Fn(&Shape) -> u64,
+    ) -> Vec<CallsOfLayers> {
         let width = width_of(shapes);
-        let crosses = self.attention.iter().filter(|one| one.of_source != one.over_source);
-        sums.extend(crosses.map(|one| SumsOfLayers {
-            sums: one.layers as u64,
-            elements: self.own_tokens(one.over_source, context) * width,
-            bytes: None,
+        let own = |is_source| self.own_tokens(is_source, context).div_ceil(tensor as u64) * width;
+        let backward = |kind, elements, bytes| CallsOfLayers {
+            kind,
+            calls: 1,
+            elements,
+            bytes,
             in_forward_of_blocks: false,
+        };
+        let mut calls = Vec::new();
+        for layer in shapes.iter().filter(is_rows) {
+            for kind in [Collective::AllGather, Collective::ReduceScatter] {
+                let backward = backward(kind, own(self.is_source(layer)), None);
+                calls.extend([backward, CallsOfLayers { in_forward_of_blocks: true, ..backward }]);
+            }
+        }
+        for is_source in self.sides() {
+            // The gradients of what the first block reads, and what the last one returns.
+            let ends = if in_pipeline { 1 } else { 2 };
+            calls
+                .push(CallsOfLayers { calls: ends, ..backward(Collective::AllGather, own(is_source), None) });
+        }
+        let whole =
+            shapes.iter().filter(|shape| shape.in_block && shape.divided.is_none() && shape.is_trained);
+        let of_whole =
+            |shape: &Shape| backward(Collective::AllReduce, shape.elements(), Some(size_of(shape)));
+        calls.extend(whole.map(of_whole));
+        // An attention over a source reads two tensors.
+        let crosses = self.attention.iter().filter(|one| one.of_source != one.over_source);
+        calls.extend(crosses.map(|one| {
+            let elements = self.own_tokens(one.over_source, context) * width;
+            CallsOfLayers { calls: one.layers as u64, ..backward(Collective::AllReduce, elements, None) }
         }));
-        sums
+        calls
     }
 
-    /// The sums of a micro-batch over the ranks that divide a vocabulary, whose embeddings take `size` bytes an element: of the
+    /// Whether there is a source, and the target.
+    fn sides(&self) -> impl Iterator<Item = bool> {
+        [(self.source.tokens > 0.0).then_some(true), Some(false)].into_iter().flatten()
+    }
+
+    /// The calls of a micro-batch of the ranks that divide a vocabulary, whose embeddings take `size` bytes an element: of the
     /// embeddings of tokens, which each stage of a rank looks up, and of the loss and the gradient of its input, as if each token had a
     /// label. The first rank of a pipeline has no loss, but so many stages.
-    fn sums_of_vocabulary(
+    fn calls_of_vocabulary(
         &self,
         vocabulary: &Shape,
         [context, tensor]: [usize; 2],
         size: u64,
         stages: Option<usize>,
-    ) -> Vec<SumsOfLayers> {
-        let of = |elements, bytes| SumsOfLayers {
-            sums: 1,
+    ) -> Vec<CallsOfLayers> {
+        let of = |kind, elements, bytes| CallsOfLayers {
+            kind,
+            calls: 1,
             elements,
             bytes: Some(bytes),
             in_forward_of_blocks: false,
         };
+        let sum = |elements, bytes| of(Collective::AllReduce, elements, bytes);
         let width = vocabulary.shape[1..].iter().product::<usize>() as u64;
-        let sides = [(self.source.tokens > 0.0).then_some(true), Some(false)].into_iter().flatten();
-        let mut sums: Vec<_> =
-            sides.map(|is_source| of(self.own_tokens(is_source, context) * width, size)).collect();
+        let mut calls: Vec<_> =
+            self.sides().map(|is_source| sum(self.own_tokens(is_source, context) * width, size)).collect();
         if let Some(stages) = stages {
-            return sums.repeat(stages);
+            return calls.repeat(stages);
         }
         let labels = self.own_tokens(false, context);
-        sums.push(of(labels * width, 4));
+        calls.push(sum(labels * width, 4));
+        // The largest logit of each row.
+        calls.push(of(Collective::AllGather, labels, 4));
         // Three numbers for each row of a chunk of logits.
         let chunk = rows_of_logits(vocabulary.shape[0].div_ceil(tensor)) as u64;
         let chunks = (0..labels).step_by(chunk as usize);
-        sums.extend(chunks.map(|start| of(3 * chunk.min(labels - start), 4)));
-        sums
+        calls.extend(chunks.map(|start| sum(3 * chunk.min(labels - start), 4)));
+        calls
     }
 }
 

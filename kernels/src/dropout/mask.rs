@@ -107,13 +107,19 @@ pub struct Axis<'a> {
 impl Axis<'_> {
     /// Returns the coordinates along the axis in one row, spread over all 32 bits. Coordinates before the start of a
     /// row's sample are negative, which is equally valid.
+    ///
+    /// Those of a share of positions are of the whole row.
     fn steps(&self, row: usize) -> impl Iterator<Item = u32> {
-        let (start, length) = match self.samples {
-            None | Some(Samples::Columns) => (0, self.length),
-            Some(Samples::Starting(starts) | Samples::Selected { starts, .. }) => (starts[row], self.length),
+        let (samples, length) = match self.samples {
+            Some(Samples::Share { of, shape, .. }) => (Some(&**of), shape[1]),
+            samples => (samples, self.length),
+        };
+        let (start, length) = match samples {
+            None | Some(Samples::Columns | Samples::Share { .. }) => (0, length),
+            Some(Samples::Starting(starts) | Samples::Selected { starts, .. }) => (starts[row], length),
             Some(Samples::Ragged(rows)) => (0, rows.row(row).len()),
         };
-        let column = |at: usize| self.samples.map_or(self.from + at, |samples| samples.column(at));
+        let column = move |at: usize| samples.map_or(self.from + at, |samples| samples.column(at));
         (0..length).map(move |at| spread(column(at).wrapping_sub(start)))
     }
 
@@ -122,13 +128,15 @@ impl Axis<'_> {
         matches!(self.samples, None | Some(Samples::Columns))
     }
 
-    fn is_ragged(&self) -> bool {
-        matches!(self.samples, Some(Samples::Ragged(_)))
+    /// Returns whether the rows stand one after the other in a single one.
+    fn is_in_one_row(&self) -> bool {
+        matches!(self.samples, Some(Samples::Ragged(_) | Samples::Share { .. }))
     }
 }
 
 /// The positions of a tensor's elements: keys of its rows, and at least one further axis. A position in a sample does
-/// not depend on the padding of its row. If rows are ragged, the first axis holds all of them, and there are at least two.
+/// not depend on the padding of its row. If rows are ragged, or a share of positions, the first axis holds all of them, and
+/// there are at least two.
 pub struct Places<'a> {
     pub keys: Vec<u64>,
     pub axes: Vec<Axis<'a>>,
@@ -143,9 +151,21 @@ impl<'a> Places<'a> {
     /// otherwise those of each row.
     pub fn lines(&self) -> (Vec<Key<u32>>, Vec<Vec<u32>>) {
         let Some((last, middle)) = self.axes.split_last() else { return Default::default() };
-        let keys = (0..self.keys.len()).flat_map(|row| self.keys_of(row, middle)).collect();
+        let keys = self.all_keys(middle);
         let rows = if last.is_one_for_all() { 1 } else { self.keys.len() };
         (keys, (0..rows).map(|row| last.steps(row).collect()).collect())
+    }
+
+    /// Returns the keys of all lines along the last axis, after these axes.
+    fn all_keys(&self, middle: &[Axis]) -> Vec<Key<u32>> {
+        let keys = (0..self.keys.len()).flat_map(|row| self.keys_of(row, middle));
+        let Some(Samples::Share { own, .. }) = middle.first().and_then(|axis| axis.samples) else {
+            return keys.collect();
+        };
+        let mut own_keys: Vec<_> = keys.skip(own.start).take(own.len()).collect();
+        // What belongs to no sample may have any mask.
+        own_keys.resize(own.len(), Key(0, 0));
+        own_keys
     }
 
     /// Returns the keys of one row's lines along the last axis.
@@ -165,8 +185,8 @@ impl<'a> Places<'a> {
         };
         let rows = self.keys.len();
         // The axes up to this one have entered the keys.
-        let entered = usize::from(self.axes.first().is_some_and(Axis::is_ragged));
-        let keys: Vec<_> = (0..rows).flat_map(|row| self.keys_of(row, &self.axes[..entered])).collect();
+        let entered = usize::from(self.axes.first().is_some_and(Axis::is_in_one_row));
+        let keys = self.all_keys(&self.axes[..entered]);
         let mut shape = [1; D];
         shape[entered] = keys.len();
         let key = Key(
@@ -238,7 +258,7 @@ impl DropMask {
     /// Drops elements whose word is below `threshold`, and multiplies the others by `scale`.
     pub(super) fn new(places: &Places, threshold: u32, scale: f64) -> Self {
         let (keys, steps) = places.lines();
-        // Ragged rows have different numbers of lines, and the same coordinates along them.
+        // Rows in one have different numbers of lines, and the same coordinates along them.
         let lines = (keys.len() / places.keys.len().max(1)).max(1);
         let length = steps.first().map_or(0, Vec::len);
         Self { keys, steps, lines, length, threshold, scale: scale as f32 }

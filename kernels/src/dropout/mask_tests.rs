@@ -158,6 +158,49 @@ proptest! {
         };
         prop_assert_eq!(found, on_device);
     }
+
+    /// Shares of positions are dropped as in all rows, on the host and on the device.
+    #[test]
+    fn shares_are_dropped_as_in_all_rows(
+        shape in prop::array::uniform2(1_usize..6),
+        each in 1_usize..9,
+        width in 1_usize..6,
+        starts in prop::collection::vec(0_usize..4, 5),
+        kind in 0_usize..4,
+        (seed, first) in any::<(u64, u64)>(),
+    ) {
+        let (draws, [rows, columns]) = (Draws { seed, epoch: 1, first }, shape);
+        let of = match kind {
+            0 => Samples::Columns,
+            1 => Samples::Starting(starts.into()),
+            2 => Samples::Ragged(Ragged::new([columns / 2, columns - columns / 2])),
+            _ => {
+                let columns = (0..columns).map(|at| 2 * at + 1).collect();
+                Samples::Selected { columns, starts: starts.into() }
+            }
+        };
+        let rows = if kind == 2 { 1 } else { rows };
+        let samples_of_rows = if kind == 2 { 2 } else { rows };
+        fn places<'a>(draws: &Draws, of: usize, length: usize, width: usize, samples: &'a Samples) -> Places<'a> {
+            let axes = vec![Axis { length, from: 0, samples: Some(samples) }, axis(width)];
+            Places::new(draws, 4, of, axes)
+        }
+        let whole = on_host(&places(&draws, samples_of_rows, columns, width, &of), HALF);
+        let positions = rows * columns;
+        let mut found = Vec::new();
+        for first in (0..positions).step_by(each) {
+            let (of, own) = (of.clone().into(), first..first + each);
+            let share = Samples::Share { of, shape: [rows, columns], own };
+            let places = places(&draws, samples_of_rows, each, width, &share);
+            let own = on_host(&places, HALF);
+            prop_assert_eq!(own.len(), each * width);
+            prop_assert_eq!(&own, &on_device::<3>(&places, HALF));
+            found.extend(own);
+        }
+        // The last share has positions that no row has.
+        found.truncate(positions * width);
+        prop_assert_eq!(found, whole);
+    }
 }
 
 /// With enough elements that the host uses several tasks.

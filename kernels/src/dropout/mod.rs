@@ -15,6 +15,7 @@ pub(crate) mod mask;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -163,6 +164,25 @@ fn places<'a, const D: usize>(
             );
             dims[0]
         }
+        Samples::Share { of, shape, own } => {
+            assert!(
+                D == 3 && dims[..2] == [1, own.len()] && matches!(positions, [(1, _)]),
+                "Dropout: a share of {} positions must be [1, {0}, width] with positions along axis 1, found {dims:?}",
+                own.len(),
+            );
+            match &**of {
+                Samples::Ragged(rows) => rows.len(),
+                Samples::Starting(starts) | Samples::Selected { starts, .. } => {
+                    assert!(
+                        starts.len() >= shape[0],
+                        "Dropout: a share of {shape:?} has {} starts",
+                        starts.len()
+                    );
+                    shape[0]
+                }
+                Samples::Columns | Samples::Share { .. } => shape[0],
+            }
+        }
         Samples::Ragged(rows) => {
             assert!(
                 D > 2 && dims[..2] == [1, rows.total()] && matches!(positions, [(1, _)]),
@@ -201,6 +221,16 @@ pub enum Samples {
         columns: Arc<[usize]>,
         /// The column where each row's sample starts. There may be more of them than rows.
         starts: Arc<[usize]>,
+    },
+    /// A single row holds some positions of the rows, which are counted along one row after the other: those of one of the
+    /// ranks that share layers. Positions after the last one belong to no sample.
+    Share {
+        /// Where the samples stand in all rows.
+        of: Arc<Self>,
+        /// The number of all rows and of their columns.
+        shape: [usize; 2],
+        /// The positions.
+        own: Range<usize>,
     },
 }
 

@@ -174,7 +174,7 @@ impl DecoderBlock {
 
     /// Keys and values of a source, `[batch, source length, d_model]`.
     pub fn of_source(&self, source: Tensor<3>, pass: &Pass) -> KeyValue {
-        self.source.key_value(pass.before_columns(source), pass)
+        self.source.key_value(pass.sum_gradients(source), pass)
     }
 
     /// The layers that ranks may divide, of blocks at this path.

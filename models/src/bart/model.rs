@@ -103,11 +103,12 @@ pub struct Encoder {
 
 impl Encodes for Encoder {
     fn forward(&self, x: Tensor<3>, places: Tensor<2, Int>, reads: Reads, pass: &Pass) -> Tensor<3> {
-        let x = self.embeddings.forward(x, places, pass);
-        self.blocks.iter().fold(x, |x, block| {
+        let (x, within) = pass.divide_sequence(self.embeddings.forward(x, places, pass));
+        let x = self.blocks.iter().fold(x, |x, block| {
             let run = |block: &EncoderBlock, (x, reads), pass: &Pass| block.forward(x, &reads, pass);
-            pass.segment(block, (x, reads.clone()), run)
-        })
+            within.segment(block, (x, reads.clone()), run)
+        });
+        within.join_sequence(x)
     }
 
     fn dtype(&self) -> Option<FloatDType> {
@@ -137,15 +138,16 @@ impl Decodes for Decoder {
         source: Source,
         pass: &Pass,
     ) -> Tensor<3> {
-        let x = self.embeddings.forward(x, places, pass);
-        self.blocks.iter().fold(x, |x, block| {
+        let (x, within) = pass.divide_sequence(self.embeddings.forward(x, places, pass));
+        let x = self.blocks.iter().fold(x, |x, block| {
             let samples = source.samples.clone();
             let run = move |block: &DecoderBlock, (x, reads, source), pass: &Pass| {
                 block.forward(x, &reads, source, &samples, pass)
             };
             let read = (source.states.clone(), source.reads.clone());
-            pass.segment(block, (x, reads.clone(), read), run)
-        })
+            within.segment(block, (x, reads.clone(), read), run)
+        });
+        within.join_sequence(x)
     }
 
     fn of_source(&self, source: Encoded, pass: &Pass) -> PastSource {

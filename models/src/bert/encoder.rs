@@ -89,14 +89,16 @@ impl Bert {
         };
         let apart = self.distances.as_ref().map(|distances| distances.of(tokens, reads.longest()[0], pass));
         let mut convolution = self.convolution.as_ref();
-        self.blocks.iter().fold(x, |x, block| {
+        let (x, within) = pass.divide_sequence(x);
+        let x = self.blocks.iter().fold(x, |x, block| {
             let run = |block: &Block, (x, apart, reads), pass: &Pass| block.forward(x, apart, &reads, pass);
-            let states = pass.segment(block, (x.clone(), apart.clone(), reads.clone()), run);
+            let states = within.segment(block, (x.clone(), apart.clone(), reads.clone()), run);
             match convolution.take() {
                 Some(first) => first.forward(x, states, tokens, pass),
                 None => states,
             }
-        })
+        });
+        within.join_sequence(x)
     }
 
     /// The layers that ranks may divide. A DeBERTa has none, since its heads read distances too.

@@ -98,12 +98,12 @@ impl Llama {
         let turns = self.turns(&placed);
         let PlacedTokens { ids, reads, .. } = placed;
         let mut ranges = Ranges::of(reads);
-        let x = self.embedded(ids, pass);
+        let (x, within) = pass.divide_sequence(self.embedded(ids, pass));
         let x = self.blocks.iter().zip(&self.windows).fold(x, |x, (block, window)| {
             let run = |block: &Block, (x, angles, reads), pass: &Pass| block.forward(x, angles, reads, pass);
-            pass.segment(block, (x, turns.within(*window), ranges.within(*window)), run)
+            within.segment(block, (x, turns.within(*window), ranges.within(*window)), run)
         });
-        self.norm.forward(x)
+        self.norm.forward(within.join_sequence(x))
     }
 
     /// The rotations of these tokens, `[batch or 1, length]`.

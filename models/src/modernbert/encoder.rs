@@ -67,13 +67,14 @@ impl ModernBert {
         let x =
             cast(embedded_tokens(&self.tokens, tokens.ints(inputs.host_ids(), device), pass), pass.dtype());
         let x = self.dropout.forward(self.embedding_norm.forward(x), pass);
+        let (x, within) = pass.divide_sequence(x);
         let x = self.blocks.iter().zip(&self.places.windowed).fold(x, |x, (block, windowed)| {
             let [full, sliding] = &angles;
             let (angles, reads) = if *windowed { (sliding, &around) } else { (full, &all) };
             let run = |block: &Block, (x, angles, reads), pass: &Pass| block.forward(x, angles, &reads, pass);
-            pass.segment(block, (x, angles.clone(), reads.clone()), run)
+            within.segment(block, (x, angles.clone(), reads.clone()), run)
         });
-        self.norm.forward(x)
+        self.norm.forward(within.join_sequence(x))
     }
 
     /// The layers that ranks may divide.

@@ -195,14 +195,14 @@ impl DecoderBlock {
         let normed = pass.before_columns(normed);
         let mixed = self.attention.forward(normed.clone(), (normed, pass.samples()), Some(bias), reads, pass);
         let (x, normed) = self.source_norm.of_sum(x, mixed);
-        let (normed, source) = (pass.before_columns(normed), pass.before_columns(source));
+        let (normed, source) = (pass.before_columns(normed), pass.sum_gradients(source));
         let mixed = self.source.forward(normed, (source, samples), None, source_reads, pass);
         self.feed_forward.forward(x, mixed, pass)
     }
 
     /// Keys and values of a source, `[batch, source length, d_model]`.
     pub fn of_source(&self, source: Tensor<3>, pass: &Pass) -> KeyValue {
-        self.source.key_value(pass.before_columns(source), pass)
+        self.source.key_value(pass.sum_gradients(source), pass)
     }
 
     /// The layers that ranks may divide, of blocks at this path.

@@ -104,12 +104,13 @@ pub struct Encoder {
 impl Encodes for Encoder {
     fn forward(&self, x: Tensor<3>, _: Tensor<2, Int>, reads: Reads, pass: &Pass) -> Tensor<3> {
         let bias = self.bias.forward(reads.longest()[1], &x.device());
-        let x = self.blocks.iter().fold(self.dropout.forward(x, pass), |x, block| {
+        let (x, within) = pass.divide_sequence(self.dropout.forward(x, pass));
+        let x = self.blocks.iter().fold(x, |x, block| {
             let run =
                 |block: &EncoderBlock, (x, bias, reads), pass: &Pass| block.forward(x, bias, reads, pass);
-            pass.segment(block, (x, bias.clone(), reads.clone()), run)
+            within.segment(block, (x, bias.clone(), reads.clone()), run)
         });
-        self.dropout.forward(self.norm.forward(x), pass)
+        self.dropout.forward(self.norm.forward(within.join_sequence(x)), pass)
     }
 
     fn tensor_plan(&self, path: &str) -> TensorPlan {
@@ -138,15 +139,16 @@ impl Decodes for Decoder {
         pass: &Pass,
     ) -> Tensor<3> {
         let bias = self.bias.forward(reads.longest()[1], &x.device());
-        let x = self.blocks.iter().fold(self.dropout.forward(x, pass), |x, block| {
+        let (x, within) = pass.divide_sequence(self.dropout.forward(x, pass));
+        let x = self.blocks.iter().fold(x, |x, block| {
             let samples = source.samples.clone();
             let run = move |block: &DecoderBlock, (x, bias, reads, source), pass: &Pass| {
                 block.forward(x, bias, reads, source, &samples, pass)
             };
             let read = (source.states.clone(), source.reads.clone());
-            pass.segment(block, (x, bias.clone(), reads.clone(), read), run)
+            within.segment(block, (x, bias.clone(), reads.clone(), read), run)
         });
-        self.dropout.forward(self.norm.forward(x), pass)
+        self.dropout.forward(self.norm.forward(within.join_sequence(x)), pass)
     }
 
     fn of_source(&self, source: Encoded, pass: &Pass) -> PastSource {

@@ -14,7 +14,8 @@ mod sent;
 
 pub use held::Held;
 pub use sent::{
-    Sent, SumsOfLayers, sent, sent_across, sent_in_context, sent_in_layers, sent_in_pipeline, sent_of_outside,
+    CallsOfLayers, Sent, sent, sent_across, sent_in_context, sent_in_layers, sent_in_pipeline,
+    sent_of_outside,
 };
 
 pub use crate::pass::SUMS_IN_FLIGHT;

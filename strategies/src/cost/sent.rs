@@ -102,12 +102,14 @@ pub fn sent_in_context(order: &Order, own: u64, again: f64) -> BTreeMap<Collecti
     BTreeMap::from([(Collective::AllGather, of(gathered)), (Collective::ReduceScatter, of(gradients))])
 }
 
-/// Sums of one kind over the ranks that [share](crate::Mesh::tensor) layers, in a micro-batch.
+/// Calls of one kind among the ranks that [share](crate::Mesh::tensor) layers, in a micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SumsOfLayers {
+pub struct CallsOfLayers {
+    /// [`Collective::AllReduce`], [`Collective::AllGather`] or [`Collective::ReduceScatter`].
+    pub kind: Collective,
     /// Their number.
-    pub sums: u64,
-    /// The elements of each.
+    pub calls: u64,
+    /// The elements of each: of the whole sum, or those of one rank's positions that the ranks gather or scatter.
     pub elements: u64,
     /// The bytes of an element; that of activations if `None`.
     pub bytes: Option<u64>,
@@ -115,25 +117,30 @@ pub struct SumsOfLayers {
     pub in_forward_of_blocks: bool,
 }
 
-/// Returns what the first rank sends in an update of whole windows to those with which it shares layers, in these sums. `again` is
-/// the share of the blocks that run again in the backward pass.
+/// Returns what the first rank sends in an update of whole windows to those with which it shares layers, in these calls, by their
+/// kind. `again` is the share of the blocks that run again in the backward pass.
 ///
-/// A sum of n elements over T ranks sends 2 n (T - 1)/T (Narayanan et al., 2021, arXiv:2104.04473, section 3.2).
-pub fn sent_in_layers(order: &Order, sums: &[SumsOfLayers], again: f64) -> Sent {
+/// A sum of n elements over T ranks sends 2 n (T - 1)/T (Narayanan et al., 2021, arXiv:2104.04473, section 3.2). To gather n
+/// elements in all, or to scatter their sums, sends n (T - 1)/T (Korthikanti et al., 2022, arXiv:2205.05198, section 4.2.2).
+pub fn sent_in_layers(order: &Order, calls: &[CallsOfLayers], again: f64) -> BTreeMap<Collective, Sent> {
     let (ranks, micro_batches) = (order.tensor() as u64, order.micro_batches() as u64);
     let size = DType::from(order.training_dtype()).size() as u64;
-    let mut times = BTreeMap::<(u64, u64), f64>::new();
-    for &SumsOfLayers { sums, elements, bytes, in_forward_of_blocks } in sums {
+    let mut times = BTreeMap::<(Collective, u64, u64), f64>::new();
+    for &CallsOfLayers { kind, calls, elements, bytes, in_forward_of_blocks } in calls {
         let again = if in_forward_of_blocks { again } else { 0.0 };
-        *times.entry((elements, bytes.unwrap_or(size))).or_default() += sums as f64 * (1.0 + again);
+        *times.entry((kind, elements, bytes.unwrap_or(size))).or_default() += calls as f64 * (1.0 + again);
     }
-    let mut all = Sent::default();
-    for ((elements, bytes), times) in times {
-        let times = (micro_batches as f64 * times).round() as u64;
-        let elements = times * chunks(elements, 0, ranks).iter().sum::<u64>();
-        all = Sent { elements: all.elements + elements, bytes: all.bytes + elements * bytes };
+    let mut sent = BTreeMap::<Collective, Sent>::new();
+    for ((kind, elements, bytes), times) in times {
+        let each = match kind {
+            Collective::AllReduce => chunks(elements, 0, ranks).iter().sum::<u64>(),
+            _ => elements * (ranks - 1),
+        };
+        let elements = (micro_batches as f64 * times).round() as u64 * each;
+        let all = sent.entry(kind).or_default();
+        *all = Sent { elements: all.elements + elements, bytes: all.bytes + elements * bytes };
     }
-    all
+    sent
 }
 
 /// Returns what the first rank of a [pipeline](crate::Mesh::pipeline) sends to the next ones in an update of whole windows, where the

@@ -113,7 +113,7 @@ impl Dropout {
         let site = Site {
             draws: pass.draws(),
             number: pass.next_site(),
-            samples: pass.samples(),
+            samples: pass.own_samples(),
             from: pass.first_of_share,
         };
         pass.is_training().then_some((self.prob, site))

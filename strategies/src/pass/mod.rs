@@ -4,6 +4,7 @@
 //! mod.rs      Pass: its mode, and what its layers know of the batch
 //! segment/    the segment around each block: its plan, its parameters and gradients, and its recomputation
 //! context.rs  the tokens of a batch among the ranks of a context axis
+//! sequence.rs  the positions of a batch among the ranks of a tensor axis, between the layers that they divide
 //! stage.rs    a pass through one stage of a pipeline
 //! tensor.rs   layers that the ranks of a tensor axis compute together
 //! vocabulary.rs  a vocabulary that they divide
@@ -13,6 +14,7 @@
 mod context;
 mod dropout;
 mod segment;
+mod sequence;
 mod stage;
 mod tensor;
 mod vocabulary;
@@ -36,6 +38,7 @@ pub use segment::{
     Which,
 };
 use segment::{EnteredModel, Root, lock};
+use sequence::Sequence;
 use stage::StagePass;
 
 /// The state of one forward pass.
@@ -56,6 +59,8 @@ pub struct Pass {
     segments: Arc<AtomicU64>,
     /// Where the samples of a batch stand.
     samples: Samples,
+    /// The positions of the batch that this rank has between the layers that ranks share, if they divide them.
+    sequence: Option<Arc<Sequence>>,
     /// The number of the first head or feature, in layers of which this rank has a share.
     first_of_share: usize,
     /// The stage of a pipeline that the pass goes through, if it goes through one alone.
@@ -94,6 +99,7 @@ impl Pass {
             met: Arc::default(),
             segments: Arc::default(),
             samples: Samples::Columns,
+            sequence: None,
             first_of_share: 0,
             stage: None,
             entered: None,
@@ -413,6 +419,12 @@ impl Pass {
     /// Returns where the samples of a batch stand.
     pub fn samples(&self) -> &Samples {
         &self.samples
+    }
+
+    /// Returns where the samples stand in the tensors of this rank: it has some positions of them between layers that ranks
+    /// share.
+    fn own_samples(&self) -> &Samples {
+        self.sequence.as_ref().map_or(&self.samples, |sequence| sequence.samples())
     }
 
     /// Creates the same pass for tensors whose samples stand elsewhere, such as those of an encoder in a decoder.

@@ -7,8 +7,11 @@ use super::Pass;
 use super::segment::graft;
 
 impl Pass {
-    /// Returns `x`, which column-parallel layers read, whole on each rank. Backward, the gradients of the ranks' shares are summed
+    /// Returns what column-parallel layers read of `x`, whole on each rank. Backward, the gradients of the ranks' shares are summed
     /// (the operation *f* of Shoeybi et al., 2019, arXiv:1909.08053, section 3). All ranks that share a layer call it together.
+    ///
+    /// Where `x` has this rank's [positions](Self::divide_sequence), the ranks gather those of all, `[rows, columns, width]`, and
+    /// the sums are scattered (the operation *g* of Korthikanti et al., 2022, arXiv:2205.05198, section 4.2).
     ///
     /// If another rank is gone, its gradient is 0, and [`check`](Self::check) returns the error.
     ///
@@ -17,29 +20,61 @@ impl Pass {
     /// use firebrick_strategies::Pass;
     ///
     /// // On one rank, it does nothing.
-    /// let x = Tensor::<2>::ones([2, 3], &Device::flex());
+    /// let x = Tensor::<3>::ones([1, 2, 3], &Device::flex());
     /// assert_eq!(Pass::train(&Device::flex()).before_columns(x.clone()).into_data(), x.into_data());
     /// ```
-    pub fn before_columns<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let (Some(ranks), Some(strategy)) =
-            (self.plan.tensor(), x.device().gradient_checkpointing_strategy())
-        else {
-            return x;
-        };
-        let value = Tensor::from_inner(x.clone().inner()).with_gradient_checkpointing_strategy(strategy);
-        let (pass, ranks) = (self.clone(), ranks.clone());
-        graft(x, value, move |grad| pass.sum_of_ranks(grad, &ranks))
+    pub fn before_columns(&self, x: Tensor<3>) -> Tensor<3> {
+        let Some(sequence) = self.sequence.clone() else { return self.sum_gradients(x) };
+        let all = sequence.gather(x.clone().inner());
+        self.grafted(x, all, move |grad| sequence.reduce_scatter(grad))
+    }
+
+    /// Returns `x`, which each rank has whole. Backward, the gradients of the ranks that share layers are summed: of what
+    /// column-parallel layers read beside [`before_columns`](Self::before_columns), such as the states of an encoder.
+    pub fn sum_gradients<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let Some(ranks) = self.plan.tensor().cloned() else { return x };
+        let (value, pass) = (x.clone().inner(), self.clone());
+        self.grafted(x, value, move |grad| pass.sum_of_ranks(grad, &ranks))
+    }
+
+    /// Returns a parameter that all heads of a layer have in common, such as the scale of their norms, of which each rank has its own
+    /// heads: backward, the gradients of the ranks are summed.
+    pub fn shared_by_heads<const D: usize>(&self, parameter: Tensor<D>) -> Tensor<D> {
+        // Where ranks divide positions, those of all whole parameters of a block are summed together.
+        if self.sequence.is_some() { parameter } else { self.sum_gradients(parameter) }
     }
 
     /// Sums what a row-parallel layer returns of the ranks' shares of its input, without its bias. Backward, each rank has the
     /// gradient of the sum (the operation *g* of Shoeybi et al., 2019). All ranks that share a layer call it together.
     ///
+    /// Where the ranks [divide the positions](Self::divide_sequence), each gets the sums of its own, `[1, positions, width]`, and
+    /// gathers the gradients of all (Korthikanti et al., 2022, section 4.2).
+    ///
     /// If another rank is gone, it returns zeros, and [`check`](Self::check) the error.
-    pub fn after_rows<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+    pub fn after_rows(&self, x: Tensor<3>) -> Tensor<3> {
         let Some(ranks) = self.plan.tensor() else { return x };
-        let sum = self.sum_of_ranks(x.clone().inner(), ranks);
-        let Some(strategy) = x.device().gradient_checkpointing_strategy() else { return sum };
-        graft(x, Tensor::from_inner(sum).with_gradient_checkpointing_strategy(strategy), |grad| grad)
+        let value = x.clone().inner();
+        match &self.sequence {
+            None => {
+                let sum = self.sum_of_ranks(value, ranks);
+                self.grafted(x, sum, |grad| grad)
+            }
+            Some(sequence) => {
+                let (sums, sequence) = (sequence.reduce_scatter(value), sequence.clone());
+                self.grafted(x, sums, move |grad| sequence.gather(grad))
+            }
+        }
+    }
+
+    /// Returns `value`, which was computed of `x` outside autodiff, with this backward pass.
+    pub(super) fn grafted<const D: usize>(
+        &self,
+        x: Tensor<D>,
+        value: Tensor<D>,
+        backward: impl Fn(Tensor<D>) -> Tensor<D> + Send + Sync + 'static,
+    ) -> Tensor<D> {
+        let Some(strategy) = x.device().gradient_checkpointing_strategy() else { return value };
+        graft(x, Tensor::from_inner(value).with_gradient_checkpointing_strategy(strategy), backward)
     }
 
     /// Returns this rank's share of the heads or features of a layer: all of them, unless ranks share the layer.
@@ -57,10 +92,10 @@ impl Pass {
     }
 
     /// Returns the same pass for tensors with so many heads or features, which are this rank's [share](Self::share_of) of a
-    /// layer's. Random numbers are those of the whole layer.
+    /// layer's, at all positions. Random numbers are those of the whole layer.
     pub fn of_share(&self, own: usize) -> Self {
         let rank = self.plan.tensor().map_or(0, Communicator::rank);
-        Self { first_of_share: rank * own, ..self.clone() }
+        Self { first_of_share: rank * own, sequence: None, ..self.clone() }
     }
 
     /// Returns whether ranks compute layers together.

@@ -14,6 +14,7 @@
 //! unit.rs       one block with provided parameters and delivered gradients
 //! deliveries.rs the gradients that segments have delivered, and the sums that are on their way
 //! delivered.rs  a segment whose gradients are taken as soon as the backward pass leaves it
+//! summed.rs     sums the gradients of parameters that each rank has whole, where ranks divide positions
 //! graft.rs      two operations that put our own backward pass into Burn's graph
 //! bundle.rs     the inputs and outputs of a segment
 //! run.rs        Pass::segment: runs a block as a segment; where its parameters come from
@@ -39,6 +40,7 @@ mod put_away;
 mod replay;
 mod root;
 mod run;
+mod summed;
 mod timed;
 mod unit;
 mod units;

@@ -170,6 +170,11 @@ impl SegmentPlan {
         self.parts = Some(parts);
     }
 
+    /// Returns the parts of the model that ranks hold, if they divide it.
+    pub(crate) fn parts(&self) -> Option<&ModelParts> {
+        self.parts.as_deref()
+    }
+
     /// Returns the ranks that compute layers together with this one, if there are any.
     pub(crate) fn tensor(&self) -> Option<&Communicator> {
         self.parts.as_ref()?.tensor()

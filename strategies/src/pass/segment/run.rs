@@ -12,6 +12,7 @@ use super::entered::Way;
 use super::offloaded::OffloadedParams;
 use super::plan::Met;
 use super::replay::recomputed;
+use super::summed::summed;
 use super::timed::BackwardTime;
 use super::unit::Unit;
 use crate::pass::stage::At;
@@ -45,6 +46,12 @@ impl Pass {
         Y: Bundle,
         F: Fn(&B, X, &Pass) -> Y + Send + Sync + 'static,
     {
+        // A block inside another one is part of it.
+        let divides_sequence = self.segment == 0 && self.divides_sequence();
+        let run = move |block: &B, input: X, pass: &Pass| {
+            let summed = divides_sequence.then(|| summed(block, pass)).flatten();
+            run(summed.as_ref().unwrap_or(block), input, pass)
+        };
         let index = self.segments.fetch_add(1, Relaxed) as usize;
         let met = Met { id: self.next_site(), index, outermost: self.segment == 0 };
         let Some((stage, at)) = self.place_in_stage(block, index) else {

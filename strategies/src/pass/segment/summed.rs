@@ -1,0 +1,140 @@
+//! Sums the gradients of the parameters of a block that each rank has whole, where the ranks compute some positions each.
+//!
+//! The block reads them through a token, as in [`delivered`](super::delivered), so that a single call sums all of them:
+//!
+//! ```text
+//! token -- join(parameter 1) -- join(parameter 2) -- graft(parameter 1)
+//!                                                 \- graft(parameter 2)
+//! ```
+//!
+//! In the backward pass, each graft stores the gradient of its parameter. The last join runs after all grafts and sums the
+//! gradients; each join then takes its own.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Device, Tensor};
+use firebrick_world::{Communicator, PartShape, WorldError};
+
+use super::graft::{graft, join};
+use super::{SegmentPlan, lock};
+use crate::{ModelParts, ParamMap, Pass, map_params};
+
+/// Returns the block for a pass in which each rank has some positions, if it has parameters to learn that all ranks have whole.
+pub(super) fn summed<B: Module>(block: &B, pass: &Pass) -> Option<B> {
+    let parts = pass.plan.parts()?;
+    let mut whole = Whole { parts, places: HashMap::new(), like: Vec::new() };
+    block.visit(&mut whole);
+    let Whole { places, like, .. } = whole;
+    if like.is_empty() {
+        return None;
+    }
+    let sums = Arc::new(Sums {
+        own: Mutex::new(vec![None; like.len()]),
+        sums: Mutex::default(),
+        like,
+        ranks: parts.tensor()?.clone(),
+        device: pass.device().clone().inner(),
+        plan: pass.plan.clone(),
+    });
+    let mut joined = Joined { token: Tensor::zeros([1], pass.device()), places: places.clone(), sums: &sums };
+    block.visit(&mut joined);
+    let mut read = Read { token: joined.token, places, sums: &sums, pass };
+    Some(map_params(block.clone(), &mut read))
+}
+
+/// Finds the parameters that all ranks have whole and that learn.
+struct Whole<'a> {
+    parts: &'a ModelParts,
+    places: HashMap<ParamId, usize>,
+    like: Vec<PartShape>,
+}
+
+impl ModuleVisitor for Whole<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if !param.is_initialized() || !param.base().is_tracked() || self.places.contains_key(&param.id) {
+            return;
+        }
+        let value = param.base();
+        if self.parts.part(param.id, &value.dims()).is_none() {
+            self.places.insert(param.id, self.like.len());
+            self.like.push(PartShape::flat(value.shape().num_elements(), value.dtype()));
+        }
+    }
+}
+
+/// The gradients of a block's whole parameters, flat, by their place.
+struct Sums {
+    own: Mutex<Vec<Option<Tensor<1>>>>,
+    /// Those of all ranks, once they are summed.
+    sums: Mutex<Option<Vec<Option<Tensor<1>>>>>,
+    like: Vec<PartShape>,
+    ranks: Communicator,
+    device: Device,
+    plan: Arc<SegmentPlan>,
+}
+
+impl Sums {
+    fn take(&self, place: usize) -> Option<Tensor<1>> {
+        let mut sums = lock(&self.sums);
+        let sums = sums.get_or_insert_with(|| {
+            self.sum().unwrap_or_else(|error| {
+                self.plan.report(error.into());
+                vec![None; self.like.len()]
+            })
+        });
+        sums[place].take()
+    }
+
+    fn sum(&self) -> Result<Vec<Option<Tensor<1>>>, WorldError> {
+        let own = std::mem::take(&mut *lock(&self.own));
+        self.ranks.begin_all_reduce("whole parameters of a block", own, &self.like, &self.device)?.wait()
+    }
+}
+
+/// Makes the token depend on each parameter.
+struct Joined<'a> {
+    token: Tensor<1>,
+    /// Of those that are not joined yet.
+    places: HashMap<ParamId, usize>,
+    sums: &'a Arc<Sums>,
+}
+
+impl ModuleVisitor for Joined<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(place) = self.places.remove(&param.id) else { return };
+        let (value, sums) = (param.base(), self.sums.clone());
+        let (shape, dtype, device) = (value.shape(), value.dtype(), value.device().inner());
+        // An unread leaf has no gradient, as in Burn; any other tensor needs one.
+        let is_leaf = value.is_require_grad();
+        self.token = join(self.token.clone(), value, move || match sums.take(place) {
+            Some(sum) => Some(sum.reshape(shape.clone())),
+            None if is_leaf => None,
+            None => Some(Tensor::zeros(shape.clone(), (&device, dtype))),
+        });
+    }
+}
+
+/// Reads parameters through the token.
+struct Read<'a> {
+    token: Tensor<1>,
+    places: HashMap<ParamId, usize>,
+    sums: &'a Arc<Sums>,
+    pass: &'a Pass,
+}
+
+impl ParamMap for Read<'_> {
+    fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
+        let Some(&place) = self.places.get(&id) else { return value };
+        let (sums, zero) = (self.sums.clone(), self.token.clone().inner());
+        graft(self.token.clone(), self.pass.lift(value.inner()), move |grad: Tensor<D>| {
+            lock(&sums.own)[place] = Some(grad.reshape([-1]));
+            zero.clone()
+        })
+    }
+
+    fn wakes(&self, _: ParamId) -> bool {
+        false
+    }
+}
