@@ -252,6 +252,46 @@ fn degrees_are_axes_of_a_mesh() {
     assert!(refused(r#"{"sequence_parallel_size": -2}"#, None).contains("a whole number from 0 to 1024"));
 }
 
+/// Those of Accelerate, Megatron-LM and torchtitan are training arguments.
+#[test]
+fn degrees_of_others_are_axes_too() {
+    let mesh = |arguments: &str| {
+        let imported = Import::of_training_arguments("args.json", arguments).run();
+        imported.map(|imported| {
+            let lines = imported.run_file.lines().map(str::trim);
+            let line = lines.filter_map(|line| line.strip_prefix("mesh: ")).next();
+            let refused: Vec<_> = imported.may_change_the_result().map(|row| row.path.clone()).collect();
+            (line.unwrap_or_default().trim_end_matches(',').to_string(), refused)
+        })
+    };
+    let found = |arguments: &str| mesh(arguments).unwrap();
+    let accelerate = r#"{"parallelism_config": {"dp_replicate_size": 2, "dp_shard_size": 1, "tp_size": 2, "cp_size": 4,
+        "sp_size": 1, "cp_backend": "torch", "cp_handler": {"cp_comm_strategy": "allgather"}}}"#;
+    assert_eq!(found(accelerate), ("(tensor: 2, context: 4)".into(), vec![]));
+    let sharded = r#"{"parallelism_config": {"dp_shard_size": 4, "tp_size": 2}}"#;
+    assert_eq!(found(sharded), ("(tensor: 2)".into(), vec!["parallelism_config.dp_shard_size".into()]));
+    let megatron = r#"{"tensor_model_parallel_size": 8, "pipeline_model_parallel_size": 4, "sequence_parallel": true,
+        "virtual_pipeline_model_parallel_size": 2, "context_parallel_size": 1}"#;
+    assert_eq!(found(megatron), ("(tensor: 8, pipeline: 4, schedule: interleaved(2))".into(), vec![]));
+    let torchtitan = |schedule| {
+        format!(
+            r#"{{"parallelism": {{"tensor_parallel_degree": 1, "pipeline_parallel_degree": 4,
+            "pipeline_parallel_schedule": "{schedule}", "data_parallel_shard_degree": 1}}}}"#
+        )
+    };
+    assert_eq!(found(&torchtitan("GPipe")).0, "(pipeline: 4, schedule: g_pipe)");
+    assert_eq!(found(&torchtitan("1F1B")), ("(pipeline: 4)".into(), vec![]));
+    let error = mesh(&torchtitan("ZBVZeroBubble")).unwrap_err().to_string();
+    assert!(error.contains("\"Interleaved1F1B\""), "{error}");
+    let differ =
+        mesh(r#"{"tensor_model_parallel_size": 2, "parallelism_config": {"tp_size": 4}}"#).unwrap_err();
+    assert!(differ.to_string().contains("4, as another field says of the same ranks"), "{differ}");
+    // Both files say the same.
+    let both =
+        field("mesh", r#"{"sequence_parallel_size": 2}"#, Some(r#"{"parallelism_config": {"sp_size": 2}}"#));
+    assert_eq!(both, "(context: 2)");
+}
+
 #[test]
 fn ranks_that_are_asked_for_share_the_batch() {
     let config = r#"{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4}"#;

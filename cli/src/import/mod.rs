@@ -69,6 +69,7 @@
 //! | `activation_checkpointing`, or `gradient_checkpointing`, its old name | `Recompute(every: 1)`, `every: n` with `every_n_layers`, `offloaded` with `offload` |
 //! | `dataloader_num_workers`, `group_by_length` | `data.workers`, `data.group_by_length` |
 //! | `seed`, `output_dir`, `ddp_timeout` | `seed`, `output`, `deadline` |
+//! | `parallelism_config`: `tp_size`, `cp_size`, `sp_size`; Megatron's `tensor_model_parallel_size` and its like; torchtitan's `parallelism.tensor_parallel_degree` and its like | `mesh: (tensor: .., pipeline: .., context: ..)` |
 //! | `label_smoothing_factor` | `label_smoothing`; evaluation reports the plain loss |
 //! | `neftune_noise_alpha`, other 8-bit optimizers | not supported |
 

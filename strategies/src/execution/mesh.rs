@@ -21,10 +21,14 @@ const NAME: &str = "Mesh";
 /// # Tensor
 ///
 /// With a [tensor](Self::tensor) of `t`, each rank has 1/t of the layers that the model's [plan](crate::TensorPlan) names, with
-/// their gradients and optimizer state, and computes 1/t of them (Shoeybi et al., 2019, arXiv:1909.08053). A block's attention
-/// sums what its heads return over the ranks, and so does its feed-forward layer; in the backward pass they sum the
-/// gradients of their inputs. A rank sends `2 (t-1)/t` elements in a sum of one. The ranks compute what no layer of the plan computes, such as
-/// norms, from the same numbers. The optimizer must treat elements independently, as for [`Zero`](crate::Zero).
+/// their gradients and optimizer state, and computes 1/t of them (Shoeybi et al., 2019, arXiv:1909.08053). Between these layers, such
+/// as in norms and dropout, each rank computes 1/t of the positions of a batch (sequence parallelism: Korthikanti et al., 2022,
+/// arXiv:2205.05198). A block's attention gathers the positions of all ranks and scatters the sums of what its heads return, and
+/// so does its feed-forward layer; in the backward pass, gradients go the other way. A rank sends `(t-1)/t` elements in each of these calls for
+/// one of all positions. The optimizer must treat elements independently, as for [`Zero`](crate::Zero).
+///
+/// The models of `firebrick-models` divide positions. Your own does by [`Pass::divide_sequence`](crate::Pass::divide_sequence);
+/// without it, each rank computes the same of all positions between the layers.
 ///
 /// # Pipeline
 ///

@@ -7,7 +7,8 @@
 //! schedule.rs  PipelineSchedule: the order in which a stage runs micro-batches
 //! ```
 //!
-//! What the layers exchange in a pass is in [`Pass`](crate::Pass): before column-parallel layers, and after row-parallel ones.
+//! What the layers exchange in a pass is in [`Pass`](crate::Pass): before column-parallel layers, after row-parallel ones, and where
+//! positions are divided between them.
 
 mod parts;
 mod pipeline;
@@ -38,7 +39,9 @@ const NAME: &str = "Mesh";
 /// A path may be that of a layer or of a parameter, with `*` for any text: see [`Paths`]. A layer with a plan calls
 /// [`Pass::before_columns`](crate::Pass::before_columns) on what its column-parallel layers read,
 /// [`Pass::after_rows`](crate::Pass::after_rows) on what its row-parallel layers return, and
-/// [`Pass::share_of`](crate::Pass::share_of) to learn its own number of heads.
+/// [`Pass::share_of`](crate::Pass::share_of) to learn its own number of heads. Between
+/// [`Pass::divide_sequence`](crate::Pass::divide_sequence) and [`Pass::join_sequence`](crate::Pass::join_sequence), each rank has some
+/// positions of a batch, outside the layers of the plan.
 ///
 /// ```
 /// use firebrick_strategies::TensorPlan;
