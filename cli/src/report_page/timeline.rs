@@ -1,6 +1,6 @@
 //! The timelines of steps: for each rank, lanes with a bar for each event.
 
-use firebrick::observe::timeline::{RankTimeline, StepTimeline, rows};
+use firebrick::observe::timeline::{RankTimeline, StepTimeline, covered, rows};
 use firebrick_world::{Activity, Event, Lane};
 
 use super::axis::Axis;
@@ -71,13 +71,19 @@ fn of_step(timeline: &StepTimeline) -> String {
         0 => String::new(),
         more => format!("<p>{} more ranks are in the file of the step.</p>\n", count(more as f64)),
     };
+    let bubble = timeline.bubbles().map_or_else(String::new, |bubbles| {
+        let percents = bubbles.iter().map(|bubble| 100.0 * bubble);
+        let (least, most) = percents
+            .fold((f64::INFINITY, 0.0), |(least, most), one| (f64::min(least, one), f64::max(most, one)));
+        format!(", bubble {least:.0} to {most:.0}% beside computing")
+    });
     let columns: String = axis
         .ticks
         .iter()
         .map(|tick| format!("<span style=\"left:{:.2}%\">{}</span>", tick.at * 100.0, escape(&tick.label)))
         .collect();
     format!(
-        "<figure class=\"chart timeline\">\n<figcaption>Step {} <small>{} s</small></figcaption>\n{drawn}\
+        "<figure class=\"chart timeline\">\n<figcaption>Step {} <small>{} s{bubble}</small></figcaption>\n{drawn}\
          <div class=\"lanes\"><div class=\"axis\" aria-hidden=\"true\">ms</div>\
          <div class=\"columns\" aria-hidden=\"true\">{columns}</div></div>\n{left_out}</figure>\n",
         count(*step as f64),
@@ -127,26 +133,13 @@ fn described(event: &Event) -> String {
 
 /// Describes a rank's step in text.
 fn summary(number: usize, rank: &RankTimeline) -> String {
-    let seconds = |lane: Lane| {
-        let of_lane = rank.events.iter().filter(|event| event.activity.lane() == lane);
-        covered(of_lane.map(|event| (event.start, event.end)))
-    };
+    let seconds = |lane: Lane| covered(rank.events.iter().filter(|event| event.activity.lane() == lane));
     format!(
         "Rank {number}: {} s, of which something was on its way between the ranks for {} s, and the rank waited for {} s.",
         Unit::Plain.format(rank.seconds),
         Unit::Plain.format(seconds(Lane::Communication)),
         Unit::Plain.format(seconds(Lane::Waiting)),
     )
-}
-
-/// Returns the seconds that spans cover, in the order in which they begin.
-fn covered(spans: impl Iterator<Item = (f64, f64)>) -> f64 {
-    let (mut sum, mut until) = (0.0, f64::NEG_INFINITY);
-    for (start, end) in spans {
-        sum += (end - start.max(until)).max(0.0);
-        until = until.max(end);
-    }
-    sum
 }
 
 #[cfg(test)]
@@ -192,6 +185,18 @@ mod tests {
             html.contains("on its way between the ranks for 0.0030 s, and the rank waited for 0.0020 s"),
             "{html}"
         );
+    }
+
+    #[test]
+    fn a_pipeline_has_its_bubble_in_the_caption() {
+        let events = vec![
+            event("", Activity::Forward, 0.0, 0.002, 0),
+            event("states", Activity::Wait(Collective::Send), 0.0, 0.001, 0),
+            event("", Activity::Backward, 0.002, 0.004, 0),
+        ];
+        // Of four milliseconds, each rank waits one.
+        let html = html(&[step(events)]);
+        assert!(html.contains("bubble 33 to 33% beside computing"), "{html}");
     }
 
     #[test]

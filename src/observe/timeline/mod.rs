@@ -8,7 +8,7 @@
 mod chrome;
 pub(crate) mod recorder;
 
-use firebrick_world::{Event, Lane};
+use firebrick_world::{Activity, Collective, Event, Lane};
 use serde::{Deserialize, Serialize};
 
 /// A step of all ranks. [`Trainer::timeline`](crate::Trainer::timeline) records it.
@@ -37,6 +37,59 @@ impl StepTimeline {
     pub fn seconds(&self) -> f64 {
         self.ranks.iter().map(|rank| rank.began + rank.seconds).fold(0.0, f64::max)
     }
+
+    /// Returns the bubble of each rank of a [pipeline](crate::Mesh::pipeline), by rank: from the first pass of any rank to the last one,
+    /// the seconds in which it computes no pass, as a share of those in which it does. It is (p-1)/m for p stages and m
+    /// micro-batches that take as long everywhere (Narayanan et al., 2021, arXiv:2104.04473, section 2.2). `None` without a
+    /// pipeline.
+    ///
+    /// ```
+    /// use firebrick::observe::timeline::{RankTimeline, StepTimeline};
+    /// use firebrick::world::{Activity, Collective, Event};
+    ///
+    /// let event = |activity, start, end| Event { name: String::new(), activity, start, end, bytes: 0 };
+    /// let pass = |start| event(Activity::Forward, start, start + 1.0);
+    /// let wait = |start, end| event(Activity::Wait(Collective::Send), start, end);
+    /// // Two stages and two micro-batches, as long forward as backward. Passes include the waits for their states.
+    /// let first = vec![pass(0.0), pass(1.0), wait(2.0, 3.0), pass(3.0), wait(4.0, 5.0), pass(5.0)];
+    /// let waits = event(Activity::Forward, 0.0, 2.0);
+    /// let second = vec![waits, wait(0.0, 1.0), pass(2.0), pass(3.0), pass(4.0)];
+    /// let ranks = [first, second].map(|events| RankTimeline { began: 0.0, seconds: 6.0, events }).into();
+    /// assert_eq!(StepTimeline { step: 1, ranks }.bubbles(), Some(vec![0.5, 0.5]));
+    /// ```
+    pub fn bubbles(&self) -> Option<Vec<f64>> {
+        let is_pass = |event: &&Event| {
+            matches!(event.activity, Activity::Forward | Activity::Rerun | Activity::Backward)
+        };
+        let is_wait = |event: &&Event| event.activity == Activity::Wait(Collective::Send);
+        let all = self.ranks.iter().flat_map(|rank| &rank.events);
+        if !all.clone().any(|event| is_wait(&event)) {
+            return None;
+        }
+        let ends = self.ranks.iter().flat_map(|rank| {
+            let passes = rank.events.iter().filter(is_pass);
+            passes.map(|event| (rank.began + event.start, rank.began + event.end))
+        });
+        let (first, last) = ends.fold((f64::INFINITY, 0.0), |(first, last), (start, end)| {
+            (f64::min(first, start), f64::max(last, end))
+        });
+        let bubble = |rank: &RankTimeline| {
+            let either = covered(rank.events.iter().filter(|event| is_pass(event) || is_wait(event)));
+            let computed = either - covered(rank.events.iter().filter(is_wait));
+            if computed > 0.0 { (last - first - computed) / computed } else { 0.0 }
+        };
+        Some(self.ranks.iter().map(bubble).collect())
+    }
+}
+
+/// Returns the seconds that events cover, which are in the order in which they began.
+pub fn covered<'a>(events: impl Iterator<Item = &'a Event>) -> f64 {
+    let (mut sum, mut until) = (0.0, f64::NEG_INFINITY);
+    for Event { start, end, .. } in events {
+        sum += (end - start.max(until)).max(0.0);
+        until = until.max(*end);
+    }
+    sum
 }
 
 /// The start of the names of the files. The number of the step and [`EXTENSION`] follow.
