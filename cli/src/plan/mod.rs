@@ -67,6 +67,7 @@ use in_stages::FirstRank;
 use longest::{LOOKED_AT, Longest};
 use parameters::ParamLayout;
 use trace::{Traced, Tracer};
+use within_a_batch::WithinABatch;
 
 /// The most tokens of the smallest of the micro-batches that tell what any number of rows takes.
 const MOST_ALIKE: usize = 1024;
@@ -343,6 +344,18 @@ struct PreparedList {
     recomputed: f64,
 }
 
+/// What the first of the ranks has of the model, and sends.
+struct FirstShapes {
+    /// Its stages, in a pipeline.
+    first: Option<FirstRank>,
+    /// Its parameters.
+    shapes: Vec<Shape>,
+    /// Those whose gradients it has: the first rank of a pipeline has none of what the last one alone reads.
+    read: Vec<Shape>,
+    /// What it sends to those that train on its samples.
+    within: WithinABatch,
+}
+
 impl<M: Trainable> Planner<'_, M> {
     /// Traces a pass under these strategies, with micro-batches and ranks in their places.
     fn prepared(&mut self, composed: &[RunStrategy]) -> Result<PreparedList, RunError> {
@@ -352,6 +365,34 @@ impl<M: Trainable> Planner<'_, M> {
             Order::of(composed.iter().map(|strategy| strategy.effects())).map_err(TrainError::from)?;
         let recomputed = if order.runs_blocks_again() { 1.0 } else { recomputed };
         Ok(PreparedList { layout, order, pass, recomputed })
+    }
+
+    /// Returns what the first of the ranks has of the model, and sends within a batch. `ranks` share its state.
+    fn first_shapes(
+        &self,
+        order: &Order,
+        layout: &ParamLayout,
+        recomputed: f64,
+        ranks: u64,
+    ) -> Result<FirstShapes, RunError> {
+        let first = FirstRank::of(order, self.tracer.paths(), self.shapes)?;
+        let own = self.shapes.iter().filter(|shape| first.as_ref().is_none_or(|first| first.has(shape)));
+        let own: Vec<_> = own.cloned().collect();
+        let shapes: Vec<_> = own.iter().map(|shape| shape.of_share(order.tensor())).collect();
+        let size_of = |shape: &Shape| layout.planned(shape).replica_bytes;
+        let of_blocks = first.as_ref().map_or(1.0, FirstRank::share);
+        let mut within = self.work.sent_within_a_batch(order, &own, [recomputed, of_blocks], size_of);
+        let reads = |shape: &Shape| first.is_none() || shape.in_block || FirstRank::reads(self.shapes, shape);
+        for shape in shapes.iter().filter(|shape| !shape.in_block) {
+            let sent = sent_of_outside(&layout.planned(shape), reads(shape), order, ranks);
+            within.outside.elements += sent.elements;
+            within.outside.bytes += sent.bytes;
+        }
+        let (read, unread): (Vec<_>, Vec<_>) = shapes.iter().cloned().partition(reads);
+        // It gathers them all the same.
+        let mut unread = sent(unread.iter().map(|shape| layout.planned(shape)), order, 0, ranks);
+        within.unread = unread.remove(&Collective::AllGather).unwrap_or_default();
+        Ok(FirstShapes { first, shapes, read, within })
     }
 
     /// Plans these strategies: as `written`, and as `composed` with micro-batches and ranks in their places.
@@ -364,28 +405,12 @@ impl<M: Trainable> Planner<'_, M> {
         let PreparedList { layout, order, pass, recomputed } = self.prepared(&composed)?;
         // Those that hold the same parts of the model.
         ranks /= order.ranks_per_model() as u64;
-        let first = FirstRank::of(&order, self.tracer.paths(), self.shapes)?;
-        let own = self.shapes.iter().filter(|shape| first.as_ref().is_none_or(|first| first.has(shape)));
-        let own: Vec<_> = own.cloned().collect();
-        let shapes: Vec<_> = own.iter().map(|shape| shape.of_share(order.tensor())).collect();
+        let FirstShapes { first, shapes, read, within } =
+            self.first_shapes(&order, &layout, recomputed, ranks)?;
         let params = || shapes.iter().map(|shape| layout.planned(shape));
         let held = Held::of(params(), &order, self.run.windows_vary(), ranks, &*self.run.optimizer);
-        // The first rank of a pipeline has no gradients of what the last one alone reads, and gathers it all the same.
-        let reads = |shape: &Shape| first.is_none() || shape.in_block || FirstRank::reads(self.shapes, shape);
-        let (read, unread): (Vec<_>, Vec<_>) = shapes.iter().partition(|shape| reads(shape));
-        let mut all = sent(read.into_iter().map(|shape| layout.planned(shape)), &order, 0, ranks);
-        let mut unread = sent(unread.into_iter().map(|shape| layout.planned(shape)), &order, 0, ranks);
-        let gathered = unread.remove(&Collective::AllGather);
-        let size_of = |shape: &Shape| layout.planned(shape).replica_bytes;
-        let of_blocks = first.as_ref().map_or(1.0, FirstRank::share);
-        let mut more = self.work.sent_within_a_batch(&order, &own, [recomputed, of_blocks], size_of);
-        for shape in shapes.iter().filter(|shape| !shape.in_block) {
-            let outside = sent_of_outside(&layout.planned(shape), reads(shape), &order, ranks);
-            more.push((Collective::AllReduce, outside));
-        }
-        more.extend(gathered.map(|gathered| (Collective::AllGather, gathered)));
-        more.retain(|(_, more)| more.elements > 0);
-        for (kind, more) in more {
+        let mut all = sent(read.iter().map(|shape| layout.planned(shape)), &order, 0, ranks);
+        for (kind, more) in within.calls() {
             let sent = all.entry(kind).or_default();
             *sent = Sent { elements: sent.elements + more.elements, bytes: sent.bytes + more.bytes };
         }

@@ -3,11 +3,11 @@
 use firebrick_strategies::Order;
 use serde::Serialize;
 
-use super::Planner;
 use super::cluster::{Cluster, Collectives, Peak};
 use super::combinations::at_stage;
 use super::step_time::{SUMS_OVERLAP, Step, StepTime, Traffic};
 use super::table::operations;
+use super::{FirstShapes, Planner};
 use crate::run::{Shape, strategies_line};
 use crate::{ClusterError, PlanError, RunError, RunStrategy};
 use firebrick::{ByteSize, TrainError, device};
@@ -38,9 +38,9 @@ pub struct Timed {
     pub tokens_per_second: f64,
     /// The share of all devices' peak that the model needs, recomputed operations not included.
     pub mfu: f64,
-    /// What the first rank sends.
+    /// What the first rank sends of parameters and gradients.
     pub sent: Traffic,
-    /// The bytes of all that it sends.
+    /// The bytes of all that it sends, also to those that train on its samples.
     pub sent_bytes: u64,
 }
 
@@ -108,18 +108,23 @@ impl<M: Trainable> Planner<'_, M> {
     ) -> Result<Timed, RunError> {
         let prepared = self.prepared(composed)?;
         let peak = self.peak(cluster, &prepared.order)?;
-        let params = || self.shapes.iter().map(|shape| prepared.layout.planned(shape));
-        let sent = Traffic::of(params, &prepared.order, cluster.ranks());
+        let ranks = cluster.ranks() / prepared.order.ranks_per_model() as u64;
+        let FirstShapes { first, read, within, .. } =
+            self.first_shapes(&prepared.order, &prepared.layout, prepared.recomputed, ranks)?;
+        let params = || read.iter().map(|shape| prepared.layout.planned(shape));
+        let sent = Traffic::of(params, &prepared.order, ranks);
+        let blocks = self.tracer.blocks();
         let passes = cluster.ranks() as f64 * prepared.order.micro_batches() as f64;
         let doubles = prepared.order.multiplies_in_fp8() && self.doubles_in_fp8(cluster);
         let speed = |shape: &Shape| if doubles && shape.is_linear_in_fp8() { 2.0 } else { 1.0 };
         let step = Step {
             cluster,
             order: &prepared.order,
-            blocks: self.tracer.blocks() as u64,
+            blocks: first.map_or(blocks, |first| first.layers(blocks)) as u64,
             flops: self.work.of_passes(self.shapes, prepared.recomputed, speed).divided_by(passes),
             speed: peak * cluster.mfu,
             traffic: &sent,
+            within: &within,
             sums_overlap: SUMS_OVERLAP,
         };
         let time = step.time();
@@ -130,7 +135,7 @@ impl<M: Trainable> Planner<'_, M> {
             time,
             tokens_per_second: self.tokens / time.step_seconds,
             mfu: self.work.flops(self.shapes, 0.0) / of_peak,
-            sent_bytes: sent.bytes(),
+            sent_bytes: sent.bytes() + within.calls().map(|(_, sent)| sent.bytes).sum::<u64>(),
             sent,
         })
     }

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::cluster::{Cluster, Group};
 use super::flops::PassFlops;
+use super::within_a_batch::WithinABatch;
 
 /// Seconds of an update.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -62,13 +63,15 @@ pub(super) struct Step<'a> {
     pub cluster: &'a Cluster,
     /// The order of the strategies.
     pub order: &'a Order,
-    /// Number of blocks.
+    /// Number of blocks of a rank.
     pub blocks: u64,
     /// Operations of a rank in a micro-batch.
     pub flops: PassFlops,
     /// Operations per second of a rank.
     pub speed: f64,
     pub traffic: &'a Traffic,
+    /// What it sends to the others that train on its samples.
+    pub within: &'a WithinABatch,
     /// Whether the sum of a block's gradients is under way while the backward pass goes on.
     pub sums_overlap: bool,
 }
@@ -94,7 +97,9 @@ impl Step<'_> {
     /// forward   root + g + (L-1) max(f, g) + f             the next block is gathered while one computes
     /// backward  root + (L-1) max(b, g) + b + L s + root sum     if the pass waits for each block's sum
     ///           root + b + (L-1) max(b, g + s) + s + root sum   if it does not
-    /// step      k (forward + backward) + sums of stages 0 and 1 + root gather
+    /// step      k (forward + backward) + within + bubble + sums of stages 0 and 1 + root gather
+    /// within    the calls between ranks that share layers or tokens
+    /// bubble    (p-1)/(v k) of the passes and of `within`, and 2 (p-1) hops to the next stage
     /// ```
     ///
     /// Stages 0 and 1 have no s: they sum all gradients after the passes. In stages 1 and 2, g is the gather of a block's new
@@ -136,12 +141,18 @@ impl Step<'_> {
         let passes = seconds(forward_elsewhere + backward_elsewhere) + root_sum + self.through_blocks(&block);
         let times = micro_batches as f64;
         let waits = self.forward(block.forward, published) - self.forward(block.forward, 0.0);
-        let step_seconds = times * passes + waits + sums_in_update as f64 * sum_all + root;
+        let (within, outside) = (self.within_seconds(), self.outside_seconds());
+        let (bubble, hops) = self.bubble(times * passes + within);
+        let step_seconds =
+            times * passes + within + bubble + waits + sums_in_update as f64 * sum_all + outside + root;
         let compute_seconds = times * seconds(self.flops.all());
         let in_passes = (2.0 * blocks - 1.0).max(0.0) * block.gather + blocks * block.sum + root_sum;
         StepTime {
             compute_seconds,
             communication_seconds: times * in_passes
+                + within
+                + hops
+                + outside
                 + blocks * published
                 + sums_in_update as f64 * sum_all
                 + root,
@@ -172,13 +183,58 @@ impl Step<'_> {
         }
     }
 
+    /// The number of ranks that have one copy of the model.
+    fn per_model(&self) -> u64 {
+        self.order.ranks_per_model().max(1) as u64
+    }
+
+    /// The ranks that hold the same part of the model.
+    fn copies(&self) -> Group {
+        self.strided(self.cluster.ranks() / self.per_model(), self.per_model())
+    }
+
+    /// A group of so many ranks, each of which is so many behind the one before.
+    fn strided(&self, ranks: u64, stride: u64) -> Group {
+        Group { ranks, per_node: (self.cluster.gpus / stride).clamp(1, ranks.max(1)) }
+    }
+
+    /// The seconds of all calls between ranks that share layers, and between those that share tokens: nothing is computed beside them.
+    fn within_seconds(&self) -> f64 {
+        let bytes = |sent: &BTreeMap<Collective, Sent>| sent.values().map(|sent| sent.bytes).sum();
+        let WithinABatch { layers, passes_of_layers, tokens, passes_of_tokens, .. } = self.within;
+        let of_layers = self.strided(self.order.tensor() as u64, 1);
+        let of_tokens = self.strided(self.order.context() as u64, self.per_model());
+        self.cluster.seconds(of_layers, bytes(layers), *passes_of_layers)
+            + self.cluster.seconds(of_tokens, bytes(tokens), *passes_of_tokens)
+    }
+
+    /// The seconds of the sum of what all stages of a pipeline have, and of the gather of what the rank does not read of it.
+    fn outside_seconds(&self) -> f64 {
+        let stages = self.order.pipeline().map_or(1, |pipeline| pipeline.ranks as u64);
+        let stages = self.strided(stages, self.order.tensor() as u64);
+        self.cluster.seconds(stages, self.within.outside.bytes, 2)
+            + self.cluster.seconds(self.copies(), self.within.unread.bytes, 1)
+    }
+
+    /// The seconds in which a rank waits for the other stages of a pipeline, which compute for so many, and those of all that it sends
+    /// to the next one.
+    fn bubble(&self, seconds: f64) -> (f64, f64) {
+        let Some(pipeline) = self.order.pipeline() else { return (0.0, 0.0) };
+        let (chunks, micro_batches) = (pipeline.schedule.chunks() as u64, self.order.micro_batches() as u64);
+        let sends = (2 * chunks - 1) * micro_batches;
+        let next = self.strided(2, self.order.tensor() as u64);
+        let hop = self.cluster.seconds(next, self.within.states.bytes / sends, 1);
+        let others = (pipeline.ranks - 1) as f64;
+        (others * (seconds / (chunks * micro_batches) as f64 + 2.0 * hop), sends as f64 * hop)
+    }
+
     /// Returns the seconds of one of so many calls of these kinds. Groups share what they gather and sum to shards; the
     /// sums of shards go across groups, and those of replicated parameters to all ranks.
     fn call(&self, of_blocks: bool, kinds: &[Collective], calls: u64) -> f64 {
         if calls == 0 {
             return 0.0;
         }
-        let all = self.cluster.all();
+        let all = self.copies();
         let sharing = self.order.sharing(all.ranks).max(1);
         let group = Group { ranks: sharing, per_node: sharing.min(all.per_node) };
         let across = Group { ranks: all.ranks / sharing, per_node: (all.per_node / sharing).max(1) };

@@ -1,6 +1,6 @@
 //! The seconds of an update: by hand, and what never makes them longer.
 
-use firebrick_strategies::{Accumulate, Amp, StrategyRecipe, Zero};
+use firebrick_strategies::{Accumulate, Amp, Mesh, StrategyRecipe, Zero};
 
 use super::super::cluster::Collectives;
 use super::*;
@@ -52,9 +52,57 @@ fn time(stage: u8, within: Option<usize>, sums_overlap: bool, cluster: &Cluster)
         backward_in_blocks: 6e9,
         backward_elsewhere: 2e9,
     };
-    let step =
-        Step { cluster, order: &order, blocks: 2, flops, speed: 1e12, traffic: &traffic, sums_overlap };
+    let step = Step {
+        cluster,
+        order: &order,
+        blocks: 2,
+        flops,
+        speed: 1e12,
+        traffic: &traffic,
+        within: &WithinABatch::default(),
+        sums_overlap,
+    };
     step.time()
+}
+
+/// In ms: two micro-batches take 20, and what goes within a batch 4. The next stage is on the other node: a state takes 1, and the sum
+/// of what both stages have 3.
+#[test]
+fn seconds_of_a_mesh_are_those_of_the_equation() {
+    let sent = |bytes| Sent { elements: bytes / 2, bytes };
+    let within = WithinABatch {
+        layers: [(Collective::AllGather, sent(3_000_000)), (Collective::ReduceScatter, sent(1_000_000))]
+            .into(),
+        states: sent(2_000_000),
+        outside: sent(3_000_000),
+        ..WithinABatch::default()
+    };
+    let mesh = Mesh::new().tensor(2).pipeline(2);
+    let of = [Zero::stage(0).effects(), Amp::bf16().effects(), Accumulate(2).effects(), mesh.effects()];
+    let (cluster, order) = (cluster(), Order::of(of).unwrap());
+    let flops = PassFlops {
+        forward_in_blocks: 1e9,
+        forward_elsewhere: 1e9,
+        backward_in_blocks: 6e9,
+        backward_elsewhere: 2e9,
+    };
+    let traffic = Traffic::of(params, &order, 1);
+    let step = Step {
+        cluster: &cluster,
+        order: &order,
+        blocks: 2,
+        flops,
+        speed: 1e12,
+        traffic: &traffic,
+        within: &within,
+        sums_overlap: true,
+    };
+    let time = step.time();
+    // The bubble is half of the 24, and the ways of a state and of its gradient.
+    let (bubble, sends) = (12.0 + 2.0, 2.0);
+    assert!((time.step_seconds - (24.0 + bubble + 3.0) / 1e3).abs() < 1e-9, "{time:?}");
+    assert!((time.communication_seconds - (4.0 + sends + 3.0) / 1e3).abs() < 1e-9, "{time:?}");
+    assert!((time.compute_seconds - 0.020).abs() < 1e-9, "{time:?}");
 }
 
 /// In ms: a block computes 0.5 forward and 3 backward, the rest 1 and 2. Of the bytes that a rank sends, two thirds leave

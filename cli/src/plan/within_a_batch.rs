@@ -1,5 +1,7 @@
 //! What ranks that train on the same samples send each other: those that share tokens, layers or blocks.
 
+use std::collections::BTreeMap;
+
 use firebrick_kernels::rows_of_logits;
 use firebrick_strategies::Order;
 use firebrick_strategies::cost::{CallsOfLayers, Sent, sent_in_context, sent_in_layers, sent_in_pipeline};
@@ -8,28 +10,70 @@ use firebrick_world::Collective;
 use super::flops::Work;
 use crate::run::Shape;
 
+/// What the first rank sends in an update to the others that train on its samples.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct WithinABatch {
+    /// To those with which it shares layers, by the kind of call.
+    pub layers: BTreeMap<Collective, Sent>,
+    /// The passes of these calls over the ranks: two for a sum that all of them get.
+    pub passes_of_layers: u64,
+    /// To those with which it shares tokens.
+    pub tokens: BTreeMap<Collective, Sent>,
+    /// The passes of these calls over the ranks.
+    pub passes_of_tokens: u64,
+    /// States and their gradients, to the other stages of a pipeline.
+    pub states: Sent,
+    /// The gradients of parameters outside blocks, which all stages have.
+    pub outside: Sent,
+    /// New parameters outside blocks that it does not read.
+    pub unread: Sent,
+}
+
+impl WithinABatch {
+    /// Returns what goes in each kind of call.
+    pub fn calls(&self) -> impl Iterator<Item = (Collective, Sent)> {
+        let to_stages = [
+            (Collective::Send, self.states),
+            (Collective::AllReduce, self.outside),
+            (Collective::AllGather, self.unread),
+        ];
+        let by_kind = self.layers.iter().chain(&self.tokens).map(|(kind, sent)| (*kind, *sent));
+        by_kind.chain(to_stages).filter(|(_, sent)| sent.elements > 0)
+    }
+}
+
 impl Work {
-    /// Returns what the first rank sends in an update to the others that train on its samples, by the kind of call. `again` is the
-    /// share of the blocks that run again in the backward pass, `size_of` the bytes of an element of a parameter as passes
-    /// read it, and `of_blocks` the share of the blocks that the rank has, whose parameters the shapes are.
+    /// Returns what the first rank sends in an update to the others that train on its samples, but for parameters outside blocks.
+    /// `again` is the share of the blocks that run again in the backward pass, `size_of` the bytes of an element of a
+    /// parameter as passes read it, and `of_blocks` the share of the blocks that the rank has, whose parameters the
+    /// shapes are.
     pub fn sent_within_a_batch(
         &self,
         order: &Order,
         shapes: &[Shape],
         [again, of_blocks]: [f64; 2],
         size_of: impl Fn(&Shape) -> u64,
-    ) -> Vec<(Collective, Sent)> {
+    ) -> WithinABatch {
         let (context, tensor) = (order.context(), order.tensor());
+        let micro_batches = order.micro_batches() as f64;
         let own = (self.keys_and_values(context) / tensor as u64) as f64 * of_blocks;
-        let mut sent: Vec<_> = sent_in_context(order, own.round() as u64, again).into_iter().collect();
+        let mut within = WithinABatch {
+            tokens: sent_in_context(order, own.round() as u64, again),
+            ..WithinABatch::default()
+        };
+        if context > 1 {
+            let layers = self.attention.iter().map(|attention| attention.layers).sum::<usize>() as f64;
+            // Gathered forward, and scattered backward.
+            within.passes_of_tokens = (micro_batches * layers * of_blocks * (2.0 + again)).round() as u64;
+        }
         let pipeline = order.pipeline();
         if pipeline.is_some() {
             // Those of the positions that a rank has between layers.
             let states = self.own_tokens(false, context).div_ceil(tensor as u64) * width_of(shapes);
-            sent.push((Collective::Send, sent_in_pipeline(order, states)));
+            within.states = sent_in_pipeline(order, states);
         }
         if tensor == 1 {
-            return sent;
+            return within;
         }
         let mut calls = self.calls_of_blocks(shapes, [context, tensor], pipeline.is_some(), &size_of);
         if let Some(vocabulary) = shapes.iter().find(|shape| !shape.in_block && shape.divided == Some(0)) {
@@ -41,8 +85,14 @@ impl Work {
                 chunks,
             ));
         }
-        sent.extend(sent_in_layers(order, &calls, again));
-        sent
+        let passes = calls.iter().map(|one| {
+            let times = if one.in_forward_of_blocks { 1.0 + again } else { 1.0 };
+            let passes = if one.kind == Collective::AllReduce { 2.0 } else { 1.0 };
+            one.calls as f64 * times * passes
+        });
+        within.passes_of_layers = (micro_batches * passes.sum::<f64>()).round() as u64;
+        within.layers = sent_in_layers(order, &calls, again);
+        within
     }
 
     /// The elements of the keys and values in all layers, of the tokens of the longest micro-batch that one of `context` ranks

@@ -313,6 +313,27 @@ fn what_a_cluster_sends_is_what_ranks_count() {
             assert_eq!(row.sent_bytes as f64, counted.values().map(|[_, bytes]| bytes).sum::<f64>());
         }
     }
+    let cluster = "nodes=2,gpus=2,intra=1GB/s,inter=1GB/s,peak=1TFLOP/s".parse().unwrap();
+    for list in [
+        "[Mesh(tensor: 2), Zero(stage: 1), Recompute(every: 1), Amp(bf16)]",
+        "[Mesh(pipeline: 2), Zero(stage: 0), Accumulate(2)]",
+        "[Mesh(tensor: 2, context: 2), Zero(stage: 2)]",
+        "[Mesh(pipeline: 2, tensor: 2), Zero(stage: 0), Accumulate(2)]",
+    ] {
+        let sets = [format!("strategies={list}"), "ranks=4".into(), "batch.accumulate=None".into()];
+        let run = run(folder.path(), GPT, &sets);
+        let plan = run.plan_on(&cluster, None, |_| {}).unwrap().on_cluster.unwrap();
+        let report = run.launch(Show::Nothing, Interrupter::new()).unwrap().report;
+        let sent = report.ranks[0].per_step.iter();
+        let sent = sent.filter(|(kind, _)| is_exchange(**kind) || **kind == Collective::Send);
+        assert_eq!(
+            plan.rows[0].sent_bytes as f64,
+            sent.map(|(_, moved)| moved.sent_bytes).sum::<f64>(),
+            "{list}"
+        );
+        let time = plan.rows[0].time;
+        assert!(time.communication_seconds > plan.rows[0].sent_bytes as f64 / 1e9, "{list}: {time:?}");
+    }
 }
 
 /// Frozen parameters, low-rank factors, and optimizers with other states.

@@ -114,11 +114,6 @@ impl Cluster {
         self.nodes * self.gpus
     }
 
-    /// Returns all ranks.
-    pub(super) fn all(&self) -> Group {
-        Group { ranks: self.ranks(), per_node: self.gpus }
-    }
-
     /// Returns the seconds of a collective in which each rank of the group sends so many bytes, in one `pass` over the
     /// ranks (a gather, or a sum of which each rank gets a chunk) or in two (a sum that all ranks get).
     ///
@@ -180,8 +175,11 @@ mod tests {
             assert!((found / expected - 1.0).abs() < 1e-12, "{found}, not {expected}");
         };
         let bytes = 7_000_000_000;
-        let (all, within, across) =
-            (direct.all(), Group { ranks: 2, per_node: 2 }, Group { ranks: 4, per_node: 1 });
+        let (all, within, across) = (
+            Group { ranks: 8, per_node: 2 },
+            Group { ranks: 2, per_node: 2 },
+            Group { ranks: 4, per_node: 1 },
+        );
         // 6 of 7 GB leave the node over 2 GB/s of the device.
         close(direct.seconds(all, bytes, 1), 1e-3 + 3.0);
         close(direct.seconds(all, bytes, 2), 2e-3 + 3.0);
