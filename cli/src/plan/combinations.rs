@@ -1,9 +1,9 @@
 //! The sensible combinations of strategies, cheapest first.
 
 use burn::tensor::FloatDType;
-use firebrick_strategies::{Amp, Offload, Offloads, OnDisk, Recompute, Zero};
+use firebrick_strategies::{Amp, Mesh, Offload, Offloads, OnDisk, Order, Recompute, Zero};
 
-use crate::run::in_order;
+use crate::run::{first_effect, in_order, sum};
 use crate::{Run, RunStrategy};
 
 /// A combination of strategies.
@@ -74,6 +74,29 @@ pub(super) fn at_stage(run: &Run, stage: u8, within: Option<usize>) -> Vec<RunSt
         run.composed().into_iter().partition(|strategy| strategy.effects().reduces.is_some());
     list.push(RunStrategy::new("Zero", zero(reduces.first(), stage, within)));
     in_order(list)
+}
+
+/// Returns the run's own strategies on another mesh, with as many samples in an update: as fewer ranks have samples of their own, each
+/// has more micro-batches. `None` if it would need a part of one.
+pub(super) fn on_mesh(run: &Run, order: &Order, tensor: usize, pipeline: usize) -> Option<Vec<RunStrategy>> {
+    let micro_batches = order.micro_batches() * tensor * pipeline;
+    let own = order.ranks_per_model() * order.context();
+    if !micro_batches.is_multiple_of(own) {
+        return None;
+    }
+    let composed = run.composed();
+    let reduces = composed.iter().find(|strategy| strategy.effects().reduces.is_some());
+    // A pipeline goes with stages up to 2.
+    let stage = reduces.map_or(1, |_| order.stage().min(if pipeline > 1 { 2 } else { 3 }));
+    let zero = RunStrategy::new("Zero", zero(reduces, stage, None));
+    let dtype = first_effect(&composed, |effects| effects.sums).map_or(FloatDType::F32, |sums| sums.dtype);
+    let mesh = RunStrategy::new("Mesh", Mesh::new().tensor(tensor).pipeline(pipeline));
+    let list = composed.into_iter().filter(|strategy| {
+        let effects = strategy.effects();
+        effects.reduces.is_none() && effects.sums.is_none() && effects.tensor.is_none()
+    });
+    let sum = (micro_batches > own).then(|| sum(micro_batches / own, dtype));
+    Some(in_order(list.chain([zero, mesh]).chain(sum).collect()))
 }
 
 /// Returns the run's own ZeRO in this stage, or one with the defaults.

@@ -15,7 +15,7 @@
 //! find_batch.rs    the largest micro-batch, by plan or by trial
 //! cluster/         a cluster: its description, and the seconds of a collective on it
 //! step_time.rs     the seconds of an update: what overlaps with what
-//! on_cluster.rs    the run on a cluster, in each stage of ZeRO
+//! on_cluster.rs    the run on a cluster, in each stage of ZeRO and on meshes
 //! table.rs         a plan as text
 //! ```
 

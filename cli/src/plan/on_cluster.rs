@@ -1,12 +1,15 @@
-//! The seconds of a run's update on a cluster: as written, in each stage of ZeRO, and with hybrid sharding.
+//! The seconds of a run's update on a cluster: as written, in each stage of ZeRO, with hybrid sharding, and on meshes.
+
+use std::iter;
 
 use firebrick_strategies::Order;
+use firebrick_strategies::cost::Held;
 use serde::Serialize;
 
 use super::cluster::{Cluster, Collectives, Peak};
-use super::combinations::at_stage;
+use super::combinations::{at_stage, on_mesh};
 use super::step_time::{SUMS_OVERLAP, Step, StepTime, Traffic};
-use super::table::operations;
+use super::table::{operations, pasted};
 use super::{FirstShapes, Planner};
 use crate::run::{Shape, strategies_line};
 use crate::{ClusterError, PlanError, RunError, RunStrategy};
@@ -20,8 +23,11 @@ pub struct ClusterPlan {
     pub cluster: Cluster,
     /// Operations per second of a device at its peak, in the dtype of the run's passes.
     pub peak_flops: f64,
-    /// The run as written, in each stage of ZeRO that its strategies permit, and with hybrid sharding.
+    /// The run as written, in each stage of ZeRO that its strategies permit, with hybrid sharding, and on meshes, with as many samples
+    /// in an update.
     pub rows: Vec<Timed>,
+    /// The row of the shortest update, of those that fit if it is known which do.
+    pub fastest: Option<usize>,
 }
 
 /// The update of a run with one list of strategies.
@@ -31,6 +37,10 @@ pub struct Timed {
     pub name: String,
     /// The list, as a line of a run file.
     pub strategies: String,
+    /// Bytes of a rank at the peak.
+    pub peak_bytes: u64,
+    /// Whether they fit, if a budget is known.
+    pub fits: Option<bool>,
     /// Its seconds.
     #[serde(flatten)]
     pub time: StepTime,
@@ -85,8 +95,15 @@ impl<M: Trainable> Planner<'_, M> {
         let is_hybrid = cluster.nodes > 1 && cluster.gpus > 1;
         let hybrid = (format!("stage 3 within {}", cluster.gpus), 3, Some(cluster.gpus as usize));
         let stages = stages.filter(|_| cluster.ranks() > 1).chain(is_hybrid.then_some(hybrid));
-        for (name, stage, within) in stages {
-            match self.timed(name, &at_stage(self.run, stage, within), cluster) {
+        let stages = stages.map(|(name, stage, within)| (name, at_stage(self.run, stage, within)));
+        let meshes = meshes(cluster).into_iter().filter_map(|(tensor, pipeline)| {
+            let axes =
+                [("tensor", tensor), ("pipeline", pipeline)].into_iter().filter(|(_, ranks)| *ranks > 1);
+            let name = axes.map(|(axis, ranks)| format!("{axis} {ranks}")).collect::<Vec<_>>().join(", ");
+            Some((name, on_mesh(self.run, &order, tensor, pipeline)?))
+        });
+        for (name, list) in stages.chain(meshes).collect::<Vec<_>>() {
+            match self.timed(name, &list, cluster) {
                 Ok(timed) => rows.push(timed),
                 // The device, the optimizer or the other strategies do not permit this stage.
                 Err(RunError::Train(
@@ -97,7 +114,11 @@ impl<M: Trainable> Planner<'_, M> {
                 Err(error) => return Err(error),
             }
         }
-        Ok(ClusterPlan { cluster: cluster.clone(), peak_flops, rows })
+        let fitting = rows.iter().enumerate().filter(|(_, row)| row.fits != Some(false));
+        let fastest = fitting
+            .min_by(|(_, one), (_, other)| one.time.step_seconds.total_cmp(&other.time.step_seconds))
+            .map(|(row, _)| row);
+        Ok(ClusterPlan { cluster: cluster.clone(), peak_flops, rows, fastest })
     }
 
     fn timed(
@@ -109,10 +130,13 @@ impl<M: Trainable> Planner<'_, M> {
         let prepared = self.prepared(composed)?;
         let peak = self.peak(cluster, &prepared.order)?;
         let ranks = cluster.ranks() / prepared.order.ranks_per_model() as u64;
-        let FirstShapes { first, read, within, .. } =
+        let FirstShapes { first, shapes, read, within } =
             self.first_shapes(&prepared.order, &prepared.layout, prepared.recomputed, ranks)?;
         let params = || read.iter().map(|shape| prepared.layout.planned(shape));
         let sent = Traffic::of(params, &prepared.order, ranks);
+        let all = shapes.iter().map(|shape| prepared.layout.planned(shape));
+        let held = Held::of(all, &prepared.order, self.run.windows_vary(), ranks, &*self.run.optimizer);
+        let peak_bytes = held.peak(prepared.pass.activations as u64, prepared.pass.most as u64);
         let blocks = self.tracer.blocks();
         let passes = cluster.ranks() as f64 * prepared.order.micro_batches() as f64;
         let doubles = prepared.order.multiplies_in_fp8() && self.doubles_in_fp8(cluster);
@@ -132,6 +156,8 @@ impl<M: Trainable> Planner<'_, M> {
         Ok(Timed {
             name,
             strategies: strategies_line(composed),
+            peak_bytes,
+            fits: self.limit.bytes.map(|limit| peak_bytes <= limit),
             time,
             tokens_per_second: self.tokens / time.step_seconds,
             mfu: self.work.flops(self.shapes, 0.0) / of_peak,
@@ -139,6 +165,22 @@ impl<M: Trainable> Planner<'_, M> {
             sent,
         })
     }
+}
+
+/// The ranks of a tensor and of a pipeline axis that a cluster is timed with: powers of two, tensor within a node, and stages
+/// across nodes, or within the only one.
+fn meshes(cluster: &Cluster) -> Vec<(usize, usize)> {
+    let powers = |all: u64| {
+        let powers =
+            iter::successors(Some(2), |power| Some(2 * power)).take_while(move |power| *power <= all);
+        powers.filter(move |power| all.is_multiple_of(*power)).map(|power| power as usize)
+    };
+    let in_node = powers(cluster.gpus);
+    let stages = || powers(if cluster.nodes > 1 { cluster.nodes } else { cluster.gpus });
+    let most = in_node.clone().last();
+    let both =
+        most.filter(|_| cluster.nodes > 1).into_iter().flat_map(|most| stages().map(move |p| (most, p)));
+    in_node.map(|tensor| (tensor, 1)).chain(stages().map(|stages| (1, stages))).chain(both).collect()
 }
 
 /// Formats a number from 1 to 1000 in three digits.
@@ -190,17 +232,22 @@ impl ClusterPlan {
             Collectives::Ring => "collectives are rings",
         };
         text += &format!(";\n{collectives}; computation at {mfu} of {}/s\n", operations(self.peak_flops));
-        let line = |name: &str, cells: [String; 6]| {
-            cells.iter().fold(format!("{name:<22}"), |line, cell| line + &format!("{cell:>9}")) + "\n"
+        let line = |name: &str, cells: [String; 7]| {
+            cells.iter().fold(format!("{name:<22}"), |line, cell| line + &format!("{cell:>8}")) + "\n"
         };
-        let names = ["compute", "comm.", "exposed", "step", "tokens/s", "MFU"];
+        let names = ["peak", "compute", "comm.", "exposed", "step", "tok/s", "MFU"];
         text += &line("an update", names.map(String::from));
-        for Timed { name, time, tokens_per_second, mfu, .. } in &self.rows {
+        for Timed { name, peak_bytes, time, tokens_per_second, mfu, .. } in &self.rows {
             let seconds =
                 [time.compute_seconds, time.communication_seconds, time.exposed_seconds, time.step_seconds];
             let [compute, communication, exposed, step] = seconds.map(self::time);
             let mfu = format!("{:.1}%", 100.0 * mfu);
-            text += &line(name, [compute, communication, exposed, step, count(*tokens_per_second), mfu]);
+            let (peak, tokens) = (ByteSize(*peak_bytes as usize).to_string(), count(*tokens_per_second));
+            text += &line(name, [peak, compute, communication, exposed, step, tokens, mfu]);
+        }
+        if let Some(row) = self.fastest.and_then(|fastest| self.rows.get(fastest)) {
+            let of = if row.fits.is_some() { "of those that fit" } else { "if it fits (see --budget)" };
+            text += &format!("fastest {of}: {}\n{}", row.name, pasted(&row.strategies));
         }
         text
     }
@@ -209,6 +256,16 @@ impl ClusterPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn meshes_stay_within_nodes_and_go_across_them() {
+        let of = |text: &str| meshes(&text.parse().unwrap());
+        let one = of("nodes=1,gpus=4,intra=1GB/s");
+        assert_eq!(one, [(2, 1), (4, 1), (1, 2), (1, 4)]);
+        let three = of("nodes=4,gpus=6,intra=1GB/s,inter=1GB/s");
+        assert_eq!(three, [(2, 1), (1, 2), (1, 4), (2, 2), (2, 4)]);
+        assert_eq!(of("nodes=1,gpus=1,intra=1GB/s"), []);
+    }
 
     #[test]
     fn the_table_fits_the_page() {
@@ -221,6 +278,8 @@ mod tests {
         let timed = |name: &str, seconds: f64| Timed {
             name: name.into(),
             strategies: "strategies: [],".into(),
+            peak_bytes: 12_345_678_901,
+            fits: Some(true),
             time: time(seconds),
             tokens_per_second: 123_456.0 / seconds,
             mfu: 0.312_4,
@@ -229,14 +288,16 @@ mod tests {
         };
         let cluster = "nodes=100,gpus=1000,intra=450GB/s,inter=3200Gbit/s".parse().unwrap();
         let rows = vec![timed("as written", 1.0), timed("stage 3 within 100000", 0.001), timed("x", 99.96)];
-        let text = ClusterPlan { cluster, peak_flops: 989.4e12, rows }.summary();
+        let text = ClusterPlan { cluster, peak_flops: 989.4e12, rows, fastest: Some(1) }.summary();
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         let first = "100 x 1000 = 100000 ranks: 450 GB/s from a device within its node,\n\
                      400 GB/s from a node to the others;\n\
                      each rank sends to each other one; computation at 0.4 of 989 TFLOP/s\n";
         assert!(text.starts_with(first), "{text}");
-        let row = "as written               1.00 s    123 s      0 s   1234 s    123 k    31.2%\n";
+        let row = "as written             12.3 GB  1.00 s   123 s     0 s  1234 s   123 k   31.2%\n";
         assert!(text.contains(row), "{text}");
+        let fastest = "fastest of those that fit: stage 3 within 100000\n  strategies: [],\n";
+        assert!(text.ends_with(fastest), "{text}");
         assert_eq!(
             [9.996, 0.001, 0.5, 1.234e-5].map(super::time),
             ["10.0 s", "1.00 ms", "500 ms", "12.3 us"]

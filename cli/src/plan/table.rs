@@ -191,7 +191,7 @@ fn listed(one: &Planned) -> &str {
 }
 
 /// Returns a line of a run file, or several if it is longer than the page.
-fn pasted(line: &str) -> String {
+pub(super) fn pasted(line: &str) -> String {
     if line.len() + 2 <= WIDTH {
         return format!("  {line}\n");
     }

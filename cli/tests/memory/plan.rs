@@ -271,7 +271,10 @@ fn what_an_encoder_and_a_decoder_send_is_planned() {
 
 /// Whether ranks exchange tensors of an update in calls of this kind.
 fn is_exchange(kind: Collective) -> bool {
-    matches!(kind, Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather)
+    matches!(
+        kind,
+        Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather | Collective::Send
+    )
 }
 
 /// The seconds on a cluster are computed from the bytes that ranks count when they train.
@@ -296,11 +299,23 @@ fn what_a_cluster_sends_is_what_ranks_count() {
         let names: Vec<_> = rows.iter().map(|row| row.name.as_str()).collect();
         let expected = ["as written", "stage 0", "stage 1", "stage 2", "stage 3"];
         assert_eq!(names[..5], expected);
-        assert_eq!(names[5..], if ranks == 4 { vec!["stage 3 within 2"] } else { vec![] });
-        for row in rows.iter().skip(1) {
+        let more: &[&str] = match ranks {
+            2 => &["tensor 2", "pipeline 2"],
+            4 => &["stage 3 within 2", "tensor 2", "pipeline 2", "tensor 2, pipeline 2"],
+            _ => &[],
+        };
+        assert_eq!(names[5..], *more);
+        // What a mesh sends depends on the samples, of which the last update on four ranks has fewer.
+        let whole = rows.iter().filter(|row| ranks == 2 || !row.strategies.contains("Mesh"));
+        for row in whole.skip(1) {
             let list = row.strategies.strip_prefix("strategies: ").unwrap().trim_end_matches(',');
             let report = of_list(list, ranks).launch(Show::Nothing, Interrupter::new()).unwrap().report;
             let counted = report.ranks[0].per_step.iter().filter(|(kind, _)| is_exchange(**kind));
+            let sent = counted.clone().map(|(_, moved)| moved.sent_bytes).sum::<f64>();
+            assert_eq!(row.sent_bytes as f64, sent, "{ranks} {list}");
+            if list.contains("Mesh") {
+                continue;
+            }
             let counted: BTreeMap<_, _> =
                 counted.map(|(kind, moved)| (*kind, [moved.elements, moved.sent_bytes])).collect();
             let mut planned: BTreeMap<Collective, [f64; 2]> = BTreeMap::new();
@@ -310,7 +325,6 @@ fn what_a_cluster_sends_is_what_ranks_count() {
             }
             planned.retain(|_, sent| *sent != [0.0; 2]);
             assert_eq!(planned, counted, "{ranks} {list}");
-            assert_eq!(row.sent_bytes as f64, counted.values().map(|[_, bytes]| bytes).sum::<f64>());
         }
     }
     let cluster = "nodes=2,gpus=2,intra=1GB/s,inter=1GB/s,peak=1TFLOP/s".parse().unwrap();
@@ -324,8 +338,7 @@ fn what_a_cluster_sends_is_what_ranks_count() {
         let run = run(folder.path(), GPT, &sets);
         let plan = run.plan_on(&cluster, None, |_| {}).unwrap().on_cluster.unwrap();
         let report = run.launch(Show::Nothing, Interrupter::new()).unwrap().report;
-        let sent = report.ranks[0].per_step.iter();
-        let sent = sent.filter(|(kind, _)| is_exchange(**kind) || **kind == Collective::Send);
+        let sent = report.ranks[0].per_step.iter().filter(|(kind, _)| is_exchange(**kind));
         assert_eq!(
             plan.rows[0].sent_bytes as f64,
             sent.map(|(_, moved)| moved.sent_bytes).sum::<f64>(),

@@ -95,7 +95,11 @@ fn the_seconds_on_a_cluster_follow_from_its_links() {
     let rows = |plan: &Value| plan["on_cluster"]["rows"].as_array().unwrap().clone();
     let names = rows(&slow).iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
     let expected = ["as written", "stage 0", "stage 1", "stage 2", "stage 3", "stage 3 within 2"];
-    assert_eq!(names, expected);
+    assert_eq!(names[..6], expected);
+    assert_eq!(names[6..], ["tensor 2", "pipeline 2", "tensor 2, pipeline 2"]);
+    let seconds = |row: &Value| row["step_seconds"].as_f64().unwrap();
+    let fastest = &rows(&slow)[slow["on_cluster"]["fastest"].as_u64().unwrap() as usize];
+    assert!(rows(&slow).iter().all(|row| seconds(row) >= seconds(fastest)), "{slow}");
     for row in rows(&slow) {
         let [compute, exposed, step, speed, mfu] =
             ["compute_seconds", "exposed_seconds", "step_seconds", "tokens_per_second", "mfu"]
@@ -121,6 +125,7 @@ fn the_seconds_on_a_cluster_follow_from_its_links() {
     let text = plan(&folder, &["--cluster", &format!("{CLUSTER},peak=A100")]).success();
     let page = String::from_utf8(text.get_output().stdout.clone()).unwrap();
     assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
+    assert!(page.contains("\nfastest if it fits (see --budget): "), "{page}");
     assert!(page.contains("\n2 x 2 = 4 ranks: 450 GB/s") && page.contains("\nstage 3 within 2 "), "{page}");
     assert!(page.contains("4 ranks x 2 micro-batches of 4 = 32 samples"), "{page}");
 }
