@@ -260,6 +260,9 @@ fn what_cannot_share_tokens_is_refused() {
     assert!(fit(2, Mesh::new()).is_ok());
     let error = fit(2, Mesh::new().context(2)).unwrap_err();
     assert!(matches!(error, TrainError::TokensNotDivided), "{error}");
+    assert!(fit(2, Mesh::new().data(2)).is_ok());
+    let error = fit(2, Mesh::new().data(4)).unwrap_err().to_string();
+    assert!(error.contains("`data` must be 2, which the other axes leave of 2 ranks, found 4"), "{error}");
     for (ranks, context) in [(3, 2), (2, 3), (2, 0)] {
         let error = fit(ranks, Mesh::new().context(context)).unwrap_err();
         let is_setting = matches!(
@@ -324,6 +327,9 @@ fn what_cannot_share_layers_is_refused() {
         both.contains("`context` must be a divisor of the number of ranks over `tensor`, which is 3"),
         "{both}"
     );
+    assert!(fit(4, Mesh::new().tensor(2).data(2), none()).is_ok());
+    let left = error(4, Mesh::new().tensor(2).data(4), none());
+    assert!(left.contains("`data` must be 2, which the other axes leave of 4 ranks, found 4"), "{left}");
     assert!(error(2, Mesh::new().tensor(2), none().with(Lora::rank(2))).contains("do not go with Lora"));
     let trainer =
         Trainer::new().over(World::threads(2)).with(Zero::stage(0)).with(Mesh::new().tensor(2)).steps(2);

@@ -190,6 +190,7 @@ fn mesh(text: &str) -> Result<Mesh, String> {
         let (name, ranks) = axis.split_once('=')?;
         let ranks = ranks.parse().ok().filter(|ranks| *ranks > 0)?;
         match name {
+            "data" => Some(mesh.data(ranks)),
             "context" => Some(mesh.context(ranks)),
             "tensor" => Some(mesh.tensor(ranks)),
             "pipeline" => Some(mesh.pipeline(ranks)),
@@ -197,7 +198,7 @@ fn mesh(text: &str) -> Result<Mesh, String> {
         }
     };
     text.split(',').try_fold(Mesh::new(), axis).ok_or_else(|| {
-        "expected the ranks of each axis, `tensor`, `pipeline` or `context`, such as `context=2` or `tensor=4,pipeline=2`".into()
+        "expected the ranks of each axis, `tensor`, `pipeline`, `context` or `data`, such as `context=2` or `tensor=4,pipeline=2`".into()
     })
 }
 

@@ -79,6 +79,8 @@ const NAME: &str = "Mesh";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Mesh {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<usize>,
     #[serde(skip_serializing_if = "is_one")]
     context: usize,
     #[serde(skip_serializing_if = "is_one")]
@@ -102,7 +104,8 @@ fn is_one(ranks: &usize) -> bool {
 
 impl Default for Mesh {
     fn default() -> Self {
-        Self { context: 1, tensor: 1, pipeline: 1, schedule: PipelineSchedule::default(), stages: Vec::new() }
+        let schedule = PipelineSchedule::default();
+        Self { data: None, context: 1, tensor: 1, pipeline: 1, schedule, stages: Vec::new() }
     }
 }
 
@@ -110,6 +113,12 @@ impl Mesh {
     /// Creates a mesh whose ranks are all on the data axis.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Says how many ranks or groups of ranks have samples of their own: another number than the other axes leave is an error.
+    /// Default: what they leave.
+    pub fn data(self, ranks: usize) -> Self {
+        Self { data: Some(ranks), ..self }
     }
 
     /// Divides the tokens of each sample among this many ranks. Default: 1.
@@ -141,7 +150,7 @@ impl Mesh {
     ///
     /// # Errors
     ///
-    /// An axis does not.
+    /// An axis does not, or the [data](Self::data) axis has another number of ranks.
     pub fn check_ranks(&self, ranks: usize) -> Result<(), StrategyError> {
         let require = |setting, axis: usize, ranks: usize, of: &str| {
             let expected = format!("a divisor of the number of ranks{of}, which is {ranks}");
@@ -156,7 +165,12 @@ impl Mesh {
             (true, true) => " over `tensor` and `pipeline`",
             (_, false) => of,
         };
-        require("context", self.context, ranks / self.ranks_per_model(), of)
+        require("context", self.context, ranks / self.ranks_per_model(), of)?;
+        let left = ranks / self.ranks_per_model() / self.context;
+        let expected = format!("{left}, which the other axes leave of {ranks} ranks");
+        let data = self.data.unwrap_or(left);
+        SettingError::require(data == left, "data", expected, data)
+            .map_err(|error| StrategyError::setting(NAME, error))
     }
 
     fn pipelined(&self) -> Pipelined {
@@ -208,7 +222,9 @@ impl<M: Module> Strategy<M> for Mesh {
             setup.segments_mut().divide_model(parts);
         }
         let world = setup.world().clone();
-        Self { tensor: 1, pipeline: 1, ..self.clone() }.check_ranks(world.size())?;
+        // Those of a divided model are checked where it is divided.
+        let data = self.data.filter(|_| self.ranks_per_model() == 1);
+        Self { data, tensor: 1, pipeline: 1, ..self.clone() }.check_ranks(world.size())?;
         if self.context > 1 {
             setup.segments_mut().divide_context(world.split(|rank| rank / self.context));
         }
