@@ -245,7 +245,8 @@ impl ClusterPlan {
             let (peak, tokens) = (ByteSize(*peak_bytes as usize).to_string(), count(*tokens_per_second));
             text += &line(name, [peak, compute, communication, exposed, step, tokens, mfu]);
         }
-        if let Some(row) = self.fastest.and_then(|fastest| self.rows.get(fastest)) {
+        let among = self.fastest.filter(|_| self.rows.len() > 1);
+        if let Some(row) = among.and_then(|fastest| self.rows.get(fastest)) {
             let of = if row.fits.is_some() { "of those that fit" } else { "if it fits (see --budget)" };
             text += &format!("fastest {of}: {}\n{}", row.name, pasted(&row.strategies));
         }

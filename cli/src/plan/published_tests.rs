@@ -422,9 +422,9 @@ impl OnAMesh {
     }
 }
 
-/// Narayanan et al., 2021 (arXiv:2104.04473), table 1: GPTs on nodes of eight A100 with 80 GB, with eight links of 200 Gbit/s of each
-/// node, interleaved stages and recomputed blocks. The share of the peak is that of the row of 3.6 billion parameters; with wider layers, kernels
-/// reach more of it, which the model does not predict, and predictions are up to 17% low.
+/// Narayanan et al., 2021 (arXiv:2104.04473), table 1: GPTs on nodes of eight A100s with 80 GB and eight links of 200 Gbit/s. Stages are
+/// interleaved and blocks recomputed. The row of 3.6 billion parameters gives the share of the peak. Kernels of wider layers reach a
+/// larger share, which the model does not predict, so that its predictions for them are up to 17% low.
 #[test]
 fn megatron_on_a100() {
     let row = |billions, layers, width, [tensor, pipeline]: [usize; 2], gpus, batch, published| OnAMesh {

@@ -97,7 +97,7 @@ impl Step<'_> {
     /// forward   root + g + (L-1) max(f, g) + f             the next block is gathered while one computes
     /// backward  root + (L-1) max(b, g) + b + L s + root sum     if the pass waits for each block's sum
     ///           root + b + (L-1) max(b, g + s) + s + root sum   if it does not
-    /// step      k (forward + backward) + within + bubble + sums of stages 0 and 1 + root gather
+    /// step      k (forward + backward) + within + bubble + sums of stages 0 and 1, and of what all stages have + root gather
     /// within    the calls between ranks that share layers or tokens
     /// bubble    (p-1)/(v k) of the passes and of `within`, and 2 (p-1) hops to the next stage
     /// ```

@@ -218,6 +218,11 @@ pub enum StrategyError {
         "Mesh: `tensor` and `pipeline` do not go with {0}, whose parts of a matrix are not divided: leave one of the two out"
     )]
     NotWithParts(&'static str),
+    /// A layer outside segments reads positions that ranks divide.
+    #[error(
+        "Mesh: between `Pass::divide_sequence` and `Pass::join_sequence`, layers run in `Pass::segment`, which sums the gradients of what all ranks have whole, and one does not: run its block in a segment"
+    )]
+    SequenceOutsideSegment,
     /// A pipeline does not go with a strategy that keeps parameters elsewhere.
     #[error(
         "Mesh: `pipeline` does not go with {0}, since each rank keeps its own blocks: use a lower stage, or `Offload(optimizer)`"

@@ -37,7 +37,7 @@ impl Sequence {
 
     /// The number of positions of each rank.
     fn each(&self) -> usize {
-        self.all().div_ceil(self.ranks.size())
+        positions_of_each(self.shape, &self.ranks)
     }
 
     /// Returns this rank's positions of `x`, `[rows, columns, width]`, as `[1, positions, width]`. Those that no row has are copies
@@ -89,13 +89,17 @@ impl Sequence {
     }
 }
 
+fn positions_of_each([rows, columns]: [usize; 2], ranks: &Communicator) -> usize {
+    (rows * columns).div_ceil(ranks.size())
+}
+
 impl Pass {
     /// Divides the positions of `x`, `[rows, columns, width]`, among the ranks that share layers: returns this rank's, `[1, positions,
     /// width]`, and the pass of the blocks that compute them. In these, [`before_columns`](Self::before_columns)
     /// gathers all positions, and [`after_rows`](Self::after_rows) scatters the sums: what is between, such as norms and
     /// dropout, takes 1/t of the memory and of the time on each of t ranks, and as much is sent as without. Each
-    /// [`segment`](Self::segment) sums the gradients of the parameters of its block that all ranks have whole. What the last block
-    /// returns goes through [`join_sequence`](Self::join_sequence).
+    /// [`segment`](Self::segment) sums the gradients of the parameters of its block that all ranks have whole, so every parameter that is
+    /// read there must be of such a block. What the last block returns goes through [`join_sequence`](Self::join_sequence).
     ///
     /// Where no ranks share layers, it returns `x` and the same pass.
     ///
@@ -110,7 +114,7 @@ impl Pass {
     pub fn divide_sequence(&self, x: Tensor<3>) -> (Tensor<3>, Self) {
         let Some(ranks) = self.plan.tensor() else { return (x, self.clone()) };
         let [rows, columns, _] = x.dims();
-        let each = (rows * columns).div_ceil(ranks.size());
+        let each = positions_of_each([rows, columns], ranks);
         let samples = Samples::Share {
             of: Arc::new(self.samples.clone()),
             shape: [rows, columns],
@@ -147,7 +151,7 @@ mod tests {
     use firebrick_world::World;
 
     use super::*;
-    use crate::{ModelParts, Pipelined, TensorPlan, testing};
+    use crate::{ModelParts, Pipelined, StrategyError, TensorPlan, testing};
 
     const WIDTH: usize = 3;
 
@@ -188,6 +192,17 @@ mod tests {
         }
     }
 
+    /// A rank's part of two blocks, whose inner features ranks divide, and a pass through them.
+    fn divided(world: Communicator) -> (Vec<Block>, Pass) {
+        let model = vec![Block::new(), Block::new()];
+        let plan = TensorPlan::new().columns("*.inner", [4]);
+        let parts = Arc::new(ModelParts::of(&model, &plan, world, &Pipelined::default()).unwrap());
+        let model = parts.cut(model);
+        let mut plan = SegmentPlan::of(&model);
+        plan.divide_model(parts);
+        (model, Pass::train(&testing::device().autodiff()).planned(Arc::new(plan)))
+    }
+
     /// What two blocks return, and the gradients of their input, of the scales and of the rank's weights.
     fn layer(pass: &Pass, shape: [usize; 2], blocks: &[Block]) -> [Vec<f32>; 4] {
         let x = wave([shape[0], shape[1], WIDTH], 0.7).require_grad();
@@ -203,22 +218,31 @@ mod tests {
         [values(all), values(x.grad(&grads).unwrap()), of_scales.collect(), of_inner.collect()]
     }
 
+    #[test]
+    fn a_layer_outside_segments_is_refused() {
+        let of_rank = |world: Communicator| {
+            std::thread::spawn(move || {
+                let (_, pass) = divided(world);
+                let (own, within) = pass.divide_sequence(wave([1, 4, WIDTH], 0.7));
+                within.before_columns(own);
+                pass.check()
+            })
+        };
+        let running: Vec<_> = World::threads(2).join().unwrap().into_iter().map(of_rank).collect();
+        for running in running {
+            assert_eq!(running.join().unwrap(), Err(StrategyError::SequenceOutsideSegment));
+        }
+    }
+
     /// Fewer positions than ranks, and numbers that they do not divide, too.
     #[test]
     fn ranks_compute_and_learn_what_one_does() {
         for (ranks, shape) in [(2, [2, 4]), (2, [3, 3]), (4, [1, 2]), (4, [2, 5]), (4, [1, 1])] {
-            let blocks = || vec![Block::new(), Block::new()];
-            let alone = layer(&Pass::train(&testing::device().autodiff()), shape, &blocks());
+            let blocks = [Block::new(), Block::new()];
+            let alone = layer(&Pass::train(&testing::device().autodiff()), shape, &blocks);
             let of_rank = |world: Communicator| {
                 std::thread::spawn(move || {
-                    let model = blocks();
-                    let plan = TensorPlan::new().columns("*.inner", [4]);
-                    let parts = ModelParts::of(&model, &plan, world, &Pipelined::default()).unwrap();
-                    let parts = Arc::new(parts);
-                    let model = parts.cut(model);
-                    let mut plan = SegmentPlan::of(&model);
-                    plan.divide_model(parts);
-                    let pass = Pass::train(&testing::device().autodiff()).planned(Arc::new(plan));
+                    let (model, pass) = divided(world);
                     layer(&pass, shape, &model)
                 })
             };

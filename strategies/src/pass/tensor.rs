@@ -5,6 +5,7 @@ use firebrick_world::Communicator;
 
 use super::Pass;
 use super::segment::graft;
+use crate::StrategyError;
 
 impl Pass {
     /// Returns what column-parallel layers read of `x`, whole on each rank. Backward, the gradients of the ranks' shares are summed
@@ -13,7 +14,8 @@ impl Pass {
     /// Where `x` has this rank's [positions](Self::divide_sequence), the ranks gather those of all, `[rows, columns, width]`, and
     /// the sums are scattered (the operation *g* of Korthikanti et al., 2022, arXiv:2205.05198, section 4.2).
     ///
-    /// If another rank is gone, its gradient is 0, and [`check`](Self::check) returns the error.
+    /// If another rank is gone, its gradient is 0, and [`check`](Self::check) returns the error; and one if the positions are divided and
+    /// this is no [segment](Self::segment).
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -25,6 +27,9 @@ impl Pass {
     /// ```
     pub fn before_columns(&self, x: Tensor<3>) -> Tensor<3> {
         let Some(sequence) = self.sequence.clone() else { return self.sum_gradients(x) };
+        if self.training && self.segment == 0 {
+            self.plan.report(StrategyError::SequenceOutsideSegment);
+        }
         let all = sequence.gather(x.clone().inner());
         self.grafted(x, all, move |grad| sequence.reduce_scatter(grad))
     }
