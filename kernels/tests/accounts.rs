@@ -7,7 +7,7 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Device, FloatDType, Tensor, activation::softmax};
-use firebrick_kernels::memory::{Account, Beyond, Counting, Usage, in_use, reset_peak};
+use firebrick_kernels::memory::{Account, Beyond, Counting, InTransit, Usage, in_use, reset_peak};
 use firebrick_kernels::{
     Gate, Gelu, Head, HeadWeight, NormKind, gated, gelu, head_loss, linear, norm, settle_products,
 };
@@ -304,4 +304,33 @@ fn a_feed_forward_layer_keeps_its_input_and_what_it_activates() {
         let [kept, _] = taken(|| forward(activate));
         assert!((expected..expected + 100_000).contains(&kept), "{kept} bytes, expected {expected}");
     }
+}
+
+/// A sender's bytes in use do not depend on when the receiver frees a message.
+#[test]
+fn a_message_leaves_the_account_of_its_sender_at_once() {
+    let (one, other) = (Account::new(), Account::new());
+    let live = || [&one, &other].map(|account| account.usage().unwrap().live);
+    let kept = {
+        let _on_it = one.enter();
+        vec![1u8; MEGABYTE]
+    };
+    let message = {
+        let _on_it = one.enter();
+        InTransit::new(vec![2u8; 3 * MEGABYTE], 1)
+    };
+    assert_eq!(live(), [MEGABYTE, 0]);
+    assert_eq!(message.as_ref().len(), 3 * MEGABYTE);
+    thread::spawn(move || drop(message)).join().unwrap();
+    assert_eq!(live(), [MEGABYTE, 0]);
+
+    // One that another thread sends is freed from the account that it was on.
+    let message = {
+        let _on_it = other.enter();
+        let _own = vec![3u8; 2 * MEGABYTE];
+        InTransit::new(kept, 1)
+    };
+    drop(message);
+    assert_eq!(live(), [0, 0]);
+    assert_eq!(other.usage().unwrap().peak, 2 * MEGABYTE);
 }

@@ -6,7 +6,7 @@ use burn::tensor::{DType, Device, ExecutionError, Tensor, TensorData};
 use bytes::Bytes;
 use firebrick_kernels::{Handover, staged};
 
-use crate::host::{count_read, is_host, joined, lend, lend_storage, try_on_host};
+use crate::host::{count_read, is_host, joined, lend, lend_pinned, try_on_host};
 use crate::message::Piece;
 
 /// Where a part begins in a buffer that goes to a device, in bytes. A part that begins and ends at a multiple of it is a
@@ -70,7 +70,7 @@ impl Reading {
         let read: Vec<Bytes> = match self.buffers {
             Buffers::Begun(reading) => {
                 count_read();
-                reading.wait()?.into_iter().map(lend_storage).collect()
+                reading.wait()?.into_iter().map(lend_pinned).collect()
             }
             Buffers::There(buffers) => {
                 let read = |buffer| Ok(lend(try_on_host(buffer)?));

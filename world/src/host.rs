@@ -11,6 +11,7 @@ use std::cell::Cell;
 use burn::backend::DispatchTensor;
 use burn::tensor::{Bytes, DType, Device, ExecutionError, Tensor, TensorData, TensorReadError, Transaction};
 use bytemuck::Pod;
+use firebrick_kernels::memory::InTransit;
 
 use crate::WorldError;
 use crate::call::Call;
@@ -92,24 +93,25 @@ fn stored<'a, E: Pod + Send + Sync>(elements: usize, buffers: impl Iterator<Item
     Bytes::from_elems(all)
 }
 
-/// Burn's storage as a borrowed buffer, without a copy.
-struct Owner(Bytes);
+/// Returns the bytes of host data, without a copy. They are in transit from now on.
+pub fn lend(data: TensorData) -> bytes::Bytes {
+    let (storage, ..) = data.into_parts();
+    let align = storage.align();
+    bytes::Bytes::from_owner(InTransit::new(storage, align))
+}
 
-impl AsRef<[u8]> for Owner {
+/// Pinned memory as a borrowed buffer.
+struct Pinned(Bytes);
+
+impl AsRef<[u8]> for Pinned {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
 }
 
-/// Returns the bytes of host data, without a copy.
-pub fn lend(data: TensorData) -> bytes::Bytes {
-    let (storage, ..) = data.into_parts();
-    lend_storage(storage)
-}
-
-/// Returns the bytes of Burn's storage, without a copy.
-pub fn lend_storage(storage: Bytes) -> bytes::Bytes {
-    bytes::Bytes::from_owner(Owner(storage))
+/// Returns the bytes of pinned memory, without a copy.
+pub fn lend_pinned(storage: Bytes) -> bytes::Bytes {
+    bytes::Bytes::from_owner(Pinned(storage))
 }
 
 /// Reads a tensor into host memory, for a call.

@@ -27,8 +27,8 @@ enum Waiting {
     /// A world of one, with nobody to wait for.
     Alone(Vec<Option<Tensor<1>>>),
     OnHost(Receiver<Sums>),
-    /// In a [rehearsal](Communicator::rehearsal).
-    Later(Box<dyn FnOnce() -> Sums + Send>),
+    /// In a [rehearsal](Communicator::rehearsal), in which the others have answered.
+    Rehearsed(Sums),
     OnDevices(OnDevices),
 }
 
@@ -121,7 +121,7 @@ impl Communicator {
         } else {
             let (first, second) = (self.number(), (!scatters).then(|| self.number()));
             let is_rehearsal = self.seat().exchange.is_rehearsal();
-            let at_once = parts.iter().flatten().all(|part| is_host(&part.device())) && !is_rehearsal;
+            let at_once = parts.iter().flatten().all(|part| is_host(&part.device()));
             let (reading, seat, sent) = (Reading::begin(parts), self.seat().clone(), call.clone());
             let send = move || {
                 let pieces = reading.wait().map_err(|error| sent.unread(error))?;
@@ -153,7 +153,7 @@ impl Communicator {
                 })
             };
             match is_rehearsal {
-                true => Waiting::Later(Box::new(work)),
+                true => Waiting::Rehearsed(work()),
                 false => Waiting::OnHost(seat::start(self.seat(), "its part of a sum", work)),
             }
         };
@@ -178,7 +178,7 @@ impl Summing {
         match self.state {
             Waiting::Alone(sums) => Ok(sums),
             Waiting::OnDevices(sum) => sum.wait(),
-            Waiting::Later(work) => Ok(put(work()?, &self.to)),
+            Waiting::Rehearsed(sums) => Ok(put(sums?, &self.to)),
             Waiting::OnHost(sums) => match sums.recv() {
                 Ok(sums) => Ok(put(sums?, &self.to)),
                 Err(_) => Err(self.world.failure().unwrap_or_else(|| WorldError::Rank {

@@ -1,11 +1,12 @@
 //! Counts the copies of the model and of the optimizer's state that are alive during a resume, and at the end of a run.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 
 use crate::alone;
 use crate::support::*;
 use burn::module::Module;
+use burn::tensor::{Device, Tensor};
 use firebrick::memory::{Account, Usage, reset_peak};
 use firebrick::optim::AdamW;
 use firebrick::strategies::{Effects, Setup, Stage, Stages, StrategyError, StrategyRecipe};
@@ -177,4 +178,33 @@ fn the_best_model_is_written_without_a_copy() {
     let model = 4 * SHAPE.init(VOCABULARY, 8, &device().autodiff()).num_params();
     let beyond = written.saturating_sub(alone) as f64 / model as f64;
     assert!(beyond < 0.4, "{beyond} of the model beyond a run that writes nothing");
+}
+
+/// A rank whose call is complete has its result in use, whether the other one has taken its message by then or not.
+#[test]
+fn a_slow_rank_does_not_change_what_another_has_in_use() {
+    let _alone = alone();
+    const BYTES: usize = 4 << 20;
+    let measured = Arc::new(Barrier::new(2));
+    let ranks = World::threads(2).join().unwrap().into_iter().map(|world| {
+        let measured = measured.clone();
+        std::thread::spawn(move || {
+            let account = Account::new();
+            let _on_it = account.enter();
+            let device = Device::flex();
+            let shard = Tensor::<1>::ones([BYTES / 4], &device);
+            let gathering = world.begin_all_gather("shards", vec![shard], &device).unwrap();
+            if world.rank() == 1 {
+                measured.wait();
+                return 0;
+            }
+            let whole = gathering.wait().unwrap();
+            let live = account.usage().unwrap().live;
+            measured.wait();
+            drop(whole);
+            live
+        })
+    });
+    let live: Vec<usize> = ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect();
+    assert!((2 * BYTES..2 * BYTES + BYTES / 8).contains(&live[0]), "{live:?}");
 }

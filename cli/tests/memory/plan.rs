@@ -129,7 +129,7 @@ fn compared(planned: &Planned, report: &Report, folder: &Path) -> Vec<(&'static 
     parts.map(|(name, foretold, measured)| (name, foretold as f64, measured as f64)).to_vec()
 }
 
-/// Runs each combination as the plan prints it, and returns what is off by more than a tenth.
+/// Runs each combination as the plan prints it, and returns what is off by more than 7%.
 fn away(model: &str, ranks: usize) -> Vec<String> {
     let folder = folder();
     let with_ranks = format!("ranks={ranks}");
@@ -150,7 +150,7 @@ fn away(model: &str, ranks: usize) -> Vec<String> {
         let report = launched.unwrap_or_else(|error| panic!("{list}: {error}")).report;
         assert_eq!(plan.parameters, report.parameters as u64);
         for (name, foretold, measured) in compared(planned, &report, folder.path()) {
-            if (foretold - measured).abs() > 0.1 * measured {
+            if (foretold - measured).abs() > 0.07 * measured {
                 away.push(format!("{ranks} {list}: {name} {foretold}, measured {measured}"));
             }
         }
@@ -209,7 +209,7 @@ fn groups_of_ranks_are_planned_too() {
         let planned = run.plan(None, |_| {}).unwrap().as_written;
         let report = run.launch(Show::Nothing, Interrupter::new()).unwrap().report;
         for (name, foretold, measured) in compared(&planned, &report, folder.path()) {
-            let is_near = (foretold - measured).abs() <= 0.1 * measured;
+            let is_near = (foretold - measured).abs() <= 0.07 * measured;
             assert!(is_near, "{ranks} {strategies}: {name} {foretold}, measured {measured}");
         }
         assert_eq!(sent_otherwise(&planned, &report), Vec::<String>::new(), "{ranks} {strategies}");
@@ -374,7 +374,7 @@ fn what_is_not_trained_and_other_states_are_planned_too() {
         let report = run.launch(Show::Nothing, Interrupter::new()).unwrap().report;
         assert_eq!(planned.parameters, report.parameters as u64, "{strategies}");
         for (name, foretold, measured) in compared(&planned.as_written, &report, folder.path()) {
-            let is_near = (foretold - measured).abs() <= 0.1 * measured;
+            let is_near = (foretold - measured).abs() <= 0.07 * measured;
             assert!(is_near, "{strategies} {optimizer}: {name} {foretold}, measured {measured}");
         }
     }
@@ -394,7 +394,7 @@ fn what_is_chosen_of_the_blocks_is_planned_for_all_of_them() {
         let plan = run.plan(None, |_| {}).unwrap();
         let report = run.launch(Show::Nothing, Interrupter::new()).unwrap().report;
         for (name, foretold, measured) in compared(&plan.as_written, &report, folder.path()) {
-            let is_near = (foretold - measured).abs() <= 0.1 * measured;
+            let is_near = (foretold - measured).abs() <= 0.07 * measured;
             assert!(is_near, "{strategies}: {name} {foretold}, measured {measured}");
         }
         plan

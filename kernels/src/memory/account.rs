@@ -1,5 +1,6 @@
 //! Memory accounts, which threads enter to measure their own allocations.
 
+use std::alloc::Layout;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -15,10 +16,12 @@ const ACCOUNTS: usize = 256;
 #[repr(align(128))]
 pub(super) struct Counters {
     live: AtomicUsize,
-    /// The most live bytes since the last read of [`Beyond`](super::Beyond).
+    /// The most live bytes since the last [`reset_peak`](super::reset_peak).
     pub peak: AtomicUsize,
-    /// The most live bytes before that, since the last [`reset_peak`](super::reset_peak).
-    pub earlier_peak: AtomicUsize,
+    /// Live bytes of the blocks that may hold a tensor's elements.
+    tensors: AtomicUsize,
+    /// The most of those since the last read of [`Beyond`](super::Beyond).
+    pub tensor_peak: AtomicUsize,
     /// The highest observed use of a device's pool since the last read of [`Beyond`](super::Beyond).
     pub look: AtomicUsize,
     /// The highest observed use before that, since the last [`reset_peak`](super::reset_peak).
@@ -38,7 +41,8 @@ impl Counters {
         Self {
             live: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
-            earlier_peak: AtomicUsize::new(0),
+            tensors: AtomicUsize::new(0),
+            tensor_peak: AtomicUsize::new(0),
             look: AtomicUsize::new(0),
             earlier_look: AtomicUsize::new(0),
             gradients: AtomicUsize::new(0),
@@ -52,24 +56,49 @@ impl Counters {
         std::ptr::eq(self, &PROCESS)
     }
 
-    pub fn add(&self, bytes: usize) {
-        let live = self.live.fetch_add(bytes, Relaxed) + bytes;
-        self.peak.fetch_max(live, Relaxed);
+    pub fn add(&self, bytes: usize, may_be_tensor: bool) {
+        let add = |live: &AtomicUsize, peak: &AtomicUsize| {
+            let live = live.fetch_add(bytes, Relaxed).wrapping_add(bytes);
+            peak.fetch_max(in_use(live), Relaxed);
+        };
+        add(&self.live, &self.peak);
+        if may_be_tensor {
+            add(&self.tensors, &self.tensor_peak);
+        }
     }
 
-    pub fn remove(&self, bytes: usize) {
+    pub fn remove(&self, bytes: usize, may_be_tensor: bool) {
         self.live.fetch_sub(bytes, Relaxed);
+        if may_be_tensor {
+            self.tensors.fetch_sub(bytes, Relaxed);
+        }
     }
 
     pub fn live(&self) -> usize {
-        self.live.load(Relaxed)
+        in_use(self.live.load(Relaxed))
+    }
+
+    /// Returns the live bytes of the blocks that may hold a tensor's elements.
+    pub fn tensors(&self) -> usize {
+        in_use(self.tensors.load(Relaxed))
     }
 
     /// Returns `None` if no counting allocator is installed.
     pub fn usage(&self) -> Option<Usage> {
-        let peak = self.peak.load(Relaxed).max(self.earlier_peak.load(Relaxed));
+        let peak = self.peak.load(Relaxed);
         (PROCESS.peak.load(Relaxed) > 0).then_some(Usage { live: self.live(), peak })
     }
+}
+
+/// Returns live bytes modulo 2^64, which are negative while a block of another account is [in transit](super::InTransit).
+fn in_use(live: usize) -> usize {
+    live.cast_signed().max(0).cast_unsigned()
+}
+
+/// Whether a block may hold the elements of a float tensor. What maps and lists allocate is aligned for pointers, and differs
+/// from one pass to the next.
+pub(super) fn may_be_tensor(layout: Layout) -> bool {
+    layout.align() <= align_of::<f32>()
 }
 
 /// The whole process: allocations on any account, and on none.
@@ -114,7 +143,7 @@ pub(super) fn of(account: u8) -> &'static Counters {
 /// autodiff runs the backward pass on the calling thread. An account therefore includes parameters, activations,
 /// gradients and moments. The packed panels of this crate's matrix products, and the allocations of other threads, are
 /// only counted for the process: panels and the tiles of convolutions, which rayon's threads keep, and batches from the
-/// threads that prepare them.
+/// threads that prepare them. What a rank sends to others counts for the process [from then on](super::InTransit).
 ///
 /// ```
 /// use firebrick_kernels::memory::{Account, Counting, Usage};
@@ -218,7 +247,7 @@ pub(crate) fn apart() -> AccountGuard<'static> {
 /// Resets the peak of an account to the live bytes.
 pub(super) fn restart(counters: &Counters) {
     counters.peak.store(counters.live(), Relaxed);
-    for peak in [&counters.earlier_peak, &counters.look, &counters.earlier_look] {
+    for peak in [&counters.look, &counters.earlier_look] {
         peak.store(0, Relaxed);
     }
 }

@@ -83,11 +83,11 @@ pub(crate) fn repeated<T>(pieces: impl IntoIterator<Item = T>, mut work: impl Fn
     let account = current();
     pieces.next().into_iter().for_each(&mut work);
     let Some(second) = pieces.next() else { return };
-    let before = of(account).live();
+    let before = of(account).tensors();
     RECORDED.store(0, Relaxed);
     pieces.for_each(&mut work);
     RECORDED.store(account, Relaxed);
-    note(of(account), Kind::Allocated, of(account).live().saturating_sub(before));
+    note(of(account), Kind::Allocated, of(account).tensors().saturating_sub(before));
     work(second);
 }
 

@@ -6,8 +6,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use super::account::{Counters, PROCESS, current, of};
+use super::account::{Counters, PROCESS, current, may_be_tensor, of};
 use super::allocations::{Kind, note};
+use super::in_transit::has_left;
 
 /// The system's allocator, with a count of the live bytes and their peak, for the process and for each
 /// [`Account`](super::Account).
@@ -61,9 +62,9 @@ fn with_header(layout: Layout) -> Option<Layout> {
 impl Counters {
     /// Adds bytes of a block to this account and to the process.
     fn grow(&self, bytes: usize, layout: Layout) {
-        PROCESS.add(bytes);
+        PROCESS.add(bytes, may_be_tensor(layout));
         if !self.are_of_process() {
-            self.add(bytes);
+            self.add(bytes, may_be_tensor(layout));
             if may_be_tensor(layout) {
                 note(self, Kind::Allocated, bytes);
             }
@@ -72,20 +73,19 @@ impl Counters {
 
     /// Removes a block from this account and from the process.
     fn shrink(&self, layout: Layout) {
-        PROCESS.remove(layout.size());
-        if !self.are_of_process() {
-            self.remove(layout.size());
-            if may_be_tensor(layout) {
-                note(self, Kind::Freed, layout.size());
-            }
+        PROCESS.remove(layout.size(), may_be_tensor(layout));
+        if !self.are_of_process() && !has_left(self, layout) {
+            self.leave(layout);
         }
     }
-}
 
-/// Whether a block may hold the elements of a float tensor. What maps and lists allocate is aligned for pointers, and differs
-/// from one pass to the next.
-fn may_be_tensor(layout: Layout) -> bool {
-    layout.align() <= align_of::<f32>()
+    /// Removes a block from this account alone.
+    pub(super) fn leave(&self, layout: Layout) {
+        self.remove(layout.size(), may_be_tensor(layout));
+        if may_be_tensor(layout) {
+            note(self, Kind::Freed, layout.size());
+        }
+    }
 }
 
 /// Stores the block's account, and returns the start of the block.

@@ -4,6 +4,7 @@ mod account;
 mod allocations;
 mod counting;
 mod freed;
+mod in_transit;
 mod storages;
 
 use std::cell::Cell;
@@ -17,6 +18,7 @@ pub use allocations::Allocations;
 pub(crate) use allocations::{is_recorded, repeated};
 pub use counting::{Counting, has_failed};
 pub use freed::keep_freed;
+pub use in_transit::InTransit;
 pub use storages::Storages;
 
 use account::{Counters, PROCESS};
@@ -24,17 +26,8 @@ use allocations::{Kind, note};
 
 thread_local! {
     static LOOKS: Cell<u64> = const { Cell::new(0) };
-    /// What this thread measures a pass on, if it does.
-    static MEASURES: Cell<Option<On>> = const { Cell::new(None) };
-}
-
-/// What a pass is measured on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum On {
-    /// An account that the thread had entered before, with what is there since earlier passes.
-    Account,
-    /// An account of the pass, or a device's pool.
-    Other,
+    /// Whether this thread measures a pass.
+    static MEASURES: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Returns how often this thread has asked the pool of a device for the bytes in use so far. Each time, the operations that
@@ -118,7 +111,9 @@ pub fn reset_peak() {
 /// It knows the gradients of recomputed segments, from the time when each exists: they grow while the activations
 /// shrink. On the CPU, it measures what its own thread allocates, whatever the other threads of the process do: on the
 /// thread's [`Account`], or on one that is open for the pass. Two measurements on the same account at the same time
-/// disturb each other. A device's pool is asked at its begin and end, and when a segment was recomputed.
+/// disturb each other. It counts the blocks that may hold a tensor's elements. The nodes of Burn's graph are not among them: of
+/// several threads, the first to run a backward pass frees those that all have left. A device's pool is asked at its begin and
+/// end, and when a segment was recomputed.
 #[derive(Debug)]
 pub struct Beyond {
     before: usize,
@@ -132,9 +127,9 @@ impl Beyond {
     pub fn begin(device: &Device) -> Self {
         let in_pool = look(device);
         let is_on_process = measured().are_of_process() && in_pool.is_none();
-        MEASURES.set(Some(if is_on_process || in_pool.is_some() { On::Other } else { On::Account }));
+        MEASURES.set(true);
         let own = is_on_process.then(Account::new).map(|account| (account.entered(), account));
-        let before = in_pool.or(Usage::of_process().map(|usage| usage.live)).unwrap_or(0);
+        let before = in_pool.unwrap_or_else(|| measured().tensors());
         taken_peak(in_pool);
         measured().gradients.store(0, Relaxed);
         measured().most_beyond.store(0, Relaxed);
@@ -151,14 +146,14 @@ impl Beyond {
 
     /// Observes the bytes in use in a device's pool, if this thread measures a pass.
     pub fn observe(device: &Device) {
-        if MEASURES.get().is_some() {
+        if MEASURES.get() {
             look(device);
         }
     }
 
     /// Records the bytes of the gradients that a recomputed segment has produced, if this thread measures a pass.
     pub fn left(gradients: usize, device: &Device) {
-        if MEASURES.get().is_none() {
+        if !MEASURES.get() {
             return;
         }
         let counters = measured();
@@ -172,7 +167,7 @@ impl Beyond {
     /// Records that so many bytes of gradients are there, all that were left so far among them: those of several passes that are
     /// measured together have been summed.
     pub fn holding(gradients: usize, device: &Device) {
-        if MEASURES.get().is_some() {
+        if MEASURES.get() {
             Self::left(gradients.wrapping_sub(measured().gradients.load(Relaxed)), device);
         }
     }
@@ -180,25 +175,14 @@ impl Beyond {
     /// Runs what brings parameters that outlive the pass. If this thread measures a pass in the host's memory, they count as
     /// there before it. A device's pool is not asked: let its parameters come before the pass.
     pub fn without<T>(bring: impl FnOnce() -> T) -> T {
-        if MEASURES.get().is_none() {
+        if !MEASURES.get() {
             return bring();
         }
-        let before = measured().live();
+        let before = measured().tensors();
         let brought = bring();
-        has_come(measured().live().wrapping_sub(before));
-        brought
-    }
-
-    /// Like [`without`](Self::without), for parameters that come in place of others, which any thread may free at any time of the
-    /// pass. `bytes` returns the bytes of what has come, and of the others. On an [`Account`] that both are on, they count as
-    /// exchanged at once.
-    pub fn in_place<T>(bring: impl FnOnce() -> T, bytes: impl FnOnce(&T) -> [usize; 2]) -> T {
-        if MEASURES.get() != Some(On::Account) {
-            return Self::without(bring);
-        }
-        let brought = bring();
-        let [come, gone] = bytes(&brought);
-        has_come(come.wrapping_sub(gone));
+        let bytes = measured().tensors().wrapping_sub(before);
+        measured().come.fetch_add(bytes, Relaxed);
+        note(measured(), Kind::Come, bytes);
         brought
     }
 
@@ -211,7 +195,7 @@ impl Beyond {
     /// Ends the measurement.
     pub fn end(self, device: &Device) -> PassPeak {
         Self::left(0, device);
-        MEASURES.set(None);
+        MEASURES.set(false);
         let before = self.with_come();
         let beyond = |most: usize| most.saturating_sub(before);
         let counters = measured();
@@ -222,12 +206,6 @@ impl Beyond {
         drop(self.own);
         taken
     }
-}
-
-/// Notes bytes of parameters that have come and outlive the pass, modulo 2^64.
-fn has_come(bytes: usize) {
-    measured().come.fetch_add(bytes, Relaxed);
-    note(measured(), Kind::Come, bytes);
 }
 
 /// The peak of the bytes in use in a forward and backward pass, in addition to those before it; 0 if nothing counts
@@ -249,11 +227,7 @@ fn taken_peak(in_pool: Option<usize>) -> usize {
             counters.earlier_look.fetch_max(look, Relaxed);
             look
         }
-        None => {
-            let peak = counters.peak.swap(counters.live(), Relaxed);
-            counters.earlier_peak.fetch_max(peak, Relaxed);
-            peak
-        }
+        None => counters.tensor_peak.swap(counters.tensors(), Relaxed),
     }
 }
 

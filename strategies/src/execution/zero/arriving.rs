@@ -141,11 +141,7 @@ impl Bucket {
             let coming = (&*self.sharding, gathers);
             // As in `upload`.
             let there = self.device.memory_persistent_allocations(coming, |(sharding, gathers)| {
-                // Another rank may be the last to read a shard of this one, and free it later.
-                let gathered = Beyond::in_place(
-                    || gathers.wait(),
-                    |gathered| gathered.as_ref().map_or([0; 2], |gathered| bytes(gathered, sharding)),
-                )?;
+                let gathered = Beyond::without(|| gathers.wait())?;
                 let arrived = |(id, padded)| (id, Arrived::of(padded, sharding.rows(id)));
                 Ok(gathered.into_iter().map(arrived).collect())
             });
@@ -161,16 +157,6 @@ impl Bucket {
         }
         look(&state.there)
     }
-}
-
-/// Returns the bytes of gathered parameters, and those of a rank's shards of them.
-fn bytes(gathered: &[(ParamId, Tensor<1>)], sharding: &Sharding) -> [usize; 2] {
-    let sum = |of: &dyn Fn(ParamId, usize) -> usize| {
-        let each = |(id, padded): &(_, Tensor<1>)| of(*id, padded.dims()[0]) * padded.dtype().size();
-        gathered.iter().map(each).sum()
-    };
-    let shard = |id, elements| sharding.rows(id).map_or(0, |rows| elements / rows.padded() * rows.per_rank());
-    [sum(&|_, elements| elements), sum(&shard)]
 }
 
 impl Arrived {
