@@ -163,7 +163,8 @@ pub use learning::{
     Clip, Ema, Freeze, Lora, LoraFactors, Quantize, SkipOutliers, Targets, adapted_linear, undropped_linear,
 };
 pub use model_parallel::{
-    ModelPart, ModelParts, OwnTokens, Pipeline, PipelineSchedule, PipelineStep, Pipelined, TensorPlan,
+    ModelPart, ModelParts, OwnTokens, Pipeline, PipelineSchedule, PipelineStep, Pipelined, SharedAxis,
+    TensorPlan,
 };
 pub use params::{
     AnyParam, LowRank, ParamMap, ParamPlace, PathError, Paths, Trained, UnfitFactors, apart,

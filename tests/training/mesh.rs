@@ -3,10 +3,11 @@
 use crate::support::many::*;
 use crate::support::resuming::*;
 use crate::support::{Bigram, Rows, adamw, device, difference, has_bf16, parameters};
-use burn::module::Module;
-use burn::tensor::{Int, Tensor};
+use burn::module::{Module, Param};
+use burn::nn::Linear;
+use burn::tensor::{Device, Int, Tensor, TensorData};
 use firebrick::datasets::{Batch, TokenBatch};
-use firebrick::strategies::{Composed, StrategyError};
+use firebrick::strategies::{Composed, StrategyError, TensorPlan};
 use firebrick::world::Collective;
 use firebrick::{
     Amp, Checkpoints, Clip, Data, Ema, Freeze, Lora, Loss, Mesh, Objective, Offload, Pass, RankReport,
@@ -94,8 +95,14 @@ fn tokens_and_layers_are_shared_under_each_technique() {
         none().with(Ema::new(0.9)),
         none().with(Freeze::paths(["tokens"])).with(Clip::norm(0.05)),
     ];
-    let adapted: [Composed<Gpt>; 2] = [
+    // The tables of tokens and of positions, of which `tokens` is divided, are outside blocks.
+    let adapted: [Composed<Gpt>; 3] = [
         none().with(Lora::rank(2).alpha(4.0)),
+        none().with(
+            Lora::rank(2)
+                .on(["*.widen.weight", "*.narrow.weight", "positions.weight"])
+                .also(["*.bias", "tokens"]),
+        ),
         none().with(Lora::rank(2).alpha(4.0).dropout(0.2)).with(Clip::norm(0.05)),
     ];
     let executed: [Composed<Gpt>; 3] = [
@@ -109,7 +116,8 @@ fn tokens_and_layers_are_shared_under_each_technique() {
         let shape = Shape { ranks: 4, context, tensor, stage, micro_batches: 2 };
         let setting = Setting { steps: shape.setting().steps / 2, ..shape.setting() };
         learned.iter().for_each(|learned| follows(shape, &setting, learned, &none()));
-        adapted.iter().filter(|_| tensor == 1).for_each(|adapted| follows(shape, &setting, adapted, &none()));
+        let adapted = &adapted[..if tensor == 1 { 3 } else { 2 }];
+        adapted.iter().for_each(|adapted| follows(shape, &setting, adapted, &none()));
         executed.iter().for_each(|executed| follows(shape, &setting, &none(), executed));
     }
 }
@@ -187,22 +195,25 @@ fn a_run_resumes_on_another_mesh() {
         checkpoints: Checkpoints::every(4),
         ..Way::on(1, 1)
     };
-    let train = |way: Way, [ranks, context, tensor]: [usize; 3], stage: u8, to: &str| {
+    let train = |way: Way, [ranks, context, tensor]: [usize; 3], stage: u8, lora: Option<Lora>, to: &str| {
         let mesh = Mesh::new().context(context).tensor(tensor);
-        let strategies = Composed::new().with(mesh).with(Zero::stage(stage).replicate_below(16));
+        let strategies = Composed::new().with(mesh).with(Zero::stage(stage).replicate_below(16)).with(lora);
         Way { ranks, per_batch: context * tensor, ..way }.train(&folder.path().join(to), strategies).unwrap()
     };
     let meshes = [[1, 1, 1], [2, 2, 1], [4, 2, 1], [2, 1, 1], [3, 3, 1], [2, 1, 2], [4, 1, 2], [4, 2, 2]];
-    let whole = train(way(8), [1, 1, 1], 0, "whole");
-    for (number, mesh) in meshes.into_iter().enumerate() {
-        let first = format!("{number}");
-        train(way(4), mesh, number as u8 % 4, &first);
-        for (onto, then) in meshes.into_iter().enumerate() {
-            let from = Resume::Path(saved(&folder.path().join(&first), 4));
-            let stage = (number + onto) as u8 % 4;
-            let part = train(way(8).from(from), then, stage, &format!("{number}-{onto}"));
-            let apart = difference(&part.parameters, &whole.parameters);
-            assert!(apart < 1e-5, "{mesh:?} to {then:?}: {apart}");
+    let lora = || Lora::rank(2).on_all_linear().also(["*.bias"]);
+    for (lora, meshes) in [(None, &meshes[..]), (Some(lora()), &meshes[4..])] {
+        let whole = train(way(8), [1, 1, 1], 0, lora.clone(), &format!("whole {}", lora.is_some()));
+        for (number, mesh) in meshes.iter().copied().enumerate() {
+            let first = format!("{} {number}", lora.is_some());
+            train(way(4), mesh, number as u8 % 4, lora.clone(), &first);
+            for (onto, then) in meshes.iter().copied().enumerate() {
+                let from = Resume::Path(saved(&folder.path().join(&first), 4));
+                let stage = (number + onto) as u8 % 4;
+                let part = train(way(8).from(from), then, stage, lora.clone(), &format!("{first}-{onto}"));
+                let apart = difference(&part.parameters, &whole.parameters);
+                assert!(apart < 1e-5, "{mesh:?} to {then:?}, {lora:?}: {apart}");
+            }
         }
     }
 }
@@ -248,6 +259,85 @@ fn a_model_of_a_user_shares_its_tokens() {
         let apart = difference(&run(ranks, context), &alone);
         assert!(apart < 1e-5, "{ranks} {context}: {apart}");
     }
+}
+
+/// A layer of a user, whose inner features ranks divide.
+#[derive(Module, Debug)]
+struct Layer {
+    widen: Linear,
+    narrow: Linear,
+}
+
+impl Layer {
+    fn new(device: &Device) -> Self {
+        let wave = |shape: [usize; 2]| {
+            let values: Vec<f32> = (0..shape[0] * shape[1]).map(|at| (at as f32 * 1.7).sin() * 0.4).collect();
+            let weight = Tensor::from_data(TensorData::new(values, shape), device).require_grad();
+            Linear { weight: Param::from_tensor(weight), bias: None }
+        };
+        Self { widen: wave([1, 4]), narrow: wave([4, 1]) }
+    }
+
+    fn forward(&self, x: Tensor<3>, pass: &Pass) -> Tensor<3> {
+        let inner = self.widen.forward(pass.before_columns(x.clone()));
+        x + pass.after_rows(self.narrow.forward(inner.square()))
+    }
+}
+
+/// A model of a user, whose layers each compute all positions.
+#[derive(Module, Debug)]
+struct Planned {
+    inner: Bigram,
+    layers: Vec<Layer>,
+    #[module(skip)]
+    in_segments: bool,
+}
+
+impl Objective<TokenBatch> for Planned {
+    fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
+        let (losses, mask) = self.inner.losses(batch.ids(pass.device()), batch.labels(pass.device()));
+        let x: Tensor<3> = (losses * mask).unsqueeze_dim(2);
+        let run = |layer: &Layer, x: Tensor<3>, pass: &Pass| layer.forward(x, pass);
+        let y = self.layers.iter().fold(x, |x, layer| match self.in_segments {
+            true => pass.segment(layer, x, run),
+            false => run(layer, x, pass),
+        });
+        Loss { sum: y.square().sum().reshape([1]), items: batch.items() }
+    }
+
+    fn tensor_plan(&self) -> TensorPlan {
+        TensorPlan::new().columns("layers.*.widen", [4]).rows("layers.*.narrow", 4)
+    }
+}
+
+/// The factors that ranks have whole are summed although no positions are divided.
+#[test]
+fn a_model_of_a_user_divides_layers_with_factors() {
+    let run = |ranks: usize, in_segments: bool, lora: Option<Lora>| {
+        let device = device().autodiff();
+        let model = Planned {
+            inner: Bigram::new(&device),
+            layers: vec![Layer::new(&device), Layer::new(&device)],
+            in_segments,
+        };
+        let mesh = Mesh::new().tensor(ranks);
+        let trainer = Trainer::new().over(World::threads(ranks)).with(mesh).with(Zero::stage(1)).with(lora);
+        let data = Data::new(Rows::ragged(12)).micro_batch(4);
+        let trained = trainer.steps(9).fit(model, adamw(), Schedule::constant(1e-2), data)?;
+        Ok::<_, TrainError>(parameters(&trained.model))
+    };
+    let lora = || Lora::rank(2).on(["*.widen.weight", "*.narrow.weight"]);
+    for lora in [None, Some(lora()), Some(lora().also(["inner"]))] {
+        let alone = run(1, true, lora.clone()).unwrap();
+        for ranks in [2, 4] {
+            let apart = difference(&run(ranks, true, lora.clone()).unwrap(), &alone);
+            assert!(apart < 1e-5, "{ranks} {lora:?}: {apart}");
+        }
+    }
+    // Without factors, no gradient needs a segment to be summed in.
+    assert!(run(2, false, None).is_ok());
+    let error = run(2, false, Some(lora())).unwrap_err();
+    assert!(matches!(error, TrainError::Strategy(StrategyError::SequenceOutsideSegment)), "{error}");
 }
 
 #[test]
@@ -330,7 +420,17 @@ fn what_cannot_share_layers_is_refused() {
     assert!(fit(4, Mesh::new().tensor(2).data(2), none()).is_ok());
     let left = error(4, Mesh::new().tensor(2).data(4), none());
     assert!(left.contains("`data` must be 2, which the other axes leave of 4 ranks, found 4"), "{left}");
-    assert!(error(2, Mesh::new().tensor(2), none().with(Lora::rank(2))).contains("do not go with Lora"));
+    for (lora, says) in [
+        (Lora::rank(2).dora(), "do not go with `dora` of Lora"),
+        (Lora::rank(2).dropout(0.1), "do not go with `dropout` of Lora"),
+        (
+            Lora::rank(2).on(["tokens.weight"]),
+            "`tensor` divides `tokens.weight`, which is outside the model's blocks",
+        ),
+    ] {
+        let refused = error(2, Mesh::new().tensor(2), none().with(lora));
+        assert!(refused.contains(says), "{refused}");
+    }
     let trainer =
         Trainer::new().over(World::threads(2)).with(Zero::stage(0)).with(Mesh::new().tensor(2)).steps(2);
     let data = Data::new(Rows::ragged(8)).micro_batch(2);

@@ -12,8 +12,8 @@ use firebrick::datasets::{Batch, TokenBatch};
 use firebrick::strategies::{Composed, PipelineSchedule, StrategyError};
 use firebrick::world::Collective;
 use firebrick::{
-    Amp, Checkpoints, Clip, Data, Ema, Freeze, Lora, Loss, Mesh, Objective, Offload, Pass, RankReport,
-    Recompute, Resume, Schedule, TrainError, Trainer, World, Zero,
+    Amp, Checkpoints, Clip, Data, Ema, Freeze, Lora, Loss, Mesh, Objective, Offload, Pass, Quantize,
+    RankReport, Recompute, Resume, Schedule, TrainError, Trainer, World, Zero,
 };
 use firebrick_models::Gpt;
 
@@ -126,7 +126,12 @@ fn pipelines_without_a_sample_in_the_last_window_take_part() {
 #[test]
 fn blocks_are_divided_under_each_technique() {
     let none = Composed::new;
-    let learned: [Composed<Gpt>; 4] = [
+    let learned: [Composed<Gpt>; 6] = [
+        none().with(Lora::rank(2).alpha(4.0)),
+        // The first rank has no factors.
+        none()
+            .with(Lora::rank(2).on(["blocks.2.*.output.weight"]).also(["positions"]))
+            .with(Clip::norm(0.05)),
         none().with(Clip::norm(0.05)),
         none().with(Ema::new(0.9)),
         none().with(Freeze::paths(["tokens"])).with(Clip::norm(0.05)),
@@ -142,6 +147,10 @@ fn blocks_are_divided_under_each_technique() {
         let shape = Shape { ranks: 4, tensor, stage, ..Shape::of(2, 2) };
         let setting = Setting { steps: shape.setting().steps / 2, ..shape.setting() };
         learned.iter().for_each(|learned| shape.follows(&setting, learned, &none()));
+        if tensor == 1 {
+            let lora = none().with(Lora::rank(2).dora().dropout(0.2));
+            shape.follows(&setting, &lora, &none().with(Recompute::every_block()));
+        }
         executed.iter().for_each(|executed| shape.follows(&setting, &none(), executed));
     }
 }
@@ -319,7 +328,7 @@ fn what_cannot_be_a_pipeline_is_refused() {
     refused(two().stages([1, 1]), none(), "the numbers of blocks of 2 stages, which are 3 together");
     let interleaved = two().schedule(PipelineSchedule::Interleaved(1));
     refused(interleaved, none(), "at least 2");
-    refused(two(), none().with(Lora::rank(2)), "do not go with Lora");
+    refused(two(), none().with(Quantize::nf4()).with(Lora::rank(2)), "do not go with Quantize");
     refused(two(), none().with(Offload::parameters()), "does not go with `Offload(parameters)`");
     let data = || Data::new(Rows::ragged(8)).micro_batch(2);
     let model = gpt(0.0, &device().autodiff());

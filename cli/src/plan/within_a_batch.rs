@@ -116,8 +116,8 @@ impl Work {
     }
 
     /// The calls of a micro-batch in blocks, and at their start and end. A layer gathers the states of all positions, and
-    /// scatters the sums of what the ranks return; the gradients go the other way. Ranks sum the gradients of parameters that each
-    /// of them has whole. The first rank of a pipeline has no end.
+    /// scatters the sums of what the ranks return; the gradients go the other way, where something before them is trained. Ranks
+    /// sum the gradients of parameters that each of them has whole. The first rank of a pipeline has no end.
     fn calls_of_blocks(
         &self,
         shapes: &[Shape],
@@ -135,17 +135,32 @@ impl Work {
             in_forward_of_blocks: false,
         };
         let mut calls = Vec::new();
-        for layer in shapes.iter().filter(is_rows) {
-            for kind in [Collective::AllGather, Collective::ReduceScatter] {
-                let backward = backward(kind, own(self.is_source(layer)), None);
-                calls.extend([backward, CallsOfLayers { in_forward_of_blocks: true, ..backward }]);
+        // Of the target and the source: whether something so far is trained, and something before the layers that read positions.
+        let (mut trained, mut before) = ([false; 2], [None; 2]);
+        let mut first = [true; 2];
+        // Each parameter with its factors.
+        for layer in shapes.chunk_by(|_, next| next.is_factor) {
+            let (weight, is_source) = (&layer[0], self.is_source(&layer[0]));
+            let (side, elements) = (usize::from(is_source), own(is_source));
+            if weight.in_block && std::mem::take(&mut first[side]) {
+                // The gradients of what the first block reads, and what the last one returns.
+                let ends = u64::from(trained[side]) + u64::from(!in_pipeline);
+                calls.push(CallsOfLayers { calls: ends, ..backward(Collective::AllGather, elements, None) });
             }
-        }
-        for is_source in self.sides() {
-            // The gradients of what the first block reads, and what the last one returns.
-            let ends = if in_pipeline { 1 } else { 2 };
-            calls
-                .push(CallsOfLayers { calls: ends, ..backward(Collective::AllGather, own(is_source), None) });
+            if weight.in_block && weight.divided.is_some() {
+                before[side].get_or_insert(trained[side]);
+            }
+            trained[side] |= layer.iter().any(|one| one.is_trained);
+            if is_rows(&weight) {
+                let of_input = before[side].take().unwrap_or(trained[side]);
+                for (kind, is_sent_back) in
+                    [(Collective::AllGather, trained[side]), (Collective::ReduceScatter, of_input)]
+                {
+                    let back = backward(kind, elements, None);
+                    calls.push(CallsOfLayers { in_forward_of_blocks: true, ..back });
+                    calls.extend(is_sent_back.then_some(back));
+                }
+            }
         }
         let whole =
             shapes.iter().filter(|shape| shape.in_block && shape.divided.is_none() && shape.is_trained);
@@ -204,7 +219,7 @@ impl Work {
 
 /// Whether a parameter is the weight of a layer in a block that reads what other layers of the block have computed.
 fn is_rows(shape: &&Shape) -> bool {
-    shape.in_block && shape.divided == Some(0) && shape.shape.len() == 2
+    shape.in_block && shape.divided == Some(0) && shape.shape.len() == 2 && !shape.is_factor
 }
 
 /// The width of the states between blocks.

@@ -168,15 +168,16 @@ impl Run {
         if let Some(ranks) =
             first_effect(&self.strategies, |effects| effects.tensor).filter(|ranks| *ranks > 1)
         {
-            adaptation.require_divisible().map_err(TrainError::from)?;
+            adaptation.require_divisible(true).map_err(TrainError::from)?;
             // Its parameters are not drawn.
             let plan = M::init(&config, &device).tensor_plan();
             plan.check_ranks(ranks).map_err(TrainError::from)?;
+            adaptation.require_factors_in_blocks(&adapted, &plan).map_err(TrainError::from)?;
         }
         if let Some(pipelined) =
             first_effect(&self.strategies, |effects| effects.pipeline).filter(|pipelined| pipelined.ranks > 1)
         {
-            adaptation.require_divisible().map_err(TrainError::from)?;
+            adaptation.require_divisible(false).map_err(TrainError::from)?;
             if config.attention().iter().any(|attention| attention.of_source != attention.over_source) {
                 return Err(TrainError::from(StrategyError::StatesReadElsewhere).into());
             }

@@ -100,6 +100,12 @@ pub(crate) fn shapes<M: Trainable>(
         }
         _ => whole[&place.path].clone(),
     };
+    let divided_axis = |place: &ParamPlace| match (&place.reparameterizes, adaptation.shared_axis(place.id)) {
+        (Some(matrix), Some(shared)) => {
+            divided.get(matrix).filter(|axis| **axis == shared.of_matrix).map(|_| shared.axis)
+        }
+        _ => divided.get(&place.path).copied(),
+    };
     let blocks: Vec<&str> = paths.blocks().collect();
     let block_of = |path: &str| {
         blocks.iter().position(|block| path.strip_prefix(*block).is_some_and(|rest| rest.starts_with('.')))
@@ -122,7 +128,7 @@ pub(crate) fn shapes<M: Trainable>(
         Shape {
             path: place.path.clone(),
             shape: shape_of(place),
-            divided: divided.get(&place.path).copied(),
+            divided: divided_axis(place),
             in_block: block.is_some(),
             in_last_block: block.is_some_and(|block| block + 1 == blocks.len()),
             is_factor: place.reparameterizes.is_some(),

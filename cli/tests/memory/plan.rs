@@ -202,6 +202,8 @@ fn groups_of_ranks_are_planned_too() {
         (4, "[Mesh(pipeline: 2), Zero(stage: 1), Accumulate(2), Amp(bf16)]"),
         (4, "[Mesh(pipeline: 2, schedule: g_pipe), Zero(stage: 2), Accumulate(3)]"),
         (4, "[Mesh(pipeline: 2, tensor: 2), Zero(stage: 0), Accumulate(2), Clip(norm: 1.0)]"),
+        (2, "[Mesh(tensor: 2), Zero(stage: 0), Lora(rank: 4)]"),
+        (4, "[Mesh(pipeline: 2), Zero(stage: 1), Accumulate(2), Lora(rank: 4, targets: AllLinear)]"),
     ] {
         let sets =
             [format!("strategies={strategies}"), format!("ranks={ranks}"), "batch.accumulate=None".into()];

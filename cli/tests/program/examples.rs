@@ -74,8 +74,12 @@ fn mesh() {
         refused(1, &[&example, "--ranks", "2", "--mesh", "context=2"], "`Pass::context_columns`");
     }
     refused(1, &["examples/dpo.ron", "--ranks", "2", "--mesh", "tensor=2"], "`Objective::tensor_plan`");
-    let lora = ["examples/mesh.ron", "--set", "strategies=[Zero(stage: 0), Lora(rank: 2)]"];
-    refused(1, &lora, "do not go with Lora");
+    let lora = |with: &str, says: &str| {
+        let strategies = format!("strategies=[Zero(stage: 0), Lora(rank: 2, {with})]");
+        refused(1, &["examples/mesh.ron", "--set", &strategies], says);
+    };
+    lora("dropout: 0.1", "do not go with `dropout` of Lora");
+    lora("paths: [\"tokens.weight\"]", "outside the model's blocks");
     let pipeline = |with: &[&'static str], says: &str| {
         refused(1, &[&["examples/mesh.ron", "--mesh", "pipeline=2"], with].concat(), says);
     };
@@ -85,7 +89,10 @@ fn mesh() {
         "at most 4 stages, one for each block of the model, found 8",
     );
     pipeline(&["--set", "strategies=[Zero(stage: 3)]"], "does not go with stage 3 of Zero");
-    pipeline(&["--set", "strategies=[Zero(stage: 0), Lora(rank: 2)]"], "do not go with Lora");
+    pipeline(
+        &["--set", "strategies=[Zero(stage: 0), Lora(rank: 2), Quantize(nf4)]"],
+        "do not go with Quantize",
+    );
     refused(1, &["examples/dpo.ron", "--ranks", "2", "--mesh", "pipeline=2"], "asks a reference model");
     refused(
         1,

@@ -214,13 +214,19 @@ pub enum StrategyError {
     )]
     NoTensorPlan,
     /// A divided model does not go with another strategy.
-    #[error(
-        "Mesh: `tensor` and `pipeline` do not go with {0}, whose parts of a matrix are not divided: leave one of the two out"
-    )]
+    #[error("Mesh: the ranks that divide a model do not go with {0}: leave one of the two out")]
     NotWithParts(&'static str),
-    /// A layer outside segments reads positions that ranks divide.
+    /// Factors are attached to a matrix that ranks divide, outside the blocks of the model.
     #[error(
-        "Mesh: between `Pass::divide_sequence` and `Pass::join_sequence`, layers run in `Pass::segment`, which sums the gradients of what all ranks have whole, and one does not: run its block in a segment"
+        "Mesh: `tensor` divides `{parameter}`, which is outside the model's blocks, so that nothing sums the gradients of its factors: name other matrices in `paths` of Lora, or train it whole with `also`"
+    )]
+    FactorsOutsideBlocks {
+        /// The path of the matrix.
+        parameter: String,
+    },
+    /// A divided layer outside segments reads positions that ranks divide, or has factors.
+    #[error(
+        "Mesh: layers that ranks divide run in `Pass::segment`, which sums the gradients of what all ranks have whole, and one does not: run its block in a segment"
     )]
     SequenceOutsideSegment,
     /// A pipeline does not go with a strategy that keeps parameters elsewhere.

@@ -57,6 +57,21 @@ const NAME: &str = "Mesh";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TensorPlan(Vec<Layers>);
 
+/// The factors that are attached to matrices, and the axis that each shares with its matrix.
+pub(crate) type Factors = HashMap<ParamId, SharedAxis>;
+
+/// The axis that a factor shares with the matrix that is read through it: where ranks divide that axis of the matrix, they
+/// divide the factor too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedAxis {
+    /// The matrix.
+    pub matrix: ParamId,
+    /// The axis of the matrix.
+    pub of_matrix: usize,
+    /// The axis of the factor.
+    pub axis: usize,
+}
+
 /// Layers that are divided alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Layers {
@@ -145,20 +160,19 @@ impl TensorPlan {
     ///
     /// A path matches nothing, its units do not divide the axis, or a parameter has more than two axes.
     pub fn axes<M: Module>(&self, model: &M) -> Result<HashMap<ParamId, usize>, StrategyError> {
-        Ok(self.cuts(model)?.into_iter().map(|(id, cut)| (id, cut.axis)).collect())
+        Ok(self.cuts(model, &Factors::new())?.into_iter().map(|(id, cut)| (id, cut.axis)).collect())
     }
 
-    /// Returns how each divided parameter of a model is cut.
+    /// Returns how each divided parameter of a model is cut. A factor is cut as the axis that it shares with its matrix.
     ///
     /// # Errors
     ///
     /// The same as [`axes`](Self::axes).
-    fn cuts<M: Module>(&self, model: &M) -> Result<HashMap<ParamId, Cut>, StrategyError> {
+    fn cuts<M: Module>(&self, model: &M, factors: &Factors) -> Result<HashMap<ParamId, Cut>, StrategyError> {
         let (mut cuts, mut shapes, paths) = (HashMap::new(), HashMap::new(), Paths::of(model));
         each_param(model, |param| drop(shapes.insert(param.id(), param.shape())));
         for Layers { path, axis, units } in &self.0 {
-            let found = paths.params_matching(path);
-            for id in found.map_err(|error| StrategyError::Path { strategy: NAME, error })? {
+            for id in self.params(path, &paths)?.into_iter().filter(|id| !factors.contains_key(id)) {
                 let shape = shapes.get(&id).map_or(&[][..], Vec::as_slice);
                 let is_table =
                     || paths.places().iter().any(|place| place.id == id && place.is_of_embedding());
@@ -186,7 +200,41 @@ impl TensorPlan {
                 cuts.insert(id, Cut { axis: at, length, units: units.clone() });
             }
         }
+        let of_factor = |(id, shared): (&ParamId, &SharedAxis)| {
+            let cut = cuts.get(&shared.matrix).filter(|cut| cut.axis == shared.of_matrix)?;
+            Some((*id, Cut { axis: shared.axis, ..cut.clone() }))
+        };
+        let of_factors: Vec<_> = factors.iter().filter_map(of_factor).collect();
+        cuts.extend(of_factors);
         Ok(cuts)
+    }
+
+    /// Returns the parameters at a path of the plan.
+    fn params(&self, path: &str, paths: &Paths) -> Result<Vec<ParamId>, StrategyError> {
+        paths.params_matching(path).map_err(|error| StrategyError::Path { strategy: NAME, error })
+    }
+
+    /// Checks whether the factors of divided matrices are in blocks, where the gradients are summed of those factors that each rank
+    /// has whole.
+    ///
+    /// # Errors
+    ///
+    /// [`StrategyError::FactorsOutsideBlocks`], or a path matches nothing.
+    pub(crate) fn require_factors_in_blocks(
+        &self,
+        paths: &Paths,
+        factors: &Factors,
+    ) -> Result<(), StrategyError> {
+        for Layers { path, .. } in &self.0 {
+            let divided = self.params(path, paths)?;
+            let outside = paths.places().iter().filter(|place| place.block().is_none());
+            let mut adapted = outside.filter_map(|place| Some((place, factors.get(&place.id)?)));
+            if let Some((place, _)) = adapted.find(|(_, shared)| divided.contains(&shared.matrix)) {
+                let parameter = place.reparameterizes.clone().unwrap_or_default();
+                return Err(StrategyError::FactorsOutsideBlocks { parameter });
+            }
+        }
+        Ok(())
     }
 }
 

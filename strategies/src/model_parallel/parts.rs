@@ -1,6 +1,6 @@
 //! The parts of a model that its ranks hold.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use burn::tensor::{Device, Tensor};
 use firebrick_world::{Communicator, PartShape, WorldError, host_device, on_host};
 
 use super::pipeline::{Pipeline, Pipelined};
-use super::{NAME, TensorPlan};
+use super::{Factors, NAME, SharedAxis, TensorPlan};
 use crate::error::Faults;
 use crate::sharding::sum_of;
 use crate::{ParamMap, Paths, SettingError, StrategyError, learns, map_params, relift};
@@ -93,6 +93,8 @@ pub struct ModelParts {
     /// Those of the same stage, which divide its layers.
     tensor: Communicator,
     cuts: HashMap<ParamId, Cut>,
+    /// The factors that each rank has whole, of matrices that are cut along the other axis.
+    partial: HashSet<ParamId>,
     own_tokens: Option<OwnTokens>,
     pipeline: Option<Arc<Pipeline>>,
     faults: Faults,
@@ -110,12 +112,13 @@ impl ModelParts {
     /// # Errors
     ///
     /// There are ranks to divide layers and the plan divides nothing, a path of it matches nothing, or it has units that the ranks do not
-    /// divide; or the model has fewer blocks than the pipeline has stages.
+    /// divide; the model has fewer blocks than the pipeline has stages; or factors are outside blocks.
     pub(crate) fn of<M: Module>(
         model: &M,
         plan: &TensorPlan,
         ranks: Communicator,
         pipelined: &Pipelined,
+        factors: &Factors,
     ) -> Result<Self, StrategyError> {
         let stages = pipelined.ranks.max(1);
         let size = ranks.size() / stages;
@@ -123,6 +126,7 @@ impl ModelParts {
         let mut parts = Self {
             tensor,
             cuts: HashMap::new(),
+            partial: HashSet::new(),
             own_tokens: None,
             pipeline: None,
             faults: Faults::default(),
@@ -134,7 +138,12 @@ impl ModelParts {
             let expected = format!("at most the {tokens} tokens of the vocabulary");
             SettingError::require(size <= tokens, "tensor", expected, size)
                 .map_err(|error| StrategyError::setting(NAME, error))?;
-            parts.cuts = plan.cuts(model)?;
+            plan.require_factors_in_blocks(&Paths::of(model), factors)?;
+            parts.cuts = plan.cuts(model, factors)?;
+            let is_partial = |(id, shared): &(&ParamId, &SharedAxis)| {
+                parts.cuts.contains_key(&shared.matrix) && !parts.cuts.contains_key(*id)
+            };
+            parts.partial = factors.iter().filter(is_partial).map(|(id, _)| *id).collect();
             let own = |all| OwnTokens { own: share(all, parts.tensor.rank(), size), all };
             parts.own_tokens = plan.tokens().map(own);
         }
@@ -185,6 +194,12 @@ impl ModelParts {
     /// Returns whether this rank is the one to count a parameter, or its part of it, in what is summed over the ranks.
     pub fn counts(&self, id: ParamId) -> bool {
         self.holders(id).unwrap_or(0..1).contains(&self.ranks.rank())
+    }
+
+    /// Returns whether this rank has a part of the gradient of a parameter that it has whole: of a factor whose matrix is divided along
+    /// the other axis. `None` asks for any parameter.
+    pub(crate) fn has_part_of_gradient(&self, id: Option<ParamId>) -> bool {
+        id.map_or(!self.partial.is_empty(), |id| self.partial.contains(&id))
     }
 
     /// Returns the part of a parameter that this rank holds, if that is not the whole.

@@ -132,6 +132,11 @@ impl Pass {
         self.sequence.is_some()
     }
 
+    /// Returns whether the ranks of a tensor axis have parts of the gradients of factors.
+    pub(super) fn has_part_of_gradients(&self) -> bool {
+        self.plan.parts().is_some_and(|parts| parts.has_part_of_gradient(None))
+    }
+
     /// Returns the states of all positions, `[rows, columns, width]`, from those that the ranks have after the last block of a
     /// pass that [divides](Self::divide_sequence) them. Each rank computes the same from these; backward, it has the
     /// gradients of its own.
@@ -151,6 +156,7 @@ mod tests {
     use firebrick_world::World;
 
     use super::*;
+    use crate::model_parallel::Factors;
     use crate::{ModelParts, Pipelined, StrategyError, TensorPlan, testing};
 
     const WIDTH: usize = 3;
@@ -196,7 +202,8 @@ mod tests {
     fn divided(world: Communicator) -> (Vec<Block>, Pass) {
         let model = vec![Block::new(), Block::new()];
         let plan = TensorPlan::new().columns("*.inner", [4]);
-        let parts = Arc::new(ModelParts::of(&model, &plan, world, &Pipelined::default()).unwrap());
+        let parts =
+            Arc::new(ModelParts::of(&model, &plan, world, &Pipelined::default(), &Factors::new()).unwrap());
         let model = parts.cut(model);
         let mut plan = SegmentPlan::of(&model);
         plan.divide_model(parts);

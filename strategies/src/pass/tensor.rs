@@ -26,10 +26,11 @@ impl Pass {
     /// assert_eq!(Pass::train(&Device::flex()).before_columns(x.clone()).into_data(), x.into_data());
     /// ```
     pub fn before_columns(&self, x: Tensor<3>) -> Tensor<3> {
-        let Some(sequence) = self.sequence.clone() else { return self.sum_gradients(x) };
-        if self.training && self.segment == 0 {
+        let has_parts = self.sequence.is_some() || self.has_part_of_gradients();
+        if has_parts && self.training && self.segment == 0 {
             self.plan.report(StrategyError::SequenceOutsideSegment);
         }
+        let Some(sequence) = self.sequence.clone() else { return self.sum_gradients(x) };
         let all = sequence.gather(x.clone().inner());
         self.grafted(x, all, move |grad| sequence.reduce_scatter(grad))
     }

@@ -19,7 +19,8 @@ use burn::tensor::{Device, Tensor};
 use firebrick_kernels::packed::PackedMatrix;
 use firebrick_world::{Communicator, host_device};
 
-use crate::{LowRank, ModelParts, Paths, Pipelined, StrategyError, TensorPlan, apart, learns};
+use crate::model_parallel::Factors;
+use crate::{LowRank, ModelParts, Paths, Pipelined, SharedAxis, StrategyError, TensorPlan, apart, learns};
 
 pub use packed_base::PackedBase;
 pub(crate) use read_whole::ReadWhole;
@@ -59,6 +60,7 @@ pub struct Adaptation {
     whole: HashSet<ParamId>,
     /// The packed values of matrices, empty where a matrix is not packed.
     bases: HashMap<ParamId, PackedBase>,
+    factors: Factors,
 }
 
 impl Adaptation {
@@ -92,29 +94,34 @@ impl Adaptation {
     ///
     /// # Errors
     ///
-    /// The model has no plan, the ranks do not divide its layers or its blocks, or a matrix is read through factors or packed.
+    /// The model has no plan, the ranks do not divide its layers or its blocks, or what has [adapted](Self::require_divisible) it.
     pub(crate) fn divide<M: Module>(
         &mut self,
         model: M,
         ranks: Communicator,
         pipeline: &Pipelined,
     ) -> Result<M, StrategyError> {
-        self.require_divisible()?;
-        let parts = Arc::new(ModelParts::of(&model, &self.tensor_plan, ranks, pipeline)?);
+        self.require_divisible(ranks.size() > pipeline.ranks)?;
+        let parts = Arc::new(ModelParts::of(&model, &self.tensor_plan, ranks, pipeline, &self.factors)?);
         self.parts = Some(parts.clone());
         Ok(parts.cut(model))
     }
 
-    /// Rejects a model to divide whose matrices are read through factors or packed.
+    /// Rejects a model whose matrices cannot be divided among the ranks of a pipeline, or of a `tensor` axis too.
     ///
     /// # Errors
     ///
     /// [`StrategyError::NotWithParts`].
-    pub fn require_divisible(&self) -> Result<(), StrategyError> {
-        match (self.low_rank, self.bases.is_empty()) {
-            (Some(_), _) => Err(StrategyError::NotWithParts("Lora")),
-            (None, false) => Err(StrategyError::NotWithParts("Quantize")),
-            (None, true) => Ok(()),
+    pub fn require_divisible(&self, tensor: bool) -> Result<(), StrategyError> {
+        let dora = self.low_rank.is_some_and(|low_rank| low_rank.dora);
+        let refused = [
+            (self.quantized().next().is_some(), "Quantize, whose packed matrices are not divided"),
+            (tensor && dora, "`dora` of Lora, which takes the norms of whole columns"),
+            (tensor && self.dropout > 0.0, "`dropout` of Lora, whose mask is that of whole inputs"),
+        ];
+        match refused.into_iter().find(|(is_there, _)| *is_there) {
+            Some((_, what)) => Err(StrategyError::NotWithParts(what)),
+            None => Ok(()),
         }
     }
 
@@ -167,6 +174,29 @@ impl Adaptation {
     pub fn attach(&mut self, low_rank: LowRank, dropout: f64) {
         self.low_rank = Some(low_rank);
         self.dropout = dropout;
+    }
+
+    /// Declares that a factor is attached to a matrix.
+    pub(crate) fn attach_factor(&mut self, factor: ParamId, shared: SharedAxis) {
+        self.factors.insert(factor, shared);
+    }
+
+    /// Returns the axis that a factor shares with its matrix, or `None` for another parameter.
+    pub fn shared_axis(&self, factor: ParamId) -> Option<SharedAxis> {
+        self.factors.get(&factor).copied()
+    }
+
+    /// Checks whether the factors are of matrices whose gradients are summed over the ranks that a plan divides layers among.
+    ///
+    /// # Errors
+    ///
+    /// [`StrategyError::FactorsOutsideBlocks`], or a path of the plan matches nothing.
+    pub fn require_factors_in_blocks<M: Module>(
+        &self,
+        model: &M,
+        plan: &TensorPlan,
+    ) -> Result<(), StrategyError> {
+        plan.require_factors_in_blocks(&Paths::of(model), &self.factors)
     }
 
     /// Returns where the packed values of a matrix are, or are to be.

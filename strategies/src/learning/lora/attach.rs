@@ -8,7 +8,7 @@ use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 
 use super::factors::{InputDropout, LoraFactors, dense, norms};
 use super::start::Start;
-use crate::{Adaptation, FactorValues, LowRank, PackedBase};
+use crate::{Adaptation, FactorValues, LowRank, PackedBase, SharedAxis};
 use firebrick_kernels::{Draws, cast};
 
 /// Separates the factors' random numbers from others with the run's seed.
@@ -64,7 +64,7 @@ impl<'a> Attach<'a> {
     }
 
     /// Creates the factors of a matrix `[in, out]`, in its dtype.
-    fn factors<const D: usize>(&self, path: &str, matrix: &Param<Tensor<D>>) -> LoraFactors {
+    fn factors<const D: usize>(&mut self, path: &str, matrix: &Param<Tensor<D>>) -> LoraFactors {
         let LowRank { rank, dora, .. } = self.low_rank;
         let shape = matrix.lazy_shape();
         let [from, to] = [shape[0], shape[D - 1]];
@@ -87,6 +87,13 @@ impl<'a> Attach<'a> {
                 let magnitude = given.or_else(|| dora.then(|| magnitude_of(matrix)));
                 (param(a, matrix), param(b, matrix), magnitude)
             });
+        let mut shares = |factor: ParamId, axis, of_matrix| {
+            let matrix = matrix.id;
+            self.adaptation.attach_factor(factor, SharedAxis { matrix, of_matrix, axis });
+        };
+        shares(a.id, 0, 0);
+        shares(b.id, 1, D - 1);
+        magnitude.iter().for_each(|magnitude| shares(magnitude.id, 0, D - 1));
         let prob = self.adaptation.dropout();
         let drops = prob > 0.0 && !self.undropped.contains(&matrix.id);
         let dropout = drops.then(|| InputDropout::new(prob, path, self.adaptation.read_whole().clone()));
@@ -135,7 +142,10 @@ impl Reparameterizer for Attach<'_> {
         }
         let factors = match self.done.get(&id) {
             Some(done) => done.clone(),
-            None => LoraFactors { base: self.adaptation.base_of(id), ..self.factors(path, &param) },
+            None => {
+                let factors = self.factors(path, &param);
+                LoraFactors { base: self.adaptation.base_of(id), ..factors }
+            }
         };
         self.done.insert(id, factors.clone());
         (self.adaptation.freeze(param), Some(factors))

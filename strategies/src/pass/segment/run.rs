@@ -47,9 +47,9 @@ impl Pass {
         F: Fn(&B, X, &Pass) -> Y + Send + Sync + 'static,
     {
         // A block inside another one is part of it.
-        let divides_sequence = self.segment == 0 && self.divides_sequence();
+        let sums = self.segment == 0 && (self.divides_sequence() || self.has_part_of_gradients());
         let run = move |block: &B, input: X, pass: &Pass| {
-            let summed = divides_sequence.then(|| summed(block, pass)).flatten();
+            let summed = sums.then(|| summed(block, pass)).flatten();
             run(summed.as_ref().unwrap_or(block), input, pass)
         };
         let index = self.segments.fetch_add(1, Relaxed) as usize;

@@ -1,4 +1,5 @@
-//! Sums the gradients of the parameters of a block that each rank has whole, where the ranks compute some positions each.
+//! Sums the gradients of the parameters of a block that each rank has whole, where the ranks compute some positions each, or some
+//! columns or rows of a matrix beside which the parameter is a factor.
 //!
 //! The block reads them through a token, as in [`delivered`](super::delivered), so that a single call sums all of them:
 //!
@@ -21,10 +22,12 @@ use super::graft::{graft, join};
 use super::{SegmentPlan, lock};
 use crate::{ModelParts, ParamMap, Pass, map_params};
 
-/// Returns the block for a pass in which each rank has some positions, if it has parameters to learn that all ranks have whole.
+/// Returns the block for a pass in which each rank has a part of the gradients of parameters that all ranks have whole, if the block
+/// has such parameters to learn.
 pub(super) fn summed<B: Module>(block: &B, pass: &Pass) -> Option<B> {
     let parts = pass.plan.parts()?;
-    let mut whole = Whole { parts, places: HashMap::new(), like: Vec::new() };
+    let all = pass.divides_sequence();
+    let mut whole = Whole { parts, all, places: HashMap::new(), like: Vec::new() };
     block.visit(&mut whole);
     let Whole { places, like, .. } = whole;
     if like.is_empty() {
@@ -44,9 +47,10 @@ pub(super) fn summed<B: Module>(block: &B, pass: &Pass) -> Option<B> {
     Some(map_params(block.clone(), &mut read))
 }
 
-/// Finds the parameters that all ranks have whole and that learn.
+/// Finds the parameters that all ranks have whole and that learn: all of them, or factors alone.
 struct Whole<'a> {
     parts: &'a ModelParts,
+    all: bool,
     places: HashMap<ParamId, usize>,
     like: Vec<PartShape>,
 }
@@ -57,7 +61,8 @@ impl ModuleVisitor for Whole<'_> {
             return;
         }
         let value = param.base();
-        if self.parts.part(param.id, &value.dims()).is_none() {
+        let sums = self.all || self.parts.has_part_of_gradient(Some(param.id));
+        if sums && self.parts.part(param.id, &value.dims()).is_none() {
             self.places.insert(param.id, self.like.len());
             self.like.push(PartShape::flat(value.shape().num_elements(), value.dtype()));
         }
