@@ -101,7 +101,9 @@ mod testing;
 mod upload;
 mod zero_results;
 
-pub use attention::{Attending, Reads, attends_in_tiles, attention, attention_of_joint};
+pub use attention::{
+    Attending, AttentionInParts, AttentionSoFar, Reads, attends_in_tiles, attention, attention_of_joint,
+};
 pub use draws::Draws;
 pub use dropout::{DropMask, DropoutOps, Samples, Site, dropout};
 pub use embedding::{EmbeddingOps, embedding, embedding_sum};

@@ -25,9 +25,9 @@ pub(super) fn attend(
     dropout: &Dropout,
     pass: &Pass,
 ) -> Tensor<4> {
-    let (key, value) = of_all_columns((key, value), pass);
-    let pass = &pass.of_share(query.dims()[1]);
-    attention(query, key, value, bias, Attending { reads, scale, cap: None, dropout: dropout.at(pass) })
+    let of_share = pass.of_share(query.dims()[1]);
+    let how = Attending { reads, scale, cap: None, dropout: dropout.at(&of_share) };
+    pass.attention([query, key, value], bias, how)
 }
 
 /// The scale of the scores of heads of this size.
@@ -55,19 +55,6 @@ pub(super) fn normed_heads(norm: Option<&RmsNorm>, x: Tensor<4>, pass: &Pass) ->
 pub(super) fn join_heads(x: Tensor<4>) -> Tensor<3> {
     let [batch, heads, length, size] = x.dims();
     x.swap_dims(1, 2).reshape([batch, length, heads * size])
-}
-
-/// Returns the keys and values of all columns of the rows, each `[batch, heads, columns, size]`, where ranks share the tokens
-/// of a batch; elsewhere, those that are given.
-pub(super) fn of_all_columns((keys, values): KeyValue, pass: &Pass) -> KeyValue {
-    if !pass.selects_columns() {
-        return (keys, values);
-    }
-    let [_, heads, _, size] = keys.dims();
-    let width = heads * size;
-    let all = pass.of_all_columns(Tensor::cat(vec![join_heads(keys), join_heads(values)], 2));
-    let part = |at| split_heads(all.clone().narrow(2, at * width, width), heads);
-    (part(0), part(1))
 }
 
 /// What each position of these rows reads: those up to itself with its own label. Labels are the samples of a row, or
@@ -124,8 +111,7 @@ impl Attention {
         let mixed = if pass.selects_columns() {
             let own = joint.dims()[2] / 3;
             let part = |at| split_heads(joint.clone().narrow(2, at * own, own), heads);
-            let (keys, values) = of_all_columns((part(1), part(2)), pass);
-            attention(part(0), keys, values, None, how)
+            pass.attention([0, 1, 2].map(part), None, how)
         } else {
             attention_of_joint(joint, heads, how)
         };

@@ -167,21 +167,24 @@ fn elements(report: &RankReport, kind: Collective) -> f64 {
     report.per_step.get(&kind).map_or(0.0, |step| step.elements)
 }
 
-/// Each layer gathers the keys and values of the other ranks once forward, once more if it runs again, and their gradients
-/// are scattered once.
+/// Each layer hands on the keys and values of all ranks but one forward, once more if it runs again, and in the backward pass, with
+/// the gradients of those of all ranks.
 #[test]
-fn ranks_send_keys_and_values_and_their_gradients() {
+fn ranks_hand_on_keys_and_values_and_their_gradients() {
     let sent = |context: usize, recomputes: Option<Recompute>| {
         let report = reported(2 * context, Mesh::new().context(context), recomputes);
-        [Collective::AllGather, Collective::ReduceScatter].map(|kind| elements(&report, kind))
+        [Collective::Send, Collective::AllGather, Collective::ReduceScatter]
+            .map(|kind| elements(&report, kind))
     };
     for context in [2, 4] {
         // 3 layers, 4 rows of 8 tokens, and a key and a value of 16 numbers each.
-        let each = (3 * 4 * 8 * 2 * 16 * (context - 1) / context) as f64;
-        assert_eq!(sent(context, None), [each, each]);
-        assert_eq!(sent(context, Some(Recompute::every_block())), [2.0 * each, each]);
+        let own = (3 * 4 * 8 * 2 * 16 / context) as f64;
+        let others = (context - 1) as f64;
+        let in_ring = |runs: f64| [(runs * others + others + context as f64) * own, 0.0, 0.0];
+        assert_eq!(sent(context, None), in_ring(1.0));
+        assert_eq!(sent(context, Some(Recompute::every_block())), in_ring(2.0));
     }
-    assert_eq!(sent(1, None), [0.0; 2]);
+    assert_eq!(sent(1, None), [0.0; 3]);
 }
 
 /// A checkpoint is one of the model: a mesh goes on from any other.

@@ -24,6 +24,8 @@ pub struct Drops {
     starts: [Option<Vec<usize>>; 2],
     /// The columns of the queries, if they aren't numbered from 0.
     columns: Option<Arc<[usize]>>,
+    /// The columns of the keys, if they aren't numbered from 0.
+    key_columns: Option<Arc<[usize]>>,
     /// The number of the first head.
     first_head: usize,
     /// p·2³², rounded down.
@@ -60,7 +62,9 @@ impl Drops {
         };
         let keys = (0..rows).map(|row| draws.of_row(number, row)).collect();
         let (threshold, factor) = ((prob * 4_294_967_296.0) as u32, (1.0 / (1.0 - prob)) as f32);
-        (threshold > 0).then_some(Self { keys, starts, columns, first_head: from, threshold, factor })
+        let key_columns = reads.key_columns().cloned();
+        let drops = Self { keys, starts, columns, key_columns, first_head: from, threshold, factor };
+        (threshold > 0).then_some(drops)
     }
 }
 
@@ -99,6 +103,7 @@ pub struct DroppedKeys {
     second: Vec<u32>,
     /// The column where the row's sample of keys starts.
     start: usize,
+    columns: Option<Arc<[usize]>>,
     threshold: u32,
     factor: f32,
 }
@@ -119,13 +124,16 @@ impl DroppedKeys {
         let keys =
             (query..query + queries).map(|query| of_head.enter(spread(column(query).wrapping_sub(start))));
         let (first, second) = keys.map(|Key(a, b)| (a, b)).unzip();
-        Some(Self { first, second, start: of_keys, threshold: drops.threshold, factor: drops.factor })
+        let (columns, threshold, factor) = (drops.key_columns.clone(), drops.threshold, drops.factor);
+        Some(Self { first, second, start: of_keys, columns, threshold, factor })
     }
 
     /// Returns 0 for the dropped weights of a vector of queries, and 1 / (1 - p) for the others.
     #[inline(always)]
     pub fn factor<S: Simd>(&self, simd: S, at: usize, key: usize) -> S::f32s {
         let [first, second] = [&self.first, &self.second].map(|words| S::as_simd_u32s(words).0[at]);
+        // A tile may end with keys that do not exist.
+        let key = self.columns.as_ref().map_or(key, |columns| columns.get(key).copied().unwrap_or(0));
         let step = simd.splat_u32s(spread(key.wrapping_sub(self.start)));
         let word = hash(simd, simd.add_u32s(step, first), second);
         let is_dropped = simd.less_than_u32s(word, simd.splat_u32s(self.threshold));

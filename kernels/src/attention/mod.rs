@@ -10,6 +10,7 @@
 //! reads.rs     the range of keys that each query reads
 //! spans.rs     where rows stand, and their blocks
 //! ops.rs       attention as operations of a backend, with its gradient
+//! parts.rs     attention to keys that come in parts
 //! flash/       attention on NVIDIA's GPUs, in tiles of half precision
 //! cube.rs      attention on a device, between products
 //! cube_rows.rs rows of scores on a device, and their dropped weights
@@ -38,6 +39,7 @@ mod flex;
 mod forward;
 mod gradient;
 mod ops;
+mod parts;
 mod product;
 mod reads;
 mod rows;
@@ -58,6 +60,7 @@ use crate::dropout::dropout_along;
 use crate::off::Kernel;
 use crate::{Ragged, Samples, Site, cast, matmul};
 
+pub use parts::{AttentionInParts, AttentionSoFar};
 pub use reads::Reads;
 
 /// What an [`attention`] computes, apart from its tensors.

@@ -43,6 +43,8 @@ pub struct Reads {
     key_starts: Option<Arc<[usize]>>,
     /// The own key of each query of a row; `None` means that the last query's own key is the last key.
     own_keys: Option<Arc<[usize]>>,
+    /// The column of each key, if keys were selected; `None` means that keys are numbered from 0.
+    key_columns: Option<Arc<[usize]>>,
 }
 
 struct Ranges {
@@ -133,7 +135,7 @@ impl Reads {
             #[cfg(feature = "cube")]
             bounds: Mutex::default(),
         });
-        Self { shared, key_starts: None, own_keys: None }
+        Self { shared, key_starts: None, own_keys: None, key_columns: None }
     }
 
     /// Sets the column where the sample of keys starts in each row, for keys that are padded apart from the queries, such
@@ -187,6 +189,37 @@ impl Reads {
         let shape = [rows, queries.len(), keys];
         let selected = Self::new(shape, |row, query| self.of(row, queries[query]));
         Self { key_starts: self.key_starts.clone(), own_keys: Some(queries), ..selected }
+    }
+
+    /// Returns the reads of some of the keys, whose columns ascend: of the keys of one of the ranks that share the tokens of a batch.
+    ///
+    /// ```
+    /// use firebrick_kernels::Reads;
+    ///
+    /// let reads = Reads::causal(8).of_keys([2, 3, 6, 7].into());
+    /// assert_eq!((reads.shape(), reads.of(0, 1), reads.of(0, 6)), ([1, 8, 4], 0..0, 0..3));
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If the rows are [ragged](Self::ragged).
+    pub fn of_keys(&self, columns: Arc<[usize]>) -> Self {
+        assert!(
+            self.shared.ragged.is_none(),
+            "Reads: keys are selected of rows of one length, found {self:?}"
+        );
+        let [rows, queries, _] = self.shared.shape;
+        let place = |column: usize| columns.partition_point(|one| *one < column);
+        let of_keys = Self::new([rows, queries, columns.len()], |row, query| {
+            let Range { start, end } = self.of(row, query);
+            place(start)..place(end)
+        });
+        Self { key_starts: self.key_starts.clone(), key_columns: Some(columns), ..of_keys }
+    }
+
+    /// The columns of the keys, if they were [selected](Self::of_keys).
+    pub(super) fn key_columns(&self) -> Option<&Arc<[usize]>> {
+        self.key_columns.as_ref()
     }
 
     /// Narrows each range to the last `window` keys up to the query's own, and to none after it. The last query's own key
@@ -312,6 +345,14 @@ impl Reads {
             None => &self.shared.ranges[(row % rows) * queries..][..queries],
             Some([rows, _]) => &self.shared.ranges[rows.row(row)],
         }
+    }
+
+    /// Returns which queries read nothing, `[rows, 1, queries, 1]`, if one does.
+    pub(super) fn empty(&self, device: &Device) -> Option<Tensor<4, Bool>> {
+        let [rows, queries, _] = self.shared.shape;
+        let empty: Vec<bool> = self.shared.ranges.iter().map(|[start, end]| start == end).collect();
+        let data = || TensorData::new(empty.clone(), [rows, 1, queries, 1]);
+        empty.contains(&true).then(|| Tensor::from_data(data(), device))
     }
 
     /// Returns whether a query reads nothing.

@@ -19,8 +19,11 @@ fn source(path: &str) -> String {
 }
 
 /// What the crate exports besides kernels: arguments, traits over backends, and functions that compute nothing.
-const NO_KERNELS: [&str; 37] = [
+const NO_KERNELS: [&str; 39] = [
     "Attending",
+    // On the CPU alone.
+    "AttentionInParts",
+    "AttentionSoFar",
     "Draws",
     "DropMask",
     "DropoutOps",

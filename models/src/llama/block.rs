@@ -2,11 +2,11 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType, Tensor};
-use firebrick_kernels::{Attending, Reads, add, attention};
+use firebrick_kernels::{Attending, Reads, add};
 use firebrick_strategies::{Dropout, Pass, TensorPlan};
 
 use super::LlamaConfig;
-use crate::attention::{join_heads, normed_heads, of_all_columns, scale_of, split_heads};
+use crate::attention::{join_heads, normed_heads, scale_of, split_heads};
 use crate::key_value::{KeyValue, behind};
 use crate::rope::{Angles, rotated};
 use crate::{Activation, Linear, RmsNorm};
@@ -97,11 +97,11 @@ impl Block {
         let [query, key, value] = self.projected(pass.before_columns(normed), pass);
         let query = rotated(normed_heads(self.query_norm.as_ref(), query, pass), angles.clone());
         let key = rotated(normed_heads(self.key_norm.as_ref(), key, pass), angles);
-        let (keys, values) = of_all_columns(behind(past, key, value), pass);
+        let (keys, values) = behind(past, key, value);
         let (scale, cap) = (self.score_scale, self.score_cap);
         let of_share = pass.of_share(pass.share_of(self.heads));
         let attending = Attending { reads: &reads, scale, cap, dropout: self.weight_dropout.at(&of_share) };
-        let mixed = attention(query, keys.clone(), values.clone(), None, attending);
+        let mixed = pass.attention([query, keys.clone(), values.clone()], None, attending);
         let mixed = self.output.forward_rows(join_heads(mixed), pass);
         let mixed = match &self.attention_output_norm {
             Some(norm) => norm.forward(mixed),

@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use burn::tensor::Tensor;
-use firebrick_kernels::Samples;
+use burn::tensor::{FloatDType, Tensor};
+use firebrick_kernels::{Attending, AttentionInParts, Samples, attention, cast};
 use firebrick_world::WorldError;
 
+use super::ring::{Ring, RingAttention};
 use super::segment::graft;
 use super::{Pass, SegmentPlan};
 
@@ -24,8 +25,8 @@ impl Pass {
     /// Returns the columns that this rank computes of rows `[batch, columns]`, if several ranks share the tokens of a batch.
     ///
     /// A model that divides its tokens sums the loss of these columns alone, and returns the items of the whole batch beside
-    /// it. It calls [`selecting`](Self::selecting) for the pass of its layers, and [`of_all_columns`](Self::of_all_columns)
-    /// for what tokens read of one another. What an evaluation counts of the whole batch, it counts where
+    /// it. It calls [`selecting`](Self::selecting) for the pass of its layers, and [`attention`](Self::attention) or
+    /// [`of_all_columns`](Self::of_all_columns) for what tokens read of one another. What an evaluation counts of the whole batch, it counts where
     /// [`counts_batch`](Self::counts_batch) alone.
     ///
     /// ```
@@ -73,6 +74,82 @@ impl Pass {
     pub fn selecting(&self, columns: &ContextColumns, starts: Vec<usize>) -> Self {
         let samples = Samples::Selected { columns: columns.own.clone(), starts: starts.into() };
         Self { samples, ..self.clone() }
+    }
+
+    /// Computes the [`attention`] of the queries that the pass [selects](Self::selecting), `[batch, heads, columns, size]`, to the keys
+    /// and values of all ranks, given those of this one, `[batch, key heads, columns, size]`. `how.reads` has the keys of all columns.
+    /// All ranks that share a batch call it together, forward and backward. In a pass that selects none, it is [`attention`].
+    ///
+    /// On the CPU, keys and values go around in a ring: each rank computes its part of the output with those that it has, hands
+    /// them to the next rank, and joins the parts by the logarithms of their sums (Liu et al., 2023, arXiv:2310.01889). In the
+    /// backward pass they go around again, with their gradients. On other devices, and with a bias, each rank gathers all keys
+    /// and values (Llama Team, 2024, arXiv:2407.21783, section 3.3.2).
+    ///
+    /// If another rank is gone, it returns zeros, and [`check`](Self::check) the error.
+    ///
+    /// # Panics
+    ///
+    /// As [`attention`], and [`of_all_columns`](Self::of_all_columns).
+    pub fn attention(
+        &self,
+        [query, key, value]: [Tensor<4>; 3],
+        bias: Option<Tensor<4>>,
+        how: Attending,
+    ) -> Tensor<4> {
+        let (Some(ranks), Samples::Selected { columns, .. }) = (self.plan.context(), &self.samples) else {
+            return attention(query, key, value, bias, how);
+        };
+        if let (None, Some(ring)) = (&bias, self.plan.ring()) {
+            let length = columns.len() / 2;
+            let of_rank = |rank| chunks_of(rank, ranks.size()).map(|chunk| part(chunk, length));
+            let columns = (0..ranks.size()).map(|rank| of_rank(rank).into_iter().flatten().collect());
+            if let Some(parts) = AttentionInParts::of(&query, how, &columns.collect::<Vec<_>>()) {
+                return self.ring_attention([query, key, value], parts, ring);
+            }
+        }
+        self.gathered_attention([query, key, value], bias, how)
+    }
+
+    /// Computes it with keys and values that go around.
+    fn ring_attention(
+        &self,
+        [query, key, value]: [Tensor<4>; 3],
+        parts: AttentionInParts,
+        ring: &Ring,
+    ) -> Tensor<4> {
+        let (shape, key_heads) = (query.dims(), key.dims()[1]);
+        // One tensor, since a graft has one input.
+        let joint = Tensor::cat(vec![query, key, value], 1);
+        let attention = RingAttention::of(ring.clone(), parts, joint.clone().inner(), key_heads);
+        let all = match attention.forward() {
+            Ok(all) => all,
+            Err(error) => return lost(&self.plan, error, shape, &joint),
+        };
+        let output = all.output(&joint);
+        let Some(strategy) = joint.device().gradient_checkpointing_strategy() else { return output };
+        let value = Tensor::from_inner(output.clone()).with_gradient_checkpointing_strategy(strategy);
+        let (plan, whole) = (self.plan.clone(), joint.dims());
+        graft(joint, value, move |grad: Tensor<4>| match attention.backward(&output, &all, &grad) {
+            Ok(gradients) => cast(Tensor::cat(gradients.to_vec(), 1), FloatDType::from(grad.dtype())),
+            Err(error) => lost(&plan, error, whole, &grad),
+        })
+    }
+
+    /// Computes it with gathered keys and values.
+    fn gathered_attention(
+        &self,
+        [query, key, value]: [Tensor<4>; 3],
+        bias: Option<Tensor<4>>,
+        how: Attending,
+    ) -> Tensor<4> {
+        let [rows, heads, columns, size] = key.dims();
+        let by_column = |x: Tensor<4>| x.swap_dims(1, 2).reshape([rows, columns, heads * size]);
+        let all = self.of_all_columns(Tensor::cat(vec![by_column(key), by_column(value)], 2));
+        let [key, value] = [0, 1].map(|part| {
+            let part = all.clone().narrow(2, part * heads * size, heads * size);
+            part.reshape([rows, all.dims()[1], heads, size]).swap_dims(1, 2)
+        });
+        attention(query, key, value, bias, how)
     }
 
     /// Returns the values of all columns, `[batch, all columns, width]`, from those of the columns that the pass
@@ -129,7 +206,12 @@ impl Pass {
 }
 
 /// Reports that another rank is gone, and returns zeros like another tensor.
-fn lost(plan: &SegmentPlan, error: WorldError, shape: [usize; 3], like: &Tensor<3>) -> Tensor<3> {
+pub(super) fn lost<const D: usize>(
+    plan: &SegmentPlan,
+    error: WorldError,
+    shape: [usize; D],
+    like: &Tensor<D>,
+) -> Tensor<D> {
     plan.report(error.into());
     Tensor::zeros(shape, (&like.device(), like.dtype()))
 }

@@ -4,6 +4,7 @@
 //! mod.rs      Pass: its mode, and what its layers know of the batch
 //! segment/    the segment around each block: its plan, its parameters and gradients, and its recomputation
 //! context.rs  the tokens of a batch among the ranks of a context axis
+//! ring.rs     attention over the keys and values of these ranks, which go around
 //! sequence.rs  the positions of a batch among the ranks of a tensor axis, between the layers that they divide
 //! stage.rs    a pass through one stage of a pipeline
 //! tensor.rs   layers that the ranks of a tensor axis compute together
@@ -13,6 +14,7 @@
 
 mod context;
 mod dropout;
+mod ring;
 mod segment;
 mod sequence;
 mod stage;

@@ -1,9 +1,11 @@
 //! Queries, heads and features that are selected of more compute what they compute among all.
 
-use burn::tensor::{Distribution, Tensor};
+use burn::tensor::{Distribution, FloatDType, Int, Tensor};
 
 use super::{Attend, composed};
-use crate::{Attending, Draws, Reads, Samples, Site, attention, dropout, testing};
+use crate::{
+    Attending, AttentionInParts, Draws, Reads, Samples, Site, attends_in_tiles, attention, dropout, testing,
+};
 
 /// 150 queries, of which 70 are selected: more than a block of them.
 const COLUMNS: usize = 150;
@@ -54,6 +56,59 @@ fn selected_queries_read_and_drop_as_among_all() {
         for (found, expected) in found.into_iter().zip(expected) {
             assert_near(found, expected);
         }
+    }
+}
+
+/// The keys come in three parts, two of which are not in one piece. Some queries read nothing of a part, and one nothing at all.
+#[test]
+fn parts_of_the_keys_give_what_all_keys_give() {
+    let device = testing::device().autodiff();
+    if !attends_in_tiles(&device, FloatDType::F32) {
+        return; // Keys come in parts on the CPU alone.
+    }
+    let random = |heads| Tensor::<4>::random([2, heads, COLUMNS, 16], Distribution::Default, &device);
+    let (query, key, value) = (columns_of(&random(4), 2), random(2), random(2));
+    let starts = [0, 9];
+    let all = Reads::new([2, COLUMNS, COLUMNS], |row, query| match query {
+        3 => 0..0,
+        query if query < starts[row] => query..query + 1,
+        query => starts[row]..query + 1,
+    });
+    let samples = Samples::Selected { columns: selected().into(), starts: starts.into() };
+    let site = Site { draws: Draws { seed: 5, epoch: 1, first: 3 }, number: 2, samples: &samples, from: 0 };
+    let parts = [(0..20).chain(130..150).collect(), (20..40).chain(110..130).collect(), (40..110).collect()];
+    let parts: [Vec<usize>; 3] = parts;
+    let at = |x: &Tensor<4>, part: &[usize]| {
+        let part: Vec<i64> = part.iter().map(|column| *column as i64).collect();
+        x.clone().select(2, Tensor::<1, Int>::from_data(&part[..], &x.device()))
+    };
+    for (window, cap, dropout) in
+        [(None, None, None), (Some(40), None, Some((0.3, site))), (None, Some(0.5), None)]
+    {
+        let reads = window.map_or_else(|| all.clone(), |window| all.within(window)).select(selected().into());
+        let how = Attending { reads: &reads, scale: 0.7, cap, dropout };
+        let [query, key, value] = [&query, &key, &value].map(|x| x.clone().detach().require_grad());
+        let expected = attention(query.clone(), key.clone(), value.clone(), None, how);
+        let grad = Tensor::random(expected.dims(), Distribution::Default, &device).inner();
+        let grads = (expected.clone() * Tensor::from_inner(grad.clone())).sum().backward();
+
+        let inner = [&query, &key, &value].map(|x| x.clone().inner());
+        let of_part = |part: usize| [&inner[1], &inner[2]].map(|x| at(x, &parts[part]));
+        let columns = parts.clone().map(Into::into);
+        let attention = AttentionInParts::of(&query, how, &columns).unwrap();
+        let join = |so_far, part| Some(attention.join(part, &inner[0], of_part(part), so_far));
+        let whole = [2, 0, 1].into_iter().fold(None, join).unwrap();
+        let output = whole.output(&inner[0]);
+        assert_near(output.clone(), expected.inner());
+        let mut of_query = Tensor::zeros_like(&inner[0]);
+        for (part, columns) in parts.iter().enumerate() {
+            let found = attention.gradients(part, &inner[0], of_part(part), (&output, &whole), grad.clone());
+            let [of_queries, of_keys, of_values] = found;
+            of_query = of_query + of_queries;
+            assert_near(of_keys, at(&key.grad(&grads).unwrap(), columns));
+            assert_near(of_values, at(&value.grad(&grads).unwrap(), columns));
+        }
+        assert_near(of_query, query.grad(&grads).unwrap());
     }
 }
 
