@@ -16,7 +16,7 @@ use super::gpt_shape::{Shape, normal};
 use super::key_value::{KeyValue, Past};
 use super::writing::{Continues, ReadsOn, last_column};
 use super::{Activation, Linear, Norm};
-use crate::vocabulary::{counted, embedded_sum, output_layer, perplexity, vocabulary_plan};
+use crate::vocabulary::{counted, embedded_sum, language_plan, output_layer, perplexity};
 
 /// The shape of a [`Gpt`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -228,7 +228,7 @@ impl Objective<TokenBatch> for Gpt {
     fn tensor_plan(&self) -> TensorPlan {
         let block = self.blocks.first();
         let plan = block.map_or_else(TensorPlan::new, |block| block.tensor_plan("*blocks.*"));
-        vocabulary_plan(plan, &self.tokens, self.head.is_some())
+        language_plan(plan, &self.tokens, self.head.is_some())
     }
 
     fn evaluate(&self, batch: TokenBatch, pass: &Pass) -> Evaluation {

@@ -29,6 +29,11 @@ pub(super) fn vocabulary_plan(plan: TensorPlan, tokens: &Embedding, has_head: bo
     if has_head { plan.vocabulary("head", all) } else { plan }
 }
 
+/// The same of a language model, whose last matrix is the head, or the table.
+pub(super) fn language_plan(plan: TensorPlan, tokens: &Embedding, has_head: bool) -> TensorPlan {
+    vocabulary_plan(plan, tokens, has_head).logits(if has_head { "head" } else { "*tokens" })
+}
+
 /// Returns the loss of `x`, `[batch, length, width]`, summed over the positions. There is one label for each position,
 /// row by row. Labels are smoothed by the [share](Pass::label_smoothing) of the pass.
 pub(super) fn output_loss(x: Tensor<3>, head: &Head, labels: &[i32], pass: &Pass) -> Tensor<1> {

@@ -15,7 +15,7 @@ use firebrick::{
     Amp, Checkpoints, Clip, Data, Ema, Freeze, Lora, Loss, Mesh, Objective, Offload, Pass, Quantize,
     RankReport, Recompute, Resume, Schedule, TrainError, Trainer, World, Zero,
 };
-use firebrick_models::Gpt;
+use firebrick_models::{Gpt, GptConfig};
 
 /// f32 sums in another order, over 20 updates.
 const TOLERANCE: f64 = 2e-6;
@@ -255,6 +255,20 @@ fn ranks_send_states_and_their_gradients_and_hold_their_own_blocks() {
         assert_eq!(report.optimizer_bytes, whole.optimizer_bytes - 4 * block * 4);
         assert_eq!(report.gradient_bytes, whole.gradient_bytes - (2 * block + not_computed) * 4);
     }
+}
+
+/// The table of 400 tokens has as many numbers as two blocks, and the last stage multiplies by it.
+#[test]
+fn the_stage_that_computes_the_logits_has_fewer_blocks() {
+    let shape = GptConfig { layers: 4, heads: 2, width: 16, dropout: 0.0, bias: true, tied: true };
+    let model = shape.init(400, 9, &device().autodiff());
+    let trainer = in_two_stages(Zero::stage(0)).with(accumulate(2));
+    let data = Data::new(Rows::ragged(8)).micro_batch(2);
+    let trained = trainer.fit(model, adamw(), Schedule::constant(1e-3), data).unwrap();
+    let held: Vec<_> = trained.report.ranks.iter().map(|rank| rank.master_bytes).collect();
+    let block = 16 * 48 + 16 * 16 + 2 * 16 * 64 + 48 + 16 + 64 + 16 + 2 * 2 * 16;
+    // Three blocks, and one.
+    assert_eq!(held[0] - held[1], 2 * block * 4);
 }
 
 /// A model whose second block reads what its first one has read.

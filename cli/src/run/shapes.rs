@@ -28,6 +28,8 @@ pub(crate) struct Shape {
     pub in_block: bool,
     /// Whether this block is the last one of the model, which a forward pass runs last.
     pub in_last_block: bool,
+    /// Whether it computes the logits behind the last block.
+    pub computes_logits: bool,
     /// Whether it is a LoRA factor, or the magnitudes of DoRA.
     pub is_factor: bool,
     /// Whether the parameter is trained.
@@ -74,12 +76,16 @@ pub(crate) fn shapes<M: Trainable>(
     each_param(&whole, |param| {
         shapes.insert(param.id(), param.shape());
     });
-    let axes = whole.tensor_plan().axes(&whole).map_err(TrainError::from)?;
+    let plan = whole.tensor_plan();
+    let axes = plan.axes(&whole).map_err(TrainError::from)?;
+    let logits = plan.of_logits(&Paths::of(&whole)).map_err(TrainError::from)?;
+    let mut of_logits = HashSet::new();
     let mut divided = HashMap::new();
     let whole: HashMap<String, Vec<usize>> = Paths::of(&whole)
         .places()
         .iter()
         .inspect(|place| divided.extend(axes.get(&place.id).map(|axis| (place.path.clone(), *axis))))
+        .inspect(|place| of_logits.extend(logits.contains(&place.id).then(|| place.path.clone())))
         .map(|place| (place.path.clone(), shapes[&place.id].clone()))
         .collect();
     let mut adaptation = Adaptation::default().with_fresh(fresh);
@@ -131,6 +137,7 @@ pub(crate) fn shapes<M: Trainable>(
             divided: divided_axis(place),
             in_block: block.is_some(),
             in_last_block: block.is_some_and(|block| block + 1 == blocks.len()),
+            computes_logits: of_logits.contains(&place.path),
             is_factor: place.reparameterizes.is_some(),
             is_trained: trained.contains(&place.id),
             packing: packed.get(&place.id).copied(),

@@ -250,7 +250,7 @@ impl Objective<LabeledBatch> for BertMaskedLm {
         let plan = self.bert.tensor_plan();
         match plan.is_empty() {
             true => plan,
-            false => plan.vocabulary("bias", self.bias.lazy_shape()[0]),
+            false => plan.vocabulary("bias", self.bias.lazy_shape()[0]).logits("*tokens"),
         }
     }
 

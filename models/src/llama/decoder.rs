@@ -16,7 +16,7 @@ use crate::causal::{PlacedTokens, next_token_loss};
 use crate::key_value::Past;
 use crate::pretrained::{KeyMap, Pretrained};
 use crate::rope::{Angles, Rope};
-use crate::vocabulary::{counted, embedded_tokens, output_layer, perplexity, vocabulary_plan};
+use crate::vocabulary::{counted, embedded_tokens, language_plan, output_layer, perplexity};
 use crate::writing::{Continues, ReadsOn, last_column};
 use crate::{Linear, RmsNorm};
 
@@ -212,7 +212,7 @@ impl Objective<TokenBatch> for Llama {
     fn tensor_plan(&self) -> TensorPlan {
         let block = self.blocks.first();
         let plan = block.map_or_else(TensorPlan::new, |block| block.tensor_plan("*blocks.*"));
-        vocabulary_plan(plan, &self.tokens, self.head.is_some())
+        language_plan(plan, &self.tokens, self.head.is_some())
     }
 
     fn evaluate(&self, batch: TokenBatch, pass: &Pass) -> Evaluation {

@@ -258,7 +258,7 @@ impl Objective<LabeledBatch> for ModernBertMaskedLm {
     }
 
     fn tensor_plan(&self) -> TensorPlan {
-        let plan = self.body.tensor_plan();
+        let plan = self.body.tensor_plan().logits("*tokens");
         match &self.bias {
             Some(bias) => plan.vocabulary("bias", bias.lazy_shape()[0]),
             None => plan,

@@ -142,7 +142,8 @@ impl Mesh {
         Self { schedule, ..self }
     }
 
-    /// Sets the number of blocks of each stage of the pipeline. Default: as many as give stages of about the same size.
+    /// Sets the number of blocks of each stage of the pipeline. Default: as many as give stages of about the same size, where the
+    /// [layer that computes the logits](crate::TensorPlan::logits) counts with the last block.
     pub fn stages(self, blocks: impl Into<Vec<usize>>) -> Self {
         Self { stages: blocks.into(), ..self }
     }

@@ -55,7 +55,11 @@ const NAME: &str = "Mesh";
 /// assert!(!plan.is_empty());
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TensorPlan(Vec<Layers>);
+pub struct TensorPlan {
+    layers: Vec<Layers>,
+    /// The path of the matrix that computes the logits.
+    logits: Option<String>,
+}
 
 /// The factors that are attached to matrices, and the axis that each shares with its matrix.
 pub(crate) type Factors = HashMap<ParamId, SharedAxis>;
@@ -100,13 +104,13 @@ impl TensorPlan {
     /// Divides the outputs of these layers. They consist of sections of so many `units` of one size, such as the heads of
     /// queries, of keys and of values; each rank has an equal share of each section.
     pub fn columns(mut self, path: impl Into<String>, units: impl Into<Vec<usize>>) -> Self {
-        self.0.push(Layers { path: path.into(), axis: Axis::Columns, units: units.into() });
+        self.layers.push(Layers { path: path.into(), axis: Axis::Columns, units: units.into() });
         self
     }
 
     /// Divides the inputs of these layers, which consist of so many `units`. Their biases are whole.
     pub fn rows(mut self, path: impl Into<String>, units: usize) -> Self {
-        self.0.push(Layers { path: path.into(), axis: Axis::Rows, units: vec![units] });
+        self.layers.push(Layers { path: path.into(), axis: Axis::Rows, units: vec![units] });
         self
     }
 
@@ -114,24 +118,40 @@ impl TensorPlan {
     /// have up to one token more than others. The model looks tokens up by [`Pass::embedding`](crate::Pass::embedding), and
     /// computes its loss by [`Pass::head_loss`](crate::Pass::head_loss).
     pub fn vocabulary(mut self, path: impl Into<String>, tokens: usize) -> Self {
-        self.0.push(Layers { path: path.into(), axis: Axis::Tokens, units: vec![tokens] });
+        self.layers.push(Layers { path: path.into(), axis: Axis::Tokens, units: vec![tokens] });
         self
+    }
+
+    /// Says which matrix computes the logits behind the last block: the table of a tied vocabulary, or an output layer. The last
+    /// stage of a pipeline has fewer blocks for it.
+    pub fn logits(self, path: impl Into<String>) -> Self {
+        Self { logits: Some(path.into()), ..self }
+    }
+
+    /// Returns the parameters that [compute the logits](Self::logits).
+    ///
+    /// # Errors
+    ///
+    /// The path matches nothing.
+    pub fn of_logits(&self, paths: &Paths) -> Result<Vec<ParamId>, StrategyError> {
+        self.logits.as_deref().map_or(Ok(Vec::new()), |path| self.params(path, paths))
     }
 
     /// Returns the number of tokens of the vocabulary, if the plan divides it.
     fn tokens(&self) -> Option<usize> {
-        self.0.iter().find(|layers| layers.axis == Axis::Tokens)?.units.first().copied()
+        self.layers.iter().find(|layers| layers.axis == Axis::Tokens)?.units.first().copied()
     }
 
     /// Adds the layers of another plan.
     pub fn and(mut self, other: Self) -> Self {
-        self.0.extend(other.0);
+        self.layers.extend(other.layers);
+        self.logits = self.logits.or(other.logits);
         self
     }
 
     /// Returns whether the plan divides nothing.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.layers.is_empty()
     }
 
     /// Checks whether so many ranks divide the heads and features of each layer.
@@ -143,7 +163,7 @@ impl TensorPlan {
         if self.is_empty() {
             return Err(StrategyError::NoTensorPlan);
         }
-        for Layers { path, units, .. } in self.0.iter().filter(|layers| layers.axis != Axis::Tokens) {
+        for Layers { path, units, .. } in self.layers.iter().filter(|layers| layers.axis != Axis::Tokens) {
             let Some(units) = units.iter().find(|units| !units.is_multiple_of(ranks.max(1))) else {
                 continue;
             };
@@ -171,7 +191,7 @@ impl TensorPlan {
     fn cuts<M: Module>(&self, model: &M, factors: &Factors) -> Result<HashMap<ParamId, Cut>, StrategyError> {
         let (mut cuts, mut shapes, paths) = (HashMap::new(), HashMap::new(), Paths::of(model));
         each_param(model, |param| drop(shapes.insert(param.id(), param.shape())));
-        for Layers { path, axis, units } in &self.0 {
+        for Layers { path, axis, units } in &self.layers {
             for id in self.params(path, &paths)?.into_iter().filter(|id| !factors.contains_key(id)) {
                 let shape = shapes.get(&id).map_or(&[][..], Vec::as_slice);
                 let is_table =
@@ -225,7 +245,7 @@ impl TensorPlan {
         paths: &Paths,
         factors: &Factors,
     ) -> Result<(), StrategyError> {
-        for Layers { path, .. } in &self.0 {
+        for Layers { path, .. } in &self.layers {
             let divided = self.params(path, paths)?;
             let outside = paths.places().iter().filter(|place| place.block().is_none());
             let mut adapted = outside.filter_map(|place| Some((place, factors.get(&place.id)?)));

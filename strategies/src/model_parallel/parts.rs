@@ -154,7 +154,8 @@ impl ModelParts {
                     shape[part.axis] = part.length();
                 }
             };
-            parts.pipeline = Some(Arc::new(Pipeline::of(model, ranks, pipelined, part)?));
+            let logits = plan.of_logits(&Paths::of(model))?;
+            parts.pipeline = Some(Arc::new(Pipeline::of(model, ranks, pipelined, &logits, part)?));
         }
         Ok(parts)
     }
