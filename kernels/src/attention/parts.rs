@@ -137,7 +137,7 @@ impl AttentionSoFar {
         Self { output, logs: most + sum.log() / LN_2 }
     }
 
-    /// Returns the output in the dtype of a tensor, stored as [`attention`](crate::attention()) stores it.
+    /// Returns the output in the dtype of a tensor.
     pub fn output(&self, like: &Tensor<4>) -> Tensor<4> {
         cast(self.output.clone(), FloatDType::from(like.dtype()))
     }
