@@ -78,7 +78,7 @@ fn mesh() {
         let strategies = format!("strategies=[Zero(stage: 0), Lora(rank: 2, {with})]");
         refused(1, &["examples/mesh.ron", "--set", &strategies], says);
     };
-    lora("dropout: 0.1", "do not go with `dropout` of Lora");
+    lora("dora: true", "do not go with `dora` of Lora");
     lora("paths: [\"tokens.weight\"]", "outside the model's blocks");
     let pipeline = |with: &[&'static str], says: &str| {
         refused(1, &[&["examples/mesh.ron", "--mesh", "pipeline=2"], with].concat(), says);

@@ -197,6 +197,11 @@ impl ModelParts {
         self.holders(id).unwrap_or(0..1).contains(&self.ranks.rank())
     }
 
+    /// Returns the axis along which the ranks of a stage divide a parameter, if they do.
+    pub(crate) fn divided_axis(&self, id: ParamId) -> Option<usize> {
+        self.cuts.get(&id).map(|cut| cut.axis)
+    }
+
     /// Returns whether this rank has a part of the gradient of a parameter that it has whole: of a factor whose matrix is divided along
     /// the other axis. `None` asks for any parameter.
     pub(crate) fn has_part_of_gradient(&self, id: Option<ParamId>) -> bool {

@@ -1,5 +1,6 @@
 //! What layers exchange that the ranks of a tensor axis compute together: see [`TensorPlan`](crate::TensorPlan).
 
+use burn::module::ParamId;
 use burn::tensor::Tensor;
 use firebrick_world::Communicator;
 
@@ -102,6 +103,16 @@ impl Pass {
     pub fn of_share(&self, own: usize) -> Self {
         let rank = self.plan.tensor().map_or(0, Communicator::rank);
         Self { first_of_share: rank * own, sequence: None, ..self.clone() }
+    }
+
+    /// Returns the same pass for the input of a layer with this weight, whose last axis has so many features: if ranks divide the
+    /// weight, it is at all positions, and a share of the features if they divide its rows.
+    pub(crate) fn of_input(&self, weight: ParamId, features: usize) -> Self {
+        match self.plan.parts().and_then(|parts| parts.divided_axis(weight)) {
+            Some(0) => self.of_share(features),
+            Some(_) => self.of_share(0),
+            None => self.clone(),
+        }
     }
 
     /// Returns whether ranks compute layers together.

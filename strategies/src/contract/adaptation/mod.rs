@@ -117,7 +117,6 @@ impl Adaptation {
         let refused = [
             (self.quantized().next().is_some(), "Quantize, whose packed matrices are not divided"),
             (tensor && dora, "`dora` of Lora, which takes the norms of whole columns"),
-            (tensor && self.dropout > 0.0, "`dropout` of Lora, whose mask is that of whole inputs"),
         ];
         match refused.into_iter().find(|(is_there, _)| *is_there) {
             Some((_, what)) => Err(StrategyError::NotWithParts(what)),

@@ -69,7 +69,7 @@ pub fn adapted_linear<const D: usize>(
     let id = weight.id;
     let (x, weight, bias) =
         (cast(x, inside), factors.matrix(weight.base(), inside), bias.map(|bias| cast(bias, inside)));
-    let dropped = Dropout::new(dropout.prob).forward(x.clone(), pass);
+    let dropped = Dropout::new(dropout.prob).forward(x.clone(), &pass.of_input(id, x.dims()[D - 1]));
     // A gradient needs the values of these products, also at the end of a recomputed segment: that of B, and of m.
     let low = |x: Tensor<D>| with_read_products(|| linear(x, a.clone(), None)) * factors.scale;
     let change = match &factors.magnitude {
