@@ -339,7 +339,7 @@ fn a_model_of_a_user_divides_layers_with_factors() {
     // Without factors, no gradient needs a segment to be summed in.
     assert!(run(2, false, None).is_ok());
     let error = run(2, false, Some(lora())).unwrap_err();
-    assert!(matches!(error, TrainError::Strategy(StrategyError::SequenceOutsideSegment)), "{error}");
+    assert!(matches!(error, TrainError::Strategy(StrategyError::DividedLayerOutsideSegment)), "{error}");
 }
 
 #[test]

@@ -64,9 +64,8 @@ impl Work {
         };
         if context > 1 {
             let layers = self.attention.iter().map(|attention| attention.layers).sum::<usize>() as f64;
-            // Gathered or handed on forward, and scattered backward, or handed on twice.
-            let passes = if in_ring { 3.0 } else { 2.0 };
-            within.passes_of_tokens = (micro_batches * layers * of_blocks * (passes + again)).round() as u64;
+            // Gathered forward, and scattered backward: the passes are those of a cluster.
+            within.passes_of_tokens = (micro_batches * layers * of_blocks * (2.0 + again)).round() as u64;
         }
         let pipeline = order.pipeline();
         if pipeline.is_some() {

@@ -16,7 +16,8 @@ use crate::cast;
 ///
 /// Each part gives an output and the logarithms of the sums of its queries, and these tell how two outputs are weighted to be that
 /// of both (Dao, 2023, arXiv:2307.08691, section 2.3.1). The gradients of a part read the output and the logarithms of all.
-/// Everything is outside autodiff.
+/// Queries are `[batch, heads, length, size]`, and a part's keys and values `[batch, key heads, read, size]`, in f32, bf16 or f16, all
+/// outside autodiff.
 ///
 /// ```
 /// use burn::tensor::{Device, Distribution, Tensor, Tolerance};
@@ -75,6 +76,10 @@ impl AttentionInParts {
     }
 
     /// Returns the output of the parts so far and of another one, given its keys and values.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such part, or a tensor is on another device than the queries were.
     pub fn join(
         &self,
         part: usize,
@@ -99,7 +104,12 @@ impl AttentionInParts {
         }
     }
 
-    /// Returns the gradients of the queries, of a part's keys and of its values, given the output of all parts and its gradient.
+    /// Returns the gradients of the queries, of a part's keys and of its values, in their dtype and shapes. `output` and `all` are those
+    /// of all parts together, and `grad` is the gradient of the output. The gradient of the queries is the sum over the parts.
+    ///
+    /// # Panics
+    ///
+    /// The same as [`join`](Self::join).
     pub fn gradients(
         &self,
         part: usize,

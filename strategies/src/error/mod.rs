@@ -228,7 +228,7 @@ pub enum StrategyError {
     #[error(
         "Mesh: layers that ranks divide run in `Pass::segment`, which sums the gradients of what all ranks have whole, and one does not: run its block in a segment"
     )]
-    SequenceOutsideSegment,
+    DividedLayerOutsideSegment,
     /// A pipeline does not go with a strategy that keeps parameters elsewhere.
     #[error(
         "Mesh: `pipeline` does not go with {0}, since each rank keeps its own blocks: use a lower stage, or `Offload(optimizer)`"

@@ -203,9 +203,14 @@ impl ModelParts {
     }
 
     /// Returns whether this rank has a part of the gradient of a parameter that it has whole: of a factor whose matrix is divided along
-    /// the other axis. `None` asks for any parameter.
-    pub(crate) fn has_part_of_gradient(&self, id: Option<ParamId>) -> bool {
-        id.map_or(!self.partial.is_empty(), |id| self.partial.contains(&id))
+    /// the other axis.
+    pub(crate) fn has_part_of_gradient(&self, id: ParamId) -> bool {
+        self.partial.contains(&id)
+    }
+
+    /// Returns whether there is such a parameter.
+    pub(crate) fn has_parts_of_gradients(&self) -> bool {
+        !self.partial.is_empty()
     }
 
     /// Returns the part of a parameter that this rank holds, if that is not the whole.

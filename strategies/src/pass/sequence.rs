@@ -132,11 +132,6 @@ impl Pass {
         self.sequence.is_some()
     }
 
-    /// Returns whether the ranks of a tensor axis have parts of the gradients of factors.
-    pub(super) fn has_part_of_gradients(&self) -> bool {
-        self.plan.parts().is_some_and(|parts| parts.has_part_of_gradient(None))
-    }
-
     /// Returns the states of all positions, `[rows, columns, width]`, from those that the ranks have after the last block of a
     /// pass that [divides](Self::divide_sequence) them. Each rank computes the same from these; backward, it has the
     /// gradients of its own.
@@ -237,7 +232,7 @@ mod tests {
         };
         let running: Vec<_> = World::threads(2).join().unwrap().into_iter().map(of_rank).collect();
         for running in running {
-            assert_eq!(running.join().unwrap(), Err(StrategyError::SequenceOutsideSegment));
+            assert_eq!(running.join().unwrap(), Err(StrategyError::DividedLayerOutsideSegment));
         }
     }
 

@@ -6,7 +6,7 @@ use firebrick_world::Communicator;
 
 use super::Pass;
 use super::segment::graft;
-use crate::StrategyError;
+use crate::{ModelParts, StrategyError};
 
 impl Pass {
     /// Returns what column-parallel layers read of `x`, whole on each rank. Backward, the gradients of the ranks' shares are summed
@@ -27,9 +27,8 @@ impl Pass {
     /// assert_eq!(Pass::train(&Device::flex()).before_columns(x.clone()).into_data(), x.into_data());
     /// ```
     pub fn before_columns(&self, x: Tensor<3>) -> Tensor<3> {
-        let has_parts = self.sequence.is_some() || self.has_part_of_gradients();
-        if has_parts && self.training && self.segment == 0 {
-            self.plan.report(StrategyError::SequenceOutsideSegment);
+        if self.sums_in_segments() && self.training && self.segment == 0 {
+            self.plan.report(StrategyError::DividedLayerOutsideSegment);
         }
         let Some(sequence) = self.sequence.clone() else { return self.sum_gradients(x) };
         let all = sequence.gather(x.clone().inner());
@@ -113,6 +112,12 @@ impl Pass {
             Some(_) => self.of_share(0),
             None => self.clone(),
         }
+    }
+
+    /// Returns whether each rank has a part of the gradients of parameters that all have whole, which a segment sums: of those that it
+    /// reads at its own positions, or of factors.
+    pub(super) fn sums_in_segments(&self) -> bool {
+        self.divides_sequence() || self.plan.parts().is_some_and(ModelParts::has_parts_of_gradients)
     }
 
     /// Returns whether ranks compute layers together.

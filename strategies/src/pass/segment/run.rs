@@ -47,7 +47,7 @@ impl Pass {
         F: Fn(&B, X, &Pass) -> Y + Send + Sync + 'static,
     {
         // A block inside another one is part of it.
-        let sums = self.segment == 0 && (self.divides_sequence() || self.has_part_of_gradients());
+        let sums = self.segment == 0 && self.sums_in_segments();
         let run = move |block: &B, input: X, pass: &Pass| {
             let summed = sums.then(|| summed(block, pass)).flatten();
             run(summed.as_ref().unwrap_or(block), input, pass)

@@ -61,7 +61,7 @@ impl ModuleVisitor for Whole<'_> {
             return;
         }
         let value = param.base();
-        let sums = self.all || self.parts.has_part_of_gradient(Some(param.id));
+        let sums = self.all || self.parts.has_part_of_gradient(param.id);
         if sums && self.parts.part(param.id, &value.dims()).is_none() {
             self.places.insert(param.id, self.like.len());
             self.like.push(PartShape::flat(value.shape().num_elements(), value.dtype()));
