@@ -19,7 +19,8 @@ pub(crate) struct ImportArgs {
     #[arg(value_name = "DS_CONFIG.json", required_unless_present = "training_arguments")]
     config: Option<PathBuf>,
     /// Hugging Face's training arguments as JSON, as `TrainingArguments.to_json_string()` writes them, or some of them.
-    /// They give the values of "auto", and what a ds_config does not contain.
+    /// They give the values of "auto", and what a ds_config does not contain. Also torchtitan's settings, a file with the
+    /// ending `.toml`, whose `parallelism` is read.
     #[arg(long = "training-args", value_name = "ARGS.json")]
     training_arguments: Option<PathBuf>,
     /// Divides the global batch among this many ranks. Default: the number that follows from the batch sizes, or one.

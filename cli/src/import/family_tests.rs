@@ -256,7 +256,8 @@ fn degrees_are_axes_of_a_mesh() {
 #[test]
 fn degrees_of_others_are_axes_too() {
     let mesh = |arguments: &str| {
-        let imported = Import::of_training_arguments("args.json", arguments).run();
+        let file = if arguments.starts_with('{') { "args.json" } else { "llama3.toml" };
+        let imported = Import::of_training_arguments(file, arguments).run();
         imported.map(|imported| {
             let lines = imported.run_file.lines().map(str::trim);
             let line = lines.filter_map(|line| line.strip_prefix("mesh: ")).next();
@@ -275,8 +276,8 @@ fn degrees_of_others_are_axes_too() {
     assert_eq!(found(megatron), ("(tensor: 8, pipeline: 4, schedule: interleaved(2))".into(), vec![]));
     let torchtitan = |schedule| {
         format!(
-            r#"{{"parallelism": {{"tensor_parallel_degree": 1, "pipeline_parallel_degree": 4,
-            "pipeline_parallel_schedule": "{schedule}", "data_parallel_shard_degree": 1}}}}"#
+            "[parallelism]\ntensor_parallel_degree = 1\npipeline_parallel_degree = 4\n\
+             pipeline_parallel_schedule = \"{schedule}\"\ndata_parallel_shard_degree = 1\n"
         )
     };
     assert_eq!(found(&torchtitan("GPipe")).0, "(pipeline: 4, schedule: g_pipe)");

@@ -11,7 +11,7 @@ use crate::run::ron_scan::{self, Group, Shape, Value};
 pub(super) const MOST_FIELDS: usize = 5000;
 
 /// The most characters of a field name, which paths repeat.
-const LONGEST_NAME: usize = 200;
+pub(super) const LONGEST_NAME: usize = 200;
 
 /// A value without fields of its own: text, a number, a list, or an empty object.
 #[derive(Debug)]

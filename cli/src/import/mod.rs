@@ -90,6 +90,7 @@ mod schedule;
 mod source;
 mod strategies;
 mod table;
+mod toml;
 mod zero;
 
 use std::fs::File;
@@ -140,7 +141,8 @@ impl<'a> Import<'a> {
         Self { config: Some((file, text)), arguments: None, ranks: None }
     }
 
-    /// Creates an import of Hugging Face's `TrainingArguments` as JSON, for a run without DeepSpeed.
+    /// Creates an import of Hugging Face's `TrainingArguments` as JSON, for a run without DeepSpeed; or of torchtitan's settings,
+    /// in a file whose name ends in `.toml`.
     ///
     /// ```
     /// use firebrick_cli::import::Import;
@@ -168,7 +170,7 @@ impl<'a> Import<'a> {
     ///
     /// # Errors
     ///
-    /// A file is not JSON, a value or the number of ranks is invalid, or values contradict each other. An unsupported
+    /// A file is neither JSON nor TOML as its name says, a value or the number of ranks is invalid, or values contradict each other. An unsupported
     /// setting is not an error: see [`Imported::may_change_the_result`].
     pub fn run(&self) -> Result<Imported, ImportError> {
         let read = |(file, text): (&str, &str)| match text.len() as u64 {

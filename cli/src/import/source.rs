@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use super::json::{self, Field, shortened};
-use super::{ImportError, Outcome, Row};
+use super::{ImportError, Outcome, Row, toml};
 
 /// A file's fields.
 #[derive(Debug)]
@@ -43,8 +43,11 @@ impl<T> Setting<T> {
 }
 
 impl Source {
+    /// Reads JSON, or TOML if the file's name ends in `.toml`.
     pub fn parse(file: &str, text: &str) -> Result<Self, ImportError> {
-        Ok(Self { file: file.into(), fields: json::fields(file, text)? })
+        let fields =
+            if file.ends_with(".toml") { toml::fields(file, text) } else { json::fields(file, text) };
+        Ok(Self { file: file.into(), fields: fields? })
     }
 
     pub fn file(&self) -> &str {
