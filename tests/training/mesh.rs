@@ -172,7 +172,7 @@ fn elements(report: &RankReport, kind: Collective) -> f64 {
 fn ranks_hand_on_keys_and_values_and_their_gradients() {
     let sent = |context: usize, recomputes: Option<Recompute>| {
         let report = reported(2 * context, Mesh::new().context(context), recomputes);
-        [Collective::Send, Collective::AllGather, Collective::ReduceScatter]
+        [Collective::Shift, Collective::AllGather, Collective::ReduceScatter]
             .map(|kind| elements(&report, kind))
     };
     for context in [2, 4] {

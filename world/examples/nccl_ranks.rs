@@ -20,7 +20,7 @@ use firebrick_world::{Collective, Communicator, PartShape, World, WorldError};
 use on_threads::on_threads;
 
 /// What a rank has received, in bytes, and what it has sent, in elements of each kind of collective.
-type Found = (Vec<Vec<u8>>, [u64; 3]);
+type Found = (Vec<Vec<u8>>, [u64; 4]);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -93,7 +93,7 @@ fn numbers(seed: usize, elements: usize, dtype: FloatDType) -> Tensor<1> {
     Tensor::<1>::from_data(TensorData::new(numbers, [elements]), &Device::flex()).cast(dtype)
 }
 
-/// The three collectives in all dtypes and odd sizes, of all ranks and of groups, with many under way at once.
+/// The four collectives in all dtypes and odd sizes, of all ranks and of groups, with many under way at once.
 fn every_call(rank: &Communicator) -> Result<Found, WorldError> {
     let groups = [rank.clone(), rank.split(|rank| rank / 2), rank.split(|rank| rank % 2)];
     let device = Device::flex();
@@ -120,6 +120,9 @@ fn every_call(rank: &Communicator) -> Result<Found, WorldError> {
                 &device,
             )?);
             sums.push(group.begin_all_reduce("sums", parts(), &like, &device)?);
+            let handed_on =
+                vec![numbers(rank.rank() + 3, each, dtype), numbers(rank.rank(), 5, FloatDType::F16)];
+            gathers.push(group.begin_shift("what goes around", handed_on, &device)?);
         }
     }
     let mut results: Vec<TensorData> = Vec::new();
@@ -131,7 +134,7 @@ fn every_call(rank: &Communicator) -> Result<Found, WorldError> {
         results.extend(gathered.wait()?.into_iter().map(Tensor::into_data));
     }
     let traffic = rank.traffic();
-    let sent = [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather]
+    let sent = [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather, Collective::Shift]
         .map(|kind| traffic.of(kind).elements);
     // Parts that some ranks lack, or all, and one without elements.
     let like = [12, 24, 36, 0].map(|each| PartShape::flat(each * rank.size(), DType::F32));

@@ -28,6 +28,8 @@ pub enum Collective {
     Gather,
     /// One rank gets the tensors of another.
     Send,
+    /// Each rank gets the tensors of the rank before it, and the first one those of the last one.
+    Shift,
     /// Waits until all ranks have arrived.
     Barrier,
     /// Every rank gets a few numbers, or bytes, of each rank.
@@ -44,6 +46,7 @@ impl Display for Collective {
             Collective::Scatter => "scatter",
             Collective::Gather => "gather",
             Collective::Send => "send",
+            Collective::Shift => "shift",
             Collective::Barrier => "barrier",
             Collective::Scalars => "numbers",
         })

@@ -99,8 +99,8 @@ impl DeviceCollectives {
         self.device(rank).expect("a rank exchanges on its device")
     }
 
-    /// Returns whether the caller brings room for the results.
-    pub(crate) fn takes_rooms(&self) -> bool {
+    /// Returns whether NCCL exchanges: it takes room for the results, and knows [`Collective::Shift`].
+    pub(crate) fn are_of_nccl(&self) -> bool {
         !matches!(self.by, By::Program(_))
     }
 

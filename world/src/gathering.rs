@@ -1,4 +1,4 @@
-//! All-gathers that have begun: start early, wait later.
+//! All-gathers and shifts that have begun: start early, wait later.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,9 +11,10 @@ use crate::flat::{Reading, moved, put};
 use crate::host::is_host;
 use crate::message::Piece;
 use crate::on_devices::OnDevices;
-use crate::{Collective, Communicator, PartShape, WorldError, seat};
+use crate::{Collective, Communicator, DeviceCollectives, PartShape, WorldError, seat};
 
-/// An all-gather in flight: this rank has sent its shards, or is reading them, and the others' may still be on their way.
+/// An all-gather or a shift in flight: this rank has sent its shards, or is reading them, and the others' may still be on their
+/// way.
 ///
 /// Several may be in flight, and you may wait for them in any order. Dropping one gives it up.
 #[must_use = "the result arrives only with `wait`"]
@@ -60,10 +61,55 @@ impl Communicator {
         shards: Vec<Tensor<1>>,
         to: &Device,
     ) -> Result<Gathering, WorldError> {
+        self.begin_receiving(Collective::AllGather, what, shards, to)
+    }
+
+    /// Begins to hand each rank's flat tensors to the next rank, and those of the last one to the first one, and returns at once:
+    /// the step of a ring. `what` names the tensors in errors. All ranks' tensors have the same lengths and dtypes. It goes
+    /// between devices as [`begin_all_gather`](Self::begin_all_gather) does, but not by a program's own
+    /// [collectives](crate::DeviceCollectives::new).
+    ///
+    /// # Errors
+    ///
+    /// The world is over.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use firebrick_world::World;
+    ///
+    /// let ranks = World::threads(3).join()?.into_iter().map(|rank| {
+    ///     std::thread::spawn(move || {
+    ///         let device = Device::flex();
+    ///         let mine = Tensor::<1>::from_data([rank.rank() as f32], &device);
+    ///         let before = rank.begin_shift("a number", vec![mine], &device)?.wait()?;
+    ///         Ok::<_, firebrick_world::WorldError>(before[0].clone().into_scalar::<f32>())
+    ///     })
+    /// });
+    /// let found: Vec<_> = ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect();
+    /// assert_eq!(found, [Ok(2.0), Ok(0.0), Ok(1.0)]);
+    /// # Ok::<(), firebrick_world::WorldError>(())
+    /// ```
+    pub fn begin_shift(
+        &self,
+        what: &str,
+        parts: Vec<Tensor<1>>,
+        to: &Device,
+    ) -> Result<Gathering, WorldError> {
+        self.begin_receiving(Collective::Shift, what, parts, to)
+    }
+
+    fn begin_receiving(
+        &self,
+        kind: Collective,
+        what: &str,
+        shards: Vec<Tensor<1>>,
+        to: &Device,
+    ) -> Result<Gathering, WorldError> {
         let like: Vec<_> =
             shards.iter().map(|shard| PartShape::flat(shard.dims()[0], shard.dtype())).collect();
-        let between = self.exchanging(to, &like);
-        let call = self.open(Call::new(Collective::AllGather, what, like));
+        let knows = |between: &&DeviceCollectives| kind != Collective::Shift || between.are_of_nccl();
+        let between = self.exchanging(to, &like).filter(knows);
+        let call = self.open(Call::new(kind, what, like));
         let state = if self.size() == 1 {
             Waiting::Alone(shards.into_iter().map(|shard| shard.inner().to_device(to)).collect())
         } else if let Some(between) = between {
@@ -79,7 +125,7 @@ impl Communicator {
         Ok(Gathering { world: self.clone(), call, to: to.clone(), state })
     }
 
-    /// Sends the shards to all ranks: at once from host memory, and once they are read from elsewhere.
+    /// Sends the shards to the ranks that get them: at once from host memory, and once they are read from elsewhere.
     fn begin_on_host(&self, call: &Arc<Call>, shards: Vec<Tensor<1>>) -> Result<u64, WorldError> {
         let sequence = self.number();
         let at_once = shards.iter().all(|shard| is_host(&shard.device()));
@@ -87,7 +133,19 @@ impl Communicator {
         let (seat, sent) = (self.seat().clone(), call.clone());
         let send = move || {
             let pieces = reading.wait().map_err(|error| sent.unread(error))?;
-            seat.post(sequence, &sent, vec![pieces; seat.size()])
+            let pieces = match sent.kind {
+                Collective::Shift => {
+                    let mut of_ranks = vec![vec![]; seat.size()];
+                    // A rehearsal answers with what a rank sends to itself.
+                    if seat.exchange.is_rehearsal() {
+                        of_ranks[seat.rank] = pieces.clone();
+                    }
+                    of_ranks[(seat.rank + 1) % seat.size()] = pieces;
+                    of_ranks
+                }
+                _ => vec![pieces; seat.size()],
+            };
+            seat.post(sequence, &sent, pieces)
         };
         if at_once {
             send()?;
@@ -108,7 +166,7 @@ impl fmt::Debug for Gathering {
 }
 
 impl Gathering {
-    /// Waits for the gathered parts: each rank's shards, concatenated in rank order.
+    /// Waits for the gathered parts: each rank's shards, concatenated in rank order, or those of the rank before in a shift.
     ///
     /// # Errors
     ///
@@ -118,8 +176,12 @@ impl Gathering {
         match std::mem::replace(&mut self.state, Waiting::Over) {
             Waiting::Alone(shards) => Ok(shards),
             Waiting::Exchange(sequence) => {
-                let pieces = self.world.seat().complete(sequence, &self.call)?;
-                Ok(there(&self.call, pieces, &self.to))
+                let (seat, call) = (self.world.seat(), &self.call);
+                let mut pieces = seat.complete(sequence, call)?;
+                if call.kind == Collective::Shift {
+                    pieces = vec![pieces.swap_remove((seat.rank + seat.size() - 1) % seat.size())];
+                }
+                Ok(there(call, pieces, &self.to))
             }
             Waiting::OnDevices(sum) => Ok(sum.wait()?.into_iter().flatten().collect()),
             Waiting::Over => Ok(vec![]),

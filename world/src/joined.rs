@@ -96,7 +96,7 @@ impl Joined {
             found[*at] = Some(Tensor::zeros([0], (device, call.parts[*at].dtype)));
         }
         let rounded = |(part, like): (Option<Tensor<1>>, &PartShape)| {
-            let to = if call.kind == Collective::AllGather { like.dtype } else { like.sum };
+            let to = if sums(call.kind) { like.sum } else { like.dtype };
             part.map(|part| if part.dtype() == to { part } else { part.cast(FloatDType::from(to)) })
         };
         found.into_iter().zip(&call.parts).map(rounded).collect()
@@ -131,7 +131,12 @@ impl Layout {
 
 /// Returns the dtype in which a part travels: its own where nothing is added.
 fn wire(kind: Collective, like: &PartShape) -> DType {
-    if kind == Collective::AllGather { like.dtype } else { DType::F32 }
+    if sums(kind) { DType::F32 } else { like.dtype }
+}
+
+/// Returns whether a collective between devices computes sums.
+fn sums(kind: Collective) -> bool {
+    !matches!(kind, Collective::AllGather | Collective::Shift)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! ```text
 //! world.rs         World: the recipe for the ranks of a run
 //! communicator.rs  Communicator: a rank's handle, its rank and size, barrier and failure
-//! gathering.rs     all-gathers that have begun: start early, wait later
+//! gathering.rs     all-gathers and shifts that have begun: start early, wait later
 //! uploading.rs     gathered parts on their way to a GPU
 //! summing.rs       sums that have begun
 //! on_devices.rs    collectives between devices, without the host

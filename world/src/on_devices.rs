@@ -75,7 +75,8 @@ impl From<WorldError> for Unfinished {
 impl Communicator {
     /// Begins to exchange the parts of a call, each flat, in its dtype on the wire and on this rank's device. Rounds sums
     /// like the path through the host, but sends what is to be added in f32: NCCL would round a half-precision sum at
-    /// every rank. Returns the whole sums, this rank's chunk of each, or the gathered parts, as the call says.
+    /// every rank. Returns the whole sums, this rank's chunk of each, the gathered parts, or those of the rank before, as the call
+    /// says.
     pub(crate) fn begin_on_devices(
         &self,
         collectives: &DeviceCollectives,
@@ -94,7 +95,7 @@ impl Communicator {
         let work = Work { seat: self.seat().clone(), collectives: collectives.clone(), call: call.clone() };
         let posted = ended.clone();
         let ((before, end), (tell, told)) = (self.turn(), channel());
-        let gathers = call.kind == Collective::AllGather;
+        let sums = matches!(call.kind, Collective::AllReduce | Collective::ReduceScatter);
         // The device joins the parts behind what this thread has queued so far, and exchanges them beside what it queues next.
         // Most ranks have the parts that exist, or none of them, such as a rank without a sample.
         let has: Vec<_> = parts.iter().map(Option::is_some).collect();
@@ -124,9 +125,9 @@ impl Communicator {
             work.seat.post(done, &posted, vec![report; work.seat.size()])?;
             found
         };
-        let found = match gathers {
-            true => seat::queue(self.seat(), FAILED, exchange),
-            false => seat::start(self.seat(), FAILED, exchange),
+        let found = match sums {
+            true => seat::start(self.seat(), FAILED, exchange),
+            false => seat::queue(self.seat(), FAILED, exchange),
         };
         let (seat, device) = (self.seat().clone(), collectives.own(self.rank()).clone());
         OnDevices { seat, call: call.clone(), device, agreed: told, ended: (ended, done), found }
@@ -189,7 +190,7 @@ impl Work {
         let device = self.collectives.own(self.seat.rank);
         let joined = Joined::of(&self.call, exists, self.seat.size());
         let mut tensors = joined.join(parts, device);
-        if self.collectives.takes_rooms() {
+        if self.collectives.are_of_nccl() {
             tensors
                 .extend(joined.results().map(|(elements, dtype)| Tensor::empty([elements], (device, dtype))));
         }
@@ -207,10 +208,7 @@ impl Work {
     fn exchange(&self, Contribution { joined, tensors }: Contribution) -> Result<Done, Unfinished> {
         let (seat, kind) = (&self.seat, self.call.kind);
         let (mut results, mut given) = (Vec::new(), Vec::new());
-        let count = |(elements, dtype): (usize, DType)| {
-            let whole = if kind == Collective::AllGather { elements * seat.size() } else { elements };
-            seat.count_ring(kind, whole, dtype.size());
-        };
+        let count = |(elements, dtype): (usize, DType)| seat.count_ring(kind, elements, dtype.size());
         match &self.collectives.by {
             By::Program(collective) => {
                 for (mine, size) in tensors.into_tensors().into_iter().zip(joined.buffers()) {
@@ -231,7 +229,8 @@ impl Work {
                 let mut buffers = nccl.lend(tensors).map_err(|stop| self.unfinished(stop))?;
                 let rooms = buffers.split_off(buffers.len() / 2);
                 for ((mine, room), size) in buffers.into_iter().zip(rooms).zip(joined.buffers()) {
-                    let result = nccl.exchange(kind, [mine, room], size, seat.size(), &mut watch);
+                    let result =
+                        nccl.exchange(kind, [mine, room], size, (seat.rank, seat.size()), &mut watch);
                     results.push(result.map_err(|stop| self.unfinished(stop))?);
                     count(size);
                 }

@@ -127,6 +127,10 @@ fn chunks_and_gathered_shards_keep_their_bits() {
         assert_eq!(all[1].dtype(), DType::F16);
         let bits = |tensor: Tensor<1>| numbers(tensor).into_iter().map(f32::to_bits).collect::<Vec<_>>();
         let all: Vec<_> = all.into_iter().map(bits).collect();
+        // These collectives do not know it: it goes through the host.
+        let number = vec![Tensor::<1>::from_data([sign], &device)];
+        let before = rank.begin_shift("", number, &device)?.wait()?.remove(0);
+        assert_eq!(numbers(before), [-sign]);
         Ok((numbers(chunk.into_iter().flatten().next().unwrap()), all, rank.traffic()))
     });
     for (rank, found) in found.into_iter().enumerate() {
@@ -137,6 +141,7 @@ fn chunks_and_gathered_shards_keep_their_bits() {
         // The chunk of the other rank, and the shards to it.
         assert_eq!(traffic.of(Collective::ReduceScatter).elements, 2);
         assert_eq!(traffic.of(Collective::AllGather).elements, 4 + 2 + 1);
+        assert_eq!(traffic.of(Collective::Shift).elements, 1);
     }
 }
 

@@ -71,11 +71,16 @@ impl Seat {
         self.exchange.fail(WorldError::Rank { rank, call, reason: format!("failed: {reason}") });
     }
 
-    /// Counts the traffic of a collective between devices: (N-1)/N of the whole `elements`, of `bytes` bytes each, or twice
-    /// that if all ranks get a whole sum.
+    /// Counts the traffic of a collective between devices to which a rank gives so many `elements`, of `bytes` bytes each: all
+    /// of them for each other rank that gets them, or (N-1)/N of those that are summed, twice if all ranks get a whole sum.
     pub fn count_ring(&self, kind: Collective, elements: usize, bytes: usize) {
-        let rounds = if kind == Collective::AllReduce { 2 } else { 1 };
-        let moved = (rounds * elements * (self.size() - 1)).div_ceil(self.size());
+        let others = self.size() - 1;
+        let moved = match kind {
+            Collective::Shift => elements,
+            Collective::AllGather => elements * others,
+            Collective::AllReduce => (2 * elements * others).div_ceil(self.size()),
+            _ => (elements * others).div_ceil(self.size()),
+        };
         self.exchange.count_moved(self.world_rank, kind, moved, moved * bytes);
     }
 

@@ -13,7 +13,7 @@ use crate::call::Call;
 use crate::gathering::{Waiting, there};
 use crate::host::host_device;
 use crate::seat::Seat;
-use crate::{Communicator, Gathering, WorldError};
+use crate::{Collective, Communicator, Gathering, WorldError};
 
 /// The parts of some gathers on their way to a GPU: once all have arrived in host memory, they are copied together, in the
 /// device's [queue of uploads](Upload).
@@ -93,9 +93,9 @@ impl Gathering {
 impl HostGather {
     /// Returns what waits for the other ranks, if a gather goes through host memory. In a rehearsal nothing happens before a rank waits.
     fn of(gather: &Gathering) -> Option<Self> {
-        let seat = gather.world.seat().clone();
+        let (seat, is_gather) = (gather.world.seat().clone(), gather.call.kind == Collective::AllGather);
         match gather.state {
-            Waiting::Exchange(sequence) if !seat.exchange.is_rehearsal() => {
+            Waiting::Exchange(sequence) if is_gather && !seat.exchange.is_rehearsal() => {
                 Some(Self { seat, sequence, call: gather.call.clone() })
             }
             _ => None,

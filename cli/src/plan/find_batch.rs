@@ -151,9 +151,7 @@ impl<M: Trainable> Trial<'_, M> {
         let work = Work::of::<M>(&self.parts.config, &longest, 1.0);
         let (parts, limit, rows, tokens) = (self.parts, self.limit, self.micro, longest.mean_tokens);
         let tracer = Tracer::new(&run, parts, Traced::Run(longest));
-        let in_ring = parts.device_name.starts_with("cpu");
-        let mut planner =
-            Planner { run: &run, parts, shapes, tracer, rows, work, tokens, limit, in_ring, say };
+        let mut planner = Planner { run: &run, parts, shapes, tracer, rows, work, tokens, limit, say };
         let planned = planner.plan(&run.strategies, &run.composed())?;
         let needs = ByteSize(usize::try_from(planned.peak_bytes).unwrap_or(usize::MAX));
         Ok((planned.fits != Some(true)).then(|| format!("a rank needs {needs} at the peak")))

@@ -264,10 +264,8 @@ impl Planning<'_> {
             None => Traced::Run(of_batch),
         };
         let tracer = Tracer::new(run, &parts, traced);
-        // On a cluster, ranks gather keys and values by NCCL.
-        let in_ring = is_cpu && cluster.is_none();
         let mut planner =
-            Planner { run, parts: &parts, shapes: &shapes, tracer, rows, work, tokens, limit, in_ring, say };
+            Planner { run, parts: &parts, shapes: &shapes, tracer, rows, work, tokens, limit, say };
         // First, since it ends early if the peak of the devices is not known.
         let on_cluster = cluster.map(|cluster| planner.on_cluster(cluster)).transpose()?;
         let as_written = planner.plan(&run.strategies, &run.composed())?;
@@ -334,8 +332,6 @@ struct Planner<'a, M: Trainable> {
     /// Tokens of an update on average, padding included, over all ranks.
     tokens: f64,
     limit: Limit,
-    /// Whether ranks that share tokens hand on keys and values.
-    in_ring: bool,
     say: &'a dyn Fn(&str),
 }
 
@@ -385,8 +381,7 @@ impl<M: Trainable> Planner<'_, M> {
         let shapes: Vec<_> = own.iter().map(|shape| shape.of_share(order.tensor())).collect();
         let size_of = |shape: &Shape| layout.planned(shape).replica_bytes;
         let of_blocks = first.as_ref().map_or(1.0, FirstRank::share);
-        let mut within =
-            self.work.sent_within_a_batch(order, &own, [recomputed, of_blocks], self.in_ring, size_of);
+        let mut within = self.work.sent_within_a_batch(order, &own, [recomputed, of_blocks], size_of);
         let reads = |shape: &Shape| first.is_none() || shape.in_block || FirstRank::reads(self.shapes, shape);
         for shape in shapes.iter().filter(|shape| !shape.in_block) {
             let sent = sent_of_outside(&layout.planned(shape), reads(shape), order, ranks);

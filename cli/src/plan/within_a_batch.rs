@@ -46,25 +46,24 @@ impl Work {
     /// Returns what the first rank sends in an update to the others that train on its samples, but for parameters outside blocks.
     /// `again` is the share of the blocks that run again in the backward pass, `size_of` the bytes of an element of a
     /// parameter as passes read it, and `of_blocks` the share of the blocks that the rank has, whose parameters the
-    /// shapes are. Keys and values go around `in_ring`, or are gathered.
+    /// shapes are.
     pub fn sent_within_a_batch(
         &self,
         order: &Order,
         shapes: &[Shape],
         [again, of_blocks]: [f64; 2],
-        in_ring: bool,
         size_of: impl Fn(&Shape) -> u64,
     ) -> WithinABatch {
         let (context, tensor) = (order.context(), order.tensor());
         let micro_batches = order.micro_batches() as f64;
         let own = (self.keys_and_values(context) / tensor as u64) as f64 * of_blocks;
         let mut within = WithinABatch {
-            tokens: sent_in_context(order, own.round() as u64, again, in_ring),
+            tokens: sent_in_context(order, own.round() as u64, again),
             ..WithinABatch::default()
         };
         if context > 1 {
             let layers = self.attention.iter().map(|attention| attention.layers).sum::<usize>() as f64;
-            // Gathered forward, and scattered backward: the passes are those of a cluster.
+            // Keys and values go around forward; they and their gradients side by side in the backward pass.
             within.passes_of_tokens = (micro_batches * layers * of_blocks * (2.0 + again)).round() as u64;
         }
         let pipeline = order.pipeline();

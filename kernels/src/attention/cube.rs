@@ -8,7 +8,7 @@
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Cube, TensorMetadata};
-use burn::tensor::{DType, Device, Int, Shape, Slice, Tensor};
+use burn::tensor::{DType, Device, FloatDType, Int, Shape, Slice, Tensor};
 
 use super::Attending;
 use super::cube_joint::{join, split};
@@ -29,6 +29,9 @@ pub(super) fn computes(device: &Device, dtype: DType, how: &Attending) -> bool {
 }
 
 impl Tiled for Cube {
+    const LN_BASE: f64 = 1.0;
+    const LINE: usize = 1;
+
     fn tiled(source: Source<FloatTensor<Self>>, plan: &Plan) -> (FloatTensor<Self>, FloatTensor<Self>) {
         #[cfg(feature = "cuda")]
         if flash::computes(&source, plan) {
@@ -55,11 +58,16 @@ impl Tiled for Cube {
         if flash::computes(&source, plan) {
             return flash::gradients(source, plan, [output, logs], grad);
         }
-        // What it takes from a device's memory is not needed while the scores are.
-        drop(output);
         let joint = matches!(source, Source::Joint { .. });
         let wanted = if joint { [true, true, true, false] } else { wanted };
         let parts = Parts::of(source, plan);
+        // A part of the keys does not have all terms of the sum.
+        let inner = plan.is_part.then(|| {
+            let [output, grad] = [output.clone(), grad.clone()].map(|x| Self::float_cast(x, FloatDType::F32));
+            Self::float_reshape(Self::float_sum_dim(Self::float_mul(output, grad), 3), parts.grouped_logs())
+        });
+        // What it takes from a device's memory is not needed while the scores are.
+        drop(output);
         // Two products read it, and each would copy a view for itself.
         let grad = Self::float_reshape(in_rows(grad), parts.grouped());
         let logs = Self::float_reshape(logs, parts.grouped_logs());
@@ -75,7 +83,8 @@ impl Tiled for Cube {
             }
             if wanted[0] || wanted[1] || wanted[3] {
                 let of_weights = Self::product(grad, turned(chunk.of(&parts.value)));
-                let (slopes, of_scores) = slopes(weights, dropped, of_weights, parts.scale, wanted[3]);
+                let inner = inner.as_ref().map(|inner| chunk.of(inner));
+                let (slopes, of_scores) = slopes(weights, dropped, of_weights, inner, parts.scale, wanted[3]);
                 of_bias.extend(of_scores);
                 if wanted[0] {
                     found[0].push(Self::product(slopes.clone(), chunk.of(&parts.key)));
@@ -116,9 +125,9 @@ struct Parts {
 
 /// A dropout of the weights.
 struct Dropout {
-    /// The [words](super::drops::Drops::on_device) of the rows of the batch and, from there on, the columns of queries.
+    /// The [words](super::drops::Drops::on_device) of the rows of the batch, and the columns of queries and of keys.
     keys: IntTensor<Cube>,
-    columns_at: usize,
+    columns_at: [usize; 2],
     threshold: u32,
     factor: f32,
 }

@@ -23,8 +23,8 @@ pub(super) struct Rows {
     pub scale: f32,
     pub bounded: bool,
     /// The threshold of the words below which a weight is dropped, the factor of the others, and where the keys of the
-    /// dropout have the columns of the queries; 0 if they are numbered from 0.
-    pub drops: Option<(u32, f32, usize)>,
+    /// dropout have the columns of the queries, and of the keys; 0 if they are numbered from 0.
+    pub drops: Option<(u32, f32, [usize; 2])>,
     /// The rows of the bias; 0 if there is none.
     pub biases: usize,
 }
@@ -61,7 +61,7 @@ pub(super) fn weigh(inputs: Vec<CubeTensor>, again: bool, how: Rows) -> Weighed 
     let bias = if how.biases > 0 { next() } else { logs.clone() };
     let dropped =
         (again && how.drops.is_some()).then(|| empty(&scores, scores.meta.shape().clone(), scores.dtype));
-    let (threshold, factor, columns_at) = how.drops.unwrap_or((0, 1.0, 0));
+    let (threshold, factor, [columns_at, key_columns_at]) = how.drops.unwrap_or((0, 1.0, [0; 2]));
     let units = units(&scores, read);
     // SAFETY: each cube checks that its row exists, and reads and writes the columns of that row.
     unsafe {
@@ -88,6 +88,7 @@ pub(super) fn weigh(inputs: Vec<CubeTensor>, again: bool, how: Rows) -> Weighed 
             threshold,
             factor,
             columns_at,
+            key_columns_at,
             !how.bounded,
             again,
             how.drops.is_some(),
@@ -136,6 +137,7 @@ fn weights_kernel<F: Float, I: Numeric>(
     threshold: u32,
     factor: f32,
     columns_at: usize,
+    key_columns_at: usize,
     #[comptime] causal: bool,
     #[comptime] again: bool,
     #[comptime] drops: bool,
@@ -201,7 +203,11 @@ fn weights_kernel<F: Float, I: Numeric>(
         let mut left = weight;
         if drops {
             left = weight * factor;
-            if is_dropped(&drop_state, at, threshold) {
+            let mut column = at as u32;
+            if key_columns_at > 0 {
+                column = keys[key_columns_at + at];
+            }
+            if is_dropped(&drop_state, column, threshold) {
                 left = 0.0f32;
             }
         }
@@ -218,24 +224,26 @@ fn weights_kernel<F: Float, I: Numeric>(
 }
 
 /// Returns the gradient of the scores, before they are scaled, given the weights w, those that are left of them, d, and
-/// the gradients g of the latter: `(d · g - w · Σ d · g) · scale` for each row. If it is wanted, also the same without the
-/// scale, in f32.
+/// the gradients g of the latter: `(d · g - w · Σ d · g) · scale` for each row. The sums may be given, in f32, as those of more
+/// keys. If it is wanted, also the same without the scale, in f32.
 pub(super) fn slopes(
     weights: FloatTensor<Cube>,
     dropped: Option<FloatTensor<Cube>>,
     grads: FloatTensor<Cube>,
+    inner: Option<FloatTensor<Cube>>,
     scale: f32,
     biased: bool,
 ) -> (FloatTensor<Cube>, Option<FloatTensor<Cube>>) {
     let mut outputs = vec![Spec::new(grads.shape(), grads.dtype())];
     outputs.extend(biased.then(|| Spec::new(grads.shape(), DType::F32)));
-    let drops = dropped.is_some();
-    let inputs = [grads, weights].into_iter().chain(dropped).collect();
+    let [drops, sums] = [dropped.is_none(), inner.is_none()].map(|is_none| !is_none);
+    let inputs = [grads, weights].into_iter().chain(dropped).chain(inner).collect();
     let found = run_many(inputs, outputs, move |inputs| {
         let mut inputs = inputs.into_iter().map(contiguous);
         let mut next = || inputs.next().expect("as many inputs as the form has");
         let (grads, weights) = (next(), next());
         let dropped = if drops { next() } else { weights.clone() };
+        let inner = if sums { next() } else { weights.clone() };
         let slopes = written(&grads);
         let of_scores = biased.then(|| empty(&grads, grads.meta.shape().clone(), DType::F32));
         let read = grads.meta.shape()[3];
@@ -251,15 +259,17 @@ pub(super) fn slopes(
                 weights.into_buffer_arg(),
                 dropped.into_buffer_arg(),
                 grads.clone().into_buffer_arg(),
+                inner.clone().into_buffer_arg(),
                 slopes.clone().into_buffer_arg(),
                 of_scores.as_ref().unwrap_or(&slopes).clone().into_buffer_arg(),
                 rows,
                 read,
                 scale,
                 drops,
+                sums,
                 biased,
                 units,
-                element(&grads),
+                [element(&grads), element(&inner)],
             );
         }
         std::iter::once(slopes).chain(of_scores).collect()
@@ -269,34 +279,41 @@ pub(super) fn slopes(
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn slopes_kernel<F: Float>(
+fn slopes_kernel<F: Float, S: Float>(
     weights: &[F],
     dropped: &[F],
     grads: &[F],
+    inners: &[S],
     slopes: &mut [F],
     of_scores: &mut [f32],
     rows: usize,
     read: usize,
     scale: f32,
     #[comptime] drops: bool,
+    #[comptime] sums: bool,
     #[comptime] biased: bool,
     #[comptime] units: u32,
-    #[define(F)] _dtype: ElemType,
+    #[define(F, S)] _dtypes: [ElemType; 2],
 ) {
     let row = CUBE_POS;
     if row >= rows {
         terminate!();
     }
-    let mut shared = Shared::<[f32]>::new_slice(units as usize);
     let start = row * read;
     let step = units as usize;
-    let mut sum = 0.0f32;
-    let mut at = UNIT_POS as usize;
-    while at < read {
-        sum += f32::cast_from(dropped[start + at]) * f32::cast_from(grads[start + at]);
-        at += step;
+    let mut inner = 0.0f32;
+    if sums {
+        inner += f32::cast_from(inners[row]);
+    } else {
+        let mut shared = Shared::<[f32]>::new_slice(units as usize);
+        let mut sum = 0.0f32;
+        let mut at = UNIT_POS as usize;
+        while at < read {
+            sum += f32::cast_from(dropped[start + at]) * f32::cast_from(grads[start + at]);
+            at += step;
+        }
+        inner += sum_of_cube(&mut shared, sum, units);
     }
-    let inner = sum_of_cube(&mut shared, sum, units);
     let mut at = UNIT_POS as usize;
     while at < read {
         let weight = f32::cast_from(weights[start + at]);
@@ -349,10 +366,10 @@ fn dropped_row(
     state
 }
 
-/// Returns whether the weight of a key is dropped: whether its word is below the threshold.
+/// Returns whether the weight of a key in this column is dropped: whether its word is below the threshold.
 #[cube]
-pub fn is_dropped(row: &DroppedRow, key: usize, threshold: u32) -> bool {
-    hash(spread(key as u32 - row.start) + row.first, row.second) < threshold
+pub fn is_dropped(row: &DroppedRow, column: u32, threshold: u32) -> bool {
+    hash(spread(column - row.start) + row.first, row.second) < threshold
 }
 
 #[cfg(test)]
@@ -399,7 +416,7 @@ mod tests {
                 [weights, logs]
             });
             let [grads, weights, dropped] = [3, 4, 5].map(|seed| rows(seed, in_longer));
-            let (of_scores, unscaled) = slopes(weights, Some(dropped), grads, 0.5, true);
+            let (of_scores, unscaled) = slopes(weights, Some(dropped), grads, None, 0.5, true);
             let [weights, logs] = weighed.map(values);
             [weights, logs, values(of_scores), values(unscaled.expect("it is wanted"))]
         };

@@ -71,8 +71,8 @@ impl Drops {
 #[cfg(feature = "cube")]
 impl Drops {
     /// Sends what the kernel hashes to a device, in u32: for each row the two words of its key, and where its samples of
-    /// queries and of keys start, and the number of the first head; then the columns of the queries, unless they are numbered
-    /// from 0.
+    /// queries and of keys start, and the number of the first head; then the columns of the queries, and those of the keys,
+    /// unless they are numbered from 0.
     pub fn on_device(&self, device: &Device) -> Tensor<1, Int> {
         let start = |of: usize, row: usize| self.starts[of].as_ref().map_or(0, |starts| starts[row] as u32);
         let of_row = |(row, key): (usize, &u64)| {
@@ -80,14 +80,20 @@ impl Drops {
             [a, b, start(0, row), start(1, row), self.first_head as u32]
         };
         let of_rows = self.keys.iter().enumerate().flat_map(of_row);
-        let columns = self.columns.iter().flat_map(|columns| columns.iter().map(|column| *column as u32));
+        let columns = [&self.columns, &self.key_columns].into_iter().flatten();
+        let columns = columns.flat_map(|columns| columns.iter().map(|column| *column as u32));
         let all: Vec<u32> = of_rows.chain(columns).collect();
         Tensor::from_data(all.as_slice(), (&device.clone().inner(), DType::U32))
     }
 
-    /// Returns where the [words](Self::on_device) have the columns of the queries, or 0 if they have none.
-    pub fn columns_at(&self) -> usize {
-        if self.columns.is_some() { self.keys.len() * WORDS } else { 0 }
+    /// Returns where the [words](Self::on_device) have the columns of the queries, and those of the keys, or 0 if they have none.
+    pub fn columns_at(&self) -> [usize; 2] {
+        let mut end = self.keys.len() * WORDS;
+        [&self.columns, &self.key_columns].map(|columns| {
+            let start = columns.as_ref().map_or(0, |_| end);
+            end += columns.as_ref().map_or(0, |columns| columns.len());
+            start
+        })
     }
 
     /// Returns the threshold of the words, and the factor of the weights that are kept.

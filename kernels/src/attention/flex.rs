@@ -1,5 +1,7 @@
 //! Attention on Flex: blocks of queries on all cores.
 
+use std::f64::consts::LN_2;
+
 use burn::backend::Flex;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::tensor::{Bytes, DType, Shape, bf16, f16};
@@ -17,6 +19,9 @@ use crate::elements::Float;
 use crate::zero_results::are_zero;
 
 impl Tiled for Flex {
+    const LN_BASE: f64 = LN_2;
+    const LINE: usize = LINE;
+
     fn tiled(source: Source<FlexTensor>, plan: &Plan) -> (FlexTensor, FlexTensor) {
         let parts = Parts::of(source, plan);
         match parts.query.dtype() {
@@ -130,7 +135,7 @@ fn backward<T: Float>(
         true => WantedGradients { query: true, key: true, value: true, bias: false },
         false => WantedGradients { query, key, value, bias },
     };
-    let (output, grad) = (readable(output), readable(grad));
+    let (output, logs, grad) = (readable(output), logs.to_contiguous(), readable(grad));
     let kept = BackwardInputs { output: View::of(&output), grad: View::of(&grad), logs: logs.storage() };
     let (queries, keys, size) = (&parts.queries, &parts.keys, inputs.size());
     let (heads, key_heads) = (inputs.heads(), inputs.key.shape[1]);

@@ -87,6 +87,8 @@ impl Attending<'_> {
             scale: self.scale,
             cap: self.cap,
             #[cfg(feature = "cube")]
+            is_part: false,
+            #[cfg(feature = "cube")]
             drop_keys: drops.as_ref().filter(|_| is_cube(device)).map(|drops| drops.on_device(device)),
             drops: drops.map(Into::into),
             #[cfg(feature = "cube")]

@@ -20,6 +20,9 @@ pub struct Plan {
     /// The bound of the scores.
     pub(super) cap: Option<f64>,
     pub(super) drops: Option<Arc<Drops>>,
+    /// Whether queries read other keys too: see [`AttentionInParts`](super::AttentionInParts).
+    #[cfg(feature = "cube")]
+    pub(super) is_part: bool,
     /// The [bounds](Reads::bounds) of the reads on the inputs' device, if a kernel needs them.
     #[cfg(feature = "cube")]
     pub(super) bounds: Option<burn::tensor::Tensor<1, burn::tensor::Int>>,
@@ -68,10 +71,17 @@ pub type Gradients<T> = [Option<T>; 4];
 
 /// A backend's tiles, forward and backward.
 pub trait Tiled: Backend {
+    /// The natural logarithm of the base of the logarithms.
+    const LN_BASE: f64;
+
+    /// The queries of a row and head have places for a multiple of so many logarithms.
+    const LINE: usize;
+
     /// Returns the output and the logarithms of the sums of the scores' powers.
     fn tiled(source: Source<FloatTensor<Self>>, plan: &Plan) -> (FloatTensor<Self>, FloatTensor<Self>);
 
-    /// Returns the wanted gradients, given what [`tiled`](Self::tiled) returned and the gradient of the output.
+    /// Returns the wanted gradients, given what [`tiled`](Self::tiled) returned and the gradient of the output. Those of a part of
+    /// the keys are given the output and the logarithms of all keys.
     fn tiled_gradients(
         source: Source<FloatTensor<Self>>,
         plan: &Plan,

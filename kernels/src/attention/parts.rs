@@ -1,15 +1,38 @@
 //! Attention to keys that come in parts, whose outputs are joined by the logarithms of their sums.
 
-use std::f64::consts::LN_2;
 use std::sync::Arc;
 
+#[cfg(feature = "cube")]
+use burn::backend::Cube;
 use burn::backend::Flex;
-use burn::backend::flex::FlexTensor;
-use burn::tensor::{DType, FloatDType, Tensor};
+use burn::backend::ops::FloatTensorOps;
+use burn::tensor::{DType, FloatDType, Shape, Tensor};
 
 use super::ops::{Plan, Source, Tiled};
-use super::{Attending, attends_in_tiles};
+use super::{Attending, has_kernels};
 use crate::cast;
+#[cfg(feature = "cube")]
+use crate::device::is_cube;
+
+/// Computes this with `$backend` as the name of the backend of a tensor.
+macro_rules! on_backend_of {
+    ($tensor:expr, $backend:ident => $found:expr) => {{
+        #[cfg(feature = "cube")]
+        let found = if is_cube(&$tensor.device()) {
+            type $backend = Cube;
+            $found
+        } else {
+            type $backend = Flex;
+            $found
+        };
+        #[cfg(not(feature = "cube"))]
+        let found = {
+            type $backend = Flex;
+            $found
+        };
+        found
+    }};
+}
 
 /// An [`attention`](crate::attention()) to keys and values that come in parts, in any order: those of each of several ranks
 /// (Liu et al., 2023, arXiv:2310.01889), where no rank has the keys of all.
@@ -46,31 +69,35 @@ pub struct AttentionInParts(Vec<Plan>);
 pub struct AttentionSoFar {
     /// `[batch, heads, length, size]`, in f32.
     output: Tensor<4>,
-    /// The logarithms to the base 2 of the sums of each query, `[batch, heads, length, 1]`.
+    /// The logarithms of the sums of each query, `[batch, heads, length, 1]`.
     logs: Tensor<4>,
+    /// The natural logarithm of their base.
+    ln_base: f64,
 }
 
 /// The logarithm of a query that has read nothing so far: small beside any other, and finite.
 const NOTHING: f32 = -1e30;
 
-/// The queries of a row and head have places for a multiple of so many logarithms.
-const LINE: usize = super::spans::LINE;
+const ONE_DEVICE: &str = "keys, values and queries are on one device, outside autodiff";
 
 impl AttentionInParts {
-    /// Prepares the attention of these queries, where the keys of each part have the given columns, in order. `None` if their device
-    /// does not compute [tiles](crate::attends_in_tiles).
+    /// Prepares the attention of these queries, where the keys of each part have the given columns, in order. `None` if
+    /// [`attention`](crate::attention()) is composed of Burn's operations there.
     ///
     /// # Panics
     ///
     /// If the rows are ragged, and as [`attention`](crate::attention()).
     pub fn of(query: &Tensor<4>, how: Attending, columns: &[Arc<[usize]>]) -> Option<Self> {
         let (device, batch) = (query.device(), query.dims()[0]);
-        if !attends_in_tiles(&device, FloatDType::from(query.dtype())) {
+        if !has_kernels(&device, FloatDType::from(query.dtype()), &how) {
             return None;
         }
         let plan = |columns: &Arc<[usize]>| {
             let reads = how.reads.of_keys(columns.clone());
-            Attending { reads: &reads, ..how }.plan(batch, &device)
+            let plan = Attending { reads: &reads, ..how }.plan(batch, &device);
+            #[cfg(feature = "cube")]
+            let plan = Plan { is_part: true, ..plan };
+            plan
         };
         Some(Self(columns.iter().map(plan).collect()))
     }
@@ -88,16 +115,19 @@ impl AttentionInParts {
         so_far: Option<AttentionSoFar>,
     ) -> AttentionSoFar {
         let (plan, [batch, heads, length, _]) = (&self.0[part], query.dims());
-        let [query, key, value] = [query.clone(), key, value].map(primitive);
-        let (output, logs) = Flex::tiled(Source::Apart { query, key, value, bias: None }, plan);
-        let logs = Tensor::<1>::from_primitive::<Flex>(logs);
-        let logs = logs.reshape([batch, heads, length.next_multiple_of(LINE), 1]).narrow(2, 0, length);
+        let (output, logs, ln_base) = on_backend_of!(query, B => {
+            let primitive = |x: Tensor<4>| x.try_into_primitive::<B>().expect(ONE_DEVICE);
+            let [query, key, value] = [query.clone(), key, value].map(primitive);
+            let (output, logs) = B::tiled(Source::Apart { query, key, value, bias: None }, plan);
+            let places = Shape::new([batch, heads, length.next_multiple_of(B::LINE), 1]);
+            let logs = Tensor::<4>::from_primitive::<B>(B::float_reshape(logs, places));
+            (Tensor::<4>::from_primitive::<B>(output), logs.narrow(2, 0, length), B::LN_BASE)
+        });
         let logs = match plan.reads.empty(&logs.device()) {
             Some(empty) => logs.mask_fill(empty, NOTHING),
             None => logs,
         };
-        let output = cast(Tensor::<4>::from_primitive::<Flex>(output), FloatDType::F32);
-        let one = AttentionSoFar { output, logs };
+        let one = AttentionSoFar { output: cast(output, FloatDType::F32), logs, ln_base };
         match so_far {
             Some(so_far) => so_far.and(one),
             None => one,
@@ -119,41 +149,37 @@ impl AttentionInParts {
         grad: Tensor<4>,
     ) -> [Tensor<4>; 3] {
         let [batch, heads, length, _] = query.dims();
-        let missing = length.next_multiple_of(LINE) - length;
-        let logs = match missing {
-            0 => all.logs.clone(),
-            _ => {
-                let rest = Tensor::zeros([batch, heads, missing, 1], (&all.logs.device(), DType::F32));
-                Tensor::cat(vec![all.logs.clone(), rest], 2)
-            }
-        };
-        let [query, key, value, output, grad] =
-            [query.clone(), key, value, output.clone(), grad].map(primitive);
-        let kept = [output, primitive(logs).to_contiguous()];
-        let source = Source::Apart { query, key, value, bias: None };
-        let wanted = [true, true, true, false];
-        let [query, key, value, _] = Flex::tiled_gradients(source, &self.0[part], kept, grad, wanted);
-        [query, key, value].map(|x| Tensor::from_primitive::<Flex>(x.expect("all three are wanted")))
+        on_backend_of!(query, B => {
+            let logs = match length.next_multiple_of(B::LINE) - length {
+                0 => all.logs.clone(),
+                missing => {
+                    let rest = Tensor::zeros([batch, heads, missing, 1], (&all.logs.device(), DType::F32));
+                    Tensor::cat(vec![all.logs.clone(), rest], 2)
+                }
+            };
+            let primitive = |x: Tensor<4>| x.try_into_primitive::<B>().expect(ONE_DEVICE);
+            let [query, key, value, output, logs, grad] =
+                [query.clone(), key, value, output.clone(), logs, grad].map(primitive);
+            let source = Source::Apart { query, key, value, bias: None };
+            let wanted = [true, true, true, false];
+            let [query, key, value, _] = B::tiled_gradients(source, &self.0[part], [output, logs], grad, wanted);
+            [query, key, value].map(|x| Tensor::from_primitive::<B>(x.expect("all three are wanted")))
+        })
     }
 }
 
 impl AttentionSoFar {
     fn and(self, other: Self) -> Self {
         let most = self.logs.clone().max_pair(other.logs.clone());
-        let weight = |logs: Tensor<4>| ((logs - most.clone()) * LN_2).exp();
+        let weight = |logs: Tensor<4>| ((logs - most.clone()) * self.ln_base).exp();
         let [own, others] = [self.logs, other.logs].map(weight);
         let sum = own.clone() + others.clone();
         let output = (self.output * own + other.output * others) / sum.clone();
-        Self { output, logs: most + sum.log() / LN_2 }
+        Self { output, logs: most + sum.log() / self.ln_base, ln_base: self.ln_base }
     }
 
     /// Returns the output in the dtype of a tensor.
     pub fn output(&self, like: &Tensor<4>) -> Tensor<4> {
         cast(self.output.clone(), FloatDType::from(like.dtype()))
     }
-}
-
-/// Returns a tensor of the CPU.
-fn primitive(x: Tensor<4>) -> FlexTensor {
-    x.try_into_primitive::<Flex>().expect("tiles are computed on Flex")
 }

@@ -89,10 +89,9 @@ pub fn sent<'a>(
 /// its samples, by the kind of call. `own` are the elements of the keys and values of its tokens in all layers, in one
 /// micro-batch, and `again` is the share of the layers that run again in the backward pass.
 ///
-/// In a ring, a layer hands on the keys and values of C - 1 ranks whenever it runs and once more in the backward pass, where it hands
-/// on the gradients of those of all C, in f32. Elsewhere it gathers those of the other C - 1 ranks whenever it runs, and sends
-/// them the gradients of theirs.
-pub fn sent_in_context(order: &Order, own: u64, again: f64, in_ring: bool) -> BTreeMap<Collective, Sent> {
+/// A layer hands on the keys and values of C - 1 ranks whenever it runs and once more in the backward pass, where it hands on the
+/// gradients of those of all C, in f32.
+pub fn sent_in_context(order: &Order, own: u64, again: f64) -> BTreeMap<Collective, Sent> {
     let others = order.context() as u64 - 1;
     if others == 0 {
         return BTreeMap::new();
@@ -100,13 +99,9 @@ pub fn sent_in_context(order: &Order, own: u64, again: f64, in_ring: bool) -> BT
     let once = order.micro_batches() as u64 * own;
     let run = others * once + (again * (others * once) as f64) as u64;
     let size = DType::from(order.training_dtype()).size() as u64;
-    let of = |elements: u64| Sent { elements, bytes: elements * size };
-    if in_ring {
-        let (keys, gradients) = (of(run + others * once), (others + 1) * once);
-        let sent = Sent { elements: keys.elements + gradients, bytes: keys.bytes + 4 * gradients };
-        return BTreeMap::from([(Collective::Send, sent)]);
-    }
-    BTreeMap::from([(Collective::AllGather, of(run)), (Collective::ReduceScatter, of(others * once))])
+    let (keys, gradients) = (run + others * once, (others + 1) * once);
+    let sent = Sent { elements: keys + gradients, bytes: keys * size + 4 * gradients };
+    BTreeMap::from([(Collective::Shift, sent)])
 }
 
 /// Calls of one kind among the ranks that [share](crate::Mesh::tensor) layers, in a micro-batch.

@@ -48,12 +48,11 @@ const NAME: &str = "Mesh";
 ///
 /// With a [context](Self::context) of `c`, each rank computes two of `2c`
 /// chunks of each row, one from the front and one from the back, so that causal attention costs all of them the same
-/// (zigzag; Llama Team, 2024, arXiv:2407.21783, section 3.3.2). On the CPU, keys and values go around in a ring, and parts of an
+/// (zigzag; Llama Team, 2024, arXiv:2407.21783, section 3.3.2). Keys and values go around in a ring, and parts of an
 /// attention are joined (Liu et al., 2023, arXiv:2310.01889): activations take 1/c of the memory. When a layer has keys and values of `w`
 /// elements per token, a rank sends `w (c-1)/c` elements for each token of the row, as many in the backward pass, and `w`
-/// gradients in f32. On other devices, ranks gather one another's keys and values, and the gradients are summed and scattered: a rank sends
-/// `w (c-1)/c` elements, and as many in the backward pass, and an attention keeps the keys and values of the whole
-/// row. [`Recompute`](crate::Recompute) leaves those of one block at a time.
+/// gradients in f32. On GPUs, scores that are capped are those of gathered keys and values:
+/// [`Pass::attention`](crate::Pass::attention).
 ///
 /// A model divides the tokens itself, by [`Pass::context_columns`](crate::Pass::context_columns): the causal and masked
 /// language models of `firebrick-models` do, except DeBERTa. A step of any other model is an error.

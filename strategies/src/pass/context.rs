@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use burn::tensor::{FloatDType, Tensor};
 use firebrick_kernels::{Attending, AttentionInParts, Samples, attention, cast};
-use firebrick_world::WorldError;
+use firebrick_world::{Communicator, WorldError};
 
-use super::ring::{Ring, RingAttention};
+use super::ring::RingAttention;
 use super::segment::graft;
 use super::{Pass, SegmentPlan};
 
@@ -80,10 +80,10 @@ impl Pass {
     /// and values of all ranks, given those of this one, `[batch, key heads, columns, size]`. `how.reads` has the keys of all columns.
     /// All ranks that share a batch call it together, forward and backward. In a pass that selects none, it is [`attention`].
     ///
-    /// On the CPU, keys and values go around in a ring: each rank computes its part of the output with those that it has, hands
+    /// Keys and values go around in a ring: each rank computes its part of the output with those that it has, hands
     /// them to the next rank, and joins the parts by the logarithms of their sums (Liu et al., 2023, arXiv:2310.01889). In the
-    /// backward pass they go around again, with their gradients. On other devices, and with a bias, each rank gathers all keys
-    /// and values (Llama Team, 2024, arXiv:2407.21783, section 3.3.2).
+    /// backward pass they go around again, with their gradients. With a bias, and where [`attention`] is composed of Burn's
+    /// operations, each rank gathers all keys and values (Llama Team, 2024, arXiv:2407.21783, section 3.3.2).
     ///
     /// If another rank is gone, it returns zeros, and [`check`](Self::check) the error.
     ///
@@ -99,12 +99,12 @@ impl Pass {
         let (Some(ranks), Samples::Selected { columns, .. }) = (self.plan.context(), &self.samples) else {
             return attention(query, key, value, bias, how);
         };
-        if let (None, Some(ring)) = (&bias, self.plan.ring()) {
+        if bias.is_none() {
             let length = columns.len() / 2;
             let of_rank = |rank| chunks_of(rank, ranks.size()).map(|chunk| part(chunk, length));
             let columns = (0..ranks.size()).map(|rank| of_rank(rank).into_iter().flatten().collect());
             if let Some(parts) = AttentionInParts::of(&query, how, &columns.collect::<Vec<_>>()) {
-                return self.ring_attention([query, key, value], parts, ring);
+                return self.ring_attention([query, key, value], parts, ranks);
             }
         }
         self.gathered_attention([query, key, value], bias, how)
@@ -115,12 +115,12 @@ impl Pass {
         &self,
         [query, key, value]: [Tensor<4>; 3],
         parts: AttentionInParts,
-        ring: &Ring,
+        ranks: &Communicator,
     ) -> Tensor<4> {
         let (shape, key_heads) = (query.dims(), key.dims()[1]);
         // One tensor, since a graft has one input.
         let joint = Tensor::cat(vec![query, key, value], 1);
-        let attention = RingAttention::of(ring.clone(), parts, joint.clone().inner(), key_heads);
+        let attention = RingAttention::of(ranks.clone(), parts, joint.clone().inner(), key_heads);
         let all = match attention.forward() {
             Ok(all) => all,
             Err(error) => return lost(&self.plan, error, shape, &joint),

@@ -66,15 +66,16 @@ impl Comm {
         Ok(comm)
     }
 
-    /// Starts a collective on the device's stream. `count` is the number of elements of a rank's part, as NCCL defines it.
+    /// Starts a collective on the device's stream. `count` is the number of elements of a rank's part, as NCCL defines it, and a
+    /// shift goes to the `next` rank.
     #[expect(clippy::too_many_arguments)] // NCCL's own, and the watch.
     pub fn start(
         &self,
         kind: Collective,
         from: &Buffer,
         to: &Buffer,
-        count: usize,
-        dtype: DType,
+        (count, dtype): (usize, DType),
+        [next, before]: [usize; 2],
         stream: *mut c_void,
         watch: &mut Watch,
     ) -> Result<(), Stop> {
@@ -95,6 +96,17 @@ impl Comm {
                     (self.nccl.ncclReduceScatter)(from, to, count, dtype, sum, comm, stream)
                 }
                 Collective::AllGather => (self.nccl.ncclAllGather)(from, to, count, dtype, comm, stream),
+                Collective::Shift => {
+                    done(self.nccl, (self.nccl.ncclGroupStart)(), comm).map_err(Stop::Failed)?;
+                    let sent = (self.nccl.ncclSend)(from, count, dtype, next as c_int, comm, stream);
+                    let received = (self.nccl.ncclRecv)(to, count, dtype, before as c_int, comm, stream);
+                    // The group ends in any case: it is one of this thread.
+                    let ended = (self.nccl.ncclGroupEnd)();
+                    let failed = |result: &ncclResult_t| {
+                        !matches!(result, ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress)
+                    };
+                    [sent, received].into_iter().find(failed).unwrap_or(ended)
+                }
                 other => return Err(Stop::Failed(format!("{other} is no collective between devices"))),
             }
         };

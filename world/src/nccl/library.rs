@@ -58,6 +58,14 @@ functions! {
         from: *const c_void, to: *mut c_void, count: usize, dtype: ncclDataType_t, comm: ncclComm_t,
         stream: cudaStream_t
     ) -> ncclResult_t;
+    ncclGroupStart() -> ncclResult_t;
+    ncclGroupEnd() -> ncclResult_t;
+    ncclSend(
+        from: *const c_void, count: usize, dtype: ncclDataType_t, to: c_int, comm: ncclComm_t, stream: cudaStream_t
+    ) -> ncclResult_t;
+    ncclRecv(
+        to: *mut c_void, count: usize, dtype: ncclDataType_t, from: c_int, comm: ncclComm_t, stream: cudaStream_t
+    ) -> ncclResult_t;
 }
 
 /// Returns NCCL's functions.

@@ -100,7 +100,7 @@ impl Nccl {
         kind: Collective,
         [from, to]: [Buffer; 2],
         (elements, dtype): (usize, DType),
-        size: usize,
+        (rank, size): (usize, usize),
         watch: &mut Watch,
     ) -> Result<Tensor<1>, Stop> {
         let count = if kind == Collective::ReduceScatter { elements / size } else { elements };
@@ -110,7 +110,8 @@ impl Nccl {
             Membership::Apart => return Err(Stop::Failed("the ranks have not joined".into())),
             Membership::Over(why) => return Err(Stop::GaveUp(why.clone())),
         };
-        let ended = comm.start(kind, &from, &to, count, dtype, self.memory.stream(), watch);
+        let neighbours = [(rank + 1) % size, (rank + size - 1) % size];
+        let ended = comm.start(kind, &from, &to, (count, dtype), neighbours, self.memory.stream(), watch);
         let ended = ended.and_then(|()| {
             while !self.memory.is_idle().map_err(Stop::Failed)? {
                 comm.check()?;

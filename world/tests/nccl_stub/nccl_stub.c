@@ -6,6 +6,7 @@
 // communicator works in a thread of its own, so calls do not block, and ncclCommGetAsyncError returns ncclInProgress until
 // all that was begun has ended. Ranks may be threads or processes of one machine. What a collective is, how many elements
 // it has, and of what type, must be the same on all ranks. Sums are made in rank order; halves are rounded at every step.
+// A group of calls is a send to the next rank and a receive of as much from the rank before.
 //
 //   NCCL_STUB_LOG    a file to which each rank appends a line for each collective: rank, size, name, count, type
 //   NCCL_STUB_FAULT  RANK:SIZE:NTH:WHAT makes a rank of each communicator of that size go wrong at its collective of that
@@ -27,8 +28,8 @@
 
 enum { SUCCESS = 0, SYSTEM_ERROR = 2, INTERNAL_ERROR = 3, INVALID_ARGUMENT = 4, REMOTE_ERROR = 6, IN_PROGRESS = 7 };
 enum { F16 = 6, F32 = 7, BF16 = 9 };
-enum { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER };
-static const char *NAMES[] = {"all_reduce", "reduce_scatter", "all_gather"};
+enum { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, SHIFT };
+static const char *NAMES[] = {"all_reduce", "reduce_scatter", "all_gather", "shift"};
 
 #define RANKS 64
 #define BYTES (64 << 10) // of a rank, at once
@@ -123,6 +124,8 @@ static int collective(Comm *c, Work *work) {
     if (work->kind == ALL_GATHER)
       for (int rank = 0; rank < c->size; rank++)
         memcpy(work->to + (rank * work->count + at) * w, s->bytes[rank], n * w);
+    else if (work->kind == SHIFT)
+      memcpy(work->to + at * w, s->bytes[(c->rank + c->size - 1) % c->size], n * w);
     else sum(c, work->to + at * w, work->kind == REDUCE_SCATTER ? c->rank * n * w : 0, n, work->type);
     error = meet(c);
   }
@@ -237,4 +240,28 @@ int ncclReduceScatter(const void *from, void *to, size_t count, int type, int op
 }
 int ncclAllGather(const void *from, void *to, size_t count, int type, Comm *c, void *stream) {
   return (void)stream, begin(c, ALL_GATHER, from, to, count, type);
+}
+
+// The group of calls that this thread has begun.
+static _Thread_local struct { int open, calls, type; Comm *comm; size_t count; const void *from; void *to; } group;
+
+int ncclGroupStart(void) {
+  if (group.open) return INVALID_ARGUMENT;
+  memset(&group, 0, sizeof group);
+  return group.open = 1, SUCCESS;
+}
+static int take(Comm *c, size_t count, int type, int is_neighbour) {
+  if (!group.open || !is_neighbour || (group.calls && (group.comm != c || group.count != count || group.type != type)))
+    return INVALID_ARGUMENT;
+  return group.comm = c, group.count = count, group.type = type, group.calls++, SUCCESS;
+}
+int ncclSend(const void *from, size_t count, int type, int to, Comm *c, void *stream) {
+  return (void)stream, group.from = from, take(c, count, type, to == (c->rank + 1) % c->size);
+}
+int ncclRecv(void *to, size_t count, int type, int from, Comm *c, void *stream) {
+  return (void)stream, group.to = to, take(c, count, type, from == (c->rank + c->size - 1) % c->size);
+}
+int ncclGroupEnd(void) {
+  if (!group.open || group.calls != 2) return group.open = 0, INVALID_ARGUMENT;
+  return group.open = 0, begin(group.comm, SHIFT, group.from, group.to, group.count, group.type);
 }

@@ -16,7 +16,6 @@ use super::offloaded::OffloadedParams;
 use super::units::{Handling, Units};
 use super::{Bundle, lock};
 use crate::error::Faults;
-use crate::pass::ring::Ring;
 use crate::{ModelParts, OwnTokens, Paths, Pipeline, Sharding, StrategyError, each_param};
 
 /// The decisions of strategies about the segments of a model, and what training has learned about the segments.
@@ -30,7 +29,6 @@ pub struct SegmentPlan {
     keeps_padding: bool,
     /// The ranks that share the tokens of each batch with this one.
     context: Option<Communicator>,
-    ring: Option<Ring>,
     /// The parts of the model that ranks hold.
     parts: Option<Arc<ModelParts>>,
     unpacks: bool,
@@ -159,13 +157,7 @@ impl SegmentPlan {
 
     /// Divides the tokens of each batch among these ranks, which read the same batches.
     pub fn divide_context(&mut self, ranks: Communicator) {
-        self.ring = (ranks.size() > 1).then(|| Ring::of(&ranks));
         self.context = Some(ranks);
-    }
-
-    /// Returns the ring of these ranks, if there are several.
-    pub(in crate::pass) fn ring(&self) -> Option<&Ring> {
-        self.ring.as_ref()
     }
 
     /// Returns the ranks that share the tokens of each batch, if there are several.
