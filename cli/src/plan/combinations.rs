@@ -1,5 +1,7 @@
 //! The sensible combinations of strategies, cheapest first.
 
+use std::fmt::{self, Display};
+
 use burn::tensor::FloatDType;
 use firebrick_strategies::{Amp, Mesh, Offload, Offloads, OnDisk, Order, Recompute, Zero};
 
@@ -76,10 +78,28 @@ pub(super) fn at_stage(run: &Run, stage: u8, within: Option<usize>) -> Vec<RunSt
     in_order(list)
 }
 
+/// The ranks of the axes of a mesh, but for those that are left over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Axes {
+    pub tensor: usize,
+    pub pipeline: usize,
+    pub context: usize,
+}
+
+impl Display for Axes {
+    fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
+        let Self { tensor, pipeline, context } = *self;
+        let axes = [("tensor", tensor), ("pipeline", pipeline), ("context", context)];
+        let axes = axes.iter().filter(|(_, ranks)| *ranks > 1).map(|(axis, ranks)| format!("{axis} {ranks}"));
+        to.write_str(&axes.collect::<Vec<_>>().join(", "))
+    }
+}
+
 /// Returns the run's own strategies on another mesh, with as many samples in an update: as fewer ranks have samples of their own, each
 /// has more micro-batches. `None` if it would need a part of one.
-pub(super) fn on_mesh(run: &Run, order: &Order, tensor: usize, pipeline: usize) -> Option<Vec<RunStrategy>> {
-    let micro_batches = order.micro_batches() * tensor * pipeline;
+pub(super) fn on_mesh(run: &Run, order: &Order, axes: Axes) -> Option<Vec<RunStrategy>> {
+    let Axes { tensor, pipeline, context } = axes;
+    let micro_batches = order.micro_batches() * tensor * pipeline * context;
     let own = order.ranks_per_model() * order.context();
     if !micro_batches.is_multiple_of(own) {
         return None;
@@ -90,7 +110,7 @@ pub(super) fn on_mesh(run: &Run, order: &Order, tensor: usize, pipeline: usize) 
     let stage = reduces.map_or(1, |_| order.stage().min(if pipeline > 1 { 2 } else { 3 }));
     let zero = RunStrategy::new("Zero", zero(reduces, stage, None));
     let dtype = first_effect(&composed, |effects| effects.sums).map_or(FloatDType::F32, |sums| sums.dtype);
-    let mesh = RunStrategy::new("Mesh", Mesh::new().tensor(tensor).pipeline(pipeline));
+    let mesh = RunStrategy::new("Mesh", Mesh::new().tensor(tensor).pipeline(pipeline).context(context));
     let list = composed.into_iter().filter(|strategy| {
         let effects = strategy.effects();
         effects.reduces.is_none() && effects.sums.is_none() && effects.tensor.is_none()

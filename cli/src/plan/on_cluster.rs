@@ -1,13 +1,11 @@
 //! The seconds of a run's update on a cluster: as written, in each stage of ZeRO, with hybrid sharding, and on meshes.
 
-use std::iter;
-
 use firebrick_strategies::Order;
 use firebrick_strategies::cost::Held;
 use serde::Serialize;
 
 use super::cluster::{Cluster, Collectives, Peak};
-use super::combinations::{at_stage, on_mesh};
+use super::combinations::{Axes, at_stage, on_mesh};
 use super::step_time::{SUMS_OVERLAP, Step, StepTime, Traffic};
 use super::table::{operations, pasted};
 use super::{FirstShapes, Planner};
@@ -96,12 +94,10 @@ impl<M: Trainable> Planner<'_, M> {
         let hybrid = (format!("stage 3 within {}", cluster.gpus), 3, Some(cluster.gpus as usize));
         let stages = stages.filter(|_| cluster.ranks() > 1).chain(is_hybrid.then_some(hybrid));
         let stages = stages.map(|(name, stage, within)| (name, at_stage(self.run, stage, within)));
-        let meshes = meshes(cluster).into_iter().filter_map(|(tensor, pipeline)| {
-            let axes =
-                [("tensor", tensor), ("pipeline", pipeline)].into_iter().filter(|(_, ranks)| *ranks > 1);
-            let name = axes.map(|(axis, ranks)| format!("{axis} {ranks}")).collect::<Vec<_>>().join(", ");
-            Some((name, on_mesh(self.run, &order, tensor, pipeline)?))
-        });
+        let divides_tokens = M::divides_tokens(&self.parts.config) && self.run.task.reference().is_none();
+        let meshes = meshes(cluster, self.tracer.blocks(), divides_tokens);
+        let meshes =
+            meshes.into_iter().filter_map(|axes| Some((axes.to_string(), on_mesh(self.run, &order, axes)?)));
         for (name, list) in stages.chain(meshes).collect::<Vec<_>>() {
             match self.timed(name, &list, cluster) {
                 Ok(timed) => rows.push(timed),
@@ -167,20 +163,29 @@ impl<M: Trainable> Planner<'_, M> {
     }
 }
 
-/// The ranks of a tensor and of a pipeline axis that a cluster is timed with: powers of two, tensor within a node, and stages
-/// across nodes, or within the only one.
-fn meshes(cluster: &Cluster) -> Vec<(usize, usize)> {
-    let powers = |all: u64| {
-        let powers =
-            iter::successors(Some(2), |power| Some(2 * power)).take_while(move |power| *power <= all);
-        powers.filter(move |power| all.is_multiple_of(*power)).map(|power| power as usize)
+/// The axes that a cluster is timed with, of a model with so many blocks, which divides its tokens or not: tensor within a node,
+/// stages across nodes or within the only one, ranks that share tokens within a node of several, and either across nodes that divide
+/// layers.
+fn meshes(cluster: &Cluster, blocks: usize, divides_tokens: bool) -> Vec<Axes> {
+    let divisors = |all: u64, most: usize| {
+        let (all, numbers) = (all as usize, 2..=most.min(all as usize));
+        numbers.filter(|ranks| all.is_multiple_of(*ranks)).collect::<Vec<_>>()
     };
-    let in_node = powers(cluster.gpus);
-    let stages = || powers(if cluster.nodes > 1 { cluster.nodes } else { cluster.gpus });
-    let most = in_node.clone().last();
-    let both =
-        most.filter(|_| cluster.nodes > 1).into_iter().flat_map(|most| stages().map(move |p| (most, p)));
-    in_node.map(|tensor| (tensor, 1)).chain(stages().map(|stages| (1, stages))).chain(both).collect()
+    let most_shares = if divides_tokens { usize::MAX } else { 1 };
+    let one = Axes { tensor: 1, pipeline: 1, context: 1 };
+    let in_node = divisors(cluster.gpus, usize::MAX);
+    let stages = divisors(if cluster.nodes > 1 { cluster.nodes } else { cluster.gpus }, blocks);
+    let shares = divisors(if cluster.gpus > 1 { cluster.gpus } else { cluster.nodes }, most_shares);
+    let node = in_node.last().map_or(one, |all| Axes { tensor: *all, ..one });
+    let mut found: Vec<_> = in_node.into_iter().map(|tensor| Axes { tensor, ..one }).collect();
+    found.extend(stages.iter().map(|pipeline| Axes { pipeline: *pipeline, ..one }));
+    found.extend(shares.into_iter().map(|context| Axes { context, ..one }));
+    if cluster.nodes > 1 && node != one {
+        found.extend(stages.into_iter().map(|pipeline| Axes { pipeline, ..node }));
+        let shares = divisors(cluster.nodes, most_shares);
+        found.extend(shares.into_iter().map(|context| Axes { context, ..node }));
+    }
+    found
 }
 
 /// Formats a number from 1 to 1000 in three digits.
@@ -260,12 +265,17 @@ mod tests {
 
     #[test]
     fn meshes_stay_within_nodes_and_go_across_them() {
-        let of = |text: &str| meshes(&text.parse().unwrap());
-        let one = of("nodes=1,gpus=4,intra=1GB/s");
-        assert_eq!(one, [(2, 1), (4, 1), (1, 2), (1, 4)]);
-        let three = of("nodes=4,gpus=6,intra=1GB/s,inter=1GB/s");
-        assert_eq!(three, [(2, 1), (1, 2), (1, 4), (2, 2), (2, 4)]);
-        assert_eq!(of("nodes=1,gpus=1,intra=1GB/s"), []);
+        let of = |text: &str, blocks, divides_tokens| -> Vec<_> {
+            let found = meshes(&text.parse().unwrap(), blocks, divides_tokens);
+            found.into_iter().map(|Axes { tensor, pipeline, context }| [tensor, pipeline, context]).collect()
+        };
+        let one = of("nodes=1,gpus=4,intra=1GB/s", 12, true);
+        assert_eq!(one, [[2, 1, 1], [4, 1, 1], [1, 2, 1], [1, 4, 1], [1, 1, 2], [1, 1, 4]]);
+        let many = of("nodes=4,gpus=6,intra=1GB/s,inter=1GB/s", 3, false);
+        assert_eq!(many, [[2, 1, 1], [3, 1, 1], [6, 1, 1], [1, 2, 1], [6, 2, 1]]);
+        let shares = of("nodes=2,gpus=2,intra=1GB/s,inter=1GB/s", 1, true);
+        assert_eq!(shares, [[2, 1, 1], [1, 1, 2], [2, 1, 2]]);
+        assert_eq!(of("nodes=1,gpus=1,intra=1GB/s", 12, true), [[0; 3]; 0]);
     }
 
     #[test]

@@ -306,9 +306,16 @@ fn what_a_cluster_sends_is_what_ranks_count() {
         let expected = ["as written", "stage 0", "stage 1", "stage 2", "stage 3"];
         assert_eq!(names[..5], expected);
         let more: &[&str] = match ranks {
-            2 => &["tensor 2", "pipeline 2"],
-            4 => &["stage 3 within 2", "tensor 2", "pipeline 2", "tensor 2, pipeline 2"],
-            _ => &[],
+            2 => &["tensor 2", "pipeline 2", "context 2"],
+            4 => &[
+                "stage 3 within 2",
+                "tensor 2",
+                "pipeline 2",
+                "context 2",
+                "tensor 2, pipeline 2",
+                "tensor 2, context 2",
+            ],
+            _ => &["pipeline 3", "context 3"],
         };
         assert_eq!(names[5..], *more);
         // What a mesh sends depends on the samples, of which the last update on four ranks has fewer.

@@ -96,7 +96,8 @@ fn the_seconds_on_a_cluster_follow_from_its_links() {
     let names = rows(&slow).iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
     let expected = ["as written", "stage 0", "stage 1", "stage 2", "stage 3", "stage 3 within 2"];
     assert_eq!(names[..6], expected);
-    assert_eq!(names[6..], ["tensor 2", "pipeline 2", "tensor 2, pipeline 2"]);
+    let meshes = ["tensor 2", "pipeline 2", "context 2", "tensor 2, pipeline 2", "tensor 2, context 2"];
+    assert_eq!(names[6..], meshes);
     let seconds = |row: &Value| row["step_seconds"].as_f64().unwrap();
     let fastest = &rows(&slow)[slow["on_cluster"]["fastest"].as_u64().unwrap() as usize];
     assert!(rows(&slow).iter().all(|row| seconds(row) >= seconds(fastest)), "{slow}");
