@@ -12,9 +12,11 @@
 //! ranks.rs           runs a function on each rank
 //! elementwise.rs     proves that an optimizer updates each element by itself
 //! dry_run/           tries a model in a smaller dtype before the run
+//! block_times.rs     measures blocks before ranks divide them
 //! ```
 
 pub mod agreement;
+pub(crate) mod block_times;
 pub mod dry_run;
 pub(crate) mod elementwise;
 pub mod feed;

@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::tensor::{Device, StreamId};
 use firebrick_datasets::{Batch, DataError};
 use firebrick_strategies::optim::ModelOptimizer;
-use firebrick_strategies::{Adaptation, Composition};
+use firebrick_strategies::{Adaptation, Composition, StageBalance};
 use firebrick_world::{Communicator, World};
 
 use super::reference::reference_of;
@@ -14,6 +14,7 @@ use super::{Length, Trained, Trainer};
 use crate::beside::Beside;
 use crate::checkpoint::{self, Settings};
 use crate::device::kernels;
+use crate::engine::block_times::block_times;
 use crate::engine::dry_run::dry_run;
 use crate::engine::feed::{Feed, updates_in_epochs, windows_in_epoch};
 use crate::engine::session::{PreparedRun, Whole};
@@ -72,6 +73,10 @@ impl<M: 'static> Trainer<M> {
         let unadapted = self.unadapted(reference, (&model, &device), &optimizer);
         let adaptation = Adaptation::seeded(self.seed).with_fresh(self.fresh.clone());
         let adaptation = adaptation.starting_from(self.start.clone()).with_tensor_plan(model.tensor_plan());
+        let adaptation = match self.balances_by_time() {
+            true => adaptation.with_block_costs(block_times(&model, device.as_ref(), &data, &rank)?),
+            false => adaptation,
+        };
         let prepared =
             PreparedRun::new(&self.strategies, model, device, &optimizer, rank.clone(), adaptation)?;
         prepared.require_sums(&data)?;
@@ -162,6 +167,13 @@ impl<M: 'static> Trainer<M> {
         training.observers.close();
         result?;
         finish(training, root)
+    }
+
+    /// Returns whether the stages of a pipeline are to take about the same time.
+    fn balances_by_time(&self) -> bool {
+        let strategies = self.strategies.strategies();
+        let mut pipelines = strategies.iter().filter_map(|strategy| strategy.effects().pipeline);
+        pipelines.any(|pipeline| pipeline.balance == StageBalance::MeasuredTime)
     }
 
     /// Adds what the run shows, and its metric files.

@@ -164,7 +164,7 @@ pub use learning::{
 };
 pub use model_parallel::{
     ModelPart, ModelParts, OwnTokens, Pipeline, PipelineSchedule, PipelineStep, Pipelined, SharedAxis,
-    TensorPlan,
+    StageBalance, TensorPlan,
 };
 pub use params::{
     AnyParam, LowRank, ParamMap, ParamPlace, PathError, Paths, Trained, UnfitFactors, apart,

@@ -5,11 +5,12 @@ use crate::support::resuming::*;
 use crate::support::{Bigram, Rows, adamw, device, difference, gpt, has_bf16};
 use std::collections::HashMap;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
 use firebrick::datasets::{Batch, TokenBatch};
-use firebrick::strategies::{Composed, PipelineSchedule, StrategyError};
+use firebrick::strategies::{Composed, PipelineSchedule, StageBalance, StrategyError};
 use firebrick::world::Collective;
 use firebrick::{
     Amp, Checkpoints, Clip, Data, Ema, Freeze, Lora, Loss, Mesh, Objective, Offload, Pass, Quantize,
@@ -271,6 +272,48 @@ fn the_stage_that_computes_the_logits_has_fewer_blocks() {
     assert_eq!(held[0] - held[1], 2 * block * 4);
 }
 
+/// A model of four blocks of the same parameters, of which the first one takes far longer than the others.
+#[derive(Module, Debug)]
+struct Uneven {
+    inner: Bigram,
+    blocks: Vec<burn::nn::Linear>,
+}
+
+impl Objective<TokenBatch> for Uneven {
+    fn loss(&self, batch: TokenBatch, pass: &Pass) -> Loss {
+        let (losses, mask) = self.inner.losses(batch.ids(pass.device()), batch.labels(pass.device()));
+        let start: Tensor<3> = (losses * mask).unsqueeze_dim(2);
+        let blocks = self.blocks.iter().enumerate();
+        let y = blocks.fold(start, |x, (at, block)| {
+            pass.segment(block, x, move |block: &burn::nn::Linear, x: Tensor<3>, _: &Pass| {
+                if at == 0 {
+                    std::thread::sleep(Duration::from_millis(300));
+                }
+                block.forward(x)
+            })
+        });
+        Loss { sum: y.sum().reshape([1]), items: batch.items() }
+    }
+}
+
+#[test]
+fn stages_that_take_the_same_time_have_other_blocks_than_those_of_the_same_size() {
+    let device = device().autodiff();
+    let held = |mesh: Mesh| {
+        let blocks = (0..4).map(|_| burn::nn::LinearConfig::new(1, 1).init(&device)).collect();
+        let model = Uneven { inner: Bigram::new(&device), blocks };
+        let trainer = Trainer::new().over(World::threads(2)).with(Zero::stage(0)).with(mesh.pipeline(2));
+        let data = Data::new(Rows::ragged(2)).micro_batch(1);
+        let trainer = trainer.with(accumulate(2)).steps(1);
+        let trained = trainer.fit(model, adamw(), Schedule::constant(1e-3), data).unwrap();
+        let held: Vec<_> = trained.report.ranks.iter().map(|rank| rank.master_bytes as i64).collect();
+        // A weight and a bias.
+        (held[1] - held[0]) / 8
+    };
+    assert_eq!(held(Mesh::new()), 0);
+    assert_eq!(held(Mesh::new().balance(StageBalance::MeasuredTime)), 2);
+}
+
 /// A model whose second block reads what its first one has read.
 #[derive(Module, Debug)]
 struct Skipping {
@@ -340,6 +383,9 @@ fn what_cannot_be_a_pipeline_is_refused() {
     refused(Mesh::new().pipeline(0), none(), "`pipeline` must be at least 1");
     refused(Mesh::new().stages([1, 2]), none(), "a `pipeline` of several ranks where there are");
     refused(two().stages([1, 1]), none(), "the numbers of blocks of 2 stages, which are 3 together");
+    let both = two().stages([1, 2]).balance(StageBalance::MeasuredTime);
+    refused(both, none(), "no `stages` where there is a `balance`");
+    refused(Mesh::new().balance(StageBalance::MeasuredTime), none(), "a `pipeline` of several ranks");
     let interleaved = two().schedule(PipelineSchedule::Interleaved(1));
     refused(interleaved, none(), "at least 2");
     refused(two(), none().with(Quantize::nf4()).with(Lora::rank(2)), "do not go with Quantize");

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 
 use crate::Collective;
@@ -37,6 +38,8 @@ pub struct Timeline(Arc<Log>);
 #[derive(Default)]
 struct Log {
     is_on: AtomicBool,
+    /// The device for which the end of an event waits.
+    awaited: Option<Device>,
     record: Mutex<Record>,
 }
 
@@ -123,6 +126,26 @@ impl fmt::Debug for Timeline {
 }
 
 impl Timeline {
+    /// Creates a timeline in which an event ends when the device has computed all that was queued until then: its times are those
+    /// of the computation, and nothing is computed beside it.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use firebrick_world::{Activity, Timeline};
+    ///
+    /// let device = Device::flex();
+    /// let timeline = Timeline::awaiting(&device);
+    /// timeline.begin();
+    /// let span = timeline.span(Activity::Forward, || "a sum".into());
+    /// let sum = Tensor::<1>::ones([64], &device).sum();
+    /// drop(span);
+    /// assert_eq!(timeline.end().len(), 1);
+    /// # let _ = sum;
+    /// ```
+    pub fn awaiting(device: &Device) -> Self {
+        Self(Arc::new(Log { awaited: Some(device.clone()), ..Log::default() }))
+    }
+
     /// Begins to record, and forgets what was recorded before.
     pub fn begin(&self) {
         let mut record = self.record();
@@ -213,6 +236,10 @@ pub struct Open {
 impl Open {
     /// Ends the event. It ends at the last call.
     pub fn close(&self) {
+        if let Some(device) = &self.timeline.0.awaited {
+            // What has failed there is the error of whoever reads it.
+            let _ = device.sync();
+        }
         let mut record = self.timeline.record();
         if record.number == self.record
             && let Some(start) = record.start

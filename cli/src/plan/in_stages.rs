@@ -31,8 +31,10 @@ impl FirstRank {
             }
         }
         let logits = shapes.iter().filter(|shape| shape.computes_logits);
-        let behind = logits.map(|shape| shape.elements() as usize).sum();
-        let stages = pipelined.blocks_of_stages(&sizes, behind).map_err(TrainError::from)?;
+        if let Some(last) = sizes.last_mut() {
+            *last += logits.map(|shape| shape.elements() as usize).sum::<usize>();
+        }
+        let stages = pipelined.blocks_of_stages(&sizes).map_err(TrainError::from)?;
         let mut has = vec![false; paths.len()];
         stages.into_iter().step_by(pipelined.ranks).flatten().for_each(|block| has[block] = true);
         Ok(Some(Self { pipelined, paths, has, micro_batches: order.micro_batches() }))

@@ -185,7 +185,7 @@ impl Run {
                 return Err(TrainError::from(StrategyError::NotCompared).into());
             }
             let blocks = Paths::of(&adapted).blocks().count();
-            pipelined.blocks_of_stages(&vec![1; blocks], 0).map_err(TrainError::from)?;
+            pipelined.blocks_of_stages(&vec![1; blocks]).map_err(TrainError::from)?;
         }
         if self.task.reference() == Some(Reference::AdapterOff) && adaptation.low_rank().is_none() {
             return Err(TrainError::NoAdapter.into());

@@ -59,7 +59,7 @@ where
 }
 
 /// Returns the first micro-batch with a supervised item, among the first 16.
-fn first_batch<B: Batch>(
+pub(super) fn first_batch<B: Batch>(
     batches: &Stream<B>,
     data: &Data<B>,
     window: usize,
@@ -151,7 +151,7 @@ impl Trial {
 }
 
 /// Returns the model with all off that acts in training only.
-fn at_rest<M: Module>(model: M) -> M {
+pub(super) fn at_rest<M: Module>(model: M) -> M {
     struct Off;
     impl ModuleMapper for Off {
         fn map_flag(&mut self, flag: Param<Flag>) -> Param<Flag> {

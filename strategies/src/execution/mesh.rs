@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Adaptation, Effects, Grads, Offloads, Outcome, Pipeline, PipelineSchedule, Pipelined, SettingError,
-    Setup, Stage, Stages, Strategy, StrategyError, StrategyRecipe,
+    Setup, Stage, StageBalance, Stages, Strategy, StrategyError, StrategyRecipe,
 };
 
 const NAME: &str = "Mesh";
@@ -91,10 +91,12 @@ pub struct Mesh {
     schedule: PipelineSchedule,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     stages: Vec<usize>,
+    #[serde(skip_serializing_if = "is_default")]
+    balance: StageBalance,
 }
 
-fn is_default(schedule: &PipelineSchedule) -> bool {
-    *schedule == PipelineSchedule::default()
+fn is_default<T: Default + PartialEq>(setting: &T) -> bool {
+    *setting == T::default()
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -104,8 +106,8 @@ fn is_one(ranks: &usize) -> bool {
 
 impl Default for Mesh {
     fn default() -> Self {
-        let schedule = PipelineSchedule::default();
-        Self { data: None, context: 1, tensor: 1, pipeline: 1, schedule, stages: Vec::new() }
+        let (schedule, balance) = (PipelineSchedule::default(), StageBalance::default());
+        Self { data: None, context: 1, tensor: 1, pipeline: 1, schedule, stages: Vec::new(), balance }
     }
 }
 
@@ -141,10 +143,14 @@ impl Mesh {
         Self { schedule, ..self }
     }
 
-    /// Sets the number of blocks of each stage of the pipeline. Default: as many as give stages of about the same size, where the
-    /// [layer that computes the logits](crate::TensorPlan::logits) counts with the last block.
+    /// Sets the number of blocks of each stage of the pipeline. Default: as many as [balance](Self::balance) them.
     pub fn stages(self, blocks: impl Into<Vec<usize>>) -> Self {
         Self { stages: blocks.into(), ..self }
+    }
+
+    /// Sets what the stages of the pipeline have about as much of. Default: parameters.
+    pub fn balance(self, balance: StageBalance) -> Self {
+        Self { balance, ..self }
     }
 
     /// Checks whether its axes divide so many ranks.
@@ -175,7 +181,8 @@ impl Mesh {
     }
 
     fn pipelined(&self) -> Pipelined {
-        Pipelined { ranks: self.pipeline, schedule: self.schedule, blocks: self.stages.clone() }
+        let (schedule, blocks) = (self.schedule, self.stages.clone());
+        Pipelined { ranks: self.pipeline, schedule, blocks, balance: self.balance }
     }
 
     /// The ranks that hold one copy of the model.
@@ -202,8 +209,13 @@ impl StrategyRecipe for Mesh {
             let expected = "interleaved stages of at least 2 on each rank";
             SettingError::require(chunks > 1, "schedule", expected, chunks)?;
         }
-        let is_used = self.pipeline > 1 || self.stages.is_empty() && is_default(&self.schedule);
-        let expected = "a `pipeline` of several ranks where there are `schedule` or `stages`";
+        let is_balanced = !is_default(&self.balance);
+        let expected = "no `stages` where there is a `balance`";
+        let found = format!("{:?}", self.stages);
+        SettingError::require(!is_balanced || self.stages.is_empty(), "stages", expected, found)?;
+        let is_used =
+            self.pipeline > 1 || self.stages.is_empty() && is_default(&self.schedule) && !is_balanced;
+        let expected = "a `pipeline` of several ranks where there are `schedule`, `stages` or `balance`";
         SettingError::require(is_used, "pipeline", expected, self.pipeline)
     }
 }

@@ -24,7 +24,7 @@ use parts::Cut;
 pub(crate) use parts::share;
 pub use parts::{ModelPart, ModelParts, OwnTokens};
 pub(crate) use pipeline::Neighbour;
-pub use pipeline::{Pipeline, Pipelined};
+pub use pipeline::{Pipeline, Pipelined, StageBalance};
 pub use schedule::{PipelineSchedule, PipelineStep};
 
 /// The strategy that divides the ranks, for messages.

@@ -118,6 +118,7 @@ impl ModelParts {
         plan: &TensorPlan,
         ranks: Communicator,
         pipelined: &Pipelined,
+        block_costs: Option<&[usize]>,
         factors: &Factors,
     ) -> Result<Self, StrategyError> {
         let stages = pipelined.ranks.max(1);
@@ -155,7 +156,8 @@ impl ModelParts {
                 }
             };
             let logits = plan.of_logits(&Paths::of(model))?;
-            parts.pipeline = Some(Arc::new(Pipeline::of(model, ranks, pipelined, &logits, part)?));
+            parts.pipeline =
+                Some(Arc::new(Pipeline::of(model, ranks, pipelined, &logits, block_costs, part)?));
         }
         Ok(parts)
     }

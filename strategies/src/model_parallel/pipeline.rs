@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use burn::module::{Module, ParamId};
 use burn::tensor::{Device, Tensor, TensorData};
 use firebrick_world::{Communicator, PartShape, WorldError, on_host};
+use serde::{Deserialize, Serialize};
 
 use super::NAME;
 use super::schedule::{PipelineSchedule, PipelineStep};
@@ -22,6 +23,22 @@ pub struct Pipelined {
     pub schedule: PipelineSchedule,
     /// The number of blocks of each stage, or nothing to balance them.
     pub blocks: Vec<usize>,
+    /// What stages have as much of, where their blocks are not given.
+    pub balance: StageBalance,
+}
+
+/// What the stages of a pipeline have about as much of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StageBalance {
+    /// Parameters, where the [layer that computes the logits](crate::TensorPlan::logits) counts with the last block. The same in
+    /// each run.
+    #[default]
+    Parameters,
+    /// The time that blocks take, as the first rank measures it before the run: it computes the first micro-batch with the whole model.
+    /// What comes before the blocks and behind them counts with the first and the last one. A run that is resumed measures again,
+    /// and sums in another order if other blocks come of it.
+    MeasuredTime,
 }
 
 impl Pipelined {
@@ -30,7 +47,7 @@ impl Pipelined {
         self.ranks.saturating_mul(self.schedule.chunks())
     }
 
-    /// Returns the blocks of each stage, of a model with blocks of these sizes and `behind` the last one a layer of that size.
+    /// Returns the blocks of each stage, of a model whose blocks cost as much as this.
     ///
     /// # Errors
     ///
@@ -40,30 +57,26 @@ impl Pipelined {
     /// use firebrick_strategies::Pipelined;
     ///
     /// let three = Pipelined { ranks: 3, ..Pipelined::default() };
-    /// assert_eq!(three.blocks_of_stages(&[1; 7], 0)?, [0..3, 3..5, 5..7]);
-    /// // The output layer takes as long as two blocks.
-    /// assert_eq!(three.blocks_of_stages(&[1; 7], 2)?, [0..3, 3..6, 6..7]);
+    /// assert_eq!(three.blocks_of_stages(&[1; 7])?, [0..3, 3..5, 5..7]);
+    /// // With an output layer that costs as much as two blocks.
+    /// assert_eq!(three.blocks_of_stages(&[1, 1, 1, 1, 1, 1, 3])?, [0..3, 3..6, 6..7]);
     /// # Ok::<(), firebrick_strategies::StrategyError>(())
     /// ```
-    pub fn blocks_of_stages(
-        &self,
-        sizes: &[usize],
-        behind: usize,
-    ) -> Result<Vec<Range<usize>>, StrategyError> {
+    pub fn blocks_of_stages(&self, costs: &[usize]) -> Result<Vec<Range<usize>>, StrategyError> {
         let (count, given) = (self.stages(), &self.blocks);
         let require = |fits, setting, expected: String, found: String| {
             SettingError::require(fits, setting, expected, found)
                 .map_err(|error| StrategyError::setting(NAME, error))
         };
-        let expected = format!("at most {} stages, one for each block of the model", sizes.len());
-        require(count <= sizes.len(), "pipeline", expected, count.to_string())?;
+        let expected = format!("at most {} stages, one for each block of the model", costs.len());
+        require(count <= costs.len(), "pipeline", expected, count.to_string())?;
         let fits = given.is_empty()
             || given.len() == count
-                && given.iter().fold(0, |sum: usize, of| sum.saturating_add(*of)) == sizes.len()
+                && given.iter().fold(0, |sum: usize, of| sum.saturating_add(*of)) == costs.len()
                 && !given.contains(&0);
-        let expected = format!("the numbers of blocks of {count} stages, which are {} together", sizes.len());
+        let expected = format!("the numbers of blocks of {count} stages, which are {} together", costs.len());
         require(fits, "stages", expected, format!("{given:?}"))?;
-        Ok(if given.is_empty() { balanced(sizes, count, behind) } else { runs(given) })
+        Ok(if given.is_empty() { balanced(costs, count) } else { runs(given) })
     }
 }
 
@@ -90,7 +103,8 @@ pub struct Pipeline {
 
 impl Pipeline {
     /// Divides the blocks of a model among the ranks of a pipeline axis, of which the last one computes the logits by these
-    /// parameters. `cut` reduces the shape of a parameter to that of this rank's part.
+    /// parameters. `costs` are those of the blocks, if they are measured. `cut` reduces the shape of a parameter to that of this rank's
+    /// part.
     ///
     /// # Errors
     ///
@@ -100,6 +114,7 @@ impl Pipeline {
         ranks: Communicator,
         pipelined: &Pipelined,
         logits: &[ParamId],
+        costs: Option<&[usize]>,
         cut: impl Fn(ParamId, &mut Vec<usize>),
     ) -> Result<Self, StrategyError> {
         let all = Paths::of(model);
@@ -114,10 +129,10 @@ impl Pipeline {
         }
         let block_of: HashMap<_, _> =
             found.into_iter().filter_map(|(id, block)| Some((id, block?))).collect();
-        let (mut sizes, mut behind, mut shapes) = (vec![0; paths.len()], 0, HashMap::new());
+        let (mut sizes, mut shapes) = (vec![0; paths.len()], HashMap::new());
         each_distinct_param(model, |param| {
-            if logits.contains(&param.id()) {
-                behind += param.shape().iter().product::<usize>();
+            if let (true, Some(last)) = (logits.contains(&param.id()), sizes.last_mut()) {
+                *last += param.shape().iter().product::<usize>();
             }
             if let Some(block) = block_of.get(&param.id()) {
                 let mut shape = param.shape();
@@ -126,7 +141,8 @@ impl Pipeline {
                 shapes.insert(param.id(), shape);
             }
         });
-        let stages = pipelined.blocks_of_stages(&sizes, behind)?;
+        let costs = costs.filter(|costs| costs.len() == sizes.len()).unwrap_or(&sizes);
+        let stages = pipelined.blocks_of_stages(costs)?;
         let edge = |stage: usize| {
             let ends = [stage % ranks.size(), (stage + 1) % ranks.size()];
             // Each of the other ranks is alone. All ranks make all groups.
@@ -285,9 +301,8 @@ fn runs(blocks: &[usize]) -> Vec<Range<usize>> {
     blocks.iter().map(run).collect()
 }
 
-/// Divides blocks of these sizes, and `behind` them a layer of that size, into so many runs, as even as can be. Of runs of the same
-/// sizes, the first ones are larger.
-fn balanced(sizes: &[usize], count: usize, behind: usize) -> Vec<Range<usize>> {
+/// Divides blocks of these sizes into so many runs, as even as can be. Of runs of the same sizes, the first ones are larger.
+fn balanced(sizes: &[usize], count: usize) -> Vec<Range<usize>> {
     /// The size of the largest run, the sum of the squares of all, and where the last run starts.
     type Best = (usize, u128, Reverse<usize>);
     let of = |range: Range<usize>| sizes[range].iter().sum::<usize>();
@@ -298,8 +313,7 @@ fn balanced(sizes: &[usize], count: usize, behind: usize) -> Vec<Range<usize>> {
         let last = &best[run - 1];
         let next = |end: usize| {
             let cut = |start: usize| {
-                // A run that ends with the last block is the last one.
-                let size = of(start..end) + if end == sizes.len() { behind } else { 0 };
+                let size = of(start..end);
                 (last[start].0.max(size), last[start].1 + (size as u128).pow(2), Reverse(start))
             };
             (run..end).map(cut).min().unwrap_or((usize::MAX, 0, Reverse(0)))
@@ -323,17 +337,17 @@ mod tests {
 
     #[test]
     fn the_largest_stage_is_as_small_as_can_be() {
-        assert_eq!(balanced(&[1; 6], 3, 0), [0..2, 2..4, 4..6]);
-        assert_eq!(balanced(&[5, 1, 1, 1, 5], 3, 0), [0..1, 1..4, 4..5]);
-        assert_eq!(balanced(&[1, 1, 1, 9], 2, 0), [0..3, 3..4]);
-        assert_eq!(balanced(&[1, 2], 2, 0), [0..1, 1..2]);
-        assert_eq!(balanced(&[1; 3], 2, 0), [0..2, 2..3]);
-        assert_eq!(balanced(&[1; 6], 2, 2), [0..4, 4..6]);
-        assert_eq!(balanced(&[1; 4], 2, 9), [0..3, 3..4]);
+        assert_eq!(balanced(&[1; 6], 3), [0..2, 2..4, 4..6]);
+        assert_eq!(balanced(&[5, 1, 1, 1, 5], 3), [0..1, 1..4, 4..5]);
+        assert_eq!(balanced(&[1, 1, 1, 9], 2), [0..3, 3..4]);
+        assert_eq!(balanced(&[1, 2], 2), [0..1, 1..2]);
+        assert_eq!(balanced(&[1; 3], 2), [0..2, 2..3]);
+        assert_eq!(balanced(&[1, 1, 1, 1, 1, 3], 2), [0..4, 4..6]);
+        assert_eq!(balanced(&[1, 1, 1, 10], 2), [0..3, 3..4]);
         let most = usize::MAX;
-        let pipelined = |schedule, blocks| Pipelined { ranks: 2, schedule, blocks };
-        assert!(pipelined(PipelineSchedule::Interleaved(most), vec![]).blocks_of_stages(&[1; 3], 0).is_err());
-        assert!(pipelined(PipelineSchedule::GPipe, vec![most, 4]).blocks_of_stages(&[1; 3], 0).is_err());
-        assert_eq!(balanced(&[1; 11], 4, 0), [0..3, 3..6, 6..9, 9..11]);
+        let pipelined = |schedule, blocks| Pipelined { ranks: 2, schedule, blocks, ..Pipelined::default() };
+        assert!(pipelined(PipelineSchedule::Interleaved(most), vec![]).blocks_of_stages(&[1; 3]).is_err());
+        assert!(pipelined(PipelineSchedule::GPipe, vec![most, 4]).blocks_of_stages(&[1; 3]).is_err());
+        assert_eq!(balanced(&[1; 11], 4), [0..3, 3..6, 6..9, 9..11]);
     }
 }

@@ -197,8 +197,9 @@ mod tests {
     fn divided(world: Communicator) -> (Vec<Block>, Pass) {
         let model = vec![Block::new(), Block::new()];
         let plan = TensorPlan::new().columns("*.inner", [4]);
-        let parts =
-            Arc::new(ModelParts::of(&model, &plan, world, &Pipelined::default(), &Factors::new()).unwrap());
+        let parts = Arc::new(
+            ModelParts::of(&model, &plan, world, &Pipelined::default(), None, &Factors::new()).unwrap(),
+        );
         let model = parts.cut(model);
         let mut plan = SegmentPlan::of(&model);
         plan.divide_model(parts);

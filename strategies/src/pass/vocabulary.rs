@@ -365,8 +365,8 @@ mod tests {
             let one = |rank: Communicator| {
                 let model: Vec<Embedding> = vec![EmbeddingConfig::new(TOKENS, WIDTH).init(&device)];
                 let plan = TensorPlan::new().vocabulary("0", TOKENS);
-                let parts =
-                    ModelParts::of(&model, &plan, rank, &Pipelined::default(), &Factors::new()).unwrap();
+                let parts = ModelParts::of(&model, &plan, rank, &Pipelined::default(), None, &Factors::new())
+                    .unwrap();
                 let own = parts.own_tokens().unwrap().own.clone();
                 assert_eq!(
                     parts.part(model[0].weight.id, &[TOKENS, WIDTH]).unwrap().ranges,

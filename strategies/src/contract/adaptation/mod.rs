@@ -47,6 +47,8 @@ pub struct Adaptation {
     /// The ranks of the run.
     world: Option<Communicator>,
     tensor_plan: TensorPlan,
+    /// What each block costs, if that was measured.
+    block_costs: Option<Vec<usize>>,
     parts: Option<Arc<ModelParts>>,
     start: Option<Arc<StartingFactors>>,
     /// Frozen parameters that required a gradient in the given model.
@@ -85,6 +87,12 @@ impl Adaptation {
         Self { tensor_plan, ..self }
     }
 
+    /// Sets what each block of the model costs, such as the time that it takes, for [stages](crate::StageBalance) that are to cost the
+    /// same. Default: its parameters.
+    pub fn with_block_costs(self, block_costs: Option<Vec<usize>>) -> Self {
+        Self { block_costs, ..self }
+    }
+
     /// Returns this rank's communicator, if it is one of several.
     pub(crate) fn world(&self) -> Option<&Communicator> {
         self.world.as_ref()
@@ -102,7 +110,9 @@ impl Adaptation {
         pipeline: &Pipelined,
     ) -> Result<M, StrategyError> {
         self.require_divisible(ranks.size() > pipeline.ranks)?;
-        let parts = Arc::new(ModelParts::of(&model, &self.tensor_plan, ranks, pipeline, &self.factors)?);
+        let costs = self.block_costs.as_deref();
+        let parts = ModelParts::of(&model, &self.tensor_plan, ranks, pipeline, costs, &self.factors)?;
+        let parts = Arc::new(parts);
         self.parts = Some(parts.clone());
         Ok(parts.cut(model))
     }
