@@ -23,7 +23,7 @@ pages! {
         "crate::guide::strategies" "crate::import" "firebrick::Accumulate" "firebrick::Adapters::load" "firebrick::Amp" "firebrick::Clip"
         "firebrick::Data::fingerprint" "firebrick::Dropout" "firebrick::Freeze" "firebrick::Lora" "firebrick::Mesh"
         "firebrick::Objective::tensor_plan" "firebrick::Observer::timeline" "firebrick::Offload"
-        "firebrick::Pass::after_rows" "firebrick::Pass::before_columns" "firebrick::Pass::context_columns" "firebrick::Pass::divide_sequence"
+        "firebrick::Pass::after_rows" "firebrick::Pass::at_own_positions" "firebrick::Pass::before_columns" "firebrick::Pass::context_columns" "firebrick::Pass::divide_sequence"
         "firebrick::Pass::join_sequence" "firebrick::Quantize"
         "firebrick::Recompute" "firebrick::TensorPlan" "firebrick::Trained::save_weights" "firebrick::Trainer"
         "firebrick::Trainer::timeline" "firebrick::World" "firebrick::World::deadline" "firebrick::World::nccl"

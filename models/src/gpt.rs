@@ -158,12 +158,14 @@ impl Gpt {
         PlacedTokens { ids, places, reads, .. }: PlacedTokens,
         pass: &Pass,
     ) -> Tensor<3> {
-        let (x, within) = pass.divide_sequence(self.embedded(ids, places, pass));
+        let (x, within) =
+            pass.divide_sequence(embedded_sum([(&self.tokens, ids), (&self.positions, places)], pass));
+        let x = self.dropout.forward(x, &within);
         let x = self.blocks.iter().fold(x, |x, block| {
             let run = |block: &Block, (x, reads), pass: &Pass| block.forward(x, reads, pass);
             within.segment(block, (x, reads.clone()), run)
         });
-        self.norm.forward(within.join_sequence(x))
+        within.join_sequence(within.at_own_positions(&self.norm).forward(x))
     }
 
     fn embedded(&self, tokens: Tensor<2, Int>, places: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
@@ -228,7 +230,7 @@ impl Objective<TokenBatch> for Gpt {
     fn tensor_plan(&self) -> TensorPlan {
         let block = self.blocks.first();
         let plan = block.map_or_else(TensorPlan::new, |block| block.tensor_plan("*blocks.*"));
-        language_plan(plan, &self.tokens, self.head.is_some())
+        language_plan(plan, &self.tokens, self.head.is_some()).at_own_positions("*norm")
     }
 
     fn evaluate(&self, batch: TokenBatch, pass: &Pass) -> Evaluation {

@@ -384,8 +384,8 @@ fn ranks_send_the_outputs_and_gradients_of_shared_layers() {
     let each = 3.0 * 2.0 * own;
     // The gradients of the first block's input, the states of the last one, and the largest logit of each row.
     let at_ends = 2.0 * own + (4 * 8) as f64;
-    // Of each block two norms and the biases of two row-parallel layers.
-    let whole = 3.0 * (6 * 16) as f64;
+    // Of each block two norms and the biases of two row-parallel layers, and the last norm.
+    let whole = (3 * 6 * 16 + 2 * 16) as f64;
     let besides = (2 * 4 * 8 * 16 + 3 * 4 * 8) as f64;
     let (found, parts) = sent(2, None);
     assert_eq!(found, [2.0 * each + at_ends, 2.0 * each, whole + besides]);

@@ -8,6 +8,7 @@ use firebrick_strategies::cost::{CallsOfLayers, Sent, sent_in_context, sent_in_l
 use firebrick_world::Collective;
 
 use super::flops::Work;
+use super::in_stages::FirstRank;
 use crate::run::Shape;
 
 /// What the first rank sends in an update to the others that train on its samples.
@@ -162,8 +163,11 @@ impl Work {
                 }
             }
         }
-        let whole =
-            shapes.iter().filter(|shape| shape.in_block && shape.divided.is_none() && shape.is_trained);
+        // The first rank of a pipeline does not read what is behind the blocks.
+        let reads = |shape: &&Shape| !in_pipeline || FirstRank::reads(shapes, shape);
+        let is_summed = |shape: &&Shape| shape.in_block || shape.at_own_positions && reads(shape);
+        let whole = shapes.iter().filter(is_summed);
+        let whole = whole.filter(|shape| shape.divided.is_none() && shape.is_trained);
         let of_whole =
             |shape: &Shape| backward(Collective::AllReduce, shape.elements(), Some(size_of(shape)));
         calls.extend(whole.map(of_whole));

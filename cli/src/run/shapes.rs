@@ -30,6 +30,8 @@ pub(crate) struct Shape {
     pub in_last_block: bool,
     /// Whether it computes the logits behind the last block.
     pub computes_logits: bool,
+    /// Whether it is outside blocks and each rank of a tensor axis reads it at its own positions.
+    pub at_own_positions: bool,
     /// Whether it is a LoRA factor, or the magnitudes of DoRA.
     pub is_factor: bool,
     /// Whether the parameter is trained.
@@ -79,13 +81,15 @@ pub(crate) fn shapes<M: Trainable>(
     let plan = whole.tensor_plan();
     let axes = plan.axes(&whole).map_err(TrainError::from)?;
     let logits = plan.of_logits(&Paths::of(&whole)).map_err(TrainError::from)?;
-    let mut of_logits = HashSet::new();
+    let own = plan.read_at_own_positions(&Paths::of(&whole)).map_err(TrainError::from)?;
+    let [mut of_logits, mut at_own] = [HashSet::new(), HashSet::new()];
     let mut divided = HashMap::new();
     let whole: HashMap<String, Vec<usize>> = Paths::of(&whole)
         .places()
         .iter()
         .inspect(|place| divided.extend(axes.get(&place.id).map(|axis| (place.path.clone(), *axis))))
         .inspect(|place| of_logits.extend(logits.contains(&place.id).then(|| place.path.clone())))
+        .inspect(|place| at_own.extend(own.contains(&place.id).then(|| place.path.clone())))
         .map(|place| (place.path.clone(), shapes[&place.id].clone()))
         .collect();
     let mut adaptation = Adaptation::default().with_fresh(fresh);
@@ -138,6 +142,7 @@ pub(crate) fn shapes<M: Trainable>(
             in_block: block.is_some(),
             in_last_block: block.is_some_and(|block| block + 1 == blocks.len()),
             computes_logits: of_logits.contains(&place.path),
+            at_own_positions: block.is_none() && at_own.contains(&place.path),
             is_factor: place.reparameterizes.is_some(),
             is_trained: trained.contains(&place.id),
             packing: packed.get(&place.id).copied(),

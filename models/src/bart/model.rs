@@ -103,7 +103,8 @@ pub struct Encoder {
 
 impl Encodes for Encoder {
     fn forward(&self, x: Tensor<3>, places: Tensor<2, Int>, reads: Reads, pass: &Pass) -> Tensor<3> {
-        let (x, within) = pass.divide_sequence(self.embeddings.forward(x, places, pass));
+        let (x, within) = pass.divide_sequence(self.embeddings.sum(x, places, pass));
+        let x = self.embeddings.finished(x, &within);
         let x = self.blocks.iter().fold(x, |x, block| {
             let run = |block: &EncoderBlock, (x, reads), pass: &Pass| block.forward(x, &reads, pass);
             within.segment(block, (x, reads.clone()), run)
@@ -118,7 +119,8 @@ impl Encodes for Encoder {
 
     fn tensor_plan(&self, path: &str) -> TensorPlan {
         let block = self.blocks.first();
-        block.map_or_else(TensorPlan::new, |block| block.tensor_plan(&format!("{path}.blocks.*")))
+        let plan = block.map_or_else(TensorPlan::new, |block| block.tensor_plan(&format!("{path}.blocks.*")));
+        plan.at_own_positions(format!("{path}.embeddings.norm"))
     }
 }
 
@@ -138,7 +140,8 @@ impl Decodes for Decoder {
         source: Source,
         pass: &Pass,
     ) -> Tensor<3> {
-        let (x, within) = pass.divide_sequence(self.embeddings.forward(x, places, pass));
+        let (x, within) = pass.divide_sequence(self.embeddings.sum(x, places, pass));
+        let x = self.embeddings.finished(x, &within);
         let x = self.blocks.iter().fold(x, |x, block| {
             let samples = source.samples.clone();
             let run = move |block: &DecoderBlock, (x, reads, source), pass: &Pass| {
@@ -165,7 +168,8 @@ impl Decodes for Decoder {
     ) -> (Tensor<3>, Vec<KeyValue>) {
         let [_, length, _] = reads.shape();
         let source_reads = source.real.read_by(length);
-        let (mut x, mut own) = (self.embeddings.forward(x, places, pass), Vec::new());
+        let (mut x, mut own) =
+            (self.embeddings.finished(self.embeddings.sum(x, places, pass), pass), Vec::new());
         let mut past = past.into_iter();
         for (block, of_source) in self.blocks.iter().zip(&source.blocks) {
             let source = (of_source.clone(), source_reads.clone());
@@ -185,7 +189,8 @@ impl Decodes for Decoder {
 
     fn tensor_plan(&self, path: &str) -> TensorPlan {
         let block = self.blocks.first();
-        block.map_or_else(TensorPlan::new, |block| block.tensor_plan(&format!("{path}.blocks.*")))
+        let plan = block.map_or_else(TensorPlan::new, |block| block.tensor_plan(&format!("{path}.blocks.*")));
+        plan.at_own_positions(format!("{path}.embeddings.norm"))
     }
 }
 
@@ -218,10 +223,14 @@ impl Embeddings {
 
     /// Adds the embeddings of `places`, `[batch, length]`, to those of tokens, `[batch, length, width]`, in the dtype of
     /// the pass.
-    pub fn forward(&self, tokens: Tensor<3>, places: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
+    pub fn sum(&self, tokens: Tensor<3>, places: Tensor<2, Int>, pass: &Pass) -> Tensor<3> {
         let dtype = pass.dtype();
         let positions = embedded(&self.positions, places.add_scalar(UNREAD as i64));
-        let x = self.norm.forward(cast(tokens, dtype) + cast(positions, dtype));
-        self.dropout.forward(x, pass)
+        cast(tokens, dtype) + cast(positions, dtype)
+    }
+
+    /// Normalises and drops the [sum](Self::sum), of the positions of the pass.
+    pub fn finished(&self, sum: Tensor<3>, pass: &Pass) -> Tensor<3> {
+        self.dropout.forward(pass.at_own_positions(&self.norm).forward(sum), pass)
     }
 }

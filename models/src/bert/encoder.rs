@@ -82,14 +82,15 @@ impl Bert {
     pub(super) fn hidden(&self, inputs: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<3> {
         let pass = &tokens.pass(pass, || starts_of(inputs.host_mask(), inputs.shape()[1]));
         let reads = tokens.read_whole_rows();
-        let x = self.embeddings.forward(inputs, tokens, pass);
+        let (x, within) = pass.divide_sequence(self.embeddings.sum(inputs, tokens, pass));
+        let x = within.at_own_positions(&self.embeddings.norm).forward(x);
+        let x = self.embeddings.dropout.forward(x, &within);
         let x = match &self.project {
-            Some(project) => project.forward(x, pass),
+            Some(project) => within.at_own_positions(project).forward(x, &within),
             None => x,
         };
         let apart = self.distances.as_ref().map(|distances| distances.of(tokens, reads.longest()[0], pass));
         let mut convolution = self.convolution.as_ref();
-        let (x, within) = pass.divide_sequence(x);
         let x = self.blocks.iter().fold(x, |x, block| {
             let run = |block: &Block, (x, apart, reads), pass: &Pass| block.forward(x, apart, &reads, pass);
             let states = within.segment(block, (x.clone(), apart.clone(), reads.clone()), run);
@@ -105,7 +106,9 @@ impl Bert {
     pub(super) fn tensor_plan(&self) -> TensorPlan {
         let is_plain = self.distances.is_none() && self.convolution.is_none();
         let Some(block) = self.blocks.first().filter(|_| is_plain) else { return TensorPlan::new() };
-        vocabulary_plan(block.tensor_plan("*blocks.*"), self.tokens(), false)
+        let plan = vocabulary_plan(block.tensor_plan("*blocks.*"), self.tokens(), false);
+        let plan = plan.at_own_positions("*embeddings.norm");
+        if self.project.is_some() { plan.at_own_positions("*project") } else { plan }
     }
 
     /// The token embedding, `[vocabulary, embedding size]`, which a masked LM also uses for its predictions.
@@ -142,8 +145,8 @@ impl Embeddings {
         }
     }
 
-    /// The embeddings of some tokens, `[batch, length, embedding size]` of their shape.
-    fn forward(&self, inputs: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<3> {
+    /// The sum of the embeddings of some tokens, `[batch, length, embedding size]` of their shape.
+    fn sum(&self, inputs: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<3> {
         let device = pass.device();
         let ids = tokens.ints(inputs.host_ids(), device);
         let of = |embedding: &Embedding, ids| cast(embedded(embedding, ids), pass.dtype());
@@ -159,7 +162,7 @@ impl Embeddings {
         if let Some(table) = &self.positions {
             x = x + of(table, tokens.ints(&self.places(inputs), device));
         }
-        self.dropout.forward(self.norm.forward(x), pass)
+        x
     }
 
     /// The row of the position embedding for each token of a batch, row by row.

@@ -103,7 +103,7 @@ impl Llama {
             let run = |block: &Block, (x, angles, reads), pass: &Pass| block.forward(x, angles, reads, pass);
             within.segment(block, (x, turns.within(*window), ranges.within(*window)), run)
         });
-        self.norm.forward(within.join_sequence(x))
+        within.join_sequence(within.at_own_positions(&self.norm).forward(x))
     }
 
     /// The rotations of these tokens, `[batch or 1, length]`.
@@ -212,7 +212,7 @@ impl Objective<TokenBatch> for Llama {
     fn tensor_plan(&self) -> TensorPlan {
         let block = self.blocks.first();
         let plan = block.map_or_else(TensorPlan::new, |block| block.tensor_plan("*blocks.*"));
-        language_plan(plan, &self.tokens, self.head.is_some())
+        language_plan(plan, &self.tokens, self.head.is_some()).at_own_positions("*norm")
     }
 
     fn evaluate(&self, batch: TokenBatch, pass: &Pass) -> Evaluation {

@@ -66,21 +66,22 @@ impl ModernBert {
         let around = all.around(self.places.distance);
         let x =
             cast(embedded_tokens(&self.tokens, tokens.ints(inputs.host_ids(), device), pass), pass.dtype());
-        let x = self.dropout.forward(self.embedding_norm.forward(x), pass);
         let (x, within) = pass.divide_sequence(x);
+        let x = self.dropout.forward(within.at_own_positions(&self.embedding_norm).forward(x), &within);
         let x = self.blocks.iter().zip(&self.places.windowed).fold(x, |x, (block, windowed)| {
             let [full, sliding] = &angles;
             let (angles, reads) = if *windowed { (sliding, &around) } else { (full, &all) };
             let run = |block: &Block, (x, angles, reads), pass: &Pass| block.forward(x, angles, &reads, pass);
             within.segment(block, (x, angles.clone(), reads.clone()), run)
         });
-        self.norm.forward(within.join_sequence(x))
+        within.join_sequence(within.at_own_positions(&self.norm).forward(x))
     }
 
     /// The layers that ranks may divide.
     pub(super) fn tensor_plan(&self) -> TensorPlan {
         let Some(block) = self.blocks.first() else { return TensorPlan::new() };
-        vocabulary_plan(block.tensor_plan("*blocks.*"), self.tokens(), false)
+        let plan = vocabulary_plan(block.tensor_plan("*blocks.*"), self.tokens(), false);
+        plan.at_own_positions("*embedding_norm").at_own_positions("body.norm")
     }
 
     /// The token embedding, `[vocabulary, hidden_size]`, which a masked LM also uses for its predictions.

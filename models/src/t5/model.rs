@@ -104,18 +104,21 @@ pub struct Encoder {
 impl Encodes for Encoder {
     fn forward(&self, x: Tensor<3>, _: Tensor<2, Int>, reads: Reads, pass: &Pass) -> Tensor<3> {
         let bias = self.bias.forward(reads.longest()[1], &x.device());
-        let (x, within) = pass.divide_sequence(self.dropout.forward(x, pass));
+        let (x, within) = pass.divide_sequence(x);
+        let x = self.dropout.forward(x, &within);
         let x = self.blocks.iter().fold(x, |x, block| {
             let run =
                 |block: &EncoderBlock, (x, bias, reads), pass: &Pass| block.forward(x, bias, reads, pass);
             within.segment(block, (x, bias.clone(), reads.clone()), run)
         });
-        self.dropout.forward(self.norm.forward(within.join_sequence(x)), pass)
+        let x = within.at_own_positions(&self.norm).forward(x);
+        within.join_sequence(self.dropout.forward(x, &within))
     }
 
     fn tensor_plan(&self, path: &str) -> TensorPlan {
         let plan = self.bias.tensor_plan(&format!("{path}.bias"));
         let block = self.blocks.first();
+        let plan = plan.at_own_positions(format!("{path}.norm"));
         plan.and(block.map_or_else(TensorPlan::new, |block| block.tensor_plan(&format!("{path}.blocks.*"))))
     }
 }
@@ -139,7 +142,8 @@ impl Decodes for Decoder {
         pass: &Pass,
     ) -> Tensor<3> {
         let bias = self.bias.forward(reads.longest()[1], &x.device());
-        let (x, within) = pass.divide_sequence(self.dropout.forward(x, pass));
+        let (x, within) = pass.divide_sequence(x);
+        let x = self.dropout.forward(x, &within);
         let x = self.blocks.iter().fold(x, |x, block| {
             let samples = source.samples.clone();
             let run = move |block: &DecoderBlock, (x, bias, reads, source), pass: &Pass| {
@@ -148,7 +152,8 @@ impl Decodes for Decoder {
             let read = (source.states.clone(), source.reads.clone());
             within.segment(block, (x, bias.clone(), reads.clone(), read), run)
         });
-        self.dropout.forward(self.norm.forward(within.join_sequence(x)), pass)
+        let x = within.at_own_positions(&self.norm).forward(x);
+        within.join_sequence(self.dropout.forward(x, &within))
     }
 
     fn of_source(&self, source: Encoded, pass: &Pass) -> PastSource {
@@ -189,6 +194,7 @@ impl Decodes for Decoder {
     fn tensor_plan(&self, path: &str) -> TensorPlan {
         let plan = self.bias.tensor_plan(&format!("{path}.bias"));
         let block = self.blocks.first();
+        let plan = plan.at_own_positions(format!("{path}.norm"));
         plan.and(block.map_or_else(TensorPlan::new, |block| block.tensor_plan(&format!("{path}.blocks.*"))))
     }
 }

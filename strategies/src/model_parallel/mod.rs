@@ -41,7 +41,8 @@ const NAME: &str = "Mesh";
 /// [`Pass::after_rows`](crate::Pass::after_rows) on what its row-parallel layers return, and
 /// [`Pass::share_of`](crate::Pass::share_of) to learn its own number of heads. Between
 /// [`Pass::divide_sequence`](crate::Pass::divide_sequence) and [`Pass::join_sequence`](crate::Pass::join_sequence), each rank has some
-/// positions of a batch, outside the layers of the plan.
+/// positions of a batch, outside the layers of the plan; a layer outside blocks is read there by
+/// [`Pass::at_own_positions`](crate::Pass::at_own_positions).
 ///
 /// ```
 /// use firebrick_strategies::TensorPlan;
@@ -59,6 +60,8 @@ pub struct TensorPlan {
     layers: Vec<Layers>,
     /// The path of the matrix that computes the logits.
     logits: Option<String>,
+    /// The paths of layers outside blocks that are read at a rank's own positions.
+    at_own_positions: Vec<String>,
 }
 
 /// The factors that are attached to matrices, and the axis that each shares with its matrix.
@@ -137,6 +140,23 @@ impl TensorPlan {
         self.logits.as_deref().map_or(Ok(Vec::new()), |path| self.params(path, paths))
     }
 
+    /// Says which layers outside blocks the model reads by [`Pass::at_own_positions`](crate::Pass::at_own_positions), such as its
+    /// last norm: ranks send the gradients of their parameters. Blocks that the path matches change nothing.
+    pub fn at_own_positions(mut self, path: impl Into<String>) -> Self {
+        self.at_own_positions.push(path.into());
+        self
+    }
+
+    /// Returns the parameters that are read [at own positions](Self::at_own_positions).
+    ///
+    /// # Errors
+    ///
+    /// A path matches nothing.
+    pub fn read_at_own_positions(&self, paths: &Paths) -> Result<Vec<ParamId>, StrategyError> {
+        let found = self.at_own_positions.iter().map(|path| self.params(path, paths));
+        Ok(found.collect::<Result<Vec<_>, _>>()?.concat())
+    }
+
     /// Returns the number of tokens of the vocabulary, if the plan divides it.
     fn tokens(&self) -> Option<usize> {
         self.layers.iter().find(|layers| layers.axis == Axis::Tokens)?.units.first().copied()
@@ -145,6 +165,7 @@ impl TensorPlan {
     /// Adds the layers of another plan.
     pub fn and(mut self, other: Self) -> Self {
         self.layers.extend(other.layers);
+        self.at_own_positions.extend(other.at_own_positions);
         self.logits = self.logits.or(other.logits);
         self
     }

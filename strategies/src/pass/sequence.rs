@@ -98,8 +98,8 @@ impl Pass {
     /// width]`, and the pass of the blocks that compute them. In these, [`before_columns`](Self::before_columns)
     /// gathers all positions, and [`after_rows`](Self::after_rows) scatters the sums: what is between, such as norms and
     /// dropout, takes 1/t of the memory and of the time on each of t ranks, and as much is sent as without. Each
-    /// [`segment`](Self::segment) sums the gradients of the parameters of its block that all ranks have whole, so every parameter that is
-    /// read there must be of such a block. What the last block returns goes through [`join_sequence`](Self::join_sequence).
+    /// [`segment`](Self::segment) sums the gradients of the parameters of its block that all ranks have whole; other layers are read
+    /// by [`at_own_positions`](Self::at_own_positions). What the last layer returns goes through [`join_sequence`](Self::join_sequence).
     ///
     /// Where no ranks share layers, it returns `x` and the same pass.
     ///
@@ -132,7 +132,7 @@ impl Pass {
         self.sequence.is_some()
     }
 
-    /// Returns the states of all positions, `[rows, columns, width]`, from those that the ranks have after the last block of a
+    /// Returns the states of all positions, `[rows, columns, width]`, from those that the ranks have after the last layer of a
     /// pass that [divides](Self::divide_sequence) them. Each rank computes the same from these; backward, it has the
     /// gradients of its own.
     ///

@@ -47,6 +47,27 @@ pub(super) fn summed<B: Module>(block: &B, pass: &Pass) -> Option<B> {
     Some(map_params(block.clone(), &mut read))
 }
 
+impl Pass {
+    /// Returns a layer outside blocks for a pass that [divides positions](Self::divide_sequence), such as a norm or an embedding's
+    /// projection: backward, the gradients of its parameters are summed, of which each rank has those of its own positions. In any other
+    /// pass, it is the layer itself.
+    ///
+    /// ```
+    /// use burn::{nn::LinearConfig, tensor::{Device, Tensor}};
+    /// use firebrick_strategies::Pass;
+    ///
+    /// let device = Device::flex();
+    /// let last = LinearConfig::new(4, 4).init(&device);
+    /// let (x, within) = Pass::train(&device).divide_sequence(Tensor::<3>::ones([2, 3, 4], &device));
+    /// let x = within.at_own_positions(&last).forward(x);
+    /// assert_eq!(within.join_sequence(x).dims(), [2, 3, 4]);
+    /// ```
+    pub fn at_own_positions<M: Module>(&self, layer: &M) -> M {
+        let summed = (self.divides_sequence() && self.training).then(|| summed(layer, self)).flatten();
+        summed.unwrap_or_else(|| layer.clone())
+    }
+}
+
 /// Finds the parameters that all ranks have whole and that learn: all of them, or factors alone.
 struct Whole<'a> {
     parts: &'a ModelParts,
