@@ -119,7 +119,8 @@ pub use loss::{
 pub use many::{ManyOps, add_all, cast_all, clip_all, l2_norm, scale_all, sum_of_squares};
 pub use norm::{NormKind, NormOps, NormRows, norm, norm_and_input, norm_of_sum};
 pub use product::{
-    ProductOps, linear, matmul, product_library, settle_products, with_read_products, with_unread_products,
+    ProductOps, linear, linear_gradients, matmul, product_library, settle_products, with_read_products,
+    with_unread_products,
 };
 pub use ragged::Ragged;
 pub use reading::Reading;

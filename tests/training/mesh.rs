@@ -388,8 +388,9 @@ fn ranks_send_the_outputs_and_gradients_of_shared_layers() {
     let whole = (3 * 6 * 16 + 2 * 16) as f64;
     let besides = (2 * 4 * 8 * 16 + 3 * 4 * 8) as f64;
     let (found, parts) = sent(2, None);
-    assert_eq!(found, [2.0 * each + at_ends, 2.0 * each, whole + besides]);
-    // A recomputed block gathers what its layers read again, and scatters what they return.
+    // What the first layers read is gathered once more for the gradients of their weights.
+    assert_eq!(found, [3.0 * each + at_ends, 2.0 * each, whole + besides]);
+    // A recomputed block has that already, and scatters again what its layers return.
     let found = sent(2, Some(Recompute::every_block())).0;
     assert_eq!(found, [3.0 * each + at_ends, 3.0 * each, whole + besides]);
     // Of a block's 16 x 48 + 16 x 16 + 2 x 16 x 64 weights and 48 + 64 biases, each rank has half. Of 11 tokens, the second has 5.

@@ -137,6 +137,7 @@ mod tests {
             at_own_positions: false,
             is_factor: false,
             is_trained: true,
+            learns_in_product: true,
             packing: None,
         };
         let shapes = [shape(100, true), shape(10, false)];
@@ -187,6 +188,7 @@ mod tests {
             at_own_positions: false,
             is_factor: false,
             is_trained: true,
+            learns_in_product: true,
             packing: None,
         };
         let attention =

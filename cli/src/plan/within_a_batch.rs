@@ -138,7 +138,7 @@ impl Work {
         let mut calls = Vec::new();
         // Of the target and the source: whether something so far is trained, and something before the layers that read positions.
         let (mut trained, mut before) = ([false; 2], [None; 2]);
-        let mut first = [true; 2];
+        let (mut first, mut learn) = ([true; 2], [false; 2]);
         // Each parameter with its factors.
         for layer in shapes.chunk_by(|_, next| next.is_factor) {
             let (weight, is_source) = (&layer[0], self.is_source(&layer[0]));
@@ -154,13 +154,18 @@ impl Work {
             trained[side] |= layer.iter().any(|one| one.is_trained);
             if is_rows(&weight) {
                 let of_input = before[side].take().unwrap_or(trained[side]);
-                for (kind, is_sent_back) in
-                    [(Collective::AllGather, trained[side]), (Collective::ReduceScatter, of_input)]
-                {
-                    let back = backward(kind, elements, None);
-                    calls.push(CallsOfLayers { in_forward_of_blocks: true, ..back });
-                    calls.extend(is_sent_back.then_some(back));
-                }
+                let [gather, scatter] = [Collective::AllGather, Collective::ReduceScatter]
+                    .map(|kind| backward(kind, elements, None));
+                // A block that does not run again gathers what its layers read once more, for the gradients of their weights.
+                calls.push(match std::mem::take(&mut learn[side]) {
+                    true => CallsOfLayers { calls: 2, ..gather },
+                    false => CallsOfLayers { in_forward_of_blocks: true, ..gather },
+                });
+                calls.push(CallsOfLayers { in_forward_of_blocks: true, ..scatter });
+                calls.extend(trained[side].then_some(gather));
+                calls.extend(of_input.then_some(scatter));
+            } else if weight.in_block && weight.divided.is_some() {
+                learn[side] |= layer.iter().any(|one| one.learns_in_product);
             }
         }
         // The first rank of a pipeline does not read what is behind the blocks.

@@ -36,6 +36,9 @@ pub(crate) struct Shape {
     pub is_factor: bool,
     /// Whether the parameter is trained.
     pub is_trained: bool,
+    /// Whether the product by the parameter, or by the matrix of a factor, has a gradient of it: a dropout on the input of factors
+    /// makes another product of these.
+    pub learns_in_product: bool,
     /// How the parameter is packed, if a strategy packs it.
     pub packing: Option<Packing>,
 }
@@ -145,6 +148,8 @@ pub(crate) fn shapes<M: Trainable>(
             at_own_positions: block.is_none() && at_own.contains(&place.path),
             is_factor: place.reparameterizes.is_some(),
             is_trained: trained.contains(&place.id),
+            learns_in_product: trained.contains(&place.id)
+                && (place.reparameterizes.is_none() || adaptation.dropout() == 0.0),
             packing: packed.get(&place.id).copied(),
         }
     });

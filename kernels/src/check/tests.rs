@@ -19,7 +19,7 @@ fn source(path: &str) -> String {
 }
 
 /// What the crate exports besides kernels: arguments, traits over backends, and functions that compute nothing.
-const NO_KERNELS: [&str; 39] = [
+const NO_KERNELS: [&str; 40] = [
     "Attending",
     // On the CPU alone.
     "AttentionInParts",
@@ -53,6 +53,8 @@ const NO_KERNELS: [&str; 39] = [
     "Samples",
     "Site",
     "attends_in_tiles",
+    // What the backward pass of `linear` computes, whose check covers it.
+    "linear_gradients",
     "product_library",
     "rows_of_logits",
     "settle_products",

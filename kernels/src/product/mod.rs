@@ -158,6 +158,34 @@ pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tens
     }
 }
 
+/// Returns the gradients of the weight, `[in, out]`, and of the bias, `[1, out]`, of a [`linear`] map, given its input, `[rows, in]`, and
+/// the gradient of its result, `[rows, out]`, in one dtype: what its own backward pass computes, for a caller that does not keep
+/// the input.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use firebrick_kernels::linear_gradients;
+///
+/// let device = Device::flex();
+/// let [x, grad] = [[[1.0, 2.0], [3.0, 4.0]], [[1.0, 0.0], [0.0, 1.0]]].map(|x| Tensor::<2>::from_data(x, &device));
+/// let [weight, bias] = linear_gradients(x.clone(), grad);
+/// assert_eq!(weight.into_data(), x.transpose().into_data());
+/// assert_eq!(bias.into_data(), Tensor::<2>::from_data([[1.0, 1.0]], &device).into_data());
+/// ```
+///
+/// # Panics
+///
+/// If the shapes do not fit or the dtypes differ.
+pub fn linear_gradients(x: Tensor<2>, grad: Tensor<2>) -> [Tensor<2>; 2] {
+    if !owns(x.dtype()) || x.dims()[0] != grad.dims()[0] || x.dtype() != grad.dtype() {
+        return [x.transpose().matmul(grad.clone()), grad.sum_dim(0)];
+    }
+    let outputs = grad.dims()[1];
+    let (x, grad) = (x.into_dispatch(), grad.into_dispatch());
+    let (weight, bias) = <Dispatch as ProductOps>::affine_gradients(x, grad);
+    [Tensor::from_dispatch(weight), Tensor::<1>::from_dispatch(bias).reshape([1, outputs])]
+}
+
 /// Returns the library that multiplies matrices on a CUDA device, by its name, version and file, or why CubeCL's kernels do,
 /// which are many times slower. On other devices there is none to look for: `None`.
 ///

@@ -24,7 +24,8 @@ const NAME: &str = "Mesh";
 /// their gradients and optimizer state, and computes 1/t of them (Shoeybi et al., 2019, arXiv:1909.08053). Between these layers, such
 /// as in norms and dropout, each rank computes 1/t of the positions of a batch (sequence parallelism: Korthikanti et al., 2022,
 /// arXiv:2205.05198). A block's attention gathers the positions of all ranks and scatters the sums of what its heads return, and
-/// so does its feed-forward layer; in the backward pass, gradients go the other way. A rank sends `(t-1)/t` elements in each of these calls for
+/// so does its feed-forward layer; in the backward pass, gradients go the other way, and what the first layers read is gathered again
+/// in place of being kept. A rank sends `(t-1)/t` elements in each of these calls for
 /// one of all positions. The optimizer must treat elements independently, as for [`Zero`](crate::Zero).
 ///
 /// The models of `firebrick-models` divide positions. Your own does by [`Pass::divide_sequence`](crate::Pass::divide_sequence);

@@ -8,10 +8,12 @@
 //! sequence.rs  the positions of a batch among the ranks of a tensor axis, between the layers that they divide
 //! stage.rs    a pass through one stage of a pipeline
 //! tensor.rs   layers that the ranks of a tensor axis compute together
+//! columns.rs  what the first of these layers read, gathered again in the backward pass
 //! vocabulary.rs  a vocabulary that they divide
 //! dropout.rs  Dropout: a mask that is a function of each element's position
 //! ```
 
+mod columns;
 mod context;
 mod dropout;
 mod ring;
@@ -33,6 +35,7 @@ use firebrick_world::{Communicator, Timeline};
 
 use crate::{Grads, StrategyError};
 
+use columns::LastGathered;
 pub use context::ContextColumns;
 pub use dropout::Dropout;
 pub use segment::{
@@ -63,6 +66,8 @@ pub struct Pass {
     samples: Samples,
     /// The positions of the batch that this rank has between the layers that ranks share, if they divide them.
     sequence: Option<Arc<Sequence>>,
+    /// What the segment has gathered for layers that gather it again in the backward pass, if they are to.
+    gathered: Option<LastGathered>,
     /// The number of the first head or feature, in layers of which this rank has a share.
     first_of_share: usize,
     /// The stage of a pipeline that the pass goes through, if it goes through one alone.
@@ -102,6 +107,7 @@ impl Pass {
             segments: Arc::default(),
             samples: Samples::Columns,
             sequence: None,
+            gathered: None,
             first_of_share: 0,
             stage: None,
             entered: None,

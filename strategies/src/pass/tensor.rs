@@ -13,7 +13,8 @@ impl Pass {
     /// (the operation *f* of Shoeybi et al., 2019, arXiv:1909.08053, section 3). All ranks that share a layer call it together.
     ///
     /// Where `x` has this rank's [positions](Self::divide_sequence), the ranks gather those of all, `[rows, columns, width]`, and
-    /// the sums are scattered (the operation *g* of Korthikanti et al., 2022, arXiv:2205.05198, section 4.2).
+    /// the sums are scattered (the operation *g* of Korthikanti et al., 2022, arXiv:2205.05198, section 4.2). Layers that read them by
+    /// [`adapted_linear`](crate::adapted_linear) keep the rank's own for the backward pass, and gather those of all again.
     ///
     /// If another rank is gone, its gradient is 0, and [`check`](Self::check) returns the error; and one if the positions are divided and
     /// this is no [segment](Self::segment).
@@ -31,8 +32,10 @@ impl Pass {
             self.plan.report(StrategyError::DividedLayerOutsideSegment);
         }
         let Some(sequence) = self.sequence.clone() else { return self.sum_gradients(x) };
-        let all = sequence.gather(x.clone().inner());
-        self.grafted(x, all, move |grad| sequence.reduce_scatter(grad))
+        let (own, gathered) = (x.clone().inner(), sequence.clone());
+        let all = self.grafted(x, sequence.gather(own.clone()), move |grad| sequence.reduce_scatter(grad));
+        self.has_gathered(&all, own, gathered);
+        all
     }
 
     /// Returns `x`, which each rank has whole. Backward, the gradients of the ranks that share layers are summed: of what

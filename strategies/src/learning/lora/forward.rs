@@ -128,10 +128,11 @@ fn mapped<const D: usize>(
     pass: Option<&Pass>,
 ) -> Tensor<D> {
     let dtype = FloatDType::from(weight.dtype());
-    match pass.is_some_and(|pass| pass.is_in_fp8(id, weight.dims(), dtype)) {
-        true => linear_in_fp8(x, weight, bias),
-        false => linear(x, weight, bias),
+    if pass.is_some_and(|pass| pass.is_in_fp8(id, weight.dims(), dtype)) {
+        return linear_in_fp8(x, weight, bias);
     }
+    let of_gathered = pass.and_then(|pass| pass.linear_of_gathered(&x, &weight, bias.as_ref()));
+    of_gathered.unwrap_or_else(|| linear(x, weight, bias))
 }
 
 #[cfg(test)]

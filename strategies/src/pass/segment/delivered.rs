@@ -76,7 +76,7 @@ impl TensorMap for After {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         if tensor.is_tracked() {
             let deliver = self.deliver.clone();
-            self.token = join(self.token.clone(), tensor.clone(), move || {
+            self.token = join(self.token.clone(), tensor.clone(), move |_| {
                 deliver();
                 None
             });

@@ -1,7 +1,8 @@
-//! Two operations that put our own backward pass into Burn's graph, on every backend.
+//! Operations that put our own backward pass into Burn's graph, on every backend.
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -36,6 +37,12 @@ trait GraftOps: Backend {
         let _ = (input, hook);
         token
     }
+
+    /// Tells the number of the tensor's node in the graph, if it has one.
+    fn tell_node(x: FloatTensor<Self>, number: Arc<AtomicU64>) -> FloatTensor<Self> {
+        let _ = number;
+        x
+    }
 }
 
 impl GraftOps for burn::backend::Flex {}
@@ -60,6 +67,11 @@ where
             OpsKind::Tracked(prepared) => prepared.finish(hook, token),
             OpsKind::UnTracked(prepared) => prepared.finish(token),
         }
+    }
+
+    fn tell_node(x: FloatTensor<Self>, number: Arc<AtomicU64>) -> FloatTensor<Self> {
+        number.store(x.id().value, Relaxed);
+        x
     }
 }
 
@@ -132,14 +144,22 @@ pub(in crate::pass) fn graft<const P: usize, const V: usize>(
 }
 
 /// Returns `token` as if it were computed from `input` too: in the backward pass, `grad` returns the gradient of
-/// `input`, and the token's gradient passes through. Computes nothing in the forward pass.
-pub(super) fn join<const D: usize>(
-    token: Tensor<1>,
+/// `input`, given that of the token, which passes through. Computes nothing in the forward pass.
+pub(in crate::pass) fn join<const T: usize, const D: usize>(
+    token: Tensor<T>,
     input: Tensor<D>,
-    grad: impl Fn() -> Option<Tensor<D>> + Send + Sync + 'static,
-) -> Tensor<1> {
-    let hook = Hook(Arc::new(move |_| grad().map(Tensor::into_dispatch)));
+    grad: impl Fn(Tensor<T>) -> Option<Tensor<D>> + Send + Sync + 'static,
+) -> Tensor<T> {
+    let hook = move |of_token| grad(Tensor::from_dispatch(of_token)).map(Tensor::into_dispatch);
+    let hook = Hook(Arc::new(hook));
     Tensor::from_dispatch(Dispatch::join(token.into_dispatch(), input.into_dispatch(), hook))
+}
+
+/// Returns the number of a tensor's node in the graph: `None` outside autodiff.
+pub(in crate::pass) fn node_of<const D: usize>(x: &Tensor<D>) -> Option<u64> {
+    let number = Arc::new(AtomicU64::new(u64::MAX));
+    let _ = Dispatch::tell_node(x.clone().into_dispatch(), number.clone());
+    Some(number.load(Relaxed)).filter(|number| *number != u64::MAX)
 }
 
 #[cfg(test)]
@@ -164,7 +184,7 @@ mod tests {
         let leaf = || Tensor::<1>::from_data([1.0], &device).require_grad();
         let (token, input) = (leaf(), leaf());
         let joined =
-            join(token.clone(), input.clone(), || Some(Tensor::from_data([4.0], &testing::device())));
+            join(token.clone(), input.clone(), |_| Some(Tensor::from_data([4.0], &testing::device())));
         let grads = (joined * 3.0).backward();
         let read = |leaf: &Tensor<1>| leaf.grad(&grads).unwrap().into_scalar::<f32>();
         assert_eq!((read(&token), read(&input)), (3.0, 4.0));

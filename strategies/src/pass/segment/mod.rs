@@ -51,7 +51,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use bundle::{Bundle, TensorMap};
 pub use deliveries::SUMS_IN_FLIGHT;
 pub(crate) use entered::EnteredModel;
-pub(super) use graft::graft;
+pub(super) use graft::{graft, join, node_of};
 pub use offloaded::{OffloadedParam, OffloadedParams, OffloadedRead};
 pub use plan::{SegmentPlan, Which};
 pub(crate) use root::Root;

@@ -175,7 +175,8 @@ where
     fn run_again(&self) -> SegmentGradients {
         let work = lock(&self.work).take().expect("Burn runs each step of a backward pass once");
         let Work { block: stored, input, run, pass, wanted, own, segment, witness } = work;
-        let pass = Pass { unread: witness.is_none(), ..pass };
+        // Its backward pass follows at once, so that nothing is gathered again.
+        let pass = Pass { unread: witness.is_none(), gathered: None, ..pass };
         let block = segment.provided(&stored, Way::Backward).unwrap_or_else(|| stored.clone());
         if let Some(unit) = segment.unit.as_ref().filter(|unit| unit.has_empty_batch()) {
             unit.deliver(&stored, own, HashMap::new());
@@ -278,7 +279,7 @@ impl Joined {
         let (shape, dtype, device) = (tensor.shape(), tensor.dtype(), tensor.device().inner());
         // An unread leaf has no gradient, as in Burn; any other tensor needs one.
         let is_leaf = tensor.is_require_grad();
-        let found = move || match gradient(of) {
+        let found = move |_: Tensor<1>| match gradient(of) {
             Some(grad) => Some(Tensor::from_dispatch(grad)),
             None if is_leaf => None,
             None => Some(Tensor::zeros(shape.clone(), (&device, dtype))),

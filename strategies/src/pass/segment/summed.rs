@@ -134,7 +134,7 @@ impl ModuleVisitor for Joined<'_> {
         let (shape, dtype, device) = (value.shape(), value.dtype(), value.device().inner());
         // An unread leaf has no gradient, as in Burn; any other tensor needs one.
         let is_leaf = value.is_require_grad();
-        self.token = join(self.token.clone(), value, move || match sums.take(place) {
+        self.token = join(self.token.clone(), value, move |_| match sums.take(place) {
             Some(sum) => Some(sum.reshape(shape.clone())),
             None if is_leaf => None,
             None => Some(Tensor::zeros(shape.clone(), (&device, dtype))),
