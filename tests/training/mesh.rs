@@ -2,7 +2,7 @@
 
 use crate::support::many::*;
 use crate::support::resuming::*;
-use crate::support::{Bigram, Rows, adamw, device, difference, has_bf16, parameters};
+use crate::support::{Bigram, Rows, adamw, device, difference, has_bf16, is_cpu, parameters};
 use burn::module::{Module, Param};
 use burn::nn::Linear;
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -393,6 +393,9 @@ fn ranks_send_the_outputs_and_gradients_of_shared_layers() {
     // A recomputed block has that already, and scatters again what its layers return.
     let found = sent(2, Some(Recompute::every_block())).0;
     assert_eq!(found, [3.0 * each + at_ends, 3.0 * each, whole + besides]);
+    if !is_cpu() {
+        return; // Elsewhere Burn does not expose storages, so views look like copies.
+    }
     // Of a block's 16 x 48 + 16 x 16 + 2 x 16 x 64 weights and 48 + 64 biases, each rank has half. Of 11 tokens, the second has 5.
     let elsewhere = (3 * (16 * 48 + 16 * 16 + 2 * 16 * 64 + 48 + 64) / 2 + 6 * 16) * 4;
     // Master, two moments, gradients.

@@ -2,7 +2,7 @@
 
 use crate::support::many::*;
 use crate::support::resuming::*;
-use crate::support::{Bigram, Rows, adamw, device, difference, gpt, has_bf16};
+use crate::support::{Bigram, Rows, adamw, device, difference, gpt, has_bf16, is_cpu};
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -248,6 +248,9 @@ fn ranks_send_states_and_their_gradients_and_hold_their_own_blocks() {
     let to_sum = (176 - 59) + (144 - 48) + (176 - 58) + 2 * (16 - 4);
     let summed: f64 = found.iter().map(|report| elements(report, Collective::AllReduce)).sum();
     assert_eq!(summed, f64::from(to_sum + 2 * (176 + 144 + 2 * 16)));
+    if !is_cpu() {
+        return; // Elsewhere Burn does not expose storages, so views look like copies.
+    }
     // Of three blocks of 16 x 48 + 16 x 16 + 2 x 16 x 64 weights, 48 + 16 + 64 + 16 biases and two norms, each rank has one.
     let block = 16 * 48 + 16 * 16 + 2 * 16 * 64 + 48 + 16 + 64 + 16 + 2 * 2 * 16;
     // Gradients of what it has not computed come with the sum.
