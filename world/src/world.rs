@@ -92,13 +92,13 @@ impl World {
     /// be on another device, such as the host: the trainer moves it, or each rank's part of it, to the rank's device.
     ///
     /// If each rank, of one process or of several, has its own CUDA device, and NCCL is installed everywhere (as
-    /// `libnccl.so.2`, version 2.14 or later), NCCL sums and gathers, unless [`nccl`](Self::nccl) turns it off. What one rank
+    /// `libnccl.so.2`, version 2.14 or later), NCCL sums, gathers and shifts, unless [`nccl`](Self::nccl) turns it off. What one rank
     /// alone sends or receives goes through host memory. [`Communicator::through_host`] says why all of it does.
     pub fn on(self, devices: Vec<Device>) -> Self {
         Self { devices, ..self }
     }
 
-    /// Sets whether NCCL may sum and gather. Default: true, if [it can](Self::on). Without NCCL the host sums in rank
+    /// Sets whether NCCL may exchange tensors. Default: true, if [it can](Self::on). Without NCCL the host sums in rank
     /// order, and the bits do not depend on the links between the devices. All processes need the same setting.
     pub fn nccl(self, used: bool) -> Self {
         Self { nccl: used, ..self }

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::Value as Json;
+use toml::Spanned;
 use toml::de::{DeTable, DeValue, Error, ValueDeserializer};
 
 use super::ImportError;
@@ -51,13 +52,14 @@ impl Reader<'_> {
                 return Err(beyond(MOST_FIELDS, "fields"));
             }
             let path = joined(parent, name.get_ref());
-            let value = match value.get_ref() {
+            let span = value.span();
+            let value = match value.into_inner() {
                 DeValue::Table(within) if !within.is_empty() => {
-                    self.entries(within.clone(), &path)?;
+                    self.entries(within, &path)?;
                     continue;
                 }
                 DeValue::Datetime(time) => Json::String(time.to_string()),
-                _ => Json::deserialize(ValueDeserializer::from(value))
+                other => Json::deserialize(ValueDeserializer::from(Spanned::new(span, other)))
                     .map_err(|error| syntax(self.file, self.text, &error))?,
             };
             self.fields.push((at, Field { path, line, value, outcome: None }));
@@ -105,6 +107,7 @@ mod tests {
     #[test]
     fn depth_and_number_are_bounded() {
         assert!(error(&format!("a = {}", "[".repeat(500_000))).contains("not TOML"));
+        assert!(error(&format!("{}a = 1", "a.".repeat(500_000))).contains("recursion limit"));
         let many: String = (0..=MOST_FIELDS).map(|field| format!("f{field} = 0\n")).collect();
         assert!(error(&many).contains("expected a configuration of at most 5000 fields"));
         assert!(error(&format!("{} = 0", "e".repeat(201))).contains("at most 200 characters in a name"));

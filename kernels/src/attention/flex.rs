@@ -16,6 +16,7 @@ use super::ops::{Gradients, Plan, Source, Tiled};
 use super::rows::Rows;
 use super::spans::{LINE, Spans};
 use crate::elements::Float;
+use crate::flex::adjacent;
 use crate::zero_results::are_zero;
 
 impl Tiled for Flex {
@@ -135,7 +136,7 @@ fn backward<T: Float>(
         true => WantedGradients { query: true, key: true, value: true, bias: false },
         false => WantedGradients { query, key, value, bias },
     };
-    let (output, logs, grad) = (readable(output), logs.to_contiguous(), readable(grad));
+    let (output, logs, grad) = (readable(output), adjacent(logs), readable(grad));
     let kept = BackwardInputs { output: View::of(&output), grad: View::of(&grad), logs: logs.storage() };
     let (queries, keys, size) = (&parts.queries, &parts.keys, inputs.size());
     let (heads, key_heads) = (inputs.heads(), inputs.key.shape[1]);

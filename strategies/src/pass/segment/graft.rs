@@ -143,8 +143,8 @@ pub(in crate::pass) fn graft<const P: usize, const V: usize>(
     Tensor::from_dispatch(Dispatch::graft(parent.into_dispatch(), value.into_dispatch(), hook))
 }
 
-/// Returns `token` as if it were computed from `input` too: in the backward pass, `grad` returns the gradient of
-/// `input`, given that of the token, which passes through. Computes nothing in the forward pass.
+/// Returns `token` as if it were computed from `input` too. In the backward pass, `grad` turns the gradient of the token into that
+/// of `input`, and the token itself keeps its gradient. The forward pass computes nothing.
 pub(in crate::pass) fn join<const T: usize, const D: usize>(
     token: Tensor<T>,
     input: Tensor<D>,
