@@ -83,7 +83,8 @@ impl Pass {
         let unit = self.entered.as_ref().filter(|_| !self.inside_unit);
         let unit = unit.and_then(|entered| Unit::of(entered, block));
         let inside_unit = self.inside_unit || unit.is_some();
-        let gathered = Some(Arc::default());
+        // A block inside one that runs again gathers nothing again either.
+        let gathered = (self.segment == 0 || self.gathered.is_some()).then(Arc::default);
         let inside = Self { segment: met.id, inside_unit, unread: false, gathered, ..self.again() };
         // Without autodiff there are no activations to recompute.
         let keeps = self.training && self.recorded && self.device.is_autodiff();
