@@ -230,8 +230,6 @@ fn padding_that_ranks_keep_changes_no_more_than_rounding() {
         let [dropped, kept] = [run(None), run(Some(KeepPadding {}))];
         let (losses, parameters) = apart(&dropped, &kept);
         assert!(losses < TOLERANCE && parameters < TOLERANCE, "stage {stage}: {losses:.1e} {parameters:.1e}");
-        // On the CPU, products of other sizes round differently.
-        assert!(!is_cpu() || dropped.parameters != kept.parameters, "stage {stage}: nothing was dropped");
     }
 }
 

@@ -10,9 +10,9 @@ use gemmkit::FusedScalar;
 use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
-use super::gemm::{self, Matrices};
+use super::matrices::Matrices;
 use super::tiles::{self, Half};
-use super::{ProductOps, avx2, of_rows, owns};
+use super::{ProductOps, by_gemm, by_gemmkit, of_rows, owns};
 use crate::elements::Float;
 use crate::flex::{adjacent, tensor};
 use crate::half::HalfOps;
@@ -56,14 +56,13 @@ fn multiplied(lhs: FlexTensor, rhs: FlexTensor, bias: Option<FlexTensor>) -> Fle
 
 /// Multiplies in f32 by what is fastest on this processor.
 fn in_f32(lhs: &Matrices<f32>, rhs: &Matrices<f32>, bias: Option<&[f32]>) -> Vec<f32> {
-    let by_gemm = if bias.is_none() && !are_zero() { avx2::products(lhs, rhs) } else { None };
-    by_gemm.unwrap_or_else(|| gemm::products(lhs, rhs, bias))
+    by_gemm::products(lhs, rhs, bias).unwrap_or_else(|| by_gemmkit::products(lhs, rhs, bias))
 }
 
 fn in_half<T: Half + FusedScalar>(lhs: FlexTensor, rhs: FlexTensor, bias: Option<FlexTensor>) -> FlexTensor {
     let by_tiles = typed_if::<T>(lhs.clone(), rhs.clone(), bias.clone(), tiles::products);
     by_tiles.unwrap_or_else(|| match widens_in_registers() {
-        true => typed::<T>(lhs, rhs, bias, gemm::products),
+        true => typed::<T>(lhs, rhs, bias, by_gemmkit::products),
         false => multiplied_in_f32(lhs, rhs, bias),
     })
 }
@@ -165,8 +164,8 @@ pub(crate) fn add_product(total: FlexTensor, lhs: FlexTensor, rhs: FlexTensor) -
     }
     let [lhs, rhs] = [lhs, rhs].map(|x| Flex::fast_cast(x, FloatDType::F32));
     let [left, right] = [&lhs, &rhs].map(|x| matrices::<f32>(x, &[], None));
-    if !are_zero() && !avx2::add_product(&left, &right, sum) {
-        gemm::add_product(&left, &right, sum);
+    if !are_zero() && !by_gemm::add_product(&left, &right, sum) {
+        by_gemmkit::add_product(&left, &right, sum);
     }
     total
 }

@@ -4,32 +4,26 @@
 //! has no bf16 arithmetic: it converts both operands and the product on one core. An affine map's bias is one more pass
 //! over the product, on one core, and so is the sum that is its gradient.
 //!
-//! Here [gemmkit](https://docs.rs/gemmkit) multiplies, with sums in f32 for all three dtypes, adds the bias before it
-//! stores an element, and rounds once. It reads operands of any strides, so no transpose is ever copied.
-//! `cargo bench -p firebrick-kernels --bench products` compares it with `gemm`. Over 2048 rows, the layers of a GPT and
-//! their gradients run on four cores of an AMD EPYC with AVX-512 at these GFLOP/s (the lowest and the highest):
+//! Here [gemm](https://docs.rs/gemm) itself multiplies in f32, on processors with AVX2 or AVX-512, into memory that is not filled
+//! first, and a bias is added on all cores to what was just written. It packs a right operand slowly whose columns are
+//! adjacent, as in the gradient of a layer's input, so that one is transposed first where that counts. Elsewhere, and for a
+//! few rows or columns, [gemmkit](https://docs.rs/gemmkit) multiplies, with sums in f32 for all three dtypes, adds the bias
+//! before it stores an element, and rounds once. Over 2048 rows, the layers of width 256 to 1024 and their gradients run on two
+//! cores of an EPYC of the fourth generation at these GFLOP/s, the lowest and the highest; the peak of a loop of multiply-adds is 234:
 //!
 //! ```text
-//!              gemm, f32   gemmkit, f32   gemmkit, bf16
-//! width 256   177 to 411     260 to 433      391 to 725
-//! width 768   205 to 418     247 to 411      487 to 834
+//! AVX-512    gemmkit       gemm          PyTorch 2.15
+//! x · w      152 to 214    210 to 222    169 to 201
+//! g · wᵀ     149 to 217    182 to 214    183 to 200
+//! xᵀ · g     177 to 220    178 to 216    155 to 199
 //! ```
 //!
-//! On one core both reach 88 to 108 in f32; gemmkit's bf16, by `vdpbf16ps`, reaches 160 to 210. With these instructions
-//! most products in bf16 are tiles of our own: they pack each operand once, and can leave a product in f32, which gemmkit
-//! does not offer. On one core of another EPYC, over the same layers, they run at 0.92 to 1.22 of gemmkit's speed (360 to
-//! 470 GFLOP/s).
+//! With AVX2 gemmkit's gradient of a weight, whose inner axis is the rows, falls to 93 to 194, and the others run alike. `cargo bench
+//! -p firebrick-kernels --bench products` compares products and layers with Burn's.
 //!
-//! With AVX2 alone, products in f32 without a bias are `gemm`'s: gemmkit's gradient of a weight, whose inner axis is the rows,
-//! reaches half of what the processor can. On two cores of an EPYC of the fourth generation, with AVX2 only, 2048 rows and the
-//! layers of width 256 to 1024, in GFLOP/s (the peak of a loop of multiply-adds is 226):
-//!
-//! ```text
-//!            gemmkit       gemm          PyTorch 2.15
-//! x · w      132 to 201    126 to 206    112 to 167
-//! g · wᵀ     119 to 201    119 to 205    115 to 183
-//! xᵀ · g      93 to 194    118 to 200    125 to 188
-//! ```
+//! In bf16 most products are tiles of our own on processors with `vdpbf16ps`, which pack each operand once, and can leave a product
+//! in f32, which gemmkit does not offer. On one core of another EPYC, over the same layers, they run at 0.92 to 1.22 of gemmkit's
+//! speed (360 to 470 GFLOP/s).
 //!
 //! With AVX-512 but without dot products of bf16 gemmkit widens in registers, at the speed of f32. With AVX2 alone this
 //! takes 1.4 times as long as f32, so tiles of our own widen bf16 and f16 as they pack them: on two cores of an EPYC of the
@@ -48,23 +42,25 @@
 //! operation.
 //!
 //! ```text
-//! backward.rs  the gradients, once for every backend
-//! flex.rs      tensors as matrices, and sums over their rows: the gradient of a bias
-//! cube.rs      products on a device
-//! gemm.rs      products of matrices in slices, by gemmkit
-//! avx2.rs      products in f32 on processors with AVX2 alone
-//! tiles/       products of matrices in half precision, by tiles of our own
-//! unread.rs    products whose gradients alone are needed
-//! buffers.rs   the buffers that products keep for the life of a thread
+//! backward.rs    the gradients, once for every backend
+//! flex.rs        tensors as matrices, and sums over their rows: the gradient of a bias
+//! cube.rs        products on a device
+//! matrices.rs    matrices in slices
+//! by_gemm.rs     their products in f32, by gemm
+//! by_gemmkit.rs  their products in all dtypes, by gemmkit
+//! tiles/         their products in half precision, by tiles of our own
+//! unread.rs      products whose gradients alone are needed
+//! buffers.rs     the buffers that products keep for the life of a thread
 //! ```
 
-mod avx2;
 mod backward;
 mod buffers;
+mod by_gemm;
+mod by_gemmkit;
 #[cfg(feature = "cube")]
 mod cube;
 mod flex;
-mod gemm;
+mod matrices;
 #[cfg(test)]
 mod tests;
 mod tiles;

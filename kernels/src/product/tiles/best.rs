@@ -64,15 +64,24 @@ mod x86 {
     }
 
     /// The set of the fastest tiles. If the user names an instruction set for gemmkit, it is the set of that name.
-    pub static BEST: LazyLock<Option<Set>> = LazyLock::new(|| {
-        let has_fma = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-        let named = std::env::var("GEMMKIT_REQUIRE_ISA").unwrap_or_default();
-        match named.trim().to_ascii_lowercase().as_str() {
-            "" | "auto" if has_dots() => Some(Set::Dots),
-            "" | "auto" => (has_fma && !is_x86_feature_detected!("avx512f")).then_some(Set::Fma),
-            named => (named == "fma" && has_fma).then_some(Set::Fma),
-        }
+    pub static BEST: LazyLock<Option<Set>> = LazyLock::new(|| match named().as_str() {
+        "" if has_dots() => Some(Set::Dots),
+        "" => (has_fma() && !is_x86_feature_detected!("avx512f")).then_some(Set::Fma),
+        named => (named == "fma" && has_fma()).then_some(Set::Fma),
     });
+
+    /// Whether the processor has AVX2 and FMA, and the user names no instruction set other than these.
+    pub static FMA: LazyLock<bool> = LazyLock::new(|| has_fma() && matches!(named().as_str(), "" | "fma"));
+
+    /// Returns the instruction set that the user names for gemmkit, if any.
+    fn named() -> String {
+        let named = std::env::var("GEMMKIT_REQUIRE_ISA").unwrap_or_default().trim().to_ascii_lowercase();
+        if named == "auto" { String::new() } else { named }
+    }
+
+    fn has_fma() -> bool {
+        is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
+    }
 
     fn has_dots() -> bool {
         is_x86_feature_detected!("avx512bf16")
@@ -85,6 +94,15 @@ mod x86 {
 pub fn is_avx2_alone() -> bool {
     #[cfg(target_arch = "x86_64")]
     return matches!(*x86::BEST, Some(x86::Set::Fma));
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Returns whether the processor has AVX2 and FMA, with AVX-512 or without, and the user names no other instruction set for
+/// gemmkit.
+pub fn has_fma() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return *x86::FMA;
     #[cfg(not(target_arch = "x86_64"))]
     false
 }

@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::super::gemm::Matrices;
+use super::super::matrices::Matrices;
 
 /// Instructions that multiply panels of elements `T`.
 ///

@@ -27,12 +27,12 @@ use rayon::prelude::*;
 
 use self::best::Tiles;
 use self::instructions::{Instructions, Out, TilePlace, Vectors};
-use super::gemm::Matrices;
+use super::matrices::{Matrices, size_of};
 use crate::flex::Lane;
 use crate::memory::apart;
 use crate::zero_results::are_zero;
 
-pub use best::{Half, has_dots, is_avx2_alone};
+pub use best::{Half, has_dots, has_fma, is_avx2_alone};
 
 /// The longest inner axis at which the panels of a task fit the L2 cache.
 const INNER: usize = 4096;
@@ -42,7 +42,7 @@ fn serving<T: Half>([rows, inner, cols]: [usize; 3]) -> Option<Tiles<T>> {
     T::tiles().filter(|tiles| rows >= tiles.size[0] / 2 && cols >= tiles.size[1] / 2 && inner >= 2)
 }
 
-/// Multiplies the pairs of matrices as [`gemm::products`](super::gemm::products) does, or returns `None` where tiles do
+/// Multiplies the pairs of matrices as [`by_gemmkit::products`](super::by_gemmkit::products) does, or returns `None` where tiles do
 /// not serve.
 ///
 /// # Panics
@@ -166,13 +166,6 @@ fn write_long<T: Half>(
             });
         },
     );
-}
-
-/// Returns the rows, the inner elements and the columns of products.
-pub fn size_of<T>(lhs: &Matrices<T>, rhs: &Matrices<T>) -> [usize; 3] {
-    assert_eq!(lhs.cols, rhs.rows, "products: the inner axes differ");
-    assert_eq!(lhs.starts.len(), rhs.starts.len(), "products: the numbers of matrices differ");
-    [lhs.rows, lhs.cols, rhs.cols]
 }
 
 /// Multiplications that are worth a task of their own: some tens of microseconds.

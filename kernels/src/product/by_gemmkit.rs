@@ -7,6 +7,7 @@ use std::sync::Once;
 use gemmkit::{BiasDim, FusedScalar, Parallelism};
 use rayon::prelude::*;
 
+use super::matrices::Matrices;
 use crate::memory::apart;
 use crate::zero_results::are_zero;
 
@@ -19,46 +20,6 @@ const STRIP: usize = 512;
 /// Rows and columns of a block that is one call of gemmkit. A call packs an operand of all columns of its product, and in
 /// half precision with a long inner axis sums in an f32 copy of it: for a vocabulary, hundreds of megabytes.
 const EDGE: usize = 4096;
-
-/// Matrices of one shape in a slice.
-pub struct Matrices<'a, T> {
-    data: &'a [T],
-    pub(super) rows: usize,
-    pub(super) cols: usize,
-    pub(super) row_stride: usize,
-    pub(super) col_stride: usize,
-    /// The index of each matrix's first element.
-    pub(super) starts: Vec<usize>,
-}
-
-impl<'a, T> Matrices<'a, T> {
-    /// # Panics
-    ///
-    /// If an element is outside the slice.
-    pub fn new(data: &'a [T], [rows, cols]: [usize; 2], strides: [usize; 2], starts: Vec<usize>) -> Self {
-        let [row_stride, col_stride] = strides;
-        if rows > 0 && cols > 0 {
-            let last = (rows - 1)
-                .checked_mul(row_stride)
-                .zip((cols - 1).checked_mul(col_stride))
-                .and_then(|(down, right)| down.checked_add(right));
-            let inside = |start: &usize| {
-                last.and_then(|last| last.checked_add(*start)).is_some_and(|last| last < data.len())
-            };
-            assert!(starts.iter().all(inside), "a matrix of [{rows}, {cols}] exceeds its storage");
-        }
-        Self { data, rows, cols, row_stride, col_stride, starts }
-    }
-
-    /// Returns the address of an element, or of the storage if the matrices are empty.
-    pub(super) fn at(&self, matrix: usize, row: usize, col: usize) -> *const T {
-        if self.rows == 0 || self.cols == 0 {
-            return self.data.as_ptr();
-        }
-        let at = self.starts[matrix] + row * self.row_stride + col * self.col_stride;
-        &raw const self.data[at]
-    }
-}
 
 /// gemmkit would start threads of its own for products that need few.
 fn use_rayons_pool() {
