@@ -9,7 +9,7 @@
 //! family.rs          what a run needs to know about a family of models
 //! bert/              BERT, RoBERTa, DistilBERT, ELECTRA, DeBERTa and related models, with heads
 //! modernbert/        ModernBERT, with heads
-//! heads/             losses and scores of an encoder's heads
+//! heads/             an encoder's heads: classifiers and the masked LM
 //! llama/             Llama, Mistral, Qwen2, Qwen3, Phi-3, Gemma 2 and 3
 //! preference.rs      models that learn to prefer the better of two answers
 //! t5/                T5 and mT5: an encoder and a decoder
@@ -75,11 +75,12 @@ pub use encoder_decoder::{Encoded, EncoderDecoder};
 pub use gpt::drawn_now;
 pub use gpt::{Gpt, GptConfig};
 pub use gpt2::Gpt2Config;
+pub use heads::{MaskedLm, Pooling, SequenceClassifier, TokenClassifier};
 pub use linear::Linear;
 pub use llama::{Llama, LlamaConfig, LlamaShape};
 pub use modernbert::{
     LayerType, ModernBert, ModernBertConfig, ModernBertMaskedLm, ModernBertSequenceClassifier,
-    ModernBertShape, ModernBertTokenClassifier, Pooling, RopeParameters,
+    ModernBertShape, ModernBertTokenClassifier, RopeParameters,
 };
 pub use norm::{Norm, RmsNorm};
 pub use preference::{Likelihood, Preferring, dpo_losses};

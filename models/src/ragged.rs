@@ -16,7 +16,7 @@ use crate::key_value::{RealColumns, real_columns};
 /// of all rows in a single row, `[1, total]`, one after the other; or, where ranks share the tokens of a batch, some
 /// columns of each row.
 #[derive(Clone, Debug)]
-pub(crate) struct Tokens {
+pub struct Tokens {
     /// The columns of each row that are computed if padding is dropped.
     real: Vec<Range<usize>>,
     columns: usize,

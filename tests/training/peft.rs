@@ -246,8 +246,7 @@ fn every_combination_is_saved_and_read() {
     all_combinations::<T5, _>("t5-untied", Case::seq2seq, true, (&["tokens"], query, "head"));
     let masked = |case: &Case| case.labeled(0);
     // The layer of the head that reads the table has the bias of the head, and that is in a module with all of the head.
-    let of_bert =
-        (&["*.tokens.weight", "bias", "transform", "norm"][..], query, "bert.blocks.0.attention_norm");
+    let of_bert = (&["*.tokens.weight", "bias", "transform"][..], query, "encoder.blocks.0.attention_norm");
     all_combinations::<BertMaskedLm, _>("bert-masked-lm", masked, true, of_bert);
     let of_texts = (&["*.tokens.weight"][..], query, "classifier");
     let classified = |case: &Case| case.classified(0);

@@ -12,6 +12,7 @@ use super::deberta::Deberta;
 use super::disentangled::{Apart, Convolution, Disentangled, Distances};
 use super::kind::BertLine;
 use crate::attention::{attend, join_heads, scale_of, split_heads, starts_of};
+use crate::heads::Encoder;
 use crate::ragged::Tokens;
 use crate::vocabulary::{embedded, embedded_sum, embedded_tokens, vocabulary_plan};
 use crate::{Activation, Linear, Norm};
@@ -40,10 +41,21 @@ pub struct Bert {
 }
 
 impl Bert {
+    /// Maps tokens `[batch, length]` to hidden states `[batch, length, hidden_size]`, in the dtype of the pass.
+    ///
     /// # Panics
     ///
-    /// If the configuration's check would fail.
-    pub(super) fn new(config: &BertConfig, device: &Device) -> Self {
+    /// If there is no token, `length` exceeds the configuration's [`max_length`](BertConfig::max_length), or an id or
+    /// segment is out of range.
+    pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<3> {
+        self.hidden(inputs, &Tokens::padded(inputs), pass)
+    }
+}
+
+impl Encoder for Bert {
+    type Config = BertConfig;
+
+    fn new(config: &BertConfig, device: &Device) -> Self {
         let (narrow, wide) = (config.embedding_width(), config.hidden_size);
         let deberta = config.deberta().unwrap_or_else(|error| panic!("{error}"));
         let deberta = deberta.as_ref();
@@ -59,27 +71,16 @@ impl Bert {
         }
     }
 
-    /// Maps tokens `[batch, length]` to hidden states `[batch, length, hidden_size]`, in the dtype of the pass.
-    ///
-    /// # Panics
-    ///
-    /// If there is no token, `length` exceeds the configuration's [`max_length`](BertConfig::max_length), or an id or
-    /// segment is out of range.
-    pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<3> {
-        self.hidden(inputs, &Tokens::padded(inputs), pass)
-    }
-
     /// The tokens of this rank, where ranks share those of a batch. A DeBERTa reads distances between all of them, and so
     /// computes all.
-    pub(super) fn shared(&self, inputs: &Inputs, pass: &Pass) -> Tokens {
+    fn shared(&self, inputs: &Inputs, pass: &Pass) -> Tokens {
         match self.distances.is_none() && self.convolution.is_none() {
             true => Tokens::shared(inputs, pass),
             false => Tokens::of(inputs, pass),
         }
     }
 
-    /// The hidden states of some tokens, of their shape.
-    pub(super) fn hidden(&self, inputs: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<3> {
+    fn hidden(&self, inputs: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<3> {
         let pass = &tokens.pass(pass, || starts_of(inputs.host_mask(), inputs.shape()[1]));
         let reads = tokens.read_whole_rows();
         let (x, within) = pass.divide_sequence(self.embeddings.sum(inputs, tokens, pass));
@@ -103,7 +104,7 @@ impl Bert {
     }
 
     /// The layers that ranks may divide. A DeBERTa has none, since its heads read distances too.
-    pub(super) fn tensor_plan(&self) -> TensorPlan {
+    fn tensor_plan(&self) -> TensorPlan {
         let is_plain = self.distances.is_none() && self.convolution.is_none();
         let Some(block) = self.blocks.first().filter(|_| is_plain) else { return TensorPlan::new() };
         let plan = vocabulary_plan(block.tensor_plan("*blocks.*"), self.tokens(), false);
@@ -111,8 +112,7 @@ impl Bert {
         if self.project.is_some() { plan.at_own_positions("*project") } else { plan }
     }
 
-    /// The token embedding, `[vocabulary, embedding size]`, which a masked LM also uses for its predictions.
-    pub(super) fn tokens(&self) -> &Embedding {
+    fn tokens(&self) -> &Embedding {
         &self.embeddings.tokens
     }
 }

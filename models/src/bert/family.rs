@@ -1,16 +1,12 @@
 //! BERT, an encoder, and its relatives.
 
-use crate::{BertConfig, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier};
-use firebrick::TrainError;
-use firebrick_datasets::collators::{LabeledBatch, Labels, SequenceBatch};
+use firebrick_datasets::collators::Labels;
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
 
-use super::kind::BertLine;
-use crate::family::{Attention, Family, Narrowing, Sizes, Trainable, Transformer, ids};
-use crate::inference::{
-    Answer, Answers, Inference, LabelKind, Question, filled_in, text_classes, word_labels,
-};
+use super::BertConfig;
+use crate::family::{Attention, Family, Narrowing, Sizes, Transformer, ids};
+use crate::inference::LabelKind;
 
 /// The shape of a fresh [`BertConfig`](crate::BertConfig).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -130,45 +126,5 @@ impl Family for BertConfig {
     fn labelled(mut self, kind: Option<LabelKind>, labels: Option<&Labels>) -> Self {
         self.classes = self.classes.labelled(kind, labels);
         self
-    }
-}
-
-impl Trainable for BertMaskedLm {
-    const TASK: &'static str = "MaskedLm";
-
-    type Batch = LabeledBatch;
-
-    fn divides_tokens(config: &BertConfig) -> bool {
-        config.kind() != BertLine::Deberta
-    }
-}
-
-impl Trainable for BertTokenClassifier {
-    const TASK: &'static str = "TokenClassification";
-
-    type Batch = LabeledBatch;
-}
-
-impl Trainable for BertSequenceClassifier {
-    const TASK: &'static str = "SequenceClassification";
-
-    type Batch = SequenceBatch;
-}
-
-impl Answers for BertMaskedLm {
-    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
-        filled_in(questions, inference, |inputs, pass| self.forward(inputs, pass))
-    }
-}
-
-impl Answers for BertTokenClassifier {
-    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
-        word_labels(questions, inference, |inputs, pass| self.forward(inputs, pass))
-    }
-}
-
-impl Answers for BertSequenceClassifier {
-    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
-        text_classes(questions, inference, |inputs, pass| self.forward(inputs, pass))
     }
 }

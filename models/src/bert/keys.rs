@@ -6,83 +6,83 @@ use crate::pretrained::Part::{Embedding, Linear, Norm, Param};
 use crate::pretrained::{CLASSIFIER, KeyMap, Row};
 
 const EMBEDDINGS: &[Row] = &[
-    (Embedding, "embeddings.word_embeddings", "bert.embeddings.tokens"),
-    (Norm, "embeddings.LayerNorm", "bert.embeddings.norm"),
+    (Embedding, "embeddings.word_embeddings", "encoder.embeddings.tokens"),
+    (Norm, "embeddings.LayerNorm", "encoder.embeddings.norm"),
 ];
-const POSITIONS: &[Row] = &[(Embedding, "embeddings.position_embeddings", "bert.embeddings.positions")];
-const SEGMENTS: &[Row] = &[(Embedding, "embeddings.token_type_embeddings", "bert.embeddings.segments")];
-const PROJECT: &[Row] = &[(Linear, "embeddings_project", "bert.project")];
+const POSITIONS: &[Row] = &[(Embedding, "embeddings.position_embeddings", "encoder.embeddings.positions")];
+const SEGMENTS: &[Row] = &[(Embedding, "embeddings.token_type_embeddings", "encoder.embeddings.segments")];
+const PROJECT: &[Row] = &[(Linear, "embeddings_project", "encoder.project")];
 const BLOCK: &[Row] = &[
-    (Linear, "encoder.layer.#.attention.self.query", "bert.blocks.#.query"),
-    (Linear, "encoder.layer.#.attention.self.key", "bert.blocks.#.key"),
-    (Linear, "encoder.layer.#.attention.self.value", "bert.blocks.#.value"),
-    (Linear, "encoder.layer.#.attention.output.dense", "bert.blocks.#.output"),
-    (Norm, "encoder.layer.#.attention.output.LayerNorm", "bert.blocks.#.attention_norm"),
-    (Linear, "encoder.layer.#.intermediate.dense", "bert.blocks.#.widen"),
-    (Linear, "encoder.layer.#.output.dense", "bert.blocks.#.narrow"),
-    (Norm, "encoder.layer.#.output.LayerNorm", "bert.blocks.#.feed_forward_norm"),
+    (Linear, "encoder.layer.#.attention.self.query", "encoder.blocks.#.query"),
+    (Linear, "encoder.layer.#.attention.self.key", "encoder.blocks.#.key"),
+    (Linear, "encoder.layer.#.attention.self.value", "encoder.blocks.#.value"),
+    (Linear, "encoder.layer.#.attention.output.dense", "encoder.blocks.#.output"),
+    (Norm, "encoder.layer.#.attention.output.LayerNorm", "encoder.blocks.#.attention_norm"),
+    (Linear, "encoder.layer.#.intermediate.dense", "encoder.blocks.#.widen"),
+    (Linear, "encoder.layer.#.output.dense", "encoder.blocks.#.narrow"),
+    (Norm, "encoder.layer.#.output.LayerNorm", "encoder.blocks.#.feed_forward_norm"),
 ];
 const DISTILBERT_BLOCK: &[Row] = &[
-    (Linear, "transformer.layer.#.attention.q_lin", "bert.blocks.#.query"),
-    (Linear, "transformer.layer.#.attention.k_lin", "bert.blocks.#.key"),
-    (Linear, "transformer.layer.#.attention.v_lin", "bert.blocks.#.value"),
-    (Linear, "transformer.layer.#.attention.out_lin", "bert.blocks.#.output"),
-    (Norm, "transformer.layer.#.sa_layer_norm", "bert.blocks.#.attention_norm"),
-    (Linear, "transformer.layer.#.ffn.lin1", "bert.blocks.#.widen"),
-    (Linear, "transformer.layer.#.ffn.lin2", "bert.blocks.#.narrow"),
-    (Norm, "transformer.layer.#.output_layer_norm", "bert.blocks.#.feed_forward_norm"),
+    (Linear, "transformer.layer.#.attention.q_lin", "encoder.blocks.#.query"),
+    (Linear, "transformer.layer.#.attention.k_lin", "encoder.blocks.#.key"),
+    (Linear, "transformer.layer.#.attention.v_lin", "encoder.blocks.#.value"),
+    (Linear, "transformer.layer.#.attention.out_lin", "encoder.blocks.#.output"),
+    (Norm, "transformer.layer.#.sa_layer_norm", "encoder.blocks.#.attention_norm"),
+    (Linear, "transformer.layer.#.ffn.lin1", "encoder.blocks.#.widen"),
+    (Linear, "transformer.layer.#.ffn.lin2", "encoder.blocks.#.narrow"),
+    (Norm, "transformer.layer.#.output_layer_norm", "encoder.blocks.#.feed_forward_norm"),
 ];
 const DEBERTA_DISTANCES: &[Row] = &[
-    (Embedding, "encoder.rel_embeddings", "bert.distances.table"),
-    (Norm, "encoder.LayerNorm", "bert.distances.norm"),
+    (Embedding, "encoder.rel_embeddings", "encoder.distances.table"),
+    (Norm, "encoder.LayerNorm", "encoder.distances.norm"),
 ];
 const DEBERTA_CONVOLUTION: &[Row] = &[
-    (Param, "encoder.conv.conv.weight", "bert.convolution.weight"),
-    (Param, "encoder.conv.conv.bias", "bert.convolution.bias"),
-    (Norm, "encoder.conv.LayerNorm", "bert.convolution.norm"),
+    (Param, "encoder.conv.conv.weight", "encoder.convolution.weight"),
+    (Param, "encoder.conv.conv.bias", "encoder.convolution.bias"),
+    (Norm, "encoder.conv.LayerNorm", "encoder.convolution.norm"),
 ];
 const DEBERTA_BLOCK: &[Row] = &[
-    (Linear, "encoder.layer.#.attention.self.query_proj", "bert.blocks.#.query"),
-    (Linear, "encoder.layer.#.attention.self.key_proj", "bert.blocks.#.key"),
-    (Linear, "encoder.layer.#.attention.self.value_proj", "bert.blocks.#.value"),
-    (Linear, "encoder.layer.#.attention.self.pos_key_proj", "bert.blocks.#.disentangled.key"),
-    (Linear, "encoder.layer.#.attention.self.pos_query_proj", "bert.blocks.#.disentangled.query"),
-    (Linear, "encoder.layer.#.attention.output.dense", "bert.blocks.#.output"),
-    (Norm, "encoder.layer.#.attention.output.LayerNorm", "bert.blocks.#.attention_norm"),
-    (Linear, "encoder.layer.#.intermediate.dense", "bert.blocks.#.widen"),
-    (Linear, "encoder.layer.#.output.dense", "bert.blocks.#.narrow"),
-    (Norm, "encoder.layer.#.output.LayerNorm", "bert.blocks.#.feed_forward_norm"),
+    (Linear, "encoder.layer.#.attention.self.query_proj", "encoder.blocks.#.query"),
+    (Linear, "encoder.layer.#.attention.self.key_proj", "encoder.blocks.#.key"),
+    (Linear, "encoder.layer.#.attention.self.value_proj", "encoder.blocks.#.value"),
+    (Linear, "encoder.layer.#.attention.self.pos_key_proj", "encoder.blocks.#.disentangled.key"),
+    (Linear, "encoder.layer.#.attention.self.pos_query_proj", "encoder.blocks.#.disentangled.query"),
+    (Linear, "encoder.layer.#.attention.output.dense", "encoder.blocks.#.output"),
+    (Norm, "encoder.layer.#.attention.output.LayerNorm", "encoder.blocks.#.attention_norm"),
+    (Linear, "encoder.layer.#.intermediate.dense", "encoder.blocks.#.widen"),
+    (Linear, "encoder.layer.#.output.dense", "encoder.blocks.#.narrow"),
+    (Norm, "encoder.layer.#.output.LayerNorm", "encoder.blocks.#.feed_forward_norm"),
 ];
 const CLASSIFIER_ROWS: &[Row] = &[(Linear, "classifier", "classifier")];
-const POOLER: &[Row] = &[(Linear, "pooler.dense", "dense")];
-const DISTILBERT_POOLER: &[Row] = &[(Linear, "pre_classifier", "dense")];
+const POOLER: &[Row] = &[(Linear, "pooler.dense", "transform.dense")];
+const DISTILBERT_POOLER: &[Row] = &[(Linear, "pre_classifier", "transform.dense")];
 /// The classifier of RoBERTa and ELECTRA.
 const JOINT_CLASSIFIER: &[Row] =
-    &[(Linear, "classifier.dense", "dense"), (Linear, "classifier.out_proj", "classifier")];
+    &[(Linear, "classifier.dense", "transform.dense"), (Linear, "classifier.out_proj", "classifier")];
 const MASKED_LM: &[Row] = &[
-    (Linear, "cls.predictions.transform.dense", "transform"),
-    (Norm, "cls.predictions.transform.LayerNorm", "norm"),
+    (Linear, "cls.predictions.transform.dense", "transform.dense"),
+    (Norm, "cls.predictions.transform.LayerNorm", "transform.norm"),
     (Param, "cls.predictions.bias", "bias"),
 ];
 const ROBERTA_MASKED_LM: &[Row] = &[
-    (Linear, "lm_head.dense", "transform"),
-    (Norm, "lm_head.layer_norm", "norm"),
+    (Linear, "lm_head.dense", "transform.dense"),
+    (Norm, "lm_head.layer_norm", "transform.norm"),
     (Param, "lm_head.bias", "bias"),
 ];
 const DISTILBERT_MASKED_LM: &[Row] = &[
-    (Linear, "vocab_transform", "transform"),
-    (Norm, "vocab_layer_norm", "norm"),
+    (Linear, "vocab_transform", "transform.dense"),
+    (Norm, "vocab_layer_norm", "transform.norm"),
     (Param, "vocab_projector.bias", "bias"),
 ];
 const ELECTRA_MASKED_LM: &[Row] = &[
-    (Linear, "generator_predictions.dense", "transform"),
-    (Norm, "generator_predictions.LayerNorm", "norm"),
+    (Linear, "generator_predictions.dense", "transform.dense"),
+    (Norm, "generator_predictions.LayerNorm", "transform.norm"),
     (Param, "generator_lm_head.bias", "bias"),
 ];
 /// The head of DeBERTa's original files.
 const DEBERTA_MASKED_LM: &[Row] = &[
-    (Linear, "lm_predictions.lm_head.dense", "transform"),
-    (Norm, "lm_predictions.lm_head.LayerNorm", "norm"),
+    (Linear, "lm_predictions.lm_head.dense", "transform.dense"),
+    (Norm, "lm_predictions.lm_head.LayerNorm", "transform.norm"),
     (Param, "lm_predictions.lm_head.bias", "bias"),
 ];
 /// The names of all masked LM heads, and of the discriminators of ELECTRA and DeBERTa.

@@ -4,10 +4,10 @@
 //! config.rs    config.json
 //! kind.rs      what distinguishes the models
 //! deberta.rs   the fields that only a DeBERTa has
-//! family.rs    the entry of a run file, and predictions
+//! family.rs    the entry of a run file
 //! encoder.rs   embeddings and blocks
 //! disentangled.rs what only a DeBERTa computes: attention by the distance of two tokens, and a convolution
-//! heads.rs     the heads, and their losses and scores
+//! heads.rs     what their heads have of their own
 //! keys.rs      the names of the parameters in files
 //! ```
 

@@ -1,62 +1,143 @@
-//! Losses and scores of an encoder's heads, which are the same in all families: a label for each token, a label for each
-//! text, and the masked tokens.
+//! Encoders with heads: a label for each token, a label for each text, or the masked tokens.
+//!
+//! ```text
+//! token_classifier.rs     a label for each token
+//! sequence_classifier.rs  a label for each text
+//! masked_lm.rs            the masked tokens
+//! ```
 
+mod masked_lm;
+mod sequence_classifier;
 #[cfg(test)]
 mod tests;
+mod token_classifier;
 
-use burn::tensor::{FloatDType, Int, Tensor};
-use firebrick::{Evaluation, Loss, Score};
-use firebrick_datasets::collators::{Inputs, LabeledBatch, SequenceBatch};
-use firebrick_datasets::{Batch, IGNORE};
-use firebrick_kernels::{Head, cast};
-use firebrick_strategies::Pass;
+use burn::module::{Module, ModuleDisplay};
+use burn::nn::Embedding;
+use burn::tensor::{Device, Tensor};
+use firebrick_datasets::Batch;
+use firebrick_datasets::collators::Inputs;
+use firebrick_strategies::{Pass, TensorPlan};
+use serde::{Deserialize, Serialize};
 
+use crate::class_names::ClassNames;
+use crate::family::Family;
+use crate::pretrained::KeyMap;
 use crate::ragged::Tokens;
-use crate::vocabulary::{counted, output_loss, perplexity};
-use crate::{SequenceScores, TokenScores, sequence_loss, smoothed_cross_entropy};
+use crate::{Activation, Linear, Norm};
 
-/// The loss of a batch. `logits` computes those of some tokens, `[batch, length, classes]` of their shape.
-pub(crate) fn token_loss(
-    batch: &LabeledBatch,
-    pass: &Pass,
-    logits: impl FnOnce(&Tokens) -> Tensor<3>,
-) -> Loss {
-    let tokens = Tokens::of(batch.inputs(), pass);
-    match tokens.is_empty() {
-        true => Loss::of_nothing(pass),
-        false => loss_of(logits(&tokens), batch, &tokens, pass),
+pub use masked_lm::MaskedLm;
+pub use sequence_classifier::SequenceClassifier;
+pub use token_classifier::TokenClassifier;
+
+/// An encoder.
+pub trait Encoder: Module + ModuleDisplay + Clone + 'static {
+    /// The configuration of the encoder and its heads.
+    type Config: Family;
+
+    /// Creates an encoder with new weights.
+    ///
+    /// # Panics
+    ///
+    /// If the configuration's check would fail.
+    fn new(config: &Self::Config, device: &Device) -> Self;
+
+    /// The hidden states of some tokens, of their shape, in the dtype of the pass.
+    fn hidden(&self, inputs: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<3>;
+
+    /// The tokens of this rank, where ranks share those of a batch.
+    fn shared(&self, inputs: &Inputs, pass: &Pass) -> Tokens {
+        Tokens::shared(inputs, pass)
+    }
+
+    /// The token embedding, `[vocabulary, embedding size]`, which a masked LM also uses for its predictions.
+    fn tokens(&self) -> &Embedding;
+
+    /// The layers that ranks may divide; none if they cannot.
+    fn tensor_plan(&self) -> TensorPlan;
+}
+
+/// What an encoder's heads have of their own.
+pub trait Heads: Encoder {
+    /// The name of the transformers class of the encoder with a head.
+    fn architecture(config: &Self::Config, head: HeadOf) -> &'static str;
+
+    /// The names of the parameters in files.
+    fn keys(config: &Self::Config, head: HeadOf) -> KeyMap;
+
+    /// The layers between the encoder and the output of a head.
+    fn transform(config: &Self::Config, head: HeadOf, device: &Device) -> Option<Transform>;
+
+    /// The output of a classifier: a logit for each class.
+    fn classifier(config: &Self::Config, device: &Device) -> Linear;
+
+    /// The probability of dropout before that layer.
+    fn dropout(config: &Self::Config, head: HeadOf) -> f64;
+
+    /// The classes of a classifier.
+    fn classes(config: &Self::Config) -> &ClassNames;
+
+    /// The part of a text that a classifier of texts reads.
+    fn pooling(config: &Self::Config) -> Pooling;
+
+    /// The probability of dropout of that part, if there is any.
+    fn pooled_dropout(_: &Self::Config) -> Option<f64> {
+        None
+    }
+
+    /// Whether the output of a masked LM has a bias.
+    fn has_output_bias(_: &Self::Config) -> bool {
+        true
+    }
+
+    /// Whether a masked LM uses the token embedding for its predictions. Others are refused.
+    fn is_tied(config: &Self::Config) -> bool;
+
+    /// See [`Trainable::divides_tokens`](crate::family::Trainable::divides_tokens), of a masked LM.
+    fn divides_tokens(_: &Self::Config) -> bool {
+        true
     }
 }
 
-/// The loss and the counts of the scores. At most as many rows are computed at once as there are records, however many
-/// rows a long record has.
-pub(crate) fn token_evaluation(
-    batch: &LabeledBatch,
-    scores: &TokenScores,
-    pass: &Pass,
-    logits: impl Fn(&Inputs, &Tokens) -> Tensor<3>,
-) -> Evaluation {
-    let parts = batch.parts(rows_at_once(batch)).into_iter();
-    let parts: Vec<_> = parts.map(|part| (Tokens::of(part.inputs(), pass), part)).collect();
-    let is_run = |(tokens, _): &(Tokens, LabeledBatch)| !tokens.is_empty();
-    let computed = in_step(&parts, pass, is_run, |(tokens, part)| {
-        let logits = logits(part.inputs(), tokens);
-        // Padding has no label, so that its class doesn't count.
-        let classes = tokens.put_back(likeliest(logits.clone()), 0);
-        (classes, loss_of(logits, part, tokens, pass).sum)
-    });
-    let (mut classes, mut sum) = (Vec::with_capacity(batch.host_labels().len()), None);
-    for ((_, part), computed) in parts.iter().zip(computed) {
-        match computed {
-            Some((of_part, loss)) => {
-                classes.extend(of_part);
-                sum = Some(added(sum, loss));
-            }
-            None => classes.resize(classes.len() + part.host_labels().len(), 0),
+/// What a head predicts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadOf {
+    /// A label for each token.
+    Tokens,
+    /// A label for each text.
+    Texts,
+    /// The masked tokens.
+    Masked,
+}
+
+/// The part of a text that a classifier reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pooling {
+    /// The first token.
+    #[default]
+    Cls,
+    /// The mean of the tokens.
+    Mean,
+}
+
+/// Layers between an encoder and the output of a head: linear, activation, norm.
+#[derive(Module, Debug)]
+pub struct Transform {
+    pub dense: Linear,
+    pub norm: Option<Norm>,
+    #[module(skip)]
+    pub activation: Activation,
+}
+
+impl Transform {
+    fn forward<const D: usize>(&self, x: Tensor<D>, pass: &Pass) -> Tensor<D> {
+        let x = self.activation.forward(self.dense.forward(x, pass));
+        match &self.norm {
+            Some(norm) => norm.forward(x),
+            None => x,
         }
     }
-    let loss = sum.map_or_else(|| Loss::of_nothing(pass), |sum| Loss { sum, items: batch.items() });
-    Evaluation { loss, counts: scores.counts_of_records(&classes, batch) }
 }
 
 /// The rows that an evaluation computes at once.
@@ -92,109 +173,4 @@ fn added(sum: Option<Tensor<1>>, loss: Tensor<1>) -> Tensor<1> {
         Some(sum) => sum + loss,
         None => loss,
     }
-}
-
-/// The most likely class of each token, row by row, from `[batch, length, classes]`.
-fn likeliest(logits: Tensor<3>) -> Vec<i32> {
-    logits.argmax(2).into_data().iter().collect()
-}
-
-fn loss_of(logits: Tensor<3>, batch: &LabeledBatch, tokens: &Tokens, pass: &Pass) -> Loss {
-    let labels = tokens.ints(batch.host_labels(), &logits.device());
-    let sum = smoothed_cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1), pass);
-    Loss { sum, items: batch.items() }
-}
-
-/// The loss of a batch. `logits` computes those of the texts, `[batch, classes]`, from some tokens.
-pub(crate) fn text_loss(
-    batch: &SequenceBatch,
-    pass: &Pass,
-    logits: impl FnOnce(&Tokens) -> Tensor<2>,
-) -> Loss {
-    let tokens = Tokens::of(batch.inputs(), pass);
-    match tokens.is_empty() {
-        true => Loss::of_nothing(pass),
-        false => sequence_loss(logits(&tokens), batch, pass),
-    }
-}
-
-/// The loss and the counts of the scores. At most as many rows are computed at once as there are records, however many
-/// rows a long record has.
-pub(crate) fn text_evaluation(
-    batch: &SequenceBatch,
-    scores: &SequenceScores,
-    pass: &Pass,
-    logits: impl Fn(&Inputs, &Tokens) -> Tensor<2>,
-) -> Evaluation {
-    let mut parts = batch.parts(rows_at_once(batch));
-    // Rows without a token are read with others that have some.
-    if parts.iter().any(|part| Tokens::of(part.inputs(), pass).is_empty()) {
-        parts = vec![batch.clone()];
-    }
-    let is_run = |part: &SequenceBatch| !Tokens::of(part.inputs(), pass).is_empty();
-    let computed = in_step(&parts, pass, is_run, |part| {
-        let tokens = Tokens::of(part.inputs(), pass);
-        let logits = cast(logits(part.inputs(), &tokens), FloatDType::F32);
-        let host: Vec<f32> = logits.clone().into_data().iter().collect();
-        (host, sequence_loss(logits, part, pass).sum)
-    });
-    let (mut host, mut sum): (Vec<f32>, _) = (Vec::new(), None);
-    for (of_part, loss) in computed.into_iter().flatten() {
-        host.extend(of_part);
-        sum = Some(added(sum, loss));
-    }
-    let loss = sum.map_or_else(|| Loss::of_nothing(pass), |sum| Loss { sum, items: batch.items() });
-    Evaluation { loss, counts: scores.counts(&host, batch) }
-}
-
-/// The loss of a batch. `hidden` computes the input of the head for some tokens, of their shape.
-pub(crate) fn masked_loss(
-    batch: &LabeledBatch,
-    head: &Head,
-    pass: &Pass,
-    tokens: Tokens,
-    hidden: impl FnOnce(&Tokens) -> Tensor<3>,
-) -> Loss {
-    if tokens.is_empty() {
-        return Loss::of_nothing(pass);
-    }
-    let (x, labels) = (hidden(&tokens), tokens.select(batch.host_labels(), IGNORE));
-    Loss { sum: output_loss(x, head, &labels, pass), items: batch.items() }
-}
-
-/// The loss and the counts of the [scores](masked_scores).
-pub(crate) fn masked_evaluation(
-    batch: &LabeledBatch,
-    head: &Head,
-    pass: &Pass,
-    tokens: Tokens,
-    hidden: impl FnOnce(&Tokens) -> Tensor<3>,
-) -> Evaluation {
-    if tokens.is_empty() {
-        let Evaluation { loss, counts } = counted(Loss::of_nothing(pass), pass);
-        return Evaluation { loss, counts: [counts, vec![0.0]].concat() };
-    }
-    let x = hidden(&tokens);
-    let all = tokens.select(batch.host_labels(), IGNORE);
-    let masked = (0..).zip(&all).filter(|(_, label)| **label != IGNORE);
-    let (places, labels): (Vec<i32>, Vec<i32>) = masked.unzip();
-    let right = match labels.is_empty() {
-        // Burn has no product of no rows.
-        true => 0,
-        false => {
-            let places = Tensor::<1, Int>::from_data(places.as_slice(), &x.device());
-            let guesses = pass.likeliest(x.clone().flatten::<2>(0, 1).select(0, places), head).into_data();
-            guesses.iter::<i32>().zip(labels).filter(|(guess, label)| guess == label).count()
-        }
-    };
-    let loss = Loss { sum: output_loss(x, head, &all, pass), items: batch.items() };
-    let Evaluation { loss, mut counts } = counted(loss, pass);
-    counts.push(right as f64);
-    Evaluation { loss, counts }
-}
-
-/// `accuracy` over the masked tokens, and `perplexity`, the exponential of their mean loss.
-pub(crate) fn masked_scores(counts: &[f64]) -> Vec<Score> {
-    let [loss, items, right] = counts.try_into().unwrap_or([f64::NAN; 3]);
-    vec![Score::higher("accuracy", right / items), perplexity(&[loss, items])]
 }

@@ -12,7 +12,8 @@ use firebrick_datasets::collators::{
 use firebrick_datasets::{Collator, Drawn, Encoder, Tokenizer};
 use firebrick_strategies::{Communicator, Composition, KeepPadding, Pass, Setup, Zero};
 
-use super::{in_step, token_evaluation};
+use super::in_step;
+use super::token_classifier::evaluation;
 use crate::pretrained::Pretrained;
 use crate::{BertConfig, BertSequenceClassifier, BertTokenClassifier, TokenScores, testing};
 
@@ -101,7 +102,7 @@ fn ranks_that_share_a_model_compute_few_rows_at_once() {
     let scores = TokenScores::new(LABELS);
     let runs = on_sharing_ranks(&model, |model, pass, world| {
         let runs = Mutex::new(Vec::new());
-        token_evaluation(&labeled(ROWS[world.rank()]), &scores, pass, |inputs, _| {
+        evaluation(&labeled(ROWS[world.rank()]), &scores, pass, |inputs, _| {
             runs.lock().unwrap().push(inputs.shape()[0]);
             model.forward(inputs, pass)
         });

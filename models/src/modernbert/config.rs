@@ -5,6 +5,7 @@ use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::heads::Pooling;
 use crate::pretrained::{HubConfig, PretrainedError, check_dropouts, check_heads, check_layers, check_sizes};
 use crate::{Activation, ClassNames, Linear, Norm};
 
@@ -91,17 +92,6 @@ pub struct ModernBertConfig {
     /// All other fields, unchanged.
     #[serde(flatten)]
     pub rest: Map<String, Value>,
-}
-
-/// The part of a text that a classifier reads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Pooling {
-    /// The first token.
-    #[default]
-    Cls,
-    /// The mean of the tokens.
-    Mean,
 }
 
 /// What the tokens of a block attend to.

@@ -10,6 +10,7 @@ use firebrick_strategies::{Dropout, Pass, TensorPlan};
 use super::ModernBertConfig;
 use super::positions::Places;
 use crate::attention::{attend, join_heads, scale_of, split_heads, starts_of};
+use crate::heads::Encoder;
 use crate::ragged::Tokens;
 use crate::rope::{Angles, rotated};
 use crate::vocabulary::{embedded_tokens, vocabulary_plan};
@@ -29,10 +30,20 @@ pub struct ModernBert {
 }
 
 impl ModernBert {
+    /// Maps tokens `[batch, length]` to hidden states `[batch, length, hidden_size]`, in the dtype of the pass.
+    ///
     /// # Panics
     ///
-    /// If the configuration's check would fail.
-    pub(super) fn new(config: &ModernBertConfig, device: &Device) -> Self {
+    /// If there is no token, or an id is out of range.
+    pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<3> {
+        self.hidden(inputs, &Tokens::padded(inputs), pass)
+    }
+}
+
+impl Encoder for ModernBert {
+    type Config = ModernBertConfig;
+
+    fn new(config: &ModernBertConfig, device: &Device) -> Self {
         let tokens = EmbeddingConfig::new(config.vocab_size, config.hidden_size);
         Self {
             tokens: tokens.with_initializer(config.normal()).init(device),
@@ -44,17 +55,7 @@ impl ModernBert {
         }
     }
 
-    /// Maps tokens `[batch, length]` to hidden states `[batch, length, hidden_size]`, in the dtype of the pass.
-    ///
-    /// # Panics
-    ///
-    /// If there is no token, or an id is out of range.
-    pub fn forward(&self, inputs: &Inputs, pass: &Pass) -> Tensor<3> {
-        self.hidden(inputs, &Tokens::padded(inputs), pass)
-    }
-
-    /// The hidden states of some tokens, of their shape.
-    pub(super) fn hidden(&self, inputs: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<3> {
+    fn hidden(&self, inputs: &Inputs, tokens: &Tokens, pass: &Pass) -> Tensor<3> {
         let [rows, length] = inputs.shape();
         let pass = &tokens.pass(pass, || starts_of(inputs.host_mask(), length));
         let device = pass.device();
@@ -77,15 +78,13 @@ impl ModernBert {
         within.join_sequence(within.at_own_positions(&self.norm).forward(x))
     }
 
-    /// The layers that ranks may divide.
-    pub(super) fn tensor_plan(&self) -> TensorPlan {
+    fn tensor_plan(&self) -> TensorPlan {
         let Some(block) = self.blocks.first() else { return TensorPlan::new() };
         let plan = vocabulary_plan(block.tensor_plan("*blocks.*"), self.tokens(), false);
-        plan.at_own_positions("*embedding_norm").at_own_positions("body.norm")
+        plan.at_own_positions("*embedding_norm").at_own_positions("encoder.norm")
     }
 
-    /// The token embedding, `[vocabulary, hidden_size]`, which a masked LM also uses for its predictions.
-    pub(super) fn tokens(&self) -> &Embedding {
+    fn tokens(&self) -> &Embedding {
         &self.tokens
     }
 }

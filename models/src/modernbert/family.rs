@@ -1,17 +1,14 @@
 //! ModernBERT, an encoder with rotated positions and windows.
 
-use firebrick::TrainError;
-use firebrick_datasets::collators::{LabeledBatch, Labels, SequenceBatch};
+use firebrick_datasets::collators::Labels;
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
+use super::ModernBertConfig;
 use super::config::LayerType;
-use super::{ModernBertConfig, ModernBertMaskedLm, ModernBertSequenceClassifier, ModernBertTokenClassifier};
-use crate::family::{Attention, Family, Narrowing, Sizes, Trainable, Transformer, ids};
-use crate::inference::{
-    Answer, Answers, Inference, LabelKind, Question, filled_in, text_classes, word_labels,
-};
+use crate::family::{Attention, Family, Narrowing, Sizes, Transformer, ids};
+use crate::inference::LabelKind;
 use crate::pretrained::MOST_SIZE;
 
 /// The shape of a fresh [`ModernBertConfig`].
@@ -144,46 +141,6 @@ impl Family for ModernBertConfig {
     fn labelled(mut self, kind: Option<LabelKind>, labels: Option<&Labels>) -> Self {
         self.classes = self.classes.labelled(kind, labels);
         self
-    }
-}
-
-impl Trainable for ModernBertMaskedLm {
-    const TASK: &'static str = "MaskedLm";
-
-    type Batch = LabeledBatch;
-
-    fn divides_tokens(_: &ModernBertConfig) -> bool {
-        true
-    }
-}
-
-impl Trainable for ModernBertTokenClassifier {
-    const TASK: &'static str = "TokenClassification";
-
-    type Batch = LabeledBatch;
-}
-
-impl Trainable for ModernBertSequenceClassifier {
-    const TASK: &'static str = "SequenceClassification";
-
-    type Batch = SequenceBatch;
-}
-
-impl Answers for ModernBertMaskedLm {
-    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
-        filled_in(questions, inference, |inputs, pass| self.forward(inputs, pass))
-    }
-}
-
-impl Answers for ModernBertTokenClassifier {
-    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
-        word_labels(questions, inference, |inputs, pass| self.forward(inputs, pass))
-    }
-}
-
-impl Answers for ModernBertSequenceClassifier {
-    fn answers(&self, questions: &[Question], inference: &Inference) -> Result<Vec<Answer>, TrainError> {
-        text_classes(questions, inference, |inputs, pass| self.forward(inputs, pass))
     }
 }
 

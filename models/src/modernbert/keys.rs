@@ -5,17 +5,17 @@ use crate::pretrained::Part::{Embedding, Linear, Norm, Param};
 use crate::pretrained::{CLASSIFIER, KeyMap, Row};
 
 const ENDS: &[Row] = &[
-    (Embedding, "embeddings.tok_embeddings", "body.tokens"),
-    (Norm, "embeddings.norm", "body.embedding_norm"),
-    (Norm, "final_norm", "body.norm"),
+    (Embedding, "embeddings.tok_embeddings", "encoder.tokens"),
+    (Norm, "embeddings.norm", "encoder.embedding_norm"),
+    (Norm, "final_norm", "encoder.norm"),
 ];
 const BLOCK: &[Row] = &[
-    (Norm, "layers.#.attn_norm", "body.blocks.#.attention_norm"),
-    (Linear, "layers.#.attn.Wqkv", "body.blocks.#.query_key_value"),
-    (Linear, "layers.#.attn.Wo", "body.blocks.#.output"),
-    (Norm, "layers.#.mlp_norm", "body.blocks.#.feed_forward_norm"),
-    (Linear, "layers.#.mlp.Wi", "body.blocks.#.widen"),
-    (Linear, "layers.#.mlp.Wo", "body.blocks.#.narrow"),
+    (Norm, "layers.#.attn_norm", "encoder.blocks.#.attention_norm"),
+    (Linear, "layers.#.attn.Wqkv", "encoder.blocks.#.query_key_value"),
+    (Linear, "layers.#.attn.Wo", "encoder.blocks.#.output"),
+    (Norm, "layers.#.mlp_norm", "encoder.blocks.#.feed_forward_norm"),
+    (Linear, "layers.#.mlp.Wi", "encoder.blocks.#.widen"),
+    (Linear, "layers.#.mlp.Wo", "encoder.blocks.#.narrow"),
 ];
 const TRANSFORM: &[Row] = &[(Linear, "head.dense", "transform.dense"), (Norm, "head.norm", "transform.norm")];
 const CLASSIFIER_ROWS: &[Row] = &[(Linear, "classifier", "classifier")];
