@@ -42,7 +42,7 @@ pub struct AnyModel(Box<dyn Erased>);
 impl AnyModel {
     /// Erases the type of a model that learns from batches of type `B`.
     pub fn new<B: 'static>(model: impl Objective<B> + 'static) -> Self {
-        Self(Box::new(Typed(model, PhantomData)))
+        Self(Box::new(TypedModel(model, PhantomData)))
     }
 
     /// Returns the model, or `None` if it is of another type than `M`.
@@ -52,7 +52,7 @@ impl AnyModel {
 }
 
 /// A model and the type of its batches.
-struct Typed<M, B>(M, PhantomData<fn(B)>);
+struct TypedModel<M, B>(M, PhantomData<fn(B)>);
 
 /// [`Module`] and [`Objective`] for a trait object.
 trait Erased: Send {
@@ -74,7 +74,7 @@ trait Erased: Send {
     fn reference(&self, batch: Box<dyn Any>, pass: &Pass) -> Option<Tensor<1>>;
 }
 
-impl<M: Objective<B> + 'static, B: 'static> Typed<M, B> {
+impl<M: Objective<B> + 'static, B: 'static> TypedModel<M, B> {
     fn erased(model: M) -> Box<dyn Erased> {
         Box::new(Self(model, PhantomData))
     }
@@ -86,7 +86,7 @@ impl<M: Objective<B> + 'static, B: 'static> Typed<M, B> {
     }
 }
 
-impl<M: Objective<B> + 'static, B: 'static> Erased for Typed<M, B> {
+impl<M: Objective<B> + 'static, B: 'static> Erased for TypedModel<M, B> {
     fn boxed(&self) -> Box<dyn Erased> {
         Self::erased(self.0.clone())
     }

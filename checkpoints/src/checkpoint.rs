@@ -124,7 +124,7 @@ impl Info {
 
 /// Some rows of a tensor, or some columns of these rows, and the place of their bytes.
 #[derive(Debug)]
-struct Place {
+struct TensorRange {
     rows: Range<usize>,
     /// The columns of a matrix, or `None` for all. A tensor with one axis has rows only.
     columns: Option<Vec<Range<usize>>>,
@@ -136,11 +136,11 @@ struct Place {
 struct Tensor {
     info: Info,
     /// In row order, without gaps. Places with columns of the same rows are side by side.
-    places: Vec<Place>,
+    places: Vec<TensorRange>,
 }
 
 /// Groups sorted places into bands: a place with whole rows, or all that hold columns of the same rows.
-fn bands(places: &[Place]) -> impl Iterator<Item = &[Place]> {
+fn bands(places: &[TensorRange]) -> impl Iterator<Item = &[TensorRange]> {
     places.chunk_by(|a, b| a.columns.is_some() && b.columns.is_some() && a.rows == b.rows)
 }
 
@@ -392,7 +392,7 @@ impl Tensors {
     fn read_place(
         &self,
         info: &Info,
-        place: &Place,
+        place: &TensorRange,
         rows: Range<usize>,
         wanted: Option<&[Range<usize>]>,
         into: &mut [u8],
@@ -472,14 +472,14 @@ fn places(
     columns: Option<Vec<Range<usize>>>,
     file: usize,
     mut start: u64,
-) -> Vec<Place> {
+) -> Vec<TensorRange> {
     let columns = columns.map(columns::joined);
     match (columns, info.shape.as_slice()) {
         // The columns of a tensor with one axis are rows of one element.
         (Some(columns), [_]) => {
             let places = columns.into_iter().map(|rows| {
                 let bytes = rows.len() * info.row_bytes();
-                let place = Place { rows, columns: None, file, start };
+                let place = TensorRange { rows, columns: None, file, start };
                 start += bytes as u64;
                 place
             });
@@ -491,7 +491,7 @@ fn places(
                 ([only], Some(&last)) => *only != (0..last),
                 _ => true,
             });
-            vec![Place { rows: rows.unwrap_or(0..info.rows()), columns, file, start }]
+            vec![TensorRange { rows: rows.unwrap_or(0..info.rows()), columns, file, start }]
         }
     }
 }
@@ -522,7 +522,7 @@ fn cover(files: &[VerifiedFile], name: &str, tensor: &mut Tensor) -> Result<()> 
 }
 
 /// Checks that the places of a band hold each column of its rows once.
-fn cover_columns(files: &[VerifiedFile], name: &str, info: &Info, band: &[Place]) -> Result<()> {
+fn cover_columns(files: &[VerifiedFile], name: &str, info: &Info, band: &[TensorRange]) -> Result<()> {
     // Whole rows have all columns, and no rows have nothing in any.
     if band[0].columns.is_none() || band[0].rows.is_empty() {
         return Ok(());

@@ -83,13 +83,13 @@ pub struct BesideReport {
 
 /// Seconds of the timed steps, and the peak bytes.
 #[derive(Default)]
-struct Measured {
+struct BenchResult {
     seconds: Vec<f64>,
     peak: usize,
     activations: usize,
 }
 
-impl Measured {
+impl BenchResult {
     fn add(&mut self, seconds: Vec<f64>, peak: usize, activations: usize) {
         self.seconds.extend(seconds);
         self.peak = self.peak.max(peak);
@@ -200,7 +200,7 @@ impl Benched<'_> {
         let reopened = folder.as_ref().map(|folder| Folder::open(folder.path())).transpose()?;
         let parts = prepare(run, folder)?;
         let beside = beside.map(|run| Ok::<_, RunError>((run, prepare(run, reopened)?))).transpose()?;
-        let [mut trainer, mut raw, mut other] = [(); 3].map(|()| Measured::default());
+        let [mut trainer, mut raw, mut other] = [(); 3].map(|()| BenchResult::default());
         let mut report = Report::default();
         let mut first_step = None;
         for round in 1..=bench.rounds {
@@ -234,7 +234,7 @@ impl Benched<'_> {
 }
 
 impl RawReport {
-    fn new(trainer: &Measured, raw: &Measured) -> Self {
+    fn new(trainer: &BenchResult, raw: &BenchResult) -> Self {
         let (step, raw_step) = (median(&trainer.seconds), median(&raw.seconds));
         Self {
             raw_step_seconds_median: raw_step,
@@ -246,7 +246,7 @@ impl RawReport {
 }
 
 impl BesideReport {
-    fn new(trainer: &Measured, other: &Measured) -> Self {
+    fn new(trainer: &BenchResult, other: &BenchResult) -> Self {
         let (step, other_step) = (median(&trainer.seconds), median(&other.seconds));
         Self {
             beside_step_seconds_median: other_step,

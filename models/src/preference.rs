@@ -113,14 +113,14 @@ impl<M: Likelihood> Objective<PreferenceBatch> for Preferring<M> {
         if batch.items() == 0 {
             return Loss::of_nothing(pass);
         }
-        Compared::of(self.log_probs(&batch, pass), &batch).loss()
+        ComparedPairs::of(self.log_probs(&batch, pass), &batch).loss()
     }
 
     fn evaluate(&self, batch: PreferenceBatch, pass: &Pass) -> Evaluation {
         if batch.items() == 0 {
             return Loss::of_nothing(pass).into();
         }
-        let compared = Compared::of(self.log_probs(&batch, pass), &batch);
+        let compared = ComparedPairs::of(self.log_probs(&batch, pass), &batch);
         Evaluation { counts: compared.counts(), loss: compared.loss() }
     }
 
@@ -253,7 +253,7 @@ pub fn dpo_losses(log_probs: Tensor<2>, reference: Tensor<2>, dpo: Dpo) -> Tenso
 }
 
 /// Pairs whose answers have been compared.
-struct Compared {
+struct ComparedPairs {
     /// `[pairs, 2]`.
     log_probs: Tensor<2>,
     /// `[pairs, 2]`.
@@ -261,7 +261,7 @@ struct Compared {
     dpo: Dpo,
 }
 
-impl Compared {
+impl ComparedPairs {
     /// `log_probs` holds one number for each row of the batch.
     pub fn of(log_probs: Tensor<1>, batch: &PreferenceBatch) -> Self {
         let [rows] = log_probs.dims();

@@ -155,10 +155,10 @@ impl Adapters {
                 false => LAYER,
             };
             swapped_all &= swapped || *is_embedding;
-            tensors.insert(format!("{PREFIX}{module}.{of_a}"), Written::of(a, true));
-            tensors.insert(format!("{PREFIX}{module}.{of_b}"), Written::of(b, true));
+            tensors.insert(format!("{PREFIX}{module}.{of_a}"), StoredTensor::of(a, true));
+            tensors.insert(format!("{PREFIX}{module}.{of_b}"), StoredTensor::of(b, true));
             if let Some(magnitude) = magnitude {
-                tensors.insert(format!("{PREFIX}{module}.{MAGNITUDE}"), Written::of(magnitude, false));
+                tensors.insert(format!("{PREFIX}{module}.{MAGNITUDE}"), StoredTensor::of(magnitude, false));
             }
             targets.push(module.to_string());
             for place in &tied {
@@ -169,8 +169,8 @@ impl Adapters {
                     true => (EMBEDDING, [a, b], true),
                     false => (LAYER, [b, a], false),
                 };
-                tensors.insert(format!("{PREFIX}{module}.{of_a}"), Written::of(a, swapped));
-                tensors.insert(format!("{PREFIX}{module}.{of_b}"), Written::of(b, swapped));
+                tensors.insert(format!("{PREFIX}{module}.{of_a}"), StoredTensor::of(a, swapped));
+                tensors.insert(format!("{PREFIX}{module}.{of_b}"), StoredTensor::of(b, swapped));
                 targets.push(module.to_string());
             }
         }
@@ -179,7 +179,7 @@ impl Adapters {
             let swapped = parameter.swapped;
             for name in parameter.places() {
                 whole.insert(module_of(&name).to_string());
-                tensors.insert(format!("{PREFIX}{name}"), Written::of(data, swapped));
+                tensors.insert(format!("{PREFIX}{name}"), StoredTensor::of(data, swapped));
             }
         }
         for (path, data) in &self.given {
@@ -191,7 +191,7 @@ impl Adapters {
                     true => format!("{module}.{BASE}{}", &name[module.len()..]),
                     false => name,
                 };
-                tensors.insert(format!("{PREFIX}{name}"), Written::of(data, swapped));
+                tensors.insert(format!("{PREFIX}{name}"), StoredTensor::of(data, swapped));
             }
         }
         let views = tensors.iter().map(|(name, tensor)| Ok((name, tensor.view()?)));
@@ -278,12 +278,12 @@ fn module_of(name: &str) -> &str {
 }
 
 /// A tensor as the file stores it.
-struct Written {
+struct StoredTensor {
     shape: Vec<usize>,
     bytes: Vec<u8>,
 }
 
-impl Written {
+impl StoredTensor {
     /// Converts to f32, and swaps the axes of a matrix if `swapped`.
     fn of(data: &TensorData, swapped: bool) -> Self {
         let (shape, values) = (data.shape().to_vec(), data.iter::<f32>().collect::<Vec<_>>());

@@ -26,7 +26,7 @@ use super::layout::AXES;
 use super::state_size::StateSize;
 use crate::beside::Beside;
 use crate::scratch::{
-    DiskParams, NewValues, ScratchError, ScratchFile, Stored, Unstored, Unwritten, Written,
+    DiskParams, NewValues, ScratchError, ScratchFile, Stored, TensorInMemory, Unwritten, Written,
 };
 
 /// The states of a rank's parameters, in a file.
@@ -293,7 +293,7 @@ impl OnDisk {
         for (id, state) in &mut states {
             for (field, data) in state.tensors.drain(..) {
                 let (bytes, shape, dtype) = data.into_parts();
-                tensors.push(Unstored { name: format!("{}.{field}", id.val()), dtype, shape, bytes });
+                tensors.push(TensorInMemory { name: format!("{}.{field}", id.val()), dtype, shape, bytes });
             }
         }
         let place = &mut self.buckets[bucket];
@@ -368,12 +368,12 @@ fn split<M: Module>(
     grads: GradientsParams,
     bucket_of: impl FnMut(&dyn AnyParam) -> usize,
 ) -> BTreeMap<usize, Part> {
-    struct Split<F> {
+    struct SplitGradients<F> {
         bucket_of: F,
         grads: GradientsParams,
         parts: BTreeMap<usize, Part>,
     }
-    impl<F: FnMut(&dyn AnyParam) -> usize> ModuleVisitor for Split<F> {
+    impl<F: FnMut(&dyn AnyParam) -> usize> ModuleVisitor for SplitGradients<F> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             if let Some(grad) = self.grads.remove::<D>(param.id) {
                 let part = self.parts.entry((self.bucket_of)(param)).or_default();
@@ -382,7 +382,7 @@ fn split<M: Module>(
             }
         }
     }
-    let mut split = Split { bucket_of, grads, parts: BTreeMap::new() };
+    let mut split = SplitGradients { bucket_of, grads, parts: BTreeMap::new() };
     model.visit(&mut split);
     split.parts
 }

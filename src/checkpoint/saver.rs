@@ -63,7 +63,7 @@ enum Phase {
     Nothing,
     Writing {
         save: Save,
-        files: Worker<Written>,
+        files: Worker<RankFiles>,
     },
     /// Only the first rank publishes.
     Publishing {
@@ -83,7 +83,7 @@ struct Save {
 }
 
 /// The result of a rank's writing.
-struct Written {
+struct RankFiles {
     files: Vec<FileEntry>,
     trainer: String,
     /// Whether all of the rank's numbers are finite.
@@ -201,7 +201,7 @@ impl Saver {
             }
             let (state, trainer) = snapshot.into_rank_state();
             let files = staging.write_rank(&state)?;
-            Ok(Written { files, trainer: trainer.to_json()?, finite: state.is_finite()? })
+            Ok(RankFiles { files, trainer: trainer.to_json()?, finite: state.is_finite()? })
         });
         self.phase = Phase::Writing { save, files };
         Ok(())
@@ -256,14 +256,14 @@ impl Saver {
             Phase::Writing { save, files } => {
                 let written = files.wait();
                 let codes = self.agree(match &written {
-                    Ok(Written { finite: true, .. }) => DONE,
+                    Ok(RankFiles { finite: true, .. }) => DONE,
                     Ok(_) => UNSOUND,
                     Err(_) => FAILED,
                 });
                 // Without the code of this rank nobody publishes it.
                 let codes = codes.inspect_err(|_| drop(save.staging.discard()))?;
                 match (written, codes.iter().position(|code| *code == FAILED)) {
-                    (Ok(Written { files, trainer, .. }), None) => {
+                    (Ok(RankFiles { files, trainer, .. }), None) => {
                         let sound = save.sound && !codes.contains(&UNSOUND);
                         self.publish(Save { sound, ..save }, files, trainer)
                     }

@@ -23,12 +23,12 @@ pub(crate) struct Snapshot {
     layout: Arc<Layout>,
     parameters: Vec<Piece>,
     average: Option<Vec<Piece>>,
-    optimizer: Copied,
+    optimizer: OptimizerCopy,
     pub state: TrainerState,
 }
 
 /// The optimizer's state, copied off the device.
-enum Copied {
+enum OptimizerCopy {
     Host(OptimizerStates),
     /// On a disk, later updates leave these tensors as they are.
     Disk(OnDiskNow),
@@ -62,9 +62,9 @@ impl Snapshot {
             StateAt::Host(_) | StateAt::Device(_) => None,
         };
         let optimizer = match optimizer {
-            StateAt::Host(optimizer) => Copied::Host(states_of(optimizer)?),
-            StateAt::Device(optimizer) => Copied::Host(off_device(states_of(optimizer)?)),
-            StateAt::Disk(disk) => Copied::Disk(disk.now()),
+            StateAt::Host(optimizer) => OptimizerCopy::Host(states_of(optimizer)?),
+            StateAt::Device(optimizer) => OptimizerCopy::Host(off_device(states_of(optimizer)?)),
+            StateAt::Disk(disk) => OptimizerCopy::Disk(disk.now()),
         };
         let waits = |param: &dyn AnyParam| offloaded.as_ref()?.stored(param.id(), Values::Master);
         Ok(Self {
@@ -85,8 +85,8 @@ impl Snapshot {
     pub fn into_rank_state(self) -> (RankState, TrainerState) {
         let Self { rank, ranks, layout, parameters, average, optimizer, state } = self;
         let (optimizer, scalars) = match optimizer {
-            Copied::Host(states) => optimizer_state::pieces(states, &layout),
-            Copied::Disk(state) => optimizer_state::pieces_on_disk(state, &layout),
+            OptimizerCopy::Host(states) => optimizer_state::pieces(states, &layout),
+            OptimizerCopy::Disk(state) => optimizer_state::pieces_on_disk(state, &layout),
         };
         (RankState { rank, ranks, parameters, optimizer, scalars, average }, state)
     }

@@ -6,7 +6,7 @@ use super::is_cube;
 
 /// What is compiled and tuned so far on this GPU, earlier starts included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Compiled {
+pub struct CompiledKernels {
     /// Compiled kernels. Kernels in WGSL are not counted: the driver compiles them.
     pub kernels: u64,
     /// Tuned operations, each for its shapes.
@@ -28,9 +28,9 @@ pub fn first_start() -> Option<String> {
 }
 
 /// Counts what is compiled and tuned. `None` if kernels are not kept.
-pub fn compiled() -> Option<Compiled> {
+pub fn compiled() -> Option<CompiledKernels> {
     #[cfg(all(feature = "cube", feature = "persistence"))]
-    return super::kept_kernels::compiled().map(|(kernels, tuned)| Compiled { kernels, tuned });
+    return super::kept_kernels::compiled().map(|(kernels, tuned)| CompiledKernels { kernels, tuned });
     #[cfg(not(all(feature = "cube", feature = "persistence")))]
     None
 }

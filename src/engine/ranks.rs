@@ -20,7 +20,7 @@ pub const STACK_BYTES: usize = 8 << 20;
 const GRACE: Duration = Duration::from_secs(10);
 
 /// The result of a rank.
-struct Ended<T> {
+struct RankResult<T> {
     result: Result<T, TrainError>,
     /// Why the world failed, if it did.
     failure: Option<WorldError>,
@@ -49,7 +49,7 @@ where
     };
     let mut threads: Vec<_> = ranks.into_iter().enumerate().map(start).collect();
     drop(sender);
-    let mut ended: Vec<Option<Ended<T>>> = numbers.iter().map(|_| None).collect();
+    let mut ended: Vec<Option<RankResult<T>>> = numbers.iter().map(|_| None).collect();
     let mut until = None;
     loop {
         let next = match until {
@@ -82,7 +82,7 @@ where
 fn spawn<T: Send + 'static>(
     place: usize,
     world: Communicator,
-    sender: Sender<(usize, Ended<T>)>,
+    sender: Sender<(usize, RankResult<T>)>,
     train: impl FnOnce(Communicator) -> Result<T, TrainError> + Send + 'static,
 ) -> Option<JoinHandle<()>> {
     let name = format!("rank {}", world.rank());
@@ -96,7 +96,7 @@ fn spawn<T: Send + 'static>(
         .inspect_err(|error| {
             outside.fail(&error.to_string());
             let result = Err(TrainError::NoThread(error.to_string()));
-            let _ = ends.send((place, Ended { result, failure: outside.failure() }));
+            let _ = ends.send((place, RankResult { result, failure: outside.failure() }));
         })
         .ok()
 }
@@ -105,7 +105,7 @@ fn spawn<T: Send + 'static>(
 fn on_this_thread<T>(
     world: Communicator,
     train: impl FnOnce(Communicator) -> Result<T, TrainError>,
-) -> Ended<T> {
+) -> RankResult<T> {
     // Measures the rank's memory as if it were alone.
     let account = Account::new();
     let _on_it = account.enter();
@@ -122,11 +122,11 @@ fn on_this_thread<T>(
     {
         world.fail(&error.to_string());
     }
-    Ended { result, failure: world.failure() }
+    RankResult { result, failure: world.failure() }
 }
 
 /// Returns the result of the first rank, or the first error of all.
-fn outcome<T>(ended: Vec<(usize, Ended<T>)>, size: usize) -> Result<T, TrainError> {
+fn outcome<T>(ended: Vec<(usize, RankResult<T>)>, size: usize) -> Result<T, TrainError> {
     let failure = ended.iter().find_map(|(_, one)| one.failure.clone());
     let (mut results, mut errors) = (Vec::new(), Vec::new());
     for (rank, one) in ended {

@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind, Write};
 ///
 /// An attempt may write a part and leave the rest to a later one, so the file may end in the middle of a line while the
 /// disk is full.
-pub(crate) struct Appended {
+pub(crate) struct AppendedFile {
     open: Open,
     file: Option<File>,
     pending: VecDeque<u8>,
@@ -20,7 +20,7 @@ pub(crate) struct Appended {
 /// Makes the file, and its folder.
 type Open = Box<dyn Fn() -> io::Result<File> + Send>;
 
-impl Appended {
+impl AppendedFile {
     /// Wraps an open file.
     pub fn new(file: File) -> Self {
         let open = Box::new(|| Err(ErrorKind::NotFound.into()));
@@ -87,13 +87,13 @@ fn is_removed(file: &File) -> bool {
     }
 }
 
-impl std::fmt::Debug for Appended {
+impl std::fmt::Debug for AppendedFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Appended({:?}, {} bytes behind)", self.file, self.pending.len())
     }
 }
 
-impl Drop for Appended {
+impl Drop for AppendedFile {
     fn drop(&mut self) {
         let _ = self.write_out();
     }
@@ -110,7 +110,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (inner, path) = (folder.path().join("inner"), folder.path().join("inner/log"));
         let place = path.clone();
-        let mut log = Appended::later(move || File::create(&place));
+        let mut log = AppendedFile::later(move || File::create(&place));
         for line in ["first\n", "second\n"] {
             log.add(line.as_bytes());
             assert_eq!(log.write_out().unwrap_err().kind(), ErrorKind::NotFound);
@@ -134,7 +134,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("inner");
         fs::create_dir(&inner).unwrap();
-        let mut log = Appended::new(File::create(inner.join("log")).unwrap());
+        let mut log = AppendedFile::new(File::create(inner.join("log")).unwrap());
         log.add(b"first\n");
         log.write_out().unwrap();
         fs::remove_dir_all(&inner).unwrap();
@@ -151,7 +151,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn a_full_disk_costs_nothing_but_the_attempts() {
-        let mut log = Appended::new(File::options().write(true).open("/dev/full").unwrap());
+        let mut log = AppendedFile::new(File::options().write(true).open("/dev/full").unwrap());
         log.add(b"line\n");
         assert_eq!(log.write_out().unwrap_err().kind(), ErrorKind::StorageFull);
         assert!(log.behind() > 0);

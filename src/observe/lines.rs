@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use firebrick_datasets::counted;
 
 use crate::Score;
-use crate::device::kernels::{self, Compiled};
+use crate::device::kernels::{self, CompiledKernels};
 use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress, StepNumbers};
 use crate::observe::observer::Observer;
 use crate::observe::plain_text::plain;
@@ -232,7 +232,7 @@ impl FirstStep {
 
     fn telling(
         pause: Duration,
-        compiled: impl Fn() -> Option<Compiled> + Send + 'static,
+        compiled: impl Fn() -> Option<CompiledKernels> + Send + 'static,
         tell: impl Fn(&str) + Send + 'static,
     ) -> Self {
         let (waits, step) = channel::<()>();
@@ -253,7 +253,7 @@ impl Observer for FirstStep {
 }
 
 /// Formats what was compiled and tuned since the wait began. Nothing is counted where kernels are not kept.
-fn first_step_line(seconds: u64, before: Option<Compiled>, now: Option<Compiled>) -> String {
+fn first_step_line(seconds: u64, before: Option<CompiledKernels>, now: Option<CompiledKernels>) -> String {
     match before.zip(now) {
         None => format!("before the first step: compiling and tuning kernels, {seconds} s so far"),
         Some((before, now)) if before == now => format!("before the first step: {seconds} s so far"),
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_line_has_what_was_compiled_since_the_wait_began() {
-        let compiled = |kernels, tuned| Some(Compiled { kernels, tuned });
+        let compiled = |kernels, tuned| Some(CompiledKernels { kernels, tuned });
         assert_eq!(
             first_step_line(5, None, None),
             "before the first step: compiling and tuning kernels, 5 s so far"

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::{METRICS, Output};
 use crate::FailedWrites;
-use crate::files::appended::Appended;
+use crate::files::appended::AppendedFile;
 use crate::files::staging::require_folder;
 use crate::files::writes::Writes;
 use crate::observe::numbers::{EvaluationNumbers, EvaluationProgress, Round, StepNumbers};
@@ -35,7 +35,7 @@ pub(crate) struct MetricFiles {
     round: usize,
     /// The round that the run continues in, and its windows so far, whose values stay.
     begun: (usize, u64),
-    open: HashMap<PathBuf, Appended>,
+    open: HashMap<PathBuf, AppendedFile>,
     written: Instant,
 }
 
@@ -70,7 +70,7 @@ impl MetricFiles {
             let path = folder.join(format!("{}.log", name.replace(' ', "_")));
             let file = self.open.entry(path).or_insert_with_key(|path| {
                 let (output, folder, path) = (self.output.clone(), folder.clone(), path.clone());
-                Appended::later(move || {
+                AppendedFile::later(move || {
                     let current = output.current();
                     require_folder(&current)?;
                     fs::create_dir_all(current.join(&folder))?;
@@ -121,7 +121,7 @@ impl Observer for MetricFiles {
     }
 
     fn flush(&mut self) {
-        let attempts = self.open.values_mut().map(Appended::write_out);
+        let attempts = self.open.values_mut().map(AppendedFile::write_out);
         let attempt = attempts.fold(Ok(()), Result::and);
         self.writes.note(attempt);
         self.written = Instant::now();

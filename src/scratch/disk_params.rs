@@ -15,7 +15,7 @@ use firebrick_strategies::{OffloadedParam, OffloadedParams, OffloadedRead, Paths
 use firebrick_world::{host_device, on_host};
 
 use super::stand_in::{lifted, stand_in};
-use super::{ScratchError, ScratchFile, Stored, Unstored, Unwritten};
+use super::{ScratchError, ScratchFile, Stored, TensorInMemory, Unwritten};
 use crate::beside::Beside;
 
 /// Which values of a parameter.
@@ -79,7 +79,7 @@ impl Waiting {
 
     fn unwritten(&self, values: &str, before: Option<Arc<Stored>>, data: TensorData) -> Unwritten {
         let (bytes, shape, dtype) = data.into_parts();
-        let tensors = vec![Unstored { name: values.into(), dtype, shape, bytes }];
+        let tensors = vec![TensorInMemory { name: values.into(), dtype, shape, bytes }];
         Unwritten { name: format!("`{}`", self.path), before, tensors }
     }
 }

@@ -19,7 +19,7 @@ pub(crate) struct ScratchFile {
     /// Whether it bypasses the system's page cache.
     is_direct: bool,
     space: Mutex<Space>,
-    moved: [Moved; 2],
+    moved: [Transfers; 2],
 }
 
 /// Which way bytes move.
@@ -31,7 +31,7 @@ pub(super) enum Way {
 
 /// The bytes that have moved one way, and the time that it took.
 #[derive(Debug, Default)]
-struct Moved {
+struct Transfers {
     bytes: AtomicU64,
     nanoseconds: AtomicU64,
 }
@@ -45,7 +45,7 @@ impl ScratchFile {
     pub fn create(folder: &Path, rank: usize) -> Result<Arc<Self>, ScratchError> {
         let failed = |source| ScratchError::Folder { folder: folder.into(), source };
         let file = tempfile::tempfile_in(folder).map_err(failed)?;
-        let mut probe = Aligned::new(BLOCK);
+        let mut probe = AlignedBuffer::new(BLOCK);
         write_at(&file, probe.first(BLOCK), 0).map_err(failed)?;
         let is_direct = bypass_cache(&file) && write_at(&file, probe.first(BLOCK), 0).is_ok();
         if !is_direct {
@@ -77,7 +77,7 @@ impl ScratchFile {
 
     /// Returns the bytes read and written so far, and the seconds that buckets took on each way.
     pub fn moved(&self) -> [(u64, f64); 2] {
-        let of = |Moved { bytes, nanoseconds }: &Moved| {
+        let of = |Transfers { bytes, nanoseconds }: &Transfers| {
             (bytes.load(Relaxed), nanoseconds.load(Relaxed) as f64 / 1e9)
         };
         [of(&self.moved[0]), of(&self.moved[1])]
@@ -246,13 +246,13 @@ pub(super) fn in_blocks(bytes: usize) -> usize {
 }
 
 /// A buffer whose address is a multiple of [`BLOCK`].
-pub(super) struct Aligned {
+pub(super) struct AlignedBuffer {
     bytes: Vec<u8>,
     start: usize,
     length: usize,
 }
 
-impl Aligned {
+impl AlignedBuffer {
     /// Creates a buffer of zeros, of whole blocks.
     pub fn new(bytes: usize) -> Self {
         let length = in_blocks(bytes);
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn a_buffer_begins_at_a_block_and_has_whole_blocks() {
         for bytes in [1, BLOCK, BLOCK + 1] {
-            let mut buffer = Aligned::new(bytes);
+            let mut buffer = AlignedBuffer::new(bytes);
             let first = buffer.first(bytes);
             assert_eq!((first.as_ptr().addr() % BLOCK, first.len()), (0, in_blocks(bytes)));
         }

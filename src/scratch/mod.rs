@@ -25,7 +25,7 @@ mod stored;
 pub(crate) use disk_params::{DiskParams, NewValues, Values, Written};
 pub use error::ScratchError;
 pub(crate) use file::ScratchFile;
-pub(crate) use stored::{Stored, StoredTensor, Unstored, Unwritten};
+pub(crate) use stored::{Stored, StoredTensor, TensorInMemory, Unwritten};
 
 /// Checks that tensors can be kept on a disk in this folder, before anything else is read or computed.
 ///

@@ -10,7 +10,7 @@ use blake3::Hash;
 use burn::tensor::{Bytes, DType, Shape};
 use firebrick_kernels::memory::Inherited;
 
-use super::file::{Aligned, Extent, Way, in_blocks};
+use super::file::{AlignedBuffer, Extent, Way, in_blocks};
 use super::{ScratchError, ScratchFile};
 
 /// Bytes that are read or written, and hashed, at a time.
@@ -20,7 +20,7 @@ const CHUNK: usize = 1 << 20;
 const THREADS: usize = 4;
 
 /// A tensor that is not on the disk.
-pub(crate) struct Unstored {
+pub(crate) struct TensorInMemory {
     pub name: String,
     pub dtype: DType,
     pub shape: Shape,
@@ -33,7 +33,7 @@ pub(crate) struct Unwritten {
     pub name: String,
     /// What it is written in the place of, if that is large enough and nothing else reads it.
     pub before: Option<Arc<Stored>>,
-    pub tensors: Vec<Unstored>,
+    pub tensors: Vec<TensorInMemory>,
 }
 
 /// A bucket of tensors on the disk.
@@ -132,9 +132,9 @@ impl Stored {
 }
 
 /// Returns the places of tensors in an extent, each in whole blocks, and the bytes of all of them.
-fn layout(tensors: &[Unstored]) -> (Vec<StoredTensor>, usize) {
+fn layout(tensors: &[TensorInMemory]) -> (Vec<StoredTensor>, usize) {
     let mut end = 0;
-    let place = |Unstored { name, dtype, shape, bytes }: &Unstored| {
+    let place = |TensorInMemory { name, dtype, shape, bytes }: &TensorInMemory| {
         let (start, bytes) = (end, bytes.len());
         end += in_blocks(bytes);
         let sums = vec![Hash::from_bytes([0; 32]); bytes.div_ceil(CHUNK)];
@@ -191,7 +191,7 @@ fn chunks<'a>(
 fn in_parallel<J: Send>(
     jobs: Vec<J>,
     bytes: impl Fn(&J) -> usize,
-    work: impl Fn(&mut Aligned, J) -> Result<(), ScratchError> + Sync,
+    work: impl Fn(&mut AlignedBuffer, J) -> Result<(), ScratchError> + Sync,
 ) -> Result<(), ScratchError> {
     let threads = THREADS.min(jobs.len());
     let longest = jobs.iter().map(bytes).max().unwrap_or(0);
@@ -202,7 +202,7 @@ fn in_parallel<J: Send>(
         job.lock().unwrap_or_else(PoisonError::into_inner).take()
     };
     let one = || {
-        let mut buffer = Aligned::new(longest);
+        let mut buffer = AlignedBuffer::new(longest);
         while !has_failed.load(Relaxed)
             && let Some(job) = take()
         {
@@ -230,10 +230,10 @@ mod tests {
     use super::*;
 
     /// Tensors of these sizes in bytes, each of other bytes.
-    fn tensors(sizes: &[usize], seed: u8) -> Vec<Unstored> {
+    fn tensors(sizes: &[usize], seed: u8) -> Vec<TensorInMemory> {
         let one = |(index, size): (usize, &usize)| {
             let bytes = (0..*size).map(|at| (at / 7) as u8 ^ (at as u8) ^ seed ^ index as u8).collect();
-            Unstored {
+            TensorInMemory {
                 name: format!("{index}.moment"),
                 dtype: DType::U8,
                 shape: Shape::from([*size]),
@@ -248,12 +248,12 @@ mod tests {
         file: &Arc<ScratchFile>,
         name: &str,
         before: Option<Arc<Stored>>,
-        tensors: Vec<Unstored>,
+        tensors: Vec<TensorInMemory>,
     ) -> Result<Stored, ScratchError> {
         Ok(Stored::write(file, vec![Unwritten { name: name.into(), before, tensors }])?.remove(0))
     }
 
-    fn bytes(tensors: &[Unstored]) -> Vec<Vec<u8>> {
+    fn bytes(tensors: &[TensorInMemory]) -> Vec<Vec<u8>> {
         tensors.iter().map(|tensor| tensor.bytes.to_vec()).collect()
     }
 
@@ -302,7 +302,7 @@ mod tests {
         for (index, tensor) in stored.tensors.iter().enumerate().filter(|(_, tensor)| tensor.bytes > 0) {
             for at in [0, tensor.bytes / 2, tensor.bytes - 1] {
                 let place = tensor.start + at;
-                let mut block = Aligned::new(1);
+                let mut block = AlignedBuffer::new(1);
                 let blocks = block.first(1);
                 let start = place / blocks.len() * blocks.len();
                 let flip = |blocks: &mut [u8]| {

@@ -13,7 +13,7 @@ pub(super) fn for_rank<M: Module>(model: M, device: Option<&Device>) -> M {
     let Some(device) = device else { return model };
     let mut taken = TakeParams(HashMap::new());
     let hollow = model.map(&mut taken).fork(device);
-    hollow.map(&mut Filled(taken.0))
+    hollow.map(&mut PutBack(taken.0))
 }
 
 /// Takes the parameters out and leaves a one-element tensor in place of each.
@@ -36,9 +36,9 @@ impl ModuleMapper for TakeParams {
 }
 
 /// Puts the parameters back.
-struct Filled(HashMap<ParamId, Box<dyn Any>>);
+struct PutBack(HashMap<ParamId, Box<dyn Any>>);
 
-impl ModuleMapper for Filled {
+impl ModuleMapper for PutBack {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let taken = self.0.get(&param.id).and_then(|taken| taken.downcast_ref::<Param<Tensor<D>>>());
         taken.cloned().unwrap_or(param)
@@ -74,7 +74,7 @@ mod tests {
         let mut taken = TakeParams(HashMap::new());
         let hollow = model.clone().map(&mut taken);
         assert_eq!(hollow.first.weight.val().dims(), [1, 1]);
-        for own in [for_rank(model.clone(), Some(&device)), hollow.map(&mut Filled(taken.0))] {
+        for own in [for_rank(model.clone(), Some(&device)), hollow.map(&mut PutBack(taken.0))] {
             assert_eq!(values(&own), values(&model));
             let mut storages = firebrick_kernels::memory::Storages::new();
             storages.add_model(0, &model);

@@ -19,7 +19,7 @@ use crate::memory::reset_peak;
 use crate::{Data, LrSchedule, Objective, TrainError};
 
 /// The model without adapters, with what a session of it takes.
-pub(super) struct Unadapted<M> {
+pub(super) struct ModelWithoutAdapters<M> {
     model: M,
     device: Option<Device>,
     optimizer: ModelOptimizer,
@@ -41,13 +41,13 @@ impl<M: 'static> Trainer<M> {
         reference: Option<Reference>,
         (model, device): (&M, &Option<Device>),
         optimizer: &ModelOptimizer,
-    ) -> Option<Unadapted<M>>
+    ) -> Option<ModelWithoutAdapters<M>>
     where
         M: Module,
     {
         let is_needed = reference == Some(Reference::AdapterOff) && self.start.is_some();
         let (device, optimizer) = (device.clone(), optimizer.clone());
-        is_needed.then(|| Unadapted { model: model.clone(), device, optimizer })
+        is_needed.then(|| ModelWithoutAdapters { model: model.clone(), device, optimizer })
     }
 
     /// Asks the reference model about all samples that no earlier part of the run has asked about. Call it before the
@@ -64,7 +64,7 @@ impl<M: 'static> Trainer<M> {
         &self,
         reference: Reference,
         session: &Session<M>,
-        unadapted: Option<Unadapted<M>>,
+        unadapted: Option<ModelWithoutAdapters<M>>,
         schedule: &Arc<dyn LrSchedule>,
         start: &Start,
         data: &Data<B>,
@@ -95,7 +95,7 @@ impl<M: 'static> Trainer<M> {
         };
         let answers = match unadapted {
             None => session.having_read(ask(session, asked, known, &self.interrupter.0, &mut say))?,
-            Some(Unadapted { model, device, optimizer }) => {
+            Some(ModelWithoutAdapters { model, device, optimizer }) => {
                 let adaptation = Adaptation::seeded(self.seed).with_fresh(self.fresh.clone());
                 let adaptation = adaptation.with_tensor_plan(model.tensor_plan());
                 let prepared =

@@ -35,7 +35,7 @@ pub(super) fn composed(
 /// the import assumes that the code asks for it.
 fn recompute(inputs: &mut Inputs) -> Result<Option<Item>, ImportError> {
     let name = |name: &str| format!("activation_checkpointing.{name}");
-    let asked = inputs.args.as_ref().map(Asked::read).transpose()?.flatten();
+    let asked = inputs.args.as_ref().map(CheckpointingArgs::read).transpose()?.flatten();
     let ds = &mut inputs.ds;
     let offloaded = ds.flag(&name("cpu_checkpointing"))? == Setting::Is(true);
     let split = ds.flag(&name("partition_activations"))? == Setting::Is(true);
@@ -77,14 +77,14 @@ const EVERY: &str = "every_n_layers";
 const OFFLOADS: &str = "offload";
 
 /// What the training arguments say about recomputing.
-struct Asked {
+struct CheckpointingArgs {
     /// One of so many blocks runs again.
     every: u64,
     /// Whether what is kept waits in the host's memory.
     offloaded: bool,
 }
 
-impl Asked {
+impl CheckpointingArgs {
     /// Reads the arguments; `None` if nothing is recomputed.
     fn read(args: &Source) -> Result<Option<Self>, ImportError> {
         let given = |ending: &str| {

@@ -77,7 +77,7 @@ pub(super) struct Tracer<'a, M: Trainable> {
     traced: Traced<M::Batch>,
     device: Device,
     paths: Paths,
-    known: HashMap<String, Vec<Measured>>,
+    known: HashMap<String, Vec<PassMemory>>,
     /// The units that the width of the model is divided into, if narrower ones stand for it.
     units: Option<usize>,
     /// The micro-batches whose passes are traced together.
@@ -213,7 +213,7 @@ impl<'a, M: Trainable> Tracer<'a, M> {
 
     /// Measures a pass of each micro-batch through a model of `layers` blocks: by narrower ones, or at full width if they don't
     /// tell and it is small. If one fails, the pass at full width says why.
-    fn measured(&mut self, acting: &[RunStrategy], layers: usize) -> Result<Vec<Measured>, RunError> {
+    fn measured(&mut self, acting: &[RunStrategy], layers: usize) -> Result<Vec<PassMemory>, RunError> {
         let config = self.parts.config.clone().with_layers(layers);
         let of = (self.units.unwrap_or(1) / tensor_of(acting)).max(1);
         // Gradients land on the host in buckets, which hold more rows of a narrow model's tables if these are as long as at full
@@ -225,11 +225,11 @@ impl<'a, M: Trainable> Tracer<'a, M> {
             true => None,
             false => self.narrow(acting, &config),
         };
-        let extended = |passes: &[Measured; 3]| {
+        let extended = |passes: &[PassMemory; 3]| {
             let all = passes.each_ref().map(|one| one.allocations.clone());
             let [Some(one), Some(two), Some(three)] = all else { return None };
             let whole = Allocations::extended(&[one, two, three], UNITS[0], of)?;
-            Some(Measured { peak: whole.peak(), allocations: Some(whole) })
+            Some(PassMemory { peak: whole.peak(), allocations: Some(whole) })
         };
         let narrow = narrow.as_deref();
         if let Some(all) = narrow.and_then(|all| all.iter().map(extended).collect()) {
@@ -247,7 +247,7 @@ impl<'a, M: Trainable> Tracer<'a, M> {
     }
 
     /// Measures passes of each micro-batch through models of [`UNITS`] of width; `None` if the family has none, or one fails.
-    fn narrow(&mut self, acting: &[RunStrategy], config: &M::Config) -> Option<Vec<[Measured; 3]>> {
+    fn narrow(&mut self, acting: &[RunStrategy], config: &M::Config) -> Option<Vec<[PassMemory; 3]>> {
         // Each rank has as many units.
         let (of, tensor) = (self.units?, tensor_of(acting));
         if !of.is_multiple_of(tensor) {
@@ -270,7 +270,11 @@ impl<'a, M: Trainable> Tracer<'a, M> {
 
     /// Measures a pass of each micro-batch through a model, behind one in which Burn and the strategies learn the order of
     /// operations.
-    fn passed(&mut self, strategies: &[RunStrategy], config: &M::Config) -> Result<Vec<Measured>, RunError> {
+    fn passed(
+        &mut self,
+        strategies: &[RunStrategy],
+        config: &M::Config,
+    ) -> Result<Vec<PassMemory>, RunError> {
         let account = Account::new();
         let _on_it = account.enter();
         let run = self.run;
@@ -351,7 +355,7 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         let mut measured = Vec::new();
         for longest in batches {
             let (peak, allocations) = Allocations::record(|| once(longest));
-            measured.push(Measured { peak: peak?, allocations });
+            measured.push(PassMemory { peak: peak?, allocations });
         }
         self.is_warm = true;
         Ok(measured)
@@ -372,13 +376,13 @@ fn tensor_of(acting: &[RunStrategy]) -> usize {
 }
 
 /// What a pass takes.
-struct Measured {
+struct PassMemory {
     peak: PassPeak,
     allocations: Option<Allocations>,
 }
 
 /// Returns the peak of a pass of so many rows, or of the run's micro-batch. `None` if passes of other numbers of rows don't tell.
-fn peak<B>(traced: &Traced<B>, measured: &[Measured], rows: usize) -> Option<PassPeak> {
+fn peak<B>(traced: &Traced<B>, measured: &[PassMemory], rows: usize) -> Option<PassPeak> {
     let (Traced::Rows([own, few, more]), [_, one, two]) = (traced, measured) else {
         return Some(measured[0].peak);
     };
@@ -406,7 +410,7 @@ fn in_buckets_of(to: Narrowing, strategy: &RunStrategy) -> RunStrategy {
 
 /// Returns what a pass takes by the peaks of passes through models of [`UNITS`] of width, whose allocations differ in order: on
 /// the parabola through them.
-fn by_peaks(passes: &[Measured; 3], of: usize) -> Measured {
+fn by_peaks(passes: &[PassMemory; 3], of: usize) -> PassMemory {
     let further = (of - UNITS[0]) as f64;
     let parabola = |of: fn(&PassPeak) -> usize| {
         let [one, two, three] = passes.each_ref().map(|one| of(&one.peak) as f64);
@@ -414,7 +418,7 @@ fn by_peaks(passes: &[Measured; 3], of: usize) -> Measured {
         (one + near * further + (far - near) * (further * (further - 1.0) / 2.0)).max(three) as usize
     };
     let peak = PassPeak { activations: parabola(|peak| peak.activations), most: parabola(|peak| peak.most) };
-    Measured { peak, allocations: None }
+    PassMemory { peak, allocations: None }
 }
 
 /// Bytes of a model's parameters and gradients in f32.

@@ -45,12 +45,16 @@ impl Run {
     }
 
     /// Counts the trained and the frozen parameters, without drawing any.
-    fn counted<M: Trainable>(&self, config: &M::Config, fresh: &[String]) -> Result<Counted, RunError> {
+    fn counted<M: Trainable>(
+        &self,
+        config: &M::Config,
+        fresh: &[String],
+    ) -> Result<ParameterCounts, RunError> {
         let all = parameters::<M>(config);
         if !self.strategies.iter().any(|strategy| strategy.effects().adapts) {
             let outside = outside_blocks::<M>(config);
             let trained = Number { in_blocks: all - outside, outside };
-            return Ok(Counted { trained, frozen: Number::default(), packed: None });
+            return Ok(ParameterCounts { trained, frozen: Number::default(), packed: None });
         }
         let made = config.clone().with_layers(config.layers().min(MOST_LAYERS));
         // Computed as floats, which no shape overflows.
@@ -65,7 +69,7 @@ impl Run {
             Number { in_blocks: sum(true), outside: sum(false) }
         };
         let packing = shapes.iter().find_map(|shape| shape.packing);
-        Ok(Counted {
+        Ok(ParameterCounts {
             trained: sum(&|shape| shape.packing.is_none() && shape.is_trained),
             frozen: sum(&|shape| shape.packing.is_none() && !shape.is_trained),
             packed: packing.map(|packing| (sum(&|shape| shape.packing.is_some()).all(), packing)),
@@ -75,7 +79,7 @@ impl Run {
 
 /// Numbers of parameters, as floats because the shape may be impossible.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Counted {
+struct ParameterCounts {
     trained: Number,
     /// Those that are not packed.
     frozen: Number,
@@ -83,7 +87,7 @@ struct Counted {
     packed: Option<(f64, Packing)>,
 }
 
-impl Counted {
+impl ParameterCounts {
     fn parameters(&self) -> f64 {
         self.trained.all() + self.frozen.all() + self.packed.map_or(0.0, |(packed, _)| packed)
     }
@@ -211,10 +215,13 @@ mod tests {
         // Tokens, positions, and the final norm.
         let outside = 100.0 * 16.0 + 32.0 * 16.0 + 2.0 * 16.0;
         let trained = Number { in_blocks: parameters::<Gpt>(&config) - outside, outside };
-        assert_eq!(all, Counted { trained, frozen: Number::default(), packed: None });
+        assert_eq!(all, ParameterCounts { trained, frozen: Number::default(), packed: None });
         let frozen = Number { in_blocks: 0.0, outside: 100.0 * 16.0 };
-        let tokens =
-            Counted { trained: Number { outside: outside - frozen.outside, ..trained }, frozen, ..all };
+        let tokens = ParameterCounts {
+            trained: Number { outside: outside - frozen.outside, ..trained },
+            frozen,
+            ..all
+        };
         assert_eq!(counted(&config, r#"[Freeze(["tokens"])]"#), tokens);
         let factors = counted(&config, r#"[Lora(rank: 2, also: ["positions"])]"#);
         assert_eq!(factors.frozen, Number { outside: outside - 32.0 * 16.0, ..trained });
@@ -223,7 +230,7 @@ mod tests {
         // A magnitude for each column of two matrices in each of three blocks.
         let dora = counted(&config, r#"[Lora(rank: 2, dora: true, also: ["positions"])]"#);
         let in_blocks = factors.trained.in_blocks + 3.0 * (48.0 + 16.0);
-        assert_eq!(dora, Counted { trained: Number { in_blocks, ..factors.trained }, ..factors });
+        assert_eq!(dora, ParameterCounts { trained: Number { in_blocks, ..factors.trained }, ..factors });
         let deep = GptConfig { layers: 1_000_000, ..shape };
         let deep = Gpt2Config::of_shape(&deep, 100, 32);
         let blocks = counted(&deep, r#"[Freeze(["blocks.*"])]"#);
@@ -235,7 +242,7 @@ mod tests {
     fn each_kind_of_parameter_takes_its_bytes() {
         let number = |in_blocks, outside| Number { in_blocks, outside };
         let packed = Some((7.0, Packing::Int8));
-        let counted = Counted { trained: number(1.0, 2.0), frozen: number(3.0, 5.0), packed };
+        let counted = ParameterCounts { trained: number(1.0, 2.0), frozen: number(3.0, 5.0), packed };
         assert_eq!(counted.parameters(), 18.0);
         let bytes = counted.bytes(|ParameterKind { is_trained, in_block, packing }| {
             match (is_trained, in_block, packing) {

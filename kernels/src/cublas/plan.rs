@@ -59,13 +59,13 @@ unsafe impl Send for Plan {}
 unsafe impl Sync for Plan {}
 
 /// The library's handle of a device, and the products that have been planned on it.
-struct Planned {
+struct DevicePlans {
     handle: Opaque,
     plans: HashMap<Layout, Result<Arc<Plan>, String>>,
 }
 
 // SAFETY: the library may be called from any thread.
-unsafe impl Send for Planned {}
+unsafe impl Send for DevicePlans {}
 
 impl Plan {
     /// Returns the plan of a product on a client's device. The first of its kind waits until the device's thread has
@@ -75,7 +75,7 @@ impl Plan {
     ///
     /// The library has no algorithm for it.
     pub fn of(client: &Client, layout: Layout) -> Result<Arc<Self>, String> {
-        static DEVICES: LazyLock<Mutex<HashMap<u16, Planned>>> = LazyLock::new(Mutex::default);
+        static DEVICES: LazyLock<Mutex<HashMap<u16, DevicePlans>>> = LazyLock::new(Mutex::default);
         let device = client.service_id().device.index_id;
         let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = devices.get(&device).and_then(|planned| planned.plans.get(&layout)) {
@@ -92,7 +92,7 @@ impl Plan {
         });
         let (DevicePointer(handle), plan) = planned?;
         let plan = plan.map_err(|why| format!("{}: {why}", described(&layout)));
-        let planned = devices.entry(device).or_insert_with(|| Planned { handle, plans: HashMap::new() });
+        let planned = devices.entry(device).or_insert_with(|| DevicePlans { handle, plans: HashMap::new() });
         if let Err(why) = &plan {
             warn!("{why}; CubeCL computes it, many times slower in half precision");
         }

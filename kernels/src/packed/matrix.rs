@@ -32,12 +32,12 @@ use crate::device::is_flex;
 pub struct PackedMatrix {
     packing: Packing,
     shape: [usize; 2],
-    stored: Stored,
+    stored: Storage,
 }
 
 #[expect(clippy::large_enum_variant, reason = "a program has one kind, for a few matrices of each block")]
 #[derive(Clone, Debug)]
-enum Stored {
+enum Storage {
     Host(Arc<Packed>),
     Device {
         /// Four bytes of codes each, the first in the lowest bits. The last block is whole.
@@ -52,7 +52,7 @@ enum Stored {
 impl PackedMatrix {
     /// Takes a matrix in host memory.
     pub fn new(packed: Packed) -> Self {
-        Self { packing: packed.packing, shape: packed.shape, stored: Stored::Host(Arc::new(packed)) }
+        Self { packing: packed.packing, shape: packed.shape, stored: Storage::Host(Arc::new(packed)) }
     }
 
     /// Returns how it is packed.
@@ -74,11 +74,11 @@ impl PackedMatrix {
     pub fn to_device(&self, device: &Device) -> Self {
         let device = device.clone().inner();
         let stored = match &self.stored {
-            Stored::Host(_) if is_flex(&device) => return self.clone(),
-            Stored::Device { words, .. } if words.device() == device => return self.clone(),
-            Stored::Device { .. } if is_flex(&device) => Stored::Host(self.to_host()),
-            Stored::Host(packed) => Self::upload(packed, &device),
-            Stored::Device { words, scales, values } => Stored::Device {
+            Storage::Host(_) if is_flex(&device) => return self.clone(),
+            Storage::Device { words, .. } if words.device() == device => return self.clone(),
+            Storage::Device { .. } if is_flex(&device) => Storage::Host(self.to_host()),
+            Storage::Host(packed) => Self::upload(packed, &device),
+            Storage::Device { words, scales, values } => Storage::Device {
                 words: words.clone().to_device(&device),
                 scales: scales.clone().to_device(&device),
                 values: values.clone().to_device(&device),
@@ -87,7 +87,7 @@ impl PackedMatrix {
         Self { stored, ..*self }
     }
 
-    fn upload(packed: &Packed, device: &Device) -> Stored {
+    fn upload(packed: &Packed, device: &Device) -> Storage {
         let blocks = packed.scales.len();
         let mut codes = packed.codes.clone();
         codes.resize(packed.packing.code_bytes(blocks * packed.packing.block()), 0);
@@ -98,7 +98,7 @@ impl PackedMatrix {
             let length = floats.len();
             Tensor::from_data(TensorData::new(floats, [length]), (device, DType::F32))
         };
-        Stored::Device {
+        Storage::Device {
             words: Tensor::from_data(words, (device, DType::I32)),
             scales: floats(packed.scales.clone()),
             values: floats(packed.packing.values()),
@@ -108,8 +108,8 @@ impl PackedMatrix {
     /// Returns codes and scales in host memory.
     pub fn to_host(&self) -> Arc<Packed> {
         let (words, scales) = match &self.stored {
-            Stored::Host(packed) => return packed.clone(),
-            Stored::Device { words, scales, .. } => (words.clone(), scales.clone()),
+            Storage::Host(packed) => return packed.clone(),
+            Storage::Device { words, scales, .. } => (words.clone(), scales.clone()),
         };
         let mut codes: Vec<u8> = words.into_data().iter::<i32>().flat_map(i32::to_le_bytes).collect();
         codes.truncate(self.packing.code_bytes(self.shape.iter().product()));
@@ -120,8 +120,8 @@ impl PackedMatrix {
     /// Returns the device, without autodiff.
     pub fn device(&self) -> Device {
         match &self.stored {
-            Stored::Host(_) => Device::flex(),
-            Stored::Device { words, .. } => words.device(),
+            Storage::Host(_) => Device::flex(),
+            Storage::Device { words, .. } => words.device(),
         }
     }
 
@@ -130,7 +130,7 @@ impl PackedMatrix {
     pub fn dense(&self, device: &Device, dtype: FloatDType) -> Tensor<2> {
         let device = device.clone().inner();
         match self.to_device(&device).stored {
-            Stored::Host(packed) => {
+            Storage::Host(packed) => {
                 let data = match dtype {
                     FloatDType::BF16 => TensorData::new(packed.unpacked(bf16::from_f32), self.shape),
                     FloatDType::F16 => TensorData::new(packed.unpacked(f16::from_f32), self.shape),
@@ -139,7 +139,7 @@ impl PackedMatrix {
                 };
                 Tensor::from_data(data, (&device, DType::from(dtype)))
             }
-            Stored::Device { words, scales, values } => {
+            Storage::Device { words, scales, values } => {
                 cast(unpacked(words, scales, values, (self.packing, self.shape)), dtype)
             }
         }
@@ -189,7 +189,7 @@ mod tests {
                 let numbers: Vec<f32> = (0..from * to).map(|at| (at as f32 * 1.7).sin()).collect();
                 let packed = packing.pack(&numbers, [from, to]);
                 let there = as_on_a_device(&packed);
-                let Stored::Device { words, scales, values } = there.stored.clone() else { panic!("there") };
+                let Storage::Device { words, scales, values } = there.stored.clone() else { panic!("there") };
                 let dense = unpacked(words, scales, values, (packing, [from, to]));
                 assert_eq!(dense.dims(), [from, to]);
                 let dense: Vec<f32> = dense.into_data().iter().collect();

@@ -17,7 +17,7 @@ use crate::flex::adjacent;
 const TASK: usize = 1 << 20;
 
 /// Tensors as a buffer.
-struct Joined {
+struct JoinedTensors {
     parts: Vec<(Range<usize>, FlexTensor)>,
     bytes: usize,
     /// The buffer, if someone has asked for its memory instead of a copy.
@@ -41,7 +41,7 @@ pub fn joined(tensors: Vec<Tensor<1>>, places: Vec<Range<usize>>, bytes: usize) 
         (place, tensor)
     };
     let parts = tensors.into_iter().zip(places).map(part).collect();
-    let joined = Joined { parts, bytes, here: OnceLock::new() };
+    let joined = JoinedTensors { parts, bytes, here: OnceLock::new() };
     // SAFETY: all of its memory, which has so many bytes, is initialized.
     unsafe { Bytes::from_controller(Box::new(joined), bytes) }
 }
@@ -53,7 +53,7 @@ fn of_flex(tensor: DispatchTensor) -> FlexTensor {
     }
 }
 
-impl Joined {
+impl JoinedTensors {
     fn copy_to(&self, buffer: &mut [u8]) {
         for (place, tensor) in &self.parts {
             let start = tensor.layout().start_offset() * tensor.dtype().size();
@@ -72,7 +72,7 @@ impl Joined {
     }
 }
 
-impl AllocationController for Joined {
+impl AllocationController for JoinedTensors {
     fn alloc_align(&self) -> usize {
         1
     }

@@ -8,10 +8,10 @@ use firebrick_strategies::float_name;
 
 /// The reads so far, in order.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Reads(Arc<Mutex<Vec<Read>>>);
+pub(super) struct Reads(Arc<Mutex<Vec<ParamRead>>>);
 
 #[derive(Clone, Debug)]
-struct Read {
+struct ParamRead {
     path: String,
     dtype: DType,
 }
@@ -21,7 +21,7 @@ impl Reads {
     /// first that is not in `dtype`, or else the first.
     pub fn suspect(&self, dtype: FloatDType) -> Option<(String, &'static str)> {
         let reads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let layer = |read: &Read| read.path.rsplit_once('.').map(|(layer, _)| layer.to_string());
+        let layer = |read: &ParamRead| read.path.rsplit_once('.').map(|(layer, _)| layer.to_string());
         let last = layer(reads.last()?);
         let of_layer = reads.iter().rev().take_while(|read| layer(read) == last).count();
         let of_layer = &reads[reads.len() - of_layer..];
@@ -63,7 +63,7 @@ impl Reparameterization for Note {
     const NAME: &'static str = "note";
 
     fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
-        let read = Read { path: self.path.clone(), dtype: base.dtype() };
+        let read = ParamRead { path: self.path.clone(), dtype: base.dtype() };
         self.reads.0.lock().unwrap_or_else(PoisonError::into_inner).push(read);
         base
     }

@@ -9,12 +9,12 @@ use super::Answers;
 use crate::Data;
 use crate::data::Stream;
 
-struct Answered<B> {
+struct AnsweredStream<B> {
     stream: Stream<B>,
     answers: Arc<Answers>,
 }
 
-impl<B: Batch> Batches for Answered<B> {
+impl<B: Batch> Batches for AnsweredStream<B> {
     type Batch = B;
 
     fn samples(&self, epoch: u64) -> usize {
@@ -44,8 +44,9 @@ impl Answers {
     /// Gives the batches of a run's data their answers.
     pub fn give<B: Batch>(self, data: Data<B>) -> Data<B> {
         let answers = Arc::new(self);
-        let answered =
-            |stream: Stream<B>| -> Stream<B> { Arc::new(Answered { stream, answers: answers.clone() }) };
+        let answered = |stream: Stream<B>| -> Stream<B> {
+            Arc::new(AnsweredStream { stream, answers: answers.clone() })
+        };
         Data { train: answered(data.train.clone()), valid: data.valid.clone().map(answered), ..data }
     }
 }

@@ -42,13 +42,13 @@ use crate::scratch::Values;
 use crate::{Loss, Objective, TrainError};
 
 use memory::MemoryProbe;
-use passes::{Forward, Given, Passes};
+use passes::{Forward, PassBatch, Passes};
 pub use prepared::PreparedRun;
 use ranks::Ranks;
 pub use saved::Whole;
 use update::LossScale;
 use updater::Updater;
-use weights::{Awaited, Weights};
+use weights::{AwaitedParams, Weights};
 
 /// The state of a run between two steps.
 pub struct Session<M> {
@@ -199,13 +199,13 @@ impl<M: Module> Session<M> {
         let forward = match batches.given(at, passes, feed)? {
             None => None,
             // Runs along with the other ranks, contributing nothing.
-            Some((Given::Spare(batch), pass)) => {
-                let awaited = Awaited::of(self.weights.replica());
+            Some((PassBatch::Spare(batch), pass)) => {
+                let awaited = AwaitedParams::of(self.weights.replica());
                 let (model, pass) = pass.empty_batch(true).enter(self.weights.replica())?;
                 let loss = pass.forward(|| model.loss(batch, &pass).sum)?;
                 Some(Forward { model, pass, loss, awaited })
             }
-            Some((Given::Own(batch), pass)) => {
+            Some((PassBatch::Own(batch), pass)) => {
                 if batches.are_over() {
                     batches.beyond = self.memory.begin_pass(&pass);
                 }
@@ -228,7 +228,7 @@ impl<M: Module> Session<M> {
     {
         let scale = self.loss_scale();
         let replica = self.weights.replica();
-        let (awaited, expected) = (Awaited::of(replica), batch.items());
+        let (awaited, expected) = (AwaitedParams::of(replica), batch.items());
         let (model, pass) = pass.enter(replica)?;
         let span = self.ranks.world.timeline().span(Activity::Forward, || "the model".into());
         let found = pass.forward(|| model.loss(batch, &pass))?;

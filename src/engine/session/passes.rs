@@ -7,7 +7,7 @@ use firebrick_datasets::Batch;
 use firebrick_kernels::Draws;
 use firebrick_strategies::{Pass, PipelineStep};
 
-use super::weights::Awaited;
+use super::weights::AwaitedParams;
 use crate::TrainError;
 use crate::engine::feed::{Feed, MicroBatch, Window};
 use crate::memory::Beyond;
@@ -36,11 +36,11 @@ pub(super) struct Forward<M> {
     /// The scaled loss, unless the pass ends before it.
     pub loss: Option<Tensor<1>>,
     /// The parameters that were on their way when the pass began.
-    pub awaited: Awaited,
+    pub awaited: AwaitedParams,
 }
 
 /// The batch of a pass.
-pub(super) enum Given<B> {
+pub(super) enum PassBatch<B> {
     Own(B),
     /// One that stands in, with which this rank takes part and contributes nothing.
     Spare(B),
@@ -75,7 +75,7 @@ impl<B: Batch, M> Passes<B, M> {
         step: (usize, usize),
         pass: &Pass,
         feed: &mut Feed<B>,
-    ) -> Result<Option<(Given<B>, Pass)>, TrainError> {
+    ) -> Result<Option<(PassBatch<B>, Pass)>, TrainError> {
         let ((index, chunk), epoch) = (step, self.epoch);
         let MicroBatch { batch, positions } = &mut self.micro_batches[index];
         let positions = positions.clone();
@@ -86,8 +86,8 @@ impl<B: Batch, M> Passes<B, M> {
             (batch, _) => batch,
         };
         let given = match batch.filter(|batch| batch.items() > 0) {
-            Some(batch) => Given::Own(batch),
-            None if self.items[index] > 0 && self.is_collective => Given::Spare(feed.spare()?),
+            Some(batch) => PassBatch::Own(batch),
+            None if self.items[index] > 0 && self.is_collective => PassBatch::Spare(feed.spare()?),
             None => return Ok(None),
         };
         Ok(Some((given, pass.drawing(draws).of_stage(chunk))))

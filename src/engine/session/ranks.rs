@@ -17,14 +17,14 @@ pub(super) struct Ranks {
     /// So many ranks in a row train on the same samples.
     per_batch: usize,
     /// Counts what is exchanged for each step.
-    counted: Counted,
+    counted: ExchangeTally,
     /// The next window over all ranks, if they have told each other of it.
     next: Option<WindowOfAll>,
 }
 
 impl Ranks {
     pub fn new(world: Communicator, per_batch: usize) -> Self {
-        Self { world, per_batch, counted: Counted::default(), next: None }
+        Self { world, per_batch, counted: ExchangeTally::default(), next: None }
     }
 
     /// The rank's share of each global batch.
@@ -108,14 +108,14 @@ impl Ranks {
 /// A step ends when the host has queued it. Other threads send its results once the device has computed them, which may be
 /// after that. The next step counts these bytes.
 #[derive(Debug, Default)]
-struct Counted {
+struct ExchangeTally {
     /// What had been exchanged when the last step ended.
     ended: Option<Exchanged>,
     /// What was exchanged after it had ended.
     between: Exchanged,
 }
 
-impl Counted {
+impl ExchangeTally {
     /// Returns from where to count what is exchanged from now on: from the end of the last step, unless the rank has made a
     /// call since then, such as those of an evaluation.
     pub fn begin(&mut self, world: &Communicator) -> Exchanged {
@@ -158,7 +158,7 @@ mod tests {
     /// Returns the bytes that a step counts which gathers one element, those of a step after it, and those between two steps
     /// after a call that is no step's.
     fn counts(rank: &Communicator) -> [(u64, u64); 3] {
-        let mut counted = Counted::default();
+        let mut counted = ExchangeTally::default();
         let from = counted.begin(rank);
         let late = gather(rank);
         let step = counted.end(rank, &from);

@@ -15,7 +15,7 @@ use firebrick_world::is_host;
 
 use super::Session;
 use super::memory::MemoryProbe;
-use super::updater::{Undecided, Updater, arrived};
+use super::updater::{UndecidedUpdate, Updater, arrived};
 use crate::TrainError;
 use crate::accounting::{FirstUpdate, Placement};
 use crate::checkpoint::{OnDisk, StateSize};
@@ -57,7 +57,7 @@ impl<M: Module> Session<M> {
                     let loss_scale = self.loss_scale_by(&tensor);
                     self.update(grads, Some(tensor), step)?;
                     step.settled = None;
-                    self.updater.undecided = Some(Undecided { norm, params, loss_scale });
+                    self.updater.undecided = Some(UndecidedUpdate { norm, params, loss_scale });
                     return Ok(());
                 }
                 // The norm decides about the update, and is also the reported number. The loss is read with it: a step
@@ -108,7 +108,7 @@ impl<M: Module> Session<M> {
     /// The device has failed, another rank is gone, or a strategy ends the run.
     pub fn confirm(&mut self) -> Result<(), TrainError> {
         self.arrive()?;
-        let Some(Undecided { norm, params, .. }) = self.updater.undecided.take() else { return Ok(()) };
+        let Some(UndecidedUpdate { norm, params, .. }) = self.updater.undecided.take() else { return Ok(()) };
         let settled = settled_by(norm.read()?);
         match &settled {
             Settled::Applied if self.stages.keeps_average() => {

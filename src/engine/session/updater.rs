@@ -45,11 +45,11 @@ pub(super) struct Updater {
     /// The parameters whose updates are left to the end of an update, where the device can decide about them.
     pub deferred: HashSet<ParamId>,
     /// The last update, if the device decides about it and nothing has read its decision.
-    pub undecided: Option<Undecided>,
+    pub undecided: Option<UndecidedUpdate>,
 }
 
 /// An update that the device makes if the norm is finite.
-pub(super) struct Undecided {
+pub(super) struct UndecidedUpdate {
     pub norm: Late,
     /// The parameters that have a gradient.
     pub params: HashSet<ParamId>,
@@ -136,7 +136,7 @@ impl Updater {
     }
 
     /// Keeps what an update has shown: what it wrote, and the parameters whose updates were deferred if all were.
-    fn shown(&mut self, written: Written, deferred: Option<HashSet<ParamId>>) {
+    fn shown(&mut self, written: UpdateCopies, deferred: Option<HashSet<ParamId>>) {
         match deferred {
             Some(params) => self.deferred.extend(params),
             None => self.deferred.clear(),
@@ -167,7 +167,7 @@ fn stepped<M: Module>(
 
 /// What an update wrote besides the master.
 #[derive(Default)]
-struct Written {
+struct UpdateCopies {
     /// The number of the replica's parameters that are copies written by the update.
     taken: usize,
     /// The parameters that have such a copy.
@@ -207,7 +207,7 @@ fn published_from<M: Module, I: Send>(
     input: I,
     is_decided: bool,
     master: impl Fn(I) -> (M, Together) + Send + Sync,
-) -> Result<((M, M), Written), StrategyError> {
+) -> Result<((M, M), UpdateCopies), StrategyError> {
     device.memory_persistent_allocations((input, stages), |(input, stages)| {
         let (master, together) = master(input);
         let waited = together.waiting();
@@ -217,11 +217,11 @@ fn published_from<M: Module, I: Send>(
         }
         let mut publish = || stages.publish(master.clone());
         let (replica, written) = match copies {
-            None => (publish(), Written { waited, ..Written::default() }),
+            None => (publish(), UpdateCopies { waited, ..UpdateCopies::default() }),
             Some(copies) => {
                 let params = copies.params(&master);
                 let (replica, taken) = copies.lend(publish);
-                (replica, Written { taken, params, waited })
+                (replica, UpdateCopies { taken, params, waited })
             }
         };
         Ok(((master, replica?), written))
@@ -285,13 +285,13 @@ fn published_in_parts<M: Module>(
     stages: &mut Stages<M>,
     input: Input<'_, M>,
     way: Way,
-) -> Result<((M, M), Written), StrategyError> {
+) -> Result<((M, M), UpdateCopies), StrategyError> {
     device.memory_persistent_allocations((input, stages), |(input, stages)| {
         let (optimizer, disk, master, grads) = input;
         // An update is of the first place of a tied parameter, in place only if nothing else holds the tensor.
         let master = if way.is_tied { untie(master) } else { master };
         let offloaded = disk.as_ref().and_then(|disk| disk.offloaded().cloned());
-        let (values, written) = (HashMap::new(), Written::default());
+        let (values, written) = (HashMap::new(), UpdateCopies::default());
         let mut publishing = Publishing { stages, offloaded, values, written, failed: None };
         let mut update = |optimizer: &mut ModelOptimizer, model: M, Part { params, grads }: Part| {
             let mut together = Together::new().writing(way.writes);
@@ -318,7 +318,7 @@ struct Publishing<'a, M> {
     offloaded: Option<Arc<DiskParams>>,
     /// The other published parameters, each flat.
     values: HashMap<ParamId, Tensor<1>>,
-    written: Written,
+    written: UpdateCopies,
     failed: Option<StrategyError>,
 }
 
@@ -352,7 +352,7 @@ impl<M: Module> Publishing<'_, M> {
     }
 
     /// Publishes the parameters that the update left as they were, and returns master and replica.
-    fn end(mut self, master: M) -> Result<((M, M), Written), StrategyError> {
+    fn end(mut self, master: M) -> Result<((M, M), UpdateCopies), StrategyError> {
         let master = renewed(self.offloaded.as_deref(), master, Values::Master);
         self.stages.updated(&master);
         let mut rest = HashSet::new();

@@ -187,8 +187,8 @@ impl<M: Module> Weights<M> {
     /// Returns true if all trained weights but those that wait are finite, with one wait for the device. It may return
     /// false where they are: if their squares overflow, or if they are on several devices.
     fn all_finite(&self) -> Result<bool, TrainError> {
-        struct Trained<F>(Vec<DispatchTensor>, HashSet<ParamId>, F);
-        impl<F: Fn(ParamId) -> bool> ModuleVisitor for Trained<F> {
+        struct TakeTrained<F>(Vec<DispatchTensor>, HashSet<ParamId>, F);
+        impl<F: Fn(ParamId) -> bool> ModuleVisitor for TakeTrained<F> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
                 if !(self.2)(param.id) && learns(param) && self.1.insert(param.id) {
                     self.0.push(param.base().inner().into_dispatch());
@@ -199,7 +199,7 @@ impl<M: Module> Weights<M> {
         if master.devices().len() > 1 {
             return Ok(false);
         }
-        let mut trained = Trained(Vec::new(), HashSet::new(), |id| self.waits(id));
+        let mut trained = TakeTrained(Vec::new(), HashSet::new(), |id| self.waits(id));
         master.visit(&mut trained);
         match trained.0.is_empty() {
             true => Ok(true),
@@ -251,9 +251,9 @@ impl ModuleVisitor for NotFinite {
 }
 
 /// The parameters of a replica that have no value when a pass begins, and get it from other ranks.
-pub(super) struct Awaited(HashSet<ParamId>);
+pub(super) struct AwaitedParams(HashSet<ParamId>);
 
-impl Awaited {
+impl AwaitedParams {
     pub fn of<M: Module>(replica: &M) -> Self {
         let mut awaited = HashSet::new();
         each_param(replica, |param| {

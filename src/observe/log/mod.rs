@@ -9,7 +9,7 @@ use std::path::Path;
 use firebrick_datasets::Fingerprint;
 use serde::{Deserialize, Serialize};
 
-use crate::files::appended::Appended;
+use crate::files::appended::AppendedFile;
 use crate::files::writes::Writes;
 use crate::observe::numbers::{EvaluationNumbers, SaveNumbers, StepNumbers};
 use crate::observe::observer::Observer;
@@ -25,7 +25,7 @@ pub(crate) const LOG: &str = "metrics.jsonl";
 /// full disk, are kept and retried with the next line.
 pub(crate) struct Log {
     /// A rank without an output folder writes nothing.
-    file: Option<Appended>,
+    file: Option<AppendedFile>,
     writes: Writes,
     bytes: u64,
     /// The checksum of those bytes.
@@ -54,7 +54,7 @@ impl Log {
             let path = folder.join(LOG);
             File::create(&path).map_err(|error| TrainError::file(&path, "creating the log", error))
         };
-        let file = folder.map(create).transpose()?.map(Appended::new);
+        let file = folder.map(create).transpose()?.map(AppendedFile::new);
         Ok(Self { file, writes: Writes::of(LOG, tells), bytes: 0, sum: blake3::Hasher::new() })
     }
 
@@ -74,7 +74,7 @@ impl Log {
         let goes_on = going_on::go_on(folder, mark, others);
         let goes_on = goes_on.map_err(|error| TrainError::file(&path, "going on with the log", error))?;
         let going_on::GoingOn { file, bytes, sum, past } = goes_on;
-        Ok((Self { file: Some(Appended::new(file)), writes: Writes::of(LOG, tells), bytes, sum }, past))
+        Ok((Self { file: Some(AppendedFile::new(file)), writes: Writes::of(LOG, tells), bytes, sum }, past))
     }
 
     /// The position after this many updates, including lines that are not written yet.

@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::event;
 use super::event::write_record;
 use crate::TrainError;
-use crate::files::appended::Appended;
+use crate::files::appended::AppendedFile;
 
 /// The prefix of TensorBoard's file names; the second of creation follows.
 const PREFIX: &str = "events.out.tfevents.";
@@ -55,7 +55,7 @@ impl From<TensorBoardError> for TrainError {
 #[derive(Debug)]
 pub struct TensorBoard {
     path: PathBuf,
-    file: Appended,
+    file: AppendedFile,
 }
 
 impl TensorBoard {
@@ -92,7 +92,7 @@ impl TensorBoard {
         let second = second.map_or(0, |second| second.saturating_add(1)).max(now() as u64);
         let path = folder.join(format!("{PREFIX}{second:010}.{}.{}.0", host(), std::process::id()));
         let file = File::create_new(&path).map_err(failed("creating", &path))?;
-        let mut board = Self { path, file: Appended::new(file) };
+        let mut board = Self { path, file: AppendedFile::new(file) };
         board.write(&event::file_version(now()))?;
         // Even in the first file: TensorBoard treats only the second start as a resumed run.
         board.write(&event::session_start(now(), from))?;

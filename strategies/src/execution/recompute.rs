@@ -197,14 +197,14 @@ impl<M: Module> Stage<M> for Recomputing {
     }
 
     fn init_master(&mut self, model: M) -> Result<M, StrategyError> {
-        Ok(if self.elementwise { map_params(model, &mut Balanced) } else { model })
+        Ok(if self.elementwise { map_params(model, &mut CheckpointBalanced) } else { model })
     }
 }
 
 /// Puts Burn's checkpointing scheme on the parameters, since Burn reads it from tensors.
-struct Balanced;
+struct CheckpointBalanced;
 
-impl ParamMap for Balanced {
+impl ParamMap for CheckpointBalanced {
     fn map<const D: usize>(&mut self, _: ParamId, value: Tensor<D>) -> Tensor<D> {
         let required = value.is_require_grad();
         let leaf = Tensor::from_inner(value.inner());

@@ -33,12 +33,12 @@ pub struct Agreement(Arc<Inner>);
 
 struct Inner {
     world: Communicator,
-    told: Mutex<Told>,
+    told: Mutex<RankNumbers>,
     made: OnceLock<Agreed>,
 }
 
 /// What this rank tells the others.
-struct Told {
+struct RankNumbers {
     loss: Option<Tensor<1>>,
     numbers: Option<Box<dyn FnOnce() -> Vec<f64> + Send>>,
 }
@@ -73,7 +73,7 @@ impl Agreement {
         loss: Option<Tensor<1>>,
         numbers: impl FnOnce() -> Vec<f64> + Send + 'static,
     ) -> Self {
-        let told = Mutex::new(Told { loss, numbers: Some(Box::new(numbers)) });
+        let told = Mutex::new(RankNumbers { loss, numbers: Some(Box::new(numbers)) });
         Self(Arc::new(Inner { world: world.clone(), told, made: OnceLock::new() }))
     }
 
@@ -103,7 +103,7 @@ impl Agreement {
         whole: Option<Tensor<1>>,
     ) -> Result<&Agreed, StrategyError> {
         let Inner { world, told, made } = &*self.0;
-        let Told { loss, numbers: own } = &mut *told.lock().unwrap_or_else(PoisonError::into_inner);
+        let RankNumbers { loss, numbers: own } = &mut *told.lock().unwrap_or_else(PoisonError::into_inner);
         let late = [squares, whole, loss.take()];
         let exist = late.each_ref().map(Option::is_some);
         let read = numbers(late.into_iter().flatten().collect());

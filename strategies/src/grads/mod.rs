@@ -33,8 +33,8 @@ use crate::{ModelParts, Sharding, StrategyError, each_param};
 pub use agreement::{Agreed, Agreement};
 use norm::Norm;
 pub use outcome::{Outcome, Settled, SkipReason};
-use owed::Owed;
-use visits::{Distinct, Elsewhere, Narrow, Pairs, PutGrads, Shaped, TakeGrads};
+use owed::HalfGradient;
+use visits::{Distinct, Elsewhere, Narrow, Pairs, PutGrads, PutShaped, TakeGrads};
 
 /// The gradients of one micro-batch, or of several in a window, with the facts known about them.
 ///
@@ -43,7 +43,7 @@ use visits::{Distinct, Elsewhere, Narrow, Pairs, PutGrads, Shaped, TakeGrads};
 pub struct Grads {
     params: GradientsParams,
     /// The gradients that [`cast`](Self::cast) has left in half precision.
-    owed: Vec<Owed>,
+    owed: Vec<HalfGradient>,
     /// Gradients that segments have reduced or moved already, in the backward pass, flat.
     delivered: HashMap<ParamId, Tensor<1>>,
     closes: bool,
@@ -267,7 +267,7 @@ impl Grads {
         if let Some((ids, last)) = ahead {
             flat.extend(std::iter::zip(ids, last.wait()?));
         }
-        model.visit(&mut Distinct::new(&mut self.params, &mut Shaped { flat, shapes }));
+        model.visit(&mut Distinct::new(&mut self.params, &mut PutShaped { flat, shapes }));
         Ok(())
     }
 

@@ -8,18 +8,18 @@ use firebrick_kernels::cast;
 use firebrick_world::{Communicator, PartShape};
 
 use super::Grads;
-use super::visits::{Distinct, Shaped, Visit};
+use super::visits::{Distinct, PutShaped, Visit};
 use crate::{StrategyError, each_distinct_param};
 
 /// Takes the gradients to sum, each flat and in the dtype of its parameter.
-struct Taken {
+struct TakeFlat {
     /// The place of each of them.
     places: HashMap<ParamId, usize>,
     like: Vec<PartShape>,
     own: Vec<Option<Tensor<1>>>,
 }
 
-impl Visit for Taken {
+impl Visit for TakeFlat {
     fn visit<const D: usize>(&mut self, id: ParamId, grad: Option<Tensor<D>>) -> Option<Tensor<D>> {
         let Some(&place) = self.places.get(&id) else { return grad };
         let dtype = FloatDType::from(self.like[place].dtype);
@@ -55,12 +55,12 @@ impl Grads {
             return Ok(());
         };
         let places = ids.iter().copied().zip(0..).collect();
-        let mut taken = Taken { places, own: vec![None; like.len()], like };
+        let mut taken = TakeFlat { places, own: vec![None; like.len()], like };
         model.visit(&mut Distinct::new(&mut self.params, &mut taken));
         let what = "the gradients outside blocks";
         let sums = ranks.begin_all_reduce(what, taken.own, &taken.like, &device)?.wait()?;
         let flat = ids.into_iter().zip(sums).filter_map(|(id, sum)| Some((id, sum?))).collect();
-        model.visit(&mut Distinct::new(&mut self.params, &mut Shaped { flat, shapes }));
+        model.visit(&mut Distinct::new(&mut self.params, &mut PutShaped { flat, shapes }));
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Shape, Tensor};
 
 use super::GradMap;
-use super::owed::Owed;
+use super::owed::HalfGradient;
 use crate::{ModelParts, Sharding};
 
 /// A function of the gradient of each distinct parameter, `None` if it has no gradient.
@@ -101,12 +101,12 @@ impl Visit for Elsewhere<'_> {
 }
 
 /// Puts flat gradients in the place of those that were taken, in their shapes.
-pub(super) struct Shaped {
+pub(super) struct PutShaped {
     pub flat: HashMap<ParamId, Tensor<1>>,
     pub shapes: HashMap<ParamId, Vec<usize>>,
 }
 
-impl Visit for Shaped {
+impl Visit for PutShaped {
     fn visit<const D: usize>(&mut self, id: ParamId, kept: Option<Tensor<D>>) -> Option<Tensor<D>> {
         match (self.flat.remove(&id), self.shapes.remove(&id)) {
             (Some(flat), Some(shape)) => Some(flat.reshape(Shape::from(shape))),
@@ -130,7 +130,7 @@ pub(super) struct Narrow<'a, F> {
     pub dtype_of: F,
     pub found: Vec<(FloatDType, Vec<(ParamId, DispatchTensor)>)>,
     /// Those whose cast may wait stay where they are, and are listed here.
-    pub owed: &'a mut Vec<Owed>,
+    pub owed: &'a mut Vec<HalfGradient>,
 }
 
 impl<F: Fn(ParamId) -> Option<FloatDType>> Visit for Narrow<'_, F> {
@@ -140,7 +140,7 @@ impl<F: Fn(ParamId) -> Option<FloatDType>> Visit for Narrow<'_, F> {
         else {
             return Some(grad);
         };
-        if let Some(owed) = Owed::of::<D>(id, grad.dtype(), dtype).filter(|_| !self.divides) {
+        if let Some(owed) = HalfGradient::of::<D>(id, grad.dtype(), dtype).filter(|_| !self.divides) {
             self.owed.push(owed);
             return Some(grad);
         }

@@ -145,7 +145,7 @@ impl<M: Module> Stage<M> for Averaging<M> {
     fn updated(&mut self, master: &M) {
         let trained = &self.trained;
         let Some(average) = self.average.take() else {
-            self.average = Some(map_params(master.clone(), &mut Copied(trained)));
+            self.average = Some(map_params(master.clone(), &mut CopyTrained(trained)));
             return;
         };
         let kept = self.ema.decay_after(self.updates);
@@ -161,15 +161,15 @@ impl<M: Module> Stage<M> for Averaging<M> {
     }
 
     fn resume_average(&mut self, averaged: M) {
-        self.average = Some(map_params(averaged, &mut Copied(&self.trained)));
+        self.average = Some(map_params(averaged, &mut CopyTrained(&self.trained)));
     }
 }
 
 /// Copies the trained parameters in f32: an optimizer updates the master's tensors in place only if nothing shares
 /// them.
-struct Copied<'a>(&'a HashSet<ParamId>);
+struct CopyTrained<'a>(&'a HashSet<ParamId>);
 
-impl ParamMap for Copied<'_> {
+impl ParamMap for CopyTrained<'_> {
     fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
         match self.0.contains(&id) {
             true => relift(value.clone().inner().cast(FloatDType::F32) * 1.0, &value),

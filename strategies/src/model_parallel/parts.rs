@@ -253,7 +253,7 @@ impl ModelParts {
     ///
     /// Another rank is gone.
     pub fn whole<M: Module>(&self, model: M, root: Option<usize>) -> Result<Option<M>, StrategyError> {
-        let mut joined = Joined { parts: self, root, error: None };
+        let mut joined = JoinParts { parts: self, root, error: None };
         let model = map_params(model, &mut joined);
         match joined.error {
             Some(error) => Err(error.into()),
@@ -332,13 +332,13 @@ impl ModelParts {
 }
 
 /// Joins the parts of each divided parameter.
-struct Joined<'a> {
+struct JoinParts<'a> {
     parts: &'a ModelParts,
     root: Option<usize>,
     error: Option<WorldError>,
 }
 
-impl ParamMap for Joined<'_> {
+impl ParamMap for JoinParts<'_> {
     fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
         if self.parts.holders(id).is_none() || self.error.is_some() {
             return value;
@@ -353,7 +353,7 @@ impl ParamMap for Joined<'_> {
     }
 }
 
-impl Joined<'_> {
+impl JoinParts<'_> {
     /// Returns the whole parameter, in host memory, if it is for this rank.
     fn joined<const D: usize>(
         &self,

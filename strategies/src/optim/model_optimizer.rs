@@ -29,14 +29,14 @@ use crate::params::Lifting;
 /// # Ok::<(), firebrick_strategies::SettingError>(())
 /// ```
 #[derive(Clone)]
-pub struct ModelOptimizer(Kind);
+pub struct ModelOptimizer(Inner);
 
 #[derive(Clone)]
-enum Kind {
+enum Inner {
     Groups {
         /// The last one that matches a parameter updates it.
         groups: Vec<ParamsOptimizer>,
-        states: HashMap<ParamId, Held>,
+        states: HashMap<ParamId, LiveState>,
     },
     /// Burn's own has groups and states of its own.
     Burns(ModuleOptimizer),
@@ -53,7 +53,7 @@ pub(super) struct ParamsOptimizer {
 
 /// The state of one parameter.
 #[derive(Clone)]
-struct Held {
+struct LiveState {
     /// The index of the parameter's group.
     group: usize,
     path: Option<String>,
@@ -62,7 +62,7 @@ struct Held {
 
 impl From<ModuleOptimizer> for ModelOptimizer {
     fn from(optimizer: ModuleOptimizer) -> Self {
-        Self(Kind::Burns(optimizer))
+        Self(Inner::Burns(optimizer))
     }
 }
 
@@ -75,7 +75,7 @@ impl ParamsOptimizer {
 impl ModelOptimizer {
     /// Creates an optimizer of groups, of which each parameter belongs to the last one that matches it.
     pub(super) fn of(groups: Vec<ParamsOptimizer>) -> Self {
-        Self(Kind::Groups { groups, states: HashMap::new() })
+        Self(Inner::Groups { groups, states: HashMap::new() })
     }
 
     /// Creates an optimizer for all parameters of a model, at the learning rate itself.
@@ -103,8 +103,8 @@ impl ModelOptimizer {
         together: &mut Together,
     ) -> M {
         match &mut self.0 {
-            Kind::Burns(optimizer) => optimizer.step(rate, model, grads),
-            Kind::Groups { groups, states } => {
+            Inner::Burns(optimizer) => optimizer.step(rate, model, grads),
+            Inner::Groups { groups, states } => {
                 model.map(&mut Update { rate, groups, states, grads, together, path: Vec::new() })
             }
         }
@@ -113,11 +113,11 @@ impl ModelOptimizer {
     /// Undoes what the host has recorded of the last update of these parameters, which the device has
     /// [refused](Together::if_finite). All of them must have [waited](Together::waiting) for its launch.
     pub fn retract(&mut self, params: &HashSet<ParamId>) {
-        if let Kind::Groups { groups, states } = &mut self.0 {
+        if let Inner::Groups { groups, states } = &mut self.0 {
             for id in params {
-                if let Some(Held { group, path, state }) = states.remove(id) {
+                if let Some(LiveState { group, path, state }) = states.remove(id) {
                     let state = groups[group].optimizer.retracted(state);
-                    states.insert(*id, Held { group, path, state });
+                    states.insert(*id, LiveState { group, path, state });
                 }
             }
         }
@@ -127,16 +127,16 @@ impl ModelOptimizer {
     /// optimizers of Burn stay where they are.
     pub fn on_host(&self) -> Self {
         let mut copy = self.clone();
-        if let Kind::Groups { groups, states } = &mut copy.0 {
+        if let Inner::Groups { groups, states } = &mut copy.0 {
             let mut tensors = Vec::new();
-            for Held { group, state, .. } in states.values() {
+            for LiveState { group, state, .. } in states.values() {
                 groups[*group].optimizer.read(state.clone(), &mut |tensor| {
                     tensors.push(tensor);
                     None
                 });
             }
             let mut data = all_on_host(tensors).into_iter();
-            for Held { group, state, .. } in states.values_mut() {
+            for LiveState { group, state, .. } in states.values_mut() {
                 *state = groups[*group].optimizer.read(state.clone(), &mut |_| data.next());
             }
         }
@@ -150,11 +150,11 @@ impl ModelOptimizer {
     /// A state of an optimizer of Burn cannot be read.
     pub fn states(&self, ids: Option<&HashSet<ParamId>>) -> Result<OptimizerStates, RecordError> {
         let (groups, states) = match &self.0 {
-            Kind::Burns(optimizer) => return of_burn::states(optimizer, ids),
-            Kind::Groups { groups, states } => (groups, states),
+            Inner::Burns(optimizer) => return of_burn::states(optimizer, ids),
+            Inner::Groups { groups, states } => (groups, states),
         };
         let wanted = states.iter().filter(|(id, _)| ids.is_none_or(|ids| ids.contains(*id)));
-        let read = |(id, Held { group, path, state }): (&ParamId, &Held)| {
+        let read = |(id, LiveState { group, path, state }): (&ParamId, &LiveState)| {
             let mut sink = StateSink::default();
             groups[*group].optimizer.states().state_flatten("", state, &mut sink);
             let StateSink { tensors, scalars } = sink;
@@ -173,15 +173,15 @@ impl ModelOptimizer {
     /// A state of an optimizer of Burn cannot be restored.
     pub fn load(&mut self, loaded: OptimizerStates, device: &Device) -> Result<(), RecordError> {
         let (groups, states) = match &mut self.0 {
-            Kind::Burns(optimizer) => return of_burn::load(optimizer, loaded),
-            Kind::Groups { groups, states } => (groups, states),
+            Inner::Burns(optimizer) => return of_burn::load(optimizer, loaded),
+            Inner::Groups { groups, states } => (groups, states),
         };
         let restored = |(id, ParamState { axes, path, tensors, scalars })| {
             let mut source = StateSource::new(scalars.into_iter().collect());
             tensors.into_iter().for_each(|(field, data)| source.insert_tensor(field, data));
             let group = group_of(groups, id, path.as_deref());
             let state = groups[group].optimizer.states().state_unflatten(axes, "", &mut source, device)?;
-            Some((id, Held { group, path, state }))
+            Some((id, LiveState { group, path, state }))
         };
         *states = loaded.into_iter().filter_map(restored).collect();
         Ok(())
@@ -189,7 +189,7 @@ impl ModelOptimizer {
 
     /// Returns whether gradients are clipped by an optimizer of Burn, tensor by tensor.
     pub fn has_gradient_clipping(&self) -> bool {
-        matches!(&self.0, Kind::Burns(optimizer) if optimizer.has_gradient_clipping())
+        matches!(&self.0, Inner::Burns(optimizer) if optimizer.has_gradient_clipping())
     }
 }
 
@@ -203,7 +203,7 @@ fn group_of(groups: &[ParamsOptimizer], id: ParamId, path: Option<&str>) -> usiz
 struct Update<'a> {
     rate: LearningRate,
     groups: &'a [ParamsOptimizer],
-    states: &'a mut HashMap<ParamId, Held>,
+    states: &'a mut HashMap<ParamId, LiveState>,
     grads: GradientsParams,
     together: &'a mut Together,
     /// The modules that the walk is in.
@@ -228,7 +228,7 @@ impl ModuleMapper for Update<'_> {
         let value = if value.device() == device { value } else { value.to_device(&device) };
         let path = self.path.join(".");
         let (group, state) = match self.states.remove(&id) {
-            Some(Held { group, state, .. }) => (group, Some(state)),
+            Some(LiveState { group, state, .. }) => (group, Some(state)),
             None => (group_of(self.groups, id, Some(&path)), None),
         };
         let ParamsOptimizer { lr_scale, optimizer, .. } = &self.groups[group];
@@ -236,7 +236,7 @@ impl ModuleMapper for Update<'_> {
         let operands = (value.into_bridge(), grad.into_bridge());
         let (value, state) = optimizer.update(D, lr_scale * self.rate, operands, state, self.together);
         if let Some(state) = state {
-            self.states.insert(id, Held { group, path: Some(path), state });
+            self.states.insert(id, LiveState { group, path: Some(path), state });
         }
         Param::from_mapped_value(id, lifting.lift(Tensor::from_bridge(value)), mapper)
     }

@@ -15,7 +15,7 @@ use super::sequence::Sequence;
 
 /// The positions of all ranks, which this one has gathered.
 #[derive(Debug)]
-pub(super) struct Gathered {
+pub(super) struct GatheredPositions {
     /// The number of its node in the graph.
     node: u64,
     own: Tensor<3>,
@@ -32,9 +32,9 @@ struct Again {
 }
 
 /// The positions that a segment has gathered last.
-pub(super) type LastGathered = Arc<Mutex<Option<Arc<Gathered>>>>;
+pub(super) type LastGathered = Arc<Mutex<Option<Arc<GatheredPositions>>>>;
 
-impl Gathered {
+impl GatheredPositions {
     /// Gathers the positions, unless another layer has, for one of the readers.
     fn again(&self) -> Tensor<3> {
         let mut again = lock(&self.again);
@@ -52,7 +52,7 @@ impl Pass {
     pub(super) fn has_gathered(&self, all: &Tensor<3>, own: Tensor<3>, sequence: Arc<Sequence>) {
         let Some((last, node)) = self.gathered.as_ref().zip(node_of(all)) else { return };
         let again = Mutex::default();
-        *lock(last) = Some(Arc::new(Gathered { node, own, sequence, again }));
+        *lock(last) = Some(Arc::new(GatheredPositions { node, own, sequence, again }));
     }
 
     /// Computes `x · weight + bias` of an `x` that [`before_columns`](Self::before_columns) has gathered, without keeping it. `None` if it

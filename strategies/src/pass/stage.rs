@@ -32,9 +32,9 @@ pub(super) struct StagePass {
     /// What the stage has read of the one before.
     read: Mutex<Vec<Leaf>>,
     /// Whether something has read what blocks before the stage returned, in the graph of a backward pass.
-    skipped: Mutex<Vec<Read>>,
+    skipped: Mutex<Vec<HasGradient>>,
     /// What the stage returns to the next one.
-    returned: Mutex<Option<Returned>>,
+    returned: Mutex<Option<SentStates>>,
 }
 
 /// The place of a block in a pass through one stage.
@@ -60,21 +60,21 @@ impl std::fmt::Debug for Leaf {
 }
 
 /// Returns whether a tensor has a gradient.
-struct Read(Box<dyn FnOnce(&mut Gradients) -> bool + Send>);
+struct HasGradient(Box<dyn FnOnce(&mut Gradients) -> bool + Send>);
 
-impl std::fmt::Debug for Read {
+impl std::fmt::Debug for HasGradient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Read")
     }
 }
 
 /// What a stage has sent to the next one: the shapes, and the scalar whose gradients are those that it receives.
-struct Returned {
+struct SentStates {
     like: Vec<PartShape>,
     root: Box<dyn FnOnce(Vec<TensorData>) -> Tensor<1> + Send>,
 }
 
-impl std::fmt::Debug for Returned {
+impl std::fmt::Debug for SentStates {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Returned({:?})", self.like)
     }
@@ -167,7 +167,7 @@ impl Pass {
     pub fn root(&self, loss: Option<Tensor<1>>) -> Result<Tensor<1>, StrategyError> {
         let returned = self.stage.as_ref().and_then(|stage| Some((stage, lock(&stage.returned).take()?)));
         match (loss, returned) {
-            (_, Some((stage, Returned { like, root }))) => {
+            (_, Some((stage, SentStates { like, root }))) => {
                 Ok(root(stage.pipeline.receive(stage.chunk, Neighbour::After, like)?))
             }
             (Some(loss), None) => Ok(loss),
@@ -179,7 +179,7 @@ impl Pass {
     pub(super) fn send_gradients(&self, graph: &mut Gradients) -> Result<(), StrategyError> {
         let Some(stage) = &self.stage else { return Ok(()) };
         let skipped = std::mem::take(&mut *lock(&stage.skipped));
-        if skipped.into_iter().any(|Read(is_read)| is_read(graph)) {
+        if skipped.into_iter().any(|HasGradient(is_read)| is_read(graph)) {
             return Err(StrategyError::StatesReadElsewhere);
         }
         let read = std::mem::take(&mut *lock(&stage.read));
@@ -264,7 +264,7 @@ impl StagePass {
                 pass.plan.report(error.into());
                 self.leave()
             });
-        let mut received = Received { sent: sent.into_iter(), leaves: Vec::new(), pass };
+        let mut received = MakeLeaves { sent: sent.into_iter(), leaves: Vec::new(), pass };
         let states = states.map_tensors(&mut received);
         *lock(&self.read) = received.leaves;
         with_states(input, states)
@@ -275,7 +275,7 @@ impl StagePass {
         if self.is_last {
             return output;
         }
-        let mut sent = Sent { parts: Vec::new() };
+        let mut sent = ReadParts { parts: Vec::new() };
         let output = output.map_tensors(&mut sent);
         let like = sent.parts.iter().map(PartShape::of).collect();
         if let Err(error) = self.pipeline.send(self.chunk, Neighbour::After, sent.parts) {
@@ -288,7 +288,7 @@ impl StagePass {
                 output.map_tensors(&mut roots);
                 roots.sum.unwrap_or_else(|| Tensor::zeros([1], &device).require_grad())
             };
-            *lock(&self.returned) = Some(Returned { like, root: Box::new(root) });
+            *lock(&self.returned) = Some(SentStates { like, root: Box::new(root) });
         }
         self.leave()
     }
@@ -321,8 +321,8 @@ fn states<X: Bundle, Y: Bundle>(input: &X) -> Option<Y> {
 
 /// Puts other states into the input of a block.
 fn with_states<X: Bundle, Y: Bundle>(input: X, states: Y) -> X {
-    struct Put<Y>(Option<Y>);
-    impl<Y: Bundle> TensorMap for Put<Y> {
+    struct ReplaceStates<Y>(Option<Y>);
+    impl<Y: Bundle> TensorMap for ReplaceStates<Y> {
         fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
             let fits = (&tensor as &dyn Any).is::<Y>();
             let put = self.0.take_if(|_| fits);
@@ -331,7 +331,7 @@ fn with_states<X: Bundle, Y: Bundle>(input: X, states: Y) -> X {
     }
     match (&states as &dyn Any).downcast_ref::<X>() {
         Some(whole) => whole.clone(),
-        None => input.map_tensors(&mut Put(Some(states))),
+        None => input.map_tensors(&mut ReplaceStates(Some(states))),
     }
 }
 
@@ -342,7 +342,7 @@ const STAND_IN: f32 = 0.158_203_13;
 struct StandIns<'a> {
     value: f32,
     pass: &'a Pass,
-    read: Vec<Read>,
+    read: Vec<HasGradient>,
 }
 
 impl TensorMap for StandIns<'_> {
@@ -354,7 +354,7 @@ impl TensorMap for StandIns<'_> {
         }
         let leaf = self.pass.lift(one).require_grad();
         let found = leaf.clone();
-        self.read.push(Read(Box::new(move |grads| found.grad_remove(grads).is_some())));
+        self.read.push(HasGradient(Box::new(move |grads| found.grad_remove(grads).is_some())));
         leaf.expand(tensor.shape())
     }
 }
@@ -379,13 +379,13 @@ impl TensorMap for Like {
 }
 
 /// Makes leaves of what has been sent.
-struct Received<'a> {
+struct MakeLeaves<'a> {
     sent: std::vec::IntoIter<TensorData>,
     leaves: Vec<Leaf>,
     pass: &'a Pass,
 }
 
-impl TensorMap for Received<'_> {
+impl TensorMap for MakeLeaves<'_> {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         let Some(sent) = self.sent.next() else { return tensor };
         let dtype = sent.dtype();
@@ -405,11 +405,11 @@ impl TensorMap for Received<'_> {
 }
 
 /// Reads what is sent.
-struct Sent {
+struct ReadParts {
     parts: Vec<TensorData>,
 }
 
-impl TensorMap for Sent {
+impl TensorMap for ReadParts {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         self.parts.push(on_host(tensor.clone()));
         tensor

@@ -47,14 +47,14 @@ pub(super) struct Destination {
 #[derive(Debug)]
 struct BucketState {
     coming: Option<Gathers>,
-    there: HashMap<ParamId, Arrived>,
+    there: HashMap<ParamId, GatheredParam>,
     /// The bucket that the pass reads after this one.
     next: Weak<Bucket>,
 }
 
 /// A gathered parameter, flat.
 #[derive(Clone, Debug)]
-struct Arrived {
+struct GatheredParam {
     padded: Tensor<1>,
     whole: Tensor<1>,
 }
@@ -135,14 +135,14 @@ impl Bucket {
     }
 
     /// Waits for the bucket, unless it is there, and looks at its parameters.
-    fn arrived<T>(&self, look: impl FnOnce(&HashMap<ParamId, Arrived>) -> T) -> T {
+    fn arrived<T>(&self, look: impl FnOnce(&HashMap<ParamId, GatheredParam>) -> T) -> T {
         let mut state = self.lock();
         if let Some(gathers) = state.coming.take() {
             let coming = (&*self.sharding, gathers);
             // As in `upload`.
             let there = self.device.memory_persistent_allocations(coming, |(sharding, gathers)| {
                 let gathered = Beyond::without(|| gathers.wait())?;
-                let arrived = |(id, padded)| (id, Arrived::of(padded, sharding.rows(id)));
+                let arrived = |(id, padded)| (id, GatheredParam::of(padded, sharding.rows(id)));
                 Ok(gathered.into_iter().map(arrived).collect())
             });
             match there {
@@ -159,7 +159,7 @@ impl Bucket {
     }
 }
 
-impl Arrived {
+impl GatheredParam {
     fn of(padded: Tensor<1>, rows: Option<Rows>) -> Self {
         let whole = match rows.filter(|rows| rows.is_padded()) {
             None => padded.clone(),

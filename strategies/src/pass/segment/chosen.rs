@@ -11,7 +11,7 @@ use firebrick_kernels::memory::{Beyond, in_use};
 use super::budget::Cost;
 use super::entered::Way;
 use super::maps::{Fetch, PutAway};
-use super::plan::{Met, SegmentPlan, Which};
+use super::plan::{ReachedSegment, SegmentPlan, Which};
 use super::unit::Unit;
 use super::verify::{MAY_DIFFER, Random, differing};
 use super::{Bundle, lock};
@@ -20,7 +20,7 @@ use crate::{Part, StrategyError};
 /// A segment to recompute.
 pub(crate) struct Segment {
     plan: Arc<SegmentPlan>,
-    met: Met,
+    met: ReachedSegment,
     /// The unit that provides its parameters or takes its gradients.
     pub unit: Option<Unit>,
 }
@@ -31,7 +31,7 @@ impl Segment {
         plan: &Arc<SegmentPlan>,
         block: &B,
         input: &X,
-        met: Met,
+        met: ReachedSegment,
         unit: Option<Unit>,
     ) -> Option<Self> {
         let is_recomputed = plan.recomputes(block, input, met);

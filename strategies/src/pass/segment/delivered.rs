@@ -62,7 +62,7 @@ where
     let leaf = Tensor::<1>::zeros([1], pass.device()).require_grad();
     after.float(leaf);
     let input = input.map_tensors(&mut after);
-    let mut read = Read { token: after.token, own: &own, aside, pass: &pass };
+    let mut read = ReadThroughToken { token: after.token, own: &own, aside, pass: &pass };
     run(&map_params(block.clone(), &mut read), input, &pass)
 }
 
@@ -88,14 +88,14 @@ impl TensorMap for After {
 type Aside = Arc<Mutex<HashMap<ParamId, DispatchTensor>>>;
 
 /// Reads parameters through the token.
-struct Read<'a> {
+struct ReadThroughToken<'a> {
     token: Tensor<1>,
     own: &'a [Part],
     aside: Aside,
     pass: &'a Pass,
 }
 
-impl ParamMap for Read<'_> {
+impl ParamMap for ReadThroughToken<'_> {
     fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
         if !self.own.iter().any(|part| part.id == id) {
             return value;

@@ -31,7 +31,7 @@ pub(crate) struct EnteredModel {
     /// The parameters of each unit, in the order of the model.
     members: Vec<Vec<ParamId>>,
     /// The units that this pass has reached.
-    met: Mutex<Vec<Met>>,
+    met: Mutex<Vec<UnitRun>>,
     /// The running gathers, for the next segments.
     ahead: Mutex<HashMap<usize, Gathers>>,
     /// The parameters that are on their way to the device, for the next segments.
@@ -286,7 +286,7 @@ impl EnteredModel {
         match way {
             Way::Only | Way::Forward => {
                 let next = self.plan.come_after(met.len(), unit);
-                met.push(Met::of(unit, way));
+                met.push(UnitRun::of(unit, way));
                 next
             }
             Way::Backward => {
@@ -327,13 +327,13 @@ impl Drop for EnteredModel {
 }
 
 /// A unit that the forward pass has run.
-struct Met {
+struct UnitRun {
     unit: usize,
     /// Whether the backward pass runs it again.
     returns: bool,
 }
 
-impl Met {
+impl UnitRun {
     fn of(unit: usize, way: Way) -> Self {
         Self { unit, returns: way == Way::Forward }
     }

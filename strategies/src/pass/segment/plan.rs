@@ -66,7 +66,7 @@ pub enum Which {
 
 /// A segment that a pass reaches.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Met {
+pub(crate) struct ReachedSegment {
     /// Its id, the same in each pass over the same model.
     pub id: u64,
     /// Its index among the segments of its level, from 0.
@@ -326,7 +326,7 @@ impl SegmentPlan {
     }
 
     /// Returns whether a segment is to be recomputed.
-    pub(super) fn recomputes<B: Module, X: Bundle>(&self, block: &B, input: &X, met: Met) -> bool {
+    pub(super) fn recomputes<B: Module, X: Bundle>(&self, block: &B, input: &X, met: ReachedSegment) -> bool {
         let path = || self.paths.module_of(block);
         self.recompute.as_ref().is_some_and(|which| self.chooses(which, path, input, met))
     }
@@ -336,7 +336,7 @@ impl SegmentPlan {
         which: &Which,
         path: impl Fn() -> Option<&'a str>,
         input: &X,
-        met: Met,
+        met: ReachedSegment,
     ) -> bool {
         match which {
             Which::Every(count) => met.index.is_multiple_of(*count),

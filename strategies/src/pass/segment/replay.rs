@@ -83,14 +83,19 @@ where
         found: Mutex::new(None),
     });
     let nothing_asks = wanted.is_empty();
-    let mut joined = Joined { token, inputs: 0, wanted, gradient: of_input(&replay) };
+    let mut joined = JoinToToken { token, inputs: 0, wanted, gradient: of_input(&replay) };
     if nothing_asks {
         // A leaf, in case no input carries a gradient and the segment delivers all of its gradients.
         joined.join(Tensor::<1>::zeros([1], pass.device()).require_grad(), Of::Nothing);
     }
     input.map_tensors(&mut joined);
     block.visit(&mut joined);
-    output.map_tensors(&mut Grafted { token: joined.token, outputs: 0, put: put_aside(&replay), pass: &pass })
+    output.map_tensors(&mut GraftOutputs {
+        token: joined.token,
+        outputs: 0,
+        put: put_aside(&replay),
+        pass: &pass,
+    })
 }
 
 /// A segment between its forward and its backward pass.
@@ -266,14 +271,14 @@ impl ParamMap for Leaves<'_> {
 }
 
 /// Joins the inputs and parameters that need a gradient to the token.
-struct Joined {
+struct JoinToToken {
     token: Tensor<1>,
     inputs: usize,
     wanted: WantedGradients,
     gradient: GradientOf,
 }
 
-impl Joined {
+impl JoinToToken {
     fn join<const D: usize>(&mut self, tensor: Tensor<D>, of: Of) {
         let gradient = self.gradient.clone();
         let (shape, dtype, device) = (tensor.shape(), tensor.dtype(), tensor.device().inner());
@@ -288,7 +293,7 @@ impl Joined {
     }
 }
 
-impl TensorMap for Joined {
+impl TensorMap for JoinToToken {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         let place = self.inputs;
         self.inputs += 1;
@@ -299,7 +304,7 @@ impl TensorMap for Joined {
     }
 }
 
-impl ModuleVisitor for Joined {
+impl ModuleVisitor for JoinToToken {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let before = self.wanted.parameters.len();
         self.wanted.parameters.retain(|id| *id != param.id);
@@ -310,14 +315,14 @@ impl ModuleVisitor for Joined {
 }
 
 /// Creates outputs from values; for Burn, they are computed from the token.
-struct Grafted<'a> {
+struct GraftOutputs<'a> {
     token: Tensor<1>,
     outputs: usize,
     put: PutAside,
     pass: &'a Pass,
 }
 
-impl TensorMap for Grafted<'_> {
+impl TensorMap for GraftOutputs<'_> {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         let (put, place) = (self.put.clone(), self.outputs);
         self.outputs += 1;

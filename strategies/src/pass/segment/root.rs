@@ -14,10 +14,10 @@ use crate::StrategyError;
 /// They belong to the master that was [published](crate::Stage::publish) last. A pass after another publication
 /// gathers them again.
 #[derive(Debug, Default)]
-pub(crate) struct Root(Mutex<Option<Gathered>>);
+pub(crate) struct Root(Mutex<Option<GatheredRoot>>);
 
 #[derive(Debug)]
-struct Gathered {
+struct GatheredRoot {
     /// The publication that they were gathered after.
     publication: u64,
     /// With their padding.
@@ -43,10 +43,10 @@ impl Root {
         let publication = sharding.publication();
         let known = there.take().filter(|there| there.publication == publication);
         let values = match known {
-            Some(Gathered { values, .. }) => values,
+            Some(GatheredRoot { values, .. }) => values,
             None => gather(&model)?,
         };
-        *there = Some(Gathered { publication, values: values.clone() });
+        *there = Some(GatheredRoot { publication, values: values.clone() });
         Ok(sharding.put(model, values, None))
     }
 

@@ -10,7 +10,7 @@ use super::constant::Constant;
 use super::delivered::delivered;
 use super::entered::Way;
 use super::offloaded::OffloadedParams;
-use super::plan::Met;
+use super::plan::ReachedSegment;
 use super::replay::recomputed;
 use super::summed::summed;
 use super::timed::BackwardTime;
@@ -53,7 +53,7 @@ impl Pass {
             run(summed.as_ref().unwrap_or(block), input, pass)
         };
         let index = self.segments.fetch_add(1, Relaxed) as usize;
-        let met = Met { id: self.next_site(), index, outermost: self.segment == 0 };
+        let met = ReachedSegment { id: self.next_site(), index, outermost: self.segment == 0 };
         let Some((stage, at)) = self.place_in_stage(block, index) else {
             let sent = self.block_of_all(block);
             return self.run_segment(sent.as_ref().unwrap_or(block), input, run, met);
@@ -69,7 +69,7 @@ impl Pass {
     }
 
     /// Runs a block that this rank has.
-    fn run_segment<B, X, Y, F>(&self, block: &B, input: X, run: F, met: Met) -> Y
+    fn run_segment<B, X, Y, F>(&self, block: &B, input: X, run: F, met: ReachedSegment) -> Y
     where
         B: Module + 'static,
         X: Bundle,

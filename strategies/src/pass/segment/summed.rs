@@ -41,9 +41,10 @@ pub(super) fn summed<B: Module>(block: &B, pass: &Pass) -> Option<B> {
         device: pass.device().clone().inner(),
         plan: pass.plan.clone(),
     });
-    let mut joined = Joined { token: Tensor::zeros([1], pass.device()), places: places.clone(), sums: &sums };
+    let mut joined =
+        JoinToToken { token: Tensor::zeros([1], pass.device()), places: places.clone(), sums: &sums };
     block.visit(&mut joined);
-    let mut read = Read { token: joined.token, places, sums: &sums, pass };
+    let mut read = ReadThroughToken { token: joined.token, places, sums: &sums, pass };
     Some(map_params(block.clone(), &mut read))
 }
 
@@ -120,14 +121,14 @@ impl Sums {
 }
 
 /// Makes the token depend on each parameter.
-struct Joined<'a> {
+struct JoinToToken<'a> {
     token: Tensor<1>,
     /// Of those that are not joined yet.
     places: HashMap<ParamId, usize>,
     sums: &'a Arc<Sums>,
 }
 
-impl ModuleVisitor for Joined<'_> {
+impl ModuleVisitor for JoinToToken<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let Some(place) = self.places.remove(&param.id) else { return };
         let (value, sums) = (param.base(), self.sums.clone());
@@ -143,14 +144,14 @@ impl ModuleVisitor for Joined<'_> {
 }
 
 /// Reads parameters through the token.
-struct Read<'a> {
+struct ReadThroughToken<'a> {
     token: Tensor<1>,
     places: HashMap<ParamId, usize>,
     sums: &'a Arc<Sums>,
     pass: &'a Pass,
 }
 
-impl ParamMap for Read<'_> {
+impl ParamMap for ReadThroughToken<'_> {
     fn map<const D: usize>(&mut self, id: ParamId, value: Tensor<D>) -> Tensor<D> {
         let Some(&place) = self.places.get(&id) else { return value };
         let (sums, zero) = (self.sums.clone(), self.token.clone().inner());

@@ -14,7 +14,7 @@ pub const MAY_DIFFER: f64 = 1e-3;
 pub fn differing<Y: Bundle>(first: Y, again: Y) -> f64 {
     let mut expected = Values(Vec::new());
     first.map_tensors(&mut expected);
-    let mut compared = Compared { expected: expected.0.into_iter(), differ: 0.0 };
+    let mut compared = Differences { expected: expected.0.into_iter(), differ: 0.0 };
     again.map_tensors(&mut compared);
     compared.differ
 }
@@ -30,12 +30,12 @@ impl TensorMap for Values {
 
 /// Finds the largest share of a tensor's elements that differ by more than 2% of their value. NaN never counts as
 /// different.
-struct Compared {
+struct Differences {
     expected: std::vec::IntoIter<DispatchTensor>,
     differ: f64,
 }
 
-impl TensorMap for Compared {
+impl TensorMap for Differences {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         let elements = tensor.shape().num_elements();
         if let Some(expected) = self.expected.next()
