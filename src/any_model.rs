@@ -8,6 +8,7 @@ use burn::module::{Devices, Flag, Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Bool, Device, Int, Tensor};
 use firebrick_strategies::{Pass, TensorPlan};
 
+use crate::any_batch::AnyBatch;
 use crate::{Evaluation, Loss, Objective, Score};
 
 /// Any model, behind a pointer.
@@ -45,6 +46,21 @@ impl AnyModel {
         Self(Box::new(TypedModel(model, PhantomData)))
     }
 
+    /// See [`Objective::tensor_plan`].
+    pub fn tensor_plan(&self) -> TensorPlan {
+        self.0.tensor_plan()
+    }
+
+    /// See [`Objective::scores`].
+    pub fn scores(&self, counts: &[f64]) -> Vec<Score> {
+        self.0.scores(counts)
+    }
+
+    /// Returns the model, or `None` if it is of another type than `M`.
+    pub fn downcast_ref<M: 'static>(&self) -> Option<&M> {
+        self.0.model().downcast_ref()
+    }
+
     /// Returns the model, or `None` if it is of another type than `M`.
     pub fn into_inner<M: 'static>(self) -> Option<M> {
         self.0.into_model().downcast().ok().map(|model| *model)
@@ -58,6 +74,7 @@ struct TypedModel<M, B>(M, PhantomData<fn(B)>);
 trait Erased: Send {
     fn boxed(&self) -> Box<dyn Erased>;
     fn debug(&self) -> &dyn Debug;
+    fn model(&self) -> &dyn Any;
     fn into_model(self: Box<Self>) -> Box<dyn Any>;
     fn collect_devices(&self, devices: Devices) -> Devices;
     fn fork(self: Box<Self>, device: &Device) -> Box<dyn Erased>;
@@ -80,6 +97,7 @@ impl<M: Objective<B> + 'static, B: 'static> TypedModel<M, B> {
     }
 
     fn batch(batch: Box<dyn Any>) -> B {
+        let batch = batch.downcast::<AnyBatch>().map_or_else(|batch| batch, |any| any.into_any());
         *batch.downcast().unwrap_or_else(|_| {
             panic!("the model learns from batches of type {}: give it those", std::any::type_name::<B>())
         })
@@ -92,6 +110,10 @@ impl<M: Objective<B> + 'static, B: 'static> Erased for TypedModel<M, B> {
     }
 
     fn debug(&self) -> &dyn Debug {
+        &self.0
+    }
+
+    fn model(&self) -> &dyn Any {
         &self.0
     }
 

@@ -8,6 +8,8 @@ use firebrick_datasets::{Amount, Batch, Batches, Fingerprint};
 use firebrick_datasets::{DataError, Tokenizer};
 use serde::{Deserialize, Serialize};
 
+use crate::any_batch::{AnyBatch, AnyBatches};
+
 /// A shared stream of batches of one type.
 pub type Stream<B> = Arc<dyn Batches<Batch = B>>;
 
@@ -129,6 +131,18 @@ impl<B: Batch> Data<B> {
     /// Trains on another stream.
     pub fn train_on(self, train: Stream<B>) -> Self {
         Self { train, ..self }
+    }
+
+    /// Erases the type of the batches, for an [`AnyModel`](crate::AnyModel).
+    pub fn erased(self) -> Data<AnyBatch> {
+        let erased = |stream| Arc::new(AnyBatches(stream)) as Stream<AnyBatch>;
+        Data {
+            train: erased(self.train),
+            valid: self.valid.map(erased),
+            micro_batch: self.micro_batch,
+            workers: self.workers,
+            fingerprints: self.fingerprints,
+        }
     }
 
     /// Evaluates nothing.

@@ -54,7 +54,7 @@
 //! beside.rs      background work on a thread
 //! saving.rs      a model or a text, written so that a reader finds it whole
 //! in_ron.rs      values that are read from their RON text
-//! objective.rs, any_model.rs, score.rs, data.rs, adapters/, error.rs
+//! objective.rs, any_batch.rs, any_model.rs, score.rs, data.rs, adapters/, error.rs
 //! ```
 //!
 //! [`engine`], [`observe`], [`checkpoint`], [`accounting`], [`saving`], [`files`] and [`output`] are public for programs around
@@ -73,6 +73,7 @@ pub use firebrick_world as world;
 
 pub mod accounting;
 mod adapters;
+mod any_batch;
 mod any_model;
 mod beside;
 pub mod checkpoint;
@@ -100,6 +101,7 @@ pub use accounting::DiskBytes;
 pub use accounting::budget::{Moment, OnDevice, OverBudget};
 pub use accounting::byte_size::ByteSize;
 pub use adapters::{AdaptedModel, Adapters, Factors, NamedParameter, SavedParameter};
+pub use any_batch::AnyBatch;
 pub use any_model::AnyModel;
 pub use burn::train::Interrupter;
 pub use checkpoint::{Checkpoints, Resume, TrainerState};

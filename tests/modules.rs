@@ -1,5 +1,5 @@
 //! Imports run one way: crates depend on the layers below, and no crate has files or folders that import each other in a
-//! circle, except for the folders of [`CIRCLES`].
+//! circle.
 //!
 //! A file may use its own submodules, and these may use it: together they are one module. Everything else counts, `use`
 //! declarations and paths in expressions, with re-exports followed to the file that defines the name. Tests don't count.
@@ -215,34 +215,11 @@ fn no_crate_has_a_circle_of_imports() {
     }
 }
 
-/// The imports, by crate, that close the circles of folders that are left. This list may only shrink.
-const CIRCLES: [(&str, &[(&str, &str)]); 1] =
-    [("cli", &[("run", "bench"), ("run", "plan"), ("run", "trained_run")])];
-
 #[test]
-fn no_crate_has_a_circle_of_folders_but_the_listed() {
+fn no_crate_has_a_circle_of_folders() {
     for (name, _) in LAYERS {
-        let mut folders = folders(&Crate::read(&Path::new(name).join("src")).imports());
-        let listed = CIRCLES.iter().find(|(of, _)| *of == name).map_or(&[][..], |(_, listed)| *listed);
-        let listed = listed.iter().map(|(from, to)| (vec![from.to_string()], vec![to.to_string()]));
-        let gone = |from: &Module, to: &Module| {
-            format!(
-                "{name}: {} -> {} closes no circle: remove it from CIRCLES",
-                from.join("::"),
-                to.join("::")
-            )
-        };
-        for (from, to) in listed.clone() {
-            let is_there = folders.get_mut(&from).is_some_and(|used| used.remove(&to));
-            assert!(is_there, "{}", gone(&from, &to));
-        }
-        let found = circle(&folders);
+        let found = circle(&folders(&Crate::read(&Path::new(name).join("src")).imports()));
         assert!(found.is_none(), "{name}: {}", found.unwrap().join(" -> "));
-        for (from, to) in listed {
-            folders.entry(from.clone()).or_default().insert(to.clone());
-            assert!(circle(&folders).is_some(), "{}", gone(&from, &to));
-            folders.entry(from).or_default().remove(&to);
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
+use burn::module::Module;
 use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::Device;
 use burn::train::Interrupter;
@@ -15,8 +16,7 @@ use crate::{DataRun, Run, RunError};
 use firebrick::engine::feed::{Feed, MicroBatch, Share};
 use firebrick::memory::{Usage, reset_peak};
 use firebrick::observe::report::median;
-use firebrick::{AnyModel, Pass, Report, Schedule, StepNumbers, TrainError};
-use firebrick_models::family::Trainable;
+use firebrick::{Objective, Pass, Report, Schedule, StepNumbers, TrainError};
 use firebrick_models::pretrained::Folder;
 
 /// The length of a benchmark.
@@ -97,12 +97,7 @@ impl BenchResult {
     }
 
     /// Runs one round of the trainer.
-    fn round<M: Trainable>(
-        &mut self,
-        bench: &Bench,
-        run: &Run,
-        parts: &Parts<M>,
-    ) -> Result<Report, RunError> {
+    fn round(&mut self, bench: &Bench, run: &Run, parts: &Parts) -> Result<Report, RunError> {
         reset_peak();
         let (report, seconds) = bench.trainer_round(run, parts)?;
         self.add(seconds, report.peak_bytes, report.activation_bytes);
@@ -119,14 +114,47 @@ impl Bench {
     /// The errors of [`Run::launch`].
     pub fn run(&self, run: &Run, beside: Option<&Run>, say: impl Fn(&str)) -> Result<BenchReport, RunError> {
         let (model, folder) = run.named_model()?;
-        model.bench(Benched { bench: self, run, beside, say: &say }, folder)
+        let prepare = |run: &Run, folder| {
+            let mut parts = run.prepare(model, folder, &Interrupter::new(), &say)?;
+            parts.data.valid = None;
+            Ok::<_, RunError>(parts)
+        };
+        let reopened = folder.as_ref().map(|folder| Folder::open(folder.path())).transpose()?;
+        let parts = prepare(run, folder)?;
+        let beside = beside.map(|run| Ok::<_, RunError>((run, prepare(run, reopened)?))).transpose()?;
+        let [mut trainer, mut raw, mut other] = [(); 3].map(|()| BenchResult::default());
+        let mut report = Report::default();
+        let mut first_step = None;
+        for round in 1..=self.rounds {
+            say(&format!(
+                "round {round} of {}: {} of the run",
+                self.rounds,
+                counted(self.warmup + self.steps, "step")
+            ));
+            report = trainer.round(self, run, &parts)?;
+            first_step.get_or_insert(report.first_step_seconds);
+            if let Some((run, parts)) = &beside {
+                say("the same for the other run");
+                other.round(self, run, parts)?;
+            }
+            if self.raw {
+                say("the same in a plain Burn loop");
+                reset_peak();
+                let (seconds, peak) = self.raw_round(run, &parts)?;
+                raw.add(seconds, peak, 0);
+            }
+        }
+        // Later rounds start long after the process and would give a wrong start-up time.
+        report.first_step_seconds = first_step.unwrap_or_default();
+        report.step_seconds_median = median(&trainer.seconds);
+        report.peak_bytes = trainer.peak;
+        report.activation_bytes = trainer.activations;
+        let raw = self.raw.then(|| RawReport::new(&trainer, &raw));
+        let beside = beside.map(|_| BesideReport::new(&trainer, &other));
+        Ok(BenchReport { trainer: report, raw, beside })
     }
 
-    fn trainer_round<M: Trainable>(
-        &self,
-        run: &Run,
-        parts: &Parts<M>,
-    ) -> Result<(Report, Vec<f64>), RunError> {
+    fn trainer_round(&self, run: &Run, parts: &Parts) -> Result<(Report, Vec<f64>), RunError> {
         let (model, optimizer) = run.fresh(parts, |_| {})?;
         let (sender, times) = channel();
         let trainer = run.trainer(parts).utilization(run.utilization(parts)?).steps(self.warmup + self.steps);
@@ -134,13 +162,13 @@ impl Bench {
             .observe(move |step: &StepNumbers| {
                 let _ = sender.send(step.seconds);
             })
-            .fit(AnyModel::new::<M::Batch>(model), optimizer, self.schedule(run), parts.data.clone())?;
+            .fit(model, optimizer, self.schedule(run), parts.data.clone())?;
         let seconds = times.into_iter().skip(self.warmup as usize).collect();
         Ok((trained.report, seconds))
     }
 
     /// Runs the loop that a Burn user writes by hand, on the same global batches.
-    fn raw_round<M: Trainable>(&self, run: &Run, parts: &Parts<M>) -> Result<(Vec<f64>, usize), RunError> {
+    fn raw_round(&self, run: &Run, parts: &Parts) -> Result<(Vec<f64>, usize), RunError> {
         let (model, mut optimizer) = run.fresh(parts, |_| {})?;
         let mut model = model.fork(&parts.device);
         let per_window = DataRun::from(run).micro_batches();
@@ -178,58 +206,6 @@ impl Bench {
             Ok(()) => schedule,
             Err(_) => Schedule::constant(schedule.peak()),
         }
-    }
-}
-
-/// A benchmark of a run, with a model of any type.
-pub(crate) struct Benched<'a> {
-    bench: &'a Bench,
-    run: &'a Run,
-    beside: Option<&'a Run>,
-    say: &'a dyn Fn(&str),
-}
-
-impl Benched<'_> {
-    pub fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<BenchReport, RunError> {
-        let Self { bench, run, beside, say } = self;
-        let prepare = |run: &Run, folder| {
-            let mut parts = run.prepare::<M>(folder, &Interrupter::new(), say)?;
-            parts.data.valid = None;
-            Ok::<_, RunError>(parts)
-        };
-        let reopened = folder.as_ref().map(|folder| Folder::open(folder.path())).transpose()?;
-        let parts = prepare(run, folder)?;
-        let beside = beside.map(|run| Ok::<_, RunError>((run, prepare(run, reopened)?))).transpose()?;
-        let [mut trainer, mut raw, mut other] = [(); 3].map(|()| BenchResult::default());
-        let mut report = Report::default();
-        let mut first_step = None;
-        for round in 1..=bench.rounds {
-            say(&format!(
-                "round {round} of {}: {} of the run",
-                bench.rounds,
-                counted(bench.warmup + bench.steps, "step")
-            ));
-            report = trainer.round(bench, run, &parts)?;
-            first_step.get_or_insert(report.first_step_seconds);
-            if let Some((run, parts)) = &beside {
-                say("the same for the other run");
-                other.round(bench, run, parts)?;
-            }
-            if bench.raw {
-                say("the same in a plain Burn loop");
-                reset_peak();
-                let (seconds, peak) = bench.raw_round(run, &parts)?;
-                raw.add(seconds, peak, 0);
-            }
-        }
-        // Later rounds start long after the process and would give a wrong start-up time.
-        report.first_step_seconds = first_step.unwrap_or_default();
-        report.step_seconds_median = median(&trainer.seconds);
-        report.peak_bytes = trainer.peak;
-        report.activation_bytes = trainer.activations;
-        let raw = bench.raw.then(|| RawReport::new(&trainer, &raw));
-        let beside = beside.map(|_| BesideReport::new(&trainer, &other));
-        Ok(BenchReport { trainer: report, raw, beside })
     }
 }
 

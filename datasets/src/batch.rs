@@ -28,6 +28,21 @@ pub trait Batch: Send + 'static {
     /// The number of real tokens, without padding. Used to measure throughput.
     fn tokens(&self) -> usize;
 
+    /// The number of rows that a model reads. Default: one for each sample.
+    fn row_count(&self) -> usize {
+        self.samples()
+    }
+
+    /// The number of tokens of the source rows, padding included. Default: 0, without a source.
+    fn source_tokens(&self) -> usize {
+        0
+    }
+
+    /// Whether the last token of a row is only a label, which a model does not read. Default: no.
+    fn last_is_label(&self) -> bool {
+        false
+    }
+
     /// Returns the samples about which the loss asks a reference model, if it does. A trainer asks it once for each
     /// sample, before the first update, and gives each batch the [answers](Self::answered). Default: it asks none.
     fn compared(&self) -> Option<Compared> {

@@ -219,6 +219,10 @@ impl Batch for TokenBatch {
     fn tokens(&self) -> usize {
         self.tokens
     }
+
+    fn last_is_label(&self) -> bool {
+        true
+    }
 }
 
 /// Converts an id to the signed integer that tensors hold; labels need a sign for [`IGNORE`].

@@ -341,10 +341,6 @@ where
     fn scoring(self, scores: WrittenScores) -> Self {
         EncoderDecoder::scoring(self, scores)
     }
-
-    fn source_tokens(batch: &Seq2SeqBatch) -> usize {
-        batch.source().shape().iter().product()
-    }
 }
 
 impl<E: Encodes, D: Decodes> Answers for EncoderDecoder<E, D> {

@@ -147,7 +147,7 @@ pub trait Family: HubConfig + Clone + Send + Sync + 'static {
     fn attention(&self) -> Vec<Attention>;
 
     /// Whether the source's tokens pass through the parameter at this path, in a model with a source and a target.
-    fn reads_source(_: &str) -> bool {
+    fn reads_source(&self, _: &str) -> bool {
         false
     }
 
@@ -165,7 +165,7 @@ pub trait Family: HubConfig + Clone + Send + Sync + 'static {
     fn positions(&self) -> Option<usize>;
 
     /// Whether the model reads the segments of a pair.
-    fn reads_segments() -> bool {
+    fn reads_segments(&self) -> bool {
         false
     }
 
@@ -218,9 +218,6 @@ pub trait Trainable: Pretrained<Config: Family> + Objective<Self::Batch> + Answe
     /// The task that the model learns, by its name in a run file.
     const TASK: &'static str;
 
-    /// Whether the last token of a row is only a label, and not an input. Default: no.
-    const LAST_IS_LABEL: bool = false;
-
     /// The batches that the model is trained on, those of the task.
     type Batch: Batch;
 
@@ -233,16 +230,6 @@ pub trait Trainable: Pretrained<Config: Family> + Objective<Self::Batch> + Answe
     /// Returns the same model, which generates and scores texts in evaluation if its task supports it.
     fn scoring(self, _: WrittenScores) -> Self {
         self
-    }
-
-    /// Returns the tokens of the source rows, padding included; 0 without a source.
-    fn source_tokens(_: &Self::Batch) -> usize {
-        0
-    }
-
-    /// Returns the rows of a batch. Default: one for each sample.
-    fn rows(batch: &Self::Batch) -> usize {
-        batch.samples()
     }
 }
 

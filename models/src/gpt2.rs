@@ -302,8 +302,6 @@ impl Family for Gpt2Config {
 impl Trainable for Gpt {
     const TASK: &'static str = "CausalLm";
 
-    const LAST_IS_LABEL: bool = true;
-
     type Batch = TokenBatch;
 
     fn divides_tokens(_: &Gpt2Config) -> bool {

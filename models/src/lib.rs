@@ -33,6 +33,7 @@
 //! ```
 
 mod activation;
+mod any_config;
 mod attention;
 mod bart;
 mod bert;
@@ -67,6 +68,7 @@ mod written_scores;
 pub use label_scores::{SequenceScores, TokenScores};
 
 pub use activation::Activation;
+pub use any_config::{AnyConfig, ModelType};
 pub use bart::{Bart, BartConfig, BartShape};
 pub use bert::{Bert, BertConfig, BertMaskedLm, BertSequenceClassifier, BertShape, BertTokenClassifier};
 pub use class_names::ClassNames;

@@ -160,10 +160,6 @@ impl<M: Trainable<Batch = TokenBatch> + Likelihood> Trainable for Preferring<M> 
     const TASK: &'static str = "Dpo";
 
     type Batch = PreferenceBatch;
-
-    fn rows(batch: &PreferenceBatch) -> usize {
-        batch.rows().shape()[0]
-    }
 }
 
 impl<M: Answers> Answers for Preferring<M> {

@@ -9,7 +9,7 @@ use firebrick_strategies::{ParamMap, map_params};
 
 use crate::observe::numbers::StepNumbers;
 use crate::observe::report::Report;
-use crate::{Adapters, AnyModel, TrainError, saving};
+use crate::{Adapters, TrainError, saving};
 
 /// The result of [`Trainer::fit`](crate::Trainer::fit).
 #[derive(Debug)]
@@ -33,28 +33,6 @@ pub struct Trained<M> {
     pub last_step: StepNumbers,
     /// Whether `fit` made an update or an evaluation; false if it resumed a run that was already complete.
     pub has_gone_on: bool,
-}
-
-impl Trained<AnyModel> {
-    /// Returns the same result with the model that was [erased](AnyModel::new).
-    ///
-    /// # Panics
-    ///
-    /// The model is of another type.
-    pub fn into_typed<M: 'static>(self) -> Trained<M> {
-        let typed =
-            |model: AnyModel| model.into_inner().expect("the trained model has the type of the given one");
-        Trained {
-            model: typed(self.model),
-            averaged: self.averaged.map(typed),
-            adapters: self.adapters,
-            report: self.report,
-            best: self.best,
-            cursor: self.cursor,
-            last_step: self.last_step,
-            has_gone_on: self.has_gone_on,
-        }
-    }
 }
 
 impl<M: Module> Trained<M> {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use firebrick_datasets::collators::{Labels, Numbers};
 
 use crate::LoadError;
-use firebrick_models::family::{Family, Trainable};
+use firebrick_models::AnyConfig;
 use firebrick_models::pretrained::{CLASSIFIER, Folder};
 
 /// Settings that are resolved before the data is read.
@@ -42,12 +42,8 @@ impl Settled {
     /// # Errors
     ///
     /// The task learns a number, and the folder has a classifier of several labels.
-    pub fn to_train<M: Trainable>(
-        folder: &Folder,
-        config: &M::Config,
-        is_number: bool,
-    ) -> Result<Self, LoadError> {
-        let classifier = Classifier::of::<M>(folder, config, false, false);
+    pub fn to_train(folder: &Folder, config: &AnyConfig, is_number: bool) -> Result<Self, LoadError> {
+        let classifier = Classifier::of(folder, config, false, false);
         if let Some(classifier) = classifier.as_ref().filter(|one| is_number && one.names.len() != 1) {
             return Err(classifier.refuse("the task learns a number (`kind: Number`)".into()));
         }
@@ -56,9 +52,9 @@ impl Settled {
 
     /// Returns the settings for a trained run that answers texts. `is_collected` says whether it took the names of its
     /// labels from its data.
-    pub fn trained<M: Trainable>(folder: &Folder, config: &M::Config, is_collected: bool) -> Self {
+    pub fn trained(folder: &Folder, config: &AnyConfig, is_collected: bool) -> Self {
         Self {
-            classifier: Classifier::of::<M>(folder, config, true, is_collected),
+            classifier: Classifier::of(folder, config, true, is_collected),
             start: config.start(),
             ..Self::default()
         }
@@ -73,13 +69,8 @@ impl Settled {
 }
 
 impl Classifier {
-    fn of<M: Trainable>(
-        folder: &Folder,
-        config: &M::Config,
-        is_trained: bool,
-        is_collected: bool,
-    ) -> Option<Self> {
-        let names = config.label_names().filter(|_| folder.has_head::<M>(config, CLASSIFIER))?;
+    fn of(folder: &Folder, config: &AnyConfig, is_trained: bool, is_collected: bool) -> Option<Self> {
+        let names = config.label_names().filter(|_| config.has_head(folder, CLASSIFIER))?;
         Some(Self { folder: folder.path().into(), names, is_trained, is_collected })
     }
 

@@ -7,13 +7,13 @@ use crate::support::*;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{AdamWConfig, ModuleOptimizer};
 use burn::tensor::{FloatDType, Tensor};
-use firebrick::datasets::{Batch, Batches};
+use firebrick::datasets::{Batch, Batches, TokenBatch};
 use firebrick::strategies::{
     Accumulate, Adaptation, Amp, Clip, Composed, Composition, Ema, Freeze, Keep, KeepPadding, Lora,
     LossScale, Mesh, Offload, Outcome, Paths, Quantize, Recompute, SavedStates, Settled, Setup, StageState,
     Stages, StrategyError, Zero,
 };
-use firebrick::{Data, Loss, Objective, Pass, Schedule, SkipOutliers, StepNumbers, Trainer};
+use firebrick::{AnyModel, Data, Loss, Objective, Pass, Schedule, SkipOutliers, StepNumbers, Trainer};
 use firebrick_models::Gpt;
 
 type Recipe = Composed<Gpt>;
@@ -146,6 +146,28 @@ fn padding_changes_no_more_than_rounding() {
         assert!(losses.iter().zip(&kept_losses).all(|(a, b)| near(*a, *b)), "{losses:?} {kept_losses:?}");
         let [dropped, kept] = [parameters(&model), parameters(&kept_model)];
         assert!(dropped.iter().zip(&kept).all(|(a, b)| near(f64::from(*a), f64::from(*b))));
+    }
+}
+
+/// Erasing the types of the model and of its batches changes nothing.
+#[test]
+fn a_model_without_its_type_trains_alike() {
+    fn of<M, B: Batch>(model: M, data: Data<B>) -> (f64, f64, M)
+    where
+        M: Objective<B> + 'static,
+    {
+        let trainer = Trainer::new().seed(5).steps(6).evaluate_every(3);
+        let trained = trainer.fit(model, optimizer(), Schedule::constant(1e-2), data).unwrap();
+        let report = trained.report;
+        (report.train_loss, report.valid_loss.unwrap(), trained.model)
+    }
+    let data = || Data::new(Rows::ragged(21)).valid(Rows::ragged(7)).micro_batch(4);
+    let model = gpt(0.1, &device().autodiff());
+    let any = || AnyModel::new::<TokenBatch>(model.clone());
+    let (train, valid, expected) = of(model.clone(), data());
+    for (train_loss, valid_loss, found) in [of(any(), data()), of(any(), data().erased())] {
+        assert_eq!((train_loss, valid_loss), (train, valid));
+        assert!(parameters(&found.into_inner::<Gpt>().unwrap()) == parameters(&expected));
     }
 }
 

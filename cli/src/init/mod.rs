@@ -14,11 +14,11 @@ mod trial;
 use std::path::{Path, PathBuf};
 
 use firebrick_datasets::Tokenizer;
-use firebrick_models::pretrained::Folder;
+use firebrick_models::pretrained::{CLASSIFIER, Folder};
 
 use crate::console::tell;
 use crate::hub::{FileSet, local_folder, local_paths};
-use crate::run::{Families, Limits};
+use crate::run::{self, Families};
 use crate::{Examples, InitError, ModelConfig, Run, RunError, TaskConfig, Tasks};
 
 use data::Seen;
@@ -73,13 +73,12 @@ impl DraftRequest<'_> {
         if let Some(model) = self.model {
             let local = local_folder(model, FileSet::Model, &tell)?;
             let folder = Folder::open(&*local)?;
-            let limits = Families::model_in(&task, &folder)?.limits(&folder)?;
-            let Limits { positions, labels, .. } = limits;
-            parameters = Some(limits.parameters);
+            let config = Families::model_in(&task, &folder)?.config_in(&folder)?;
+            parameters = Some(run::parameters(&config));
             let tokenizer = Tokenizer::from_file(&*local)?;
             let of_tokenizer = tokenizer.model_max_length();
-            examples.most_tokens = positions.into_iter().chain(of_tokenizer).min();
-            examples.labels = labels;
+            examples.most_tokens = config.positions().into_iter().chain(of_tokenizer).min();
+            examples.labels = config.label_names().filter(|_| config.has_head(&folder, CLASSIFIER));
             examples.tokenizer = Some(tokenizer);
             let family = folder.model_type().unwrap_or("unknown");
             found.push(format!("{}: a model of the family {family}, with its tokenizer", model.display()));

@@ -15,9 +15,7 @@ use crate::run::{Parts, Shape, shapes, sum};
 use crate::{DataRun, PlanError, Run, RunError};
 use firebrick::data::Stream;
 use firebrick::engine::dry_run::caught;
-use firebrick::{AnyModel, ByteSize, Schedule, TrainError};
-use firebrick_models::family::Trainable;
-use firebrick_models::pretrained::Folder;
+use firebrick::{ByteSize, Schedule, TrainError};
 
 /// What tells whether a micro-batch fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -61,7 +59,44 @@ impl Run {
             FindBy::Plan => self.described_model()?,
             FindBy::Steps => self.named_model()?,
         };
-        model.find_batch(Finding { run: self, by, budget, say: &say }, folder)
+        let run = self;
+        let Some(micro) = run.batch.micro else { return Err(PlanError::BoundedByTokens.into()) };
+        let of_rank = micro.saturating_mul(DataRun::from(run).micro_batches());
+        let mut parts = match by {
+            FindBy::Plan => run.prepare_unbounded(model, folder, &say)?,
+            FindBy::Steps => run.prepare(model, folder, &Interrupter::new(), &say)?,
+        };
+        parts.data.valid = None;
+        let limit = Limit::of(run, budget, parts.device_name.starts_with("cpu"))?;
+        if by == FindBy::Plan && limit.bytes.is_none() {
+            return Err(PlanError::NoBudget { device: parts.device_name }.into());
+        }
+        let shapes = shapes(&parts.config, &run.strategies, &parts.fresh)?;
+        let sizes = divisors(of_rank);
+        let mut tried = Vec::new();
+        let mut reason = String::new();
+        let largest = largest(sizes.len(), |index| {
+            let micro = sizes[index];
+            let trial = Trial { run, parts: &parts, limit, micro, accumulate: of_rank / micro };
+            let failed = match by {
+                FindBy::Plan => trial.planned(&shapes, &say)?,
+                FindBy::Steps => trial.make()?,
+            };
+            tried.push((micro, failed.is_none()));
+            let outcome = if failed.is_none() { "fits" } else { "is too large" };
+            say(&format!("a micro-batch of {micro} {outcome}"));
+            reason = failed.unwrap_or(std::mem::take(&mut reason));
+            Ok(tried.last().is_some_and(|(_, fits)| *fits))
+        })?;
+        match largest {
+            Some(index) => Ok(FoundBatch { micro: sizes[index], accumulate: of_rank / sizes[index], tried }),
+            None => {
+                let budget = limit.bytes.map_or("what the device has".into(), |bytes| {
+                    ByteSize(usize::try_from(bytes).unwrap_or(usize::MAX)).to_string()
+                });
+                Err(PlanError::NoBatchFits { budget, reason }.into())
+            }
+        }
     }
 
     /// Returns the same run with another micro-batch.
@@ -81,74 +116,23 @@ impl Run {
     }
 }
 
-/// A run whose batch is to be found, with a model of any type.
-pub(crate) struct Finding<'a> {
-    run: &'a Run,
-    by: FindBy,
-    budget: Option<ByteSize>,
-    say: &'a dyn Fn(&str),
-}
-
-impl Finding<'_> {
-    pub fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<FoundBatch, RunError> {
-        let Self { run, by, budget, say } = self;
-        let Some(micro) = run.batch.micro else { return Err(PlanError::BoundedByTokens.into()) };
-        let of_rank = micro.saturating_mul(DataRun::from(run).micro_batches());
-        let mut parts = match by {
-            FindBy::Plan => run.prepare_unbounded::<M>(folder, say)?,
-            FindBy::Steps => run.prepare::<M>(folder, &Interrupter::new(), say)?,
-        };
-        parts.data.valid = None;
-        let limit = Limit::of(run, budget, parts.device_name.starts_with("cpu"))?;
-        if by == FindBy::Plan && limit.bytes.is_none() {
-            return Err(PlanError::NoBudget { device: parts.device_name }.into());
-        }
-        let shapes = shapes::<M>(&parts.config, &run.strategies, &parts.fresh)?;
-        let sizes = divisors(of_rank);
-        let mut tried = Vec::new();
-        let mut reason = String::new();
-        let largest = largest(sizes.len(), |index| {
-            let micro = sizes[index];
-            let trial = Trial { run, parts: &parts, limit, micro, accumulate: of_rank / micro };
-            let failed = match by {
-                FindBy::Plan => trial.planned(&shapes, say)?,
-                FindBy::Steps => trial.make()?,
-            };
-            tried.push((micro, failed.is_none()));
-            let outcome = if failed.is_none() { "fits" } else { "is too large" };
-            say(&format!("a micro-batch of {micro} {outcome}"));
-            reason = failed.unwrap_or(std::mem::take(&mut reason));
-            Ok(tried.last().is_some_and(|(_, fits)| *fits))
-        })?;
-        match largest {
-            Some(index) => Ok(FoundBatch { micro: sizes[index], accumulate: of_rank / sizes[index], tried }),
-            None => {
-                let budget = limit.bytes.map_or("what the device has".into(), |bytes| {
-                    ByteSize(usize::try_from(bytes).unwrap_or(usize::MAX)).to_string()
-                });
-                Err(PlanError::NoBatchFits { budget, reason }.into())
-            }
-        }
-    }
-}
-
 /// A micro-batch of this size.
-struct Trial<'a, M: Trainable> {
+struct Trial<'a> {
     run: &'a Run,
-    parts: &'a Parts<M>,
+    parts: &'a Parts,
     limit: Limit,
     micro: usize,
     accumulate: usize,
 }
 
-impl<M: Trainable> Trial<'_, M> {
+impl Trial<'_> {
     /// Plans the run with it, and returns why it does not fit, if it does not.
     fn planned(&self, shapes: &[Shape], say: &dyn Fn(&str)) -> Result<Option<String>, RunError> {
         let run = self.run.with_batch(self.micro, self.accumulate);
         let data = self.parts.data.clone().micro_batch(self.micro);
         let per_window = self.accumulate.saturating_mul(run.data_ranks());
-        let longest = Longest::of(&data, per_window, LOOKED_AT, M::source_tokens, M::rows)?;
-        let work = Work::of::<M>(&self.parts.config, &longest, 1.0);
+        let longest = Longest::of(&data, per_window, LOOKED_AT)?;
+        let work = Work::of(&self.parts.config, &longest, 1.0);
         let (parts, limit, rows, tokens) = (self.parts, self.limit, self.micro, longest.mean_tokens);
         let tracer = Tracer::new(&run, parts, Traced::Run(longest));
         let mut planner = Planner { run: &run, parts, shapes, tracer, rows, work, tokens, limit, say };
@@ -163,7 +147,7 @@ impl<M: Trainable> Trial<'_, M> {
         let run = self.run.with_batch(self.micro, self.accumulate.min(2));
         let data = self.parts.data.clone().micro_batch(self.micro);
         let per_window = self.accumulate.saturating_mul(run.data_ranks());
-        let longest = Longest::of(&data, per_window, LOOKED_AT, M::source_tokens, M::rows)?;
+        let longest = Longest::of(&data, per_window, LOOKED_AT)?;
         let train = From { stream: data.train.clone(), start: longest.start() };
         let data = data.train_on(std::sync::Arc::new(train));
         let (model, optimizer) = run.fresh(self.parts, |_| {})?;
@@ -174,7 +158,7 @@ impl<M: Trainable> Trial<'_, M> {
         };
         let schedule = Schedule::constant(run.schedule.peak());
         // A failing allocator ends the step with a panic.
-        match caught(|| trainer.fit(AnyModel::new::<M::Batch>(model), optimizer, schedule, data)) {
+        match caught(|| trainer.fit(model, optimizer, schedule, data)) {
             Ok(Ok(_)) => Ok(None),
             Ok(Err(error)) if is_too_large(&error) => Ok(Some(error.to_string())),
             Ok(Err(error)) => Err(error.into()),

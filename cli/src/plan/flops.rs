@@ -1,8 +1,11 @@
 //! Counts the floating-point operations of an update, as is customary in the field.
 
+use std::sync::Arc;
+
 use super::longest::Longest;
 use crate::run::Shape;
-use firebrick_models::family::{Attention, Family, Trainable};
+use firebrick_models::AnyConfig;
+use firebrick_models::family::Attention;
 
 /// The tokens of an update, over all ranks. Padding is included because it is computed like any other token.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +46,7 @@ impl PassFlops {
 }
 
 /// The computation in an update.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Work {
     /// What an encoder reads for a decoder; empty if there is a single sequence.
     pub source: Sequences,
@@ -54,13 +57,14 @@ pub(super) struct Work {
     pub longest: [usize; 2],
     /// The micro-batches of an update, over all ranks.
     pub micro_batches: f64,
-    /// Whether the source, rather than the target, passes through the parameter at a path.
-    pub reads_source: fn(&str) -> bool,
+    /// Tells whether the source, rather than the target, passes through the parameter at a path.
+    pub reads_source: Arc<dyn Fn(&str) -> bool>,
 }
 
 impl Work {
     /// The computation in an update of `micro_batches` micro-batches, over all ranks, which are like these on average.
-    pub fn of<M: Trainable>(config: &M::Config, longest: &Longest<M::Batch>, micro_batches: f64) -> Self {
+    pub fn of(config: &AnyConfig, longest: &Longest, micro_batches: f64) -> Self {
+        let read = config.clone();
         let sequences = |tokens: f64| Sequences {
             tokens: tokens * micro_batches,
             length: tokens / longest.mean_rows.max(1.0),
@@ -69,12 +73,9 @@ impl Work {
             source: sequences(longest.mean_source_tokens),
             target: sequences(longest.mean_tokens - longest.mean_source_tokens),
             attention: config.attention(),
-            longest: [
-                longest.rows,
-                (longest.tokens / longest.rows.max(1)).saturating_sub(usize::from(M::LAST_IS_LABEL)),
-            ],
+            longest: [longest.rows, longest.columns],
             micro_batches,
-            reads_source: M::Config::reads_source,
+            reads_source: Arc::new(move |path| read.reads_source(path)),
         }
     }
 
@@ -124,6 +125,7 @@ impl Work {
 mod tests {
     use super::*;
     use firebrick_models::T5Config;
+    use firebrick_models::family::Family;
 
     #[test]
     fn the_operations_of_a_model_by_hand() {
@@ -153,7 +155,7 @@ mod tests {
                 over_source: false,
             }],
             micro_batches: 1.0,
-            reads_source: |_| false,
+            reads_source: Arc::new(|_| false),
         };
         let flops = |again: f64| work.flops(&shapes, again);
         let plain = 2.0 * (6.0 * 110.0 + 12.0 * 4.0 * 5.0 * 3.0);
@@ -199,7 +201,7 @@ mod tests {
             longest: [2, 10],
             attention: vec![attention(true, true), attention(false, false), attention(false, true)],
             micro_batches: 1.0,
-            reads_source: T5Config::reads_source,
+            reads_source: Arc::new(|path| T5Config::default().reads_source(path)),
         };
         let shapes = [
             shape("encoder.blocks.0.attention.query.weight", 10),

@@ -46,14 +46,11 @@ use serde::Serialize;
 use crate::run::{Parts, Process, Shape, data_parallel, first_effect, shapes, strategies_line};
 use crate::{DataRun, PlanError, Run, RunError, RunStrategy};
 use firebrick::memory::{PassPeak, of_machine};
-use firebrick::{ByteSize, Data, TrainError};
-use firebrick_models::family::{Family, Trainable};
-use firebrick_models::pretrained::Folder;
+use firebrick::{AnyBatch, ByteSize, Data, TrainError};
 use firebrick_strategies::Order;
 use firebrick_strategies::cost::{Held, sent, sent_of_outside};
 
 pub use cluster::{Cluster, Collectives, Group, Peak};
-pub(crate) use find_batch::Finding;
 pub use find_batch::{FindBy, FoundBatch};
 pub use firebrick_strategies::cost::Sent;
 pub use on_cluster::{ClusterPlan, Timed};
@@ -168,8 +165,7 @@ impl Run {
     ///
     /// Those of [`launch`](Self::launch) before its first step, and [`PlanError`].
     pub fn plan(&self, budget: Option<ByteSize>, say: impl Fn(&str)) -> Result<Plan, RunError> {
-        let (model, folder) = self.described_model()?;
-        model.plan(Planning { run: self, budget, cluster: None, row_tokens: None, say: &say }, folder)
+        self.planned(Planning { budget, cluster: None, row_tokens: None, say: &say })
     }
 
     /// Like [`plan`](Self::plan), with rows of `tokens` in place of the data, and also of a tokenizer that is learned from the
@@ -187,8 +183,7 @@ impl Run {
     ) -> Result<Plan, RunError> {
         let stand_in = StandIn::new(Some(tokens))?;
         let run = stand_in.of(self)?;
-        let (model, folder) = run.described_model()?;
-        model.plan(Planning { run: &run, budget, cluster: None, row_tokens: Some(tokens), say: &say }, folder)
+        run.planned(Planning { budget, cluster: None, row_tokens: Some(tokens), say: &say })
     }
 
     /// Like [`plan`](Self::plan), for as many ranks as the cluster has devices, whatever the run's `ranks`; also predicts
@@ -205,9 +200,7 @@ impl Run {
         say: impl Fn(&str),
     ) -> Result<Plan, RunError> {
         let run = Self { ranks: Some(cluster.ranks() as usize), ..self.clone() };
-        let (model, folder) = run.described_model()?;
-        model
-            .plan(Planning { run: &run, budget, cluster: Some(cluster), row_tokens: None, say: &say }, folder)
+        run.planned(Planning { budget, cluster: Some(cluster), row_tokens: None, say: &say })
     }
 }
 
@@ -217,9 +210,8 @@ fn rows_alike(tokens: usize, vocabulary: usize) -> usize {
     (4 * rows_of_logits(vocabulary)).min(MOST_ALIKE).div_ceil(tokens.max(1))
 }
 
-/// A run to be planned, with a model of any type.
-pub(crate) struct Planning<'a> {
-    run: &'a Run,
+/// What a run is planned for.
+struct Planning<'a> {
     budget: Option<ByteSize>,
     cluster: Option<&'a Cluster>,
     /// The tokens of each row, if rows of one length stand for the data.
@@ -227,20 +219,21 @@ pub(crate) struct Planning<'a> {
     say: &'a dyn Fn(&str),
 }
 
-impl Planning<'_> {
-    pub fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Plan, RunError> {
-        let Self { run, budget, cluster, row_tokens, say } = self;
+impl Run {
+    fn planned(&self, planning: Planning<'_>) -> Result<Plan, RunError> {
+        let Planning { budget, cluster, row_tokens, say } = planning;
+        let run = self;
+        let (model, folder) = run.described_model()?;
         // Of what stands for the data there is nothing to tell.
         let tell = |line: &str| {
             if row_tokens.is_none() {
                 say(line);
             }
         };
-        let parts = run.prepare_unbounded::<M>(folder, tell)?;
+        let parts = run.prepare_unbounded(model, folder, tell)?;
         let micro_batches = DataRun::from(run).micro_batches();
         let per_window = micro_batches.saturating_mul(run.data_ranks());
-        let longest =
-            |data: &Data<M::Batch>| Longest::of(data, per_window, LOOKED_AT, M::source_tokens, M::rows);
+        let longest = |data: &Data<AnyBatch>| Longest::of(data, per_window, LOOKED_AT);
         let of_batch = longest(&parts.data)?;
         tell(&format!(
             "the longest of the first micro-batches has {} and {}",
@@ -248,11 +241,11 @@ impl Planning<'_> {
             counted(of_batch.tokens, "token")
         ));
         let in_update = (micro_batches * run.data_ranks()) as f64;
-        let work = Work::of::<M>(&parts.config, &of_batch, in_update);
+        let work = Work::of(&parts.config, &of_batch, in_update);
         let is_cpu = parts.device_name.starts_with("cpu");
         // The memory of this machine is not that of the cluster's devices.
         let limit = Limit::of(run, budget, is_cpu && cluster.is_none())?;
-        let shapes = shapes::<M>(&parts.config, &run.strategies, &parts.fresh)?;
+        let shapes = shapes(&parts.config, &run.strategies, &parts.fresh)?;
         let tokens = of_batch.mean_tokens * in_update;
         let rows = of_batch.samples;
         let traced = match row_tokens {
@@ -321,11 +314,11 @@ impl Limit {
 }
 
 /// What the plans of all lists of strategies share.
-struct Planner<'a, M: Trainable> {
+struct Planner<'a> {
     run: &'a Run,
-    parts: &'a Parts<M>,
+    parts: &'a Parts,
     shapes: &'a [Shape],
-    tracer: Tracer<'a, M>,
+    tracer: Tracer<'a>,
     /// The rows of a micro-batch.
     rows: usize,
     work: Work,
@@ -356,7 +349,7 @@ struct FirstShapes {
     within: WithinABatch,
 }
 
-impl<M: Trainable> Planner<'_, M> {
+impl Planner<'_> {
     /// Traces a pass under these strategies, with micro-batches and ranks in their places.
     fn prepared(&mut self, composed: &[RunStrategy]) -> Result<PreparedList, RunError> {
         let layout = ParamLayout::of(self.run, composed, self.parts)?;

@@ -12,7 +12,6 @@ use super::{FirstShapes, Planner};
 use crate::run::{Shape, strategies_line};
 use crate::{ClusterError, PlanError, RunError, RunStrategy};
 use firebrick::{ByteSize, TrainError, device};
-use firebrick_models::family::Trainable;
 
 /// What an update takes on a cluster.
 #[derive(Clone, Debug, Serialize)]
@@ -52,7 +51,7 @@ pub struct Timed {
     pub sent_bytes: u64,
 }
 
-impl<M: Trainable> Planner<'_, M> {
+impl Planner<'_> {
     /// Returns the peak of a device of the cluster for these strategies.
     ///
     /// # Errors
@@ -94,7 +93,7 @@ impl<M: Trainable> Planner<'_, M> {
         let hybrid = (format!("stage 3 within {}", cluster.gpus), 3, Some(cluster.gpus as usize));
         let stages = stages.filter(|_| cluster.ranks() > 1).chain(is_hybrid.then_some(hybrid));
         let stages = stages.map(|(name, stage, within)| (name, at_stage(self.run, stage, within)));
-        let divides_tokens = M::divides_tokens(&self.parts.config) && self.run.task.reference().is_none();
+        let divides_tokens = self.parts.config.divides_tokens() && self.run.task.reference().is_none();
         let meshes = meshes(cluster, self.tracer.blocks(), divides_tokens);
         let meshes =
             meshes.into_iter().filter_map(|axes| Some((axes.to_string(), on_mesh(self.run, &order, axes)?)));

@@ -9,10 +9,8 @@ use firebrick_world::Communicator;
 
 use crate::run::{Parts, Shape, recipes, skeleton};
 use crate::{Run, RunError, RunStrategy};
-use firebrick::AnyModel;
 use firebrick::accounting::dtypes;
 use firebrick::engine::session::PreparedRun;
-use firebrick_models::family::Trainable;
 
 /// How strategies treat a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,17 +35,12 @@ impl ParamLayout {
     /// # Errors
     ///
     /// The strategies do not fit one another, the model, the optimizer or the device.
-    pub fn of<M: Trainable>(
-        run: &Run,
-        strategies: &[RunStrategy],
-        parts: &Parts<M>,
-    ) -> Result<Self, RunError> {
-        let skeleton: M = skeleton(parts.config.clone(), &parts.device);
+    pub fn of(run: &Run, strategies: &[RunStrategy], parts: &Parts) -> Result<Self, RunError> {
+        let skeleton = skeleton(&parts.config, &parts.device);
         let optimizer = run.groups().build(&skeleton, &*run.optimizer)?;
         // One rank tells what a parameter takes; which ranks share tokens does not matter for it.
         let on_one = strategies.iter().filter(|strategy| strategy.effects().context.is_none());
         let strategies = recipes(&on_one.cloned().collect::<Vec<_>>());
-        let skeleton = AnyModel::new::<M::Batch>(skeleton);
         let adaptation = || Adaptation::seeded(run.seed).with_fresh(parts.fresh.clone());
         let adapted = strategies.adapt(skeleton.clone(), &mut adaptation())?;
         let trained: HashSet<ParamId> =

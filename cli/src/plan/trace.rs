@@ -16,7 +16,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 
-use burn::module::{ModuleMapper, Param, ParamId};
+use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{Device, Tensor};
 use firebrick_datasets::counted;
 use firebrick_kernels::{Draws, with_share_of_classes, with_zero_results};
@@ -36,9 +36,9 @@ use crate::{PlanError, Run, RunError, RunStrategy};
 use firebrick::engine::dry_run::caught;
 use firebrick::engine::session::{PreparedRun, checked};
 use firebrick::memory::{Account, Allocations, Beyond, PassPeak, of_machine};
-use firebrick::{AnyModel, Loss, Objective, TrainError};
-use firebrick_models::drawn_now;
-use firebrick_models::family::{Family, Narrowing, Trainable};
+use firebrick::{Loss, Objective, TrainError};
+use firebrick_models::family::Narrowing;
+use firebrick_models::{AnyConfig, drawn_now};
 
 /// Number of blocks of the smaller model.
 const FEW: usize = 2;
@@ -54,15 +54,15 @@ const SMALL: f64 = 5e8;
 const NARROWEST: usize = 64;
 
 /// The micro-batches that are traced.
-pub(super) enum Traced<B> {
+pub(super) enum Traced {
     /// The run's own.
-    Run(Longest<B>),
+    Run(Longest),
     /// The run's own, and two numbers of rows, which tell what any number takes: all rows are alike.
-    Rows([Longest<B>; 3]),
+    Rows([Longest; 3]),
 }
 
-impl<B> Traced<B> {
-    fn batches(&self) -> &[Longest<B>] {
+impl Traced {
+    fn batches(&self) -> &[Longest] {
         match self {
             Self::Run(longest) => std::slice::from_ref(longest),
             Self::Rows(longest) => longest,
@@ -71,10 +71,10 @@ impl<B> Traced<B> {
 }
 
 /// Traces passes, each kind once.
-pub(super) struct Tracer<'a, M: Trainable> {
+pub(super) struct Tracer<'a> {
     run: &'a Run,
-    parts: &'a Parts<M>,
-    traced: Traced<M::Batch>,
+    parts: &'a Parts,
+    traced: Traced,
     device: Device,
     paths: Paths,
     known: HashMap<String, Vec<PassMemory>>,
@@ -85,11 +85,11 @@ pub(super) struct Tracer<'a, M: Trainable> {
     is_warm: bool,
 }
 
-impl<'a, M: Trainable> Tracer<'a, M> {
+impl<'a> Tracer<'a> {
     /// A tracer that has traced nothing. It computes on the CPU.
-    pub fn new(run: &'a Run, parts: &'a Parts<M>, traced: Traced<M::Batch>) -> Self {
+    pub fn new(run: &'a Run, parts: &'a Parts, traced: Traced) -> Self {
         let device = host_device().autodiff();
-        let paths = Paths::of(&skeleton::<M>(parts.config.clone(), &device));
+        let paths = Paths::of(&skeleton(&parts.config, &device));
         let units = units_of(&parts.config);
         Self {
             run,
@@ -214,14 +214,14 @@ impl<'a, M: Trainable> Tracer<'a, M> {
     /// Measures a pass of each micro-batch through a model of `layers` blocks: by narrower ones, or at full width if they don't
     /// tell and it is small. If one fails, the pass at full width says why.
     fn measured(&mut self, acting: &[RunStrategy], layers: usize) -> Result<Vec<PassMemory>, RunError> {
-        let config = self.parts.config.clone().with_layers(layers);
+        let config = self.parts.config.with_layers(layers);
         let of = (self.units.unwrap_or(1) / tensor_of(acting)).max(1);
         // Gradients land on the host in buckets, which hold more rows of a narrow model's tables if these are as long as at full
         // width: such models come within some 15% only.
         let lands = acting.iter().any(|one| one.effects().offloads == Some(Offloads::Optimizer));
         let vocabulary = config.vocabulary();
         let is_long = Narrowing { units: 1, of }.vocabulary(vocabulary) == vocabulary;
-        let narrow = match lands && is_long && bytes::<M>(&config) <= SMALL {
+        let narrow = match lands && is_long && bytes(&config) <= SMALL {
             true => None,
             false => self.narrow(acting, &config),
         };
@@ -236,18 +236,18 @@ impl<'a, M: Trainable> Tracer<'a, M> {
             return Ok(all);
         }
         match narrow {
-            Some(all) if bytes::<M>(&config) > SMALL => {
+            Some(all) if bytes(&config) > SMALL => {
                 Ok(all.iter().map(|passes| by_peaks(passes, of)).collect())
             }
             _ => {
-                require_room::<M>(&config)?;
+                require_room(&config)?;
                 self.passed(acting, &config)
             }
         }
     }
 
     /// Measures passes of each micro-batch through models of [`UNITS`] of width; `None` if the family has none, or one fails.
-    fn narrow(&mut self, acting: &[RunStrategy], config: &M::Config) -> Option<Vec<[PassMemory; 3]>> {
+    fn narrow(&mut self, acting: &[RunStrategy], config: &AnyConfig) -> Option<Vec<[PassMemory; 3]>> {
         // Each rank has as many units.
         let (of, tensor) = (self.units?, tensor_of(acting));
         if !of.is_multiple_of(tensor) {
@@ -273,19 +273,18 @@ impl<'a, M: Trainable> Tracer<'a, M> {
     fn passed(
         &mut self,
         strategies: &[RunStrategy],
-        config: &M::Config,
+        config: &AnyConfig,
     ) -> Result<Vec<PassMemory>, RunError> {
         let account = Account::new();
         let _on_it = account.enter();
         let run = self.run;
         self.device.seed(run.seed);
-        let model: M = drawn_now(M::init(config, &self.device).map(&mut Zeros::default()));
+        let model = drawn_now(config.init(&self.device).map(&mut Zeros::default()));
         // Parameter groups may name blocks that this model lacks; they do not affect a pass.
         let optimizer = Groups::default().build(&model, &*run.optimizer)?;
         let device = Some(self.device.clone());
-        let model = AnyModel::new::<M::Batch>(model);
         let adaptation = Adaptation::seeded(run.seed).with_fresh(self.parts.fresh.clone());
-        let adaptation = adaptation.with_tensor_plan(Objective::<M::Batch>::tensor_plan(&model));
+        let adaptation = adaptation.with_tensor_plan(model.tensor_plan());
         // A pass in which nothing reduces is the same on one rank, unless ranks share tokens; these are not without a sum.
         let mut strategies = strategies.to_vec();
         let any = |of: fn(&Effects) -> bool| strategies.iter().any(|strategy| of(&strategy.effects()));
@@ -300,7 +299,7 @@ impl<'a, M: Trainable> Tracer<'a, M> {
         let session = prepared.start(optimizer, run.schedule.clone(), run.seed, 1)?;
         let draws = Draws { seed: run.seed, epoch: 0, first: 0 };
         let steps = session.pass().steps(self.micro_batches);
-        let pass = |longest: &Longest<M::Batch>| -> Result<PassPeak, RunError> {
+        let pass = |longest: &Longest| -> Result<PassPeak, RunError> {
             let forward = steps.iter().filter(|step| matches!(step, PipelineStep::Forward { .. }));
             let batches: Result<Vec<_>, _> = forward.map(|_| longest.batch()).collect();
             let (mut batches, mut between, mut taken) = (batches?.into_iter(), HashMap::new(), None);
@@ -341,7 +340,7 @@ impl<'a, M: Trainable> Tracer<'a, M> {
             Ok(taken.unwrap_or_default())
         };
         let (vocabulary, whole) = (config.vocabulary(), self.parts.config.vocabulary());
-        let once = |longest: &Longest<M::Batch>| {
+        let once = |longest: &Longest| {
             with_zero_results(|| with_share_of_classes(vocabulary, whole, || pass(longest)))
         };
         let batches = self.traced.batches();
@@ -382,7 +381,7 @@ struct PassMemory {
 }
 
 /// Returns the peak of a pass of so many rows, or of the run's micro-batch. `None` if passes of other numbers of rows don't tell.
-fn peak<B>(traced: &Traced<B>, measured: &[PassMemory], rows: usize) -> Option<PassPeak> {
+fn peak(traced: &Traced, measured: &[PassMemory], rows: usize) -> Option<PassPeak> {
     let (Traced::Rows([own, few, more]), [_, one, two]) = (traced, measured) else {
         return Some(measured[0].peak);
     };
@@ -422,14 +421,14 @@ fn by_peaks(passes: &[PassMemory; 3], of: usize) -> PassMemory {
 }
 
 /// Bytes of a model's parameters and gradients in f32.
-fn bytes<M: Trainable>(config: &M::Config) -> f64 {
-    8.0 * parameters::<M>(config)
+fn bytes(config: &AnyConfig) -> f64 {
+    8.0 * parameters(config)
 }
 
 /// Rejects a model that does not fit this machine: parameters and gradients in f32.
-fn require_room<M: Trainable>(config: &M::Config) -> Result<(), PlanError> {
+fn require_room(config: &AnyConfig) -> Result<(), PlanError> {
     let text = |bytes: f64| format!("{:.1} GB", bytes / 1e9);
-    let needed = bytes::<M>(config);
+    let needed = bytes(config);
     match of_machine() {
         Some(available) if needed > available as f64 => Err(PlanError::TooWide {
             layers: config.layers(),
@@ -441,8 +440,8 @@ fn require_room<M: Trainable>(config: &M::Config) -> Result<(), PlanError> {
 }
 
 /// Returns the most units that the width of a model can be divided into, if that makes it much narrower.
-fn units_of<C: Family>(config: &C) -> Option<usize> {
-    let width = |config: &C| config.attention().first().map(|attention| attention.width);
+fn units_of(config: &AnyConfig) -> Option<usize> {
+    let width = |config: &AnyConfig| config.attention().first().map(|attention| attention.width);
     (UNITS[2] + 1..=width(config)? / NARROWEST).rev().find(|&of| {
         config.narrowed(Narrowing { units: 1, of }).is_some_and(|narrow| {
             narrow.check().is_ok() && width(&narrow).is_some_and(|width| width >= NARROWEST)

@@ -7,7 +7,6 @@ use super::longest::Longest;
 use crate::run::{Parts, first_effect, shapes};
 use crate::{DataRun, PlanError, Run, RunError};
 use firebrick::{Utilization, device};
-use firebrick_models::family::Trainable;
 
 /// How many micro-batches tell how long the rows are. They are collated once more before the first step.
 const LOOKED_AT: usize = 16;
@@ -19,23 +18,20 @@ impl Run {
     /// # Errors
     ///
     /// The data cannot be read.
-    pub(crate) fn utilization<M: Trainable>(
-        &self,
-        parts: &Parts<M>,
-    ) -> Result<Option<Utilization>, RunError> {
+    pub(crate) fn utilization(&self, parts: &Parts) -> Result<Option<Utilization>, RunError> {
         let casts = first_effect(&self.strategies, |effects| effects.casts);
         let dtype = casts.map_or(FloatDType::F32, |casts| casts.replica);
         let Some(peak_flops) = self.peak_flops.or_else(|| device::peak_flops(&parts.device, dtype)) else {
             return Ok(None);
         };
         let per_window = DataRun::from(self).micro_batches().saturating_mul(self.data_ranks());
-        let longest = match Longest::of(&parts.data, per_window, LOOKED_AT, M::source_tokens, M::rows) {
+        let longest = match Longest::of(&parts.data, per_window, LOOKED_AT) {
             // A run may begin with windows that it skips.
             Err(RunError::Plan(PlanError::NothingToLearn { .. })) => return Ok(None),
             longest => longest?,
         };
-        let shapes = shapes::<M>(&parts.config, &self.strategies, &parts.fresh)?;
-        let work = Work::of::<M>(&parts.config, &longest, 1.0);
+        let shapes = shapes(&parts.config, &self.strategies, &parts.fresh)?;
+        let work = Work::of(&parts.config, &longest, 1.0);
         let flops_per_token = work.flops(&shapes, 0.0) / longest.mean_tokens.max(1.0);
         Ok(Some(Utilization { flops_per_token, peak_flops }))
     }

@@ -14,10 +14,8 @@ use super::prepare::Parts;
 use crate::RunError;
 use firebrick::checkpoint::best::BEST;
 use firebrick::saving;
-use firebrick::{TrainError, Trained};
-use firebrick_models::family::Family;
-use firebrick_models::family::Trainable;
-use firebrick_models::pretrained;
+use firebrick::{AnyModel, TrainError, Trained};
+use firebrick_models::AnyConfig;
 use firebrick_models::pretrained::{CONFIG, Folder};
 
 /// The folder's name in the output folder.
@@ -46,9 +44,9 @@ const BESIDE: [&str; 9] = [
 ];
 
 /// Writes the best weights, or the last ones if none were evaluated, with everything else that `transformers` needs.
-pub(super) fn export<M: Trainable>(
-    trained: &Trained<M>,
-    parts: &Parts<M>,
+pub(super) fn export(
+    trained: &Trained<AnyModel>,
+    parts: &Parts,
     output: &Path,
     end_of_turn: Option<u32>,
 ) -> Result<PathBuf, RunError> {
@@ -58,15 +56,15 @@ pub(super) fn export<M: Trainable>(
         let of = trained.best.as_deref().and_then(known_by);
         match &trained.best {
             Some(best) if !last_is_best => {
-                pretrained::save(&read::<M>(&parts.config, best)?, &parts.config, folder)?;
+                parts.config.save(&read(&parts.config, best)?, folder)?;
             }
             _ => {
                 let last = trained.averaged.as_ref().unwrap_or(&trained.model);
-                pretrained::save(last, &parts.config, folder)?;
+                parts.config.save(last, folder)?;
             }
         }
         let origin = parts.folder.as_ref().map(|folder| folder.path());
-        save_beside::<M>(folder, origin, &parts.config, &parts.tokenizer, end_of_turn)?;
+        save_beside(folder, origin, &parts.config, &parts.tokenizer, end_of_turn)?;
         mark(folder, of)
     })?;
     Ok(folder)
@@ -92,10 +90,10 @@ pub(super) fn write_whole(
 /// Writes what `transformers` needs besides the weights and configuration of a model. `origin` is the folder of the
 /// model that the run started from, and `end_of_turn` the token that ends an answer of a model that was trained on
 /// conversations.
-pub(super) fn save_beside<M: Trainable>(
+pub(super) fn save_beside(
     folder: &Path,
     origin: Option<&Path>,
-    config: &M::Config,
+    config: &AnyConfig,
     tokenizer: &Tokenizer,
     end_of_turn: Option<u32>,
 ) -> Result<(), RunError> {
@@ -103,22 +101,21 @@ pub(super) fn save_beside<M: Trainable>(
         copy(GENERATION, origin, folder)?;
         keep_start(folder)?;
     }
-    save_tokenizer::<M>(folder, origin, config, tokenizer)?;
+    save_tokenizer(folder, origin, config, tokenizer)?;
     end_of_turn.map_or(Ok(()), |end| end_texts_at(end, folder))
 }
 
 /// Writes the files of a tokenizer.
-pub(super) fn save_tokenizer<M: Trainable>(
+pub(super) fn save_tokenizer(
     folder: &Path,
     origin: Option<&Path>,
-    config: &M::Config,
+    config: &AnyConfig,
     tokenizer: &Tokenizer,
 ) -> Result<(), RunError> {
     if let Some(origin) = origin.filter(|origin| is_of(tokenizer, origin)) {
         BESIDE.iter().try_for_each(|name| copy(name, origin, folder))?;
     }
-    let model =
-        ForModel { max_length: config.positions(), segments: <M::Config as Family>::reads_segments() };
+    let model = ForModel { max_length: config.positions(), segments: config.reads_segments() };
     Ok(tokenizer.save_for_model(folder, &model)?)
 }
 
@@ -197,8 +194,8 @@ fn is_of(tokenizer: &Tokenizer, folder: &Path) -> bool {
 }
 
 /// Reads a model on the host from a file of weights by module path.
-pub(super) fn read<M: Trainable>(config: &M::Config, file: &Path) -> Result<M, RunError> {
-    let mut model = M::init(config, &Device::flex());
+pub(super) fn read(config: &AnyConfig, file: &Path) -> Result<AnyModel, RunError> {
+    let mut model = config.init(&Device::flex());
     let mut store = SafetensorsStore::from_file(file);
     let read = model.load_from(&mut store);
     match read.map_err(|error| TrainError::file(file, "reading the weights", error))?.missing.first() {

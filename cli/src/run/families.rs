@@ -1,19 +1,18 @@
 //! The families that a run file can name.
 
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 
 use firebrick_models::family::{Family, Trainable};
 use firebrick_models::pretrained::{Folder, HubConfig, PretrainedError};
 use firebrick_models::{
-    Bart, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, ModernBertMaskedLm,
-    ModernBertSequenceClassifier, ModernBertTokenClassifier, Preferring, T5,
+    Bart, BertMaskedLm, BertSequenceClassifier, BertTokenClassifier, Gpt, Llama, ModelType,
+    ModernBertMaskedLm, ModernBertSequenceClassifier, ModernBertTokenClassifier, Preferring, T5,
 };
 use firebrick_strategies::registry::{Registered, Registry};
 use firebrick_tasks::TaskConfig;
 
 use super::Run;
-use super::any_trainable::{AnyTrainable, Typed};
 use super::model_config::{AnyShape, FromFolder, named};
 use crate::RunError;
 use crate::console::tell;
@@ -33,7 +32,7 @@ struct Entry {
     /// Its values of `model_type` in Hugging Face folders.
     model_types: &'static [&'static str],
     /// Its models, by task.
-    models: Vec<(&'static str, Arc<dyn AnyTrainable>)>,
+    models: Vec<ModelType>,
 }
 
 /// The families of this process.
@@ -75,10 +74,10 @@ impl Families {
     /// earlier one of the same family and task.
     pub fn model<M: Trainable>(mut self, name: &'static str) -> Self {
         let shapes = self.shapes.with::<<M::Config as Family>::Shape>(name, named::<M::Config>);
-        let model: (_, Arc<dyn AnyTrainable>) = (M::TASK, Arc::new(Typed::<M>::default()));
+        let model = ModelType::of::<M>();
         match self.families.iter_mut().find(|family| family.name == name) {
             Some(family) => {
-                family.models.retain(|(task, _)| *task != M::TASK);
+                family.models.retain(|other| other.task() != model.task());
                 family.models.push(model);
             }
             None => {
@@ -106,7 +105,7 @@ impl Families {
     /// Returns the names of fresh models that learn a task, in the order in which they are registered.
     pub(crate) fn fresh_for(task: &TaskConfig) -> Vec<&'static str> {
         let learned = task.learned_as().unwrap_or(task.name());
-        let learns = |family: &&Entry| family.models.iter().any(|(other, _)| *other == learned);
+        let learns = |family: &&Entry| family.models.iter().any(|model| model.task() == learned);
         Self::installed().families.iter().filter(learns).map(|family| family.name).collect()
     }
 
@@ -115,10 +114,7 @@ impl Families {
     /// # Errors
     ///
     /// The folder belongs to an unknown family, or its model does not learn the task.
-    pub(crate) fn model_in(
-        task: &TaskConfig,
-        folder: &Folder,
-    ) -> Result<&'static dyn AnyTrainable, RunError> {
+    pub(crate) fn model_in(task: &TaskConfig, folder: &Folder) -> Result<ModelType, RunError> {
         let family = Entry::of_folder(folder)?;
         Self::model_of(task, Some(family), folder.model_type().unwrap_or(family.name))
     }
@@ -128,10 +124,10 @@ impl Families {
         task: &TaskConfig,
         family: Option<&'static Entry>,
         found: &str,
-    ) -> Result<&'static dyn AnyTrainable, RunError> {
+    ) -> Result<ModelType, RunError> {
         let learned = task.learned_as().unwrap_or(task.name());
-        let model = family.and_then(|family| family.models.iter().find(|(task, _)| *task == learned));
-        model.map(|(_, model)| &**model).ok_or_else(|| RunError::Task {
+        let model = family.and_then(|family| family.models.iter().find(|model| model.task() == learned));
+        model.copied().ok_or_else(|| RunError::Task {
             task: task.name(),
             models: Self::installed().that_learn(learned),
             found: found.into(),
@@ -140,7 +136,7 @@ impl Families {
 
     /// Returns the names of the models that learn a task, for a message.
     fn that_learn(&self, task: &str) -> String {
-        let learns = |family: &&Entry| family.models.iter().any(|(other, _)| *other == task);
+        let learns = |family: &&Entry| family.models.iter().any(|model| model.task() == task);
         let families: Vec<&Entry> = self.families.iter().filter(learns).collect();
         let names: Vec<String> = families.iter().map(|family| format!("`{}`", family.name)).collect();
         let types: Vec<&str> = families.iter().flat_map(|family| family.model_types).copied().collect();
@@ -172,7 +168,7 @@ impl Run {
     /// # Errors
     ///
     /// The folder is not a Hugging Face folder or belongs to an unknown family, or the model does not learn the task.
-    pub(crate) fn named_model(&self) -> Result<(&'static dyn AnyTrainable, Option<Folder>), RunError> {
+    pub(crate) fn named_model(&self) -> Result<(ModelType, Option<Folder>), RunError> {
         self.named_model_in(FileSet::Model, Folder::open)
     }
 
@@ -181,7 +177,7 @@ impl Run {
     /// # Errors
     ///
     /// Those of [`named_model`](Self::named_model).
-    pub(crate) fn described_model(&self) -> Result<(&'static dyn AnyTrainable, Option<Folder>), RunError> {
+    pub(crate) fn described_model(&self) -> Result<(ModelType, Option<Folder>), RunError> {
         self.named_model_in(FileSet::Beside, Folder::described)
     }
 
@@ -189,7 +185,7 @@ impl Run {
         &self,
         files: FileSet,
         open: impl FnOnce(PathBuf) -> Result<Folder, PretrainedError>,
-    ) -> Result<(&'static dyn AnyTrainable, Option<Folder>), RunError> {
+    ) -> Result<(ModelType, Option<Folder>), RunError> {
         let Some(path) = self.model.folder() else {
             let families = &Families::installed().families;
             let family = families.iter().find(|family| family.name == self.model.name());
@@ -204,7 +200,7 @@ impl Run {
     /// # Errors
     ///
     /// Those of [`Families::model_in`].
-    pub(crate) fn model_in(&self, folder: &Folder) -> Result<&'static dyn AnyTrainable, RunError> {
+    pub(crate) fn model_in(&self, folder: &Folder) -> Result<ModelType, RunError> {
         Families::model_in(&self.task, folder)
     }
 
@@ -214,7 +210,7 @@ impl Run {
     /// # Errors
     ///
     /// Those of [`Families::model_in`].
-    pub(crate) fn writer_in(&self, folder: &Folder) -> Result<&'static dyn AnyTrainable, RunError> {
+    pub(crate) fn writer_in(&self, folder: &Folder) -> Result<ModelType, RunError> {
         Families::model_in(&TaskConfig::default(), folder).or_else(|_| self.model_in(folder))
     }
 }

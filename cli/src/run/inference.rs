@@ -7,8 +7,8 @@ use firebrick_datasets::{Amount, Tokenizer};
 
 use super::{Run, SampleConfig};
 use crate::RunError;
+use firebrick_models::AnyConfig;
 use firebrick_models::decoding::Decoding;
-use firebrick_models::family::{Family, Trainable};
 use firebrick_models::inference::Inference;
 use firebrick_models::pretrained::Folder;
 use firebrick_tasks::Writing;
@@ -71,9 +71,9 @@ impl Run {
     /// # Errors
     ///
     /// The tokenizer lacks the token that the task names as the decoder's first, or the folder's tokens cannot be read.
-    pub(crate) fn inference<M: Trainable>(
+    pub(crate) fn inference(
         &self,
-        config: &M::Config,
+        config: &AnyConfig,
         folder: Option<&Folder>,
         tokenizer: &Arc<Tokenizer>,
         device: &Device,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use burn::module::Module;
 use burn::train::Interrupter;
 use serde_json::Value;
 
@@ -16,9 +17,8 @@ use firebrick::checkpoint::RunText;
 use firebrick::engine::feed::updates_in_epochs;
 use firebrick::output::{Output, RUN};
 use firebrick::{Adapters, AnyModel, Report, Resume, Show, TrainError, Trained, memory};
-use firebrick_models::family::{Family, Trainable};
 use firebrick_models::inference::Question;
-use firebrick_models::pretrained::{CONFIG, Folder, config_text, save_adapters, unsavable_adapter};
+use firebrick_models::pretrained::{CONFIG, Folder};
 use firebrick_tasks::{Writing, attended, chat_prompt};
 
 /// A run that has been trained.
@@ -98,29 +98,7 @@ impl Run {
             }
         }
         let (model, folder) = self.named_model()?;
-        model.launch(
-            Launch { run: self, fits_schedule, leads, resume, allow_changes, show, interrupter },
-            folder,
-        )
-    }
-}
-
-/// A run to be launched, with a model of any type.
-pub(crate) struct Launch<'a> {
-    run: &'a Run,
-    /// Whether the schedule is shortened to the run's `epochs`.
-    fits_schedule: bool,
-    /// Whether this process owns the output folder.
-    leads: bool,
-    resume: Option<Resume>,
-    allow_changes: bool,
-    show: Show,
-    interrupter: Interrupter,
-}
-
-impl Launch<'_> {
-    pub fn with<M: Trainable>(self, folder: Option<Folder>) -> Result<Launched, RunError> {
-        let Self { run, fits_schedule, leads, resume, allow_changes, show, interrupter } = self;
+        let run = self;
         let say = |doing: &str| {
             // A quiet program prints warnings.
             if show != Show::Nothing || leads && Detail::installed() == Detail::Quiet {
@@ -130,7 +108,7 @@ impl Launch<'_> {
         run.require_mesh()?;
         say(&run.batch_summary());
         let own_tokenizer = resume.as_ref().and_then(|resume| resume.tokenizer(&run.output));
-        let mut parts = run.prepare_resumed::<M>(folder, own_tokenizer, &interrupter, say)?;
+        let mut parts = run.prepare_resumed(model, folder, own_tokenizer, &interrupter, say)?;
         require_room_for_sample(run, &parts)?;
         let initializing = run.clone();
         let mut run = run.clone();
@@ -159,7 +137,6 @@ impl Launch<'_> {
             .allow_changes(allow_changes)
             .described(RunText { text: run.to_ron(), compare: changes::compare });
         let (schedule, data) = (run.schedule.clone(), parts.data.clone());
-        let model = AnyModel::new::<M::Batch>(model);
         if !leads {
             let trained = trainer.saved_elsewhere(&run.output);
             trained.fit_for_first(model, optimizer, schedule, data).map_err(interrupted)?;
@@ -182,7 +159,7 @@ impl Launch<'_> {
             Some(output) => (Arc::new(output), true),
             None => (Arc::new(Output::claim(&run.output)?), false),
         };
-        for (name, text) in [(RUN, text), (CONFIG, config_text::<M>(&parts.config)?)] {
+        for (name, text) in [(RUN, text), (CONFIG, parts.config.text()?)] {
             match goes_on && output.current().join(name).is_file() {
                 true => output.describe_later(name, text),
                 false => output.save_text(name, &text)?,
@@ -202,8 +179,7 @@ impl Launch<'_> {
             None => trainer,
         };
         let trainer = trainer.claimed(output.clone());
-        let trained = trainer.fit(model, optimizer, schedule, data).map_err(interrupted)?;
-        let mut trained: Trained<M> = trained.into_typed();
+        let mut trained = trainer.fit(model, optimizer, schedule, data).map_err(interrupted)?;
         trained.report.truncated = parts.truncated.clone();
         match Report::read(output.folder()).filter(|_| !trained.has_gone_on) {
             // The run was already over: keep its report, but for how this process ended.
@@ -223,10 +199,10 @@ impl Launch<'_> {
 }
 
 /// Writes what follows the training: the Hugging Face folder, the adapter and the sample.
-fn finish<M: Trainable>(
+fn finish(
     run: &Run,
-    mut trained: Trained<M>,
-    parts: Parts<M>,
+    mut trained: Trained<AnyModel>,
+    parts: Parts,
     output: &Output,
     interrupter: &Interrupter,
     say: &dyn Fn(&str),
@@ -237,8 +213,8 @@ fn finish<M: Trainable>(
     if let (Some(adapters), Some(folder)) = (trained.adapters.take(), &parts.folder) {
         // A table that has grown keeps the values that it started from.
         let started_from = parts.adapters.as_ref().map_or_else(Vec::new, |adapters| adapters.given.clone());
-        let adapters = adapters.with_given(started_from).with_given(folder.grown::<M>(&parts.config)?);
-        match unsavable_adapter(&adapters, &trained.model, &parts.config) {
+        let adapters = adapters.with_given(started_from).with_given(parts.config.grown(folder)?);
+        match parts.config.unsavable_adapter(&adapters, &trained.model) {
             Some(reason) => say(&format!(
                 "no adapter in the format of PEFT: {reason}. `pretrained` holds the merged model"
             )),
@@ -264,18 +240,18 @@ fn finish<M: Trainable>(
 
 /// Saves adapters under the names of the folder that the run started from, so that they can be applied to its model. If
 /// the vocabulary has grown, the tokenizer is saved with them.
-fn write_adapter<M: Trainable>(
+fn write_adapter(
     run: &Run,
     adapters: &Adapters,
-    model: &M,
-    parts: &Parts<M>,
+    model: &AnyModel,
+    parts: &Parts,
     folder: &Folder,
     output: &Output,
 ) -> Result<(), RunError> {
     let adapter = output.folder().join("adapter");
-    save_adapters(adapters, (model, &parts.config), &base_of(run, folder), &adapter)?;
+    parts.config.save_adapters(adapters, model, &base_of(run, folder), &adapter)?;
     match folder.is_growing() {
-        true => export::save_tokenizer::<M>(&adapter, Some(folder.path()), &parts.config, &parts.tokenizer),
+        true => export::save_tokenizer(&adapter, Some(folder.path()), &parts.config, &parts.tokenizer),
         false => Ok(()),
     }
 }
@@ -291,9 +267,9 @@ fn base_of(run: &Run, folder: &Folder) -> String {
 
 /// Rejects a sample whose tokens, keys and values need more memory than the machine has, before the run instead of
 /// after it.
-fn require_room_for_sample<M: Trainable>(run: &Run, parts: &Parts<M>) -> Result<(), RunError> {
+fn require_room_for_sample(run: &Run, parts: &Parts) -> Result<(), RunError> {
     let (Some(sample), Some(available)) = (&run.sample, memory::of_machine()) else { return Ok(()) };
-    let config: Value = serde_json::from_str(&config_text::<M>(&parts.config)?).unwrap_or_default();
+    let config: Value = serde_json::from_str(&parts.config.text()?).unwrap_or_default();
     // Heads may share keys and values. Numbers of 16 bits are the smallest.
     let heads = |name: &str| config[name].as_f64();
     let shared = heads("num_key_value_heads").zip(heads("num_attention_heads"));
@@ -317,13 +293,13 @@ fn interrupted(error: TrainError) -> RunError {
 }
 
 /// Generates the sample from its prompt.
-fn write_sample<M: Trainable>(run: &Run, model: &M, parts: &Parts<M>) -> Result<Option<String>, RunError> {
+fn write_sample(run: &Run, model: &AnyModel, parts: &Parts) -> Result<Option<String>, RunError> {
     let Some(sample) = &run.sample else {
         return Ok(None);
     };
     // Ranks that share the model leave it on the host.
     let device = model.devices().first().unwrap_or(&parts.device).clone().inner();
-    let inference = run.inference::<M>(
+    let inference = run.inference(
         &parts.config,
         parts.folder.as_ref(),
         &parts.tokenizer,
@@ -334,7 +310,7 @@ fn write_sample<M: Trainable>(run: &Run, model: &M, parts: &Parts<M>) -> Result<
         Some(Writing::Answer) => chat_prompt(&parts.tokenizer, None, &sample.prompt)?,
         _ => sample.prompt.clone(),
     };
-    let answers = model.clone().valid().answers(&[Question::Text(question)], &inference)?;
+    let answers = parts.config.answers(&model.valid(), &[Question::Text(question)], &inference)?;
     let written = answers.first().and_then(|answer| answer.get("predicted")?.as_str());
     Ok(written.map(|written| match run.task.writing() {
         Some(Writing::FromSource { .. } | Writing::Answer) => written.to_string(),

@@ -1,6 +1,5 @@
 //! A run file in RON.
 
-mod any_trainable;
 mod changes;
 mod check;
 mod checkpoints_config;
@@ -39,7 +38,6 @@ use crate::mlflow::MlflowConfig;
 use firebrick::device::{self, DeviceError, Tuning};
 use firebrick::{ByteSize, Schedule};
 
-pub(crate) use any_trainable::Limits;
 pub(crate) use changes::settings;
 pub use checkpoints_config::CheckpointsConfig;
 pub use data_run::DataRun;

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::extensions;
 
 use firebrick_models::family::{Family, Sizes};
+use firebrick_models::{AnyConfig, ModelType};
 
 /// The model, one of the registered [families](super::Families). The task determines its head.
 ///
@@ -58,9 +59,9 @@ impl ModelConfig {
         self.0.folder()
     }
 
-    /// Returns the configuration of fresh weights, if the model is of this family.
-    pub(super) fn config<C: Family>(&self, sizes: Sizes<'_>) -> Option<C> {
-        self.0.config(sizes)?.downcast().ok().map(|config| *config)
+    /// Returns the configuration of fresh weights, if the model is of this type.
+    pub(super) fn config(&self, of: ModelType, sizes: Sizes<'_>) -> Option<AnyConfig> {
+        of.config_of(self.0.config(sizes)?)
     }
 
     /// Checks the ranges of the settings.

@@ -19,15 +19,15 @@ use crate::RunError;
 use crate::hub::{FileSet, local_folder};
 use firebrick::BestBy;
 use firebrick::observe::report::TruncatedTexts;
-use firebrick::{Adapters, AnyModel, ByteSize, Data, TrainError, Trainer, device, require_scratch};
+use firebrick::{Adapters, AnyBatch, AnyModel, ByteSize, Data, TrainError, Trainer, device, require_scratch};
 use firebrick_models::decoding::Decoding;
-use firebrick_models::family::{Family, Sizes, Trainable};
+use firebrick_models::family::Sizes;
 use firebrick_models::inference::LabelKind;
-use firebrick_models::pretrained::{CLASSIFIER, Folder, HubConfig, load_adapters};
-use firebrick_models::{WrittenScores, drawn_now};
+use firebrick_models::pretrained::{CLASSIFIER, Folder};
+use firebrick_models::{AnyConfig, ModelType, WrittenScores, drawn_now};
 
 /// The parts of a run, before training.
-pub(crate) struct Parts<M: Trainable> {
+pub(crate) struct Parts {
     /// The training device, with autodiff.
     pub device: Device,
     /// Whether strategies take the weights from the host, one after another, so that each can be read when it is taken.
@@ -37,13 +37,13 @@ pub(crate) struct Parts<M: Trainable> {
     /// The ranks.
     pub world: World,
     /// The data, cut into batches.
-    pub data: Data<M::Batch>,
+    pub data: Data<AnyBatch>,
     /// The texts of the data that were cut.
     pub truncated: Vec<TruncatedTexts>,
     /// The tokenizer that made the tokens.
     pub tokenizer: Arc<Tokenizer>,
     /// The model's configuration.
-    pub config: M::Config,
+    pub config: AnyConfig,
     /// The folder with the weights, unless they are fresh.
     pub folder: Option<Folder>,
     /// The paths of the parameters that the folder lacks, which are initialized instead.
@@ -72,13 +72,14 @@ impl Run {
     ///
     /// The device is not available, the strategies do not fit, the data cannot be read, or the model does not fit the
     /// data.
-    pub(crate) fn prepare<M: Trainable>(
+    pub(crate) fn prepare(
         &self,
+        model: ModelType,
         folder: Option<Folder>,
         interrupter: &Interrupter,
         say: impl Fn(&str),
-    ) -> Result<Parts<M>, RunError> {
-        self.prepare_resumed(folder, None, interrupter, say)
+    ) -> Result<Parts, RunError> {
+        self.prepare_resumed(model, folder, None, interrupter, say)
     }
 
     /// Like [`prepare`](Self::prepare), but for a resumed run, which keeps the given tokenizer if it was built from the
@@ -87,17 +88,18 @@ impl Run {
     /// # Errors
     ///
     /// Those of [`prepare`](Self::prepare), and a tokenizer that cannot be read.
-    pub(crate) fn prepare_resumed<M: Trainable>(
+    pub(crate) fn prepare_resumed(
         &self,
+        model: ModelType,
         folder: Option<Folder>,
         tokenizer: Option<PathBuf>,
         interrupter: &Interrupter,
         say: impl Fn(&str),
-    ) -> Result<Parts<M>, RunError> {
+    ) -> Result<Parts, RunError> {
         if let Some(OnDisk { folder, .. }) = first_effect(&self.strategies, |effects| effects.on_disk) {
             require_scratch(&folder).map_err(TrainError::from)?;
         }
-        let parts = self.parts::<M>(folder, tokenizer, interrupter, say)?;
+        let parts = self.parts(model, folder, tokenizer, interrupter, say)?;
         // A size that no machine can hold is reported as such, rather than as an invalid configuration.
         self.require_room(&parts)?;
         self.require_possible(&parts)?;
@@ -110,28 +112,30 @@ impl Run {
     /// # Errors
     ///
     /// Those of [`prepare`](Self::prepare), except for the size of the model.
-    pub(crate) fn prepare_unbounded<M: Trainable>(
+    pub(crate) fn prepare_unbounded(
         &self,
+        model: ModelType,
         folder: Option<Folder>,
         say: impl Fn(&str),
-    ) -> Result<Parts<M>, RunError> {
-        let parts = self.parts::<M>(folder, None, &Interrupter::new(), say)?;
+    ) -> Result<Parts, RunError> {
+        let parts = self.parts(model, folder, None, &Interrupter::new(), say)?;
         self.require_possible(&parts)?;
         Ok(parts)
     }
 
-    fn parts<M: Trainable>(
+    fn parts(
         &self,
+        model: ModelType,
         folder: Option<Folder>,
         own_tokenizer: Option<PathBuf>,
         interrupter: &Interrupter,
         say: impl Fn(&str),
-    ) -> Result<Parts<M>, RunError> {
+    ) -> Result<Parts, RunError> {
         let (device, device_name) = self.find_device(&say)?;
-        let config = self.config::<M>(folder.as_ref(), UNKNOWN)?;
+        let config = self.config(model, folder.as_ref(), UNKNOWN)?;
         let held = |processes| {
             let bytes = self.bytes_per_parameter(&self.counted_order(), processes, ParameterKind::TRAINED);
-            parameters::<M>(&config) * bytes
+            parameters(&config) * bytes
         };
         let world = self.world(device::alike(&self.device, &device_name), held)?;
         let device = device.autodiff();
@@ -139,17 +143,17 @@ impl Run {
         // is found before anything is read or allocated.
         let folder = match folder {
             Some(folder) if self.task.labels().is_some_and(|labels| labels.new_head) => {
-                Some(folder.without_head::<M>(&config, CLASSIFIER))
+                Some(config.without_head(folder, CLASSIFIER))
             }
             folder => folder,
         };
-        let fresh = folder.as_ref().map_or_else(Vec::new, |folder| folder.fresh_paths::<M>(&config));
-        let skeleton: M = skeleton(config.clone(), &device);
+        let fresh = folder.as_ref().map_or_else(Vec::new, |folder| config.fresh_paths(folder));
+        let skeleton = skeleton(&config, &device);
         self.groups().build(&skeleton, &*self.optimizer)?;
         let strategies = recipes(&self.composed());
         let mut adaptation = Adaptation::default().with_fresh(fresh.clone());
-        let adapted = strategies.adapt(AnyModel::new::<M::Batch>(skeleton), &mut adaptation)?;
-        let adapters = self.adapters::<M>(&config, &fresh, &say)?;
+        let adapted = strategies.adapt(skeleton, &mut adaptation)?;
+        let adapters = self.adapters(&config, &fresh, &say)?;
         if let Some(adapters) = &adapters {
             adapters.require(adaptation.low_rank()).map_err(TrainError::from)?;
             if adapters.dropout != adaptation.dropout() {
@@ -160,9 +164,9 @@ impl Run {
                 ));
             }
         }
-        self.require_early_score::<M>(&config)?;
+        self.require_early_score(&config)?;
         let shares = first_effect(&self.strategies, |effects| effects.context).is_some_and(|ranks| ranks > 1);
-        if shares && !M::divides_tokens(&config) {
+        if shares && !config.divides_tokens() {
             return Err(TrainError::TokensNotDivided.into());
         }
         if let Some(ranks) =
@@ -170,7 +174,7 @@ impl Run {
         {
             adaptation.require_divisible(true).map_err(TrainError::from)?;
             // Its parameters are not drawn.
-            let plan = M::init(&config, &device).tensor_plan();
+            let plan = config.init(&device).tensor_plan();
             plan.check_ranks(ranks).map_err(TrainError::from)?;
             adaptation.require_factors_in_blocks(&adapted, &plan).map_err(TrainError::from)?;
         }
@@ -198,7 +202,7 @@ impl Run {
         if let Some(folder) = &folder {
             let labels = self.task.labels();
             let is_number = labels.is_some_and(|labels| labels.kind == Some(LabelKind::Number));
-            asked.settled = Settled::to_train::<M>(folder, &config, is_number)?;
+            asked.settled = Settled::to_train(folder, &config, is_number)?;
         }
         asked.settled.tokenizer = own_tokenizer;
         let own = asked.settled.tokenizer.clone();
@@ -209,14 +213,14 @@ impl Run {
             _ => error,
         });
         let Loaded { tokenizer, data, labels, longest_row, truncated, .. } = loaded?;
-        let data = data.batches::<M::Batch>().ok_or_else(|| self.other_task())?;
+        let data = data.batches_for(&config).ok_or_else(|| self.other_task())?;
         let data = data.tokenizer(&tokenizer)?;
         if self.early_stopping.is_some() && data.valid.as_ref().is_none_or(|valid| valid.samples(0) == 0) {
             let place = "the validation part, which `early_stopping` needs,".to_string();
             return Err(DataError::EmptyText { place }.into());
         }
         let known = config.vocabulary();
-        let config = self.fitted::<M>(folder.as_ref(), &tokenizer, longest_row, labels.as_ref())?;
+        let config = self.fitted(model, folder.as_ref(), &tokenizer, longest_row, labels.as_ref())?;
         let folder = folder.map(|folder| match config.vocabulary() {
             tokens if tokens > known => {
                 let more = counted(tokens - known, "row");
@@ -248,15 +252,15 @@ impl Run {
     }
 
     /// Reads the factors that the run starts from. A head that is to start anew does not take the values of theirs.
-    fn adapters<M: Trainable>(
+    fn adapters(
         &self,
-        config: &M::Config,
+        config: &AnyConfig,
         fresh: &[String],
         say: &dyn Fn(&str),
     ) -> Result<Option<Adapters>, RunError> {
         let Some(folder) = &self.adapter else { return Ok(None) };
         let folder = local_folder(folder, FileSet::Adapter, say)?;
-        let mut adapters = load_adapters::<M>(config, folder).map_err(TrainError::from)?;
+        let mut adapters = config.load_adapters(&folder)?;
         if self.task.labels().is_some_and(|labels| labels.new_head) {
             adapters.whole.retain(|(path, _)| !fresh.contains(path));
         }
@@ -264,25 +268,31 @@ impl Run {
     }
 
     /// Returns the model's configuration: from its folder, or from the run file.
-    fn config<M: Trainable>(&self, folder: Option<&Folder>, sizes: Sizes<'_>) -> Result<M::Config, RunError> {
+    fn config(
+        &self,
+        model: ModelType,
+        folder: Option<&Folder>,
+        sizes: Sizes<'_>,
+    ) -> Result<AnyConfig, RunError> {
         match folder {
-            Some(folder) => Ok(folder.config()?),
-            None => self.model.config(sizes).ok_or_else(|| self.other_task()),
+            Some(folder) => Ok(model.config_in(folder)?),
+            None => self.model.config(model, sizes).ok_or_else(|| self.other_task()),
         }
     }
 
     /// Returns the configuration for this data, with its labels. Rejects tokens and rows that the model cannot read.
-    fn fitted<M: Trainable>(
+    fn fitted(
         &self,
+        model: ModelType,
         folder: Option<&Folder>,
         tokenizer: &Tokenizer,
         longest_row: Option<usize>,
         labels: Option<&Labels>,
-    ) -> Result<M::Config, RunError> {
+    ) -> Result<AnyConfig, RunError> {
         let longest = longest_row.map(|tokens| self.task.read_of(tokens));
         let vocabulary = tokenizer.vocab_size();
         let fresh = Sizes { vocabulary, positions: longest.unwrap_or(0), special: tokenizer.special() };
-        let config = self.config::<M>(folder, fresh)?;
+        let config = self.config(model, folder, fresh)?;
         let config = match config.vocabulary() < vocabulary {
             true => config.with_vocabulary(vocabulary),
             false => config,
@@ -312,23 +322,23 @@ impl Run {
     /// # Errors
     ///
     /// The folder's tensors are not those of the model, or parameter groups do not fit the model.
-    pub(crate) fn fresh<M: Trainable>(
+    pub(crate) fn fresh(
         &self,
-        parts: &Parts<M>,
+        parts: &Parts,
         say: impl Fn(&str),
-    ) -> Result<(M, ModelOptimizer), RunError> {
+    ) -> Result<(AnyModel, ModelOptimizer), RunError> {
         // Weights are drawn on the host: each backend has another generator, and they must depend neither on the device
         // nor on where strategies keep the master. The trainer moves them.
         let host = host_device().autodiff();
         parts.device.seed(self.seed);
         host.seed(self.seed);
         let model = match &parts.folder {
-            None => drawn_now(M::init(&parts.config, &host)),
+            None => drawn_now(parts.config.init(&host)),
             Some(folder) => {
                 say(&format!("loading {}", folder.path().display()));
                 let loaded = match parts.later {
-                    true => folder.load_later::<M>(&parts.config, &host)?,
-                    false => folder.load::<M>(&parts.config, &host)?,
+                    true => parts.config.load_later(folder, &host)?,
+                    false => parts.config.load(folder, &host)?,
                 };
                 if !loaded.fresh.is_empty() {
                     say(&format!("not in the folder, so they start anew: {}", loaded.fresh.join(", ")));
@@ -337,11 +347,11 @@ impl Run {
             }
         };
         let optimizer = self.groups().build(&model, &*self.optimizer)?;
-        Ok((self.scoring(model, parts.folder.as_ref(), &parts.tokenizer)?, optimizer))
+        Ok((self.scoring(&parts.config, model, parts.folder.as_ref(), &parts.tokenizer)?, optimizer))
     }
 
     /// Returns the trainer that the run describes, without output and display.
-    pub(crate) fn trainer<M: Trainable>(&self, parts: &Parts<M>) -> Trainer<AnyModel> {
+    pub(crate) fn trainer(&self, parts: &Parts) -> Trainer<AnyModel> {
         let strategies = recipes(&self.composed());
         let trainer = Trainer::new().with(strategies).over(parts.world.clone()).seed(self.seed);
         let trainer = trainer.fresh(parts.fresh.clone());
@@ -374,29 +384,31 @@ impl Run {
     }
 
     /// Rejects a model that cannot be created, and a `best_by` that is not one of the model's metrics.
-    fn require_possible<M: Trainable>(&self, parts: &Parts<M>) -> Result<(), RunError> {
+    fn require_possible(&self, parts: &Parts) -> Result<(), RunError> {
         parts.config.check()?;
-        let model = M::init(&parts.config, &Device::flex());
-        let model = self.scoring(model, parts.folder.as_ref(), &parts.tokenizer)?;
+        let model = parts.config.init(&Device::flex());
+        let model = self.scoring(&parts.config, model, parts.folder.as_ref(), &parts.tokenizer)?;
         BestBy::of(self.best_by.as_ref(), &model.scores(&[]))?;
         Ok(())
     }
 
     /// Rejects a `best_by` that is not one of the model's metrics before the data is read, unless the metrics depend on
     /// the labels that the data has, as those of words do.
-    fn require_early_score<M: Trainable>(&self, config: &M::Config) -> Result<(), RunError> {
+    fn require_early_score(&self, config: &AnyConfig) -> Result<(), RunError> {
         let kind = match self.task.labels().map(|labels| labels.kind) {
             _ if self.best_by.is_none() => return Ok(()),
             Some(None) => return Ok(()),
             kind => kind.flatten(),
         };
-        let model: M = skeleton(config.clone().labelled(kind, None), &Device::flex());
+        let config = config.labelled(kind, None);
+        let model = skeleton(&config, &Device::flex());
         let scores = match self.task.evaluated_tokens() {
             None => model.scores(&[]),
             Some(_) => {
                 // The names of the scores do not depend on the tokenizer.
                 let tokenizer = Tokenizer::characters("?")?;
-                model.scoring(WrittenScores::new(Arc::new(tokenizer), Decoding::default())).scores(&[])
+                let scores = WrittenScores::new(Arc::new(tokenizer), Decoding::default());
+                config.scoring(model, scores).scores(&[])
             }
         };
         BestBy::of(self.best_by.as_ref(), &scores)?;
@@ -408,15 +420,16 @@ impl Run {
     /// # Errors
     ///
     /// The folder's tokens for texts cannot be read.
-    pub(crate) fn scoring<M: Trainable>(
+    pub(crate) fn scoring(
         &self,
-        model: M,
+        config: &AnyConfig,
+        model: AnyModel,
         folder: Option<&Folder>,
         tokenizer: &Arc<Tokenizer>,
-    ) -> Result<M, RunError> {
+    ) -> Result<AnyModel, RunError> {
         let Some(tokens) = self.task.evaluated_tokens() else { return Ok(model) };
         let decoding = Decoding { max_new_tokens: tokens, ..Decoding::default() };
         let decoding = self.bounded(decoding, folder, tokenizer)?;
-        Ok(model.scoring(WrittenScores::new(tokenizer.clone(), decoding)))
+        Ok(config.scoring(model, WrittenScores::new(tokenizer.clone(), decoding)))
     }
 }

@@ -15,8 +15,7 @@ use crate::hub::{FileSet, HubError, local_folder};
 use firebrick::ResumeError;
 use firebrick::checkpoint::best::BEST;
 use firebrick::{Resume, TrainError};
-use firebrick_models::family::Trainable;
-use firebrick_models::pretrained;
+use firebrick_models::AnyConfig;
 use firebrick_models::pretrained::Folder;
 
 /// What the export lacks if the folder of the model that the run started from is missing.
@@ -60,7 +59,14 @@ impl Run {
             }
         };
         let described = Folder::without_weights(output)?;
-        self.model_in(&described)?.export(Exporting { run: self, output, weights, folder }, &described)
+        let config = self.model_in(&described)?.config_in(&described)?;
+        let mut exported = String::new();
+        // It is made first, so that one that cannot be written is found before the weights are read.
+        write_whole(folder, |folder| {
+            exported = write(self, output, &weights, &config, folder)?;
+            Ok(())
+        })?;
+        Ok(Exported { folder: folder.into(), weights: exported })
     }
 }
 
@@ -69,34 +75,12 @@ enum Weights {
     Saved(Box<Checkpoint>),
 }
 
-/// Weights to be exported, of a model of any type.
-pub(crate) struct Exporting<'a> {
-    run: &'a Run,
-    output: &'a Path,
-    weights: Weights,
-    folder: &'a Path,
-}
-
-impl Exporting<'_> {
-    pub fn with<M: Trainable>(self, described: &Folder) -> Result<Exported, RunError> {
-        let Self { run, output, weights, folder } = self;
-        let config = described.config::<M::Config>()?;
-        let mut exported = String::new();
-        // It is made first, so that one that cannot be written is found before the weights are read.
-        write_whole(folder, |folder| {
-            exported = write::<M>(run, output, &weights, &config, folder)?;
-            Ok(())
-        })?;
-        Ok(Exported { folder: folder.into(), weights: exported })
-    }
-}
-
 /// Writes weights with all that a Hugging Face folder has beside them, and returns what they are.
-fn write<M: Trainable>(
+fn write(
     run: &Run,
     output: &Path,
     weights: &Weights,
-    config: &M::Config,
+    config: &AnyConfig,
     folder: &Path,
 ) -> Result<String, RunError> {
     // Taken before the weights are read, because a run in progress may replace them.
@@ -105,7 +89,7 @@ fn write<M: Trainable>(
         Weights::Saved(_) => None,
     };
     let (model, of) = match weights {
-        Weights::Best(file) => (read::<M>(config, file)?, "the best weights".into()),
+        Weights::Best(file) => (read(config, file)?, "the best weights".into()),
         Weights::Saved(checkpoint) => {
             let (what, name) = match checkpoint.average() {
                 Some(_) => (What::Average, "the averaged weights"),
@@ -115,13 +99,13 @@ fn write<M: Trainable>(
             let options = Consolidate { with_aliases: true, ..Consolidate::default() };
             let model = consolidate(checkpoint, what, &file, &options, |_, _| ())
                 .map_err(saved)
-                .and_then(|_| read::<M>(config, &file));
+                .and_then(|_| read(config, &file));
             // The model has the numbers now.
             let _ = fs::remove_file(&file);
             (model?, format!("{name} of step {}", checkpoint.manifest().step))
         }
     };
-    pretrained::save(&model, config, folder)?;
+    config.save(&model, folder)?;
     let tokenizer = Tokenizer::from_file(output.join("tokenizer.json"))?;
     let tokenizer = match run.data.tokenizer {
         TokenizerConfig::File(_) => tokenizer,
@@ -134,7 +118,7 @@ fn write<M: Trainable>(
         let warn = |error: &HubError| tell(&format!("warning: {error}; {NOT_COPIED}"));
         found.inspect_err(warn).ok()
     });
-    save_beside::<M>(folder, origin.as_deref(), config, &tokenizer, run.end_of_turn(&tokenizer))?;
+    save_beside(folder, origin.as_deref(), config, &tokenizer, run.end_of_turn(&tokenizer))?;
     mark(folder, best)?;
     Ok(of)
 }

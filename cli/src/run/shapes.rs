@@ -2,18 +2,16 @@
 
 use std::collections::{HashMap, HashSet};
 
-use burn::module::ParamId;
+use burn::module::{Module, ParamId};
 use burn::tensor::Device;
 use firebrick::{AnyModel, TrainError};
 use firebrick_kernels::fits_fp8;
 use firebrick_kernels::packed::Packing;
-use firebrick_models::drawn_now;
+use firebrick_models::{AnyConfig, drawn_now};
 use firebrick_strategies::{Adaptation, Composition, LowRank, ParamPlace, Paths, each_param};
 
 use super::{RunStrategy, recipes};
 use crate::RunError;
-use firebrick_models::family::Family;
-use firebrick_models::family::Trainable;
 
 /// A parameter of the future model. Tied parameters appear once.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,12 +69,12 @@ impl Shape {
 /// # Errors
 ///
 /// The strategies do not fit the model.
-pub(crate) fn shapes<M: Trainable>(
-    config: &M::Config,
+pub(crate) fn shapes(
+    config: &AnyConfig,
     strategies: &[RunStrategy],
     fresh: &[String],
 ) -> Result<Vec<Shape>, RunError> {
-    let whole = M::init(config, &Device::flex());
+    let whole = config.init(&Device::flex());
     let mut shapes = HashMap::new();
     each_param(&whole, |param| {
         shapes.insert(param.id(), param.shape());
@@ -96,8 +94,8 @@ pub(crate) fn shapes<M: Trainable>(
         .map(|place| (place.path.clone(), shapes[&place.id].clone()))
         .collect();
     let mut adaptation = Adaptation::default().with_fresh(fresh);
-    let skeleton: M = skeleton(config.clone(), &Device::flex().autodiff());
-    let adapted = recipes(strategies).adapt(AnyModel::new::<M::Batch>(skeleton), &mut adaptation)?;
+    let skeleton = skeleton(config, &Device::flex().autodiff());
+    let adapted = recipes(strategies).adapt(skeleton, &mut adaptation)?;
     let paths = Paths::of(&adapted);
     let trained: HashSet<ParamId> =
         firebrick_strategies::trained(&adapted).into_iter().map(|one| one.id).collect();
@@ -160,24 +158,24 @@ pub(crate) fn shapes<M: Trainable>(
 pub(super) const MOST_LAYERS: usize = 2000;
 
 /// Creates a model with the same parts under the same names, but the smallest parameters.
-pub(crate) fn skeleton<M: Trainable>(config: M::Config, device: &Device) -> M {
+pub(crate) fn skeleton(config: &AnyConfig, device: &Device) -> AnyModel {
     let layers = config.layers().min(MOST_LAYERS);
-    drawn_now(M::init(&config.smallest().with_layers(layers), device))
+    drawn_now(config.smallest().with_layers(layers).init(device))
 }
 
 /// Returns the number of parameters of a model without drawing any, as a float because the shape may be impossible.
-pub(crate) fn parameters<M: Trainable>(config: &M::Config) -> f64 {
-    let [one, two] = of_layers::<M>(config);
+pub(crate) fn parameters(config: &AnyConfig) -> f64 {
+    let [one, two] = of_layers(config);
     one + (config.layers() as f64 - 1.0) * (two - one)
 }
 
 /// Returns how many of these belong to no block: embeddings, the final norm and the head.
-pub(super) fn outside_blocks<M: Trainable>(config: &M::Config) -> f64 {
-    let [one, two] = of_layers::<M>(config);
+pub(super) fn outside_blocks(config: &AnyConfig) -> f64 {
+    let [one, two] = of_layers(config);
     one - (two - one)
 }
 
 /// Returns the number of parameters of a model with one layer, and with two.
-fn of_layers<M: Trainable>(config: &M::Config) -> [f64; 2] {
-    [1, 2].map(|layers| M::init(&config.clone().with_layers(layers), &Device::flex()).num_params() as f64)
+fn of_layers(config: &AnyConfig) -> [f64; 2] {
+    [1, 2].map(|layers| config.with_layers(layers).init(&Device::flex()).num_params() as f64)
 }

@@ -1,6 +1,5 @@
 //! Evaluating a trained model on data of its task.
 
-use std::path::Path;
 use std::time::Instant;
 
 use burn::tensor::FloatDType;
@@ -14,9 +13,8 @@ use crate::{DataRun, Run, RunError};
 use firebrick::engine::feed::first_epoch;
 use firebrick::engine::reference::Answers;
 use firebrick::engine::session::checked;
-use firebrick::{Data, Evaluation, EvaluationSums, Scores, TrainError};
-use firebrick_models::family::Trainable;
-use firebrick_models::pretrained::Folder;
+use firebrick::{AnyBatch, Data, Evaluation, EvaluationSums, Objective, Scores, TrainError};
+use firebrick_models::AnyConfig;
 
 /// The result of an evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -41,34 +39,17 @@ impl TrainedRun {
     /// A missing device, unreadable data, or weights that do not match the model.
     pub fn evaluate(&self, data: Option<Paths>, say: impl Fn(&str)) -> Result<Evaluated, RunError> {
         let Self { run, from_folder, output, .. } = self;
-        let evaluating = Evaluating { run, from_folder: *from_folder, output, data, say: &say };
+        let say: &dyn Fn(&str) = &say;
         let folder = self.weights()?;
-        self.run.model_in(&folder)?.evaluate(evaluating, folder)
-    }
-}
-
-/// An evaluation of a model of any type.
-pub(crate) struct Evaluating<'a> {
-    run: &'a Run,
-    from_folder: bool,
-    /// Its output folder.
-    output: &'a Path,
-    /// The files; `None` uses the run's own validation data.
-    data: Option<Paths>,
-    say: &'a dyn Fn(&str),
-}
-
-impl Evaluating<'_> {
-    pub fn with<M: Trainable>(self, folder: Folder) -> Result<Evaluated, RunError> {
-        let Self { run, from_folder, output, data, say } = self;
+        let model = run.model_in(&folder)?;
         let (device, _) = run.find_device(say)?;
-        let config = folder.config::<M::Config>()?;
+        let config = model.config_in(&folder)?;
         let is_own = data.is_none();
         let mut asked = DataRun::from(run);
         asked.evaluate_samples = None;
         // Other names than those of the data come from the run file, or from a classifier that the run started from.
         let is_collected = !from_folder || run.task.labels().is_some_and(|labels| labels.new_head);
-        asked.settled = Settled::trained::<M>(&folder, &config, is_collected);
+        asked.settled = Settled::trained(&folder, &config, is_collected);
         if let Some(paths) = data.or_else(|| run.data.valid.clone()) {
             let whole = &mut asked.data;
             (whole.path, whole.valid, whole.valid_fraction) = (Some(paths), None, 0.0);
@@ -79,7 +60,7 @@ impl Evaluating<'_> {
         let loaded = asked.load(say)?;
         let tokenizer = loaded.tokenizer;
         run.task.require_fit(&config, &tokenizer, Some(loaded.longest_row))?;
-        let data = loaded.data.batches::<M::Batch>().ok_or_else(|| run.other_task())?;
+        let data = loaded.data.batches_for(&config).ok_or_else(|| run.other_task())?;
         let data = match (is_whole, data.valid.clone()) {
             (true, _) => data.without_valid(),
             (false, Some(valid)) => data.train_on(valid).without_valid(),
@@ -91,12 +72,12 @@ impl Evaluating<'_> {
         let data = match data.train.batch(0, 0..data.train.samples(0).min(1))?.compared() {
             None => data,
             Some(_) => {
-                let first = if is_own { first_samples::<M>(run, asked, say)? } else { None };
+                let first = if is_own { first_samples(run, &config, asked, say)? } else { None };
                 Answers::read(output)?.give(first.unwrap_or(data))
             }
         };
-        let model = folder.load::<M>(&config, &device)?.model;
-        let model = run.scoring(model, Some(&folder), &tokenizer)?;
+        let model = config.load(&folder, &device)?.model;
+        let model = run.scoring(&config, model, Some(&folder), &tokenizer)?;
         let pass = Pass::evaluate(&device).computing_in(FloatDType::F32);
         let (started, mut tokens, mut samples) = (Instant::now(), 0, 0);
         let mut sums = EvaluationSums::default();
@@ -144,11 +125,12 @@ fn of_evaluation(error: DataError, is_own: bool) -> RunError {
 /// # Errors
 ///
 /// The data cannot be read, or belongs to another task.
-fn first_samples<M: Trainable>(
+fn first_samples(
     run: &Run,
+    config: &AnyConfig,
     whole: DataRun,
     say: &dyn Fn(&str),
-) -> Result<Option<Data<M::Batch>>, RunError> {
+) -> Result<Option<Data<AnyBatch>>, RunError> {
     if run.evaluate_samples.is_none() {
         return Ok(None);
     }
@@ -156,7 +138,7 @@ fn first_samples<M: Trainable>(
     first.evaluate_samples = run.evaluate_samples;
     first.data.valid.clone_from(&run.data.valid);
     let loaded = first.load(say)?;
-    let data = loaded.data.batches::<M::Batch>().ok_or_else(|| run.other_task())?;
+    let data = loaded.data.batches_for(config).ok_or_else(|| run.other_task())?;
     let valid = data.valid.clone();
     Ok(valid.map(|valid| data.train_on(valid).without_valid()))
 }

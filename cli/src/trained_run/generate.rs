@@ -12,16 +12,15 @@ use serde_json::Value;
 
 use super::TrainedRun;
 use super::incoming::{Incoming, Line, NoLine, TOGETHER, lines};
+use crate::RunError;
 use crate::console::{tell, with_progress};
 use crate::run::parameters;
-use crate::{Run, RunError};
 use firebrick::engine::ranks::each_rank;
 use firebrick::gather::gather;
-use firebrick::{TrainError, device};
+use firebrick::{AnyModel, TrainError, device};
+use firebrick_models::AnyConfig;
 use firebrick_models::decoding::Decoding;
-use firebrick_models::family::Trainable;
-use firebrick_models::inference::{Answers, Inference, Question};
-use firebrick_models::pretrained::Folder;
+use firebrick_models::inference::{Inference, Question};
 use firebrick_tasks::{Writing, chat_prompt};
 
 impl TrainedRun {
@@ -74,10 +73,51 @@ impl TrainedRun {
             Writing::Answer if self.raw => Writing::Continuation,
             other => other,
         };
-        let system = self.system.as_deref();
-        let generating = Generating { run: &self.run, writing, system, prompts, decoding, written };
+        let (run, system) = (&self.run, self.system.as_deref());
         let folder = self.weights()?;
-        self.run.model_in(&folder)?.generate(generating, folder)
+        let model = run.model_in(&folder)?;
+        let (device, name) = run.find_device(tell)?;
+        let config = model.config_in(&folder)?;
+        let tokenizer = Tokenizer::from_file(folder.path())?.with_special(run.data.special.clone())?;
+        run.task.require_fit(&config, &tokenizer, None)?;
+        let tokenizer = Arc::new(run.task.prepare(tokenizer)?);
+        let is_chat = writing == Writing::Answer;
+        let asked = |prompt: String| match is_chat {
+            true => Ok::<_, RunError>(chat_prompt(&tokenizer, system, &prompt)?),
+            false => Ok(prompt),
+        };
+        let mut writer = Writer {
+            inference: run.inference(&config, Some(&folder), &tokenizer, &device, decoding.clone())?,
+            config: config.clone(),
+            writing,
+        };
+        let prompts = match prompts {
+            Prompts::Given(prompts) => prompts,
+            Prompts::Lines(lines) if run.number_of_ranks() == 1 => {
+                let model = config.load(&folder, &device)?.model;
+                return writer.write_lines(&model, lines, asked, written);
+            }
+            Prompts::Lines(source) => all_prompts(lines(source))?,
+        };
+        let prompts = prompts.into_iter().map(asked).collect::<Result<Vec<_>, _>>()?;
+        if run.number_of_ranks() == 1 {
+            let model = config.load(&folder, &device)?.model;
+            return handed_over(writer.write(&model, &prompts)?, written);
+        }
+        // The ranks share the weights in f32.
+        let held = |processes| 4.0 * parameters(&config) / processes as f64;
+        let world = run.world(device::alike(&run.device, &name), held)?;
+        let mut jobs = Vec::new();
+        for rank in world.join().map_err(TrainError::from)? {
+            let device = world.device(rank.local_rank()).unwrap_or(&device).clone();
+            let model = config.load_later(&folder, &device)?.model;
+            jobs.push((rank, (model, device, prompts.clone())));
+        }
+        let texts = each_rank(jobs, world.limit(), move |world, (model, device, prompts)| {
+            let (model, pass) = part(model, &device, &world)?;
+            writer.clone().write_among((world, pass), &model, prompts)
+        });
+        handed_over(texts?, written)
     }
 }
 
@@ -91,64 +131,6 @@ type Written<'a> = dyn FnMut(Vec<String>) -> io::Result<()> + 'a;
 enum Prompts {
     Given(Vec<String>),
     Lines(Box<dyn BufRead + Send>),
-}
-
-/// Texts to be generated, by a model of any type.
-pub(crate) struct Generating<'a> {
-    run: &'a Run,
-    writing: Writing,
-    /// The system's message of a conversation.
-    system: Option<&'a str>,
-    prompts: Prompts,
-    decoding: &'a Decoding,
-    written: &'a mut Written<'a>,
-}
-
-impl Generating<'_> {
-    pub fn with<M: Trainable>(self, folder: Folder) -> Result<(), RunError> {
-        let Self { run, writing, system, prompts, decoding, written } = self;
-        let (device, name) = run.find_device(tell)?;
-        let config = folder.config::<M::Config>()?;
-        let tokenizer = Tokenizer::from_file(folder.path())?.with_special(run.data.special.clone())?;
-        run.task.require_fit(&config, &tokenizer, None)?;
-        let tokenizer = Arc::new(run.task.prepare(tokenizer)?);
-        let is_chat = writing == Writing::Answer;
-        let asked = |prompt: String| match is_chat {
-            true => Ok::<_, RunError>(chat_prompt(&tokenizer, system, &prompt)?),
-            false => Ok(prompt),
-        };
-        let mut writer = Writer {
-            inference: run.inference::<M>(&config, Some(&folder), &tokenizer, &device, decoding.clone())?,
-            writing,
-        };
-        let prompts = match prompts {
-            Prompts::Given(prompts) => prompts,
-            Prompts::Lines(lines) if run.number_of_ranks() == 1 => {
-                let model = folder.load::<M>(&config, &device)?.model;
-                return writer.write_lines(&model, lines, asked, written);
-            }
-            Prompts::Lines(source) => all_prompts(lines(source))?,
-        };
-        let prompts = prompts.into_iter().map(asked).collect::<Result<Vec<_>, _>>()?;
-        if run.number_of_ranks() == 1 {
-            let model = folder.load::<M>(&config, &device)?.model;
-            return handed_over(writer.write(&model, &prompts)?, written);
-        }
-        // The ranks share the weights in f32.
-        let held = |processes| 4.0 * parameters::<M>(&config) / processes as f64;
-        let world = run.world(device::alike(&run.device, &name), held)?;
-        let mut jobs = Vec::new();
-        for rank in world.join().map_err(TrainError::from)? {
-            let device = world.device(rank.local_rank()).unwrap_or(&device).clone();
-            let model = folder.load_later::<M>(&config, &device)?.model;
-            jobs.push((rank, (model, device, prompts.clone())));
-        }
-        let texts = each_rank(jobs, world.limit(), move |world, (model, device, prompts)| {
-            let (model, pass) = part(model, &device, &world)?;
-            writer.clone().write_among((world, pass), &model, prompts)
-        });
-        handed_over(texts?, written)
-    }
 }
 
 /// Hands over the texts of each prompt, until they cannot be written.
@@ -195,19 +177,20 @@ fn all_prompts(lines: impl Iterator<Item = Line>) -> Result<Vec<String>, RunErro
 /// How to turn prompts into texts.
 #[derive(Clone)]
 struct Writer {
+    config: AnyConfig,
     inference: Inference,
     writing: Writing,
 }
 
 impl Writer {
     /// Generates the texts of each prompt.
-    fn write<M: Answers>(&self, model: &M, prompts: &[String]) -> Result<Vec<Vec<String>>, TrainError> {
+    fn write(&self, model: &AnyModel, prompts: &[String]) -> Result<Vec<Vec<String>>, TrainError> {
         let question = |prompt: &String| match &self.writing {
             Writing::Continuation | Writing::Answer => Question::Text(prompt.clone()),
             Writing::FromSource { prefix } => Question::Text(format!("{prefix}{prompt}")),
         };
         let questions: Vec<_> = prompts.iter().map(question).collect();
-        let answers = model.answers(&questions, &self.inference)?;
+        let answers = self.config.answers(model, &questions, &self.inference)?;
         let texts = prompts.iter().zip(answers).map(|(prompt, mut answer)| {
             let texts = match answer.remove("texts") {
                 Some(Value::Array(texts)) => texts,
@@ -225,9 +208,9 @@ impl Writer {
 
     /// Generates the texts of the lines that have come, and then waits for more. What comes before a line that cannot be
     /// read is written before its error is returned.
-    fn write_lines<M: Answers>(
+    fn write_lines(
         &mut self,
-        model: &M,
+        model: &AnyModel,
         lines: Box<dyn BufRead + Send>,
         asked: impl Fn(String) -> Result<String, RunError>,
         written: &mut Written,
@@ -255,10 +238,10 @@ impl Writer {
     }
 
     /// Generates the texts of each prompt, divided evenly among the ranks.
-    fn write_among<M: Answers>(
+    fn write_among(
         mut self,
         (world, pass): (Communicator, Pass),
-        model: &M,
+        model: &AnyModel,
         prompts: Vec<String>,
     ) -> Result<Vec<Vec<String>>, TrainError> {
         // A launcher passes standard input to one process only.
@@ -277,11 +260,7 @@ impl Writer {
 }
 
 /// This rank's part of the model, and the evaluation pass that gathers the blocks. The rest of the model is dropped.
-fn part<M: Module + 'static>(
-    model: M,
-    device: &Device,
-    world: &Communicator,
-) -> Result<(M, Pass), TrainError> {
+fn part(model: AnyModel, device: &Device, world: &Communicator) -> Result<(AnyModel, Pass), TrainError> {
     let mut setup = Setup::new(&model, device).among(world.clone());
     let mut stage = Zero::stage(3).start(&mut setup)?;
     let pass = setup.into_pass().evaluating(FloatDType::F32);

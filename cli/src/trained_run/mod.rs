@@ -28,12 +28,10 @@ use firebrick_tasks::TokenizerConfig;
 
 pub(crate) use described::versions;
 pub use evaluate::Evaluated;
-pub(crate) use evaluate::Evaluating;
-pub(crate) use generate::{Generating, TEXTS};
-pub(crate) use measure::Measuring;
+pub(crate) use generate::TEXTS;
 pub use measure::{Measure, Measured};
+pub(crate) use predict::PREDICTIONS;
 pub use predict::Predicted;
-pub(crate) use predict::{PREDICTIONS, Predicting};
 
 /// A trained run, with the Hugging Face folder of its weights.
 ///

@@ -14,11 +14,11 @@ use super::TrainedRun;
 use super::incoming::{Incoming, NoLine, TOGETHER};
 use crate::run::local_data;
 use crate::{Run, RunError};
-use firebrick::TrainError;
 use firebrick::observe::plain_text::plain_json;
+use firebrick::{AnyModel, TrainError};
+use firebrick_models::AnyConfig;
 use firebrick_models::decoding::Decoding;
-use firebrick_models::family::Trainable;
-use firebrick_models::inference::{Answer, Answers, Inference, Question};
+use firebrick_models::inference::{Answer, Inference, Question};
 use firebrick_models::pretrained::Folder;
 use firebrick_tasks::{Paths, STANDARD_INPUT, tell_skipped};
 
@@ -70,8 +70,7 @@ impl TrainedRun {
         };
         let asked = Asked::Files(local_data(&data, &say)?);
         let predicting = Predicting { run: &self.run, asked, limit, decoding, output, say: &say };
-        let folder = self.weights()?;
-        self.run.model_in(&folder)?.predict(predicting, &folder)
+        predicting.answered_by(&self.weights()?)
     }
 
     /// Like [`predict`](Self::predict), but answers lines as they come: each is a record in JSON, or a text. Blank lines
@@ -91,10 +90,12 @@ impl TrainedRun {
     ) -> Result<Predicted, RunError> {
         let asked = Asked::Lines(Box::new(lines));
         let predicting = Predicting { run: &self.run, asked, limit, decoding, output, say: &say };
-        let folder = self.weights()?;
-        self.run.model_in(&folder)?.predict(predicting, &folder)
+        predicting.answered_by(&self.weights()?)
     }
 }
+
+/// A model, and what it needs to answer.
+type Answering<'a> = (&'a AnyConfig, &'a AnyModel, &'a Inference, &'a Tokenizer);
 
 /// Where the records are.
 enum Asked {
@@ -102,8 +103,8 @@ enum Asked {
     Lines(Box<dyn BufRead + Send>),
 }
 
-/// Predictions to be made, by a model of any type.
-pub(crate) struct Predicting<'a> {
+/// Predictions to be made.
+struct Predicting<'a> {
     run: &'a Run,
     asked: Asked,
     limit: Option<usize>,
@@ -113,23 +114,23 @@ pub(crate) struct Predicting<'a> {
 }
 
 impl Predicting<'_> {
-    pub fn with<M: Trainable>(mut self, folder: &Folder) -> Result<Predicted, RunError> {
+    fn answered_by(mut self, folder: &Folder) -> Result<Predicted, RunError> {
         let (device, _) = self.run.find_device(self.say)?;
-        let config = folder.config::<M::Config>()?;
+        let config = self.run.model_in(folder)?.config_in(folder)?;
         let tokenizer = Tokenizer::from_file(folder.path())?.with_special(self.run.data.special.clone())?;
         let tokenizer = Arc::new(self.run.task.prepare(tokenizer)?);
         self.run.task.require_fit(&config, &tokenizer, self.run.asked_rows(&tokenizer))?;
         (self.say)(&format!("loading {}", folder.path().display()));
-        let model = folder.load::<M>(&config, &device)?.model;
+        let model = config.load(folder, &device)?.model;
         let inference =
-            self.run.inference::<M>(&config, Some(folder), &tokenizer, &device, self.decoding.clone())?;
+            self.run.inference(&config, Some(folder), &tokenizer, &device, self.decoding.clone())?;
         let truncated = Truncated::default();
         // A line may be long, and the model reads its beginning only.
         let encoder = inference.encoder.clone().counting(truncated.clone()).stopping(true);
         let inference = Inference { encoder, ..inference };
         let predicted = match std::mem::replace(&mut self.asked, Asked::Files(Paths::Several(Vec::new()))) {
-            Asked::Files(paths) => self.answer_files(&paths, (&model, &inference, &tokenizer)),
-            Asked::Lines(lines) => self.answer_lines(lines, (&model, &inference, &tokenizer)),
+            Asked::Files(paths) => self.answer_files(&paths, (&config, &model, &inference, &tokenizer)),
+            Asked::Lines(lines) => self.answer_lines(lines, (&config, &model, &inference, &tokenizer)),
         };
         self.tell_truncated(&truncated);
         predicted
@@ -138,10 +139,10 @@ impl Predicting<'_> {
 
 impl Predicting<'_> {
     /// Answers the records of files. What comes before a malformed record is answered before its error is returned.
-    fn answer_files<M: Answers>(
+    fn answer_files(
         &mut self,
         paths: &Paths,
-        (model, inference, tokenizer): (&M, &Inference, &Tokenizer),
+        (config, model, inference, tokenizer): Answering<'_>,
     ) -> Result<Predicted, RunError> {
         let (mut predicted, mut waiting) = (Predicted::default(), Vec::new());
         let most = self.limit.unwrap_or(usize::MAX);
@@ -160,20 +161,20 @@ impl Predicting<'_> {
                 }
             }
             if waiting.len() == TOGETHER {
-                self.answer(model, inference, &mut waiting, &mut predicted)?;
+                self.answer((config, model), inference, &mut waiting, &mut predicted)?;
             }
         }
-        self.answer(model, inference, &mut waiting, &mut predicted)?;
+        self.answer((config, model), inference, &mut waiting, &mut predicted)?;
         tell_skipped(&skipped, self.say);
         failed.map_or(Ok(predicted), |error| Err(error.into()))
     }
 
     /// Answers what has been read so far, and then waits for more. What comes before a malformed line is answered before
     /// its error is returned.
-    fn answer_lines<M: Answers>(
+    fn answer_lines(
         &mut self,
         lines: Box<dyn BufRead + Send>,
-        (model, inference, tokenizer): (&M, &Inference, &Tokenizer),
+        (config, model, inference, tokenizer): Answering<'_>,
     ) -> Result<Predicted, RunError> {
         let skipped = Skipped::default();
         let (mut predicted, mut waiting) = (Predicted::default(), Vec::new());
@@ -191,7 +192,7 @@ impl Predicting<'_> {
                     }
                 }
             }
-            self.answer(model, inference, &mut waiting, &mut predicted)?;
+            self.answer((config, model), inference, &mut waiting, &mut predicted)?;
             self.output.flush().map_err(|error| RunError::output(PREDICTIONS, error))?;
             if let Some(error) = failed {
                 tell_skipped(&skipped, self.say);
@@ -233,16 +234,16 @@ impl Predicting<'_> {
         }
     }
 
-    fn answer<M: Answers>(
+    fn answer(
         &mut self,
-        model: &M,
+        (config, model): (&AnyConfig, &AnyModel),
         inference: &Inference,
         waiting: &mut Vec<(Question, Option<Value>)>,
         predicted: &mut Predicted,
     ) -> Result<(), RunError> {
         let (questions, expected): (Vec<_>, Vec<_>) = waiting.drain(..).unzip();
         let inference = Inference { first: predicted.answers as u64, ..inference.clone() };
-        let answers = model.answers(&questions, &inference)?;
+        let answers = config.answers(model, &questions, &inference)?;
         for ((question, expected), answer) in questions.iter().zip(expected).zip(answers) {
             predicted.answers += 1;
             if let Some(expected) = &expected {

@@ -123,6 +123,10 @@ impl Batch for PreferenceBatch {
     fn answered(&mut self, numbers: Vec<f32>) {
         self.reference = Some(numbers);
     }
+
+    fn row_count(&self) -> usize {
+        self.rows.shape()[0]
+    }
 }
 
 /// Direct preference optimization (Rafailov et al., 2023, arXiv:2305.18290).

@@ -316,6 +316,10 @@ impl Batch for Seq2SeqBatch {
     fn tokens(&self) -> usize {
         self.source.tokens() + self.decoder_mask.iter().filter(|&&real| real).count()
     }
+
+    fn source_tokens(&self) -> usize {
+        self.source.shape().iter().product()
+    }
 }
 
 #[cfg(test)]

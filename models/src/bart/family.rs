@@ -112,7 +112,7 @@ impl Family for BartConfig {
         ]
     }
 
-    fn reads_source(path: &str) -> bool {
+    fn reads_source(&self, path: &str) -> bool {
         let asked = [".source.key.", ".source.value."];
         path.starts_with("encoder.") || asked.iter().any(|part| path.contains(part))
     }

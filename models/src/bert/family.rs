@@ -115,7 +115,7 @@ impl Family for BertConfig {
         is_absolute.then(|| self.max_length())
     }
 
-    fn reads_segments() -> bool {
+    fn reads_segments(&self) -> bool {
         true
     }
 

@@ -140,8 +140,6 @@ impl Family for LlamaConfig {
 impl Trainable for Llama {
     const TASK: &'static str = "CausalLm";
 
-    const LAST_IS_LABEL: bool = true;
-
     type Batch = TokenBatch;
 
     fn divides_tokens(_: &LlamaConfig) -> bool {

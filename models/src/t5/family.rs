@@ -103,7 +103,7 @@ impl Family for T5Config {
         ]
     }
 
-    fn reads_source(path: &str) -> bool {
+    fn reads_source(&self, path: &str) -> bool {
         let asked = [".source.key.", ".source.value."];
         path.starts_with("encoder.") || asked.iter().any(|part| path.contains(part))
     }

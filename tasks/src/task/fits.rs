@@ -1,7 +1,7 @@
 //! Checks that a model can read the rows that a tokenizer makes of the data.
 
 use firebrick_datasets::Tokenizer;
-use firebrick_models::family::Family;
+use firebrick_models::AnyConfig;
 
 use super::TaskConfig;
 use crate::LoadError;
@@ -19,9 +19,9 @@ impl TaskConfig {
     /// # Errors
     ///
     /// The tokenizer has more tokens than the model, or rows may be longer than the model reads.
-    pub fn require_fit<C: Family>(
+    pub fn require_fit(
         &self,
-        config: &C,
+        config: &AnyConfig,
         tokenizer: &Tokenizer,
         rows: Option<Option<usize>>,
     ) -> Result<(), LoadError> {
@@ -47,13 +47,14 @@ impl TaskConfig {
 mod tests {
     use super::*;
     use crate::MaskedLmTask;
-    use firebrick_models::{BertConfig, Gpt2Config, LlamaConfig};
+    use firebrick_models::{BertConfig, BertMaskedLm, Gpt, Gpt2Config, Llama, LlamaConfig};
 
     #[test]
     fn what_a_model_cannot_read_is_refused() {
         let tokenizer = Tokenizer::characters("abcdef").unwrap();
         let bert = BertConfig { vocab_size: 6, max_position_embeddings: 8, ..Default::default() };
-        let gpt = Gpt2Config { vocab_size: 6, n_positions: 8, ..Default::default() };
+        let bert = AnyConfig::of::<BertMaskedLm>(bert);
+        let gpt = AnyConfig::of::<Gpt>(Gpt2Config { vocab_size: 6, n_positions: 8, ..Default::default() });
         let masked = MaskedLmTask { text: "text".into(), masking: Default::default() };
         let words = TaskConfig::new("MaskedLm", masked);
         let causal = TaskConfig::default();
@@ -68,7 +69,7 @@ mod tests {
         let error = text(causal.require_fit(&gpt, &tokenizer, Some(Some(10))));
         assert!(error.contains("rows may have 10 tokens, but the model reads at most 9"), "{error}");
         assert!(causal.require_fit(&gpt, &tokenizer, None).is_ok());
-        let llama = LlamaConfig { vocab_size: 5, ..Default::default() };
+        let llama = AnyConfig::of::<Llama>(LlamaConfig { vocab_size: 5, ..Default::default() });
         let error = text(causal.require_fit(&llama, &tokenizer, None));
         assert!(error.contains("the tokenizer has 6 tokens, but the model knows 5"), "{error}");
     }

@@ -5,7 +5,6 @@ use firebrick_datasets::{DataError, ReadError, Record, Skipped, Value};
 use super::Measured;
 use super::likelihood::{Likelihood, Row};
 use crate::{MeasureError, Run, RunError};
-use firebrick_models::family::Trainable;
 use firebrick_tasks::{Paths, progress, tell_skipped};
 
 /// What stands between a context and an ending, the harness's `target_delimiter`.
@@ -91,9 +90,9 @@ fn named(label: &str, endings: &[String], names: &[String]) -> Option<usize> {
 
 /// Measures the share of questions whose right ending is the most likely one: `acc` by the likelihood of the ending, and
 /// `acc_norm` by its logarithm per character.
-pub(super) fn choices<M: Trainable>(
+pub(super) fn choices(
     run: &Run,
-    model: &Likelihood<'_, M>,
+    model: &Likelihood,
     paths: &Paths,
     begins: bool,
     say: &dyn Fn(&str),
@@ -139,8 +138,8 @@ fn best(numbers: impl Iterator<Item = f64>) -> usize {
 
 /// Returns the tokens of a context and an ending, of which those of the ending count. As in the harness, both are encoded
 /// together, white space at the context's end belongs to the ending, and a context that is too long loses its beginning.
-fn row<M: Trainable>(
-    model: &Likelihood<'_, M>,
+fn row(
+    model: &Likelihood,
     context: &str,
     ending: &str,
     begins: bool,

@@ -1,6 +1,6 @@
 //! The likelihood of tokens under a trained causal language model.
 
-use std::any::Any;
+use std::any::TypeId;
 use std::sync::Arc;
 
 use burn::tensor::FloatDType;
@@ -8,15 +8,13 @@ use firebrick_datasets::{Batch, IGNORE, TokenBatch, Tokenizer};
 use firebrick_strategies::Pass;
 
 use crate::{Run, RunError};
-use firebrick::TrainError;
 use firebrick::engine::session::checked;
-use firebrick_models::family::{Family, Trainable};
+use firebrick::{AnyModel, Objective, TrainError};
 use firebrick_models::pretrained::Folder;
 
 /// A trained model that tells how likely tokens are after those before them. It computes in f32.
-pub(super) struct Likelihood<'a, M> {
-    run: &'a Run,
-    model: M,
+pub(super) struct Likelihood {
+    model: AnyModel,
     pass: Pass,
     pub tokenizer: Arc<Tokenizer>,
     /// The most tokens that the model reads, if there is a limit.
@@ -30,18 +28,21 @@ pub(super) struct Row {
     pub counted: usize,
 }
 
-impl<'a, M: Trainable> Likelihood<'a, M> {
+impl Likelihood {
     /// Loads the model.
-    pub fn open(run: &'a Run, folder: Folder, say: &dyn Fn(&str)) -> Result<Self, RunError> {
+    pub fn open(run: &Run, folder: Folder, say: &dyn Fn(&str)) -> Result<Self, RunError> {
         let (device, _) = run.find_device(say)?;
-        let config = folder.config::<M::Config>()?;
+        let config = run.writer_in(&folder)?.config_in(&folder)?;
+        if config.batch_type() != TypeId::of::<TokenBatch>() {
+            return Err(run.other_task());
+        }
         let tokenizer = Tokenizer::from_file(folder.path())?.with_special(run.data.special.clone())?;
         let tokenizer = run.task.prepare(tokenizer)?;
         run.task.require_fit(&config, &tokenizer, None)?;
         say(&format!("loading {}", folder.path().display()));
-        let model = folder.load::<M>(&config, &device)?.model;
+        let model = config.load(&folder, &device)?.model;
         let pass = Pass::evaluate(&device).computing_in(FloatDType::F32);
-        Ok(Self { run, model, pass, tokenizer: Arc::new(tokenizer), positions: config.positions() })
+        Ok(Self { model, pass, tokenizer: Arc::new(tokenizer), positions: config.positions() })
     }
 
     /// Returns the negative log-likelihood of the tokens that count, in nats, summed over the rows, and their number.
@@ -59,9 +60,7 @@ impl<'a, M: Trainable> Likelihood<'a, M> {
         if items == 0 {
             return Ok((0.0, 0));
         }
-        let batch: Box<dyn Any> = Box::new(batch);
-        let batch = batch.downcast::<M::Batch>().map_err(|_| self.run.other_task())?;
-        let loss = self.model.loss(*batch, &self.pass);
+        let loss = self.model.loss(batch, &self.pass);
         let sum = checked(loss.sum, loss.items, items)?;
         Ok((sum.try_into_scalar::<f64>().map_err(TrainError::from)?, items))
     }

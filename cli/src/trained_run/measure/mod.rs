@@ -17,11 +17,9 @@ use serde::Serialize;
 
 use super::TrainedRun;
 use crate::run::local_data;
-use crate::{MeasureError, Run, RunError};
+use crate::{MeasureError, RunError};
 use firebrick::Scores;
 use firebrick_models::decoding::Decoding;
-use firebrick_models::family::Trainable;
-use firebrick_models::pretrained::Folder;
 use firebrick_tasks::{Paths, Writing};
 
 use likelihood::Likelihood;
@@ -108,30 +106,13 @@ impl TrainedRun {
         if !matches!(self.run.task.writing(), Some(Writing::Continuation | Writing::Answer)) {
             return Err(MeasureError::NotCausal { measure: option, task: self.run.task.name() }.into());
         }
-        let measuring = Measuring { run: &self.run, measure, data, say: &say };
-        let folder = self.weights()?;
-        self.run.writer_in(&folder)?.measure(measuring, folder)
-    }
-}
-
-/// A measure of a causal language model of any type.
-pub(crate) struct Measuring<'a> {
-    run: &'a Run,
-    measure: &'a Measure,
-    data: Paths,
-    say: &'a dyn Fn(&str),
-}
-
-impl Measuring<'_> {
-    pub fn with<M: Trainable>(self, folder: Folder) -> Result<Measured, RunError> {
-        let Self { run, measure, data, say } = self;
-        let model = Likelihood::<M>::open(run, folder, say)?;
+        let model = Likelihood::open(&self.run, self.weights()?, &say)?;
         match measure {
-            Measure::Choices { begins } => choices::choices(run, &model, &data, *begins, say),
+            Measure::Choices { begins } => choices::choices(&self.run, &model, &data, *begins, &say),
             Measure::Perplexity { window, stride, begins } => {
-                windows::perplexity(run, &model, &data, (*window, *stride), *begins, say)
+                windows::perplexity(&self.run, &model, &data, (*window, *stride), *begins, &say)
             }
-            Measure::Texts { .. } => Err(RunError::WritesNothing(run.task.name())),
+            Measure::Texts { .. } => Err(RunError::WritesNothing(self.run.task.name())),
         }
     }
 }

@@ -6,7 +6,6 @@ use super::Measured;
 use super::likelihood::{Likelihood, Row};
 use crate::console::with_progress;
 use crate::{MeasureError, Run, RunError};
-use firebrick_models::family::Trainable;
 use firebrick_tasks::{Paths, Writing, progress_of, tell_skipped};
 
 /// How a text is cut into windows. Each token but a text's first is predicted once, from at least `window - stride` tokens
@@ -80,9 +79,9 @@ fn texts(
 }
 
 /// Measures the perplexity of the files.
-pub(super) fn perplexity<M: Trainable>(
+pub(super) fn perplexity(
     run: &Run,
-    model: &Likelihood<'_, M>,
+    model: &Likelihood,
     paths: &Paths,
     (window, stride): (Option<usize>, Option<usize>),
     begins: bool,
