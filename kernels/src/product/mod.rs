@@ -13,13 +13,14 @@
 //!
 //! ```text
 //! AVX-512    gemmkit       gemm          PyTorch 2.15
-//! x · w      152 to 214    210 to 222    169 to 201
-//! g · wᵀ     149 to 217    182 to 214    183 to 200
-//! xᵀ · g     177 to 220    178 to 216    155 to 199
+//! x · w      153 to 218    190 to 223    174 to 208
+//! g · wᵀ     148 to 215    203 to 221    175 to 207
+//! xᵀ · g     186 to 218    188 to 216    165 to 206
 //! ```
 //!
 //! With AVX2 gemmkit's gradient of a weight, whose inner axis is the rows, falls to 93 to 194, and the others run alike. `cargo bench
-//! -p firebrick-kernels --bench products` compares products and layers with Burn's.
+//! -p firebrick-kernels --bench products` compares products and layers with Burn's, and `python3 benches/products_torch.py` with
+//! PyTorch's.
 //!
 //! In bf16 most products are tiles of our own on processors with `vdpbf16ps`, which pack each operand once, and can leave a product
 //! in f32, which gemmkit does not offer. On one core of another EPYC, over the same layers, they run at 0.92 to 1.22 of gemmkit's
