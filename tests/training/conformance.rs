@@ -141,7 +141,8 @@ fn padding_changes_no_more_than_rounding() {
     for with in [vec![], vec![recomputed()], vec![zero(3)]] {
         let (losses, model) = train(with.clone(), 4, 6);
         let keeping = [vec![boxed(KeepPadding {})], with.clone()].concat();
-        assert_eq!([drops_padding(with), drops_padding(keeping.clone())], [is_cpu(), false]);
+        assert!(!is_cpu() || drops_padding(with));
+        assert!(!drops_padding(keeping.clone()));
         let (kept_losses, kept_model) = train(keeping, 4, 6);
         assert!(losses.iter().zip(&kept_losses).all(|(a, b)| near(*a, *b)), "{losses:?} {kept_losses:?}");
         let [dropped, kept] = [parameters(&model), parameters(&kept_model)];

@@ -59,25 +59,24 @@ impl Run {
             FindBy::Plan => self.described_model()?,
             FindBy::Steps => self.named_model()?,
         };
-        let run = self;
-        let Some(micro) = run.batch.micro else { return Err(PlanError::BoundedByTokens.into()) };
-        let of_rank = micro.saturating_mul(DataRun::from(run).micro_batches());
+        let Some(micro) = self.batch.micro else { return Err(PlanError::BoundedByTokens.into()) };
+        let of_rank = micro.saturating_mul(DataRun::from(self).micro_batches());
         let mut parts = match by {
-            FindBy::Plan => run.prepare_unbounded(model, folder, &say)?,
-            FindBy::Steps => run.prepare(model, folder, &Interrupter::new(), &say)?,
+            FindBy::Plan => self.prepare_unbounded(model, folder, &say)?,
+            FindBy::Steps => self.prepare(model, folder, &Interrupter::new(), &say)?,
         };
         parts.data.valid = None;
-        let limit = Limit::of(run, budget, parts.device_name.starts_with("cpu"))?;
+        let limit = Limit::of(self, budget, parts.device_name.starts_with("cpu"))?;
         if by == FindBy::Plan && limit.bytes.is_none() {
             return Err(PlanError::NoBudget { device: parts.device_name }.into());
         }
-        let shapes = shapes(&parts.config, &run.strategies, &parts.fresh)?;
+        let shapes = shapes(&parts.config, &self.strategies, &parts.fresh)?;
         let sizes = divisors(of_rank);
         let mut tried = Vec::new();
         let mut reason = String::new();
         let largest = largest(sizes.len(), |index| {
             let micro = sizes[index];
-            let trial = Trial { run, parts: &parts, limit, micro, accumulate: of_rank / micro };
+            let trial = Trial { run: self, parts: &parts, limit, micro, accumulate: of_rank / micro };
             let failed = match by {
                 FindBy::Plan => trial.planned(&shapes, &say)?,
                 FindBy::Steps => trial.make()?,

@@ -222,17 +222,16 @@ struct Planning<'a> {
 impl Run {
     fn planned(&self, planning: Planning<'_>) -> Result<Plan, RunError> {
         let Planning { budget, cluster, row_tokens, say } = planning;
-        let run = self;
-        let (model, folder) = run.described_model()?;
+        let (model, folder) = self.described_model()?;
         // Of what stands for the data there is nothing to tell.
         let tell = |line: &str| {
             if row_tokens.is_none() {
                 say(line);
             }
         };
-        let parts = run.prepare_unbounded(model, folder, tell)?;
-        let micro_batches = DataRun::from(run).micro_batches();
-        let per_window = micro_batches.saturating_mul(run.data_ranks());
+        let parts = self.prepare_unbounded(model, folder, tell)?;
+        let micro_batches = DataRun::from(self).micro_batches();
+        let per_window = micro_batches.saturating_mul(self.data_ranks());
         let longest = |data: &Data<AnyBatch>| Longest::of(data, per_window, LOOKED_AT);
         let of_batch = longest(&parts.data)?;
         tell(&format!(
@@ -240,12 +239,12 @@ impl Run {
             counted(of_batch.samples, "sample"),
             counted(of_batch.tokens, "token")
         ));
-        let in_update = (micro_batches * run.data_ranks()) as f64;
+        let in_update = (micro_batches * self.data_ranks()) as f64;
         let work = Work::of(&parts.config, &of_batch, in_update);
         let is_cpu = parts.device_name.starts_with("cpu");
         // The memory of this machine is not that of the cluster's devices.
-        let limit = Limit::of(run, budget, is_cpu && cluster.is_none())?;
-        let shapes = shapes(&parts.config, &run.strategies, &parts.fresh)?;
+        let limit = Limit::of(self, budget, is_cpu && cluster.is_none())?;
+        let shapes = shapes(&parts.config, &self.strategies, &parts.fresh)?;
         let tokens = of_batch.mean_tokens * in_update;
         let rows = of_batch.samples;
         let traced = match row_tokens {
@@ -256,16 +255,16 @@ impl Run {
             }
             None => Traced::Run(of_batch),
         };
-        let tracer = Tracer::new(run, &parts, traced);
+        let tracer = Tracer::new(self, &parts, traced);
         let mut planner =
-            Planner { run, parts: &parts, shapes: &shapes, tracer, rows, work, tokens, limit, say };
+            Planner { run: self, parts: &parts, shapes: &shapes, tracer, rows, work, tokens, limit, say };
         // First, since it ends early if the peak of the devices is not known.
         let on_cluster = cluster.map(|cluster| planner.on_cluster(cluster)).transpose()?;
-        let as_written = planner.plan(&run.strategies, &run.composed())?;
+        let as_written = planner.plan(&self.strategies, &self.composed())?;
         let [has_bf16, has_f16] =
             [FloatDType::BF16, FloatDType::F16].map(|dtype| parts.device.supports_dtype(dtype));
         let mut planned = Vec::new();
-        for combination in combinations(run, has_bf16, has_f16) {
+        for combination in combinations(self, has_bf16, has_f16) {
             match planner.plan(&combination.strategies, &combination.strategies) {
                 Ok(one) => planned.push(one),
                 // Skips combinations that the device, the optimizer or the model does not support.
@@ -278,9 +277,9 @@ impl Run {
             }
         }
         Ok(Plan {
-            batch: run.batch_summary(),
+            batch: self.batch_summary(),
             parameters: shapes.iter().map(Shape::elements).sum(),
-            ranks: run.number_of_ranks() as u64,
+            ranks: self.number_of_ranks() as u64,
             tokens,
             row_tokens,
             device: parts.device_name.clone(),

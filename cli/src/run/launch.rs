@@ -98,20 +98,19 @@ impl Run {
             }
         }
         let (model, folder) = self.named_model()?;
-        let run = self;
         let say = |doing: &str| {
             // A quiet program prints warnings.
             if show != Show::Nothing || leads && Detail::installed() == Detail::Quiet {
                 tell(doing);
             }
         };
-        run.require_mesh()?;
-        say(&run.batch_summary());
-        let own_tokenizer = resume.as_ref().and_then(|resume| resume.tokenizer(&run.output));
-        let mut parts = run.prepare_resumed(model, folder, own_tokenizer, &interrupter, say)?;
-        require_room_for_sample(run, &parts)?;
-        let initializing = run.clone();
-        let mut run = run.clone();
+        self.require_mesh()?;
+        say(&self.batch_summary());
+        let own_tokenizer = resume.as_ref().and_then(|resume| resume.tokenizer(&self.output));
+        let mut parts = self.prepare_resumed(model, folder, own_tokenizer, &interrupter, say)?;
+        require_room_for_sample(self, &parts)?;
+        let initializing = self.clone();
+        let mut run = self.clone();
         if let (true, Some(epochs)) = (fits_schedule, run.epochs) {
             let micro_batches = DataRun::from(&run).micro_batches();
             let ranks = run.data_ranks();

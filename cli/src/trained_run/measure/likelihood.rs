@@ -31,8 +31,9 @@ pub(super) struct Row {
 impl Likelihood {
     /// Loads the model.
     pub fn open(run: &Run, folder: Folder, say: &dyn Fn(&str)) -> Result<Self, RunError> {
+        let model = run.writer_in(&folder)?;
         let (device, _) = run.find_device(say)?;
-        let config = run.writer_in(&folder)?.config_in(&folder)?;
+        let config = model.config_in(&folder)?;
         if config.batch_type() != TypeId::of::<TokenBatch>() {
             return Err(run.other_task());
         }
