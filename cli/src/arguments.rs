@@ -8,6 +8,7 @@ use clap::error::ErrorKind as Fault;
 use clap::{Command, CommandFactory, Error, FromArgMatches};
 
 use crate::cli::Cli;
+use crate::commands::init::after_help;
 use crate::console::insist;
 
 /// What the standard library says about any text that is no whole number, a negative one included.
@@ -19,15 +20,17 @@ const A_NUMBER: &str = "expected a whole number, at least 0";
 /// The exit code of arguments that cannot be read.
 const UNREADABLE: u8 = 2;
 
-/// Reads the arguments, of which the first is the name of the program.
+/// Reads the arguments, of which the first is the name of the program. The help lists the program's tasks.
 ///
 /// # Errors
 ///
 /// The exit code, after help, the version or an error was printed.
 pub(crate) fn read(
     arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    tasks: &[&str],
 ) -> Result<Cli, ExitCode> {
-    let mut command = with_negative_numbers(Cli::command());
+    let command = Cli::command().mut_subcommand("init", |init| init.after_help(after_help(tasks)));
+    let mut command = with_negative_numbers(command);
     let matches = command.try_get_matches_from_mut(arguments);
     let read = matches.and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
     read.map_err(|error| told(&error.format(&mut command)))

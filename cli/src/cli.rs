@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
@@ -26,7 +27,7 @@ use crate::commands::summary::{bench_summary, tokenized_summary, trained_summary
 use crate::commands::trained::{EvalArgs, GenerateArgs, PredictArgs, eval, generate, predict};
 use crate::console::{Detail, insist, tell};
 use crate::log_lines::print_messages;
-use crate::run::Process;
+use crate::run::{Process, Registries};
 use crate::signals;
 use crate::signals::Signal;
 use crate::{Bench, DataRun, RunError};
@@ -251,6 +252,10 @@ struct TokenizeArgs {
 impl Cli {
     /// Runs the command and returns its exit code, which `--help` lists. Errors go to standard error.
     pub fn run(self) -> ExitCode {
+        self.run_with(Registries::built_in())
+    }
+
+    pub(crate) fn run_with(self, registries: &Arc<Registries>) -> ExitCode {
         self.detail.detail().install();
         print_messages();
         panics::print_neutralised();
@@ -264,26 +269,26 @@ impl Cli {
         }
         let done = |result: Result<(), RunError>| result.map(|()| Exit::Done);
         Exit::code(match self.command {
-            Command::Train(args) => train(&args),
-            Command::Eval(args) => done(eval(&args)),
-            Command::Predict(args) => done(predict(&args)),
-            Command::Generate(args) => done(generate(&args)),
-            Command::Watch(args) => done(watch(&args)),
+            Command::Train(args) => train(&args, registries),
+            Command::Eval(args) => done(eval(&args, registries)),
+            Command::Predict(args) => done(predict(&args, registries)),
+            Command::Generate(args) => done(generate(&args, registries)),
+            Command::Watch(args) => done(watch(&args, registries)),
             Command::Report(args) => done(report(&args)),
-            Command::Runs(args) => done(runs(&args)),
-            Command::Compare(args) => done(compare(&args)),
-            Command::Export(args) => done(export(&args)),
-            Command::Push(args) => done(push(&args)),
+            Command::Runs(args) => done(runs(&args, registries)),
+            Command::Compare(args) => done(compare(&args, registries)),
+            Command::Export(args) => done(export(&args, registries)),
+            Command::Push(args) => done(push(&args, registries)),
             Command::Consolidate(args) => done(consolidate(&args)),
             Command::Checkpoint(command) => checkpoint(&command),
             Command::Import(args) => done(import(&args)),
-            Command::Plan(args) => done(plan(&args)),
-            Command::Bench(args) => done(bench(&args)),
-            Command::Data(args) => done(data(&args)),
-            Command::Tokenize(args) => done(tokenize(&args)),
-            Command::Init(args) => done(init(&args)),
+            Command::Plan(args) => done(plan(&args, registries)),
+            Command::Bench(args) => done(bench(&args, registries)),
+            Command::Data(args) => done(data(&args, registries)),
+            Command::Tokenize(args) => done(tokenize(&args, registries)),
+            Command::Init(args) => done(init(&args, registries)),
             Command::Schema(_) => {
-                print_schema();
+                print_schema(registries);
                 Ok(Exit::Done)
             }
             Command::New(args) => done(new(&args)),
@@ -297,8 +302,8 @@ impl Cli {
     }
 }
 
-fn train(args: &TrainArgs) -> Result<Exit, RunError> {
-    let (run, fits_schedule) = args.run.read_of_length(&args.length)?;
+fn train(args: &TrainArgs, registries: &Arc<Registries>) -> Result<Exit, RunError> {
+    let (run, fits_schedule) = args.run.read_of_length(registries, &args.length)?;
     let interrupter = signals::interrupter(run.checkpoints.grace.map(Duration::from_secs));
     let show = match Detail::installed() {
         Detail::Quiet => Show::Nothing,
@@ -342,10 +347,11 @@ fn train(args: &TrainArgs) -> Result<Exit, RunError> {
     Ok(Exit::Interrupted(signal))
 }
 
-fn bench(args: &BenchArgs) -> Result<(), RunError> {
-    let run = args.run.read()?;
+fn bench(args: &BenchArgs, registries: &Arc<Registries>) -> Result<(), RunError> {
+    let run = args.run.read(registries)?;
     let bench = Bench { steps: args.steps, warmup: args.warmup, rounds: args.rounds, raw: args.raw };
-    let beside = if args.beside.is_empty() { None } else { Some(args.run.read_beside(&args.beside)?) };
+    let beside =
+        if args.beside.is_empty() { None } else { Some(args.run.read_beside(registries, &args.beside)?) };
     let leads = Process::this()?.leads();
     let report = bench.run(&run, beside.as_ref(), |doing| {
         if leads {
@@ -359,8 +365,8 @@ fn bench(args: &BenchArgs) -> Result<(), RunError> {
     Ok(())
 }
 
-fn tokenize(args: &TokenizeArgs) -> Result<(), RunError> {
-    let run = DataRun::read(&args.file.run, &args.file.overrides)?;
+fn tokenize(args: &TokenizeArgs, registries: &Arc<Registries>) -> Result<(), RunError> {
+    let run = DataRun::read_with(registries, &args.file.run, &args.file.overrides)?;
     let tokenized = run.tokenize(&args.output, &signals::interrupter(None), tell)?;
     args.file.report.print(&tokenized, || tokenized_summary(&tokenized));
     Ok(())

@@ -2,19 +2,24 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use firebrick::schedule::{ScheduleRecipe, Schedules};
+use firebrick::schedule::ScheduleRecipe;
 use firebrick::{AnyModel, Schedule};
-use firebrick_strategies::optim::{OptimizerRecipe, Optimizers};
-use firebrick_strategies::{Strategies, Strategy};
+use firebrick_strategies::Strategy;
+use firebrick_strategies::optim::OptimizerRecipe;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::arguments;
 use crate::burn_device;
 use crate::cli::Cli;
-use crate::{Families, Task, TaskConfig, Tasks};
+use crate::run::Registries;
+use crate::schema::schema;
+use crate::{DataRun, Run, RunError, Task, TaskConfig, TrainedRun};
 use firebrick_models::family::Trainable;
 use firebrick_tasks::TokenCache;
 
@@ -36,11 +41,7 @@ use firebrick_tasks::TokenCache;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Program {
-    optimizers: Optimizers,
-    strategies: Strategies<AnyModel>,
-    schedules: Schedules,
-    families: Families,
-    tasks: Tasks,
+    registries: Arc<Registries>,
 }
 
 impl Default for Program {
@@ -52,13 +53,11 @@ impl Default for Program {
 impl Program {
     /// Creates the program with all built-in techniques.
     pub fn new() -> Self {
-        Self {
-            optimizers: Optimizers::built_in(),
-            strategies: Strategies::built_in(),
-            schedules: Schedules::built_in(),
-            families: Families::built_in(),
-            tasks: Tasks::built_in(),
-        }
+        Self { registries: Registries::built_in().clone() }
+    }
+
+    fn with(self, add: impl FnOnce(Registries) -> Registries) -> Self {
+        Self { registries: Arc::new(add(Arc::unwrap_or_clone(self.registries))) }
     }
 
     /// Adds an optimizer by the name that it has in run files. [`OptimizerRecipe`] has an example of one.
@@ -66,7 +65,7 @@ impl Program {
     where
         R: OptimizerRecipe + PartialEq + Serialize + DeserializeOwned + 'static,
     {
-        Self { optimizers: self.optimizers.optimizer::<R>(name), ..self }
+        self.with(|all| Registries { optimizers: all.optimizers.optimizer::<R>(name), ..all })
     }
 
     /// Adds a strategy by the name that it has in run files. [Writing a
@@ -75,7 +74,7 @@ impl Program {
     where
         R: Strategy<AnyModel> + PartialEq + Serialize + DeserializeOwned,
     {
-        Self { strategies: self.strategies.strategy::<R>(name), ..self }
+        self.with(|all| Registries { strategies: all.strategies.strategy::<R>(name), ..all })
     }
 
     /// Adds a kind of schedule by the name that it has in run files. [`ScheduleRecipe`] has an example of one.
@@ -83,13 +82,13 @@ impl Program {
     where
         R: ScheduleRecipe + Clone + PartialEq + Serialize + DeserializeOwned + 'static,
     {
-        Self { schedules: self.schedules.with::<R>(name, Schedule::named), ..self }
+        self.with(|all| Registries { schedules: all.schedules.with::<R>(name, Schedule::named), ..all })
     }
 
     /// Adds a model by the name that its family has in run files. A family has a model for each task that it learns;
     /// [`Trainable`] lists what a model of your own implements.
     pub fn model<M: Trainable>(self, name: &'static str) -> Self {
-        Self { families: self.families.model::<M>(name), ..self }
+        self.with(|all| Registries { families: all.families.model::<M>(name), ..all })
     }
 
     /// Adds a task by the name that it has in run files. [`Task`] has an example of one.
@@ -97,7 +96,57 @@ impl Program {
     where
         T: Task + PartialEq + Serialize + DeserializeOwned,
     {
-        Self { tasks: self.tasks.with(name, TaskConfig::named::<T>), ..self }
+        self.with(|all| Registries { tasks: all.tasks.with(name, TaskConfig::named::<T>), ..all })
+    }
+
+    /// Reads a run file, which may name what was added, as [`Run::read`] does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Run::read`].
+    pub fn read(&self, path: &Path, overrides: &[impl AsRef<str>]) -> Result<Run, RunError> {
+        Run::read_with(&self.registries, path, overrides)
+    }
+
+    /// Like [`read`](Self::read), but parses the given text of a file called `file`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Run::read`].
+    pub fn parse(&self, file: &str, text: &str, overrides: &[impl AsRef<str>]) -> Result<Run, RunError> {
+        Run::parse_with(&self.registries, file, text, overrides)
+    }
+
+    /// Reads the data part of a run file, which may name a task that was added, as [`DataRun::read`] does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`DataRun::read`].
+    pub fn read_data(&self, path: &Path, overrides: &[impl AsRef<str>]) -> Result<DataRun, RunError> {
+        DataRun::read_with(&self.registries, path, overrides)
+    }
+
+    /// Opens a trained run, which may use what was added, as [`TrainedRun::open`] does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`TrainedRun::open`].
+    pub fn open(
+        &self,
+        place: &Path,
+        weights: Option<&Path>,
+        overrides: &[impl AsRef<str>],
+    ) -> Result<TrainedRun, RunError> {
+        TrainedRun::open_with(&self.registries, place, weights, overrides)
+    }
+
+    /// Returns the JSON Schema of a run file, with what was added.
+    ///
+    /// RON and JSON have the same values: a struct is an object, and a name with settings, such as `AdamW(weight_decay:
+    /// 0.1)`, is an object with this name as its only field, `{"AdamW": {"weight_decay": 0.1}}`. A name without settings
+    /// is a string.
+    pub fn schema(&self) -> Value {
+        self.registries.reading(schema)
     }
 
     /// Runs the command of this process's arguments and returns its exit code. Errors go to standard error.
@@ -110,13 +159,8 @@ impl Program {
         firebrick::process_start();
         firebrick::memory::keep_freed();
         TokenCache::install();
-        self.optimizers.install();
-        self.strategies.install();
-        self.schedules.install();
-        self.families.install();
-        self.tasks.install();
-        let read = arguments::read(arguments);
+        let read = arguments::read(arguments, self.registries.tasks.names());
         burn_device::translate();
-        read.map_or_else(|code| code, Cli::run)
+        read.map_or_else(|code| code, |cli: Cli| cli.run_with(&self.registries))
     }
 }

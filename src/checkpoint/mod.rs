@@ -40,7 +40,7 @@ pub use policy::Checkpoints;
 pub use resume::{Compared, FOLDER, Resume, RunText};
 pub(crate) use resume::{Resumed, Shared, broadcast_scalar};
 pub(crate) use saver::{Ended, Saver};
-pub(crate) use settings::Settings;
+pub(crate) use settings::{RecordedSchedule, Settings};
 pub(crate) use snapshot::{Snapshot, StateAt};
 pub(crate) use state_size::StateSize;
 pub use trainer_state::TrainerState;

@@ -257,8 +257,8 @@ mod tests {
     /// All registered optimizers with their defaults, and SGD with its velocity.
     fn recipes() -> Vec<BoxedOptimizer> {
         let parsed = |text: &str| serde_json::from_str(text).unwrap();
-        let names = Optimizers::installed().names();
-        let defaults = names.iter().map(|name| parsed(&format!(r#"{{"{name}": {{}}}}"#)));
+        let optimizers = Optimizers::built_in();
+        let defaults = optimizers.names().iter().map(|name| parsed(&format!(r#"{{"{name}": {{}}}}"#)));
         defaults.chain([parsed(r#"{"Sgd": {"momentum": 0.9}}"#)]).collect()
     }
 

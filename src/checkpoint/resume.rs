@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::fmt::{self, Debug, Formatter};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -159,12 +160,24 @@ pub(crate) struct Resumed {
 }
 
 /// The run file of a run, with a function that compares it with another.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RunText {
-    /// The text of the run file.
-    pub text: String,
-    /// Compares the text in a checkpoint with this one.
-    pub compare: fn(saved: &str, now: &str) -> Compared,
+    pub(crate) text: String,
+    compare: Arc<dyn Fn(&str) -> Compared + Send + Sync>,
+}
+
+impl RunText {
+    /// Creates it from the text of the run file, and what compares a text in a checkpoint with this one.
+    pub fn new(text: String, compare: impl Fn(&str) -> Compared + Send + Sync + 'static) -> Self {
+        Self { text, compare: Arc::new(compare) }
+    }
+}
+
+/// Prints the text.
+impl Debug for RunText {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RunText").field(&self.text).finish()
+    }
 }
 
 /// The changes since a run was saved.
@@ -330,7 +343,7 @@ impl Resumed {
         let mut changes = self.state.settings.changes(now);
         let mut cannot_be = self.state.settings.impossible_changes(now);
         if let (Some(saved), Some(run)) = (self.state.run(), run) {
-            let Compared { of_result, impossible } = (run.compare)(saved, &run.text);
+            let Compared { of_result, impossible } = (run.compare)(saved);
             cannot_be.extend(impossible);
             // The run file names most settings more precisely; use the trainer's names only for settings that it
             // lacks.

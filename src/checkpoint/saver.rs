@@ -419,7 +419,7 @@ mod tests {
 
     use super::*;
     use crate::checkpoint::StateAt;
-    use crate::checkpoint::settings::{GlobalBatch, Settings};
+    use crate::checkpoint::settings::{GlobalBatch, RecordedSchedule, Settings};
     use crate::data::Fingerprints;
     use crate::engine::agreement::any;
     use crate::observe::log::Mark;
@@ -440,7 +440,7 @@ mod tests {
         let settings = Settings {
             seed: 0,
             label_smoothing: 0.0,
-            schedule: Schedule::constant(1e-3),
+            schedule: RecordedSchedule::Known(Schedule::constant(1e-3)),
             rates_by_function: false,
             total_updates: 1,
             global_batch: GlobalBatch::Samples(1),

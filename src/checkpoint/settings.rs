@@ -1,7 +1,8 @@
 //! The settings that a resumed run is compared by, and those that differ from the saved run's.
 
 use firebrick_datasets::{Amount, Fingerprint, counted};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use crate::data::Fingerprints;
 use crate::{Change, Schedule};
@@ -14,7 +15,7 @@ pub(crate) struct Settings {
     #[serde(default)]
     pub label_smoothing: f64,
     #[cfg_attr(feature = "ron", serde(deserialize_with = "older_schedule::deserialize"))]
-    pub schedule: Schedule,
+    pub schedule: RecordedSchedule,
     /// Whether the rates come from a function instead, which cannot be compared.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rates_by_function: bool,
@@ -26,6 +27,23 @@ pub(crate) struct Settings {
     /// The data's fingerprints. Older checkpoints have none.
     #[serde(default)]
     pub data: Fingerprints,
+}
+
+/// A schedule in a checkpoint.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub(crate) enum RecordedSchedule {
+    /// That of this run, or one of Firebrick's.
+    Known(Schedule),
+    /// One of a program's own, as it was written. Its type is not needed to compare it.
+    Own(Value),
+}
+
+impl<'de> Deserialize<'de> for RecordedSchedule {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let written = Value::deserialize(deserializer)?;
+        Ok(Schedule::deserialize(&written).map_or(Self::Own(written), Self::Known))
+    }
 }
 
 /// The size of an update's batch.
@@ -51,7 +69,7 @@ impl Settings {
         let fields = [
             ("seed", self.seed.to_string(), now.seed.to_string()),
             ("label smoothing", self.label_smoothing.to_string(), now.label_smoothing.to_string()),
-            ("schedule", self.described_schedule(), now.described_schedule()),
+            ("schedule", self.described_schedule(now), now.described_schedule(self)),
             ("global batch", format!("{:?}", self.global_batch), format!("{:?}", now.global_batch)),
         ];
         let fields = fields.into_iter().chain(self.data_changes(now));
@@ -59,8 +77,13 @@ impl Settings {
         changed.map(|(field, saved, now)| Change { field: field.into(), saved, now }).collect()
     }
 
-    fn described_schedule(&self) -> String {
-        if self.rates_by_function { "a function".into() } else { format!("{:?}", self.schedule) }
+    /// Describes the schedule where it is compared with another one.
+    fn described_schedule(&self, other: &Self) -> String {
+        match (&self.schedule, &other.schedule) {
+            _ if self.rates_by_function => "a function".into(),
+            (RecordedSchedule::Known(schedule), RecordedSchedule::Known(_)) => format!("{schedule:?}"),
+            (schedule, _) => serde_json::to_string(schedule).unwrap_or_default(),
+        }
     }
 
     /// The changes of the data. Data without a fingerprint, as in an older checkpoint, is not compared.
@@ -96,6 +119,63 @@ impl Settings {
 pub(super) const TRAINING_DATA: &str = "training data";
 pub(super) const VALIDATION_DATA: &str = "validation data";
 
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::{ScheduleError, ScheduleRecipe};
+
+    /// A schedule of a program's own, with numbers that JSON lacks.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    struct Until {
+        end: f64,
+        floor: Option<f64>,
+    }
+
+    impl ScheduleRecipe for Until {
+        fn rate(&self, update: u64, _: u64) -> f64 {
+            if (update as f64) < self.end { 1.0 } else { self.floor.unwrap_or(0.0) }
+        }
+
+        fn peak(&self) -> f64 {
+            1.0
+        }
+
+        fn check_numbers(&self) -> Result<(), ScheduleError> {
+            Ok(())
+        }
+    }
+
+    fn settings(schedule: Schedule) -> Settings {
+        Settings {
+            seed: 0,
+            label_smoothing: 0.0,
+            schedule: RecordedSchedule::Known(schedule),
+            rates_by_function: false,
+            total_updates: 1,
+            global_batch: GlobalBatch::Samples(1),
+            train_samples: 1,
+            data: Fingerprints::default(),
+        }
+    }
+
+    #[test]
+    fn schedules_are_compared_though_their_types_are_unknown() {
+        let until = |end, floor| settings(Schedule::new("Until", Until { end, floor }));
+        let saved =
+            |settings: &Settings| serde_json::from_value(serde_json::to_value(settings).unwrap()).unwrap();
+        let cosine = settings(Schedule::cosine(0.1 + 0.2).warmup(3));
+        let all = [until(9.0, None), until(f64::INFINITY, Some(0.1)), until(1.0 / 3.0, Some(0.1)), cosine];
+        for (of_saved, settings) in all.iter().enumerate() {
+            let saved: Settings = saved(settings);
+            for (of_now, now) in all.iter().enumerate() {
+                let changes = saved.changes(now);
+                assert_eq!(changes.is_empty(), of_saved == of_now, "{changes:?}");
+                assert!(changes.iter().all(|change| change.field == "schedule"), "{changes:?}");
+            }
+        }
+    }
+}
+
 /// The schedule in `trainer.ron`, where checkpoints of formats 1 and 2 have the state.
 ///
 /// It is written as in a run file: `Cosine(lr: 1e-3, ..)`. The other values are in RON without extensions.
@@ -105,16 +185,20 @@ mod older_schedule {
     use ron::extensions::Extensions;
     use serde::Deserializer;
 
-    use crate::{Schedule, in_ron};
+    use super::RecordedSchedule;
+    use crate::in_ron;
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Schedule, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<RecordedSchedule, D::Error> {
         in_ron::deserialize(deserializer, parse)
     }
 
-    fn parse(text: &str) -> SpannedResult<Schedule> {
+    fn parse(text: &str) -> SpannedResult<RecordedSchedule> {
         let options = ron::Options::default().with_default_extension(Extensions::UNWRAP_VARIANT_NEWTYPES);
         // The oldest have the settings of some schedules in a second pair of parentheses: `Wsd((lr: 1e-3, ..))`.
-        options.from_str(text).or_else(|error| ron::from_str(text).map_err(|_| error))
+        let read = options.from_str(text).or_else(|error| ron::from_str(text).map_err(|_| error));
+        read.map(RecordedSchedule::Known)
     }
 
     #[cfg(test)]
@@ -122,12 +206,13 @@ mod older_schedule {
         use serde::Deserialize;
 
         use super::*;
+        use crate::Schedule;
         use crate::schedule::Wsd;
 
         #[derive(Debug, PartialEq, Deserialize)]
         struct Recorded {
             #[serde(deserialize_with = "deserialize")]
-            schedule: Schedule,
+            schedule: RecordedSchedule,
             total_updates: u64,
         }
 
@@ -144,7 +229,8 @@ mod older_schedule {
                 ("Wsd((lr: 0.5, decay: 4))", &wsd),
             ] {
                 let text = format!("(schedule: {written}, total_updates: 9)");
-                let recorded = Recorded { schedule: schedule.clone(), total_updates: 9 };
+                let schedule = RecordedSchedule::Known(schedule.clone());
+                let recorded = Recorded { schedule, total_updates: 9 };
                 assert_eq!(ron::from_str(&text), Ok(recorded));
             }
             let wrong = ron::from_str::<Recorded>("(schedule: Cosine(lrr: 0.5), total_updates: 9)");

@@ -212,6 +212,7 @@ mod tests {
     use firebrick_datasets::{Amount, Cursor};
 
     use super::*;
+    use crate::checkpoint::RecordedSchedule;
     use crate::data::Fingerprints;
     use crate::observe::numbers::EvaluationNumbers;
     use crate::schedule::Polynomial;
@@ -225,7 +226,7 @@ mod tests {
         let settings = Settings {
             seed: u64::MAX,
             label_smoothing: third,
-            schedule: Schedule::new("Polynomial", schedule),
+            schedule: RecordedSchedule::Known(Schedule::new("Polynomial", schedule)),
             rates_by_function: false,
             total_updates: (1 << 53) + 1,
             global_batch: Amount::Tokens(usize::MAX).into(),
@@ -269,8 +270,6 @@ mod tests {
             (text.replace("\"version\": 1", "\"version\": 2"), "expected version 1, found 2: resume with"),
             (text.replace("\"step\": 18", "\"step\": -18"), "trainer.json: invalid type"),
             (text.replace("\"seed\"", "\"sed\""), "unknown field `sed`, expected one of `seed`"),
-            (text.replace("\"Polynomial\"", "\"Polynom\""), "unknown variant `Polynom`, expected one of"),
-            (text.replace("\"min_lr\"", "\"min\""), "unknown field `min`"),
             (text.replace("\"-inf\"", "\"-if\""), "expected a number, \"inf\", \"-inf\" or \"NaN\" at line"),
             (text.replace("\"rounds\"", "\"skipped\""), "duplicate field `skipped` at line"),
             (text[..text.len() / 2].into(), "trainer.json: EOF while parsing"),
@@ -296,7 +295,7 @@ mod tests {
         let text = include_str!("../../fuzz/corpus/trainer_state/fingerprints.ron");
         let state = TrainerState::parse_ron(text).unwrap();
         assert_eq!((state.step(), state.cursor().consumed), (290, 136));
-        assert_eq!(state.settings.schedule, Schedule::constant(0.01));
+        assert_eq!(state.settings.schedule, RecordedSchedule::Known(Schedule::constant(0.01)));
         assert_eq!(state.progress.best.as_ref().unwrap().scores["perplexity"], 1.3168392447946766);
         assert_eq!(TrainerState::parse(&state.to_json().unwrap()).unwrap(), state);
         let error = TrainerState::parse_ron(&text.replace("seed", "sed")).unwrap_err().to_string();

@@ -139,16 +139,6 @@ pub enum ScheduleError {
         /// A schedule that needs no length.
         instead: &'static str,
     },
-    /// A checkpoint cannot hold the schedule.
-    #[error(
-        "the schedule `{schedule}` cannot be saved in a checkpoint, which is JSON: {reason}; give it settings that JSON has, such as finite numbers, or train without an output folder"
-    )]
-    NotSaved {
-        /// The name of the schedule.
-        schedule: &'static str,
-        /// What is lost.
-        reason: String,
-    },
     /// Burn refuses the configuration of its scheduler. No run file has one.
     #[error("Burn's scheduler cannot be used: {reason}")]
     Burn {
@@ -167,7 +157,6 @@ impl ScheduleError {
             | Self::Warmup { field, .. }
             | Self::Phases { field, .. } => field,
             Self::Total { .. } | Self::NoEnd { .. } => "total",
-            Self::NotSaved { .. } => "schedule",
             Self::Burn { .. } => "scheduler",
         }
     }
@@ -195,7 +184,6 @@ impl ScheduleError {
             Self::NoEnd { instead, .. } => {
                 (format!("known: give `steps` or `epochs`, or {instead}"), "nothing".into())
             }
-            Self::NotSaved { reason, .. } => ("one that a checkpoint can hold".into(), reason.clone()),
             Self::Burn { reason } => ("one that Burn accepts".into(), reason.clone()),
         }
     }

@@ -44,7 +44,6 @@ use std::sync::Arc;
 
 use firebrick_strategies::registry::{Named, Registered, Registry};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 pub use check::ScheduleError;
 pub use decay::{Constant, Cosine, CosineRestarts, InverseSqrt, Linear, Polynomial};
@@ -286,38 +285,8 @@ impl Schedule {
         self.with_shared(|shared| shared.from_zero.into_iter().for_each(|from_zero| *from_zero = true))
     }
 
-    /// Checks that a checkpoint, which is in JSON, can hold the schedule. JSON has no infinity and no NaN: it has `null`
-    /// instead, which is read as another schedule, or as none.
-    ///
-    /// # Errors
-    ///
-    /// [`ScheduleError::NotSaved`].
-    pub(crate) fn check_saved(&self) -> Result<(), ScheduleError> {
-        let not_saved = |reason: String| ScheduleError::NotSaved { schedule: self.0.name(), reason };
-        let json = serde_json::to_value(self).map_err(|error| not_saved(error.to_string()))?;
-        // Without a `null` there is nothing that JSON cannot hold, and a schedule that is not registered is not read.
-        let is_read = Schedules::installed().names().contains(&self.0.name());
-        if !has_null(&json) || !is_read {
-            return Ok(());
-        }
-        let text = json.to_string();
-        match serde_json::from_value::<Self>(json) {
-            Ok(read) if read == *self => Ok(()),
-            _ => Err(not_saved(format!("expected {self:?}, found {text}"))),
-        }
-    }
-
     fn with_shared(&self, mut set: impl FnMut(SharedSettings<'_>)) -> Self {
         self.0.with_shared(self.0.name(), &mut set)
-    }
-}
-
-fn has_null(json: &Value) -> bool {
-    match json {
-        Value::Null => true,
-        Value::Array(values) => values.iter().any(has_null),
-        Value::Object(fields) => fields.values().any(has_null),
-        _ => false,
     }
 }
 

@@ -39,7 +39,8 @@ use super::{Schedule, ScheduleError, Warmup};
 ///     }
 /// }
 ///
-/// Schedules::built_in().with::<Halved>("Halved", Schedule::named).install(); // `schedule: Halved(lr: 1e-3, updates: 100)`
+/// // A run file of a program with these has `schedule: Halved(lr: 1e-3, updates: 100)`.
+/// let schedules = Schedules::built_in().with::<Halved>("Halved", Schedule::named);
 /// let schedule = Schedule::new("Halved", Halved { lr: 1e-3, updates: 100 });
 /// assert_eq!(schedule.rate(250, 1000), 0.25e-3);
 /// ```

@@ -261,39 +261,3 @@ proptest! {
         prop_assert!(rates.is_sorted(), "{:?}", rates);
     }
 }
-
-/// A schedule with numbers that JSON may lack.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Until {
-    end: f64,
-    floor: Option<f64>,
-}
-
-impl ScheduleRecipe for Until {
-    fn rate(&self, update: u64, _: u64) -> f64 {
-        if (update as f64) < self.end { 1.0 } else { self.floor.unwrap_or(0.0) }
-    }
-
-    fn peak(&self) -> f64 {
-        1.0
-    }
-
-    fn check_numbers(&self) -> Result<(), ScheduleError> {
-        Ok(())
-    }
-}
-
-#[test]
-fn a_number_that_json_lacks_is_an_error_at_the_start() {
-    Schedules::built_in().with::<Until>("Until", Schedule::named).install();
-    let check = |end, floor| Schedule::new("Until", Until { end, floor }).check_saved();
-    assert_eq!(check(9.0, Some(0.1)), Ok(()));
-    assert_eq!(check(9.0, None), Ok(()));
-    for (end, floor) in [(f64::INFINITY, None), (9.0, Some(f64::NEG_INFINITY)), (f64::NAN, None)] {
-        let error = check(end, floor).unwrap_err().to_string();
-        assert!(error.contains("`Until`") && error.contains("finite"), "{error}");
-    }
-    let timescale = None;
-    let sqrt = InverseSqrt { lr: 0.1, timescale, warmup: Warmup::Updates(1), from_zero: false };
-    assert_eq!(Schedule::new("InverseSqrt", sqrt).check_saved(), Ok(()));
-}

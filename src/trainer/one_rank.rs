@@ -12,7 +12,7 @@ use firebrick_world::{Communicator, World};
 use super::reference::reference_of;
 use super::{Length, Trained, Trainer};
 use crate::beside::Beside;
-use crate::checkpoint::{self, Settings};
+use crate::checkpoint::{self, RecordedSchedule, Settings};
 use crate::device::kernels;
 use crate::engine::block_times::block_times;
 use crate::engine::dry_run::dry_run;
@@ -88,16 +88,13 @@ impl<M: 'static> Trainer<M> {
         let settings = Settings {
             seed: self.seed,
             label_smoothing: self.label_smoothing,
-            schedule: schedule.settings().unwrap_or(Schedule::constant(0.0)),
+            schedule: RecordedSchedule::Known(schedule.settings().unwrap_or(Schedule::constant(0.0))),
             rates_by_function: schedule.settings().is_none(),
             total_updates: total,
             global_batch: data.micro_batch.times(window).times(share.ranks).into(),
             train_samples: data.train.samples(0),
             data: data.fingerprints,
         };
-        if self.output.is_some() {
-            settings.schedule.check_saved()?;
-        }
         let mut start = self.start(&rank, shared, &settings)?;
         let session = prepared.opening_disk().start(optimizer, schedule.clone(), self.seed, total)?;
         let session = session.smoothing_labels(self.label_smoothing);

@@ -1,11 +1,13 @@
 //! `firebrick data`: the first batches as the model sees them.
 
 use std::io::{IsTerminal, stdout};
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 
 use super::run_args::{FileArgs, ReportFormat};
 use crate::console::{print, print_json, print_styled, tell, terminal_width};
+use crate::run::Registries;
 use crate::{DataRun, Look, RunError};
 
 /// `firebrick data`.
@@ -37,8 +39,8 @@ pub(crate) enum Color {
 }
 
 /// Shows the first batches of a run, and statistics of its data.
-pub(crate) fn data(args: &DataArgs) -> Result<(), RunError> {
-    let run = DataRun::read(&args.file.run, &args.file.overrides)?;
+pub(crate) fn data(args: &DataArgs, registries: &Arc<Registries>) -> Result<(), RunError> {
+    let run = DataRun::read_with(registries, &args.file.run, &args.file.overrides)?;
     let loaded = run.load(tell)?;
     let preview = run.preview(&loaded, args.batches.into(), args.rows.into())?;
     if args.file.report == ReportFormat::Json {

@@ -1,11 +1,12 @@
 //! The command `export`: writes weights of a run as a Hugging Face folder.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 
 use crate::console::print;
-use crate::run::PRETRAINED;
+use crate::run::{PRETRAINED, Registries};
 use crate::{Run, RunError};
 
 const EXAMPLES: &str = "\
@@ -37,12 +38,12 @@ pub(crate) struct ExportArgs {
 }
 
 /// Runs `firebrick export`.
-pub(crate) fn export(args: &ExportArgs) -> Result<(), RunError> {
+pub(crate) fn export(args: &ExportArgs, registries: &Arc<Registries>) -> Result<(), RunError> {
     let file = args.run.join("run.ron");
     if !file.is_file() {
         return Err(RunError::NoRun(args.run.clone()));
     }
-    let run = Run::read(&file, &[""; 0])?;
+    let run = Run::read_with(registries, &file, &[""; 0])?;
     let folder = args.output.clone().unwrap_or_else(|| args.run.join(PRETRAINED));
     let exported = run.export_saved(&args.run, args.step, &folder)?;
     print(&format!("{} are in {}\n", exported.weights, exported.folder.display()));

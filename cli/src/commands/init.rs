@@ -1,12 +1,14 @@
 //! The command `init`: drafts a run file.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 
+use crate::RunError;
 use crate::console::{print, tell};
 use crate::init::DraftRequest;
-use crate::{RunError, Tasks};
+use crate::run::Registries;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -18,7 +20,6 @@ Examples:
 
 /// `firebrick init`.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\nTasks: {}", Tasks::installed().names().join(", ")))]
 pub(crate) struct InitArgs {
     /// The task that the model learns, as listed below.
     task: String,
@@ -36,12 +37,17 @@ pub(crate) struct InitArgs {
     model: Option<PathBuf>,
 }
 
+/// Returns what stands below the help: examples, and the names of the tasks.
+pub(crate) fn after_help(tasks: &[&str]) -> String {
+    format!("{EXAMPLES}\n\nTasks: {}", tasks.join(", "))
+}
+
 /// Runs `firebrick init`.
-pub(crate) fn init(args: &InitArgs) -> Result<(), RunError> {
+pub(crate) fn init(args: &InitArgs, registries: &Arc<Registries>) -> Result<(), RunError> {
     let InitArgs { task, data, valid, model } = args;
     let given =
         DraftRequest { task, data: data.as_deref(), valid: valid.as_deref(), model: model.as_deref() };
-    let drafted = given.draft()?;
+    let drafted = given.draft(registries)?;
     drafted.found.iter().for_each(|line| tell(line));
     print(&drafted.text);
     Ok(())

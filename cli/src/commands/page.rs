@@ -1,10 +1,12 @@
 //! The commands that show a run: `watch` and `report`.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 
 use crate::console::print;
+use crate::run::Registries;
 use crate::trained_run::versions;
 use crate::watch::WatchOptions;
 use crate::{Run, RunError, report_page, watch as watching};
@@ -29,9 +31,9 @@ pub(crate) struct ReportArgs {
 }
 
 /// Runs `firebrick watch`.
-pub(crate) fn watch(args: &WatchArgs) -> Result<(), RunError> {
+pub(crate) fn watch(args: &WatchArgs, registries: &Arc<Registries>) -> Result<(), RunError> {
     // A run can be watched without its run file, but then its length is not known.
-    let run = Run::read(&args.folder.join("run.ron"), &[""; 0]).ok();
+    let run = Run::read_with(registries, &args.folder.join("run.ron"), &[""; 0]).ok();
     let total_updates = run.and_then(|run| run.steps);
     let options = WatchOptions { plain: args.plain, total_updates, ..WatchOptions::default() };
     Ok(watching::watch(&args.folder, &options)?)

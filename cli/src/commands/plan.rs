@@ -1,13 +1,14 @@
 //! The command `plan`.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use clap::Args;
 
 use crate::commands::run_args::RunArgs;
 use crate::console::tell;
 use crate::plan::{FindBy, StandIn};
-use crate::run::Process;
+use crate::run::{Process, Registries};
 use crate::{Cluster, RunError};
 use firebrick::ByteSize;
 
@@ -56,14 +57,14 @@ pub(crate) struct PlanArgs {
 }
 
 /// Runs `firebrick plan`.
-pub(crate) fn plan(args: &PlanArgs) -> Result<(), RunError> {
+pub(crate) fn plan(args: &PlanArgs, registries: &Arc<Registries>) -> Result<(), RunError> {
     // A model of which only the configuration is known has no run file.
     let of_config = is_config(&args.run.file.run);
     let tokens = args.tokens.map(|tokens| tokens as usize);
     let stand_in = (of_config || tokens.is_some()).then(|| StandIn::new(tokens)).transpose()?;
     let run = match stand_in.as_ref().filter(|_| of_config) {
-        Some(stand_in) => args.run.read_from(&stand_in.run_file(&args.run.file.run)?)?,
-        None => args.run.read()?,
+        Some(stand_in) => args.run.read_from(registries, &stand_in.run_file(&args.run.file.run)?)?,
+        None => args.run.read(registries)?,
     };
     let leads = Process::this()?.leads();
     let say = |doing: &str| {

@@ -1,10 +1,12 @@
 //! The command `push`: a trained model as a repository on the Hugging Face Hub.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 
 use crate::console::{print, tell};
+use crate::run::Registries;
 use crate::{RunError, TrainedRun};
 
 const EXAMPLES: &str = "\
@@ -36,18 +38,18 @@ pub(crate) struct PushArgs {
 }
 
 /// Runs `firebrick push`.
-pub(crate) fn push(args: &PushArgs) -> Result<(), RunError> {
-    let folder = model_in(&args.run)?;
+pub(crate) fn push(args: &PushArgs, registries: &Arc<Registries>) -> Result<(), RunError> {
+    let folder = model_in(&args.run, registries)?;
     tell(&format!("pushing {} to {}", folder.display(), args.repository));
     print(&format!("pushed to {}\n", commit(args, folder)?));
     Ok(())
 }
 
 /// Returns the Hugging Face folder of a run, or the folder itself if it is one.
-fn model_in(place: &Path) -> Result<PathBuf, RunError> {
+fn model_in(place: &Path, registries: &Arc<Registries>) -> Result<PathBuf, RunError> {
     let is_run = place.join("run.ron").is_file() || !place.join("config.json").is_file();
     Ok(match is_run {
-        true => TrainedRun::open(place, None, &[""; 0])?.folder().to_path_buf(),
+        true => TrainedRun::open_with(registries, place, None, &[""; 0])?.folder().to_path_buf(),
         false => place.to_path_buf(),
     })
 }

@@ -1,12 +1,13 @@
 //! The arguments that commands share: the run file, its overrides, and the format of the result.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::console::{print, print_json};
-use crate::run::{Overridden, Override};
+use crate::run::{Overridden, Override, Registries};
 use crate::{Run, RunError, RunStrategy};
 use firebrick::Mesh;
 use firebrick::device::Tuning;
@@ -121,40 +122,50 @@ pub(crate) enum ReportFormat {
 }
 
 impl RunArgs {
-    pub(crate) fn read(&self) -> Result<Run, RunError> {
-        Ok(self.read_overridden(&[], Vec::new())?.told())
+    pub(crate) fn read(&self, registries: &Arc<Registries>) -> Result<Run, RunError> {
+        Ok(self.read_overridden(registries, &[], Vec::new())?.told())
     }
 
     /// Returns the run of another file, with the same overrides.
-    pub(crate) fn read_from(&self, file: &Path) -> Result<Run, RunError> {
-        Ok(self.overridden_from(file, &[], Vec::new())?.told())
+    pub(crate) fn read_from(&self, registries: &Arc<Registries>, file: &Path) -> Result<Run, RunError> {
+        Ok(self.overridden_from(registries, file, &[], Vec::new())?.told())
     }
 
     /// Returns the run with another length, and whether phases of its schedule are shortened to it.
-    pub(crate) fn read_of_length(&self, length: &LengthArgs) -> Result<(Run, bool), RunError> {
-        let overridden = self.read_overridden(&[], length.overrides())?;
+    pub(crate) fn read_of_length(
+        &self,
+        registries: &Arc<Registries>,
+        length: &LengthArgs,
+    ) -> Result<(Run, bool), RunError> {
+        let overridden = self.read_overridden(registries, &[], length.overrides())?;
         let fits_schedule = overridden.fits_schedule;
         Ok((overridden.told(), fits_schedule))
     }
 
     /// Returns the run with further overrides, beside the run without them. What is shortened in both is not told again.
-    pub(crate) fn read_beside(&self, further: &[String]) -> Result<Run, RunError> {
-        let told = self.read_overridden(&[], Vec::new())?.shortened;
-        let mut beside = self.read_overridden(further, Vec::new())?;
+    pub(crate) fn read_beside(
+        &self,
+        registries: &Arc<Registries>,
+        further: &[String],
+    ) -> Result<Run, RunError> {
+        let told = self.read_overridden(registries, &[], Vec::new())?.shortened;
+        let mut beside = self.read_overridden(registries, further, Vec::new())?;
         beside.shortened.retain(|line| !told.contains(line));
         Ok(beside.told())
     }
 
     fn read_overridden(
         &self,
+        registries: &Arc<Registries>,
         further: &[String],
         length: Vec<Override>,
     ) -> Result<Overridden<Run>, RunError> {
-        self.overridden_from(&self.file.run, further, length)
+        self.overridden_from(registries, &self.file.run, further, length)
     }
 
     fn overridden_from(
         &self,
+        registries: &Arc<Registries>,
         file: &Path,
         further: &[String],
         length: Vec<Override>,
@@ -164,7 +175,8 @@ impl RunArgs {
         let mut overrides = sets.collect::<Result<Vec<_>, _>>()?;
         overrides.extend(self.often.overrides());
         overrides.extend(length);
-        let Overridden { mut run, fits_schedule, shortened } = Run::read_overridden(file, &overrides)?;
+        let Overridden { mut run, fits_schedule, shortened } =
+            Run::read_overridden(registries, file, &overrides)?;
         if let Some(device) = &self.device {
             run.device = device.clone();
         }
@@ -229,7 +241,7 @@ mod tests {
     fn meshes(option: &str, beside: &[&str]) -> Vec<String> {
         let line = Line::parse_from(["firebrick", "../examples/mesh.ron", "--mesh", option]);
         let beside: Vec<_> = beside.iter().map(|set| set.to_string()).collect();
-        let run = line.args.read_beside(&beside).unwrap();
+        let run = line.args.read_beside(Registries::built_in(), &beside).unwrap();
         run.strategies.iter().map(written).filter(|strategy| strategy.starts_with("Mesh")).collect()
     }
 
@@ -251,6 +263,6 @@ mod tests {
             "--set",
             "strategies=[Mesh(), Mesh(context: 4)]",
         ]);
-        assert_eq!(twice.args.read_beside(&[]).unwrap().strategies.len(), 3);
+        assert_eq!(twice.args.read_beside(Registries::built_in(), &[]).unwrap().strategies.len(), 3);
     }
 }

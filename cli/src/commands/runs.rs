@@ -1,6 +1,7 @@
 //! The commands about several runs: `runs` and `compare`.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 use firebrick_datasets::counted;
@@ -9,6 +10,7 @@ use serde_json::json;
 use crate::RunError;
 use crate::commands::run_args::ReportFormat;
 use crate::console::{insist, tell};
+use crate::run::Registries;
 use crate::runs::{Compared, Listed, Prunable, folders, one_line, prunable, table};
 use firebrick::ByteSize;
 use firebrick::output::is_of_a_run;
@@ -69,11 +71,12 @@ pub(crate) struct CompareArgs {
 }
 
 /// Runs `firebrick runs`.
-pub(crate) fn runs(args: &RunsArgs) -> Result<(), RunError> {
+pub(crate) fn runs(args: &RunsArgs, registries: &Arc<Registries>) -> Result<(), RunError> {
     if args.prune {
-        return prune(args);
+        return prune(args, registries);
     }
-    let runs: Vec<Listed> = folders(&args.folder)?.iter().map(|folder| Listed::read(folder)).collect();
+    let runs: Vec<Listed> =
+        folders(&args.folder)?.iter().map(|folder| Listed::read(registries, folder)).collect();
     args.report.print(&json!({ "runs": runs }), || match runs.is_empty() {
         true => format!("no runs in {}\n", args.folder.display()),
         false => table(&runs),
@@ -81,8 +84,8 @@ pub(crate) fn runs(args: &RunsArgs) -> Result<(), RunError> {
     Ok(())
 }
 
-fn prune(args: &RunsArgs) -> Result<(), RunError> {
-    let (all, left_alone) = prunable(&args.folder)?;
+fn prune(args: &RunsArgs, registries: &Arc<Registries>) -> Result<(), RunError> {
+    let (all, left_alone) = prunable(registries, &args.folder)?;
     for run in &left_alone {
         insist(&format!("left alone: {} is in use, or you may not write there", run.display()));
     }
@@ -91,7 +94,7 @@ fn prune(args: &RunsArgs) -> Result<(), RunError> {
     let mut removed = Vec::new();
     if args.yes {
         for one in &all {
-            removed.extend(one.remove()?);
+            removed.extend(one.remove(registries)?);
         }
     }
     let report = json!({ "prunable": all, "bytes": bytes, "removed": removed, "left_alone": left_alone });
@@ -121,9 +124,9 @@ fn prune(args: &RunsArgs) -> Result<(), RunError> {
 }
 
 /// Runs `firebrick compare`.
-pub(crate) fn compare(args: &CompareArgs) -> Result<(), RunError> {
+pub(crate) fn compare(args: &CompareArgs, registries: &Arc<Registries>) -> Result<(), RunError> {
     [&args.first, &args.second].into_iter().try_for_each(|folder| require_run(folder))?;
-    let compared = Compared::read(&args.first, &args.second);
+    let compared = Compared::read(registries, &args.first, &args.second);
     if let Some(page) = &args.page {
         compared.write_page(page)?;
         tell(&format!("the page is {}", page.display()));

@@ -3,6 +3,7 @@
 use clap::Args;
 
 use crate::console::print;
+use crate::run::Registries;
 use crate::schema::schema;
 
 const EXAMPLES: &str = "\
@@ -22,6 +23,6 @@ models and tasks too.";
 pub(crate) struct SchemaArgs {}
 
 /// Runs `firebrick schema`.
-pub(crate) fn print_schema() {
-    print(&format!("{:#}\n", schema()));
+pub(crate) fn print_schema(registries: &Registries) {
+    print(&format!("{:#}\n", registries.reading(schema)));
 }

@@ -2,6 +2,7 @@
 
 use std::io::{BufReader, BufWriter, ErrorKind, Write, stdin, stdout};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 use firebrick_datasets::counted;
@@ -10,7 +11,7 @@ use crate::commands::decoding_args::DecodingArgs;
 use crate::commands::run_args::ReportFormat;
 use crate::commands::summary::Rows;
 use crate::console::{print_written, tell, with_progress};
-use crate::run::Process;
+use crate::run::{Process, Registries};
 use crate::trained_run::{Evaluated, Measure, Measured, PREDICTIONS, TEXTS, TrainedRun};
 use crate::{Paths, RunError};
 use firebrick::TrainError;
@@ -155,8 +156,8 @@ pub(crate) struct GenerateArgs {
 }
 
 impl TrainedArgs {
-    fn open(&self) -> Result<TrainedRun, RunError> {
-        let trained = TrainedRun::open(&self.run, self.weights.as_deref(), &self.overrides)?;
+    fn open(&self, registries: &Arc<Registries>) -> Result<TrainedRun, RunError> {
+        let trained = TrainedRun::open_with(registries, &self.run, self.weights.as_deref(), &self.overrides)?;
         Ok(match &self.device {
             Some(device) => trained.on(device),
             None => trained,
@@ -171,8 +172,8 @@ impl RecordArgs {
 }
 
 /// Runs `firebrick eval`.
-pub(crate) fn eval(args: &EvalArgs) -> Result<(), RunError> {
-    let trained = args.trained.open()?;
+pub(crate) fn eval(args: &EvalArgs, registries: &Arc<Registries>) -> Result<(), RunError> {
+    let trained = args.trained.open(registries)?;
     if let Some(measure) = args.measure(trained.written_tokens()) {
         let measured = trained.measure(&measure, args.records.paths(), tell)?;
         args.report.print(&measured, || measured_summary(&measured));
@@ -202,14 +203,14 @@ fn summary(evaluated: &Evaluated) -> String {
 }
 
 /// Runs `firebrick predict`.
-pub(crate) fn predict(args: &PredictArgs) -> Result<(), RunError> {
+pub(crate) fn predict(args: &PredictArgs, registries: &Arc<Registries>) -> Result<(), RunError> {
     // Before anything is read.
     let staged = args.output.as_deref().map(|path| match Staged::create(path) {
         Ok(output) => Ok((path, output)),
         Err(error) => Err(TrainError::file(path, "making the file", error)),
     });
     let staged = staged.transpose()?;
-    let trained = args.trained.open()?;
+    let trained = args.trained.open(registries)?;
     let decoding = args.decoding.decoding(trained.written_tokens());
     let ask = |output: &mut dyn Write| match args.lines {
         Some(_) => trained.predict_lines(BufReader::new(stdin()), args.limit, &decoding, output, tell),
@@ -241,8 +242,8 @@ pub(crate) fn predict(args: &PredictArgs) -> Result<(), RunError> {
 }
 
 /// Runs `firebrick generate`.
-pub(crate) fn generate(args: &GenerateArgs) -> Result<(), RunError> {
-    let trained = args.trained.open()?;
+pub(crate) fn generate(args: &GenerateArgs, registries: &Arc<Registries>) -> Result<(), RunError> {
+    let trained = args.trained.open(registries)?;
     let trained = match args.ranks {
         Some(ranks) => trained.over(ranks as usize),
         None => trained,

@@ -43,7 +43,7 @@ fn pair([first, second]: [f64; 2]) -> String {
 
 /// Returns the outcome of an optimizer that run files do not know.
 fn unknown() -> Outcome {
-    let names = Optimizers::installed().names().join(", ");
+    let names = Optimizers::built_in().names().join(", ");
     Outcome::refused(format!("one of {names}, with its own learning rate"))
 }
 

@@ -12,14 +12,15 @@ mod text;
 mod trial;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use firebrick_datasets::Tokenizer;
 use firebrick_models::pretrained::{CLASSIFIER, Folder};
 
 use crate::console::tell;
 use crate::hub::{FileSet, local_folder, local_paths};
-use crate::run::{self, Families};
-use crate::{Examples, InitError, ModelConfig, Run, RunError, TaskConfig, Tasks};
+use crate::run::{self, Registries};
+use crate::{Examples, InitError, ModelConfig, Run, RunError, TaskConfig};
 
 use data::Seen;
 use text::Draft;
@@ -53,8 +54,8 @@ impl DraftRequest<'_> {
     /// # Errors
     ///
     /// The task is unknown, the data or the model cannot be read, or they do not fit the task.
-    pub fn draft(&self) -> Result<Drafted, RunError> {
-        let task = task(self.task)?;
+    pub fn draft(&self, registries: &Arc<Registries>) -> Result<Drafted, RunError> {
+        let task = task(self.task, registries)?;
         let mut seen = match self.data {
             Some(data) => seen(data, &task)?,
             None => Seen { path: "train.jsonl".into(), ..Seen::default() },
@@ -73,7 +74,7 @@ impl DraftRequest<'_> {
         if let Some(model) = self.model {
             let local = local_folder(model, FileSet::Model, &tell)?;
             let folder = Folder::open(&*local)?;
-            let config = Families::model_in(&task, &folder)?.config_in(&folder)?;
+            let config = registries.families.model_in(&task, &folder)?.config_in(&folder)?;
             parameters = Some(run::parameters(&config));
             let tokenizer = Tokenizer::from_file(&*local)?;
             let of_tokenizer = tokenizer.model_max_length();
@@ -88,7 +89,7 @@ impl DraftRequest<'_> {
         found.extend(suggestion.found.iter().cloned());
         let fresh = match self.model {
             Some(_) => String::new(),
-            None => fresh(&task)?,
+            None => fresh(&task, registries)?,
         };
         let text = Draft {
             task: task.name(),
@@ -103,7 +104,7 @@ impl DraftRequest<'_> {
         }
         .text();
         // What is printed can be read, and trains.
-        Run::parse("the drafted run file", &text, &[""; 0])?;
+        Run::parse_with(registries, "the drafted run file", &text, &[""; 0])?;
         if let (Some(data), Some(format)) = (self.data, reads) {
             let local = on_this_machine(data)?;
             let is_here = |path: &Path| on_this_machine(path).is_ok_and(|local| local == path);
@@ -116,8 +117,9 @@ impl DraftRequest<'_> {
                 parameters,
                 fresh: &fresh,
             };
-            let untried =
-                trial.run().map_err(|error| InitError::Trial { path, reason: error.to_string() })?;
+            let untried = trial
+                .run(registries)
+                .map_err(|error| InitError::Trial { path, reason: error.to_string() })?;
             found.extend(untried);
         }
         Ok(Drafted { text, found })
@@ -125,8 +127,8 @@ impl DraftRequest<'_> {
 }
 
 /// Returns the task of a name, with the defaults of its settings.
-fn task(name: &str) -> Result<TaskConfig, InitError> {
-    let known = Tasks::installed().names();
+fn task(name: &str, registries: &Registries) -> Result<TaskConfig, InitError> {
+    let known = registries.tasks.names();
     let Some(&name) = known.iter().find(|known| **known == name) else {
         let distance =
             |known: &&&str| strsim::damerau_levenshtein(&known.to_lowercase(), &name.to_lowercase());
@@ -135,7 +137,7 @@ fn task(name: &str) -> Result<TaskConfig, InitError> {
             nearest.filter(|near| strsim::jaro_winkler(&near.to_lowercase(), &name.to_lowercase()) > 0.8);
         return Err(InitError::Task { name: name.into(), nearest, known: known.to_vec() });
     };
-    TaskConfig::with_defaults(name).ok_or(InitError::NoDefaults(name))
+    registries.reading(|| TaskConfig::with_defaults(name)).ok_or(InitError::NoDefaults(name))
 }
 
 /// Recognises data, which may be a file on the Hub.
@@ -156,10 +158,11 @@ fn on_this_machine(data: &Path) -> Result<PathBuf, RunError> {
 }
 
 /// Returns the entry of a small fresh model that learns the task.
-fn fresh(task: &TaskConfig) -> Result<String, InitError> {
-    let entries = Families::fresh_for(task)
+fn fresh(task: &TaskConfig, registries: &Registries) -> Result<String, InitError> {
+    let families = registries.families.fresh_for(task);
+    let entries = families
         .into_iter()
         .flat_map(|name| ["layers: 4, heads: 4, width: 128", ""].map(|shape| format!("{name}({shape})")));
-    let is_entry = |entry: &String| ModelConfig::parse(entry).is_some();
+    let is_entry = |entry: &String| registries.reading(|| ModelConfig::parse(entry)).is_some();
     entries.into_iter().find(is_entry).ok_or(InitError::NoModel(task.name()))
 }

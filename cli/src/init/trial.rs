@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use burn::train::Interrupter;
 use firebrick::Show;
@@ -10,6 +11,7 @@ use firebrick_datasets::Format;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 
+use crate::run::Registries;
 use crate::{ModelConfig, Paths, Run, RunError, record_json};
 
 /// The most bytes of data that are tried, which takes a moment. Of more data, the records at its beginning are.
@@ -46,8 +48,8 @@ impl Trial<'_> {
     /// # Errors
     ///
     /// Those of the run.
-    pub fn run(&self) -> Result<Vec<String>, RunError> {
-        let drafted = Run::parse("the drafted run file", self.text, &[""; 0])?;
+    pub fn run(&self, registries: &Arc<Registries>) -> Result<Vec<String>, RunError> {
+        let drafted = Run::parse_with(registries, "the drafted run file", self.text, &[""; 0])?;
         let mut untried = Vec::new();
         if let Some(parameters) = self.parameters.filter(|parameters| *parameters > MOST_PARAMETERS) {
             untried.push(format!(
@@ -71,7 +73,9 @@ impl Trial<'_> {
             format!("output={:?}", folder.path().join("run").display().to_string()),
         ];
         let smaller = self.fresh.split_once('(').map(|(name, _)| format!("{name}({SMALLEST})"));
-        if let Some(smaller) = smaller.filter(|entry| ModelConfig::parse(entry).is_some()) {
+        if let Some(smaller) =
+            smaller.filter(|entry| registries.reading(|| ModelConfig::parse(entry)).is_some())
+        {
             set.push(format!("model={smaller}"));
         }
         let is_whole = self.is_here && self.bytes <= MOST && !self.is_packed()?;
@@ -98,7 +102,7 @@ impl Trial<'_> {
                 set.push("data.tokenizer=Bpe(vocabulary: 1024)".into());
             }
         }
-        let run = Run::parse("the drafted run file", self.text, &set)?;
+        let run = Run::parse_with(registries, "the drafted run file", self.text, &set)?;
         match untried.is_empty() {
             true => drop(run.launch(Show::Nothing, Interrupter::new())?),
             false => {

@@ -64,17 +64,17 @@ fn meaning(path: &str) -> Meaning {
     MEANINGS.iter().find(|(field, _)| below(field)).map_or(Meaning::OfResult, |(_, meaning)| *meaning)
 }
 
-/// Compares the texts of two run files, both with their overrides applied.
-pub(super) fn compare(saved: &str, now: &str) -> Compared {
-    let parsed = |text: &str| Run::parse("the checkpoint's run file", text, &[] as &[&str]);
-    let (free, fixed, changeable, saved, now) = match (parsed(saved), parsed(now)) {
-        (Ok(saved), Ok(now)) => {
-            let fixed = [fixed_settings(&saved), fixed_settings(&now)].concat();
-            let changeable = [changeable_settings(&saved), changeable_settings(&now)].concat();
-            let free = [free_settings(&saved), free_settings(&now)].concat();
-            (free, fixed, changeable, fields(&saved), fields(&now))
+/// Compares the text of a run file, with its overrides applied, with a run.
+pub(super) fn compare(saved: &str, now: &Run) -> Compared {
+    let parsed = Run::parse_with(&now.registries.0, "the checkpoint's run file", saved, &[] as &[&str]);
+    let (free, fixed, changeable, saved, now) = match parsed {
+        Ok(saved) => {
+            let fixed = [fixed_settings(&saved), fixed_settings(now)].concat();
+            let changeable = [changeable_settings(&saved), changeable_settings(now)].concat();
+            let free = [free_settings(&saved), free_settings(now)].concat();
+            (free, fixed, changeable, fields(&saved), fields(now))
         }
-        (Err(error), _) | (_, Err(error)) => {
+        Err(error) => {
             // The lines after the first one show the place in a text that the user has not written.
             let error = error.to_string();
             let error = error.lines().next().unwrap_or_default();
@@ -182,6 +182,10 @@ fn flatten(path: &str, value: &Value, fields: &mut BTreeMap<String, String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn compare(saved: &str, now: &str) -> Compared {
+        super::compare(saved, &Run::parse("file", now, &[] as &[&str]).unwrap())
+    }
 
     fn changed(overrides: &[&str]) -> [Vec<String>; 2] {
         let file = include_str!("../../../examples/tinyshakespeare.ron");

@@ -1,5 +1,7 @@
 //! Checks values of a run file that parse but are invalid.
 
+use std::sync::Arc;
+
 use firebrick::ByteSize;
 use firebrick_strategies::StrategyRecipe;
 use firebrick_tasks::DataConfig;
@@ -8,7 +10,10 @@ use firebrick_tasks::problem::{Problem, positive, require};
 use super::from_run_file::FromRunFile;
 use super::link_config::MOST_LATENCY;
 use super::param_groups::param_groups;
-use super::{BatchConfig, CheckpointsConfig, DataRun, LinkConfig, Run, RunStrategy, ron_path, written};
+use super::{
+    BatchConfig, CheckpointsConfig, DataRun, LinkConfig, ReadWith, Registries, Run, RunStrategy, ron_path,
+    written,
+};
 use crate::{Caret, RunError};
 
 /// Rejects invalid or contradictory values before anything is read or allocated.
@@ -43,7 +48,8 @@ impl FromRunFile for Run {
         self.schedule.rate_settings()
     }
 
-    fn settle(&mut self) {
+    fn settle(&mut self, registries: &Arc<Registries>) {
+        self.registries = ReadWith(registries.clone());
         let mesh = self.mesh.take().map(|mesh| RunStrategy::new("Mesh", mesh));
         self.strategies.extend(mesh);
     }

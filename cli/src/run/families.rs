@@ -1,7 +1,6 @@
 //! The families that a run file can name.
 
 use std::path::PathBuf;
-use std::sync::{PoisonError, RwLock};
 
 use firebrick_models::family::{Family, Trainable};
 use firebrick_models::pretrained::{Folder, HubConfig, PretrainedError};
@@ -34,9 +33,6 @@ struct Entry {
     /// Its models, by task.
     models: Vec<ModelType>,
 }
-
-/// The families of this process.
-static INSTALLED: RwLock<Option<&'static Families>> = RwLock::new(None);
 
 impl Registered for dyn AnyShape {
     const KIND: &'static str = "a model";
@@ -88,25 +84,16 @@ impl Families {
         Self { shapes, ..self }
     }
 
-    /// Makes these the families that this process reads. Call it once, before it reads a run file.
-    pub fn install(self) {
-        self.shapes.clone().install();
-        *INSTALLED.write().unwrap_or_else(PoisonError::into_inner) = Some(Box::leak(Box::new(self)));
-    }
-
-    fn installed() -> &'static Self {
-        let installed = *INSTALLED.read().unwrap_or_else(PoisonError::into_inner);
-        installed.unwrap_or_else(|| {
-            Self::built_in().install();
-            Self::installed()
-        })
+    /// Calls `read`, in which run files may name these.
+    pub(crate) fn reading<R>(&self, read: impl FnOnce() -> R) -> R {
+        self.shapes.reading(read)
     }
 
     /// Returns the names of fresh models that learn a task, in the order in which they are registered.
-    pub(crate) fn fresh_for(task: &TaskConfig) -> Vec<&'static str> {
+    pub(crate) fn fresh_for(&self, task: &TaskConfig) -> Vec<&'static str> {
         let learned = task.learned_as().unwrap_or(task.name());
         let learns = |family: &&Entry| family.models.iter().any(|model| model.task() == learned);
-        Self::installed().families.iter().filter(learns).map(|family| family.name).collect()
+        self.families.iter().filter(learns).map(|family| family.name).collect()
     }
 
     /// Returns the model of a folder.
@@ -114,22 +101,34 @@ impl Families {
     /// # Errors
     ///
     /// The folder belongs to an unknown family, or its model does not learn the task.
-    pub(crate) fn model_in(task: &TaskConfig, folder: &Folder) -> Result<ModelType, RunError> {
-        let family = Entry::of_folder(folder)?;
-        Self::model_of(task, Some(family), folder.model_type().unwrap_or(family.name))
+    pub(crate) fn model_in(&self, task: &TaskConfig, folder: &Folder) -> Result<ModelType, RunError> {
+        let family = self.of_folder(folder)?;
+        self.model_of(task, Some(family), folder.model_type().unwrap_or(family.name))
     }
 
     /// Returns a family's model for a task. `found` is the name of the family where the run has it from.
     fn model_of(
+        &self,
         task: &TaskConfig,
-        family: Option<&'static Entry>,
+        family: Option<&Entry>,
         found: &str,
     ) -> Result<ModelType, RunError> {
         let learned = task.learned_as().unwrap_or(task.name());
         let model = family.and_then(|family| family.models.iter().find(|model| model.task() == learned));
         model.copied().ok_or_else(|| RunError::Task {
             task: task.name(),
-            models: Self::installed().that_learn(learned),
+            models: self.that_learn(learned),
+            found: found.into(),
+        })
+    }
+
+    /// Returns the family of a folder.
+    fn of_folder(&self, folder: &Folder) -> Result<&Entry, RunError> {
+        let found = folder.model_type().unwrap_or("none");
+        let family = self.families.iter().find(|family| family.model_types.contains(&found));
+        family.ok_or_else(|| RunError::Family {
+            folder: folder.path().into(),
+            known: self.families.iter().flat_map(|family| family.model_types).copied().collect(),
             found: found.into(),
         })
     }
@@ -150,19 +149,11 @@ impl Families {
     }
 }
 
-impl Entry {
-    fn of_folder(folder: &Folder) -> Result<&'static Self, RunError> {
-        let (found, families) = (folder.model_type().unwrap_or("none"), &Families::installed().families);
-        let family = families.iter().find(|family| family.model_types.contains(&found));
-        family.ok_or_else(|| RunError::Family {
-            folder: folder.path().into(),
-            known: families.iter().flat_map(|family| family.model_types).copied().collect(),
-            found: found.into(),
-        })
-    }
-}
-
 impl Run {
+    fn families(&self) -> &Families {
+        &self.registries.0.families
+    }
+
     /// Returns the model that the run names, with the folder of its weights, unless they are fresh.
     ///
     /// # Errors
@@ -187,9 +178,9 @@ impl Run {
         open: impl FnOnce(PathBuf) -> Result<Folder, PretrainedError>,
     ) -> Result<(ModelType, Option<Folder>), RunError> {
         let Some(path) = self.model.folder() else {
-            let families = &Families::installed().families;
-            let family = families.iter().find(|family| family.name == self.model.name());
-            return Ok((Families::model_of(&self.task, family, self.model.name())?, None));
+            let families = self.families();
+            let family = families.families.iter().find(|family| family.name == self.model.name());
+            return Ok((families.model_of(&self.task, family, self.model.name())?, None));
         };
         let folder = open(local_folder(path, files, &tell)?.into_owned())?;
         Ok((self.model_in(&folder)?, Some(folder)))
@@ -201,7 +192,7 @@ impl Run {
     ///
     /// Those of [`Families::model_in`].
     pub(crate) fn model_in(&self, folder: &Folder) -> Result<ModelType, RunError> {
-        Families::model_in(&self.task, folder)
+        self.families().model_in(&self.task, folder)
     }
 
     /// Returns the model of a folder as one that writes texts: the causal language model of a task such as `Dpo`, whose
@@ -211,6 +202,6 @@ impl Run {
     ///
     /// Those of [`Families::model_in`].
     pub(crate) fn writer_in(&self, folder: &Folder) -> Result<ModelType, RunError> {
-        Families::model_in(&TaskConfig::default(), folder).or_else(|_| self.model_in(folder))
+        self.families().model_in(&TaskConfig::default(), folder).or_else(|_| self.model_in(folder))
     }
 }

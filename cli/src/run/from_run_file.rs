@@ -1,7 +1,11 @@
 //! What can be read from a run file.
 
+use std::sync::Arc;
+
 use firebrick_tasks::problem::Problem;
 use serde::de::DeserializeOwned;
+
+use super::Registries;
 
 /// What can be read from a run file: the run, or a part of it.
 pub(super) trait FromRunFile: DeserializeOwned {
@@ -13,8 +17,11 @@ pub(super) trait FromRunFile: DeserializeOwned {
         &[]
     }
 
-    /// Moves what has a field of its own to where the program reads it.
-    fn settle(&mut self) {}
+    /// Moves what has a field of its own to where the program reads it, and keeps the registries that the file was read
+    /// with, if they are needed later.
+    fn settle(&mut self, registries: &Arc<Registries>) {
+        let _ = registries;
+    }
 
     /// Shortens the schedule to the run's `steps`, which an override has set, and returns lines that say so.
     fn fit_schedule(&mut self) -> Vec<String> {

@@ -134,7 +134,10 @@ impl Run {
             .checkpoints(run.checkpoints.policy())
             .resume(resume.clone())
             .allow_changes(allow_changes)
-            .described(RunText { text: run.to_ron(), compare: changes::compare });
+            .described(RunText::new(run.to_ron(), {
+                let run = run.clone();
+                move |saved| changes::compare(saved, &run)
+            }));
         let (schedule, data) = (run.schedule.clone(), parts.data.clone());
         if !leads {
             let trained = trainer.saved_elsewhere(&run.output);

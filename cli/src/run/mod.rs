@@ -17,6 +17,7 @@ mod param_groups;
 mod parse;
 mod part_of_run;
 mod prepare;
+mod registries;
 mod ron_path;
 pub(crate) mod ron_scan;
 mod room;
@@ -50,6 +51,8 @@ pub use link_config::LinkConfig;
 pub use model_config::ModelConfig;
 pub(crate) use parse::{Overridden, Override};
 pub(crate) use prepare::Parts;
+use registries::ReadWith;
+pub(crate) use registries::Registries;
 pub(crate) use shapes::{Shape, parameters, shapes, skeleton};
 pub use strategies::RunStrategy;
 pub(crate) use strategies::{data_parallel, first_effect, in_order, recipes, strategies_line, sum, written};
@@ -165,6 +168,8 @@ pub struct Run {
     pub mlflow: Option<MlflowConfig>,
     /// Text to generate at the end. Default: none.
     pub sample: Option<SampleConfig>,
+    #[serde(skip)]
+    pub(crate) registries: ReadWith,
 }
 
 fn yes() -> bool {

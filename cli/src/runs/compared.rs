@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::Serialize;
 
 use super::curves::{at, drawn};
 use super::listed::{Listed, loss, one_line};
 use crate::report_page::number::{bytes, count, duration};
-use crate::run::settings;
+use crate::run::{Registries, settings};
 
 /// Two runs, and what differs.
 #[derive(Debug, Serialize)]
@@ -23,8 +24,8 @@ const ROWS: u64 = 8;
 
 impl Compared {
     /// Reads both runs.
-    pub fn read(first: &Path, second: &Path) -> Self {
-        let runs = [first, second].map(Listed::read);
+    pub fn read(registries: &Arc<Registries>, first: &Path, second: &Path) -> Self {
+        let runs = [first, second].map(|folder| Listed::read(registries, folder));
         let of = runs.each_ref().map(|run| run.run.as_ref().map(settings).unwrap_or_default());
         let paths: BTreeSet<&String> = of.iter().flat_map(BTreeMap::keys).collect();
         let values =

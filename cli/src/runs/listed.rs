@@ -3,14 +3,15 @@
 use std::fs::{self, File};
 use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde::Serialize;
 
-use crate::Run;
 use crate::report_page::finished::Finished;
 use crate::report_page::number::duration;
 use crate::report_page::record::Record;
+use crate::run::{Registries, Run};
 use firebrick::output::{RUN, is_abandoned};
 
 /// How a run stands.
@@ -59,8 +60,8 @@ pub(crate) struct Listed {
 
 impl Listed {
     /// Reads a run's folder. What is missing or cannot be read stays unknown.
-    pub fn read(folder: &Path) -> Self {
-        let run = Run::read(&folder.join(RUN), &[""; 0]).ok();
+    pub fn read(registries: &Arc<Registries>, folder: &Path) -> Self {
+        let run = Run::read_with(registries, &folder.join(RUN), &[""; 0]).ok();
         let log = folder.join("metrics.jsonl");
         let record = match File::open(&log) {
             Ok(file) => Record::read(BufReader::new(file)).ok(),

@@ -107,6 +107,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::run::Registries;
 
     fn run(log: &str) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
@@ -116,7 +117,7 @@ mod tests {
 
     fn html(first: &str, second: &str) -> String {
         let (first, second) = (run(first), run(second));
-        Compared::read(first.path(), second.path()).html()
+        Compared::read(Registries::built_in(), first.path(), second.path()).html()
     }
 
     const LOG: &str = concat!(

@@ -5,11 +5,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use firebrick_checkpoints::{CheckpointError, Folder, Keep};
 use serde::Serialize;
 
 use super::folders;
+use crate::run::Registries;
 use crate::{CheckpointsConfig, Run, RunError};
 use firebrick::output::{Idle, RUN};
 use firebrick::{ResumeError, TrainError};
@@ -28,14 +30,17 @@ pub(crate) struct Prunable {
 /// # Errors
 ///
 /// A folder cannot be read.
-pub(crate) fn prunable(folder: &Path) -> Result<(Vec<Prunable>, Vec<PathBuf>), RunError> {
+pub(crate) fn prunable(
+    registries: &Arc<Registries>,
+    folder: &Path,
+) -> Result<(Vec<Prunable>, Vec<PathBuf>), RunError> {
     let (mut all, mut left_alone) = (Vec::new(), Vec::new());
     for run in folders(folder)? {
         if Idle::take(&run).is_none() {
             left_alone.push(run);
             continue;
         }
-        let saved = checkpoints(&run).prunable(&keep(&run)).map_err(unread)?;
+        let saved = checkpoints(&run).prunable(&keep(registries, &run)).map_err(unread)?;
         let sized = saved.into_iter().map(|saved| (bytes(&saved.path), saved.path));
         let checkpoints: Vec<_> = sized.map(|(bytes, path)| (path, bytes)).collect();
         if !checkpoints.is_empty() {
@@ -55,9 +60,9 @@ impl Prunable {
     /// # Errors
     ///
     /// A checkpoint cannot be removed.
-    pub fn remove(&self) -> Result<Vec<PathBuf>, RunError> {
+    pub fn remove(&self, registries: &Arc<Registries>) -> Result<Vec<PathBuf>, RunError> {
         match Idle::take(&self.run) {
-            Some(_idle) => Ok(checkpoints(&self.run).prune(&keep(&self.run)).map_err(unread)?),
+            Some(_idle) => Ok(checkpoints(&self.run).prune(&keep(registries, &self.run)).map_err(unread)?),
             None => Ok(Vec::new()),
         }
     }
@@ -69,8 +74,10 @@ fn unread(error: CheckpointError) -> RunError {
 
 /// Returns what a run keeps. Whether a low or a high score is better is not known here, so both ends are kept if a score
 /// selects the best model.
-fn keep(run: &Path) -> Keep {
-    let Ok(run) = Run::read(&run.join(RUN), &[""; 0]) else { return Keep::last(1).best(1).either() };
+fn keep(registries: &Arc<Registries>, run: &Path) -> Keep {
+    let Ok(run) = Run::read_with(registries, &run.join(RUN), &[""; 0]) else {
+        return Keep::last(1).best(1).either();
+    };
     let CheckpointsConfig { keep_best, keep_every, .. } = run.checkpoints;
     let keep = Keep::last(1).best(keep_best.max(1)).every(keep_every.unwrap_or(0));
     if run.best_by.is_some() { keep.either() } else { keep }

@@ -18,10 +18,11 @@ mod measure;
 mod predict;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::console::tell;
 use crate::hub::{FileSet, local_folder};
-use crate::run::{ModelConfig, PRETRAINED, Process, is_exported};
+use crate::run::{ModelConfig, PRETRAINED, Process, Registries, is_exported};
 use crate::{Run, RunError};
 use firebrick_models::pretrained::{Folder, PretrainedError};
 use firebrick_tasks::TokenizerConfig;
@@ -71,6 +72,15 @@ impl TrainedRun {
         weights: Option<&Path>,
         overrides: &[impl AsRef<str>],
     ) -> Result<Self, RunError> {
+        Self::open_with(Registries::built_in(), place, weights, overrides)
+    }
+
+    pub(crate) fn open_with(
+        registries: &Arc<Registries>,
+        place: &Path,
+        weights: Option<&Path>,
+        overrides: &[impl AsRef<str>],
+    ) -> Result<Self, RunError> {
         let (file, output) = match place.is_dir() {
             true => (place.join("run.ron"), Some(place)),
             false => (place.to_path_buf(), None),
@@ -78,7 +88,7 @@ impl TrainedRun {
         if !file.is_file() {
             return Err(RunError::NoRun(place.into()));
         }
-        let mut run = Run::read(&file, overrides)?;
+        let mut run = Run::read_with(registries, &file, overrides)?;
         let folder = match weights {
             Some(weights) => local_folder(weights, FileSet::Model, &tell)?.into_owned(),
             None => output.unwrap_or(&run.output).join(PRETRAINED),

@@ -7,7 +7,7 @@ use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Device, Int, Tensor};
 use firebrick::datasets::{Batch, TokenBatch};
 use firebrick::{Loss, Objective, Pass, TrainError};
-use firebrick_cli::{Paths, Run, TrainedRun};
+use firebrick_cli::Paths;
 use firebrick_models::decoding::Decoding;
 use firebrick_models::family::{Attention, Family, Sizes, Trainable};
 use firebrick_models::inference::{Answer, Answers, Inference, Question};
@@ -16,7 +16,7 @@ use firebrick_models::smoothed_cross_entropy;
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
 
-use crate::own_program;
+use crate::own_program::{self, program};
 use crate::small_run::{RUN, folder_of};
 
 /// Predicts a token from the one before it.
@@ -163,7 +163,7 @@ fn a_program_trains_a_model_of_its_own() {
     let asked = folder.path().join("asked.jsonl");
     fs::write(&asked, "{\"text\": \"the q\"}\n").unwrap();
     let none: [&str; 0] = [];
-    let trained = TrainedRun::open(&folder.path().join("out"), None, &none).unwrap();
+    let trained = program().open(&folder.path().join("out"), None, &none).unwrap();
     let mut answers = Vec::new();
     trained.predict(Some(Paths::One(asked)), None, &Decoding::default(), &mut answers, |_| ()).unwrap();
     let answers = String::from_utf8(answers).unwrap();
@@ -174,7 +174,7 @@ fn a_program_trains_a_model_of_its_own() {
 
     // The run file in the output folder names it, and so do the errors.
     let saved = fs::read_to_string(folder.path().join("out/run.ron")).unwrap();
-    let parse = |sets: &[&str]| Run::parse("run.ron", &saved, sets).map_err(|error| error.to_string());
+    let parse = |sets: &[&str]| program().parse("run.ron", &saved, sets).map_err(|error| error.to_string());
     assert!(saved.contains("model: Bigram(\n"), "{saved}");
     for (set, expected) in [
         (

@@ -5,7 +5,7 @@ use std::fs;
 use burn::module::Module;
 use burn::optim::{LearningRate, Optimizer};
 use burn::tensor::{Device, Tensor};
-use firebrick_cli::{Run, RunStrategy};
+use firebrick_cli::RunStrategy;
 use firebrick_strategies::optim::{BoxedOptimizer, HeldParam, ModelGroups, ModelOptimizer, OptimizerRecipe};
 use firebrick_strategies::{
     Effects, Grads, Outcome, SettingError, Setup, SkipReason, Stage, Stages, Strategy, StrategyError,
@@ -14,7 +14,7 @@ use firebrick_strategies::{
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
-use crate::own_program;
+use crate::own_program::{self, program};
 use crate::small_run::{RUN, folder_of};
 
 /// Updates by the sign of the gradient.
@@ -123,10 +123,10 @@ fn a_program_trains_with_a_strategy_of_its_own() {
     assert_eq!(updates(), (Some(4), Some(0)));
     // `batch.accumulate` completes the gradients before it.
     let saved = fs::read_to_string(folder.path().join("out/run.ron")).unwrap();
-    let run = Run::parse("run.ron", &saved, &[] as &[&str]).unwrap();
+    let run = program().parse("run.ron", &saved, &[] as &[&str]).unwrap();
     let names: Vec<_> = run.composed().iter().map(RunStrategy::name).collect();
     assert_eq!(names, ["Accumulate", "SkipAbove"]);
-    let parse = |sets: &[&str]| Run::parse("run.ron", &saved, sets).map_err(|error| error.to_string());
+    let parse = |sets: &[&str]| program().parse("run.ron", &saved, sets).map_err(|error| error.to_string());
     for (set, expected) in [
         ("strategies.0.bound=-1.0", "`strategies.0.bound` must be above 0, found -1"),
         ("strategies.0.bonud=1.0", "unknown name `bonud` (did you mean `bound`?)"),
@@ -147,7 +147,7 @@ fn a_program_trains_with_an_optimizer_of_its_own() {
 
     // The run file in the output folder names it, and so do the errors.
     let saved = fs::read_to_string(folder.path().join("out/run.ron")).unwrap();
-    let parse = |sets: &[&str]| Run::parse("run.ron", &saved, sets).map_err(|error| error.to_string());
+    let parse = |sets: &[&str]| program().parse("run.ron", &saved, sets).map_err(|error| error.to_string());
     let expected = BoxedOptimizer::new("SignSgd", SignSgd { weight_decay: 0.1, scale: 1.0 });
     assert_eq!(parse(&[]).unwrap().optimizer, expected);
     for (set, expected) in [

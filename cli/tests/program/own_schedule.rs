@@ -3,10 +3,9 @@
 use std::fs;
 
 use firebrick::schedule::{ScheduleError, ScheduleRecipe, check};
-use firebrick_cli::Run;
 use serde::{Deserialize, Serialize};
 
-use crate::own_program;
+use crate::own_program::{self, program};
 use crate::small_run::{RUN, folder_of};
 
 /// A rate that is halved every `updates` updates.
@@ -40,23 +39,26 @@ fn a_program_trains_with_a_schedule_of_its_own() {
     let path = |name: &str| folder.path().join(name).display().to_string();
     let data = format!("data.path={:?}", path("text.txt"));
     let output = format!("output={:?}", path("out"));
-    let train = |updates: &str| {
-        let own =
-            [&*data, &output, "steps=4", "checkpoints=(every: 2)", "schedule=Halved(lr: 0.5, updates: 2)"];
-        own_program::run(&["train", &path("run.ron"), "--plain"], &[&own[..], &[updates]].concat())
+    let train = |steps: &str, updates: &str, more: &[&str]| {
+        let own = [&*data, &output, "checkpoints=(every: 2)", "schedule=Halved(lr: 0.5, updates: 2)"];
+        let file = path("run.ron");
+        let arguments = [&["train", &file, "--plain"], more].concat();
+        own_program::run(&arguments, &[&own[..], &[steps, updates]].concat())
     };
-    assert!(train("schedule.updates=2"));
+    let resumed = ["--resume", "latest"];
+    assert!(train("steps=2", "schedule.updates=2", &[]));
+    // Its checkpoint is compared with it, whatever of its settings changes.
+    assert!(!train("steps=4", "schedule.updates=3", &resumed));
+    assert!(train("steps=4", "schedule.updates=2", &resumed));
     let log = fs::read_to_string(folder.path().join("out/metrics.jsonl")).unwrap();
     for rate in ["0.5", "0.25"] {
         assert_eq!(log.matches(&format!("\"learning_rate\":{rate},")).count(), 2, "{log}");
     }
-    assert!(!train("schedule.updates=0"));
-    // Its checkpoints would have no floor.
-    assert!(!train("schedule.floor=-inf"));
+    assert!(!train("steps=4", "schedule.updates=0", &[]));
 
     // The run file in the output folder names it, and so do its checkpoints and the errors.
     let saved = fs::read_to_string(folder.path().join("out/run.ron")).unwrap();
-    let parse = |sets: &[&str]| Run::parse("run.ron", &saved, sets).map_err(|error| error.to_string());
+    let parse = |sets: &[&str]| program().parse("run.ron", &saved, sets).map_err(|error| error.to_string());
     let schedule = parse(&[]).unwrap().schedule;
     assert_eq!(schedule.downcast_ref(), Some(&Halved { lr: 0.5, updates: 2, floor: None }));
     let state = fs::read_to_string(folder.path().join("out/checkpoints/step-00000002/trainer.json")).unwrap();

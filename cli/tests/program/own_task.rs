@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use firebrick::datasets::collators::{CausalLm, CausalSample};
 use firebrick::datasets::{Collator, DataError, Drawn, Record, TokenBatch, Value as Field};
-use firebrick_cli::{Asks, DataConfig, LoadError, Loaded, Loading, Paths, Run, Task, TrainedRun, Writing};
+use firebrick_cli::{Asks, DataConfig, LoadError, Loaded, Loading, Paths, Task, Writing};
 use firebrick_models::decoding::Decoding;
 use firebrick_models::inference::Question;
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::own_program;
+use crate::own_program::{self, program};
 use crate::small_run::{RUN, folder_of};
 
 /// `Backwards(field: "text")` in a run file: predicts the next token of texts that are read from their end.
@@ -108,14 +108,14 @@ fn a_program_trains_on_a_task_of_its_own() {
     // The model learned texts from their end.
     let asked = folder.path().join("asked.jsonl");
     fs::write(&asked, "{\"title\": \"or not\"}\n").unwrap();
-    let trained = TrainedRun::open(&folder.path().join("out"), None, &[""; 0]).unwrap();
+    let trained = program().open(&folder.path().join("out"), None, &[""; 0]).unwrap();
     let (mut answers, decoding) = (Vec::new(), Decoding { max_new_tokens: 6, ..Decoding::default() });
     trained.predict(Some(Paths::One(asked)), None, &decoding, &mut answers, |_| ()).unwrap();
     let answers = String::from_utf8(answers).unwrap();
     assert!(answers.contains("\"predicted\":\" eb ot\""), "{answers}");
 
     // The schema of the program has it, with its settings.
-    let schema = firebrick_cli::schema();
+    let schema = program().schema();
     let tasks = schema["properties"]["task"]["anyOf"].as_array().unwrap();
     let own = tasks.iter().find_map(|task| task["properties"].get("Backwards")).unwrap();
     assert_eq!(own["properties"]["field"]["type"], "string", "{own}");
@@ -130,7 +130,7 @@ fn a_program_trains_on_a_task_of_its_own() {
         ("data.stride=2", "`data.stride` must be left out where `task.field` is reversed, found given"),
         ("model=T5(layers: 1, heads: 1, width: 4)", "expected one that learns `Backwards`: `Gpt`, `Llama`"),
     ] {
-        let said = match Run::parse("run.ron", &saved, &[set]) {
+        let said = match program().parse("run.ron", &saved, &[set]) {
             Ok(run) => run.plan(None, |_| ()).unwrap_err().to_string(),
             Err(error) => error.to_string(),
         };

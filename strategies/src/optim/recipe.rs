@@ -61,7 +61,8 @@ use crate::SettingError;
 ///     }
 /// }
 ///
-/// Optimizers::built_in().optimizer::<SignSgd>("SignSgd").install(); // `optimizer: SignSgd(weight_decay: 0.1)`
+/// // A run file of a program with these has `optimizer: SignSgd(weight_decay: 0.1)`.
+/// let optimizers = Optimizers::built_in().optimizer::<SignSgd>("SignSgd");
 /// ```
 pub trait OptimizerRecipe: Debug + Send + Sync {
     /// Checks the ranges of the settings.

@@ -14,9 +14,11 @@ mod named;
 mod read;
 
 use std::any::{Any, TypeId};
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::{self, Debug, Formatter};
-use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::de::DeserializeOwned;
 
@@ -40,10 +42,6 @@ pub struct Registry<T: ?Sized> {
     names: Vec<&'static str>,
     read: Vec<Arc<Read<T>>>,
 }
-
-/// The registries of this process by the kind of their recipes.
-static INSTALLED: LazyLock<RwLock<HashMap<TypeId, &'static (dyn Any + Send + Sync)>>> =
-    LazyLock::new(RwLock::default);
 
 impl<T: ?Sized> Default for Registry<T> {
     fn default() -> Self {
@@ -104,33 +102,68 @@ impl<T: Registered + ?Sized> Registry<T> {
         &self.names
     }
 
-    /// Adds these recipes to those that this process reads. Call it once, before it reads a run file.
-    pub fn install(self) {
-        let mut installed = INSTALLED.write().unwrap_or_else(PoisonError::into_inner);
-        let known = installed.get(&TypeId::of::<T>()).and_then(|registry| registry.downcast_ref::<Self>());
-        let mut registry = known.cloned().unwrap_or_default();
-        std::iter::zip(self.names, self.read).for_each(|(name, read)| registry.add(name, read));
-        // Leaked, because serde's errors borrow the expected names forever.
-        let registry: &'static Self = Box::leak(Box::new(registry));
-        installed.insert(TypeId::of::<T>(), registry);
+    /// Calls `read`. Each [`Named`] of this kind that this thread deserializes meanwhile is one of these recipes; otherwise
+    /// it is one of the [built-in](Self::built_in) ones.
+    ///
+    /// serde gives `Deserialize` no value besides the input, and a recipe may stand anywhere in a run file, in the settings
+    /// of another recipe too.
+    ///
+    /// ```
+    /// use firebrick_strategies::optim::{AdamW, BoxedOptimizer, Optimizers};
+    ///
+    /// let optimizers = Optimizers::default().optimizer::<AdamW>("Mine");
+    /// let read = || serde_json::from_str::<BoxedOptimizer>(r#"{"Mine": {"weight_decay": 0.1}}"#);
+    /// assert_eq!(optimizers.reading(read).unwrap().name(), "Mine");
+    /// assert!(read().unwrap_err().to_string().starts_with("unknown variant `Mine`"));
+    /// ```
+    pub fn reading<R>(&self, read: impl FnOnce() -> R) -> R {
+        let (kind, registry) = (TypeId::of::<T>(), Rc::new(self.clone()));
+        let before = SCOPES.with_borrow_mut(|scopes| scopes.insert(kind, registry));
+        let _restored = Restore { kind, before };
+        read()
     }
 
-    /// Returns the registry that this process reads: the built-in recipes, or those that were
-    /// [installed](Self::install).
-    pub fn installed() -> &'static Self {
-        let known = INSTALLED.read().unwrap_or_else(PoisonError::into_inner).get(&TypeId::of::<T>()).copied();
-        match known.and_then(|registry| registry.downcast_ref()) {
-            Some(registry) => registry,
-            None => {
-                T::built_in().install();
-                Self::installed()
-            }
-        }
+    /// Returns the registry that this thread reads.
+    fn current() -> Rc<Self> {
+        let set = SCOPES.with_borrow(|scopes| scopes.get(&TypeId::of::<T>()).cloned());
+        set.and_then(|registry| registry.downcast().ok()).unwrap_or_else(|| Rc::new(T::built_in()))
     }
 
-    fn read(&self, name: &str) -> Option<&Read<T>> {
+    fn read(&self, name: &str) -> Option<Arc<Read<T>>> {
         let index = self.names.iter().position(|known| *known == name)?;
-        Some(&*self.read[index])
+        Some(self.read[index].clone())
+    }
+
+    /// Returns the names for serde, whose errors borrow them forever. Each list is leaked once.
+    fn expected(&self) -> &'static [&'static str] {
+        static LISTS: Mutex<BTreeSet<&[&str]>> = Mutex::new(BTreeSet::new());
+        let mut lists = LISTS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(list) = lists.get(&*self.names) {
+            return list;
+        }
+        let list: &'static [&'static str] = self.names.clone().leak();
+        lists.insert(list);
+        list
+    }
+}
+
+thread_local! {
+    /// The registries that this thread reads in place of the built-in ones, by the kind of their recipes.
+    static SCOPES: RefCell<HashMap<TypeId, Rc<dyn Any>>> = RefCell::default();
+}
+
+/// Puts back the registry of the scope around, when a scope ends.
+struct Restore {
+    kind: TypeId,
+    before: Option<Rc<dyn Any>>,
+}
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        SCOPES.with_borrow_mut(|scopes| match self.before.take() {
+            Some(before) => scopes.insert(self.kind, before),
+            None => scopes.remove(&self.kind),
+        });
     }
 }
 

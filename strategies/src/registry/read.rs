@@ -4,6 +4,7 @@
 //! which turns every error in them into a text.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::de::{DeserializeSeed, EnumAccess, Error, MapAccess, VariantAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -12,15 +13,15 @@ use super::{Named, Read, Registered, Registry};
 
 impl<'de, T: Registered + ?Sized> Deserialize<'de> for Named<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let registry = Registry::<T>::installed();
-        deserializer.deserialize_enum("Recipe", registry.names(), OneOf(registry))
+        let registry = Registry::<T>::current();
+        deserializer.deserialize_enum("Recipe", registry.expected(), OneOf(&registry))
     }
 }
 
 /// Visits the enum whose variants are registered.
-struct OneOf<T: Registered + ?Sized>(&'static Registry<T>);
+struct OneOf<'a, T: Registered + ?Sized>(&'a Registry<T>);
 
-impl<'de, T: Registered + ?Sized> Visitor<'de> for OneOf<T> {
+impl<'de, T: Registered + ?Sized> Visitor<'de> for OneOf<'_, T> {
     type Value = Named<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -34,36 +35,36 @@ impl<'de, T: Registered + ?Sized> Visitor<'de> for OneOf<T> {
 }
 
 /// Reads the name of a recipe.
-struct Name<T: Registered + ?Sized>(&'static Registry<T>);
+struct Name<'a, T: Registered + ?Sized>(&'a Registry<T>);
 
-impl<'de, T: Registered + ?Sized> DeserializeSeed<'de> for Name<T> {
-    type Value = &'static Read<T>;
+impl<'de, T: Registered + ?Sized> DeserializeSeed<'de> for Name<'_, T> {
+    type Value = Arc<Read<T>>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_identifier(self)
     }
 }
 
-impl<T: Registered + ?Sized> Visitor<'_> for Name<T> {
-    type Value = &'static Read<T>;
+impl<T: Registered + ?Sized> Visitor<'_> for Name<'_, T> {
+    type Value = Arc<Read<T>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a name")
     }
 
     fn visit_str<E: Error>(self, name: &str) -> Result<Self::Value, E> {
-        self.0.read(name).ok_or_else(|| E::unknown_variant(name, self.0.names()))
+        self.0.read(name).ok_or_else(|| E::unknown_variant(name, self.0.expected()))
     }
 }
 
 /// Reads the settings of a recipe.
-struct Recipe<T: ?Sized + 'static>(&'static Read<T>);
+struct Recipe<T: ?Sized + 'static>(Arc<Read<T>>);
 
 impl<'de, T: ?Sized> DeserializeSeed<'de> for Recipe<T> {
     type Value = Named<T>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Named<T>, D::Error> {
-        self.0(&mut <dyn erased_serde::Deserializer<'_>>::erase(deserializer)).map_err(D::Error::custom)
+        (self.0)(&mut <dyn erased_serde::Deserializer<'_>>::erase(deserializer)).map_err(D::Error::custom)
     }
 }
 

@@ -10,11 +10,12 @@ mod overrides;
 mod reason;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use ron::error::SpannedError;
 
 use super::from_run_file::FromRunFile;
-use super::{DataRun, Process, Run, check, extensions};
+use super::{DataRun, Process, Registries, Run, check, extensions};
 use crate::{Caret, RunError};
 pub(crate) use overrides::Override;
 
@@ -28,7 +29,15 @@ impl DataRun {
     ///
     /// Those of [`Run::read`] that concern the data.
     pub fn read(path: &Path, overrides: &[impl AsRef<str>]) -> Result<Self, RunError> {
-        Ok(read(path, &sets(overrides)?)?.run)
+        Self::read_with(Registries::built_in(), path, overrides)
+    }
+
+    pub(crate) fn read_with(
+        registries: &Arc<Registries>,
+        path: &Path,
+        overrides: &[impl AsRef<str>],
+    ) -> Result<Self, RunError> {
+        Ok(read(registries, path, &sets(overrides)?)?.run)
     }
 
     /// Like [`read`](Self::read), but parses the given text of a file called `file`.
@@ -37,25 +46,38 @@ impl DataRun {
     ///
     /// Those of [`read`](Self::read).
     pub fn parse(file: &str, text: &str, overrides: &[impl AsRef<str>]) -> Result<Self, RunError> {
-        Ok(parse(file, text, &sets(overrides)?)?.run)
+        Ok(parse(Registries::built_in(), file, text, &sets(overrides)?)?.run)
     }
 }
 
 impl Run {
     /// Reads a run file and applies overrides of the form `path=value`. Values are RON; a text needs no quotes. If they
     /// set `steps` and leave the schedule's phases, those that do not end within the run are
-    /// [shortened](firebrick::Schedule::shortened).
+    /// [shortened](firebrick::Schedule::shortened). [`Program::read`](crate::Program::read) reads one that names techniques
+    /// of your own.
     ///
     /// # Errors
     ///
     /// The error names what is wrong, the file, the line, the nearest known name, and what is expected there.
     pub fn read(path: &Path, overrides: &[impl AsRef<str>]) -> Result<Self, RunError> {
-        Ok(read(path, &sets(overrides)?)?.told())
+        Self::read_with(Registries::built_in(), path, overrides)
+    }
+
+    pub(crate) fn read_with(
+        registries: &Arc<Registries>,
+        path: &Path,
+        overrides: &[impl AsRef<str>],
+    ) -> Result<Self, RunError> {
+        Ok(read(registries, path, &sets(overrides)?)?.told())
     }
 
     /// Like [`read`](Self::read), with overrides of any option. Does not tell the user what is shortened.
-    pub(crate) fn read_overridden(path: &Path, overrides: &[Override]) -> Result<Overridden<Self>, RunError> {
-        read(path, overrides)
+    pub(crate) fn read_overridden(
+        registries: &Arc<Registries>,
+        path: &Path,
+        overrides: &[Override],
+    ) -> Result<Overridden<Self>, RunError> {
+        read(registries, path, overrides)
     }
 
     /// Like [`read`](Self::read), but parses the given text of a file called `file`.
@@ -64,7 +86,16 @@ impl Run {
     ///
     /// Those of [`read`](Self::read).
     pub fn parse(file: &str, text: &str, overrides: &[impl AsRef<str>]) -> Result<Self, RunError> {
-        Ok(parse(file, text, &sets(overrides)?)?.told())
+        Self::parse_with(Registries::built_in(), file, text, overrides)
+    }
+
+    pub(crate) fn parse_with(
+        registries: &Arc<Registries>,
+        file: &str,
+        text: &str,
+        overrides: &[impl AsRef<str>],
+    ) -> Result<Self, RunError> {
+        Ok(parse(registries, file, text, &sets(overrides)?)?.told())
     }
 
     /// Writes the run as RON, with every field.
@@ -99,7 +130,11 @@ impl<T> Overridden<T> {
     }
 }
 
-fn read<T: FromRunFile>(path: &Path, overrides: &[Override]) -> Result<Overridden<T>, RunError> {
+fn read<T: FromRunFile>(
+    registries: &Arc<Registries>,
+    path: &Path,
+    overrides: &[Override],
+) -> Result<Overridden<T>, RunError> {
     let failed = |reason: String| RunError::Read { path: path.into(), reason };
     let about = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
     if about.is_dir() {
@@ -113,10 +148,22 @@ fn read<T: FromRunFile>(path: &Path, overrides: &[Override]) -> Result<Overridde
     }
     let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
     let text = text.trim_start_matches('\u{feff}');
-    parse(&path.display().to_string(), text, overrides)
+    parse(registries, &path.display().to_string(), text, overrides)
 }
 
-fn parse<T: FromRunFile>(file: &str, text: &str, overrides: &[Override]) -> Result<Overridden<T>, RunError> {
+fn parse<T: FromRunFile>(
+    registries: &Arc<Registries>,
+    file: &str,
+    text: &str,
+    overrides: &[Override],
+) -> Result<Overridden<T>, RunError> {
+    let mut overridden = registries.reading(|| parsed::<T>(file, text, overrides))?;
+    overridden.run.settle(registries);
+    Ok(overridden)
+}
+
+/// Parses a text that may name what the current registries have.
+fn parsed<T: FromRunFile>(file: &str, text: &str, overrides: &[Override]) -> Result<Overridden<T>, RunError> {
     let mut text = text.to_string();
     let mut run = parse_text::<T>(&text);
     for one in overrides {
@@ -138,7 +185,6 @@ fn parse<T: FromRunFile>(file: &str, text: &str, overrides: &[Override]) -> Resu
         },
         _ => error,
     })?;
-    run.settle();
     Ok(Overridden { run, fits_schedule, shortened })
 }
 

@@ -239,6 +239,7 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::Registries;
 
     const FILE: &str = r#"(
     data: (path: "a.txt", tokenizer: Characters, block: 8),
@@ -251,7 +252,7 @@ mod tests {
 )"#;
 
     fn parse(file: &str, overrides: &[Override]) -> Result<Run, RunError> {
-        Ok(super::super::parse("run.ron", file, overrides)?.run)
+        Ok(super::super::parse(Registries::built_in(), "run.ron", file, overrides)?.run)
     }
 
     fn set(sets: &[&str]) -> Result<Run, RunError> {
