@@ -124,4 +124,4 @@ pub use observe::utilization::Utilization;
 pub use schedule::{LrSchedule, Schedule, ScheduleError, Warmup};
 pub use score::{BestBy, EvaluationSums, Score, ScoreFn, Scores};
 pub use scratch::{ScratchError, require_scratch};
-pub use trainer::{Trained, Trainer};
+pub use trainer::{Trained, Trainer, TrainingSettings};

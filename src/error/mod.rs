@@ -54,15 +54,8 @@ pub enum TrainError {
         rate: f64,
     },
     /// A setting of the trainer is out of range.
-    #[error("{setting} must be {expected}, found {found}")]
-    Setting {
-        /// The trainer's method or field.
-        setting: &'static str,
-        /// The valid range.
-        expected: &'static str,
-        /// The value found.
-        found: String,
-    },
+    #[error("{0}")]
+    Setting(SettingError),
     /// The model has no score of this name.
     #[error(
         "no score is called `{score}`: the best evaluation can be selected by {}",

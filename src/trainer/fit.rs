@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use firebrick_datasets::{Batch, DataError, SampleError};
 use firebrick_kernels::product_library;
+use firebrick_strategies::SettingError;
 use firebrick_strategies::optim::ModelOptimizer;
 use firebrick_world::is_host;
 use tracing::info;
 
 use super::for_rank::for_rank;
-use super::{Destination, Length, Trained, Trainer};
+use super::{Destination, Trained, Trainer};
 use crate::checkpoint::Shared;
 use crate::engine::ranks::each_rank;
 use crate::observe::report::process_start;
@@ -103,51 +104,28 @@ impl<M: 'static> Trainer<M> {
     }
 
     fn check(&self) -> Result<(), TrainError> {
-        let (length, found) = match self.length {
-            Length::Steps(updates) => ("steps", updates),
-            Length::Epochs(epochs) => ("epochs", epochs),
-        };
+        self.settings.check().map_err(TrainError::Setting)?;
         if let Some(setting) = self.checkpoints.and_then(|policy| policy.out_of_range()) {
-            return Err(TrainError::Setting { setting, expected: "at least 1", found: "0".into() });
+            SettingError::require(false, setting, "at least 1", 0).map_err(TrainError::Setting)?;
         }
         if (self.checkpoints.is_some() || self.resume.is_some()) && self.output.is_none() {
             return Err(ResumeError::NoOutput.into());
         }
         if let Some(Utilization { flops_per_token, peak_flops }) = self.utilization {
-            let settings =
-                [("utilization.flops_per_token", flops_per_token), ("utilization.peak_flops", peak_flops)];
-            if let Some((setting, found)) =
-                settings.into_iter().find(|(_, flops)| !(*flops > 0.0 && flops.is_finite()))
+            for (setting, flops) in
+                [("utilization.flops_per_token", flops_per_token), ("utilization.peak_flops", peak_flops)]
             {
-                let found = found.to_string();
-                return Err(TrainError::Setting { setting, expected: "finite and above 0", found });
+                let possible = flops > 0.0 && flops.is_finite();
+                SettingError::require(possible, setting, "finite and above 0", flops)
+                    .map_err(TrainError::Setting)?;
             }
         }
-        if !(0.0..1.0).contains(&self.label_smoothing) {
-            return Err(TrainError::Setting {
-                setting: "label_smoothing",
-                expected: "at least 0 and below 1",
-                found: self.label_smoothing.to_string(),
-            });
-        }
-        let settings = [
-            (length, found),
-            ("device_budget", self.device_budget.unwrap_or(1) as u64),
-            ("evaluate_every", self.evaluate_every.unwrap_or(1)),
-            ("early_stopping", self.patience.unwrap_or(1) as u64),
-            ("timeline", self.timeline.iter().copied().min().unwrap_or(1)),
-        ];
-        match settings.into_iter().find(|(_, value)| *value == 0) {
-            None => Ok(()),
-            Some((setting, _)) => {
-                Err(TrainError::Setting { setting, expected: "at least 1", found: "0".into() })
-            }
-        }
+        Ok(())
     }
 
     /// Rejects validation data without items if a score of it selects the best model: no evaluation would ever have one.
     fn require_scores<B: Batch>(&self, data: &Data<B>) -> Result<(), TrainError> {
-        let (Some(score), Some(valid)) = (&self.best_by, &data.valid) else { return Ok(()) };
+        let (Some(score), Some(valid)) = (&self.settings.best_by, &data.valid) else { return Ok(()) };
         let samples = valid.samples(0);
         for position in 0..samples {
             if valid.batch(0, position..position + 1)?.items() > 0 {

@@ -69,6 +69,6 @@ impl<M: 'static> Trainer<M> {
     /// # Ok::<(), TrainError>(())
     /// ```
     pub fn timeline(self, steps: impl IntoIterator<Item = u64>) -> Self {
-        Self { timeline: steps.into_iter().collect(), ..self }
+        self.set(|settings| settings.timeline = steps.into_iter().collect())
     }
 }

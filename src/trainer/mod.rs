@@ -6,6 +6,7 @@ mod for_rank;
 mod kept;
 mod one_rank;
 mod reference;
+mod settings;
 mod start;
 mod trained;
 
@@ -19,9 +20,10 @@ use crate::checkpoint::RunText;
 use crate::observe::observers::SharedObservers;
 use crate::observe::terminal::Show;
 use crate::score::{AddedScores, ScoreFn};
-use crate::{Adapters, Checkpoints, Resume, Utilization};
+use crate::{Adapters, ByteSize, Checkpoints, Resume, Utilization};
 
 use kept::Destination;
+pub use settings::TrainingSettings;
 pub use trained::Trained;
 
 /// Trains an ordinary Burn model. You compose the recipe, one line per technique.
@@ -82,16 +84,10 @@ pub use trained::Trained;
 pub struct Trainer<M: 'static> {
     strategies: Composed<M>,
     world: Option<World>,
-    seed: u64,
+    settings: TrainingSettings,
     fresh: Vec<String>,
     start: Option<Arc<StartingFactors>>,
-    label_smoothing: f64,
-    length: Length,
-    evaluate_every: Option<u64>,
-    patience: Option<usize>,
-    best_by: Option<String>,
     scores: AddedScores,
-    device_budget: Option<usize>,
     /// A lower bound on the tensors of parameter size that the optimizer keeps per parameter, if known.
     optimizer_states: f64,
     utilization: Option<Utilization>,
@@ -105,14 +101,6 @@ pub struct Trainer<M: 'static> {
     label: String,
     interrupter: Interrupted,
     observers: SharedObservers,
-    /// The steps whose timelines are recorded.
-    timeline: Vec<u64>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Length {
-    Steps(u64),
-    Epochs(u64),
 }
 
 /// Wraps [`Interrupter`], which has no `Debug`.
@@ -138,16 +126,10 @@ impl<M> Trainer<M> {
         Self {
             strategies: Composed::new(),
             world: None,
-            seed: 0,
+            settings: TrainingSettings::default(),
             fresh: Vec::new(),
             start: None,
-            label_smoothing: 0.0,
-            length: Length::Epochs(1),
-            evaluate_every: None,
-            patience: None,
-            best_by: None,
             scores: AddedScores::default(),
-            device_budget: None,
             optimizer_states: 0.0,
             utilization: None,
             output: None,
@@ -159,7 +141,6 @@ impl<M> Trainer<M> {
             label: "training".into(),
             interrupter: Interrupted::default(),
             observers: SharedObservers::default(),
-            timeline: Vec::new(),
         }
     }
 
@@ -201,11 +182,22 @@ impl<M> Trainer<M> {
         Self { world: Some(world), ..self }
     }
 
+    /// Replaces all settings that have a method of their own: the seed, the label smoothing, the length, when the run
+    /// evaluates, what selects the best evaluation and ends the run early, the device budget, and the timelines.
+    pub fn settings(self, settings: TrainingSettings) -> Self {
+        Self { settings, ..self }
+    }
+
+    fn set(mut self, set: impl FnOnce(&mut TrainingSettings)) -> Self {
+        set(&mut self.settings);
+        self
+    }
+
     /// Seeds the model's random draws during training, made through [`Pass::draws`](crate::Pass::draws): the masks of
     /// [`Dropout`](crate::strategies::Dropout). Default: 0. Burn's own random layers and the model's initial weights
     /// draw from the device's generator instead, which [`Device::seed`](burn::tensor::Device::seed) seeds.
     pub fn seed(self, seed: u64) -> Self {
-        Self { seed, ..self }
+        self.set(|settings| settings.seed = seed)
     }
 
     /// Sets the [patterns](crate::strategies::Paths) of newly initialized parameters, such as a head that a pretrained
@@ -231,22 +223,22 @@ impl<M> Trainer<M> {
     /// Firebrick's models support it. A model of your own supports it if its loss is a
     /// `firebrick_models::smoothed_cross_entropy`; otherwise `fit` rejects the setting.
     pub fn label_smoothing(self, share: f64) -> Self {
-        Self { label_smoothing: share, ..self }
+        self.set(|settings| settings.label_smoothing = share)
     }
 
     /// Ends after this many updates, over as many epochs as needed.
     pub fn steps(self, updates: u64) -> Self {
-        Self { length: Length::Steps(updates), ..self }
+        self.set(|settings| (settings.steps, settings.epochs) = (Some(updates), None))
     }
 
     /// Ends after this many epochs.
     pub fn epochs(self, epochs: u64) -> Self {
-        Self { length: Length::Epochs(epochs), ..self }
+        self.set(|settings| (settings.steps, settings.epochs) = (None, Some(epochs)))
     }
 
     /// Evaluates after every `updates` updates and at the end, instead of after each epoch.
     pub fn evaluate_every(self, updates: u64) -> Self {
-        Self { evaluate_every: Some(updates), ..self }
+        self.set(|settings| settings.evaluate_every = Some(updates))
     }
 
     /// Adds a score of evaluations, which is computed from their [sums](crate::EvaluationSums): it is shown, logged and
@@ -279,13 +271,13 @@ impl<M> Trainer<M> {
     /// Selects the best evaluation by one of the [scores](crate::Objective::scores) instead of the validation loss, for the best model, the best checkpoints and early stopping. The score itself defines whether higher is
     /// better.
     pub fn best_by(self, score: impl Into<String>) -> Self {
-        Self { best_by: Some(score.into()), ..self }
+        self.set(|settings| settings.best_by = Some(score.into()))
     }
 
     /// Ends the run once the validation loss, or the [score](Self::best_by), has not improved for this many
     /// evaluations.
     pub fn early_stopping(self, evaluations: usize) -> Self {
-        Self { patience: Some(evaluations), ..self }
+        self.set(|settings| settings.early_stopping = Some(evaluations))
     }
 
     /// Shows and reports which share of the devices' peak the run uses. Default: it is not known.
@@ -324,7 +316,7 @@ impl<M> Trainer<M> {
     /// [`memory::Counting`](crate::memory::Counting), or the device has a memory pool that does. If ranks are
     /// threads, each rank counts its own bytes.
     pub fn device_budget(self, bytes: usize) -> Self {
-        Self { device_budget: Some(bytes), ..self }
+        self.set(|settings| settings.device_budget = Some(ByteSize(bytes)))
     }
 
     /// Sets a lower bound on the tensors of parameter size that the optimizer keeps per parameter.

@@ -10,7 +10,7 @@ use firebrick_strategies::{Adaptation, Composition, StageBalance};
 use firebrick_world::{Communicator, World};
 
 use super::reference::reference_of;
-use super::{Length, Trained, Trainer};
+use super::{Trained, Trainer, TrainingSettings};
 use crate::beside::Beside;
 use crate::checkpoint::{self, RecordedSchedule, Settings};
 use crate::device::kernels;
@@ -68,10 +68,10 @@ impl<M: 'static> Trainer<M> {
         // Report errors before touching the folder and before ranks wait for one another.
         let scores = self.scores.after(model.scores(&[]), &EvaluationSums::default());
         require_names(&scores)?;
-        let best_by = BestBy::of(self.best_by.as_ref(), &scores)?;
+        let best_by = BestBy::of(self.settings.best_by.as_ref(), &scores)?;
         let reference = reference_of(&data)?;
         let unadapted = self.unadapted(reference, (&model, &device), &optimizer);
-        let adaptation = Adaptation::seeded(self.seed).with_fresh(self.fresh.clone());
+        let adaptation = Adaptation::seeded(self.settings.seed).with_fresh(self.fresh.clone());
         let adaptation = adaptation.starting_from(self.start.clone()).with_tensor_plan(model.tensor_plan());
         let adaptation = match self.balances_by_time() {
             true => adaptation.with_block_costs(block_times(&model, device.as_ref(), &data, &rank)?),
@@ -86,8 +86,8 @@ impl<M: 'static> Trainer<M> {
         let total = plan.total_updates;
         schedule.check(total)?;
         let settings = Settings {
-            seed: self.seed,
-            label_smoothing: self.label_smoothing,
+            seed: self.settings.seed,
+            label_smoothing: self.settings.label_smoothing,
             schedule: RecordedSchedule::Known(schedule.settings().unwrap_or(Schedule::constant(0.0))),
             rates_by_function: schedule.settings().is_none(),
             total_updates: total,
@@ -96,9 +96,11 @@ impl<M: 'static> Trainer<M> {
             data: data.fingerprints,
         };
         let mut start = self.start(&rank, shared, &settings)?;
-        let session = prepared.opening_disk().start(optimizer, schedule.clone(), self.seed, total)?;
-        let session = session.smoothing_labels(self.label_smoothing);
-        let mut session = session.within(self.device_budget, self.optimizer_states)?;
+        let session =
+            prepared.opening_disk().start(optimizer, schedule.clone(), self.settings.seed, total)?;
+        let session = session.smoothing_labels(self.settings.label_smoothing);
+        let mut session =
+            session.within(self.settings.device_budget.map(|budget| budget.0), self.optimizer_states)?;
         let layout = session.layout().clone();
         let compiles = kernels::are_compiled_for(session.device());
         let first_step = (compiles && self.tells(&rank)).then(FirstStep::awaited);
@@ -143,7 +145,7 @@ impl<M: 'static> Trainer<M> {
             saves: self.output.is_some(),
             checkpoints,
             devices,
-            recorder: Recorder::of(self.timeline.clone()),
+            recorder: Recorder::of(self.settings.timeline.clone()),
             stops: None,
             saving: true,
             has_updated: false,
@@ -187,7 +189,7 @@ impl<M: 'static> Trainer<M> {
         let TrainingLoop { observers, output, plan, .. } = training;
         if let Some(output) = output {
             observers.add(MetricFiles::new(output.clone(), meters.clone(), begun, tells));
-            if !self.timeline.is_empty() {
+            if !self.settings.timeline.is_empty() {
                 observers.add(TimelineFiles::new(output.clone(), tells));
             }
         }
@@ -212,25 +214,24 @@ impl<M: 'static> Trainer<M> {
         ranks: usize,
         best_by: BestBy,
     ) -> Result<Plan, DataError> {
-        let total_updates = match self.length {
-            Length::Steps(updates) => updates,
-            Length::Epochs(epochs) => updates_in_epochs(data, epochs, window, ranks)?,
+        let TrainingSettings { steps, epochs, .. } = self.settings;
+        let epochs = if steps.is_none() { Some(epochs.unwrap_or(1)) } else { None };
+        let total_updates = match steps {
+            Some(updates) => updates,
+            None => updates_in_epochs(data, epochs.unwrap_or(1), window, ranks)?,
         };
-        let round_updates = match self.evaluate_every {
+        let round_updates = match self.settings.evaluate_every {
             Some(updates) => updates,
             None => windows_in_epoch(data, 0, window, ranks)?,
         };
         Ok(Plan {
             total_updates,
-            end_epoch: match self.length {
-                Length::Steps(_) => None,
-                Length::Epochs(epochs) => Some(epochs),
-            },
-            evaluate_every: self.evaluate_every,
+            end_epoch: epochs,
+            evaluate_every: self.settings.evaluate_every,
             round_updates: round_updates.min(total_updates),
             dashboard: self.show.is_dashboard(),
             best_by,
-            patience: self.patience,
+            patience: self.settings.early_stopping,
         })
     }
 }

@@ -96,12 +96,16 @@ impl<M: 'static> Trainer<M> {
         let answers = match unadapted {
             None => session.having_read(ask(session, asked, known, &self.interrupter.0, &mut say))?,
             Some(ModelWithoutAdapters { model, device, optimizer }) => {
-                let adaptation = Adaptation::seeded(self.seed).with_fresh(self.fresh.clone());
+                let adaptation = Adaptation::seeded(self.settings.seed).with_fresh(self.fresh.clone());
                 let adaptation = adaptation.with_tensor_plan(model.tensor_plan());
                 let prepared =
                     PreparedRun::new(&self.strategies, model, device, &optimizer, world.clone(), adaptation)?;
-                let session =
-                    prepared.opening_disk().start(optimizer, schedule.clone(), self.seed, updates)?;
+                let session = prepared.opening_disk().start(
+                    optimizer,
+                    schedule.clone(),
+                    self.settings.seed,
+                    updates,
+                )?;
                 session.having_read(ask(&session, asked, known, &self.interrupter.0, &mut say))?
             }
         };

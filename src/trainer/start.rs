@@ -141,7 +141,7 @@ impl<M: 'static> Trainer<M> {
         let world = session.world().clone();
         let tells = self.tells(&world);
         if let (true, Some(every), Some(evaluate)) =
-            (tells && policy.best > 0, policy.every, self.evaluate_every)
+            (tells && policy.best > 0, policy.every, self.settings.evaluate_every)
             && every % evaluate != 0
         {
             info!(

@@ -57,7 +57,7 @@ fn a_loss_that_does_not_smooth_is_refused() {
         let trainer = Trainer::new().label_smoothing(share).steps(1);
         let error = trainer.fit(gpt(0.0, &device().autodiff()), adamw(), Schedule::constant(1e-3), data());
         let error = error.unwrap_err().to_string();
-        assert!(error.contains("label_smoothing must be at least 0 and below 1"), "{error}");
+        assert!(error.contains("`label_smoothing` must be at least 0 and below 1"), "{error}");
     }
 }
 

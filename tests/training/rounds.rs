@@ -161,7 +161,7 @@ fn settings_that_cannot_be_are_refused() {
         trainer.fit(model(), adamw(), Schedule::constant(1e-2), data).unwrap_err().to_string()
     };
     let valid = || Rows::ragged(2);
-    assert!(fit(Trainer::new().steps(0), 1, valid()).contains("steps must be at least 1"));
+    assert!(fit(Trainer::new().steps(0), 1, valid()).contains("`steps` must be at least 1"));
     assert!(fit(Trainer::new().evaluate_every(0), 1, valid()).contains("evaluate_every"));
     assert!(fit(Trainer::new().early_stopping(0), 1, valid()).contains("early_stopping"));
     assert!(fit(Trainer::new(), 0, valid()).contains("micro_batch"));

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use firebrick::ByteSize;
-use firebrick_strategies::StrategyRecipe;
+use firebrick_strategies::{SettingError, StrategyRecipe};
 use firebrick_tasks::DataConfig;
 use firebrick_tasks::problem::{Problem, positive, require};
 
@@ -72,30 +71,39 @@ fn length(run: &Run) -> Option<Problem> {
     match (run.steps, run.epochs) {
         (Some(_), Some(_)) => return require(false, "steps", both, "both"),
         (None, None) => return require(false, "steps", both, "neither"),
-        (Some(steps), None) => require(steps > 0, "steps", "at least 1", steps),
-        (None, Some(epochs)) => require(epochs > 0, "epochs", "at least 1", epochs),
+        _ => {}
     }
-    .or_else(|| require(run.evaluate_every != Some(0), "evaluate_every", "at least 1", 0))
-    .or_else(|| require(run.evaluate_samples != Some(0), "evaluate_samples", "at least 1", 0))
-    .or_else(|| require(run.early_stopping != Some(0), "early_stopping", "at least 1", 0))
-    .or_else(|| require(!run.timeline.contains(&0), "timeline", "updates, of which the first is 1", 0))
-    .or_else(|| {
-        let CheckpointsConfig { every, keep_last, keep_every, grace, .. } = run.checkpoints;
-        require(every != Some(0), "checkpoints.every", "at least 1 update", 0)
-            .or_else(|| require(keep_last > 0, "checkpoints.keep_last", "at least 1", 0))
-            .or_else(|| require(keep_every != Some(0), "checkpoints.keep_every", "at least 1 update", 0))
-            .or_else(|| require(grace != Some(0), "checkpoints.grace", "at least 1 second", 0))
-    })
-    .or_else(|| require(run.device_budget != Some(ByteSize(0)), "device_budget", "at least 1 byte", 0))
-    .or_else(|| {
-        let peak = run.peak_flops.unwrap_or(1.0);
-        require(peak >= 1.0 && peak.is_finite(), "peak_flops", "finite and at least 1, such as 312e12", peak)
-    })
-    .or_else(|| {
-        let evaluated =
-            run.early_stopping.is_none() || run.data.valid.is_some() || run.data.valid_fraction > 0.0;
-        require(evaluated, "data.valid_fraction", "above 0 where `early_stopping` is given", 0)
-    })
+    let of_setting = |SettingError { setting, expected, found }| Problem {
+        field: setting.into(),
+        expected: expected.into(),
+        found,
+    };
+    run.training()
+        .check()
+        .map_err(of_setting)
+        .err()
+        .or_else(|| require(run.evaluate_samples != Some(0), "evaluate_samples", "at least 1", 0))
+        .or_else(|| {
+            let CheckpointsConfig { every, keep_last, keep_every, grace, .. } = run.checkpoints;
+            require(every != Some(0), "checkpoints.every", "at least 1 update", 0)
+                .or_else(|| require(keep_last > 0, "checkpoints.keep_last", "at least 1", 0))
+                .or_else(|| require(keep_every != Some(0), "checkpoints.keep_every", "at least 1 update", 0))
+                .or_else(|| require(grace != Some(0), "checkpoints.grace", "at least 1 second", 0))
+        })
+        .or_else(|| {
+            let peak = run.peak_flops.unwrap_or(1.0);
+            require(
+                peak >= 1.0 && peak.is_finite(),
+                "peak_flops",
+                "finite and at least 1, such as 312e12",
+                peak,
+            )
+        })
+        .or_else(|| {
+            let evaluated =
+                run.early_stopping.is_none() || run.data.valid.is_some() || run.data.valid_fraction > 0.0;
+            require(evaluated, "data.valid_fraction", "above 0 where `early_stopping` is given", 0)
+        })
 }
 
 /// A number of ranks far above any use: a typo is reported before a thread starts for each rank.
@@ -191,8 +199,7 @@ fn label_smoothing(run: &Run) -> Option<Problem> {
     let share = run.label_smoothing;
     let smooths = share == 0.0 || run.task.smooths_labels();
     let expected = format!("left out for this task ({}), whose loss is not over classes", run.task.name());
-    require((0.0..1.0).contains(&share), "label_smoothing", "at least 0 and below 1", share)
-        .or_else(|| require(smooths, "label_smoothing", &expected, share))
+    require(smooths, "label_smoothing", &expected, share)
 }
 
 fn sample(run: &Run) -> Option<Problem> {

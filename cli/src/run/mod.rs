@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::mlflow::MlflowConfig;
 use firebrick::device::{self, DeviceError, Tuning};
-use firebrick::{ByteSize, Schedule};
+use firebrick::{Schedule, with_training_settings};
 
 pub(crate) use changes::settings;
 pub use checkpoints_config::CheckpointsConfig;
@@ -57,119 +57,98 @@ pub(crate) use shapes::{Shape, parameters, shapes, skeleton};
 pub use strategies::RunStrategy;
 pub(crate) use strategies::{data_parallel, first_effect, in_order, recipes, strategies_line, sum, written};
 
-/// Everything that describes a run: what to train, on which data, and how.
-///
-/// ```
-/// use firebrick_cli::Run;
-///
-/// let run = Run::parse("example", r#"(
-///     data: (path: "input.txt", tokenizer: Characters, block: 64),
-///     model: Gpt(layers: 4, heads: 4, width: 128),
-///     optimizer: AdamW(weight_decay: 0.1),
-///     schedule: Cosine(lr: 1e-3, min_lr: 1e-4, warmup: 100),
-///     batch: (micro: 12),
-///     steps: 2000,
-///     strategies: [Amp(bf16), Clip(norm: 1.0)],
-///     output: "runs/example",
-/// )"#, &["batch.accumulate=2"])?;
-/// assert_eq!(run.batch.accumulate, Some(2));
-/// # Ok::<(), firebrick_cli::RunError>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Run {
-    /// Seeds the weights, the order of the samples and dropout. Default: 1337.
-    #[serde(default = "default_seed")]
-    pub seed: u64,
-    /// `auto`, `cpu`, `cuda`, `wgpu` or `vulkan`; the last three take an `:index` if there are several. Default:
-    /// `auto`, the first available of cuda, rocm, metal, vulkan, wgpu and cpu.
-    #[serde(default = "default_device")]
-    pub device: String,
-    /// The most bytes that may be on the device, as in `"2GB"`, `"512MiB"` or `2000000000`. A run that needs more stops
-    /// with an error that suggests what would help. Default: no limit.
-    pub device_budget: Option<ByteSize>,
-    /// The peak of a device in floating-point operations per second, in the dtype that the run computes in. With it, the
-    /// run shows its [model FLOPs utilization](firebrick::Utilization). Default: that of the [known
-    /// devices](firebrick::device::peak_flops); on others none is shown.
-    pub peak_flops: Option<f64>,
-    /// How thoroughly a GPU's kernels are tuned at their first use: `Quick`, `Balanced` or `Full`. What was tuned is
-    /// kept for later starts. Default: `Balanced`.
-    #[serde(default)]
-    pub tuning: Tuning,
-    /// The task. Default: `CausalLm()`, in windows of one long text.
-    #[serde(default)]
-    pub task: TaskConfig,
-    /// The data and how it is cut into samples.
-    pub data: DataConfig,
-    /// The model.
-    pub model: ModelConfig,
-    /// A folder of factors that [`Lora`](firebrick::Lora) starts from, of an earlier run or of PEFT, for a `Pretrained`
-    /// model. Default: new factors.
-    pub adapter: Option<PathBuf>,
-    /// One of the [registered optimizers](firebrick_strategies::optim::Optimizers). Weight decay applies to matrices;
-    /// vectors (biases and the scales of norms) decay only if a [group](Group) says so.
-    pub optimizer: BoxedOptimizer,
-    /// Parameters with their own learning rate or weight decay. If several groups match a parameter, the first one
-    /// counts. Default: none.
-    #[serde(default)]
-    pub param_groups: Vec<Group>,
-    /// The factor that multiplies the learning rates of the blocks, once more for each block nearer to the input; see
-    /// [`Groups::layer_decay`](firebrick_strategies::optim::Groups::layer_decay). Default: all blocks have the same
-    /// rate.
-    pub layer_decay: Option<f64>,
-    /// The learning rate of each update.
-    pub schedule: Schedule,
-    /// The share of each label that is spread evenly over all classes during training, at least 0 and below 1. Default:
-    /// 0.
-    #[serde(default)]
-    pub label_smoothing: f64,
-    /// How many samples an update takes.
-    pub batch: BatchConfig,
-    /// Number of updates. Either this or `epochs`.
-    pub steps: Option<u64>,
-    /// Number of passes over the data. Either this or `steps`.
-    pub epochs: Option<u64>,
-    /// Updates between two evaluations. Default: at the end of each epoch.
-    pub evaluate_every: Option<u64>,
-    /// Evaluates on the first samples of the validation data only, this many. Default: on all.
-    pub evaluate_samples: Option<usize>,
-    /// The metric that selects the best evaluation, for the best model, the best checkpoints and early stopping.
-    /// Default: the validation loss.
-    pub best_by: Option<String>,
-    /// Number of evaluations without an improvement after which the run ends. Default: never.
-    pub early_stopping: Option<usize>,
-    /// Ranks that train together, over all processes: threads of this process, or of each one that `mpirun` started.
-    /// Default: one for each process.
-    pub ranks: Option<usize>,
-    /// The axes that the ranks divide into, as in `(tensor: 2, context: 2)`: the strategy [`Mesh`]. Default: all ranks train on samples of
-    /// their own.
-    pub mesh: Option<Mesh>,
-    /// Seconds that a rank waits for the others before the run ends. Default: 600.
-    pub deadline: Option<u64>,
-    /// Whether NCCL may sum and gather if each rank has its own CUDA device. Default: true.
-    #[serde(default = "yes")]
-    pub nccl: bool,
-    /// A network to simulate between ranks that are threads, to see what a slow one does. Default: none.
-    pub link: Option<LinkConfig>,
-    /// The strategies. Their [order](firebrick_strategies::Order) follows from what they do, and what transforms gradients runs
-    /// as it is written. Default: none.
-    #[serde(default)]
-    pub strategies: Vec<RunStrategy>,
-    /// The folder that the run writes into.
-    pub output: PathBuf,
-    /// When the run saves checkpoints. Default: only when it is interrupted.
-    #[serde(default)]
-    pub checkpoints: CheckpointsConfig,
-    /// The updates whose timelines are written as `timeline-STEP.json`; see
-    /// [`Trainer::timeline`](firebrick::Trainer::timeline). Default: none.
-    #[serde(default)]
-    pub timeline: Vec<u64>,
-    /// The MLflow server that the run logs its numbers to. Default: none.
-    pub mlflow: Option<MlflowConfig>,
-    /// Text to generate at the end. Default: none.
-    pub sample: Option<SampleConfig>,
-    #[serde(skip)]
-    pub(crate) registries: ReadWith,
+with_training_settings! {
+    seed: "default_seed",
+
+    /// Everything that describes a run: what to train, on which data, and how.
+    ///
+    /// ```
+    /// use firebrick_cli::Run;
+    ///
+    /// let run = Run::parse("example", r#"(
+    ///     data: (path: "input.txt", tokenizer: Characters, block: 64),
+    ///     model: Gpt(layers: 4, heads: 4, width: 128),
+    ///     optimizer: AdamW(weight_decay: 0.1),
+    ///     schedule: Cosine(lr: 1e-3, min_lr: 1e-4, warmup: 100),
+    ///     batch: (micro: 12),
+    ///     steps: 2000,
+    ///     strategies: [Amp(bf16), Clip(norm: 1.0)],
+    ///     output: "runs/example",
+    /// )"#, &["batch.accumulate=2"])?;
+    /// assert_eq!(run.batch.accumulate, Some(2));
+    /// # Ok::<(), firebrick_cli::RunError>(())
+    /// ```
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Run {
+        /// `auto`, `cpu`, `cuda`, `wgpu` or `vulkan`; the last three take an `:index` if there are several. Default:
+        /// `auto`, the first available of cuda, rocm, metal, vulkan, wgpu and cpu.
+        #[serde(default = "default_device")]
+        pub device: String,
+        /// The peak of a device in floating-point operations per second, in the dtype that the run computes in. With it, the
+        /// run shows its [model FLOPs utilization](firebrick::Utilization). Default: that of the [known
+        /// devices](firebrick::device::peak_flops); on others none is shown.
+        pub peak_flops: Option<f64>,
+        /// How thoroughly a GPU's kernels are tuned at their first use: `Quick`, `Balanced` or `Full`. What was tuned is
+        /// kept for later starts. Default: `Balanced`.
+        #[serde(default)]
+        pub tuning: Tuning,
+        /// The task. Default: `CausalLm()`, in windows of one long text.
+        #[serde(default)]
+        pub task: TaskConfig,
+        /// The data and how it is cut into samples.
+        pub data: DataConfig,
+        /// The model.
+        pub model: ModelConfig,
+        /// A folder of factors that [`Lora`](firebrick::Lora) starts from, of an earlier run or of PEFT, for a `Pretrained`
+        /// model. Default: new factors.
+        pub adapter: Option<PathBuf>,
+        /// One of the [registered optimizers](firebrick_strategies::optim::Optimizers). Weight decay applies to matrices;
+        /// vectors (biases and the scales of norms) decay only if a [group](Group) says so.
+        pub optimizer: BoxedOptimizer,
+        /// Parameters with their own learning rate or weight decay. If several groups match a parameter, the first one
+        /// counts. Default: none.
+        #[serde(default)]
+        pub param_groups: Vec<Group>,
+        /// The factor that multiplies the learning rates of the blocks, once more for each block nearer to the input; see
+        /// [`Groups::layer_decay`](firebrick_strategies::optim::Groups::layer_decay). Default: all blocks have the same
+        /// rate.
+        pub layer_decay: Option<f64>,
+        /// The learning rate of each update.
+        pub schedule: Schedule,
+        /// How many samples an update takes.
+        pub batch: BatchConfig,
+        /// Evaluates on the first samples of the validation data only, this many. Default: on all.
+        pub evaluate_samples: Option<usize>,
+        /// Ranks that train together, over all processes: threads of this process, or of each one that `mpirun` started.
+        /// Default: one for each process.
+        pub ranks: Option<usize>,
+        /// The axes that the ranks divide into, as in `(tensor: 2, context: 2)`: the strategy [`Mesh`]. Default: all ranks train on samples of
+        /// their own.
+        pub mesh: Option<Mesh>,
+        /// Seconds that a rank waits for the others before the run ends. Default: 600.
+        pub deadline: Option<u64>,
+        /// Whether NCCL may sum and gather if each rank has its own CUDA device. Default: true.
+        #[serde(default = "yes")]
+        pub nccl: bool,
+        /// A network to simulate between ranks that are threads, to see what a slow one does. Default: none.
+        pub link: Option<LinkConfig>,
+        /// The strategies. Their [order](firebrick_strategies::Order) follows from what they do, and what transforms gradients runs
+        /// as it is written. Default: none.
+        #[serde(default)]
+        pub strategies: Vec<RunStrategy>,
+        /// The folder that the run writes into.
+        pub output: PathBuf,
+        /// When the run saves checkpoints. Default: only when it is interrupted.
+        #[serde(default)]
+        pub checkpoints: CheckpointsConfig,
+        /// The MLflow server that the run logs its numbers to. Default: none.
+        pub mlflow: Option<MlflowConfig>,
+        /// Text to generate at the end. Default: none.
+        pub sample: Option<SampleConfig>,
+        #[serde(skip)]
+        pub(crate) registries: ReadWith,
+    }
 }
 
 fn yes() -> bool {

@@ -19,7 +19,7 @@ use crate::RunError;
 use crate::hub::{FileSet, local_folder};
 use firebrick::BestBy;
 use firebrick::observe::report::TruncatedTexts;
-use firebrick::{Adapters, AnyBatch, AnyModel, ByteSize, Data, TrainError, Trainer, device, require_scratch};
+use firebrick::{Adapters, AnyBatch, AnyModel, Data, TrainError, Trainer, device, require_scratch};
 use firebrick_models::decoding::Decoding;
 use firebrick_models::family::Sizes;
 use firebrick_models::inference::LabelKind;
@@ -353,34 +353,13 @@ impl Run {
     /// Returns the trainer that the run describes, without output and display.
     pub(crate) fn trainer(&self, parts: &Parts) -> Trainer<AnyModel> {
         let strategies = recipes(&self.composed());
-        let trainer = Trainer::new().with(strategies).over(parts.world.clone()).seed(self.seed);
+        let trainer = Trainer::new().with(strategies).over(parts.world.clone()).settings(self.training());
         let trainer = trainer.fresh(parts.fresh.clone());
         let trainer = match &parts.adapters {
             Some(adapters) => trainer.starting_from(adapters),
             None => trainer,
         };
-        let trainer = trainer.label_smoothing(self.label_smoothing).timeline(self.timeline.iter().copied());
-        let trainer = match (self.steps, self.epochs) {
-            (Some(steps), _) => trainer.steps(steps),
-            (None, epochs) => trainer.epochs(epochs.unwrap_or(1)),
-        };
-        let trainer = match self.evaluate_every {
-            Some(updates) => trainer.evaluate_every(updates),
-            None => trainer,
-        };
-        let trainer = match &self.best_by {
-            Some(score) => trainer.best_by(score),
-            None => trainer,
-        };
-        let trainer = match self.early_stopping {
-            Some(evaluations) => trainer.early_stopping(evaluations),
-            None => trainer,
-        };
-        let trainer = trainer.optimizer_states(self.optimizer.least_state_bytes() as f64 / 4.0);
-        match self.device_budget {
-            Some(ByteSize(bytes)) => trainer.device_budget(bytes),
-            None => trainer,
-        }
+        trainer.optimizer_states(self.optimizer.least_state_bytes() as f64 / 4.0)
     }
 
     /// Rejects a model that cannot be created, and a `best_by` that is not one of the model's metrics.

@@ -301,10 +301,10 @@ mod tests {
         assert_eq!(parse("2GB").unwrap().device_budget, Some(ByteSize(2_000_000_000)));
         assert_eq!(parse("None").unwrap().device_budget, None);
         for (set, expected) in [
-            ("\"2G\"", "did you mean `GB`?"),
-            ("2G", "did you mean `GB`?"),
-            ("0", "`device_budget` must be at least 1 byte, found 0"),
-            ("\"0 kB\"", "`device_budget` must be at least 1 byte, found 0"),
+            ("\"2 furlongs\"", "as in `2GB`"),
+            ("2furlongs", "as in `2GB`"),
+            ("0", "`device_budget` must be at least 1, found 0"),
+            ("\"0 kB\"", "`device_budget` must be at least 1, found 0"),
         ] {
             let error = parse(set).unwrap_err();
             assert!(error.contains(expected), "{set}: {error}");
