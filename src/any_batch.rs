@@ -16,9 +16,12 @@ impl AnyBatch {
         Self(Box::new(batch))
     }
 
-    /// Returns the batch itself.
+    /// Returns the batch itself, also if its type was erased more than once.
     pub(crate) fn into_any(self) -> Box<dyn Any> {
-        self.0.into_any()
+        match self.0.into_any().downcast::<Self>() {
+            Ok(erased) => Self::into_any(*erased),
+            Err(batch) => batch,
+        }
     }
 }
 
@@ -87,5 +90,21 @@ impl<B: Batch> Batches for AnyBatches<B> {
 
     fn padded_tokens(&self, epoch: u64, positions: Range<usize>) -> Result<usize, DataError> {
         self.0.padded_tokens(epoch, positions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use firebrick_datasets::TokenBatch;
+
+    use super::*;
+
+    #[test]
+    fn a_batch_is_itself_however_often_its_type_is_erased() {
+        let batch = || TokenBatch::from_rows(vec![vec![1, 2, 3]], 0).unwrap();
+        for erased in [AnyBatch::new(batch()), AnyBatch::new(AnyBatch::new(AnyBatch::new(batch())))] {
+            assert_eq!(erased.items(), batch().items());
+            assert!(erased.into_any().downcast::<TokenBatch>().is_ok());
+        }
     }
 }

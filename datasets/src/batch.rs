@@ -16,7 +16,7 @@ pub trait Batch: Send + 'static {
     /// by one. The mean loss of several micro-batches is the sum of their losses, each weighted by its items.
     fn items(&self) -> usize;
 
-    /// The number of samples (rows).
+    /// The number of samples; a packed row is one.
     fn samples(&self) -> usize;
 
     /// The number of records whose first sample is in the batch. It is below [`samples`](Self::samples) if a long record

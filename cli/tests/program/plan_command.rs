@@ -77,8 +77,8 @@ fn where_nothing_fits_it_says_so_and_a_batch_is_found_by_trial() {
     found.stdout("batch: (micro: 8, accumulate: 1),\n").stderr(contains("a micro-batch of 8 fits"));
     let error = plan(&folder, &["--find-batch", "--budget", "1kB"]).failure();
     error.stderr(contains("not even a micro-batch of 1 sample").and(contains("firebrick plan")));
-    let error = plan(&folder, &["--budget", "1G"]).failure();
-    error.stderr(contains("did you mean `GB`?"));
+    let error = plan(&folder, &["--budget", "1 gigs"]).failure();
+    error.stderr(contains("as in `2GB`"));
     let tokens = ["--find-batch", "--set", "batch=(micro_tokens: 64)"];
     plan(&folder, &tokens).failure().stderr(contains("name samples instead"));
 }
