@@ -29,7 +29,7 @@ import tempfile
 import firebrick
 
 EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "examples", "data")
-WINDOW = 16
+PER_STEP = 16
 MOVING = 256
 
 RUN = """(
@@ -88,7 +88,7 @@ def deviation(losses, moving):
 def compare(program, folder, epochs, **settings):
     """Both runs, and what there is to say of them."""
     found = {}
-    for accumulate in [1, WINDOW]:
+    for accumulate in [1, PER_STEP]:
         run, output = os.path.join(folder, f"{accumulate}.ron"), os.path.join(folder, str(accumulate))
         with open(run, "w", encoding="utf-8") as file:
             file.write(RUN.format(accumulate=accumulate, output=firebrick.quoted(output), epochs=epochs, **settings))
@@ -105,11 +105,11 @@ def compare(program, folder, epochs, **settings):
             flush=True,
         )
     losses, items, alone, before = found[1]
-    _, _, together, after = found[WINDOW]
-    means = deviation(averaged(losses, items, WINDOW), MOVING // WINDOW)
+    _, _, together, after = found[PER_STEP]
+    means = deviation(averaged(losses, items, PER_STEP), MOVING // PER_STEP)
     print(
         f"  accumulated, the loss of an update is {alone / together:.2f} times steadier "
-        f"({means / together:.2f} times beside batch 1 averaged by {WINDOW}), and F1 {after - before:+.2f} points",
+        f"({means / together:.2f} times beside batch 1 averaged by {PER_STEP}), and F1 {after - before:+.2f} points",
         flush=True,
     )
     return alone / together, means / together, after - before

@@ -77,7 +77,7 @@ impl<B: Batch> Data<B> {
 
     /// Sets the size of a micro-batch in tokens: it takes as many samples as fit into `tokens`, padding included.
     ///
-    /// The global batch is then at most `tokens` times its number of micro-batches. It is cut first, so a window may
+    /// The global batch is then at most `tokens` times its number of micro-batches. It is cut first, so a step may
     /// need more micro-batches. On several ranks [`Accumulate`](crate::Accumulate) must therefore sum them, at least as
     /// `Accumulate(1)`.
     pub fn micro_tokens(self, tokens: usize) -> Self {

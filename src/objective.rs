@@ -8,8 +8,8 @@ use crate::Score;
 
 /// The loss of one batch: a sum, and the number of items that it sums.
 ///
-/// It is a sum, not a mean, because only the training loop knows the divisor: the supervised items of the whole window,
-/// over all its micro-batches.
+/// It is a sum, not a mean, because only the training loop knows the divisor: the supervised items of the whole global
+/// batch, over all its micro-batches.
 #[derive(Debug)]
 pub struct Loss {
     /// Sum of the losses of the supervised items, shape `[1]`, in f32 whatever dtype the model computes in.

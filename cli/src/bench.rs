@@ -171,19 +171,19 @@ impl Bench {
     fn raw_round(&self, run: &Run, parts: &Parts) -> Result<(Vec<f64>, usize), RunError> {
         let (model, mut optimizer) = run.fresh(parts, |_| {})?;
         let mut model = model.fork(&parts.device);
-        let per_window = DataRun::from(run).micro_batches();
-        let mut feed = Feed::new(&parts.data, Cursor::default(), per_window, Share::WHOLE)?;
+        let per_step = DataRun::from(run).micro_batches();
+        let mut feed = Feed::new(&parts.data, Cursor::default(), per_step, Share::WHOLE)?;
         let (schedule, total) = (self.schedule(run), self.warmup + self.steps);
         let (mut seconds, mut peak) = (Vec::new(), 0);
         for step in 0..total {
             let started = Instant::now();
-            let window = feed.window()?;
-            let items: usize = window.batches.iter().map(MicroBatch::items).sum();
+            let share = feed.next_batch()?;
+            let items: usize = share.micro_batches.iter().map(MicroBatch::items).sum();
             let mut sum = GradientsAccumulator::new();
-            for MicroBatch { batch, positions } in window.batches {
+            for MicroBatch { batch, positions } in share.micro_batches {
                 let Some(batch) = batch else { continue };
                 let first = positions.start as u64;
-                let draws = Draws { seed: run.seed, epoch: window.epoch, first };
+                let draws = Draws { seed: run.seed, epoch: share.epoch, first };
                 let pass = Pass::train(&parts.device).drawing(draws);
                 let loss = model.loss(batch, &pass).sum / items as f64;
                 peak = peak.max(peak_of(&parts.device));

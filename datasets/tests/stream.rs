@@ -142,11 +142,11 @@ fn rows(batch: &TokenBatch) -> Vec<Vec<i32>> {
 type Global = (Cursor, Vec<Vec<i32>>);
 
 /// Returns the next global batch of one rank: the cursor after it, and its micro-batches.
-fn window(prefetch: &mut Prefetch<Data>) -> (Cursor, Vec<(Request, TokenBatch)>) {
+fn share(prefetch: &mut Prefetch<Data>) -> (Cursor, Vec<(Request, TokenBatch)>) {
     let mut micro_batches = Vec::new();
     loop {
         let (request, batch) = prefetch.next().unwrap().unwrap();
-        let closes = request.closes_window;
+        let closes = request.ends_step;
         micro_batches.push((request, batch));
         if let Some(after) = closes {
             return (after, micro_batches);
@@ -173,11 +173,11 @@ fn ranks(
 
 /// Returns the global batch of all ranks together.
 fn global(ranks: &mut [Prefetch<Data>], micro: Amount) -> Global {
-    let windows: Vec<_> = ranks.iter_mut().map(window).collect();
-    let after = windows[0].0;
-    let count = windows[0].1.len();
+    let shares: Vec<_> = ranks.iter_mut().map(share).collect();
+    let after = shares[0].0;
+    let count = shares[0].1.len();
     let mut global = Vec::new();
-    for (cursor, micro_batches) in &windows {
+    for (cursor, micro_batches) in &shares {
         assert_eq!((*cursor, micro_batches.len()), (after, count), "ranks work in step");
         for (_, batch) in micro_batches {
             match micro {

@@ -21,7 +21,7 @@ pub struct Placement {
     pub master_on_host: bool,
     /// The replica is on the host, and parts of it are fetched.
     pub replica_on_host: bool,
-    /// Gradients held over a window are on the host.
+    /// Gradients held over a step are on the host.
     pub held_on_host: bool,
 }
 
@@ -36,7 +36,7 @@ pub struct ParameterBytes {
     pub replica: usize,
     /// Bytes of the averaged master beyond both.
     pub averaged: usize,
-    /// Peak bytes of the gradients, over all windows so far.
+    /// Peak bytes of the gradients, over all steps so far.
     pub gradients: usize,
     /// Bytes of the optimizer's state, unless a disk keeps it.
     pub optimizer: usize,

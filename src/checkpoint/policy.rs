@@ -50,7 +50,7 @@ impl Checkpoints {
     }
 
     /// Keeps this many of the newest checkpoints, at least one. During the run, the checkpoint before the newest is
-    /// also kept until a further window has confirmed the newest.
+    /// also kept until a further step has confirmed the newest.
     pub fn keep_last(self, checkpoints: usize) -> Self {
         Self { last: checkpoints, ..self }
     }

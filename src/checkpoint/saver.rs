@@ -335,7 +335,7 @@ impl Saver {
             let (staging, folder, policy) = (save.staging.clone(), self.folder.clone(), self.policy);
             Beside::start(move || {
                 let saved = staging.publish(manifest, &trainer)?;
-                // The next window shows whether training can continue from this checkpoint; until then, the one
+                // The next step shows whether training can continue from this checkpoint; until then, the one
                 // before is kept too. A failed removal is harmless and retried after a later save.
                 let _ = folder.prune(&policy.keep(policy.last.max(2)));
                 Ok(saved)

@@ -7,37 +7,37 @@ use firebrick_strategies::Agreed;
 use firebrick_world::Communicator;
 
 use crate::TrainError;
-use crate::engine::feed::{MicroBatch, Window};
+use crate::engine::feed::{MicroBatch, RankBatch};
 use crate::score::EvaluationSums;
 
-/// A window, over all ranks.
+/// The items and tokens of a global batch, over all ranks.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct WindowOfAll {
+pub(crate) struct GlobalCounts {
     /// Supervised items of each micro-batch, over all ranks.
     pub items: Vec<usize>,
-    /// Tokens of the whole window, over all ranks.
+    /// Tokens of the whole global batch.
     pub tokens: usize,
 }
 
-/// A rank's part of a window, as it tells the others.
+/// What a rank tells the others of its share of a global batch: where in the data it is, its tokens and its items.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct PartOfWindow(Vec<f64>);
+pub(crate) struct RankCounts(Vec<f64>);
 
-impl PartOfWindow {
-    /// The numbers of a part that say where in the data the window is.
+impl RankCounts {
+    /// The numbers of a part that say where in the data the global batch is.
     const PLACE: usize = 3;
 
     /// Returns a rank's part. A rank whose samples another one `counts` has no items and no tokens of its own.
-    pub fn of<B: Batch>(window: &Window<B>, counts: bool) -> Self {
+    pub fn of<B: Batch>(batch: &RankBatch<B>, counts: bool) -> Self {
         let own = |number: usize| if counts { number as f64 } else { 0.0 };
-        let place = [window.epoch, window.after.epoch, window.after.consumed as u64].map(|x| x as f64);
-        let tokens = window.batches.iter().map(MicroBatch::tokens).sum::<usize>();
-        let items = window.batches.iter().map(|micro_batch| own(micro_batch.items()));
+        let place = [batch.epoch, batch.after.epoch, batch.after.consumed as u64].map(|x| x as f64);
+        let tokens = batch.micro_batches.iter().map(MicroBatch::tokens).sum::<usize>();
+        let items = batch.micro_batches.iter().map(|micro_batch| own(micro_batch.items()));
         Self(place.into_iter().chain([own(tokens)]).chain(items).collect())
     }
 
     /// Sums the parts of all ranks. The error is the first rank that is at another position in the data than `own`.
-    fn summed(all: &[&[f64]], own: usize) -> Result<WindowOfAll, usize> {
+    fn summed(all: &[&[f64]], own: usize) -> Result<GlobalCounts, usize> {
         let (own, place) = (all[own], |part: &[f64]| part.get(..Self::PLACE).map(<[f64]>::to_vec));
         let is_elsewhere = |part: &&[f64]| part.len() != own.len() || place(part) != place(own);
         if let Some(rank) = all.iter().position(is_elsewhere) {
@@ -46,24 +46,24 @@ impl PartOfWindow {
         let mut sums =
             (Self::PLACE..own.len()).map(|at| all.iter().map(|part| part[at]).sum::<f64>() as usize);
         let tokens = sums.next().unwrap_or(0);
-        Ok(WindowOfAll { tokens, items: sums.collect() })
+        Ok(GlobalCounts { tokens, items: sums.collect() })
     }
 }
 
-impl WindowOfAll {
-    /// Exchanges each rank's part of a window. Only the first window of a run needs it, or one after a window at which the
-    /// run could have ended: any other is part of the exchange of the step before.
+impl GlobalCounts {
+    /// Exchanges the counts of the ranks. Only the first step of a run needs it, or one after a step at which the run
+    /// could have ended: those of any other step are part of the exchange of the step before.
     ///
     /// # Errors
     ///
     /// Another rank is gone, or is at another position in the data.
-    pub fn agree(world: &Communicator, mine: PartOfWindow) -> Result<Self, TrainError> {
+    pub fn agree(world: &Communicator, mine: RankCounts) -> Result<Self, TrainError> {
         let all = match world.size() {
             1 => vec![mine.0],
-            _ => world.numbers("the window's items", &mine.0)?,
+            _ => world.numbers("the items of the step", &mine.0)?,
         };
         let parts: Vec<_> = all.iter().map(Vec::as_slice).collect();
-        PartOfWindow::summed(&parts, world.rank()).map_err(|rank| TrainError::OtherData { rank })
+        RankCounts::summed(&parts, world.rank()).map_err(|rank| TrainError::OtherData { rank })
     }
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Tells {
     pub stops: bool,
     /// Whether this rank still works on its part of a save.
     pub saving: bool,
-    /// Whether the run may end with the step, so that no window may follow.
+    /// Whether the run may end with the step, so that none may follow.
     pub may_end: bool,
 }
 
@@ -87,12 +87,12 @@ pub(crate) struct PartOfStep {
     pub stops: bool,
     /// Whether the rank still works on its part of a save.
     pub saving: bool,
-    /// The next window, if the run goes on and the rank could draw it.
-    pub next: PartOfWindow,
+    /// The counts of its share of the next global batch, if the run goes on and the rank could draw it.
+    pub next: RankCounts,
 }
 
 impl PartOfStep {
-    /// The numbers before those of the next window.
+    /// The numbers before the counts of the next global batch.
     const FIXED: usize = 5;
 
     /// Returns the part as numbers, with the rank that this one has waited for longest in the step, and the seconds.
@@ -117,8 +117,8 @@ pub(crate) struct StepOfAll {
     pub stops: Option<usize>,
     /// Whether any rank still works on its part of a save.
     pub saving: bool,
-    /// The next window, unless a rank has none or is elsewhere in the data.
-    pub next: Option<WindowOfAll>,
+    /// The counts of the next global batch, unless a rank has none or is elsewhere in the data.
+    pub next: Option<GlobalCounts>,
 }
 
 impl StepOfAll {
@@ -147,7 +147,7 @@ impl StepOfAll {
             // What does not fit is found again, and named, when the next step begins.
             next: match next[own].is_empty() {
                 true => None,
-                false => PartOfWindow::summed(&next, own).ok(),
+                false => RankCounts::summed(&next, own).ok(),
             },
         })
     }
@@ -197,39 +197,39 @@ mod tests {
     use super::*;
     use crate::testing::on_ranks;
 
-    /// Builds a window of rows of these lengths, with an empty micro-batch for each 0.
-    fn window(lengths: &[usize], consumed: usize) -> Window<TokenBatch> {
-        let batch = |&length: &usize| MicroBatch {
+    /// Builds a share with rows of these lengths, with an empty micro-batch for each 0.
+    fn share(lengths: &[usize], consumed: usize) -> RankBatch<TokenBatch> {
+        let micro_batch = |&length: &usize| MicroBatch {
             batch: (length > 0).then(|| TokenBatch::from_rows(vec![vec![1; length]], 0).unwrap()),
             positions: 0..0,
         };
         let after = Cursor { epoch: 0, consumed };
-        Window { epoch: 0, batches: lengths.iter().map(batch).collect(), after }
+        RankBatch { epoch: 0, micro_batches: lengths.iter().map(micro_batch).collect(), after }
     }
 
-    fn own(lengths: &[usize], consumed: usize) -> PartOfWindow {
-        PartOfWindow::of(&window(lengths, consumed), true)
+    fn own(lengths: &[usize], consumed: usize) -> RankCounts {
+        RankCounts::of(&share(lengths, consumed), true)
     }
 
     #[test]
     fn items_and_tokens_are_summed() {
         let lengths: [&[usize]; 3] = [&[3, 2], &[4, 0], &[1, 0]];
-        let expected = WindowOfAll { items: vec![5, 1], tokens: 10 };
-        let agreed = on_ranks(3, |world| WindowOfAll::agree(&world, own(lengths[world.rank()], 8)).unwrap());
+        let expected = GlobalCounts { items: vec![5, 1], tokens: 10 };
+        let agreed = on_ranks(3, |world| GlobalCounts::agree(&world, own(lengths[world.rank()], 8)).unwrap());
         assert_eq!(agreed, vec![expected; 3]);
         // Two ranks that share the tokens of their samples.
         let shared = on_ranks(2, |world| {
-            let part = PartOfWindow::of(&window(&[3, 2], 8), world.rank() == 0);
-            WindowOfAll::agree(&world, part).unwrap()
+            let part = RankCounts::of(&share(&[3, 2], 8), world.rank() == 0);
+            GlobalCounts::agree(&world, part).unwrap()
         });
-        assert_eq!(shared, vec![WindowOfAll { items: vec![2, 1], tokens: 5 }; 2]);
+        assert_eq!(shared, vec![GlobalCounts { items: vec![2, 1], tokens: 5 }; 2]);
     }
 
     #[test]
     fn ranks_at_another_position_of_the_data_end() {
         let errors = on_ranks(2, |world| {
             let consumed = 8 + world.rank();
-            WindowOfAll::agree(&world, own(&[3], consumed)).unwrap_err().to_string()
+            GlobalCounts::agree(&world, own(&[3], consumed)).unwrap_err().to_string()
         });
         assert!(errors[0].contains("rank 1 is at another position"), "{}", errors[0]);
         assert!(errors[1].contains("rank 0 is at another position"), "{}", errors[1]);
@@ -264,13 +264,13 @@ mod tests {
     }
 
     #[test]
-    fn a_step_tells_all_ranks_the_loss_the_slowest_who_stops_and_the_next_window() {
+    fn a_step_tells_all_ranks_the_loss_the_slowest_who_stops_and_the_next_global_batch() {
         let parts = [
             PartOfStep { saving: true, ..part(&[3, 2]) },
             PartOfStep { stops: true, ..part(&[4, 0]) },
             PartOfStep { stops: true, ..part(&[1, 0]) },
         ];
-        let next = Some(WindowOfAll { items: vec![5, 1], tokens: 10 });
+        let next = Some(GlobalCounts { items: vec![5, 1], tokens: 10 });
         let expected = StepOfAll {
             loss: 1.75,
             infinite: None,
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_window_is_unknown_to_all_if_one_rank_lacks_it_or_is_elsewhere() {
+    fn the_next_global_batch_is_unknown_to_all_if_one_rank_lacks_it_or_is_elsewhere() {
         let without = PartOfStep { updates: 5, ..PartOfStep::default() };
         for other in [without, part(&[3, 2, 1])] {
             let known = of_all([0.0; 3], &[part(&[3, 2]), other, part(&[3, 2])]);

@@ -1,4 +1,4 @@
-//! The windows of micro-batches that training consumes.
+//! The global batches that training consumes, as the micro-batches of a rank.
 
 use std::ops::Range;
 
@@ -27,21 +27,22 @@ impl Share {
     }
 }
 
-/// Draws whole windows: all micro-batches of one update, before the first of them is used.
+/// Draws a rank's share of whole global batches: all its micro-batches of one optimizer step, before the first of them
+/// is used.
 pub struct Feed<B: Batch> {
     ahead: Prefetch<Deal<B>>,
     spare: Spare<B>,
-    /// The next window, if it has been drawn.
-    next: Option<Result<Window<B>, DataError>>,
+    /// The share of the next global batch, if it has been drawn.
+    next: Option<Result<RankBatch<B>, DataError>>,
 }
 
-/// The micro-batches of one update.
-pub struct Window<B> {
+/// A rank's share of the global batch of one optimizer step.
+pub struct RankBatch<B> {
     /// The epoch of its samples.
     pub epoch: u64,
     /// This rank's micro-batches.
-    pub batches: Vec<MicroBatch<B>>,
-    /// The position of the stream after the window.
+    pub micro_batches: Vec<MicroBatch<B>>,
+    /// The position of the stream after the global batch.
     pub after: Cursor,
 }
 
@@ -66,42 +67,42 @@ impl<B: Batch> MicroBatch<B> {
 }
 
 impl<B: Batch> Feed<B> {
-    /// Draws a rank's share of the windows after `cursor`, with `per_window` micro-batches each.
-    pub fn new(data: &Data<B>, cursor: Cursor, per_window: usize, share: Share) -> Result<Self, DataError> {
-        let requests = Requests::new(data.train.clone(), cursor, cut(data, per_window, share)?);
+    /// Draws a rank's share of the global batches after `cursor`, with `per_step` micro-batches each.
+    pub fn new(data: &Data<B>, cursor: Cursor, per_step: usize, share: Share) -> Result<Self, DataError> {
+        let requests = Requests::new(data.train.clone(), cursor, cut(data, per_step, share)?);
         let ahead = data.workers.saturating_mul(2).saturating_add(2);
         let deal = Deal(data.train.clone());
         let spare = Spare::new(data.train.clone());
         Ok(Self { ahead: Prefetch::new(deal, requests, data.workers, ahead), spare, next: None })
     }
 
-    /// Returns the next window. There always is one, because epochs repeat.
-    pub fn window(&mut self) -> Result<Window<B>, DataError> {
+    /// Returns the share of the next global batch. There always is one, because epochs repeat.
+    pub fn next_batch(&mut self) -> Result<RankBatch<B>, DataError> {
         match self.next.take() {
             Some(next) => next,
             None => self.draw(),
         }
     }
 
-    /// Draws the next window and keeps it. Returns `None` if it cannot be drawn: [`window`](Self::window) then returns the
-    /// error.
-    pub fn peek(&mut self) -> Option<&Window<B>> {
+    /// Draws the share of the next global batch and keeps it. Returns `None` if it cannot be drawn:
+    /// [`next_batch`](Self::next_batch) then returns the error.
+    pub fn peek(&mut self) -> Option<&RankBatch<B>> {
         if self.next.is_none() {
             self.next = Some(self.draw());
         }
         self.next.as_ref()?.as_ref().ok()
     }
 
-    fn draw(&mut self) -> Result<Window<B>, DataError> {
-        let mut batches = Vec::new();
+    fn draw(&mut self) -> Result<RankBatch<B>, DataError> {
+        let mut micro_batches = Vec::new();
         loop {
             let Some(delivered) = self.ahead.next() else {
                 return Err(DataError::Sample(SampleError::EmptyEpoch { epoch: 0 }));
             };
             let (request, OptionalBatch(batch)) = delivered?;
-            batches.push(MicroBatch { batch, positions: request.positions });
-            if let Some(after) = request.closes_window {
-                return Ok(Window { epoch: request.epoch, batches, after });
+            micro_batches.push(MicroBatch { batch, positions: request.positions });
+            if let Some(after) = request.ends_step {
+                return Ok(RankBatch { epoch: request.epoch, micro_batches, after });
             }
         }
     }
@@ -111,52 +112,52 @@ impl<B: Batch> Feed<B> {
         self.spare.stream().batch(epoch, positions)
     }
 
-    /// Returns a batch that belongs to no window.
+    /// Returns a batch that belongs to no optimizer step.
     pub fn spare(&mut self) -> Result<B, DataError> {
         self.spare.batch()
     }
 }
 
-/// Returns how an epoch is cut for a rank, with `per_window` micro-batches in a window on each rank.
-pub fn cut<B: Batch>(data: &Data<B>, per_window: usize, share: Share) -> Result<Cut, DataError> {
-    let global = data.micro_batch.times(per_window).times(share.ranks);
+/// Returns how an epoch is cut for a rank, with `per_step` micro-batches per optimizer step on each rank.
+pub fn cut<B: Batch>(data: &Data<B>, per_step: usize, share: Share) -> Result<Cut, DataError> {
+    let global = data.micro_batch.times(per_step).times(share.ranks);
     Cut::new(global, data.micro_batch)?.for_rank(share.rank, share.ranks)
 }
 
-/// Returns whether a window can hold several micro-batches on a rank.
+/// Returns whether an optimizer step can have several micro-batches on a rank.
 ///
 /// A global batch bounded by tokens is divided among the ranks by samples. So a rank's part may have more tokens than
-/// `per_window` micro-batches hold.
-pub(crate) fn several_micro_batches<B: Batch>(data: &Data<B>, per_window: usize, ranks: usize) -> bool {
-    per_window > 1 || (ranks > 1 && matches!(data.micro_batch, Amount::Tokens(_)))
+/// `per_step` micro-batches hold.
+pub(crate) fn several_micro_batches<B: Batch>(data: &Data<B>, per_step: usize, ranks: usize) -> bool {
+    per_step > 1 || (ranks > 1 && matches!(data.micro_batch, Amount::Tokens(_)))
 }
 
-/// Counts the windows of an epoch, with `per_window` micro-batches on each rank.
-pub(crate) fn windows_in_epoch<B: Batch>(
+/// Counts the optimizer steps of an epoch, with `per_step` micro-batches on each rank.
+pub(crate) fn steps_in_epoch<B: Batch>(
     data: &Data<B>,
     epoch: u64,
-    per_window: usize,
+    per_step: usize,
     ranks: usize,
 ) -> Result<u64, DataError> {
     let samples = data.train.samples(epoch);
-    let cut = cut(data, per_window, Share { rank: 0, ranks })?;
-    if let Amount::Samples(global) = data.micro_batch.times(per_window).times(ranks) {
+    let cut = cut(data, per_step, Share { rank: 0, ranks })?;
+    if let Amount::Samples(global) = data.micro_batch.times(per_step).times(ranks) {
         return Ok(samples.div_ceil(global) as u64);
     }
-    let (mut start, mut windows) = (0, 0);
+    let (mut start, mut steps) = (0, 0);
     while start < samples {
         start = cut.global_batch(&data.train, epoch, start, samples)?.end;
-        windows += 1;
+        steps += 1;
     }
-    Ok(windows)
+    Ok(steps)
 }
 
-/// The most samples to read in order to count windows bounded by tokens.
+/// The most samples to read in order to count global batches bounded by tokens.
 const MOST_LOOKED_AT: usize = 20_000_000;
 
-/// Counts the windows of several epochs, and so the updates, with `per_window` micro-batches on each rank. Counts at most
-/// the first thousand epochs, or as many as have twenty million samples, and extrapolates the rest from their average,
-/// so that a run of countless epochs starts quickly.
+/// Counts the optimizer steps of several epochs, and so the updates, with `per_step` micro-batches on each rank. Counts
+/// at most the first thousand epochs, or as many as have twenty million samples, and extrapolates the rest from their
+/// average, so that a run of countless epochs starts quickly.
 ///
 /// # Errors
 ///
@@ -164,7 +165,7 @@ const MOST_LOOKED_AT: usize = 20_000_000;
 pub fn updates_in_epochs<B: Batch>(
     data: &Data<B>,
     epochs: u64,
-    per_window: usize,
+    per_step: usize,
     ranks: usize,
 ) -> Result<u64, DataError> {
     let most = match data.micro_batch {
@@ -174,7 +175,7 @@ pub fn updates_in_epochs<B: Batch>(
     let counted = epochs.min(most);
     let mut sum = 0;
     for epoch in 0..counted {
-        sum += windows_in_epoch(data, epoch, per_window, ranks)?;
+        sum += steps_in_epoch(data, epoch, per_step, ranks)?;
     }
     Ok(if epochs > counted { (sum as f64 / counted as f64 * epochs as f64) as u64 } else { sum })
 }
@@ -182,9 +183,9 @@ pub fn updates_in_epochs<B: Batch>(
 /// Returns the micro-batches of the first epoch, prefetched as in training.
 pub fn first_epoch<B: Batch>(
     data: &Data<B>,
-    per_window: usize,
+    per_step: usize,
 ) -> Result<impl Iterator<Item = Result<B, DataError>> + use<B>, DataError> {
-    let requests = Requests::new(data.train.clone(), Cursor::default(), cut(data, per_window, Share::WHOLE)?);
+    let requests = Requests::new(data.train.clone(), Cursor::default(), cut(data, per_step, Share::WHOLE)?);
     let requests = requests.take_while(|request| request.as_ref().map_or(true, |request| request.epoch == 0));
     let ahead = Prefetch::new(data.train.clone(), requests, data.workers, 2 * data.workers + 2);
     Ok(ahead.map(|delivered| Ok(delivered?.1)))
@@ -196,46 +197,47 @@ mod tests {
 
     use super::*;
 
-    /// Returns epoch and first sample of each micro-batch of a window, wherever the stream starts.
+    /// Returns epoch and first sample of each micro-batch of an optimizer step, wherever the stream starts.
     #[test]
     fn a_micro_batch_knows_its_place_in_the_epoch() {
         let data = Data::new(Windows::new(vec![0; 12], 1).unwrap()).micro_batch(2); // 11 samples
-        let windows = |cursor| {
+        let steps = |cursor| {
             let mut feed = Feed::new(&data, cursor, 2, Share::WHOLE).unwrap();
             let mut places = || {
-                // A window that has been looked at is still the next one.
+                // A global batch that has been looked at is still the next one.
                 let ahead = feed.peek().unwrap().after;
-                let window = feed.window().unwrap();
-                assert_eq!(window.after, ahead);
-                let first = window.batches.iter().map(|micro| micro.positions.start);
-                (window.epoch, first.collect::<Vec<_>>())
+                let batch = feed.next_batch().unwrap();
+                assert_eq!(batch.after, ahead);
+                let first = batch.micro_batches.iter().map(|micro| micro.positions.start);
+                (batch.epoch, first.collect::<Vec<_>>())
             };
             [places(), places(), places()]
         };
-        let start = windows(Cursor::default());
+        let start = steps(Cursor::default());
         assert_eq!(start, [(0, vec![0, 2]), (0, vec![4, 6]), (0, vec![8, 10])]);
-        let later = windows(Cursor { epoch: 0, consumed: 8 });
+        let later = steps(Cursor { epoch: 0, consumed: 8 });
         assert_eq!(later, [(0, vec![8, 10]), (1, vec![0, 2]), (1, vec![4, 6])]);
     }
 
-    /// Returns the positions of two ranks' micro-batches and their numbers of samples, in the windows of an epoch.
+    /// Returns the positions of two ranks' micro-batches and their numbers of samples, in the optimizer steps of an
+    /// epoch.
     #[test]
-    fn ranks_share_each_window_and_the_last_one_may_leave_one_without_samples() {
+    fn ranks_share_each_global_batch_and_the_last_one_may_leave_one_without_samples() {
         let data = Data::new(Windows::new(vec![0; 10], 1).unwrap()).micro_batch(2); // 9 samples
-        let windows = |rank| {
+        let steps = |rank| {
             let mut feed = Feed::new(&data, Cursor::default(), 2, Share { rank, ranks: 2 }).unwrap();
             let mut places = || {
-                let window = feed.window().unwrap();
+                let batch = feed.next_batch().unwrap();
                 let samples = |micro: &MicroBatch<_>| micro.batch.as_ref().map_or(0, Batch::samples);
-                let batches = window.batches.iter().map(|micro| (micro.positions.start, samples(micro)));
-                (batches.collect::<Vec<_>>(), window.after)
+                let batches = batch.micro_batches.iter().map(|micro| (micro.positions.start, samples(micro)));
+                (batches.collect::<Vec<_>>(), batch.after)
             };
             [places(), places()]
         };
         let after = [Cursor { epoch: 0, consumed: 8 }, Cursor { epoch: 1, consumed: 0 }];
-        assert_eq!(windows(0), [(vec![(0, 2), (2, 2)], after[0]), (vec![(8, 1)], after[1])]);
-        assert_eq!(windows(1), [(vec![(4, 2), (6, 2)], after[0]), (vec![(9, 0)], after[1])]);
-        assert_eq!(windows_in_epoch(&data, 0, 2, 2).unwrap(), 2);
-        assert_eq!(windows_in_epoch(&data, 0, 2, 3).unwrap(), 1);
+        assert_eq!(steps(0), [(vec![(0, 2), (2, 2)], after[0]), (vec![(8, 1)], after[1])]);
+        assert_eq!(steps(1), [(vec![(4, 2), (6, 2)], after[0]), (vec![(9, 0)], after[1])]);
+        assert_eq!(steps_in_epoch(&data, 0, 2, 2).unwrap(), 2);
+        assert_eq!(steps_in_epoch(&data, 0, 2, 3).unwrap(), 1);
     }
 }

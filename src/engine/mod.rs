@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! session/           the live state of a run: master, replica, stages, optimizer
-//! training_loop/     the loop over rounds: windows, evaluations, saves
+//! training_loop/     the loop over rounds: steps, evaluations, saves
 //! step.rs            the numbers of one update
 //! late.rs            numbers that may still be on the device
-//! feed.rs            the micro-batches of a window, and each rank's part of them
+//! feed.rs            the global batches, and each rank's share of them
 //! optional_batch.rs  a batch that some ranks lack
 //! agreement.rs       what ranks agree upon: sums, errors, the end
 //! reference/         what losses ask a reference model, before the first update

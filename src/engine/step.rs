@@ -19,11 +19,11 @@ pub(crate) struct Step {
     pub tokens: usize,
     pub rate: f64,
     pub seconds: f64,
-    /// The outcome of the window. If it is `None`, the device decides: the norm determines the outcome.
+    /// The outcome of the step. If it is `None`, the device decides: the norm determines the outcome.
     pub settled: Option<Settled>,
     /// What several ranks told each other about the step.
     pub of_all: Option<StepOfAll>,
-    /// The loss scale of this window, if the loss is scaled.
+    /// The loss scale of this step, if the loss is scaled.
     pub loss_scale: Option<f64>,
     /// L2 norm of all gradients before clipping, if there are gradients.
     pub norm: Option<Late>,
@@ -33,11 +33,11 @@ pub(crate) struct Step {
     memory: Option<Usage>,
     activations: usize,
     loss: Option<Tensor<1>>,
-    /// The loss of the whole window, once its last micro-batch is computed.
+    /// The loss of the whole step, once its last micro-batch is computed.
     late: Option<Late>,
 }
 
-/// Returns the outcome of a window whose gradients have this norm. In every precision, a window whose norm is not finite
+/// Returns the outcome of a step whose gradients have this norm. In every precision, a step whose norm is not finite
 /// makes no update, since one such gradient would make all weights that it reaches infinite or NaN.
 pub(crate) fn settled_by(norm: f64) -> Settled {
     if norm.is_finite() { Settled::Applied } else { Settled::Skipped(SkipReason::NonFinite) }
@@ -65,7 +65,7 @@ impl Step {
         }
     }
 
-    /// Adds the part of one micro-batch to the window's mean loss.
+    /// Adds the part of one micro-batch to the mean loss of the step.
     pub fn add_loss(&mut self, loss: Tensor<1>) {
         self.loss = Some(match self.loss.take() {
             None => loss,
@@ -73,12 +73,12 @@ impl Step {
         });
     }
 
-    /// Takes this rank's part of the window's loss, to tell the other ranks.
+    /// Takes this rank's part of the loss of the step, to tell the other ranks.
     pub fn take_loss(&mut self) -> Option<Tensor<1>> {
         self.loss.take()
     }
 
-    /// Ends the window's loss, which may be read together with other numbers.
+    /// Ends the loss of the step, which may be read together with other numbers.
     pub fn end_loss(&mut self) -> Option<Late> {
         self.late = self.loss.take().map(Late::new);
         self.late.clone()

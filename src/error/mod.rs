@@ -258,9 +258,9 @@ pub enum TrainError {
         /// Number of ranks.
         ranks: usize,
     },
-    /// A window holds several micro-batches per rank, but no strategy sums their gradients.
+    /// An optimizer step has several micro-batches per rank, but no strategy sums their gradients.
     #[error(
-        "a window holds several micro-batches on a rank, and no strategy sums their gradients, so only those of the last one would be applied: write `.with(Accumulate(1))` before `Clip`. It sums all micro-batches of a window, also if `micro_tokens` cuts a rank's part of a global batch into more than one"
+        "an optimizer step has several micro-batches on a rank, and no strategy sums their gradients, so only those of the last one would be applied: write `.with(Accumulate(1))` before `Clip`. It sums all micro-batches of a step, also if `micro_tokens` cuts a rank's part of a global batch into more than one"
     )]
     NotSummed,
     /// A setting of the optimizer is out of range.
@@ -298,9 +298,9 @@ pub enum TrainError {
         /// The other rank.
         rank: usize,
     },
-    /// Ranks have made different numbers of updates: a strategy skipped a window on some of them only.
+    /// Ranks have made different numbers of updates: a strategy skipped a step on some of them only.
     #[error(
-        "rank {rank} has made {theirs} updates, and this rank {own}: a strategy skipped a window on some ranks after all \
+        "rank {rank} has made {theirs} updates, and this rank {own}: a strategy skipped a step on some ranks after all \
          had agreed to make an update; it must decide before anything asks for the norm, or by numbers that all ranks share"
     )]
     OtherUpdates {

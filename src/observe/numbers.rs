@@ -18,7 +18,7 @@ pub struct StepNumbers {
     /// Epoch of the data, from 0.
     #[serde(default)]
     pub epoch: u64,
-    /// Mean loss over the supervised items of the window.
+    /// Mean loss over the supervised items of the global batch.
     #[serde(default = "nan", deserialize_with = "nan_if_null")]
     pub loss: f64,
     /// Learning rate of the update; 0 if it was skipped.
@@ -27,13 +27,13 @@ pub struct StepNumbers {
     /// L2 norm of all gradients before clipping, without the loss scale.
     #[serde(default = "nan", deserialize_with = "nan_if_null")]
     pub gradient_norm: f64,
-    /// The loss scale of the window, if the loss is scaled. After an overflow the next window's scale is lower.
+    /// The loss scale of the step, if the loss is scaled. After an overflow that of the next step is lower.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<f64>,
-    /// Supervised items in the window.
+    /// Supervised items in the global batch.
     #[serde(default)]
     pub items: usize,
-    /// Tokens in the window, without padding.
+    /// Tokens in the global batch, without padding.
     #[serde(default)]
     pub tokens: usize,
     /// Wall-clock seconds since the end of the previous step.

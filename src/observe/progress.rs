@@ -10,10 +10,10 @@ use crate::TrainError;
 use crate::observe::numbers::{EvaluationNumbers, StepNumbers};
 use crate::score::BestBy;
 
-/// Number of windows in the mean of the reported training loss.
+/// Number of updates in the mean of the reported training loss.
 pub(crate) const RECENT: usize = 100;
 
-/// Windows in a row with a non-finite loss after which a run counts as diverged.
+/// Steps in a row with a non-finite loss after which a run counts as diverged.
 const MANY_INFINITE: u64 = 10;
 
 /// Skipped updates in a row, or updates in a row with a non-finite loss, after which a run ends with an error.
@@ -32,15 +32,15 @@ pub(crate) struct Progress {
     /// Updates made before this round. Older checkpoints do not have it.
     #[serde(default)]
     pub round_start: u64,
-    /// Windows of this round so far, those without an update included. Older checkpoints do not have it.
+    /// Steps of this round so far, those without an update included. Older checkpoints do not have it.
     #[serde(default)]
     pub round_windows: u64,
-    /// Loss and items of the recent windows.
+    /// Loss and items of the recent updates.
     pub recent: VecDeque<(SavedNumber, usize)>,
-    /// Windows that made no update.
+    /// Steps that made no update.
     pub skipped: u64,
     pub skipped_in_a_row: u64,
-    /// Windows in a row with a non-finite loss, whether they made an update or not.
+    /// Steps in a row with a non-finite loss, whether they made an update or not.
     pub infinite_in_a_row: u64,
     /// The rank on which it began, if there are several.
     pub infinite_first: Option<usize>,
@@ -74,7 +74,7 @@ impl Progress {
         if self.skipped_in_a_row == 0 && self.infinite_in_a_row == 0 {
             self.infinite_first = infinite;
         }
-        // A window without items has no loss.
+        // A step without items has no loss.
         if numbers.items > 0 {
             let finite = numbers.loss.is_finite();
             self.infinite_in_a_row = if finite { 0 } else { self.infinite_in_a_row.saturating_add(1) };
@@ -98,7 +98,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Adds a window's loss, the mean over `items` items.
+    /// Adds the loss of an update, the mean over `items` items.
     fn add_loss(&mut self, loss: f64, items: usize) {
         self.recent.push_back((SavedNumber(loss), items));
         if self.recent.len() > RECENT {
@@ -119,7 +119,7 @@ impl Progress {
     }
 
     /// Returns whether the losses are consistent with sound weights. They are not if the validation loss was finite
-    /// once and no longer is, or if the losses of many windows in a row were not finite. A single such window may
+    /// once and no longer is, or if the losses of many steps in a row were not finite. A single such step may
     /// contain a bad sample, and validation data whose loss was never finite says nothing about the weights.
     pub fn is_sound(&self) -> bool {
         let validated = self.validation.as_ref().is_none_or(|numbers| numbers.loss.is_finite());
@@ -132,7 +132,7 @@ impl Progress {
     /// # Errors
     ///
     /// [`TrainError::NotFinite`] if the last validation loss is not finite. [`TrainError::OnlySkips`] if the gradients
-    /// of the last windows, or of all, were not finite. A few such windows may be an overflow or a bad sample.
+    /// of the last steps, or of all, were not finite. A few such steps may be an overflow or a bad sample.
     pub fn require_finite(&self, last: &StepNumbers) -> Result<(), TrainError> {
         if let Some(EvaluationNumbers { step, loss, .. }) = self.validation
             && !loss.is_finite()
@@ -148,7 +148,7 @@ impl Progress {
         }
     }
 
-    /// Builds the error of a run that makes no more updates, with the reason of the last window.
+    /// Builds the error of a run that makes no more updates, with the reason of the last step.
     fn only_skips(&self, reason: &str) -> TrainError {
         TrainError::OnlySkips {
             count: self.skipped_in_a_row,
@@ -157,7 +157,7 @@ impl Progress {
         }
     }
 
-    /// Returns the mean loss of the recent windows, weighted by items.
+    /// Returns the mean loss of the recent updates, weighted by items.
     pub fn recent_loss(&self) -> f64 {
         let items: usize = self.recent.iter().map(|(_, items)| items).sum();
         let sum: f64 = self.recent.iter().map(|(loss, items)| loss.0 * *items as f64).sum();
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_recent_loss_weighs_windows_by_their_items() {
+    fn the_recent_loss_weighs_updates_by_their_items() {
         let mut progress = Progress::default();
         (0..RECENT).for_each(|_| progress.add_loss(9.0, 1));
         (0..RECENT - 2).for_each(|_| progress.add_loss(0.0, 0));

@@ -19,7 +19,7 @@ use crate::observe::rank_report::RankReport;
 pub struct Report {
     /// Updates made.
     pub steps: u64,
-    /// Mean loss over the supervised items of the last 100 windows, or of all if there are fewer, each measured before
+    /// Mean loss over the supervised items of the last 100 updates, or of all if there are fewer, each measured before
     /// its update.
     pub train_loss: f64,
     /// Mean loss over the supervised items of the validation data at the last evaluation.
@@ -45,11 +45,11 @@ pub struct Report {
     pub mfu: Option<f64>,
     /// Median seconds over all steps.
     pub step_seconds_median: f64,
-    /// Windows that made no update.
+    /// Steps that made no update.
     pub skipped_steps: u64,
     /// L2 norm of all gradients in the last step, before clipping.
     pub gradient_norm: f64,
-    /// The loss scale of the last window, if the loss is scaled.
+    /// The loss scale of the last step, if the loss is scaled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<f64>,
     /// Number of parameters. A tied parameter counts once.

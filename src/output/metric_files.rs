@@ -33,15 +33,15 @@ pub(crate) struct MetricFiles {
     steps: Meters,
     evaluations: Meters,
     round: usize,
-    /// The round that the run continues in, and its windows so far, whose values stay.
+    /// The round that the run continues in, and its steps so far, whose values stay.
     begun: (usize, u64),
     open: HashMap<PathBuf, AppendedFile>,
     written: Instant,
 }
 
 impl MetricFiles {
-    /// Writes into this output. A run that continues has begun a round, with so many windows: each has a line in each
-    /// file, whether it made an update or not. What is there of later windows is of a branch that the run left, and is
+    /// Writes into this output. A run that continues has begun a round, with so many steps: each has a line in each
+    /// file, whether it made an update or not. What is there of later steps is of a branch that the run left, and is
     /// removed. With `tells`, failed writes are reported on standard error.
     pub fn new(
         output: Arc<Output>,

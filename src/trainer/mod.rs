@@ -66,9 +66,9 @@ pub use trained::Trained;
 /// | composition | bytes held between steps | in a step |
 /// |---|---|---|
 /// | none | 12Ψ: 4 weights, 8 moments | 4Ψ of f32 gradients |
-/// | `Accumulate(8)` | 12Ψ | 4Ψ held over the window, and 4Ψ from each backward pass |
+/// | `Accumulate(8)` | 12Ψ | 4Ψ held over the step, and 4Ψ from each backward pass |
 /// | `Amp::bf16()` | 14Ψ: 4 master, 2 replica, 8 moments | 2Ψ from the backward pass become 4Ψ |
-/// | `Amp::bf16()`, `Accumulate(8)` | 14Ψ | 4Ψ held over the window, and 2Ψ from each backward pass |
+/// | `Amp::bf16()`, `Accumulate(8)` | 14Ψ | 4Ψ held over the step, and 2Ψ from each backward pass |
 /// | `Amp::pure_bf16()` | 6Ψ: 2 weights, 4 moments | 2Ψ of bf16 gradients |
 /// | `Ema::new(0.999)` | 16Ψ: 4 weights, 4 average, 8 moments | 4Ψ of f32 gradients |
 ///
@@ -76,8 +76,8 @@ pub use trained::Trained;
 ///
 /// # Non-finite numbers
 ///
-/// A window with a gradient that is infinite or not a number makes no update, in every precision and on all ranks
-/// alike: parameters, moments, schedule and step counter stay as they are. A hundred such windows in a row end the
+/// A step with a gradient that is infinite or not a number makes no update, in every precision and on all ranks
+/// alike: parameters, moments, schedule and step counter stay as they are. A hundred such steps in a row end the
 /// run with an error. A run that ends with non-finite weights, or with a non-finite validation loss, also fails, and
 /// its model is not written.
 #[derive(Clone, Debug)]

@@ -16,7 +16,7 @@ use crate::checkpoint::{self, RecordedSchedule, Settings};
 use crate::device::kernels;
 use crate::engine::block_times::block_times;
 use crate::engine::dry_run::dry_run;
-use crate::engine::feed::{Feed, updates_in_epochs, windows_in_epoch};
+use crate::engine::feed::{Feed, steps_in_epoch, updates_in_epochs};
 use crate::engine::session::{PreparedRun, Whole};
 use crate::engine::training_loop::{Plan, TrainingLoop};
 #[cfg(feature = "tui")]
@@ -80,9 +80,9 @@ impl<M: 'static> Trainer<M> {
         let prepared =
             PreparedRun::new(&self.strategies, model, device, &optimizer, rank.clone(), adaptation)?;
         prepared.require_sums(&data)?;
-        let window = prepared.window();
+        let per_step = prepared.micro_batches();
         let share = prepared.share();
-        let plan = self.plan(&data, window, share.ranks, best_by.clone())?;
+        let plan = self.plan(&data, per_step, share.ranks, best_by.clone())?;
         let total = plan.total_updates;
         schedule.check(total)?;
         let settings = Settings {
@@ -91,7 +91,7 @@ impl<M: 'static> Trainer<M> {
             schedule: RecordedSchedule::Known(schedule.settings().unwrap_or(Schedule::constant(0.0))),
             rates_by_function: schedule.settings().is_none(),
             total_updates: total,
-            global_batch: data.micro_batch.times(window).times(share.ranks).into(),
+            global_batch: data.micro_batch.times(per_step).times(share.ranks).into(),
             train_samples: data.train.samples(0),
             data: data.fingerprints,
         };
@@ -104,14 +104,14 @@ impl<M: 'static> Trainer<M> {
         let layout = session.layout().clone();
         let compiles = kernels::are_compiled_for(session.device());
         let first_step = (compiles && self.tells(&rank)).then(FirstStep::awaited);
-        dry_run(&mut session, &data, window)?;
+        dry_run(&mut session, &data, per_step)?;
         if let Some(from) = &start.from {
             from.require_place(|epoch| data.train.samples(epoch))?;
         }
         let answers = match reference {
             None => None,
             Some(reference) => {
-                let span = (window, total);
+                let span = (per_step, total);
                 Some(self.ask(reference, &session, unadapted, &schedule, &start, &data, span)?)
             }
         };
@@ -134,7 +134,7 @@ impl<M: 'static> Trainer<M> {
         let (progress, best, observers) = start.history(session.updates(), &rank, program)?;
         let devices = Devices::of(&rank, session.device(), self.utilization)?;
         let mut training = TrainingLoop {
-            feed: Feed::new(&data, progress.cursor, window, share)?,
+            feed: Feed::new(&data, progress.cursor, per_step, share)?,
             output: start.output.clone(),
             observers,
             interrupter: self.interrupter.0.clone(),
@@ -210,23 +210,22 @@ impl<M: 'static> Trainer<M> {
     fn plan<B: Batch>(
         &self,
         data: &Data<B>,
-        window: usize,
+        per_step: usize,
         ranks: usize,
         best_by: BestBy,
     ) -> Result<Plan, DataError> {
         let TrainingSettings { steps, epochs, .. } = self.settings;
-        let epochs = if steps.is_none() { Some(epochs.unwrap_or(1)) } else { None };
-        let total_updates = match steps {
-            Some(updates) => updates,
-            None => updates_in_epochs(data, epochs.unwrap_or(1), window, ranks)?,
+        let (total_updates, end_epoch) = match (steps, epochs.unwrap_or(1)) {
+            (Some(updates), _) => (updates, None),
+            (None, epochs) => (updates_in_epochs(data, epochs, per_step, ranks)?, Some(epochs)),
         };
         let round_updates = match self.settings.evaluate_every {
             Some(updates) => updates,
-            None => windows_in_epoch(data, 0, window, ranks)?,
+            None => steps_in_epoch(data, 0, per_step, ranks)?,
         };
         Ok(Plan {
             total_updates,
-            end_epoch: epochs,
+            end_epoch,
             evaluate_every: self.settings.evaluate_every,
             round_updates: round_updates.min(total_updates),
             dashboard: self.show.is_dashboard(),

@@ -68,7 +68,7 @@ impl<M: 'static> Trainer<M> {
         schedule: &Arc<dyn LrSchedule>,
         start: &Start,
         data: &Data<B>,
-        (window, updates): (usize, u64),
+        (per_step, updates): (usize, u64),
     ) -> Result<Answers, TrainError>
     where
         M: Objective<B>,
@@ -83,7 +83,7 @@ impl<M: 'static> Trainer<M> {
             Some(from) => (from.state.progress.cursor, from.state.step()),
             None => Default::default(),
         };
-        let asked = Asked { data, window, cursor, windows: updates.saturating_sub(done) };
+        let asked = Asked { data, per_step, cursor, steps: updates.saturating_sub(done) };
         let (tells, before) = (self.tells(world), known.len());
         let mut last = Instant::now();
         let mut told = false;

@@ -110,8 +110,8 @@
 //! let composed = Composed::new().with(Accumulate(2)).with(SkipSpikes { times: 3.0 });
 //! let mut stages = composed.start(&mut Setup::new(&model, &device))?;
 //!
-//! // Two micro-batches make a window: the stage holds the first, and the second completes it.
-//! let mut window = |scale: f64| {
+//! // Two micro-batches make an optimizer step: the stage holds the first, and the second completes it.
+//! let mut step = |scale: f64| {
 //!     let mut collect = |closes| {
 //!         let x = Tensor::<2>::ones([4, 2], &device) * scale;
 //!         let grads = model.forward(x).sum().backward();
@@ -120,9 +120,9 @@
 //!     assert!(matches!(collect(false), Ok(Outcome::Hold)));
 //!     collect(true)
 //! };
-//! assert!(matches!(window(1.0)?, Outcome::Apply(_)));
-//! assert!(matches!(window(1.1)?, Outcome::Apply(_)));
-//! assert!(matches!(window(90.0)?, Outcome::Skip(_)));
+//! assert!(matches!(step(1.0)?, Outcome::Apply(_)));
+//! assert!(matches!(step(1.1)?, Outcome::Apply(_)));
+//! assert!(matches!(step(90.0)?, Outcome::Skip(_)));
 //! # Ok::<(), StrategyError>(())
 //! ```
 //!

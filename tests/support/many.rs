@@ -45,7 +45,7 @@ pub struct Setting {
 }
 
 impl Default for Setting {
-    /// An epoch of 21 rows ends in a window of 5, which 2, 3 and 4 ranks cannot share evenly.
+    /// An epoch of 21 rows ends in a global batch of 5, which 2, 3 and 4 ranks cannot share evenly.
     fn default() -> Self {
         // Past the end of an epoch, and few if a processor emulates the GPU.
         let steps = if super::is_cpu() { 20 } else { 4 };
@@ -71,7 +71,7 @@ impl Setting {
         Self { global: self.global.next_multiple_of(ranks * micro_batches), ..self.clone() }
     }
 
-    /// Runs on this many ranks, with each rank's part of a window cut into this many micro-batches. If there are
+    /// Runs on this many ranks, with each rank's part of a global batch cut into this many micro-batches. If there are
     /// several, one of the `strategies` must accumulate them.
     pub fn run<S: Composition<Gpt>>(&self, ranks: usize, micro_batches: usize, strategies: S) -> Outcome {
         let device = super::device().autodiff();

@@ -14,7 +14,7 @@ use firebrick_models::Gpt;
 use super::many::optimizer;
 use super::{Rows, gpt, map_waves};
 
-/// Rows of an epoch. With a global batch of 8, its third window has 5 of them.
+/// Rows of an epoch. With a global batch of 8 rows, the third one has 5 of them.
 const ROWS: usize = 21;
 
 /// Updates of the run: 10 updates of 8 rows, over more than three epochs, each with an evaluation.

@@ -29,7 +29,7 @@ fn zero(stage: u8) -> Recipe {
 
 /// Every strategy, with settings that have an effect, and its kind.
 fn every_strategy() -> Vec<(&'static str, Recipe)> {
-    // A scale that changes within a few windows.
+    // A scale that changes within a few steps.
     let scaled = Amp::f16().scaled_by(LossScale::dynamic(1024.0).interval(2));
     let amp =
         [Amp::bf16(), Amp::fp8(), Amp::f16(), Amp::pure_bf16(), Amp::f16().keep_f32(Keep::norms()), scaled];
@@ -208,13 +208,13 @@ fn each_parameter<M: Module>(model: &M) -> Vec<Vec<f32>> {
     each.0
 }
 
-/// A hand-written run: windows of one micro-batch of two rows through a composition, with some windows poisoned.
+/// A hand-written run: steps of one micro-batch of two rows through a composition, some of them poisoned.
 struct Drive {
     stage: Stages<Gpt>,
     master: Gpt,
     optimizer: ModuleOptimizer,
     pass: Pass,
-    window: usize,
+    per_step: usize,
 }
 
 impl Drive {
@@ -226,23 +226,23 @@ impl Drive {
         let device = device().autodiff();
         let mut setup = Setup::new(&model, &device);
         let mut stage = recipe.start(&mut setup).unwrap();
-        let window = setup.order().micro_batches();
+        let per_step = setup.order().micro_batches();
         let pass = setup.into_pass();
         let master = stage.init_master(model).unwrap();
         stage.updated(&master);
-        Self { stage, master, optimizer: optimizer(), pass, window }
+        Self { stage, master, optimizer: optimizer(), pass, per_step }
     }
 
     fn states(&mut self) -> Vec<StageState> {
         self.stage.save()
     }
 
-    fn window(&mut self, number: usize) {
+    fn step(&mut self, number: usize) {
         let poisoned = number % 3 == 1;
         let replica = self.stage.publish(self.master.clone()).unwrap();
         let mut outcome = Outcome::Hold;
-        for micro in 0..self.window {
-            let at = (2 * (number * self.window + micro)) % 18;
+        for micro in 0..self.per_step {
+            let at = (2 * (number * self.per_step + micro)) % 18;
             let batch = Rows::ragged(20).batch(0, at..at + 2).unwrap();
             let items = batch.items() as f64;
             let (entered, pass) = self.pass.drawing(self.pass.draws()).enter(&replica).unwrap();
@@ -250,13 +250,13 @@ impl Drive {
             let scale = self.stage.loss_scale().unwrap_or(1.0);
             let poison = if poisoned && micro == 0 { f64::INFINITY } else { 1.0 };
             let grads = (sum / items * scale * poison).backward();
-            let grads = pass.gradients(grads, &entered, micro + 1 == self.window).unwrap();
+            let grads = pass.gradients(grads, &entered, micro + 1 == self.per_step).unwrap();
             outcome = self.stage.collect(&self.master, grads).unwrap();
         }
         let mut grads = match outcome {
             Outcome::Apply(grads) => grads,
-            Outcome::Skip(reason) => return self.stage.after_window(&Settled::Skipped(reason)).unwrap(),
-            Outcome::Hold => panic!("the window closes"),
+            Outcome::Skip(reason) => return self.stage.after_step(&Settled::Skipped(reason)).unwrap(),
+            Outcome::Hold => panic!("the step ends"),
         };
         // The loop does this for a stage that asks for it; here it is done for all.
         let is_finite = grads.norm(&self.master).unwrap().into_scalar::<f32>().is_finite();
@@ -269,7 +269,7 @@ impl Drive {
             self.master = self.optimizer.step(1e-2, self.master.clone(), grads);
             self.stage.updated(&self.master);
         }
-        self.stage.after_window(&settled).unwrap();
+        self.stage.after_step(&settled).unwrap();
     }
 }
 
@@ -277,17 +277,17 @@ impl Drive {
 fn a_restored_state_goes_on_as_if_nothing_had_happened() {
     for (_, strategy) in all_strategies() {
         let mut whole = Drive::start(&vec![strategy.clone()]);
-        (0..7).for_each(|number| whole.window(number));
+        (0..7).for_each(|number| whole.step(number));
 
         let mut first = Drive::start(&vec![strategy.clone()]);
-        (0..4).for_each(|number| first.window(number));
+        (0..4).for_each(|number| first.step(number));
         let text = serde_json::to_string(&first.states()).unwrap();
         let mut second = Drive::start_on(first.master, &vec![strategy.clone()]);
         let mut states = SavedStates::new(serde_json::from_str(&text).unwrap());
         second.stage.restore(&mut states).unwrap();
         states.finish().unwrap();
         second.optimizer = first.optimizer;
-        (4..7).for_each(|number| second.window(number));
+        (4..7).for_each(|number| second.step(number));
 
         assert_eq!(second.states(), whole.states(), "{strategy:?}");
         assert!(parameters(&second.master) == parameters(&whole.master), "{strategy:?}");

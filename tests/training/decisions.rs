@@ -11,7 +11,7 @@ use firebrick::strategies::{
 };
 use firebrick::{Accumulate, Amp, Checkpoints, Clip, Data, Ema, LossScale, Schedule, StepNumbers, Trainer};
 
-/// Changes nothing, but may read the norm of each window.
+/// Changes nothing, but may read the norm of each step.
 #[derive(Clone, Copy, Debug)]
 struct Waits(bool);
 
@@ -43,14 +43,14 @@ impl<M: Module> Stage<M> for Waits {
 /// What a run leaves: the numbers of its steps, the sums of the files of each checkpoint, and the parameters.
 type Trace = (Vec<StepNumbers>, Vec<Vec<(String, String)>>, Vec<f32>);
 
-/// Trains in windows of two rows, some of which are poisoned: the first, two in a row, one before an evaluation and a save,
-/// and the last.
+/// Trains on global batches of two rows, some of which are poisoned: the first, two in a row, one before an evaluation
+/// and a save, and the last.
 fn run(optimizer: ModelOptimizer, trainer: Trainer<Bigram>, waits: bool) -> Trace {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("run");
     let mut rows = Rows::ragged(32);
-    for window in [0, 3, 4, 6, 15] {
-        rows.0[2 * window + 1].push(POISON);
+    for batch in [0, 3, 4, 6, 15] {
+        rows.0[2 * batch + 1].push(POISON);
     }
     let steps = Arc::new(Mutex::new(Vec::new()));
     let seen = steps.clone();

@@ -24,7 +24,7 @@ fn a_rate_that_is_much_too_large_ends_the_run_and_nothing_is_exported() {
         match steps {
             1000 => assert!(matches!(error, TrainError::OnlySkips { count: 100, .. }), "{error}"),
             1 => assert!(matches!(error, TrainError::Weights { parameter: Some(_) }), "{error}"),
-            // The second window makes no update, so the run reaches the same end.
+            // The second step makes no update, so the run reaches the same end.
             _ => assert!(matches!(error, TrainError::OnlySkips { count: 100, .. }), "{error}"),
         }
         assert!(!output.join("model.safetensors").exists());
@@ -58,7 +58,7 @@ fn early_stopping_tells_a_divergence_from_a_loss_that_no_longer_falls() {
 }
 
 #[test]
-fn a_run_of_epochs_whose_last_windows_were_all_skipped_is_refused() {
+fn a_run_of_epochs_whose_last_steps_were_all_skipped_is_refused() {
     let rows = |poisoned: usize| {
         let mut rows = Rows::ragged(40).0;
         rows.iter_mut().rev().take(poisoned).for_each(|row| *row = vec![1, POISON, 2]);
@@ -68,7 +68,7 @@ fn a_run_of_epochs_whose_last_windows_were_all_skipped_is_refused() {
         let trainer = Trainer::new().with(Clip::norm(1.0)).epochs(1);
         trainer.fit(Bigram::new(&device().autodiff()), adamw(), Schedule::constant(RATE), data)
     };
-    // One bad window at the end may be a bad sample.
+    // One bad step at the end may be a bad sample.
     assert_eq!(run(rows(1)).unwrap().report.skipped_steps, 1);
     let error = run(rows(20)).unwrap_err();
     assert!(matches!(error, TrainError::OnlySkips { count: 10, .. }), "{error}");

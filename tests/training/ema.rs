@@ -7,16 +7,16 @@ use firebrick::datasets::Batches;
 use firebrick::{Accumulate, Amp, Clip, Data, Ema, Loss, LossScale, Objective, Pass};
 use firebrick::{Schedule, Trained, Trainer};
 
-/// Rows of an update.
-const WINDOW: usize = 4;
+/// Rows of a global batch.
+const GLOBAL: usize = 4;
 const UPDATES: usize = 12;
 const DECAY: f64 = 0.6;
 const RATE: f64 = 1e-2;
 
-/// The rows of a run with some poisoned windows.
+/// The rows of a run with some poisoned global batches.
 fn rows(poisoned: &[usize]) -> Rows {
-    let mut rows = Rows::ragged((UPDATES + poisoned.len()) * WINDOW);
-    poisoned.iter().for_each(|window| rows.0[window * WINDOW + 1].push(POISON));
+    let mut rows = Rows::ragged((UPDATES + poisoned.len()) * GLOBAL);
+    poisoned.iter().for_each(|batch| rows.0[batch * GLOBAL + 1].push(POISON));
     rows
 }
 
@@ -26,13 +26,13 @@ fn train(trainer: Trainer<Bigram>, poisoned: &[usize], micro: usize) -> Trained<
     trainer.fit(Bigram::new(&device().autodiff()), adamw(), Schedule::constant(RATE), data).unwrap()
 }
 
-/// Returns the parameters before the first update of a plain loop, and after each. Leaves out poisoned windows.
+/// Returns the parameters before the first update of a plain loop, and after each. Leaves out poisoned global batches.
 fn by_hand(poisoned: &[usize]) -> Vec<Vec<f32>> {
     let device = device().autodiff();
     let (mut model, mut optimizer) = (Bigram::new(&device), adamw());
     let mut found = vec![parameters(&model)];
-    for window in (0..UPDATES + poisoned.len()).filter(|window| !poisoned.contains(window)) {
-        let batch = rows(poisoned).batch(0, window * WINDOW..(window + 1) * WINDOW).unwrap();
+    for number in (0..UPDATES + poisoned.len()).filter(|number| !poisoned.contains(number)) {
+        let batch = rows(poisoned).batch(0, number * GLOBAL..(number + 1) * GLOBAL).unwrap();
         model = plain_step(model, &mut optimizer, &batch, RATE, |_, grads| grads, &device).0;
         found.push(parameters(&model));
     }
@@ -66,10 +66,10 @@ fn valid_loss(model: &Bigram) -> f64 {
 #[test]
 fn it_is_the_average_of_all_updates_and_changes_none() {
     let weights = by_hand(&[]);
-    let plain = train(Trainer::new(), &[], WINDOW);
+    let plain = train(Trainer::new(), &[], GLOBAL);
     assert!(plain.averaged.is_none());
     for (ema, warmup) in [(Ema::new(DECAY), true), (Ema::new(DECAY).without_warmup(), false)] {
-        let trained = train(Trainer::new().with(ema), &[], WINDOW);
+        let trained = train(Trainer::new().with(ema), &[], GLOBAL);
         assert!(parameters(&trained.model) == parameters(&plain.model), "what is trained is the same");
         let averaged = averaged(trained);
         assert!(difference(&averaged, &average(&weights, warmup)) < 1e-6);
@@ -78,17 +78,17 @@ fn it_is_the_average_of_all_updates_and_changes_none() {
 }
 
 #[test]
-fn it_may_stand_anywhere_and_skipped_windows_leave_it_alone() {
+fn it_may_stand_anywhere_and_skipped_steps_leave_it_alone() {
     let poisoned = [0, 3, 4];
     let expected = average(&by_hand(&poisoned), true);
     let ema = || Ema::new(DECAY);
     // Loss scaling skips a NaN; this scale changes no bit.
     let amp = || Amp::f32().scaled_by(LossScale::constant(8.0));
     for trained in [
-        train(Trainer::new().with(ema()).with(amp()).with(Accumulate(2)), &poisoned, WINDOW / 2),
-        train(Trainer::new().with(amp()).with(ema()).with(Accumulate(2)), &poisoned, WINDOW / 2),
-        train(Trainer::new().with(amp()).with(Accumulate(2)).with(ema()), &poisoned, WINDOW / 2),
-        train(Trainer::new().with(amp()).with(Clip::norm(1e9)).with(ema()), &poisoned, WINDOW),
+        train(Trainer::new().with(ema()).with(amp()).with(Accumulate(2)), &poisoned, GLOBAL / 2),
+        train(Trainer::new().with(amp()).with(ema()).with(Accumulate(2)), &poisoned, GLOBAL / 2),
+        train(Trainer::new().with(amp()).with(Accumulate(2)).with(ema()), &poisoned, GLOBAL / 2),
+        train(Trainer::new().with(amp()).with(Clip::norm(1e9)).with(ema()), &poisoned, GLOBAL),
     ] {
         assert_eq!(trained.report.skipped_steps, 3);
         assert!(difference(&averaged(trained), &expected) < 1e-5);
@@ -99,7 +99,7 @@ fn it_may_stand_anywhere_and_skipped_windows_leave_it_alone() {
 fn the_average_is_what_is_evaluated_and_saved() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("run");
-    let trained = train(Trainer::new().with(Ema::new(DECAY)).output(&output), &[], WINDOW);
+    let trained = train(Trainer::new().with(Ema::new(DECAY)).output(&output), &[], GLOBAL);
     let [of_average, of_master] = [trained.averaged.as_ref().unwrap(), &trained.model].map(valid_loss);
     let reported = trained.report.valid_loss.unwrap();
     assert!((reported - of_average).abs() < 1e-5, "{reported} {of_average}");
@@ -120,9 +120,9 @@ fn under_mixed_precision_it_is_of_the_f32_master_and_evaluated_in_half() {
     if !has_bf16() {
         return;
     }
-    let plain = train(Trainer::new().with(Amp::bf16()), &[], WINDOW);
-    let after = train(Trainer::new().with(Amp::bf16()).with(Ema::new(DECAY)), &[], WINDOW);
-    let before = train(Trainer::new().with(Ema::new(DECAY)).with(Amp::bf16()), &[], WINDOW);
+    let plain = train(Trainer::new().with(Amp::bf16()), &[], GLOBAL);
+    let after = train(Trainer::new().with(Amp::bf16()).with(Ema::new(DECAY)), &[], GLOBAL);
+    let before = train(Trainer::new().with(Ema::new(DECAY)).with(Amp::bf16()), &[], GLOBAL);
     let average = after.averaged.as_ref().unwrap();
     assert_eq!(average.hidden.weight.val().dtype(), DType::F32);
     assert!(parameters(&after.model) == parameters(&plain.model));

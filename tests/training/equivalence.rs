@@ -20,7 +20,7 @@ use firebrick::{Accumulate, Amp, Clip, Data, Objective, Pass, Recompute, Schedul
 
 const SEED: u64 = 11;
 const RATE: f64 = 2e-3;
-/// Rows of a global batch. An epoch of 21 rows ends in a window of 5, which with 4 micro-batches of 2 gives two full
+/// Rows of a global batch. An epoch of 21 rows ends in one of 5, which with 4 micro-batches of 2 gives two full
 /// ones and one of a single row.
 const GLOBAL: usize = 8;
 const ROWS: usize = 21;

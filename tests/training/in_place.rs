@@ -38,8 +38,8 @@ fn no_step_of_the_trainer_copies_a_parameter_or_a_moment() {
     assert_eq!(copied(Trainer::new(), optimizer()), none, "plain");
     assert_eq!(copied(Trainer::new(), Lion::new().init().unwrap()), none, "Lion");
     assert_eq!(copied(Trainer::new(), Sgd::new().momentum(0.9).init().unwrap()), none, "Sgd");
-    let windows = Trainer::new().with(Accumulate(2)).with(Clip::norm(1.0));
-    assert_eq!(copied(windows, optimizer()), none, "windows");
+    let accumulated = Trainer::new().with(Accumulate(2)).with(Clip::norm(1.0));
+    assert_eq!(copied(accumulated, optimizer()), none, "accumulated");
     let recomputed = Trainer::new().with(Recompute::every_block());
     assert_eq!(copied(recomputed, optimizer()), none, "recomputed");
     if has_bf16() {

@@ -155,7 +155,7 @@ fn other_strategies_change_nothing_of_it() {
 }
 
 #[test]
-fn accumulated_over_ragged_windows_it_follows_one_batch() {
+fn accumulated_over_ragged_global_batches_it_follows_one_batch() {
     let setting = Setting::default().cut_for(1, 3);
     let found = run(&setting, 1, 3, Composed::new().with(Accumulate(3)).with(Clip::norm(0.05)));
     let (losses, parameters) = apart(&found, &run(&setting, 1, 1, Clip::norm(0.05)));

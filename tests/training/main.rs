@@ -53,6 +53,6 @@ mod rounds;
 mod save_failures;
 mod schedules;
 mod scores;
+mod steps;
 mod timeline;
 mod tokens_on_ranks;
-mod windows;

@@ -6,7 +6,7 @@
 //! | f32 | 1e-5 of the largest parameter: sums run in another order, and an update turns the rounding of a small gradient into a step |
 //! | bf16 | 5% of what training moves, as the root of the sum of squares: each rank rounds its own part of a sum |
 //!
-//! The global batch is 12 rows, or 18 for three ranks with three micro-batches. An epoch of 21 rows ends in a window of
+//! The global batch is 12 rows, or 18 for three ranks with three micro-batches. An epoch of 21 rows ends in one of
 //! 9 or 3, which four ranks cannot share evenly, so some may get none. Parameters of fewer than 64 elements are
 //! replicated, and the embedding is tied to the head.
 

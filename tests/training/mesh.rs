@@ -77,9 +77,9 @@ fn ranks_that_share_layers_follow_one_rank() {
     }
 }
 
-/// The last window of an epoch has two rows, for three pairs of ranks.
+/// The last global batch of an epoch has two rows, for three pairs of ranks.
 #[test]
-fn ranks_without_a_sample_in_the_last_window_take_part() {
+fn ranks_without_a_sample_in_the_last_step_take_part() {
     for (stage, (context, tensor)) in (0..=3).flat_map(|stage| [(2, 1), (1, 2)].map(|axes| (stage, axes))) {
         let shape = Shape { ranks: 6, context, tensor, stage, micro_batches: 1 };
         let setting = Setting { rows: 20, ..shape.setting() };

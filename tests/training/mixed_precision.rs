@@ -160,7 +160,7 @@ fn small_gradients_vanish_in_f16_and_a_loss_scale_saves_them() {
     assert!(difference(&cured, &expected) < 1e-2);
 }
 
-/// Three windows of 16 rows; the second contains a NaN.
+/// Three global batches of 16 rows; the second contains a NaN.
 fn poisoned() -> Rows {
     let mut rows = Rows::ragged(48).0;
     rows[21] = vec![1, POISON, 3];
@@ -168,7 +168,7 @@ fn poisoned() -> Rows {
 }
 
 #[test]
-fn a_nan_in_one_micro_batch_skips_its_window_halves_the_scale_and_changes_no_bit() {
+fn a_nan_in_one_micro_batch_skips_its_step_halves_the_scale_and_changes_no_bit() {
     let rows = poisoned();
     for micro_batches in [1, 4] {
         let trainer = || Trainer::new().with(Amp::f16()).with(Accumulate(micro_batches));
@@ -184,7 +184,7 @@ fn a_nan_in_one_micro_batch_skips_its_window_halves_the_scale_and_changes_no_bit
         assert_eq!((trained.report.skipped_steps, trained.report.loss_scale), (1, Some(32768.0)));
         assert_ne!(parameters(&trained.model), parameters(&first.model), "training goes on");
 
-        // Moments and schedule are unchanged too: with a constant scale, the run equals one without the window.
+        // Moments and schedule are unchanged too: with a constant scale, the run equals one without that global batch.
         let still = || trainer_with(LossScale::constant(1024.0), micro_batches);
         let without: Vec<_> = rows.0[..16].iter().chain(&rows.0[32..]).cloned().collect();
         let (expected, _) = train(still(), &Rows(without), micro);
@@ -208,12 +208,12 @@ fn a_scale_that_is_too_large_falls_until_gradients_fit() {
 }
 
 #[test]
-fn the_scale_grows_after_as_many_good_windows_as_the_interval() {
+fn the_scale_grows_after_as_many_good_steps_as_the_interval() {
     let rows = Rows::ragged(16);
     let scale = LossScale::dynamic(4.0).interval(2);
     let (_, steps) = train(trainer_with(scale, 1).steps(6), &rows, 4);
     assert_eq!(scales(&steps), [4.0, 4.0, 8.0, 8.0, 16.0, 16.0]);
-    // A window without supervised items neither moves the weights nor counts.
+    // A step without supervised items neither moves the weights nor counts.
     let rows = Rows(vec![vec![1, 2, 3], vec![4], vec![5, 6, 7]]);
     let (_, steps) = train(trainer_with(scale, 1).epochs(2), &rows, 1);
     assert_eq!(scales(&steps), [4.0, 4.0, 4.0, 8.0, 8.0, 8.0]);

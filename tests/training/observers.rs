@@ -36,7 +36,7 @@ fn observers_see_every_line_of_the_log_once_on_one_rank_and_on_many() {
         let output = folder.path().join("run");
         let (sender, seen) = channel();
         let (steps, of_steps) = channel();
-        // The window of the third step is poisoned, so it makes no update.
+        // The global batch of the third step is poisoned, so it makes no update.
         let mut rows = Rows::ragged(20);
         rows.0[9].push(POISON);
         let trainer = Trainer::new()

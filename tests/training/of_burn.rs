@@ -40,7 +40,7 @@ impl Batcher<Point, Points> for Stacked {
     }
 }
 
-/// 22 points: the last window of an epoch is ragged.
+/// 22 points: the last global batch of an epoch is ragged.
 fn points() -> InMemDataset<Point> {
     let point = |i: u32| {
         let at = [0.6, 1.7].map(|turn| (i as f32 * turn).sin());
@@ -113,13 +113,13 @@ fn stepped(trainer: Trainer<Net>) -> firebrick::Trained<Net> {
 #[test]
 fn steps_train_what_a_plain_loop_trains() {
     let found = stepped(Trainer::new().with(Accumulate(2)));
-    // The loop of a Burn user, with windows of 8, 8 and 6 points.
+    // The loop of a Burn user, with batches of 8, 8 and 6 points.
     let device = device().autodiff();
     let (mut model, mut optimizer) = (Net::new(&device), optimizer());
     let stream = FromBurn::new(points(), Stacked).shuffled(42);
     for epoch in 0..3 {
-        for window in [0..8, 8..16, 16..22] {
-            let points = stream.batch(epoch, window).unwrap().on(&device);
+        for positions in [0..8, 8..16, 16..22] {
+            let points = stream.batch(epoch, positions).unwrap().on(&device);
             let grads = model.forward(points).loss.backward();
             let grads = GradientsParams::from_grads(grads, &model);
             model = optimizer.step(1e-2, model, grads);

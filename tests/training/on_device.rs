@@ -16,7 +16,7 @@ use crate::support::{Rows, device, difference, gpt, is_cpu, parameters};
 use burn::tensor::{Device, FloatDType};
 use firebrick::{Amp, Clip, Data, Ema, LossScale, Recompute, Schedule, StepNumbers, Trainer, World, Zero};
 
-/// Past the ends of two epochs of 21 rows, each with a last window of 5 rows.
+/// Past the ends of two epochs of 21 rows, each with a last global batch of 5 rows.
 const STEPS: u64 = 20;
 const ROWS: usize = 21;
 const GLOBAL: usize = 8;
@@ -74,8 +74,8 @@ impl Case {
 
     /// Returns how far rounding alone takes a run on the CPU from its run in f32. Norms of few and small gradients differ most.
     ///
-    /// Where a step is sensitive, one way to round may hit it and another miss it, so two ways count: with each window as it is,
-    /// and as two micro-batches.
+    /// Where a step is sensitive, one way to round may hit it and another miss it, so two ways count: with each global
+    /// batch as it is, and as two micro-batches.
     fn rounding(&self) -> [f64; 4] {
         let [whole, halves] = [1, 2].map(|micro_batches| {
             let rounded = Self { micro_batches, ..self.clone() };

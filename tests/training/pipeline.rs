@@ -101,7 +101,7 @@ fn stages_share_layers_tokens_and_samples() {
     }
 }
 
-/// Two and three stages on each rank. The last window of an epoch has fewer micro-batches.
+/// Two and three stages on each rank. The last step of an epoch has fewer micro-batches.
 #[test]
 fn interleaved_stages_follow_one_rank() {
     for (ranks, pipeline, chunks, layers, micro_batches) in
@@ -114,9 +114,9 @@ fn interleaved_stages_follow_one_rank() {
     }
 }
 
-/// The last window of an epoch has two rows, for three pipelines.
+/// The last global batch of an epoch has two rows, for three pipelines.
 #[test]
-fn pipelines_without_a_sample_in_the_last_window_take_part() {
+fn pipelines_without_a_sample_in_the_last_step_take_part() {
     for stage in 0..=2 {
         let shape = Shape { ranks: 6, stage, ..Shape::of(2, 1) };
         let setting = Setting { rows: 20, ..shape.setting() };

@@ -216,7 +216,7 @@ fn fit(
     Ok(Outcome { losses: losses.into_iter().collect(), parameters, report: trained.report })
 }
 
-/// Runs on this many ranks, with each rank's part of a window of 8 pairs cut into this many micro-batches.
+/// Runs on this many ranks, with each rank's part of a global batch of 8 pairs cut into this many micro-batches.
 fn run<S: Composition<Preferring<Gpt>>>(ranks: usize, micro_batches: usize, strategies: S) -> Outcome {
     let steps = if is_cpu() { 7 } else { 2 };
     let trainer =
@@ -259,7 +259,7 @@ fn a_run_is_the_same_on_any_ranks_with_any_cut_and_every_strategy() {
     for stage in 1..=3 {
         same(run(2, 1, Zero::stage(stage)), &format!("two ranks, stage {stage}"));
     }
-    // The last window of an epoch has 5 pairs, so that a rank lacks a micro-batch.
+    // The last global batch of an epoch has 5 pairs, so that a rank lacks a micro-batch.
     same(run(4, 2, Composed::new().with(Zero::stage(3)).with(accumulate(2))), "four ranks, stage 3");
 }
 

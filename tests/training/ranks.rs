@@ -47,8 +47,8 @@ fn ranks_follow_one_rank_with_the_same_global_batch() {
 }
 
 #[test]
-fn ranks_without_a_sample_in_the_last_window_take_part() {
-    // The last window of an epoch has two rows, for four ranks.
+fn ranks_without_a_sample_in_the_last_step_take_part() {
+    // The last global batch of an epoch has two rows, for four ranks.
     let setting = Setting { rows: 18, ..Setting::default() };
     for stage in 0..=3 {
         follows(&setting, stage, 4, 1);
@@ -115,7 +115,7 @@ fn bigram(trainer: Trainer<Bigram>, data: Data<TokenBatch>) -> Result<(Vec<f32>,
 
 #[test]
 fn an_overflow_on_one_rank_skips_the_update_of_all() {
-    // The poisoned row goes to the second of two ranks, in the second of three windows.
+    // The poisoned row goes to the second of two ranks, in the second of three global batches.
     let mut rows = Rows::ragged(24).0;
     rows[14] = vec![1, POISON, 3];
     let without: Vec<_> = rows[..8].iter().chain(&rows[16..]).cloned().collect();
@@ -233,11 +233,11 @@ fn padding_that_ranks_keep_changes_no_more_than_rounding() {
     }
 }
 
-/// Skips the second window, on one rank or on all.
+/// Skips the second step, on one rank or on all.
 #[derive(Clone, Debug)]
 struct SkipsOn {
     rank: Option<usize>,
-    /// Whether it asks for the norm of each window first.
+    /// Whether it asks for the norm of each step first.
     reads: bool,
 }
 
@@ -250,14 +250,14 @@ impl StrategyRecipe for SkipsOn {
 impl<M: Module> Strategy<M> for SkipsOn {
     fn stages(&self, setup: &mut Setup<M>) -> Result<Stages<M>, StrategyError> {
         let is_here = self.rank.is_none_or(|rank| rank == setup.world().rank());
-        Ok(Stages::of(Skipping { is_here, reads: self.reads, windows: 0 }))
+        Ok(Stages::of(Skipping { is_here, reads: self.reads, steps: 0 }))
     }
 }
 
 struct Skipping {
     is_here: bool,
     reads: bool,
-    windows: usize,
+    steps: usize,
 }
 
 impl<M: Module> Stage<M> for Skipping {
@@ -266,11 +266,11 @@ impl<M: Module> Stage<M> for Skipping {
     }
 
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
-        self.windows += 1;
+        self.steps += 1;
         if self.reads {
             grads.read_norm(master)?;
         }
-        match self.windows == 2 && self.is_here {
+        match self.steps == 2 && self.is_here {
             true => Ok(Outcome::Skip(SkipReason::Other("a whim".into()))),
             false => Ok(Outcome::Apply(grads)),
         }
@@ -292,7 +292,7 @@ fn what_a_strategy_skips_on_one_rank_all_skip() {
     }
     for stage in 0..=3 {
         let zero = || Zero::stage(stage).replicate_below(64);
-        // It enters each norm into its own mean, and must not enter that of a window that another rank skips.
+        // It enters each norm into its own mean, and must not enter that of a step that another rank skips.
         let watched = || SkipOutliers::new(0.5).window(2);
         same(&format!("before stage {stage}"), |skips| {
             Composed::new().with(skips).with(zero()).with(watched())
@@ -319,8 +319,8 @@ fn a_rank_that_only_takes_part_adds_nothing_not_even_what_is_no_number() {
     if !support::has_bf16() {
         return;
     }
-    // The last window of an epoch has two rows for four ranks. The other ranks compute with the first row, whose loss
-    // is NaN.
+    // The last global batch of an epoch has two rows for four ranks. The other ranks compute with the first row, whose
+    // loss is NaN.
     let mut rows = Rows::ragged(18).0;
     rows[0] = vec![1, POISON, 3];
     for stage in 0..=3 {
@@ -328,12 +328,12 @@ fn a_rank_that_only_takes_part_adds_nothing_not_even_what_is_no_number() {
         let zero = Zero::stage(stage).replicate_below(16);
         let trainer = Trainer::new().over(World::threads(4)).with(zero).with(Amp::bf16()).epochs(2);
         let (_, skipped) = bigram(trainer, data).unwrap();
-        assert_eq!(skipped, 2, "stage {stage}: the first window of each epoch");
+        assert_eq!(skipped, 2, "stage {stage}: the first step of each epoch");
     }
 }
 
 /// Stage 2 holds all parameters whole and gathers none in a pass. Stage 3 reads the same ones, whatever it keeps of them
-/// from forward to backward and between the micro-batches of a window.
+/// from forward to backward and between the micro-batches of a step.
 #[test]
 fn what_stage_3_gathers_is_what_stage_2_holds() {
     fn same<S: Composition<Gpt>>(setting: &Setting, cut: [usize; 2], strategies: impl Fn(Zero) -> S) {
@@ -350,7 +350,8 @@ fn what_stage_3_gathers_is_what_stage_2_holds() {
         assert_eq!(three.report.skipped_steps, two.report.skipped_steps, "{name}");
         assert!(three.parameters == two.parameters, "{name}");
     }
-    // Some windows of an epoch are short, so ranks and micro-batches are without samples. It is evaluated between windows.
+    // Some global batches of an epoch are short, so ranks and micro-batches are without samples. It is evaluated between
+    // steps.
     let setting = Setting { rows: 18, steps: 6, evaluated: true, ..Setting::default() };
     for cut in [[1, 2], [2, 1], [2, 3], [4, 2]] {
         let setting = setting.cut_for(cut[0], cut[1]);

@@ -97,7 +97,7 @@ impl Batches for Damaged {
 
 #[test]
 fn a_rank_that_cannot_read_its_part_brings_all_down_and_is_named() {
-    // In windows of eight rows for four ranks, row 13 belongs to the third rank.
+    // In global batches of eight rows for four ranks, row 13 belongs to the third rank.
     let error = fails(gpt(0.0, &device().autodiff()), Damaged(Rows::ragged(16), 13), (1, 1), None);
     assert!(
         matches!(&error, TrainError::Rank { rank: 2, reason } if matches!(**reason, TrainError::Data(_)))

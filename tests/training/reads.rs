@@ -30,8 +30,8 @@ fn at_steps(trainer: Trainer<Gpt>, count: fn() -> u64) -> Vec<u64> {
     seen.into_iter().collect()
 }
 
-/// A window's loss is read with its norm: before the update, or, where the device decides about it, when the next one is
-/// due.
+/// The loss of a step is read with its norm: before the update, or, where the device decides about it, when the next
+/// one is due.
 fn once_a_step(trainer: Trainer<Gpt>, what: &str) {
     a_step_reads(1, trainer, what);
 }
@@ -49,7 +49,7 @@ fn a_step_waits_for_its_device_once() {
     once_a_step(Trainer::new(), "plain");
     once_a_step(Trainer::new().with(Clip::norm(1.0)), "clipped");
     once_a_step(Trainer::new().with(Accumulate(4)), "accumulated");
-    // It reads the norm before the window is settled, and the loss is read by itself.
+    // It reads the norm before the step is settled, and the loss is read by itself.
     a_step_reads(2, Trainer::new().with(SkipOutliers::new(6.0)), "outliers");
     once_a_step(Trainer::new().with(Ema::new(0.9)), "averaged");
     once_a_step(Trainer::new().with(Amp::f16().scaled_by(LossScale::dynamic(1024.0))), "f16");

@@ -100,7 +100,7 @@ fn each_parameter_is_cast_once_at_the_start_and_never_again() {
         for amp in halves() {
             let expected = cast_again(amp.clone(), optimizer.clone());
             assert_eq!(expected.taken, 0);
-            // On a GPU, f16 may overflow at the first loss scales, and such a window is seen too.
+            // On a GPU, f16 may overflow at the first loss scales, and such a step is seen too.
             assert!(expected.losses.len() as u64 == STEPS || !is_cpu());
             let offload = Trainer::new().with(Offload::optimizer()).with(amp.clone());
             for (name, found) in [
@@ -109,9 +109,9 @@ fn each_parameter_is_cast_once_at_the_start_and_never_again() {
                 ("sharded", train(Trainer::new().with(Zero::stage(3)).with(amp.clone()), optimizer.clone())),
             ] {
                 // An update that a GPU refuses writes the replica too, of the parameters as they were.
-                let windows = found.losses.len() as u64;
+                let steps = found.losses.len() as u64;
                 let (taken, rest) = (found.taken / distinct(), found.taken % distinct());
-                assert!(rest == 0 && (STEPS..=windows).contains(&taken), "{name}, {amp:?}: {taken} {rest}");
+                assert!(rest == 0 && (STEPS..=steps).contains(&taken), "{name}, {amp:?}: {taken} {rest}");
                 // Elsewhere the host and the device round an update in their own ways.
                 if is_cpu() {
                     assert_eq!(found.losses, expected.losses, "{name}, {amp:?}");

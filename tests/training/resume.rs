@@ -1,8 +1,8 @@
 //! A resumed run equals an uninterrupted one, to the bit: losses, weights, moments, averages, the order of samples and
 //! dropout, from any step boundary, under every strategy.
 //!
-//! The run crosses the ends of epochs, whose last window is ragged, evaluates there, and its learning rate follows a
-//! cosine. On a GPU it is within 1e-5 of the largest weight, because autotuning may select another kernel.
+//! The run crosses the ends of epochs, whose last global batch is ragged, evaluates there, and its learning rate
+//! follows a cosine. On a GPU it is within 1e-5 of the largest weight, because autotuning may select another kernel.
 
 use crate::support;
 use crate::support::many::{accumulate, grouped};

@@ -78,7 +78,7 @@ fn a_skipped_step_is_no_reason_to_evaluate_again() {
 }
 
 #[test]
-fn a_resumed_round_keeps_a_line_for_each_window_whether_it_was_skipped_or_not() {
+fn a_resumed_round_keeps_a_line_for_each_step_whether_it_was_skipped_or_not() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
     let train = |resume: Option<Resume>| {
@@ -90,7 +90,7 @@ fn a_resumed_round_keeps_a_line_for_each_window_whether_it_was_skipped_or_not() 
         let trainer = Trainer::new().steps(6).evaluate_every(3).output(&run);
         let trainer = trainer.checkpoints(Checkpoints::every(1).keep_every(1));
         trainer.resume(resume).fit(model(), adamw(), Schedule::constant(1e-2), data).unwrap();
-        // A window without an update has no loss of its own.
+        // A step without an update has no loss of its own.
         let lines = |name: &str, round: usize| {
             let path = run.join(format!("metrics/train/epoch-{round}/{name}.log"));
             let values = fs::read_to_string(path).unwrap();
@@ -102,7 +102,7 @@ fn a_resumed_round_keeps_a_line_for_each_window_whether_it_was_skipped_or_not() 
     assert_eq!(
         whole.each_ref().map(|(_, losses)| *losses),
         [4, 5],
-        "three updates, and one and two skipped windows"
+        "three updates, and one and two skipped steps"
     );
     for step in 1..6 {
         assert_eq!(train(Some(Resume::Step(step))), whole, "on from step {step}");

@@ -215,8 +215,8 @@ impl Objective<TokenBatch> for Panics {
     }
 }
 
-/// Trains in windows of 8 rows, and saves after the third update. No boundary of a step comes after that: what fails in the
-/// fourth step meets a save that nothing has published.
+/// Trains on global batches of 8 rows, and saves after the third update. No boundary of a step comes after that: what
+/// fails in the fourth step meets a save that nothing has published.
 fn fails<M: Objective<TokenBatch> + 'static>(
     output: &Path,
     ranks: usize,
@@ -264,7 +264,7 @@ fn a_panic_in_the_next_step_does_not_cost_the_save_in_progress() {
 fn a_save_that_the_ranks_cannot_agree_on_any_more_leaves_nothing() {
     let output = tempfile::tempdir().unwrap();
     let model = support::gpt(0.0, &support::device().autodiff());
-    // Of the fourth window, the second rank has the rows from 28 on.
+    // Of the fourth global batch, the second rank has the rows from 28 on.
     let rows = Damaged { rows: support::Rows::ragged(32), at: 28 };
     let error = fails(output.path(), 2, model, rows);
     let TrainError::Rank { rank: 1, reason } = &error else { panic!("{error}") };

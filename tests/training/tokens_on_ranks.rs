@@ -1,4 +1,4 @@
-//! Micro-batches bounded by tokens on several ranks: a rank's part of a window may take several of them.
+//! Micro-batches bounded by tokens on several ranks: a rank's part of a global batch may take several of them.
 
 use std::ops::Range;
 use std::sync::mpsc;
@@ -45,7 +45,7 @@ fn run<S: Composition<Gpt>>(ranks: usize, strategies: S) -> Result<(Vec<f64>, Ve
 }
 
 #[test]
-fn ranks_sum_all_micro_batches_of_a_window() {
+fn ranks_sum_all_micro_batches_of_a_step() {
     let (norms, expected) = run(1, None::<Clip>).unwrap();
     for stage in 0..=3 {
         let zero = Zero::stage(stage).replicate_below(64);

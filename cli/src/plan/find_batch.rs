@@ -129,8 +129,8 @@ impl Trial<'_> {
     fn planned(&self, shapes: &[Shape], say: &dyn Fn(&str)) -> Result<Option<String>, RunError> {
         let run = self.run.with_batch(self.micro, self.accumulate);
         let data = self.parts.data.clone().micro_batch(self.micro);
-        let per_window = self.accumulate.saturating_mul(run.data_ranks());
-        let longest = Longest::of(&data, per_window, LOOKED_AT)?;
+        let per_step = self.accumulate.saturating_mul(run.data_ranks());
+        let longest = Longest::of(&data, per_step, LOOKED_AT)?;
         let work = Work::of(&self.parts.config, &longest, 1.0);
         let (parts, limit, rows, tokens) = (self.parts, self.limit, self.micro, longest.mean_tokens);
         let tracer = Tracer::new(&run, parts, Traced::Run(longest));
@@ -145,8 +145,8 @@ impl Trial<'_> {
         // With more than two micro-batches, the sum of the gradients is no larger.
         let run = self.run.with_batch(self.micro, self.accumulate.min(2));
         let data = self.parts.data.clone().micro_batch(self.micro);
-        let per_window = self.accumulate.saturating_mul(run.data_ranks());
-        let longest = Longest::of(&data, per_window, LOOKED_AT)?;
+        let per_step = self.accumulate.saturating_mul(run.data_ranks());
+        let longest = Longest::of(&data, per_step, LOOKED_AT)?;
         let train = From { stream: data.train.clone(), start: longest.start() };
         let data = data.train_on(std::sync::Arc::new(train));
         let (model, optimizer) = run.fresh(self.parts, |_| {})?;

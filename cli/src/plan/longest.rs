@@ -34,16 +34,16 @@ pub(super) struct Longest {
 
 impl Longest {
     /// Finds the longest of the first `looked_at` micro-batches of the first epoch, for ranks that together process
-    /// `per_window` micro-batches in an update.
+    /// `per_step` micro-batches in an update.
     ///
     /// # Errors
     ///
     /// The data cannot be read, or no item of it is supervised.
-    pub fn of(data: &Data<AnyBatch>, per_window: usize, looked_at: usize) -> Result<Self, RunError> {
+    pub fn of(data: &Data<AnyBatch>, per_step: usize, looked_at: usize) -> Result<Self, RunError> {
         // Its tokens, positions, samples, rows, and the tokens of each row that are labels only.
         let mut best: Option<(usize, Range<usize>, [usize; 3])> = None;
         let mut sums = [0usize; 4];
-        let cut = cut(data, per_window, Share::WHOLE)?;
+        let cut = cut(data, per_step, Share::WHOLE)?;
         for request in Requests::new(data.train.clone(), Cursor::default(), cut).take(looked_at) {
             let request = request?;
             if request.epoch > 0 {

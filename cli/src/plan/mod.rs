@@ -231,8 +231,8 @@ impl Run {
         };
         let parts = self.prepare_unbounded(model, folder, tell)?;
         let micro_batches = DataRun::from(self).micro_batches();
-        let per_window = micro_batches.saturating_mul(self.data_ranks());
-        let longest = |data: &Data<AnyBatch>| Longest::of(data, per_window, LOOKED_AT);
+        let per_step = micro_batches.saturating_mul(self.data_ranks());
+        let longest = |data: &Data<AnyBatch>| Longest::of(data, per_step, LOOKED_AT);
         let of_batch = longest(&parts.data)?;
         tell(&format!(
             "the longest of the first micro-batches has {} and {}",
@@ -400,7 +400,7 @@ impl Planner<'_> {
         let FirstShapes { first, shapes, read, within } =
             self.first_shapes(&order, &layout, recomputed, ranks)?;
         let params = || shapes.iter().map(|shape| layout.planned(shape));
-        let held = Held::of(params(), &order, self.run.windows_vary(), ranks, &*self.run.optimizer);
+        let held = Held::of(params(), &order, self.run.steps_vary(), ranks, &*self.run.optimizer);
         let mut all = sent(read.iter().map(|shape| layout.planned(shape)), &order, 0, ranks);
         for (kind, more) in within.calls() {
             let sent = all.entry(kind).or_default();

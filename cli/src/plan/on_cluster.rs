@@ -130,7 +130,7 @@ impl Planner<'_> {
         let params = || read.iter().map(|shape| prepared.layout.planned(shape));
         let sent = Traffic::of(params, &prepared.order, ranks);
         let all = shapes.iter().map(|shape| prepared.layout.planned(shape));
-        let held = Held::of(all, &prepared.order, self.run.windows_vary(), ranks, &*self.run.optimizer);
+        let held = Held::of(all, &prepared.order, self.run.steps_vary(), ranks, &*self.run.optimizer);
         let peak_bytes = held.peak(prepared.pass.activations as u64, prepared.pass.most as u64);
         let blocks = self.tracer.blocks();
         let passes = cluster.ranks() as f64 * prepared.order.micro_batches() as f64;

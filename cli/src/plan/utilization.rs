@@ -24,9 +24,9 @@ impl Run {
         let Some(peak_flops) = self.peak_flops.or_else(|| device::peak_flops(&parts.device, dtype)) else {
             return Ok(None);
         };
-        let per_window = DataRun::from(self).micro_batches().saturating_mul(self.data_ranks());
-        let longest = match Longest::of(&parts.data, per_window, LOOKED_AT) {
-            // A run may begin with windows that it skips.
+        let per_step = DataRun::from(self).micro_batches().saturating_mul(self.data_ranks());
+        let longest = match Longest::of(&parts.data, per_step, LOOKED_AT) {
+            // A run may begin with steps that it skips.
             Err(RunError::Plan(PlanError::NothingToLearn { .. })) => return Ok(None),
             longest => longest?,
         };

@@ -31,7 +31,7 @@ pub(crate) struct Record {
     pub sent: Curve,
     pub received: Curve,
     pub waiting: Curve,
-    /// Windows that made no update.
+    /// Steps that made no update.
     pub skips: Marks,
     /// Losses that were not finite.
     pub not_finite: Marks,

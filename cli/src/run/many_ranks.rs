@@ -24,9 +24,9 @@ impl Run {
         number_of_ranks(self.ranks)
     }
 
-    /// Whether a rank may have more micro-batches in a window than `accumulate` says. A global batch that is bounded by
-    /// tokens is divided among the ranks by samples.
-    pub(crate) fn windows_vary(&self) -> bool {
+    /// Whether a rank may have more micro-batches per optimizer step than `accumulate` says. A global batch that is
+    /// bounded by tokens is divided among the ranks by samples.
+    pub(crate) fn steps_vary(&self) -> bool {
         self.data_ranks() > 1 && matches!(self.batch.amount(), Amount::Tokens(_))
     }
 

@@ -27,8 +27,8 @@ impl Run {
         let Some(available) = memory::of_machine().filter(|_| parts.device_name.starts_with("cpu")) else {
             return Ok(());
         };
-        let per_window = DataRun::from(self).micro_batches().saturating_mul(self.data_ranks());
-        let first = Rows::of_first_micro_batch(&parts.data, per_window)?;
+        let per_step = DataRun::from(self).micro_batches().saturating_mul(self.data_ranks());
+        let first = Rows::of_first_micro_batch(&parts.data, per_step)?;
         let pass = ranks as f64 * first.least_bytes(&parts.config.attention());
         let order = self.counted_order();
         let needed = weights(&order) + pass;
@@ -125,8 +125,8 @@ struct Rows {
 impl Rows {
     /// Returns the rows of the first micro-batch without collating it; zero rows if the data does not know its token
     /// counts.
-    fn of_first_micro_batch<B: Batch>(data: &Data<B>, per_window: usize) -> Result<Self, DataError> {
-        let cut = cut(data, per_window, Share::WHOLE)?;
+    fn of_first_micro_batch<B: Batch>(data: &Data<B>, per_step: usize) -> Result<Self, DataError> {
+        let cut = cut(data, per_step, Share::WHOLE)?;
         let Some(request) = Requests::new(data.train.clone(), Cursor::default(), cut).next() else {
             return Ok(Self { rows: 0, tokens: 0 });
         };
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn the_first_micro_batch_is_counted_as_it_is_cut() {
         let data = Data::new(Windows::new((0..1000).map(|id| id % 7).collect::<Vec<_>>(), 9).unwrap());
-        let first = |data: Data<_>, per_window| Rows::of_first_micro_batch(&data, per_window).unwrap();
+        let first = |data: Data<_>, per_step| Rows::of_first_micro_batch(&data, per_step).unwrap();
         assert_eq!(first(data.clone().micro_batch(4), 2), Rows { rows: 4, tokens: 40 });
         assert_eq!(first(data.clone().micro_tokens(35), 1), Rows { rows: 3, tokens: 30 });
         let all = data.train.samples(0);

@@ -55,10 +55,10 @@ pub(crate) fn data_parallel() -> RunStrategy {
 impl Run {
     /// Returns the strategies with those that the rest of the run file implies, in their order. `batch.accumulate` becomes an
     /// [`Accumulate`]. Several ranks without a [`Zero`] get one of stage 0. Several ranks with `batch.micro_tokens` also get
-    /// an `Accumulate` if there is none, since a rank's part of a window may need several micro-batches.
+    /// an `Accumulate` if there is none, since a rank's part of a global batch may need several micro-batches.
     pub fn composed(&self) -> Vec<RunStrategy> {
         let mut strategies = self.strategies.clone();
-        let needs_sum = self.windows_vary() && first_effect(&strategies, |effects| effects.sums).is_none();
+        let needs_sum = self.steps_vary() && first_effect(&strategies, |effects| effects.sums).is_none();
         if let Some(micro_batches) = self.batch.accumulate.or(needs_sum.then_some(1)) {
             let dtype = self.batch.accumulate_dtype.map_or(FloatDType::F32, FloatDType::from);
             strategies.push(sum(micro_batches, dtype));

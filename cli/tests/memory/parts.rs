@@ -65,7 +65,7 @@ fn each_part_is_what_it_should_be() {
     let share = half.activation_bytes as f64 / all as f64;
     assert!((0.5..0.8).contains(&share), "{share}");
 
-    // The gradients held over a window, and an average that belongs to neither master nor optimizer.
+    // The gradients held over a step, and an average that belongs to neither master nor optimizer.
     let (summed, step) =
         train(layers, Trainer::new().with(Amp::f16()).with(Accumulate(2)).with(Ema::new(0.9)));
     assert_eq!(summed.gradient_bytes, 4 * parameters);

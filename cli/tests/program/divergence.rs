@@ -63,7 +63,7 @@ fn it_ends_with_advice_in_every_precision_and_exports_nothing() {
 
 #[test]
 fn a_sound_checkpoint_is_left_from_which_auto_goes_on() {
-    // A rate of 1e30 makes finite weights, but no finite window after them; 1e39 makes infinite weights.
+    // A rate of 1e30 makes finite weights, but no finite step after them; 1e39 makes infinite weights.
     for rate in ["1e30", "1e39"] {
         for keep in ["checkpoints.keep_last=1", "checkpoints.keep_last=2"] {
             for ranks in ["1", "2"] {

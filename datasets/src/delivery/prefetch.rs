@@ -35,7 +35,7 @@ use crate::{Batches, DataError, Request, SampleError};
 /// for delivered in Prefetch::new(windows, requests, 2, 4).take(6) {
 ///     let (request, batch) = delivered?;
 ///     assert_eq!(batch.samples(), request.positions.len());
-///     if let Some(cursor) = request.closes_window {
+///     if let Some(cursor) = request.ends_step {
 ///         // Step the optimizer. A checkpoint saved here resumes at `cursor`.
 ///     }
 /// }
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn a_failing_request_surfaces_at_its_place() {
-        let request = |positions| Request { epoch: 0, positions, closes_window: None };
+        let request = |positions| Request { epoch: 0, positions, ends_step: None };
         for workers in [0, 2] {
             let requests = vec![
                 Ok(request(0..1)),
@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn threads_work_at_once() {
         let workers = Workers::start(&Arc::new(Together(Barrier::new(2))), 2);
-        let request = |position| Request { epoch: 0, positions: position..position + 1, closes_window: None };
+        let request = |position| Request { epoch: 0, positions: position..position + 1, ends_step: None };
         let replies: Vec<_> = (0..4).map(|at| workers.compute(request(at))).collect();
         assert!(replies.iter().all(|reply| reply.recv().unwrap().is_ok()));
     }
@@ -373,7 +373,7 @@ mod tests {
     fn without_threads_no_batch_arrives() {
         let workers = Workers::start(&Arc::new(Together(Barrier::new(1))), 0);
         assert!(workers.is_empty());
-        let request = Request { epoch: 0, positions: 0..1, closes_window: None };
+        let request = Request { epoch: 0, positions: 0..1, ends_step: None };
         assert!(workers.compute(request).recv().is_err());
     }
 }

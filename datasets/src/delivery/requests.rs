@@ -13,15 +13,15 @@ pub struct Request {
     pub epoch: u64,
     /// The positions of the samples in the epoch's order.
     pub positions: Range<usize>,
-    /// The cursor after the window, on the window's last micro-batch.
-    pub closes_window: Option<Cursor>,
+    /// The cursor after the optimizer step, on the last micro-batch of the step.
+    pub ends_step: Option<Cursor>,
 }
 
 /// Yields the micro-batches after a cursor, without end.
 ///
-/// They come in windows: the micro-batches whose gradients make up one optimizer step. A window is a global batch, or a
-/// rank's part of it, as [`Cut`] defines it. It never crosses the end of an epoch, so the last window of an epoch may
-/// be smaller. The last micro-batch of a window [closes](Request::closes_window) it.
+/// The gradients of several micro-batches in a row make up one optimizer step. Their samples are a global batch, or a
+/// rank's part of it, as [`Cut`] defines it. It never crosses the end of an epoch, so the last one of an epoch may be
+/// smaller. The last micro-batch of a step [ends](Request::ends_step) it.
 ///
 /// # Errors
 ///
@@ -38,24 +38,24 @@ pub struct Request {
 /// let mut requests = Requests::new(five, Cursor::default(), cut).map(Result::unwrap);
 ///
 /// let (first, second) = (requests.next().unwrap(), requests.next().unwrap());
-/// assert_eq!((first.positions, first.closes_window), (0..2, None));
+/// assert_eq!((first.positions, first.ends_step), (0..2, None));
 /// assert_eq!(second.positions, 2..4);
-/// assert_eq!(second.closes_window, Some(Cursor { epoch: 0, consumed: 4 }));
+/// assert_eq!(second.ends_step, Some(Cursor { epoch: 0, consumed: 4 }));
 ///
 /// let third = requests.next().unwrap();
 /// assert_eq!(third.positions, 4..5);
-/// assert_eq!(third.closes_window, Some(Cursor { epoch: 1, consumed: 0 }));
+/// assert_eq!(third.ends_step, Some(Cursor { epoch: 1, consumed: 0 }));
 /// # Ok::<(), firebrick_datasets::DataError>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Requests<B> {
     batches: B,
     cut: Cut,
-    /// The epoch of the open window.
+    /// The epoch of the current step.
     epoch: u64,
-    /// The micro-batches of the open window that have not been requested yet.
+    /// The micro-batches of the current step that have not been requested yet.
     left: VecDeque<Range<usize>>,
-    /// The cursor after the open window.
+    /// The cursor after the current step.
     after: Cursor,
     failed: bool,
 }
@@ -66,8 +66,8 @@ impl<B: Batches> Requests<B> {
         Self { batches, cut, epoch: cursor.epoch, left: VecDeque::new(), after: cursor, failed: false }
     }
 
-    /// Opens the window at the cursor.
-    fn open_window(&mut self) -> Result<(), DataError> {
+    /// Begins the step at the cursor.
+    fn begin_step(&mut self) -> Result<(), DataError> {
         let Cursor { epoch, consumed } = self.after;
         let samples = self.batches.samples(epoch);
         if samples == 0 {
@@ -96,14 +96,14 @@ impl<B: Batches> Iterator for Requests<B> {
             return None;
         }
         if self.left.is_empty()
-            && let Err(error) = self.open_window()
+            && let Err(error) = self.begin_step()
         {
             self.failed = true;
             return Some(Err(error));
         }
         let positions = self.left.pop_front()?;
-        let closes_window = self.left.is_empty().then_some(self.after);
-        Some(Ok(Request { epoch: self.epoch, positions, closes_window }))
+        let ends_step = self.left.is_empty().then_some(self.after);
+        Some(Ok(Request { epoch: self.epoch, positions, ends_step }))
     }
 }
 
@@ -147,18 +147,18 @@ mod tests {
         Cursor { epoch, consumed }
     }
 
-    /// Cuts windows of `per_window` micro-batches of `micro` samples.
-    fn cut(micro: usize, per_window: usize) -> Cut {
-        Cut::new(Amount::Samples(micro * per_window), Amount::Samples(micro)).unwrap()
+    /// Cuts global batches of `per_step` micro-batches of `micro` samples.
+    fn cut(micro: usize, per_step: usize) -> Cut {
+        Cut::new(Amount::Samples(micro * per_step), Amount::Samples(micro)).unwrap()
     }
 
     #[test]
-    fn a_window_of_fewer_samples_at_the_end() {
+    fn a_global_batch_of_fewer_samples_at_the_end() {
         let requests = Requests::new(Epochs(vec![11]), cursor(3, 6), cut(2, 3));
         let shown: Vec<_> = requests
             .map(Result::unwrap)
             .take(4)
-            .map(|request| (request.epoch, request.positions, request.closes_window))
+            .map(|request| (request.epoch, request.positions, request.ends_step))
             .collect();
         let expected = [(3, 6..8, None), (3, 8..10, None), (3, 10..11, Some(cursor(4, 0))), (4, 0..2, None)];
         assert_eq!(shown, expected);
@@ -184,15 +184,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn training_resumes_at_any_closed_window(
+        fn training_resumes_after_any_step(
             samples in prop::collection::vec(1_usize..30, 1..4),
-            micro_batch in 1_usize..6, per_window in 1_usize..5, windows in 1_usize..20,
+            micro_batch in 1_usize..6, per_step in 1_usize..5, steps in 1_usize..20,
         ) {
             let epochs = Epochs(samples);
             let mut expected = cursor(0, 0);
-            let mut left = windows;
+            let mut left = steps;
             let mut requests =
-                Requests::new(epochs.clone(), expected, cut(micro_batch, per_window));
+                Requests::new(epochs.clone(), expected, cut(micro_batch, per_step));
             while left > 0 {
                 let request = requests.next().unwrap().unwrap();
                 prop_assert_eq!(request.epoch, expected.epoch);
@@ -201,14 +201,14 @@ mod tests {
                 expected.consumed = request.positions.end;
                 if expected.consumed == epochs.samples(expected.epoch) {
                     expected = cursor(expected.epoch + 1, 0);
-                    prop_assert!(request.closes_window.is_some());
+                    prop_assert!(request.ends_step.is_some());
                 }
-                if let Some(after) = request.closes_window {
+                if let Some(after) = request.ends_step {
                     prop_assert_eq!(after, expected);
                     left -= 1;
                 }
             }
-            let resumed = Requests::new(epochs, expected, cut(micro_batch, per_window));
+            let resumed = Requests::new(epochs, expected, cut(micro_batch, per_step));
             let resumed: Vec<_> = resumed.take(20).map(Result::unwrap).collect();
             let straight: Vec<_> = requests.take(20).map(Result::unwrap).collect();
             prop_assert_eq!(resumed, straight);

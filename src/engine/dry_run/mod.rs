@@ -33,14 +33,18 @@ use watch::{Reads, watched};
 /// The run itself stays as it is: the pass only reads parameters, the first step makes its batch again, and dropout
 /// and all else that acts in training only is off, so no random number is drawn and no running mean moves. All ranks
 /// try the same batch, so that they exchange the same.
-pub(crate) fn dry_run<M, B>(session: &mut Session<M>, data: &Data<B>, window: usize) -> Result<(), TrainError>
+pub(crate) fn dry_run<M, B>(
+    session: &mut Session<M>,
+    data: &Data<B>,
+    per_step: usize,
+) -> Result<(), TrainError>
 where
     M: Objective<B>,
     B: Batch,
 {
     let pass = session.pass().apart();
     if pass.dtype() != FloatDType::F32 {
-        let batch = || first_batch(&data.train, data, window);
+        let batch = || first_batch(&data.train, data, per_step);
         Trial { pass, world: session.world().clone() }.make(session.replica(), batch)?;
         // The memory of the trial is not part of the run's peak.
         reset_peak();
@@ -62,13 +66,13 @@ where
 pub(super) fn first_batch<B: Batch>(
     batches: &Stream<B>,
     data: &Data<B>,
-    window: usize,
+    per_step: usize,
 ) -> Result<Option<B>, TrainError> {
     if batches.samples(0) == 0 {
         return Ok(None);
     }
     for request in
-        Requests::new(batches.clone(), Cursor::default(), cut(data, window, Share::WHOLE)?).take(16)
+        Requests::new(batches.clone(), Cursor::default(), cut(data, per_step, Share::WHOLE)?).take(16)
     {
         let request = request?;
         let batch = batches.batch(request.epoch, request.positions)?;

@@ -18,18 +18,18 @@ use crate::{Data, Objective, ResumeError, TrainError};
 pub(crate) struct Asked<'a, B> {
     /// The data.
     pub data: &'a Data<B>,
-    /// The micro-batches of a rank in a window.
-    pub window: usize,
+    /// The micro-batches per optimizer step, on a rank.
+    pub per_step: usize,
     /// Where training starts.
     pub cursor: Cursor,
-    /// The windows to come. Windows may be skipped, so training may read more of them.
-    pub windows: u64,
+    /// The steps to come. Some may be skipped, so training may take more of them.
+    pub steps: u64,
 }
 
-/// Windows that are asked about beyond those of the run, at least, since training skips some of them.
+/// Steps that are asked about beyond those of the run, at least, since training skips some of them.
 const SKIPPED: u64 = 32;
 
-/// Asks the model of a session about the samples of its windows to come and of the evaluations, unless the answers are
+/// Asks the model of a session about the samples of its steps to come and of the evaluations, unless the answers are
 /// `known`. Every rank calls it, and all get all answers. `say` is told the number of answers, from time to time.
 ///
 /// Each micro-batch is one of a run on one rank. The model computes in the dtype of training, with dropout off.
@@ -48,7 +48,7 @@ where
     M: Objective<B>,
     B: Batch,
 {
-    let Asked { data, window, cursor, windows } = asked;
+    let Asked { data, per_step, cursor, steps } = asked;
     let world = session.world().clone();
     let mut asking = Asking {
         model: session.valid_replica(),
@@ -69,14 +69,14 @@ where
         return Err(StrategyError::NotCompared.into());
     }
     asking.about(first)?;
-    let mut left = windows.saturating_add((windows / 8).max(SKIPPED));
-    let whole = cut(data, window.saturating_mul(world.size()), Share::WHOLE)?;
+    let mut left = steps.saturating_add((steps / 8).max(SKIPPED));
+    let whole = cut(data, per_step.saturating_mul(world.size()), Share::WHOLE)?;
     for request in Requests::new(data.train.clone(), cursor, whole) {
         let request = request?;
         if left == 0 {
             break;
         }
-        left -= u64::from(request.closes_window.is_some());
+        left -= u64::from(request.ends_step.is_some());
         // Several ranks ask one another in each round.
         if world.size() == 1 && interrupter.should_stop() {
             return Err(ResumeError::Interrupted.into());

@@ -11,14 +11,14 @@ use crate::accounting::{ParameterBytes, Placement};
 use crate::engine::step::Step;
 use crate::memory::{Beyond, PassPeak};
 
-/// Windows in which everything is measured, where a look is not free: before the optimizer has a state, and after.
+/// Steps in which everything is measured, where a look is not free: before the optimizer has a state, and after.
 const MEASURED: u64 = 2;
 
 /// Measures the memory of a session, and checks it against a budget.
 ///
-/// On the CPU a look at the memory in use is free, and everything is measured in each window. A device's pool is asked
-/// through the queue of operations, which a look holds up. After the first windows it is asked once in each: after the last
-/// forward pass and after the update, in turns. What a window does not look at is reported as it was seen last.
+/// On the CPU a look at the memory in use is free, and everything is measured in each step. A device's pool is asked
+/// through the queue of operations, which a look holds up. After the first steps it is asked once in each: after the last
+/// forward pass and after the update, in turns. What a step does not look at is reported as it was seen last.
 #[derive(Debug)]
 pub(super) struct MemoryProbe {
     /// Bytes of master, replica, gradients and optimizer state.
@@ -26,19 +26,20 @@ pub(super) struct MemoryProbe {
     /// The limit on the bytes on the device.
     pub budget: Option<usize>,
     device: Device,
-    /// Windows with items so far.
-    windows: u64,
-    /// What this window looks at.
+    /// Steps with items so far.
+    steps: u64,
+    /// What this step looks at.
     look: Look,
-    /// What the last pass of this window took, until its gradients are collected.
+    /// What the last pass of this step took, until its gradients are collected.
     taken: PassPeak,
-    /// The gradients of this window.
+    /// The gradients of this step.
     gradients: GradientBytes,
-    /// Bytes in use before the last pass that was measured, without gradients and without what the window's passes share.
+    /// Bytes in use before the last pass that was measured, without gradients and without what the passes of the step
+    /// share.
     before: usize,
     /// Gradients that the stages held then.
     held_before: usize,
-    /// Bytes that the passes of the window share, and an earlier one has allocated.
+    /// Bytes that the passes of the step share, and an earlier one has allocated.
     shared: usize,
     /// Bytes in use after the last step that was looked at.
     live: usize,
@@ -46,7 +47,7 @@ pub(super) struct MemoryProbe {
     activations: usize,
 }
 
-/// What one window looks at.
+/// What one step looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
     /// Each pass from begin to end, and the end of the step.
@@ -57,7 +58,7 @@ enum Look {
     End,
 }
 
-/// Bytes of the gradients of one window.
+/// Bytes of the gradients of one step.
 #[derive(Clone, Copy, Debug, Default)]
 struct GradientBytes {
     /// The most that a pass left.
@@ -73,7 +74,7 @@ impl MemoryProbe {
             bytes,
             budget: None,
             device: device.clone(),
-            windows: 0,
+            steps: 0,
             look: Look::Everything,
             taken: PassPeak::default(),
             gradients: GradientBytes::default(),
@@ -93,14 +94,14 @@ impl MemoryProbe {
         }
     }
 
-    /// Begins a window. Returns whether its passes are measured in a device's pool, where parameters that come during
+    /// Begins a step. Returns whether its passes are measured in a device's pool, where parameters that come during
     /// a pass would count as its own.
     pub fn begin(&mut self) -> bool {
         let is_free = is_host(&self.device);
-        self.windows += 1;
-        self.look = match is_free || self.windows <= MEASURED {
+        self.steps += 1;
+        self.look = match is_free || self.steps <= MEASURED {
             true => Look::Everything,
-            false if self.windows.is_multiple_of(2) => Look::End,
+            false if self.steps.is_multiple_of(2) => Look::End,
             false => Look::Pass,
         };
         self.gradients = GradientBytes::default();
@@ -117,7 +118,7 @@ impl MemoryProbe {
         Some(beyond)
     }
 
-    /// Looks after a forward pass, the window's last or not.
+    /// Looks after a forward pass, the step's last or not.
     pub fn after_forward(&self, is_last: bool, step: &mut Step) {
         if self.look == Look::Everything || (self.look == Look::Pass && is_last) {
             step.sample_memory(&self.device);
@@ -164,7 +165,7 @@ impl MemoryProbe {
         self.check(found, Moment::Pass)
     }
 
-    /// Counts what the stages hold of the window's gradients.
+    /// Counts what the stages hold of the gradients of the step.
     pub fn after_collect(&mut self, holds: usize) {
         self.gradients.holds = holds;
         self.gradients.held = self.gradients.held.max(holds);
@@ -172,7 +173,7 @@ impl MemoryProbe {
         Beyond::holding(self.held_on_device(), &self.device);
     }
 
-    /// Ends the passes of a window.
+    /// Ends the passes of a step.
     pub fn end_passes(&mut self) {
         // If a stage holds the sum, the gradients of a backward pass are only transient.
         let GradientBytes { left, held, .. } = self.gradients;
@@ -195,7 +196,7 @@ impl MemoryProbe {
         self.check(OnDevice { gradients, ..OnDevice::between_steps(&self.bytes) }, Moment::Update)
     }
 
-    /// Ends a window: reports what it did not look at, and keeps what it did.
+    /// Ends a step: reports what it did not look at, and keeps what it did.
     pub fn end(&mut self, step: &mut Step) {
         match self.look {
             // The last micro-batch has no pass if it has no items.
@@ -213,7 +214,7 @@ impl MemoryProbe {
         step.bytes = self.bytes;
     }
 
-    /// Reports the bytes of a window without a pass.
+    /// Reports the bytes of a step without a pass.
     pub fn without_pass(&self, step: &mut Step) {
         match is_host(&self.device) {
             true => step.sample_memory(&self.device),

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! prepared.rs  a run whose strategies have started, and how its session begins
-//! passes.rs    the passes of a window, and those between forward and backward
+//! passes.rs    the passes of a step, and those between forward and backward
 //! weights.rs   master and replica, and where their values are
-//! update.rs    applies a window's gradients, skips them, or leaves the decision to the device
+//! update.rs    applies the gradients of a step, skips them, or leaves the decision to the device
 //! updater.rs   the optimizer with its schedule; a new master becomes master and replica, whole or part by part
 //! memory.rs    the bytes that a session holds, and their limit
 //! ranks.rs     what ranks tell each other of a step
@@ -35,7 +35,7 @@ use crate::accounting::budget::{Moment, OnDevice};
 use crate::accounting::{ParameterBytes, trainable_bytes};
 use crate::checkpoint::{Layout, StateSize};
 use crate::engine::agreement::Tells;
-use crate::engine::feed::{Feed, Share, Window};
+use crate::engine::feed::{Feed, RankBatch, Share};
 use crate::engine::step::Step;
 use crate::observe::rank_report::Exchanged;
 use crate::scratch::Values;
@@ -92,13 +92,13 @@ impl<M: Module> Session<M> {
         Self { pass: self.pass.smoothing_labels(share), ..self }
     }
 
-    /// Runs one window: forward and backward of each micro-batch, then the update unless it is skipped.
+    /// Runs one optimizer step: forward and backward of each micro-batch, then the update unless it is skipped.
     ///
-    /// `feed` supplies a batch for a rank that has no items but must take part in a collective pass, and the window that
-    /// several ranks tell each other of in advance. [`Step::of_all`] says what all ranks `tell`.
+    /// `feed` supplies a batch for a rank that has no items but must take part in a collective pass, and the next global
+    /// batch, of which several ranks tell each other in advance. [`Step::of_all`] says what all ranks `tell`.
     pub(crate) fn step<B: Batch>(
         &mut self,
-        window: Window<B>,
+        batch: RankBatch<B>,
         feed: &mut Feed<B>,
         tells: Tells,
     ) -> Result<Step, TrainError>
@@ -106,13 +106,13 @@ impl<M: Module> Session<M> {
         M: Objective<B>,
     {
         self.weights.renew();
-        let step = self.run(window, feed, tells);
+        let step = self.run(batch, feed, tells);
         self.having_read(step)
     }
 
     fn run<B: Batch>(
         &mut self,
-        window: Window<B>,
+        batch: RankBatch<B>,
         feed: &mut Feed<B>,
         tells: Tells,
     ) -> Result<Step, TrainError>
@@ -120,7 +120,7 @@ impl<M: Module> Session<M> {
         M: Objective<B>,
     {
         let (started, before) = (Instant::now(), self.ranks.begin());
-        let of_all = self.ranks.window_of_all(&window)?;
+        let of_all = self.ranks.global_counts(&batch)?;
         let mut step = Step::new(self.updater.updates, of_all.items.iter().sum(), of_all.tokens);
         if step.items == 0 {
             return self.without_items(step, feed, tells, &before);
@@ -128,8 +128,8 @@ impl<M: Module> Session<M> {
         if self.memory.begin() {
             self.arrive()?;
         }
-        let passes = self.pass.of_window();
-        let mut batches = Passes::new(window, of_all.items, self.pass.is_collective(), self.seed);
+        let passes = self.pass.of_step();
+        let mut batches = Passes::new(batch, of_all.items, self.pass.is_collective(), self.seed);
         let (mut outcome, mut agreement) = (Outcome::Hold, None);
         // Without a pipeline, forward and backward passes take turns.
         for order in batches.steps(&passes) {
@@ -170,7 +170,7 @@ impl<M: Module> Session<M> {
         Ok(step)
     }
 
-    /// Makes no update from a window in which no rank has items.
+    /// Ends a step in which no rank has items, without an update.
     fn without_items<B: Batch>(
         &mut self,
         mut step: Step,
@@ -184,7 +184,7 @@ impl<M: Module> Session<M> {
         Ok(step)
     }
 
-    /// Runs a micro-batch forward, in a pass of its window.
+    /// Runs a micro-batch forward, in a pass of its step.
     fn forward<B: Batch>(
         &mut self,
         passes: &Pass,
@@ -216,7 +216,7 @@ impl<M: Module> Session<M> {
         Ok(())
     }
 
-    /// Runs a batch forward, up to its share of the window's mean loss.
+    /// Runs a batch forward, up to its share of the mean loss of the step.
     fn forward_of<B: Batch>(
         &mut self,
         pass: &Pass,
@@ -258,8 +258,8 @@ impl<M: Module> Session<M> {
         Ok(Forward { model, pass, loss: Some(loss), awaited })
     }
 
-    /// Runs the backward pass of a micro-batch that has run forward. Returns its share of the gradients of the window's mean loss, and
-    /// whether it is the window's last one.
+    /// Runs the backward pass of a micro-batch that has run forward. Returns its share of the gradients of the mean
+    /// loss of the step, and whether it is the step's last one.
     fn backward<B: Batch>(
         &mut self,
         at: (usize, usize),

@@ -1,4 +1,4 @@
-//! The passes of a window: what is left of its micro-batches, and the passes between forward and backward.
+//! The passes of an optimizer step: what is left of its micro-batches, and the passes between forward and backward.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use firebrick_strategies::{Pass, PipelineStep};
 
 use super::weights::AwaitedParams;
 use crate::TrainError;
-use crate::engine::feed::{Feed, MicroBatch, Window};
+use crate::engine::feed::{Feed, MicroBatch, RankBatch};
 use crate::memory::Beyond;
 
-/// The micro-batches of a window, each of which has one pass through every stage of this rank.
+/// The micro-batches of an optimizer step, each of which has one pass through every stage of this rank.
 pub(super) struct Passes<B, M> {
     epoch: u64,
     micro_batches: Vec<MicroBatch<B>>,
@@ -47,8 +47,8 @@ pub(super) enum PassBatch<B> {
 }
 
 impl<B: Batch, M> Passes<B, M> {
-    pub fn new(window: Window<B>, items: Vec<usize>, is_collective: bool, seed: u64) -> Self {
-        let Window { epoch, batches: micro_batches, .. } = window;
+    pub fn new(batch: RankBatch<B>, items: Vec<usize>, is_collective: bool, seed: u64) -> Self {
+        let RankBatch { epoch, micro_batches, .. } = batch;
         Self {
             epoch,
             micro_batches,
@@ -61,15 +61,15 @@ impl<B: Batch, M> Passes<B, M> {
         }
     }
 
-    /// Returns what `pass` runs in this window, in order: forward and backward passes.
+    /// Returns what `pass` runs in this optimizer step, in order: forward and backward passes.
     pub fn steps(&mut self, pass: &Pass) -> Vec<PipelineStep> {
         let steps = pass.steps(self.items.len());
         self.left = steps.len() / 2;
         steps
     }
 
-    /// Returns the forward pass of a step, like `pass` but for its draws and its stage, with its batch. `None` without a batch, as not
-    /// even a NaN of its activations may count.
+    /// Returns the forward pass of a step of the pipeline, like `pass` but for its draws and its stage, with its batch.
+    /// `None` without a batch, as not even a NaN of its activations may count.
     pub fn given(
         &mut self,
         step: (usize, usize),
@@ -103,7 +103,7 @@ impl<B: Batch, M> Passes<B, M> {
         self.between.insert(step, forward);
     }
 
-    /// Takes the pass of a step to run backward, and whether it is the last one of the window.
+    /// Takes the pass of a step of the pipeline to run backward, and whether it is the last one of the optimizer step.
     pub fn end(&mut self, step: (usize, usize)) -> (Option<Forward<M>>, bool) {
         self.left -= 1;
         (self.between.remove(&step).flatten(), self.left == 0)

@@ -73,8 +73,8 @@ impl<M: Module + 'static> PreparedRun<M> {
         Ok(Self { stages, model, adaptation, device, order, pass, world, opens_disk: false })
     }
 
-    /// The number of micro-batches in a window.
-    pub fn window(&self) -> usize {
+    /// The number of micro-batches per optimizer step, on a rank.
+    pub fn micro_batches(&self) -> usize {
         self.order.micro_batches()
     }
 
@@ -83,14 +83,14 @@ impl<M: Module + 'static> PreparedRun<M> {
         Share::of(&self.world, self.order.ranks_per_batch())
     }
 
-    /// Rejects windows of several micro-batches per rank if no strategy sums their gradients.
+    /// Rejects optimizer steps of several micro-batches per rank if no strategy sums their gradients.
     ///
     /// # Errors
     ///
     /// [`TrainError::NotSummed`].
     pub fn require_sums<B: Batch>(&self, data: &Data<B>) -> Result<(), TrainError> {
         match self.order.sums_micro_batches()
-            || !several_micro_batches(data, self.window(), self.share().ranks)
+            || !several_micro_batches(data, self.micro_batches(), self.share().ranks)
         {
             true => Ok(()),
             false => Err(TrainError::NotSummed),

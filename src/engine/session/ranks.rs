@@ -5,8 +5,8 @@ use firebrick_strategies::{Agreed, Agreement};
 use firebrick_world::Communicator;
 
 use crate::TrainError;
-use crate::engine::agreement::{PartOfStep, PartOfWindow, StepOfAll, Tells, WindowOfAll};
-use crate::engine::feed::{Feed, Share, Window};
+use crate::engine::agreement::{GlobalCounts, PartOfStep, RankCounts, StepOfAll, Tells};
+use crate::engine::feed::{Feed, RankBatch, Share};
 use crate::engine::step::Step;
 use crate::observe::rank_report::Exchanged;
 
@@ -18,8 +18,8 @@ pub(super) struct Ranks {
     per_batch: usize,
     /// Counts what is exchanged for each step.
     counted: ExchangeTally,
-    /// The next window over all ranks, if they have told each other of it.
-    next: Option<WindowOfAll>,
+    /// The counts of the next global batch, if the ranks have told each other of it.
+    next: Option<GlobalCounts>,
 }
 
 impl Ranks {
@@ -32,9 +32,9 @@ impl Ranks {
         Share::of(&self.world, self.per_batch)
     }
 
-    /// Returns the rank's part of a window. What ranks share is part of the first one's.
-    fn part_of<B: Batch>(&self, window: &Window<B>) -> PartOfWindow {
-        PartOfWindow::of(window, self.world.rank().is_multiple_of(self.per_batch))
+    /// Returns the counts of the rank's share of a global batch. What ranks share counts on the first of them only.
+    fn counts_of<B: Batch>(&self, batch: &RankBatch<B>) -> RankCounts {
+        RankCounts::of(batch, self.world.rank().is_multiple_of(self.per_batch))
     }
 
     /// Begins a step: returns from where to count what it exchanges.
@@ -57,20 +57,20 @@ impl Ranks {
         self.counted.rest()
     }
 
-    /// Returns what all ranks know of a window: what they told each other in the step before, or tell now.
+    /// Returns what all ranks know of a global batch: what they told each other in the step before, or tell now.
     ///
     /// # Errors
     ///
-    /// The same as [`WindowOfAll::agree`].
-    pub fn window_of_all<B: Batch>(&mut self, window: &Window<B>) -> Result<WindowOfAll, TrainError> {
+    /// The same as [`GlobalCounts::agree`].
+    pub fn global_counts<B: Batch>(&mut self, batch: &RankBatch<B>) -> Result<GlobalCounts, TrainError> {
         match self.next.take() {
             Some(of_all) => Ok(of_all),
-            None => WindowOfAll::agree(&self.world, self.part_of(window)),
+            None => GlobalCounts::agree(&self.world, self.counts_of(batch)),
         }
     }
 
-    /// Prepares what this rank tells the others in a step, if there are others: its part of the loss, the next window,
-    /// what the training loop tells, and whom the rank has waited for since `before`.
+    /// Prepares what this rank tells the others in a step, if there are others: its part of the loss, its share of the
+    /// next global batch, what the training loop tells, and whom the rank has waited for since `before`.
     pub fn telling<B: Batch>(
         &self,
         updates: u64,
@@ -83,7 +83,7 @@ impl Ranks {
             return None;
         }
         let next = if may_end { None } else { feed.peek() };
-        let next = next.map(|next| self.part_of(next)).unwrap_or_default();
+        let next = next.map(|next| self.counts_of(next)).unwrap_or_default();
         let part = PartOfStep { updates, stops, saving, next };
         let (world, before) = (self.world.clone(), before.clone());
         let numbers = move || part.numbers(Exchanged::of(&world).since(&before).slowest());

@@ -1,10 +1,10 @@
 //! Updates of a session: made, skipped, or left to the device's decision.
 //!
-//! A window makes no update if the norm of its gradients is not finite. On the CPU and among several ranks the norm is read
-//! first. On a GPU the update is launched at once, with the norm as its guard: if it is not finite, the kernels change
-//! nothing. The host counts the update as made, and reads the norm when the device has long copied it, once the next
-//! window's first pass is submitted. If there was no update, it then takes back what it had counted, so that the run goes
-//! on as if it had waited. A loss scale that depends on the decision is chosen by the device too.
+//! A step makes no update if the norm of its gradients is not finite. On the CPU and among several ranks the norm is
+//! read first. On a GPU the update is launched at once, with the norm as its guard: if it is not finite, the kernels
+//! change nothing. The host counts the update as made, and reads the norm when the device has long copied it, once the
+//! first pass of the next step is submitted. If there was no update, it then takes back what it had counted, so that
+//! the run goes on as if it had waited. A loss scale that depends on the decision is chosen by the device too.
 
 use std::collections::HashSet;
 
@@ -33,8 +33,8 @@ pub(super) enum LossScale {
 }
 
 impl<M: Module> Session<M> {
-    /// Applies or skips the window's gradients, or leaves the decision to the device. Several ranks tell each other about
-    /// the step, unless a stage has made them.
+    /// Applies or skips the gradients of the step, or leaves the decision to the device. Several ranks tell each other
+    /// about the step, unless a stage has made them.
     pub(super) fn settle(
         &mut self,
         outcome: Outcome,
@@ -71,7 +71,7 @@ impl<M: Module> Session<M> {
                 }
             }
             Outcome::Skip(reason) => Err(reason),
-            // The closing micro-batch cannot be held: `Stages::collect` returns an error.
+            // The last micro-batch of a step cannot be held: `Stages::collect` returns an error.
             Outcome::Hold => Err(SkipReason::NoItems),
         };
         let mut agreed = None;
@@ -83,20 +83,20 @@ impl<M: Module> Session<M> {
         match (agreed, fit) {
             (None, Ok(grads)) => {
                 self.update(grads, None, step)?;
-                Ok(self.stages.after_window(&Settled::Applied)?)
+                Ok(self.stages.after_step(&Settled::Applied)?)
             }
             (Some(reason), _) | (None, Err(reason)) => self.skip(reason, step),
         }
     }
 
-    /// Makes no update from a window.
+    /// Ends a step without an update.
     pub(super) fn skip(&mut self, reason: SkipReason, step: &mut Step) -> Result<(), TrainError> {
         self.confirm()?;
         step.update = self.updater.updates;
         step.loss_scale = self.stages.loss_scale();
         let settled = Settled::Skipped(reason);
         step.settled = Some(settled.clone());
-        Ok(self.stages.after_window(&settled)?)
+        Ok(self.stages.after_step(&settled)?)
     }
 
     /// Waits until the last update is over: all of the replica is there, and it is known whether the device has made the update.
@@ -123,7 +123,7 @@ impl<M: Module> Session<M> {
                 self.updater.updates -= 1;
             }
         }
-        Ok(self.stages.after_window(&settled)?)
+        Ok(self.stages.after_step(&settled)?)
     }
 
     /// Confirms the last update between two steps, and waits for the parameters that are on their way. What is exchanged for
@@ -164,7 +164,7 @@ impl<M: Module> Session<M> {
             .or_else(|| self.stages.loss_scale().map(LossScale::Known))
     }
 
-    /// Lets the device choose the loss scale of the next window by this window's norm, `[1]`, if its decision moves it.
+    /// Lets the device choose the loss scale of the next step by the norm of this one, `[1]`, if its decision moves it.
     fn loss_scale_by(&mut self, norm: &Tensor<1>) -> Option<Tensor<1>> {
         let after = |settled| self.stages.loss_scale_after(&settled);
         let applied = after(Settled::Applied)?;

@@ -53,7 +53,7 @@ pub(super) struct UndecidedUpdate {
     pub norm: Late,
     /// The parameters that have a gradient.
     pub params: HashSet<ParamId>,
-    /// The factor of the next window's loss, `[1]`, if the decision moves it.
+    /// The factor of the loss of the next step, `[1]`, if the decision moves it.
     pub loss_scale: Option<Tensor<1>>,
 }
 

@@ -133,7 +133,7 @@ where
         }
     }
 
-    /// The number of the first round, and the number of windows already computed in it, those without an update included.
+    /// The number of the first round, and the number of steps already made in it, those without an update included.
     pub fn begun(&self) -> (usize, u64) {
         let progress = &self.progress;
         (progress.rounds.saturating_add(1), progress.round_windows)
@@ -202,12 +202,12 @@ where
         let mut before = Instant::now();
         let (start, begun) = (self.progress.round_start, self.session.updates());
         loop {
-            let window = self.feed.window()?;
-            let (epoch, after) = (window.epoch, window.after);
+            let batch = self.feed.next_batch()?;
+            let (epoch, after) = (batch.epoch, batch.after);
             let (stops, saving) = (self.interrupter.should_stop(), self.is_saving());
             let tells = Tells { stops, saving, may_end: self.may_end_at(after) };
             self.recorder.begin(self.session.updates() + 1, self.session.world());
-            let mut step = self.session.step(window, &mut self.feed, tells)?;
+            let mut step = self.session.step(batch, &mut self.feed, tells)?;
             if let Some(of_all) = &step.of_all {
                 (self.stops, self.saving) = (of_all.stops, of_all.saving);
             }
@@ -283,7 +283,7 @@ where
             }
     }
 
-    /// Whether the run is over once an update has been made from the window before this position of the data.
+    /// Whether the run is over once an update has been made from the global batch before this position of the data.
     fn may_end_at(&self, after: Cursor) -> bool {
         match self.plan.end_epoch {
             Some(end) => after.epoch >= end,

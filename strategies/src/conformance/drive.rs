@@ -1,4 +1,4 @@
-//! A run of the checks: windows through a composition, in the order of the trainer's calls.
+//! A run of the checks: optimizer steps through a composition, in the order of the trainer's calls.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -12,10 +12,10 @@ use crate::{
     Composition, Draws, Grads, Outcome, Pass, Settled, Setup, SkipReason, StageState, Stages, StrategyError,
 };
 
-/// Samples in a window.
+/// Samples of a global batch.
 const SAMPLES: usize = 8;
 
-/// How a window's samples are spread over its micro-batches.
+/// How the samples of a global batch are spread over its micro-batches.
 #[derive(Clone, Copy)]
 pub enum Spread {
     /// Alike, as far as they divide.
@@ -24,7 +24,7 @@ pub enum Spread {
     AtOnce,
 }
 
-/// A run between two windows.
+/// A run between two steps.
 pub struct Drive {
     stages: Stages<Probe>,
     /// Master and replica; absent only during an update.
@@ -32,9 +32,10 @@ pub struct Drive {
     /// Without a state of its own.
     optimizer: ModuleOptimizer,
     pass: Pass,
-    window: usize,
+    /// Micro-batches per optimizer step.
+    per_step: usize,
     sums: bool,
-    /// The samples of this rank in a window.
+    /// The samples of this rank in a global batch.
     share: Range<usize>,
 }
 
@@ -48,7 +49,7 @@ impl Drive {
         Self::resume(recipe, model, device, |_| Ok(()))
     }
 
-    /// Starts the strategies on one of several ranks, each of which takes its share of every window.
+    /// Starts the strategies on one of several ranks, each of which takes its share of every global batch.
     pub fn start_among(
         recipe: &impl Composition<Probe>,
         model: Probe,
@@ -79,12 +80,12 @@ impl Drive {
         let share = SAMPLES * rank / ranks..SAMPLES * (rank + 1) / ranks;
         let mut setup = Setup::new(&model, device).among(world);
         let mut stages = recipe.start(&mut setup)?;
-        let (window, sums) = (setup.order().micro_batches(), setup.order().sums_micro_batches());
+        let (per_step, sums) = (setup.order().micro_batches(), setup.order().sums_micro_batches());
         let pass = setup.into_pass();
         let master = stages.init_master(model)?;
         let pair = Some(publish(&mut stages, master)?);
         restore(&mut stages)?;
-        Ok(Self { stages, pair, optimizer: SgdConfig::new().init(), pass, window, sums, share })
+        Ok(Self { stages, pair, optimizer: SgdConfig::new().init(), pass, per_step, sums, share })
     }
 
     /// Whether a strategy sums micro-batches.
@@ -106,17 +107,17 @@ impl Drive {
         (self.stages.save(), self.stages.averaged(), self.master().clone())
     }
 
-    /// Runs a window. Of every three, one overflows and makes no update.
-    pub fn window(&mut self, number: usize, spread: Spread) -> Result<(), StrategyError> {
+    /// Runs an optimizer step. Of every three, one overflows and makes no update.
+    pub fn step(&mut self, number: usize, spread: Spread) -> Result<(), StrategyError> {
         let scale = self.stages.loss_scale().unwrap_or(1.0) / SAMPLES as f64;
         let poison = if number % 3 == 1 { f64::INFINITY } else { 1.0 };
         let mut outcome = Outcome::Hold;
-        let pass = self.pass.of_window();
-        for micro in 0..self.window {
-            let closes = micro + 1 == self.window;
+        let pass = self.pass.of_step();
+        for micro in 0..self.per_step {
+            let closes = micro + 1 == self.per_step;
             let all = self.share.len();
             let samples = match spread {
-                Spread::Even => all * micro / self.window..all * (micro + 1) / self.window,
+                Spread::Even => all * micro / self.per_step..all * (micro + 1) / self.per_step,
                 Spread::AtOnce => 0..if closes { all } else { 0 },
             };
             let (master, replica) = self.pair.as_ref().expect("both are back after each update");
@@ -148,7 +149,7 @@ impl Drive {
             Outcome::Skip(reason) => Settled::Skipped(reason),
             Outcome::Hold => Settled::Skipped(SkipReason::NoItems),
         };
-        self.stages.after_window(&settled)
+        self.stages.after_step(&settled)
     }
 
     /// Returns the whole model, on every rank.

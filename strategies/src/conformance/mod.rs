@@ -47,11 +47,11 @@ pub enum Law {
     Alias,
     /// Parameters that are published by themselves are those that are published together, to the bit.
     Each,
-    /// A window of several micro-batches equals one large batch of the same samples.
-    Window,
+    /// An optimizer step of several micro-batches equals one large batch of the same samples.
+    Accumulate,
     /// A setting without effect changes no bit of the trained model.
     Identity,
-    /// Several ranks that share each window train the model that one rank trains.
+    /// Several ranks that share each global batch train the model that one rank trains.
     Ranks,
 }
 
@@ -86,11 +86,12 @@ pub enum ConformanceError {
     },
 }
 
-/// Checks [`Law::Recipe`], [`Law::Gather`], [`Law::Each`], [`Law::Alias`], [`Law::Restore`] and [`Law::Window`], in this order.
+/// Checks [`Law::Recipe`], [`Law::Gather`], [`Law::Each`], [`Law::Alias`], [`Law::Restore`] and [`Law::Accumulate`], in
+/// this order.
 ///
 /// `device` is an autodiff device. `tolerance` is the largest difference for [`Law::Gather`], relative to a parameter's
-/// largest value, and for [`Law::Window`], relative to its largest update: about 1e-4 for a strategy that computes in
-/// f32, and 5e-2 for one in half precision.
+/// largest value, and for [`Law::Accumulate`], relative to its largest update: about 1e-4 for a strategy that computes
+/// in f32, and 5e-2 for one in half precision.
 ///
 /// # Errors
 ///
@@ -106,19 +107,19 @@ pub fn check(
     check_master(recipe, device, tolerance)?;
     check_restore(recipe, device, &mut whole)?;
     if whole.sums() {
-        return check_window(recipe, device, tolerance);
+        return check_accumulate(recipe, device, tolerance);
     }
-    check_window(&Composed::new().with(Accumulate(2)).with(recipe.clone()), device, tolerance)
+    check_accumulate(&Composed::new().with(Accumulate(2)).with(recipe.clone()), device, tolerance)
 }
 
 fn run(
     recipe: &impl Composition<Probe>,
     device: &Device,
-    windows: Range<usize>,
+    steps: Range<usize>,
 ) -> Result<Drive, StrategyError> {
     let mut drive = Drive::start(recipe, adapted(recipe, device)?, device)?;
-    for number in windows {
-        drive.window(number, Spread::Even)?;
+    for number in steps {
+        drive.step(number, Spread::Even)?;
     }
     Ok(drive)
 }
@@ -151,7 +152,7 @@ fn check_master(
     same(Law::Alias, &master, &stages.unalias_master(alias), None, 0.0)
 }
 
-/// Compares an uninterrupted run of six windows with one that is saved and restored after four.
+/// Compares an uninterrupted run of six steps with one that is saved and restored after four.
 fn check_restore(
     recipe: &impl Composition<Probe>,
     device: &Device,
@@ -165,7 +166,7 @@ fn check_restore(
         average.into_iter().for_each(|average| stages.resume_average(average));
         Ok(())
     })?;
-    (4..6).try_for_each(|number| second.window(number, Spread::Even))?;
+    (4..6).try_for_each(|number| second.step(number, Spread::Even))?;
     same(Law::Restore, whole.master(), second.master(), None, 0.0)?;
     let [(expected, average, _), (found, resumed, _)] = [whole.saved(), second.saved()];
     if expected != found {
@@ -209,7 +210,7 @@ pub fn check_on_ranks(
     };
     let train = |world: Communicator| {
         let mut drive = Drive::start_among(&recipe, adapted(&recipe, device)?, device, world)?;
-        (0..4).try_for_each(|number| drive.window(number, Spread::Even))?;
+        (0..4).try_for_each(|number| drive.step(number, Spread::Even))?;
         drive.whole()
     };
     let alone = train(Communicator::solo())?;
@@ -227,7 +228,7 @@ pub fn check_on_ranks(
     Ok(())
 }
 
-fn check_window(
+fn check_accumulate(
     recipe: &impl Composition<Probe>,
     device: &Device,
     tolerance: f64,
@@ -235,11 +236,11 @@ fn check_window(
     let run = |spread| {
         let mut drive = Drive::start(recipe, adapted(recipe, device)?, device)?;
         let before = drive.master().clone();
-        drive.window(0, spread)?;
+        drive.step(0, spread)?;
         Ok::<_, StrategyError>((before, drive.master().clone()))
     };
     let ((before, even), (_, at_once)) = (run(Spread::Even)?, run(Spread::AtOnce)?);
-    same(Law::Window, &at_once, &even, Some(&before), tolerance)
+    same(Law::Accumulate, &at_once, &even, Some(&before), tolerance)
 }
 
 fn adapted(recipe: &impl Composition<Probe>, device: &Device) -> Result<Probe, StrategyError> {

@@ -73,7 +73,7 @@ struct Broken {
 impl StrategyRecipe for Breaks {
     fn effects(&self) -> Effects {
         let sums = Sums { micro_batches: 2, dtype: FloatDType::F32 };
-        Effects { sums: (self.law == Law::Window).then_some(sums), ..Effects::of("Breaks") }
+        Effects { sums: (self.law == Law::Accumulate).then_some(sums), ..Effects::of("Breaks") }
     }
 }
 
@@ -92,8 +92,8 @@ impl<M: Module> Stage<M> for Broken {
 
     fn collect(&mut self, master: &M, mut grads: Grads) -> Result<Outcome, StrategyError> {
         match self.law {
-            // Drops what it is given before the window closes.
-            Law::Window if !grads.closes() => return Ok(Outcome::Hold),
+            // Drops all gradients but those of the last micro-batch.
+            Law::Accumulate if !grads.closes() => return Ok(Outcome::Hold),
             Law::Restore if grads.skip() == Some(&SkipReason::NonFinite) => {}
             Law::Restore => self.factor *= 1.1,
             Law::Identity => self.factor = 2.0,
@@ -132,7 +132,7 @@ impl ParamMap for Times {
 
 #[test]
 fn a_broken_law_is_named_with_the_parameter() {
-    for law in [Law::Recipe, Law::Gather, Law::Alias, Law::Restore, Law::Window, Law::Identity] {
+    for law in [Law::Recipe, Law::Gather, Law::Alias, Law::Restore, Law::Accumulate, Law::Identity] {
         let breaks = Breaks { law, starts: Arc::default() };
         let result = match law {
             Law::Identity => check_identity(&breaks, &device()),

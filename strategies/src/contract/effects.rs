@@ -27,7 +27,7 @@ pub use crate::Reduces;
 pub struct Effects {
     /// The strategy's name as users write it.
     pub strategy: &'static str,
-    /// It sums the micro-batches of a window.
+    /// It sums the micro-batches of an optimizer step.
     pub sums: Option<Sums>,
     /// It keeps the replica in another dtype than the master.
     pub casts: Option<Casts>,
@@ -61,10 +61,10 @@ pub struct Effects {
     pub paths: Vec<String>,
 }
 
-/// The sum of a window's micro-batches.
+/// The sum of the micro-batches of an optimizer step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sums {
-    /// Micro-batches in a window.
+    /// Micro-batches per optimizer step.
     pub micro_batches: usize,
     /// The dtype in which the sum is held.
     pub dtype: FloatDType,

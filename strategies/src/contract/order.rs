@@ -149,18 +149,18 @@ impl Order {
         self.find(of).map(|(place, _)| place)
     }
 
-    /// Returns the number of micro-batches in a window: 1 unless a strategy sums them.
+    /// Returns the number of micro-batches per optimizer step: 1 unless a strategy sums them.
     pub fn micro_batches(&self) -> usize {
         self.find(|effects| effects.sums).map_or(1, |(_, sums)| sums.micro_batches)
     }
 
-    /// Returns whether a strategy sums the micro-batches of a window. Without such a strategy, an update uses the
-    /// gradients of exactly one micro-batch.
+    /// Returns whether a strategy sums the micro-batches of an optimizer step. Without such a strategy, an update uses
+    /// the gradients of exactly one micro-batch.
     pub fn sums_micro_batches(&self) -> bool {
         self.find(|effects| effects.sums).is_some()
     }
 
-    /// Returns the bytes of an element of the sum that a window holds.
+    /// Returns the bytes of an element of the sum that is held over an optimizer step.
     pub fn held_bytes(&self) -> usize {
         self.find(|effects| effects.sums).map_or(4, |(_, sums)| DType::from(sums.dtype).size())
     }
@@ -264,7 +264,7 @@ impl Order {
         self.0.iter().any(|effects| effects.averages)
     }
 
-    /// Returns whether the master, the replica and the held gradients of a window are on the host, in this order.
+    /// Returns whether the master, the replica and the held gradients of a step are on the host, in this order.
     pub fn on_host(&self) -> [bool; 3] {
         let Some((offload, offloads)) = self.find(|effects| effects.offloads) else { return [false; 3] };
         let holds = self.place(|effects| effects.sums).is_some_and(|sum| offload < sum);

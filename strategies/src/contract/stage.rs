@@ -27,7 +27,7 @@ pub enum Publishes {
 /// | [`init_master`](Self::init_master), [`publish`](Self::publish), [`publishes`](Self::publishes), [`publish_each`](Self::publish_each), [`evaluator`](Self::evaluator) | casts or moves the parameters between master and replica |
 /// | [`shard`](Self::shard), [`alias_master`](Self::alias_master), [`unalias_master`](Self::unalias_master), [`gather_full`](Self::gather_full) | divides the master among the ranks |
 /// | [`averages`](Self::averages), [`updated`](Self::updated), [`averaged`](Self::averaged), [`resume_average`](Self::resume_average) | keeps other weights to evaluate and to save |
-/// | [`loss_scale`](Self::loss_scale), [`held_bytes`](Self::held_bytes), [`after_window`](Self::after_window) | scales the loss, holds gradients, or reacts to a window's outcome |
+/// | [`loss_scale`](Self::loss_scale), [`held_bytes`](Self::held_bytes), [`after_step`](Self::after_step) | scales the loss, holds gradients, or reacts to the outcome of a step |
 ///
 /// [`conformance::check`](crate::conformance::check) finds what does not fit together, such as a value that is saved and not
 /// restored. A stage that wraps another one forwards each method.
@@ -42,13 +42,13 @@ pub trait Stage<M>: Send {
     ///
     /// # Errors
     ///
-    /// Training cannot continue. A bad window is not an error: see [`Outcome::Skip`].
+    /// Training cannot continue. A bad step is not an error: see [`Outcome::Skip`].
     fn collect(&mut self, master: &M, grads: Grads) -> Result<Outcome, StrategyError> {
         let _ = master;
         Ok(Outcome::Apply(grads))
     }
 
-    /// Adds the values to `state`, which has the stage's name. Runs only between windows.
+    /// Adds the values to `state`, which has the stage's name. Runs only between optimizer steps.
     fn save(&self, state: StageState) -> StageState {
         state
     }
@@ -161,7 +161,7 @@ pub trait Stage<M>: Send {
 
     /// Receives the current master: before the first step, and after each applied update, as soon as it is known to be one.
     /// That is before the master is [published](Self::publish) as a whole, or, if a device decides about the update, before
-    /// gradients of the next window are collected.
+    /// gradients of the next step are collected.
     fn updated(&mut self, master: &M) {
         let _ = master;
     }
@@ -179,30 +179,30 @@ pub trait Stage<M>: Send {
     }
 
     /// Returns the factor by which to multiply the loss of each micro-batch before the backward pass, if this stage
-    /// scales it. It must stay constant within a window. [`collect`](Self::collect) divides by it again.
+    /// scales it. It must stay constant within an optimizer step. [`collect`](Self::collect) divides by it again.
     fn loss_scale(&self) -> Option<f64> {
         None
     }
 
-    /// Returns the bytes of the gradients that this stage holds between two micro-batches of a window.
+    /// Returns the bytes of the gradients that this stage holds between two micro-batches of an optimizer step.
     fn held_bytes(&self) -> usize {
         0
     }
 
-    /// Returns the [loss scale](Self::loss_scale) of the next window, should this one end so. A device that decides about
+    /// Returns the [loss scale](Self::loss_scale) of the next step, should this one end so. A device that decides about
     /// an update on its own chooses between two of them, before the host knows the outcome.
     fn loss_scale_after(&self, settled: &Settled) -> Option<f64> {
         let _ = settled;
         None
     }
 
-    /// Receives the outcome of the window. Runs once after every window, including windows without a supervised item: before
-    /// gradients of the next window are collected, and before anything is saved or evaluated.
+    /// Receives the outcome of an optimizer step. Runs once after every step, including steps without a supervised item:
+    /// before gradients of the next step are collected, and before anything is saved or evaluated.
     ///
     /// # Errors
     ///
     /// Training cannot continue.
-    fn after_window(&mut self, settled: &Settled) -> Result<(), StrategyError> {
+    fn after_step(&mut self, settled: &Settled) -> Result<(), StrategyError> {
         let _ = settled;
         Ok(())
     }

@@ -167,19 +167,19 @@ impl<M> Stages<M> {
     }
 
     /// Returns the factor by which to multiply the loss before the backward pass: the product of all stages' scales, or
-    /// `None` if no stage scales it. It is constant within a window.
+    /// `None` if no stage scales it. It is constant within an optimizer step.
     pub fn loss_scale(&self) -> Option<f64> {
         self.0.iter().filter_map(|stage| stage.loss_scale()).reduce(|scale, other| scale * other)
     }
 
     /// Turns the gradients of the replica, from one micro-batch, into gradients of the master.
     ///
-    /// If a stage skips the window, the stages after it still take part with gradients that say so, since their ranks
+    /// If a stage skips the step, the stages after it still take part with gradients that say so, since their ranks
     /// may wait for one another.
     ///
     /// # Errors
     ///
-    /// Training cannot continue, or a stage [holds](StrategyError::Held) the gradients of a complete window.
+    /// Training cannot continue, or a stage [holds](StrategyError::Held) the gradients of a complete step.
     pub fn collect(&mut self, master: &M, grads: Grads) -> Result<Outcome, StrategyError> {
         let (closes, agreement) = (grads.closes(), grads.agreement().cloned());
         let mut skips = None;
@@ -198,7 +198,7 @@ impl<M> Stages<M> {
         })
     }
 
-    /// Returns the bytes of the gradients that the stages hold between two micro-batches of a window.
+    /// Returns the bytes of the gradients that the stages hold between two micro-batches of an optimizer step.
     pub fn held_bytes(&self) -> usize {
         self.0.iter().map(|stage| stage.held_bytes()).sum()
     }
@@ -208,22 +208,23 @@ impl<M> Stages<M> {
         self.0.iter().any(|stage| stage.averages())
     }
 
-    /// Returns the [loss scale](Self::loss_scale) of the next window, should this one end so.
+    /// Returns the [loss scale](Self::loss_scale) of the next step, should this one end so.
     pub fn loss_scale_after(&self, settled: &Settled) -> Option<f64> {
         let scales = self.0.iter().filter_map(|stage| stage.loss_scale_after(settled));
         scales.reduce(|scale, other| scale * other)
     }
 
-    /// Receives the outcome of the window. Runs once after every window, before gradients of the next one are collected.
+    /// Receives the outcome of an optimizer step. Runs once after every step, before gradients of the next one are
+    /// collected.
     ///
     /// # Errors
     ///
     /// Training cannot continue.
-    pub fn after_window(&mut self, settled: &Settled) -> Result<(), StrategyError> {
-        self.0.iter_mut().try_for_each(|stage| stage.after_window(settled))
+    pub fn after_step(&mut self, settled: &Settled) -> Result<(), StrategyError> {
+        self.0.iter_mut().try_for_each(|stage| stage.after_step(settled))
     }
 
-    /// Returns the states that must survive a restart, one per stage. Runs only between windows.
+    /// Returns the states that must survive a restart, one per stage. Runs only between optimizer steps.
     pub fn save(&self) -> Vec<StageState> {
         self.0.iter().map(|stage| stage.save(StageState::new(stage.name()))).collect()
     }

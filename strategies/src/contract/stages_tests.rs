@@ -60,7 +60,7 @@ impl Stage<String> for Note {
     fn loss_scale_after(&self, settled: &Settled) -> Option<f64> {
         (self.0 != "b").then_some(if *settled == Settled::Applied { 3.0 } else { 0.5 })
     }
-    fn after_window(&mut self, settled: &Settled) -> Result<(), StrategyError> {
+    fn after_step(&mut self, settled: &Settled) -> Result<(), StrategyError> {
         match settled {
             Settled::Applied => Ok(()),
             Settled::Skipped(_) => Err(StrategyError::Twice(self.0)),
@@ -106,19 +106,15 @@ fn own_runs_forward_and_publish_backward_however_composed() {
 }
 
 #[test]
-fn evaluation_scale_and_what_became_of_a_window_reach_every_stage() {
+fn evaluation_scale_and_what_became_of_a_step_reach_every_stage() {
     for mut stages in compositions() {
         assert_eq!(stages.evaluator(&"m".into(), String::new()).unwrap(), "mcmbma");
         assert_eq!((stages.loss_scale(), stages.held_bytes()), (Some(4.0), 63));
         let skipped = Settled::Skipped(SkipReason::NoItems);
         assert_eq!([Settled::Applied, skipped].map(|x| stages.loss_scale_after(&x)), [Some(9.0), Some(0.25)]);
-        assert_eq!(stages.after_window(&Settled::Applied), Ok(()));
+        assert_eq!(stages.after_step(&Settled::Applied), Ok(()));
         let skipped = Settled::Skipped(SkipReason::NoItems);
-        assert_eq!(
-            stages.after_window(&skipped),
-            Err(StrategyError::Twice("a")),
-            "the first that sees a skip"
-        );
+        assert_eq!(stages.after_step(&skipped), Err(StrategyError::Twice("a")), "the first that sees a skip");
     }
     assert_eq!(start(Composed::new().with(None::<Note>)).loss_scale(), None);
 }
@@ -180,7 +176,7 @@ fn updates_reach_every_stage_and_the_one_that_averages_answers() {
 }
 
 #[test]
-fn a_stage_that_holds_a_complete_window_is_named() {
+fn a_stage_that_holds_a_complete_step_is_named() {
     let mut stages = start(Composed::new().with(Note("a")).with(Last::default()).with(Note("b")));
     let mut collect = |closes| {
         stages.collect(&String::new(), Grads::new(burn::optim::GradientsParams::new(), closes)).map(drop)

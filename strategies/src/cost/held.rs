@@ -34,7 +34,7 @@ pub struct Held {
     pub replica: u64,
     /// The average of the weights.
     pub averaged: u64,
-    /// The gradients: those of a window, or those that a backward pass leaves if a window has one micro-batch.
+    /// The gradients: those of an optimizer step, or those that a backward pass leaves if a step has one micro-batch.
     pub gradients: u64,
     /// The optimizer's state in memory.
     pub optimizer: u64,
@@ -46,8 +46,8 @@ pub struct Held {
     pub disk_parameters: u64,
     /// The most bytes of gradients on the host during a step.
     pub host_gradients: u64,
-    /// Gradients that stay on the device between the micro-batches of a window.
-    of_window: u64,
+    /// Gradients that stay on the device between the micro-batches of a step.
+    of_step: u64,
     /// Gradients that a backward pass leaves, as far as blocks hand theirs over.
     delivered: Option<u64>,
     /// The part of a pass's gradients that has moved to the host by its end.
@@ -63,19 +63,19 @@ struct Gradients {
     left: u64,
     /// The part of them that has been moved to the host by then.
     gone_down: u64,
-    /// Gradients that are held between the micro-batches of a window.
+    /// Gradients that are held between the micro-batches of a step.
     held: u64,
     /// Gradients that the optimizer receives.
     given: u64,
 }
 
 impl Held {
-    /// Computes the bytes of a model on one of so many ranks. `windows_vary` says whether a window may have more
+    /// Computes the bytes of a model on one of so many ranks. `steps_vary` says whether a step may have more
     /// micro-batches than the strategies say.
     pub fn of<'a>(
         params: impl IntoIterator<Item = PlannedParam<'a>>,
         order: &Order,
-        windows_vary: bool,
+        steps_vary: bool,
         ranks: u64,
         optimizer: &dyn OptimizerRecipe,
     ) -> Self {
@@ -89,10 +89,10 @@ impl Held {
         }
         let [master_on_host, replica_on_host, held_on_host] = order.on_host();
         let if_so = |bytes: u64, is_so: bool| if is_so { bytes } else { 0 };
-        let holds = order.micro_batches() > 1 || windows_vary;
+        let holds = order.micro_batches() > 1 || steps_vary;
         held.gradients = if holds { gradients.held } else { gradients.left };
         held.host = if_so(held.of_master(), master_on_host) + if_so(held.replica, replica_on_host);
-        held.of_window = if_so(gradients.held, holds && !held_on_host);
+        held.of_step = if_so(gradients.held, holds && !held_on_host);
         held.delivered = order.delivers().then_some(gradients.left);
         held.gone_down = if_so(gradients.gone_down, master_on_host);
         held.host_gradients = held.gone_down + if_so(gradients.held, holds && held_on_host);
@@ -113,7 +113,7 @@ impl Held {
     /// with the gradients that one rank alone would leave.
     pub fn peak(&self, activations: u64, most: u64) -> u64 {
         let in_pass = self.delivered.map_or(most, |left| activations + left);
-        let pass = self.of_window + in_pass.saturating_sub(self.gone_down);
+        let pass = self.of_step + in_pass.saturating_sub(self.gone_down);
         self.between() + pass.max(self.given)
     }
 

@@ -18,7 +18,7 @@ pub struct Sent {
     pub bytes: u64,
 }
 
-/// Returns what `rank` of `ranks` sends in an update of whole windows, by the kind of call.
+/// Returns what `rank` of `ranks` sends in an update of a whole global batch, by the kind of call.
 ///
 /// | stage | sent per sharded parameter, times (N-1)/N | sent per replicated parameter, times (N-1)/N |
 /// |---|---|---|
@@ -85,9 +85,9 @@ pub fn sent<'a>(
     sent
 }
 
-/// Returns what a rank sends in an update of whole windows to those with which it [shares](crate::Mesh::context) the tokens of
-/// its samples, by the kind of call. `own` are the elements of the keys and values of its tokens in all layers, in one
-/// micro-batch, and `again` is the share of the layers that run again in the backward pass.
+/// Returns what a rank sends in an update of a whole global batch to those with which it [shares](crate::Mesh::context)
+/// the tokens of its samples, by the kind of call. `own` are the elements of the keys and values of its tokens in all
+/// layers, in one micro-batch, and `again` is the share of the layers that run again in the backward pass.
 ///
 /// A layer hands on the keys and values of C - 1 ranks whenever it runs and once more in the backward pass, where it hands on the
 /// gradients of those of all C, in f32.
@@ -119,8 +119,8 @@ pub struct CallsOfLayers {
     pub in_forward_of_blocks: bool,
 }
 
-/// Returns what the first rank sends in an update of whole windows to those with which it shares layers, in these calls, by their
-/// kind. `again` is the share of the blocks that run again in the backward pass.
+/// Returns what the first rank sends in an update of a whole global batch to those with which it shares layers, in
+/// these calls, by their kind. `again` is the share of the blocks that run again in the backward pass.
 ///
 /// A sum of n elements over T ranks sends 2 n (T - 1)/T (Narayanan et al., 2021, arXiv:2104.04473, section 3.2). To gather n
 /// elements in all, or to scatter their sums, sends n (T - 1)/T (Korthikanti et al., 2022, arXiv:2205.05198, section 4.2.2).
@@ -145,9 +145,9 @@ pub fn sent_in_layers(order: &Order, calls: &[CallsOfLayers], again: f64) -> BTr
     sent
 }
 
-/// Returns what the first rank of a [pipeline](crate::Mesh::pipeline) sends to the next ones in an update of whole windows, where the
-/// states of its tokens in one micro-batch have so many elements: each of its stages sends the states that it returns, and
-/// each but the model's first one the gradients of those that it reads.
+/// Returns what the first rank of a [pipeline](crate::Mesh::pipeline) sends to the next ones in an update of a whole
+/// global batch, where the states of its tokens in one micro-batch have so many elements: each of its stages sends the
+/// states that it returns, and each but the model's first one the gradients of those that it reads.
 pub fn sent_in_pipeline(order: &Order, states: u64) -> Sent {
     let Some(pipelined) = order.pipeline() else { return Sent::default() };
     let times = 2 * pipelined.schedule.chunks() as u64 - 1;

@@ -31,9 +31,9 @@ pub enum StrategyError {
     /// The composition contains a technique twice.
     #[error("{0} is named twice: keep one of them")]
     Twice(&'static str),
-    /// A stage held the gradients of a complete window.
+    /// A stage held the gradients of a complete optimizer step.
     #[error(
-        "{0} held the gradients back although the window is complete: a stage must answer the closing micro-batch with Apply or Skip"
+        "{0} held the gradients back although the optimizer step is complete: a stage must answer its last micro-batch with Apply or Skip"
     )]
     Held(&'static str),
     /// The device cannot compute in a dtype.

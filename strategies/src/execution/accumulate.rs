@@ -12,17 +12,17 @@ use crate::{
     StrategyRecipe,
 };
 
-/// Sums the gradients of `n` micro-batches in f32 and passes them on when the window closes.
+/// Sums the gradients of the `n` micro-batches of an optimizer step in f32, and passes the sum on with the last one.
 ///
-/// The trainer divides each micro-batch's loss by the supervised items of the whole window, which it knows before the
-/// first forward pass. The sum is therefore the gradient of one batch of all samples, even if the micro-batches differ
-/// in length. The last window of an epoch may hold fewer micro-batches; it is divided by its own number of items.
+/// The trainer divides each micro-batch's loss by the supervised items of the whole global batch, which it knows before
+/// the first forward pass. The sum is therefore the gradient of one batch of all samples, even if the micro-batches
+/// differ in length. The last step of an epoch may have fewer micro-batches; it is divided by its own number of items.
 ///
-/// Holds 4Ψ bytes for Ψ parameters while a window is open, and nothing between windows.
+/// Holds 4Ψ bytes for Ψ parameters between the micro-batches of a step, and nothing between steps.
 ///
-/// If micro-batches are cut by tokens on several ranks, the ranks' parts of a global batch differ in length, so a
-/// window may hold more than `n` micro-batches. All of them are summed. Several ranks with micro-batches cut by tokens
-/// need at least `Accumulate(1)`.
+/// If micro-batches are cut by tokens on several ranks, the ranks' parts of a global batch differ in length, so a step
+/// may have more than `n` micro-batches. All of them are summed. Several ranks with micro-batches cut by tokens need at
+/// least `Accumulate(1)`.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
@@ -38,7 +38,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Accumulate(
-    /// Micro-batches in a window, at least 1.
+    /// Micro-batches per optimizer step, at least 1.
     pub usize,
 );
 
@@ -64,7 +64,7 @@ pub struct AccumulateIn {
 /// Far above any use, so that a mistyped number is reported instead of tried.
 const MOST: usize = 1_000_000_000;
 
-/// The live state of [`Accumulate`]: the sum of the window so far.
+/// The live state of [`Accumulate`]: the sum of the step so far.
 #[derive(Debug)]
 struct Accumulating {
     sum: Option<Grads>,
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_held_and_then_summed() {
+    fn a_step_is_held_and_then_summed() {
         let (model, _) = model();
         let mut stage = accumulating(FloatDType::F32);
         for closes in [false, false] {
@@ -189,7 +189,7 @@ mod tests {
             assert_eq!(held(&stage), 4 * 12);
         }
         let last = constant(&model, 1.5, FloatDType::F32, true);
-        let Ok(Outcome::Apply(grads)) = stage.collect(&model, last) else { panic!("the window closes") };
+        let Ok(Outcome::Apply(grads)) = stage.collect(&model, last) else { panic!("the step ends") };
         let sum = grads.into_params().get::<2>(model.weight.id).unwrap();
         assert_eq!(sum.into_data().try_to_vec::<f32>().unwrap(), [3.5; 12]);
         assert!(stage.sum.is_none());
@@ -210,7 +210,7 @@ mod tests {
             let grads = constant(&model, value, FloatDType::BF16, i == 256);
             outcome = stage.collect(&model, grads).unwrap();
         }
-        let Outcome::Apply(grads) = outcome else { panic!("the window closes") };
+        let Outcome::Apply(grads) = outcome else { panic!("the step ends") };
         let sum = grads.into_params().get::<2>(model.weight.id).unwrap();
         assert_eq!(sum.dtype(), DType::F32);
         assert_eq!(sum.into_data().try_to_vec::<f32>().unwrap(), [1.5; 12]);
@@ -229,21 +229,21 @@ mod tests {
             assert_eq!(held(&stage), 2 * 12);
         }
         let last = constant(&model, 0.5, FloatDType::F32, true);
-        let Ok(Outcome::Apply(grads)) = stage.collect(&model, last) else { panic!("the window closes") };
+        let Ok(Outcome::Apply(grads)) = stage.collect(&model, last) else { panic!("the step ends") };
         let update = grads.for_update(&model, &HashSet::new()).get::<2>(model.weight.id).unwrap();
         assert_eq!(update.dtype(), DType::F32, "the optimizer is given the parameter's dtype");
         assert_eq!(update.into_data().try_to_vec::<f32>().unwrap(), [1.5; 12]);
     }
 
     #[test]
-    fn one_skipped_micro_batch_skips_the_window_and_no_later_one() {
+    fn one_skipped_micro_batch_skips_the_step_and_no_later_one() {
         let (model, _) = model();
         let mut stage = accumulating(FloatDType::F32);
         let skipped = Grads::skipped(SkipReason::NonFinite, false);
         assert!(matches!(stage.collect(&model, skipped), Ok(Outcome::Hold)));
         for expected in [Some(SkipReason::NonFinite), None] {
             let last = constant(&model, 1.0, FloatDType::F32, true);
-            let Ok(Outcome::Apply(grads)) = stage.collect(&model, last) else { panic!("the window closes") };
+            let Ok(Outcome::Apply(grads)) = stage.collect(&model, last) else { panic!("the step ends") };
             assert_eq!(grads.skip(), expected.as_ref());
         }
     }

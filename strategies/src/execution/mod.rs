@@ -1,7 +1,7 @@
 //! Strategies that change how a step is executed: its memory, its speed, and where it runs. The result stays the same.
 //!
 //! ```text
-//! accumulate.rs    Accumulate: sums micro-batches into one window
+//! accumulate.rs    Accumulate: sums the micro-batches of an optimizer step
 //! amp/             Amp: half-precision replica and activations over an f32 master, and the loss scale
 //! zero/            Zero: data-parallel training with sharded state
 //! offload/         Offload: keeps the master and the moments, optionally the replica too, in host memory or on a disk

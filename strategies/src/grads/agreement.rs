@@ -1,4 +1,4 @@
-//! What the ranks tell each other about a window.
+//! What the ranks tell each other about an optimizer step.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -9,12 +9,12 @@ use firebrick_world::{Communicator, numbers};
 use super::SkipReason;
 use crate::StrategyError;
 
-/// The one exchange of numbers that several ranks make in a window.
+/// The one exchange of numbers that several ranks make in an optimizer step.
 ///
-/// It tells all ranks whether one of them skips the window, each rank's part of the loss and of the norm of sharded
+/// It tells all ranks whether one of them skips the step, each rank's part of the loss and of the norm of sharded
 /// gradients, and the trainer's own numbers. Whatever needs one of these first makes the exchange: a stage that asks for the
 /// [norm](crate::Grads::norm), or the trainer after the last stage. Ranks that get there at different stages, because one of them
-/// skips the window, meet in the same call.
+/// skips the step, meet in the same call.
 ///
 /// Clones are the same exchange.
 ///
@@ -46,7 +46,7 @@ struct RankNumbers {
 /// What each rank has told, by rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Agreed {
-    /// The reason of the first rank that skips the window, if any does.
+    /// The reason of the first rank that skips the step, if any does.
     pub skip: Option<SkipReason>,
     /// Each rank's part of the sum of the squares of sharded gradients.
     pub squares: Vec<f64>,
@@ -82,7 +82,7 @@ impl Agreement {
         self.0.made.get()
     }
 
-    /// Makes the exchange, unless it has been made: tells the others whether this rank skips the window.
+    /// Makes the exchange, unless it has been made: tells the others whether this rank skips the step.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl Agreement {
         let mut mine = vec![code(skip)];
         mine.extend(late);
         mine.extend(own.take().map(|own| own()).unwrap_or_default());
-        let all = world.numbers("the numbers of the window", &mine)?;
+        let all = world.numbers("the numbers of the step", &mine)?;
         let column = |at: usize| all.iter().map(|theirs| theirs[at]).collect::<Vec<_>>();
         let agreed = Agreed {
             skip: first_reason(&column(0), skip),

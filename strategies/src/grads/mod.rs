@@ -1,13 +1,13 @@
 //! Gradients on their way from the backward pass to the optimizer.
 //!
 //! ```text
-//! mod.rs        Grads: the gradients of a window so far, with the facts known about them
+//! mod.rs        Grads: the gradients of a step so far, with the facts known about them
 //! norm.rs       the norm of all gradients, over all ranks
 //! owed.rs       casts that wait until something needs the gradient's dtype
 //! visits.rs     visits of the gradient of each distinct parameter
 //! stages.rs     sums of gradients that several stages of a pipeline have parts of
-//! outcome.rs    Outcome: whether gradients are applied, held or skipped; Settled: whether a window made an update
-//! agreement.rs  what the ranks tell each other about a window, once
+//! outcome.rs    Outcome: whether gradients are applied, held or skipped; Settled: whether a step made an update
+//! agreement.rs  what the ranks tell each other about a step, once
 //! ```
 
 mod agreement;
@@ -36,10 +36,10 @@ pub use outcome::{Outcome, Settled, SkipReason};
 use owed::HalfGradient;
 use visits::{Distinct, Elsewhere, Narrow, Pairs, PutGrads, PutShaped, TakeGrads};
 
-/// The gradients of one micro-batch, or of several in a window, with the facts known about them.
+/// The gradients of one micro-batch, or of several of an optimizer step, with the facts known about them.
 ///
-/// They are gradients of the window's loss divided by the window's supervised items, so the gradients of micro-batches
-/// are summed, never averaged.
+/// They are gradients of the loss of the step divided by the supervised items of its global batch, so the gradients of
+/// micro-batches are summed, never averaged.
 pub struct Grads {
     params: GradientsParams,
     /// The gradients that [`cast`](Self::cast) has left in half precision.
@@ -53,7 +53,7 @@ pub struct Grads {
     sharding: Option<Arc<Sharding>>,
     /// The parts of the model that ranks hold, if they divide it.
     parts: Option<Arc<ModelParts>>,
-    /// What the ranks tell each other about the window, if they do.
+    /// What the ranks tell each other about the step, if they do.
     agreement: Option<Agreement>,
 }
 
@@ -64,7 +64,7 @@ pub trait GradMap {
 }
 
 impl Grads {
-    /// Wraps the gradients of a backward pass. `closes` is true for the window's last micro-batch.
+    /// Wraps the gradients of a backward pass. `closes` is true for the last micro-batch of the optimizer step.
     pub fn new(params: GradientsParams, closes: bool) -> Self {
         let (owed, delivered) = (Vec::new(), HashMap::new());
         Self {
@@ -81,14 +81,14 @@ impl Grads {
     }
 
     /// Creates empty gradients for a micro-batch that a stage skips. They carry the reason to the stage that completes
-    /// the window.
+    /// the step.
     pub fn skipped(reason: SkipReason, closes: bool) -> Self {
         Self { skip: Some(reason), ..Self::new(GradientsParams::new(), closes) }
     }
 
-    /// Sets what the ranks tell each other about the window that these gradients close. With it, they exchange numbers
+    /// Sets what the ranks tell each other about the step that these gradients complete. With it, they exchange numbers
     /// once, when something first asks for the [norm](Self::norm) of shards, [reads](Self::read_norm) a norm, or
-    /// [agrees](Self::agree). From then on, [`skip`](Self::skip) says whether any rank skips the window.
+    /// [agrees](Self::agree). From then on, [`skip`](Self::skip) says whether any rank skips the step.
     pub fn agreeing(self, agreement: Option<Agreement>) -> Self {
         Self { agreement, ..self }
     }
@@ -99,7 +99,7 @@ impl Grads {
         Self { parts, ..self }
     }
 
-    /// Returns what the ranks tell each other about the window, if they do.
+    /// Returns what the ranks tell each other about the step, if they do.
     pub fn agreement(&self) -> Option<&Agreement> {
         self.agreement.as_ref()
     }
@@ -153,12 +153,12 @@ impl Grads {
         &mut self.params
     }
 
-    /// Returns whether this is the window's last micro-batch.
+    /// Returns whether this is the last micro-batch of the optimizer step.
     pub fn closes(&self) -> bool {
         self.closes
     }
 
-    /// Returns the reason to make no update from this window, if any.
+    /// Returns the reason to make no update in this step, if any.
     pub fn skip(&self) -> Option<&SkipReason> {
         self.skip.as_ref()
     }
@@ -327,7 +327,7 @@ impl Grads {
         self
     }
 
-    /// Adds the gradients of an earlier part of the window, with their facts. Each sum is computed in f32, or in f64 if
+    /// Adds the gradients of an earlier part of the step, with their facts. Each sum is computed in f32, or in f64 if
     /// `dtype` is f64, and stored in `dtype`.
     pub fn add<M: Module>(&mut self, model: &M, mut earlier: Grads, dtype: FloatDType) {
         self.pay();

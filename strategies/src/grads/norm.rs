@@ -38,7 +38,7 @@ impl Grads {
             if grads.is_empty() { Tensor::zeros([1], &device) } else { reduce(grads) }
         };
         let shards = sharding.map(|sharding| (sharding, or_zero(shards, sum_of_squares)));
-        // Ranks that know that they skip the window no longer sum: some may have no gradients.
+        // Ranks that know that they skip the step no longer sum: some may have no gradients.
         let is_summed = !self.is_skipped_by_all();
         let (shards, parts) = (shards.filter(|_| is_summed), parts.filter(|_| is_summed));
         if shards.is_none() && parts.is_none() {
@@ -77,7 +77,7 @@ impl Grads {
         squares
     }
 
-    /// Makes the ranks' exchange about the window, unless it has been made. The norm of all gradients is then
+    /// Makes the ranks' exchange about the step, unless it has been made. The norm of all gradients is then
     /// [known](Self::known_norm).
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl Grads {
         self.agreement.clone().filter(|agreement| agreement.made().is_none())
     }
 
-    /// Returns whether all ranks know that they skip the window. Some may have no gradients.
+    /// Returns whether all ranks know that they skip the step. Some may have no gradients.
     fn is_skipped_by_all(&self) -> bool {
         self.agreement.as_ref().and_then(Agreement::made).is_some_and(|agreed| agreed.skip.is_some())
     }

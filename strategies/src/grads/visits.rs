@@ -153,7 +153,7 @@ impl<F: Fn(ParamId) -> Option<FloatDType>> Visit for Narrow<'_, F> {
     }
 }
 
-/// Takes the gradients that both parts of a window have. Those of one part alone are cast, and stay.
+/// Takes the gradients that both parts of a step have. Those of one part alone are cast, and stay.
 pub(super) struct Pairs {
     pub earlier: GradientsParams,
     pub dtype: FloatDType,

@@ -26,7 +26,7 @@ const NAME: &str = "Ema";
 /// s = d·s + (1 - d)·θ,   d = min(decay, (1 + t) / (10 + t))
 /// ```
 ///
-/// The average follows every update and ignores skipped windows. Training itself does not change. Evaluation reads the
+/// The average follows every update and ignores skipped steps. Training itself does not change. Evaluation reads the
 /// average, published like the replica, so the lowest validation loss and `best.safetensors` are those of the average.
 /// At the end of a run you have both, the master and the average.
 ///

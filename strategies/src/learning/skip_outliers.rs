@@ -13,9 +13,9 @@ use crate::{
 
 const NAME: &str = "SkipOutliers";
 
-/// Makes no update from a window whose gradient norm is far above the norms before it.
+/// Makes no update in a step whose gradient norm is far above the norms before it.
 ///
-/// With m and s the mean and the standard deviation of about the last `window` norms, a window with the norm
+/// With m and s the mean and the standard deviation of about the last `window` norms, a step with the norm
 ///
 /// ```text
 /// g > m + sigmas · s
@@ -135,10 +135,10 @@ impl<M: Module> Stage<M> for Watching {
         }
         let norm = grads.read_norm(master)?;
         if grads.skip().is_some() {
-            // Another rank skips the window, so that this is not the norm of all gradients.
+            // Another rank skips the step, so that this is not the norm of all gradients.
             return Ok(Outcome::Apply(grads));
         }
-        // The trainer skips a window whose norm is not finite.
+        // The trainer skips a step whose norm is not finite.
         match Some(norm).filter(|norm| norm.is_finite()).and_then(|norm| self.exceeded(norm)) {
             None => Ok(Outcome::Apply(grads)),
             Some(bound) => {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn it_obeys_the_laws_behind_the_sum_of_a_window() {
+    fn it_obeys_the_laws_behind_the_sum_of_a_step() {
         let device = testing::device().autodiff();
         let composed = Composed::new().with(Accumulate(2)).with(SkipOutliers::new(2.0).window(2));
         conformance::check(&composed, &device, 1e-4).unwrap();

@@ -168,7 +168,7 @@ impl Pipeline {
         &self.ranks
     }
 
-    /// Returns what this rank does in a window of so many micro-batches.
+    /// Returns what this rank does in an optimizer step of so many micro-batches.
     pub fn steps(&self, micro_batches: usize) -> Vec<PipelineStep> {
         self.schedule.steps(micro_batches, self.ranks.rank(), self.ranks.size())
     }

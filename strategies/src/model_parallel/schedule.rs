@@ -1,9 +1,9 @@
-//! The order in which a stage of a pipeline runs the micro-batches of a window.
+//! The order in which a stage of a pipeline runs the micro-batches of an optimizer step.
 
 use serde::{Deserialize, Serialize};
 
-/// The order in which the ranks of a pipeline run the forward and backward passes of a window's `m` micro-batches. Each order
-/// gives the same gradients. With `p` ranks and passes that all take as long, the ranks wait for one another
+/// The order in which the ranks of a pipeline run the forward and backward passes of the `m` micro-batches of an optimizer
+/// step. Each order gives the same gradients. With `p` ranks and passes that all take as long, the ranks wait for one another
 /// (p-1)/m of the time in which they compute: the *bubble*. Narayanan et al., 2021, arXiv:2104.04473, section 2.2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -26,14 +26,14 @@ pub enum PipelineSchedule {
 pub enum PipelineStep {
     /// The forward pass of a micro-batch through the `chunk`-th stage of the rank.
     Forward {
-        /// The number of the micro-batch in its window.
+        /// The number of the micro-batch in its optimizer step.
         micro_batch: usize,
         /// Which of the rank's stages.
         chunk: usize,
     },
     /// The backward pass.
     Backward {
-        /// The number of the micro-batch in its window.
+        /// The number of the micro-batch in its optimizer step.
         micro_batch: usize,
         /// Which of the rank's stages.
         chunk: usize,
@@ -57,7 +57,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns what one of so many ranks does in a window, in this order.
+    /// Returns what one of so many ranks does in an optimizer step, in this order.
     ///
     /// ```
     /// use firebrick_strategies::{PipelineSchedule, PipelineStep};
@@ -75,7 +75,7 @@ impl PipelineSchedule {
     /// ```
     pub fn steps(self, micro_batches: usize, rank: usize, ranks: usize) -> Vec<PipelineStep> {
         let chunks = self.chunks();
-        // Interleaved stages take turns after a micro-batch for each rank, some of which a short window lacks.
+        // Interleaved stages take turns after a micro-batch for each rank, some of which a short global batch lacks.
         let all = chunks * if chunks > 1 { micro_batches.next_multiple_of(ranks) } else { micro_batches };
         // Ranks run a stage on so many micro-batches before they turn to their next one.
         let group = ranks * chunks;

@@ -74,7 +74,7 @@ pub struct Pass {
     stage: Option<Arc<StagePass>>,
     /// The model of the pass, if segments provide the parameters of its blocks.
     entered: Option<Arc<EnteredModel>>,
-    /// What the passes of a window share.
+    /// What the passes of an optimizer step share.
     root: Option<Arc<Root>>,
     /// Whether the pass is in a block whose parameters have been provided.
     inside_unit: bool,
@@ -167,10 +167,10 @@ impl Pass {
         Self { plan: Arc::new(self.plan.afresh()), root: None, ..self.again() }
     }
 
-    /// Creates a pass like this one for the micro-batches of one window, and of no later one. Under stage 3 of
+    /// Creates a pass like this one for the micro-batches of one optimizer step, and of no later one. Under stage 3 of
     /// [`Zero`](crate::Zero), the first pass that [enters](Self::enter) the model gathers its parameters outside blocks,
-    /// and the others read the same ones. They are dropped when the window [closes](Self::gradients), or with this pass
-    /// and all passes made from it; drop these before the update, which needs memory of its own.
+    /// and the others read the same ones. They are dropped with the step's [last micro-batch](Self::gradients), or with
+    /// this pass and all passes made from it; drop these before the update, which needs memory of its own.
     ///
     /// ```
     /// use burn::{nn::LinearConfig, tensor::Device};
@@ -180,21 +180,21 @@ impl Pass {
     /// let model = LinearConfig::new(64, 32).init(&device);
     /// let mut setup = Setup::new(&model, &device).among(Communicator::rehearsal(2));
     /// let mut zero = Zero::stage(3).start(&mut setup)?;
-    /// let window = setup.into_pass().of_window();
+    /// let step = setup.into_pass().of_step();
     /// let master = zero.init_master(model)?;
     /// let replica = zero.publish(master)?;
     /// for _micro_batch in 0..2 {
-    ///     let (model, _pass) = window.enter(&replica)?;
+    ///     let (model, _pass) = step.enter(&replica)?;
     ///     assert_eq!(model.weight.val().dims(), [64, 32]);
-    ///     assert_eq!(window.shared_bytes(), 64 * 32 * 4); // the bias is small, so each rank holds it anyway
+    ///     assert_eq!(step.shared_bytes(), 64 * 32 * 4); // the bias is small, so each rank holds it anyway
     /// }
     /// # Ok::<(), firebrick_strategies::StrategyError>(())
     /// ```
-    pub fn of_window(&self) -> Self {
+    pub fn of_step(&self) -> Self {
         Self { root: Some(Arc::default()), ..self.again() }
     }
 
-    /// Returns the bytes on the device that the passes of a [window](Self::of_window) share now.
+    /// Returns the bytes on the device that the passes of an [optimizer step](Self::of_step) share now.
     pub fn shared_bytes(&self) -> usize {
         self.root.as_ref().map_or(0, |root| root.bytes(&self.device.clone().inner()))
     }
@@ -264,7 +264,8 @@ impl Pass {
     }
 
     /// Returns the gradients of the model that the pass [entered](Self::enter), after a backward pass: those of Burn's
-    /// graph, and those that segments have delivered. `closes` is true for the window's last micro-batch.
+    /// graph, and those that segments have delivered. `closes` is true for the last micro-batch of the optimizer
+    /// step.
     ///
     /// # Errors
     ///

@@ -81,8 +81,8 @@ impl std::fmt::Debug for SentStates {
 }
 
 impl Pass {
-    /// Returns what this rank does in a window of so many micro-batches: one forward and one backward pass of each, in turns, unless
-    /// a pipeline has an order of its own.
+    /// Returns what this rank does in an optimizer step of so many micro-batches: one forward and one backward pass of each,
+    /// in turns, unless a pipeline has an order of its own.
     ///
     /// ```
     /// use burn::tensor::Device;

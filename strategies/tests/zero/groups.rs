@@ -22,15 +22,15 @@ fn groups_keep_to_it_under_other_strategies() {
         let zero = || zero(stage).within(2);
         let first = |zero: Zero| (stage >= 2).then_some(zero);
         let last = |zero: Zero| (stage < 2).then_some(zero);
-        let windows = || Accumulate(MICRO_BATCHES);
+        let accumulated = || Accumulate(MICRO_BATCHES);
         let small = || zero().bucket_bytes(1);
-        follows(4, Composed::new().with(first(small())).with(windows()).with(last(small())), TOLERANCE);
+        follows(4, Composed::new().with(first(small())).with(accumulated()).with(last(small())), TOLERANCE);
         let half = || zero().summing_in(FloatDType::F16);
-        follows(4, Composed::new().with(first(half())).with(windows()).with(last(half())), OF_HALF);
-        let again = Composed::new().with(Recompute::every_block()).with(windows());
+        follows(4, Composed::new().with(first(half())).with(accumulated()).with(last(half())), OF_HALF);
+        let again = Composed::new().with(Recompute::every_block()).with(accumulated());
         follows(4, Composed::new().with(first(zero())).with(again).with(last(zero())), TOLERANCE);
         for offload in [Offload::optimizer(), Offload::parameters()] {
-            let offloaded = Composed::new().with(offload).with(windows());
+            let offloaded = Composed::new().with(offload).with(accumulated());
             follows(4, Composed::new().with(first(zero())).with(offloaded).with(last(zero())), TOLERANCE);
         }
     }

@@ -4,10 +4,10 @@ mod ahead;
 mod arriving;
 mod groups;
 mod orders;
+mod step;
 mod traffic;
 mod transports;
 mod whole;
-mod window;
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
@@ -186,7 +186,7 @@ fn rank_counted<R: Composition<Model>, T>(
         let replica = stage.publish(master.clone())?;
         master = stage.alias_master(master, &replica);
         let mut outcome = Outcome::Hold;
-        let pass = pass.of_window();
+        let pass = pass.of_step();
         for micro in 0..MICRO_BATCHES {
             let own = rows(update, micro, world.rank(), world.size());
             // A rank without rows computes on another rank's rows, with an empty batch.
@@ -199,7 +199,7 @@ fn rank_counted<R: Composition<Model>, T>(
             let grads = pass.gradients(grads, &entered, micro + 1 == MICRO_BATCHES)?;
             outcome = stage.collect(&master, grads)?;
         }
-        let Outcome::Apply(mut grads) = outcome else { panic!("the window closes") };
+        let Outcome::Apply(mut grads) = outcome else { panic!("the step ends") };
         norms.push(grads.norm(&master)?.into_scalar::<f32>());
         drop(replica);
         master = stage.unalias_master(master);
@@ -232,7 +232,7 @@ fn zero(stage: u8) -> Zero {
     Zero::stage(stage).replicate_below(40)
 }
 
-/// Groups of so many ranks, with a copy each, over windows of several micro-batches.
+/// Groups of so many ranks, with a copy each, over steps of several micro-batches.
 fn hybrid(stage: u8, within: usize) -> impl Composition<Model> + Clone {
     Composed::new().with(zero(stage).within(within)).with(Accumulate(MICRO_BATCHES))
 }

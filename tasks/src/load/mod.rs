@@ -53,14 +53,14 @@ impl Loaded {
     }
 
     /// Looks at the micro-batches of the first epoch, 5,000 at most, and keeps the first `batches` of them, `rows` rows of
-    /// each, to be drawn. An update takes `per_window` micro-batches.
+    /// each, to be drawn. An update takes `per_step` micro-batches.
     ///
     /// # Errors
     ///
     /// The first error of the data.
-    pub fn preview(&self, per_window: usize, batches: usize, rows: usize) -> Result<Preview, DataError> {
+    pub fn preview(&self, per_step: usize, batches: usize, rows: usize) -> Result<Preview, DataError> {
         let names = Names { tokenizer: self.tokenizer.clone(), labels: self.labels.clone() };
-        self.data.preview(per_window, &names, batches, rows)
+        self.data.preview(per_step, &names, batches, rows)
     }
 
     /// Tells the user what was skipped and what was cut.

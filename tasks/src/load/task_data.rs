@@ -40,12 +40,12 @@ impl TaskData {
     /// Looks at the first epoch, with so many micro-batches in an update: see [`Preview::of`].
     pub(super) fn preview(
         &self,
-        per_window: usize,
+        per_step: usize,
         names: &Names,
         batches: usize,
         rows: usize,
     ) -> Result<Preview, DataError> {
-        self.0.preview(per_window, names, batches, rows)
+        self.0.preview(per_step, names, batches, rows)
     }
 }
 
@@ -55,7 +55,7 @@ trait AnyData: Any + Debug + Send + Sync {
     fn fingerprints(&self) -> Fingerprints;
     fn preview(
         &self,
-        per_window: usize,
+        per_step: usize,
         names: &Names,
         batches: usize,
         rows: usize,
@@ -77,12 +77,12 @@ impl<B: Legible> AnyData for Data<B> {
 
     fn preview(
         &self,
-        per_window: usize,
+        per_step: usize,
         names: &Names,
         batches: usize,
         rows: usize,
     ) -> Result<Preview, DataError> {
-        Preview::of(first_epoch(self, per_window)?, names, batches, rows)
+        Preview::of(first_epoch(self, per_step)?, names, batches, rows)
     }
 }
 

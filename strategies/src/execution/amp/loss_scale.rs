@@ -13,10 +13,10 @@ use crate::{SettingError, Settled, SkipReason, StageState, StrategyError};
 /// multiplies the loss by the scale before the backward pass, which scales every gradient, and divides the gradients by
 /// it in f32, before anything sums or clips them. The reported loss and norm are unscaled.
 ///
-/// - If a window has a gradient that is not finite (an *overflow*), it makes no update, and the scale is multiplied by
+/// - If a step has a gradient that is not finite (an *overflow*), it makes no update, and the scale is multiplied by
 ///   `backoff`, down to `minimum`. An overflow at the minimum ends the run with [`StrategyError::MinimumScale`].
 /// - `interval` updates in a row without an overflow multiply the scale by `growth`, unless the result exceeds 2^126,
-///   the largest scale whose inverse f32 can hold. Windows skipped for other reasons count as neither.
+///   the largest scale whose inverse f32 can hold. Steps skipped for other reasons count as neither.
 /// - `hysteresis`: the first `hysteresis - 1` overflows leave the scale unchanged, however far apart they are, and each
 ///   later one lowers it, until the scale grows: then the tolerance is restored. 1 tolerates none, as in torch. This is
 ///   DeepSpeed's rule without `consecutive_hysteresis`.
@@ -66,7 +66,7 @@ impl LossScale {
         }
     }
 
-    /// Uses a fixed scale; a window that overflows is skipped. A scale of 1 has no effect. It is the only setting.
+    /// Uses a fixed scale; a step that overflows is skipped. A scale of 1 has no effect. It is the only setting.
     pub fn constant(scale: f64) -> Self {
         Self { constant: Some(scale), ..Self::default() }
     }
@@ -156,15 +156,15 @@ impl Scaler {
         self.scale
     }
 
-    /// Returns the scale, should the window end so.
+    /// Returns the scale, should the step end so.
     pub fn after(&self, settled: &Settled) -> f64 {
         let mut next = self.clone();
-        // If the run ends here, there is no next window.
+        // If the run ends here, there is no next step.
         let _ = next.settle(settled);
         next.scale
     }
 
-    /// Records the outcome of a window.
+    /// Records the outcome of a step.
     pub fn settle(&mut self, settled: &Settled) -> Result<(), StrategyError> {
         match settled {
             Settled::Applied => self.applied(),
@@ -186,7 +186,7 @@ impl Scaler {
         }
     }
 
-    /// Records a window that made no update.
+    /// Records a step that made no update.
     fn skipped(&mut self, reason: &SkipReason) -> Result<(), StrategyError> {
         if self.recipe.constant.is_some() || *reason != SkipReason::NonFinite {
             return Ok(());
@@ -230,10 +230,10 @@ mod tests {
 
     const OVERFLOW: SkipReason = SkipReason::NonFinite;
 
-    /// The scale after each window: `.` an update, `x` an overflow, `0` a window without items.
-    fn scales(scaler: &mut Scaler, windows: &str) -> Vec<f64> {
-        let mut after = |window| {
-            let settled = match window {
+    /// The scale after each step: `.` an update, `x` an overflow, `0` a step without items.
+    fn scales(scaler: &mut Scaler, steps: &str) -> Vec<f64> {
+        let mut after = |step| {
+            let settled = match step {
                 '.' => Settled::Applied,
                 'x' => Settled::Skipped(OVERFLOW),
                 _ => Settled::Skipped(SkipReason::NoItems),
@@ -243,7 +243,7 @@ mod tests {
             assert_eq!(foretold, scaler.scale());
             scaler.scale()
         };
-        windows.chars().map(&mut after).collect()
+        steps.chars().map(&mut after).collect()
     }
 
     #[test]
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_without_items_neither_moves_nor_counts() {
+    fn a_step_without_items_neither_moves_nor_counts() {
         let mut scaler = LossScale::dynamic(8.0).interval(2).start();
         assert_eq!(scales(&mut scaler, "0.00.0"), [8.0, 8.0, 8.0, 8.0, 16.0, 16.0]);
         let other = SkipReason::Other("a spike".into());
@@ -269,10 +269,10 @@ mod tests {
             let (interval, mut scale, mut left) = (3i64, 4096.0, hysteresis);
             let mut last_overflow = -1;
             let mut scaler = LossScale::dynamic(scale).interval(3).hysteresis(hysteresis).start();
-            let windows = "xx.x..x...x...xxx......x.x...x.........";
-            let found = scales(&mut scaler, windows);
-            for (iteration, (window, found)) in (0..).zip(windows.chars().zip(found)) {
-                if window == 'x' {
+            let steps = "xx.x..x...x...xxx......x.x...x.........";
+            let found = scales(&mut scaler, steps);
+            for (iteration, (step, found)) in (0..).zip(steps.chars().zip(found)) {
+                if step == 'x' {
                     match left {
                         1 => scale = f64::max(scale / 2.0, 1.0),
                         _ => left -= 1,
@@ -282,7 +282,7 @@ mod tests {
                     left = hysteresis;
                     scale *= 2.0;
                 }
-                assert_eq!(found, scale, "window {iteration}, hysteresis {hysteresis}");
+                assert_eq!(found, scale, "step {iteration}, hysteresis {hysteresis}");
             }
         }
     }
@@ -318,15 +318,15 @@ mod tests {
     #[test]
     fn a_restored_scale_goes_on_as_if_uninterrupted() {
         let recipe = LossScale::dynamic(64.0).interval(3).hysteresis(3);
-        let windows = "x..x...xx.x.....x...";
-        let whole = scales(&mut recipe.start(), windows);
-        for cut in 0..windows.len() {
+        let steps = "x..x...xx.x.....x...";
+        let whole = scales(&mut recipe.start(), steps);
+        for cut in 0..steps.len() {
             let mut before = recipe.start();
-            let mut found = scales(&mut before, &windows[..cut]);
+            let mut found = scales(&mut before, &steps[..cut]);
             let mut states = SavedStates::new(vec![before.save(StageState::new(NAME))]);
             let mut after = recipe.start();
             after.restore(&states.take(NAME).unwrap()).unwrap();
-            found.extend(scales(&mut after, &windows[cut..]));
+            found.extend(scales(&mut after, &steps[cut..]));
             assert_eq!(found, whole, "cut at {cut}");
         }
     }

@@ -67,7 +67,7 @@ impl<M: Module> Stage<M> for Mixing {
         self.scaler.as_ref().map(|scaler| scaler.after(settled))
     }
 
-    fn after_window(&mut self, settled: &Settled) -> Result<(), StrategyError> {
+    fn after_step(&mut self, settled: &Settled) -> Result<(), StrategyError> {
         self.scaler.as_mut().map_or(Ok(()), |scaler| scaler.settle(settled))
     }
 
@@ -260,7 +260,7 @@ mod tests {
                 let grads = backward(&mut stage, &model, value, FloatDType::F16);
                 outcome = stage.collect(&model, Grads::new(grads, closes)).unwrap();
             }
-            let Outcome::Apply(mut grads) = outcome else { panic!("the window closes") };
+            let Outcome::Apply(mut grads) = outcome else { panic!("the step ends") };
             let norm = grads.norm(&model).unwrap().into_scalar::<f32>();
             (norm, values(grads, &model))
         };
@@ -298,10 +298,10 @@ mod tests {
     }
 
     #[test]
-    fn the_scale_follows_what_became_of_windows_and_is_saved() {
+    fn the_scale_follows_what_became_of_steps_and_is_saved() {
         let (_, _, mut amp) = start(Amp::f16().scaled_by(LossScale::dynamic(8.0).interval(2)));
         let settle = |amp: &mut Stages<Linear>, settled: Settled| {
-            amp.after_window(&settled).unwrap();
+            amp.after_step(&settled).unwrap();
             amp.loss_scale().unwrap()
         };
         assert_eq!(settle(&mut amp, Settled::Skipped(SkipReason::NonFinite)), 4.0);

@@ -36,7 +36,7 @@ const NAME: &str = "Amp";
 /// The numbers are bytes per parameter. The gradients column counts them as the backward pass returns them, in the
 /// replica's dtype. The norm of all gradients, and from the second update on an optimizer that computes its update in one
 /// pass, read them so, without a loss scale. Where they are summed, scaled or [clipped](crate::Clip), and for other
-/// optimizers, they are cast to the master's dtype: during an update, and throughout a window that
+/// optimizers, they are cast to the master's dtype: during an update, and throughout a step that
 /// [`Accumulate`](crate::Accumulate) sums, they then take 4 bytes in the first three rows too, 18 in total. A parameter
 /// that is [kept in f32](Self::keep_f32) takes 16 bytes in each row.
 ///
@@ -57,8 +57,8 @@ const NAME: &str = "Amp";
 ///     --set model.width=512 --set model.layers=6 --set batch.micro=1 --set data.block=64
 /// ```
 ///
-/// As in f32, a window with a gradient that is not finite is skipped: parameters, moments, schedule and step counter
-/// stay as they are. A window whose gradient norm is above about 1.8e19 is skipped too, because f32 cannot hold its
+/// As in f32, a step with a gradient that is not finite is skipped: parameters, moments, schedule and step counter
+/// stay as they are. A step whose gradient norm is above about 1.8e19 is skipped too, because f32 cannot hold its
 /// square; nor could an optimizer's second moment.
 ///
 /// # Requirements on the model

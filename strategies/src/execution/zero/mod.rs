@@ -86,7 +86,7 @@ const REPLICATE_BELOW: usize = 1024;
 ///
 /// The blocks are the elements of the model's lists (its `Vec` fields), or the modules that [`blocks`](Self::blocks)
 /// names. Parameters outside the blocks, and those tied to a parameter elsewhere, are gathered by the first pass of a
-/// window and stay until its last pass has ended. Reading a block's parameter outside its segment is an error.
+/// step and stay until its last pass has ended. Reading a block's parameter outside its segment is an error.
 ///
 /// # At the start
 ///

@@ -62,7 +62,7 @@ impl fmt::Debug for EnteredModel {
 }
 
 impl EnteredModel {
-    /// Returns the model for the pass, and the state that provides the other parameters. The passes of a window share
+    /// Returns the model for the pass, and the state that provides the other parameters. The passes of a step share
     /// the gathered parameters outside blocks as its `root`.
     pub fn new<M: Module>(
         model: &M,

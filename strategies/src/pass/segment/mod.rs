@@ -6,7 +6,7 @@
 //! chosen.rs     a segment that the plan recomputes, between its two runs and the plan
 //! replay.rs     a segment that keeps only its inputs and runs again in the backward pass
 //! units.rs      the parameters that are handled block by block, and how
-//! root.rs       the parameters outside blocks, gathered once for all passes of a window
+//! root.rs       the parameters outside blocks, gathered once for all passes of an optimizer step
 //! entered.rs    one pass through a model whose block parameters are provided segment by segment
 //! put_away.rs   takes the parameters that are stored elsewhere out of the model
 //! fetching.rs   parameters of a block on their way from the host or a disk, while the blocks before compute

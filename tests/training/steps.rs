@@ -1,4 +1,4 @@
-//! Windows of micro-batches under the strategies, compared with a hand-written plain loop.
+//! Optimizer steps of several micro-batches under the strategies, compared with a hand-written plain loop.
 
 use std::sync::{Arc, Mutex};
 
@@ -87,8 +87,8 @@ fn identity_settings_change_no_bit() {
 }
 
 #[test]
-fn accumulated_micro_batches_are_one_batch_ragged_and_to_the_last_window() {
-    // 37 rows in windows of 16: two full ones, and one of 2 + 2 + 1 rows.
+fn accumulated_micro_batches_are_one_batch_ragged_and_to_the_last_step() {
+    // 37 rows in global batches of 16: two full ones, and one of 2 + 2 + 1 rows.
     let rows = Rows::ragged(37);
     let (expected, losses) = plain(&rows, 16, 7, unchanged);
     let (trained, steps) = train(Trainer::new().with(Accumulate(8)).epochs(7), rows, 2);
@@ -113,7 +113,7 @@ fn a_micro_batch_without_a_supervised_token_changes_nothing() {
 }
 
 #[test]
-fn a_window_without_a_supervised_token_is_skipped_and_counted() {
+fn a_step_without_a_supervised_token_is_skipped_and_counted() {
     let rows = vec![vec![1, 2, 3], vec![4, 5], vec![6], vec![7]];
     let (expected, _) = plain(&Rows(rows[..2].to_vec()), 2, 3, unchanged);
     let (trained, steps) = train(Trainer::new().epochs(3), Rows(rows), 2);
@@ -146,7 +146,7 @@ fn clip_by_hand(model: &Bigram, mut grads: GradientsParams, max: f64) -> Gradien
 }
 
 #[test]
-fn one_norm_over_all_parameters_bounds_the_window() {
+fn one_norm_over_all_parameters_bounds_the_step() {
     let rows = Rows::ragged(37);
     let clip = |model: &Bigram, grads| clip_by_hand(model, grads, 0.2);
     let (expected, _) = plain(&rows, 16, 7, clip);
@@ -189,11 +189,11 @@ fn without_a_strategy_replica_and_master_are_the_same_tensors() {
     assert_eq!((report.master_bytes, report.replica_bytes), (4 * report.parameters, 0));
 }
 
-/// Compares windows, one of them poisoned, with the same windows without it.
+/// Compares steps, one of which has a poisoned row, with the same steps without it.
 fn skips_one(trainer: impl Fn() -> Trainer<Bigram>, micro: usize) {
     let rows = Rows::ragged(48).0;
     let mut poisoned = rows.clone();
-    poisoned[21] = vec![1, POISON, 3]; // in the second of three windows of 16
+    poisoned[21] = vec![1, POISON, 3]; // in the second of three global batches of 16
     let without: Vec<_> = rows[..16].iter().chain(&rows[32..]).cloned().collect();
     let (expected, _) = train(trainer().epochs(1), Rows(without), micro);
     let (found, steps) = train(trainer().epochs(1), Rows(poisoned), micro);
@@ -204,7 +204,7 @@ fn skips_one(trainer: impl Fn() -> Trainer<Bigram>, micro: usize) {
 }
 
 #[test]
-fn a_gradient_that_is_not_finite_skips_exactly_its_window() {
+fn a_gradient_that_is_not_finite_skips_exactly_its_step() {
     skips_one(Trainer::new, 16);
     skips_one(|| Trainer::new().with(Accumulate(4)), 4);
     skips_one(|| Trainer::new().with(Accumulate(4)).with(Clip::norm(1.0)), 4);

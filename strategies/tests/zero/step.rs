@@ -1,11 +1,11 @@
-//! Parameters outside blocks stay gathered for the micro-batches of a window, and for nothing else.
+//! Parameters outside blocks stay gathered for the micro-batches of an optimizer step, and for nothing else.
 
 use firebrick_world::Collective;
 
 use super::*;
 use firebrick_strategies::Stages;
 
-/// A rank between two windows of stage 3.
+/// A rank of stage 3 between two steps.
 struct Between {
     world: Communicator,
     stages: Stages<Model>,
@@ -47,46 +47,46 @@ fn on_two(run: impl Fn(Between) + Clone + Send + 'static) {
 const ROOT: u64 = 2 * (WIDTH * WIDTH / 2) as u64;
 
 #[test]
-fn the_passes_of_a_window_gather_what_is_in_no_block_once() {
+fn the_passes_of_a_step_gather_what_is_in_no_block_once() {
     on_two(|mut rank| {
         let replica = rank.stages.publish(rank.master.clone()).unwrap();
-        let window = rank.pass.of_window();
-        let (first, expected) = rank.enter(&window, &replica);
-        assert_eq!((first, window.shared_bytes()), (ROOT, 2 * 4 * ROOT as usize));
+        let step = rank.pass.of_step();
+        let (first, expected) = rank.enter(&step, &replica);
+        assert_eq!((first, step.shared_bytes()), (ROOT, 2 * 4 * ROOT as usize));
         assert_eq!(
-            rank.enter(&window.drawing(window.draws()).empty_batch(true), &replica),
+            rank.enter(&step.drawing(step.draws()).empty_batch(true), &replica),
             (0, expected.clone())
         );
         // Passes of nothing in common gather for themselves, and leave nothing.
         for other in [
             rank.pass.clone(),
-            rank.pass.of_window(),
-            window.of_window(),
-            window.apart(),
-            window.evaluating(FloatDType::F32),
+            rank.pass.of_step(),
+            step.of_step(),
+            step.apart(),
+            step.evaluating(FloatDType::F32),
         ] {
             assert_eq!(rank.enter(&other, &replica), (ROOT, expected.clone()));
             assert_eq!(rank.pass.shared_bytes(), 0);
         }
-        assert_eq!(rank.enter(&window, &replica), (0, expected));
+        assert_eq!(rank.enter(&step, &replica), (0, expected));
     });
 }
 
 #[test]
-fn what_a_window_has_gathered_ends_with_it() {
+fn what_a_step_has_gathered_ends_with_it() {
     on_two(|mut rank| {
         let replica = rank.stages.publish(rank.master.clone()).unwrap();
-        let window = rank.pass.of_window();
+        let step = rank.pass.of_step();
         for closes in [false, true] {
-            let (entered, pass) = window.enter(&replica).unwrap();
+            let (entered, pass) = step.enter(&replica).unwrap();
             let grads = entered.loss(rows(0, 0, 0, 1).unwrap(), &pass).backward();
             pass.gradients(grads, &entered, closes).unwrap();
-            assert_eq!(window.shared_bytes() == 0, closes);
+            assert_eq!(step.shared_bytes() == 0, closes);
         }
     });
 }
 
-/// A pass may outlive its window by mistake: it never reads parameters of before an update.
+/// A pass may outlive its step by mistake: it never reads parameters of before an update.
 #[test]
 fn a_published_master_is_gathered_again() {
     struct Twice;
@@ -96,11 +96,11 @@ fn a_published_master_is_gathered_again() {
         }
     }
     on_two(|mut rank| {
-        let window = rank.pass.of_window();
+        let step = rank.pass.of_step();
         let replica = rank.stages.publish(rank.master.clone()).unwrap();
-        let (_, before) = rank.enter(&window, &replica);
+        let (_, before) = rank.enter(&step, &replica);
         let replica = rank.stages.publish(map_params(rank.master.clone(), &mut Twice)).unwrap();
-        let (sent, after) = rank.enter(&window, &replica);
+        let (sent, after) = rank.enter(&step, &replica);
         assert_eq!((sent, after), (ROOT, before.iter().map(|weight| weight * 2.0).collect()));
     });
 }
