@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use bytesize::Unit;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -26,16 +27,22 @@ impl FromStr for ByteSize {
     type Err = String;
 
     /// Parses a whole or decimal number with an optional unit, upper or lower case: `kB`, `MB`, `GB`, `TB` are powers
-    /// of 1000, as are `k`, `M`, `G`, `T`, and `KiB`, `MiB`, `GiB`, `TiB` powers of 1024.
+    /// of 1000, and `KiB`, `MiB`, `GiB`, `TiB` powers of 1024. The `B` may be left out.
     fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let split = text.find(|c: char| !c.is_ascii_digit() && !"._".contains(c)).unwrap_or(text.len());
+        let (number, unit) = (text[..split].replace('_', ""), text[split..].trim());
+        let unit = if unit.is_empty() { Ok(Unit::Byte) } else { unit.parse() };
         let expected = "expected a number of bytes, as in `2GB`, `512MB`, `1.5GiB` or `2000000000`";
-        let size: Result<bytesize::ByteSize, _> = text.trim().replace('_', "").parse();
-        match size.map(|size| size.as_u64()) {
-            // An f64, in which sizes are added, represents every whole number up to here.
-            Ok(bytes) if bytes <= 1 << 53 => Ok(Self(bytes as usize)),
-            Ok(_) => Err(format!("{expected}, of at most 9007199254740992, found `{text}`")),
-            Err(_) => Err(format!("{expected}, found `{text}`")),
+        let (Ok(number), Ok(unit)) = (number.parse::<f64>(), unit) else {
+            return Err(format!("{expected}, found `{text}`"));
+        };
+        let bytes = (number * (unit * 1u64) as f64).round();
+        // An f64 represents every whole number up to here.
+        if bytes > 2f64.powi(53) {
+            return Err(format!("{expected}, of at most 9007199254740992, found `{text}`"));
         }
+        Ok(Self(bytes as usize))
     }
 }
 
@@ -103,6 +110,8 @@ mod tests {
             ("1TB", 1_000_000_000_000),
             ("1TiB", 1_099_511_627_776),
             ("2G", 2_000_000_000),
+            ("4.1GB", 4_100_000_000),
+            ("1500.0", 1500),
         ];
         for (text, bytes) in sizes {
             assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
@@ -120,6 +129,9 @@ mod tests {
             ("2 furlongs", "as in `2GB`, `512MB`, `1.5GiB` or `2000000000`, found `2 furlongs`"),
             ("9e9", "found `9e9`"),
             ("nan", "found `nan`"),
+            ("+5", "found `+5`"),
+            ("2 G_B", "found `2 G_B`"),
+            ("99999999999999999999", "at most 9007199254740992"),
             ("99999999999999999999TB", "at most 9007199254740992"),
             ("20000TiB", "at most 9007199254740992"),
         ] {

@@ -82,7 +82,11 @@ impl Settings {
         match (&self.schedule, &other.schedule) {
             _ if self.rates_by_function => "a function".into(),
             (RecordedSchedule::Known(schedule), RecordedSchedule::Known(_)) => format!("{schedule:?}"),
-            (schedule, _) => serde_json::to_string(schedule).unwrap_or_default(),
+            // As it is read again, with its fields in the order of values.
+            (schedule, _) => {
+                let written = serde_json::to_string(schedule).unwrap_or_default();
+                serde_json::from_str(&written).unwrap_or(Value::Null).to_string()
+            }
         }
     }
 
@@ -127,13 +131,13 @@ mod tests {
     /// A schedule of a program's own, with numbers that JSON lacks.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     struct Until {
-        end: f64,
+        until: f32,
         floor: Option<f64>,
     }
 
     impl ScheduleRecipe for Until {
         fn rate(&self, update: u64, _: u64) -> f64 {
-            if (update as f64) < self.end { 1.0 } else { self.floor.unwrap_or(0.0) }
+            if (update as f32) < self.until { 1.0 } else { self.floor.unwrap_or(0.0) }
         }
 
         fn peak(&self) -> f64 {
@@ -160,11 +164,11 @@ mod tests {
 
     #[test]
     fn schedules_are_compared_though_their_types_are_unknown() {
-        let until = |end, floor| settings(Schedule::new("Until", Until { end, floor }));
+        let until = |until, floor| settings(Schedule::new("Until", Until { until, floor }));
         let saved =
-            |settings: &Settings| serde_json::from_value(serde_json::to_value(settings).unwrap()).unwrap();
+            |settings: &Settings| serde_json::from_str(&serde_json::to_string(settings).unwrap()).unwrap();
         let cosine = settings(Schedule::cosine(0.1 + 0.2).warmup(3));
-        let all = [until(9.0, None), until(f64::INFINITY, Some(0.1)), until(1.0 / 3.0, Some(0.1)), cosine];
+        let all = [until(9.0, None), until(f32::INFINITY, Some(0.1)), until(1.0 / 3.0, Some(0.1)), cosine];
         for (of_saved, settings) in all.iter().enumerate() {
             let saved: Settings = saved(settings);
             for (of_now, now) in all.iter().enumerate() {
@@ -181,7 +185,7 @@ mod tests {
 /// It is written as in a run file: `Cosine(lr: 1e-3, ..)`. The other values are in RON without extensions.
 #[cfg(feature = "ron")]
 mod older_schedule {
-    use ron::error::SpannedResult;
+    use ron::error::{SpannedError, SpannedResult};
     use ron::extensions::Extensions;
     use serde::Deserializer;
 
@@ -197,8 +201,13 @@ mod older_schedule {
     fn parse(text: &str) -> SpannedResult<RecordedSchedule> {
         let options = ron::Options::default().with_default_extension(Extensions::UNWRAP_VARIANT_NEWTYPES);
         // The oldest have the settings of some schedules in a second pair of parentheses: `Wsd((lr: 1e-3, ..))`.
-        let read = options.from_str(text).or_else(|error| ron::from_str(text).map_err(|_| error));
-        read.map(RecordedSchedule::Known)
+        match options.from_str(text).or_else(|error| ron::from_str(text).map_err(|_| error)) {
+            Ok(schedule) => Ok(RecordedSchedule::Known(schedule)),
+            Err(SpannedError { code: ron::Error::NoSuchEnumVariant { .. }, .. }) => {
+                Ok(RecordedSchedule::Own(text.into()))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     #[cfg(test)]
@@ -235,6 +244,8 @@ mod older_schedule {
             }
             let wrong = ron::from_str::<Recorded>("(schedule: Cosine(lrr: 0.5), total_updates: 9)");
             assert!(wrong.unwrap_err().to_string().contains("lrr"));
+            let own: Recorded = ron::from_str("(schedule: Halved(lr: 0.5), total_updates: 9)").unwrap();
+            assert_eq!(own.schedule, RecordedSchedule::Own("Halved(lr: 0.5)".into()));
         }
     }
 }

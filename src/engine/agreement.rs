@@ -24,10 +24,10 @@ pub(crate) struct GlobalCounts {
 pub(crate) struct RankCounts(Vec<f64>);
 
 impl RankCounts {
-    /// The numbers of a part that say where in the data the global batch is.
+    /// How many numbers say where in the data the global batch is.
     const PLACE: usize = 3;
 
-    /// Returns a rank's part. A rank whose samples another one `counts` has no items and no tokens of its own.
+    /// Counts a rank's share. A rank whose samples another one `counts` has no items and no tokens of its own.
     pub fn of<B: Batch>(batch: &RankBatch<B>, counts: bool) -> Self {
         let own = |number: usize| if counts { number as f64 } else { 0.0 };
         let place = [batch.epoch, batch.after.epoch, batch.after.consumed as u64].map(|x| x as f64);

@@ -126,7 +126,7 @@ pub fn cut<B: Batch>(data: &Data<B>, per_step: usize, share: Share) -> Result<Cu
 
 /// Returns whether an optimizer step can have several micro-batches on a rank.
 ///
-/// A global batch bounded by tokens is divided among the ranks by samples. So a rank's part may have more tokens than
+/// A global batch bounded by tokens is divided among the ranks by samples. So a rank's share may have more tokens than
 /// `per_step` micro-batches hold.
 pub(crate) fn several_micro_batches<B: Batch>(data: &Data<B>, per_step: usize, ranks: usize) -> bool {
     per_step > 1 || (ranks > 1 && matches!(data.micro_batch, Amount::Tokens(_)))

@@ -155,13 +155,13 @@ pub enum TrainError {
         /// The last parameter read before it, and its dtype.
         after: String,
     },
-    /// Too many updates in a row were skipped.
+    /// Too many steps in a row were skipped.
     #[error(
-        "{count} updates in a row were skipped ({reason}{}): the run has diverged; lower the learning rate, lengthen the warmup, clip the gradients, or start from a smaller loss scale, if there is one",
+        "{count} steps in a row were skipped ({reason}{}): the run has diverged; lower the learning rate, lengthen the warmup, clip the gradients, or start from a smaller loss scale, if there is one",
         first_on(*first)
     )]
     OnlySkips {
-        /// Number of skipped updates.
+        /// Number of skipped steps.
         count: u64,
         /// The reason for the last skip.
         reason: String,

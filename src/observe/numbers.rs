@@ -48,7 +48,7 @@ pub struct StepNumbers {
     /// [Model FLOPs utilization](crate::Utilization), as a share of 1, if the peak of the devices is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mfu: Option<f64>,
-    /// Updates skipped so far.
+    /// Steps skipped so far.
     #[serde(default)]
     pub skipped_steps: u64,
     /// Why this step made no update, if it was skipped.

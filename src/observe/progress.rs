@@ -16,7 +16,7 @@ pub(crate) const RECENT: usize = 100;
 /// Steps in a row with a non-finite loss after which a run counts as diverged.
 const MANY_INFINITE: u64 = 10;
 
-/// Skipped updates in a row, or updates in a row with a non-finite loss, after which a run ends with an error.
+/// Skipped steps in a row, or steps in a row with a non-finite loss, after which a run ends with an error.
 const MOST_SKIPS: u64 = 100;
 
 /// The host-side state of a run, which a checkpoint carries to the next process.
@@ -33,8 +33,8 @@ pub(crate) struct Progress {
     #[serde(default)]
     pub round_start: u64,
     /// Steps of this round so far, those without an update included. Older checkpoints do not have it.
-    #[serde(default)]
-    pub round_windows: u64,
+    #[serde(default, rename = "round_windows")]
+    pub round_steps: u64,
     /// Loss and items of the recent updates.
     pub recent: VecDeque<(SavedNumber, usize)>,
     /// Steps that made no update.
@@ -59,8 +59,8 @@ impl Progress {
         let is_known = self.rounds == 0 || self.round_start > 0;
         let round_start = if is_known { self.round_start } else { last }.min(updates);
         // Older checkpoints only have the updates.
-        let round_windows = self.round_windows.max(updates - round_start);
-        Self { round_start, round_windows, ..self }
+        let round_steps = self.round_steps.max(updates - round_start);
+        Self { round_start, round_steps, ..self }
     }
 
     /// Adds a step, and counts what shows that the run diverges. `infinite` is the first of several ranks with a
@@ -70,7 +70,7 @@ impl Progress {
     ///
     /// [`TrainError::OnlySkips`] or [`TrainError::Diverged`] after many such steps in a row.
     pub fn add(&mut self, numbers: &StepNumbers, infinite: Option<usize>) -> Result<(), TrainError> {
-        self.round_windows = self.round_windows.saturating_add(1);
+        self.round_steps = self.round_steps.saturating_add(1);
         if self.skipped_in_a_row == 0 && self.infinite_in_a_row == 0 {
             self.infinite_first = infinite;
         }

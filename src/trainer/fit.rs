@@ -30,7 +30,7 @@ impl<M: 'static> Trainer<M> {
     /// # Errors
     ///
     /// An invalid strategy, setting or order; data that cannot be read; an objective whose count or dtype is wrong; a
-    /// file that cannot be written; or too many skipped updates. With several ranks, the first error of
+    /// file that cannot be written; or too many skipped steps. With several ranks, the first error of
     /// any rank, with [its number](TrainError::Rank), or a [missed
     /// deadline](firebrick_world::WorldError::Deadline).
     pub fn fit<B>(

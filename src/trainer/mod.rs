@@ -182,7 +182,7 @@ impl<M> Trainer<M> {
         Self { world: Some(world), ..self }
     }
 
-    /// Replaces all settings that have a method of their own: the seed, the label smoothing, the length, when the run
+    /// Replaces the settings that [`TrainingSettings`] has: the seed, the label smoothing, the length, when the run
     /// evaluates, what selects the best evaluation and ends the run early, the device budget, and the timelines.
     pub fn settings(self, settings: TrainingSettings) -> Self {
         Self { settings, ..self }

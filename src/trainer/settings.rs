@@ -3,6 +3,8 @@
 use firebrick_strategies::SettingError;
 use serde::{Deserialize, Serialize};
 
+use crate::ByteSize;
+
 /// Declares a struct that has the settings of training beside fields of its own, so that a file has them all side by side.
 ///
 /// serde's `flatten` cannot do it for RON, which has no struct whose fields are not known before. `seed` names the function
@@ -91,31 +93,33 @@ with_training_settings! {
 }
 
 impl TrainingSettings {
+    /// What `steps` must be beside `epochs`, for a message.
+    pub const EITHER: &str = "given, or else `epochs`, and not both (`None` takes one away)";
+
     /// Checks the ranges of the settings. Without `steps` and `epochs`, a trainer trains for one epoch.
     ///
     /// # Errors
     ///
     /// The first setting that is out of range.
     pub fn check(&self) -> Result<(), SettingError> {
-        let Self { label_smoothing, steps, epochs, .. } = self;
-        let one = "left out where `epochs` is given";
-        SettingError::require(steps.is_none() || epochs.is_none(), "steps", one, "both")?;
-        SettingError::require(
-            (0.0..1.0).contains(label_smoothing),
-            "label_smoothing",
-            "at least 0 and below 1",
-            label_smoothing,
-        )?;
+        let Self { label_smoothing: share, steps, epochs, .. } = self;
+        SettingError::require(steps.is_none() || epochs.is_none(), "steps", Self::EITHER, "both")?;
         for (setting, value) in [
             ("steps", *steps),
             ("epochs", *epochs),
             ("evaluate_every", self.evaluate_every),
             ("early_stopping", self.early_stopping.map(|evaluations| evaluations as u64)),
-            ("device_budget", self.device_budget.map(|budget| budget.0 as u64)),
-            ("timeline", self.timeline.iter().copied().min()),
         ] {
             SettingError::require(value != Some(0), setting, "at least 1", 0)?;
         }
-        Ok(())
+        let timeline = "updates, of which the first is 1";
+        SettingError::require(!self.timeline.contains(&0), "timeline", timeline, 0)?;
+        SettingError::require(
+            self.device_budget != Some(ByteSize(0)),
+            "device_budget",
+            "at least 1 byte",
+            0,
+        )?;
+        SettingError::require((0.0..1.0).contains(share), "label_smoothing", "at least 0 and below 1", share)
     }
 }

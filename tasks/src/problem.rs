@@ -24,6 +24,13 @@ impl Problem {
     }
 }
 
+/// The problem of a setting that stands by itself in a run file.
+impl From<SettingError> for Problem {
+    fn from(SettingError { setting, expected, found }: SettingError) -> Self {
+        Self { field: setting.into(), expected: expected.into(), found }
+    }
+}
+
 /// Returns a problem unless `holds`.
 pub fn require(holds: bool, field: &str, expected: &str, found: impl ToString) -> Option<Problem> {
     (!holds).then(|| Problem { field: field.into(), expected: expected.into(), found: found.to_string() })

@@ -231,7 +231,7 @@ fn nothing_but_skips_ends_the_run_with_advice() {
         trainer.fit(Bigram::new(&device()), adamw(), Schedule::constant(RATE), data).unwrap_err().to_string()
     };
     let plain = error(None);
-    assert!(plain.starts_with("100 updates in a row were skipped (a gradient was infinite"), "{plain}");
+    assert!(plain.starts_with("100 steps in a row were skipped (a gradient was infinite"), "{plain}");
     assert!(plain.contains("lower the learning rate"), "{plain}");
     if has_bf16() {
         assert_eq!(error(Some(Amp::bf16())), plain, "whatever the precision");

@@ -20,6 +20,8 @@ Examples:
 
 /// `firebrick init`.
 #[derive(Debug, Args)]
+// A program that adds tasks lists them instead.
+#[command(after_help = after_help(Registries::built_in().tasks.names()))]
 pub(crate) struct InitArgs {
     /// The task that the model learns, as listed below.
     task: String,

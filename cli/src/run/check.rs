@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use firebrick_strategies::{SettingError, StrategyRecipe};
+use firebrick::TrainingSettings;
+use firebrick_strategies::StrategyRecipe;
 use firebrick_tasks::DataConfig;
 use firebrick_tasks::problem::{Problem, positive, require};
 
@@ -67,21 +68,10 @@ impl FromRunFile for DataRun {
 }
 
 fn length(run: &Run) -> Option<Problem> {
-    let both = "given, or else `epochs`, and not both (`None` takes one away)";
-    match (run.steps, run.epochs) {
-        (Some(_), Some(_)) => return require(false, "steps", both, "both"),
-        (None, None) => return require(false, "steps", both, "neither"),
-        _ => {}
-    }
-    let of_setting = |SettingError { setting, expected, found }| Problem {
-        field: setting.into(),
-        expected: expected.into(),
-        found,
-    };
-    run.training()
-        .check()
-        .map_err(of_setting)
-        .err()
+    let training = run.training();
+    let has_length = training.steps.or(training.epochs).is_some();
+    require(has_length, "steps", TrainingSettings::EITHER, "neither")
+        .or_else(|| training.check().err().map(Problem::from))
         .or_else(|| require(run.evaluate_samples != Some(0), "evaluate_samples", "at least 1", 0))
         .or_else(|| {
             let CheckpointsConfig { every, keep_last, keep_every, grace, .. } = run.checkpoints;

@@ -303,8 +303,8 @@ mod tests {
         for (set, expected) in [
             ("\"2 furlongs\"", "as in `2GB`"),
             ("2furlongs", "as in `2GB`"),
-            ("0", "`device_budget` must be at least 1, found 0"),
-            ("\"0 kB\"", "`device_budget` must be at least 1, found 0"),
+            ("0", "`device_budget` must be at least 1 byte, found 0"),
+            ("\"0 kB\"", "`device_budget` must be at least 1 byte, found 0"),
         ] {
             let error = parse(set).unwrap_err();
             assert!(error.contains(expected), "{set}: {error}");

@@ -38,7 +38,8 @@ impl Run {
         if self.task.writing() == Some(Writing::Continuation) || self.data.valid.is_none() {
             return Ok(());
         }
-        let trained = TrainedRun::open(&self.output, None, &[""; 0])?.on(&self.device);
+        let trained =
+            TrainedRun::open_with(&self.registries.0, &self.output, None, &[""; 0])?.on(&self.device);
         let decoding = Decoding { max_new_tokens: 64, ..Decoding::default() };
         let mut lines = Vec::new();
         trained.predict(None, Some(SHOWN), &decoding, &mut lines, |_| {})?;

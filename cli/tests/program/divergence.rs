@@ -42,7 +42,7 @@ const LARGE: [&str; 2] = ["--set", "schedule=Constant(lr: 1e30)"];
 #[test]
 fn it_ends_with_advice_in_every_precision_and_exports_nothing() {
     let folder = folder();
-    let skipped = "100 updates in a row were skipped (a gradient was infinite or not a number";
+    let skipped = "100 steps in a row were skipped (a gradient was infinite or not a number";
     for (options, words) in [
         (vec!["--set", "steps=1000"], skipped),
         (vec!["--set", "steps=1000", "--set", "strategies=[Amp(bf16)]"], skipped),

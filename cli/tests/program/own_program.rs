@@ -1,5 +1,6 @@
 //! A program that adds techniques of its own to `firebrick`, for the tests of each.
 
+use std::fs;
 use std::process::ExitCode;
 
 use firebrick_cli::Program;
@@ -9,7 +10,7 @@ use crate::own_recipes::{SignSgd, SkipAbove};
 use crate::own_schedule::Halved;
 use crate::own_task::Backwards;
 use crate::read_weights::SkipMapped;
-use crate::small_run::RUN;
+use crate::small_run::{RUN, folder_of};
 
 /// Returns the program.
 pub fn program() -> Program {
@@ -48,4 +49,17 @@ fn programs_of_one_process_know_their_own_techniques() {
         let said = parse(&Program::new(), RUN, sets).unwrap_err();
         assert!(said.contains("unknown name `"), "{said}");
     }
+}
+
+#[test]
+fn what_follows_the_training_knows_them_too() {
+    let folder = folder_of("", 0);
+    let text = fs::read_to_string("../examples/token_classification.ron").unwrap();
+    let output = folder.path().join("out");
+    let file = folder.path().join("run.ron");
+    fs::write(&file, text.replace("examples/data/", "../examples/data/")).unwrap();
+    let output_set = format!("output={:?}", output.display().to_string());
+    let sets = ["optimizer=SignSgd(weight_decay: 0.1)", "steps=2", "epochs=None", &output_set];
+    assert!(run(&["train", &file.display().to_string(), "--plain"], &sets));
+    assert!(output.join("predictions.jsonl").is_file());
 }

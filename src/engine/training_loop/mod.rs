@@ -136,7 +136,7 @@ where
     /// The number of the first round, and the number of steps already made in it, those without an update included.
     pub fn begun(&self) -> (usize, u64) {
         let progress = &self.progress;
-        (progress.rounds.saturating_add(1), progress.round_windows)
+        (progress.rounds.saturating_add(1), progress.round_steps)
     }
 
     fn rounds(&mut self) -> Result<(), TrainError> {
@@ -158,7 +158,7 @@ where
             self.progress.evaluation_due = false;
             self.progress.rounds = number;
             self.progress.round_start = self.session.updates();
-            self.progress.round_windows = 0;
+            self.progress.round_steps = 0;
             self.save_if_due()?;
             let interrupted = self.is_interrupted();
             complete = !interrupted && self.ends();

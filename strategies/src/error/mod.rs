@@ -33,7 +33,7 @@ pub enum StrategyError {
     Twice(&'static str),
     /// A stage held the gradients of a complete optimizer step.
     #[error(
-        "{0} held the gradients back although the optimizer step is complete: a stage must answer its last micro-batch with Apply or Skip"
+        "{0} held the gradients back although the optimizer step is complete: a stage must answer the last micro-batch of a step with Apply or Skip"
     )]
     Held(&'static str),
     /// The device cannot compute in a dtype.

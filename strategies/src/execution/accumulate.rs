@@ -16,7 +16,7 @@ use crate::{
 ///
 /// The trainer divides each micro-batch's loss by the supervised items of the whole global batch, which it knows before
 /// the first forward pass. The sum is therefore the gradient of one batch of all samples, even if the micro-batches
-/// differ in length. The last step of an epoch may have fewer micro-batches; it is divided by its own number of items.
+/// differ in length. The last step of an epoch may have fewer micro-batches; their losses are divided by its own number of items.
 ///
 /// Holds 4Ψ bytes for Ψ parameters between the micro-batches of a step, and nothing between steps.
 ///
