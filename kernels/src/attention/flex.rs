@@ -5,7 +5,6 @@ use std::f64::consts::LN_2;
 use burn::backend::Flex;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::tensor::{Bytes, DType, Shape, bf16, f16};
-use bytemuck::zeroed_vec;
 use pulp::Arch;
 use rayon::prelude::*;
 
@@ -15,7 +14,7 @@ use super::gradient::{BackwardInputs, Partial, Share, Unit, WantedGradients, sha
 use super::ops::{Gradients, Plan, Source, Tiled};
 use super::rows::Rows;
 use super::spans::{LINE, Spans};
-use crate::elements::Float;
+use crate::elements::{Float, zeros_on_all_cores};
 use crate::flex::adjacent;
 use crate::zero_results::are_zero;
 
@@ -104,7 +103,7 @@ fn by_position<T: Float>(values: Vec<T>, spans: &Spans, heads: usize, size: usiz
 fn forward<T: Float>(parts: &Parts, plan: &Plan) -> (FlexTensor, FlexTensor) {
     let inputs = parts.inputs::<T>(plan);
     let (heads, size, queries) = (inputs.heads(), inputs.size(), &parts.queries);
-    let mut output = zeroed_vec::<T>(inputs.query.shape.iter().product());
+    let mut output = zeros_on_all_cores::<T>(inputs.query.shape.iter().product());
     let rows = Rows::by_position(&mut output, queries, heads, size);
     let arch = Arch::new();
     let of_block = |memory: &mut _, index: usize| {
@@ -151,11 +150,11 @@ fn backward<T: Float>(
         ],
     };
     let zeros = |(spans, heads): (&Spans, usize)| {
-        zeroed_vec::<T>(spans.shape().iter().product::<usize>() * heads * size)
+        zeros_on_all_cores::<T>(spans.shape().iter().product::<usize>() * heads * size)
     };
     let mut buffers = places.map(|place| place.map(zeros));
     let bias_shape = inputs.bias.filter(|_| wanted.bias).map(|bias| bias.shape);
-    let mut of_bias = bias_shape.map(|shape| zeroed_vec::<f32>(shape.iter().product()));
+    let mut of_bias = bias_shape.map(|shape| zeros_on_all_cores::<f32>(shape.iter().product()));
     if !are_zero() {
         let mut sets = buffers.iter_mut().zip(places);
         let mut rows = || {
@@ -227,17 +226,21 @@ fn write<T: Float>(sums: &[&Partial], targets: [(Option<&Rows<T>>, usize); 2], w
         for first in rows.blocks(*row) {
             let mut block = rows.take(*row, head + key_head, first);
             for at_row in 0..block.len() {
-                wide.fill(0.0);
-                for sum in sums {
+                let mut values = sums.iter().filter_map(|sum| {
+                    let start = (first + at_row).checked_sub(sum.first)? * width;
                     let values = if at == 0 { &sum.key } else { &sum.value };
-                    let start = (first + at_row).checked_sub(sum.first).map(|key| key * width);
-                    if let Some(values) = start.and_then(|start| values.get(start..start + size)) {
-                        for (wide, value) in wide.iter_mut().zip(values) {
-                            *wide += value;
+                    values.get(start..start + size)
+                });
+                match (values.next(), sums.len()) {
+                    (Some(only), 1) => T::narrow(only, block.row(at_row)),
+                    (one, _) => {
+                        wide.fill(0.0);
+                        for values in one.into_iter().chain(values) {
+                            wide.iter_mut().zip(values).for_each(|(wide, value)| *wide += value);
                         }
+                        T::narrow(&wide, block.row(at_row));
                     }
                 }
-                T::narrow(&wide, block.row(at_row));
             }
         }
     }

@@ -13,6 +13,7 @@ use half::slice::HalfFloatSliceExt;
 use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
+use crate::flex::Buffer;
 use crate::zero_results::are_zero;
 
 /// Elements that one task computes: tens of microseconds of work, so that small tensors stay on one core.
@@ -100,18 +101,17 @@ fn blocks<T: Float, const N: usize>(
     if are_zero() {
         return zeros::<T>(length, &tensors[0]);
     }
-    let block_at = |block: usize| {
-        let (at, end) = (block * BLOCK, ((block + 1) * BLOCK).min(length));
-        let mut out = [T::default(); BLOCK];
-        let slices = slices.map(|slice| Some(&slice[at..end]));
-        arch.dispatch(InPlace { at, slices, out: &mut out[..end - at], of });
-        out
-    };
-    // Collecting whole blocks avoids zeroing the memory first on one core.
-    let mut out = Vec::with_capacity(length.div_ceil(BLOCK));
-    let blocks = (0..length.div_ceil(BLOCK)).into_par_iter().with_min_len(TASK / BLOCK);
-    blocks.map(block_at).collect_into_vec(&mut out);
-    joined(out, length, &tensors[0])
+    let mut out = Buffer::<T>::new(length);
+    out.parts(BLOCK).with_min_len(TASK / BLOCK).enumerate().for_each(|(block, mut part)| {
+        let at = block * BLOCK;
+        let slices = slices.map(|slice| &slice[at..(at + BLOCK).min(length)]);
+        for piece in part.pieces(BLOCK) {
+            // Initialized by the core that computes it, in its cache.
+            let out = piece.copy(slices[0]);
+            arch.dispatch(InPlace { at, slices: slices.map(Some), out, of });
+        }
+    });
+    FlexTensor::new(Bytes::from_elems(out.finish()), Layout::contiguous(tensors[0].shape()), T::dtype())
 }
 
 fn to_two<T: Float, const N: usize>(
@@ -171,6 +171,25 @@ fn joined<T: Float>(blocks: Vec<[T; BLOCK]>, length: usize, like: &FlexTensor) -
     FlexTensor::new(Bytes::from_elems(out), Layout::contiguous(like.shape()), T::dtype())
 }
 
+/// Elements of a part that one core clears.
+const CLEARED: usize = 1 << 15;
+
+/// Zeros. Of memory that the process has kept, the allocator would clear all on one core.
+pub fn zeros_on_all_cores<T: Pod + Send>(length: usize) -> Vec<T> {
+    // Where nothing is computed, untouched pages take no memory.
+    if length < 2 * CLEARED || are_zero() {
+        return zeroed_vec(length);
+    }
+    let mut out = Buffer::<T>::new(length);
+    out.parts(CLEARED).enumerate().for_each(|(part, mut memory)| {
+        let size = CLEARED.min(length - part * CLEARED);
+        for piece in memory.pieces(CLEARED) {
+            piece.write(size, |_| T::zeroed());
+        }
+    });
+    out.finish()
+}
+
 /// A tensor that takes no more memory than its elements, so that its size is a multiple of the width.
 fn zeros<T: Float>(length: usize, like: &FlexTensor) -> FlexTensor {
     FlexTensor::new(Bytes::from_elems(zeroed_vec::<T>(length)), Layout::contiguous(like.shape()), T::dtype())
@@ -190,7 +209,7 @@ impl<T: Float, const N: usize, F: Fn(usize, [&[f32]; N], &mut [f32])> NullaryFnO
     #[inline(always)]
     fn call(self) {
         let Self { at, slices, out, of } = self;
-        let (mut rooms, mut own) = ([T::ROOM; N], MaybeUninit::uninit());
+        let (mut rooms, mut own) = ([T::ROOM; N], [MaybeUninit::uninit(); BLOCK]);
         let x = operands(&slices, out, &mut rooms, &mut own);
         T::narrowed(out, |out| of(at, x, out));
     }
@@ -210,7 +229,7 @@ impl<T: Float, const N: usize, F: Fn([f32; N]) -> [f32; 2]> NullaryFnOnce for To
     fn call(self) -> Self::Output {
         let Self { slices, second, of } = self;
         let length = second.len();
-        let (mut rooms, mut own) = ([T::ROOM; N], MaybeUninit::uninit());
+        let (mut rooms, mut own) = ([T::ROOM; N], [MaybeUninit::uninit(); BLOCK]);
         let x = operands(&slices, second, &mut rooms, &mut own);
         // Results in local memory share nothing with the operands. Otherwise the compiler would have to compare the
         // places of all slices, and leaves a loop over so many of them without vectors.
@@ -233,14 +252,11 @@ fn operands<'a, T: Float, const N: usize>(
     slices: &[Option<&'a [T]>; N],
     place: &[T],
     rooms: &'a mut [T::Room; N],
-    own: &'a mut MaybeUninit<[f32; BLOCK]>,
+    own: &'a mut [MaybeUninit<f32>; BLOCK],
 ) -> [&'a [f32]; N] {
-    let own: &[f32] = if slices.iter().any(Option::is_none) {
-        let own = &mut own.write([0.0; BLOCK])[..place.len()];
-        T::widen(place, own);
-        own
-    } else {
-        &[]
+    let own = match slices.iter().any(Option::is_none) {
+        true => T::widen_into(place, &mut own[..place.len()]),
+        false => &[],
     };
     let mut rooms = rooms.iter_mut();
     slices.map(|slice| match (slice, rooms.next()) {
@@ -253,6 +269,9 @@ fn operands<'a, T: Float, const N: usize>(
 pub trait Float: Element + Pod + Sync + Send {
     /// Converts to f32, which is exact.
     fn widen(from: &[Self], to: &mut [f32]);
+
+    /// Like [`widen`](Self::widen), for at most a [`BLOCK`] and into memory that is not initialized.
+    fn widen_into<'a>(from: &[Self], to: &'a mut [MaybeUninit<f32>]) -> &'a [f32];
 
     /// Rounds to nearest, ties to even.
     fn narrow(from: &[f32], to: &mut [Self]);
@@ -280,6 +299,11 @@ impl Float for f32 {
     }
 
     #[inline(always)]
+    fn widen_into<'a>(from: &[Self], to: &'a mut [MaybeUninit<f32>]) -> &'a [f32] {
+        to.write_copy_of_slice(from)
+    }
+
+    #[inline(always)]
     fn narrow(from: &[f32], to: &mut [Self]) {
         to.copy_from_slice(from);
     }
@@ -304,6 +328,13 @@ macro_rules! in_room {
         type Room = [f32; BLOCK];
 
         const ROOM: Self::Room = [0.0; BLOCK];
+
+        #[inline(always)]
+        fn widen_into<'a>(from: &[Self], to: &'a mut [MaybeUninit<f32>]) -> &'a [f32] {
+            let to = to.write_copy_of_slice(&Self::ROOM[..from.len()]);
+            Self::widen(from, to);
+            to
+        }
 
         #[inline(always)]
         fn widened<'a>(from: &'a [Self], room: &'a mut Self::Room) -> &'a [f32] {

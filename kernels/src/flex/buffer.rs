@@ -79,6 +79,18 @@ impl<T> Drop for Part<'_, T> {
 }
 
 impl<'a, T: Pod> Fresh<'a, T> {
+    /// Copies the elements, and returns them.
+    ///
+    /// # Panics
+    ///
+    /// If there are not as many.
+    #[inline(always)]
+    pub fn copy(self, from: &[T]) -> &'a mut [T] {
+        let to = self.memory.write_copy_of_slice(from);
+        self.written.set(self.written.get() + to.len());
+        to
+    }
+
     /// Writes each of the `length` elements, given its index, and returns them.
     ///
     /// The loop is vectorized if `of` reads slices that were cut to `length`: then no bounds need checks.

@@ -266,10 +266,9 @@ impl<'a, T: Float + 'a, R: Iterator<Item = &'a [T]>> NullaryFnOnce for Add<'_, R
 
     #[inline(always)]
     fn call(self) {
-        let mut wide = [0.0; COLS];
+        let mut room = T::ROOM;
         for row in self.rows {
-            T::widen(row, &mut wide[..row.len()]);
-            for (sum, x) in self.sums[..row.len()].iter_mut().zip(&wide) {
+            for (sum, x) in self.sums[..row.len()].iter_mut().zip(T::widened(row, &mut room)) {
                 *sum += x;
             }
         }
