@@ -146,6 +146,7 @@ with_training_settings! {
         pub mlflow: Option<MlflowConfig>,
         /// Text to generate at the end. Default: none.
         pub sample: Option<SampleConfig>,
+        /// What the run was read with, which no file has.
         #[serde(skip)]
         pub(crate) registries: ReadWith,
     }

@@ -1,5 +1,6 @@
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 
+use super::{CLEARED, zeros_on_all_cores};
 use crate::{Draws, Gate, Gelu, Samples, Site, add, add_dropout, cast, dropout, gated, gelu};
 
 /// The operations that compute element by element, in which a task's share depends on the number of threads.
@@ -47,5 +48,14 @@ fn results_do_not_depend_on_the_number_of_threads() {
                 assert_eq!(on(threads), alone, "{threads} threads, {shape:?}, {dtype:?}");
             }
         }
+    }
+}
+
+#[test]
+fn memory_of_any_length_is_cleared() {
+    for length in [0, 1, 2 * CLEARED - 1, 2 * CLEARED, 3 * CLEARED + 7] {
+        // What was freed is likely to be taken again.
+        drop(vec![1.0f32; length]);
+        assert!(zeros_on_all_cores::<f32>(length) == vec![0.0; length], "{length}");
     }
 }
